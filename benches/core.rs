@@ -1,0 +1,272 @@
+//! What the core costs on the hot path, against target T8 of the performance plan.
+//!
+//! It measures single calls without contention, in CPU time of the thread, which a busy machine
+//! disturbs less than the clock on the wall; `benches/proxy.rs` measures requests.
+//!
+//! `cargo bench -p infergate-core --bench core`
+//!
+//! | group | bench | target |
+//! |---|---|---|
+//! | admission | acquire and release, uncontended | ≤ 100 ns |
+//! | admission | fair enqueue and dequeue, 100,000 accounts queued, the served one asks | ≤ 200 ns |
+//! | admission | choice among 64 endpoints, with its acquire and release | ≤ 150 ns |
+//! | wire | a chat body of 2 KB, and of 256 KB, read into a call | ≤ 0.3 µs per KB |
+//! | wire | 64 events of 190 B split from one chunk, and from cuts of 100 B | none |
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use bytes::Bytes;
+use criterion::measurement::{Measurement, ValueFormatter, WallTime};
+use criterion::{Criterion, criterion_group, criterion_main};
+use infergate_core::admission::{Ask, Grant, Outcome, Turnstile, Wakes};
+use infergate_core::api::sse::Splitter;
+use infergate_core::api::{Face, Operation, body};
+use infergate_core::model::{
+    Algorithm, BackendKind, EndpointSpec, ModelSpec, QueueSpec, Task, WhenUnhealthy,
+};
+use infergate_core::{AccountId, Millis};
+use rustix::time::{ClockId, clock_gettime};
+
+const ACCOUNTS: usize = 100_000;
+
+criterion_group! {
+    name = groups;
+    config = Criterion::default()
+        .with_measurement(ThreadTime)
+        .warm_up_time(Duration::from_secs(1))
+        .measurement_time(Duration::from_secs(3));
+    targets = admission, wire
+}
+criterion_main!(groups);
+
+// === Admission ===
+
+fn admission(criterion: &mut Criterion<ThreadTime>) {
+    let mut group = criterion.benchmark_group("admission");
+
+    group.bench_function("acquire and release, uncontended", |bencher| {
+        let mut turnstile = Turnstile::new(&spec(Algorithm::Fair, 1, 8), Millis(0));
+        let account = AccountId::from("acme");
+        let mut wakes = Wakes::default();
+        bencher.iter(|| {
+            let grant = leased(turnstile.ask(ask(&account), Millis(0), 7));
+            turnstile.give_back(black_box(grant.permit), Millis(1), 7, &mut wakes);
+        });
+    });
+
+    group.bench_function(
+        "choice among 64 endpoints, with its acquire and release",
+        |bencher| {
+            let mut turnstile = Turnstile::new(&spec(Algorithm::Fair, 64, 1024), Millis(0));
+            let account = AccountId::from("acme");
+            let mut dice = fastrand::Rng::with_seed(64);
+            // Half used and unevenly, as it is when requests differ in length.
+            for _ in 0..64 * 512 {
+                leased(turnstile.ask(ask(&account), Millis(0), dice.u64(..)));
+            }
+            let mut wakes = Wakes::default();
+            bencher.iter(|| {
+                let grant = leased(turnstile.ask(ask(&account), Millis(0), dice.u64(..)));
+                turnstile.give_back(black_box(grant.permit), Millis(1), 7, &mut wakes);
+            });
+        },
+    );
+
+    for (name, algorithm) in [
+        ("fair", Algorithm::Fair),
+        ("token-fair", Algorithm::TokenFair),
+    ] {
+        for who in [Who::Served, Who::Anybody] {
+            let title = format!("{name} enqueue and dequeue, 100,000 accounts, {who:?} asks");
+            group.bench_function(title, |bencher| {
+                let mut queued = Queued::new(algorithm);
+                bencher.iter(|| queued.turn(who));
+            });
+        }
+    }
+    group.finish();
+}
+
+// === Wire ===
+
+fn wire(criterion: &mut Criterion<ThreadTime>) {
+    let mut group = criterion.benchmark_group("wire");
+    for (title, content_bytes) in [("2 KB", 1_950), ("256 KB", 262_000)] {
+        let body = chat(content_bytes);
+        group.bench_function(format!("read a chat body of {title}"), |bencher| {
+            bencher
+                .iter(|| body::parse(Face::OpenAi, Operation::Chat, None, black_box(body.clone())));
+        });
+    }
+    let event = format!("data: {}\n\n", "x".repeat(182));
+    let events = event.repeat(64).into_bytes();
+    for (title, cut_bytes) in [("one chunk", events.len()), ("cuts of 100 B", 100)] {
+        group.bench_function(format!("split 64 events from {title}"), |bencher| {
+            bencher.iter(|| {
+                let mut splitter = Splitter::default();
+                let mut bytes = 0;
+                for chunk in events.chunks(cut_bytes) {
+                    let split = splitter.push(chunk, &mut |event| bytes += event.len());
+                    split.expect("no event is too long");
+                }
+                black_box(bytes)
+            });
+        });
+    }
+    group.finish();
+}
+
+/// `messages` before `model`, as the official Python client writes them; one escape in 32 bytes.
+fn chat(content_bytes: usize) -> Bytes {
+    let content = "thirty bytes of text and then \\n".repeat(content_bytes / 32);
+    let messages = format!(r#"[{{"role":"user","content":"{content}"}}]"#);
+    Bytes::from(format!(
+        r#"{{"messages":{messages},"model":"llama","max_tokens":64}}"#
+    ))
+}
+
+/// Who asks next while all wait.
+#[derive(Clone, Copy, Debug)]
+enum Who {
+    /// The one just served, as a client with one request open at a time does.
+    Served,
+    /// Anybody, so that nothing of the account is in any cache: the worst case.
+    Anybody,
+}
+
+/// A model whose only permit goes from hand to hand while all accounts wait.
+struct Queued {
+    turnstile: Turnstile,
+    accounts: Vec<AccountId>,
+    dice: fastrand::Rng,
+    /// Accounts take turns in the order of their numbers.
+    served: usize,
+    held: Grant,
+    wakes: Wakes,
+}
+
+impl Queued {
+    fn new(algorithm: Algorithm) -> Queued {
+        let mut turnstile = Turnstile::new(&spec(algorithm, 1, 1), Millis(0));
+        let accounts: Vec<AccountId> = (0..ACCOUNTS)
+            .map(|number| AccountId::from(&*format!("account-{number}")))
+            .collect();
+        let held = leased(turnstile.ask(ask(&accounts[0]), Millis(0), 0));
+        for account in &accounts {
+            turnstile.ask(ask(account), Millis(0), 0);
+        }
+        let dice = fastrand::Rng::with_seed(100_000);
+        Queued {
+            turnstile,
+            accounts,
+            dice,
+            served: 0,
+            held,
+            wakes: Wakes::default(),
+        }
+    }
+
+    /// The next one in turn is served, and one request joins.
+    fn turn(&mut self, who: Who) {
+        self.turnstile
+            .give_back(self.held.permit, Millis(0), 0, &mut self.wakes);
+        self.held = self.wakes.grants.pop().expect("a hundred thousand wait");
+        let account = match who {
+            Who::Served => self.served % ACCOUNTS,
+            Who::Anybody => self.dice.usize(..ACCOUNTS),
+        };
+        self.served += 1;
+        let account = &self.accounts[account];
+        black_box(self.turnstile.ask(ask(account), Millis(0), 0));
+    }
+}
+
+// === How it is measured ===
+
+/// CPU time of the measuring thread.
+struct ThreadTime;
+
+impl ThreadTime {
+    fn now() -> Duration {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    }
+}
+
+impl Measurement for ThreadTime {
+    type Intermediate = Duration;
+    type Value = Duration;
+
+    fn start(&self) -> Duration {
+        ThreadTime::now()
+    }
+
+    fn end(&self, start: Duration) -> Duration {
+        ThreadTime::now() - start
+    }
+
+    fn add(&self, one: &Duration, other: &Duration) -> Duration {
+        *one + *other
+    }
+
+    fn zero(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn to_f64(&self, time: &Duration) -> f64 {
+        WallTime.to_f64(time)
+    }
+
+    fn formatter(&self) -> &dyn ValueFormatter {
+        WallTime.formatter()
+    }
+}
+
+fn leased(outcome: Outcome) -> Grant {
+    match outcome {
+        Outcome::Leased(grant) => grant,
+        other => panic!("a permit is free: {other:?}"),
+    }
+}
+
+fn ask(account: &AccountId) -> Ask {
+    Ask {
+        account: account.clone(),
+        weight: 1,
+        priority: 5,
+        warm: false,
+        tokens: 100,
+        deadline: Millis::MAX,
+        no_wait: false,
+        avoid: Vec::new(),
+        resume: false,
+    }
+}
+
+fn spec(algorithm: Algorithm, endpoints: usize, max_concurrent_requests: u32) -> ModelSpec {
+    let endpoint = |number| EndpointSpec {
+        url: format!("http://10.0.0.{number}:8000").into(),
+        max_concurrent_requests,
+        priority: 0,
+        backend_model: None,
+        api_key: None,
+    };
+    ModelSpec {
+        id: "model".into(),
+        aliases: Vec::new(),
+        task: Task::TextGeneration,
+        backend: BackendKind::Openai,
+        endpoints: (0..endpoints).map(endpoint).collect(),
+        queue: QueueSpec {
+            algorithm,
+            capacity: 1000,
+            site_queue_size: 0,
+            total_capacity: 1_000_000,
+            when_unhealthy: WhenUnhealthy::Wait,
+        },
+        timeout_secs: 60,
+        allowed_accounts: Vec::new(),
+        queue_heartbeat_secs: 0,
+    }
+}

@@ -1,0 +1,398 @@
+//! The load generator: keep-alive connections over raw sockets, measured inside one window.
+//! Not a client of anything else: one request, built once, sent again and again.
+//!
+//! Two loops. Closed: each connection sends when the last answer is whole. Open: each connection has a
+//! fixed schedule and latency counts from the intended start, so a stalled proxy cannot hide its stall.
+//! Run as a child process: `load PLAN`, both plan and report being one line of JSON.
+
+use std::cell::RefCell;
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::kit::figures::{Latencies, Quantiles};
+use crate::kit::request::Chat;
+use crate::kit::wire::Answer;
+use crate::kit::{Fallible, procfs};
+
+/// Pause before a connection that failed is opened again.
+const RECONNECT_AFTER: Duration = Duration::from_millis(5);
+/// Longest silence inside one answer; beyond it the request counts as an error.
+const SILENCE_LIMIT: Duration = Duration::from_secs(5);
+/// A first event later than this smells of a delayed acknowledgement (Nagle without TCP_NODELAY).
+const STEP: Duration = Duration::from_millis(35);
+
+/// What to send, where, and whom to watch meanwhile.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Plan {
+    pub target: SocketAddr,
+    pub model: String,
+    /// One connection uses one key, in turn.
+    pub keys: Vec<String>,
+    pub connections: usize,
+    /// Requests per second of all connections together; absent for a closed loop.
+    pub open_rate: Option<f64>,
+    pub body_bytes: usize,
+    /// Streams with this pause between events; absent for plain answers.
+    pub stream_pause_us: Option<u64>,
+    pub warm_up_ms: u64,
+    pub window_ms: u64,
+    pub expected_status: u16,
+    /// Processes whose CPU and memory the report gives.
+    pub pids: Vec<u32>,
+}
+
+/// What happened inside the window.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Report {
+    pub window_s: f64,
+    pub answers: u64,
+    /// Answers of another status than expected, and one of those statuses.
+    pub unexpected: u64,
+    pub unexpected_status: u16,
+    pub errors: u64,
+    pub events: u64,
+    pub cpu_us: f64,
+    pub rss_kib: u64,
+    pub peak_rss_kib: u64,
+    pub latency: Quantiles,
+    pub first_event: Quantiles,
+    pub gap: Quantiles,
+    /// First events that came later than a delayed acknowledgement would let them.
+    pub late_first_events: u64,
+}
+
+impl Report {
+    pub fn cpu_us_per_answer(&self) -> f64 {
+        self.cpu_us / self.answers as f64
+    }
+
+    pub fn cpu_us_per_event(&self) -> f64 {
+        self.cpu_us / self.events as f64
+    }
+
+    pub fn answers_per_s(&self) -> f64 {
+        self.answers as f64 / self.window_s
+    }
+}
+
+/// Runs one plan and prints its report.
+pub fn run(plan_json: &str) -> Fallible<()> {
+    let plan: Plan = serde_json::from_str(plan_json)?;
+    let report = match plan.open_rate {
+        Some(rate) => open_loop(&plan, rate)?,
+        None => closed_loop(&plan)?,
+    };
+    println!("{}", serde_json::to_string(&report)?);
+    Ok(())
+}
+
+impl Plan {
+    fn requests(&self) -> Vec<Vec<u8>> {
+        let fields = match self.stream_pause_us {
+            Some(pause_us) => format!("\"stream\":true,\"seed\":{pause_us}"),
+            None => "\"temperature\":0.7".to_owned(),
+        };
+        self.keys
+            .iter()
+            .map(|key| {
+                Chat {
+                    model: &self.model,
+                    key: Some(key),
+                    body_bytes: self.body_bytes,
+                    fields: &fields,
+                    headers: "",
+                }
+                .bytes()
+            })
+            .collect()
+    }
+
+    fn warm_up(&self) -> Duration {
+        Duration::from_millis(self.warm_up_ms)
+    }
+
+    /// Streams begin spread over the warm-up; started together they would all send their events at once.
+    fn start_of(&self, connection: usize) -> Duration {
+        match self.stream_pause_us {
+            Some(_) => self
+                .warm_up()
+                .mul_f64(connection as f64 / self.connections as f64),
+            None => Duration::ZERO,
+        }
+    }
+
+    fn window(&self) -> Duration {
+        Duration::from_millis(self.window_ms)
+    }
+
+    fn cpu_ns(&self) -> Fallible<u64> {
+        self.pids.iter().map(|pid| procfs::cpu_ns(*pid)).sum()
+    }
+}
+
+/// Counts of one window. Outside the window nothing is counted.
+struct Tally {
+    measuring: bool,
+    answers: u64,
+    expected_status: u16,
+    unexpected: u64,
+    unexpected_status: u16,
+    errors: u64,
+    events: u64,
+    late_first_events: u64,
+    latency: Latencies,
+    first_event: Latencies,
+    gap: Latencies,
+}
+
+impl Tally {
+    fn new(expected_status: u16) -> Self {
+        Self {
+            measuring: false,
+            answers: 0,
+            expected_status,
+            unexpected: 0,
+            unexpected_status: 0,
+            errors: 0,
+            events: 0,
+            late_first_events: 0,
+            latency: Latencies::new(),
+            first_event: Latencies::new(),
+            gap: Latencies::new(),
+        }
+    }
+
+    fn answered(&mut self, status: u16, latency: Duration) {
+        if self.measuring {
+            self.answers += 1;
+            if status != self.expected_status {
+                self.unexpected += 1;
+                self.unexpected_status = status;
+            }
+            self.latency.record(latency);
+        }
+    }
+
+    fn failed(&mut self) {
+        self.errors += u64::from(self.measuring);
+    }
+
+    /// `count` events came at once; the first of them closes a gap, the others follow without one.
+    fn events_came(&mut self, count: u64, since_request: Duration, since_last: Option<Duration>) {
+        if !self.measuring || count == 0 {
+            return;
+        }
+        self.events += count;
+        match since_last {
+            Some(gap) => self.gap.record(gap),
+            None => {
+                self.first_event.record(since_request);
+                self.late_first_events += u64::from(since_request > STEP);
+            }
+        }
+    }
+
+    fn merge(&mut self, other: &Tally) {
+        self.answers += other.answers;
+        self.errors += other.errors;
+        self.events += other.events;
+        self.late_first_events += other.late_first_events;
+        self.unexpected += other.unexpected;
+        self.unexpected_status = self.unexpected_status.max(other.unexpected_status);
+        self.latency.merge(&other.latency);
+        self.first_event.merge(&other.first_event);
+        self.gap.merge(&other.gap);
+    }
+
+    fn report(&self, plan: &Plan, window: Duration, cpu_ns: u64) -> Fallible<Report> {
+        let mut report = Report {
+            window_s: window.as_secs_f64(),
+            answers: self.answers,
+            unexpected: self.unexpected,
+            unexpected_status: self.unexpected_status,
+            errors: self.errors,
+            events: self.events,
+            cpu_us: cpu_ns as f64 / 1_000.0,
+            latency: self.latency.summary(),
+            first_event: self.first_event.summary(),
+            gap: self.gap.summary(),
+            late_first_events: self.late_first_events,
+            ..Report::default()
+        };
+        for pid in &plan.pids {
+            report.rss_kib += procfs::rss_kib(*pid)?;
+            report.peak_rss_kib += procfs::peak_rss_kib(*pid)?;
+        }
+        Ok(report)
+    }
+}
+
+/// All connections on one thread: the cheapest way to keep a proxy busy from one core.
+fn closed_loop(plan: &Plan) -> Fallible<Report> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let tasks = tokio::task::LocalSet::new();
+    tasks.block_on(&runtime, async {
+        let tally = Rc::new(RefCell::new(Tally::new(plan.expected_status)));
+        let requests: Rc<Vec<Vec<u8>>> = Rc::new(plan.requests());
+        for number in 0..plan.connections {
+            let (requests, tally, target) = (requests.clone(), tally.clone(), plan.target);
+            let starts_after = plan.start_of(number);
+            tokio::task::spawn_local(async move {
+                tokio::time::sleep(starts_after).await;
+                let request = &requests[number % requests.len()];
+                loop {
+                    // Ends only by an error; the process ends with the window.
+                    let _ = closed_connection(target, request, &tally).await;
+                    tally.borrow_mut().failed();
+                    tokio::time::sleep(RECONNECT_AFTER).await;
+                }
+            });
+        }
+        tokio::time::sleep(plan.warm_up()).await;
+        let cpu_before = plan.cpu_ns()?;
+        let began = Instant::now();
+        tally.borrow_mut().measuring = true;
+        tokio::time::sleep(plan.window()).await;
+        tally.borrow_mut().measuring = false;
+        let cpu_ns = plan.cpu_ns()? - cpu_before;
+        let report = tally.borrow().report(plan, began.elapsed(), cpu_ns)?;
+        Ok(report)
+    })
+}
+
+async fn closed_connection(
+    target: SocketAddr,
+    request: &[u8],
+    tally: &RefCell<Tally>,
+) -> Fallible<()> {
+    let mut buffer = vec![0_u8; 64 * 1024];
+    loop {
+        let mut stream = tokio::net::TcpStream::connect(target).await?;
+        stream.set_nodelay(true)?;
+        let mut keep_alive = true;
+        while keep_alive {
+            let began = Instant::now();
+            stream.write_all(request).await?;
+            let mut answer = Answer::new();
+            let mut last_event = None;
+            while !answer.is_done() {
+                let count = stream.read(&mut buffer).await?;
+                let events_before = answer.events;
+                match count {
+                    0 => answer.close()?,
+                    _ => answer.feed(&buffer[..count])?,
+                }
+                let fresh = answer.events - events_before;
+                if fresh > 0 {
+                    let now = Instant::now();
+                    let gap = last_event.replace(now).map(|last| now - last);
+                    tally.borrow_mut().events_came(fresh, now - began, gap);
+                }
+            }
+            tally.borrow_mut().answered(answer.status, began.elapsed());
+            keep_alive = answer.keep_alive;
+        }
+    }
+}
+
+/// One thread per connection: a sleeping thread wakes within microseconds of its schedule, where an
+/// event loop's timers would come in bursts of a millisecond.
+fn open_loop(plan: &Plan, rate: f64) -> Fallible<Report> {
+    procfs::sharpen_timers();
+    let requests = plan.requests();
+    let interval = Duration::from_secs_f64(plan.connections as f64 / rate);
+    let began = Instant::now() + Duration::from_millis(50);
+    let window_begins = began + plan.warm_up();
+    let window_ends = window_begins + plan.window();
+
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..plan.connections)
+            .map(|number| {
+                let first = began + interval.mul_f64(number as f64 / plan.connections as f64);
+                let request = &requests[number % requests.len()];
+                let schedule = Schedule {
+                    first,
+                    interval,
+                    window_begins,
+                    window_ends,
+                };
+                scope.spawn(move || open_connection(plan, request, schedule))
+            })
+            .collect();
+
+        std::thread::sleep(window_begins - Instant::now());
+        let cpu_before = plan.cpu_ns()?;
+        std::thread::sleep(window_ends - Instant::now());
+        let cpu_ns = plan.cpu_ns()? - cpu_before;
+
+        let mut tally = Tally::new(plan.expected_status);
+        for thread in threads {
+            tally.merge(&thread.join().map_err(|_| "a load thread panicked")?);
+        }
+        tally.report(plan, plan.window(), cpu_ns)
+    })
+}
+
+#[derive(Clone, Copy)]
+struct Schedule {
+    first: Instant,
+    interval: Duration,
+    window_begins: Instant,
+    window_ends: Instant,
+}
+
+fn open_connection(plan: &Plan, request: &[u8], schedule: Schedule) -> Tally {
+    let mut tally = Tally::new(plan.expected_status);
+    let mut buffer = vec![0_u8; 64 * 1024];
+    let mut connection = None;
+    let mut intended = schedule.first;
+    while intended < schedule.window_ends {
+        std::thread::sleep(intended.saturating_duration_since(Instant::now()));
+        tally.measuring = intended >= schedule.window_begins;
+        match open_request(plan.target, request, &mut connection, &mut buffer) {
+            Ok(status) => tally.answered(status, intended.elapsed()),
+            Err(_) => {
+                connection = None;
+                tally.failed();
+            }
+        }
+        intended += schedule.interval;
+    }
+    tally
+}
+
+fn open_request(
+    target: SocketAddr,
+    request: &[u8],
+    connection: &mut Option<std::net::TcpStream>,
+    buffer: &mut [u8],
+) -> Fallible<u16> {
+    let mut stream = match connection.take() {
+        Some(stream) => stream,
+        None => {
+            let stream = std::net::TcpStream::connect(target)?;
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(SILENCE_LIMIT))?;
+            stream
+        }
+    };
+    stream.write_all(request)?;
+    let mut answer = Answer::new();
+    while !answer.is_done() {
+        match stream.read(buffer)? {
+            0 => answer.close()?,
+            count => answer.feed(&buffer[..count])?,
+        }
+    }
+    if answer.keep_alive {
+        *connection = Some(stream);
+    }
+    Ok(answer.status)
+}

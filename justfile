@@ -1,0 +1,49 @@
+# Recipes for daily work; each is one plain command, so `just` itself is a convenience.
+
+[private]
+default:
+    @just --list
+
+# All that CI runs: fmt, clippy, every test, SDKs, llama.cpp
+check:
+    ./scripts/test
+
+# Every cargo test
+test:
+    cargo test --workspace
+
+# The core under a seeded clock
+sim:
+    cargo test -p infergate-core --test sim
+
+# The gateway over real sockets
+it:
+    cargo test --test it
+
+# House rules: imports, module docs, dead files
+tidy:
+    cargo test --test tidy
+
+# The core's operations, in nanoseconds
+bench:
+    cargo bench --workspace --bench core
+
+# A request's cost against an empty Pingora proxy (targets T1, T4, T7; under 4 minutes)
+bench-proxy:
+    cargo bench --bench proxy -- --quick --only t1,t4,t7
+
+# Every target and scenario of the proxy bench (under 30 minutes)
+bench-all:
+    cargo bench --workspace --bench core --bench proxy
+
+# The acceptance table: overload, fairness, disconnects, reloads, exact events
+accept:
+    cargo bench --bench accept
+
+# The gateway in front of two simulated containers
+run:
+    cargo run --release -- demo
+
+# The documentation of both packages
+doc:
+    cargo doc --workspace --no-deps

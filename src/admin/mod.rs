@@ -1,0 +1,208 @@
+//! The admin listener: health, readiness, metrics, state and reload, over plain HTTP.
+//!
+//! It knows none of the rooms it tells about: what it shows it asks of an [`Insight`], what it
+//! starts it asks of a [`ReloadHandle`], and `app` fills in both. Bodies sent to it are read and
+//! forgotten. It has no access control of its own, so it listens on loopback unless told otherwise.
+
+mod reload;
+mod state;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pingora_core::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream};
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::server::ShutdownWatch;
+use pingora_http::ResponseHeader;
+use serde::Serialize;
+use serde_json::json;
+
+pub use reload::{
+    Problem, ReloadFailed, ReloadHandle, ReloadReport, ReloadRequest, reload_channel,
+};
+pub use state::{
+    ConfigState, EndpointState, ModelState, NodeState, PermitState, QueueState, ReloadError, State,
+};
+
+/// From the last answer to the end of the next head. Longer than a scrape interval, so that
+/// Prometheus keeps its connection.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
+
+/// For the whole body of a request, which is read only so that the client can read our answer.
+const BODY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Idle seconds of a kept connection told to Pingora; a little under [`HEAD_TIMEOUT`].
+const KEEPALIVE_SECS: u64 = 70;
+
+const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+const INDEX: &str = "\
+infergate admin
+
+GET  /healthz              200 while the process works
+GET  /readyz               200 when configured and not draining, else 503 with the reason
+GET  /metrics              Prometheus metrics
+GET  /state                configuration, models, queues and endpoints as JSON
+POST /reload               read the configuration file again
+GET  /explain/{request id} 404: decisions are not recorded on this node
+";
+
+/// What the listener shows. Each answer is exact at the moment of the call.
+pub trait Insight: Send + Sync + 'static {
+    /// The body of `/state`.
+    fn state(&self) -> State;
+    /// Whether requests are welcome; the error says why not.
+    fn readiness(&self) -> Result<(), String>;
+    /// The body of `/metrics`.
+    fn metrics_text(&self) -> String;
+}
+
+/// The application behind the admin listener.
+pub struct Admin {
+    insight: Arc<dyn Insight>,
+    reload: ReloadHandle,
+}
+
+/// An answer before it is HTTP.
+struct Answer {
+    status: u16,
+    content_type: &'static str,
+    /// The one method the path takes, on a 405.
+    allow: Option<&'static str>,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    fn text(status: u16, body: impl Into<Vec<u8>>) -> Answer {
+        Answer {
+            status,
+            content_type: TEXT,
+            allow: None,
+            body: body.into(),
+        }
+    }
+
+    fn json(status: u16, body: &impl Serialize) -> Answer {
+        match serde_json::to_vec_pretty(body) {
+            Ok(mut body) => {
+                body.push(b'\n');
+                Answer {
+                    status,
+                    content_type: JSON,
+                    allow: None,
+                    body,
+                }
+            }
+            Err(problem) => {
+                tracing::error!(%problem, "cannot render an admin answer");
+                Answer::text(500, "internal error\n")
+            }
+        }
+    }
+
+    fn error(status: u16, message: &str) -> Answer {
+        Answer::json(status, &json!({ "error": message }))
+    }
+}
+
+impl Admin {
+    /// An admin application that shows `insight` and asks `reload`.
+    pub fn new(insight: Arc<dyn Insight>, reload: ReloadHandle) -> Admin {
+        Admin { insight, reload }
+    }
+
+    async fn answer(&self, method: &str, path: &str) -> Answer {
+        let takes = match path {
+            "/reload" => "POST",
+            "/" | "/healthz" | "/readyz" | "/metrics" | "/state" => "GET",
+            path if path.starts_with("/explain/") => "GET",
+            _ => return Answer::error(404, "no such path here; `GET /` lists them"),
+        };
+        if method != takes {
+            let message = format!("{path} takes {takes} only");
+            return Answer {
+                allow: Some(takes),
+                ..Answer::error(405, &message)
+            };
+        }
+        match path {
+            "/" => Answer::text(200, INDEX),
+            "/healthz" => Answer::text(200, "ok\n"),
+            "/readyz" => match self.insight.readiness() {
+                Ok(()) => Answer::text(200, "ready\n"),
+                Err(reason) => Answer::text(503, format!("not ready: {reason}\n")),
+            },
+            "/metrics" => Answer {
+                content_type: EXPOSITION,
+                ..Answer::text(200, self.insight.metrics_text())
+            },
+            "/state" => Answer::json(200, &self.insight.state()),
+            "/reload" => self.reload().await,
+            _ => Answer::error(
+                404,
+                "decisions are not recorded on this node; the request's line in the event file \
+                 says how it went",
+            ),
+        }
+    }
+
+    async fn reload(&self) -> Answer {
+        match self.reload.reload().await {
+            Ok(report) => Answer::json(200, &report),
+            Err(ReloadFailed::Refused(problems)) => {
+                Answer::json(422, &json!({ "problems": problems }))
+            }
+            Err(failed @ (ReloadFailed::Busy | ReloadFailed::Stopped | ReloadFailed::Late)) => {
+                Answer::error(503, &failed.to_string())
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl HttpServerApp for Admin {
+    async fn process_new_http(
+        self: &Arc<Self>,
+        mut session: ServerSession,
+        shutdown: &ShutdownWatch,
+    ) -> Option<ReusedHttpStream> {
+        match tokio::time::timeout(HEAD_TIMEOUT, session.read_request()).await {
+            Ok(Ok(true)) => {}
+            Ok(Err(_)) => {
+                // The connection is given up whether or not the client hears why.
+                let _ = session.respond_error(400).await;
+                return None;
+            }
+            Ok(Ok(false)) | Err(_) => return None,
+        }
+        let drained = tokio::time::timeout(BODY_TIMEOUT, session.drain_request_body()).await;
+        let reusable = matches!(drained, Ok(Ok(()))) && !*shutdown.borrow();
+        session.set_keepalive(reusable.then_some(KEEPALIVE_SECS));
+
+        let head = session.req_header();
+        let (method, path) = (head.method.as_str().to_owned(), head.uri.path().to_owned());
+        let answer = self.answer(&method, &path).await;
+        send(&mut session, answer).await.ok()?;
+        let settings = HttpPersistentSettings::for_session(&session);
+        let stream = session.finish().await.ok()??;
+        Some(ReusedHttpStream::from_reusable_stream(stream, settings))
+    }
+}
+
+async fn send(session: &mut ServerSession, answer: Answer) -> pingora_error::Result<()> {
+    let mut head = ResponseHeader::build(answer.status, Some(4))?;
+    head.insert_header(http::header::CONTENT_TYPE, answer.content_type)?;
+    head.insert_header(http::header::CONTENT_LENGTH, answer.body.len())?;
+    head.insert_header(http::header::CACHE_CONTROL, "no-store")?;
+    if let Some(allow) = answer.allow {
+        head.insert_header(http::header::ALLOW, allow)?;
+    }
+    session.write_response_header(Box::new(head)).await?;
+    session.write_response_body(answer.body.into(), true).await
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+//! Asking for a reload and hearing what came of it.
+//!
+//! It does not reload anything: `app` holds the other end of the channel, serves one request at a
+//! time on the same path as a file change or SIGHUP, and answers each.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::sync::{mpsc, oneshot};
+
+/// Reloads that may wait for the one in progress; more at once is a loop gone wrong.
+const WAITING_MAX: usize = 8;
+
+/// A configuration is read and checked in milliseconds; a hanging disk must not hang the caller.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What a reload changed: the answer of `POST /reload`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ReloadReport {
+    /// Generation of the configuration now in use.
+    pub generation: u64,
+    /// Key paths that differ and are in use.
+    pub changed: Vec<String>,
+    /// Key paths that differ and need a restart.
+    pub needs_restart: Vec<String>,
+}
+
+/// One thing wrong with a configuration file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// Key path, empty for the whole file.
+    pub path: String,
+    /// Line in the file, from 1.
+    pub line: Option<u64>,
+    /// What is wrong and what to do.
+    pub message: String,
+}
+
+/// Why there is no report.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReloadFailed {
+    /// The file is not good; the configuration in use stays.
+    #[error("the configuration has problems")]
+    Refused(Vec<Problem>),
+    /// Too many reloads wait already.
+    #[error("other reloads are waiting, try again")]
+    Busy,
+    /// The process is on its way out.
+    #[error("this node is shutting down")]
+    Stopped,
+    /// No answer in time; the reload may still happen, `/state` will tell.
+    #[error("the reload takes long, see /state for what comes of it")]
+    Late,
+}
+
+/// Somebody asks for a reload.
+#[derive(Debug)]
+pub struct ReloadRequest {
+    /// Where the answer goes. Nobody may be waiting any more.
+    pub answer: oneshot::Sender<Result<ReloadReport, Vec<Problem>>>,
+}
+
+/// The asking end.
+#[derive(Clone, Debug)]
+pub struct ReloadHandle {
+    requests: mpsc::Sender<ReloadRequest>,
+}
+
+/// Both ends; `app` keeps the receiver.
+pub fn reload_channel() -> (ReloadHandle, mpsc::Receiver<ReloadRequest>) {
+    let (requests, receiver) = mpsc::channel(WAITING_MAX);
+    (ReloadHandle { requests }, receiver)
+}
+
+impl ReloadHandle {
+    /// Asks for a reload and waits for what comes of it, within a limit.
+    pub async fn reload(&self) -> Result<ReloadReport, ReloadFailed> {
+        let (answer, answered) = oneshot::channel();
+        self.requests
+            .try_send(ReloadRequest { answer })
+            .map_err(|refused| match refused {
+                mpsc::error::TrySendError::Full(_) => ReloadFailed::Busy,
+                mpsc::error::TrySendError::Closed(_) => ReloadFailed::Stopped,
+            })?;
+        match tokio::time::timeout(ANSWER_TIMEOUT, answered).await {
+            Ok(Ok(outcome)) => outcome.map_err(ReloadFailed::Refused),
+            Ok(Err(_)) => Err(ReloadFailed::Stopped),
+            Err(_) => Err(ReloadFailed::Late),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The body of `GET /state`. Field names are a contract with operators' tools.
+//!
+//! It gathers nothing: `app` fills it from the rooms. Moments are RFC 3339 text.
+
+use infergate_core::routing::Health;
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::reload::Problem;
+use crate::telemetry::EventCounts;
+
+/// Everything `/state` shows.
+#[derive(Clone, Debug, Serialize)]
+pub struct State {
+    /// This process.
+    pub node: NodeState,
+    /// The configuration in use.
+    pub config: ConfigState,
+    /// Every configured model, in the file's order.
+    pub models: Vec<ModelState>,
+    /// Loaded plugins.
+    pub plugins: Vec<Value>,
+    /// Other nodes known.
+    pub nodes: Vec<Value>,
+    /// The event file.
+    pub events: EventCounts,
+}
+
+/// This process.
+#[derive(Clone, Debug, Serialize)]
+pub struct NodeState {
+    /// `node.id` of the configuration.
+    pub id: String,
+    /// `node.site` of the configuration.
+    pub site: String,
+    /// It is finishing what it has and will end.
+    pub draining: bool,
+    /// Version of the program.
+    pub version: String,
+    /// When the process began.
+    pub started_at: String,
+}
+
+/// The configuration in use.
+#[derive(Clone, Debug, Serialize)]
+pub struct ConfigState {
+    /// Counts the configurations that were in use since the start.
+    pub generation: u64,
+    /// When it came into use.
+    pub loaded_at: String,
+    /// Why the newest file is not in use; null when it is.
+    pub last_reload_error: Option<ReloadError>,
+}
+
+/// A reload that was refused.
+#[derive(Clone, Debug, Serialize)]
+pub struct ReloadError {
+    /// When.
+    pub at: String,
+    /// Everything wrong with the file.
+    pub problems: Vec<Problem>,
+}
+
+/// One model.
+#[derive(Clone, Debug, Serialize)]
+pub struct ModelState {
+    /// The name clients use.
+    pub id: String,
+    /// Its line.
+    pub queue: QueueState,
+    /// Its endpoints, those that drain after leaving the configuration included.
+    pub endpoints: Vec<EndpointState>,
+}
+
+/// The line of one model.
+#[derive(Clone, Debug, Serialize)]
+pub struct QueueState {
+    /// Order of service.
+    pub algorithm: String,
+    /// Requests waiting.
+    pub depth: u64,
+    /// How many may wait, per account for the fair algorithms.
+    pub capacity: u64,
+    /// How long a request that comes now would wait.
+    pub expected_wait_ms: u64,
+    /// Waiting requests by account, those with any.
+    pub accounts: BTreeMap<String, u64>,
+}
+
+/// One endpoint.
+#[derive(Clone, Debug, Serialize)]
+pub struct EndpointState {
+    /// Its URL in the configuration.
+    pub url: String,
+    /// How it is.
+    pub health: Health,
+    /// Its permits.
+    pub permits: PermitState,
+    /// End of its back-off; null when it has none.
+    pub ejected_until: Option<String>,
+}
+
+/// Permits of one endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PermitState {
+    /// In use.
+    pub used: u32,
+    /// How many there are.
+    pub limit: u32,
+}

@@ -1,0 +1,273 @@
+//! The admin listener as a client on the other end of a connection sees it.
+
+use infergate_core::routing::Health;
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::telemetry::EventCounts;
+use parking_lot::Mutex;
+use pingora_core::protocols::Stream;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::{mpsc, watch};
+
+struct Shown {
+    readiness: Mutex<Result<(), String>>,
+}
+
+impl Insight for Shown {
+    fn state(&self) -> State {
+        let endpoint = EndpointState {
+            url: "http://127.0.0.1:9001".into(),
+            health: Health::Healthy,
+            permits: PermitState { used: 4, limit: 4 },
+            ejected_until: None,
+        };
+        let queue = QueueState {
+            algorithm: "fair".into(),
+            depth: 2,
+            capacity: 8,
+            expected_wait_ms: 120,
+            accounts: BTreeMap::from([("acme".into(), 2)]),
+        };
+        State {
+            node: NodeState {
+                id: "a1".into(),
+                site: "fra".into(),
+                draining: false,
+                version: "0.1.0".into(),
+                started_at: "2026-11-20T10:00:00.000Z".into(),
+            },
+            config: ConfigState {
+                generation: 3,
+                loaded_at: "2026-11-20T10:00:00.000Z".into(),
+                last_reload_error: None,
+            },
+            models: vec![ModelState {
+                id: "m".into(),
+                queue,
+                endpoints: vec![endpoint],
+            }],
+            plugins: Vec::new(),
+            nodes: Vec::new(),
+            events: EventCounts {
+                dropped: 5,
+                ..EventCounts::default()
+            },
+        }
+    }
+
+    fn readiness(&self) -> Result<(), String> {
+        self.readiness.lock().clone()
+    }
+
+    fn metrics_text(&self) -> String {
+        "# TYPE up gauge\nup 1\n".into()
+    }
+}
+
+struct Fixture {
+    admin: Arc<Admin>,
+    shown: Arc<Shown>,
+    reloads: mpsc::Receiver<ReloadRequest>,
+}
+
+fn fixture() -> Fixture {
+    let shown = Arc::new(Shown {
+        readiness: Mutex::new(Ok(())),
+    });
+    let (handle, reloads) = reload_channel();
+    let admin = Arc::new(Admin::new(shown.clone(), handle));
+    Fixture {
+        admin,
+        shown,
+        reloads,
+    }
+}
+
+struct Reply {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Reply {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap()
+    }
+}
+
+/// Sends `request` on a connection of its own and reads one answer.
+async fn exchange(admin: &Arc<Admin>, request: &str) -> Reply {
+    let (mut client, server) = tokio::io::duplex(1 << 20);
+    let (_stop, shutdown) = watch::channel(false);
+    let session = ServerSession::new_http1(Box::new(server) as Stream);
+    client.write_all(request.as_bytes()).await.unwrap();
+    admin.process_new_http(session, &shutdown).await;
+    let mut text = String::new();
+    client.read_to_string(&mut text).await.unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    Reply {
+        status,
+        head: head.to_ascii_lowercase(),
+        body: body.into(),
+    }
+}
+
+async fn ask(admin: &Arc<Admin>, method: &str, path: &str) -> Reply {
+    exchange(
+        admin,
+        &format!("{method} {path} HTTP/1.1\r\nHost: a\r\n\r\n"),
+    )
+    .await
+}
+
+#[tokio::test]
+async fn state_has_the_fields_operators_rely_on() {
+    let f = fixture();
+    let reply = ask(&f.admin, "GET", "/state").await;
+    assert_eq!(reply.status, 200);
+    assert!(
+        reply.head.contains("content-type: application/json"),
+        "{}",
+        reply.head
+    );
+    let state = reply.json();
+    assert_eq!(state["node"]["id"], "a1");
+    assert_eq!(state["config"]["generation"], 3);
+    assert_eq!(state["config"]["last_reload_error"], Value::Null);
+    let model = &state["models"][0];
+    assert_eq!(model["queue"]["accounts"]["acme"], 2);
+    assert_eq!(model["endpoints"][0]["health"], "healthy");
+    assert_eq!(
+        model["endpoints"][0]["permits"],
+        json!({ "used": 4, "limit": 4 })
+    );
+    assert_eq!(model["endpoints"][0]["ejected_until"], Value::Null);
+    assert_eq!(state["plugins"], json!([]));
+    assert_eq!(state["events"]["dropped"], 5);
+}
+
+#[tokio::test]
+async fn readiness_fails_with_the_reason_while_health_stays() {
+    let f = fixture();
+    assert_eq!(ask(&f.admin, "GET", "/readyz").await.status, 200);
+    *f.shown.readiness.lock() = Err("draining".into());
+    let reply = ask(&f.admin, "GET", "/readyz").await;
+    assert_eq!(
+        (reply.status, reply.body.as_str()),
+        (503, "not ready: draining\n")
+    );
+    assert_eq!(ask(&f.admin, "GET", "/healthz").await.status, 200);
+}
+
+#[tokio::test]
+async fn metrics_are_served_in_the_exposition_format() {
+    let f = fixture();
+    let reply = ask(&f.admin, "GET", "/metrics?x=1").await;
+    assert_eq!(
+        (reply.status, reply.body.as_str()),
+        (200, "# TYPE up gauge\nup 1\n")
+    );
+    assert!(reply.head.contains("version=0.0.4"), "{}", reply.head);
+}
+
+#[tokio::test]
+async fn a_reload_answers_with_what_changed_or_what_is_wrong() {
+    let Fixture {
+        admin, mut reloads, ..
+    } = fixture();
+    let report = ReloadReport {
+        generation: 4,
+        changed: vec!["models[0].queue.capacity".into()],
+        needs_restart: vec!["threads".into()],
+    };
+    let problem = Problem {
+        path: "models".into(),
+        line: Some(7),
+        message: "no such key".into(),
+    };
+    let answers = [Ok(report), Err(vec![problem])];
+    let serve = async {
+        for answer in answers {
+            reloads.recv().await.unwrap().answer.send(answer).unwrap();
+        }
+    };
+    let act = async {
+        let good = ask(&admin, "POST", "/reload").await;
+        assert_eq!(good.status, 200);
+        assert_eq!(
+            good.json(),
+            json!({ "generation": 4, "changed": ["models[0].queue.capacity"], "needs_restart": ["threads"] })
+        );
+        let bad = ask(&admin, "POST", "/reload").await;
+        assert_eq!(bad.status, 422);
+        let problem = json!({ "path": "models", "line": 7, "message": "no such key" });
+        assert_eq!(bad.json(), json!({ "problems": [problem] }));
+    };
+    tokio::join!(serve, act);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reload_that_nobody_answers_is_a_503_and_not_a_hang() {
+    let Fixture { admin, reloads, .. } = fixture();
+    let late = ask(&admin, "POST", "/reload").await;
+    assert_eq!(late.status, 503);
+    drop(reloads);
+    assert_eq!(ask(&admin, "POST", "/reload").await.status, 503);
+}
+
+#[tokio::test]
+async fn unknown_paths_and_wrong_methods_are_told_as_json() {
+    let f = fixture();
+    let reply = ask(&f.admin, "GET", "/nothing").await;
+    assert_eq!(reply.status, 404);
+    assert!(reply.json()["error"].is_string());
+    let reply = ask(&f.admin, "GET", "/reload").await;
+    assert_eq!(reply.status, 405);
+    assert!(reply.head.contains("allow: post"), "{}", reply.head);
+    let reply = ask(&f.admin, "GET", "/explain/r1").await;
+    assert_eq!(reply.status, 404);
+    assert!(
+        reply.json()["error"]
+            .as_str()
+            .unwrap()
+            .contains("event file")
+    );
+    assert!(ask(&f.admin, "GET", "/").await.body.contains("/readyz"));
+}
+
+#[tokio::test]
+async fn a_body_is_read_and_forgotten() {
+    let f = fixture();
+    let request = "GET /healthz HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello";
+    assert_eq!(exchange(&f.admin, request).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_head_that_is_not_http_gets_400() {
+    let f = fixture();
+    assert_eq!(exchange(&f.admin, "what is this\r\n\r\n").await.status, 400);
+}
+
+#[tokio::test]
+async fn a_connection_serves_one_request_after_another() {
+    let f = fixture();
+    let (mut client, server) = tokio::io::duplex(1 << 20);
+    let (_stop, shutdown) = watch::channel(false);
+    let mut stream = Box::new(server) as Stream;
+    for _ in 0..3 {
+        client
+            .write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+            .await
+            .unwrap();
+        let session = ServerSession::new_http1(stream);
+        let reused = f.admin.process_new_http(session, &shutdown).await.unwrap();
+        stream = reused.consume().0;
+    }
+    drop(stream);
+    let mut text = String::new();
+    client.read_to_string(&mut text).await.unwrap();
+    assert_eq!(text.matches("HTTP/1.1 200 OK").count(), 3);
+}

@@ -1,0 +1,169 @@
+//! What the admin listener shows, gathered from the rooms at the moment of the question.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use infergate_core::Millis;
+
+use super::reload::ConfigStatus;
+use crate::admin::{
+    ConfigState, EndpointState, Insight, ModelState, NodeState, PermitState, QueueState,
+    ReloadError, State,
+};
+use crate::proxy::{Connections, Shared};
+use crate::telemetry::clock::rfc3339;
+use crate::telemetry::metrics::EndpointLevels;
+use crate::telemetry::{Levels, ModelLevels};
+use crate::upstream::Lane;
+
+/// The rooms of one node.
+pub struct NodeInsight {
+    shared: Arc<Shared>,
+    connections: Arc<Connections>,
+    status: Arc<ArcSwap<ConfigStatus>>,
+    started_at: String,
+}
+
+impl NodeInsight {
+    /// Gathers from these.
+    pub fn new(
+        shared: Arc<Shared>,
+        connections: Arc<Connections>,
+        status: Arc<ArcSwap<ConfigStatus>>,
+    ) -> NodeInsight {
+        let started_at = rfc3339(shared.clock.wall_at(0));
+        NodeInsight {
+            shared,
+            connections,
+            status,
+            started_at,
+        }
+    }
+
+    /// Adds a sample to every model's permit window.
+    pub fn sample(&self) {
+        let world = self.shared.world.load();
+        let levels: Vec<_> = world.lanes.iter().map(|lane| levels_of(lane)).collect();
+        self.shared.metrics.sample(&levels);
+    }
+
+    fn levels(&self) -> Levels {
+        let world = self.shared.world.load();
+        Levels {
+            models: world
+                .lanes
+                .iter()
+                .map(|lane| full_levels_of(lane))
+                .collect(),
+            connections: self.connections.total(),
+            buffered_body_bytes: self.shared.bodies.held_bytes(),
+            config_generation: world.generation,
+            events: self.shared.sink.counts(),
+        }
+    }
+
+    fn model_state(&self, lane: &Lane) -> ModelState {
+        let (state, health) = lane.gate.state();
+        let algorithm = serde_json::to_value(state.algorithm).unwrap_or_default();
+        ModelState {
+            id: lane.spec.id.as_str().to_owned(),
+            queue: QueueState {
+                algorithm: algorithm.as_str().unwrap_or_default().to_owned(),
+                depth: state.depth as u64,
+                capacity: state.capacity as u64,
+                expected_wait_ms: state.expected_wait.0,
+                accounts: state
+                    .accounts
+                    .iter()
+                    .map(|(account, depth)| (account.as_str().to_owned(), *depth as u64))
+                    .collect(),
+            },
+            endpoints: state
+                .endpoints
+                .iter()
+                .zip(health)
+                .map(|(endpoint, health)| EndpointState {
+                    url: endpoint.url.to_string(),
+                    health: health.health,
+                    permits: PermitState {
+                        used: endpoint.used,
+                        limit: endpoint.limit,
+                    },
+                    ejected_until: health.ejected_until.map(|at| self.wall(at)),
+                })
+                .collect(),
+        }
+    }
+
+    fn wall(&self, at: Millis) -> String {
+        let clock = self.shared.clock;
+        let now = clock.now();
+        let ahead = time::Duration::milliseconds(at.since(now).0 as i64);
+        let behind = time::Duration::milliseconds(now.since(at).0 as i64);
+        rfc3339(clock.wall() + ahead - behind)
+    }
+}
+
+impl Insight for NodeInsight {
+    fn state(&self) -> State {
+        let world = self.shared.world.load();
+        let status = self.status.load();
+        State {
+            node: NodeState {
+                id: world.node.to_string(),
+                site: world.site.to_string(),
+                draining: self.shared.drain.is_draining(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                started_at: self.started_at.clone(),
+            },
+            config: ConfigState {
+                generation: status.generation,
+                loaded_at: status.loaded_at.clone(),
+                last_reload_error: status
+                    .last_error
+                    .clone()
+                    .map(|(at, problems)| ReloadError { at, problems }),
+            },
+            models: world
+                .lanes
+                .iter()
+                .map(|lane| self.model_state(lane))
+                .collect(),
+            plugins: Vec::new(),
+            nodes: Vec::new(),
+            events: self.shared.sink.counts(),
+        }
+    }
+
+    fn readiness(&self) -> Result<(), String> {
+        match self.shared.drain.is_draining() {
+            true => Err("draining".to_owned()),
+            false => Ok(()),
+        }
+    }
+
+    fn metrics_text(&self) -> String {
+        self.shared.metrics.render(&self.levels())
+    }
+}
+
+fn levels_of(lane: &Lane) -> ModelLevels {
+    let gauges = lane.gate.gauges();
+    ModelLevels {
+        model: lane.spec.id.clone(),
+        permits_used: gauges.used,
+        permits_limit: gauges.limit,
+        queue_depth: u32::try_from(gauges.depth).unwrap_or(u32::MAX),
+        endpoints: Vec::new(),
+    }
+}
+
+fn full_levels_of(lane: &Lane) -> ModelLevels {
+    let health = lane.gate.health().into_iter();
+    ModelLevels {
+        endpoints: health
+            .map(|(url, health)| EndpointLevels { url, health })
+            .collect(),
+        ..levels_of(lane)
+    }
+}

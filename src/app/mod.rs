@@ -1,0 +1,267 @@
+//! The only place that builds rooms, wires them, starts tasks and ends them.
+//!
+//! It decides nothing about requests. What runs besides requests can be read in [`Node::run`]:
+//! one accept loop per listener, the prober, the sampler and the reload loop; the order in which
+//! they end is the order in [`Node::drain`].
+
+mod demo;
+mod insight;
+mod listen;
+mod reload;
+mod signals;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+pub use demo::{demo, simulate};
+
+use crate::admin::{Admin, reload_channel};
+use crate::config::watch::FileWatch;
+use crate::config::{self, Config, Loaded, Problem};
+use crate::proxy::{Connections, Drain, Edge, Shared, World};
+use crate::telemetry::log::LogHandle;
+use crate::telemetry::sink::Durability;
+use crate::telemetry::{Clock, EventSink, Metrics, log};
+use crate::upstream::{Client, PROBE_TICK, probe_round};
+use insight::NodeInsight;
+use listen::Listeners;
+use reload::Reloader;
+use signals::Signals;
+
+/// A configuration that does not load at start, or an address that is taken.
+const EXIT_CANNOT_START: u8 = 2;
+/// Between two samples of the five-minute permit window.
+const SAMPLE_TICK: Duration = Duration::from_millis(500);
+/// For requests that are cut off to give back what they hold; none of it waits for anything.
+const CUT_LIMIT: Duration = Duration::from_secs(1);
+/// For the last events to reach the disk; a dead disk must not keep the process.
+const SINK_CLOSE_LIMIT: Duration = Duration::from_secs(5);
+/// For idle tasks to notice the end of the runtime.
+const RUNTIME_CLOSE_LIMIT: Duration = Duration::from_millis(100);
+
+/// Runs a gateway as `file` says, until a signal ends it.
+pub fn serve(file: &Path) -> ExitCode {
+    let loaded = match config::load(file) {
+        Ok(loaded) => loaded,
+        Err(problems) => return cannot_start(file, &problems),
+    };
+    let clock = Clock::start();
+    let logs = match log::init(&loaded.config.log, clock) {
+        Ok(logs) => logs,
+        Err(error) => return fail(&error.to_string()),
+    };
+    for warning in &loaded.warnings {
+        tracing::warn!(
+            path = warning.path,
+            line = warning.line,
+            "{}",
+            warning.message
+        );
+    }
+    let runtime = match runtime(loaded.config.threads) {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&format!("cannot start worker threads: {error}")),
+    };
+    let code = runtime.block_on(async {
+        match Node::build(file, loaded, clock, logs).await {
+            Ok(node) => node.run().await,
+            Err(problem) => fail(&problem),
+        }
+    });
+    runtime.shutdown_timeout(RUNTIME_CLOSE_LIMIT);
+    code
+}
+
+/// Prints problems as `check` does; for start only, before there is a log.
+fn cannot_start(file: &Path, problems: &[Problem]) -> ExitCode {
+    for problem in problems {
+        eprintln!("{}: error: {problem}", file.display());
+    }
+    eprintln!(
+        "the configuration does not load; `infergate check {}` repeats this",
+        file.display()
+    );
+    ExitCode::from(EXIT_CANNOT_START)
+}
+
+fn fail(problem: &str) -> ExitCode {
+    eprintln!("infergate: error: {problem}");
+    ExitCode::from(EXIT_CANNOT_START)
+}
+
+fn runtime(threads: u32) -> std::io::Result<Runtime> {
+    let mut builder = Builder::new_multi_thread();
+    if threads > 0 {
+        builder.worker_threads(threads as usize);
+    }
+    builder.enable_all().thread_name("worker").build()
+}
+
+/// A gateway with everything it consists of.
+struct Node {
+    shared: Arc<Shared>,
+    edge: Arc<Edge>,
+    admin: Arc<Admin>,
+    insight: Arc<NodeInsight>,
+    listeners: Listeners,
+    connections: Arc<Connections>,
+    reloader: Reloader,
+    signals: Signals,
+}
+
+impl Node {
+    async fn build(
+        file: &Path,
+        loaded: Loaded,
+        clock: Clock,
+        logs: LogHandle,
+    ) -> Result<Node, String> {
+        let Loaded {
+            config, content, ..
+        } = loaded;
+        let listeners = Listeners::bind(&config.listen).await?;
+        let metrics = Arc::new(Metrics::new(
+            env!("CARGO_PKG_VERSION"),
+            env!("INFERGATE_GIT_HASH"),
+            clock.wall().unix_timestamp() as f64,
+        ));
+        let sink = EventSink::start(&config.events, clock)
+            .map_err(|e| format!("events.file cannot be written: {e}"))?;
+        let shared = Arc::new(Shared {
+            world: ArcSwap::from_pointee(World::default()),
+            clock,
+            client: Client::default(),
+            metrics,
+            sink,
+            drain: Arc::new(Drain::default()),
+            bodies: Arc::default(),
+            started_unix_secs: clock.wall().unix_timestamp().unsigned_abs(),
+        });
+        let watch = FileWatch::start(file, content)
+            .map_err(|e| format!("{} cannot be watched: {e}", file.display()))?;
+        let (handle, requests) = reload_channel();
+        let connections = Arc::new(Connections::default());
+        let reloader = Reloader::start(file, config, watch, requests, Arc::clone(&shared), logs);
+        let insight = Arc::new(NodeInsight::new(
+            Arc::clone(&shared),
+            Arc::clone(&connections),
+            reloader.status(),
+        ));
+        Ok(Node {
+            edge: Arc::new(Edge::new(Arc::clone(&shared))),
+            admin: Arc::new(Admin::new(Arc::clone(&insight) as _, handle)),
+            insight,
+            shared,
+            listeners,
+            connections,
+            reloader,
+            signals: Signals::listen().map_err(|e| format!("cannot listen for signals: {e}"))?,
+        })
+    }
+
+    /// Everything that runs besides requests. Tasks stop with the set, or by `closing`.
+    async fn run(self) -> ExitCode {
+        let Node {
+            shared,
+            edge,
+            admin,
+            insight,
+            listeners,
+            connections,
+            reloader,
+            mut signals,
+        } = self;
+        let (closing, closed) = watch::channel(false);
+        let mut tasks = JoinSet::new();
+        for listener in listeners.clients {
+            tasks.spawn(listen::accept_clients(
+                listener,
+                Arc::clone(&edge),
+                Arc::clone(&shared),
+                Arc::clone(&connections),
+                closed.clone(),
+            ));
+        }
+        tasks.spawn(listen::accept_admin(listeners.admin, admin, closed.clone()));
+        tasks.spawn(probe(Arc::clone(&shared)));
+        tasks.spawn(sample(insight));
+        tasks.spawn(reloader.run(signals.hangup()));
+        tracing::info!(version = env!("CARGO_PKG_VERSION"), "serving");
+        signals.terminate().await;
+        let code = drain(&shared, &closing, &mut signals).await;
+        tasks.shutdown().await;
+        // Requests that were cut off leave their events on the way out.
+        if timeout(CUT_LIMIT, shared.drain.idle()).await.is_err() {
+            tracing::error!("some requests could not be ended");
+        }
+        if !shared.sink.close(SINK_CLOSE_LIMIT) {
+            tracing::error!("the last events could not be written in time");
+        }
+        code
+    }
+}
+
+/// Readiness fails first; new connections are still served for the delay; then what runs may
+/// finish. A second signal ends it at once.
+async fn drain(shared: &Shared, closing: &watch::Sender<bool>, signals: &mut Signals) -> ExitCode {
+    let timeouts = shared.world.load().timeouts.clone();
+    tracing::info!(in_flight = shared.drain.in_flight(), "draining");
+    shared.drain.begin();
+    let finished = async {
+        tokio::time::sleep(Duration::from_secs(timeouts.drain_delay_secs)).await;
+        closing.send_replace(true);
+        let limit = Duration::from_secs(timeouts.drain_timeout_secs);
+        if timeout(limit, shared.drain.idle()).await.is_err() {
+            tracing::warn!(in_flight = shared.drain.in_flight(), "drain timeout passed");
+        }
+    };
+    tokio::select! {
+        () = finished => ExitCode::SUCCESS,
+        () = signals.terminate() => ExitCode::FAILURE,
+    }
+}
+
+async fn probe(shared: Arc<Shared>) {
+    let mut ticks = interval(PROBE_TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    for tick in 0.. {
+        ticks.tick().await;
+        let lanes = {
+            let world = shared.world.load();
+            world.lanes.iter().cloned().collect::<Vec<_>>()
+        };
+        probe_round(&shared.client, lanes.into_iter(), tick).await;
+    }
+}
+
+async fn sample(insight: Arc<NodeInsight>) {
+    let mut ticks = interval(SAMPLE_TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    loop {
+        ticks.tick().await;
+        insight.sample();
+    }
+}
+
+/// The plan of a world from a configuration.
+fn plan(config: &Config, generation: u64) -> crate::proxy::Plan {
+    crate::proxy::Plan {
+        generation,
+        node: Arc::clone(&config.node.id),
+        site: Arc::clone(&config.node.site),
+        models: config.models.iter().cloned().map(Arc::new).collect(),
+        accounts: config.accounts.clone(),
+        anonymous_allowed: config.anonymous == config::Anonymous::Allow,
+        limits: config.limits.clone(),
+        timeouts: config.timeouts.clone(),
+        event_before_last_byte: config.events.durability == Durability::BeforeLastByte,
+    }
+}

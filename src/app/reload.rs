@@ -1,0 +1,201 @@
+//! Reload as a transaction: a whole new world, or the old one untouched.
+//!
+//! It reads no keys itself. The three ways to ask (the file changed, SIGHUP, `POST /reload`) end in
+//! one loop, so that two reloads never overlap.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tokio::signal::unix::Signal;
+use tokio::sync::mpsc;
+
+use super::plan;
+use crate::admin::{Problem, ReloadReport, ReloadRequest};
+use crate::config::watch::FileWatch;
+use crate::config::{self, Config, Loaded};
+use crate::proxy::Shared;
+use crate::telemetry::clock::rfc3339;
+use crate::telemetry::log::LogHandle;
+use crate::telemetry::metrics::ReloadResult;
+
+/// What `/state` tells about the configuration.
+#[derive(Clone, Default)]
+pub struct ConfigStatus {
+    /// Counts configurations that took effect.
+    pub generation: u64,
+    /// When the current one did, RFC 3339.
+    pub loaded_at: String,
+    /// The last reload failed: when and why. None after one that did not.
+    pub last_error: Option<(String, Vec<Problem>)>,
+}
+
+/// Applies configurations.
+pub struct Reloader {
+    file: PathBuf,
+    current: Config,
+    /// Keys that need a restart keep this configuration's values until then.
+    started_with: Config,
+    watch: FileWatch,
+    requests: mpsc::Receiver<ReloadRequest>,
+    shared: Arc<Shared>,
+    logs: LogHandle,
+    status: Arc<ArcSwap<ConfigStatus>>,
+}
+
+impl Reloader {
+    /// Puts the first configuration into effect.
+    pub fn start(
+        file: &Path,
+        config: Config,
+        watch: FileWatch,
+        requests: mpsc::Receiver<ReloadRequest>,
+        shared: Arc<Shared>,
+        logs: LogHandle,
+    ) -> Reloader {
+        let reloader = Reloader {
+            file: file.to_owned(),
+            started_with: config.clone(),
+            current: config,
+            watch,
+            requests,
+            shared,
+            logs,
+            status: Arc::default(),
+        };
+        reloader.put_into_effect(1);
+        reloader
+    }
+
+    /// What `/state` tells.
+    pub fn status(&self) -> Arc<ArcSwap<ConfigStatus>> {
+        Arc::clone(&self.status)
+    }
+
+    /// Waits for reasons to reload and does, for the life of the process.
+    pub async fn run(mut self, mut hangup: Option<Signal>) {
+        loop {
+            tokio::select! {
+                () = self.watch.changed() => {
+                    // Answered in the log and in `/state`.
+                    let _ = self.reload("file").await;
+                }
+                () = hung_up(&mut hangup) => {
+                    let _ = self.reload("signal").await;
+                }
+                Some(request) = self.requests.recv() => {
+                    let outcome = self.reload("request").await;
+                    // The caller may have given up waiting; the reload stands.
+                    let _ = request.answer.send(outcome);
+                }
+            }
+        }
+    }
+
+    async fn reload(&mut self, reason: &'static str) -> Result<ReloadReport, Vec<Problem>> {
+        let file = self.file.clone();
+        // A large file or a slow disk must not hold up a worker and the traffic on it.
+        let loading = tokio::task::spawn_blocking(move || config::load(&file)).await;
+        let loaded = loading.unwrap_or_else(|panic| {
+            let message = format!("the file could not be checked: {panic}");
+            Err(vec![config::Problem::of_file(message)])
+        });
+        match loaded {
+            Ok(loaded) => Ok(self.apply(loaded, reason)),
+            Err(problems) => Err(self.refuse(problems, reason)),
+        }
+    }
+
+    fn apply(&mut self, loaded: Loaded, reason: &'static str) -> ReloadReport {
+        let changed = config::diff(&self.current, &loaded.config).changed;
+        let needs_restart = config::diff(&self.started_with, &loaded.config).needs_restart;
+        let mut generation = self.status.load().generation;
+        if changed.is_empty() {
+            let mut status = (**self.status.load()).clone();
+            status.last_error = None;
+            self.status.store(Arc::new(status));
+        } else {
+            generation += 1;
+            self.current = loaded.config;
+            self.put_into_effect(generation);
+        }
+        self.shared.metrics.reload_finished(ReloadResult::Applied);
+        tracing::info!(
+            reason,
+            generation,
+            ?changed,
+            ?needs_restart,
+            "configuration loaded"
+        );
+        for warning in &loaded.warnings {
+            tracing::warn!(
+                path = warning.path,
+                line = warning.line,
+                "{}",
+                warning.message
+            );
+        }
+        ReloadReport {
+            generation,
+            changed,
+            needs_restart,
+        }
+    }
+
+    fn put_into_effect(&self, generation: u64) {
+        let Shared {
+            world,
+            clock,
+            metrics,
+            sink,
+            ..
+        } = &*self.shared;
+        let next = world
+            .load()
+            .follow(plan(&self.current, generation), *clock, metrics);
+        world.store(Arc::new(next));
+        sink.reconfigure(&self.current.events);
+        if let Err(error) = self.logs.apply(&self.current.log) {
+            tracing::warn!(%error, "the log level stays as it is");
+        }
+        self.status.store(Arc::new(ConfigStatus {
+            generation,
+            loaded_at: rfc3339(clock.wall()),
+            last_error: None,
+        }));
+    }
+
+    fn refuse(&self, problems: Vec<config::Problem>, reason: &'static str) -> Vec<Problem> {
+        self.shared.metrics.reload_finished(ReloadResult::Refused);
+        let summary: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        tracing::error!(
+            reason,
+            problems = summary.join("; "),
+            "the configuration was refused; the one in use stays"
+        );
+        let problems: Vec<Problem> = problems.into_iter().map(told).collect();
+        let mut status = (**self.status.load()).clone();
+        let at = rfc3339(self.shared.clock.wall());
+        status.last_error = Some((at, problems.clone()));
+        self.status.store(Arc::new(status));
+        problems
+    }
+}
+
+fn told(problem: config::Problem) -> Problem {
+    let line = (problem.line > 0).then_some(u64::from(problem.line));
+    Problem {
+        path: problem.path,
+        line,
+        message: problem.message,
+    }
+}
+
+async fn hung_up(hangup: &mut Option<Signal>) {
+    match hangup {
+        Some(signal) => {
+            signal.recv().await;
+        }
+        None => std::future::pending().await,
+    }
+}

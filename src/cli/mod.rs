@@ -1,0 +1,170 @@
+//! The command line: what can be asked of the binary, and its exit codes.
+//!
+//! It builds nothing; `app` and `simulate` do. 0 is good, 1 is problems found or a forced stop,
+//! 2 is a configuration that does not load at start.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::{app, config, simulate};
+
+const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (",
+    env!("INFERGATE_GIT_HASH"),
+    ")"
+);
+
+const EXAMPLES: &str = "\
+Examples:
+  infergate demo                               try it: gateway and two simulated GPU containers
+  infergate config example > infergate.yaml    start from a file with every key
+  infergate check infergate.yaml               every problem at once, with line and key
+  infergate serve --config infergate.yaml      run it; the file is reloaded when it changes
+  kill -HUP $(pidof infergate)                 reload by hand
+  curl -X POST http://127.0.0.1:9090/reload    the same, answering with what changed";
+
+/// One binary in front of GPU containers: routes, admits, streams and fails over inference traffic.
+#[derive(Parser)]
+#[command(name = "infergate", version = VERSION, after_help = EXAMPLES, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve traffic as a configuration file says, and follow the file when it changes.
+    #[command(
+        after_help = "Signals: SIGHUP reloads. SIGTERM and SIGINT drain and exit 0; a \
+        second one exits 1 at once.\nExit codes: 0 drained, 1 forced, 2 the configuration does \
+        not load or an address is taken."
+    )]
+    Serve {
+        /// The configuration file (YAML).
+        #[arg(long, short, value_name = "FILE")]
+        config: PathBuf,
+    },
+    /// Check a configuration file: prints every problem with its key path and line.
+    #[command(
+        after_help = "Exit codes: 0 good, 1 problems.\nExample: infergate check infergate.yaml"
+    )]
+    Check {
+        /// The configuration file (YAML).
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// Print the problems as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the JSON Schema of the configuration, or an example with every key.
+    Config {
+        #[command(subcommand)]
+        what: ConfigCommand,
+    },
+    /// Run the gateway in front of two simulated GPU containers, with curl lines to paste.
+    #[command(
+        after_help = "The ports of config/quickstart.yaml are used: 8080 for clients, 9090 \
+        for the admin listener, 9001 and 9002 for the simulated containers."
+    )]
+    Demo,
+    /// Run a simulated GPU container, for demos and tests.
+    #[command(
+        after_help = "Example: infergate simulate --address 127.0.0.1:9001 --dialect openai \
+        --concurrency 4 --tokens-per-sec 50"
+    )]
+    Simulate(simulate::Config),
+    /// Print a completion script for a shell.
+    #[command(
+        after_help = "Example: infergate completions bash > /etc/bash_completion.d/infergate"
+    )]
+    Completions {
+        /// bash, elvish, fish, powershell or zsh.
+        shell: Shell,
+    },
+}
+
+#[derive(Subcommand)]
+enum ConfigCommand {
+    /// The JSON Schema, for editors: `# yaml-language-server: $schema=infergate.schema.json`.
+    Schema,
+    /// A commented file with every key.
+    Example,
+}
+
+/// Runs the command of this process's arguments.
+pub fn run() -> ExitCode {
+    match Cli::parse().command {
+        Command::Serve { config } => app::serve(&config),
+        Command::Check { file, json } => check(&file, json),
+        Command::Config {
+            what: ConfigCommand::Schema,
+        } => {
+            let schema = serde_json::to_string_pretty(&config::schema());
+            print(&format!("{}\n", schema.expect("a schema is plain JSON")))
+        }
+        Command::Config {
+            what: ConfigCommand::Example,
+        } => print(config::EXAMPLE),
+        Command::Demo => app::demo(),
+        Command::Simulate(config) => app::simulate(config),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "infergate", &mut script);
+            print(&String::from_utf8_lossy(&script))
+        }
+    }
+}
+
+/// Writes to standard output; a reader that closed early (`| head`) is no error.
+fn print(text: &str) -> ExitCode {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    ExitCode::SUCCESS
+}
+
+fn check(file: &std::path::Path, json: bool) -> ExitCode {
+    let (problems, code) = match config::load(file) {
+        Ok(loaded) => (loaded.warnings, ExitCode::SUCCESS),
+        Err(problems) => (problems, ExitCode::FAILURE),
+    };
+    let good = code == ExitCode::SUCCESS;
+    if json {
+        let text = serde_json::json!({ "ok": good, "problems": problems });
+        print(&format!("{text}\n"));
+        return code;
+    }
+    for problem in &problems {
+        let kind = if good { "warning" } else { "error" };
+        print(&format!("{}: {kind}: {problem}\n", file.display()));
+    }
+    match good {
+        true => print(&format!("{}: good\n", file.display())),
+        false => print(&format!(
+            "{}: {} problem(s)\n",
+            file.display(),
+            problems.len()
+        )),
+    };
+    code
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_explains_itself() {
+        for command in Cli::command().get_subcommands() {
+            assert!(command.get_about().is_some(), "{}", command.get_name());
+        }
+    }
+}

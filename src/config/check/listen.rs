@@ -1,0 +1,69 @@
+//! `listen` and `node`: addresses that collide, an admin listener in the open, names.
+//!
+//! It does not bind anything; whether an address belongs to this machine shows at start.
+
+use std::net::SocketAddr;
+
+use super::name_fault;
+use crate::config::AdminListener;
+use crate::config::document::Cursor;
+use crate::config::problem::Problems;
+
+pub fn check(root: &Cursor<'_>, problems: &mut Problems, warnings: &mut Problems) {
+    if let Some(node) = root.key("node") {
+        for name in ["id", "site"].iter().filter_map(|key| node.key(key)) {
+            if let Some(fault) = name.text().and_then(|text| name_fault(text, &[])) {
+                problems.add(name.problem(fault));
+            }
+        }
+    }
+    let Some(listen) = root.key("listen") else {
+        return;
+    };
+    let admin_key = listen.key("admin").and_then(|admin| admin.key("address"));
+    let admin = match &admin_key {
+        Some(key) => address(key),
+        None => Some(AdminListener::default().address),
+    };
+    if let (Some(key), Some(admin)) = (&admin_key, admin)
+        && !admin.ip().is_loopback()
+    {
+        warnings.add(key.problem(
+            "the admin listener asks for no key: make sure only operators reach this address",
+        ));
+    }
+    let mut earlier: Vec<(String, SocketAddr)> = admin
+        .map(|admin| ("listen.admin.address".to_owned(), admin))
+        .into_iter()
+        .collect();
+    for client in listen.list("clients") {
+        let Some(key) = client.key("address") else {
+            continue;
+        };
+        let Some(here) = address(&key) else { continue };
+        match earlier.iter().find(|(_, other)| collide(here, *other)) {
+            Some((path, other)) if *other == here => {
+                problems.add(key.problem(format!(
+                    "{here} is already the address of `{path}`: give each listener its own"
+                )));
+            }
+            Some((path, other)) => {
+                problems.add(key.problem(format!(
+                    "{here} collides with {other} of `{path}`: they share the port, use another"
+                )));
+            }
+            None => {}
+        }
+        earlier.push((key.path, here));
+    }
+}
+
+fn address(key: &Cursor<'_>) -> Option<SocketAddr> {
+    key.text()?.parse().ok()
+}
+
+/// Whether both cannot be bound at once. Port 0 asks the system for a free one.
+fn collide(a: SocketAddr, b: SocketAddr) -> bool {
+    let any = a.ip().is_unspecified() || b.ip().is_unspecified();
+    a.port() == b.port() && a.port() != 0 && (a.ip() == b.ip() || any && a.is_ipv4() == b.is_ipv4())
+}

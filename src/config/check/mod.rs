@@ -1,0 +1,67 @@
+//! Semantic check: what the schema cannot say, because it takes two keys or a second look at one.
+//!
+//! It does not stop at the first finding and does not need the file to be well-formed elsewhere:
+//! it walks the tree, skips what has the wrong type (the structural check names that), and uses the
+//! defaults where a key is absent. Warnings do not keep a file from being used.
+
+mod accounts;
+mod limits;
+mod listen;
+mod models;
+
+use infergate_core::AccountId;
+
+use super::document::{Cursor, Node};
+use super::problem::Problems;
+use crate::telemetry::log;
+
+/// Reports what cannot work to `problems` and what probably is not meant to `warnings`.
+pub(super) fn check(root: &Node, problems: &mut Problems, warnings: &mut Problems) {
+    let root = Cursor::root(root);
+    listen::check(&root, problems, warnings);
+    limits::check(&root, problems);
+    check_log(&root, problems);
+    let accounts = accounts::check(&root, problems, warnings);
+    let models = models::check(&root, &accounts, problems, warnings);
+    accounts::check_models(&root, &models, warnings);
+}
+
+fn check_log(root: &Cursor<'_>, problems: &mut Problems) {
+    if let Some(level) = root.key("log").and_then(|log| log.key("level"))
+        && let Some(text) = level.text()
+        && let Err(bad) = log::check_level(text)
+    {
+        problems.add(level.problem(bad.to_string()));
+    }
+}
+
+/// Whether requests without a key are served.
+fn anonymous_allowed(root: &Cursor<'_>) -> bool {
+    root.text_of("anonymous") == Some("allow")
+}
+
+fn is_anonymous(id: &str) -> bool {
+    id == AccountId::ANONYMOUS
+}
+
+/// A name travels in URLs, header values, metric labels and log lines.
+const NAME_BYTES_MAX: usize = 256;
+
+/// What makes `name` unfit to be one, if anything.
+fn name_fault(name: &str, unfit: &[char]) -> Option<String> {
+    if name.is_empty() {
+        return Some("must not be empty".to_owned());
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Some(format!("longer than {NAME_BYTES_MAX} bytes"));
+    }
+    if let Some(bad) = name
+        .chars()
+        .find(|c| !c.is_ascii_graphic() || unfit.contains(c))
+    {
+        return Some(format!(
+            "{bad:?} cannot stand in a name: use letters, digits and -_.@:/"
+        ));
+    }
+    None
+}

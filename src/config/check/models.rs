@@ -1,0 +1,248 @@
+//! `models`: names, endpoints, and whether backend and task fit together.
+//!
+//! It does not reach out to an endpoint; health shows while running.
+
+use std::collections::{HashMap, HashSet};
+
+use infergate_core::model::{BackendKind, Task};
+
+use super::{anonymous_allowed, is_anonymous, name_fault};
+use crate::config::document::Cursor;
+use crate::config::problem::{Problem, Problems};
+use crate::config::unsupported::word;
+use crate::proxy::Timeouts;
+
+/// Ids and aliases of all models, for checks elsewhere.
+#[derive(Default)]
+pub struct ModelNames {
+    ids: Vec<String>,
+    alias_to_id: HashMap<String, String>,
+}
+
+impl ModelNames {
+    /// Whether an account's pattern names at least one model.
+    pub fn matches(&self, pattern: &str) -> bool {
+        match pattern.strip_suffix('*') {
+            Some(prefix) => self.ids.iter().any(|id| id.starts_with(prefix)),
+            None => self.ids.iter().any(|id| id == pattern),
+        }
+    }
+
+    /// The id of the model that has this alias.
+    pub fn id_of_alias(&self, alias: &str) -> Option<&str> {
+        self.alias_to_id.get(alias).map(String::as_str)
+    }
+}
+
+pub fn check(
+    root: &Cursor<'_>,
+    accounts: &HashSet<String>,
+    problems: &mut Problems,
+    warnings: &mut Problems,
+) -> ModelNames {
+    let ceiling = root
+        .key("timeouts")
+        .and_then(|timeouts| timeouts.number_of("ceiling_secs"))
+        .unwrap_or(Timeouts::default().ceiling_secs);
+    let mut names = ModelNames::default();
+    let mut taken = HashMap::new();
+    let models = root.list("models");
+    for model in &models {
+        check_names(model, &mut taken, &mut names, problems);
+        check_backend(model, problems);
+        check_endpoints(model, problems, warnings);
+        check_accounts(model, accounts, anonymous_allowed(root), problems, warnings);
+        if let Some(key) = model.key("timeout_secs")
+            && model
+                .number_of("timeout_secs")
+                .is_some_and(|secs| secs > ceiling)
+        {
+            warnings.add(key.problem(format!(
+                "above timeouts.ceiling_secs ({ceiling}): requests end at the ceiling"
+            )));
+        }
+    }
+    if models.is_empty()
+        && root
+            .key("models")
+            .is_none_or(|key| key.node.is_empty_list())
+    {
+        let place = root.key("models").map_or(root.place, |key| key.place);
+        warnings.add(Problem::new(
+            "models",
+            place,
+            "no models: every request gets 404",
+        ));
+    }
+    names
+}
+
+fn check_names(
+    model: &Cursor<'_>,
+    taken: &mut HashMap<String, String>,
+    names: &mut ModelNames,
+    problems: &mut Problems,
+) {
+    let id = model.key("id");
+    let aliases = model.list("aliases");
+    for name in id.iter().chain(&aliases) {
+        let Some(text) = name.text() else { continue };
+        // A model's name stands in paths and, with a `*`, in accounts' patterns.
+        if let Some(fault) = name_fault(text, &['*', '?', '#', '%']) {
+            problems.add(name.problem(fault));
+        } else if let Some(first) = taken.get(text) {
+            problems.add(name.problem(format!(
+                "{text:?} already stands at `{first}`: ids and aliases name one model each"
+            )));
+        } else {
+            taken.insert(text.to_owned(), name.path.clone());
+        }
+    }
+    if let Some(id) = id.as_ref().and_then(Cursor::text) {
+        names.ids.push(id.to_owned());
+        for alias in aliases.iter().filter_map(Cursor::text) {
+            names
+                .alias_to_id
+                .entry(alias.to_owned())
+                .or_insert_with(|| id.to_owned());
+        }
+    }
+}
+
+/// Tasks that only some backends serve.
+fn check_backend(model: &Cursor<'_>, problems: &mut Problems) {
+    let (Some(task), Some(backend)) = (model.text_of("task"), model.key("backend")) else {
+        return;
+    };
+    let only = [
+        (BackendKind::Tei, Task::TextEmbeddings),
+        (BackendKind::Tgi, Task::TextGeneration),
+    ];
+    for (kind, served) in only {
+        let (kind, served) = (word(kind), word(served));
+        let other = task == "text-generation" || task == "text-embeddings";
+        if backend.text() == Some(&*kind) && other && task != served {
+            problems.add(backend.problem(format!(
+                "backend `{kind}` serves {served} only, and the task is {task}: use openai or llama-server"
+            )));
+        }
+    }
+}
+
+fn check_endpoints(model: &Cursor<'_>, problems: &mut Problems, warnings: &mut Problems) {
+    let endpoints = model.list("endpoints");
+    if endpoints.is_empty()
+        && model
+            .key("endpoints")
+            .is_none_or(|key| key.node.is_empty_list())
+    {
+        let key = model.key("endpoints");
+        warnings.add(
+            key.as_ref()
+                .unwrap_or(model)
+                .problem("no endpoints: nothing can serve this model until one is added"),
+        );
+    }
+    let mut seen: HashMap<String, String> = HashMap::new();
+    for endpoint in &endpoints {
+        if let Some(key) = endpoint.key("api_key")
+            && let Some(fault) = key.text().and_then(api_key_fault)
+        {
+            problems.add(key.problem(fault));
+        }
+        if let Some(key) = endpoint.key("backend_model")
+            && key.text() == Some("")
+        {
+            problems.add(key.problem("must not be empty: remove the key to send the model's id"));
+        }
+        let Some(url) = endpoint.key("url") else {
+            continue;
+        };
+        let Some(text) = url.text() else { continue };
+        if let Err(fault) = check_url(text) {
+            problems.add(url.problem(format!("{fault}, found {}", url.shown())));
+            continue;
+        }
+        // Hosts are the same in either case, and a last slash changes nothing.
+        let same = text.trim_end_matches('/').to_ascii_lowercase();
+        if let Some(first) = seen.get(&same) {
+            problems.add(url.problem(format!(
+                "this endpoint already stands at `{first}`: raise its max_concurrent_requests instead"
+            )));
+        } else {
+            seen.insert(same, endpoint.path.clone());
+        }
+    }
+}
+
+/// The key is sent as a header value; the message must not repeat it.
+fn api_key_fault(key: &str) -> Option<&'static str> {
+    if key.is_empty() {
+        return Some("must not be empty: remove the key to send none");
+    }
+    let fit = key.bytes().all(|byte| byte.is_ascii_graphic());
+    (!fit).then_some("has a space, a line break or a character outside ASCII: it is sent as a header value, check the variable")
+}
+
+/// Whether `url` is `http://host:port[/prefix]`.
+fn check_url(url: &str) -> Result<(), &'static str> {
+    const EXPECTED: &str = "expected http://host:port, with a path prefix if need be";
+    if url.starts_with("https://") {
+        return Err("https endpoints are not supported yet: use http://host:port");
+    }
+    let rest = url.strip_prefix("http://").ok_or(EXPECTED)?;
+    let (authority, prefix) = match rest.find(['/', '?', '#']) {
+        Some(at) => rest.split_at(at),
+        None => (rest, ""),
+    };
+    if prefix.contains(['?', '#']) {
+        return Err("an endpoint has no query and no fragment: expected http://host:port[/prefix]");
+    }
+    if authority.contains('@') {
+        return Err(
+            "credentials do not belong in the URL: use `api_key`, expected http://host:port",
+        );
+    }
+    let (host, port) = authority
+        .rsplit_once(':')
+        .ok_or("the port is missing: expected http://host:port")?;
+    match port.parse::<u16>() {
+        Ok(port) if port > 0 => {}
+        _ => return Err("the port must be a number from 1 to 65535: expected http://host:port"),
+    }
+    let bracketed = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    let host_fits = match bracketed {
+        Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+            !host.is_empty() && host.bytes().all(plain)
+        }
+    };
+    if !host_fits || !prefix.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(EXPECTED);
+    }
+    Ok(())
+}
+
+fn check_accounts(
+    model: &Cursor<'_>,
+    accounts: &HashSet<String>,
+    anonymous_allowed: bool,
+    problems: &mut Problems,
+    warnings: &mut Problems,
+) {
+    for account in model.list("allowed_accounts") {
+        let Some(name) = account.text() else { continue };
+        if is_anonymous(name) && !anonymous_allowed {
+            warnings.add(account.problem(
+                "never used: requests without a key are refused, write `anonymous: allow` to serve them",
+            ));
+        } else if !is_anonymous(name) && !accounts.contains(name) {
+            problems.add(account.problem(format!(
+                "no account is called {name:?}: add it under `accounts`, or correct the name"
+            )));
+        }
+    }
+}

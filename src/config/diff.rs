@@ -1,0 +1,205 @@
+//! What a reload changes: key paths that differ, and which of them need a restart.
+//!
+//! It applies nothing and shows no values, so that a changed secret stays one. Models and accounts
+//! are compared by id, endpoints by URL, listeners by address: order is not a change.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Config;
+
+/// Keys that are read once, at start.
+pub(super) const NEEDS_RESTART: &[&str] = &["listen", "threads", "state_dir"];
+
+/// What differs between two configurations.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Diff {
+    /// Paths of all keys that differ, such as `models[@cf/x].queue.algorithm`; the path of the
+    /// whole model, account or endpoint when it is new or gone.
+    pub changed: Vec<String>,
+    /// Those of `changed` that take effect only after a restart.
+    pub needs_restart: Vec<String>,
+}
+
+/// Compares two configurations key by key.
+pub fn diff(old: &Config, new: &Config) -> Diff {
+    let mut changed = Vec::new();
+    compare("", &comparable(old), &comparable(new), &mut changed);
+    let needs_restart = changed
+        .iter()
+        .filter(|path| needs_restart(path))
+        .cloned()
+        .collect();
+    Diff {
+        changed,
+        needs_restart,
+    }
+}
+
+/// Whether the key at `path` is read once, at start.
+pub(super) fn needs_restart(path: &str) -> bool {
+    let below = |rest: &str| rest.is_empty() || rest.starts_with(['.', '[']);
+    NEEDS_RESTART
+        .iter()
+        .any(|key| path.strip_prefix(key).is_some_and(below))
+}
+
+/// The configuration as a tree. Endpoint keys are never serialised: put in here, for comparison.
+fn comparable(config: &Config) -> Value {
+    let mut tree = serde_json::to_value(config).unwrap_or_default();
+    for (at, model) in config.models.iter().enumerate() {
+        for (nth, endpoint) in model.endpoints.iter().enumerate() {
+            if let Some(key) = &endpoint.api_key {
+                tree["models"][at]["endpoints"][nth]["api_key"] = key.reveal().into();
+            }
+        }
+    }
+    tree
+}
+
+fn compare(path: &str, old: &Value, new: &Value, changed: &mut Vec<String>) {
+    match (old, new) {
+        (Value::Object(before), Value::Object(after)) => {
+            for (key, value) in before {
+                let path = if path.is_empty() {
+                    key.clone()
+                } else {
+                    format!("{path}.{key}")
+                };
+                match after.get(key) {
+                    Some(other) => compare(&path, value, other, changed),
+                    None => changed.push(path),
+                }
+            }
+            for key in after.keys().filter(|key| !before.contains_key(*key)) {
+                changed.push(if path.is_empty() {
+                    key.clone()
+                } else {
+                    format!("{path}.{key}")
+                });
+            }
+        }
+        (Value::Array(before), Value::Array(after)) if named(before) && named(after) => {
+            compare_named(path, before, after, changed);
+        }
+        _ if old != new => changed.push(path.to_owned()),
+        _ => {}
+    }
+}
+
+/// Whether every item has a name to be compared by. An empty list has no item without one.
+fn named(items: &[Value]) -> bool {
+    items.iter().all(|item| name(item).is_some())
+}
+
+fn name(item: &Value) -> Option<&str> {
+    ["id", "url", "address"]
+        .iter()
+        .find_map(|key| item.get(key)?.as_str())
+}
+
+fn compare_named(path: &str, before: &[Value], after: &[Value], changed: &mut Vec<String>) {
+    use std::collections::HashMap;
+    let index = |items: &'_ [Value]| -> HashMap<String, usize> {
+        items
+            .iter()
+            .enumerate()
+            .filter_map(|(at, i)| Some((name(i)?.to_owned(), at)))
+            .collect()
+    };
+    let (old, new) = (index(before), index(after));
+    for item in before {
+        let Some(name) = name(item) else { continue };
+        let path = format!("{path}[{name}]");
+        match new.get(name) {
+            Some(&at) => compare(&path, item, &after[at], changed),
+            None => changed.push(path),
+        }
+    }
+    for name in after
+        .iter()
+        .filter_map(name)
+        .filter(|name| !old.contains_key(*name))
+    {
+        changed.push(format!("{path}[{name}]"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::parse;
+
+    fn config(edit: impl Fn(String) -> String) -> Config {
+        let text = edit(crate::config::QUICKSTART.to_owned());
+        parse(&text, &|_| Some("first".to_owned())).unwrap().config
+    }
+
+    #[test]
+    fn the_same_configuration_has_no_differences() {
+        assert_eq!(diff(&config(|t| t), &config(|t| t)), Diff::default());
+    }
+
+    #[test]
+    fn a_changed_key_is_named_by_ids_not_by_positions() {
+        let new = config(|text| {
+            text.replacen(
+                "max_concurrent_requests: 4",
+                "max_concurrent_requests: 5",
+                1,
+            ) + "    queue: { algorithm: fifo }\ntimeouts: { ceiling_secs: 100 }\n"
+        });
+        let changed = diff(&config(|t| t), &new).changed;
+        assert!(
+            changed.contains(&"timeouts.ceiling_secs".to_owned()),
+            "{changed:?}"
+        );
+        assert!(
+            changed.contains(&"models[@cf/baai/bge-base-en-v1.5].queue.algorithm".to_owned()),
+            "{changed:?}"
+        );
+        let endpoint = "models[@cf/meta/llama-3.1-8b-instruct].endpoints[http://127.0.0.1:9001].max_concurrent_requests";
+        assert!(changed.contains(&endpoint.to_owned()), "{changed:?}");
+        assert_eq!(changed.len(), 3);
+    }
+
+    #[test]
+    fn what_is_read_at_start_needs_a_restart() {
+        let new = config(|text| {
+            text.replace("127.0.0.1:8080", "127.0.0.1:8081")
+                + "threads: 3\nlog: { format: json, level: debug }\n"
+        });
+        let found = diff(&config(|t| t), &new);
+        let needs = [
+            "listen.clients[127.0.0.1:8080]",
+            "listen.clients[127.0.0.1:8081]",
+            "threads",
+        ];
+        assert_eq!(found.needs_restart, needs);
+        assert!(found.changed.contains(&"log.level".to_owned()));
+    }
+
+    #[test]
+    fn a_changed_secret_shows_as_a_path_only() {
+        let with_key = |key: &str| {
+            let mut config = config(|t| t);
+            config.models[0].endpoints[0].api_key = Some(key.into());
+            config
+        };
+        let found = diff(&with_key("old-secret"), &with_key("new-secret"));
+        assert_eq!(found.changed.len(), 1);
+        assert!(found.changed[0].ends_with(".api_key"));
+        assert!(!format!("{found:?}").contains("secret"));
+    }
+
+    #[test]
+    fn order_is_not_a_change() {
+        let mut turned = config(|t| t);
+        turned.models.reverse();
+        turned
+            .models
+            .iter_mut()
+            .for_each(|model| model.endpoints.reverse());
+        assert_eq!(diff(&config(|t| t), &turned), Diff::default());
+    }
+}

@@ -1,0 +1,131 @@
+//! The whole configuration file as types: what stands in it, with every default.
+//!
+//! It does not read or check the file. Accounts and models are the core's own structs; no second
+//! struct repeats them.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use infergate_core::model::{AccountSpec, ModelSpec};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::proxy::{Limits, Timeouts};
+use crate::telemetry::EventsConfig;
+use crate::telemetry::log::LogConfig;
+
+/// The configuration of one Infergate node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(title = "Infergate configuration")]
+pub struct Config {
+    /// Where the gateway listens.
+    pub listen: Listen,
+    /// What this node is called.
+    #[serde(default)]
+    pub node: Node,
+    /// Whether a request without a key is served, as the account `anonymous`.
+    #[serde(default)]
+    pub anonymous: Anonymous,
+    /// Who may call, known by the hash of a key.
+    #[serde(default)]
+    pub accounts: Vec<AccountSpec>,
+    /// Sizes and counts a client cannot exceed.
+    #[serde(default)]
+    pub limits: Limits,
+    /// How long a request, a silence, a connection and a drain may last.
+    #[serde(default)]
+    pub timeouts: Timeouts,
+    /// What may be asked for.
+    #[serde(default)]
+    pub models: Vec<ModelSpec>,
+    /// The record of every request.
+    #[serde(default)]
+    pub events: EventsConfig,
+    /// Worker threads; 0 starts one per core.
+    #[serde(default)]
+    #[schemars(range(max = 1024))]
+    pub threads: u32,
+    /// Diagnostics on standard error.
+    #[serde(default)]
+    pub log: LogConfig,
+    /// Directory for what must survive a restart. Nothing that is configurable here needs it.
+    #[serde(default = "Config::default_state_dir")]
+    #[schemars(length(min = 1))]
+    pub state_dir: PathBuf,
+}
+
+impl Config {
+    fn default_state_dir() -> PathBuf {
+        PathBuf::from("./state")
+    }
+}
+
+/// Where the gateway listens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Listen {
+    /// Listeners for clients; at least one.
+    #[schemars(length(min = 1, max = 64))]
+    pub clients: Vec<ClientListener>,
+    /// The listener for operators: /metrics, /healthz, /readyz, /state, /reload.
+    #[serde(default)]
+    pub admin: AdminListener,
+}
+
+/// One listener for clients.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClientListener {
+    /// IP address and port, such as `0.0.0.0:8080` or `[::]:8080`.
+    #[schemars(extend("format" = "socket-address"))]
+    pub address: SocketAddr,
+}
+
+/// The listener for operators: plain HTTP, without keys.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AdminListener {
+    /// IP address and port; keep it on a loopback or private address.
+    #[schemars(extend("format" = "socket-address"))]
+    pub address: SocketAddr,
+}
+
+impl Default for AdminListener {
+    fn default() -> Self {
+        AdminListener {
+            address: SocketAddr::from((Ipv4Addr::LOCALHOST, 9090)),
+        }
+    }
+}
+
+/// What this node is called.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Node {
+    /// The node's name in events and `/state`; unique among nodes.
+    pub id: Arc<str>,
+    /// The place the node stands in; nodes of one site are near each other.
+    pub site: Arc<str>,
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Node {
+            id: "node".into(),
+            site: "local".into(),
+        }
+    }
+}
+
+/// May a request without a key be served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Anonymous {
+    /// It gets 401.
+    #[default]
+    Deny,
+    /// It is served as the account `anonymous`.
+    Allow,
+}

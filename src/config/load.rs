@@ -1,0 +1,106 @@
+//! From a file to a checked configuration: read, parse, substitute, check, deserialise.
+//!
+//! It does not watch the file and keeps nothing. Start, `check` and reload all come through here,
+//! so a file that starts a node also reloads one.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+
+use super::env::{self, Lookup};
+use super::problem::{Problem, Problems};
+use super::{Config, check, structure, unsupported, yaml};
+
+/// A larger file is not a configuration; 100,000 accounts fit.
+pub const FILE_BYTES_MAX: u64 = 32 << 20;
+
+/// SHA-256 of a file's content: tells a changed file from a touched one.
+pub type ContentHash = [u8; 32];
+
+/// A configuration that may be used.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The whole file, with defaults.
+    pub config: Config,
+    /// What probably is not meant, in the file's order.
+    pub warnings: Vec<Problem>,
+    /// The content this came from.
+    pub content: ContentHash,
+}
+
+/// Loads the file at `path`; `${NAME}` comes from the process environment.
+pub fn load(path: &Path) -> Result<Loaded, Vec<Problem>> {
+    let bytes = read(path).map_err(|problem| vec![problem])?;
+    let content = content_hash(&bytes);
+    let text = std::str::from_utf8(&bytes).map_err(|error| vec![not_utf8(&bytes, &error)])?;
+    let loaded = parse(text, &|name| std::env::var(name).ok())?;
+    Ok(Loaded { content, ..loaded })
+}
+
+/// Checks `text` as a whole: all errors at once, or the configuration.
+pub fn parse(text: &str, env: Lookup<'_>) -> Result<Loaded, Vec<Problem>> {
+    let mut problems = Problems::default();
+    let mut warnings = Problems::default();
+    let Some(mut root) = yaml::read(text, &mut problems) else {
+        return Err(problems.into_vec());
+    };
+    env::substitute(&mut root, env, &mut problems);
+    unsupported::refuse(&mut root, &mut problems);
+    structure::check(&root, &mut problems);
+    check::check(&root, &mut problems, &mut warnings);
+    if !problems.is_empty() {
+        return Err(problems.into_vec());
+    }
+    match serde_json::from_value::<Config>(root.to_value()) {
+        Ok(config) => {
+            let content = content_hash(text.as_bytes());
+            Ok(Loaded {
+                config,
+                warnings: warnings.into_vec(),
+                content,
+            })
+        }
+        // The schema is made from the same structs, so that only what it cannot express ends here.
+        Err(error) => Err(vec![Problem::of_file(format!(
+            "does not fit the schema: {error}"
+        ))]),
+    }
+}
+
+/// The hash by which [`Loaded::content`] is compared.
+pub fn content_hash(bytes: &[u8]) -> ContentHash {
+    Sha256::digest(bytes).into()
+}
+
+/// The bytes of the file, at most [`FILE_BYTES_MAX`].
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, Problem> {
+    let unreadable = |error: std::io::Error| {
+        Problem::of_file(format!("cannot read {}: {error}", path.display()))
+    };
+    let file = File::open(path).map_err(unreadable)?;
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1)
+        .read_to_end(&mut bytes)
+        .map_err(unreadable)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(Problem::of_file(format!(
+            "{} is larger than {} MiB: it cannot be a configuration",
+            path.display(),
+            FILE_BYTES_MAX >> 20
+        )));
+    }
+    Ok(bytes)
+}
+
+fn not_utf8(bytes: &[u8], error: &std::str::Utf8Error) -> Problem {
+    let good = &bytes[..error.valid_up_to()];
+    let line = 1 + good.iter().filter(|&&byte| byte == b'\n').count();
+    Problem {
+        path: String::new(),
+        line: u32::try_from(line).unwrap_or(u32::MAX),
+        column: 0,
+        message: "not UTF-8 here: save the file as UTF-8".to_owned(),
+    }
+}

@@ -1,0 +1,41 @@
+//! The configuration: one YAML file, read, checked, watched and compared.
+//!
+//! It applies nothing and spawns nothing on the runtime: `app` loads at start and on reload, swaps
+//! the snapshot and says what changed. A file is taken whole or not at all; every problem comes
+//! with its key path, its line and what to do.
+//!
+//! ```text
+//! text → yaml (tree with lines) → env (${NAME}) → unsupported → structure (JSON Schema)
+//!      → check (what takes two keys) → Config
+//! ```
+//!
+//! Bounds: 32 MiB a file, a million values, 32 levels, 200 problems listed.
+
+mod check;
+mod diff;
+mod document;
+mod env;
+mod file;
+mod load;
+mod problem;
+mod scalar;
+mod schema;
+mod structure;
+mod unsupported;
+pub mod watch;
+mod yaml;
+
+pub use diff::{Diff, diff};
+pub use file::{AdminListener, Anonymous, ClientListener, Config, Listen, Node};
+pub use load::{ContentHash, FILE_BYTES_MAX, Loaded, content_hash, load, parse};
+pub use problem::Problem;
+pub use schema::schema;
+
+/// The example file: every key with its default or an example, and a comment.
+pub const EXAMPLE: &str = include_str!("../../config/example.yaml");
+
+/// The file `infergate demo` runs on: two simulated GPU containers on ports 9001 and 9002.
+pub const QUICKSTART: &str = include_str!("../../config/quickstart.yaml");
+
+#[cfg(test)]
+mod tests;

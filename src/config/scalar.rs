@@ -1,0 +1,40 @@
+//! What an unquoted word means: nothing, true, a number, or just text.
+//!
+//! It is the core schema of YAML 1.2, so `yes` is text. It does not see quotes or tags.
+
+use serde_json::Number;
+
+use super::document::Data;
+
+/// What a plain scalar means when it is not text.
+pub(super) fn resolve(text: &str) -> Option<Data> {
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => return Some(Data::Null),
+        "true" | "True" | "TRUE" => return Some(Data::Bool(true)),
+        "false" | "False" | "FALSE" => return Some(Data::Bool(false)),
+        _ => {}
+    }
+    let based = |digits: &str, base| u64::from_str_radix(digits, base).ok();
+    let whole = match text.get(..2) {
+        Some("0x") => based(&text[2..], 16),
+        Some("0o") => based(&text[2..], 8),
+        _ => text.parse::<u64>().ok(),
+    };
+    if let Some(whole) = whole {
+        return Some(Data::Number(whole.into()));
+    }
+    if let Ok(whole) = text.parse::<i64>() {
+        return Some(Data::Number(whole.into()));
+    }
+    // Rust also reads `inf`, `nan` and `infinity` as floats; YAML does not.
+    let digits = |c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.' | 'e' | 'E');
+    if !text.chars().all(digits) || !text.contains(|c: char| c.is_ascii_digit()) {
+        return None;
+    }
+    let float = text.parse::<f64>().ok()?;
+    // `8.0` is as good a whole number as `8`.
+    if float.fract() == 0.0 && (0.0..=9e15).contains(&float) {
+        return Some(Data::Number((float as u64).into()));
+    }
+    Number::from_f64(float).map(Data::Number)
+}

@@ -1,0 +1,143 @@
+//! The JSON Schema of the file, made from the same structs that serde fills.
+//!
+//! It does not validate. Editors read it (`infergate config schema`), and so does the structural
+//! check. It is draft-07 without references, which every YAML editor understands.
+
+use std::sync::LazyLock;
+
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value, json};
+
+use super::Config;
+use super::unsupported::{BACKENDS, TASKS, word};
+
+/// The JSON Schema of the configuration file: descriptions, defaults, bounds and allowed words.
+pub fn schema() -> Value {
+    SCHEMA.clone()
+}
+
+pub(super) static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
+    let settings = SchemaSettings::draft07().with(|s| s.inline_subschemas = true);
+    let mut schema = settings
+        .into_generator()
+        .into_root_schema_for::<Config>()
+        .to_value();
+    polish(&mut schema, None);
+    let model = &mut schema["properties"]["models"]["items"]["properties"];
+    keep_words(
+        &mut model["task"],
+        &TASKS.iter().map(word).collect::<Vec<_>>(),
+    );
+    keep_words(
+        &mut model["backend"],
+        &BACKENDS.iter().map(word).collect::<Vec<_>>(),
+    );
+    schema
+});
+
+/// The words a schema allows, with their descriptions where they have one.
+pub(super) fn words(schema: &Value) -> Vec<String> {
+    let mut words = Vec::new();
+    if let Some(word) = schema.get("const").and_then(Value::as_str) {
+        words.push(word.to_owned());
+    }
+    for word in schema
+        .get("enum")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+    {
+        words.extend(word.as_str().map(str::to_owned));
+    }
+    for alternative in schema
+        .get("oneOf")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+    {
+        words.extend(self::words(alternative));
+    }
+    words
+}
+
+/// Makes the generated schema say what the file may hold: no nulls (an absent key is the default),
+/// integer formats as bounds, a title for each key.
+fn polish(schema: &mut Value, key: Option<&str>) {
+    let Value::Object(object) = schema else {
+        return;
+    };
+    if let Some(inner) = nullable(object) {
+        merge(object, inner);
+    }
+    if let Some(Value::Array(types)) = object.get("type") {
+        let kept: Vec<Value> = types
+            .iter()
+            .filter(|t| **t != json!("null"))
+            .cloned()
+            .collect();
+        let single = if kept.len() == 1 {
+            kept[0].clone()
+        } else {
+            Value::Array(kept)
+        };
+        object.insert("type".into(), single);
+    }
+    if object.get("default") == Some(&Value::Null) {
+        object.shift_remove("default");
+    }
+    bound_integer(object);
+    if let Some(key) = key {
+        object.insert("title".into(), key.into());
+    }
+    if let Some(Value::Object(properties)) = object.get_mut("properties") {
+        for (key, property) in properties.iter_mut() {
+            polish(property, Some(key));
+        }
+    }
+    if let Some(items) = object.get_mut("items") {
+        polish(items, None);
+    }
+}
+
+/// The other alternative of `anyOf: [X, null]`.
+fn nullable(object: &Map<String, Value>) -> Option<Map<String, Value>> {
+    let alternatives = object.get("anyOf")?.as_array()?;
+    let null = |schema: &&Value| schema.get("type") == Some(&json!("null"));
+    alternatives.iter().find(null)?;
+    alternatives
+        .iter()
+        .find(|schema| !null(schema))?
+        .as_object()
+        .cloned()
+}
+
+/// Puts `inner` in place of the alternatives; what the key itself says stays.
+fn merge(object: &mut Map<String, Value>, inner: Map<String, Value>) {
+    object.shift_remove("anyOf");
+    for (key, value) in inner {
+        object.entry(key).or_insert(value);
+    }
+}
+
+/// `uint32` and its kind say nothing to an editor or to the validator; a maximum does.
+fn bound_integer(object: &mut Map<String, Value>) {
+    let maximum = match object.get("format").and_then(Value::as_str) {
+        Some("uint8") => u64::from(u8::MAX),
+        Some("uint16") => u64::from(u16::MAX),
+        Some("uint32") => u64::from(u32::MAX),
+        Some("uint64" | "uint") => u64::MAX,
+        _ => return,
+    };
+    object.shift_remove("format");
+    object.entry("maximum").or_insert(maximum.into());
+}
+
+/// Takes words out that are not supported yet.
+fn keep_words(schema: &mut Value, kept: &[String]) {
+    if let Some(Value::Array(alternatives)) = schema.get_mut("oneOf") {
+        alternatives.retain(|one| words(one).iter().all(|word| kept.contains(word)));
+    }
+    if let Some(Value::Array(listed)) = schema.get_mut("enum") {
+        listed.retain(|word| kept.iter().any(|kept| word == kept));
+    }
+}

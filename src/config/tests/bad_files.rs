@@ -1,0 +1,392 @@
+//! Mistakes one at a time: for each, where the problem is and what the message says.
+
+use super::*;
+
+/// Cases of two lines each: what is done to [`GOOD`], and how the one problem begins up to its
+/// path, with a part of its message. `add` puts text at the end, `put` replaces the first place
+/// of a text; `⏎` and `⇥` stand for a line end and a tab.
+fn check(cases: &str) {
+    let mut lines = cases.trim().lines();
+    while let (Some(edit), Some(expected)) = (lines.next(), lines.next()) {
+        let edit = edit.replace('⏎', "\n").replace('⇥', "\t");
+        let text = match (edit.strip_prefix("add "), edit.strip_prefix("put ")) {
+            (Some(end), _) => format!("{GOOD}{end}\n"),
+            (_, Some(put)) => {
+                let (from, to) = put.split_once(" =>").unwrap();
+                assert!(GOOD.contains(from), "{from}");
+                GOOD.replacen(from, to.strip_prefix(' ').unwrap_or(to), 1)
+            }
+            _ => panic!("a case begins with add or put: {edit}"),
+        };
+        let found = problems(&text);
+        let [problem] = &found[..] else {
+            panic!("one problem in\n{text}\n{found:#?}")
+        };
+        let shown = problem.to_string();
+        let place = shown.strip_suffix(&*problem.message).unwrap();
+        let expected = expected.trim_start();
+        let part = expected.strip_prefix(place).unwrap_or("not at this place");
+        assert!(
+            problem.message.contains(part),
+            "in\n{text}\nexpected {expected}\nfound    {problem}"
+        );
+    }
+}
+
+#[test]
+fn unknown_and_missing_keys_are_named_with_their_place() {
+    check(
+        r#"
+add thread: 4
+  line 9: thread: unknown key `thread`: did you mean `threads`?
+add banana: 4
+  line 9: banana: the keys here are listen, node, anonymous
+add "odd key": 4
+  line 9: ["odd key"]: unknown key
+add limits: { requst_body_mib: 4 }
+  line 9: limits.requst_body_mib: did you mean `request_body_mib`?
+add limits:⏎  request_body_mb: 4
+  line 10: limits.request_body_mb: did you mean `request_body_mib`?
+add drain_timeout_secs: 5
+  line 9: drain_timeout_secs: it belongs at `timeouts.drain_timeout_secs`
+put task: text-generation => algorithm: fair⏎    task: text-generation
+  line 6: models[0].algorithm: it belongs at `models[].queue.algorithm`
+put "http://127.0.0.1:9001" => "http://h:1", max_concurrency: 4
+  line 8: models[0].endpoints[0].max_concurrency: did you mean `max_concurrent_requests`?
+add accounts:⏎  - id: acme⏎    api_keys: []
+  line 11: accounts[0].api_keys: did you mean `api_keys_sha256`?
+add node: { name: x }
+  line 9: node.name: the keys here are id, site
+put listen:⏎  clients: [{ address: "127.0.0.1:8080" }]⏎ =>
+  line 1: listen: `listen` is required
+put clients: [{ address: "127.0.0.1:8080" }] => admin: { address: "127.0.0.1:1" }
+  line 1: listen.clients: `clients` is required: add it (a list)
+put { address: "127.0.0.1:8080" } => {}
+  line 2: listen.clients[0].address: `address` is required
+put - id: llama⏎    task => - task
+  line 5: models[0].id: `id` is required: add it (text)
+put     task: text-generation =>
+  line 5: models[0].task: `task` is required: add it (one of text-generation, text-embeddings)
+put     backend: openai =>
+  line 5: models[0].backend: `backend` is required: add it (one of openai, tgi, tei, llama-server)
+put url: "http://127.0.0.1:9001" => priority: 1
+  line 8: models[0].endpoints[0].url: `url` is required
+add accounts: [{ weight: 1 }]
+  line 9: accounts[0].id: `id` is required
+"#,
+    );
+}
+
+#[test]
+fn wrong_types_say_what_was_found_and_what_to_write() {
+    check(
+        r#"
+add threads: four
+  line 9: threads: expected a whole number from 0 to 1024, found "four"
+add threads: "4"
+  line 9: threads: write it without quotes
+add threads: 1.5
+  line 9: threads: found 1.5
+add threads: ${PORT}
+  line 9: threads: found "${PORT}": a value with ${…} is always text
+add threads: true
+  line 9: threads: found true
+add threads:
+  line 9: threads: empty: expected a whole number
+add limits:
+  line 9: limits: empty: expected a mapping
+add limits: 5
+  line 9: limits: expected a mapping with keys below it, found 5
+add timeouts: { connect_ms: 200ms }
+  line 9: timeouts.connect_ms: write 200 alone, the unit stands in the key
+add timeouts: { ceiling_secs: 10 min }
+  line 9: timeouts.ceiling_secs: write 10 alone
+add accounts: acme
+  line 9: accounts: expected a list, found "acme": begin each item with `- `
+add accounts: { id: acme }
+  line 9: accounts: expected a list, found a mapping
+add accounts: [acme]
+  line 9: accounts[0]: expected a mapping with keys below it, found "acme"
+add accounts: [{ id: acme, may_force_site: yes }]
+  line 9: accounts[0].may_force_site: YAML 1.2 knows only true and false
+add node: { id: 7 }
+  line 9: node.id: expected text, found 7: put it in quotes
+add events: { file: events.jsonl }
+  line 9: events.file: expected a mapping
+add events: { file: }
+  line 9: events.file: empty: expected a mapping
+"#,
+    );
+}
+
+#[test]
+fn words_that_are_not_allowed_are_listed_with_the_nearest() {
+    check(
+        r#"
+put anonymous: allow => anonymous: maybe
+  line 3: anonymous: expected one of deny, allow, found "maybe"
+put anonymous: allow => anonymous: true
+  line 3: anonymous: expected one of deny, allow, found true
+put anonymous: allow => anonymous: Allow
+  line 3: anonymous: did you mean `allow`?
+add log: { level: information }
+  line 9: log.level: use off, error, warn, info, debug, trace
+add log: { format: xml }
+  line 9: log.format: expected one of text, json, found "xml"
+add events: { durability: before_last_byte }
+  line 9: events.durability: did you mean `before-last-byte`?
+put task: text-generation => task: chat
+  line 6: models[0].task: expected one of text-generation, text-embeddings, found "chat"
+put backend: openai => backend: vllm
+  line 7: models[0].backend: expected one of openai, tgi, tei, llama-server, found "vllm"
+put backend: openai => backend: llama_server
+  line 7: models[0].backend: did you mean `llama-server`?
+put task: text-generation => queue: { algorithm: token_fair }⏎    task: text-generation
+  line 6: models[0].queue.algorithm: did you mean `token-fair`?
+put task: text-generation => queue: { when_unhealthy: drop }⏎    task: text-generation
+  line 6: models[0].queue.when_unhealthy: expected one of wait, refuse
+"#,
+    );
+}
+
+#[test]
+fn numbers_out_of_range_and_limits_that_cannot_hold_are_refused() {
+    check(
+        r#"
+add threads: -1
+  line 9: threads: -1 is too small: expected a whole number from 0 to 1024
+add threads: 99999
+  line 9: threads: 99999 is too large
+add limits: { request_body_mib: 0 }
+  line 9: limits.request_body_mib: 0 is too small: expected a whole number from 1 to 1024
+add limits: { connections_per_client: 0 }
+  line 9: limits.connections_per_client: too small
+add limits: { header_timeout_secs: 0 }
+  line 9: limits.header_timeout_secs: too small
+add limits: { request_body_mib: 64, buffered_bodies_mib: 32 }
+  line 9: limits.buffered_bodies_mib: buffered_bodies_mib (32) is below request_body_mib (64)
+add limits:⏎  request_body_mib: 1024
+  line 10: limits.request_body_mib: buffered_bodies_mib (512) is below request_body_mib (1024)
+add timeouts: { ceiling_secs: 10 }
+  line 9: timeouts.ceiling_secs: ceiling_secs (10) is below model_floor_secs (30)
+add timeouts: { model_floor_secs: 300 }
+  line 9: timeouts.model_floor_secs: ceiling_secs (240) is below model_floor_secs (300)
+add timeouts: { connect_ms: 0 }
+  line 9: timeouts.connect_ms: too small
+add timeouts: { keepalive_secs: 99999999999999999999999 }
+  line 9: timeouts.keepalive_secs: too large
+put "http://127.0.0.1:9001" => "http://h:1", max_concurrent_requests: 0
+  line 8: models[0].endpoints[0].max_concurrent_requests: 0 is too small: expected a whole number from 1 to 65536
+put "http://127.0.0.1:9001" => "http://h:1", priority: 4294967296
+  line 8: models[0].endpoints[0].priority: too large
+add accounts: [{ id: a, weight: 0 }]
+  line 9: accounts[0].weight: too small
+add accounts: [{ id: a, max_priority: 10 }]
+  line 9: accounts[0].max_priority: 10 is too large: expected a whole number from 0 to 9
+add accounts: [{ id: a, requests_per_minute: 0 }]
+  line 9: accounts[0].requests_per_minute: expected a whole number, at least 1
+add events: { file: { path: e.jsonl, max_size_mib: 0 } }
+  line 9: events.file.max_size_mib: too small
+add events: { file: { path: "" } }
+  line 9: events.file.path: must not be empty
+add state_dir: ""
+  line 9: state_dir: must not be empty
+"#,
+    );
+}
+
+#[test]
+fn listeners_need_addresses_of_their_own() {
+    check(
+        r#"
+put { address: "127.0.0.1:8080" } =>
+  line 2: listen.clients: at least 1 item
+put { address: "127.0.0.1:8080" } => { address: "localhost:8080" }
+  line 2: listen.clients[0].address: expected an IP address and a port such as 127.0.0.1:8080 or [::]:8080, found "localhost:8080"
+put { address: "127.0.0.1:8080" } => { address: ":8080" }
+  line 2: listen.clients[0].address: found ":8080"
+put { address: "127.0.0.1:8080" } => { address: "127.0.0.1" }
+  line 2: listen.clients[0].address: expected an IP address and a port
+put { address: "127.0.0.1:8080" } => { address: 8080 }
+  line 2: listen.clients[0].address: expected text, found 8080
+put { address: "127.0.0.1:8080" } => { address: "127.0.0.1:8080" }, { address: "127.0.0.1:8080" }
+  line 2: listen.clients[1].address: already the address of `listen.clients[0].address`
+put { address: "127.0.0.1:8080" } => { address: "127.0.0.1:8080" }, { address: "0.0.0.0:8080" }
+  line 2: listen.clients[1].address: collides with 127.0.0.1:8080
+put { address: "127.0.0.1:8080" } => { address: "127.0.0.1:9090" }
+  line 2: listen.clients[0].address: already the address of `listen.admin.address`
+put anonymous: =>   admin: { address: "nowhere" }⏎anonymous:
+  line 3: listen.admin.address: expected an IP address and a port
+add node: { id: "" }
+  line 9: node.id: must not be empty
+add node: { site: "a b" }
+  line 9: node.site: cannot stand in a name
+"#,
+    );
+}
+
+#[test]
+fn models_and_accounts_have_names_of_their_own() {
+    check(
+        r#"
+add   - { id: llama, task: text-embeddings, backend: tei, endpoints: [{ url: "http://h:1" }] }
+  line 9: models[1].id: "llama" already stands at `models[0].id`
+add   - { id: other, aliases: [llama], task: text-embeddings, backend: tei, endpoints: [{ url: "http://h:1" }] }
+  line 9: models[1].aliases[0]: "llama" already stands at `models[0].id`
+put task: text-generation => aliases: [a, a]⏎    task: text-generation
+  line 6: models[0].aliases[1]: already stands at `models[0].aliases[0]`
+put id: llama => id: ""
+  line 5: models[0].id: must not be empty
+put id: llama => id: "lla ma"
+  line 5: models[0].id: ' ' cannot stand in a name
+put id: llama => id: "@cf/*"
+  line 5: models[0].id: '*' cannot stand in a name
+add accounts:⏎  - { id: a }⏎  - { id: a }
+  line 11: accounts[1].id: "a" is already the id of `accounts[0]`
+add accounts: [{ id: a/b }]
+  line 9: accounts[0].id: '/' cannot stand in a name
+add accounts: [{ id: a, models: ["@cf/*/x"] }]
+  line 9: accounts[0].models[0]: at the end only
+add accounts: [{ id: a, models: [""] }]
+  line 9: accounts[0].models[0]: must not be empty
+add accounts: [{ id: a, api_keys_sha256: [demo-key] }]
+  line 9: accounts[0].api_keys_sha256[0]: 64 hex digits of a SHA-256, never the key itself
+put task: text-generation => allowed_accounts: [acme]⏎    task: text-generation
+  line 6: models[0].allowed_accounts[0]: no account is called "acme"
+add accounts: [{ id: anonymous, api_keys_sha256: [abababababababababababababababababababababababababababababababab] }]
+  line 9: accounts[0].api_keys_sha256[0]: requests without a key
+"#,
+    );
+}
+
+#[test]
+fn endpoints_are_http_urls_with_a_port_and_stand_once() {
+    check(
+        r#"
+put "http://127.0.0.1:9001" => "https://h:1"
+  line 8: models[0].endpoints[0].url: https endpoints are not supported yet
+put "http://127.0.0.1:9001" => "127.0.0.1:9001"
+  line 8: models[0].endpoints[0].url: expected http://host:port
+put "http://127.0.0.1:9001" => "http://127.0.0.1"
+  line 8: models[0].endpoints[0].url: the port is missing
+put "http://127.0.0.1:9001" => "http://127.0.0.1:0"
+  line 8: models[0].endpoints[0].url: from 1 to 65535
+put "http://127.0.0.1:9001" => "http://127.0.0.1:90001"
+  line 8: models[0].endpoints[0].url: from 1 to 65535
+put "http://127.0.0.1:9001" => "http://u:p@h:1"
+  line 8: models[0].endpoints[0].url: use `api_key`
+put "http://127.0.0.1:9001" => "http://h:1/v1?x=1"
+  line 8: models[0].endpoints[0].url: no query
+put "http://127.0.0.1:9001" => "http://:9001"
+  line 8: models[0].endpoints[0].url: expected http://host:port
+put "http://127.0.0.1:9001" => "http://a b:9001"
+  line 8: models[0].endpoints[0].url: expected http://host:port
+put "http://127.0.0.1:9001" => "http://[::g]:9001"
+  line 8: models[0].endpoints[0].url: expected http://host:port
+put "http://127.0.0.1:9001" => "http://h:1" }, { url: "http://H:1/"
+  line 8: models[0].endpoints[1].url: already stands at `models[0].endpoints[0]`
+put "http://127.0.0.1:9001" => "http://h:1", api_key: "${EMPTY}"
+  line 8: models[0].endpoints[0].api_key: must not be empty
+put "http://127.0.0.1:9001" => "http://h:1", api_key: "${TWO_LINES}"
+  line 8: models[0].endpoints[0].api_key: a line break
+put "http://127.0.0.1:9001" => "http://h:1", backend_model: ""
+  line 8: models[0].endpoints[0].backend_model: must not be empty
+put backend: openai => backend: tei
+  line 7: models[0].backend: `tei` serves text-embeddings only
+put text-generation⏎    backend: openai => text-embeddings⏎    backend: tgi
+  line 7: models[0].backend: `tgi` serves text-generation only
+"#,
+    );
+}
+
+#[test]
+fn variables_that_are_unset_or_misspelt_are_errors() {
+    check(
+        r#"
+put "http://127.0.0.1:9001" => "http://h:1", api_key: "${NO_SUCH}"
+  line 8: models[0].endpoints[0].api_key: environment variable NO_SUCH is not set
+add node: { id: "${A}-${B}" }
+  line 9: node.id: environment variables A, B are not set
+add state_dir: "${HOME"
+  line 9: state_dir: without its `}`
+add state_dir: "${}"
+  line 9: state_dir: not a variable's name
+"#,
+    );
+}
+
+#[test]
+fn what_is_not_supported_yet_says_so() {
+    check(
+        r#"
+add plugins: []
+  line 9: plugins: is not supported yet
+add cluster: { gossip: "127.0.0.1:7071" }
+  line 9: cluster: is not supported yet
+add accounts: [{ id: a, neurons_per_day: 1 }]
+  line 9: accounts[0].neurons_per_day: is not supported yet
+put anonymous: =>   peers: { address: "127.0.0.1:7070" }⏎anonymous:
+  line 3: listen.peers: is not supported yet
+put { address: "127.0.0.1:8080" } => { address: "127.0.0.1:8080", tls: { certificate: c } }
+  line 2: listen.clients[0].tls: is not supported yet
+put task: text-generation => plugins: {}⏎    task: text-generation
+  line 6: models[0].plugins: is not supported yet
+put task: text-generation => routing: {}⏎    task: text-generation
+  line 6: models[0].routing: is not supported yet
+put task: text-generation => tariff: {}⏎    task: text-generation
+  line 6: models[0].tariff: is not supported yet
+put task: text-generation => metrics_trust: trust⏎    task: text-generation
+  line 6: models[0].metrics_trust: is not supported yet
+put task: text-generation => metrics: {}⏎    task: text-generation
+  line 6: models[0].metrics: is not supported yet
+put task: text-generation => ladder: []⏎    task: text-generation
+  line 6: models[0].ladder: is not supported yet
+put task: text-generation => pin_primary: false⏎    task: text-generation
+  line 6: models[0].pin_primary: is not supported yet
+put task: text-generation => task: translation
+  line 6: models[0].task: task `translation` is not supported yet: use one of text-generation, text-embeddings
+put backend: openai => backend: triton
+  line 7: models[0].backend: backend `triton` is not supported yet
+put backend: openai => backend: cog
+  line 7: models[0].backend: is not supported yet
+put backend: openai => backend: http
+  line 7: models[0].backend: is not supported yet
+"#,
+    );
+}
+
+#[test]
+fn yaml_mistakes_come_with_their_line_and_advice() {
+    check(
+        r#"
+add threads: 1⏎threads: 2
+  line 10: threads: this key already stands on line 9
+put id: llama => id: llama⏎    id: llama
+  line 6: models[0].id: already stands on line 5
+put id: llama => id: @cf/meta/llama
+  line 5: models[0].id: begins with `@` needs quotes
+add accounts: [{ id: a, models: [*] }]
+  line 9: accounts[0]: needs quotes
+add limits:⏎⇥request_body_mib: 4
+  line 10: limits: indent with spaces
+put anonymous: allow => anonymous: allow: deny
+  line 3: check the indentation, or quote
+add node: { id: "open }
+  line 9: node.id: never closed
+add   anonymous: deny
+  line 9: models[1]: indentation
+add <<: { threads: 1 }
+  line 9: merge keys
+add threads: !secret 1
+  line 9: threads: tag
+add ? [a]⏎: 1
+  line 9: a key must be plain text
+add node: *nothing
+  line 9: node: no `&name` above it
+add node: &n { id: *n }
+  line 9: node.id: inside its own anchor
+add ---⏎threads: 1
+  line 9: a second document
+"#,
+    );
+}

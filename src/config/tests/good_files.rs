@@ -1,0 +1,213 @@
+//! Files that load, and what they then say.
+
+use std::net::SocketAddr;
+
+use infergate_core::model::{Algorithm, BackendKind, QueueSpec, Secret, Task};
+
+use super::*;
+use crate::proxy::{Limits, Timeouts};
+use crate::telemetry::log::LogConfig;
+
+fn config(text: &str) -> Config {
+    match parse(text, &env) {
+        Ok(loaded) => loaded.config,
+        Err(problems) => panic!("{text}\n{problems:#?}"),
+    }
+}
+
+fn warnings(text: &str) -> Vec<String> {
+    let loaded = parse(text, &env).unwrap_or_else(|problems| panic!("{text}\n{problems:#?}"));
+    loaded.warnings.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn the_minimal_file_loads_with_every_default_and_no_warning() {
+    let text = include_str!("../../../config/minimal.yaml");
+    let found = config(text);
+    assert_eq!(
+        found.listen.admin.address,
+        "127.0.0.1:9090".parse::<SocketAddr>().unwrap()
+    );
+    assert_eq!(found.limits, Limits::default());
+    assert_eq!(found.timeouts, Timeouts::default());
+    assert_eq!(found.log, LogConfig::default());
+    assert_eq!(found.models[0].queue, QueueSpec::default());
+    assert_eq!(found.events.file, None);
+    assert_eq!((&*found.node.id, &*found.node.site), ("node", "local"));
+    assert_eq!(warnings(text), [""; 0]);
+}
+
+#[test]
+fn the_quickstart_serves_two_models_to_everyone_and_knows_the_demo_key() {
+    let found = config(QUICKSTART);
+    assert_eq!(warnings(QUICKSTART), [""; 0]);
+    let key = infergate_core::model::KeyHash(content_hash(b"demo-key"));
+    let demo = found
+        .accounts
+        .iter()
+        .find(|a| a.api_keys_sha256.contains(&key));
+    assert_eq!(demo.unwrap().id.as_str(), "demo");
+    assert_eq!(found.anonymous, Anonymous::Allow);
+    let llama = &found.models[0];
+    assert_eq!(llama.aliases[0].as_str(), "llama-3.1-8b");
+    assert_eq!(
+        (llama.task, llama.backend),
+        (Task::TextGeneration, BackendKind::Openai)
+    );
+    assert_eq!(llama.permits(), 8);
+    assert_eq!(found.models[1].id.as_str(), "@cf/baai/bge-base-en-v1.5");
+}
+
+#[test]
+fn the_example_has_the_defaults_under_limits_timeouts_queue_and_log() {
+    let found = config(EXAMPLE);
+    assert_eq!(found.limits, Limits::default());
+    assert_eq!(found.timeouts, Timeouts::default());
+    assert_eq!(found.models[0].queue, QueueSpec::default());
+    assert_eq!(found.log, LogConfig::default());
+    let events = found.events.file.unwrap();
+    assert_eq!((events.max_size_mib, events.keep), (256, 8));
+    let key = found.models[0].endpoints[0]
+        .api_key
+        .as_ref()
+        .map(Secret::reveal);
+    assert_eq!(key, Some("sk-from-the-environment"));
+    assert_eq!(warnings(EXAMPLE), [""; 0]);
+    assert!(EXAMPLE.starts_with("# yaml-language-server: $schema="));
+}
+
+#[test]
+fn variables_are_replaced_in_quoted_and_plain_text() {
+    let text = GOOD.replace(
+        r#"[{ url: "http://127.0.0.1:9001" }]"#,
+        "\n      - url: http://${HOST}:${PORT}\n        api_key: ${VLLM_KEY}\n        backend_model: '$${PORT}'",
+    );
+    let endpoint = &config(&text).models[0].endpoints[0];
+    assert_eq!(&*endpoint.url, "http://127.0.0.1:9001");
+    assert_eq!(
+        endpoint.api_key.as_ref().map(Secret::reveal),
+        Some("sk-from-the-environment")
+    );
+    assert_eq!(endpoint.backend_model.as_deref(), Some("${PORT}"));
+}
+
+#[test]
+fn anchors_and_aliases_repeat_a_value() {
+    let text = format!(
+        "{GOOD}    queue: &q {{ algorithm: fifo, capacity: 3 }}\n  - id: other\n    task: text-generation\n    backend: tgi\n    endpoints: [{{ url: \"http://h:1/v1\" }}]\n    queue: *q\n"
+    );
+    let found = config(&text);
+    assert_eq!(found.models[1].queue, found.models[0].queue);
+    assert_eq!(found.models[1].queue.algorithm, Algorithm::Fifo);
+}
+
+#[test]
+fn both_spellings_of_a_number_and_every_line_end_are_accepted() {
+    for whole in ["8", "8.0", "8e0", "0x8", "0o10", "+8", "!!int 8"] {
+        assert_eq!(
+            config(&format!("{GOOD}threads: {whole}\n")).threads,
+            8,
+            "{whole}"
+        );
+    }
+    let windows = GOOD.replace('\n', "\r\n");
+    assert_eq!(config(&windows), config(GOOD));
+    assert_eq!(config(&format!("\u{feff}---\n{GOOD}...\n")), config(GOOD));
+}
+
+#[test]
+fn small_and_exact_floats_have_two_spellings_with_one_meaning() {
+    let float = |text: &str| {
+        let mut found = problem::Problems::default();
+        let root = yaml::read(&format!("value: {text}"), &mut found).unwrap();
+        root.to_value()["value"].clone()
+    };
+    assert_eq!(float("1e-06"), float("1.0e-6"));
+    assert_eq!(float("1e-06"), serde_json::json!(0.000001));
+    assert_eq!(float("0.02561"), serde_json::json!(0.02561));
+    assert_eq!(float("1.5E+3"), serde_json::json!(1500));
+    assert_eq!(float(".inf"), serde_json::json!(".inf"));
+    assert_eq!(float("infinity"), serde_json::json!("infinity"));
+    assert_eq!(float("1.2.3"), serde_json::json!("1.2.3"));
+}
+
+#[test]
+fn free_ports_and_one_port_on_two_addresses_do_not_collide() {
+    let listen = |text: &str| GOOD.replace(r#"[{ address: "127.0.0.1:8080" }]"#, text);
+    config(&listen(
+        r#"[{ address: "127.0.0.1:0" }, { address: "127.0.0.1:0" }]"#,
+    ));
+    config(&listen(
+        r#"[{ address: "127.0.0.1:80" }, { address: "127.0.0.2:80" }]"#,
+    ));
+    config(&listen(
+        r#"[{ address: "[::]:80" }, { address: "127.0.0.2:80" }]"#,
+    ));
+}
+
+#[test]
+fn what_is_probably_not_meant_is_a_warning() {
+    let warned = |text: &str, fragment: &str| {
+        let found = warnings(text);
+        assert!(
+            found.iter().any(|w| w.contains(fragment)),
+            "{fragment}: {found:?}"
+        );
+    };
+    warned(
+        &GOOD.replace("allow", "deny"),
+        "line 3: accounts: nobody can call",
+    );
+    let hash = "ab".repeat(32);
+    let account = |keys: &str| format!("{GOOD}accounts: [{{ id: a, {keys} }}]\n");
+    warned(
+        &account("weight: 2"),
+        "line 9: accounts[0]: nobody can use this account",
+    );
+    let listed = account(&format!("api_keys_sha256: [{hash}], models: [lama]"));
+    warned(
+        &listed,
+        "accounts[0].models[0]: no model is called \"lama\"",
+    );
+    let alias = GOOD.replace("task:", "aliases: [l]\n    task:");
+    let alias = format!("{alias}accounts: [{{ id: a, api_keys_sha256: [{hash}], models: [l] }}]\n");
+    warned(&alias, "is an alias");
+    warned(
+        &GOOD.replace("[{ url: \"http://127.0.0.1:9001\" }]", "[]"),
+        "no endpoints",
+    );
+    warned(
+        &GOOD.replace("task:", "timeout_secs: 300\n    task:"),
+        "above timeouts.ceiling_secs",
+    );
+    warned(
+        &GOOD.replace(
+            "anonymous:",
+            "  admin: { address: \"0.0.0.0:9090\" }\nanonymous:",
+        ),
+        "asks for no key",
+    );
+    warned(
+        "listen: { clients: [{ address: \"127.0.0.1:1\" }] }",
+        "no models",
+    );
+}
+
+#[test]
+fn a_file_is_loaded_from_disk_with_the_hash_of_its_content() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("infergate.yaml");
+    std::fs::write(&path, GOOD).unwrap();
+    let loaded = load(&path).unwrap();
+    assert_eq!(loaded.config, config(GOOD));
+    assert_eq!(loaded.content, content_hash(GOOD.as_bytes()));
+}
+
+#[test]
+fn ten_thousand_accounts_load() {
+    let accounts: String = (0..10_000)
+        .map(|n| format!("  - {{ id: account-{n}, weight: 3, api_keys_sha256: [\"{n:064x}\"] }}\n"))
+        .collect();
+    let found = config(&format!("{GOOD}accounts:\n{accounts}"));
+    assert_eq!(found.accounts.len(), 10_000);
+}

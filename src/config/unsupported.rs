@@ -1,0 +1,178 @@
+//! Keys and words of the contract that no code stands behind: refused by name, not as typing mistakes.
+//!
+//! It does not know what they will mean. What is refused is taken out of the tree, so that later
+//! checks say nothing more about it.
+
+use infergate_core::model::{BackendKind, Task};
+use serde::Serialize;
+
+use super::document::{Cursor, Data, Node, Text};
+use super::problem::Problems;
+
+/// Tasks that are served.
+pub(super) const TASKS: &[Task] = &[Task::TextGeneration, Task::TextEmbeddings];
+
+/// Backends that are spoken.
+pub(super) const BACKENDS: &[BackendKind] = &[
+    BackendKind::Openai,
+    BackendKind::Tgi,
+    BackendKind::Tei,
+    BackendKind::LlamaServer,
+];
+
+/// Tasks of the contract that are not served.
+const TASKS_TO_COME: &[&str] = &[
+    "text-classification",
+    "text-to-image",
+    "text-to-speech",
+    "automatic-speech-recognition",
+    "image-classification",
+    "image-to-text",
+    "image-text-to-text",
+    "object-detection",
+    "translation",
+    "summarization",
+    "multimodal-embeddings",
+    "dumb-pipe",
+];
+
+const BACKENDS_TO_COME: &[&str] = &["triton", "cog", "http"];
+
+/// Where such keys may stand, and the keys.
+const ROOT_KEYS: &[&str] = &["plugins", "cluster", "tls", "routing", "tariff", "metrics"];
+const LISTEN_KEYS: &[&str] = &["peers", "tls"];
+const LISTENER_KEYS: &[&str] = &["tls"];
+const ACCOUNT_KEYS: &[&str] = &["neurons_per_day"];
+const MODEL_KEYS: &[&str] = &[
+    "plugins",
+    "routing",
+    "tariff",
+    "metrics_trust",
+    "metrics",
+    "ladder",
+    "pin_primary",
+];
+
+/// The word serde writes for `value`.
+pub(super) fn word<T: Serialize>(value: T) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => word,
+        _ => String::new(),
+    }
+}
+
+/// Reports what is not supported and takes it out of the tree.
+pub(super) fn refuse(root: &mut Node, problems: &mut Problems) {
+    report(&Cursor::root(root), problems);
+    remove(root);
+}
+
+fn report(root: &Cursor<'_>, problems: &mut Problems) {
+    report_keys(root, ROOT_KEYS, problems);
+    if let Some(listen) = root.key("listen") {
+        report_keys(&listen, LISTEN_KEYS, problems);
+        if let Some(admin) = listen.key("admin") {
+            report_keys(&admin, LISTENER_KEYS, problems);
+        }
+        for client in listen.list("clients") {
+            report_keys(&client, LISTENER_KEYS, problems);
+        }
+    }
+    for account in root.list("accounts") {
+        report_keys(&account, ACCOUNT_KEYS, problems);
+    }
+    for model in root.list("models") {
+        report_keys(&model, MODEL_KEYS, problems);
+        report_word(
+            &model,
+            "task",
+            TASKS_TO_COME,
+            &TASKS.iter().map(word).collect::<Vec<_>>(),
+            problems,
+        );
+        report_word(
+            &model,
+            "backend",
+            BACKENDS_TO_COME,
+            &BACKENDS.iter().map(word).collect::<Vec<_>>(),
+            problems,
+        );
+    }
+}
+
+fn report_keys(map: &Cursor<'_>, keys: &[&str], problems: &mut Problems) {
+    for key in keys {
+        if let Some(found) = map.key(key) {
+            problems.add(found.problem(format!("`{key}` is not supported yet: remove it")));
+        }
+    }
+}
+
+fn report_word(
+    model: &Cursor<'_>,
+    key: &str,
+    to_come: &[&str],
+    supported: &[String],
+    problems: &mut Problems,
+) {
+    let Some(found) = model.key(key) else { return };
+    let Some(text) = found.text() else { return };
+    if to_come.contains(&text) {
+        problems.add(found.problem(format!(
+            "{key} `{text}` is not supported yet: use one of {}",
+            supported.join(", ")
+        )));
+    }
+}
+
+fn remove(root: &mut Node) {
+    remove_keys(root, ROOT_KEYS);
+    if let Some(listen) = root.get_mut("listen") {
+        remove_keys(listen, LISTEN_KEYS);
+        if let Some(admin) = listen.get_mut("admin") {
+            remove_keys(admin, LISTENER_KEYS);
+        }
+        if let Some(clients) = listen.get_mut("clients") {
+            clients
+                .items_mut()
+                .iter_mut()
+                .for_each(|client| remove_keys(client, LISTENER_KEYS));
+        }
+    }
+    if let Some(accounts) = root.get_mut("accounts") {
+        accounts
+            .items_mut()
+            .iter_mut()
+            .for_each(|account| remove_keys(account, ACCOUNT_KEYS));
+    }
+    if let Some(models) = root.get_mut("models") {
+        for model in models.items_mut() {
+            remove_keys(model, MODEL_KEYS);
+            // Both are required keys: a supported word takes the place of the refused one.
+            replace_word(model, "task", TASKS_TO_COME, word(Task::TextGeneration));
+            replace_word(
+                model,
+                "backend",
+                BACKENDS_TO_COME,
+                word(BackendKind::Openai),
+            );
+        }
+    }
+}
+
+fn remove_keys(map: &mut Node, keys: &[&str]) {
+    if let Data::Map(entries) = &mut map.data {
+        entries.retain(|entry| !keys.contains(&entry.key.as_str()));
+    }
+}
+
+fn replace_word(model: &mut Node, key: &str, to_come: &[&str], by: String) {
+    if let Some(Node {
+        data: Data::Text(Text { value, .. }),
+        ..
+    }) = model.get_mut(key)
+        && to_come.contains(&value.as_str())
+    {
+        *value = by;
+    }
+}

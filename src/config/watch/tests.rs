@@ -1,0 +1,200 @@
+//! The watcher against a real file system: every way a file is known to change.
+
+use std::fs;
+use std::io::Write;
+
+use tempfile::TempDir;
+use tokio::time::timeout;
+
+use super::*;
+
+/// Generous: the signal comes within half a second on an idle machine.
+const LIMIT: Duration = Duration::from_secs(30);
+
+struct Fixture {
+    dir: TempDir,
+    path: PathBuf,
+    watch: FileWatch,
+}
+
+impl Fixture {
+    fn new() -> Fixture {
+        Fixture::with(|dir| {
+            let path = dir.join("infergate.yaml");
+            fs::write(&path, "one").unwrap();
+            path
+        })
+    }
+
+    /// `prepare` leaves a file with the content "one" and returns its path.
+    fn with(prepare: impl FnOnce(&Path) -> PathBuf) -> Fixture {
+        let dir = tempfile::tempdir().unwrap();
+        let path = prepare(dir.path());
+        let watch = FileWatch::start(&path, content_hash(b"one")).unwrap();
+        Fixture { dir, path, watch }
+    }
+
+    /// Waits for signals until the file reads `content`; `None` means it is gone.
+    async fn expect(&mut self, content: Option<&str>) {
+        let told = async {
+            loop {
+                self.watch.changed().await;
+                if fs::read_to_string(&self.path).ok().as_deref() == content {
+                    return;
+                }
+            }
+        };
+        timeout(LIMIT, told).await.expect("a signal for the change");
+    }
+}
+
+#[tokio::test]
+async fn a_file_written_in_place_is_noticed() {
+    let mut f = Fixture::new();
+    fs::write(&f.path, "two").unwrap();
+    f.expect(Some("two")).await;
+    fs::write(&f.path, "three").unwrap();
+    f.expect(Some("three")).await;
+}
+
+#[tokio::test]
+async fn an_editor_that_renames_a_new_file_over_the_old_is_noticed_every_time() {
+    let mut f = Fixture::new();
+    for round in 0..5 {
+        let content = format!("round {round}");
+        let draft = f.dir.path().join(".infergate.yaml.swp");
+        fs::write(&draft, &content).unwrap();
+        fs::rename(&draft, &f.path).unwrap();
+        f.expect(Some(&content)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_removed_file_is_noticed_and_so_is_its_return() {
+    let mut f = Fixture::new();
+    fs::remove_file(&f.path).unwrap();
+    f.expect(None).await;
+    fs::write(&f.path, "one").unwrap();
+    f.expect(Some("one")).await;
+}
+
+#[tokio::test]
+async fn a_truncated_file_is_noticed_and_so_is_the_rest_of_it() {
+    let mut f = Fixture::new();
+    let mut file = fs::File::create(&f.path).unwrap();
+    f.expect(Some("")).await;
+    file.write_all(b"two").unwrap();
+    drop(file);
+    f.expect(Some("two")).await;
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_kubernetes_mount_is_noticed_when_its_data_link_is_swapped() {
+    use std::os::unix::fs::symlink;
+    let revision = |dir: &Path, name: &str, content: &str| {
+        fs::create_dir(dir.join(name)).unwrap();
+        fs::write(dir.join(name).join("infergate.yaml"), content).unwrap();
+        symlink(name, dir.join("..data_tmp")).unwrap();
+        fs::rename(dir.join("..data_tmp"), dir.join("..data")).unwrap();
+    };
+    let mut f = Fixture::with(|dir| {
+        revision(dir, "..v1", "one");
+        symlink("..data/infergate.yaml", dir.join("infergate.yaml")).unwrap();
+        dir.join("infergate.yaml")
+    });
+    for round in 2..5 {
+        let content = format!("round {round}");
+        revision(f.dir.path(), &format!("..v{round}"), &content);
+        fs::remove_dir_all(f.dir.path().join(format!("..v{}", round - 1))).unwrap();
+        f.expect(Some(&content)).await;
+    }
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_link_to_a_file_elsewhere_is_noticed_when_that_file_changes() {
+    let elsewhere = tempfile::tempdir().unwrap();
+    let target = elsewhere.path().join("real.yaml");
+    let mut f = Fixture::with(|dir| {
+        fs::write(&target, "one").unwrap();
+        std::os::unix::fs::symlink(&target, dir.join("infergate.yaml")).unwrap();
+        dir.join("infergate.yaml")
+    });
+    fs::write(&target, "two").unwrap();
+    f.expect(Some("two")).await;
+}
+
+#[tokio::test]
+async fn a_directory_that_is_replaced_is_watched_again() {
+    let mut f = Fixture::with(|dir| {
+        fs::create_dir(dir.join("etc")).unwrap();
+        fs::write(dir.join("etc/infergate.yaml"), "one").unwrap();
+        dir.join("etc/infergate.yaml")
+    });
+    fs::rename(f.dir.path().join("etc"), f.dir.path().join("old")).unwrap();
+    fs::create_dir(f.dir.path().join("etc")).unwrap();
+    fs::write(&f.path, "two").unwrap();
+    f.expect(Some("two")).await;
+    fs::write(&f.path, "three").unwrap();
+    f.expect(Some("three")).await;
+}
+
+#[tokio::test]
+async fn a_change_between_loading_and_watching_is_noticed() {
+    let mut f = Fixture::with(|dir| {
+        fs::write(dir.join("infergate.yaml"), "two").unwrap();
+        dir.join("infergate.yaml")
+    });
+    f.expect(Some("two")).await;
+}
+
+#[test]
+fn a_touched_file_and_a_busy_neighbour_are_no_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("infergate.yaml");
+    fs::write(&path, "one").unwrap();
+    let before = Seen::look(&path);
+    fs::write(&path, "one").unwrap();
+    assert_eq!(Seen::look(&path), before);
+
+    let names = [OsString::from("infergate.yaml")];
+    let event =
+        |kind: EventKind, name: &str| Ok(notify::Event::new(kind).add_path(dir.path().join(name)));
+    let written = EventKind::Access(AccessKind::Close(AccessMode::Write));
+    let opened = EventKind::Access(AccessKind::Open(AccessMode::Any));
+    assert!(matters(&event(written, "infergate.yaml"), &names));
+    assert!(!matters(&event(opened, "infergate.yaml"), &names));
+    assert!(!matters(&event(written, "events.jsonl"), &names));
+}
+
+#[test]
+fn a_bell_that_never_stops_ringing_is_answered_all_the_same() {
+    let bell = Arc::new(Bell::default());
+    let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let ringer = std::thread::spawn({
+        let (bell, done) = (Arc::clone(&bell), Arc::clone(&done));
+        move || {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                bell.ring();
+                std::thread::yield_now();
+            }
+        }
+    });
+    assert!(bell.wait(LIMIT));
+    done.store(true, std::sync::atomic::Ordering::Relaxed);
+    ringer.join().unwrap();
+}
+
+#[test]
+fn dropping_the_watch_ends_its_thread_at_once() {
+    let f = Fixture::new();
+    let bell = Arc::downgrade(&f.watch.bell);
+    drop(f);
+    // The thread is joined; the system's event thread lets go a moment later.
+    let gone = (0..10_000_000).any(|_| {
+        std::thread::yield_now();
+        bell.upgrade().is_none()
+    });
+    assert!(gone, "thread and event handler have let go of the bell");
+}

@@ -1,0 +1,333 @@
+//! The endpoints of one model: their limits, how much of them is used, and which one is next.
+//!
+//! It knows nothing about requests, and health is told to it. Choice goes by tier, then least in
+//! flight: among all open endpoints of the tier when they are few, else the better of two drawn
+//! by lot, which is nearly as even and does not grow with their number
+//! (<https://www.eecs.harvard.edu/~michaelm/postscripts/tpds2001.pdf>). An endpoint is open when
+//! it is configured, usable and has a permit left; open ones are kept in a list per tier, so that
+//! full and unhealthy ones cost nothing.
+
+use std::sync::Arc;
+
+use super::state::EndpointState;
+use crate::model::EndpointSpec;
+
+/// Open endpoints of a tier up to which all are compared.
+const COMPARED_MAX: usize = 8;
+
+/// An endpoint of one model: an index that stays the same while its URL is configured and is not
+/// used again before its last permit has come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EndpointId(pub u32);
+
+impl EndpointId {
+    fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+struct Endpoint {
+    url: Arc<str>,
+    limit: u32,
+    used: u32,
+    usable: bool,
+    draining: bool,
+    /// Index into `tiers`.
+    tier: usize,
+    /// Index into the tier's open list, while it is there.
+    open_at: Option<usize>,
+}
+
+/// Endpoints of equal priority.
+struct Tier {
+    priority: u32,
+    open: Vec<EndpointId>,
+}
+
+/// Sums over the endpoints, kept so that asking is O(1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Totals {
+    /// Permits out, at draining endpoints too.
+    pub used: u32,
+    /// Permits of configured endpoints.
+    pub limit: u32,
+    /// Permits of configured endpoints that are usable.
+    pub usable_limit: u32,
+    /// Configured endpoints.
+    pub configured: u32,
+    /// Configured endpoints that are usable.
+    pub usable: u32,
+}
+
+/// The table.
+#[derive(Default)]
+pub(super) struct Endpoints {
+    slots: Vec<Option<Endpoint>>,
+    /// Lowest number first.
+    tiers: Vec<Tier>,
+    totals: Totals,
+}
+
+impl Endpoints {
+    pub fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// The endpoint configured with `url`, or still draining.
+    pub fn find(&self, url: &str) -> Option<EndpointId> {
+        let found = |slot: &Option<Endpoint>| slot.as_ref().is_some_and(|e| &*e.url == url);
+        self.slots
+            .iter()
+            .position(found)
+            .map(|index| EndpointId(index as u32))
+    }
+
+    /// Whether any permit may be taken.
+    pub fn any_open(&self) -> bool {
+        self.tiers.iter().any(|tier| !tier.open.is_empty())
+    }
+
+    /// Where the next request goes: `None` when every permit is out.
+    pub fn choose(&self, avoid: &[EndpointId], dice: u64) -> Option<EndpointId> {
+        let preferred = self
+            .tiers
+            .iter()
+            .find_map(|tier| self.least_used(tier, avoid, dice));
+        match preferred {
+            None if !avoid.is_empty() => self
+                .tiers
+                .iter()
+                .find_map(|tier| self.least_used(tier, &[], dice)),
+            _ => preferred,
+        }
+    }
+
+    fn least_used(&self, tier: &Tier, avoid: &[EndpointId], dice: u64) -> Option<EndpointId> {
+        let open = &tier.open[..];
+        let (low, high) = (dice & u64::from(u32::MAX), dice >> 32);
+        let first = draw(low, open.len());
+        if open.len() > COMPARED_MAX {
+            let second = (first + 1 + draw(high, open.len() - 1)) % open.len();
+            let drawn = [open[first], open[second]].into_iter();
+            let better = drawn
+                .filter(|id| !avoid.contains(id))
+                .min_by_key(|&id| self.used(id));
+            if better.is_some() {
+                return better;
+            }
+        }
+        // Beginning anywhere, so that equals take turns.
+        let all = open[first..].iter().chain(&open[..first]).copied();
+        all.filter(|id| !avoid.contains(id))
+            .min_by_key(|&id| self.used(id))
+    }
+
+    /// Takes a permit of an endpoint that [`Endpoints::choose`] has just named.
+    pub fn take(&mut self, id: EndpointId) {
+        let endpoint = self.endpoint_mut(id);
+        endpoint.used += 1;
+        let full = endpoint.used >= endpoint.limit;
+        self.totals.used += 1;
+        if full {
+            self.file(id);
+        }
+    }
+
+    /// Gives a permit back; a draining endpoint is forgotten with its last one.
+    pub fn release(&mut self, id: EndpointId) {
+        let endpoint = self.endpoint_mut(id);
+        endpoint.used -= 1;
+        let forgotten = endpoint.draining && endpoint.used == 0;
+        let closed = endpoint.open_at.is_none();
+        self.totals.used -= 1;
+        if forgotten {
+            self.slots[id.index()] = None;
+        } else if closed {
+            self.file(id);
+        }
+    }
+
+    /// Health or ejection changed. Of an endpoint that is not configured nothing changes.
+    pub fn set_usable(&mut self, id: EndpointId, usable: bool) {
+        if let Some(Some(endpoint)) = self.slots.get_mut(id.index()) {
+            endpoint.usable = usable;
+            self.file(id);
+            self.count();
+        }
+    }
+
+    /// Takes over a new list: who stays keeps its permits and health, who is gone drains, who
+    /// is new (or comes back while it drains) is usable until told otherwise.
+    pub fn configure(&mut self, specs: &[EndpointSpec]) {
+        for slot in &mut self.slots {
+            if let Some(endpoint) = slot {
+                let stays = specs.iter().any(|spec| spec.url == endpoint.url);
+                endpoint.usable |= endpoint.draining && stays;
+                endpoint.draining = !stays;
+            }
+            slot.take_if(|endpoint| endpoint.draining && endpoint.used == 0);
+        }
+        let mut priorities: Vec<u32> = specs.iter().map(|spec| spec.priority).collect();
+        priorities.sort_unstable();
+        priorities.dedup();
+        self.tiers = priorities
+            .iter()
+            .map(|&priority| Tier {
+                priority,
+                open: Vec::new(),
+            })
+            .collect();
+        for spec in specs {
+            self.configure_one(spec);
+        }
+        for index in 0..self.slots.len() {
+            if let Some(endpoint) = &mut self.slots[index] {
+                endpoint.open_at = None;
+                self.file(EndpointId(index as u32));
+            }
+        }
+        self.count();
+    }
+
+    fn configure_one(&mut self, spec: &EndpointSpec) {
+        let tier = self
+            .tiers
+            .partition_point(|tier| tier.priority < spec.priority);
+        let limit = spec.max_concurrent_requests;
+        if let Some(id) = self.find(&spec.url) {
+            let endpoint = self.endpoint_mut(id);
+            endpoint.limit = limit;
+            endpoint.tier = tier;
+            return;
+        }
+        let endpoint = Endpoint {
+            url: spec.url.clone(),
+            limit,
+            used: 0,
+            usable: true,
+            draining: false,
+            tier,
+            open_at: None,
+        };
+        match self.slots.iter_mut().find(|slot| slot.is_none()) {
+            Some(slot) => *slot = Some(endpoint),
+            None => self.slots.push(Some(endpoint)),
+        }
+    }
+
+    /// Puts `id` on its tier's open list or takes it off, as its state says.
+    fn file(&mut self, id: EndpointId) {
+        let endpoint = self.slots[id.index()].as_mut();
+        let endpoint = endpoint.expect("endpoint exists: a permit or the configuration names it");
+        let is_open = endpoint.usable && !endpoint.draining && endpoint.used < endpoint.limit;
+        match endpoint.open_at {
+            None if is_open => {
+                let open = &mut self.tiers[endpoint.tier].open;
+                endpoint.open_at = Some(open.len());
+                open.push(id);
+            }
+            Some(at) if !is_open => {
+                endpoint.open_at = None;
+                let open = &mut self.tiers[endpoint.tier].open;
+                open.swap_remove(at);
+                if let Some(&moved) = open.get(at) {
+                    self.endpoint_mut(moved).open_at = Some(at);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn count(&mut self) {
+        let mut totals = Totals {
+            used: self.totals.used,
+            ..Totals::default()
+        };
+        for endpoint in self
+            .slots
+            .iter()
+            .flatten()
+            .filter(|endpoint| !endpoint.draining)
+        {
+            totals.configured += 1;
+            totals.limit = totals.limit.saturating_add(endpoint.limit);
+            if endpoint.usable {
+                totals.usable += 1;
+                totals.usable_limit = totals.usable_limit.saturating_add(endpoint.limit);
+            }
+        }
+        self.totals = totals;
+    }
+
+    fn used(&self, id: EndpointId) -> u32 {
+        self.slots[id.index()]
+            .as_ref()
+            .map_or(0, |endpoint| endpoint.used)
+    }
+
+    fn endpoint_mut(&mut self, id: EndpointId) -> &mut Endpoint {
+        let endpoint = self.slots[id.index()].as_mut();
+        endpoint.expect("endpoint exists: a permit or the configuration names it")
+    }
+
+    /// Every endpoint, draining ones included.
+    pub fn state(&self) -> Vec<EndpointState> {
+        let slots = self.slots.iter().enumerate();
+        let state = |(index, slot): (usize, &Option<Endpoint>)| {
+            let endpoint = slot.as_ref()?;
+            Some(EndpointState {
+                id: EndpointId(index as u32),
+                url: endpoint.url.clone(),
+                used: endpoint.used,
+                limit: endpoint.limit,
+                usable: endpoint.usable,
+                draining: endpoint.draining,
+            })
+        };
+        slots.filter_map(state).collect()
+    }
+
+    /// Asserts that open lists, totals and endpoints agree.
+    pub fn check(&self) {
+        let mut used = 0;
+        let mut open = 0;
+        for (index, slot) in self.slots.iter().enumerate() {
+            let Some(endpoint) = slot else { continue };
+            used += endpoint.used;
+            let is_open = endpoint.usable && !endpoint.draining && endpoint.used < endpoint.limit;
+            assert_eq!(
+                endpoint.open_at.is_some(),
+                is_open,
+                "open exactly while a permit is free"
+            );
+            if let Some(at) = endpoint.open_at {
+                let filed = self.tiers[endpoint.tier].open.get(at);
+                assert_eq!(
+                    filed,
+                    Some(&EndpointId(index as u32)),
+                    "open list names the endpoint"
+                );
+                open += 1;
+            }
+            assert!(
+                !endpoint.draining || endpoint.used > 0,
+                "a drained endpoint is forgotten"
+            );
+        }
+        assert_eq!(
+            used, self.totals.used,
+            "used permits are the sum over endpoints"
+        );
+        let listed: usize = self.tiers.iter().map(|tier| tier.open.len()).sum();
+        assert_eq!(open, listed, "open lists name nobody else");
+    }
+}
+
+/// One of `0..count` by 32 bits of chance (<https://arxiv.org/abs/1805.10941>, without the
+/// rejection step: the bias is below one in ten million for a thousand endpoints).
+fn draw(bits: u64, count: usize) -> usize {
+    ((bits * count as u64) >> 32) as usize
+}
+
+#[cfg(test)]
+mod tests;

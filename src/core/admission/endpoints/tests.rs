@@ -1,0 +1,110 @@
+//! The table's promises, one a test.
+
+use super::*;
+
+fn spec(url: &str, limit: u32, priority: u32) -> EndpointSpec {
+    EndpointSpec {
+        url: url.into(),
+        max_concurrent_requests: limit,
+        priority,
+        backend_model: None,
+        api_key: None,
+    }
+}
+
+fn table(specs: &[EndpointSpec]) -> Endpoints {
+    let mut table = Endpoints::default();
+    table.configure(specs);
+    table
+}
+
+fn take(table: &mut Endpoints, avoid: &[EndpointId], dice: u64) -> Option<EndpointId> {
+    let id = table.choose(avoid, dice)?;
+    table.take(id);
+    table.check();
+    Some(id)
+}
+
+#[test]
+fn a_tier_is_used_only_when_lower_numbers_are_full_or_unusable() {
+    let mut table = table(&[spec("spare", 2, 1), spec("main", 1, 0)]);
+    let [spare, main] = ["spare", "main"].map(|url| table.find(url));
+
+    assert_eq!(take(&mut table, &[], 7), main);
+    assert_eq!(take(&mut table, &[], 7), spare);
+    table.release(main.unwrap());
+    table.set_usable(main.unwrap(), false);
+    assert_eq!(take(&mut table, &[], 7), spare);
+    assert_eq!(take(&mut table, &[], 7), None);
+}
+
+#[test]
+fn the_least_used_of_few_endpoints_is_chosen_whatever_the_dice() {
+    let specs: Vec<EndpointSpec> = (0..8).map(|n| spec(&format!("e{n}"), 9, 0)).collect();
+    let mut table = table(&specs);
+    for round in 1..=9 {
+        for n in 0..8_u64 {
+            take(&mut table, &[], n.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        }
+        assert!(table.state().iter().all(|endpoint| endpoint.used == round));
+    }
+}
+
+#[test]
+fn two_choices_among_many_stay_nearly_even() {
+    let specs: Vec<EndpointSpec> = (0..64).map(|n| spec(&format!("e{n}"), 1000, 0)).collect();
+    let mut table = table(&specs);
+    let mut dice = fastrand::Rng::with_seed(64);
+    for _ in 0..64 * 100 {
+        take(&mut table, &[], dice.u64(..));
+    }
+    let used: Vec<u32> = table.state().iter().map(|endpoint| endpoint.used).collect();
+    assert!(
+        used.iter().all(|&used| (95..=105).contains(&used)),
+        "{used:?}"
+    );
+}
+
+#[test]
+fn an_avoided_endpoint_is_taken_only_when_no_other_has_a_permit_free() {
+    let mut table = table(&[spec("a", 2, 0), spec("b", 1, 1)]);
+    let [a, b] = ["a", "b"].map(|url| table.find(url).unwrap());
+    assert_eq!(take(&mut table, &[a], 0), Some(b));
+    assert_eq!(take(&mut table, &[a], 0), Some(a));
+}
+
+#[test]
+fn a_removed_endpoint_drains_and_may_come_back_with_its_permits() {
+    let mut table = table(&[spec("a", 2, 0)]);
+    let a = take(&mut table, &[], 0).unwrap();
+    table.set_usable(a, false);
+
+    table.configure(&[]);
+    assert!(table.state()[0].draining && table.choose(&[], 0).is_none());
+    table.configure(&[spec("a", 2, 0)]);
+    assert_eq!(
+        take(&mut table, &[], 0),
+        Some(a),
+        "back, usable, one permit left"
+    );
+    assert_eq!(take(&mut table, &[], 0), None);
+
+    table.configure(&[spec("b", 1, 0)]);
+    table.release(a);
+    let b = table.find("b").unwrap();
+    assert_ne!(a, b, "an index in use is not given to another");
+    table.release(a);
+    assert_eq!(table.find("a"), None);
+}
+
+#[test]
+fn a_lowered_limit_holds_for_the_next_grant() {
+    let mut table = table(&[spec("a", 3, 0)]);
+    let a = take(&mut table, &[], 0).unwrap();
+    take(&mut table, &[], 0);
+    table.configure(&[spec("a", 1, 0)]);
+    table.release(a);
+    assert_eq!(table.choose(&[], 0), None, "one is still out");
+    table.release(a);
+    assert_eq!(table.choose(&[], 0), Some(a));
+}

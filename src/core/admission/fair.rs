@@ -1,0 +1,214 @@
+//! Weighted round robin over accounts: each turn of an account is worth `weight` permits.
+//!
+//! It does not look at what a request costs; [`token_fair`](super::token_fair) does. An account
+//! takes its turn whole, then goes to the end of the rotation, so in any round (every waiting
+//! account's turn once) a backlogged account gets exactly its weight, and whoever joins waits at
+//! most one round for its first permit, however much the others have waiting. The rest of a turn
+//! is not saved up: an account whose line empties leaves the rotation, and joins at the end when
+//! it comes again. This is deficit round robin with every request of size one
+//! (<https://dl.acm.org/doi/10.1145/217391.217453>); known in the source system as the fair queue.
+//!
+//! Weights are 1 to 1,000. Bounds are per account and the turnstile's. O(1) in accounts and
+//! waiters, measured with 100,000 accounts in `benches/core.rs`. Called by the turnstile.
+//!
+//! ```text
+//! rotation:  acme (2 left)  →  zenith  →  lone
+//!              a1 a2 a3         z1 z2      l1          next permits: a1 a2 z1 l1 a3 z2
+//! ```
+
+use super::accounts::AccountLines;
+use super::ask::Ask;
+use super::discipline::{Discipline, Prospect, Waiter, Waiters};
+use super::line::Line;
+use super::slab::Place;
+
+/// Permits left in the account's turn; a full turn while it is not at the head.
+struct Turn {
+    left: u32,
+}
+
+/// Accounts taking turns.
+pub(super) struct Fair {
+    accounts: AccountLines<Turn>,
+    /// Accounts in the order of their turns; the head's turn is on.
+    rotation: Line,
+}
+
+impl Fair {
+    pub fn new() -> Fair {
+        Fair {
+            accounts: AccountLines::new(),
+            rotation: Line::default(),
+        }
+    }
+
+    /// The account's line has become empty: the rotation goes on without it.
+    fn forget(&mut self, account: Place) {
+        self.rotation.remove(self.accounts.lines_mut(), account);
+        self.accounts.close(account);
+    }
+
+    /// The account's turn is over: behind everybody, with a full one to come.
+    fn end_turn(&mut self, account: Place) {
+        let line = &mut self.accounts[account];
+        line.share.left = line.weight;
+        self.rotation.remove(self.accounts.lines_mut(), account);
+        self.rotation.push_back(self.accounts.lines_mut(), account);
+    }
+}
+
+impl Discipline for Fair {
+    fn prospect(&self, ask: &Ask, waiters: &Waiters) -> Prospect {
+        self.accounts.prospect(ask, waiters)
+    }
+
+    fn join(&mut self, waiters: &mut Waiters, place: Place) {
+        let Waiter { ask, account_line } = &waiters[place];
+        let resume = ask.resume;
+        let account = match *account_line {
+            Some(account) => {
+                self.accounts.set_weight(account, ask.weight);
+                account
+            }
+            None => {
+                let account = self.accounts.open(
+                    ask,
+                    Turn {
+                        left: ask.weight.max(1),
+                    },
+                );
+                self.rotation.push_back(self.accounts.lines_mut(), account);
+                account
+            }
+        };
+        waiters[place].account_line = Some(account);
+        let line = &mut self.accounts[account].waiting;
+        if resume {
+            line.push_front(waiters, place);
+        } else {
+            line.push_back(waiters, place);
+        }
+    }
+
+    fn next(&self) -> Option<Place> {
+        let account = self.rotation.head()?;
+        self.accounts[account].waiting.head()
+    }
+
+    fn serve_next(&mut self, waiters: &mut Waiters) {
+        let Some(account) = self.rotation.head() else {
+            return;
+        };
+        let line = &mut self.accounts[account];
+        if let Some(place) = line.waiting.head() {
+            line.waiting.remove(waiters, place);
+        }
+        line.share.left -= 1;
+        if line.waiting.is_empty() {
+            self.forget(account);
+        } else if line.share.left == 0 {
+            self.end_turn(account);
+        }
+    }
+
+    fn leave(&mut self, waiters: &mut Waiters, place: Place) {
+        let account = waiters[place].account_line;
+        let account = account.expect("waiter knows its account's line: set when it joined");
+        let line = &mut self.accounts[account].waiting;
+        line.remove(waiters, place);
+        if line.is_empty() {
+            self.forget(account);
+        }
+    }
+
+    fn check(&self, waiters: &Waiters) {
+        self.accounts.check(waiters);
+        self.rotation.check(self.accounts.lines());
+        assert_eq!(
+            self.rotation.len(),
+            self.accounts.lines().len(),
+            "every account has its turn"
+        );
+        let turns = self
+            .accounts
+            .lines()
+            .iter()
+            .map(|(_, line)| line.share.left);
+        assert!(turns.min() != Some(0), "a turn that is used up has ended");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admission::tests::{Lineup, ask};
+
+    #[test]
+    fn accounts_take_turns_however_many_requests_each_has() {
+        let mut line = Lineup::new(Fair::new());
+        line.join_all("a1 a2 a3 a4 b1 b2 c1");
+        assert_eq!(line.serve_all(), "a1 b1 c1 a2 b2 a3 a4");
+    }
+
+    #[test]
+    fn a_turn_is_worth_the_weight() {
+        let mut line = Lineup::new(Fair::new());
+        for n in 1..=4 {
+            line.join(&format!("a{n}"), ask("a").weight(3));
+            line.join(&format!("b{n}"), ask("b").weight(1));
+        }
+        assert_eq!(line.serve_all(), "a1 a2 a3 b1 a4 b2 b3 b4");
+    }
+
+    #[test]
+    fn whoever_joins_waits_for_one_round_only() {
+        let mut line = Lineup::new(Fair::new());
+        line.join_all("a1 a2 a3 a4 a5 b1 b2 b3");
+        assert_eq!(line.serve(2), "a1 b1");
+        line.join_all("c1");
+        assert_eq!(line.serve(3), "a2 b2 c1");
+    }
+
+    #[test]
+    fn the_rest_of_a_turn_is_lost_when_the_line_empties() {
+        let mut line = Lineup::new(Fair::new());
+        line.join("a1", ask("a").weight(9));
+        line.join_all("b1 b2");
+        assert_eq!(line.serve(1), "a1");
+        line.join("a2", ask("a").weight(9));
+        assert_eq!(line.serve_all(), "b1 a2 b2");
+    }
+
+    #[test]
+    fn who_leaves_the_middle_of_a_line_or_of_the_rotation_delays_nobody() {
+        let mut line = Lineup::new(Fair::new());
+        line.join_all("a1 a2 a3 b1 c1");
+        line.leave("a2");
+        line.leave("b1");
+        assert_eq!(line.serve_all(), "a1 c1 a3");
+    }
+
+    #[test]
+    fn a_resumed_request_is_first_in_its_own_line_only() {
+        let mut line = Lineup::new(Fair::new());
+        line.join_all("a1 b1 b2");
+        line.join("b0", ask("b").resumed());
+        assert_eq!(line.serve_all(), "a1 b0 b1 b2");
+    }
+
+    #[test]
+    fn a_newcomer_expects_one_round_and_a_long_line_one_round_for_each_turn() {
+        let mut line = Lineup::new(Fair::new());
+        line.join_all("a1 a2 a3 a4 b1 b2 c1 c2");
+        let expected = |ask| {
+            let Prospect {
+                line_depth,
+                grants_ahead,
+                ..
+            } = line.prospect(ask);
+            (line_depth, grants_ahead)
+        };
+        assert_eq!(expected(ask("d")), (0, 3));
+        assert_eq!(expected(ask("b")), (2, 2 + 1 + 4));
+    }
+}

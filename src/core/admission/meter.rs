@@ -1,0 +1,127 @@
+//! How long permits are held, and so how fast a line moves.
+//!
+//! It predicts, it does not decide. Spans are milliseconds. By Little's law the drain rate of a
+//! line is the number of permits divided by the mean hold, exactly so while every permit is out,
+//! which is the only time anybody waits; so it follows a reload or an ejection at once, and no
+//! rate has to be averaged over idle gaps. Mean and deviation are tracked as in TCP's round-trip
+//! timer (<https://datatracker.ietf.org/doc/html/rfc6298>).
+
+use crate::Millis;
+
+/// Weight of the newest hold once there are as many: about the last 32 holds count, some four
+/// rounds of a typical endpoint with 8 permits.
+const GAIN: f64 = 1.0 / 32.0;
+
+/// With fewer holds seen nobody is refused on an estimate.
+const SAMPLES_MIN: u32 = 16;
+
+/// A `Retry-After` below one second cannot be said; above half a minute it is a guess.
+const RETRY_AFTER_SECS: (u64, u64) = (1, 30);
+
+/// Hold times of one model.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Meter {
+    samples: u32,
+    mean_ms: f64,
+    deviation_ms: f64,
+    /// When a permit was last taken or came back.
+    moved_at: Millis,
+}
+
+impl Meter {
+    /// A permit was taken.
+    pub fn took(&mut self, now: Millis) {
+        self.moved_at = now;
+    }
+
+    /// A permit came back after `hold`.
+    pub fn returned(&mut self, hold: Millis, now: Millis) {
+        self.moved_at = now;
+        self.samples = self.samples.saturating_add(1);
+        // The plain mean until there are enough, so that the first hold is not believed for long.
+        let gain = GAIN.max(1.0 / f64::from(self.samples));
+        let error = hold.0 as f64 - self.mean_ms;
+        self.mean_ms += gain * error;
+        if self.samples > 1 {
+            self.deviation_ms += gain * (error.abs() - self.deviation_ms);
+        }
+    }
+
+    /// The span from now until `ahead` others and then the asker have got one of `permits`.
+    pub fn wait(&self, ahead: usize, permits: u64, now: Millis) -> Millis {
+        // While nothing moves the mean is out of date: holds are at least as long as the silence.
+        let silence_ms = now.since(self.moved_at).0 as f64;
+        let hold_ms = self.mean_ms.max(silence_ms);
+        let wait_ms = (ahead as f64 + 1.0) * hold_ms / permits.max(1) as f64;
+        Millis(wait_ms.ceil() as u64)
+    }
+
+    /// A service time that many requests stay below: mean less deviation, zero while unknown. Who
+    /// has less time than this left is late almost surely.
+    pub fn optimistic_service(&self) -> Millis {
+        if !self.is_reliable() {
+            return Millis::ZERO;
+        }
+        Millis((self.mean_ms - self.deviation_ms).max(0.0) as u64)
+    }
+
+    /// Whether enough was seen to refuse somebody on an estimate.
+    pub fn is_reliable(&self) -> bool {
+        self.samples >= SAMPLES_MIN
+    }
+}
+
+/// `wait` as a `Retry-After`: whole seconds, at least 1 and at most 30.
+pub(super) fn retry_after(wait: Millis) -> Millis {
+    let (least, most) = RETRY_AFTER_SECS;
+    Millis::from_secs(wait.0.div_ceil(1000).clamp(least, most))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metered(holds: impl IntoIterator<Item = u64>) -> Meter {
+        let mut meter = Meter::default();
+        for hold in holds {
+            meter.returned(Millis(hold), Millis(0));
+        }
+        meter
+    }
+
+    #[test]
+    fn wait_is_the_hold_times_those_ahead_over_the_permits() {
+        let meter = metered([100; 20]);
+        assert_eq!(meter.wait(0, 8, Millis(0)), Millis(13));
+        assert_eq!(meter.wait(159, 8, Millis(0)), Millis(2000));
+        assert_eq!(meter.wait(159, 16, Millis(0)), Millis(1000));
+    }
+
+    #[test]
+    fn silence_longer_than_the_mean_hold_counts_as_the_hold() {
+        let meter = metered([100; 20]);
+        assert_eq!(meter.wait(0, 8, Millis(90)), Millis(13));
+        assert_eq!(meter.wait(0, 8, Millis(8000)), Millis(1000));
+    }
+
+    #[test]
+    fn nothing_is_estimated_before_sixteen_holds() {
+        assert_eq!(metered([100; 15]).optimistic_service(), Millis(0));
+        assert_eq!(metered([100; 16]).optimistic_service(), Millis(100));
+    }
+
+    #[test]
+    fn optimistic_service_shrinks_as_holds_scatter() {
+        let scattered = metered((0..200).map(|n| if n % 2 == 0 { 10 } else { 190 }));
+        assert!(scattered.optimistic_service() < Millis(20), "{scattered:?}");
+    }
+
+    #[test]
+    fn retry_after_is_whole_seconds_between_1_and_30() {
+        let secs = |wait| retry_after(Millis(wait)).0;
+        assert_eq!(
+            [secs(0), secs(1000), secs(1001), secs(90_000)],
+            [1000, 1000, 2000, 30_000]
+        );
+    }
+}

@@ -1,0 +1,210 @@
+//! The permits that are out: at which endpoint, since when, and who answers for them.
+//!
+//! It does not choose endpoints nor count limits; [`Endpoints`](super::endpoints::Endpoints) does.
+//! A permit is one of three kinds. An *assigned* one belongs to a request in this process, which
+//! gives it back by dropping its guard. An *unassigned* one holds a slot before there is a
+//! request. A *detached* one belongs to work that outlives the request that began it: nobody's
+//! drop returns it, so it carries a lease, and whoever keeps it renews that; an owner that dies
+//! loses the slot when the lease runs out instead of for ever.
+
+use std::collections::BTreeSet;
+
+use super::PermitId;
+use super::endpoints::EndpointId;
+use super::slab::Slab;
+use crate::Millis;
+
+/// Who answers for a permit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Assigned,
+    Unassigned,
+    Detached { lease_until: Millis },
+}
+
+/// A permit that is out.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    endpoint: EndpointId,
+    since: Millis,
+    kind: Kind,
+}
+
+/// What a permit that came back tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Returned {
+    pub endpoint: EndpointId,
+    /// How long a request had it; `None` when it never had one.
+    pub hold: Option<Millis>,
+}
+
+/// All permits that are out.
+pub(super) struct Permits {
+    held: Slab<Held>,
+    /// Detached permits, soonest end of lease first.
+    leases: BTreeSet<(Millis, PermitId)>,
+}
+
+impl Permits {
+    pub fn new() -> Permits {
+        Permits {
+            held: Slab::new(),
+            leases: BTreeSet::new(),
+        }
+    }
+
+    /// Whether no further permit can be recorded.
+    pub fn is_full(&self) -> bool {
+        self.held.is_full()
+    }
+
+    /// A permit for a request. The caller has seen that the table is not full.
+    pub fn issue(&mut self, endpoint: EndpointId, now: Millis) -> PermitId {
+        self.insert(Held {
+            endpoint,
+            since: now,
+            kind: Kind::Assigned,
+        })
+    }
+
+    /// A permit without a request. The caller has seen that the table is not full.
+    pub fn reserve(&mut self, endpoint: EndpointId, now: Millis) -> PermitId {
+        self.insert(Held {
+            endpoint,
+            since: now,
+            kind: Kind::Unassigned,
+        })
+    }
+
+    fn insert(&mut self, held: Held) -> PermitId {
+        let place = self.held.insert(held);
+        PermitId(self.held.key(place))
+    }
+
+    /// An unassigned permit has got its request. Others stay what they are.
+    pub fn assign(&mut self, permit: PermitId) {
+        if let Some(place) = self.held.place(permit.0)
+            && self.held[place].kind == Kind::Unassigned
+        {
+            self.held[place].kind = Kind::Assigned;
+        }
+    }
+
+    /// Puts `permit` under a lease, or moves the end of the one it has. False when it is not out
+    /// any more, as after its lease ran out.
+    pub fn lease(&mut self, permit: PermitId, lease_until: Millis) -> bool {
+        let Some(place) = self.held.place(permit.0) else {
+            return false;
+        };
+        if let Kind::Detached { lease_until } = self.held[place].kind {
+            self.leases.remove(&(lease_until, permit));
+        }
+        self.held[place].kind = Kind::Detached { lease_until };
+        self.leases.insert((lease_until, permit));
+        true
+    }
+
+    /// Whether `permit` is out.
+    pub fn is_out(&self, permit: PermitId) -> bool {
+        self.held.place(permit.0).is_some()
+    }
+
+    /// Whether `permit` is detached and out.
+    pub fn is_detached(&self, permit: PermitId) -> bool {
+        let place = self.held.place(permit.0);
+        place.is_some_and(|place| matches!(self.held[place].kind, Kind::Detached { .. }))
+    }
+
+    /// Takes `permit` back; `None` when it is back already.
+    pub fn give_back(&mut self, permit: PermitId, now: Millis) -> Option<Returned> {
+        let held = self.held.remove(self.held.place(permit.0)?);
+        if let Kind::Detached { lease_until } = held.kind {
+            self.leases.remove(&(lease_until, permit));
+        }
+        let hold = (held.kind != Kind::Unassigned).then(|| now.since(held.since));
+        Some(Returned {
+            endpoint: held.endpoint,
+            hold,
+        })
+    }
+
+    /// A detached permit whose lease is over at `now`.
+    pub fn expired(&self, now: Millis) -> Option<PermitId> {
+        let &(lease_until, permit) = self.leases.first()?;
+        (lease_until <= now).then_some(permit)
+    }
+
+    /// Permits out at `endpoint`, counted one by one.
+    pub fn count_at(&self, endpoint: EndpointId) -> usize {
+        self.held
+            .iter()
+            .filter(|(_, held)| held.endpoint == endpoint)
+            .count()
+    }
+
+    /// Asserts that leases are those of detached permits.
+    pub fn check(&self) {
+        let mut detached = 0;
+        for (place, held) in self.held.iter() {
+            if let Kind::Detached { lease_until } = held.kind {
+                let permit = PermitId(self.held.key(place));
+                assert!(
+                    self.leases.contains(&(lease_until, permit)),
+                    "a lease has an end"
+                );
+                detached += 1;
+            }
+        }
+        assert_eq!(detached, self.leases.len(), "every lease has its permit");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: EndpointId = EndpointId(3);
+
+    #[test]
+    fn a_permit_comes_back_once() {
+        let mut permits = Permits::new();
+        let permit = permits.issue(AT, Millis(10));
+        let returned = Returned {
+            endpoint: AT,
+            hold: Some(Millis(15)),
+        };
+        assert_eq!(permits.give_back(permit, Millis(25)), Some(returned));
+        assert_eq!(permits.give_back(permit, Millis(26)), None);
+    }
+
+    #[test]
+    fn a_slot_that_never_had_a_request_tells_no_hold_time() {
+        let mut permits = Permits::new();
+        let [unused, used] = [
+            permits.reserve(AT, Millis(0)),
+            permits.reserve(AT, Millis(0)),
+        ];
+        permits.assign(used);
+        assert_eq!(permits.give_back(unused, Millis(5)).unwrap().hold, None);
+        assert_eq!(
+            permits.give_back(used, Millis(5)).unwrap().hold,
+            Some(Millis(5))
+        );
+    }
+
+    #[test]
+    fn a_detached_permit_is_lost_when_nobody_renews_its_lease() {
+        let mut permits = Permits::new();
+        let permit = permits.issue(AT, Millis(0));
+        assert!(permits.lease(permit, Millis(100)));
+        assert_eq!(permits.expired(Millis(99)), None);
+        assert!(permits.lease(permit, Millis(200)));
+        assert_eq!(permits.expired(Millis(199)), None);
+        assert_eq!(permits.expired(Millis(200)), Some(permit));
+        permits.check();
+
+        permits.give_back(permit, Millis(200));
+        assert!(!permits.lease(permit, Millis(300)));
+        permits.check();
+    }
+}

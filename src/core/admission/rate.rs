@@ -1,0 +1,128 @@
+//! Requests per minute of one account, by the generic cell rate algorithm: one number instead of a
+//! list of timestamps (<https://en.wikipedia.org/wiki/Generic_cell_rate_algorithm>).
+//!
+//! It does not know accounts; the shell keeps one [`Rate`] for each that has a limit. O(1).
+//!
+//! The burst is one minute's worth: a client that counts its own calls and stays within the limit
+//! in every minute is never refused, whenever in the minute it sends them. The price is that the
+//! first minute after a pause may see twice the limit; permits and fair queues, not this, protect
+//! the endpoints.
+
+use crate::{Millis, Refusal};
+
+/// One request in units of which `requests_per_minute` go by each millisecond: exact for every
+/// limit, without a fraction.
+const REQUEST: u128 = 60_000;
+
+/// What an account has used of its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    requests_per_minute: u32,
+    /// The moment, in units, at which everything taken so far would have been due one by one.
+    due: u128,
+}
+
+impl Rate {
+    /// Nothing used. A limit of 0 counts as 1.
+    pub fn new(requests_per_minute: u32) -> Rate {
+        Rate {
+            requests_per_minute: requests_per_minute.max(1),
+            due: 0,
+        }
+    }
+
+    /// One request passes, or is told when the next one will.
+    pub fn take(&mut self, now: Millis) -> Result<(), Refusal> {
+        let now = self.units(now);
+        let due = self.due.max(now);
+        let burst = u128::from(self.requests_per_minute - 1) * REQUEST;
+        if due > now + burst {
+            let early = due - burst - now;
+            let retry_after = early.div_ceil(u128::from(self.requests_per_minute));
+            let retry_after = Millis(u64::try_from(retry_after).unwrap_or(u64::MAX));
+            return Err(Refusal::RateLimited { retry_after });
+        }
+        self.due = due + REQUEST;
+        Ok(())
+    }
+
+    /// A request that passed was refused for capacity: it does not count.
+    pub fn give_unit_back(&mut self) {
+        self.due = self.due.saturating_sub(REQUEST);
+    }
+
+    /// The limit was changed by a reload: requests taken stay taken.
+    pub fn set_limit(&mut self, requests_per_minute: u32, now: Millis) {
+        let used = self.due.saturating_sub(self.units(now));
+        self.requests_per_minute = requests_per_minute.max(1);
+        self.due = self.units(now) + used;
+    }
+
+    fn units(&self, at: Millis) -> u128 {
+        u128::from(at.0) * u128::from(self.requests_per_minute)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(rate: &mut Rate, now: u64) -> usize {
+        std::iter::from_fn(|| rate.take(Millis(now)).ok()).count()
+    }
+
+    #[test]
+    fn a_minutes_worth_passes_at_once_and_then_one_at_a_time() {
+        let mut rate = Rate::new(6);
+        assert_eq!(taken(&mut rate, 1_000_000), 6);
+        assert_eq!(taken(&mut rate, 1_009_999), 0);
+        assert_eq!(taken(&mut rate, 1_010_000), 1);
+        assert_eq!(taken(&mut rate, 1_070_000), 6);
+    }
+
+    #[test]
+    fn whoever_keeps_to_the_limit_in_every_minute_is_never_refused() {
+        let mut rate = Rate::new(7);
+        for minute in 0..100_u64 {
+            let now = minute * 60_000;
+            assert_eq!((0..7).filter(|_| rate.take(Millis(now)).is_ok()).count(), 7);
+        }
+    }
+
+    #[test]
+    fn retry_after_is_the_moment_the_next_one_passes() {
+        let mut rate = Rate::new(7);
+        taken(&mut rate, 500);
+        let Err(Refusal::RateLimited { retry_after }) = rate.take(Millis(600)) else {
+            panic!("seven have been taken");
+        };
+        assert!(rate.take(Millis(600 + retry_after.0 - 1)).is_err());
+        assert!(rate.take(Millis(600 + retry_after.0)).is_ok());
+    }
+
+    #[test]
+    fn a_unit_given_back_can_be_taken_again_and_no_more() {
+        let mut rate = Rate::new(3);
+        taken(&mut rate, 0);
+        rate.give_unit_back();
+        assert_eq!(taken(&mut rate, 0), 1);
+    }
+
+    #[test]
+    fn a_new_limit_counts_what_was_taken_under_the_old_one() {
+        let mut rate = Rate::new(10);
+        for _ in 0..4 {
+            rate.take(Millis(0)).unwrap();
+        }
+        rate.set_limit(6, Millis(0));
+        assert_eq!(taken(&mut rate, 0), 2);
+    }
+
+    #[test]
+    fn the_largest_limit_and_the_latest_moment_do_not_overflow() {
+        let mut rate = Rate::new(u32::MAX);
+        assert!(rate.take(Millis::MAX).is_ok());
+        rate.set_limit(1, Millis::MAX);
+        assert!(rate.take(Millis::MAX).is_err());
+    }
+}

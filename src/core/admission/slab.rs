@@ -1,0 +1,203 @@
+//! Values at stable places, each with a key that is never given out twice.
+//!
+//! It is not a queue: order is what [`Line`](super::line::Line) makes of the two links that every
+//! place carries. Insert, remove and look-up are O(1). A key outlives its value safely: looked up
+//! later it finds nothing, so that a permit given back twice or a ticket of a client long gone is
+//! harmless.
+
+use std::num::NonZeroU32;
+use std::ops::{Index, IndexMut};
+
+/// Bits of a key that say where. The other 40 count insertions: at 100,000 a second for one model
+/// it is 127 days before a count comes again, and then two keys differ unless their places agree.
+const PLACE_BITS: u32 = 24;
+
+/// No slab holds more: with the endpoint's bound of 65,536 permits that is 255 endpoints of the
+/// largest kind, and sixteen times the largest `total_capacity`.
+const PLACES_MAX: usize = (1 << PLACE_BITS) - 1;
+
+/// A slab that empties gives its memory back unless it is this small, so that a model that was
+/// busy once does not cost for ever and one that blinks does not allocate each time.
+const PLACES_KEPT: usize = 1024;
+
+/// Where a value stands. An index plus one, so that an `Option<Place>` is four bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Place(NonZeroU32);
+
+impl Place {
+    fn at(index: usize) -> Place {
+        let number = u32::try_from(index + 1).ok().and_then(NonZeroU32::new);
+        Place(number.expect("index is below PLACES_MAX: checked on insertion"))
+    }
+
+    fn index(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
+
+/// The neighbours of a place in the one line it may stand in.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Links {
+    pub before: Option<Place>,
+    pub behind: Option<Place>,
+}
+
+struct Slot<T> {
+    key: u64,
+    /// Of a vacant slot, `behind` is the next vacant one.
+    links: Links,
+    value: Option<T>,
+}
+
+/// The store. `T` is a waiter, a permit or an account's line.
+pub(super) struct Slab<T> {
+    slots: Vec<Slot<T>>,
+    vacant: Option<Place>,
+    len: usize,
+    insertions: u64,
+}
+
+impl<T> Slab<T> {
+    pub fn new() -> Slab<T> {
+        Slab {
+            slots: Vec::new(),
+            vacant: None,
+            len: 0,
+            insertions: 0,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether [`Slab::insert`] has no place left.
+    pub fn is_full(&self) -> bool {
+        self.len >= PLACES_MAX
+    }
+
+    /// Puts `value` at a vacant place. The caller has seen that the slab is not full.
+    pub fn insert(&mut self, value: T) -> Place {
+        self.insertions += 1;
+        self.len += 1;
+        let place = match self.vacant {
+            Some(place) => {
+                self.vacant = self.slots[place.index()].links.behind;
+                place
+            }
+            None => {
+                let place = Place::at(self.slots.len());
+                self.slots.push(Slot {
+                    key: 0,
+                    links: Links::default(),
+                    value: None,
+                });
+                place
+            }
+        };
+        let slot = &mut self.slots[place.index()];
+        slot.key = self.insertions << PLACE_BITS | place.index() as u64;
+        slot.links = Links::default();
+        slot.value = Some(value);
+        place
+    }
+
+    /// Takes the value at `place` out. It stands in no line any more.
+    pub fn remove(&mut self, place: Place) -> T {
+        let slot = &mut self.slots[place.index()];
+        let value = slot
+            .value
+            .take()
+            .expect("place is taken: whoever keeps a place keeps it alive");
+        slot.links = Links {
+            before: None,
+            behind: self.vacant,
+        };
+        self.vacant = Some(place);
+        self.len -= 1;
+        if self.len == 0 && self.slots.len() > PLACES_KEPT {
+            self.slots = Vec::new();
+            self.vacant = None;
+        }
+        value
+    }
+
+    /// The key of the value at `place`. Keys grow with every insertion.
+    pub fn key(&self, place: Place) -> u64 {
+        self.slots[place.index()].key
+    }
+
+    /// Where the value of `key` stands, when it is still there.
+    pub fn place(&self, key: u64) -> Option<Place> {
+        let index = (key & ((1 << PLACE_BITS) - 1)) as usize;
+        let slot = self.slots.get(index)?;
+        (slot.key == key && slot.value.is_some()).then(|| Place::at(index))
+    }
+
+    pub fn links(&self, place: Place) -> Links {
+        self.slots[place.index()].links
+    }
+
+    pub fn links_mut(&mut self, place: Place) -> &mut Links {
+        &mut self.slots[place.index()].links
+    }
+
+    /// All values, in no order that means anything.
+    pub fn iter(&self) -> impl Iterator<Item = (Place, &T)> {
+        let slots = self.slots.iter().enumerate();
+        slots.filter_map(|(index, slot)| Some((Place::at(index), slot.value.as_ref()?)))
+    }
+}
+
+impl<T> Index<Place> for Slab<T> {
+    type Output = T;
+
+    fn index(&self, place: Place) -> &T {
+        let value = self.slots[place.index()].value.as_ref();
+        value.expect("place is taken: whoever keeps a place keeps it alive")
+    }
+}
+
+impl<T> IndexMut<Place> for Slab<T> {
+    fn index_mut(&mut self, place: Place) -> &mut T {
+        let value = self.slots[place.index()].value.as_mut();
+        value.expect("place is taken: whoever keeps a place keeps it alive")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_finds_its_value_until_it_is_removed_and_never_another_one() {
+        let mut slab = Slab::new();
+        let place = slab.insert("first");
+        let key = slab.key(place);
+        assert_eq!(slab.place(key).map(|found| slab[found]), Some("first"));
+
+        assert_eq!(slab.remove(place), "first");
+        let reused = slab.insert("second");
+
+        assert_eq!(reused, place);
+        assert_eq!(slab.place(key), None);
+        assert!(slab.key(reused) > key);
+    }
+
+    #[test]
+    fn a_slab_that_was_large_gives_its_memory_back_when_it_empties() {
+        let mut slab = Slab::new();
+        let places: Vec<Place> = (0..100_000).map(|value| slab.insert(value)).collect();
+        let keys: Vec<u64> = places.iter().map(|&place| slab.key(place)).collect();
+        for place in places {
+            slab.remove(place);
+        }
+        assert_eq!(slab.slots.capacity(), 0);
+        slab.insert(1);
+        assert!(keys.iter().all(|&key| slab.place(key).is_none()));
+    }
+}

@@ -1,0 +1,141 @@
+//! The turnstile's promises, by example and by a million random events.
+
+use super::discipline::{Discipline, Prospect, Waiter, Waiters};
+use super::slab::Place;
+use super::*;
+use crate::Millis;
+
+mod examples;
+mod random;
+
+/// A discipline with waiters that have names: `a2` is of account `a`.
+pub(super) struct Lineup<D> {
+    pub discipline: D,
+    waiters: Waiters,
+    names: Vec<(Place, String)>,
+}
+
+impl<D: Discipline> Lineup<D> {
+    pub fn new(discipline: D) -> Lineup<D> {
+        Lineup {
+            discipline,
+            waiters: Waiters::new(),
+            names: Vec::new(),
+        }
+    }
+
+    pub fn join(&mut self, name: &str, ask: AskBuilder) {
+        let ask = ask.build();
+        let account_line = self.discipline.prospect(&ask, &self.waiters).account_line;
+        let place = self.waiters.insert(Waiter { ask, account_line });
+        self.discipline.join(&mut self.waiters, place);
+        self.discipline.check(&self.waiters);
+        self.names.push((place, name.into()));
+    }
+
+    /// All `names` join in turn, each of the account that its first letter names.
+    pub fn join_all(&mut self, names: &str) {
+        for name in names.split(' ') {
+            self.join(name, ask(&name[..1]));
+        }
+    }
+
+    pub fn leave(&mut self, name: &str) {
+        let at = self.names.iter().position(|(_, waiting)| waiting == name);
+        let (place, _) = self.names.remove(at.expect("somebody of that name waits"));
+        self.discipline.leave(&mut self.waiters, place);
+        self.waiters.remove(place);
+        self.discipline.check(&self.waiters);
+    }
+
+    /// The names of the next `count` served.
+    pub fn serve(&mut self, count: usize) -> String {
+        let mut served = Vec::new();
+        while served.len() < count
+            && let Some(place) = self.discipline.next()
+        {
+            self.discipline.serve_next(&mut self.waiters);
+            self.waiters.remove(place);
+            self.discipline.check(&self.waiters);
+            let at = self.names.iter().position(|&(waiting, _)| waiting == place);
+            served.push(
+                self.names
+                    .remove(at.expect("only those who wait are served"))
+                    .1,
+            );
+        }
+        served.join(" ")
+    }
+
+    pub fn serve_all(&mut self) -> String {
+        self.serve(usize::MAX)
+    }
+
+    pub fn prospect(&self, ask: AskBuilder) -> Prospect {
+        self.discipline.prospect(&ask.build(), &self.waiters)
+    }
+}
+
+/// An ask of `account` that is patient, of weight 1 and priority 5.
+pub(super) fn ask(account: &str) -> AskBuilder {
+    AskBuilder(Ask {
+        account: account.into(),
+        weight: 1,
+        priority: 5,
+        warm: false,
+        tokens: 1,
+        deadline: Millis::MAX,
+        no_wait: false,
+        avoid: Vec::new(),
+        resume: false,
+    })
+}
+
+/// An ask, changed where a test says so.
+pub(super) struct AskBuilder(Ask);
+
+impl AskBuilder {
+    pub fn weight(mut self, weight: u32) -> Self {
+        self.0.weight = weight;
+        self
+    }
+
+    pub fn priority(mut self, priority: u8) -> Self {
+        self.0.priority = priority;
+        self
+    }
+
+    pub fn warm(mut self) -> Self {
+        self.0.warm = true;
+        self
+    }
+
+    pub fn tokens(mut self, tokens: u32) -> Self {
+        self.0.tokens = tokens;
+        self
+    }
+
+    pub fn deadline(mut self, deadline: u64) -> Self {
+        self.0.deadline = Millis(deadline);
+        self
+    }
+
+    pub fn no_wait(mut self) -> Self {
+        self.0.no_wait = true;
+        self
+    }
+
+    pub fn resumed(mut self) -> Self {
+        self.0.resume = true;
+        self
+    }
+
+    pub fn avoiding(mut self, endpoint: EndpointId) -> Self {
+        self.0.avoid.push(endpoint);
+        self
+    }
+
+    pub fn build(self) -> Ask {
+        self.0
+    }
+}

@@ -1,0 +1,439 @@
+//! One promise a test, on a turnstile of one or two endpoints.
+
+use super::super::*;
+use super::{AskBuilder, ask};
+use crate::model::{
+    Algorithm, BackendKind, EndpointSpec, ModelSpec, QueueSpec, Task, WhenUnhealthy,
+};
+use crate::{Millis, Refusal};
+
+/// A model with these endpoints and permits, and lines that are never full.
+pub(super) fn spec(algorithm: Algorithm, endpoints: &[(&str, u32)]) -> ModelSpec {
+    let endpoint = |&(url, max_concurrent_requests): &(&str, u32)| EndpointSpec {
+        url: url.into(),
+        max_concurrent_requests,
+        priority: 0,
+        backend_model: None,
+        api_key: None,
+    };
+    ModelSpec {
+        id: "model".into(),
+        aliases: Vec::new(),
+        task: Task::TextGeneration,
+        backend: BackendKind::Openai,
+        endpoints: endpoints.iter().map(endpoint).collect(),
+        queue: QueueSpec {
+            algorithm,
+            capacity: 1000,
+            ..QueueSpec::default()
+        },
+        timeout_secs: 0,
+        allowed_accounts: Vec::new(),
+        queue_heartbeat_secs: 0,
+    }
+}
+
+/// A turnstile at a moment.
+struct Door {
+    turnstile: Turnstile,
+    now: Millis,
+}
+
+impl Door {
+    fn new(spec: &ModelSpec) -> Door {
+        Door {
+            turnstile: Turnstile::new(spec, Millis(0)),
+            now: Millis(0),
+        }
+    }
+
+    fn ask(&mut self, ask: AskBuilder) -> Outcome {
+        let outcome = self.turnstile.ask(ask.build(), self.now, 0);
+        self.turnstile.check();
+        outcome
+    }
+
+    fn lease(&mut self, ask: AskBuilder) -> Grant {
+        match self.ask(ask) {
+            Outcome::Leased(grant) => grant,
+            other => panic!("leased, not {other:?}"),
+        }
+    }
+
+    fn queue(&mut self, ask: AskBuilder) -> Ticket {
+        match self.ask(ask) {
+            Outcome::Queued { ticket, .. } => ticket,
+            other => panic!("queued, not {other:?}"),
+        }
+    }
+
+    fn refusal(&mut self, ask: AskBuilder) -> Refusal {
+        match self.ask(ask) {
+            Outcome::Full(refusal) => refusal,
+            other => panic!("full, not {other:?}"),
+        }
+    }
+
+    fn give_back(&mut self, grant: Grant) -> Wakes {
+        let mut wakes = Wakes::default();
+        self.turnstile
+            .give_back(grant.permit, self.now, 0, &mut wakes);
+        self.turnstile.check();
+        wakes
+    }
+
+    fn configure(&mut self, spec: &ModelSpec) -> Wakes {
+        let mut wakes = Wakes::default();
+        self.turnstile.configure(spec, self.now, 0, &mut wakes);
+        self.turnstile.check();
+        wakes
+    }
+
+    fn set_usable(&mut self, url: &str, usable: bool) -> Wakes {
+        let mut wakes = Wakes::default();
+        let endpoint = self
+            .turnstile
+            .endpoint(url)
+            .expect("endpoint is configured");
+        self.turnstile
+            .set_usable(endpoint, usable, self.now, 0, &mut wakes);
+        self.turnstile.check();
+        wakes
+    }
+
+    /// Twenty permits held for `hold` each, one after the other.
+    fn measure(&mut self, hold: u64) {
+        for _ in 0..20 {
+            let grant = self.lease(ask("meter"));
+            self.now = self.now + Millis(hold);
+            self.give_back(grant);
+        }
+    }
+}
+
+fn tickets(wakes: &Wakes) -> Vec<Ticket> {
+    wakes
+        .grants
+        .iter()
+        .filter_map(|grant| grant.ticket)
+        .collect()
+}
+
+#[test]
+fn a_free_permit_is_leased_and_a_returned_one_goes_to_the_next_in_line() {
+    let mut door = Door::new(&spec(Algorithm::Fifo, &[("a", 1)]));
+    let first = door.lease(ask("ant"));
+    let [second, third] = [door.queue(ask("bee")), door.queue(ask("cat"))];
+
+    let wakes = door.give_back(first);
+    assert_eq!(tickets(&wakes), [second]);
+    let wakes = door.give_back(wakes.grants[0]);
+    assert_eq!(tickets(&wakes), [third]);
+    door.give_back(wakes.grants[0]);
+    assert_eq!(door.turnstile.gauges().used, 0);
+}
+
+#[test]
+fn a_permit_given_back_twice_counts_once() {
+    let mut door = Door::new(&spec(Algorithm::Fifo, &[("a", 2)]));
+    let [first, _second] = [door.lease(ask("ant")), door.lease(ask("ant"))];
+    door.give_back(first);
+    door.give_back(first);
+    assert_eq!(door.turnstile.gauges().used, 1);
+}
+
+#[test]
+fn cancelled_waiter_returns_its_place() {
+    let mut one_place = spec(Algorithm::Fair, &[("a", 1)]);
+    one_place.queue.capacity = 1;
+    let mut door = Door::new(&one_place);
+    door.lease(ask("ant"));
+    let waiting = door.queue(ask("ant"));
+    assert!(matches!(
+        door.refusal(ask("ant")),
+        Refusal::QueueFull { .. }
+    ));
+
+    assert!(door.turnstile.leave(waiting, door.now));
+    assert!(!door.turnstile.leave(waiting, door.now));
+    door.queue(ask("ant"));
+}
+
+#[test]
+fn a_line_is_bounded_per_account_when_fair_and_for_all_when_not() {
+    for (algorithm, other_fits) in [
+        (Algorithm::Fair, true),
+        (Algorithm::TokenFair, true),
+        (Algorithm::Fifo, false),
+        (Algorithm::Priority, false),
+    ] {
+        let mut bounded = spec(algorithm, &[("a", 2)]);
+        bounded.queue.capacity = 1;
+        let mut door = Door::new(&bounded);
+        for _ in 0..2 {
+            door.lease(ask("ant"));
+        }
+        for _ in 0..2 {
+            door.queue(ask("ant"));
+        }
+        assert!(matches!(
+            door.refusal(ask("ant")),
+            Refusal::QueueFull { .. }
+        ));
+        assert_eq!(
+            matches!(door.ask(ask("bee")), Outcome::Queued { .. }),
+            other_fits
+        );
+    }
+}
+
+#[test]
+fn all_lines_together_are_bounded_too_but_a_resumed_request_always_fits() {
+    let mut bounded = spec(Algorithm::Fair, &[("a", 1)]);
+    bounded.queue.total_capacity = 2;
+    let mut door = Door::new(&bounded);
+    door.lease(ask("ant"));
+    door.queue(ask("ant"));
+    door.queue(ask("bee"));
+    assert!(matches!(
+        door.refusal(ask("cat")),
+        Refusal::QueueFull { .. }
+    ));
+    door.queue(ask("cat").resumed());
+}
+
+#[test]
+fn who_does_not_want_to_wait_is_told_that_it_is_busy() {
+    let mut door = Door::new(&spec(Algorithm::Fair, &[("a", 1)]));
+    door.lease(ask("ant").no_wait());
+    let retry_after = Millis(1000);
+    assert_eq!(
+        door.refusal(ask("ant").no_wait()),
+        Refusal::Busy { retry_after }
+    );
+}
+
+#[test]
+fn priority_comes_before_warm_and_warm_before_arrival() {
+    let mut door = Door::new(&spec(Algorithm::Priority, &[("a", 1)]));
+    let mut held = door.lease(ask("ant"));
+    let late = door.queue(ask("ant").priority(9).warm());
+    let cold = door.queue(ask("ant"));
+    let warm = door.queue(ask("ant").warm());
+    let urgent = door.queue(ask("bee").priority(0));
+    for expected in [urgent, warm, cold, late] {
+        let wakes = door.give_back(held);
+        assert_eq!(tickets(&wakes), [expected]);
+        held = wakes.grants[0];
+    }
+}
+
+#[test]
+fn a_retry_goes_elsewhere_and_stands_at_the_head_of_its_line() {
+    let mut door = Door::new(&spec(Algorithm::Fifo, &[("a", 1), ("b", 1)]));
+    let failed = door.lease(ask("ant"));
+    let other = door.lease(ask("ant"));
+    door.queue(ask("ant"));
+    let retry = door.queue(ask("bee").resumed().avoiding(failed.endpoint));
+    let wakes = door.give_back(other);
+    assert_eq!(tickets(&wakes), [retry]);
+    assert_eq!(wakes.grants[0].endpoint, other.endpoint);
+}
+
+#[test]
+fn who_cannot_start_in_time_is_refused_early_and_told_when_to_come_back() {
+    let mut door = Door::new(&spec(Algorithm::Fifo, &[("a", 1)]));
+    door.measure(400);
+    let now = door.now.0;
+    door.lease(ask("ant"));
+    door.queue(ask("ant"));
+    // Two more holds of 400 ms before it starts, one of its own, a tenth for the estimate.
+    let retry_after = Millis(1000);
+    assert_eq!(
+        door.refusal(ask("ant").deadline(now + 1200)),
+        Refusal::CannotStartInTime { retry_after }
+    );
+    door.queue(ask("ant").deadline(now + 1300));
+}
+
+#[test]
+fn nothing_is_started_late_and_the_next_one_gets_the_permit() {
+    let mut door = Door::new(&spec(Algorithm::Fifo, &[("a", 1)]));
+    let held = door.lease(ask("ant"));
+    let passed = door.queue(ask("ant").deadline(100));
+    let patient = door.queue(ask("ant"));
+    door.now = Millis(100);
+    let wakes = door.give_back(held);
+    assert_eq!(wakes.refusals, [(passed, Refusal::DeadlinePassed)]);
+    assert_eq!(tickets(&wakes), [patient]);
+}
+
+#[test]
+fn who_has_less_time_left_than_service_takes_is_not_started() {
+    let mut door = Door::new(&spec(Algorithm::Fifo, &[("a", 1)]));
+    door.measure(100);
+    let start = door.now.0;
+    let held = door.lease(ask("ant"));
+    let short = door.queue(ask("ant").deadline(start + 350));
+    let patient = door.queue(ask("ant"));
+    door.now = Millis(start + 300);
+    let wakes = door.give_back(held);
+    assert!(
+        matches!(wakes.refusals[..], [(refused, Refusal::CannotStartInTime { .. })] if refused == short)
+    );
+    assert_eq!(tickets(&wakes), [patient]);
+}
+
+#[test]
+fn a_free_permit_is_tried_even_when_service_was_slow_before() {
+    let mut door = Door::new(&spec(Algorithm::Fifo, &[("a", 1)]));
+    door.measure(30_000);
+    let deadline = door.now.0 + 5_000;
+    door.lease(ask("ant").deadline(deadline));
+}
+
+#[test]
+fn waiters_outlast_a_blip_of_health_where_the_model_waits() {
+    let mut door = Door::new(&spec(Algorithm::Fair, &[("a", 1)]));
+    door.set_usable("a", false);
+    let waiting = door.queue(ask("ant"));
+    assert_eq!(tickets(&door.set_usable("a", true)), [waiting]);
+}
+
+#[test]
+fn an_outage_after_an_idle_time_is_waited_out_where_the_model_waits() {
+    let mut door = Door::new(&spec(Algorithm::Fair, &[("a", 4)]));
+    door.measure(100);
+    door.now = door.now + Millis::from_secs(1000);
+    door.set_usable("a", false);
+    door.now = door.now + Millis::from_secs(300);
+    let deadline = door.now.0 + 30_000;
+    let waiting = door.queue(ask("ant").deadline(deadline));
+    assert_eq!(tickets(&door.set_usable("a", true)), [waiting]);
+}
+
+#[test]
+fn waiters_are_refused_with_the_last_healthy_endpoint_where_the_model_refuses() {
+    let mut refusing = spec(Algorithm::Fair, &[("a", 1), ("b", 1)]);
+    refusing.queue.when_unhealthy = WhenUnhealthy::Refuse;
+    let mut door = Door::new(&refusing);
+    door.lease(ask("ant"));
+    door.lease(ask("ant"));
+    let waiting = door.queue(ask("ant"));
+
+    assert!(door.set_usable("a", false).refusals.is_empty());
+    let wakes = door.set_usable("b", false);
+    assert_eq!(wakes.refusals, [(waiting, Refusal::NoHealthyEndpoint)]);
+    assert_eq!(door.refusal(ask("ant")), Refusal::NoHealthyEndpoint);
+}
+
+#[test]
+fn a_raised_limit_grants_at_once_and_a_lowered_one_holds_from_the_next_grant() {
+    let mut door = Door::new(&spec(Algorithm::Fair, &[("a", 1)]));
+    let first = door.lease(ask("ant"));
+    let [second, third] = [door.queue(ask("ant")), door.queue(ask("ant"))];
+
+    let wakes = door.configure(&spec(Algorithm::Fair, &[("a", 2)]));
+    assert_eq!(tickets(&wakes), [second]);
+    door.configure(&spec(Algorithm::Fair, &[("a", 1)]));
+    assert!(door.give_back(first).grants.is_empty());
+    assert_eq!(tickets(&door.give_back(wakes.grants[0])), [third]);
+}
+
+#[test]
+fn a_removed_endpoint_gets_nothing_more_and_its_replacement_serves_the_line() {
+    let mut door = Door::new(&spec(Algorithm::Fair, &[("a", 1)]));
+    let old = door.lease(ask("ant"));
+    let waiting = door.queue(ask("ant"));
+    let wakes = door.configure(&spec(Algorithm::Fair, &[("b", 1)]));
+    assert_eq!(tickets(&wakes), [waiting]);
+    assert!(
+        door.turnstile
+            .state(door.now)
+            .endpoints
+            .iter()
+            .any(|endpoint| endpoint.draining)
+    );
+
+    door.give_back(old);
+    assert_eq!(door.turnstile.endpoint("a"), None);
+}
+
+#[test]
+fn a_new_algorithm_takes_the_waiters_over_in_order_and_refuses_those_that_do_not_fit() {
+    let mut door = Door::new(&spec(Algorithm::Fair, &[("a", 1)]));
+    let held = door.lease(ask("ant"));
+    let ant: Vec<Ticket> = (0..3).map(|_| door.queue(ask("ant"))).collect();
+    let bee = door.queue(ask("bee"));
+
+    let mut fifo = spec(Algorithm::Fifo, &[("a", 1)]);
+    fifo.queue.capacity = 3;
+    let wakes = door.configure(&fifo);
+    assert_eq!(wakes.refusals, [(bee, Refusal::Evicted)]);
+    assert_eq!(tickets(&door.give_back(held)), [ant[0]]);
+}
+
+#[test]
+fn a_reserved_slot_counts_and_a_lost_lease_gives_it_to_the_next() {
+    let mut door = Door::new(&spec(Algorithm::Fair, &[("a", 1)]));
+    let (permit, _) = door
+        .turnstile
+        .reserve(door.now, 0)
+        .expect("a permit is free");
+    door.turnstile.assign(permit);
+    assert!(door.turnstile.detach(permit, Millis(100)));
+    let waiting = door.queue(ask("ant"));
+    assert!(door.turnstile.renew(permit, Millis(200)));
+
+    let mut wakes = Wakes::default();
+    assert_eq!(
+        door.turnstile.expire_detached(Millis(199), 0, &mut wakes),
+        0
+    );
+    assert_eq!(
+        door.turnstile.expire_detached(Millis(200), 0, &mut wakes),
+        1
+    );
+    assert_eq!(tickets(&wakes), [waiting]);
+    assert!(!door.turnstile.renew(permit, Millis(300)));
+}
+
+#[test]
+fn state_tells_who_waits_and_what_is_out() {
+    let mut bounded = spec(Algorithm::Fair, &[("a", 1)]);
+    bounded.queue.capacity = 2;
+    let mut door = Door::new(&bounded);
+    door.measure(100);
+    door.lease(ask("ant"));
+    door.queue(ask("bee"));
+    door.queue(ask("ant"));
+    door.queue(ask("bee"));
+
+    let state = door.turnstile.state(door.now);
+    assert_eq!((state.depth, state.capacity), (3, 2));
+    assert_eq!(state.expected_wait, Millis(400));
+    assert_eq!(state.accounts, [("ant".into(), 1), ("bee".into(), 2)]);
+    let endpoint = &state.endpoints[0];
+    assert_eq!((&*endpoint.url, endpoint.used, endpoint.limit), ("a", 1, 1));
+}
+
+#[test]
+fn a_hundred_thousand_accounts_that_have_passed_leave_nothing_behind() {
+    for algorithm in [Algorithm::Fair, Algorithm::TokenFair] {
+        let mut door = Door::new(&spec(algorithm, &[("a", 1)]));
+        let mut held = door.lease(ask("first"));
+        for number in 0..100_000 {
+            let asked = ask(&format!("account {number}")).build();
+            assert!(matches!(
+                door.turnstile.ask(asked, door.now, 0),
+                Outcome::Queued { .. }
+            ));
+            let mut wakes = Wakes::default();
+            door.turnstile
+                .give_back(held.permit, door.now, 0, &mut wakes);
+            held = wakes.grants[0];
+        }
+        door.turnstile.check();
+        assert!(door.turnstile.state(door.now).accounts.is_empty());
+    }
+}

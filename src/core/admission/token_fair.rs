@@ -1,0 +1,312 @@
+//! Least weighted tokens first: the virtual token counter of Sheng et al., "Fairness in Serving
+//! Large Language Models" (OSDI 2024, <https://www.usenix.org/conference/osdi24/presentation/sheng>).
+//!
+//! It does not see tokens being made: a request is charged an estimate at its grant and corrected
+//! when it has ended. Each account has a counter of the tokens it was served, divided by its
+//! weight; the waiting account with the lowest counter is next. An account that begins to wait is
+//! lifted to the lowest counter of those who wait already, or to the one of the last who did, so
+//! that nobody saves up by being idle and nobody pays for having used an idle machine.
+//!
+//! Counters are in 1/1,024 token. O(log accounts) per operation: the accounts are sorted, and one
+//! moves at each grant; with 100,000 accounts waiting that is some 17 comparisons. Counters of
+//! accounts that do not wait are remembered up to a bound. Called by the turnstile.
+
+use std::collections::BTreeSet;
+
+use hashbrown::HashMap;
+
+use super::accounts::AccountLines;
+use super::ask::Ask;
+use super::discipline::{Discipline, Prospect, Waiter, Waiters};
+use super::slab::Place;
+use crate::AccountId;
+
+/// Parts of a token that a counter can tell apart: weights go up to 1,000.
+const TOKEN: u64 = 1024;
+
+/// Counters kept of accounts that do not wait: as many as may have requests in flight that are
+/// still to be corrected at a large model. A forgotten account is treated as the one that has
+/// been served least, which is what the lift would nearly always make of it.
+const REMEMBERED_MAX: usize = 1024;
+
+/// Weighted tokens an account was served, in parts of a token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Counter(u64);
+
+impl Counter {
+    fn charged(self, tokens: u64, weight: u32) -> Counter {
+        Counter(self.0.saturating_add(share(tokens, weight)))
+    }
+
+    fn corrected(self, charged: u64, actual: u64, weight: u32) -> Counter {
+        let raised = self.0.saturating_add(share(actual, weight));
+        Counter(raised.saturating_sub(share(charged, weight)))
+    }
+}
+
+fn share(tokens: u64, weight: u32) -> u64 {
+    tokens.saturating_mul(TOKEN) / u64::from(weight.max(1))
+}
+
+/// Accounts by what they were served.
+pub(super) struct TokenFair {
+    accounts: AccountLines<Counter>,
+    /// Waiting accounts, least served first.
+    order: BTreeSet<(Counter, Place)>,
+    /// Accounts that do not wait.
+    idle: Remembered,
+    /// What an account that begins to wait is lifted to while nobody waits.
+    last_served: Counter,
+}
+
+impl TokenFair {
+    pub fn new() -> TokenFair {
+        TokenFair {
+            accounts: AccountLines::new(),
+            order: BTreeSet::new(),
+            idle: Remembered::default(),
+            last_served: Counter::default(),
+        }
+    }
+
+    /// The counter with which an account begins to wait.
+    fn lifted(&mut self, account: &AccountId) -> Counter {
+        let remembered = self.idle.take(account).unwrap_or_default();
+        remembered.max(self.least())
+    }
+
+    fn least(&self) -> Counter {
+        self.order
+            .first()
+            .map_or(self.last_served, |&(counter, _)| counter)
+    }
+
+    /// The account's line has become empty. It is in no order any more.
+    fn forget(&mut self, account: Place) {
+        let (id, counter) = self.accounts.close(account);
+        self.idle.put(id, counter);
+        if self.order.is_empty() {
+            self.last_served = self.last_served.max(counter);
+        }
+    }
+
+    fn move_to(&mut self, account: Place, counter: Counter) {
+        let share = &mut self.accounts[account].share;
+        self.order.remove(&(*share, account));
+        *share = counter;
+        self.order.insert((counter, account));
+    }
+}
+
+impl Discipline for TokenFair {
+    fn prospect(&self, ask: &Ask, waiters: &Waiters) -> Prospect {
+        // By weights, as if all requests had the same number of tokens: that of the others is
+        // not known before they are served.
+        self.accounts.prospect(ask, waiters)
+    }
+
+    fn join(&mut self, waiters: &mut Waiters, place: Place) {
+        let Waiter { ask, account_line } = &waiters[place];
+        let resume = ask.resume;
+        let account = match *account_line {
+            Some(account) => {
+                self.accounts.set_weight(account, ask.weight);
+                account
+            }
+            None => {
+                let counter = self.lifted(&ask.account);
+                let account = self.accounts.open(ask, counter);
+                self.order.insert((counter, account));
+                account
+            }
+        };
+        waiters[place].account_line = Some(account);
+        let line = &mut self.accounts[account].waiting;
+        if resume {
+            line.push_front(waiters, place);
+        } else {
+            line.push_back(waiters, place);
+        }
+    }
+
+    fn next(&self) -> Option<Place> {
+        let &(_, account) = self.order.first()?;
+        self.accounts[account].waiting.head()
+    }
+
+    fn serve_next(&mut self, waiters: &mut Waiters) {
+        let Some((counter, account)) = self.order.pop_first() else {
+            return;
+        };
+        let line = &mut self.accounts[account];
+        if let Some(place) = line.waiting.head() {
+            line.share = counter.charged(waiters[place].ask.tokens.into(), line.weight);
+            line.waiting.remove(waiters, place);
+        }
+        if line.waiting.is_empty() {
+            self.forget(account);
+        } else {
+            self.order.insert((line.share, account));
+        }
+    }
+
+    fn leave(&mut self, waiters: &mut Waiters, place: Place) {
+        let account = waiters[place].account_line;
+        let account = account.expect("waiter knows its account's line: set when it joined");
+        let line = &mut self.accounts[account];
+        line.waiting.remove(waiters, place);
+        if line.waiting.is_empty() {
+            self.order.remove(&(line.share, account));
+            self.forget(account);
+        }
+    }
+
+    fn serve_at_once(&mut self, ask: &Ask) {
+        let counter = self
+            .lifted(&ask.account)
+            .charged(ask.tokens.into(), ask.weight);
+        self.idle.put(ask.account.clone(), counter);
+        self.last_served = counter;
+    }
+
+    fn correct_tokens(&mut self, account: &AccountId, weight: u32, charged: u64, actual: u64) {
+        if let Some(place) = self.accounts.find(account) {
+            let counter = self.accounts[place]
+                .share
+                .corrected(charged, actual, weight);
+            self.move_to(place, counter);
+            return;
+        }
+        let counter = self.idle.take(account).unwrap_or_else(|| self.least());
+        self.idle
+            .put(account.clone(), counter.corrected(charged, actual, weight));
+    }
+
+    fn check(&self, waiters: &Waiters) {
+        self.accounts.check(waiters);
+        assert_eq!(
+            self.order.len(),
+            self.accounts.lines().len(),
+            "every account has its place"
+        );
+        for (account, line) in self.accounts.lines().iter() {
+            assert!(
+                self.order.contains(&(line.share, account)),
+                "sorted by its counter"
+            );
+            assert!(
+                !self.idle.counters.contains_key(&line.id),
+                "waiting or idle, not both"
+            );
+        }
+        self.idle.check();
+    }
+}
+
+/// Counters of accounts that do not wait. When there are too many, the least served is forgotten.
+#[derive(Default)]
+struct Remembered {
+    counters: HashMap<AccountId, Counter>,
+    order: BTreeSet<(Counter, AccountId)>,
+}
+
+impl Remembered {
+    fn take(&mut self, account: &AccountId) -> Option<Counter> {
+        let (id, counter) = self.counters.remove_entry(account)?;
+        self.order.remove(&(counter, id));
+        Some(counter)
+    }
+
+    fn put(&mut self, account: AccountId, counter: Counter) {
+        self.counters.insert(account.clone(), counter);
+        self.order.insert((counter, account));
+        if self.counters.len() > REMEMBERED_MAX
+            && let Some((_, least)) = self.order.pop_first()
+        {
+            self.counters.remove(&least);
+        }
+    }
+
+    fn check(&self) {
+        assert!(
+            self.counters.len() <= REMEMBERED_MAX,
+            "what is remembered has a bound"
+        );
+        assert_eq!(self.counters.len(), self.order.len(), "each is sorted once");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admission::tests::{Lineup, ask};
+
+    #[test]
+    fn the_account_served_least_is_next() {
+        let mut line = Lineup::new(TokenFair::new());
+        for n in 1..=3 {
+            line.join(&format!("a{n}"), ask("a").tokens(100));
+            line.join(&format!("b{n}"), ask("b").tokens(40));
+        }
+        assert_eq!(line.serve_all(), "a1 b1 b2 b3 a2 a3");
+    }
+
+    #[test]
+    fn twice_the_weight_makes_a_token_cost_half() {
+        let mut line = Lineup::new(TokenFair::new());
+        for n in 1..=4 {
+            line.join(&format!("a{n}"), ask("a").tokens(100).weight(2));
+            line.join(&format!("b{n}"), ask("b").tokens(100).weight(1));
+        }
+        assert_eq!(line.serve(6), "a1 b1 a2 a3 b2 a4");
+    }
+
+    #[test]
+    fn a_newcomer_does_not_catch_up_on_what_others_got_before() {
+        let mut line = Lineup::new(TokenFair::new());
+        for n in 1..=20 {
+            line.join(&format!("a{n}"), ask("a").tokens(1000));
+        }
+        line.serve(10);
+        for n in 1..=4 {
+            line.join(&format!("b{n}"), ask("b").tokens(1000));
+        }
+        assert_eq!(line.serve(4), "a11 b1 a12 b2");
+    }
+
+    #[test]
+    fn an_account_that_keeps_leaving_the_line_does_not_lose_its_debt() {
+        let mut line = Lineup::new(TokenFair::new());
+        line.join("a1", ask("a").tokens(1000));
+        for n in 1..=5 {
+            line.join(&format!("b{n}"), ask("b").tokens(300));
+        }
+        assert_eq!(line.serve(1), "a1");
+        line.join("a2", ask("a").tokens(1000));
+        assert_eq!(line.serve_all(), "b1 b2 b3 b4 a2 b5");
+    }
+
+    #[test]
+    fn a_correction_moves_a_waiting_account_either_way() {
+        let mut line = Lineup::new(TokenFair::new());
+        for n in 1..=3 {
+            line.join(&format!("a{n}"), ask("a").tokens(10));
+            line.join(&format!("b{n}"), ask("b").tokens(10));
+        }
+        assert_eq!(line.serve(2), "a1 b1");
+        line.discipline.correct_tokens(&"a".into(), 1, 10, 500);
+        assert_eq!(line.serve(1), "b2");
+        line.discipline.correct_tokens(&"a".into(), 1, 500, 0);
+        assert_eq!(line.serve(1), "a2");
+    }
+
+    #[test]
+    fn accounts_that_have_passed_are_remembered_up_to_a_bound() {
+        let mut discipline = TokenFair::new();
+        for n in 0..10 * REMEMBERED_MAX {
+            discipline.serve_at_once(&ask(&format!("account{n}")).tokens(100).build());
+        }
+        discipline.check(&Waiters::new());
+        assert_eq!(discipline.idle.counters.len(), REMEMBERED_MAX);
+    }
+}

@@ -1,0 +1,405 @@
+//! The door of one model: who gets a permit now, who waits, who is refused.
+//!
+//! It does not wake, wait or look at a clock: every answer is a value, and what a call means for
+//! others is appended to [`Wakes`]. Nor does it know why an endpoint is not usable. Times are
+//! [`Millis`] since start; `dice` is any number, drawn anew for each call. Lines are bounded by the
+//! model's [`QueueSpec`](crate::model::QueueSpec). Called by the shell under one mutex per model.
+//! Known in the source system as the endpoint group's `find_best_available_endpoint` with the
+//! queue's processor.
+
+use hashbrown::HashMap;
+
+use super::ask::{Ask, Grant, Outcome, PermitId, Ticket, Wakes};
+use super::discipline::{self, Discipline, Waiter, Waiters};
+use super::endpoints::{EndpointId, Endpoints};
+use super::meter::{Meter, retry_after};
+use super::permits::Permits;
+use super::slab::{Place, Slab};
+use super::state::{Gauges, State};
+use crate::model::{Algorithm, ModelSpec, WhenUnhealthy};
+use crate::{AccountId, Millis, Refusal};
+
+/// An estimated wait is believed to within a tenth. Without this a line under overload grows until
+/// everybody in it comes to its permit with just too little time left, and all work is for nothing.
+const WAIT_MARGIN_PERCENT: u64 = 10;
+
+/// Permits and line of one model.
+pub struct Turnstile {
+    endpoints: Endpoints,
+    permits: Permits,
+    waiters: Waiters,
+    discipline: Box<dyn Discipline>,
+    algorithm: Algorithm,
+    line_capacity: usize,
+    total_capacity: usize,
+    when_unhealthy: WhenUnhealthy,
+    meter: Meter,
+}
+
+impl Turnstile {
+    /// All endpoints usable, no permit out, nobody waiting.
+    pub fn new(spec: &ModelSpec, now: Millis) -> Turnstile {
+        let mut turnstile = Turnstile {
+            endpoints: Endpoints::default(),
+            permits: Permits::new(),
+            waiters: Slab::new(),
+            discipline: discipline::of(spec.queue.algorithm),
+            algorithm: spec.queue.algorithm,
+            line_capacity: 0,
+            total_capacity: 0,
+            when_unhealthy: spec.queue.when_unhealthy,
+            meter: Meter::default(),
+        };
+        turnstile.meter.took(now);
+        turnstile.limit(spec);
+        turnstile
+    }
+
+    /// A request wants in.
+    pub fn ask(&mut self, ask: Ask, now: Millis, dice: u64) -> Outcome {
+        if now >= ask.deadline {
+            return Outcome::Full(Refusal::DeadlinePassed);
+        }
+        // While anybody waits no permit is free, and if one were it would be theirs.
+        if self.waiters.is_empty()
+            && let Some(endpoint) = self.open_endpoint(&ask.avoid, dice)
+        {
+            self.discipline.serve_at_once(&ask);
+            return Outcome::Leased(self.lease(endpoint, None, now));
+        }
+        if self.is_shut() {
+            return Outcome::Full(Refusal::NoHealthyEndpoint);
+        }
+        self.queue(ask, now)
+    }
+
+    fn queue(&mut self, ask: Ask, now: Millis) -> Outcome {
+        let prospect = self.discipline.prospect(&ask, &self.waiters);
+        let wait = self.wait(prospect.grants_ahead, now);
+        let retry_after = retry_after(wait);
+        if ask.no_wait {
+            return Outcome::Full(Refusal::Busy { retry_after });
+        }
+        let fits = ask.resume || self.fits(prospect.line_depth);
+        if !fits || self.waiters.is_full() {
+            return Outcome::Full(Refusal::QueueFull { retry_after });
+        }
+        let margin = Millis(wait.0 / 100 * WAIT_MARGIN_PERCENT);
+        let end = now + wait + margin + self.meter.optimistic_service();
+        // While nobody is served no estimate holds; who waits does so for an endpoint to come back.
+        let is_served = self.endpoints.totals().usable > 0;
+        if is_served && self.meter.is_reliable() && end > ask.deadline {
+            return Outcome::Full(Refusal::CannotStartInTime { retry_after });
+        }
+        let place = self.waiters.insert(Waiter {
+            ask,
+            account_line: prospect.account_line,
+        });
+        self.discipline.join(&mut self.waiters, place);
+        let position = prospect.grants_ahead + 1;
+        Outcome::Queued {
+            ticket: self.ticket(place),
+            position,
+            expected_wait: wait,
+        }
+    }
+
+    /// A permit comes back, and goes to whoever is next. One that is back already is ignored.
+    pub fn give_back(&mut self, permit: PermitId, now: Millis, dice: u64, wakes: &mut Wakes) {
+        let Some(returned) = self.permits.give_back(permit, now) else {
+            return;
+        };
+        self.endpoints.release(returned.endpoint);
+        if let Some(hold) = returned.hold {
+            self.meter.returned(hold, now);
+        }
+        self.admit(now, dice, wakes);
+    }
+
+    /// The client is gone, or its deadline has passed. True when it was still waiting; when false
+    /// it has been answered, and the answer is in some [`Wakes`].
+    pub fn leave(&mut self, ticket: Ticket, _now: Millis) -> bool {
+        let Some(place) = self.waiters.place(ticket.0) else {
+            return false;
+        };
+        self.dismiss(place);
+        true
+    }
+
+    /// A request charged with `charged` tokens took `actual` ones. Before its permit is given back
+    /// is better than after: then the next grant knows.
+    pub fn correct_tokens(&mut self, account: &AccountId, weight: u32, charged: u64, actual: u64) {
+        self.discipline
+            .correct_tokens(account, weight, charged, actual);
+    }
+
+    /// Health or ejection of an endpoint changed, as decided outside.
+    pub fn set_usable(
+        &mut self,
+        endpoint: EndpointId,
+        usable: bool,
+        now: Millis,
+        dice: u64,
+        wakes: &mut Wakes,
+    ) {
+        self.endpoints.set_usable(endpoint, usable);
+        self.admit(now, dice, wakes);
+    }
+
+    /// The model's configuration changed. Permits that are out stay out; waiters stay in line,
+    /// under a new algorithm as far as they fit there.
+    pub fn configure(&mut self, spec: &ModelSpec, now: Millis, dice: u64, wakes: &mut Wakes) {
+        self.limit(spec);
+        self.when_unhealthy = spec.queue.when_unhealthy;
+        self.admit(now, dice, wakes);
+        if spec.queue.algorithm != self.algorithm {
+            self.algorithm = spec.queue.algorithm;
+            self.line_up_again(wakes);
+        }
+    }
+
+    fn limit(&mut self, spec: &ModelSpec) {
+        self.endpoints.configure(&spec.endpoints);
+        self.line_capacity = spec.queue.line_capacity(spec.permits());
+        self.total_capacity = spec.queue.total_capacity as usize;
+    }
+
+    /// Everybody joins the new discipline's lines in the order of arrival; those for whom there
+    /// is no place any more are refused.
+    fn line_up_again(&mut self, wakes: &mut Wakes) {
+        self.discipline = discipline::of(self.algorithm);
+        let mut places: Vec<Place> = self.waiters.iter().map(|(place, _)| place).collect();
+        places.sort_unstable_by_key(|&place| self.waiters.key(place));
+        let mut joined = 0;
+        for place in places {
+            let ask = &self.waiters[place].ask;
+            let resume = ask.resume;
+            let prospect = self.discipline.prospect(ask, &self.waiters);
+            let fits = prospect.line_depth < self.line_capacity && joined < self.total_capacity;
+            if fits || resume {
+                self.waiters[place].account_line = prospect.account_line;
+                self.discipline.join(&mut self.waiters, place);
+                joined += 1;
+            } else {
+                wakes.refusals.push((self.ticket(place), Refusal::Evicted));
+                self.waiters.remove(place);
+            }
+        }
+    }
+
+    /// The endpoint configured with `url`, or still draining.
+    pub fn endpoint(&self, url: &str) -> Option<EndpointId> {
+        self.endpoints.find(url)
+    }
+
+    /// An unassigned permit: a slot held before there is a request for it. Waiters come first.
+    pub fn reserve(&mut self, now: Millis, dice: u64) -> Option<(PermitId, EndpointId)> {
+        if !self.waiters.is_empty() {
+            return None;
+        }
+        let endpoint = self.open_endpoint(&[], dice)?;
+        self.endpoints.take(endpoint);
+        self.meter.took(now);
+        Some((self.permits.reserve(endpoint, now), endpoint))
+    }
+
+    /// The slot of an unassigned permit has got its request.
+    pub fn assign(&mut self, permit: PermitId) {
+        self.permits.assign(permit);
+    }
+
+    /// From now on `permit` belongs to work that outlives its request: it comes back by
+    /// [`Turnstile::give_back`], or when `lease_until` has passed unrenewed. False when it is not
+    /// out.
+    pub fn detach(&mut self, permit: PermitId, lease_until: Millis) -> bool {
+        self.permits.lease(permit, lease_until)
+    }
+
+    /// Moves the end of a detached permit's lease. False when the lease is lost already.
+    pub fn renew(&mut self, permit: PermitId, lease_until: Millis) -> bool {
+        self.permits.is_detached(permit) && self.permits.lease(permit, lease_until)
+    }
+
+    /// Whether `permit` has not come back yet, by whatever way.
+    pub fn is_out(&self, permit: PermitId) -> bool {
+        self.permits.is_out(permit)
+    }
+
+    /// Takes back detached permits whose leases are over; how many there were. To be called about
+    /// once a second.
+    pub fn expire_detached(&mut self, now: Millis, dice: u64, wakes: &mut Wakes) -> usize {
+        let mut expired = 0;
+        while let Some(permit) = self.permits.expired(now) {
+            if let Some(returned) = self.permits.give_back(permit, now) {
+                self.endpoints.release(returned.endpoint);
+            }
+            expired += 1;
+        }
+        self.admit(now, dice, wakes);
+        expired
+    }
+
+    /// The span until everybody who waits now has a permit and there is one more; zero while
+    /// there is one.
+    pub fn expected_wait(&self, now: Millis) -> Millis {
+        if self.waiters.is_empty() && self.endpoints.any_open() {
+            return Millis::ZERO;
+        }
+        self.wait(self.waiters.len(), now)
+    }
+
+    /// Numbers for metrics.
+    pub fn gauges(&self) -> Gauges {
+        let totals = self.endpoints.totals();
+        Gauges {
+            used: totals.used,
+            limit: totals.limit,
+            depth: self.waiters.len(),
+            endpoints: totals.configured,
+            usable_endpoints: totals.usable,
+        }
+    }
+
+    /// Everything `GET /state` shows. It visits every waiter: for operators, not for requests.
+    pub fn state(&self, now: Millis) -> State {
+        let mut accounts: HashMap<&AccountId, usize> = HashMap::new();
+        for (_, waiter) in self.waiters.iter() {
+            *accounts.entry(&waiter.ask.account).or_default() += 1;
+        }
+        let mut accounts: Vec<(AccountId, usize)> = accounts
+            .into_iter()
+            .map(|(account, depth)| (account.clone(), depth))
+            .collect();
+        accounts.sort_unstable();
+        State {
+            algorithm: self.algorithm,
+            depth: self.waiters.len(),
+            capacity: self.line_capacity,
+            expected_wait: self.expected_wait(now),
+            accounts,
+            endpoints: self.endpoints.state(),
+        }
+    }
+
+    /// Asserts every invariant that one moment can show, visiting everything: for tests.
+    pub fn check(&self) {
+        self.endpoints.check();
+        self.permits.check();
+        self.discipline.check(&self.waiters);
+        for endpoint in self.endpoints.state() {
+            let out = self.permits.count_at(endpoint.id);
+            assert_eq!(
+                out, endpoint.used as usize,
+                "an endpoint counts the permits that are out"
+            );
+        }
+        let waiting = !self.waiters.is_empty();
+        assert_eq!(
+            self.discipline.next().is_some(),
+            waiting,
+            "somebody who waits is next"
+        );
+        assert!(
+            !waiting || !self.endpoints.any_open(),
+            "no permit is free while somebody waits"
+        );
+        assert!(!waiting || !self.is_shut(), "nobody waits at a shut door");
+    }
+
+    /// Gives free permits to waiters until one of the two runs out. Waiters who would be late are
+    /// refused instead; each waiter is answered once, so this is O(1) amortised.
+    fn admit(&mut self, now: Millis, mut dice: u64, wakes: &mut Wakes) {
+        while let Some(place) = self.discipline.next() {
+            let ask = &self.waiters[place].ask;
+            if self.is_shut() {
+                self.refuse(place, Refusal::NoHealthyEndpoint, wakes);
+            } else if !self.endpoints.any_open() {
+                return;
+            } else if let Some(refusal) = self.too_late(ask.deadline, now) {
+                self.refuse(place, refusal, wakes);
+            } else if let Some(endpoint) = self.open_endpoint(&ask.avoid, dice) {
+                self.discipline.serve_next(&mut self.waiters);
+                let ticket = self.ticket(place);
+                self.waiters.remove(place);
+                wakes.grants.push(self.lease(endpoint, Some(ticket), now));
+                dice = stirred(dice);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn too_late(&self, deadline: Millis, now: Millis) -> Option<Refusal> {
+        if now >= deadline {
+            return Some(Refusal::DeadlinePassed);
+        }
+        let late = now + self.meter.optimistic_service() > deadline;
+        late.then(|| Refusal::CannotStartInTime {
+            retry_after: retry_after(self.expected_wait(now)),
+        })
+    }
+
+    fn refuse(&mut self, place: Place, refusal: Refusal, wakes: &mut Wakes) {
+        wakes.refusals.push((self.ticket(place), refusal));
+        self.dismiss(place);
+    }
+
+    fn dismiss(&mut self, place: Place) {
+        self.discipline.leave(&mut self.waiters, place);
+        self.waiters.remove(place);
+    }
+
+    fn lease(&mut self, endpoint: EndpointId, ticket: Option<Ticket>, now: Millis) -> Grant {
+        self.endpoints.take(endpoint);
+        self.meter.took(now);
+        Grant {
+            permit: self.permits.issue(endpoint, now),
+            endpoint,
+            ticket,
+        }
+    }
+
+    fn open_endpoint(&self, avoid: &[EndpointId], dice: u64) -> Option<EndpointId> {
+        if self.permits.is_full() {
+            None
+        } else {
+            self.endpoints.choose(avoid, dice)
+        }
+    }
+
+    /// The wait of somebody with `ahead` others before, at the endpoints in use now; while there
+    /// is none, as if all came back.
+    fn wait(&self, ahead: usize, now: Millis) -> Millis {
+        let totals = self.endpoints.totals();
+        let permits = if totals.usable_limit > 0 {
+            totals.usable_limit
+        } else {
+            totals.limit
+        };
+        // With nothing out nothing can come back: that silence says nothing about holds.
+        let now = if totals.used > 0 { now } else { Millis::ZERO };
+        self.meter.wait(ahead, permits.into(), now)
+    }
+
+    fn fits(&self, line_depth: usize) -> bool {
+        line_depth < self.line_capacity && self.waiters.len() < self.total_capacity
+    }
+
+    /// No endpoint can take a request, and nobody is to wait for one.
+    fn is_shut(&self) -> bool {
+        self.when_unhealthy == WhenUnhealthy::Refuse && self.endpoints.totals().usable == 0
+    }
+
+    fn ticket(&self, place: Place) -> Ticket {
+        Ticket(self.waiters.key(place))
+    }
+}
+
+/// The next number from `dice`: the output step of splitmix64
+/// (<https://prng.di.unimi.it/splitmix64.c>), so that one throw serves several grants.
+fn stirred(dice: u64) -> u64 {
+    let mut z = dice.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}

@@ -1,0 +1,170 @@
+//! Method and path → what is asked: the paths of every face, in one place.
+//!
+//! It does not read the body. A model in a path may be percent-encoded or not: `@cf%2Fmeta%2Fx`
+//! and `@cf/meta/x` are the same model (SDKs send the first, people type the second).
+
+use std::borrow::Cow;
+
+use percent_encoding::percent_decode_str;
+
+use super::{Face, Operation};
+
+/// Where a request wants to go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route<'a> {
+    /// Dialect of the answer, errors included.
+    pub face: Face,
+    /// The account named in the path; it must be the key's own.
+    pub account: Option<Cow<'a, str>>,
+    /// What is asked there.
+    pub target: Target<'a>,
+}
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target<'a> {
+    /// Run something; the model stands in the body, or in the path for [`Operation::Run`].
+    Call(Operation, Option<Cow<'a, str>>),
+    /// The list of models this key may use.
+    Models,
+    /// One model of that list.
+    Model(Cow<'a, str>),
+    /// Nothing of ours.
+    Unknown,
+}
+
+/// Finds the route of a request line. `path` is the raw path with its query, if any.
+pub fn route<'a>(method: &str, path: &'a str) -> Route<'a> {
+    let path = path.split('?').next().unwrap_or(path);
+    if let Some(rest) = path.strip_prefix("/v1/") {
+        return Route {
+            face: Face::OpenAi,
+            account: None,
+            target: openai(method, rest),
+        };
+    }
+    if let Some(model) = path.strip_prefix("/ai/run/") {
+        return Route {
+            face: Face::WorkersAi,
+            account: None,
+            target: run(method, model),
+        };
+    }
+    if let Some(rest) = path.strip_prefix("/client/v4/accounts/")
+        && let Some((account, rest)) = rest.split_once('/')
+    {
+        let account = Some(decoded(account));
+        if let Some(model) = rest.strip_prefix("ai/run/") {
+            return Route {
+                face: Face::WorkersAi,
+                account,
+                target: run(method, model),
+            };
+        }
+        if let Some(rest) = rest.strip_prefix("ai/v1/") {
+            return Route {
+                face: Face::OpenAi,
+                account,
+                target: openai(method, rest),
+            };
+        }
+        return Route {
+            face: Face::WorkersAi,
+            account,
+            target: Target::Unknown,
+        };
+    }
+    let face = if path.starts_with("/client/v4/") || path.starts_with("/ai/") {
+        Face::WorkersAi
+    } else {
+        Face::OpenAi
+    };
+    Route {
+        face,
+        account: None,
+        target: Target::Unknown,
+    }
+}
+
+fn openai<'a>(method: &str, rest: &'a str) -> Target<'a> {
+    match (method, rest) {
+        ("POST", "chat/completions") => Target::Call(Operation::Chat, None),
+        ("POST", "completions") => Target::Call(Operation::Completions, None),
+        ("POST", "embeddings") => Target::Call(Operation::Embeddings, None),
+        ("GET", "models") => Target::Models,
+        ("GET", _) => match rest.strip_prefix("models/") {
+            Some(id) if !id.is_empty() => Target::Model(decoded(id)),
+            _ => Target::Unknown,
+        },
+        _ => Target::Unknown,
+    }
+}
+
+fn run<'a>(method: &str, model: &'a str) -> Target<'a> {
+    match (method, model) {
+        ("POST", model) if !model.is_empty() => Target::Call(Operation::Run, Some(decoded(model))),
+        _ => Target::Unknown,
+    }
+}
+
+fn decoded(part: &str) -> Cow<'_, str> {
+    percent_decode_str(part).decode_utf8_lossy()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(method: &'static str, path: &'static str) -> Target<'static> {
+        route(method, path).target
+    }
+
+    #[test]
+    fn a_model_in_the_path_is_the_same_encoded_or_not() {
+        let model = "@cf/meta/llama-3.1-8b-instruct";
+        let want = Target::Call(Operation::Run, Some(model.into()));
+        for path in [
+            "/ai/run/@cf/meta/llama-3.1-8b-instruct",
+            "/ai/run/@cf%2Fmeta%2Fllama-3.1-8b-instruct",
+            "/client/v4/accounts/acme/ai/run/%40cf%2fmeta%2fllama-3.1-8b-instruct?x=1",
+        ] {
+            assert_eq!(target("POST", path), want, "{path}");
+        }
+    }
+
+    #[test]
+    fn every_face_has_its_paths() {
+        assert_eq!(
+            target("POST", "/v1/chat/completions"),
+            Target::Call(Operation::Chat, None)
+        );
+        assert_eq!(
+            target("POST", "/v1/completions"),
+            Target::Call(Operation::Completions, None)
+        );
+        assert_eq!(
+            target("POST", "/v1/embeddings"),
+            Target::Call(Operation::Embeddings, None)
+        );
+        assert_eq!(target("GET", "/v1/models"), Target::Models);
+        assert_eq!(
+            target("GET", "/v1/models/@cf%2Fa%2Fb"),
+            Target::Model("@cf/a/b".into())
+        );
+        let found = route("POST", "/client/v4/accounts/acme/ai/v1/chat/completions");
+        assert_eq!(found.face, Face::OpenAi);
+        assert_eq!(found.account.as_deref(), Some("acme"));
+        assert_eq!(found.target, Target::Call(Operation::Chat, None));
+    }
+
+    #[test]
+    fn an_unknown_path_still_has_a_dialect() {
+        assert_eq!(route("POST", "/v2/x").face, Face::OpenAi);
+        assert_eq!(
+            route("GET", "/client/v4/accounts/acme/ai/run/m").face,
+            Face::WorkersAi
+        );
+        assert_eq!(target("GET", "/v1/chat/completions"), Target::Unknown);
+        assert_eq!(target("POST", "/ai/run/"), Target::Unknown);
+    }
+}

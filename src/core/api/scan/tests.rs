@@ -1,0 +1,136 @@
+//! The scanner against serde_json, and at its bounds.
+
+use proptest::prelude::*;
+use serde_json::{Map, Value};
+
+use super::*;
+
+fn scanned<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> Option<Vec<u8>> {
+    let mut scan = TopLevel::new("usage");
+    for chunk in chunks {
+        scan.push(chunk);
+    }
+    scan.value().map(<[u8]>::to_vec)
+}
+
+fn found(json: &str) -> Option<String> {
+    let whole = scanned([json.as_bytes()]);
+    for cut in 0..=json.len() {
+        let (left, right) = json.as_bytes().split_at(cut);
+        assert_eq!(scanned([left, right]), whole, "{json} cut at {cut}");
+    }
+    assert_eq!(
+        scanned(json.as_bytes().chunks(1)),
+        whole,
+        "{json} byte by byte"
+    );
+    whole.map(|value| String::from_utf8(value).unwrap())
+}
+
+#[test]
+fn a_top_level_member_is_found_wherever_it_stands() {
+    assert_eq!(
+        found(r#"{"usage":{"a":1},"data":[]}"#).unwrap(),
+        r#"{"a":1}"#
+    );
+    assert_eq!(
+        found(r#" { "data" : [ ] , "usage" : { "a" : [1,{}] } } "#).unwrap(),
+        r#"{ "a" : [1,{}] }"#
+    );
+    assert_eq!(found(r#"{"usage":null}"#).unwrap(), "null");
+    assert_eq!(found(r#"{"usage":-1.5e3 }"#).unwrap(), "-1.5e3");
+    assert_eq!(found(r#"{"usage":"a\"}\\"}"#).unwrap(), r#""a\"}\\""#);
+    assert_eq!(found(r#"{"us\u0061ge":true}"#).unwrap(), "true");
+    assert_eq!(found(r#"{"usage":1,"usage":2}"#).unwrap(), "2");
+}
+
+#[test]
+fn names_and_brackets_elsewhere_do_not_count() {
+    assert_eq!(
+        found(r#"{"a":{"usage":1},"b":[{"usage":2}],"c":"\"usage\":3"}"#),
+        None
+    );
+    assert_eq!(
+        found(r#"{"a":"}]{[\\","b":["]",{"x":"[{\""}],"usage":4}"#).unwrap(),
+        "4"
+    );
+    assert_eq!(found(r#"{"usag":1,"usages":2,"\\usage":3,"":4}"#), None);
+}
+
+#[test]
+fn what_is_not_a_whole_object_has_no_member() {
+    for json in [
+        "",
+        "[]",
+        "null",
+        "{}",
+        "x{\"usage\":1}",
+        r#"{"usage":{"a":1"#,
+        r#"{"usage":12"#,
+    ] {
+        assert_eq!(found(json), None, "{json}");
+    }
+}
+
+#[test]
+fn a_value_over_the_bound_is_let_go() {
+    let just = format!(r#"{{"usage":"{}","z":0}}"#, "x".repeat(VALUE_BYTES_MAX - 2));
+    let over = format!(r#"{{"usage":"{}","z":0}}"#, "x".repeat(VALUE_BYTES_MAX - 1));
+    assert_eq!(scanned([just.as_bytes()]).unwrap().len(), VALUE_BYTES_MAX);
+    assert_eq!(scanned([over.as_bytes()]), None);
+    assert_eq!(scanned(over.as_bytes().chunks(1000)), None);
+}
+
+#[test]
+fn a_key_over_the_bound_is_not_the_one() {
+    let json = format!(r#"{{"{}":1,"usage":2}}"#, "k".repeat(2 * KEY_BYTES_MAX));
+    assert_eq!(scanned([json.as_bytes()]).unwrap(), b"2");
+}
+
+fn any_json() -> impl Strategy<Value = Value> {
+    let text = proptest::collection::vec(
+        prop_oneof![
+            Just("usage"),
+            Just("\""),
+            Just("\\"),
+            Just("{"),
+            Just("]"),
+            Just("é\n"),
+            Just(":")
+        ],
+        0..4,
+    )
+    .prop_map(|parts| parts.concat());
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i32>().prop_map(Value::from),
+        text.clone().prop_map(Value::from),
+    ];
+    leaf.prop_recursive(4, 32, 5, move |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+            proptest::collection::vec((text.clone(), inner), 0..5)
+                .prop_map(|members| Value::Object(members.into_iter().collect::<Map<_, _>>())),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn the_scanner_agrees_with_a_parsed_tree(
+        json in any_json(), pretty in any::<bool>(), size in 1..40usize,
+    ) {
+        let bytes = if pretty { serde_json::to_vec_pretty(&json) } else { serde_json::to_vec(&json) }.unwrap();
+        let value = scanned(bytes.chunks(size));
+        let value = value.map(|value| serde_json::from_slice::<Value>(&value).unwrap());
+        prop_assert_eq!(value.as_ref(), json.as_object().and_then(|object| object.get("usage")));
+    }
+
+    #[test]
+    fn no_bytes_make_the_scanner_fail(bytes in proptest::collection::vec(any::<u8>(), 0..80), size in 1..9usize) {
+        let _ = scanned(bytes.chunks(size));
+        let member = [&b"{\"usage\":"[..], &bytes].concat();
+        prop_assert_eq!(scanned(member.chunks(size)), scanned([&member[..]]));
+    }
+}

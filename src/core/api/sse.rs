@@ -1,0 +1,258 @@
+//! Server-sent events as bytes: where one ends, what it carries, how one is written.
+//!
+//! It knows no dialect: what stands in the data is the caller's. Lines end in LF or CR LF; a bare
+//! CR, which the specification permits and no model server sends, does not end a line. One event
+//! is at most [`EVENT_BYTES_MAX`]. Called by the relay of streamed answers.
+//! Specification: <https://html.spec.whatwg.org/multipage/server-sent-events.html>.
+
+use std::borrow::Cow;
+
+use bytes::BytesMut;
+use memchr::{memchr, memchr_iter};
+
+/// The longest event held while its end is awaited. A chunk with the logprobs of a long tool call
+/// is tens of kilobytes; a megabyte without a blank line is not an event stream.
+pub const EVENT_BYTES_MAX: usize = 1 << 20;
+
+/// An event grew over [`EVENT_BYTES_MAX`] without an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an event is longer than {EVENT_BYTES_MAX} bytes")]
+pub struct EventTooLong;
+
+/// Finds whole events in bytes that arrive cut anywhere.
+#[derive(Debug, Default)]
+pub struct Splitter {
+    /// The beginning of an event whose end has not arrived.
+    held: Vec<u8>,
+}
+
+impl Splitter {
+    /// Hands each event that `chunk` completes to `sink`, as it came and with its blank line, and
+    /// holds what is left over. Events that lie within the chunk are not copied.
+    pub fn push(&mut self, chunk: &[u8], sink: &mut impl FnMut(&[u8])) -> Result<(), EventTooLong> {
+        let mut rest = chunk;
+        if !self.held.is_empty() {
+            let end = first_end_after(&self.held, rest);
+            let taken = end.unwrap_or(rest.len());
+            if self.held.len() + taken > EVENT_BYTES_MAX {
+                return Err(EventTooLong);
+            }
+            self.held.extend_from_slice(&rest[..taken]);
+            if end.is_none() {
+                return Ok(());
+            }
+            sink(&self.held);
+            self.held.clear();
+            rest = &rest[taken..];
+        }
+        while let Some(end) = first_end(rest) {
+            sink(&rest[..end]);
+            rest = &rest[end..];
+        }
+        if rest.len() > EVENT_BYTES_MAX {
+            return Err(EventTooLong);
+        }
+        self.held.extend_from_slice(rest);
+        Ok(())
+    }
+
+    /// The event that has begun and not ended.
+    pub fn held(&self) -> &[u8] {
+        &self.held
+    }
+}
+
+/// Length of the first event in `bytes`, its blank line included.
+fn first_end(bytes: &[u8]) -> Option<usize> {
+    memchr_iter(b'\n', bytes).find_map(|lf| match bytes[lf + 1..] {
+        [b'\n', ..] => Some(lf + 2),
+        [b'\r', b'\n', ..] => Some(lf + 3),
+        _ => None,
+    })
+}
+
+/// As [`first_end`], where a blank line may have begun at the end of `held`.
+fn first_end_after(held: &[u8], bytes: &[u8]) -> Option<usize> {
+    match (held, bytes) {
+        ([.., b'\n'], [b'\n', ..]) | ([.., b'\n', b'\r'], [b'\n', ..]) => Some(1),
+        ([.., b'\n'], [b'\r', b'\n', ..]) => Some(2),
+        _ => first_end(bytes),
+    }
+}
+
+/// What an event carries: its `data` lines, joined by line feeds. `None` for a comment or an event
+/// without data. Other fields are not looked at.
+pub fn data(raw: &[u8]) -> Option<Cow<'_, [u8]>> {
+    let mut found: Option<Cow<'_, [u8]>> = None;
+    for line in lines(raw) {
+        let Some(value) = line.strip_prefix(b"data") else {
+            continue;
+        };
+        let value = match value {
+            [] => value,
+            [b':', b' ', value @ ..] | [b':', value @ ..] => value,
+            _ => continue, // another field, whose name begins with `data`
+        };
+        match &mut found {
+            None => found = Some(Cow::Borrowed(value)),
+            Some(joined) => {
+                let joined = joined.to_mut();
+                joined.push(b'\n');
+                joined.extend_from_slice(value);
+            }
+        }
+    }
+    found
+}
+
+/// Whether this is how OpenAI-style streams end.
+pub fn is_done(data: &[u8]) -> bool {
+    data.trim_ascii() == b"[DONE]"
+}
+
+/// Appends an event with this data.
+pub fn event(data: &[u8], out: &mut BytesMut) {
+    write_lines(b"data: ", data, out);
+}
+
+/// Appends a comment, which every client skips: a sign of life.
+pub fn comment(text: &[u8], out: &mut BytesMut) {
+    write_lines(b": ", text, out);
+}
+
+fn write_lines(prefix: &[u8], text: &[u8], out: &mut BytesMut) {
+    out.reserve(prefix.len() + text.len() + 2);
+    // `lines` sees no last line where there are no bytes.
+    let empty = text.is_empty().then_some(text);
+    for line in lines(text).chain(empty) {
+        out.extend_from_slice(prefix);
+        out.extend_from_slice(line);
+        out.extend_from_slice(b"\n");
+    }
+    out.extend_from_slice(b"\n");
+}
+
+/// The lines of `bytes`, without their ends.
+fn lines(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        if bytes.is_empty() {
+            return None;
+        }
+        let lf = memchr(b'\n', bytes);
+        let line = &bytes[..lf.unwrap_or(bytes.len())];
+        bytes = lf.map_or(&[][..], |lf| &bytes[lf + 1..]);
+        Some(line.strip_suffix(b"\r").unwrap_or(line))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn split<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> (Vec<Vec<u8>>, Vec<u8>) {
+        let mut splitter = Splitter::default();
+        let mut events = Vec::new();
+        for chunk in chunks {
+            splitter
+                .push(chunk, &mut |event| events.push(event.to_vec()))
+                .unwrap();
+        }
+        (events, splitter.held().to_vec())
+    }
+
+    const MIXED: &[u8] =
+        b"data: a\n\n: note\r\n\r\nevent: x\r\ndata: b\n\r\ndata: c\r\n\n\n\r\ndata: [DONE]\n\nrest";
+
+    #[test]
+    fn events_end_at_a_blank_line_of_either_kind() {
+        let (events, held) = split([MIXED]);
+        let expected: [&[u8]; 6] = [
+            b"data: a\n\n",
+            b": note\r\n\r\n",
+            b"event: x\r\ndata: b\n\r\n",
+            b"data: c\r\n\n",
+            b"\n\r\n",
+            b"data: [DONE]\n\n",
+        ];
+        assert_eq!(events, expected);
+        assert_eq!(held, b"rest");
+    }
+
+    #[test]
+    fn events_are_the_same_wherever_the_bytes_are_cut() {
+        let whole = split([MIXED]);
+        for cut in 0..=MIXED.len() {
+            assert_eq!(split([&MIXED[..cut], &MIXED[cut..]]), whole, "cut at {cut}");
+        }
+        assert_eq!(split(MIXED.chunks(1)), whole);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_split_alike_in_any_pieces(
+            picks in proptest::collection::vec(0..4usize, 0..60), size in 1..9usize,
+        ) {
+            let bytes: Vec<u8> = picks.iter().map(|&pick| b"\n\r:x"[pick]).collect();
+            let whole = split([&bytes[..]]);
+            let (events, held) = split(bytes.chunks(size));
+            prop_assert_eq!(&events, &whole.0);
+            prop_assert_eq!(&held, &whole.1);
+            prop_assert_eq!([events.concat(), held].concat(), bytes);
+        }
+    }
+
+    #[test]
+    fn an_event_without_an_end_is_held_up_to_the_bound() {
+        let mut splitter = Splitter::default();
+        let piece = vec![b'x'; EVENT_BYTES_MAX / 2];
+        let mut sink = |_: &[u8]| panic!("no event has ended");
+        splitter.push(&piece, &mut sink).unwrap();
+        splitter.push(&piece, &mut sink).unwrap();
+        assert_eq!(splitter.push(b"x", &mut sink), Err(EventTooLong));
+        let whole = vec![b'x'; EVENT_BYTES_MAX + 1];
+        assert_eq!(
+            Splitter::default().push(&whole, &mut sink),
+            Err(EventTooLong)
+        );
+    }
+
+    #[test]
+    fn one_data_line_is_borrowed_and_several_are_joined() {
+        assert!(matches!(data(b"data: {}\n\n"), Some(Cow::Borrowed(b"{}"))));
+        assert_eq!(data(b"data:{}\r\n\r\n").unwrap(), &b"{}"[..]);
+        assert_eq!(
+            data(b"id: 1\ndata: a\n: note\ndata\ndata:  b\n\n").unwrap(),
+            &b"a\n\n b"[..]
+        );
+        assert_eq!(data(b": keep-alive\n\n"), None);
+        assert_eq!(data(b"event: done\ndatabase: x\n\n"), None);
+    }
+
+    #[test]
+    fn what_is_written_reads_back() {
+        for text in [&b"{\"a\":1}"[..], b"", b"two\nlines", b"two\r\nlines"] {
+            let mut out = BytesMut::new();
+            comment(text, &mut out);
+            event(text, &mut out);
+            let (events, held) = split([&out[..]]);
+            assert_eq!((events.len(), held.len()), (2, 0));
+            assert_eq!(data(&events[0]), None);
+            let read = data(&events[1]).unwrap();
+            assert_eq!(
+                read.to_vec(),
+                text.iter()
+                    .copied()
+                    .filter(|&b| b != b'\r')
+                    .collect::<Vec<_>>()
+            );
+        }
+    }
+
+    #[test]
+    fn the_end_mark_is_recognised_with_and_without_spaces() {
+        assert!(is_done(b"[DONE]") && is_done(b" [DONE] "));
+        assert!(!is_done(b"{}") && !is_done(b"\"[DONE]\""));
+    }
+}

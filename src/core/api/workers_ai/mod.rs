@@ -1,0 +1,16 @@
+//! The Workers AI `run` dialect: what a body asks for, and how results are written.
+//!
+//! It does not know model servers: requests become neutral structs whose values stay raw JSON, so
+//! that a number or a string reaches the backend exactly as the client wrote it. Called by the
+//! backends, which shape requests from it and write results with it.
+
+mod request;
+mod result;
+#[cfg(test)]
+mod tests;
+
+pub use request::{Input, Parameter, TEXTS_MAX, TextEmbeddings, TextGeneration};
+pub use result::{
+    EmbeddingsResult, TextResult, ToolCall, write_embeddings, write_last_piece, write_piece,
+    write_text,
+};

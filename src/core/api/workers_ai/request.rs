@@ -1,0 +1,248 @@
+//! Bodies of `run`: text generation and text embeddings.
+//!
+//! It checks what every backend relies on (the input is there and of the right type) and leaves
+//! ranges to the model server. Members it does not know are passed on. Called with bodies already
+//! bounded by `limits.request_body_mib`.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::Refusal;
+
+/// Texts in one embeddings request; the limit Workers AI publishes for its embedding models.
+pub const TEXTS_MAX: usize = 100;
+
+/// Members that are decided by the gateway, and so never reach a backend. The extension fields
+/// `x_client_id…` and `x_priority…` are the others.
+const OURS: [&str; 4] = ["model", "stream", "stream_options", "options"];
+
+/// A member of the body that is passed on: its name, and its value as the client wrote it.
+pub type Parameter<'a> = (Cow<'a, str>, &'a RawValue);
+
+/// What text is generated from.
+#[derive(Clone, Copy, Debug)]
+pub enum Input<'a> {
+    /// One text; with `raw`, no chat template is put around it.
+    Prompt {
+        /// A JSON string.
+        text: &'a RawValue,
+        /// The caller has applied the model's template itself.
+        raw: bool,
+    },
+    /// A conversation: a JSON array of objects, not empty.
+    Messages(&'a RawValue),
+}
+
+/// `{prompt | messages, max_tokens, temperature, …}`
+#[derive(Clone, Debug)]
+pub struct TextGeneration<'a> {
+    /// What to go on from. `messages` wins where both are given.
+    pub input: Input<'a>,
+    /// Everything else but nulls, in the client's order.
+    pub parameters: Vec<Parameter<'a>>,
+}
+
+impl<'a> TextGeneration<'a> {
+    /// Reads a body.
+    pub fn parse(body: &'a [u8]) -> Result<TextGeneration<'a>, Refusal> {
+        let (mut prompt, mut messages, mut raw) = (None, None, false);
+        let mut parameters = Vec::new();
+        for (name, value) in members(body)? {
+            check_kind(&name, value)?;
+            match &*name {
+                "prompt" => prompt = Some(value),
+                "messages" => messages = Some(value),
+                "raw" => raw = value.get() == "true",
+                _ => parameters.push((name, value)),
+            }
+        }
+        let input = match (messages, prompt) {
+            (Some(messages), _) => Input::Messages(checked_messages(messages)?),
+            (None, Some(text)) => Input::Prompt {
+                text: not_empty("/prompt", text)?,
+                raw,
+            },
+            (None, None) => return Err(bad("", "`prompt` or `messages` is required")),
+        };
+        Ok(TextGeneration { input, parameters })
+    }
+}
+
+/// `{text: string | [string]}`
+#[derive(Clone, Debug)]
+pub struct TextEmbeddings<'a> {
+    /// JSON strings, 1 to [`TEXTS_MAX`].
+    pub texts: Vec<&'a RawValue>,
+    /// Everything else but nulls, in the client's order.
+    pub parameters: Vec<Parameter<'a>>,
+}
+
+impl<'a> TextEmbeddings<'a> {
+    /// Reads a body.
+    pub fn parse(body: &'a [u8]) -> Result<TextEmbeddings<'a>, Refusal> {
+        let mut text = None;
+        let mut parameters = Vec::new();
+        for (name, value) in members(body)? {
+            match &*name {
+                "text" => text = Some(value),
+                _ => parameters.push((name, value)),
+            }
+        }
+        let text =
+            text.ok_or_else(|| bad("", "`text` is required: a string or a list of strings"))?;
+        let texts = match kind(text) {
+            Kind::Text => vec![not_empty("/text", text)?],
+            Kind::List => checked_texts(text)?,
+            _ => return Err(bad("/text", "expected a string or a list of strings")),
+        };
+        Ok(TextEmbeddings { texts, parameters })
+    }
+}
+
+fn checked_messages(messages: &RawValue) -> Result<&RawValue, Refusal> {
+    let list = list(messages);
+    if list.is_empty() {
+        return Err(bad("/messages", "expected at least one message"));
+    }
+    match list
+        .iter()
+        .position(|message| kind(message) != Kind::Object)
+    {
+        Some(at) => Err(bad(
+            &format!("/messages/{at}"),
+            "expected an object with `role` and `content`",
+        )),
+        None => Ok(messages),
+    }
+}
+
+fn checked_texts(text: &RawValue) -> Result<Vec<&RawValue>, Refusal> {
+    let texts = list(text);
+    if texts.is_empty() || texts.len() > TEXTS_MAX {
+        let message = format!("expected 1 to {TEXTS_MAX} texts, found {}", texts.len());
+        return Err(bad("/text", &message));
+    }
+    for (at, text) in texts.iter().enumerate() {
+        let pointer = format!("/text/{at}");
+        if kind(text) != Kind::Text {
+            return Err(bad(&pointer, "expected a string"));
+        }
+        not_empty(&pointer, text)?;
+    }
+    Ok(texts)
+}
+
+fn not_empty<'a>(pointer: &str, text: &'a RawValue) -> Result<&'a RawValue, Refusal> {
+    if text.get() == "\"\"" {
+        Err(bad(pointer, "expected a text that is not empty"))
+    } else {
+        Ok(text)
+    }
+}
+
+/// The elements of a value known to be a list.
+fn list(raw: &RawValue) -> Vec<&RawValue> {
+    serde_json::from_str(raw.get()).unwrap_or_default()
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Null,
+    Bool,
+    Number,
+    Text,
+    List,
+    Object,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Null => "null",
+            Kind::Bool => "true or false",
+            Kind::Number => "a number",
+            Kind::Text => "a string",
+            Kind::List => "a list",
+            Kind::Object => "an object",
+        }
+    }
+}
+
+fn kind(raw: &RawValue) -> Kind {
+    match raw.get().as_bytes().first() {
+        Some(b'"') => Kind::Text,
+        Some(b'[') => Kind::List,
+        Some(b'{') => Kind::Object,
+        Some(b't' | b'f') => Kind::Bool,
+        Some(b'n') => Kind::Null,
+        _ => Kind::Number,
+    }
+}
+
+/// The members whose type is fixed for text generation.
+fn check_kind(name: &str, value: &RawValue) -> Result<(), Refusal> {
+    let expected: &[Kind] = match name {
+        "prompt" => &[Kind::Text],
+        "messages" | "tools" => &[Kind::List],
+        "raw" => &[Kind::Bool],
+        "max_tokens" | "temperature" | "top_p" | "top_k" | "seed" | "repetition_penalty"
+        | "frequency_penalty" | "presence_penalty" => &[Kind::Number],
+        "stop" => &[Kind::Text, Kind::List],
+        "response_format" => &[Kind::Object],
+        _ => return Ok(()),
+    };
+    if expected.contains(&kind(value)) {
+        return Ok(());
+    }
+    let names: Vec<_> = expected.iter().map(|kind| kind.name()).collect();
+    Err(bad(
+        &format!("/{name}"),
+        &format!("expected {}", names.join(" or ")),
+    ))
+}
+
+fn bad(pointer: &str, message: &str) -> Refusal {
+    Refusal::BadRequest {
+        pointer: pointer.into(),
+        message: message.into(),
+    }
+}
+
+/// The body's members that concern the task. A null is as good as absent.
+fn members(body: &[u8]) -> Result<impl Iterator<Item = Parameter<'_>>, Refusal> {
+    let Members(members) =
+        serde_json::from_slice(body).map_err(|_| bad("", "expected a JSON object"))?;
+    Ok(members
+        .into_iter()
+        .filter(|(name, value)| kind(value) != Kind::Null && !is_ours(name)))
+}
+
+fn is_ours(name: &str) -> bool {
+    OURS.contains(&name) || name.starts_with("x_client_id") || name.starts_with("x_priority")
+}
+
+/// An object as a list: order and repeated names are kept, no value is looked into.
+struct Members<'a>(Vec<Parameter<'a>>);
+
+impl<'de> Deserialize<'de> for Members<'de> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Visit;
+        impl<'de> Visitor<'de> for Visit {
+            type Value = Members<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(Members(members))
+            }
+        }
+        from.deserialize_map(Visit)
+    }
+}

@@ -1,0 +1,49 @@
+//! The one deadline of a request: it covers queue, backend and the whole stream.
+//!
+//! It does not watch the clock; the shell selects on the moment computed here. Known in the source
+//! system as the inference timeout under the entry's hard ceiling.
+
+use crate::Millis;
+
+/// `timeouts` of the configuration, as far as the deadline needs them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeadlineRule {
+    /// No model's timeout is shorter, seconds.
+    pub model_floor_secs: u64,
+    /// No request takes longer, seconds.
+    pub ceiling_secs: u64,
+}
+
+impl DeadlineRule {
+    /// `arrival + min(max(model, floor), ceiling, wish)`. The caller's wish may go below the floor.
+    pub fn deadline(self, arrival: Millis, model_secs: u64, wish: Option<Millis>) -> Millis {
+        let model = model_secs.max(self.model_floor_secs).min(self.ceiling_secs);
+        let span = Millis::from_secs(model);
+        arrival + wish.map_or(span, |wish| wish.min(span))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULE: DeadlineRule = DeadlineRule {
+        model_floor_secs: 30,
+        ceiling_secs: 240,
+    };
+
+    #[test]
+    fn model_timeout_is_raised_to_the_floor_and_cut_at_the_ceiling() {
+        let at = |secs| RULE.deadline(Millis(5), secs, None);
+        assert_eq!(at(0), Millis(30_005));
+        assert_eq!(at(60), Millis(60_005));
+        assert_eq!(at(300), Millis(240_005));
+    }
+
+    #[test]
+    fn callers_wish_may_go_below_the_floor_but_never_above() {
+        let wish = |ms| RULE.deadline(Millis(0), 60, Some(Millis(ms)));
+        assert_eq!(wish(50), Millis(50));
+        assert_eq!(wish(90_000), Millis(60_000));
+    }
+}

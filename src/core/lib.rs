@@ -1,0 +1,24 @@
+//! The decisions of Infergate, without I/O: everything here is a function of its arguments.
+//!
+//! It is not a runtime: there is no clock, no socket, no file and no dice in this crate. `now` is
+//! a [`Millis`] and chance a number, both handed in, so that the same code runs under tokio in
+//! production and under a seeded loop in `tests/sim`.
+//!
+//! ```text
+//! time, id, deadline, refusal  ←  model  ←  api, admission, routing, billing
+//!                                           (these do not see each other)
+//! ```
+
+pub mod admission;
+pub mod api;
+pub mod billing;
+pub mod deadline;
+pub mod id;
+pub mod model;
+pub mod refusal;
+pub mod routing;
+pub mod time;
+
+pub use id::{AccountId, ModelId};
+pub use refusal::Refusal;
+pub use time::Millis;

@@ -1,0 +1,14 @@
+//! What may be asked for and by whom: models, accounts, and the catalog that joins them.
+//!
+//! It holds no state that changes while running; a reload builds a new [`Catalog`] and swaps it
+//! whole. Each struct here is also the shape of its part of the configuration file.
+
+mod account;
+mod catalog;
+mod spec;
+
+pub use account::{AccountSpec, KeyHash};
+pub use catalog::{Access, Catalog};
+pub use spec::{
+    Algorithm, BackendKind, EndpointSpec, ModelSpec, QueueSpec, Secret, Task, WhenUnhealthy,
+};

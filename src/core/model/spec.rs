@@ -1,0 +1,209 @@
+//! One model: its task, its backend, its endpoints and how requests for it wait.
+//!
+//! These are the keys under `models[]` in the configuration; no second struct repeats them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{AccountId, ModelId};
+
+/// What a model does: the 14 task types of the Workers AI catalogue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[allow(missing_docs)] // the names are their documentation
+pub enum Task {
+    TextGeneration,
+    TextClassification,
+    TextEmbeddings,
+    TextToImage,
+    TextToSpeech,
+    AutomaticSpeechRecognition,
+    ImageClassification,
+    ImageToText,
+    ImageTextToText,
+    ObjectDetection,
+    Translation,
+    Summarization,
+    MultimodalEmbeddings,
+    DumbPipe,
+}
+
+/// Which protocol the model's endpoints speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum BackendKind {
+    /// vLLM, SGLang and everything else with the OpenAI paths.
+    Openai,
+    /// Text Generation Inference.
+    Tgi,
+    /// Text Embeddings Inference.
+    Tei,
+    /// NVIDIA Triton.
+    Triton,
+    /// llama.cpp's `llama-server`.
+    LlamaServer,
+    /// Replicate's Cog.
+    Cog,
+    /// Any HTTP server, shaped by a task plugin.
+    Http,
+}
+
+/// A text that must not reach logs: its debug print keeps it to itself.
+#[derive(Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Secret(Arc<str>);
+
+impl Secret {
+    /// The text, for the one who has to send it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for Secret {
+    fn from(text: &str) -> Secret {
+        Secret(text.into())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// One model server that can run the model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EndpointSpec {
+    /// Base URL, `http://host:port[/prefix]`. The endpoint's identity across reloads.
+    pub url: Arc<str>,
+    /// Permits: how many requests may be in flight there at once. At least 1, at most 65,536.
+    #[serde(default = "EndpointSpec::default_max_concurrent_requests")]
+    #[schemars(range(min = 1, max = 65536))]
+    pub max_concurrent_requests: u32,
+    /// Tier: an endpoint is used only when every endpoint of a lower number is full or unhealthy.
+    #[serde(default)]
+    pub priority: u32,
+    /// The model name the server knows; the model's `id` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend_model: Option<Arc<str>>,
+    /// Sent as `Authorization: Bearer` to this endpoint; usually `"${SOME_KEY}"`.
+    #[serde(default, skip_serializing)]
+    pub api_key: Option<Secret>,
+}
+
+impl EndpointSpec {
+    fn default_max_concurrent_requests() -> u32 {
+        4
+    }
+}
+
+/// In which order waiting requests get the next permit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Algorithm {
+    /// Arrival order, one line for all accounts.
+    Fifo,
+    /// Weighted round robin over accounts.
+    Fair,
+    /// `x_priority`, then warm, then arrival.
+    Priority,
+    /// Least weighted tokens served first (virtual token counter).
+    TokenFair,
+}
+
+/// What waiting requests do while no endpoint is healthy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum WhenUnhealthy {
+    /// Wait for one to come back, until the deadline.
+    Wait,
+    /// Get the out-of-capacity answer at once.
+    Refuse,
+}
+
+/// How requests for a model wait.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct QueueSpec {
+    /// Order of service.
+    pub algorithm: Algorithm,
+    /// Waiting requests per permit: times the sum of permits, clamped to 0..=1000. Per account for
+    /// `fair` and `token-fair`, for all together otherwise.
+    pub capacity: u32,
+    /// Same unit as `capacity`; the larger of the two counts.
+    pub site_queue_size: u32,
+    /// Waiting requests of all accounts together.
+    #[schemars(range(max = 1000000))]
+    pub total_capacity: u32,
+    /// What waiting requests do while no endpoint is healthy.
+    pub when_unhealthy: WhenUnhealthy,
+}
+
+impl QueueSpec {
+    /// No line is longer, whatever the configuration says: known in the source as the clamp.
+    pub const LINE_CAPACITY_MAX: u64 = 1000;
+
+    /// `max(capacity, site_queue_size) × Σ permits`, clamped to `0..=1000`.
+    pub fn line_capacity(&self, permits: u64) -> usize {
+        let factor = u64::from(self.capacity.max(self.site_queue_size));
+        factor.saturating_mul(permits).min(Self::LINE_CAPACITY_MAX) as usize
+    }
+}
+
+impl Default for QueueSpec {
+    fn default() -> Self {
+        QueueSpec {
+            algorithm: Algorithm::Fair,
+            capacity: 2,
+            site_queue_size: 0,
+            total_capacity: 4096,
+            when_unhealthy: WhenUnhealthy::Wait,
+        }
+    }
+}
+
+/// A model and everything the walk needs to know about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ModelSpec {
+    /// The name clients use.
+    pub id: ModelId,
+    /// Other names for it.
+    #[serde(default)]
+    pub aliases: Vec<ModelId>,
+    /// What it does.
+    pub task: Task,
+    /// Which protocol its endpoints speak.
+    pub backend: BackendKind,
+    /// Where it runs. With none there are no permits and no line: every request is refused with 3040.
+    #[serde(default)]
+    pub endpoints: Vec<EndpointSpec>,
+    /// How requests for it wait.
+    #[serde(default)]
+    pub queue: QueueSpec,
+    /// Seconds a request may take in all; raised to `timeouts.model_floor_secs`.
+    #[serde(default)]
+    pub timeout_secs: u64,
+    /// Accounts that may use it; empty means every account.
+    #[serde(default)]
+    pub allowed_accounts: Vec<AccountId>,
+    /// Seconds between SSE comments to a streaming client that still waits in the queue; the first
+    /// one commits the status 200. 0 sends none.
+    #[serde(default)]
+    pub queue_heartbeat_secs: u64,
+}
+
+impl ModelSpec {
+    /// The sum of all endpoints' permits.
+    pub fn permits(&self) -> u64 {
+        self.endpoints
+            .iter()
+            .map(|e| u64::from(e.max_concurrent_requests))
+            .sum()
+    }
+}

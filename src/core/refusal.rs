@@ -1,0 +1,186 @@
+//! Every way to say no, in one table: code, HTTP status, blame, retry class, metric label.
+//!
+//! It does not render: `api` turns a refusal into the caller's dialect, the shell into an event.
+//! Numbers follow the public Workers AI error table where it has one; those marked ours do not
+//! occur there. Model: the blame and retry fields of pingora-error.
+
+use crate::Millis;
+
+/// Who caused the refusal: the metric label `blame`, and what an operator looks at first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blame {
+    /// The request itself: fix it before sending it again.
+    Caller,
+    /// Nothing is wrong, there is just no room.
+    Capacity,
+    /// A model server failed.
+    Upstream,
+    /// This gateway.
+    Us,
+}
+
+/// What a client library should do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// The same request will be refused again.
+    No,
+    /// Try again, after the hint when there is one.
+    Later,
+    /// The SDK would retry by the status alone, but must not: `x-should-retry: false`.
+    Never,
+}
+
+/// A request that is not served, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// No key, or one that is not known.
+    Unauthenticated,
+    /// The account may not use this model, or this account path.
+    NotAllowed,
+    /// No model of that name.
+    NoSuchModel,
+    /// No such path or method on this gateway.
+    NoSuchRoute,
+    /// Not HTTP as we accept it: framing, Host, conflicting lengths.
+    BadFraming(&'static str),
+    /// The body is not what the task takes. `pointer` is a JSON pointer, empty for the whole body.
+    BadRequest {
+        /// Where in the body, RFC 6901.
+        pointer: String,
+        /// What is wrong and what to do, for the caller to read.
+        message: String,
+    },
+    /// Body over `limits.request_body_mib`.
+    BodyTooLarge,
+    /// Head over `limits.request_headers_kib`.
+    HeadersTooLarge,
+    /// The head or body did not arrive in time.
+    TooSlow,
+    /// Permits and queue are full.
+    QueueFull {
+        /// Expected time until there is room.
+        retry_after: Millis,
+    },
+    /// The caller asked not to wait and there is no free permit.
+    Busy {
+        /// Expected time until there is room.
+        retry_after: Millis,
+    },
+    /// The wait would outlast the deadline, so it is not begun.
+    CannotStartInTime {
+        /// Expected time until there is room.
+        retry_after: Millis,
+    },
+    /// No endpoint of the model is healthy and the model does not wait for one.
+    NoHealthyEndpoint,
+    /// The model, or its endpoint, left the configuration while the request waited.
+    Evicted,
+    /// The account's requests per minute are used up.
+    RateLimited {
+        /// Time until the next request passes.
+        retry_after: Millis,
+    },
+    /// The deadline passed before an answer.
+    DeadlinePassed,
+    /// No backend answered and the retry budget is spent.
+    UpstreamFailed,
+    /// The budget for buffered bodies is spent.
+    BodyBudgetSpent,
+    /// This node is going away.
+    Draining,
+    /// A defect in this gateway; the log has the cause under the request id.
+    Internal,
+    /// The client left; nothing is sent, the event says so.
+    ClientGone,
+}
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// HTTP status for OpenAI-style faces.
+    pub status: u16,
+    /// HTTP status on the Workers AI face, where it differs.
+    pub workers_ai_status: u16,
+    /// The Workers AI number, also `error_code` of every event.
+    pub code: u32,
+    /// OpenAI error `type`.
+    pub kind: &'static str,
+    /// OpenAI error `code`, and the metric label `reason`.
+    pub reason: &'static str,
+    /// Text for the caller.
+    pub message: &'static str,
+    /// Who caused it.
+    pub blame: Blame,
+    /// What to do next.
+    pub retry: Retry,
+}
+
+const fn row(
+    (status, workers_ai_status): (u16, u16),
+    code: u32,
+    (kind, reason): (&'static str, &'static str),
+    message: &'static str,
+    blame: Blame,
+    retry: Retry,
+) -> Row {
+    Row {
+        status,
+        workers_ai_status,
+        code,
+        kind,
+        reason,
+        message,
+        blame,
+        retry,
+    }
+}
+
+const CAPACITY: &str = "Capacity temporarily exceeded, please try again.";
+
+impl Refusal {
+    /// The table row of this refusal.
+    #[rustfmt::skip] // a table reads as a table
+    pub const fn row(&self) -> Row {
+        use Blame::*;
+        use Refusal::*;
+        match self {
+            Unauthenticated => row((401, 401), 10000, ("authentication_error", "invalid_api_key"), "no valid API key: send `Authorization: Bearer <key>`", Caller, Retry::No),
+            NotAllowed => row((403, 403), 5018, ("permission_error", "model_not_allowed"), "this account may not use this model", Caller, Retry::No),
+            NoSuchModel => row((404, 400), 5007, ("invalid_request_error", "model_not_found"), "no such model: `GET /v1/models` lists those this key may use", Caller, Retry::No),
+            NoSuchRoute => row((404, 404), 7003, ("invalid_request_error", "not_found"), "no such path or method here", Caller, Retry::No),
+            BadFraming(_) => row((400, 400), 3003, ("invalid_request_error", "bad_framing"), "the request is not well-formed HTTP/1.1", Caller, Retry::No),
+            BadRequest { .. } => row((400, 400), 5006, ("invalid_request_error", "invalid_value"), "the request body is not valid", Caller, Retry::No),
+            BodyTooLarge => row((413, 413), 3006, ("invalid_request_error", "request_too_large"), "the request body is too large", Caller, Retry::No),
+            HeadersTooLarge => row((431, 431), 3006, ("invalid_request_error", "headers_too_large"), "the request headers are too large", Caller, Retry::No),
+            TooSlow => row((408, 408), 3007, ("timeout_error", "request_timeout"), "the request did not arrive in time", Caller, Retry::Never),
+            QueueFull { .. } => row((429, 429), 3040, ("rate_limit_error", "out_of_capacity"), CAPACITY, Capacity, Retry::Later),
+            Busy { .. } => row((429, 429), 3040, ("rate_limit_error", "out_of_capacity"), CAPACITY, Capacity, Retry::Later),
+            CannotStartInTime { .. } => row((429, 429), 3040, ("rate_limit_error", "out_of_capacity"), CAPACITY, Capacity, Retry::Later),
+            NoHealthyEndpoint => row((429, 429), 3040, ("rate_limit_error", "out_of_capacity"), CAPACITY, Capacity, Retry::Later),
+            Evicted => row((429, 429), 3040, ("rate_limit_error", "out_of_capacity"), CAPACITY, Capacity, Retry::Later),
+            RateLimited { .. } => row((429, 429), 971, ("rate_limit_error", "rate_limit_exceeded"), "the account's requests per minute are used up", Caller, Retry::Later),
+            DeadlinePassed => row((408, 408), 3007, ("timeout_error", "deadline_exceeded"), "the deadline passed before the answer was complete", Capacity, Retry::Never),
+            UpstreamFailed => row((502, 502), 3050, ("server_error", "upstream_failed"), "no model server answered", Upstream, Retry::Later),
+            BodyBudgetSpent => row((503, 503), 3051, ("server_error", "overloaded"), "too many request bodies at once, please try again", Us, Retry::Later),
+            Draining => row((503, 503), 3051, ("server_error", "overloaded"), "this node is shutting down, please try again", Us, Retry::Later),
+            Internal => row((500, 500), 3099, ("server_error", "internal_error"), "an internal error occurred; quote the request id", Us, Retry::No),
+            ClientGone => row((499, 499), 3008, ("client_error", "client_gone"), "the client closed the connection", Caller, Retry::No),
+        }
+    }
+
+    /// There was no room, and no server has begun to work: the request cost nothing.
+    pub const fn is_out_of_capacity(&self) -> bool {
+        matches!(self.row().blame, Blame::Capacity) && matches!(self.row().retry, Retry::Later)
+    }
+
+    /// How long the client should wait before the next try, when there is a measured answer.
+    pub const fn retry_after(&self) -> Option<Millis> {
+        match self {
+            Refusal::QueueFull { retry_after }
+            | Refusal::Busy { retry_after }
+            | Refusal::CannotStartInTime { retry_after }
+            | Refusal::RateLimited { retry_after } => Some(*retry_after),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! Where a request may go: which endpoints are fit for traffic, and whether a failed try may be
+//! made again.
+//!
+//! It does not choose among fit endpoints nor count permits (that is `admission`), and it sends
+//! nothing: the shell tells it what it saw and acts on the answers.
+
+pub mod breaker;
+pub mod budget;
+mod window;
+
+pub use breaker::{Change, Ejector, Health, Seen};
+pub use budget::{Failure, RetryBudget, TRIES_MAX};

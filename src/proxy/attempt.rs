@@ -1,0 +1,301 @@
+//! Step 10 of the walk: the request to a model server, and to another one when that is allowed.
+//!
+//! It does not decide how often: the core's retry budget does. Nothing is tried again after the
+//! first byte of an answer, nor when the server may have begun to work on it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use infergate_core::admission::Ask;
+use infergate_core::api::Call;
+use infergate_core::routing::{Failure, Seen};
+use infergate_core::{Millis, Refusal};
+use pingora_core::protocols::http::ServerSession;
+use tokio::time::sleep_until;
+
+use super::Shared;
+use super::accounts::Account;
+use super::admit::{admit, client_gone};
+use super::call::{Left, Trip};
+use super::relay::Relayed;
+use crate::telemetry::AttemptResult;
+use crate::upstream::{Answer, Exchange, Lane, Outgoing, Permit, SendError, Shaped};
+
+/// Why a try brought no answer worth passing on.
+#[derive(Clone, Copy)]
+enum NoAnswer {
+    NotConnected,
+    ReusedLost,
+    /// A fresh connection broke: the server may have begun to work on the request.
+    Lost,
+    Busy,
+    Unavailable,
+}
+
+impl NoAnswer {
+    /// What the retry budget makes of it; none when another try could do the work twice.
+    fn retry(self) -> Option<Failure> {
+        match self {
+            NoAnswer::NotConnected => Some(Failure::NotConnected),
+            NoAnswer::ReusedLost | NoAnswer::Busy | NoAnswer::Unavailable => Some(Failure::Failed),
+            NoAnswer::Lost => None,
+        }
+    }
+}
+
+/// The tries of one request.
+pub struct Attempts<'a> {
+    shared: &'a Shared,
+    lane: &'a Arc<Lane>,
+    call: &'a Call,
+    headers: BytesMut,
+    /// The request as the last target wants it, and the model name it was shaped for.
+    shaped: Shaped,
+    shaped_for: Arc<str>,
+    answered_ok: bool,
+}
+
+impl<'a> Attempts<'a> {
+    /// Shapes the request, so that input the server cannot take is refused before it waits.
+    ///
+    /// # Errors
+    /// [`Refusal::BadRequest`].
+    pub fn new(
+        shared: &'a Shared,
+        lane: &'a Arc<Lane>,
+        call: &'a Call,
+        passing: &[u8],
+        trip: &Trip,
+    ) -> Result<Attempts<'a>, Refusal> {
+        let first = lane
+            .spec
+            .endpoints
+            .first()
+            .and_then(|e| e.backend_model.clone());
+        let model = first.unwrap_or_else(|| lane.spec.id.as_str().into());
+        let shaped = lane.backend.shape_request(call, lane.spec.task, &model)?;
+        let mut headers = BytesMut::with_capacity(passing.len() + 64);
+        headers.extend_from_slice(passing);
+        headers.extend_from_slice(b"x-request-id: ");
+        headers.extend_from_slice(trip.request_id().as_bytes());
+        headers.extend_from_slice(b"\r\n");
+        Ok(Attempts {
+            shared,
+            lane,
+            call,
+            headers,
+            shaped,
+            shaped_for: model,
+            answered_ok: false,
+        })
+    }
+
+    /// Bytes this holds beside the client's own body.
+    pub fn copied_bytes(&self) -> u64 {
+        let own = &self.call.body;
+        let shaped = &self.shaped.body;
+        let shared = own.as_ptr() == shaped.as_ptr();
+        if shared { 0 } else { shaped.len() as u64 }
+    }
+
+    /// Waits for a permit and asks, until a server answers.
+    ///
+    /// # Errors
+    /// Admission's refusals, [`Refusal::UpstreamFailed`] with the budget spent, or the client left.
+    pub async fn run(
+        &mut self,
+        session: &mut ServerSession,
+        trip: &mut Trip,
+        ask: Ask,
+        heartbeat: Option<Duration>,
+    ) -> Result<(Permit, Exchange), Left> {
+        let mut ask = ask;
+        let mut tries = 0;
+        self.lane.gate.count_request();
+        loop {
+            let permit = admit(
+                self.shared,
+                session,
+                trip,
+                self.lane,
+                ask.clone(),
+                heartbeat,
+            )
+            .await?;
+            tries += 1;
+            trip.event().attempts = tries;
+            trip.event().upstream = Some(Arc::clone(&permit.target.url));
+            let failure = match self.once(session, trip, &permit).await? {
+                Ok(exchange) => return Ok((permit, exchange)),
+                Err(failure) => failure,
+            };
+            // A server's failure is not its users' consumption.
+            let charged = u64::from(ask.tokens);
+            let gate = &self.lane.gate;
+            gate.correct_tokens(&ask.account, ask.weight, charged, 0);
+            let again = failure
+                .retry()
+                .is_some_and(|f| self.lane.gate.may_retry(tries, f));
+            if !again {
+                return Err(match failure {
+                    NoAnswer::Busy => Refusal::QueueFull {
+                        retry_after: self.lane.gate.expected_wait(),
+                    },
+                    _ => Refusal::UpstreamFailed,
+                }
+                .into());
+            }
+            ask.avoid.push(permit.endpoint);
+            ask.resume = true;
+        }
+    }
+
+    /// One try: the head of an answer worth passing on, or why there is none.
+    async fn once(
+        &mut self,
+        session: &mut ServerSession,
+        trip: &mut Trip,
+        permit: &Permit,
+    ) -> Result<Result<Exchange, NoAnswer>, Left> {
+        if self.shaped_for != permit.target.backend_model {
+            self.shaped_for = Arc::clone(&permit.target.backend_model);
+            let task = self.lane.spec.task;
+            self.shaped = self
+                .lane
+                .backend
+                .shape_request(self.call, task, &self.shaped_for)?;
+        }
+        let outgoing = Outgoing {
+            method: "POST",
+            path: self.shaped.path,
+            headers: &self.headers,
+            body: &self.shaped.body,
+        };
+        let sent_at = self.shared.clock.now();
+        let deadline = sleep_until(self.shared.clock.instant(trip.deadline).into());
+        let sent = tokio::select! {
+            biased;
+            sent = self.shared.client.send(&permit.target, outgoing) => sent,
+            () = client_gone(session) => {
+                trip.client_gone();
+                self.count(permit, Seen::Nothing, AttemptResult::Abandoned);
+                return Err(Left::Cut);
+            }
+            () = deadline => {
+                self.count(permit, self.silence_since(sent_at, trip), AttemptResult::TimedOut);
+                return Err(Refusal::DeadlinePassed.into());
+            }
+        };
+        Ok(match sent {
+            Ok(exchange) => self.judge(permit, exchange),
+            Err(error) => {
+                tracing::warn!(
+                    request_id = &**trip.request_id(),
+                    url = &*permit.target.url,
+                    error = &error as &dyn std::error::Error,
+                    "no answer from a model server"
+                );
+                Err(match error {
+                    SendError::Connect(_) => {
+                        self.count(permit, Seen::Failure, AttemptResult::ConnectFailed);
+                        NoAnswer::NotConnected
+                    }
+                    // The server closed an idle connection: that is its right, not a failure.
+                    SendError::ReusedLost(_) => {
+                        self.count(permit, Seen::Nothing, AttemptResult::ConnectionLost);
+                        NoAnswer::ReusedLost
+                    }
+                    SendError::Lost(_) => {
+                        self.count(permit, Seen::Failure, AttemptResult::ConnectionLost);
+                        NoAnswer::Lost
+                    }
+                })
+            }
+        })
+    }
+
+    /// What a server's silence until the deadline says about it. Only one that had most of the
+    /// time the model gives its requests is to blame: the rest may have gone by in the queue, or
+    /// the caller may have wished for a short deadline, and neither must get a server ejected.
+    fn silence_since(&self, sent_at: Millis, trip: &Trip) -> Seen {
+        let rule = trip.world.deadline;
+        let given = rule.deadline(Millis::ZERO, self.lane.spec.timeout_secs, None);
+        let had = self.shared.clock.now().since(sent_at);
+        match had.0 * 2 >= given.0 {
+            true => Seen::Failure,
+            false => Seen::Nothing,
+        }
+    }
+
+    fn judge(&mut self, permit: &Permit, exchange: Exchange) -> Result<Exchange, NoAnswer> {
+        let status = exchange.head().status.as_u16();
+        match status {
+            429 => {
+                self.count(permit, Seen::Nothing, AttemptResult::Rejected);
+                Err(NoAnswer::Busy)
+            }
+            502 | 503 => {
+                self.count(permit, Seen::Failure, AttemptResult::Rejected);
+                Err(NoAnswer::Unavailable)
+            }
+            500.. => {
+                self.count(permit, Seen::Failure, AttemptResult::Answered);
+                Ok(exchange)
+            }
+            // Whatever the caller did wrong says nothing about the server.
+            400.. => {
+                self.count(permit, Seen::Nothing, AttemptResult::Answered);
+                Ok(exchange)
+            }
+            _ => {
+                self.answered_ok = true;
+                Ok(exchange)
+            }
+        }
+    }
+
+    /// The reader of the answer.
+    pub fn answer(&self) -> Answer {
+        self.lane
+            .backend
+            .read_response(self.call, self.lane.spec.task)
+    }
+
+    /// Gives everything back and settles what was charged ahead.
+    pub async fn settle(
+        &mut self,
+        permit: Permit,
+        exchange: Exchange,
+        relayed: Relayed,
+        trip: &mut Trip,
+        account: &Account,
+        charged: u32,
+    ) {
+        if self.answered_ok {
+            match relayed {
+                Relayed::ServerFailed => {
+                    self.count(&permit, Seen::Failure, AttemptResult::ConnectionLost);
+                }
+                // It had begun to answer as it should.
+                Relayed::Abandoned => {
+                    self.count(&permit, Seen::Success, AttemptResult::Abandoned);
+                }
+                Relayed::Whole => self.count(&permit, Seen::Success, AttemptResult::Answered),
+            }
+        }
+        if let Some(used) = trip.tokens_used() {
+            let account = &account.spec;
+            self.lane
+                .gate
+                .correct_tokens(&account.id, account.weight, charged.into(), used);
+        }
+        drop(permit);
+        self.shared.client.finish(exchange).await;
+    }
+
+    fn count(&self, permit: &Permit, seen: Seen, result: AttemptResult) {
+        permit.saw(seen);
+        self.lane.metrics.attempt_finished(result);
+    }
+}

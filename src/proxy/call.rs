@@ -1,0 +1,268 @@
+//! One request on its way: what is known of it so far, and what has to be given back.
+//!
+//! It does not act; the walk does. Whatever way the walk is left — an answer, a refusal, a client
+//! that goes, a panic — dropping the trip leaves exactly one event behind.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use infergate_core::Millis;
+use infergate_core::api::Face;
+use infergate_core::billing::Usage;
+use infergate_core::refusal::Refusal;
+use tokio::time::timeout;
+
+use super::Shared;
+use super::drain::InFlight;
+use super::world::World;
+use crate::telemetry::event::EventFlags;
+use crate::telemetry::{InferenceEvent, MetricsSource, Outcome, TokenUsage};
+use crate::upstream::Lane;
+
+/// The most an answer waits for its event to be on the disk: longer than a busy disk takes, and a
+/// hanging one must not keep permits for ever.
+const DISK_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why the walk was left before its end.
+#[derive(Debug)]
+pub enum Left {
+    /// The request is refused; the client is told in its dialect.
+    Refused(Refusal),
+    /// The answer had begun and broke off; the client has been told as far as its framing allows.
+    Cut,
+}
+
+impl From<Refusal> for Left {
+    fn from(refusal: Refusal) -> Left {
+        Left::Refused(refusal)
+    }
+}
+
+/// A request between its head and its event.
+pub struct Trip {
+    /// The snapshot it began with.
+    pub world: Arc<World>,
+    /// When its head was complete.
+    pub arrival: Millis,
+    /// Moment at which everything ends.
+    pub deadline: Millis,
+    /// The model it goes to, once known.
+    pub lane: Option<Arc<Lane>>,
+    /// The answer's head has been written; from then on a refusal is an event of the stream.
+    pub committed: bool,
+    shared: Arc<Shared>,
+    /// Taken by the drop only.
+    event: Option<InferenceEvent>,
+    /// The event has been handed over: what is noted from then on is not recorded.
+    recorded: bool,
+    arrival_us: u64,
+    queued_since_us: Option<u64>,
+    granted_us: Option<u64>,
+    _in_flight: InFlight,
+}
+
+impl Trip {
+    /// Begins with a complete head.
+    pub fn begin(shared: &Arc<Shared>, in_flight: InFlight) -> Trip {
+        let world = shared.world.load_full();
+        let arrival = shared.clock.now();
+        let arrival_us = shared.clock.micros();
+        let event = InferenceEvent {
+            ended_us: 0,
+            request_id: request_id(),
+            account_id: None,
+            client_id: None,
+            model_id: None,
+            face: Face::OpenAi,
+            node: Arc::clone(&world.node),
+            site: Arc::clone(&world.site),
+            status: 0,
+            error_code: None,
+            reason: None,
+            outcome: Outcome::Failed,
+            queued: false,
+            request_time_us: 0,
+            queuing_time_us: 0,
+            inference_time_us: 0,
+            time_to_first_token_us: None,
+            metrics: TokenUsage::default(),
+            metrics_source: MetricsSource::None,
+            neurons: None,
+            attempts: 0,
+            upstream: None,
+            path: Arc::clone(&world.path),
+            local_queue_size: 0,
+            source_site: Arc::clone(&world.site),
+            container_id: None,
+            flags: EventFlags::default(),
+            request_source: "rest",
+            plugins: Vec::new(),
+        };
+        Trip {
+            deadline: arrival + Millis::from_secs(world.timeouts.ceiling_secs),
+            world,
+            arrival,
+            lane: None,
+            committed: false,
+            shared: Arc::clone(shared),
+            event: Some(event),
+            recorded: false,
+            arrival_us,
+            queued_since_us: None,
+            granted_us: None,
+            _in_flight: in_flight,
+        }
+    }
+
+    /// The event as filled so far.
+    pub fn event(&mut self) -> &mut InferenceEvent {
+        self.event
+            .as_mut()
+            .expect("the event leaves only when the trip ends")
+    }
+
+    /// The client's name for this request.
+    pub fn request_id(&self) -> &Arc<str> {
+        &self
+            .event
+            .as_ref()
+            .expect("the event leaves only when the trip ends")
+            .request_id
+    }
+
+    /// Dialect of the answer.
+    pub fn face(&self) -> Face {
+        self.event
+            .as_ref()
+            .expect("the event leaves only when the trip ends")
+            .face
+    }
+
+    /// It came while `waiting` others waited.
+    pub fn found_waiting(&mut self, waiting: usize) {
+        let event = self.event();
+        // A second try comes to the line from inside; the first look counts.
+        if event.attempts == 0 {
+            event.local_queue_size = u32::try_from(waiting).unwrap_or(u32::MAX);
+        }
+    }
+
+    /// It waits for a permit from now on.
+    pub fn queue_begins(&mut self) {
+        self.queued_since_us = Some(self.shared.clock.micros());
+        let event = self.event();
+        event.queued = true;
+        event.flags.queued_in_site = true;
+    }
+
+    /// It no longer waits: granted, refused or gone.
+    pub fn queue_ends(&mut self) {
+        let now = self.shared.clock.micros();
+        if let Some(since) = self.queued_since_us.take() {
+            self.event().queuing_time_us += now.saturating_sub(since);
+        }
+    }
+
+    /// A permit is held from now on.
+    pub fn granted(&mut self) {
+        self.granted_us.get_or_insert(self.shared.clock.micros());
+    }
+
+    /// The first byte of the answer's body goes to the client.
+    pub fn first_byte(&mut self) {
+        let elapsed = self.shared.clock.micros().saturating_sub(self.arrival_us);
+        self.event().time_to_first_token_us.get_or_insert(elapsed);
+    }
+
+    /// What the model server says was used.
+    pub fn used(&mut self, usage: Option<Usage>) {
+        let Some(usage) = usage else { return };
+        let event = self.event();
+        event.metrics_source = MetricsSource::Reported;
+        event.metrics = TokenUsage {
+            input_tokens: Some(usage.input_tokens),
+            output_tokens: Some(usage.output_tokens),
+            cached_tokens: usage.cached_tokens,
+        };
+    }
+
+    /// Tokens the model server reported, prompt and answer together.
+    pub fn tokens_used(&self) -> Option<u64> {
+        let metrics = self.event.as_ref()?.metrics;
+        Some(metrics.input_tokens? + metrics.output_tokens.unwrap_or(0))
+    }
+
+    /// How it ended, so far; the last word before the drop counts.
+    pub fn ends_as(&mut self, outcome: Outcome) {
+        self.event().outcome = outcome;
+    }
+
+    /// Why it was not served, in the event's words.
+    pub fn refused(&mut self, refusal: &Refusal, outcome: Outcome) {
+        let row = refusal.row();
+        let event = self.event();
+        event.error_code = Some(row.code);
+        event.reason = Some(row.reason);
+        event.outcome = outcome;
+    }
+
+    /// The client left before the end.
+    pub fn client_gone(&mut self) {
+        self.refused(&Refusal::ClientGone, Outcome::CutByClient);
+    }
+
+    /// Completes the event and hands it over, so that the answer's last byte may wait for the disk.
+    /// The trip goes on: its tokens are still to be settled.
+    pub async fn settle_on_disk(&mut self) {
+        if self.complete() {
+            let event = self.event().clone();
+            let stored = self.shared.sink.write_durable(event);
+            // Whether stored, lost or late: the sink counts, and the client gets its answer.
+            let _ = timeout(DISK_PATIENCE, stored).await;
+        }
+    }
+
+    /// Fills in what is known at the end; true once.
+    fn complete(&mut self) -> bool {
+        if std::mem::replace(&mut self.recorded, true) {
+            return false;
+        }
+        self.queue_ends();
+        let now = self.shared.clock.micros();
+        let Some(event) = &mut self.event else {
+            return false;
+        };
+        event.ended_us = now;
+        event.request_time_us = now.saturating_sub(self.arrival_us);
+        event.inference_time_us = self.granted_us.map_or(0, |since| now.saturating_sub(since));
+        let metrics = &self.shared.metrics;
+        self.lane
+            .as_ref()
+            .map_or(metrics.no_model(), |lane| &lane.metrics)
+            .request_finished(event);
+        true
+    }
+}
+
+impl Drop for Trip {
+    fn drop(&mut self) {
+        if self.complete()
+            && let Some(event) = self.event.take()
+        {
+            self.shared.sink.write(event);
+        }
+    }
+}
+
+/// 128 bits of chance in hex: an id to find a request by, not a secret.
+pub fn request_id() -> Arc<str> {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let chance = fastrand::u128(..);
+    let mut text = [0_u8; 32];
+    for (index, digit) in text.iter_mut().enumerate() {
+        *digit = DIGITS[(chance >> (index * 4) & 0xf) as usize];
+    }
+    std::str::from_utf8(&text)
+        .expect("hex digits are ASCII")
+        .into()
+}

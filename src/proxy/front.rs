@@ -1,0 +1,53 @@
+//! A client connection from its first byte to its close: one request after the other.
+//!
+//! It does not read requests; it keeps the two clocks that run around them. Between requests the
+//! keep-alive timer runs; with the first byte of one the header timer begins (in `Edge::serve`),
+//! so that neither an idle client is cut early nor a dripping one kept.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pingora_core::apps::HttpServerApp;
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::server::ShutdownWatch;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::Edge;
+use super::wire::Wire;
+
+/// Serves a connection until either side ends it. `drained` turns true when idle connections are
+/// to be closed.
+pub async fn serve_connection(edge: Arc<Edge>, tcp: TcpStream, mut drained: ShutdownWatch) {
+    // Small writes must not wait for an acknowledgement (RFC 896): every event is one.
+    if tcp.set_nodelay(true).is_err() {
+        return;
+    }
+    let stall_max = Duration::from_secs(edge.shared.world.load().timeouts.stream_idle_secs);
+    let mut wire = Box::new(Wire::new(tcp, stall_max));
+    loop {
+        let keepalive = {
+            let world = edge.shared.world.load();
+            Duration::from_secs(world.timeouts.keepalive_secs)
+        };
+        let began = tokio::select! {
+            biased;
+            began = timeout(keepalive, wire.first_byte()) => began.unwrap_or(false),
+            _ = drained.wait_for(|drained| *drained) => false,
+        };
+        if !began {
+            return;
+        }
+        let mut session = ServerSession::new_http1(wire);
+        session.set_keepalive(Some(keepalive.as_secs()));
+        session.set_pipelining_enabled(true);
+        let Some(reused) = edge.process_new_http(session, &drained).await else {
+            return;
+        };
+        let (stream, _) = reused.consume();
+        let Ok(back) = stream.into_any().downcast::<Wire>() else {
+            return;
+        };
+        wire = back;
+    }
+}

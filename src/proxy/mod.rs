@@ -1,0 +1,325 @@
+//! The synchronous walk: one request from its head to its event, in twelve steps.
+//!
+//! It is one function, [`Edge::walk`], that can be read top to bottom; the steps stand in the files
+//! beside it. It decides nothing itself — the core and the configuration do — and it speaks to
+//! model servers only through `upstream`. Pingora's HTTP session carries the client side.
+//!
+//! Whatever is taken on the way (body memory, permit, place in the queue, in-flight count) is a
+//! guard that is given back by drop, so leaving early, being cancelled and panicking need no code.
+
+mod accounts;
+mod admit;
+mod attempt;
+mod budget;
+mod call;
+mod connections;
+mod drain;
+mod front;
+mod head;
+mod intake;
+mod limits;
+mod relay;
+mod respond;
+mod rules;
+mod timeouts;
+mod wire;
+mod world;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use infergate_core::Refusal;
+use infergate_core::admission::Ask;
+use infergate_core::api::{Call, Face, body, render};
+use infergate_core::model::{Access, Catalog};
+use pingora_core::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream};
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::server::ShutdownWatch;
+use tokio::time::timeout;
+
+pub use connections::Connections;
+pub use drain::Drain;
+pub use front::serve_connection;
+pub use limits::Limits;
+pub use timeouts::Timeouts;
+pub use world::{Plan, World};
+
+use accounts::Account;
+use attempt::Attempts;
+use budget::BodyBudget;
+use call::{Left, Trip};
+use head::{Head, Wanted};
+use relay::Relay;
+use wire::Wire;
+
+use crate::telemetry::{Clock, EventSink, Metrics, Outcome};
+use crate::upstream::{Client, Lane};
+
+/// What all requests share for the life of the process.
+pub struct Shared {
+    /// The current configuration generation, swapped whole.
+    pub world: ArcSwap<World>,
+    /// Time.
+    pub clock: Clock,
+    /// The way to model servers.
+    pub client: Client,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// Where events go.
+    pub sink: EventSink,
+    /// Who is being served.
+    pub drain: Arc<Drain>,
+    /// Memory of request bodies.
+    pub bodies: Arc<BodyBudget>,
+    /// When the process started, seconds since 1970: `created` of every model.
+    pub started_unix_secs: u64,
+}
+
+/// The client-facing server.
+pub struct Edge {
+    shared: Arc<Shared>,
+}
+
+impl Edge {
+    /// A server over what is shared.
+    pub fn new(shared: Arc<Shared>) -> Edge {
+        Edge { shared }
+    }
+
+    /// One request, in twelve steps.
+    async fn walk(&self, session: &mut ServerSession, trip: &mut Trip) -> Result<(), Left> {
+        let shared = &*self.shared;
+        // 1, 2. The trip has begun with a well-framed head: what is asked, and for whom.
+        let head = Head::read(session, trip)?;
+        let (operation, path_model) = match head.wanted {
+            Wanted::Call(operation, model) => (operation, model),
+            Wanted::Models => return self.list_models(session, trip, &head.account).await,
+            Wanted::Model(id) => return self.show_model(session, trip, &head.account, &id).await,
+        };
+        // 3. The body, whole and parsed as far as needed.
+        let (bytes, mut body_share) = intake::read_body(shared, session, trip).await?;
+        let call = body::parse(trip.face(), operation, path_model, bytes)?;
+        trip.event().client_id = call.client_id.as_deref().map(Arc::from);
+        // 4. The model, and whether this account may use it.
+        let lane = find_lane(trip, &call, &head.account)?;
+        // 5. One deadline for queue, server and stream.
+        let model_secs = lane.spec.timeout_secs;
+        trip.deadline = trip
+            .world
+            .deadline
+            .deadline(trip.arrival, model_secs, head.wish);
+        // 6. The account's pace; capacity refusals give the unit back.
+        head.account.take(shared.clock.now())?;
+        let served = async {
+            // 7, 8. What the server will be asked. Which server: the turnstile picks by tier and
+            // load, so that the choice cannot go stale in the queue.
+            let mut attempts = Attempts::new(shared, &lane, &call, &head.passing, trip)?;
+            let budget = trip.world.limits.buffered_bodies_bytes();
+            if !body_share.grow(attempts.copied_bytes(), budget) {
+                return Err(Refusal::BodyBudgetSpent.into());
+            }
+            let ask = ask_for(trip, &head.account, &call, head.reject_if_busy);
+            let charged = ask.tokens;
+            // 9, 10. A permit, then the request; again elsewhere while the budget allows.
+            let heartbeat = Duration::from_secs(lane.spec.queue_heartbeat_secs);
+            let beats = call.stream && !heartbeat.is_zero() && is_http11(session);
+            let heartbeat = beats.then_some(heartbeat);
+            let (permit, mut exchange) = attempts.run(session, trip, ask, heartbeat).await?;
+            // 11. The answer, chunk by chunk.
+            let ok = exchange.head().status.is_success();
+            let relay = Relay::new(shared, session, trip, &mut exchange);
+            let (relayed, ended) = match ok {
+                true => relay.success(attempts.answer()).await,
+                false => relay.failure(call.face).await,
+            };
+            // 12. The permit and the connection go back; tokens are settled.
+            attempts
+                .settle(permit, exchange, relayed, trip, &head.account, charged)
+                .await;
+            ended
+        };
+        let ended = served.await;
+        if let Err(Left::Refused(refusal)) = &ended
+            && refusal.is_out_of_capacity()
+        {
+            head.account.give_unit_back();
+        }
+        ended
+    }
+
+    async fn list_models(
+        &self,
+        session: &mut ServerSession,
+        trip: &mut Trip,
+        account: &Account,
+    ) -> Result<(), Left> {
+        let world = Arc::clone(&trip.world);
+        let allowed = world
+            .catalog
+            .models()
+            .iter()
+            .filter(|model| Catalog::access(&account.spec, model) == Access::Allowed)
+            .map(|model| &**model);
+        let body = render::models(allowed, self.shared.started_unix_secs);
+        trip.ends_as(Outcome::Completed);
+        respond::json(session, trip, body)
+            .await
+            .map_err(|_| Left::Cut)
+    }
+
+    async fn show_model(
+        &self,
+        session: &mut ServerSession,
+        trip: &mut Trip,
+        account: &Account,
+        id: &str,
+    ) -> Result<(), Left> {
+        let world = Arc::clone(&trip.world);
+        let (_, model) = world
+            .catalog
+            .model(id)
+            .filter(|(_, model)| Catalog::access(&account.spec, model) == Access::Allowed)
+            .ok_or(Refusal::NoSuchModel)?;
+        let body = render::model(model, self.shared.started_unix_secs);
+        trip.ends_as(Outcome::Completed);
+        respond::json(session, trip, body)
+            .await
+            .map_err(|_| Left::Cut)
+    }
+
+    /// Reads one head, walks, and tells whether the connection may carry another request.
+    async fn serve(&self, session: &mut ServerSession) -> bool {
+        let in_flight = self.shared.drain.enter();
+        let header_timeout = {
+            let world = self.shared.world.load();
+            Duration::from_secs(world.limits.header_timeout_secs)
+        };
+        let (face, refusal) = match timeout(header_timeout, session.read_request()).await {
+            Ok(Ok(true)) => (
+                head::face(session.req_header()),
+                check_framing(session, &self.shared.world.load()).err(),
+            ),
+            Ok(Ok(false)) => return false,
+            Ok(Err(error)) => (Face::OpenAi, Some(head::unreadable(&error))),
+            Err(_) => (Face::OpenAi, Some(Refusal::TooSlow)),
+        };
+        if let Some(refusal) = refusal {
+            self.shared.metrics.connection_refused(refusal.row().reason);
+            // A client that cannot frame a request may not be there to read about it either.
+            let _ = respond::refuse_unread(session, face, &refusal).await;
+            return false;
+        }
+        if self.shared.drain.is_draining() {
+            session.set_keepalive(None);
+        }
+        let mut trip = Trip::begin(&self.shared, in_flight);
+        match self.walk(session, &mut trip).await {
+            Ok(()) => true,
+            Err(Left::Refused(refusal)) => {
+                let outcome = match refusal {
+                    Refusal::DeadlinePassed => Outcome::CutByDeadline,
+                    Refusal::UpstreamFailed | Refusal::Internal => Outcome::Failed,
+                    _ => Outcome::Refused,
+                };
+                trip.refused(&refusal, outcome);
+                let told = respond::refuse(session, &mut trip, &refusal).await;
+                if told.is_err() {
+                    trip.client_gone();
+                }
+                told.is_ok()
+            }
+            Err(Left::Cut) => false,
+        }
+    }
+}
+
+#[async_trait]
+impl HttpServerApp for Edge {
+    async fn process_new_http(
+        self: &Arc<Self>,
+        mut session: ServerSession,
+        _shutdown: &ShutdownWatch,
+    ) -> Option<ReusedHttpStream> {
+        if !self.serve(&mut session).await {
+            session.shutdown().await;
+            return None;
+        }
+        let settings = HttpPersistentSettings::for_session(&session);
+        let (stream, ahead) = session.finish().await.ok()??.into_parts();
+        let stream = match (ahead, stream.as_any().is::<Wire>()) {
+            (Some(ahead), true) => {
+                let mut wire = stream.into_any().downcast::<Wire>().ok()?;
+                wire.put_back(ahead);
+                wire
+            }
+            // Only our own connections read ahead of a request's end.
+            _ => stream,
+        };
+        Some(ReusedHttpStream::new(stream, Some(settings)))
+    }
+}
+
+/// Older clients know no chunks, and a heartbeat must not decide where their answer ends.
+fn is_http11(session: &ServerSession) -> bool {
+    session.req_header().version == http::Version::HTTP_11
+}
+
+fn check_framing(session: &ServerSession, world: &World) -> Result<(), Refusal> {
+    let raw = match session.as_http1() {
+        Some(http1) => http1.get_headers_raw_bytes(),
+        None => Default::default(),
+    };
+    let max_bytes = world.limits.request_headers_bytes() as usize;
+    rules::check_head(session.req_header(), &raw, max_bytes)
+}
+
+fn find_lane(trip: &mut Trip, call: &Call, account: &Account) -> Result<Arc<Lane>, Refusal> {
+    let (index, spec) = trip
+        .world
+        .catalog
+        .model(&call.model)
+        .ok_or(Refusal::NoSuchModel)?;
+    let model_id = spec.id.clone();
+    let lane = Arc::clone(trip.world.lanes.get(index));
+    let access = Catalog::access(&account.spec, &lane.spec);
+    trip.event().model_id = Some(model_id);
+    trip.lane = Some(Arc::clone(&lane));
+    match access {
+        Access::Allowed => Ok(lane),
+        Access::Denied => Err(Refusal::NotAllowed),
+    }
+}
+
+/// Generated tokens assumed when the caller sets no bound, and the most that is charged ahead:
+/// the rest is corrected when the server reports what it used.
+const TOKENS_AHEAD_MAX: u64 = 256;
+/// Bytes of prompt per token, for the charge ahead.
+const PROMPT_BYTES_PER_TOKEN: u64 = 4;
+/// `x_priority` of requests that name none.
+const PRIORITY_DEFAULT: u8 = 5;
+
+fn ask_for(trip: &Trip, account: &Account, call: &Call, reject_if_busy: bool) -> Ask {
+    let prompt = (call.body.len() as u64 / PROMPT_BYTES_PER_TOKEN).max(1);
+    let generated = call
+        .max_tokens
+        .unwrap_or(TOKENS_AHEAD_MAX)
+        .min(TOKENS_AHEAD_MAX);
+    // Lower is more urgent, so the account's best is a floor for the number.
+    let priority = call
+        .priority
+        .unwrap_or(PRIORITY_DEFAULT)
+        .max(account.spec.max_priority);
+    Ask {
+        account: account.spec.id.clone(),
+        weight: account.spec.weight,
+        priority,
+        warm: false,
+        tokens: u32::try_from(prompt + generated).unwrap_or(u32::MAX),
+        deadline: trip.deadline,
+        no_wait: reject_if_busy || call.reject_if_busy,
+        avoid: Vec::new(),
+        resume: false,
+    }
+}

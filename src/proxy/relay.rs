@@ -1,0 +1,444 @@
+//! Step 11 of the walk: the model server's answer to the client, chunk by chunk.
+//!
+//! It reads no meaning into the bytes; the [`Answer`] does. Memory is bounded by one gathered
+//! write: nothing more is read from the server while the client has not taken the last one. Every
+//! wait also listens to the client, the deadline and the server's silence.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt;
+use http::{HeaderValue, header};
+use infergate_core::Refusal;
+use infergate_core::api::Face;
+use pingora_core::protocols::http::ServerSession;
+use pingora_http::ResponseHeader;
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
+
+use super::admit::client_gone;
+use super::call::{Left, Trip};
+use super::{Shared, rules};
+use crate::telemetry::Outcome;
+use crate::upstream::{Answer, Exchange, Push, client_error_body};
+
+/// What is readable at once is gathered into one write up to this size.
+const GATHER_MAX_BYTES: usize = 64 * 1024;
+/// A server's own error is read up to this size and passed on in the caller's dialect.
+const ERROR_BODY_MAX_BYTES: usize = 64 * 1024;
+/// For the last words of an answer that went wrong.
+const PARTING_TIMEOUT: Duration = Duration::from_secs(2);
+/// Events and errors have a type of their own; what else a server says passes as it says it.
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// How the relay of a server's answer ended, for the server's record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Relayed {
+    /// The server's answer was read to its end.
+    Whole,
+    /// The server broke off or fell silent.
+    ServerFailed,
+    /// The client or the deadline ended it; the server is not to blame.
+    Abandoned,
+}
+
+/// Why the next piece of the answer does not come.
+#[derive(Clone, Copy)]
+enum Stop {
+    ClientGone,
+    Deadline,
+    Silence,
+    Broken,
+}
+
+/// What a round of reading brought.
+enum Gathered {
+    /// Worth a write; more may come.
+    More(Bytes),
+    /// The end of the answer.
+    End(Bytes),
+}
+
+/// Relays one answer.
+pub struct Relay<'a> {
+    shared: &'a Shared,
+    session: &'a mut ServerSession,
+    trip: &'a mut Trip,
+    exchange: &'a mut Exchange,
+    /// Read and not yet written.
+    out: BytesMut,
+    /// The deadline, or the end of the patience with a silent server, whichever is first.
+    timer: Pin<Box<Sleep>>,
+}
+
+impl<'a> Relay<'a> {
+    /// Begins with a server's head.
+    pub fn new(
+        shared: &'a Shared,
+        session: &'a mut ServerSession,
+        trip: &'a mut Trip,
+        exchange: &'a mut Exchange,
+    ) -> Relay<'a> {
+        let deadline = shared.clock.instant(trip.deadline).into();
+        let timer = Box::pin(sleep_until(deadline));
+        Relay {
+            shared,
+            session,
+            trip,
+            exchange,
+            out: BytesMut::new(),
+            timer,
+        }
+    }
+
+    /// Sends a 2xx answer through `answer`. The exchange is read to its end or left unfinished;
+    /// either way the caller disposes of it.
+    pub async fn success(mut self, mut answer: Answer) -> (Relayed, Result<(), Left>) {
+        let headers = &self.exchange.head().headers;
+        answer.begin(|name| headers.get(name).map(HeaderValue::as_bytes));
+        let own = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+        let told = HeaderValue::from_bytes(answer.content_type(own)).unwrap_or(JSON);
+        loop {
+            match self.gather(&mut answer).await {
+                Ok(Gathered::More(bytes)) => {
+                    if let Err(left) = self.forward(&answer, &told, bytes).await {
+                        return (Relayed::Abandoned, Err(left));
+                    }
+                }
+                Ok(Gathered::End(bytes)) => {
+                    return (Relayed::Whole, self.end(&answer, &told, bytes).await);
+                }
+                Err(stop) => return self.broke_off(stop, &mut answer, &told).await,
+            }
+        }
+    }
+
+    /// Passes on a server's own error: its status, its words in the caller's dialect.
+    pub async fn failure(mut self, face: Face) -> (Relayed, Result<(), Left>) {
+        let status = self.exchange.head().status.as_u16();
+        loop {
+            match self.next_chunk().await {
+                Ok(Some(chunk)) if self.out.len() + chunk.len() <= ERROR_BODY_MAX_BYTES => {
+                    self.out.extend_from_slice(&chunk);
+                }
+                // The status has told the most of it.
+                Ok(_) | Err(Stop::Broken | Stop::Silence) => break,
+                Err(Stop::Deadline) => {
+                    return (Relayed::Abandoned, Err(Refusal::DeadlinePassed.into()));
+                }
+                Err(Stop::ClientGone) => {
+                    self.trip.client_gone();
+                    return (Relayed::Abandoned, Err(Left::Cut));
+                }
+            }
+        }
+        let event = self.trip.event();
+        (event.error_code, event.outcome) = match status {
+            // The server has answered; the request was wrong.
+            ..500 => (Some(5006), Outcome::Completed),
+            500.. => (Some(3050), Outcome::Failed),
+        };
+        let body = client_error_body(face, status, &self.out.split());
+        let sent = self.send_error(status, body).await;
+        if sent.is_err() {
+            self.trip.client_gone();
+        }
+        (Relayed::Whole, sent)
+    }
+
+    async fn send_error(&mut self, status: u16, body: Vec<u8>) -> Result<(), Left> {
+        if self.trip.committed {
+            let event = [b"data: ", &body[..], b"\n\n"].concat();
+            return self.write_last(event.into()).await;
+        }
+        self.write_head(status, JSON, Some(body.len().into()))
+            .await?;
+        self.write_last(body.into()).await
+    }
+
+    /// Reads what there is: at least one piece that is worth a write, or the end. What is readable
+    /// at once goes into one write; a single piece goes on without a copy.
+    async fn gather(&mut self, answer: &mut Answer) -> Result<Gathered, Stop> {
+        let mut whole: Option<Bytes> = None;
+        let mut next = self.next_chunk().await?;
+        loop {
+            let Some(chunk) = next else {
+                self.join(whole.take());
+                answer.finish(&mut self.out).map_err(|_| Stop::Broken)?;
+                return Ok(Gathered::End(self.out.split().freeze()));
+            };
+            let pushed = answer.push(&chunk, &mut self.out);
+            match pushed.map_err(|_| self.broken(whole.take()))? {
+                Push::Whole if self.out.is_empty() && whole.is_none() => whole = Some(chunk),
+                Push::Whole => {
+                    self.join(whole.take());
+                    self.out.extend_from_slice(&chunk);
+                }
+                // What was held back as a whole piece came before what has just been appended.
+                Push::Out => self.put_before(whole.take()),
+            }
+            next = match self.exchange.chunk().now_or_never() {
+                Some(Ok(None)) if self.out.is_empty() && answer.ends_silently() => {
+                    answer.finish(&mut self.out).map_err(|_| Stop::Broken)?;
+                    return Ok(Gathered::End(whole.unwrap_or_default()));
+                }
+                Some(Ok(ready)) if self.out.len() < GATHER_MAX_BYTES => ready,
+                Some(Ok(Some(ready))) => {
+                    // Over the bound by one piece at most; it is read already.
+                    self.join(whole.take());
+                    let pushed = answer
+                        .push(&ready, &mut self.out)
+                        .map_err(|_| Stop::Broken)?;
+                    if pushed == Push::Whole {
+                        self.out.extend_from_slice(&ready);
+                    }
+                    return Ok(Gathered::More(self.out.split().freeze()));
+                }
+                Some(Ok(None)) => None,
+                Some(Err(_)) => return Err(self.broken(whole.take())),
+                None => match whole.take() {
+                    Some(first) => return Ok(Gathered::More(first)),
+                    None if self.out.is_empty() => self.next_chunk().await?,
+                    None => return Ok(Gathered::More(self.out.split().freeze())),
+                },
+            };
+        }
+    }
+
+    /// The break came together with a piece that was held back: the client gets to see the piece.
+    fn broken(&mut self, whole: Option<Bytes>) -> Stop {
+        self.put_before(whole);
+        Stop::Broken
+    }
+
+    fn put_before(&mut self, whole: Option<Bytes>) {
+        if let Some(first) = whole {
+            let after = self.out.split();
+            self.out.extend_from_slice(&first);
+            self.out.unsplit(after);
+        }
+    }
+
+    fn join(&mut self, whole: Option<Bytes>) {
+        if let Some(whole) = whole {
+            self.out.extend_from_slice(&whole);
+        }
+    }
+
+    async fn next_chunk(&mut self) -> Result<Option<Bytes>, Stop> {
+        let deadline = Instant::from(self.shared.clock.instant(self.trip.deadline));
+        let idle = Duration::from_secs(self.trip.world.timeouts.stream_idle_secs);
+        self.timer
+            .as_mut()
+            .reset(deadline.min(Instant::now() + idle));
+        tokio::select! {
+            biased;
+            chunk = self.exchange.chunk() => chunk.map_err(|_| Stop::Broken),
+            () = client_gone(self.session) => Err(Stop::ClientGone),
+            () = self.timer.as_mut() => Err(match self.is_late() {
+                true => Stop::Deadline,
+                false => Stop::Silence,
+            }),
+        }
+    }
+
+    fn is_late(&self) -> bool {
+        self.shared.clock.now() >= self.trip.deadline
+    }
+
+    async fn forward(
+        &mut self,
+        answer: &Answer,
+        told: &HeaderValue,
+        bytes: Bytes,
+    ) -> Result<(), Left> {
+        if answer.token_seen() {
+            self.trip.first_byte();
+        }
+        let sent = self.send(answer, told, bytes, false).await;
+        if sent.is_err() {
+            self.trip.used(answer.usage());
+            self.unsent(answer);
+        }
+        sent
+    }
+
+    async fn end(&mut self, answer: &Answer, told: &HeaderValue, bytes: Bytes) -> Result<(), Left> {
+        self.trip.used(answer.usage());
+        if !bytes.is_empty() {
+            self.trip.first_byte();
+        }
+        self.trip.ends_as(Outcome::Completed);
+        let sent = self.send(answer, told, bytes, true).await;
+        if sent.is_err() && !answer.done_seen() {
+            self.unsent(answer);
+        }
+        sent
+    }
+
+    /// Writes the head before the first bytes, then the bytes, until the deadline.
+    async fn send(
+        &mut self,
+        answer: &Answer,
+        told: &HeaderValue,
+        bytes: Bytes,
+        end: bool,
+    ) -> Result<(), Left> {
+        let deadline = self.shared.clock.instant(self.trip.deadline).into();
+        if self.timer.deadline() != deadline {
+            self.timer.as_mut().reset(deadline);
+        }
+        if !self.trip.committed {
+            let length = self.length(answer, end.then_some(bytes.len()));
+            self.write_head(self.exchange.head().status.as_u16(), told.clone(), length)
+                .await?;
+            self.trip.event().flags.streamed = answer.is_stream();
+        }
+        if end {
+            self.settle().await;
+        }
+        tokio::select! {
+            biased;
+            sent = self.session.write_response_body(bytes, end) => sent.map_err(|_| Left::Cut),
+            () = self.timer.as_mut() => Err(Left::Cut),
+        }
+    }
+
+    /// The length to announce: the server's own where bytes pass unchanged, else that of the whole
+    /// when all of it is here.
+    fn length(&self, answer: &Answer, whole: Option<usize>) -> Option<HeaderValue> {
+        let announced = self.exchange.head().headers.get(header::CONTENT_LENGTH);
+        match announced {
+            Some(length) if answer.passes_length() => Some(length.clone()),
+            _ => whole.map(HeaderValue::from),
+        }
+    }
+
+    /// The client did not take what was sent to it.
+    fn unsent(&mut self, answer: &Answer) {
+        match answer.done_seen() {
+            true => self.trip.ends_as(Outcome::Completed),
+            false if self.is_late() => {
+                self.trip
+                    .refused(&Refusal::DeadlinePassed, Outcome::CutByDeadline);
+            }
+            false => self.trip.client_gone(),
+        }
+    }
+
+    async fn write_head(
+        &mut self,
+        status: u16,
+        content_type: HeaderValue,
+        length: Option<HeaderValue>,
+    ) -> Result<(), Left> {
+        let head = self
+            .head(status, content_type, length)
+            .map_err(|_| Refusal::Internal)?;
+        self.session
+            .write_response_header(Box::new(head))
+            .await
+            .map_err(|_| Left::Cut)?;
+        self.trip.committed = true;
+        self.trip.event().status = status;
+        Ok(())
+    }
+
+    fn head(
+        &self,
+        status: u16,
+        content_type: HeaderValue,
+        length: Option<HeaderValue>,
+    ) -> pingora_error::Result<ResponseHeader> {
+        let from = self.exchange.head();
+        let mut head = ResponseHeader::build_no_case(status, Some(from.headers.len() + 4))?;
+        let named = rules::connection_named(&from.headers);
+        for (name, value) in &from.headers {
+            let passes = rules::passes_to_client(name) && !named.contains(name);
+            if *name != header::CONTENT_TYPE && passes {
+                head.append_header(name.clone(), value.clone())?;
+            }
+        }
+        head.insert_header(header::CONTENT_TYPE, content_type)?;
+        match length {
+            Some(length) => head.insert_header(header::CONTENT_LENGTH, length)?,
+            None if self.session.req_header().version == http::Version::HTTP_11 => {
+                head.insert_header(header::TRANSFER_ENCODING, "chunked")?;
+            }
+            // An older client reads until the connection closes.
+            None => {}
+        }
+        head.insert_header("x-request-id", &**self.trip.request_id())?;
+        Ok(head)
+    }
+
+    /// Writes the end of something that went wrong. The deadline may have passed already, so this
+    /// has a moment of its own: the permit is still held.
+    async fn write_last(&mut self, bytes: Bytes) -> Result<(), Left> {
+        self.settle().await;
+        let writing = self.session.write_response_body(bytes, true);
+        match timeout(PARTING_TIMEOUT, writing).await {
+            Ok(Ok(())) => Ok(()),
+            _ => Err(Left::Cut),
+        }
+    }
+
+    /// The last byte may have to wait for the event.
+    async fn settle(&mut self) {
+        if self.trip.world.event_before_last_byte {
+            self.trip.settle_on_disk().await;
+        }
+    }
+
+    /// The answer stopped before its end. A stream is told in its dialect; other framings are
+    /// left broken, so that no client takes half an answer for a whole one.
+    async fn broke_off(
+        &mut self,
+        stop: Stop,
+        answer: &mut Answer,
+        told: &HeaderValue,
+    ) -> (Relayed, Result<(), Left>) {
+        self.trip.used(answer.usage());
+        let (relayed, refusal, outcome) = match stop {
+            Stop::ClientGone if answer.done_seen() => {
+                self.trip.ends_as(Outcome::Completed);
+                return (Relayed::Abandoned, Err(Left::Cut));
+            }
+            Stop::ClientGone => {
+                self.trip.client_gone();
+                return (Relayed::Abandoned, Err(Left::Cut));
+            }
+            Stop::Deadline => (
+                Relayed::Abandoned,
+                Refusal::DeadlinePassed,
+                Outcome::CutByDeadline,
+            ),
+            Stop::Silence | Stop::Broken => (
+                Relayed::ServerFailed,
+                Refusal::UpstreamFailed,
+                Outcome::CutByBackend,
+            ),
+        };
+        self.trip.refused(&refusal, outcome);
+        // Events that came before the break are the client's, also when they came with it.
+        let begins = !self.trip.committed && answer.is_stream() && !self.out.is_empty();
+        if begins {
+            let status = self.exchange.head().status.as_u16();
+            if let Err(left) = self.write_head(status, told.clone(), None).await {
+                return (relayed, Err(left));
+            }
+            self.trip.first_byte();
+            self.trip.event().flags.streamed = true;
+        }
+        if !self.trip.committed {
+            return (relayed, Err(Left::Refused(refusal)));
+        }
+        if answer.is_stream() {
+            answer.abort(&mut self.out, &refusal);
+            // The client may be gone as well; the event already says what happened.
+            let event = self.out.split().freeze();
+            let _ = self.write_last(event).await;
+        }
+        (relayed, Err(Left::Cut))
+    }
+}

@@ -1,0 +1,157 @@
+//! What the client is sent when it is not a model server's answer: refusals, the catalog, and
+//! signs of life while it waits.
+//!
+//! It does not decide; a refusal comes here as a value and leaves in the caller's dialect. A body
+//! the client is still sending is read for a moment, so that it sees the answer and not a reset.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header;
+use infergate_core::api::{Face, render};
+use infergate_core::refusal::Refusal;
+use pingora_core::protocols::http::ServerSession;
+use pingora_error::Error;
+use pingora_http::ResponseHeader;
+use tokio::time::timeout;
+
+use super::call::{Trip, request_id};
+
+/// An unread body up to this size is read before the answer, which keeps the connection usable.
+const DRAIN_BEFORE_MAX_BYTES: u64 = 64 * 1024;
+/// Of a larger one this much is read after the answer, so that the client gets to see it.
+const DRAIN_AFTER_MAX_BYTES: u64 = 1024 * 1024;
+/// For this long at most, either way.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
+
+type Sent = Result<(), Box<Error>>;
+
+/// Tells the client why it is not served.
+///
+/// # Errors
+/// The client is gone.
+pub async fn refuse(session: &mut ServerSession, trip: &mut Trip, refusal: &Refusal) -> Sent {
+    if trip.committed {
+        return cut(session, trip, refusal).await;
+    }
+    let said = render::refusal(trip.face(), refusal);
+    let mut head = json_head(said.status, said.body.len(), trip.request_id())?;
+    if let Some(secs) = said.retry_after_secs {
+        head.insert_header(header::RETRY_AFTER, secs.to_string())?;
+    }
+    if said.never_retry {
+        head.insert_header("x-should-retry", "false")?;
+    }
+    trip.event().status = said.status;
+    send(session, head, said.body.into()).await
+}
+
+/// Answers 200 with a JSON body.
+///
+/// # Errors
+/// The client is gone.
+pub async fn json(session: &mut ServerSession, trip: &mut Trip, body: Vec<u8>) -> Sent {
+    let head = json_head(200, body.len(), trip.request_id())?;
+    trip.event().status = 200;
+    send(session, head, body.into()).await
+}
+
+/// Refuses what is no acceptable request: there is no trip, and `face` is the dialect as far as
+/// it can be told.
+///
+/// # Errors
+/// The client is gone.
+pub async fn refuse_unread(session: &mut ServerSession, face: Face, refusal: &Refusal) -> Sent {
+    let said = render::refusal(face, refusal);
+    let id = request_id();
+    tracing::debug!(request_id = &*id, ?refusal, "not a request");
+    session.set_keepalive(None);
+    let mut head = json_head(said.status, said.body.len(), &id)?;
+    if said.never_retry {
+        head.insert_header("x-should-retry", "false")?;
+    }
+    session.write_response_header(Box::new(head)).await?;
+    session.write_response_body(said.body.into(), true).await
+}
+
+/// A comment to a streaming client that still waits; the first one commits the status 200.
+///
+/// # Errors
+/// The client is gone.
+pub async fn heartbeat(session: &mut ServerSession, trip: &mut Trip) -> Sent {
+    if !trip.committed {
+        let mut head = ResponseHeader::build_no_case(200, Some(6))?;
+        head.insert_header(header::CONTENT_TYPE, "text/event-stream")?;
+        head.insert_header(header::CACHE_CONTROL, "no-cache")?;
+        head.insert_header(header::TRANSFER_ENCODING, "chunked")?;
+        head.insert_header("x-request-id", trip.request_id().as_bytes())?;
+        session.write_response_header(Box::new(head)).await?;
+        trip.committed = true;
+        trip.event().status = 200;
+        trip.event().flags.streamed = true;
+    }
+    session
+        .write_response_body(Bytes::from_static(b": queued\n\n"), false)
+        .await
+}
+
+/// Ends a committed stream with an error event and no end mark.
+async fn cut(session: &mut ServerSession, trip: &Trip, refusal: &Refusal) -> Sent {
+    let mut event = Vec::from(&b"data: "[..]);
+    event.extend(render::refusal(trip.face(), refusal).body);
+    event.extend_from_slice(b"\n\n");
+    session.write_response_body(event.into(), true).await
+}
+
+fn json_head(status: u16, length: usize, request_id: &str) -> Result<ResponseHeader, Box<Error>> {
+    let mut head = ResponseHeader::build_no_case(status, Some(8))?;
+    head.insert_header(header::CONTENT_TYPE, "application/json")?;
+    head.insert_header(header::CONTENT_LENGTH, length)?;
+    head.insert_header("x-request-id", request_id)?;
+    Ok(head)
+}
+
+async fn send(session: &mut ServerSession, head: ResponseHeader, body: Bytes) -> Sent {
+    let small = unread_bytes(session).is_some_and(|left| left <= DRAIN_BEFORE_MAX_BYTES);
+    if small {
+        drain(session, DRAIN_BEFORE_MAX_BYTES).await;
+    }
+    let unread = !session.is_body_done();
+    if unread {
+        session.set_keepalive(None);
+    }
+    session.write_response_header(Box::new(head)).await?;
+    session.write_response_body(body, true).await?;
+    if unread {
+        drain(session, DRAIN_AFTER_MAX_BYTES).await;
+    }
+    Ok(())
+}
+
+/// Bytes of the body that are still to come, when the client said so and did not ask first
+/// whether to send them.
+fn unread_bytes(session: &mut ServerSession) -> Option<u64> {
+    if session.is_body_done() || session.get_header(header::EXPECT).is_some() {
+        return None;
+    }
+    session
+        .get_header(header::CONTENT_LENGTH)?
+        .to_str()
+        .ok()?
+        .parse()
+        .ok()
+}
+
+async fn drain(session: &mut ServerSession, max_bytes: u64) {
+    let reading = async {
+        let mut read = 0;
+        while read <= max_bytes {
+            match session.read_request_body().await {
+                Ok(Some(piece)) => read += piece.len() as u64,
+                _ => return,
+            }
+        }
+    };
+    // Past the limit the connection is closed with bytes unread, which is the client's doing.
+    let _ = timeout(DRAIN_TIMEOUT, reading).await;
+}

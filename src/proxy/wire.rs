@@ -1,0 +1,278 @@
+//! A client's TCP connection as Pingora's sessions see it, with two habits of our own.
+//!
+//! It knows when the first byte of the next request is there (so that the keep-alive timer ends
+//! and the header timer begins exactly then), and it gathers what a session writes until the
+//! session flushes, so that head and body leave in one system call. No protocol is spoken here.
+
+use std::io::{self, IoSlice};
+use std::os::fd::AsRawFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::{Buf, BytesMut};
+use pingora_core::protocols::raw_connect::ProxyDigest;
+use pingora_core::protocols::{
+    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
+    TimingDigest, UniqueID, UniqueIDType,
+};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Sleep, sleep};
+
+/// Read at once while waiting for a request: a usual head with a small body.
+const AHEAD_BYTES: usize = 4 * 1024;
+/// Gathered before it is written without waiting for the flush: bounds the memory of one
+/// connection and keeps large answers flowing.
+const GATHER_MAX_BYTES: usize = 64 * 1024;
+/// A write of this size is not copied behind what was gathered but sent beside it.
+const COPY_MAX_BYTES: usize = 8 * 1024;
+
+/// A client connection.
+#[derive(Debug)]
+pub struct Wire {
+    tcp: TcpStream,
+    /// Bytes received and not yet read by a session.
+    ahead: BytesMut,
+    /// Bytes written by a session and not yet sent.
+    gathered: BytesMut,
+    /// A client that takes nothing for this long is gone.
+    stall_max: Duration,
+    /// Runs while the socket takes nothing.
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl Wire {
+    /// Takes over an accepted connection.
+    pub fn new(tcp: TcpStream, stall_max: Duration) -> Wire {
+        Wire {
+            tcp,
+            ahead: BytesMut::new(),
+            gathered: BytesMut::new(),
+            stall_max,
+            stalled: None,
+        }
+    }
+
+    /// Returns when the client has closed or reset its connection. Bytes of a pipelined request
+    /// are not a departure, but a reset behind them is.
+    pub async fn departed(&self) {
+        if self.ahead.is_empty()
+            && !matches!(self.tcp.peek(&mut [0; 1]).await, Ok(waiting) if waiting > 0)
+        {
+            return;
+        }
+        // An error of the wait is as good as what it waits for.
+        let _ = self.tcp.ready(Interest::ERROR).await;
+    }
+
+    /// Puts back bytes that were read beyond the end of a request: a pipelined one follows.
+    pub fn put_back(&mut self, bytes: BytesMut) {
+        match self.ahead.is_empty() {
+            true => self.ahead = bytes,
+            false => {
+                let rest = std::mem::replace(&mut self.ahead, bytes);
+                self.ahead.extend_from_slice(&rest);
+            }
+        }
+    }
+
+    /// Waits until at least one byte of the next request is here; false when the client closed.
+    pub async fn first_byte(&mut self) -> bool {
+        if !self.ahead.is_empty() {
+            return true;
+        }
+        self.ahead.reserve(AHEAD_BYTES);
+        matches!(self.tcp.read_buf(&mut self.ahead).await, Ok(read) if read > 0)
+    }
+
+    /// Every write passes here: what the socket does not take starts a timer, and what it takes
+    /// ends it.
+    fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        send: impl FnOnce(&mut Wire, &mut Context<'_>) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        let sent = send(self, cx);
+        if sent.is_ready() {
+            self.stalled = None;
+            return sent;
+        }
+        let stall_max = self.stall_max;
+        let stalled = self
+            .stalled
+            .get_or_insert_with(|| Box::pin(sleep(stall_max)));
+        ready!(stalled.as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.gathered.is_empty() {
+            let sent = ready!(self.poll_send(cx, |wire, cx| {
+                Pin::new(&mut wire.tcp).poll_write(cx, &wire.gathered)
+            }))?;
+            if sent == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.gathered.advance(sent);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.ahead.is_empty() {
+            return Pin::new(&mut self.tcp).poll_read(cx, buf);
+        }
+        let length = self.ahead.len().min(buf.remaining());
+        buf.put_slice(&self.ahead[..length]);
+        self.ahead.advance(length);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if bytes.len() <= COPY_MAX_BYTES {
+            if self.gathered.len() + bytes.len() > GATHER_MAX_BYTES {
+                ready!(self.poll_drain(cx))?;
+            }
+            self.gathered.extend_from_slice(bytes);
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        let sent = ready!(self.poll_send(cx, |wire, cx| {
+            let both = [IoSlice::new(&wire.gathered), IoSlice::new(bytes)];
+            Pin::new(&mut wire.tcp).poll_write_vectored(cx, &both)
+        }))?;
+        let before = sent.min(self.gathered.len());
+        self.gathered.advance(before);
+        match sent - before {
+            // Nothing of `bytes` left yet; the socket says so again once it is full.
+            0 => self.poll_write(cx, bytes),
+            written => Poll::Ready(Ok(written)),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_drain(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_drain(cx))?;
+        Pin::new(&mut self.tcp).poll_shutdown(cx)
+    }
+}
+
+#[async_trait]
+impl Shutdown for Wire {
+    async fn shutdown(&mut self) {
+        // The client may be gone already; then there is nobody to say goodbye to.
+        let _ = AsyncWriteExt::shutdown(self).await;
+    }
+}
+
+impl UniqueID for Wire {
+    fn id(&self) -> UniqueIDType {
+        self.tcp.as_raw_fd()
+    }
+}
+
+impl Ssl for Wire {}
+
+impl Peek for Wire {}
+
+impl GetTimingDigest for Wire {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        Vec::new()
+    }
+}
+
+impl GetProxyDigest for Wire {
+    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
+        None
+    }
+}
+
+impl GetSocketDigest for Wire {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpListener;
+
+    async fn pair(stall_max: Duration) -> (Wire, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        let (served, _) = listener.accept().await.unwrap();
+        (Wire::new(served, stall_max), client)
+    }
+
+    #[tokio::test]
+    async fn a_client_that_takes_nothing_is_given_up() {
+        let (mut wire, _client) = pair(Duration::from_millis(20)).await;
+        let piece = vec![b'x'; 32 * 1024];
+        let failed = loop {
+            if let Err(failed) = wire.write_all(&piece).await {
+                break failed;
+            }
+        };
+        assert_eq!(failed.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn small_writes_leave_together_with_the_flush_and_a_large_one_beside_them() {
+        let (mut wire, mut client) = pair(Duration::from_secs(20)).await;
+        wire.write_all(b"head ").await.unwrap();
+        assert!(client.try_read(&mut [0; 1]).is_err());
+        let large = vec![b'y'; COPY_MAX_BYTES + 1];
+        wire.write_all(&large).await.unwrap();
+        wire.write_all(b" tail").await.unwrap();
+        wire.flush().await.unwrap();
+        let mut seen = vec![0; 10 + large.len()];
+        client.read_exact(&mut seen).await.unwrap();
+        assert_eq!(&seen[..5], b"head ");
+        assert_eq!(&seen[5..5 + large.len()], &large[..]);
+        assert_eq!(&seen[5 + large.len()..], b" tail");
+    }
+
+    #[tokio::test]
+    async fn bytes_put_back_are_read_first() {
+        let (mut wire, mut client) = pair(Duration::from_secs(20)).await;
+        wire.put_back(BytesMut::from(&b"second"[..]));
+        wire.put_back(BytesMut::from(&b"first "[..]));
+        assert!(wire.first_byte().await);
+        client.write_all(b" third").await.unwrap();
+        let mut seen = [0; 18];
+        wire.read_exact(&mut seen).await.unwrap();
+        assert_eq!(&seen, b"first second third");
+    }
+
+    #[tokio::test]
+    async fn a_close_is_a_departure_and_a_pipelined_byte_is_not() {
+        let (wire, client) = pair(Duration::from_secs(20)).await;
+        assert!(futures_util::poll!(Box::pin(wire.departed())).is_pending());
+        drop(client);
+        wire.departed().await;
+
+        let (mut wire, _client) = pair(Duration::from_secs(20)).await;
+        wire.put_back(BytesMut::from(&b"G"[..]));
+        assert!(futures_util::poll!(Box::pin(wire.departed())).is_pending());
+    }
+}

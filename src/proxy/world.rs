@@ -1,0 +1,85 @@
+//! Everything a request may read that a reload can change, as one snapshot.
+//!
+//! It does not change; a reload makes the next one. A request keeps the world it began with.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use infergate_core::deadline::DeadlineRule;
+use infergate_core::model::{AccountSpec, Catalog, ModelSpec};
+
+use super::accounts::Accounts;
+use super::{Limits, Timeouts};
+use crate::telemetry::{Clock, Metrics};
+use crate::upstream::Lanes;
+
+/// What a world is made of, as the configuration gives it.
+pub struct Plan {
+    /// Counts configurations that took effect, from 1.
+    pub generation: u64,
+    /// `node.id`.
+    pub node: Arc<str>,
+    /// `node.site`.
+    pub site: Arc<str>,
+    /// All models.
+    pub models: Vec<Arc<ModelSpec>>,
+    /// All accounts.
+    pub accounts: Vec<AccountSpec>,
+    /// Whether requests without a key are served.
+    pub anonymous_allowed: bool,
+    /// `limits`.
+    pub limits: Limits,
+    /// `timeouts`.
+    pub timeouts: Timeouts,
+    /// An answer's last byte waits until its event is on the disk.
+    pub event_before_last_byte: bool,
+}
+
+/// One configuration generation, ready to serve.
+#[derive(Default)]
+pub struct World {
+    /// Counts configurations that took effect, from 1; 0 is the empty world before the first.
+    pub generation: u64,
+    /// `node.site`.
+    pub site: Arc<str>,
+    /// `node.id`.
+    pub node: Arc<str>,
+    /// `site/node`: where every request of this node has been.
+    pub(super) path: Arc<[Arc<str>]>,
+    pub(super) catalog: Catalog,
+    /// All models.
+    pub lanes: Lanes,
+    pub(super) accounts: Accounts,
+    /// `limits`.
+    pub limits: Limits,
+    /// `timeouts`.
+    pub timeouts: Timeouts,
+    pub(super) deadline: DeadlineRule,
+    pub(super) event_before_last_byte: bool,
+}
+
+impl World {
+    /// The world of the next generation. Gates, permits, waiters and paces go over into it.
+    pub fn follow(&self, plan: Plan, clock: Clock, metrics: &Metrics) -> World {
+        let connect_timeout = Duration::from_millis(plan.timeouts.connect_ms);
+        let catalog = Catalog::new(plan.models);
+        let lanes = self.lanes.follow(&catalog, connect_timeout, clock, metrics);
+        let accounts = self
+            .accounts
+            .follow(&plan.accounts, plan.anonymous_allowed, clock.now());
+        let here: Arc<str> = format!("{}/{}", plan.site, plan.node).into();
+        World {
+            generation: plan.generation,
+            site: plan.site,
+            node: plan.node,
+            path: Arc::from([here]),
+            catalog,
+            lanes,
+            accounts,
+            deadline: plan.timeouts.deadline_rule(),
+            limits: plan.limits,
+            timeouts: plan.timeouts,
+            event_before_last_byte: plan.event_before_last_byte,
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Answers on their way out: whole, or event by event in their own time. Not what the events say.
+//!
+//! Each event is handed over alone and the next one only after hyper has had a chance to flush, so
+//! that every event is a write of its own, as a real server's are. The slot is given back before
+//! the last byte goes out; dropping the body earlier is a client that left.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use hyper::body::{Body, Frame, SizeHint};
+use tokio::time::{Sleep, sleep_until};
+
+use super::fault::Fault;
+use super::gate::Slot;
+use super::pace::Pace;
+use super::server::{Cut, Wire};
+use super::text::Text;
+
+/// The body of any answer.
+pub(super) enum Answer {
+    Whole(Bytes),
+    Events(Box<Events>),
+    Torn(Torn),
+}
+
+/// The words of a stream: how each event is written.
+pub(super) struct Script {
+    /// Goes with the first token, as an event of its own.
+    pub(super) opening: Option<Bytes>,
+    /// Before and after the token's text as a JSON string.
+    pub(super) before: Bytes,
+    pub(super) after: Bytes,
+    /// Put the token's number (from 1) and a closing brace after `after`.
+    pub(super) numbered: bool,
+    pub(super) text: Text,
+    /// Tokens written by `before` and `after`; a last one may be part of `closing`.
+    pub(super) streamed: u32,
+    /// Follow the last token at once.
+    pub(super) closing: VecDeque<Bytes>,
+}
+
+impl Script {
+    fn token(&self, index: u32) -> Bytes {
+        let text = self.text.token(index);
+        let mut event =
+            BytesMut::with_capacity(self.before.len() + self.after.len() + text.len() + 32);
+        event.put_slice(&self.before);
+        let mut writer = event.writer();
+        serde_json::to_writer(&mut writer, text).expect("a string serializes into memory");
+        let mut event = writer.into_inner();
+        event.put_slice(&self.after);
+        if self.numbered {
+            event.put_slice((index + 1).to_string().as_bytes());
+            event.put_slice(b"}\n\n");
+        }
+        event.freeze()
+    }
+}
+
+/// A stream of events, paced.
+pub(super) struct Events {
+    script: Script,
+    pace: Pace,
+    slot: Option<Slot>,
+    fault: Option<Fault>,
+    wire: Arc<Wire>,
+    /// Tokens sent.
+    sent: u32,
+    timer: Option<Pin<Box<Sleep>>>,
+    /// Let hyper flush the last event before the next.
+    flush: bool,
+}
+
+impl Events {
+    pub(super) fn new(
+        script: Script,
+        pace: Pace,
+        slot: Slot,
+        fault: Option<Fault>,
+        wire: Arc<Wire>,
+    ) -> Events {
+        let slot = Some(slot);
+        Events {
+            script,
+            pace,
+            slot,
+            fault,
+            wire,
+            sent: 0,
+            timer: None,
+            flush: false,
+        }
+    }
+
+    /// True when the next event must wait; arranges the wake-up.
+    fn too_early(&mut self, cx: &mut Context<'_>) -> bool {
+        // What closes the stream is due with the last token.
+        let index = self.sent.min(self.script.text.tokens().saturating_sub(1));
+        let Some(due) = self.pace.due(index) else {
+            return false;
+        };
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
+        if timer.deadline() != due {
+            timer.as_mut().reset(due);
+        }
+        timer.as_mut().poll(cx).is_pending()
+    }
+
+    fn next_event(&mut self) -> Option<Bytes> {
+        if let Some(opening) = self.script.opening.take() {
+            return Some(opening);
+        }
+        if self.sent < self.script.streamed {
+            self.sent += 1;
+            return Some(self.script.token(self.sent - 1));
+        }
+        let event = self.script.closing.pop_front();
+        if self.script.closing.is_empty()
+            && let Some(slot) = self.slot.take()
+        {
+            slot.served(u64::from(self.script.text.tokens()));
+        }
+        event
+    }
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = Cut;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        match self.get_mut() {
+            Answer::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Answer::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Answer::Events(events) => events.poll_event(cx),
+            Answer::Torn(torn) => torn.poll_half(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Answer::Whole(bytes) => bytes.is_empty(),
+            Answer::Events(events) => events.slot.is_none(),
+            Answer::Torn(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Answer::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Answer::Events(_) => SizeHint::default(),
+            Answer::Torn(torn) => SizeHint::with_exact(torn.announced),
+        }
+    }
+}
+
+impl Events {
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        if std::mem::take(&mut self.flush) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let halfway = self.sent >= self.script.streamed.div_ceil(2);
+        match self.fault {
+            Some(Fault::ResetMidStream) if halfway => {
+                if let Some(slot) = self.slot.take() {
+                    slot.faulted();
+                }
+                return Poll::Ready(Some(Err(self.wire.reset())));
+            }
+            // Nothing wakes this body again but the client's leaving.
+            Some(Fault::StallMidStream) if halfway => return Poll::Pending,
+            _ => {}
+        }
+        if self.too_early(cx) {
+            return Poll::Pending;
+        }
+        self.flush = true;
+        Poll::Ready(self.next_event().map(|event| Ok(Frame::data(event))))
+    }
+}
+
+/// Half of a whole answer, then a reset connection.
+pub(super) struct Torn {
+    half: Bytes,
+    announced: u64,
+    wire: Arc<Wire>,
+    flush: bool,
+}
+
+impl Torn {
+    pub(super) fn new(whole: &[u8], wire: Arc<Wire>) -> Torn {
+        let half = Bytes::copy_from_slice(&whole[..whole.len() / 2]);
+        Torn {
+            half,
+            announced: whole.len() as u64,
+            wire,
+            flush: false,
+        }
+    }
+
+    fn poll_half(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        if std::mem::take(&mut self.flush) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        if self.half.is_empty() {
+            return Poll::Ready(Some(Err(self.wire.reset())));
+        }
+        self.flush = true;
+        Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.half)))))
+    }
+}

@@ -1,0 +1,180 @@
+//! What the simulated server is: its dialect, its speed and its limits. Not the faults, which
+//! change while it runs.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use clap::{Args, ValueEnum};
+
+const DEFAULT_ADDRESS: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9001);
+const DEFAULT_CONCURRENCY: usize = 4;
+const DEFAULT_TTFT_MS: u64 = 200;
+const DEFAULT_TOKENS_PER_SEC: f64 = 50.0;
+const DEFAULT_OUTPUT_TOKENS: u32 = 64;
+const DEFAULT_SEED: u64 = 1;
+/// The width of BGE base, the embedding model of the demo.
+const DEFAULT_EMBEDDING_DIMS: usize = 768;
+
+const AFTER_HELP: &str = "\
+Faults on demand, for one request by the header `x-sim-fault` or the body's field \"x_sim_fault\":
+  refuse | reset-before-headers | reset-mid-stream | stall | stall-mid-stream | slow | status=503
+and for the whole server:
+  curl -X PUT http://127.0.0.1:9001/sim/fault -d '{\"fault\":\"status=503\",\"probability\":0.1}'
+  curl -X PUT http://127.0.0.1:9001/sim/fault -d '{\"fault\":\"refuse\",\"count\":20}'
+  curl -X DELETE http://127.0.0.1:9001/sim/fault
+
+Counts: curl http://127.0.0.1:9001/sim/stats (DELETE begins anew)
+
+A message with `echo:` in it is answered with the rest of it. Every answer carries the header
+`x-infergate-simulator: true`.";
+
+/// Run a simulated GPU container: a model server without a model
+#[derive(Args, Clone, Debug)]
+#[command(after_help = AFTER_HELP)]
+pub struct Config {
+    /// Address to listen on
+    #[arg(long, value_name = "IP:PORT", default_value_t = DEFAULT_ADDRESS)]
+    pub address: SocketAddr,
+
+    /// Whose HTTP API to speak
+    #[arg(long, value_enum, default_value_t = Dialect::Openai)]
+    pub dialect: Dialect,
+
+    /// Model name to answer with; the openai dialect then answers 404 to any other name [default:
+    /// whatever name the request carries]
+    #[arg(long, value_name = "NAME")]
+    pub model: Option<String>,
+
+    /// Requests worked on at once, like the slots of a real server
+    #[arg(long, value_name = "COUNT", default_value_t = DEFAULT_CONCURRENCY,
+          value_parser = concurrency)]
+    pub concurrency: usize,
+
+    /// What happens to a request above the concurrency limit
+    #[arg(long, value_enum, default_value_t = OverLimit::Queue)]
+    pub over_limit: OverLimit,
+
+    /// Time from the start of work to the first token; the whole service time of an embedding
+    #[arg(long, value_name = "MS", default_value_t = DEFAULT_TTFT_MS)]
+    pub ttft_ms: u64,
+
+    /// Tokens generated per second after the first; 0 means without any pause
+    #[arg(long, value_name = "RATE", default_value_t = DEFAULT_TOKENS_PER_SEC,
+          value_parser = tokens_per_sec)]
+    pub tokens_per_sec: f64,
+
+    /// Prompt tokens to report [default: a quarter of the prompt's bytes, at least 1]
+    #[arg(long, value_name = "COUNT")]
+    pub prompt_tokens: Option<u32>,
+
+    /// Tokens of an answer; a request's max_tokens cuts it shorter, and with "ignore_eos": true
+    /// makes it exactly as long
+    #[arg(long, value_name = "COUNT", default_value_t = DEFAULT_OUTPUT_TOKENS)]
+    pub output_tokens: u32,
+
+    /// Spread of the pauses: 0.2 makes each request up to 20 % faster or slower
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.0, value_parser = jitter)]
+    pub jitter: f64,
+
+    /// Seed of the texts, the vectors, the jitter and the fault dice
+    #[arg(long, value_name = "NUMBER", default_value_t = DEFAULT_SEED)]
+    pub seed: u64,
+
+    /// Width of embedding vectors
+    #[arg(long, value_name = "COUNT", default_value_t = DEFAULT_EMBEDDING_DIMS,
+          value_parser = embedding_dims)]
+    pub embedding_dims: usize,
+
+    /// Seconds after the start during which every route answers 503, as while loading a model
+    #[arg(long, value_name = "SECS", default_value_t = 0)]
+    pub loading_secs: u64,
+}
+
+/// Whose HTTP API the simulator speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Dialect {
+    /// vLLM, SGLang and other OpenAI-compatible servers
+    Openai,
+    /// Text Generation Inference: /generate, /generate_stream, /v1/chat/completions
+    Tgi,
+    /// Text Embeddings Inference: /embed, /v1/embeddings
+    Tei,
+    /// llama.cpp's server: the OpenAI routes, /props, /slots and 503 while loading
+    LlamaServer,
+}
+
+/// What happens to a request above the concurrency limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OverLimit {
+    /// It waits for its turn, first come first served
+    Queue,
+    /// It is refused at once, in the dialect's words for "overloaded"
+    Refuse,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            address: DEFAULT_ADDRESS,
+            dialect: Dialect::Openai,
+            model: None,
+            concurrency: DEFAULT_CONCURRENCY,
+            over_limit: OverLimit::Queue,
+            ttft_ms: DEFAULT_TTFT_MS,
+            tokens_per_sec: DEFAULT_TOKENS_PER_SEC,
+            prompt_tokens: None,
+            output_tokens: DEFAULT_OUTPUT_TOKENS,
+            jitter: 0.0,
+            seed: DEFAULT_SEED,
+            embedding_dims: DEFAULT_EMBEDDING_DIMS,
+            loading_secs: 0,
+        }
+    }
+}
+
+impl Config {
+    /// A server that answers without any pause and takes thousands at once: the upstream of load
+    /// tests, where the gateway is what is measured.
+    pub fn instant() -> Config {
+        Config {
+            concurrency: 65_536,
+            ttft_ms: 0,
+            tokens_per_sec: 0.0,
+            ..Config::default()
+        }
+    }
+
+    /// The name to answer with: the configured one, else the request's, else a stand-in.
+    pub(super) fn answered_model<'a>(&'a self, asked: Option<&'a str>) -> &'a str {
+        self.model.as_deref().or(asked).unwrap_or("simulated-model")
+    }
+}
+
+fn concurrency(text: &str) -> Result<usize, String> {
+    // tokio's semaphore holds no more than usize::MAX / 8; a million is far beyond any server.
+    match text.parse() {
+        Ok(count @ 1..=1_000_000) => Ok(count),
+        _ => Err("must be a whole number from 1 to 1000000".into()),
+    }
+}
+
+fn tokens_per_sec(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate == 0.0 || (0.001..=1e9).contains(&rate) => Ok(rate),
+        _ => Err("must be 0 or a number from 0.001 to 1e9".into()),
+    }
+}
+
+fn jitter(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(fraction) if (0.0..=1.0).contains(&fraction) => Ok(fraction),
+        _ => Err("must be a number from 0 to 1".into()),
+    }
+}
+
+fn embedding_dims(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count @ 1..=65_536) => Ok(count),
+        _ => Err("must be a whole number from 1 to 65536".into()),
+    }
+}

@@ -1,0 +1,143 @@
+//! What differs between the servers it plays: routes, and how each says no. The answers
+//! themselves are in `openai`, `tgi`, `tei` and `llama_server`.
+
+use http::Method;
+use serde_json::json;
+
+use super::config::Dialect;
+
+/// Something to compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    Chat,
+    Completion,
+    Embeddings,
+    /// TGI's own routes. `stream` is `None` where the body decides; `list` wraps the answer.
+    Generate {
+        stream: Option<bool>,
+        list: bool,
+    },
+    /// TEI's own route.
+    Embed,
+}
+
+/// Where a request goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Route<'a> {
+    Work(Operation),
+    Health,
+    Models,
+    Model(&'a str),
+    Info,
+    Props,
+    Slots,
+}
+
+/// The dialect's route for a request, if it has one.
+pub(super) fn route<'a>(dialect: Dialect, method: &Method, path: &'a str) -> Option<Route<'a>> {
+    use Dialect::{LlamaServer, Openai, Tei, Tgi};
+    if *method == Method::GET {
+        return match (dialect, path) {
+            (Openai | Tgi | Tei | LlamaServer, "/health") => Some(Route::Health),
+            (LlamaServer, "/v1/health") | (Tgi | Tei, "/ping") | (Tei, "/") => Some(Route::Health),
+            (Openai | Tgi | LlamaServer, "/v1/models") => Some(Route::Models),
+            (Openai, _) => path.strip_prefix("/v1/models/").map(Route::Model),
+            (Tgi | Tei, "/info") => Some(Route::Info),
+            (LlamaServer, "/props") => Some(Route::Props),
+            (LlamaServer, "/slots") => Some(Route::Slots),
+            _ => None,
+        };
+    }
+    if *method != Method::POST {
+        return None;
+    }
+    let operation = match (dialect, path) {
+        (Openai | Tgi | LlamaServer, "/v1/chat/completions") => Operation::Chat,
+        (Openai | Tgi | LlamaServer, "/v1/completions") => Operation::Completion,
+        (Openai | Tei | LlamaServer, "/v1/embeddings") => Operation::Embeddings,
+        (Tgi, "/generate") => Operation::Generate {
+            stream: Some(false),
+            list: false,
+        },
+        (Tgi, "/generate_stream") => Operation::Generate {
+            stream: Some(true),
+            list: false,
+        },
+        (Tgi, "/") => Operation::Generate {
+            stream: None,
+            list: true,
+        },
+        (Tei, "/embed") => Operation::Embed,
+        _ => return None,
+    };
+    Some(Route::Work(operation))
+}
+
+/// The status and body for a request above the concurrency limit.
+pub(super) fn overloaded(dialect: Dialect) -> (u16, Vec<u8>) {
+    match dialect {
+        Dialect::Openai => (
+            429,
+            error(dialect, 429, "the server is at its concurrency limit"),
+        ),
+        Dialect::Tgi | Dialect::Tei => (429, error(dialect, 429, "Model is overloaded")),
+        Dialect::LlamaServer => (503, error(dialect, 503, "no slot available")),
+    }
+}
+
+/// The body of the 503 while the model is loaded.
+pub(super) fn loading(dialect: Dialect) -> Vec<u8> {
+    match dialect {
+        Dialect::Openai | Dialect::LlamaServer => error(dialect, 503, "Loading model"),
+        Dialect::Tgi | Dialect::Tei => json!({ "error": "unhealthy", "error_type": "healthcheck" })
+            .to_string()
+            .into(),
+    }
+}
+
+/// An error body in the dialect's shape.
+pub(super) fn error(dialect: Dialect, status: u16, message: &str) -> Vec<u8> {
+    let body = match dialect {
+        Dialect::Openai => json!({ "error": {
+            "message": message,
+            "type": match status {
+                400 => "BadRequestError",
+                404 => "NotFoundError",
+                429 => "RateLimitError",
+                503 => "ServiceUnavailableError",
+                _ => "InternalServerError",
+            },
+            "param": null,
+            "code": status,
+        } }),
+        Dialect::LlamaServer => json!({ "error": {
+            "code": status,
+            "message": message,
+            "type": match status {
+                400 => "invalid_request_error",
+                404 => "not_found_error",
+                503 => "unavailable_error",
+                _ => "server_error",
+            },
+        } }),
+        Dialect::Tgi | Dialect::Tei => json!({
+            "error": message,
+            "error_type": match status {
+                400 | 413 | 422 => "validation",
+                404 => "not_found",
+                429 => "overloaded",
+                424 => "generation",
+                _ => "unhealthy",
+            },
+        }),
+    };
+    body.to_string().into()
+}
+
+/// What the dialect answers to a body it cannot use.
+pub(super) fn invalid_status(dialect: Dialect) -> u16 {
+    match dialect {
+        Dialect::Openai | Dialect::LlamaServer => 400,
+        Dialect::Tgi | Dialect::Tei => 422,
+    }
+}

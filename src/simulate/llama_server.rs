@@ -1,0 +1,25 @@
+//! What llama.cpp's server tells about itself: props and slots. Its answers to requests are in
+//! `openai`.
+
+use serde_json::{Value, json};
+
+use super::FINGERPRINT;
+use super::config::Config;
+use super::stats::Snapshot;
+
+/// The answer to `/props`.
+pub(super) fn props(config: &Config) -> Value {
+    json!({
+        "default_generation_settings": { "n_ctx": 131_072 },
+        "total_slots": config.concurrency,
+        "model_path": config.answered_model(None),
+        "chat_template": "",
+        "build_info": FINGERPRINT,
+    })
+}
+
+/// The answer to `/slots`: as many are processing as requests hold one.
+pub(super) fn slots(config: &Config, counts: Snapshot) -> Value {
+    let slot = |id| json!({ "id": id, "n_ctx": 131_072, "is_processing": id < counts.current });
+    (0..config.concurrency as u64).map(slot).collect()
+}

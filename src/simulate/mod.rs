@@ -1,0 +1,56 @@
+//! A synthetic GPU container: answers like vLLM, TGI, TEI or llama-server without a GPU.
+//!
+//! It is not a model: the text is chosen by the seed and the prompt, and every answer says so in
+//! the header `x-infergate-simulator`. It is the upstream of `infergate demo`, of the tests and of
+//! the load benches, so it keeps what matters about a real server: a bounded number of requests at
+//! once, a time to first token, a token rate, and prompt notice of a client that leaves.
+//!
+//! Times are milliseconds, rates tokens per second. Called by `app` (one per process) and by tests
+//! (many per process, each on its own listener).
+
+mod body;
+mod config;
+mod control;
+mod dialect;
+mod embedding;
+mod fault;
+mod gate;
+mod llama_server;
+mod openai;
+mod pace;
+mod request;
+mod server;
+mod stats;
+mod tei;
+#[cfg(test)]
+mod tests;
+mod text;
+mod tgi;
+mod walk;
+
+use std::future::Future;
+use std::io;
+
+use tokio::net::TcpListener;
+
+pub use config::{Config, Dialect, OverLimit};
+pub use fault::{Fault, ServerFault};
+pub use server::Simulator;
+pub use stats::Snapshot;
+
+/// Marks every answer of the simulator, errors included.
+pub const SIMULATOR_HEADER: &str = "x-infergate-simulator";
+
+/// What stands where a real server names its build.
+pub const FINGERPRINT: &str = "infergate-simulator";
+
+/// Serve on `listener` until `shutdown` resolves; connections still open are then closed.
+///
+/// A test that wants to read the counts while it runs builds a [`Simulator`] itself.
+pub async fn serve(
+    config: Config,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()>,
+) -> io::Result<()> {
+    Simulator::new(config).serve(listener, shutdown).await
+}

@@ -1,0 +1,47 @@
+//! When each token is due: time to first token, token rate, jitter. Not what the tokens say.
+//!
+//! Tokens are due at times counted from the start of the work, not one pause after the other, so
+//! that timer granularity (1 ms) does not add up to a slower rate than asked for.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use tokio::time::Instant;
+
+use super::config::Config;
+
+/// How much longer everything takes under the fault `slow`.
+const SLOW_FACTOR: f64 = 10.0;
+
+/// The timetable of one answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    start: Instant,
+    first: Duration,
+    gap: Duration,
+}
+
+impl Pace {
+    /// Of a request that begins now; the jitter is this request's own.
+    pub(super) fn start(config: &Config, slow: bool, jitter_seed: u64) -> Pace {
+        let factor = if slow { SLOW_FACTOR } else { 1.0 };
+        let mut rng = Rng::with_seed(jitter_seed);
+        let mut spread = || 1.0 + config.jitter * (2.0 * rng.f64() - 1.0);
+        let first_secs = config.ttft_ms as f64 / 1_000.0 * factor * spread();
+        let gap_secs = match config.tokens_per_sec {
+            0.0 => 0.0,
+            rate => factor * spread() / rate,
+        };
+        Pace {
+            start: Instant::now(),
+            first: Duration::from_secs_f64(first_secs),
+            gap: Duration::from_secs_f64(gap_secs),
+        }
+    }
+
+    /// When token `index` (from 0) is due; `None` when it is due at once.
+    pub(super) fn due(&self, index: u32) -> Option<Instant> {
+        let after = self.first + self.gap * index;
+        (!after.is_zero()).then(|| self.start + after)
+    }
+}

@@ -1,0 +1,195 @@
+//! The listener and its connections: accept, serve, reset, end. Not what a request is answered.
+//!
+//! Every connection is one task; a client that leaves ends it, which drops whatever the request
+//! held. Connections are bounded by [`MAX_CONNECTIONS`].
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use http::Response;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::body::Answer;
+use super::config::Config;
+use super::control;
+use super::fault::{Faults, Moment, ServerFault};
+use super::gate::Gate;
+use super::stats::{Snapshot, Stats};
+use super::walk;
+
+/// Connections open at once; beyond it, the kernel's backlog holds newcomers. Above what a load
+/// test opens, below what the usual descriptor limit of a tuned host allows.
+const MAX_CONNECTIONS: usize = 65_536;
+
+/// Wait after a failed accept (out of descriptors): long enough not to spin, short to recover.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+
+/// How long a refusing server looks whether a new connection is for its own routes, by which the
+/// fault is taken back. A client sends its head with the connect, so this is never a real wait.
+const CONTROL_PEEK: Duration = Duration::from_millis(20);
+
+/// A simulated server: many may run in one process.
+#[derive(Clone)]
+pub struct Simulator {
+    shared: Arc<Shared>,
+}
+
+/// What all connections of one simulator share.
+pub(super) struct Shared {
+    pub(super) config: Config,
+    pub(super) stats: Arc<Stats>,
+    pub(super) gate: Gate,
+    pub(super) faults: Faults,
+    pub(super) started: Instant,
+    pub(super) started_unix_secs: u64,
+    pub(super) ordinal: AtomicU64,
+}
+
+/// The state of one connection that a fault changes.
+#[derive(Default)]
+pub(super) struct Wire {
+    /// Close with RST instead of FIN.
+    reset: AtomicBool,
+}
+
+/// The connection ends here, on purpose.
+#[derive(Debug, thiserror::Error)]
+#[error("connection cut by a simulated fault or by the client")]
+pub(super) struct Cut;
+
+impl Wire {
+    /// Arrange for RST; the caller returns the error, which ends the connection.
+    pub(super) fn reset(&self) -> Cut {
+        self.reset.store(true, Relaxed);
+        Cut
+    }
+}
+
+impl Simulator {
+    /// Not listening yet.
+    pub fn new(config: Config) -> Simulator {
+        // The one reading of the wall clock: `created` in answers counts on from it.
+        #[allow(clippy::disallowed_methods, reason = "simulate imports no telemetry")]
+        let now = SystemTime::now();
+        let stats = Arc::new(Stats::default());
+        let shared = Shared {
+            gate: Gate::new(config.concurrency, config.over_limit, Arc::clone(&stats)),
+            faults: Faults::new(config.seed),
+            stats,
+            started: Instant::now(),
+            started_unix_secs: now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+            ordinal: AtomicU64::new(0),
+            config,
+        };
+        Simulator {
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// The counts now.
+    pub fn stats(&self) -> Snapshot {
+        self.shared.stats.snapshot()
+    }
+
+    /// Begin counting anew.
+    pub fn reset_stats(&self) {
+        self.shared.stats.reset();
+    }
+
+    /// Set or take back the fault of the whole server.
+    pub fn set_fault(&self, fault: Option<ServerFault>) {
+        self.shared.faults.set(fault);
+    }
+
+    /// Serve on `listener` until `shutdown` resolves; open connections are then closed.
+    pub async fn serve(
+        &self,
+        listener: TcpListener,
+        shutdown: impl Future<Output = ()>,
+    ) -> io::Result<()> {
+        let mut shutdown = pin!(shutdown);
+        // Dropping the set ends its tasks, so none outlives this call.
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                () = &mut shutdown => return Ok(()),
+                Some(_ended) = connections.join_next() => {}
+                accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => {
+                    match accepted {
+                        Ok((stream, _)) => {
+                            connections.spawn(connection(Arc::clone(&self.shared), stream));
+                        }
+                        Err(_) => sleep(ACCEPT_PAUSE).await,
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Counts a connection while it is open.
+struct Open(Arc<Stats>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Relaxed);
+    }
+}
+
+async fn connection(shared: Arc<Shared>, stream: TcpStream) {
+    shared.stats.connections.fetch_add(1, Relaxed);
+    let _open = Open(Arc::clone(&shared.stats));
+    // Each event of a stream must leave at once.
+    let _ = stream.set_nodelay(true);
+    if shared.faults.refusing() && !is_control(&stream).await {
+        if shared.faults.draw(Moment::Accept).is_some() {
+            shared.stats.faulted.fetch_add(1, Relaxed);
+        }
+        return;
+    }
+    let wire = Arc::new(Wire::default());
+    let service = {
+        let wire = Arc::clone(&wire);
+        service_fn(move |request| -> Answering {
+            Box::pin(walk::answer(
+                Arc::clone(&shared),
+                Arc::clone(&wire),
+                request,
+            ))
+        })
+    };
+    let mut http = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+    // A client that leaves and a fault both end in an error here: nobody is left to tell.
+    let _ = poll_fn(|cx| http.poll_without_shutdown(cx)).await;
+    let stream = http.into_parts().io.into_inner();
+    if wire.reset.load(Relaxed) {
+        let _ = stream.set_zero_linger();
+    }
+}
+
+type Answering = Pin<Box<dyn Future<Output = Result<Response<Answer>, Cut>> + Send>>;
+
+/// Whether the first bytes ask for a route under `/sim/`.
+async fn is_control(stream: &TcpStream) -> bool {
+    let mut head = [0; 16];
+    match timeout(CONTROL_PEEK, stream.peek(&mut head)).await {
+        Ok(Ok(read)) => {
+            let head = &head[..read];
+            let path = head
+                .iter()
+                .position(|byte| *byte == b' ')
+                .map(|at| &head[at + 1..]);
+            path.is_some_and(|path| path.starts_with(control::PREFIX.as_bytes()))
+        }
+        _ => false,
+    }
+}

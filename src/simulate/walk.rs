@@ -1,0 +1,345 @@
+//! The walk of one request: route, read, fault, slot, answer. Not the answers' shapes, and not
+//! their timing.
+//!
+//! Bodies are bounded by [`MAX_BODY_BYTES`]. The future of this walk is dropped by the connection
+//! when the client leaves; the slot and the place in line go with it.
+
+use std::convert::Infallible;
+use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use tokio::time::sleep_until;
+
+use super::body::{Answer, Events, Script, Torn};
+use super::config::Dialect;
+use super::control;
+use super::dialect::{self, Operation, Route};
+use super::fault::{Fault, Moment};
+use super::openai::{self, Flavor, Head};
+use super::pace::Pace;
+use super::request::{self, Ask, EmbeddingAsk, TextAsk};
+use super::server::{Cut, Shared, Wire};
+use super::text::{Length, Text, hash};
+use super::{SIMULATOR_HEADER, llama_server, tei, tgi};
+
+/// Largest request body: twice what the gateway takes by default, so that its limit shows first.
+const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
+
+/// One request, from its head to its answer.
+pub(super) async fn answer(
+    shared: Arc<Shared>,
+    wire: Arc<Wire>,
+    request: Request<Incoming>,
+) -> Result<Response<Answer>, Cut> {
+    let (parts, body) = request.into_parts();
+    let path = parts.uri.path();
+    let dialect = shared.config.dialect;
+    if path.starts_with(control::PREFIX) {
+        let body = match read(body).await? {
+            Ok(body) => body,
+            Err(TooLarge) => Bytes::new(),
+        };
+        let (status, json) =
+            control::answer(&shared.stats, &shared.faults, &parts.method, path, &body);
+        return Ok(respond(status, json.to_string()));
+    }
+    let Some(route) = dialect::route(dialect, &parts.method, path) else {
+        return Ok(refuse(dialect, 404, "Not Found"));
+    };
+    if shared.is_loading() {
+        return Ok(respond(503, dialect::loading(dialect)));
+    }
+    match route {
+        Route::Work(operation) => {
+            let body = match read(body).await? {
+                Ok(body) => body,
+                Err(TooLarge) => return Ok(refuse(dialect, 413, "request body too large")),
+            };
+            shared.work(operation, &parts, &body, wire).await
+        }
+        Route::Health => shared.health(&wire).await,
+        Route::Models => Ok(respond(200, shared.models().to_string())),
+        Route::Model(name) => Ok(shared.model(name)),
+        Route::Info if dialect == Dialect::Tei => {
+            Ok(respond(200, tei::info(&shared.config).to_string()))
+        }
+        Route::Info => Ok(respond(200, tgi::info(&shared.config).to_string())),
+        Route::Props => Ok(respond(
+            200,
+            llama_server::props(&shared.config).to_string(),
+        )),
+        Route::Slots => {
+            let slots = llama_server::slots(&shared.config, shared.stats.snapshot());
+            Ok(respond(200, slots.to_string()))
+        }
+    }
+}
+
+struct TooLarge;
+
+/// The whole body; `Cut` when the client leaves while sending it.
+async fn read(body: Incoming) -> Result<Result<Bytes, TooLarge>, Cut> {
+    match Limited::new(body, MAX_BODY_BYTES).collect().await {
+        Ok(collected) => Ok(Ok(collected.to_bytes())),
+        Err(error) if error.is::<LengthLimitError>() => Ok(Err(TooLarge)),
+        Err(_) => Err(Cut),
+    }
+}
+
+impl Shared {
+    fn is_loading(&self) -> bool {
+        let secs = self.config.loading_secs;
+        secs > 0 && self.started.elapsed() < Duration::from_secs(secs)
+    }
+
+    fn created_secs(&self) -> u64 {
+        self.started_unix_secs + self.started.elapsed().as_secs()
+    }
+
+    fn models(&self) -> serde_json::Value {
+        openai::models(self.config.answered_model(None), self.created_secs())
+    }
+
+    fn model(&self, name: &str) -> Response<Answer> {
+        // The name's slashes may come percent-encoded: compare as they would be written back.
+        let name = name.replace("%2F", "/").replace("%2f", "/");
+        if self.config.answered_model(Some(&name)) != name {
+            return self.no_such_model(&name);
+        }
+        respond(200, openai::model(&name, self.created_secs()).to_string())
+    }
+
+    fn no_such_model(&self, name: &str) -> Response<Answer> {
+        refuse(
+            self.config.dialect,
+            404,
+            &format!("The model `{name}` does not exist."),
+        )
+    }
+
+    async fn health(&self, wire: &Wire) -> Result<Response<Answer>, Cut> {
+        if let Some(fault) = self.faults.draw(Moment::Health)
+            && let Some(failed) = self.early_fault(fault, wire)?
+        {
+            return Ok(failed);
+        }
+        Ok(match self.config.dialect {
+            Dialect::LlamaServer => respond(200, r#"{"status":"ok"}"#),
+            _ => respond(200, ""),
+        })
+    }
+
+    /// What a fault does before any work is done; `None` when the request goes on.
+    fn early_fault(&self, fault: Fault, wire: &Wire) -> Result<Option<Response<Answer>>, Cut> {
+        self.stats.faulted.fetch_add(1, Relaxed);
+        match fault {
+            Fault::Refuse => Err(Cut),
+            Fault::ResetBeforeHeaders => Err(wire.reset()),
+            Fault::Status(status) => {
+                Ok(Some(refuse(self.config.dialect, status, "simulated fault")))
+            }
+            Fault::ResetMidStream | Fault::Stall | Fault::StallMidStream | Fault::Slow => Ok(None),
+        }
+    }
+
+    /// A request that needs a slot.
+    async fn work(
+        &self,
+        operation: Operation,
+        parts: &Parts,
+        body: &[u8],
+        wire: Arc<Wire>,
+    ) -> Result<Response<Answer>, Cut> {
+        let dialect = self.config.dialect;
+        let invalid = |problem: &str| refuse(dialect, dialect::invalid_status(dialect), problem);
+        let (ask, in_body) = match request::read(operation, body) {
+            Ok(read) => read,
+            Err(problem) => return Ok(invalid(&problem)),
+        };
+        if dialect == Dialect::Openai
+            && let Some(asked) = ask.model()
+            && self.config.answered_model(Some(asked)) != asked
+        {
+            return Ok(self.no_such_model(asked));
+        }
+        let fault = match self.fault(parts, in_body) {
+            Ok(fault) => fault,
+            Err(problem) => return Ok(invalid(&problem)),
+        };
+        if let Some(fault) = fault
+            && let Some(failed) = self.early_fault(fault, &wire)?
+        {
+            return Ok(failed);
+        }
+        let Ok(slot) = self.gate.enter().await else {
+            let (status, body) = dialect::overloaded(dialect);
+            return Ok(respond(status, body));
+        };
+        if fault == Some(Fault::Stall) {
+            // Ends when the client leaves, which drops this future and the slot with it.
+            pending::<Infallible>().await;
+        }
+        let ordinal = self.ordinal.fetch_add(1, Relaxed);
+        let jitter_seed = self.config.seed ^ hash(&ordinal.to_le_bytes());
+        let pace = Pace::start(&self.config, fault == Some(Fault::Slow), jitter_seed);
+        let (whole, tokens) = match ask {
+            Ask::Text(ask) => {
+                let text = self.text(&ask);
+                let stream = ask.stream;
+                if stream {
+                    let script = self.script(operation, ask, text, ordinal);
+                    let events = Events::new(script, pace, slot, fault, wire);
+                    return Ok(respond_events(events));
+                }
+                let tokens = text.tokens();
+                (self.whole(operation, &ask, &text, ordinal), tokens)
+            }
+            Ask::Embedding(ask) => (self.embeddings(operation, &ask, ordinal), 0),
+        };
+        if let Some(due) = pace.due(tokens.saturating_sub(1)) {
+            sleep_until(due).await;
+        }
+        if fault == Some(Fault::ResetMidStream) {
+            slot.faulted();
+            return Ok(respond_torn(&whole, wire));
+        }
+        slot.served(u64::from(tokens));
+        Ok(respond(200, whole))
+    }
+
+    /// The fault of this request: its own, else the server's.
+    fn fault(&self, parts: &Parts, in_body: Option<String>) -> Result<Option<Fault>, String> {
+        let in_header = match parts.headers.get("x-sim-fault") {
+            Some(value) => Some(
+                value
+                    .to_str()
+                    .map_err(|_| "x-sim-fault: not text")?
+                    .to_owned(),
+            ),
+            None => None,
+        };
+        match in_header.or(in_body) {
+            Some(text) => text.parse().map(Some),
+            None => Ok(self.faults.draw(Moment::Request)),
+        }
+    }
+
+    fn text(&self, ask: &TextAsk) -> Text {
+        let length = Length {
+            natural: self.config.output_tokens,
+            max: ask.max_tokens,
+            ignore_end: ask.ignore_end,
+        };
+        Text::answer(self.config.seed, &ask.prompt, length)
+    }
+
+    fn prompt_tokens(&self, prompt_bytes: usize) -> u64 {
+        match self.config.prompt_tokens {
+            Some(tokens) => u64::from(tokens),
+            None => (prompt_bytes as u64).div_ceil(4).max(1),
+        }
+    }
+
+    fn head<'a>(&'a self, model: Option<&'a str>, prompt_bytes: usize, ordinal: u64) -> Head<'a> {
+        Head {
+            ordinal,
+            created_secs: self.created_secs(),
+            model: self.config.answered_model(model),
+            prompt_tokens: self.prompt_tokens(prompt_bytes),
+        }
+    }
+
+    fn whole(&self, operation: Operation, ask: &TextAsk, text: &Text, ordinal: u64) -> Bytes {
+        let head = self.head(ask.model.as_deref(), ask.prompt_bytes, ordinal);
+        match operation {
+            Operation::Generate { list, .. } => {
+                tgi::generate(text, head.prompt_tokens, ask.details, list)
+            }
+            Operation::Completion => openai::completion(&head, text),
+            _ => openai::chat(&head, text),
+        }
+    }
+
+    fn script(&self, operation: Operation, ask: TextAsk, text: Text, ordinal: u64) -> Script {
+        let head = self.head(ask.model.as_deref(), ask.prompt_bytes, ordinal);
+        let flavor = match self.config.dialect {
+            Dialect::LlamaServer => Flavor::LlamaServer,
+            _ => Flavor::Vllm,
+        };
+        match operation {
+            Operation::Generate { .. } => tgi::stream(text, head.prompt_tokens),
+            Operation::Completion => {
+                openai::completion_stream(&head, text, ask.include_usage, flavor)
+            }
+            _ => openai::chat_stream(&head, text, ask.include_usage, flavor),
+        }
+    }
+
+    fn embeddings(&self, operation: Operation, ask: &EmbeddingAsk, ordinal: u64) -> Bytes {
+        let (seed, dims) = (self.config.seed, self.config.embedding_dims);
+        if operation == Operation::Embed {
+            return tei::embed(ask, seed, dims);
+        }
+        let bytes = ask.inputs.iter().map(String::len).sum();
+        openai::embeddings(
+            &self.head(ask.model.as_deref(), bytes, ordinal),
+            ask,
+            seed,
+            dims,
+        )
+    }
+}
+
+fn refuse(dialect: Dialect, status: u16, message: &str) -> Response<Answer> {
+    respond(status, dialect::error(dialect, status, message))
+}
+
+fn respond(status: u16, json: impl Into<Bytes>) -> Response<Answer> {
+    finish(status, "application/json", Answer::Whole(json.into()))
+}
+
+fn respond_events(events: Events) -> Response<Answer> {
+    let mut response = finish(
+        200,
+        "text/event-stream; charset=utf-8",
+        Answer::Events(Box::new(events)),
+    );
+    response
+        .headers_mut()
+        .insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response
+}
+
+fn respond_torn(whole: &[u8], wire: Arc<Wire>) -> Response<Answer> {
+    let mut response = finish(
+        200,
+        "application/json",
+        Answer::Torn(Torn::new(whole, wire)),
+    );
+    response
+        .headers_mut()
+        .insert(CONTENT_LENGTH, HeaderValue::from(whole.len()));
+    response
+}
+
+/// Every answer passes here, so none goes out without saying what made it.
+fn finish(status: u16, content_type: &'static str, body: Answer) -> Response<Answer> {
+    let mut response = Response::new(body);
+    *response.status_mut() =
+        StatusCode::from_u16(status).expect("statuses here are constants or checked 400..=599");
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(
+        HeaderName::from_static(SIMULATOR_HEADER),
+        HeaderValue::from_static("true"),
+    );
+    response
+}

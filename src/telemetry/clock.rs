@@ -1,0 +1,150 @@
+//! The one place that reads the clocks.
+//!
+//! It does not schedule anything. The monotonic clock counts from the moment the [`Clock`] was
+//! made and becomes [`Millis`] for the core; the wall clock is read only to print a time for
+//! people. A `Clock` is one word: copy it to wherever a walk reads the time, once per step.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use infergate_core::Millis;
+use time::OffsetDateTime;
+use time::format_description::BorrowedFormatItem;
+use time::macros::format_description;
+
+/// RFC 3339 in UTC with three decimals: fixed width, so that lines sort as text.
+const RFC3339_MILLIS: &[BorrowedFormatItem<'static>] =
+    format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]Z");
+
+/// A deadline beyond this is never reached; keeps `Instant` arithmetic from overflowing.
+const FAR_FUTURE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// Time since the process started, and the time of day.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    start: Instant,
+}
+
+impl Clock {
+    /// A clock whose zero is now. The process makes one, at start, and copies it.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the one place that reads the clock"
+    )]
+    pub fn start() -> Clock {
+        Clock {
+            start: Instant::now(),
+        }
+    }
+
+    /// Milliseconds since the start.
+    pub fn now(self) -> Millis {
+        Millis(self.elapsed().as_millis() as u64)
+    }
+
+    /// Microseconds since the start, for durations that go into events and histograms.
+    pub fn micros(self) -> u64 {
+        self.elapsed().as_micros() as u64
+    }
+
+    /// The moment `at` for timers that want an `Instant`.
+    pub fn instant(self, at: Millis) -> Instant {
+        self.start + Duration::from_millis(at.0).min(FAR_FUTURE)
+    }
+
+    /// The time of day in UTC.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the one place that reads the clock"
+    )]
+    pub fn wall(self) -> OffsetDateTime {
+        OffsetDateTime::from(SystemTime::now())
+    }
+
+    /// The time of day when `micros` stood on this clock, as the wall clock sees it now: a stepped
+    /// wall clock moves the answer with it.
+    pub fn wall_at(self, micros: u64) -> OffsetDateTime {
+        let ago = Duration::from_micros(self.micros().saturating_sub(micros));
+        self.wall() - ago
+    }
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the one place that reads the clock"
+    )]
+    fn elapsed(self) -> Duration {
+        Instant::now().saturating_duration_since(self.start)
+    }
+}
+
+/// `2026-11-20T10:00:00.000Z`.
+pub fn rfc3339(at: OffsetDateTime) -> String {
+    at.to_offset(time::UtcOffset::UTC)
+        .format(RFC3339_MILLIS)
+        .expect("the format names only parts that every date has")
+}
+
+/// Writes moments as [`rfc3339`] does, one after the other: the date is worked out once a second,
+/// which is most of the cost of an event's line.
+#[derive(Debug, Default)]
+pub struct Stamp {
+    unix_secs: Option<i64>,
+    text: String,
+}
+
+impl Stamp {
+    /// The moment as text.
+    pub fn text(&mut self, at: OffsetDateTime) -> &str {
+        let secs = at.unix_timestamp();
+        if self.unix_secs != Some(secs) {
+            self.text = rfc3339(at);
+            self.unix_secs = Some(secs);
+        } else {
+            self.text.truncate(self.text.len() - "000Z".len());
+            let millis = u32::from(at.millisecond());
+            for place in [100, 10, 1] {
+                let digit = char::from_digit(millis / place % 10, 10);
+                self.text
+                    .push(digit.expect("a remainder of ten is a digit"));
+            }
+            self.text.push('Z');
+        }
+        &self.text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use time::macros::datetime;
+
+    #[test]
+    fn wall_time_is_printed_in_utc_with_three_decimals() {
+        let at = datetime!(2026-11-20 11:00:00.123456 +01:00);
+        assert_eq!(rfc3339(at), "2026-11-20T10:00:00.123Z");
+    }
+
+    #[test]
+    fn a_moment_in_the_past_is_earlier_on_the_wall_by_as_much() {
+        let clock = Clock::start();
+        let now = clock.micros();
+        let gap = clock.wall_at(now) - clock.wall_at(now.saturating_sub(0));
+        assert!(gap.abs() < time::Duration::seconds(1));
+        assert!(clock.wall_at(0) <= clock.wall());
+    }
+
+    #[test]
+    fn a_stamp_writes_what_the_slow_way_writes() {
+        let mut stamp = Stamp::default();
+        let mut at = datetime!(2026-11-20 10:00:00.000 UTC);
+        for step_ms in [0, 1, 9, 90, 899, 1, 0, 1500, 60_000, 7] {
+            at += time::Duration::milliseconds(step_ms);
+            assert_eq!(stamp.text(at), rfc3339(at));
+        }
+    }
+
+    #[test]
+    fn the_end_of_time_does_not_overflow() {
+        let clock = Clock::start();
+        assert!(clock.instant(Millis::MAX) > clock.instant(Millis(1)));
+    }
+}

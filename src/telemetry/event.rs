@@ -1,0 +1,377 @@
+//! The inference event: what one request was, how it went and what it used.
+//!
+//! It does not write itself anywhere and is not formatted where it is made: the request's walk
+//! fills shared names and numbers, the writer thread turns them into a line of JSON. Durations are
+//! kept in microseconds and printed as whole milliseconds. The field names of the line are a
+//! contract, see `docs/events.md`.
+
+use std::sync::Arc;
+
+use infergate_core::api::Face;
+use infergate_core::{AccountId, ModelId};
+use serde::Serialize;
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// The whole answer was sent, also to a client that closed right after the end mark.
+    Completed,
+    /// This gateway said no; no model server began to work.
+    Refused,
+    /// The client left before the end.
+    CutByClient,
+    /// The model server broke off after its answer had begun.
+    CutByBackend,
+    /// The deadline passed.
+    CutByDeadline,
+    /// No model server answered, or this gateway failed.
+    Failed,
+}
+
+impl Outcome {
+    /// Every outcome, in the order of its metric series.
+    pub const ALL: [Outcome; 6] = [
+        Outcome::Completed,
+        Outcome::Refused,
+        Outcome::CutByClient,
+        Outcome::CutByBackend,
+        Outcome::CutByDeadline,
+        Outcome::Failed,
+    ];
+
+    /// The outcome's name in events and metric labels.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Outcome::Completed => "completed",
+            Outcome::Refused => "refused",
+            Outcome::CutByClient => "cut-by-client",
+            Outcome::CutByBackend => "cut-by-backend",
+            Outcome::CutByDeadline => "cut-by-deadline",
+            Outcome::Failed => "failed",
+        }
+    }
+}
+
+/// Where the numbers in `metrics` come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MetricsSource {
+    /// The model server said so.
+    Reported,
+    /// Counted here, because it did not.
+    Estimated,
+    /// Nothing is known.
+    #[default]
+    None,
+}
+
+/// What a request used, as far as known; what is unknown is left out of the line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TokenUsage {
+    /// Prompt tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input_tokens: Option<u64>,
+    /// Generated tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_tokens: Option<u64>,
+    /// Prompt tokens the model server had in its cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cached_tokens: Option<u64>,
+}
+
+/// Marks of a request, as the source's bit field has them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct EventFlags {
+    /// The answer was a stream of events.
+    pub streamed: bool,
+    /// The model is marked as beta.
+    pub beta: bool,
+    /// The endpoint stands outside the site.
+    pub external_endpoint: bool,
+    /// The request waited in this site's queue.
+    pub queued_in_site: bool,
+    /// It arrived over a Unix socket.
+    pub unix_socket: bool,
+}
+
+/// A plugin that took part in a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PluginUse {
+    /// Its name in the configuration.
+    pub name: Arc<str>,
+    /// Digest of the code that ran, 64 hex digits.
+    pub sha256: Arc<str>,
+    /// Which of its hooks ran.
+    pub hook: &'static str,
+}
+
+/// One request, from the end of its head to its last byte.
+#[derive(Clone, Debug)]
+pub struct InferenceEvent {
+    /// When it ended, microseconds on the process's [`Clock`](super::Clock).
+    pub ended_us: u64,
+    /// The id the client got as `x-request-id`.
+    pub request_id: Arc<str>,
+    /// Whose key it was; none when no key was accepted.
+    pub account_id: Option<AccountId>,
+    /// The end user named by `x_client_id`.
+    pub client_id: Option<Arc<str>>,
+    /// The model it got, none when unknown.
+    pub model_id: Option<ModelId>,
+    /// The dialect it was asked in.
+    pub face: Face,
+    /// `node.id` of the configuration.
+    pub node: Arc<str>,
+    /// `node.site` of the configuration.
+    pub site: Arc<str>,
+    /// The HTTP status sent, 0 when none.
+    pub status: u16,
+    /// Our code, also for a model server's own 4xx or 5xx passed on.
+    pub error_code: Option<u32>,
+    /// Why it was refused: the refusal table's reason, and a metric label, so never made at run
+    /// time.
+    pub reason: Option<&'static str>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// It waited for a permit.
+    pub queued: bool,
+    /// From the end of its head to the last byte out.
+    pub request_time_us: u64,
+    /// Waiting for a permit.
+    pub queuing_time_us: u64,
+    /// With the permit held.
+    pub inference_time_us: u64,
+    /// From the end of its head to the first byte of the answer's body, none when there was none.
+    pub time_to_first_token_us: Option<u64>,
+    /// What it used.
+    pub metrics: TokenUsage,
+    /// Who counted.
+    pub metrics_source: MetricsSource,
+    /// Its price, none until priced.
+    pub neurons: Option<f64>,
+    /// Model servers tried.
+    pub attempts: u32,
+    /// URL of the endpoint that answered, or was tried last.
+    pub upstream: Option<Arc<str>>,
+    /// Sites and nodes visited, `site/node`, in order.
+    pub path: Arc<[Arc<str>]>,
+    /// Requests already waiting for the model when this one came.
+    pub local_queue_size: u32,
+    /// The site it entered by.
+    pub source_site: Arc<str>,
+    /// The container that served it, when the endpoint names it.
+    pub container_id: Option<Arc<str>>,
+    /// Marks.
+    pub flags: EventFlags,
+    /// What kind of caller it came from; `rest` for the HTTP faces.
+    pub request_source: &'static str,
+    /// Plugins that took part.
+    pub plugins: Vec<PluginUse>,
+}
+
+impl InferenceEvent {
+    /// Appends the event to `out` as one line of JSON, newline included. `time` is `ended_us` on
+    /// the wall, in RFC 3339.
+    pub fn write_line(&self, time: &str, out: &mut Vec<u8>) {
+        let begin = out.len();
+        match serde_json::to_writer(&mut *out, &Line::of(self, time)) {
+            Ok(()) => out.push(b'\n'),
+            // Not reached by any value of the type; half a line must not stand in the file.
+            Err(_) => out.truncate(begin),
+        }
+    }
+}
+
+/// The event as it stands in the file: the contract's names in the contract's order.
+#[derive(Serialize)]
+struct Line<'a> {
+    time: &'a str,
+    request_id: &'a str,
+    account_id: Option<&'a str>,
+    client_id: Option<&'a str>,
+    model_id: Option<&'a str>,
+    face: &'static str,
+    node: &'a str,
+    site: &'a str,
+    status: u16,
+    error_code: Option<String>,
+    reason: Option<&'static str>,
+    outcome: &'static str,
+    streamed: bool,
+    queued: bool,
+    request_time_ms: u64,
+    queuing_time_ms: u64,
+    inference_time_ms: u64,
+    time_to_first_token_ms: Option<u64>,
+    metrics: TokenUsage,
+    metrics_source: MetricsSource,
+    neurons: Option<f64>,
+    attempts: u32,
+    upstream: Option<&'a str>,
+    path: &'a [Arc<str>],
+    local_queue_size: u32,
+    source_site: &'a str,
+    container_id: Option<&'a str>,
+    flags: EventFlags,
+    request_source: &'static str,
+    plugins: &'a [PluginUse],
+}
+
+impl<'a> Line<'a> {
+    fn of(event: &'a InferenceEvent, time: &'a str) -> Line<'a> {
+        Line {
+            time,
+            request_id: &event.request_id,
+            account_id: event.account_id.as_ref().map(AccountId::as_str),
+            client_id: event.client_id.as_deref(),
+            model_id: event.model_id.as_ref().map(ModelId::as_str),
+            face: event.face.name(),
+            node: &event.node,
+            site: &event.site,
+            status: event.status,
+            error_code: event.error_code.map(|code| code.to_string()),
+            reason: event.reason,
+            outcome: event.outcome.name(),
+            streamed: event.flags.streamed,
+            queued: event.queued,
+            request_time_ms: event.request_time_us / 1000,
+            queuing_time_ms: event.queuing_time_us / 1000,
+            inference_time_ms: event.inference_time_us / 1000,
+            time_to_first_token_ms: event.time_to_first_token_us.map(|us| us / 1000),
+            metrics: event.metrics,
+            metrics_source: event.metrics_source,
+            neurons: event.neurons,
+            attempts: event.attempts,
+            upstream: event.upstream.as_deref(),
+            path: &event.path,
+            local_queue_size: event.local_queue_size,
+            source_site: &event.source_site,
+            container_id: event.container_id.as_deref(),
+            flags: event.flags,
+            request_source: event.request_source,
+            plugins: &event.plugins,
+        }
+    }
+}
+
+/// An event for tests: a request that was refused before anything was known about it.
+#[cfg(test)]
+pub(crate) fn sample_event(request_id: &str) -> InferenceEvent {
+    InferenceEvent {
+        ended_us: 0,
+        request_id: request_id.into(),
+        account_id: None,
+        client_id: None,
+        model_id: None,
+        face: Face::OpenAi,
+        node: "a1".into(),
+        site: "fra".into(),
+        status: 401,
+        error_code: Some(10000),
+        reason: Some("invalid_api_key"),
+        outcome: Outcome::Refused,
+        queued: false,
+        request_time_us: 900,
+        queuing_time_us: 0,
+        inference_time_us: 0,
+        time_to_first_token_us: None,
+        metrics: TokenUsage::default(),
+        metrics_source: MetricsSource::None,
+        neurons: None,
+        attempts: 0,
+        upstream: None,
+        path: Arc::from([Arc::from("fra/a1")]),
+        local_queue_size: 0,
+        source_site: "fra".into(),
+        container_id: None,
+        flags: EventFlags::default(),
+        request_source: "rest",
+        plugins: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn line(event: &InferenceEvent) -> Value {
+        let mut out = Vec::new();
+        event.write_line("2026-11-20T10:00:00.000Z", &mut out);
+        assert_eq!(out.pop(), Some(b'\n'));
+        assert!(!out.contains(&b'\n'));
+        serde_json::from_slice(&out).unwrap()
+    }
+
+    #[test]
+    fn what_is_not_known_is_null_and_the_metrics_object_is_empty() {
+        let line = line(&sample_event("r1"));
+        for null in [
+            "account_id",
+            "client_id",
+            "model_id",
+            "time_to_first_token_ms",
+            "neurons",
+        ] {
+            assert_eq!(line[null], Value::Null, "{null}");
+        }
+        assert_eq!(line["metrics"], json!({}));
+        assert_eq!(line["metrics_source"], "none");
+        assert_eq!(line["error_code"], "10000");
+        assert_eq!(line["request_time_ms"], 0);
+        assert_eq!(line["path"], json!(["fra/a1"]));
+        assert_eq!(line["plugins"], json!([]));
+    }
+
+    #[test]
+    fn a_streamed_answer_carries_its_times_in_ms_and_its_tokens() {
+        let event = InferenceEvent {
+            account_id: Some("acme".into()),
+            client_id: Some("end\nuser \"7\"".into()),
+            model_id: Some("@cf/meta/llama".into()),
+            face: Face::WorkersAi,
+            status: 200,
+            error_code: None,
+            reason: None,
+            outcome: Outcome::CutByClient,
+            queued: true,
+            request_time_us: 1_234_567,
+            queuing_time_us: 1_999,
+            time_to_first_token_us: Some(85_400),
+            metrics: TokenUsage {
+                input_tokens: Some(7),
+                output_tokens: Some(0),
+                cached_tokens: None,
+            },
+            metrics_source: MetricsSource::Reported,
+            flags: EventFlags {
+                streamed: true,
+                queued_in_site: true,
+                ..EventFlags::default()
+            },
+            ..sample_event("r2")
+        };
+        let line = line(&event);
+        assert_eq!(line["face"], "workers-ai");
+        assert_eq!(line["outcome"], "cut-by-client");
+        assert_eq!(line["client_id"], "end\nuser \"7\"");
+        assert_eq!(line["streamed"], true);
+        assert_eq!(line["request_time_ms"], 1234);
+        assert_eq!(line["queuing_time_ms"], 1);
+        assert_eq!(line["time_to_first_token_ms"], 85);
+        assert_eq!(
+            line["metrics"],
+            json!({ "input_tokens": 7, "output_tokens": 0 })
+        );
+        assert_eq!(line["flags"]["queued_in_site"], true);
+        assert_eq!(line["error_code"], Value::Null);
+    }
+
+    #[test]
+    fn an_outcome_has_one_name_everywhere() {
+        for outcome in Outcome::ALL {
+            assert_eq!(serde_json::to_value(outcome).unwrap(), outcome.name());
+        }
+    }
+}

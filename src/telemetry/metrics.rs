@@ -1,0 +1,358 @@
+//! Prometheus metrics: one registry for the node, one for each model, joined at a scrape.
+//!
+//! It measures nothing by itself: rooms report through held handles ([`ModelMetrics`]) and the
+//! shell hands the present [`Levels`] to [`Metrics::render`]. The Prometheus library stays behind
+//! this door. Names and meanings are in `docs/metrics.md`.
+
+use infergate_core::routing::Health;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use infergate_core::ModelId;
+use parking_lot::{Mutex, RwLock};
+use prometheus::core::Collector;
+use prometheus::proto::MetricFamily;
+use prometheus::{Gauge, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
+
+pub use super::model_metrics::ModelMetrics;
+use super::process;
+use super::sink::EventCounts;
+
+/// The label of requests whose model is not known: never the name a client sent.
+pub const NO_MODEL: &str = "(none)";
+
+/// What came of one try at a model server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttemptResult {
+    /// It answered, and the answer is the client's, whatever its status.
+    Answered,
+    /// It answered 429, 502 or 503, which says "not here, not now".
+    Rejected,
+    /// No connection.
+    ConnectFailed,
+    /// The connection broke before or during the answer.
+    ConnectionLost,
+    /// The deadline or an idle limit passed.
+    TimedOut,
+    /// The client left.
+    Abandoned,
+}
+
+impl AttemptResult {
+    pub(super) const ALL: [AttemptResult; 6] = [
+        AttemptResult::Answered,
+        AttemptResult::Rejected,
+        AttemptResult::ConnectFailed,
+        AttemptResult::ConnectionLost,
+        AttemptResult::TimedOut,
+        AttemptResult::Abandoned,
+    ];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            AttemptResult::Answered => "answered",
+            AttemptResult::Rejected => "rejected",
+            AttemptResult::ConnectFailed => "connect-failed",
+            AttemptResult::ConnectionLost => "connection-lost",
+            AttemptResult::TimedOut => "timed-out",
+            AttemptResult::Abandoned => "abandoned",
+        }
+    }
+}
+
+/// One endpoint at one moment.
+#[derive(Clone, Debug)]
+pub struct EndpointLevels {
+    /// Its URL in the configuration.
+    pub url: Arc<str>,
+    /// How it is.
+    pub health: Health,
+}
+
+/// One model at one moment.
+#[derive(Clone, Debug)]
+pub struct ModelLevels {
+    /// Which.
+    pub model: ModelId,
+    /// Permits in use.
+    pub permits_used: u32,
+    /// Permits there are.
+    pub permits_limit: u32,
+    /// Requests waiting.
+    pub queue_depth: u32,
+    /// Its endpoints.
+    pub endpoints: Vec<EndpointLevels>,
+}
+
+/// The node at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Levels {
+    /// Every configured model.
+    pub models: Vec<ModelLevels>,
+    /// Open client connections.
+    pub connections: u64,
+    /// Bytes of request bodies held.
+    pub buffered_body_bytes: u64,
+    /// Generation of the configuration in use.
+    pub config_generation: u64,
+    /// The event file.
+    pub events: EventCounts,
+}
+
+/// What a reload came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReloadResult {
+    /// The new configuration is in use, or is the old one.
+    Applied,
+    /// The file was refused; the old configuration stays.
+    Refused,
+}
+
+/// All metrics of the process.
+pub struct Metrics {
+    registry: Registry,
+    node: NodeMetrics,
+    /// Written at a reload; read when a model's state is built, never per request. In order, so
+    /// that two scrapes list the same series alike.
+    models: RwLock<BTreeMap<ModelId, Arc<ModelMetrics>>>,
+    no_model: Arc<ModelMetrics>,
+    /// Held through a scrape, which sets gauges and then reads them.
+    scrape: Mutex<()>,
+}
+
+struct NodeMetrics {
+    config_reloads: IntCounter,
+    config_reloads_failed: IntCounter,
+    config_generation: IntGauge,
+    connections: IntGauge,
+    connections_accepted: IntCounter,
+    connections_refused: IntCounterVec,
+    buffered_body: IntGauge,
+    events_written: IntCounter,
+    events_dropped: IntCounterVec,
+    process: Option<ProcessMetrics>,
+}
+
+struct ProcessMetrics {
+    cpu: prometheus::Counter,
+    resident: IntGauge,
+    open_fds: IntGauge,
+    max_fds: Gauge,
+}
+
+impl Metrics {
+    /// Metrics of a process of this `version` and git `revision`, started at `started_at` (seconds
+    /// of Unix time).
+    pub fn new(version: &str, revision: &str, started_at: f64) -> Metrics {
+        let registry = Registry::new();
+        let build = Opts::new("infergate_build_info", "1, with the build on its labels")
+            .const_label("version", version)
+            .const_label("revision", revision);
+        register(&registry, IntGauge::with_opts(build)).set(1);
+        register(
+            &registry,
+            Gauge::new(
+                "process_start_time_seconds",
+                "start of the process, Unix time",
+            ),
+        )
+        .set(started_at);
+        let node = NodeMetrics::new(&registry);
+        Metrics {
+            registry,
+            node,
+            models: RwLock::default(),
+            no_model: Arc::new(ModelMetrics::new(NO_MODEL)),
+            scrape: Mutex::default(),
+        }
+    }
+
+    /// The metrics of `model`, made when they are first asked for. Keep the answer beside the
+    /// model's state: a request must not look it up.
+    pub fn model(&self, model: &ModelId) -> Arc<ModelMetrics> {
+        if let Some(metrics) = self.models.read().get(model) {
+            return metrics.clone();
+        }
+        let mut models = self.models.write();
+        let metrics = models
+            .entry(model.clone())
+            .or_insert_with(|| Arc::new(ModelMetrics::new(model.as_str())));
+        metrics.clone()
+    }
+
+    /// The metrics of requests whose model is not known.
+    pub fn no_model(&self) -> &Arc<ModelMetrics> {
+        &self.no_model
+    }
+
+    /// Drops the series of every model that is not `configured` any more. Call it at a reload.
+    pub fn retain(&self, configured: &[ModelId]) {
+        self.models
+            .write()
+            .retain(|model, _| configured.contains(model));
+    }
+
+    /// A reload was tried.
+    pub fn reload_finished(&self, result: ReloadResult) {
+        self.node.config_reloads.inc();
+        if result == ReloadResult::Refused {
+            self.node.config_reloads_failed.inc();
+        }
+    }
+
+    /// A client connection was accepted.
+    pub fn connection_accepted(&self) {
+        self.node.connections_accepted.inc();
+    }
+
+    /// A client connection was closed unread, for a reason out of this program's text.
+    pub fn connection_refused(&self, reason: &'static str) {
+        self.node
+            .connections_refused
+            .with_label_values(&[reason])
+            .inc();
+    }
+
+    /// Takes one sample of every model into its five-minute window.
+    pub fn sample(&self, levels: &[ModelLevels]) {
+        for levels in levels {
+            self.model(&levels.model).sample(levels);
+        }
+    }
+
+    /// The exposition text of a scrape at the moment of `levels`.
+    pub fn render(&self, levels: &Levels) -> String {
+        let _one_scrape = self.scrape.lock();
+        self.node.set(levels);
+        for levels in &levels.models {
+            self.model(&levels.model).set(levels);
+        }
+        let mut models: Vec<_> = self.models.read().values().cloned().collect();
+        models.push(self.no_model.clone());
+        let families = models
+            .iter()
+            .flat_map(|model| model.gather())
+            .chain(self.registry.gather());
+        TextEncoder::new()
+            .encode_to_string(&joined(families))
+            .unwrap_or_else(|problem| {
+                tracing::error!(%problem, "cannot render metrics");
+                String::new()
+            })
+    }
+}
+
+/// Families of one name become one family, as the exposition format wants them.
+fn joined(families: impl Iterator<Item = MetricFamily>) -> Vec<MetricFamily> {
+    let mut by_name: BTreeMap<String, MetricFamily> = BTreeMap::new();
+    for mut family in families {
+        match by_name.get_mut(family.name()) {
+            Some(known) => known.mut_metric().extend(family.take_metric()),
+            None => {
+                by_name.insert(family.name().to_owned(), family);
+            }
+        }
+    }
+    by_name.into_values().collect()
+}
+
+impl NodeMetrics {
+    fn new(registry: &Registry) -> NodeMetrics {
+        let counter = |name, help| register(registry, IntCounter::new(name, help));
+        let gauge = |name, help| register(registry, IntGauge::new(name, help));
+        let by_label = |name, help, label: &str| {
+            register(
+                registry,
+                IntCounterVec::new(Opts::new(name, help), &[label]),
+            )
+        };
+        NodeMetrics {
+            config_reloads: counter("infergate_config_reload_total", "reloads tried"),
+            config_reloads_failed: counter(
+                "infergate_config_reload_failed_total",
+                "reloads whose file was refused; the old configuration stayed",
+            ),
+            config_generation: gauge(
+                "infergate_config_generation",
+                "generation of the configuration in use",
+            ),
+            connections: gauge("infergate_connections", "open client connections"),
+            connections_accepted: counter(
+                "infergate_connections_accepted_total",
+                "client connections accepted",
+            ),
+            connections_refused: by_label(
+                "infergate_connections_refused_total",
+                "client connections closed before a byte was read, by reason",
+                "reason",
+            ),
+            buffered_body: gauge(
+                "infergate_buffered_body_bytes",
+                "request bodies held in memory",
+            ),
+            events_written: counter("infergate_events_written_total", "inference events written"),
+            events_dropped: by_label(
+                "infergate_events_dropped_total",
+                "inference events dropped, by cause",
+                "cause",
+            ),
+            process: process::read().map(|_| ProcessMetrics {
+                cpu: register(
+                    registry,
+                    prometheus::Counter::new(
+                        "process_cpu_seconds_total",
+                        "user and system time used",
+                    ),
+                ),
+                resident: gauge("process_resident_memory_bytes", "memory in RAM"),
+                open_fds: gauge("process_open_fds", "open file descriptors"),
+                max_fds: register(
+                    registry,
+                    Gauge::new("process_max_fds", "file descriptors there may be"),
+                ),
+            }),
+        }
+    }
+
+    fn set(&self, levels: &Levels) {
+        self.connections.set(levels.connections as i64);
+        self.buffered_body.set(levels.buffered_body_bytes as i64);
+        self.config_generation.set(levels.config_generation as i64);
+        let events = &levels.events;
+        raise(&self.events_written, events.written);
+        for (cause, dropped) in [
+            ("overrun", events.dropped_overrun),
+            ("write-failed", events.dropped_write_failed),
+            ("closed", events.dropped_closed),
+        ] {
+            raise(&self.events_dropped.with_label_values(&[cause]), dropped);
+        }
+        if let (Some(metrics), Some(now)) = (&self.process, process::read()) {
+            metrics
+                .cpu
+                .inc_by((now.cpu_seconds - metrics.cpu.get()).max(0.0));
+            metrics.resident.set(now.resident_bytes as i64);
+            metrics.open_fds.set(now.open_fds as i64);
+            metrics.max_fds.set(now.max_fds as f64);
+        }
+    }
+}
+
+/// Brings a counter up to a count that is kept elsewhere.
+fn raise(counter: &IntCounter, to: u64) {
+    counter.inc_by(to.saturating_sub(counter.get()));
+}
+
+fn register<C: Collector + Clone + 'static>(
+    registry: &Registry,
+    collector: prometheus::Result<C>,
+) -> C {
+    let collector = collector.expect("names and labels are well-formed constants");
+    registry
+        .register(Box::new(collector.clone()))
+        .expect("each name is registered once, in a registry made for it");
+    collector
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,230 @@
+//! Metrics as a scrape sees them.
+
+use super::*;
+use crate::telemetry::event::{InferenceEvent, Outcome, TokenUsage, sample_event};
+use infergate_core::routing::Health;
+
+fn metrics() -> Metrics {
+    Metrics::new("0.1.0", "abc", 1_700_000_000.0)
+}
+
+fn levels(model: &str, permits_used: u32) -> ModelLevels {
+    let endpoint = EndpointLevels {
+        url: "http://127.0.0.1:9001".into(),
+        health: Health::Degraded,
+    };
+    ModelLevels {
+        model: model.into(),
+        permits_used,
+        permits_limit: 4,
+        queue_depth: 2,
+        endpoints: vec![endpoint],
+    }
+}
+
+fn node(models: Vec<ModelLevels>) -> Levels {
+    Levels {
+        models,
+        ..Levels::default()
+    }
+}
+
+fn served() -> InferenceEvent {
+    InferenceEvent {
+        status: 200,
+        error_code: None,
+        reason: None,
+        outcome: Outcome::Completed,
+        attempts: 1,
+        request_time_us: 200_000,
+        queuing_time_us: 30_000,
+        time_to_first_token_us: Some(80_000),
+        metrics: TokenUsage {
+            input_tokens: Some(7),
+            output_tokens: Some(11),
+            cached_tokens: None,
+        },
+        ..sample_event("r1")
+    }
+}
+
+#[track_caller]
+fn assert_has(text: &str, line: &str) {
+    assert!(
+        text.lines().any(|found| found == line),
+        "no line `{line}` in:\n{text}"
+    );
+}
+
+#[test]
+fn a_served_request_is_counted_by_face_and_outcome_with_its_times_and_tokens() {
+    let metrics = metrics();
+    metrics.model(&"m".into()).request_finished(&served());
+    let text = metrics.render(&node(vec![levels("m", 3)]));
+    assert_has(
+        &text,
+        r#"infergate_requests_total{face="openai",outcome="completed",model="m"} 1"#,
+    );
+    assert_has(
+        &text,
+        r#"infergate_requests_total{face="openai",outcome="failed",model="m"} 0"#,
+    );
+    assert_has(
+        &text,
+        r#"infergate_request_duration_seconds_bucket{model="m",le="0.25"} 1"#,
+    );
+    assert_has(
+        &text,
+        r#"infergate_request_duration_seconds_bucket{model="m",le="0.1"} 0"#,
+    );
+    assert_has(&text, r#"infergate_queue_wait_seconds_sum{model="m"} 0.03"#);
+    assert_has(
+        &text,
+        r#"infergate_time_to_first_token_seconds_count{model="m"} 1"#,
+    );
+    assert_has(&text, r#"infergate_output_tokens_total{model="m"} 11"#);
+    assert_has(&text, r#"infergate_permits_used{model="m"} 3"#);
+}
+
+#[test]
+fn a_refusal_is_counted_by_reason_and_code_and_leaves_the_durations_alone() {
+    let metrics = metrics();
+    metrics.no_model().request_finished(&sample_event("r1"));
+    let text = metrics.render(&Levels::default());
+    assert_has(
+        &text,
+        r#"infergate_refusals_total{reason="invalid_api_key",model="(none)"} 1"#,
+    );
+    assert_has(
+        &text,
+        r#"infergate_errors_total{code="10000",model="(none)"} 1"#,
+    );
+    assert_has(
+        &text,
+        r#"infergate_request_duration_seconds_count{model="(none)"} 0"#,
+    );
+    assert_has(
+        &text,
+        r#"infergate_queue_wait_seconds_count{model="(none)"} 0"#,
+    );
+}
+
+#[test]
+fn a_model_that_leaves_the_configuration_loses_its_series() {
+    let metrics = metrics();
+    let stays = metrics.model(&"stays".into());
+    stays.attempt_finished(AttemptResult::ConnectFailed);
+    metrics.model(&"goes".into());
+    assert!(
+        metrics
+            .render(&Levels::default())
+            .contains(r#"model="goes""#)
+    );
+    metrics.retain(&["stays".into()]);
+    let text = metrics.render(&Levels::default());
+    assert!(!text.contains(r#"model="goes""#));
+    assert_has(
+        &text,
+        r#"infergate_upstream_attempts_total{result="connect-failed",model="stays"} 1"#,
+    );
+    assert!(Arc::ptr_eq(&stays, &metrics.model(&"stays".into())));
+}
+
+#[test]
+fn an_endpoint_that_is_gone_is_gone_from_the_next_scrape() {
+    let metrics = metrics();
+    let text = metrics.render(&node(vec![levels("m", 0)]));
+    let endpoint = r#"endpoint="http://127.0.0.1:9001""#;
+    let state = |health: &str, value| {
+        format!(r#"infergate_endpoint_health{{{endpoint},health="{health}",model="m"}} {value}"#)
+    };
+    assert_has(&text, &state("degraded", 1));
+    assert_has(&text, &state("healthy", 0));
+    let gone = ModelLevels {
+        endpoints: Vec::new(),
+        ..levels("m", 0)
+    };
+    assert!(!metrics.render(&node(vec![gone])).contains(endpoint));
+}
+
+#[test]
+fn the_window_is_in_the_scrape_as_the_sampler_left_it() {
+    let metrics = metrics();
+    metrics.sample(&[levels("m", 4)]);
+    metrics.sample(&[levels("m", 0)]);
+    let text = metrics.render(&node(vec![levels("m", 0)]));
+    assert_has(&text, r#"infergate_full_fraction{model="m"} 0.5"#);
+    assert_has(&text, r#"infergate_mean_used_permits{model="m"} 2"#);
+    assert_has(&text, r#"infergate_mean_queue_size{model="m"} 2"#);
+    assert_has(&text, r#"infergate_total_permits{model="m"} 4"#);
+}
+
+#[test]
+fn counts_kept_elsewhere_show_as_counters() {
+    let metrics = metrics();
+    metrics.reload_finished(ReloadResult::Applied);
+    metrics.reload_finished(ReloadResult::Refused);
+    metrics.connection_accepted();
+    metrics.connection_refused("per-client-limit");
+    let events = EventCounts {
+        written: 9,
+        dropped_overrun: 2,
+        ..EventCounts::default()
+    };
+    let levels = Levels {
+        events,
+        connections: 3,
+        config_generation: 2,
+        ..Levels::default()
+    };
+    metrics.render(&levels);
+    let text = metrics.render(&levels);
+    assert_has(&text, "infergate_config_reload_total 2");
+    assert_has(&text, "infergate_config_reload_failed_total 1");
+    assert_has(&text, "infergate_config_generation 2");
+    assert_has(&text, "infergate_connections 3");
+    assert_has(
+        &text,
+        r#"infergate_connections_refused_total{reason="per-client-limit"} 1"#,
+    );
+    assert_has(&text, "infergate_events_written_total 9");
+    assert_has(
+        &text,
+        r#"infergate_events_dropped_total{cause="overrun"} 2"#,
+    );
+    assert_has(
+        &text,
+        r#"infergate_build_info{revision="abc",version="0.1.0"} 1"#,
+    );
+}
+
+#[test]
+fn a_family_stands_once_with_all_its_models() {
+    let metrics = metrics();
+    let text = metrics.render(&node(vec![levels("a", 1), levels("b", 2)]));
+    for family in ["infergate_permits_used", "infergate_requests_total"] {
+        let heads = text.lines().filter(|line| {
+            *line == format!("# TYPE {family} gauge") || *line == format!("# TYPE {family} counter")
+        });
+        assert_eq!(heads.count(), 1, "{family}");
+    }
+}
+
+#[test]
+fn every_family_of_a_scrape_is_documented() {
+    let metrics = metrics();
+    metrics.no_model().request_finished(&sample_event("r1"));
+    metrics.connection_refused("per-client-limit");
+    let text = metrics.render(&node(vec![levels("m", 1)]));
+    let page = include_str!("../../../docs/metrics.md");
+    for line in text.lines() {
+        let Some(head) = line.strip_prefix("# HELP ") else {
+            continue;
+        };
+        let name = head.split(' ').next().unwrap();
+        assert!(
+            page.contains(&format!("`{name}`")),
+            "docs/metrics.md does not name {name}"
+        );
+    }
+}

@@ -1,0 +1,21 @@
+//! What the gateway tells about itself: inference events, Prometheus metrics, logs, and the clock
+//! they are all measured with.
+//!
+//! It decides nothing about requests and imports no other room. Rooms report what happened as
+//! plain values; here it becomes a line in a file, a counter or a log record. Account and request
+//! ids stand in events only, never on metric labels.
+
+pub mod clock;
+pub mod event;
+pub mod log;
+pub mod metrics;
+mod model_metrics;
+mod process;
+mod rotate;
+pub mod sink;
+pub mod window;
+
+pub use clock::Clock;
+pub use event::{InferenceEvent, MetricsSource, Outcome, TokenUsage};
+pub use metrics::{AttemptResult, Levels, Metrics, ModelLevels, ModelMetrics};
+pub use sink::{EventCounts, EventSink, EventsConfig};

@@ -1,0 +1,345 @@
+//! The metrics of one model, as counters held ready: the served path never looks up a label.
+//!
+//! Each model has a registry of its own, so that its series live exactly as long as the model
+//! stands in the configuration. Labels come from closed sets: faces, outcomes, attempt results and
+//! reasons of this program, endpoints of the configuration. Names and meanings are in
+//! `docs/metrics.md`.
+
+use infergate_core::routing::Health;
+use std::collections::HashMap;
+
+use infergate_core::api::Face;
+use parking_lot::Mutex;
+use prometheus::core::Collector;
+use prometheus::proto::MetricFamily;
+use prometheus::{
+    Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry,
+};
+
+use super::event::{InferenceEvent, Outcome};
+use super::metrics::{AttemptResult, ModelLevels};
+use super::window::{PermitWindow, Sample, WindowSummary};
+
+/// Whole requests: from an embedding in milliseconds to the default ceiling of 240 s. Four or five
+/// to the decade keep a quantile within a factor of 2.5.
+const DURATION_BUCKETS: &[f64] = &[
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 240.0,
+];
+
+/// Waiting for a permit: the first bucket is "did not wait", the last those who waited for most of
+/// a usual deadline.
+const QUEUE_WAIT_BUCKETS: &[f64] = &[
+    0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+];
+
+/// Time to first token: finest between 100 ms and 2 s, where people notice.
+const FIRST_TOKEN_BUCKETS: &[f64] = &[
+    0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0,
+];
+
+const FACES: [Face; 2] = [Face::OpenAi, Face::WorkersAi];
+
+const fn face_index(face: Face) -> usize {
+    match face {
+        Face::OpenAi => 0,
+        Face::WorkersAi => 1,
+    }
+}
+
+/// Counters and histograms of one model. Share it in an `Arc`, beside the model's other state.
+pub struct ModelMetrics {
+    registry: Registry,
+    /// By face, by outcome.
+    requests: [[IntCounter; Outcome::ALL.len()]; FACES.len()],
+    refusals: IntCounterVec,
+    errors: IntCounterVec,
+    request_duration: Histogram,
+    queue_wait: Histogram,
+    first_token: Histogram,
+    input_tokens: IntCounter,
+    output_tokens: IntCounter,
+    cached_tokens: IntCounter,
+    attempts: [IntCounter; AttemptResult::ALL.len()],
+    gauges: Gauges,
+    /// Held by the sampler and by a scrape, for one step of the ring.
+    window: Mutex<PermitWindow>,
+}
+
+/// Set from [`ModelLevels`] at each scrape.
+struct Gauges {
+    permits_used: IntGauge,
+    permits_limit: IntGauge,
+    queue_depth: IntGauge,
+    endpoint_health: IntGaugeVec,
+    mean_used_permits: Gauge,
+    mean_queue_size: Gauge,
+    total_permits: IntGauge,
+    full_fraction: Gauge,
+}
+
+impl ModelMetrics {
+    pub(super) fn new(model: &str) -> ModelMetrics {
+        let labels = HashMap::from([("model".to_owned(), model.to_owned())]);
+        let registry = Registry::new_custom(None, Some(labels))
+            .expect("without a prefix there is none to be wrong");
+        let requests = counters(
+            &registry,
+            "infergate_requests_total",
+            "requests that got past framing, by how they ended",
+            &["face", "outcome"],
+        );
+        let attempts = counters(
+            &registry,
+            "infergate_upstream_attempts_total",
+            "requests sent to a model server, by what came of it",
+            &["result"],
+        );
+        ModelMetrics {
+            requests: FACES.map(|face| {
+                Outcome::ALL
+                    .map(|outcome| requests.with_label_values(&[face.name(), outcome.name()]))
+            }),
+            refusals: counters(
+                &registry,
+                "infergate_refusals_total",
+                "requests this gateway refused, by the reason given to the client",
+                &["reason"],
+            ),
+            errors: counters(
+                &registry,
+                "infergate_errors_total",
+                "requests that ended with an error, by the code in their event",
+                &["code"],
+            ),
+            request_duration: histogram(
+                &registry,
+                "infergate_request_duration_seconds",
+                "first byte in to last byte out, of requests that were not refused",
+                DURATION_BUCKETS,
+            ),
+            queue_wait: histogram(
+                &registry,
+                "infergate_queue_wait_seconds",
+                "waiting for a permit, of requests that got one or waited for one",
+                QUEUE_WAIT_BUCKETS,
+            ),
+            first_token: histogram(
+                &registry,
+                "infergate_time_to_first_token_seconds",
+                "first byte in to first byte of the answer's body",
+                FIRST_TOKEN_BUCKETS,
+            ),
+            input_tokens: counter(&registry, "infergate_input_tokens_total", "prompt tokens"),
+            output_tokens: counter(
+                &registry,
+                "infergate_output_tokens_total",
+                "generated tokens",
+            ),
+            cached_tokens: counter(
+                &registry,
+                "infergate_cached_tokens_total",
+                "prompt tokens the model server had in its cache",
+            ),
+            attempts: AttemptResult::ALL.map(|result| attempts.with_label_values(&[result.name()])),
+            gauges: Gauges::new(&registry),
+            window: Mutex::new(PermitWindow::default()),
+            registry,
+        }
+    }
+
+    /// A request has ended: the one call that counts it.
+    pub fn request_finished(&self, event: &InferenceEvent) {
+        // `Outcome::ALL` is in the order of the enum, a test holds it to that.
+        self.requests[face_index(event.face)][event.outcome as usize].inc();
+        if let Some(code) = event.error_code {
+            self.errors.with_label_values(&[code.to_string()]).inc();
+        }
+        if event.outcome == Outcome::Refused {
+            self.refusals
+                .with_label_values(&[event.reason.unwrap_or("unknown")])
+                .inc();
+        } else {
+            self.request_duration
+                .observe(seconds(event.request_time_us));
+        }
+        if event.queued || event.attempts > 0 {
+            self.queue_wait.observe(seconds(event.queuing_time_us));
+        }
+        if let Some(first_token_us) = event.time_to_first_token_us {
+            self.first_token.observe(seconds(first_token_us));
+        }
+        self.input_tokens
+            .inc_by(event.metrics.input_tokens.unwrap_or(0));
+        self.output_tokens
+            .inc_by(event.metrics.output_tokens.unwrap_or(0));
+        self.cached_tokens
+            .inc_by(event.metrics.cached_tokens.unwrap_or(0));
+    }
+
+    /// A try at a model server has ended.
+    pub fn attempt_finished(&self, result: AttemptResult) {
+        self.attempts[result as usize].inc();
+    }
+
+    /// The five-minute window as it stands.
+    pub fn window(&self) -> WindowSummary {
+        self.window.lock().summary()
+    }
+
+    pub(super) fn sample(&self, levels: &ModelLevels) {
+        self.window.lock().sample(Sample {
+            permits_used: levels.permits_used,
+            permits_limit: levels.permits_limit,
+            queue_depth: levels.queue_depth,
+        });
+    }
+
+    /// Sets the gauges; the caller keeps two scrapes from doing so at once.
+    pub(super) fn set(&self, levels: &ModelLevels) {
+        self.gauges.set(levels, self.window());
+    }
+
+    pub(super) fn gather(&self) -> Vec<MetricFamily> {
+        self.registry.gather()
+    }
+}
+
+impl Gauges {
+    fn new(registry: &Registry) -> Gauges {
+        let endpoint_health = IntGaugeVec::new(
+            Opts::new(
+                "infergate_endpoint_health",
+                "1 for the state the endpoint is in",
+            ),
+            &["endpoint", "health"],
+        )
+        .expect("the name and labels are well-formed constants");
+        Gauges {
+            permits_used: gauge(registry, "infergate_permits_used", "permits in use"),
+            permits_limit: gauge(registry, "infergate_permits_limit", "permits there are"),
+            queue_depth: gauge(
+                registry,
+                "infergate_queue_depth",
+                "requests waiting for a permit",
+            ),
+            endpoint_health: register(registry, endpoint_health),
+            mean_used_permits: mean(
+                registry,
+                "infergate_mean_used_permits",
+                "mean of permits in use over five minutes",
+            ),
+            mean_queue_size: mean(
+                registry,
+                "infergate_mean_queue_size",
+                "mean of waiting requests over five minutes",
+            ),
+            total_permits: gauge(
+                registry,
+                "infergate_total_permits",
+                "permits there were at the newest sample of the five-minute window",
+            ),
+            full_fraction: mean(
+                registry,
+                "infergate_full_fraction",
+                "fraction of five minutes in which all permits were used",
+            ),
+        }
+    }
+
+    fn set(&self, levels: &ModelLevels, window: WindowSummary) {
+        self.permits_used.set(levels.permits_used.into());
+        self.permits_limit.set(levels.permits_limit.into());
+        self.queue_depth.set(levels.queue_depth.into());
+        self.mean_used_permits.set(window.mean_used_permits);
+        self.mean_queue_size.set(window.mean_queue_size);
+        self.total_permits.set(window.total_permits.into());
+        self.full_fraction.set(window.full_fraction);
+        self.endpoint_health.reset();
+        for endpoint in &levels.endpoints {
+            for health in Health::ALL {
+                self.endpoint_health
+                    .with_label_values(&[&*endpoint.url, health.name()])
+                    .set((endpoint.health == health).into());
+            }
+        }
+    }
+}
+
+fn seconds(micros: u64) -> f64 {
+    micros as f64 / 1e6
+}
+
+fn register<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -> C {
+    registry
+        .register(Box::new(collector.clone()))
+        .expect("each name is registered once, in a registry made for it");
+    collector
+}
+
+fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+    let family = IntCounterVec::new(Opts::new(name, help), labels)
+        .expect("the name and labels are well-formed constants");
+    register(registry, family)
+}
+
+fn counter(registry: &Registry, name: &str, help: &str) -> IntCounter {
+    register(
+        registry,
+        IntCounter::new(name, help).expect("the name is a well-formed constant"),
+    )
+}
+
+fn gauge(registry: &Registry, name: &str, help: &str) -> IntGauge {
+    register(
+        registry,
+        IntGauge::new(name, help).expect("the name is a well-formed constant"),
+    )
+}
+
+fn mean(registry: &Registry, name: &str, help: &str) -> Gauge {
+    register(
+        registry,
+        Gauge::new(name, help).expect("the name is a well-formed constant"),
+    )
+}
+
+fn histogram(registry: &Registry, name: &str, help: &str, buckets: &[f64]) -> Histogram {
+    let histogram = Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec()))
+        .expect("the name is well-formed and the buckets ascend");
+    register(registry, histogram)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_label_set_is_in_the_order_of_its_enum() {
+        assert!(
+            FACES
+                .iter()
+                .enumerate()
+                .all(|(at, face)| face_index(*face) == at)
+        );
+        assert!(
+            Outcome::ALL
+                .iter()
+                .enumerate()
+                .all(|(at, outcome)| *outcome as usize == at)
+        );
+        assert!(
+            AttemptResult::ALL
+                .iter()
+                .enumerate()
+                .all(|(at, result)| *result as usize == at)
+        );
+    }
+
+    #[test]
+    fn buckets_ascend() {
+        for buckets in [DURATION_BUCKETS, QUEUE_WAIT_BUCKETS, FIRST_TOKEN_BUCKETS] {
+            assert!(buckets.is_sorted_by(|a, b| a < b));
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The OpenAI shapes of answers: chat, completions and embeddings, whole and in chunks.
+//!
+//! It does not keep what it does not need: members not named here are skipped unread, numbers of
+//! any size among them. Called for answers that are converted, and for the few events of a passed
+//! stream that are looked into.
+
+use bytes::BytesMut;
+use infergate_core::api::workers_ai::{TextResult, ToolCall, write_text};
+use infergate_core::billing::Usage;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::AnswerError;
+use super::run::{Piece, Reader, ToolCalls, ToolFragment, no_events, write_rows};
+
+/// Chat and completions.
+pub(in crate::upstream) static OPENAI_TEXT: Reader = Reader {
+    json: text_json,
+    event: text_event,
+    input_tokens_header: None,
+};
+
+/// Embeddings.
+pub(in crate::upstream) static OPENAI_EMBEDDINGS: Reader = Reader {
+    json: embeddings_json,
+    event: no_events,
+    input_tokens_header: None,
+};
+
+/// A completion, or a chunk of one.
+#[derive(Deserialize)]
+pub(super) struct Chunk<'a> {
+    #[serde(borrow)]
+    pub(super) choices: Option<Vec<Choice<'a>>>,
+    #[serde(borrow)]
+    pub(super) usage: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(super) error: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Choice<'a> {
+    #[serde(borrow)]
+    index: Option<&'a RawValue>,
+    #[serde(borrow)]
+    message: Option<Message<'a>>,
+    #[serde(borrow)]
+    delta: Option<Message<'a>>,
+    #[serde(borrow)]
+    text: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Message<'a> {
+    #[serde(borrow)]
+    content: Option<&'a RawValue>,
+    #[serde(borrow)]
+    reasoning_content: Option<&'a RawValue>,
+    #[serde(borrow)]
+    reasoning: Option<&'a RawValue>,
+    #[serde(borrow)]
+    tool_calls: Option<Vec<Tool<'a>>>,
+}
+
+#[derive(Deserialize)]
+struct Tool<'a> {
+    index: Option<usize>,
+    id: Option<String>,
+    #[serde(borrow)]
+    function: Option<Function<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Function<'a> {
+    name: Option<String>,
+    #[serde(borrow)]
+    arguments: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Embeddings<'a> {
+    #[serde(borrow)]
+    data: Vec<Embedding<'a>>,
+    #[serde(borrow)]
+    usage: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Embedding<'a> {
+    index: Option<usize>,
+    #[serde(borrow)]
+    embedding: &'a RawValue,
+}
+
+impl<'a> Chunk<'a> {
+    /// Whether anything was generated: text, reasoning or a tool call, in any choice.
+    pub(super) fn has_token(&self) -> bool {
+        let some = |text: Option<&RawValue>| text.is_some_and(|text| text.get() != "\"\"");
+        self.choices.iter().flatten().any(|choice| {
+            let message = choice.delta.as_ref().or(choice.message.as_ref());
+            some(choice.text)
+                || message.is_some_and(|message| {
+                    some(message.content)
+                        || some(message.reasoning_content)
+                        || some(message.reasoning)
+                        || message
+                            .tool_calls
+                            .as_ref()
+                            .is_some_and(|calls| !calls.is_empty())
+                })
+        })
+    }
+
+    /// What the first choice says and which tools it calls; a `run` has one choice.
+    fn first(self) -> (Option<&'a RawValue>, Vec<ToolFragment>) {
+        let is_first = |choice: &Choice<'_>| choice.index.is_none_or(|index| index.get() == "0");
+        let Some(choice) = self.choices.into_iter().flatten().find(is_first) else {
+            return (None, Vec::new());
+        };
+        let Some(message) = choice.delta.or(choice.message) else {
+            return (choice.text, Vec::new());
+        };
+        let tools = message.tool_calls.unwrap_or_default();
+        let fragments = tools
+            .into_iter()
+            .enumerate()
+            .map(|(at, tool)| tool.fragment(at))
+            .collect();
+        (message.content.or(choice.text), fragments)
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        Usage::from_openai(self.usage?.get().as_bytes())
+    }
+}
+
+impl Tool<'_> {
+    /// `at` is its place in the list, which counts where it has no index.
+    fn fragment(self, at: usize) -> ToolFragment {
+        let function = self.function.unwrap_or(Function {
+            name: None,
+            arguments: None,
+        });
+        // A string by the specification; some servers put the object itself.
+        let arguments = function.arguments.map_or(String::new(), |raw| {
+            serde_json::from_str(raw.get()).unwrap_or_else(|_| raw.get().to_owned())
+        });
+        let call = ToolCall {
+            id: self.id,
+            name: function.name.unwrap_or_default(),
+            arguments,
+        };
+        ToolFragment {
+            index: self.index.unwrap_or(at),
+            call,
+        }
+    }
+}
+
+fn parse(json: &[u8]) -> Result<Chunk<'_>, AnswerError> {
+    let chunk: Chunk<'_> = serde_json::from_slice(json).map_err(|_| AnswerError::Malformed)?;
+    if chunk.error.is_some() {
+        Err(AnswerError::BackendFailed)
+    } else {
+        Ok(chunk)
+    }
+}
+
+fn text_event(data: &[u8]) -> Result<Piece<'_>, AnswerError> {
+    let chunk = parse(data)?;
+    let usage = chunk.usage();
+    let (text, tool_calls) = chunk.first();
+    Ok(Piece {
+        text,
+        tool_calls,
+        usage,
+        last: false,
+    })
+}
+
+fn text_json(
+    body: &[u8],
+    known: Option<Usage>,
+    out: &mut BytesMut,
+) -> Result<Option<Usage>, AnswerError> {
+    let completion = parse(body)?;
+    if completion.choices.as_ref().is_none_or(Vec::is_empty) {
+        return Err(AnswerError::Malformed);
+    }
+    let usage = Usage::join(known, completion.usage());
+    let (response, fragments) = completion.first();
+    let mut tools = ToolCalls::default();
+    for fragment in fragments {
+        tools.add(fragment)?;
+    }
+    let json = usage.map(Usage::to_openai);
+    write_text(
+        &TextResult {
+            response,
+            tool_calls: &tools.calls,
+            usage: json.as_deref(),
+        },
+        out,
+    );
+    Ok(usage)
+}
+
+fn embeddings_json(
+    body: &[u8],
+    known: Option<Usage>,
+    out: &mut BytesMut,
+) -> Result<Option<Usage>, AnswerError> {
+    let mut embeddings: Embeddings<'_> =
+        serde_json::from_slice(body).map_err(|_| AnswerError::Malformed)?;
+    embeddings.data.sort_by_key(|embedding| embedding.index);
+    let rows: Vec<&RawValue> = embeddings.data.iter().map(|row| row.embedding).collect();
+    write_rows(&rows, out)?;
+    let usage = embeddings
+        .usage
+        .and_then(|usage| Usage::from_openai(usage.get().as_bytes()));
+    Ok(Usage::join(known, usage))
+}

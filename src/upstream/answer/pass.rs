@@ -1,0 +1,123 @@
+//! A stream passed on event by event, with an eye on usage, errors and the end mark.
+//!
+//! It does not parse what it can rule out: an event is looked into until the first token, and
+//! when it names `usage` or `error`. Nothing is allocated for the others. A half event is held
+//! back, so that a broken stream can still end in a well-formed error event.
+
+use std::sync::LazyLock;
+
+use bytes::BytesMut;
+use infergate_core::api::sse::{self, Splitter};
+use infergate_core::billing::Usage;
+use memchr::memmem::Finder;
+
+use super::openai::Chunk;
+use super::{AnswerError, End, Push, Seen};
+
+/// Built once: building a finder costs more than one search.
+static USAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"usage\""));
+static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"error\""));
+
+/// The stream so far.
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    splitter: Splitter,
+}
+
+impl Events {
+    pub(super) fn held(&self) -> &[u8] {
+        self.splitter.held()
+    }
+
+    pub(super) fn push(
+        &mut self,
+        chunk: &[u8],
+        hides_usage: bool,
+        seen: &mut Seen,
+        out: &mut BytesMut,
+    ) -> Result<Push, AnswerError> {
+        // As long as every event of the chunk passes, `passed` counts them and nothing is copied.
+        let mut passed = 0;
+        let mut copying = !self.splitter.held().is_empty();
+        let mut failed = None;
+        let split = self.splitter.push(chunk, &mut |event| {
+            let verdict = if failed.is_some() {
+                Verdict::Drop
+            } else {
+                look(event, hides_usage, seen)
+            };
+            if verdict == Verdict::Fail {
+                failed = Some(AnswerError::BackendFailed);
+            }
+            match (verdict, copying) {
+                (Verdict::Pass, true) => out.extend_from_slice(event),
+                (Verdict::Pass, false) => passed += event.len(),
+                (_, true) => {}
+                (_, false) => {
+                    out.extend_from_slice(&chunk[..passed]);
+                    copying = true;
+                }
+            }
+        });
+        if !copying && passed == chunk.len() {
+            return Ok(Push::Whole);
+        }
+        if !copying {
+            out.extend_from_slice(&chunk[..passed]);
+        }
+        split.map_err(|_| AnswerError::EventTooLong)?;
+        failed.map_or(Ok(Push::Out), Err)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Pass,
+    Drop,
+    Fail,
+}
+
+/// Whether the client sees this event, and what it tells us.
+fn look(event: &[u8], hides_usage: bool, seen: &mut Seen) -> Verdict {
+    if seen.end != End::Open {
+        return Verdict::Drop;
+    }
+    let Some(data) = sse::data(event) else {
+        return Verdict::Pass;
+    };
+    if sse::is_done(&data) {
+        seen.end = End::Complete;
+        return Verdict::Pass;
+    }
+    let names_usage = USAGE
+        .find(&data)
+        .is_some_and(|at| !is_null(&data[at + "\"usage\"".len()..]));
+    if seen.token && !names_usage && ERROR.find(&data).is_none() {
+        return Verdict::Pass;
+    }
+    // What cannot be read is the client's to judge: it is passed, as a proxy does.
+    let Ok(chunk) = serde_json::from_slice::<Chunk<'_>>(&data) else {
+        return Verdict::Pass;
+    };
+    if chunk.error.is_some() {
+        return Verdict::Fail;
+    }
+    seen.token |= chunk.has_token();
+    let usage = chunk
+        .usage
+        .and_then(|usage| Usage::from_openai(usage.get().as_bytes()));
+    seen.usage = Usage::join(seen.usage, usage);
+    let only_usage =
+        chunk.usage.is_some() && chunk.choices.is_some_and(|choices| choices.is_empty());
+    if only_usage && hides_usage {
+        Verdict::Drop
+    } else {
+        Verdict::Pass
+    }
+}
+
+/// Whether `: null` follows: many servers put that into every chunk.
+fn is_null(after_name: &[u8]) -> bool {
+    let value = after_name.trim_ascii_start().strip_prefix(b":");
+    value.is_some_and(|value| value.trim_ascii_start().starts_with(b"null"))
+}

@@ -1,0 +1,202 @@
+//! A stream converted event by event into the pieces of a Workers AI `run`.
+//!
+//! It does not know the backend's shapes: a [`Reader`] does. Tool calls arrive in fragments and
+//! are put together, up to [`TOOL_CALLS_MAX`] and [`TOOL_BYTES_MAX`], for the last piece.
+
+use bytes::BytesMut;
+use infergate_core::api::sse::{self, Splitter};
+use infergate_core::api::workers_ai::{
+    EmbeddingsResult, ToolCall, write_embeddings, write_last_piece, write_piece,
+};
+use infergate_core::billing::Usage;
+use serde_json::value::RawValue;
+
+use super::{AnswerError, End, Seen};
+
+/// Tool calls of one answer; models ask for a handful, OpenAI allows 128 tools.
+pub(super) const TOOL_CALLS_MAX: usize = 128;
+
+/// Bytes of all tool calls of one answer. Arguments are written token by token: a megabyte is
+/// hours of them.
+pub(super) const TOOL_BYTES_MAX: usize = 1 << 20;
+
+/// Converts a whole answer. Takes the usage known before and returns it with what the body adds.
+pub(in crate::upstream) type ReadJson =
+    fn(body: &[u8], known: Option<Usage>, out: &mut BytesMut) -> Result<Option<Usage>, AnswerError>;
+
+/// How one kind of backend answers.
+#[derive(Debug)]
+pub(in crate::upstream) struct Reader {
+    /// Reads an answer that is no stream.
+    pub(in crate::upstream) json: ReadJson,
+    /// Reads the data of one event.
+    pub(in crate::upstream) event: fn(data: &[u8]) -> Result<Piece<'_>, AnswerError>,
+    /// Where the head tells the prompt tokens, when the body does not.
+    pub(in crate::upstream) input_tokens_header: Option<&'static str>,
+}
+
+/// What one event adds.
+#[derive(Debug, Default)]
+pub(in crate::upstream) struct Piece<'a> {
+    /// Text, as JSON.
+    pub(in crate::upstream) text: Option<&'a RawValue>,
+    /// Fragments of tool calls.
+    pub(in crate::upstream) tool_calls: Vec<ToolFragment>,
+    /// Usage so far.
+    pub(in crate::upstream) usage: Option<Usage>,
+    /// The stream ends with this event, without an end mark.
+    pub(in crate::upstream) last: bool,
+}
+
+/// A part of the tool call number `index`.
+#[derive(Debug, Default)]
+pub(in crate::upstream) struct ToolFragment {
+    pub(in crate::upstream) index: usize,
+    pub(in crate::upstream) call: ToolCall,
+}
+
+/// Tool calls being put together.
+#[derive(Debug, Default)]
+pub(super) struct ToolCalls {
+    pub(super) calls: Vec<ToolCall>,
+    bytes: usize,
+}
+
+impl ToolCalls {
+    pub(super) fn add(&mut self, fragment: ToolFragment) -> Result<(), AnswerError> {
+        let ToolFragment { index, call } = fragment;
+        self.bytes +=
+            call.id.as_ref().map_or(0, String::len) + call.name.len() + call.arguments.len();
+        if index >= TOOL_CALLS_MAX || self.bytes > TOOL_BYTES_MAX {
+            return Err(AnswerError::AnswerTooLong);
+        }
+        if self.calls.len() <= index {
+            self.calls.resize(index + 1, ToolCall::default());
+        }
+        let whole = &mut self.calls[index];
+        whole.id = call.id.or(whole.id.take());
+        whole.name.push_str(&call.name);
+        whole.arguments.push_str(&call.arguments);
+        Ok(())
+    }
+}
+
+/// The stream so far.
+#[derive(Debug)]
+pub(super) struct Events {
+    reader: &'static Reader,
+    splitter: Splitter,
+    tool_calls: ToolCalls,
+}
+
+impl Events {
+    pub(super) fn new(reader: &'static Reader) -> Events {
+        Events {
+            reader,
+            splitter: Splitter::default(),
+            tool_calls: ToolCalls::default(),
+        }
+    }
+
+    pub(super) fn held(&self) -> &[u8] {
+        self.splitter.held()
+    }
+
+    pub(super) fn push(
+        &mut self,
+        chunk: &[u8],
+        seen: &mut Seen,
+        out: &mut BytesMut,
+    ) -> Result<(), AnswerError> {
+        let Events {
+            reader,
+            splitter,
+            tool_calls,
+        } = self;
+        let mut converted = Ok(());
+        let split = splitter.push(chunk, &mut |event| {
+            if converted.is_ok() && seen.end == End::Open {
+                converted = convert(event, reader, tool_calls, seen, out);
+            }
+        });
+        converted?;
+        split.map_err(|_| AnswerError::EventTooLong)
+    }
+}
+
+fn convert(
+    event: &[u8],
+    reader: &Reader,
+    tool_calls: &mut ToolCalls,
+    seen: &mut Seen,
+    out: &mut BytesMut,
+) -> Result<(), AnswerError> {
+    let Some(data) = sse::data(event) else {
+        if event.starts_with(b":") {
+            // A comment is a sign of life for this client too.
+            out.extend_from_slice(event);
+        }
+        return Ok(());
+    };
+    let mut last = sse::is_done(&data);
+    if !last {
+        let piece = (reader.event)(&data)?;
+        seen.usage = Usage::join(seen.usage, piece.usage);
+        if let Some(text) = piece.text.filter(|text| text.get() != "\"\"") {
+            seen.token = true;
+            write_piece(text, out);
+        }
+        for fragment in piece.tool_calls {
+            seen.token = true;
+            tool_calls.add(fragment)?;
+        }
+        last = piece.last;
+    }
+    if last {
+        let usage = seen.usage.map(Usage::to_openai);
+        write_last_piece(&tool_calls.calls, usage.as_deref(), out);
+        seen.end = End::Complete;
+    }
+    Ok(())
+}
+
+/// The event reader of answers that are never streamed.
+pub(in crate::upstream) fn no_events(_data: &[u8]) -> Result<Piece<'_>, AnswerError> {
+    Err(AnswerError::Malformed)
+}
+
+/// Writes vectors, each a JSON array of as many numbers.
+pub(in crate::upstream) fn write_rows(
+    rows: &[&RawValue],
+    out: &mut BytesMut,
+) -> Result<(), AnswerError> {
+    let mut dimensions = None;
+    for row in rows {
+        let length = row_length(row.get()).ok_or(AnswerError::Malformed)?;
+        if *dimensions.get_or_insert(length) != length {
+            return Err(AnswerError::Malformed);
+        }
+    }
+    write_embeddings(
+        &EmbeddingsResult {
+            dimensions: dimensions.unwrap_or(0),
+            rows,
+        },
+        out,
+    );
+    Ok(())
+}
+
+/// Numbers in a flat JSON array.
+fn row_length(json: &str) -> Option<usize> {
+    let inner = json.strip_prefix('[')?.strip_suffix(']')?;
+    if inner.contains(['[', '{', '"']) {
+        return None;
+    }
+    let commas = memchr::memchr_iter(b',', inner.as_bytes()).count();
+    Some(if inner.trim().is_empty() {
+        0
+    } else {
+        commas + 1
+    })
+}

@@ -1,0 +1,205 @@
+//! Answers passed on in the client's own dialect.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+#[test]
+fn a_stream_passes_unchanged_when_the_client_asked_for_usage() {
+    let stream = [VLLM_TEXT, VLLM_USAGE, DONE].concat();
+    let call = chat(STREAM_WITH_USAGE);
+    let got = relay_cut_anywhere(|| answer(BackendKind::Openai, &call), EVENTS, &stream);
+    assert_eq!(got.text, stream);
+    assert_eq!(
+        got.usage,
+        Some(Usage {
+            cached_tokens: Some(8),
+            ..tokens(9, 3)
+        })
+    );
+    assert!(got.done && got.token && got.result.is_ok());
+}
+
+#[test]
+fn the_usage_chunk_is_read_and_removed_when_the_client_did_not_ask() {
+    let stream = [VLLM_TEXT, VLLM_USAGE, DONE].concat();
+    let call = chat(STREAM);
+    let got = relay_cut_anywhere(|| answer(BackendKind::Openai, &call), EVENTS, &stream);
+    assert_eq!(got.text, [VLLM_TEXT, DONE].concat());
+    assert_eq!(
+        got.usage,
+        Some(Usage {
+            cached_tokens: Some(8),
+            ..tokens(9, 3)
+        })
+    );
+    let got = relay_cut_anywhere(|| answer(BackendKind::LlamaServer, &call), EVENTS, LLAMA);
+    assert_eq!(got.usage, Some(tokens(11, 1)));
+    assert!(got.text.contains("�") && !got.text.contains("timings") && got.text.ends_with(DONE));
+}
+
+#[test]
+fn a_chunk_of_whole_events_is_forwarded_without_a_copy() {
+    let mut answer = answer(BackendKind::Openai, &chat(STREAM));
+    let mut out = BytesMut::new();
+    assert_eq!(answer.push(VLLM_TEXT.as_bytes(), &mut out), Ok(Push::Whole));
+    assert_eq!(answer.push(VLLM_USAGE.as_bytes(), &mut out), Ok(Push::Out));
+    assert_eq!(answer.push(b"", &mut out), Ok(Push::Out));
+    assert!(out.is_empty());
+    assert_eq!(answer.push(DONE.as_bytes(), &mut out), Ok(Push::Whole));
+    assert!(answer.done_seen());
+}
+
+#[test]
+fn comments_and_events_that_cannot_be_read_pass() {
+    let stream = [
+        ": ping\n\n",
+        "data: not json \"usage\"\n\n",
+        VLLM_TEXT,
+        DONE,
+    ]
+    .concat();
+    let call = chat(STREAM);
+    let got = relay_cut_anywhere(|| answer(BackendKind::Openai, &call), EVENTS, &stream);
+    assert_eq!(got.text, stream);
+}
+
+#[test]
+fn the_first_token_is_text_reasoning_or_a_tool_call_and_not_the_role() {
+    let seen = |delta: Value| {
+        let event = format!(
+            "data: {}\n\n",
+            json!({ "choices": [{ "index": 0, "delta": delta }] })
+        );
+        let mut answer = answer(BackendKind::Openai, &chat(STREAM));
+        let _ = answer.push(event.as_bytes(), &mut BytesMut::new()).unwrap();
+        answer.token_seen()
+    };
+    assert!(!seen(json!({ "role": "assistant", "content": "" })));
+    assert!(!seen(json!({ "role": "assistant", "content": null })));
+    assert!(seen(json!({ "content": "a" })));
+    assert!(seen(json!({ "reasoning_content": "a" })));
+    assert!(seen(
+        json!({ "tool_calls": [{ "index": 0, "function": { "name": "f" } }] })
+    ));
+}
+
+#[test]
+fn a_stream_that_ends_early_gets_an_error_event_and_no_end_mark() {
+    let call = chat(STREAM);
+    let cut = [VLLM_TEXT, "data: {\"id\":\"c\",\"cho"].concat();
+    let got = relay_cut_anywhere(|| answer(BackendKind::Openai, &call), EVENTS, &cut);
+    assert_eq!(got.result, Err(AnswerError::EndedEarly));
+    let event = got.text.strip_prefix(VLLM_TEXT).unwrap();
+    let error: Value =
+        serde_json::from_str(event.strip_prefix("data: ").unwrap().trim_end()).unwrap();
+    assert_eq!(error["error"]["code"], "upstream_failed");
+    assert!(!got.done && !got.text.contains("[DONE]"));
+}
+
+#[test]
+fn a_failure_the_backend_reports_in_its_stream_is_told_in_the_dialect() {
+    let failure = "data: {\"error\": {\"message\": \"CUDA at /opt/x\", \"code\": 500}}\n\n";
+    let stream = [VLLM_TEXT, failure, DONE].concat();
+    let call = chat(STREAM);
+    let got = relay_cut_anywhere(|| answer(BackendKind::Openai, &call), EVENTS, &stream);
+    assert_eq!(got.result, Err(AnswerError::BackendFailed));
+    assert!(got.text.starts_with(VLLM_TEXT) && got.text.contains("upstream_failed"));
+    assert!(!got.text.contains("CUDA") && !got.text.contains("[DONE]"));
+    let call = run_call(r#"{"prompt":"a","stream":true}"#);
+    let got = relay_cut_anywhere(|| answer(BackendKind::Openai, &call), EVENTS, &stream);
+    assert_eq!(got.result, Err(AnswerError::BackendFailed));
+    assert!(got.text.contains(r#""code":3050"#) && !got.text.contains("[DONE]"));
+}
+
+#[test]
+fn the_word_error_in_a_text_is_not_a_failure() {
+    let event = r#"data: {"choices":[{"index":0,"delta":{"content":"error"}}],"x":{"error":1}}"#;
+    let stream = [VLLM_TEXT, event, "\n\n", DONE].concat();
+    let call = chat(STREAM);
+    let got = relay_cut_anywhere(|| answer(BackendKind::Openai, &call), EVENTS, &stream);
+    assert_eq!(got.text, stream);
+}
+
+#[test]
+fn nothing_follows_the_end_mark() {
+    let call = chat(STREAM);
+    let late = [VLLM_TEXT, DONE, VLLM_TEXT, "half"].concat();
+    let got = relay_cut_anywhere(|| answer(BackendKind::Openai, &call), EVENTS, &late);
+    assert_eq!(got.text, [VLLM_TEXT, DONE].concat());
+    let mut answer = answer(BackendKind::Openai, &call);
+    let mut out = BytesMut::new();
+    let _ = answer.push(DONE.as_bytes(), &mut out).unwrap();
+    answer.abort(&mut out, &Refusal::DeadlinePassed);
+    assert!(out.is_empty() && answer.done_seen());
+}
+
+#[test]
+fn an_end_mark_without_its_blank_line_still_ends_the_stream() {
+    let call = chat(STREAM);
+    for end in ["data: [DONE]", "data: [DONE]\n", "data: [DONE]\r\n"] {
+        let stream = [VLLM_TEXT, end].concat();
+        let got = relay_cut_anywhere(|| answer(BackendKind::Openai, &call), EVENTS, &stream);
+        assert_eq!((got.result, got.done), (Ok(()), true), "{end:?}");
+        assert!(
+            got.text.starts_with(VLLM_TEXT) && got.text.ends_with("\n\n"),
+            "{:?}",
+            got.text
+        );
+    }
+}
+
+#[test]
+fn an_event_over_the_bound_breaks_the_stream() {
+    let mut answer = answer(BackendKind::Openai, &chat(STREAM));
+    let endless = vec![b'x'; sse::EVENT_BYTES_MAX + 1];
+    let mut out = BytesMut::new();
+    let chunk = [VLLM_TEXT.as_bytes(), &endless].concat();
+    assert_eq!(
+        answer.push(&chunk, &mut out),
+        Err(AnswerError::EventTooLong)
+    );
+    assert_eq!(out, VLLM_TEXT);
+}
+
+#[test]
+fn an_object_passes_unchanged_and_its_usage_is_read() {
+    let call = chat("");
+    let got = relay_cut_anywhere(|| answer(BackendKind::Openai, &call), OBJECT, COMPLETION);
+    assert_eq!((&*got.text, got.usage), (COMPLETION, Some(tokens(7, 2))));
+    assert!(got.done && got.token);
+    let passed = answer(BackendKind::Openai, &call);
+    assert!(passed.passes_length() && !passed.collects());
+    assert_eq!(passed.content_type(Some(b"text/plain")), b"text/plain");
+}
+
+#[test]
+fn the_content_type_decides_how_the_body_is_read() {
+    let streaming = chat(STREAM);
+    let got = relay_cut_anywhere(
+        || answer(BackendKind::Openai, &streaming),
+        OBJECT,
+        COMPLETION,
+    );
+    assert_eq!((&*got.text, got.usage), (COMPLETION, Some(tokens(7, 2))));
+    let whole = chat("");
+    let stream = [VLLM_TEXT, VLLM_USAGE, DONE].concat();
+    let got = relay_cut_anywhere(|| answer(BackendKind::Openai, &whole), EVENTS, &stream);
+    assert_eq!(got.text, stream);
+    let converted = run_call(r#"{"prompt":"a","stream":true}"#);
+    let mut object = answer(BackendKind::Openai, &converted);
+    assert_eq!(object.content_type(None), EVENT_STREAM);
+    object.begin(|_| Some(b"application/json"));
+    assert_eq!(object.content_type(Some(b"application/json; x")), JSON);
+    let got = relay_cut_anywhere(
+        || answer(BackendKind::Openai, &converted),
+        OBJECT,
+        COMPLETION,
+    );
+    assert!(
+        got.text.starts_with(r#"{"result":{"response":"h\u00e9""#),
+        "{}",
+        got.text
+    );
+    assert!(answer(BackendKind::Openai, &run_call(r#"{"prompt":"a"}"#)).collects());
+}

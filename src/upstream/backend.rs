@@ -1,0 +1,133 @@
+//! What the gateway knows about a kind of model server: how to ask it, how to read it, how to see
+//! that it lives.
+//!
+//! It does not connect to one. A new kind is one file with this trait and one line in
+//! [`backend`]. Called by the walk for each attempt, and by the health checks.
+
+use bytes::Bytes;
+use infergate_core::Refusal;
+use infergate_core::api::{Call, Operation};
+use infergate_core::model::{BackendKind, Task};
+
+use super::answer::Answer;
+use super::{llama_server, openai, tei, tgi};
+
+/// A request as this kind of server takes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shaped {
+    /// Path under the endpoint's base URL.
+    pub path: &'static str,
+    /// JSON.
+    pub body: Bytes,
+    /// The server will answer with events.
+    pub streams: bool,
+}
+
+/// How to ask a server whether it lives.
+#[derive(Clone, Copy, Debug)]
+pub struct Probe {
+    /// `GET` this path under the endpoint's base URL.
+    pub path: &'static str,
+    /// Whether status and body of the answer say that it can serve.
+    pub healthy: fn(status: u16, body: &[u8]) -> bool,
+}
+
+/// A kind of model server.
+pub trait Backend: Send + Sync {
+    /// Its name in the configuration.
+    fn name(&self) -> &'static str;
+
+    /// The call as this kind of server takes it; a refusal where it cannot serve it.
+    fn shape_request(
+        &self,
+        call: &Call,
+        task: Task,
+        backend_model: &str,
+    ) -> Result<Shaped, Refusal>;
+
+    /// The reader of the 2xx answer to that request.
+    fn read_response(&self, call: &Call, task: Task) -> Answer;
+
+    /// How its health is checked.
+    fn probe(&self) -> Probe;
+}
+
+/// The backend of this kind; none where the kind is not served.
+pub fn backend(kind: BackendKind) -> Option<&'static dyn Backend> {
+    match kind {
+        BackendKind::Openai => Some(&openai::Openai),
+        BackendKind::Tgi => Some(&tgi::Tgi),
+        BackendKind::Tei => Some(&tei::Tei),
+        BackendKind::LlamaServer => Some(&llama_server::LlamaServer),
+        BackendKind::Triton | BackendKind::Cog | BackendKind::Http => None,
+    }
+}
+
+/// A call together with what it means for the model's task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// OpenAI chat, passed through.
+    Chat,
+    /// OpenAI completion, passed through.
+    Completions,
+    /// OpenAI embeddings, passed through.
+    Embeddings,
+    /// Workers AI text generation, converted.
+    RunGeneration,
+    /// Workers AI text embeddings, converted.
+    RunEmbeddings,
+}
+
+impl Wanted {
+    /// What `call` asks of a model with this task.
+    pub(super) fn of(call: &Call, task: Task) -> Result<Wanted, Refusal> {
+        match (call.operation, task) {
+            (Operation::Chat, Task::TextGeneration) => Ok(Wanted::Chat),
+            (Operation::Completions, Task::TextGeneration) => Ok(Wanted::Completions),
+            (Operation::Embeddings, Task::TextEmbeddings) => Ok(Wanted::Embeddings),
+            (Operation::Run, Task::TextGeneration) => Ok(Wanted::RunGeneration),
+            (Operation::Run, Task::TextEmbeddings) => Ok(Wanted::RunEmbeddings),
+            (Operation::Chat | Operation::Completions, _) => {
+                Err(wrong_model(call, "does not generate text"))
+            }
+            (Operation::Embeddings, _) => Err(wrong_model(call, "does not make embeddings")),
+            (Operation::Run, _) => Err(wrong_model(call, "cannot be run here")),
+        }
+    }
+
+    /// Where an OpenAI-compatible server takes calls that are passed through.
+    pub(super) fn openai_path(self) -> &'static str {
+        match self {
+            Wanted::Chat | Wanted::RunGeneration => "/v1/chat/completions",
+            Wanted::Completions => "/v1/completions",
+            Wanted::Embeddings | Wanted::RunEmbeddings => "/v1/embeddings",
+        }
+    }
+
+    /// Whether events are expected: embeddings have no streamed form, whatever the body says.
+    pub(super) fn streams(self, call: &Call) -> bool {
+        call.stream && !matches!(self, Wanted::Embeddings | Wanted::RunEmbeddings)
+    }
+
+    /// The call passed through to an OpenAI-compatible path.
+    pub(super) fn pass(self, call: &Call, backend_model: &str) -> Shaped {
+        Shaped {
+            path: self.openai_path(),
+            body: call.openai_body(backend_model),
+            streams: self.streams(call),
+        }
+    }
+}
+
+/// The model exists and does something else.
+pub(super) fn wrong_model(call: &Call, why: &str) -> Refusal {
+    Refusal::BadRequest {
+        pointer: "/model".into(),
+        message: format!("model `{}` {why}", call.model),
+    }
+}
+
+/// A server that answers 200 on its probe path is healthy; a redirect or a wrong key is not.
+pub(super) fn answers_200(status: u16, _body: &[u8]) -> bool {
+    status == 200
+}

@@ -1,0 +1,381 @@
+//! The locked shell around a model's turnstile: permits as guards, waiters as futures.
+//!
+//! It decides nothing: [`Turnstile`] says who enters and [`Ejector`] who is fit to serve; here they
+//! are called under one small mutex, and the waiters they name are woken. The lock is held for the
+//! length of one decision and never across an await. There is no task per waiter.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use infergate_core::admission::{
+    Ask, EndpointId, Gauges, Grant, Outcome, PermitId, State, Ticket, Turnstile, Wakes,
+};
+use infergate_core::model::ModelSpec;
+use infergate_core::routing::{Change, Ejector, Failure, Health, RetryBudget, Seen};
+use infergate_core::{AccountId, Millis, Refusal};
+use tokio::sync::oneshot;
+
+use super::sync::Mutex;
+use super::target::Target;
+use crate::telemetry::Clock;
+
+/// Admission of one model, alive as long as the model is configured or somebody holds a permit.
+pub struct Gate {
+    clock: Clock,
+    /// Guards the decisions and who waits for them. Held by: askers, permits being dropped,
+    /// waiters leaving, probes reporting, reloads.
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    turnstile: Turnstile,
+    ejector: Ejector,
+    retries: RetryBudget,
+    targets: Vec<Option<Arc<Target>>>,
+    waiting: HashMap<Ticket, oneshot::Sender<Told>>,
+    wakes: Wakes,
+}
+
+/// What a waiter is told: its grant with the target it is for, or why there is none.
+type Told = Result<(Grant, Arc<Target>), Refusal>;
+
+/// What asking led to.
+pub enum Entry {
+    /// Go on.
+    Leased(Permit),
+    /// Wait.
+    Queued(Waiter),
+}
+
+impl Gate {
+    /// A gate for a model, with the targets of its endpoints.
+    pub fn new(spec: &ModelSpec, targets: Vec<Arc<Target>>, clock: Clock) -> Arc<Gate> {
+        let now = clock.now();
+        let mut inner = Inner {
+            turnstile: Turnstile::new(spec, now),
+            ejector: Ejector::default(),
+            retries: RetryBudget::new(),
+            targets: Vec::new(),
+            waiting: HashMap::new(),
+            wakes: Wakes::default(),
+        };
+        inner.place(spec, targets, now);
+        Arc::new(Gate {
+            clock,
+            inner: Mutex::new(inner),
+        })
+    }
+
+    /// Asks for a permit.
+    ///
+    /// # Errors
+    /// The refusal of a full queue and its kin; nothing is held then.
+    pub fn ask(self: &Arc<Gate>, ask: Ask) -> Result<Entry, Refusal> {
+        let now = self.clock.now();
+        let mut inner = self.inner.lock();
+        match inner.turnstile.ask(ask, now, fastrand::u64(..)) {
+            Outcome::Leased(grant) => {
+                let target = inner.target(grant.endpoint);
+                drop(inner);
+                Ok(Entry::Leased(Permit::new(self, grant, target)))
+            }
+            Outcome::Queued {
+                ticket,
+                expected_wait,
+                ..
+            } => {
+                let (tell, told) = oneshot::channel();
+                let found_waiting = inner.turnstile.gauges().depth - 1;
+                inner.waiting.insert(ticket, tell);
+                drop(inner);
+                let gate = Arc::clone(self);
+                Ok(Entry::Queued(Waiter {
+                    gate,
+                    ticket,
+                    told,
+                    found_waiting,
+                    expected_wait,
+                }))
+            }
+            Outcome::Full(refusal) => Err(refusal),
+        }
+    }
+
+    /// Follows a new configuration of the model: counts stay, waiters move over or get an answer.
+    pub fn configure(&self, spec: &ModelSpec, targets: Vec<Arc<Target>>) {
+        self.decide(|inner, now| {
+            let Inner {
+                turnstile, wakes, ..
+            } = inner;
+            turnstile.configure(spec, now, fastrand::u64(..), wakes);
+            inner.place(spec, targets, now);
+        });
+    }
+
+    /// A request's try at an endpoint ended.
+    pub fn request_saw(&self, url: &str, seen: Seen) {
+        self.decide(|inner, now| {
+            let changes = inner.ejector.request_saw(url, seen, now);
+            inner.apply(changes, now);
+        });
+    }
+
+    /// A health check of an endpoint ended.
+    pub fn check_saw(&self, url: &str, seen: Seen) {
+        self.decide(|inner, now| {
+            let changes = inner.ejector.check_saw(url, seen);
+            inner.apply(changes, now);
+        });
+    }
+
+    /// Lets time-driven decisions happen: ends of ejections, detached permits run out.
+    pub fn tick(&self) {
+        self.decide(|inner, now| {
+            let changes = inner.ejector.tick(now);
+            inner.apply(changes, now);
+            let Inner {
+                turnstile, wakes, ..
+            } = inner;
+            turnstile.expire_detached(now, fastrand::u64(..), wakes);
+        });
+    }
+
+    /// Charges an account for the tokens a request really used, where the queue counts tokens.
+    pub fn correct_tokens(&self, account: &AccountId, weight: u32, charged: u64, actual: u64) {
+        self.inner
+            .lock()
+            .turnstile
+            .correct_tokens(account, weight, charged, actual);
+    }
+
+    /// Permits used and allowed, and the depth of the queue.
+    pub fn gauges(&self) -> Gauges {
+        self.inner.lock().turnstile.gauges()
+    }
+
+    /// Everything `/state` tells about the model, with a health word per endpoint URL.
+    pub fn state(&self) -> (State, Vec<EndpointHealth>) {
+        let now = self.clock.now();
+        let inner = self.inner.lock();
+        let state = inner.turnstile.state(now);
+        let health = state
+            .endpoints
+            .iter()
+            .map(|endpoint| EndpointHealth {
+                url: endpoint.url.clone(),
+                health: match endpoint.draining {
+                    true => Health::Draining,
+                    false => inner.ejector.health(&endpoint.url),
+                },
+                ejected_until: inner.ejector.ejected_until(&endpoint.url),
+            })
+            .collect();
+        (state, health)
+    }
+
+    /// The health of every configured endpoint, without a look at the waiters: for scrapes.
+    pub fn health(&self) -> Vec<(Arc<str>, Health)> {
+        let inner = self.inner.lock();
+        let health = |target: &Arc<Target>| {
+            let url = Arc::clone(&target.url);
+            let health = inner.ejector.health(&url);
+            (url, health)
+        };
+        inner.targets.iter().flatten().map(health).collect()
+    }
+
+    /// Every endpoint's target, and whether it is healthy at the moment.
+    pub fn targets(&self) -> Vec<(Arc<Target>, bool)> {
+        let inner = self.inner.lock();
+        let well = |target: &Target| inner.ejector.health(&target.url) == Health::Healthy;
+        let placed = inner.targets.iter().flatten();
+        placed
+            .map(|target| (Arc::clone(target), well(target)))
+            .collect()
+    }
+
+    /// A request begins: retries are a share of these.
+    pub fn count_request(&self) {
+        let now = self.clock.now();
+        self.inner.lock().retries.request_begins(now);
+    }
+
+    /// Whether a request that has tried `tries` servers may try another one.
+    pub fn may_retry(&self, tries: u32, failure: Failure) -> bool {
+        let now = self.clock.now();
+        self.inner.lock().retries.may_retry(tries, failure, now)
+    }
+
+    /// Expected time until a request that comes now has its turn.
+    pub fn expected_wait(&self) -> Millis {
+        let now = self.clock.now();
+        self.inner.lock().turnstile.expected_wait(now)
+    }
+
+    fn give_back(&self, permit: PermitId) {
+        self.decide(|inner, now| {
+            let Inner {
+                turnstile, wakes, ..
+            } = inner;
+            turnstile.give_back(permit, now, fastrand::u64(..), wakes);
+        });
+    }
+
+    /// Runs a decision under the lock, then tells those it woke. A waiter that is gone by then
+    /// cannot take its grant, so the grant goes back and the next one is woken.
+    fn decide(&self, decision: impl FnOnce(&mut Inner, Millis)) {
+        let now = self.clock.now();
+        let mut inner = self.inner.lock();
+        decision(&mut inner, now);
+        while !(inner.wakes.grants.is_empty() && inner.wakes.refusals.is_empty()) {
+            let wakes = std::mem::take(&mut inner.wakes);
+            for (ticket, refusal) in wakes.refusals {
+                if let Some(tell) = inner.waiting.remove(&ticket) {
+                    // A gone waiter needs no refusal.
+                    let _ = tell.send(Err(refusal));
+                }
+            }
+            for grant in wakes.grants {
+                let tell = grant
+                    .ticket
+                    .and_then(|ticket| inner.waiting.remove(&ticket));
+                let target = inner.target(grant.endpoint);
+                let kept = tell.is_some_and(|tell| tell.send(Ok((grant, target))).is_ok());
+                if !kept {
+                    let Inner {
+                        turnstile, wakes, ..
+                    } = &mut *inner;
+                    turnstile.give_back(grant.permit, now, fastrand::u64(..), wakes);
+                }
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Takes over the targets of the endpoints the turnstile has just been configured with.
+    /// Endpoints that left are no target any more: nobody probes them, and a permit that is still
+    /// out there has its own.
+    fn place(&mut self, spec: &ModelSpec, targets: Vec<Arc<Target>>, now: Millis) {
+        self.targets.fill(None);
+        for target in targets {
+            let Some(EndpointId(index)) = self.turnstile.endpoint(&target.url) else {
+                continue;
+            };
+            let index = index as usize;
+            if self.targets.len() <= index {
+                self.targets.resize(index + 1, None);
+            }
+            self.targets[index] = Some(target);
+        }
+        let changes = self.ejector.configure(&spec.endpoints, now);
+        self.apply(changes, now);
+    }
+
+    fn apply(&mut self, changes: Vec<Change>, now: Millis) {
+        let Inner {
+            turnstile, wakes, ..
+        } = self;
+        for change in changes {
+            if let Some(endpoint) = turnstile.endpoint(&change.url) {
+                turnstile.set_usable(endpoint, change.usable, now, fastrand::u64(..), wakes);
+            }
+        }
+    }
+
+    fn target(&self, endpoint: EndpointId) -> Arc<Target> {
+        self.targets[endpoint.0 as usize]
+            .clone()
+            .expect("the turnstile grants only endpoints that were placed with it")
+    }
+}
+
+/// An endpoint's health as `/state` says it.
+pub struct EndpointHealth {
+    /// Which endpoint.
+    pub url: Arc<str>,
+    /// How it is.
+    pub health: Health,
+    /// When it may serve again, while ejected.
+    pub ejected_until: Option<Millis>,
+}
+
+/// The right to have one request in flight at one endpoint; given back by drop.
+pub struct Permit {
+    gate: Arc<Gate>,
+    id: PermitId,
+    /// Which endpoint.
+    pub endpoint: EndpointId,
+    /// Where it is.
+    pub target: Arc<Target>,
+}
+
+impl Permit {
+    fn new(gate: &Arc<Gate>, grant: Grant, target: Arc<Target>) -> Permit {
+        Permit {
+            gate: Arc::clone(gate),
+            id: grant.permit,
+            endpoint: grant.endpoint,
+            target,
+        }
+    }
+
+    /// The try at its endpoint ended.
+    pub fn saw(&self, seen: Seen) {
+        self.gate.request_saw(&self.target.url, seen);
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.gate.give_back(self.id);
+    }
+}
+
+/// A place in the queue; left by drop.
+pub struct Waiter {
+    gate: Arc<Gate>,
+    ticket: Ticket,
+    told: oneshot::Receiver<Told>,
+    /// How many waited when it came, of all accounts.
+    pub found_waiting: usize,
+    /// Expected time until its turn when it joined.
+    pub expected_wait: Millis,
+}
+
+impl Waiter {
+    /// Waits for the turn. Dropping the future keeps the place; dropping the waiter leaves it.
+    ///
+    /// # Errors
+    /// The turnstile gave up on this waiter: late, evicted, or nowhere to go.
+    pub async fn turn(&mut self) -> Result<Permit, Refusal> {
+        match (&mut self.told).await {
+            Ok(Ok((grant, target))) => Ok(Permit::new(&self.gate, grant, target)),
+            Ok(Err(refusal)) => Err(refusal),
+            // The sender lives in the gate until it speaks or this waiter leaves.
+            Err(_) => Err(Refusal::Evicted),
+        }
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        // After `close` a grant either sits here already or bounces back to its sender.
+        self.told.close();
+        if let Ok(Ok((grant, _))) = self.told.try_recv() {
+            self.gate.give_back(grant.permit);
+            return;
+        }
+        let now = self.gate.clock.now();
+        let mut inner = self.gate.inner.lock();
+        inner.turnstile.leave(self.ticket, now);
+        inner.waiting.remove(&self.ticket);
+    }
+}
+
+#[cfg(test)]
+mod fixtures;
+#[cfg(all(test, feature = "shuttle"))]
+mod interleavings;
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;

@@ -1,0 +1,52 @@
+//! A small model for the gate's tests.
+
+use std::time::Duration;
+
+use infergate_core::model::{Algorithm, BackendKind, EndpointSpec, QueueSpec, Task};
+
+use super::*;
+
+/// Of the one endpoint.
+pub const PERMITS: u32 = 2;
+
+pub fn spec(algorithm: Algorithm) -> ModelSpec {
+    ModelSpec {
+        id: "m".into(),
+        aliases: Vec::new(),
+        task: Task::TextGeneration,
+        backend: BackendKind::Openai,
+        endpoints: vec![EndpointSpec {
+            url: "http://127.0.0.1:1".into(),
+            max_concurrent_requests: PERMITS,
+            priority: 0,
+            backend_model: None,
+            api_key: None,
+        }],
+        queue: QueueSpec {
+            algorithm,
+            ..QueueSpec::default()
+        },
+        timeout_secs: 0,
+        allowed_accounts: Vec::new(),
+        queue_heartbeat_secs: 0,
+    }
+}
+
+pub fn targets(spec: &ModelSpec) -> Vec<Arc<Target>> {
+    let target = |endpoint| Target::new(endpoint, "m", Duration::from_secs(1)).map(Arc::new);
+    spec.endpoints.iter().filter_map(target).collect()
+}
+
+pub fn ask(account: &str) -> Ask {
+    Ask {
+        account: account.into(),
+        weight: 1,
+        priority: 5,
+        warm: false,
+        tokens: 1,
+        deadline: Millis::MAX,
+        no_wait: false,
+        avoid: Vec::new(),
+        resume: false,
+    }
+}

@@ -1,0 +1,84 @@
+//! Active health checks: asks every model server how it is and tells its gate.
+//!
+//! It does not decide who is fit: the gate's ejector counts the answers. Called by the app's
+//! prober once a tick.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::{self, StreamExt};
+use infergate_core::routing::Seen;
+use tokio::time::timeout;
+
+use super::backend::Probe;
+use super::client::{Client, Outgoing};
+use super::target::Target;
+use super::{Gate, Lane};
+
+/// Between two looks at servers that are not well: one that is back serves again within three.
+pub const PROBE_TICK: Duration = Duration::from_millis(500);
+/// Servers that serve are asked every so many ticks; their traffic tells of them anyway.
+const HEALTHY_EVERY_TICKS: u64 = 10;
+/// A server that needs longer to say it is well is not.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Health answers are a line; more is not read.
+const PROBE_BODY_MAX_BYTES: usize = 64 * 1024;
+/// Probes in flight at once, so that a large fleet does not starve the traffic of its workers.
+const PROBES_AT_ONCE: usize = 32;
+
+/// Probes what is due in round `tick` and lets the gates' time-driven decisions happen.
+pub async fn probe_round(client: &Client, lanes: impl Iterator<Item = Arc<Lane>>, tick: u64) {
+    let mut due = Vec::new();
+    for lane in lanes {
+        lane.gate.tick();
+        for (target, well) in lane.gate.targets() {
+            if !well || tick.is_multiple_of(HEALTHY_EVERY_TICKS) {
+                due.push((Arc::clone(&lane.gate), target, lane.backend.probe()));
+            }
+        }
+    }
+    stream::iter(due)
+        .for_each_concurrent(PROBES_AT_ONCE, |(gate, target, probe)| async move {
+            ask(client, &gate, &target, &probe).await;
+        })
+        .await;
+}
+
+async fn ask(client: &Client, gate: &Gate, target: &Target, probe: &Probe) {
+    let well = timeout(PROBE_TIMEOUT, async {
+        // A container behind a name may have moved; a name that no longer resolves is a failed
+        // probe, and one that resolves slowly must not hold up the round.
+        target.resolve().await.is_ok() && is_well(client, target, probe).await
+    });
+    let well = well.await.unwrap_or(false);
+    gate.check_saw(
+        &target.url,
+        if well { Seen::Success } else { Seen::Failure },
+    );
+}
+
+async fn is_well(client: &Client, target: &Target, probe: &Probe) -> bool {
+    let outgoing = Outgoing {
+        method: "GET",
+        path: probe.path,
+        headers: b"",
+        body: &Bytes::new(),
+    };
+    let Ok(mut exchange) = client.send(target, outgoing).await else {
+        return false;
+    };
+    let status = exchange.head().status.as_u16();
+    let mut body = Vec::new();
+    loop {
+        match exchange.chunk().await {
+            Ok(Some(chunk)) if body.len() + chunk.len() <= PROBE_BODY_MAX_BYTES => {
+                body.extend_from_slice(&chunk);
+            }
+            Ok(None) => break,
+            _ => return false,
+        }
+    }
+    client.finish(exchange).await;
+    (probe.healthy)(status, &body)
+}

@@ -1,0 +1,46 @@
+//! llama.cpp's `llama-server`: the OpenAI shape with a name of its own for one parameter, and a
+//! health path that tells loading from ready.
+//!
+//! It does not use the native `/completion` path. The server never refuses for load, it defers;
+//! permits are what keeps its slots from piling up.
+
+use infergate_core::Refusal;
+use infergate_core::api::Call;
+use infergate_core::model::Task;
+
+use super::answer::Answer;
+use super::backend::{Backend, Probe, Shaped, answers_200};
+use super::openai;
+
+/// The kind `llama-server`.
+pub(super) struct LlamaServer;
+
+impl Backend for LlamaServer {
+    fn name(&self) -> &'static str {
+        "llama-server"
+    }
+
+    fn shape_request(
+        &self,
+        call: &Call,
+        task: Task,
+        backend_model: &str,
+    ) -> Result<Shaped, Refusal> {
+        openai::shape(call, task, backend_model, |name| match name {
+            "repetition_penalty" => "repeat_penalty",
+            name => name,
+        })
+    }
+
+    fn read_response(&self, call: &Call, task: Task) -> Answer {
+        openai::read(call, task)
+    }
+
+    fn probe(&self) -> Probe {
+        // 503 while the model is loading.
+        Probe {
+            path: "/health",
+            healthy: answers_200,
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Model servers: how to speak to them, whether they live, and who may.
+//!
+//! It does not know the client's connection. A [`Lane`] is one model as the walk uses it: its
+//! spec, its gate and its backend; a reload makes new lanes around the gates that stay.
+
+mod answer;
+mod backend;
+mod client;
+mod gate;
+mod health;
+mod llama_server;
+mod object;
+mod openai;
+mod sync;
+mod target;
+mod tei;
+#[cfg(test)]
+mod tests;
+mod tgi;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use infergate_core::model::{Catalog, ModelSpec, QueueSpec, WhenUnhealthy};
+
+pub use answer::{Answer, AnswerError, Push, client_error_body};
+pub use backend::{Backend, Shaped, backend};
+pub use client::{Client, Exchange, Outgoing, SendError};
+pub use gate::{Entry, Gate, Permit, Waiter};
+pub use health::{PROBE_TICK, probe_round};
+pub use target::Target;
+
+use crate::telemetry::{Clock, Metrics, ModelMetrics};
+
+/// One model, ready to serve.
+pub struct Lane {
+    /// As configured in this generation.
+    pub spec: Arc<ModelSpec>,
+    /// Who may enter; shared by all generations of the model.
+    pub gate: Arc<Gate>,
+    /// How its endpoints are spoken to.
+    pub backend: &'static dyn Backend,
+    /// Its held counters.
+    pub metrics: Arc<ModelMetrics>,
+}
+
+/// Every model of one configuration generation, in the catalog's order.
+#[derive(Default)]
+pub struct Lanes {
+    list: Vec<Arc<Lane>>,
+}
+
+impl Lanes {
+    /// The lanes of a new generation. Gates of models that stay are kept, with their permits and
+    /// waiters; those of models that left are closed, and their waiters get an answer.
+    pub fn follow(
+        &self,
+        catalog: &Catalog,
+        connect_timeout: Duration,
+        clock: Clock,
+        metrics: &Metrics,
+    ) -> Lanes {
+        let list = catalog
+            .models()
+            .iter()
+            .filter_map(|spec| {
+                // The configuration admits only models whose backend is in the registry.
+                let backend = backend(spec.backend)?;
+                let former = self.list.iter().find(|lane| lane.spec.id == spec.id);
+                let gate = match former {
+                    Some(lane) => {
+                        let targets = targets(spec, &lane.gate, connect_timeout);
+                        lane.gate.configure(spec, targets);
+                        Arc::clone(&lane.gate)
+                    }
+                    None => Gate::new(spec, new_targets(spec, connect_timeout), clock),
+                };
+                let metrics = metrics.model(&spec.id);
+                Some(Arc::new(Lane {
+                    spec: Arc::clone(spec),
+                    gate,
+                    backend,
+                    metrics,
+                }))
+            })
+            .collect::<Vec<_>>();
+        for lane in &self.list {
+            if !list
+                .iter()
+                .any(|kept: &Arc<Lane>| kept.spec.id == lane.spec.id)
+            {
+                lane.gate.configure(&closed(&lane.spec), Vec::new());
+            }
+        }
+        let configured: Vec<_> = list.iter().map(|lane| lane.spec.id.clone()).collect();
+        metrics.retain(&configured);
+        Lanes { list }
+    }
+
+    /// The lane at a position of the catalog.
+    pub fn get(&self, index: usize) -> &Arc<Lane> {
+        &self.list[index]
+    }
+
+    /// All lanes.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Lane>> {
+        self.list.iter()
+    }
+}
+
+/// A model that left: nowhere to go, nobody waits.
+fn closed(spec: &ModelSpec) -> ModelSpec {
+    let queue = QueueSpec {
+        capacity: 0,
+        site_queue_size: 0,
+        total_capacity: 0,
+        when_unhealthy: WhenUnhealthy::Refuse,
+        ..spec.queue.clone()
+    };
+    ModelSpec {
+        endpoints: Vec::new(),
+        queue,
+        ..spec.clone()
+    }
+}
+
+fn new_targets(spec: &ModelSpec, connect_timeout: Duration) -> Vec<Arc<Target>> {
+    let make = |e| Target::new(e, spec.id.as_str(), connect_timeout).map(Arc::new);
+    spec.endpoints.iter().filter_map(make).collect()
+}
+
+/// Targets that did not change stay, with their resolved addresses.
+fn targets(spec: &ModelSpec, gate: &Gate, connect_timeout: Duration) -> Vec<Arc<Target>> {
+    let present = gate.targets();
+    spec.endpoints
+        .iter()
+        .filter_map(|endpoint| {
+            let model = spec.id.as_str();
+            let same = |t: &&Arc<Target>| t.matches(endpoint, model, connect_timeout);
+            match present.iter().map(|(target, _)| target).find(same) {
+                Some(target) => Some(Arc::clone(target)),
+                None => Target::new(endpoint, model, connect_timeout).map(Arc::new),
+            }
+        })
+        .collect()
+}

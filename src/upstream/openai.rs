@@ -1,0 +1,172 @@
+//! Servers with the OpenAI paths: vLLM, SGLang and their like.
+//!
+//! It does not know their extensions: OpenAI calls pass as they came, and a Workers AI `run`
+//! becomes the chat or embeddings request that means the same. `llama-server` and TGI's chat share
+//! this shape.
+
+use infergate_core::Refusal;
+use infergate_core::api::Call;
+use infergate_core::api::scan::TopLevel;
+use infergate_core::api::workers_ai::{Input, TextEmbeddings, TextGeneration};
+use infergate_core::model::Task;
+use serde_json::value::RawValue;
+
+use super::answer::{Answer, OPENAI_EMBEDDINGS, OPENAI_TEXT};
+use super::backend::{Backend, Probe, Shaped, Wanted, answers_200};
+use super::object::{Object, list, quoted};
+
+/// The kind `openai`.
+pub(super) struct Openai;
+
+impl Backend for Openai {
+    fn name(&self) -> &'static str {
+        "openai"
+    }
+
+    fn shape_request(
+        &self,
+        call: &Call,
+        task: Task,
+        backend_model: &str,
+    ) -> Result<Shaped, Refusal> {
+        shape(call, task, backend_model, |name| name)
+    }
+
+    fn read_response(&self, call: &Call, task: Task) -> Answer {
+        read(call, task)
+    }
+
+    fn probe(&self) -> Probe {
+        // The one path that every server of this kind has.
+        Probe {
+            path: "/v1/models",
+            healthy: answers_200,
+        }
+    }
+}
+
+/// Shapes any call. `rename` gives the server's own name of a Workers AI parameter.
+pub(super) fn shape(
+    call: &Call,
+    task: Task,
+    backend_model: &str,
+    rename: fn(&str) -> &str,
+) -> Result<Shaped, Refusal> {
+    let wanted = Wanted::of(call, task)?;
+    match wanted {
+        Wanted::Chat | Wanted::Completions | Wanted::Embeddings => {
+            Ok(wanted.pass(call, backend_model))
+        }
+        Wanted::RunGeneration => {
+            let generation = TextGeneration::parse(&call.body)?;
+            Ok(shape_generation(call, &generation, backend_model, rename))
+        }
+        Wanted::RunEmbeddings => {
+            let embeddings = TextEmbeddings::parse(&call.body)?;
+            Ok(Shaped {
+                path: wanted.openai_path(),
+                body: embeddings_body(&embeddings, backend_model).into(),
+                streams: false,
+            })
+        }
+    }
+}
+
+/// The reader for any call.
+pub(super) fn read(call: &Call, task: Task) -> Answer {
+    match Wanted::of(call, task) {
+        Ok(Wanted::RunGeneration) => Answer::run(call, &OPENAI_TEXT),
+        Ok(Wanted::RunEmbeddings) => Answer::run(call, &OPENAI_EMBEDDINGS),
+        _ => Answer::pass(call),
+    }
+}
+
+/// A Workers AI text generation as chat, or as a plain completion when the caller has applied the
+/// chat template itself.
+pub(super) fn shape_generation(
+    call: &Call,
+    generation: &TextGeneration<'_>,
+    backend_model: &str,
+    rename: fn(&str) -> &str,
+) -> Shaped {
+    // The body grows by the names put around a prompt and for streams, not by its content.
+    let mut object = Object::with_capacity(call.body.len() + backend_model.len() + 256);
+    object.member("model", &quoted(backend_model));
+    let path = match generation.input {
+        Input::Messages(messages) => {
+            object.member("messages", messages.get());
+            "/v1/chat/completions"
+        }
+        Input::Prompt { text, raw: false } => {
+            object.member(
+                "messages",
+                &format!(r#"[{{"role":"user","content":{}}}]"#, text.get()),
+            );
+            "/v1/chat/completions"
+        }
+        Input::Prompt { text, raw: true } => {
+            object.member("prompt", text.get());
+            "/v1/completions"
+        }
+    };
+    for (name, value) in &generation.parameters {
+        match &**name {
+            "tools" => object.member(name, &tools(value)),
+            "response_format" => object.member(name, &response_format(value)),
+            name => object.member(rename(name), value.get()),
+        }
+    }
+    if call.stream {
+        object.member("stream", "true");
+        object.member("stream_options", r#"{"include_usage":true}"#);
+    }
+    Shaped {
+        path,
+        body: object.finish().into(),
+        streams: call.stream,
+    }
+}
+
+fn embeddings_body(embeddings: &TextEmbeddings<'_>, backend_model: &str) -> String {
+    let texts = list(embeddings.texts.iter().map(|text| text.get()));
+    let mut object = Object::with_capacity(texts.len() + backend_model.len() + 128);
+    object.member("model", &quoted(backend_model));
+    object.member("input", &texts);
+    for (name, value) in &embeddings.parameters {
+        if name != "encoding_format" {
+            object.member(name, value.get());
+        }
+    }
+    // The result is lists of numbers.
+    object.member("encoding_format", "\"float\"");
+    object.finish()
+}
+
+/// Workers AI also takes a bare `{name, description, parameters}` for a function.
+fn tools(raw: &RawValue) -> String {
+    let tools: Vec<&RawValue> = serde_json::from_str(raw.get()).unwrap_or_default();
+    let wrapped: Vec<String> = tools
+        .iter()
+        .map(|tool| match member(tool.get(), "function") {
+            Some(_) => tool.get().to_owned(),
+            None => format!(r#"{{"type":"function","function":{}}}"#, tool.get()),
+        })
+        .collect();
+    list(wrapped.iter().map(String::as_str))
+}
+
+/// Workers AI puts the schema itself where OpenAI has `{name, schema}`.
+fn response_format(raw: &RawValue) -> String {
+    match member(raw.get(), "json_schema") {
+        Some(schema) if member(&schema, "schema").is_none() => format!(
+            r#"{{"type":"json_schema","json_schema":{{"name":"response","schema":{schema}}}}}"#
+        ),
+        _ => raw.get().to_owned(),
+    }
+}
+
+fn member(json: &str, name: &'static str) -> Option<String> {
+    let mut scan = TopLevel::new(name);
+    scan.push(json.as_bytes());
+    Some(String::from_utf8_lossy(scan.value()?).into_owned())
+}

@@ -1,0 +1,299 @@
+//! One model server as an address: where it is, what it calls the model, what key it wants.
+//!
+//! It holds no permits and no health; those belong to the gate. Immutable but for the resolved
+//! addresses, which the prober renews when the URL names a host instead of an IP. An endpoint is
+//! one server, so of a name's addresses the first of each family counts: two at most.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use infergate_core::model::{EndpointSpec, Secret};
+use pingora_core::protocols::l4::socket::SocketAddr as PeerAddress;
+use pingora_core::upstreams::peer::{Peer, PeerOptions};
+
+/// A model server of one model.
+pub struct Target {
+    /// As configured; the endpoint's identity.
+    pub url: Arc<str>,
+    /// The model's name there.
+    pub backend_model: Arc<str>,
+    /// `host[:port]`, for the Host header.
+    pub authority: String,
+    /// Path before the backend's own paths, without a trailing slash.
+    pub prefix: String,
+    /// `Bearer …`, ready to send.
+    pub authorization: Option<String>,
+    host: String,
+    port: u16,
+    connect_timeout: Duration,
+    dials: ArcSwapOption<Dials>,
+}
+
+impl Target {
+    /// The target of an endpoint, or `None` when its URL is not `http://host[:port][/prefix]`;
+    /// the configuration has refused those.
+    pub fn new(spec: &EndpointSpec, model: &str, connect_timeout: Duration) -> Option<Target> {
+        let rest = spec.url.strip_prefix("http://")?;
+        let (authority, prefix) = match rest.find('/') {
+            Some(at) => (&rest[..at], rest[at..].trim_end_matches('/')),
+            None => (rest, ""),
+        };
+        let (host, port) = split_authority(authority)?;
+        let target = Target {
+            url: spec.url.clone(),
+            backend_model: spec.backend_model.clone().unwrap_or_else(|| model.into()),
+            authority: authority.to_owned(),
+            prefix: prefix.to_owned(),
+            authorization: spec.api_key.as_ref().map(bearer),
+            host: host.to_owned(),
+            port,
+            connect_timeout,
+            dials: ArcSwapOption::empty(),
+        };
+        if let Ok(ip) = target.host.parse() {
+            target.set_addresses(&[SocketAddr::new(ip, port)]);
+        }
+        Some(target)
+    }
+
+    /// The same server as `spec` describes it for `model`.
+    pub fn matches(&self, spec: &EndpointSpec, model: &str, connect_timeout: Duration) -> bool {
+        let key = spec.api_key.as_ref().map(bearer);
+        self.url == spec.url
+            && self.connect_timeout == connect_timeout
+            && self.authorization == key
+            && *self.backend_model == *spec.backend_model.as_deref().unwrap_or(model)
+    }
+
+    /// Where to connect, resolving the host's name when that has not been done yet.
+    ///
+    /// # Errors
+    /// The name does not resolve.
+    pub async fn dials(&self) -> std::io::Result<Arc<Dials>> {
+        match self.dials.load_full() {
+            Some(dials) => Ok(dials),
+            None => self.resolve().await,
+        }
+    }
+
+    /// Looks the host's name up again. Literal addresses stay as they are.
+    ///
+    /// # Errors
+    /// The name does not resolve; former addresses are kept.
+    pub async fn resolve(&self) -> std::io::Result<Arc<Dials>> {
+        if self.host.parse::<IpAddr>().is_err() {
+            let found = tokio::net::lookup_host((self.host.as_str(), self.port)).await?;
+            let former = self.dials.load_full();
+            let former: Vec<SocketAddr> =
+                former.iter().flat_map(|dials| dials.addresses()).collect();
+            let chosen = one_of_each_family(&found.collect::<Vec<_>>(), &former);
+            if chosen.is_empty() {
+                return Err(std::io::ErrorKind::NotFound.into());
+            }
+            let same = chosen.len() == former.len() && chosen.iter().all(|a| former.contains(a));
+            if !same {
+                self.set_addresses(&chosen);
+            }
+        }
+        let dials = self.dials.load_full();
+        dials.ok_or_else(|| std::io::ErrorKind::NotFound.into())
+    }
+
+    pub(super) fn set_addresses(&self, addresses: &[SocketAddr]) {
+        let mut options = PeerOptions::new();
+        options.connection_timeout = Some(self.connect_timeout);
+        options.total_connection_timeout = Some(self.connect_timeout);
+        let dial = |address: &SocketAddr| {
+            Arc::new(Dial {
+                address: *address,
+                peer_address: PeerAddress::Inet(*address),
+                options: options.clone(),
+            })
+        };
+        self.dials.store(Some(Arc::new(Dials {
+            list: addresses.iter().map(dial).collect(),
+            preferred: AtomicUsize::new(0),
+        })));
+    }
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The key stays out of logs.
+        f.debug_struct("Target")
+            .field("url", &self.url)
+            .finish_non_exhaustive()
+    }
+}
+
+fn bearer(key: &Secret) -> String {
+    format!("Bearer {}", key.reveal())
+}
+
+/// `host`, `host:port`, `[v6]:port`; the port of plain HTTP is 80.
+fn split_authority(authority: &str) -> Option<(&str, u16)> {
+    if let Some(rest) = authority.strip_prefix('[') {
+        let (host, port) = rest.split_once(']')?;
+        let port = match port.strip_prefix(':') {
+            Some(port) => port.parse().ok()?,
+            None => 80,
+        };
+        return Some((host, port));
+    }
+    match authority.split_once(':') {
+        Some((host, port)) => Some((host, port.parse().ok()?)),
+        None => Some((authority, 80)),
+    }
+}
+
+/// The first address of each family, in the order of `found`. One of `former` that is still there
+/// goes before others of its family, so that a resolver that turns its answers round does not tear
+/// warm connections away.
+fn one_of_each_family(found: &[SocketAddr], former: &[SocketAddr]) -> Vec<SocketAddr> {
+    let mut chosen: Vec<SocketAddr> = Vec::new();
+    for address in found {
+        if chosen.iter().any(|c| c.is_ipv4() == address.is_ipv4()) {
+            continue;
+        }
+        let mut stays = former.iter().filter(|f| f.is_ipv4() == address.is_ipv4());
+        let kept = stays.find(|former| found.contains(former));
+        chosen.push(*kept.unwrap_or(address));
+    }
+    chosen
+}
+
+/// Where a target may be found, and where it was found last.
+#[derive(Debug)]
+pub struct Dials {
+    list: Vec<Arc<Dial>>,
+    preferred: AtomicUsize,
+}
+
+impl Dials {
+    /// All of them, with the one that worked last first.
+    pub fn in_order(&self) -> impl Iterator<Item = &Arc<Dial>> {
+        let count = self.list.len();
+        let first = self.preferred.load(Ordering::Relaxed);
+        (0..count).map(move |index| &self.list[(first + index) % count])
+    }
+
+    /// This one worked.
+    pub fn prefer(&self, dial: &Arc<Dial>) {
+        let at = self.list.iter().position(|d| Arc::ptr_eq(d, dial));
+        let at = at.unwrap_or(0);
+        if self.preferred.load(Ordering::Relaxed) != at {
+            self.preferred.store(at, Ordering::Relaxed);
+        }
+    }
+
+    fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.list.iter().map(|dial| dial.address)
+    }
+}
+
+/// A resolved address with its connect options: what Pingora's connector wants to know.
+#[derive(Clone, Debug)]
+pub struct Dial {
+    address: SocketAddr,
+    peer_address: PeerAddress,
+    options: PeerOptions,
+}
+
+impl fmt::Display for Dial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.address)
+    }
+}
+
+impl Peer for Dial {
+    fn address(&self) -> &PeerAddress {
+        &self.peer_address
+    }
+
+    fn tls(&self) -> bool {
+        false
+    }
+
+    fn sni(&self) -> &str {
+        ""
+    }
+
+    fn reuse_hash(&self) -> u64 {
+        // The address itself, not a digest of it: two servers must never share a pool entry.
+        match self.address {
+            SocketAddr::V4(v4) => u64::from(u32::from(*v4.ip())) << 16 | u64::from(v4.port()),
+            SocketAddr::V6(_) => {
+                use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+                BuildHasherDefault::<DefaultHasher>::default().hash_one(self.address)
+            }
+        }
+    }
+
+    fn get_peer_options(&self) -> Option<&PeerOptions> {
+        Some(&self.options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(url: &str) -> Option<Target> {
+        let spec = EndpointSpec {
+            url: url.into(),
+            max_concurrent_requests: 1,
+            priority: 0,
+            backend_model: None,
+            api_key: Some("secret".into()),
+        };
+        Target::new(&spec, "m", Duration::from_secs(1))
+    }
+
+    #[test]
+    fn a_url_is_an_authority_and_a_prefix() {
+        let t = target("http://10.0.0.1:9001/vllm/").unwrap();
+        assert_eq!(
+            (t.authority.as_str(), t.prefix.as_str()),
+            ("10.0.0.1:9001", "/vllm")
+        );
+        let t = target("http://[::1]:9001").unwrap();
+        assert_eq!(
+            (t.host.as_str(), t.port, t.prefix.as_str()),
+            ("::1", 9001, "")
+        );
+        assert_eq!(target("http://gpu-1").unwrap().port, 80);
+        assert!(target("https://x").is_none());
+    }
+
+    #[test]
+    fn a_name_has_an_address_of_each_family_and_keeps_them_while_they_are_there() {
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let (six, four, other) = (at("[::1]:9"), at("10.0.0.1:9"), at("10.0.0.2:9"));
+        assert_eq!(one_of_each_family(&[six, four, other], &[]), [six, four]);
+        assert_eq!(one_of_each_family(&[other, four], &[six, four]), [four]);
+        assert_eq!(one_of_each_family(&[other], &[six, four]), [other]);
+        assert_eq!(one_of_each_family(&[], &[six]), []);
+    }
+
+    #[test]
+    fn the_address_that_worked_last_is_tried_first() {
+        let target = target("http://gpu-1:9").unwrap();
+        let addresses = ["[::1]:9", "10.0.0.1:9"].map(|text| text.parse().unwrap());
+        target.set_addresses(&addresses);
+        let dials = target.dials.load_full().unwrap();
+        let order = |dials: &Dials| dials.in_order().map(|d| d.address).collect::<Vec<_>>();
+        assert_eq!(order(&dials), addresses);
+        let second = Arc::clone(dials.in_order().nth(1).unwrap());
+        dials.prefer(&second);
+        assert_eq!(order(&dials), [addresses[1], addresses[0]]);
+    }
+
+    #[test]
+    fn a_debug_print_keeps_the_key_to_itself() {
+        assert!(!format!("{:?}", target("http://h:1").unwrap()).contains("secret"));
+    }
+}

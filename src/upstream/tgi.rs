@@ -1,0 +1,188 @@
+//! Text Generation Inference: chat in the OpenAI shape, bare prompts by `/generate`.
+//!
+//! It does not make embeddings. `/generate_stream` ends with a `details` event and no `[DONE]`.
+//! API: <https://huggingface.github.io/text-generation-inference/>.
+
+use std::borrow::Cow;
+
+use bytes::BytesMut;
+use infergate_core::Refusal;
+use infergate_core::api::Call;
+use infergate_core::api::workers_ai::{Input, Parameter, TextGeneration, TextResult, write_text};
+use infergate_core::billing::Usage;
+use infergate_core::model::Task;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::answer::{Answer, AnswerError, OPENAI_TEXT, Piece, Reader};
+use super::backend::{Backend, Probe, Shaped, Wanted, answers_200, wrong_model};
+use super::object::{Object, list};
+use super::openai;
+
+/// The kind `tgi`.
+pub(super) struct Tgi;
+
+impl Backend for Tgi {
+    fn name(&self) -> &'static str {
+        "tgi"
+    }
+
+    fn shape_request(
+        &self,
+        call: &Call,
+        task: Task,
+        backend_model: &str,
+    ) -> Result<Shaped, Refusal> {
+        let wanted = Wanted::of(call, task)?;
+        match wanted {
+            Wanted::Chat | Wanted::Completions => Ok(wanted.pass(call, backend_model)),
+            Wanted::Embeddings | Wanted::RunEmbeddings => Err(wrong_model(
+                call,
+                "runs on a server that cannot make embeddings",
+            )),
+            Wanted::RunGeneration => {
+                let generation = TextGeneration::parse(&call.body)?;
+                Ok(match generation.input {
+                    Input::Prompt { text, .. } => {
+                        shape_generate(call, text, &generation.parameters)
+                    }
+                    Input::Messages(_) => {
+                        openai::shape_generation(call, &generation, backend_model, |name| name)
+                    }
+                })
+            }
+        }
+    }
+
+    fn read_response(&self, call: &Call, task: Task) -> Answer {
+        match Wanted::of(call, task) {
+            Ok(Wanted::RunGeneration) => Answer::run(call, &READER),
+            _ => Answer::pass(call),
+        }
+    }
+
+    fn probe(&self) -> Probe {
+        Probe {
+            path: "/health",
+            healthy: answers_200,
+        }
+    }
+}
+
+static READER: Reader = Reader {
+    json: read_json,
+    event: read_event,
+    input_tokens_header: Some("x-prompt-tokens"),
+};
+
+fn shape_generate(call: &Call, text: &RawValue, parameters: &[Parameter<'_>]) -> Shaped {
+    let mut shaped = Object::with_capacity(call.body.len() + 64);
+    for (name, value) in parameters {
+        if let Some((name, json)) = parameter(name, value.get()) {
+            shaped.member(name, &json);
+        }
+    }
+    // Without them there is no token count.
+    shaped.member("details", "true");
+    let parameters = shaped.finish();
+    let mut object = Object::with_capacity(text.get().len() + parameters.len() + 64);
+    object.member("inputs", text.get());
+    object.member("parameters", &parameters);
+    let path = if call.stream {
+        "/generate_stream"
+    } else {
+        "/generate"
+    };
+    Shaped {
+        path,
+        body: object.finish().into(),
+        streams: call.stream,
+    }
+}
+
+/// The server's name and form of a parameter. It refuses values that mean "off" elsewhere
+/// (`temperature` 0, `top_p` 1, `top_k` 0), so those are left out.
+fn parameter<'a>(name: &'a str, json: &'a str) -> Option<(&'a str, Cow<'a, str>)> {
+    let number = || json.parse::<f64>().unwrap_or(f64::NAN);
+    match name {
+        "max_tokens" => Some(("max_new_tokens", json.into())),
+        "lora" => Some(("adapter_id", json.into())),
+        "stop" if json.starts_with('"') => Some((name, list([json]).into())),
+        "temperature" | "top_k" if number() <= 0.0 => None,
+        "top_p" if number() <= 0.0 || number() >= 1.0 => None,
+        "details" => None,
+        _ => Some((name, json.into())),
+    }
+}
+
+/// The answer to `/generate`, or nothing of it where the answer is to chat.
+#[derive(Deserialize)]
+struct Generated<'a> {
+    #[serde(borrow)]
+    generated_text: Option<&'a RawValue>,
+    #[serde(borrow)]
+    details: Option<&'a RawValue>,
+}
+
+/// One event of `/generate_stream`, or nothing of it where the stream is of chat.
+#[derive(Deserialize)]
+struct Event<'a> {
+    #[serde(borrow)]
+    token: Option<Token<'a>>,
+    #[serde(borrow)]
+    generated_text: Option<&'a RawValue>,
+    #[serde(borrow)]
+    details: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Token<'a> {
+    #[serde(borrow)]
+    text: Option<&'a RawValue>,
+    #[serde(default)]
+    special: bool,
+}
+
+fn read_json(
+    body: &[u8],
+    known: Option<Usage>,
+    out: &mut BytesMut,
+) -> Result<Option<Usage>, AnswerError> {
+    let generated: Generated<'_> =
+        serde_json::from_slice(body).map_err(|_| AnswerError::Malformed)?;
+    let Some(text) = generated.generated_text else {
+        return (OPENAI_TEXT.json)(body, known, out);
+    };
+    let usage = Usage::join(known, usage(generated.details));
+    let json = usage.map(Usage::to_openai);
+    let result = TextResult {
+        response: Some(text),
+        tool_calls: &[],
+        usage: json.as_deref(),
+    };
+    write_text(&result, out);
+    Ok(usage)
+}
+
+fn read_event(data: &[u8]) -> Result<Piece<'_>, AnswerError> {
+    let event: Event<'_> = serde_json::from_slice(data).map_err(|_| AnswerError::Malformed)?;
+    if event.error.is_some() {
+        return Err(AnswerError::BackendFailed);
+    }
+    let Some(token) = event.token else {
+        return (OPENAI_TEXT.event)(data);
+    };
+    Ok(Piece {
+        // Special tokens are control, such as the end of a turn.
+        text: token.text.filter(|_| !token.special),
+        usage: usage(event.details),
+        last: event.generated_text.is_some() || event.details.is_some(),
+        ..Piece::default()
+    })
+}
+
+fn usage(details: Option<&RawValue>) -> Option<Usage> {
+    Usage::from_tgi_details(details?.get().as_bytes())
+}

@@ -1,0 +1,263 @@
+//! The admin listener as operators and their tools know it: paths, methods, statuses and names.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::support::{
+    Client, Node, Refusing, Response, Server, chat, endpoint, eventually, model, one_model,
+};
+
+async fn request(node: &Node, method: &str, path: &str) -> Response {
+    let mut client = Client::connect(node.admin).await;
+    let length = if method == "GET" {
+        ""
+    } else {
+        "Content-Length: 0\r\n"
+    };
+    let close = "Connection: close\r\n";
+    client
+        .send(format!(
+            "{method} {path} HTTP/1.1\r\nHost: a\r\n{close}{length}\r\n"
+        ))
+        .await;
+    client.response().await
+}
+
+#[tokio::test]
+async fn every_path_takes_its_method_and_says_so_to_the_others() {
+    let server = Server::fast().await;
+    let node = Node::start(&one_model(server.address, 1, "")).await;
+    for (path, takes, status, kind) in [
+        ("/", "GET", 200, "text/plain"),
+        ("/healthz", "GET", 200, "text/plain"),
+        ("/readyz", "GET", 200, "text/plain"),
+        ("/metrics", "GET", 200, "text/plain"),
+        ("/state", "GET", 200, "application/json"),
+        ("/reload", "POST", 200, "application/json"),
+        ("/explain/0123", "GET", 404, "application/json"),
+    ] {
+        let answer = request(&node, takes, path).await;
+        assert_eq!(answer.status, status, "{path}");
+        assert!(
+            answer.header("content-type").unwrap().starts_with(kind),
+            "{path}"
+        );
+        for other in ["GET", "POST", "PUT", "DELETE"] {
+            if other != takes {
+                let refused = request(&node, other, path).await;
+                assert_eq!(refused.status, 405, "{other} {path}");
+                assert_eq!(refused.header("allow"), Some(takes));
+            }
+        }
+    }
+    assert_eq!(request(&node, "GET", "/nothing").await.status, 404);
+    // Nothing of it is reachable for clients.
+    for path in ["/state", "/metrics", "/healthz"] {
+        let answer = Client::try_get(node.clients, path).await.unwrap();
+        assert_eq!(answer.status, 404, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn state_has_the_fields_of_the_contract() {
+    let (server, gone) = (Server::fast().await, Refusing::new());
+    let models = format!(
+        "node: {{ id: a1, site: fra }}\nmodels:\n{}{}",
+        model("\"@cf/meta/m\"", &[endpoint(server.address, 4)], ""),
+        model(
+            "n",
+            &[endpoint(gone.address, 3)],
+            "    queue: { algorithm: fifo, capacity: 5 }\n"
+        ),
+    );
+    let node = Node::start(&models).await;
+    let state = node.state().await;
+    assert_eq!(
+        (&state["node"]["id"], &state["node"]["site"]),
+        (&"a1".into(), &"fra".into())
+    );
+    assert_eq!(state["node"]["draining"], false);
+    assert_eq!(state["node"]["version"], env!("CARGO_PKG_VERSION"));
+    assert!(state["node"]["started_at"].as_str().unwrap().ends_with('Z'));
+    assert_eq!(state["config"]["generation"], 1);
+    assert!(
+        state["config"]["loaded_at"]
+            .as_str()
+            .unwrap()
+            .ends_with('Z')
+    );
+    assert_eq!(state["config"]["last_reload_error"], Value::Null);
+    assert_eq!(
+        (&state["plugins"], &state["nodes"]),
+        (&serde_json::json!([]), &serde_json::json!([]))
+    );
+    let [first, second] = state["models"].as_array().unwrap().as_slice() else {
+        panic!("{state}");
+    };
+    assert_eq!(
+        (&first["id"], &second["id"]),
+        (&"@cf/meta/m".into(), &"n".into())
+    );
+    let queue = serde_json::json!({
+        "algorithm": "fair", "depth": 0, "capacity": 8, "expected_wait_ms": 0, "accounts": {}
+    });
+    assert_eq!(first["queue"], queue);
+    assert_eq!(
+        (&second["queue"]["algorithm"], &second["queue"]["capacity"]),
+        (&"fifo".into(), &15.into())
+    );
+    let endpoint = serde_json::json!({
+        "url": format!("http://{}", server.address),
+        "health": "healthy",
+        "permits": { "used": 0, "limit": 4 },
+        "ejected_until": null,
+    });
+    assert_eq!(first["endpoints"], serde_json::json!([endpoint]));
+    eventually("the other one is down", async || {
+        let state = node.state().await;
+        (state["models"][1]["endpoints"][0]["health"] == "down").then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_connection_serves_one_question_after_the_other() {
+    let server = Server::fast().await;
+    let node = Node::start(&one_model(server.address, 1, "")).await;
+    let mut scraper = Client::connect(node.admin).await;
+    for path in ["/metrics", "/state", "/healthz", "/metrics"] {
+        scraper
+            .send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"))
+            .await;
+        let answer = scraper.response().await;
+        assert_eq!((answer.status, answer.broken), (200, false), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn metrics_are_well_formed_and_count_what_happened() {
+    let server = Server::fast().await;
+    let node = Node::start(&one_model(server.address, 2, "")).await;
+    for _ in 0..3 {
+        assert_eq!(node.posting("", "").await.answer().await.status, 200);
+    }
+    node.post("/v1/chat/completions", &chat("nobody", "")).await;
+    node.events(4).await;
+    for (series, value) in [
+        (
+            r#"infergate_requests_total{face="openai",model="m",outcome="completed"}"#,
+            3.0,
+        ),
+        (
+            r#"infergate_requests_total{face="openai",model="(none)",outcome="refused"}"#,
+            1.0,
+        ),
+        (
+            r#"infergate_refusals_total{model="(none)",reason="model_not_found"}"#,
+            1.0,
+        ),
+        (
+            r#"infergate_upstream_attempts_total{model="m",result="answered"}"#,
+            3.0,
+        ),
+        (
+            r#"infergate_time_to_first_token_seconds_count{model="m"}"#,
+            3.0,
+        ),
+        (r#"infergate_queue_wait_seconds_count{model="m"}"#, 3.0),
+        (r#"infergate_permits_used{model="m"}"#, 0.0),
+        (r#"infergate_permits_limit{model="m"}"#, 2.0),
+        (r#"infergate_queue_depth{model="m"}"#, 0.0),
+        ("infergate_events_written_total", 4.0),
+        ("infergate_config_generation", 1.0),
+    ] {
+        assert_eq!(node.metric(series).await, Some(value), "{series}");
+    }
+    assert!(node.metric("process_resident_memory_bytes").await.unwrap() > 1e6);
+    let answer = node.get("/metrics").await;
+    assert_eq!(
+        answer.header("content-type"),
+        Some("text/plain; version=0.0.4; charset=utf-8")
+    );
+    check_with_promtool(&answer.body);
+}
+
+/// Where the judge is installed, it has the last word.
+fn check_with_promtool(metrics: &[u8]) {
+    let child = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let Ok(mut child) = child else {
+        eprintln!("skipped: promtool is not on PATH");
+        return;
+    };
+    child.stdin.take().unwrap().write_all(metrics).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned()
+        + &String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(said, "");
+}
+
+#[tokio::test]
+async fn the_five_minute_window_sees_what_a_scrape_would_miss() {
+    let server = Server::fast().await;
+    let held = crate::support::Scripted::held().await;
+    let models = format!(
+        "models:\n{}{}",
+        model("idle", &[endpoint(server.address, 3)], ""),
+        model("m", &[endpoint(held.address, 1)], "")
+    );
+    let node = Node::start(&models).await;
+    let holder = node.posting("", "").await;
+    node.settles(1, 0).await;
+    eventually("a full moment is in the window", async || {
+        let full = node.metric(r#"infergate_full_fraction{model="m"}"#).await?;
+        (full > 0.0).then_some(())
+    })
+    .await;
+    held.next();
+    assert_eq!(holder.answer().await.status, 200);
+    node.settles(0, 0).await;
+    // The load is gone from the gauges and still in the window.
+    assert_eq!(
+        node.metric(r#"infergate_permits_used{model="m"}"#).await,
+        Some(0.0)
+    );
+    for name in ["infergate_full_fraction", "infergate_mean_used_permits"] {
+        let value = node
+            .metric(&format!("{name}{{model=\"m\"}}"))
+            .await
+            .unwrap();
+        assert!(value > 0.0 && value <= 1.0, "{name} {value}");
+        assert_eq!(
+            node.metric(&format!("{name}{{model=\"idle\"}}")).await,
+            Some(0.0)
+        );
+    }
+    assert_eq!(
+        node.metric(r#"infergate_total_permits{model="idle"}"#)
+            .await,
+        Some(3.0)
+    );
+}
+
+#[tokio::test]
+async fn the_series_of_a_model_go_with_the_model() {
+    let server = Server::fast().await;
+    let node = Node::start(&one_model(server.address, 1, "")).await;
+    assert_eq!(node.posting("", "").await.answer().await.status, 200);
+    let other = format!(
+        "models:\n{}",
+        model("n", &[endpoint(server.address, 1)], "")
+    );
+    assert_eq!(node.reload(&other).await.status, 200);
+    let text = node.get("/metrics").await.text();
+    assert!(text.contains(r#"model="n""#));
+    assert!(!text.contains(r#"model="m""#), "{text}");
+}

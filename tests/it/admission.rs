@@ -1,0 +1,378 @@
+//! Who enters when there is not room for all, and what the others are told.
+
+use tokio::task::JoinSet;
+
+use crate::support::{
+    ANSWER, Client, Node, Posted, Refusing, Response, Scripted, Server, accounts, chat, endpoint,
+    eventually, json_answer, model, one_model,
+};
+
+/// A configuration with accounts `a` and `b` and one model `m`.
+fn two_accounts(more_for_a: &str, server: &Scripted, permits: u32, more: &str) -> String {
+    accounts(more_for_a) + &one_model(server.address, permits, more)
+}
+
+/// A chat of one of the two accounts, findable at the server by its tag.
+async fn tagged(node: &Node, account: &str, tag: &str, more: &str) -> Posted {
+    let key = format!("Authorization: Bearer key-{account}\r\n");
+    node.posting(&key, &format!(r#","user":"{tag}"{more}"#))
+        .await
+}
+
+/// The tags of the requests a server has got, in order.
+fn tags(server: &Scripted) -> Vec<String> {
+    let tag = |request: &String| {
+        let rest = request.split_once(r#""user":""#).unwrap().1;
+        rest.split_once('"').unwrap().0.to_owned()
+    };
+    server.requests().iter().map(tag).collect()
+}
+
+fn assert_out_of_capacity(answer: &Response) {
+    assert_eq!(answer.status, 429, "{}", answer.text());
+    let error = &answer.json()["error"];
+    assert_eq!(error["code"], "out_of_capacity");
+    assert_eq!(error["type"], "rate_limit_error");
+}
+
+/// Lets a one-permit server answer everybody, one after the other.
+async fn serve_all(server: &Scripted, waiting: Vec<Posted>) {
+    let all = waiting.len() + 1;
+    for served in 1..=all {
+        eventually("the next request is at the server", async || {
+            (server.requests().len() >= served).then_some(())
+        })
+        .await;
+        server.next();
+    }
+    for posted in waiting {
+        assert_eq!(posted.answer().await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn no_algorithm_gives_out_more_permits_than_there_are_to_200_clients_at_once() {
+    let server = Server::taking(5).await;
+    let config = |algorithm: &str| {
+        let queue = format!("    queue: {{ algorithm: {algorithm}, capacity: 100 }}\n");
+        accounts("") + &one_model(server.address, 4, &queue)
+    };
+    let node = Node::start(&config("fifo")).await;
+    for algorithm in ["fifo", "fair", "priority", "token-fair"] {
+        assert_eq!(node.reload(&config(algorithm)).await.status, 200);
+        let mut clients = JoinSet::new();
+        for index in 0..200 {
+            let address = node.clients;
+            clients.spawn(async move {
+                let mut client = Client::connect(address).await;
+                let key = ["a", "b"][index % 2];
+                let key = format!("Authorization: Bearer key-{key}\r\n");
+                let body = chat("m", &format!(r#","x_priority":{}"#, index % 10));
+                client.post(&key, "/v1/chat/completions", &body).await;
+                client.response().await.status
+            });
+        }
+        let statuses = clients.join_all().await;
+        assert!(statuses.iter().all(|status| *status == 200), "{algorithm}");
+        assert_eq!(server.count("high_water").await, 4, "{algorithm}");
+        node.settles(0, 0).await;
+    }
+    assert_eq!(server.count("served").await, 800);
+}
+
+#[tokio::test]
+async fn who_finds_permit_and_queue_taken_is_told_so_at_once_and_when_to_come_back() {
+    let server = Scripted::held().await;
+    let queue = "    queue: { algorithm: fifo, capacity: 1 }\n";
+    let node = Node::start(&one_model(server.address, 1, queue)).await;
+    let holder = node.posting("", "").await;
+    node.settles(1, 0).await;
+    let waiter = node.posting("", "").await;
+    node.settles(1, 1).await;
+
+    let refused = node.posting("", "").await.answer().await;
+    assert_out_of_capacity(&refused);
+    let retry_after: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=30).contains(&retry_after), "{retry_after}");
+    let event = node.event_of(&refused).await;
+    assert_eq!(event["error_code"], "3040");
+    assert_eq!(event["outcome"], "refused");
+    assert_eq!(event["attempts"], 0);
+
+    let refused = node.post("/ai/run/m", r#"{"prompt":"hi"}"#).await;
+    assert_eq!(refused.status, 429);
+    assert_eq!(refused.json()["errors"][0]["code"], 3040);
+    assert!(refused.header("retry-after").is_some());
+
+    for posted in [holder, waiter] {
+        server.next();
+        let answer = posted.answer().await;
+        assert_eq!((answer.status, answer.text().as_str()), (200, ANSWER));
+    }
+    node.settles(0, 0).await;
+}
+
+#[tokio::test]
+async fn who_asks_not_to_wait_is_refused_while_the_queue_is_still_empty() {
+    let server = Scripted::held().await;
+    let node = Node::start(&one_model(server.address, 1, "")).await;
+    let holder = node.posting("", "").await;
+    node.settles(1, 0).await;
+    let by_header = node.posting("X-Infergate-Queue: reject\r\n", "").await;
+    assert_out_of_capacity(&by_header.answer().await);
+    let by_body = node
+        .posting("", r#","options":{"rejectIfBusy":true}"#)
+        .await;
+    assert_out_of_capacity(&by_body.answer().await);
+    let run = r#"{"prompt":"hi","options":{"rejectIfBusy":true}}"#;
+    let on_the_other_face = node.post("/ai/run/m", run).await;
+    assert_eq!(on_the_other_face.json()["errors"][0]["code"], 3040);
+    server.next();
+    assert_eq!(holder.answer().await.status, 200);
+}
+
+#[tokio::test]
+async fn an_accounts_requests_per_minute_are_its_own_and_cost_nothing_when_refused_for_capacity() {
+    let server = Scripted::held().await;
+    let limit = ", requests_per_minute: 3";
+    let node = Node::start(&two_accounts(limit, &server, 1, "")).await;
+    let holder = tagged(&node, "a", "1", "").await;
+    node.settles(1, 0).await;
+    for _ in 0..5 {
+        let reject = "Authorization: Bearer key-a\r\nX-Infergate-Queue: reject\r\n";
+        assert_out_of_capacity(&node.posting(reject, "").await.answer().await);
+    }
+    server.next();
+    assert_eq!(holder.answer().await.status, 200);
+    for tag in ["2", "3"] {
+        let posted = tagged(&node, "a", tag, "").await;
+        server.next();
+        assert_eq!(posted.answer().await.status, 200, "{tag}");
+    }
+    let refused = tagged(&node, "a", "4", "").await.answer().await;
+    assert_eq!(refused.status, 429);
+    assert_eq!(refused.json()["error"]["code"], "rate_limit_exceeded");
+    let retry_after: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=20).contains(&retry_after), "{retry_after}");
+    assert_eq!(node.event_of(&refused).await["error_code"], "971");
+
+    let of_another = tagged(&node, "b", "5", "").await;
+    server.next();
+    assert_eq!(of_another.answer().await.status, 200);
+}
+
+#[tokio::test]
+async fn lower_priorities_go_first_but_nobody_jumps_the_queue_unasked() {
+    let server = Scripted::held().await;
+    let queue = "    queue: { algorithm: priority, capacity: 9 }\n";
+    let node = Node::start(&two_accounts(", max_priority: 0", &server, 1, queue)).await;
+    let _holder = tagged(&node, "a", "holder", "").await;
+    node.settles(1, 0).await;
+    let mut waiting = Vec::new();
+    for (account, tag, priority) in [
+        ("b", "b0 counts as 5", 0),
+        ("a", "a9", 9),
+        ("a", "a6", 6),
+        ("a", "a4", 4),
+        ("a", "a0", 0),
+    ] {
+        let more = format!(r#","x_priority":{priority}"#);
+        waiting.push(tagged(&node, account, tag, &more).await);
+        node.settles(1, waiting.len() as u64).await;
+    }
+    serve_all(&server, waiting).await;
+    let order = ["holder", "a0", "a4", "b0 counts as 5", "a6", "a9"];
+    assert_eq!(tags(&server), order);
+    assert!(server.requests().iter().all(|r| !r.contains("x_priority")));
+}
+
+#[tokio::test]
+async fn under_fair_an_account_with_one_request_does_not_wait_behind_one_with_many() {
+    let server = Scripted::held().await;
+    let queue = "    queue: { algorithm: fair, capacity: 9 }\n";
+    let node = Node::start(&two_accounts("", &server, 1, queue)).await;
+    let _holder = tagged(&node, "a", "holder", "").await;
+    node.settles(1, 0).await;
+    let mut waiting = Vec::new();
+    for (account, tag) in [
+        ("a", "a1"),
+        ("a", "a2"),
+        ("a", "a3"),
+        ("a", "a4"),
+        ("b", "b1"),
+        ("b", "b2"),
+    ] {
+        waiting.push(tagged(&node, account, tag, "").await);
+        node.settles(1, waiting.len() as u64).await;
+    }
+    serve_all(&server, waiting).await;
+    let order = tags(&server);
+    let place = |tag: &str| order.iter().position(|t| t == tag).unwrap();
+    assert!(place("b1") <= 2 && place("b2") <= 4, "{order:?}");
+    assert!(place("a1") < place("a2") && place("a2") < place("a3"));
+}
+
+#[tokio::test]
+async fn token_fair_goes_by_what_the_server_reports_and_not_by_what_was_charged_ahead() {
+    for durability in ["buffered", "before-last-byte"] {
+        let many = ANSWER.replace("\"completion_tokens\":1", "\"completion_tokens\":9000");
+        let server = Scripted::new(&["", &json_answer(&many)]).await;
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("e");
+        let events = format!(
+            "events: {{ file: {{ path: \"{}\" }}, durability: {durability} }}\n",
+            file.display()
+        );
+        let queue = "    queue: { algorithm: token-fair, capacity: 9 }\n";
+        let node = Node::start(&(events + &two_accounts("", &server, 1, queue))).await;
+        let mut waiting = vec![tagged(&node, "a", "holder", "").await];
+        node.settles(1, 0).await;
+        for (account, tag) in [("a", "a1"), ("a", "a2"), ("b", "b1")] {
+            let queued = waiting.len() as u64;
+            waiting.push(tagged(&node, account, tag, "").await);
+            node.settles(1, queued).await;
+        }
+        let holder = waiting.remove(0);
+        serve_all(&server, waiting).await;
+        assert_eq!(holder.answer().await.status, 200);
+        let order = tags(&server);
+        assert_eq!(order, ["holder", "b1", "a1", "a2"], "{durability}");
+    }
+}
+
+#[tokio::test]
+async fn state_tells_who_waits_and_for_how_long() {
+    let server = Scripted::held().await;
+    let queue = "    queue: { algorithm: fair, capacity: 8 }\n";
+    let node = Node::start(&two_accounts("", &server, 1, queue)).await;
+    let holder = tagged(&node, "a", "holder", "").await;
+    node.settles(1, 0).await;
+    let mut waiting = Vec::new();
+    for account in ["a", "a", "b"] {
+        waiting.push(tagged(&node, account, "w", "").await);
+        node.settles(1, waiting.len() as u64).await;
+    }
+    let queue = node.state().await["models"][0]["queue"].clone();
+    assert_eq!(queue["algorithm"], "fair");
+    assert_eq!(
+        (&queue["depth"], &queue["capacity"]),
+        (&3.into(), &8.into())
+    );
+    assert_eq!(queue["accounts"], serde_json::json!({ "a": 2, "b": 1 }));
+    eventually("a wait is expected", async || {
+        let state = node.state().await;
+        let wait = state["models"][0]["queue"]["expected_wait_ms"].as_u64()?;
+        (wait > 0).then_some(())
+    })
+    .await;
+    waiting.insert(0, holder);
+    for left in (0..waiting.len() as u64).rev() {
+        server.next();
+        eventually("one has gone", async || {
+            let now = node.permits_used().await + node.queue_depth().await;
+            (now == left).then_some(())
+        })
+        .await;
+    }
+    for posted in waiting {
+        assert_eq!(posted.answer().await.status, 200);
+    }
+    let queue = node.state().await["models"][0]["queue"].clone();
+    assert_eq!(queue["expected_wait_ms"], 0);
+    assert_eq!(queue["accounts"], serde_json::json!({}));
+}
+
+#[tokio::test]
+async fn who_cannot_start_in_time_is_refused_at_once_and_who_can_is_served() {
+    let server = Server::taking(300).await;
+    let queue = "    queue: { algorithm: fifo, capacity: 4 }\n";
+    let node = Node::start(&one_model(server.address, 16, queue)).await;
+    let mut busy = Vec::new();
+    for round in 0..2 {
+        for _ in 0..16 {
+            busy.push(node.posting("", "").await);
+        }
+        if round == 0 {
+            for posted in busy.drain(..) {
+                assert_eq!(posted.answer().await.status, 200);
+            }
+        }
+    }
+    node.settles(16, 0).await;
+    // The wait is some 20 ms, but the work then takes 300.
+    let refused = node.posting("X-Infergate-Timeout-Ms: 250\r\n", "").await;
+    let refused = refused.answer().await;
+    assert_out_of_capacity(&refused);
+    assert_eq!(node.event_of(&refused).await["attempts"], 0);
+    let served = node.posting("X-Infergate-Timeout-Ms: 20000\r\n", "").await;
+    assert_eq!(served.answer().await.status, 200);
+    for posted in busy {
+        assert_eq!(posted.answer().await.status, 200);
+    }
+    assert_eq!(server.count("served").await, 33);
+}
+
+#[tokio::test]
+async fn a_deadline_that_passes_in_the_queue_leaves_no_place_behind() {
+    let server = Scripted::held().await;
+    let node = Node::start(&one_model(server.address, 1, "")).await;
+    let holder = node.posting("", "").await;
+    node.settles(1, 0).await;
+    let late = node.posting("X-Infergate-Timeout-Ms: 100\r\n", "").await;
+    let late = late.answer().await;
+    assert_eq!(late.status, 408, "{}", late.text());
+    assert_eq!(late.header("x-should-retry"), Some("false"));
+    let event = node.event_of(&late).await;
+    assert_eq!(event["outcome"], "cut-by-deadline");
+    assert_eq!(
+        (&event["queued"], &event["attempts"]),
+        (&true.into(), &0.into())
+    );
+    assert!(event["queuing_time_ms"].as_u64().unwrap() >= 90);
+    node.settles(1, 0).await;
+    server.next();
+    assert_eq!(holder.answer().await.status, 200);
+}
+
+#[tokio::test]
+async fn while_no_endpoint_is_healthy_requests_wait_or_are_refused_as_configured() {
+    let gone = Refusing::new();
+    let models = |wait: &str, refuse: &str| {
+        let one = |id: &str, what: &str| {
+            let queue = format!("    queue: {{ when_unhealthy: {what} }}\n");
+            model(id, &[endpoint(gone.address, 1)], &queue)
+        };
+        format!("models:\n{}{}", one("m", wait), one("n", refuse))
+    };
+    let node = Node::start(&models("wait", "refuse")).await;
+    eventually("the endpoint is found down by both models", async || {
+        let state = node.state().await;
+        let down = |index: usize| state["models"][index]["endpoints"][0]["health"] == "down";
+        (down(0) && down(1)).then_some(())
+    })
+    .await;
+    let waiter = node.posting("", "").await;
+    node.settles(0, 1).await;
+    let refused = node.post("/v1/chat/completions", &chat("n", "")).await;
+    assert_out_of_capacity(&refused);
+    let server = gone.serve();
+    assert_eq!(waiter.answer().await.status, 200);
+    assert_eq!(server.count("served").await, 1);
+}
+
+#[tokio::test]
+async fn a_models_permits_do_not_depend_on_another_models_load() {
+    let (busy, idle) = (Scripted::held().await, Server::fast().await);
+    let node = Node::start(&format!(
+        "models:\n{}{}",
+        model("m", &[endpoint(busy.address, 1)], ""),
+        model("n", &[endpoint(idle.address, 1)], "")
+    ))
+    .await;
+    let holder = node.posting("", "").await;
+    node.settles(1, 0).await;
+    let other = node.post("/v1/chat/completions", &chat("n", "")).await;
+    assert_eq!(other.status, 200);
+    busy.next();
+    assert_eq!(holder.answer().await.status, 200);
+}

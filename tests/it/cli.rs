@@ -1,0 +1,205 @@
+//! The command line: exit codes, and text that a person or a tool can go on with.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const GOOD: &str = "\
+listen: { clients: [ { address: \"127.0.0.1:0\" } ], admin: { address: \"127.0.0.1:0\" } }
+anonymous: allow
+models:
+  - id: m
+    task: text-generation
+    backend: openai
+    endpoints: [ { url: \"http://127.0.0.1:9001\" } ]
+";
+
+fn infergate(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_infergate"))
+        .args(args)
+        .env_remove("INFERGATE_TEST_UNSET")
+        .output()
+        .unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn file(dir: &Path, content: &str) -> String {
+    let path = dir.join("infergate.yaml");
+    std::fs::write(&path, content).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_good_file_checks_with_0_and_a_bad_one_with_1_and_all_its_problems() {
+    let dir = tempfile::tempdir().unwrap();
+    let good = infergate(&["check", &file(dir.path(), GOOD)]);
+    assert_eq!(good.status.code(), Some(0), "{}", stdout(&good));
+    assert!(stdout(&good).contains("good"));
+
+    let bad = GOOD.replace("allow", "alow").replace("http://", "ftp://")
+        + "limits: { request_body_mib: 0 }\nno_such_key: 1\nthreads: \"${INFERGATE_TEST_UNSET}\"\n";
+    let path = file(dir.path(), &bad);
+    let output = infergate(&["check", &path]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = stdout(&output);
+    for expected in [
+        "line 2: anonymous",
+        "line 7: models[0].endpoints[0].url",
+        "line 8: limits.request_body_mib",
+        "line 9: no_such_key",
+        "INFERGATE_TEST_UNSET",
+    ] {
+        assert!(said.contains(expected), "no {expected:?} in:\n{said}");
+    }
+
+    let output = infergate(&["check", "--json", &path]);
+    assert_eq!(output.status.code(), Some(1));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["ok"], false);
+    assert!(report["problems"].as_array().unwrap().len() >= 5);
+}
+
+#[test]
+fn what_comes_later_is_refused_as_not_supported_yet() {
+    let dir = tempfile::tempdir().unwrap();
+    for (more, backend) in [
+        ("plugins: []\n", "openai"),
+        ("cluster: { seeds: [] }\n", "openai"),
+        ("", "triton"),
+        ("", "cog"),
+        ("", "http"),
+    ] {
+        let text = GOOD.replace("backend: openai", &format!("backend: {backend}")) + more;
+        let output = infergate(&["check", &file(dir.path(), &text)]);
+        assert_eq!(output.status.code(), Some(1), "{more} {backend}");
+        assert!(
+            stdout(&output).contains("not supported yet"),
+            "{}",
+            stdout(&output)
+        );
+    }
+}
+
+#[test]
+fn the_schema_is_a_json_schema_and_the_example_passes_the_check() {
+    let schema = infergate(&["config", "schema"]);
+    assert_eq!(schema.status.code(), Some(0));
+    let schema: Value = serde_json::from_slice(&schema.stdout).unwrap();
+    assert!(schema["$schema"].is_string() && schema["properties"]["models"].is_object());
+
+    let example = stdout(&infergate(&["config", "example"]));
+    assert!(example.contains("yaml-language-server: $schema="));
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(dir.path(), &example);
+    let names = example
+        .split("${")
+        .skip(1)
+        .filter_map(|rest| rest.split('}').next());
+    let check = Command::new(env!("CARGO_BIN_EXE_infergate"))
+        .args(["check", &path])
+        .envs(names.map(|name| (name, "x")))
+        .output()
+        .unwrap();
+    assert_eq!(check.status.code(), Some(0), "{}", stdout(&check));
+}
+
+#[test]
+fn the_version_names_its_commit() {
+    let output = infergate(&["--version"]);
+    assert_eq!(output.status.code(), Some(0));
+    let said = stdout(&output);
+    let rest = said
+        .strip_prefix(concat!("infergate ", env!("CARGO_PKG_VERSION"), " ("))
+        .unwrap();
+    let hash = rest.trim_end().strip_suffix(')').unwrap();
+    let is_hash = hash.len() >= 7 && hash.chars().take(7).all(|c| c.is_ascii_hexdigit());
+    assert!(is_hash || hash == "unknown", "{said}");
+}
+
+#[test]
+fn help_is_complete_and_completions_are_there() {
+    let help = stdout(&infergate(&["--help"]));
+    for command in [
+        "serve",
+        "check",
+        "config",
+        "demo",
+        "simulate",
+        "completions",
+    ] {
+        assert!(help.contains(command), "no {command} in:\n{help}");
+        let output = infergate(&[command, "--help"]);
+        assert_eq!(output.status.code(), Some(0));
+    }
+    assert!(help.contains("Examples:"));
+    for shell in ["bash", "zsh", "fish"] {
+        let script = stdout(&infergate(&["completions", shell]));
+        assert!(
+            script.contains("infergate") && script.contains("serve"),
+            "{shell}"
+        );
+    }
+    let wrong = infergate(&["no-such-command"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(stderr(&wrong).contains("Usage"));
+}
+
+#[test]
+fn a_taken_address_is_named_and_exits_with_2() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    for (key, other) in [("clients", "admin"), ("admin", "clients")] {
+        let text = match key {
+            "clients" => GOOD.replacen("127.0.0.1:0", &address, 1),
+            _ => GOOD.replace(
+                "admin: { address: \"127.0.0.1:0\"",
+                &format!("admin: {{ address: \"{address}\""),
+            ),
+        };
+        let output = infergate(&["serve", "--config", &file(dir.path(), &text)]);
+        assert_eq!(output.status.code(), Some(2), "{key}, {other} free");
+        assert!(stderr(&output).contains(&address), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_configuration_that_does_not_load_exits_with_2_and_says_why() {
+    let missing = infergate(&["serve", "--config", "/nowhere/infergate.yaml"]);
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(stderr(&missing).contains("/nowhere/infergate.yaml"));
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(dir.path(), &(GOOD.to_owned() + "one: 1\ntwo: 2\n"));
+    let bad = infergate(&["serve", "--config", &path]);
+    assert_eq!(bad.status.code(), Some(2));
+    let said = stderr(&bad);
+    assert!(
+        said.contains("line 8: one") && said.contains("line 9: two"),
+        "{said}"
+    );
+    assert_eq!(stdout(&bad), "");
+
+    let missing = infergate(&["check", "/nowhere/infergate.yaml"]);
+    assert_eq!(missing.status.code(), Some(1));
+}
+
+#[test]
+fn a_reader_that_closes_early_is_no_failure() {
+    let shell = format!(
+        "{} config example | head -1 >/dev/null; echo ${{PIPESTATUS[0]}}",
+        env!("CARGO_BIN_EXE_infergate")
+    );
+    let output = Command::new("bash").args(["-c", &shell]).output().unwrap();
+    assert_eq!(stdout(&output).trim(), "0", "{}", stderr(&output));
+    assert_eq!(stderr(&output), "");
+}

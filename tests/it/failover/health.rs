@@ -1,0 +1,163 @@
+//! Which servers get traffic: ejection by what requests saw, and health checks.
+
+use serde_json::Value;
+
+use super::{ask, endpoint_state, first_then, until_health};
+use crate::support::{Node, Refusing, Scripted, Server, endpoint, eventually, model, one_model};
+
+#[tokio::test]
+async fn a_callers_mistakes_eject_nobody_and_the_servers_words_reach_the_caller() {
+    let (first, second) = (Server::fast().await, Server::fast().await);
+    first.fault(r#"{"fault":"status=400"}"#).await;
+    let node = Node::start(&first_then(first.address, second.address)).await;
+    for _ in 0..30 {
+        let answer = ask(&node).await;
+        assert_eq!(answer.status, 400);
+        assert!(answer.json()["error"]["message"].is_string());
+    }
+    assert_eq!(
+        endpoint_state(&node, first.address).await["health"],
+        "healthy"
+    );
+    assert_eq!(second.count("served").await, 0);
+    let event = node.events(30).await.remove(0);
+    assert_eq!(
+        (&event["attempts"], &event["status"]),
+        (&1.into(), &400.into())
+    );
+    assert_eq!(
+        (&event["error_code"], &event["outcome"]),
+        (&"5006".into(), &"completed".into())
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_fails_too_often_is_ejected_and_back_after_its_time() {
+    let (first, second) = (Server::fast().await, Server::fast().await);
+    let node = Node::start(&first_then(first.address, second.address)).await;
+    first.fault(r#"{"fault":"status=500"}"#).await;
+    eventually("the first is ejected", async || {
+        ask(&node).await;
+        let state = endpoint_state(&node, first.address).await;
+        (state["health"] == "ejected").then(|| assert!(state["ejected_until"].is_string()))
+    })
+    .await;
+    for _ in 0..10 {
+        assert_eq!(ask(&node).await.status, 200);
+    }
+    assert_eq!(second.count("served").await, 10);
+    first.fault(r#"{"fault":null}"#).await;
+    eventually("the first serves again", async || {
+        assert_eq!(ask(&node).await.status, 200);
+        (first.count("served").await > 0).then_some(())
+    })
+    .await;
+    until_health(&node, first.address, "healthy").await;
+    let state = endpoint_state(&node, first.address).await;
+    assert_eq!(state["ejected_until"], Value::Null);
+}
+
+#[tokio::test]
+async fn the_last_server_is_never_ejected() {
+    let server = Server::fast().await;
+    let node = Node::start(&one_model(server.address, 2, "")).await;
+    server.fault(r#"{"fault":"status=500"}"#).await;
+    for _ in 0..30 {
+        assert_eq!(ask(&node).await.status, 500);
+    }
+    assert_eq!(
+        endpoint_state(&node, server.address).await["health"],
+        "degraded"
+    );
+    server.fault(r#"{"fault":null}"#).await;
+    assert_eq!(ask(&node).await.status, 200);
+    until_health(&node, server.address, "healthy").await;
+    let events = node.events(31).await;
+    assert_eq!(
+        (&events[0]["status"], &events[0]["outcome"]),
+        (&500.into(), &"failed".into())
+    );
+    assert_eq!(events[0]["error_code"], "3050");
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_down_by_its_checks_and_healthy_soon_after_it_comes() {
+    let (gone, other) = (Refusing::new(), Server::fast().await);
+    let address = gone.address;
+    let node = Node::start(&first_then(address, other.address)).await;
+    until_health(&node, address, "down").await;
+    let answer = ask(&node).await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(node.event_of(&answer).await["attempts"], 1);
+    let down = format!(
+        r#"infergate_endpoint_health{{endpoint="http://{address}",health="down",model="m"}}"#
+    );
+    assert_eq!(node.metric(&down).await, Some(1.0));
+    let server = gone.serve();
+    until_health(&node, address, "healthy").await;
+    assert_eq!(node.metric(&down).await, Some(0.0));
+    assert_eq!(ask(&node).await.status, 200);
+    assert_eq!(server.count("served").await, 1);
+}
+
+#[tokio::test]
+async fn a_server_that_is_loading_its_model_gets_no_traffic_yet() {
+    let loading = Server::start(infergate::simulate::Config {
+        dialect: infergate::simulate::Dialect::Tgi,
+        ..infergate::simulate::Config::instant()
+    })
+    .await;
+    loading
+        .fault(r#"{"fault":"status=503","health":true}"#)
+        .await;
+    let spec = model("m", &[endpoint(loading.address, 2)], "");
+    let spec = spec.replace("backend: openai", "backend: tgi");
+    let node = Node::start(&format!("models:\n{spec}")).await;
+    until_health(&node, loading.address, "down").await;
+    let early = node.posting("", "").await;
+    node.settles(0, 1).await;
+    loading.fault(r#"{"fault":null}"#).await;
+    assert_eq!(early.answer().await.status, 200);
+    until_health(&node, loading.address, "healthy").await;
+    assert_eq!(loading.count("served").await, 1);
+}
+
+#[tokio::test]
+async fn a_callers_short_deadlines_eject_nobody() {
+    let (first, second) = (Scripted::held().await, Server::fast().await);
+    let node = Node::start(&first_then(first.address, second.address)).await;
+    for _ in 0..8 {
+        let hasty = node.posting("X-Infergate-Timeout-Ms: 50\r\n", "").await;
+        let answer = hasty.answer().await;
+        assert_eq!(answer.status, 408, "{}", answer.text());
+    }
+    let state = endpoint_state(&node, first.address).await;
+    assert_eq!(state["health"], "healthy");
+    let timed_out = r#"infergate_upstream_attempts_total{model="m",result="timed-out"}"#;
+    assert_eq!(node.metric(timed_out).await, Some(8.0));
+    assert_eq!(second.count("served").await, 0);
+}
+
+#[tokio::test]
+async fn a_server_that_stays_silent_for_a_models_whole_time_is_ejected() {
+    let (first, second) = (Scripted::held().await, Server::fast().await);
+    let rules = "timeouts: { model_floor_secs: 1, ceiling_secs: 1 }\n";
+    let node = Node::start(&(rules.to_owned() + &first_then(first.address, second.address))).await;
+    let mut silent = Vec::new();
+    for _ in 0..4 {
+        silent.push(node.posting("", "").await);
+    }
+    for posted in silent {
+        assert_eq!(posted.answer().await.status, 408);
+    }
+    assert_eq!(
+        endpoint_state(&node, first.address).await["health"],
+        "degraded"
+    );
+    assert_eq!(ask(&node).await.status, 408);
+    assert_eq!(
+        endpoint_state(&node, first.address).await["health"],
+        "ejected"
+    );
+    assert_eq!(ask(&node).await.status, 200);
+}

@@ -1,0 +1,290 @@
+//! Sizes and counts a client cannot exceed, and what fits within them arrives whole.
+
+use std::net::Ipv4Addr;
+
+use crate::support::{
+    A_WHILE, Client, LIMIT, Node, Scripted, Server, chat, eventually, json_answer, model_of,
+    one_model,
+};
+
+const CHAT: &str = "/v1/chat/completions";
+const MIB: usize = 1 << 20;
+
+/// A chat of exactly `length` bytes in which no two places look alike.
+fn chat_of(length: usize) -> String {
+    let empty = chat("m", r#","pad":"""#);
+    let mut pad = String::with_capacity(length);
+    let mut number = 0_u64;
+    while pad.len() < length - empty.len() {
+        number = number
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        pad += &format!("{number:x}.");
+    }
+    pad.truncate(length - empty.len());
+    let body = chat("m", &format!(r#","pad":"{pad}""#));
+    assert_eq!(body.len(), length);
+    body
+}
+
+/// The body in chunks of odd sizes.
+fn in_chunks(body: &str) -> Vec<u8> {
+    let mut out = Vec::with_capacity(body.len() + 1024);
+    let mut rest = body;
+    let mut size = 1;
+    while !rest.is_empty() {
+        let (piece, after) = rest.split_at(size.min(rest.len()));
+        out.extend(format!("{:x}\r\n{piece}\r\n", piece.len()).bytes());
+        rest = after;
+        size = size * 7 % 262_139 + 1;
+    }
+    out.extend(b"0\r\n\r\n");
+    out
+}
+
+fn chunked_head() -> String {
+    format!("POST {CHAT} HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
+}
+
+fn body_of(request: &str) -> &str {
+    request.split_once("\r\n\r\n").unwrap().1
+}
+
+#[tokio::test]
+async fn bodies_of_any_length_arrive_whole_announced_or_in_chunks() {
+    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let node = Node::start(&one_model(backend.address, 1, "")).await;
+    let mut sent = 0;
+    for length in [65_535, 65_536, 65_537, 300_000, 20 * MIB] {
+        let body = chat_of(length);
+        let answer = node.post(CHAT, &body).await;
+        assert_eq!(answer.status, 200, "{length}: {}", answer.text());
+        let chunked = [chunked_head().as_bytes(), &in_chunks(&body)].concat();
+        assert_eq!(
+            Client::exchange(node.clients, chunked).await.status,
+            200,
+            "{length} in chunks"
+        );
+        sent += 2;
+        let requests = backend.requests();
+        assert_eq!(requests.len(), sent);
+        for request in &requests[sent - 2..] {
+            assert!(
+                body_of(request) == body,
+                "{length}: the backend saw another body"
+            );
+            assert!(request.contains(&format!("content-length: {length}\r\n")));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_has_to_be_edited_arrives_whole_too() {
+    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let node = Node::start(&one_model(backend.address, 1, "")).await;
+    let body = chat_of(70_000);
+    let with_ours = format!(r#"{{"x_priority":5,{}"#, &body[1..]);
+    assert_eq!(node.post(CHAT, &with_ours).await.status, 200);
+    assert!(body_of(&backend.requests()[0]) == body);
+}
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_refused_announced_or_in_chunks() {
+    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let limits = "limits: { request_body_mib: 1 }\n";
+    let node = Node::start(&format!("{limits}{}", one_model(backend.address, 1, ""))).await;
+    let fits = chat_of(MIB);
+    assert_eq!(node.post(CHAT, &fits).await.status, 200);
+    let fits = [chunked_head().as_bytes(), &in_chunks(&fits)].concat();
+    assert_eq!(Client::exchange(node.clients, fits).await.status, 200);
+    let over = chat_of(MIB + 1);
+    let answer = node.post(CHAT, &over).await;
+    assert_eq!(answer.status, 413);
+    assert_eq!(answer.json()["error"]["code"], "request_too_large");
+    let over = [chunked_head().as_bytes(), &in_chunks(&over)].concat();
+    let answer = Client::exchange(node.clients, over).await;
+    assert_eq!(answer.status, 413);
+    assert_eq!(answer.header("connection"), Some("close"));
+    assert_eq!(backend.requests().len(), 2);
+}
+
+#[tokio::test]
+async fn bodies_over_the_budget_of_all_are_refused_before_they_are_read() {
+    let backend = Scripted::new(&["", &json_answer("{}")]).await;
+    let limits = "limits: { request_body_mib: 2, buffered_bodies_mib: 3 }\n";
+    let node = Node::start(&format!("{limits}{}", one_model(backend.address, 1, ""))).await;
+    let body = chat_of(2 * MIB);
+    let mut first = node.client().await;
+    first.post("", CHAT, &body).await;
+    eventually("the first is held", async || {
+        (backend.open() == 1).then_some(())
+    })
+    .await;
+    // Only the head: the answer comes without the body.
+    let head = format!(
+        "POST {CHAT} HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n",
+        2 * MIB
+    );
+    let refused = Client::exchange(node.clients, head).await;
+    assert_eq!(refused.status, 503, "{}", refused.text());
+    assert_eq!(refused.json()["error"]["code"], "overloaded");
+    assert!(refused.header("retry-after").is_some());
+    assert_eq!(node.events(1).await[0]["error_code"], "3051");
+    backend.next();
+    assert_eq!(first.response().await.status, 200);
+    node.idle().await;
+    // What was held is given back.
+    let mut again = node.client().await;
+    again.post("", CHAT, &body).await;
+    eventually("there is room again", async || {
+        (backend.open() == 1).then_some(())
+    })
+    .await;
+    backend.next();
+    assert_eq!(again.response().await.status, 200);
+}
+
+#[tokio::test]
+async fn a_body_that_stops_coming_is_refused_after_the_idle_time() {
+    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let timeouts = "timeouts: { request_body_idle_secs: 1 }\n";
+    let node = Node::start(&format!("{timeouts}{}", one_model(backend.address, 1, ""))).await;
+    let head = |framing: &str| format!("POST {CHAT} HTTP/1.1\r\nHost: h\r\n{framing}\r\n\r\n");
+    for start in [
+        head("Content-Length: 100"),
+        head("Content-Length: 100") + "{\"model\"",
+        head("Transfer-Encoding: chunked"),
+        head("Transfer-Encoding: chunked") + "5\r\n{\"mod",
+        head("Content-Length: 100\r\nExpect: 100-continue"),
+    ] {
+        let mut client = node.client().await;
+        client.send(&start).await;
+        if start.contains("Expect") {
+            assert_eq!(client.interim().await, 100);
+        }
+        let answer = client.response().await;
+        assert_eq!(answer.status, 408, "{start}");
+        assert_eq!(answer.json()["error"]["code"], "request_timeout");
+        assert_eq!(answer.header("x-should-retry"), Some("false"));
+    }
+    for event in node.events(5).await {
+        assert_eq!(event["error_code"], "3007");
+        assert_eq!(event["outcome"], "refused");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_keeps_coming_is_not_cut_by_the_idle_time() {
+    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let timeouts = "timeouts: { request_body_idle_secs: 1 }\n";
+    let node = Node::start(&format!("{timeouts}{}", one_model(backend.address, 1, ""))).await;
+    let body = chat("m", "");
+    let mut client = node.client().await;
+    let head = format!(
+        "POST {CHAT} HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    client.send(head).await;
+    for piece in body.as_bytes().chunks(body.len() / 8) {
+        assert!(!client.closes_within(A_WHILE).await);
+        client.send(piece).await;
+    }
+    assert_eq!(client.response().await.status, 200);
+    assert_eq!(body_of(&backend.requests()[0]), body);
+    let event = node.events(1).await.remove(0);
+    let whole = event["request_time_ms"].as_u64().unwrap();
+    assert!(whole >= 1000, "longer than the idle time in all: {event}");
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_while_it_sends_is_told_apart_from_a_slow_one() {
+    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let node = Node::start(&one_model(backend.address, 1, "")).await;
+    let head = format!("POST {CHAT} HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n{{");
+    for leave in [Client::close, Client::reset] {
+        let mut client = node.client().await;
+        client.send(&head).await;
+        leave(client);
+    }
+    for event in node.events(2).await {
+        assert_eq!(event["outcome"], "cut-by-client", "{event}");
+        assert_eq!(event["status"], 0, "{event}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_has_as_many_connections_as_it_may() {
+    let server = Server::fast().await;
+    let limits = "limits: { connections_per_client: 3 }\n";
+    let node = Node::start(&format!("{limits}{}", one_model(server.address, 1, ""))).await;
+    let ask = async |client: &mut Client| {
+        client.post("", CHAT, &chat("m", "")).await;
+        client.response().await.status
+    };
+    let mut open = Vec::new();
+    for _ in 0..3 {
+        let mut client = node.client().await;
+        assert_eq!(ask(&mut client).await, 200);
+        open.push(client);
+    }
+    let mut over = node.client().await;
+    assert!(over.closes_within(LIMIT).await);
+    assert_eq!(over.pending(), b"");
+    // Another address has its own count, and a connection that ends makes room.
+    let mut other = Client::connect_from(Ipv4Addr::new(127, 0, 0, 2), node.clients).await;
+    assert_eq!(ask(&mut other).await, 200);
+    open.pop();
+    eventually("there is room again", async || {
+        let mut client = node.client().await;
+        (ask(&mut client).await == 200).then_some(())
+    })
+    .await;
+    let metrics = node.get("/metrics").await.text();
+    let refused = metrics
+        .lines()
+        .find(|line| line.contains("refused") && line.contains("per-client-limit"))
+        .unwrap_or_else(|| panic!("{metrics}"));
+    assert!(!refused.ends_with(" 0"), "{refused}");
+}
+
+#[tokio::test]
+async fn slow_readers_of_long_answers_cost_little_memory() {
+    const READERS: usize = 20;
+    const ANSWER: usize = 20_000_000;
+    let text = format!(r#"{{"text":"{}","usage":null}}"#, "a".repeat(ANSWER - 25));
+    let answer = json_answer(&text);
+    let backend = Scripted::new(&[&answer]).await;
+    let mut config = String::from("models:\n");
+    config += &model_of("m", "text-generation", "openai", backend.address)
+        .replace("max_concurrent_requests: 2", "max_concurrent_requests: 20");
+    let node = Node::start(&config).await;
+    // What a first request allocates for good is not theirs.
+    let mut first = node.client().await;
+    first.post("", CHAT, &chat("m", "")).await;
+    assert_eq!(first.response().await.body.len(), text.len());
+    let before = node.resident_bytes();
+    let mut readers = Vec::new();
+    for _ in 0..READERS {
+        let mut client = node.client().await;
+        client.post("", CHAT, &chat("m", "")).await;
+        client.saw("HTTP/1.1 200 OK").await;
+        readers.push(client);
+    }
+    let mut grown = 0;
+    let mut sample = || grown = grown.max(node.resident_bytes().saturating_sub(before));
+    // A megabyte each in turn, so that all of them stay in the middle of their answers.
+    for _ in 0..3 {
+        for reader in &mut readers {
+            assert!(reader.discard(MIB).await >= MIB);
+            sample();
+        }
+    }
+    assert_eq!(
+        node.permits_used().await,
+        READERS as u64,
+        "none is at its end"
+    );
+    assert!(grown < 40_000_000, "grown by {grown}");
+    drop(readers);
+    node.idle().await;
+}

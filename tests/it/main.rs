@@ -1,0 +1,26 @@
+//! The shell against real sockets: one binary, a module per promise.
+//!
+//! A gateway runs as a child process; model servers run in this one, simulated or scripted byte by
+//! byte; clients write and read raw bytes.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a helper that cannot go on fails the test that called it"
+)]
+
+mod admin;
+mod admission;
+mod cli;
+mod deadline;
+mod disconnect;
+mod drain;
+mod events;
+mod failover;
+mod framing;
+mod limits;
+mod openai;
+mod reload;
+mod smoke;
+mod streaming;
+mod support;
+mod workers_ai;

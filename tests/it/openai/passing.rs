@@ -1,0 +1,115 @@
+//! What of a client's request a backend gets to see.
+
+use super::CHAT;
+use crate::support::{
+    Client, Node, Scripted, accounts, chat, endpoint, json_answer, model, one_model,
+};
+
+fn head_lines(request: &str) -> Vec<(String, String)> {
+    let head = request.split("\r\n\r\n").next().unwrap();
+    let field = |line: &str| {
+        let (name, value) = line.split_once(": ").unwrap();
+        (name.to_ascii_lowercase(), value.to_owned())
+    };
+    head.lines().skip(1).map(field).collect()
+}
+
+fn body_of(request: &str) -> &str {
+    request.split_once("\r\n\r\n").unwrap().1
+}
+
+#[tokio::test]
+async fn the_backend_sees_the_body_byte_for_byte_but_for_the_model_and_our_own_fields() {
+    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let with_name = format!("{}, backend_model: llama-q4", endpoint(backend.address, 1));
+    let node = Node::start(&format!("models:\n{}", model("m", &[with_name], ""))).await;
+    let sent = r#"{ "x_client_id":"u7", "model" : "m","messages":[{"role":"user","content":"h\u00e9\ud83d\ude00 \/ é"}] , "big":12345678901234567890123,"exp":1.50E+10, "nested":{"model":"m","x_priority":1,"a":[null , true]}, "x_priority":3,"tail":""  }"#;
+    let seen = r#"{ "model" : "llama-q4","messages":[{"role":"user","content":"h\u00e9\ud83d\ude00 \/ é"}] , "big":12345678901234567890123,"exp":1.50E+10, "nested":{"model":"m","x_priority":1,"a":[null , true]},"tail":""  }"#;
+    assert_eq!(node.post(CHAT, sent).await.status, 200);
+    assert_eq!(body_of(&backend.requests()[0]), seen);
+    assert_eq!(node.events(1).await[0]["client_id"], "u7");
+}
+
+#[tokio::test]
+async fn credentials_and_internal_names_stay_here_and_the_endpoints_key_goes_instead() {
+    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let with_key = format!("{}, api_key: \"sk-back\"", endpoint(backend.address, 1));
+    let config = format!("{}models:\n{}", accounts(""), model("m", &[with_key], ""));
+    let node = Node::start(&config).await;
+    let headers = "Authorization: Bearer key-a\r\nCookie: s=secret1\r\nX-Api-Key: secret2\r\n\
+                   x_api_key: secret3\r\nCF-AI-Neurons: secret4\r\ncf_ai_x: secret5\r\n\
+                   x-infergate-site: secret6\r\nX-Infergate-Anything: secret7\r\n\
+                   Connection: keep-alive, X-Hop\r\nConnection: x-hop-2\r\nX-Hop: secret8\r\n\
+                   X-Hop-2: secret9\r\nKeep-Alive: secret10\r\nTE: secret11\r\n\
+                   Proxy-Authorization: secret12\r\nX-Request-Id: secret13\r\n\
+                   Accept-Encoding: gzip\r\ntraceparent: 00-aa-bb-01\r\nx-custom: kept\r\n";
+    let answer = node.post_as(headers, CHAT, &chat("m", "")).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let request = backend.requests().remove(0);
+    assert!(
+        !request.contains("secret") && !request.contains("key-a"),
+        "{request}"
+    );
+    let lines = head_lines(&request);
+    let all = |name: &str| -> Vec<&str> {
+        lines
+            .iter()
+            .filter(|(n, _)| n == name)
+            .map(|(_, value)| value.as_str())
+            .collect()
+    };
+    assert_eq!(all("authorization"), ["Bearer sk-back"]);
+    assert_eq!(all("host"), [backend.address.to_string()]);
+    assert_eq!(all("content-type"), ["application/json"]);
+    assert_eq!(all("content-length").len(), 1);
+    assert_eq!(all("traceparent"), ["00-aa-bb-01"]);
+    assert_eq!(all("x-custom"), ["kept"]);
+    assert_eq!(
+        all("x-request-id"),
+        [answer.header("x-request-id").unwrap()]
+    );
+    for absent in [
+        "connection",
+        "keep-alive",
+        "te",
+        "accept-encoding",
+        "cookie",
+        "x-api-key",
+    ] {
+        assert_eq!(all(absent), [""; 0], "{absent}");
+    }
+}
+
+#[tokio::test]
+async fn without_a_key_of_its_own_a_backend_gets_no_authorization() {
+    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let node = Node::start(&format!(
+        "{}{}",
+        accounts(""),
+        one_model(backend.address, 1, "")
+    ))
+    .await;
+    node.post_as("Authorization: Bearer key-a\r\n", CHAT, &chat("m", ""))
+        .await;
+    let lines = head_lines(&backend.requests()[0]);
+    assert!(lines.iter().all(|(name, _)| name != "authorization"));
+}
+
+#[tokio::test]
+async fn a_body_sent_as_a_form_is_told_to_the_backend_as_the_json_it_is() {
+    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let node = Node::start(&one_model(backend.address, 1, "")).await;
+    let body = chat("m", "");
+    for kind in ["", "Content-Type: application/x-www-form-urlencoded\r\n"] {
+        let request = format!(
+            "POST {CHAT} HTTP/1.1\r\nHost: h\r\n{kind}Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        assert_eq!(Client::exchange(node.clients, request).await.status, 200);
+    }
+    for request in backend.requests() {
+        let mut lines = head_lines(&request);
+        lines.retain(|(name, _)| name == "content-type");
+        assert_eq!(lines, [("content-type".into(), "application/json".into())]);
+    }
+}

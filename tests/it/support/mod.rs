@@ -1,0 +1,40 @@
+//! What the promises are tested with: a gateway as a child process, model servers in this one, and
+//! a client that sees every byte.
+//!
+//! Nothing here waits for a fixed time: [`eventually`] polls a state under a generous limit.
+
+mod backend;
+mod client;
+mod node;
+mod ports;
+
+use std::time::Duration;
+
+pub use backend::{ANSWER, Refusing, STREAM_HEAD, Scripted, Server, chunk, json_answer};
+pub use client::{Client, Response};
+pub use node::{A_WHILE, Node, Posted, accounts, endpoint, model, model_of, one_model};
+pub use ports::free_address;
+
+/// Ten times what any state in these tests should take on a busy two-core machine.
+pub const LIMIT: Duration = Duration::from_secs(20);
+
+/// Polls `state` until it gives something, and panics with `what` when it does not in time.
+pub async fn eventually<T>(what: &str, mut state: impl AsyncFnMut() -> Option<T>) -> T {
+    let polling = async {
+        loop {
+            if let Some(found) = state().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    match tokio::time::timeout(LIMIT, polling).await {
+        Ok(found) => found,
+        Err(_) => panic!("did not happen in {LIMIT:?}: {what}"),
+    }
+}
+
+/// A chat request of `model`, with further top-level members.
+pub fn chat(model: &str, more: &str) -> String {
+    format!(r#"{{"model":"{model}","messages":[{{"role":"user","content":"hi"}}]{more}}}"#)
+}

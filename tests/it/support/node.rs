@@ -1,0 +1,357 @@
+//! A gateway as a child process on free ports, ended with the value.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{Client, Response, chat, eventually, free_address};
+
+/// A running gateway.
+pub struct Node {
+    child: Child,
+    dir: TempDir,
+    /// Where clients connect.
+    pub clients: SocketAddr,
+    /// The admin listener.
+    pub admin: SocketAddr,
+}
+
+impl Node {
+    /// Starts a gateway whose configuration is `rest` after listeners, an events file and, where
+    /// `rest` names no accounts, anonymous access.
+    pub async fn start(rest: &str) -> Node {
+        for _ in 0..5 {
+            if let Some(node) = Node::try_start(rest).await {
+                return node;
+            }
+        }
+        panic!("no free ports");
+    }
+
+    async fn try_start(rest: &str) -> Option<Node> {
+        let dir = tempfile::tempdir().unwrap();
+        let (clients, admin) = (free_address(), free_address());
+        let config = config_text(clients, admin, &dir, rest);
+        std::fs::write(dir.path().join("infergate.yaml"), config).unwrap();
+        let log = std::fs::File::create(dir.path().join("log")).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_infergate"))
+            .args(["serve", "--config"])
+            .arg(dir.path().join("infergate.yaml"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let mut node = Node {
+            child,
+            dir,
+            clients,
+            admin,
+        };
+        let up = eventually("the gateway is ready or gone", async || {
+            if node.child.try_wait().unwrap().is_some() {
+                return Some(false);
+            }
+            let ready = Client::try_get(node.admin, "/readyz").await?;
+            (ready.status == 200).then_some(true)
+        })
+        .await;
+        if !up {
+            let log = node.log();
+            assert!(
+                log.contains("cannot listen"),
+                "the gateway did not start: {log}"
+            );
+        }
+        up.then_some(node)
+    }
+
+    /// Writes a new configuration without asking for a reload.
+    pub fn write_config(&self, rest: &str) {
+        let text = config_text(self.clients, self.admin, &self.dir, rest);
+        std::fs::write(self.config_path(), text).unwrap();
+    }
+
+    /// What [`Node::write_config`] would write.
+    pub fn config_text(&self, rest: &str) -> String {
+        config_text(self.clients, self.admin, &self.dir, rest)
+    }
+
+    /// The folder of its configuration, events and log.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The event file of configurations that name none.
+    pub fn events_path(&self) -> PathBuf {
+        self.dir.path().join("events.jsonl")
+    }
+
+    /// The configuration file.
+    pub fn config_path(&self) -> PathBuf {
+        self.dir.path().join("infergate.yaml")
+    }
+
+    /// Writes a new configuration and reloads it; status and answer.
+    pub async fn reload(&self, rest: &str) -> Response {
+        self.write_config(rest);
+        self.post_reload().await
+    }
+
+    /// `POST /reload`.
+    pub async fn post_reload(&self) -> Response {
+        let mut client = Client::connect(self.admin).await;
+        client
+            .send("POST /reload HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
+            .await;
+        client.response().await
+    }
+
+    /// `GET` on the admin listener.
+    pub async fn get(&self, path: &str) -> Response {
+        Client::try_get(self.admin, path)
+            .await
+            .expect("the admin listener answers")
+    }
+
+    /// `/state`.
+    pub async fn state(&self) -> Value {
+        self.get("/state").await.json()
+    }
+
+    /// Permits in use, all models together.
+    pub async fn permits_used(&self) -> u64 {
+        let state = self.state().await;
+        let endpoints = |model: &Value| model["endpoints"].as_array().unwrap().clone();
+        state["models"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .flat_map(endpoints)
+            .map(|endpoint| endpoint["permits"]["used"].as_u64().unwrap())
+            .sum()
+    }
+
+    /// Waits until no permit is held: an answer's last byte reaches its client a moment earlier.
+    pub async fn idle(&self) {
+        eventually("every permit is back", async || {
+            (self.permits_used().await == 0).then_some(())
+        })
+        .await;
+    }
+
+    /// Waiting requests, all models together.
+    pub async fn queue_depth(&self) -> u64 {
+        let state = self.state().await;
+        let models = state["models"].as_array().unwrap();
+        models
+            .iter()
+            .map(|model| model["queue"]["depth"].as_u64().unwrap())
+            .sum()
+    }
+
+    /// Waits until `count` events are in the file, and gives all that are.
+    pub async fn events(&self, count: usize) -> Vec<Value> {
+        let path = self.dir.path().join("events.jsonl");
+        eventually(&format!("{count} events"), async || {
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+            let lines: Vec<Value> = whole
+                .lines()
+                .map(|line| serde_json::from_str(line).unwrap())
+                .collect();
+            (lines.len() >= count).then_some(lines)
+        })
+        .await
+    }
+
+    /// Waits until so many permits are used and so many requests wait.
+    pub async fn settles(&self, permits_used: u64, queue_depth: u64) {
+        eventually(
+            &format!("{permits_used} permits used, {queue_depth} waiting"),
+            async || {
+                let now = (self.permits_used().await, self.queue_depth().await);
+                (now == (permits_used, queue_depth)).then_some(())
+            },
+        )
+        .await;
+    }
+
+    /// Waits until exactly the event of `answer` is there, and gives it.
+    pub async fn event_of(&self, answer: &Response) -> Value {
+        let id = answer.header("x-request-id").unwrap();
+        let path = self.events_path();
+        eventually("the answer's event", async || {
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            let line = text.lines().find(|line| line.contains(id))?;
+            serde_json::from_str(line).ok()
+        })
+        .await
+    }
+
+    /// A sample of `/metrics` by its name and its labels in any order.
+    pub async fn metric(&self, series: &str) -> Option<f64> {
+        let text = self.get("/metrics").await.text();
+        let samples = text.lines().filter_map(|line| line.rsplit_once(' '));
+        let mut found = samples.filter(|(name, _)| sorted_labels(name) == sorted_labels(series));
+        found.next()?.1.parse().ok()
+    }
+
+    /// Starts a client that posts a chat with header lines and further members; its answer comes
+    /// with [`Posted::answer`].
+    pub async fn posting(&self, headers: &str, more: &str) -> Posted {
+        let mut client = self.client().await;
+        client
+            .post(headers, "/v1/chat/completions", &chat("m", more))
+            .await;
+        Posted(client)
+    }
+
+    /// Sends a signal by name (`TERM`, `HUP`, …).
+    pub fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill")
+            .args([&format!("-{name}"), &pid])
+            .status()
+            .unwrap();
+        assert!(sent.success());
+    }
+
+    /// Waits for the process to end.
+    pub async fn ended(&mut self) -> ExitStatus {
+        eventually("the gateway ends", async || self.child.try_wait().unwrap()).await
+    }
+
+    /// Whether it still runs.
+    pub fn runs(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+
+    /// Its memory in use, bytes.
+    pub fn resident_bytes(&self) -> u64 {
+        let statm = std::fs::read_to_string(format!("/proc/{}/statm", self.child.id())).unwrap();
+        statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+    }
+
+    /// A client of this node.
+    pub async fn client(&self) -> Client {
+        Client::connect(self.clients).await
+    }
+
+    /// `POST` with a JSON body on a fresh connection.
+    pub async fn post(&self, path: &str, body: &str) -> Response {
+        self.post_as("", path, body).await
+    }
+
+    /// The same with header lines, each ending in CRLF.
+    pub async fn post_as(&self, headers: &str, path: &str, body: &str) -> Response {
+        let mut client = self.client().await;
+        client.post(headers, path, body).await;
+        client.response().await
+    }
+}
+
+/// A request under way.
+pub struct Posted(pub Client);
+
+impl Posted {
+    /// Its answer.
+    pub async fn answer(mut self) -> Response {
+        self.0.response().await
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // Already ended, in tests that end it.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- gateway log\n{}", self.log());
+        }
+    }
+}
+
+/// Accounts `a` (key `key-a`) and `b` (key `key-b`), for tests with accounts.
+pub fn accounts(more_for_a: &str) -> String {
+    let hash = |key: &str| {
+        use sha2::{Digest, Sha256};
+        hex::encode(Sha256::digest(key))
+    };
+    format!(
+        "accounts:\n  - {{ id: a, api_keys_sha256: [\"{}\"]{more_for_a} }}\n  \
+         - {{ id: b, api_keys_sha256: [\"{}\"] }}\n",
+        hash("key-a"),
+        hash("key-b")
+    )
+}
+
+fn config_text(clients: SocketAddr, admin: SocketAddr, dir: &TempDir, rest: &str) -> String {
+    let anonymous = if rest.contains("accounts:") {
+        ""
+    } else {
+        "anonymous: allow\n"
+    };
+    let events = dir.path().join("events.jsonl");
+    let events = match rest.contains("events:") {
+        true => String::new(),
+        false => format!("events: {{ file: {{ path: \"{}\" }} }}\n", events.display()),
+    };
+    format!(
+        "listen:\n  clients: [{{ address: \"{clients}\" }}]\n  admin: {{ address: \"{admin}\" }}\n\
+         {anonymous}{events}{rest}\n"
+    )
+}
+
+/// Name and labels of a series, the labels sorted; values with commas are not for these tests.
+fn sorted_labels(series: &str) -> (&str, Vec<&str>) {
+    let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+    let mut labels: Vec<&str> = labels.trim_end_matches('}').split(',').collect();
+    labels.sort_unstable();
+    (name, labels)
+}
+
+/// A model with these endpoints (YAML flow maps without braces) and further keys.
+pub fn model(id: &str, endpoints: &[String], more: &str) -> String {
+    let endpoints: String = endpoints
+        .iter()
+        .map(|e| format!("      - {{ {e} }}\n"))
+        .collect();
+    format!(
+        "  - id: {id}\n    task: text-generation\n    backend: openai\n{more}    endpoints:\n\
+         {endpoints}"
+    )
+}
+
+/// One endpoint of that list.
+pub fn endpoint(address: SocketAddr, permits: u32) -> String {
+    format!("url: \"http://{address}\", max_concurrent_requests: {permits}")
+}
+
+/// A model of any task and kind of backend, on one endpoint of two permits.
+pub fn model_of(id: &str, task: &str, backend: &str, address: SocketAddr) -> String {
+    format!(
+        "  - id: \"{id}\"\n    task: {task}\n    backend: {backend}\n    endpoints:\n      - {{ {} }}\n",
+        endpoint(address, 2)
+    )
+}
+
+/// A configuration with one model `m` on one endpoint.
+pub fn one_model(address: SocketAddr, permits: u32, more: &str) -> String {
+    format!(
+        "models:\n{}",
+        model("m", &[endpoint(address, permits)], more)
+    )
+}
+
+/// A pause between polls for tests that watch that something does not happen.
+pub const A_WHILE: Duration = Duration::from_millis(300);

@@ -1,0 +1,92 @@
+"""Write a llama model of random weights, about a megabyte: real llama.cpp runs it in milliseconds.
+
+Not a model anyone can talk to: its answers are noise, broken UTF-8 included, which is what stream
+readers should meet. Usage: make_gguf.py OUT.gguf
+"""
+
+import sys
+
+import gguf
+import numpy as np
+
+LAYERS = 2
+WIDTH = 64
+HEADS = 4
+FEED_FORWARD = 4 * WIDTH
+CONTEXT_TOKENS = 16384
+# Fixed, so that the file and with it every greedy answer is the same on each machine.
+SEED = 20260
+
+UNKNOWN, BEGIN, END = 0, 1, 2
+NORMAL, UNKNOWN_TYPE, CONTROL, BYTE = 1, 2, 3, 6
+
+WORDS = "gate queue slot token model node warm cold fast slow the a of and to is"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}[{{ message['role'] }}] {{ message['content'] }}\n"
+    "{% endfor %}[assistant] "
+)
+
+
+def vocabulary():
+    """SentencePiece's layout: three specials, every byte, printable ASCII, a few words."""
+    tokens = [(b"<unk>", UNKNOWN_TYPE), (b"<s>", CONTROL), (b"</s>", CONTROL)]
+    tokens += [(f"<0x{byte:02X}>".encode(), BYTE) for byte in range(256)]
+    pieces = ["\u2581"] + [chr(code) for code in range(33, 127)]
+    pieces += ["\u2581" + word for word in WORDS.split()]
+    tokens += [(piece.encode(), NORMAL) for piece in pieces]
+    return tokens
+
+
+def main(path):
+    tokens = vocabulary()
+    random = np.random.default_rng(SEED)
+
+    def matrix(rows, columns, gain=1.0):
+        scale = gain / np.sqrt(columns)
+        return (random.standard_normal((rows, columns)) * scale).astype(np.float32)
+
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name("infergate-noise")
+    writer.add_context_length(CONTEXT_TOKENS)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(FEED_FORWARD)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(WIDTH // HEADS)
+    writer.add_vocab_size(len(tokens))
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list([text for text, _ in tokens])
+    writer.add_token_types([kind for _, kind in tokens])
+    # Later pieces are rarer: SentencePiece merges the best score first.
+    writer.add_token_scores([-float(rank) for rank in range(len(tokens))])
+    writer.add_unk_token_id(UNKNOWN)
+    writer.add_bos_token_id(BEGIN)
+    writer.add_eos_token_id(END)
+    writer.add_add_bos_token(True)
+    writer.add_chat_template(CHAT_TEMPLATE)
+
+    writer.add_tensor("token_embd.weight", matrix(len(tokens), WIDTH))
+    writer.add_tensor("output_norm.weight", np.ones(WIDTH, np.float32))
+    # Strong output weights keep the choice of the next token clear, so greedy answers repeat.
+    writer.add_tensor("output.weight", matrix(len(tokens), WIDTH, gain=4.0))
+    for layer in range(LAYERS):
+        block = f"blk.{layer}"
+        writer.add_tensor(f"{block}.attn_norm.weight", np.ones(WIDTH, np.float32))
+        for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+            writer.add_tensor(f"{block}.{name}.weight", matrix(WIDTH, WIDTH, gain=0.5))
+        writer.add_tensor(f"{block}.ffn_norm.weight", np.ones(WIDTH, np.float32))
+        writer.add_tensor(f"{block}.ffn_gate.weight", matrix(FEED_FORWARD, WIDTH, gain=0.5))
+        writer.add_tensor(f"{block}.ffn_up.weight", matrix(FEED_FORWARD, WIDTH, gain=0.5))
+        writer.add_tensor(f"{block}.ffn_down.weight", matrix(WIDTH, FEED_FORWARD, gain=0.5))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

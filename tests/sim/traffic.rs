@@ -1,0 +1,101 @@
+//! What a simulated model is asked: accounts, how their requests come, and how each may end.
+//!
+//! Values only; [`World`](crate::world::World) plays them.
+
+use infergate_core::model::{
+    Algorithm, BackendKind, EndpointSpec, ModelSpec, QueueSpec, Task, WhenUnhealthy,
+};
+use infergate_core::{Millis, Refusal};
+
+/// An account's traffic.
+#[derive(Clone)]
+pub struct Source {
+    pub account: &'static str,
+    pub weight: u32,
+    pub load: Load,
+    pub service: Service,
+    pub tokens: u32,
+    /// From arrival to the moment the answer must be complete.
+    pub patience: Millis,
+    /// One request in so many is given up by its client; 0 for none.
+    pub gives_up_one_in: u64,
+}
+
+/// When requests come.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Load {
+    Nothing,
+    /// So many are always open: one ends, the next begins.
+    Closed(usize),
+    /// Independently of each other, so many a second on average.
+    Poisson(f64),
+    /// One open at a time, and on average so many a second.
+    Paced(f64),
+}
+
+/// How long a backend takes.
+#[derive(Clone, Copy)]
+pub struct Service {
+    pub mean: Millis,
+    /// Uniformly up to this share more or less.
+    pub jitter: f64,
+}
+
+/// How a request ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum End {
+    Completed,
+    /// Cut while a backend worked on it: work for nothing.
+    CutByDeadline,
+    /// Gave up waiting, by deadline.
+    LeftLine,
+    CutByClient,
+    Failed,
+    Refused(Refusal),
+}
+
+/// A model with these endpoints and permits.
+pub fn spec(algorithm: Algorithm, endpoints: &[(&str, u32)]) -> ModelSpec {
+    let endpoint = |&(url, max_concurrent_requests): &(&str, u32)| EndpointSpec {
+        url: url.into(),
+        max_concurrent_requests,
+        priority: 0,
+        backend_model: None,
+        api_key: None,
+    };
+    ModelSpec {
+        id: "model".into(),
+        aliases: Vec::new(),
+        task: Task::TextGeneration,
+        backend: BackendKind::Openai,
+        endpoints: endpoints.iter().map(endpoint).collect(),
+        queue: QueueSpec {
+            algorithm,
+            capacity: 16,
+            site_queue_size: 0,
+            total_capacity: 4096,
+            when_unhealthy: WhenUnhealthy::Wait,
+        },
+        timeout_secs: 60,
+        allowed_accounts: Vec::new(),
+        queue_heartbeat_secs: 0,
+    }
+}
+
+impl Source {
+    /// Patient clients of an account of weight 1, whose requests take 100 ms and 100 tokens.
+    pub fn new(account: &'static str, load: Load) -> Source {
+        Source {
+            account,
+            weight: 1,
+            load,
+            service: Service {
+                mean: Millis(100),
+                jitter: 0.0,
+            },
+            tokens: 100,
+            patience: Millis::from_secs(60),
+            gives_up_one_in: 0,
+        }
+    }
+}

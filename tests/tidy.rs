@@ -1,0 +1,183 @@
+//! House rules, held by a test: who may import whom, what may stand where, how long a thing may be.
+//!
+//! It does not judge style that rustfmt or clippy judge already. Every check is a function over a
+//! list of (path, text), so that `tidy/planted.rs` can plant an offence and see the check turn red.
+//! The tables below are the rules; the prose is in ARCHITECTURE.md.
+
+#[path = "tidy/checks.rs"]
+mod checks;
+#[path = "tidy/planted.rs"]
+mod planted;
+#[path = "tidy/tokens.rs"]
+mod tokens;
+#[path = "tidy/tree.rs"]
+mod tree;
+
+use std::fs;
+use std::path::Path;
+
+use checks::offences;
+use tree::Source;
+
+/// The shell's rooms in layers: a room imports from layers above its own line, never from its own.
+const SHELL_LAYERS: &[&[&str]] = &[
+    &["telemetry"],
+    &["plugin", "peer", "gpu"],
+    &["upstream"],
+    &["queue"],
+    &["proxy", "autoscaler"],
+    &["config"],
+    &["admin"],
+    &["app"],
+    &["cli"],
+    &["main"],
+];
+
+/// `simulate` stands beside the layers: it is a model server, not a part of the gateway.
+const SIMULATE: &str = "simulate";
+const SIMULATE_USERS: &[&str] = &["app", "cli", "main"];
+
+/// The core's rooms, in layers as above.
+const CORE_LAYERS: &[&[&str]] = &[
+    &["time"],
+    &["id", "deadline", "refusal"],
+    &["model"],
+    &[
+        "api",
+        "admission",
+        "routing",
+        "job",
+        "vram",
+        "billing",
+        "scaling",
+    ],
+];
+
+/// What the core never names: it has no clock, socket, file, thread or dice.
+const CORE_NEVER: &[&str] = &[
+    "tokio",
+    "Instant",
+    "SystemTime",
+    "rand",
+    "fastrand",
+    "getrandom",
+    "infergate",
+];
+const CORE_NEVER_OF_STD: &[&str] = &["net", "fs", "thread", "process", "env", "os"];
+
+/// All that the core may depend on.
+const CORE_DEPENDENCIES: &[&str] = &[
+    "bytes",
+    "hashbrown",
+    "memchr",
+    "percent-encoding",
+    "schemars",
+    "serde",
+    "serde_json",
+    "thiserror",
+];
+
+/// Foreign libraries that belong to rooms: (name or beginning of the crate's name, where it may
+/// stand).
+const FOREIGN: &[(&str, &[&str])] = &[
+    ("redis", &["src/queue/stream.rs"]),
+    ("nvml", &["src/gpu/nvml.rs"]),
+    ("wasmtime", &["src/plugin"]),
+    (
+        "pingora",
+        &[
+            "src/proxy",
+            "src/upstream",
+            "src/peer",
+            "src/admin",
+            "src/app",
+        ],
+    ),
+    ("prometheus", &["src/telemetry"]),
+    ("tracing_subscriber", &["src/telemetry/log"]),
+    ("hyper", &["src/simulate"]),
+    ("clap", &["src/cli", "src/main", "src/simulate"]),
+    ("notify", &["src/config"]),
+    ("saphyr", &["src/config"]),
+    ("jsonschema", &["src/config"]),
+];
+
+/// Where threads and long tasks may be started, so that shutdown is a list that can be read. The
+/// writer thread of the event file is owned by its handle and joined by `close`.
+const SPAWNERS: &[&str] = &[
+    "src/app",
+    "src/simulate",
+    "src/telemetry/sink.rs",
+    "src/config/watch",
+    "src/upstream/gate/interleavings.rs",
+];
+
+/// Lines a function may have. Longer ones are named in [`LONG_FUNCTIONS`].
+const FUNCTION_LINES_MAX: usize = 70;
+
+/// (path, function, lines it may have): it may shrink, not grow, and leaves the list once short.
+const LONG_FUNCTIONS: &[(&str, &str, usize)] = &[];
+
+/// Lines a file may have: beyond it there is a second idea in it. Tests are not counted.
+const FILE_LINES_MAX: usize = 600;
+
+/// Marks of unfinished work, put together here so that this file does not bear them.
+const UNFINISHED: &[&str] = &[
+    concat!("TO", "DO"),
+    concat!("FIX", "ME"),
+    concat!("todo", "!("),
+    concat!("unimplemented", "!("),
+    concat!("#[ig", "nore"),
+];
+
+/// Every `.rs` file and manifest of the two packages.
+fn repository() -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut sources = Vec::new();
+    for path in ["Cargo.toml", "build.rs"] {
+        read_into(root, path, &mut sources);
+    }
+    for directory in ["src", "tests", "benches"] {
+        walk(root, directory, &mut sources);
+    }
+    sources
+}
+
+fn walk(root: &Path, directory: &str, sources: &mut Vec<Source>) {
+    let Ok(entries) = fs::read_dir(root.join(directory)) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let path = format!("{directory}/{name}");
+        let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        // What a test run fetches and builds stands below dot names and in node_modules.
+        if is_directory && !name.starts_with('.') && name != "node_modules" {
+            walk(root, &path, sources);
+        } else if name.ends_with(".rs") || name == "Cargo.toml" {
+            read_into(root, &path, sources);
+        }
+    }
+}
+
+fn read_into(root: &Path, path: &str, sources: &mut Vec<Source>) {
+    if let Ok(text) = fs::read_to_string(root.join(path)) {
+        sources.push(Source {
+            path: path.to_owned(),
+            text,
+        });
+    }
+}
+
+#[test]
+fn the_house_is_tidy() {
+    let sources = repository();
+    assert!(
+        sources
+            .iter()
+            .any(|source| source.path == "src/core/lib.rs"),
+        "the tree is not found"
+    );
+    let found = offences(&sources);
+    assert!(found.is_empty(), "\n{}\n", found.join("\n"));
+}

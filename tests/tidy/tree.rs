@@ -1,0 +1,177 @@
+//! The tree of a repository: which file is which module, which are reached, which are test code.
+//!
+//! It judges nothing. Roots come from the manifests, the rest from `mod` declarations.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::tokens::{Token, tokens, without_tests};
+
+/// One file of the repository: a `.rs` file or a `Cargo.toml`.
+#[derive(Clone, Debug)]
+pub struct Source {
+    pub path: String,
+    pub text: String,
+}
+
+/// Production code as tokens, and which files are reached at all.
+pub struct Tree {
+    /// Path → tokens with test code taken out. Only files under `src`, not reached through tests
+    /// alone.
+    pub code: BTreeMap<String, Vec<Token>>,
+    /// Every file some root names, tests included.
+    pub reached: BTreeSet<String>,
+}
+
+impl Tree {
+    pub fn of(sources: &[Source]) -> Tree {
+        let all: BTreeMap<&str, Vec<Token>> = sources
+            .iter()
+            .filter(|source| source.path.ends_with(".rs"))
+            .map(|source| (source.path.as_str(), tokens(&source.text)))
+            .collect();
+        let roots: Vec<String> = sources
+            .iter()
+            .filter(|source| source.path.ends_with("Cargo.toml"))
+            .flat_map(|manifest| roots(&manifest.path, &manifest.text))
+            .collect();
+        let reached = reach(&all, &roots, |tokens| tokens.to_vec());
+        let production = reach(&all, &roots, without_tests);
+        let code = production
+            .into_iter()
+            .filter(|path| path.starts_with("src/"))
+            .map(|path| (path.clone(), without_tests(&all[path.as_str()])))
+            .collect();
+        Tree { code, reached }
+    }
+
+    pub fn core(&self) -> impl Iterator<Item = (&String, &Vec<Token>)> {
+        self.code
+            .iter()
+            .filter(|(path, _)| path.starts_with("src/core/"))
+    }
+
+    pub fn shell(&self) -> impl Iterator<Item = (&String, &Vec<Token>)> {
+        self.code
+            .iter()
+            .filter(|(path, _)| !path.starts_with("src/core/"))
+    }
+}
+
+/// The files of `all` that `mod` declarations lead to from `roots`.
+fn reach(
+    all: &BTreeMap<&str, Vec<Token>>,
+    roots: &[String],
+    view: impl Fn(&[Token]) -> Vec<Token>,
+) -> BTreeSet<String> {
+    let mut reached = BTreeSet::new();
+    let mut to_visit: Vec<(String, bool)> = roots.iter().map(|root| (root.clone(), true)).collect();
+    while let Some((path, is_root)) = to_visit.pop() {
+        let Some(tokens) = all.get(path.as_str()) else {
+            continue;
+        };
+        if !reached.insert(path.clone()) {
+            continue;
+        }
+        for child in child_files(&path, is_root, &view(tokens)) {
+            to_visit.push((child, false));
+        }
+    }
+    reached
+}
+
+/// Where the modules that `path` declares may stand.
+fn child_files(path: &str, is_root: bool, tokens: &[Token]) -> Vec<String> {
+    let (directory, stem) = match path.rsplit_once('/') {
+        Some((directory, name)) => (directory, name.trim_end_matches(".rs")),
+        None => ("", path.trim_end_matches(".rs")),
+    };
+    let beside = if is_root || stem == "mod" {
+        directory.to_owned()
+    } else {
+        joined(directory, stem)
+    };
+    let mut children = Vec::new();
+    for (at, window) in tokens.windows(3).enumerate() {
+        if !(window[0].is("mod") && window[1].is_word() && window[2].is(";")) {
+            continue;
+        }
+        match path_attribute(&tokens[..at]) {
+            Some(named) => children.push(joined(directory, &named)),
+            None => {
+                children.push(joined(&beside, &format!("{}.rs", window[1].text)));
+                children.push(joined(&beside, &format!("{}/mod.rs", window[1].text)));
+            }
+        }
+    }
+    children
+}
+
+/// `#[path = "…"]` right before a `mod`, or before its `pub`.
+fn path_attribute(before: &[Token]) -> Option<String> {
+    let visibility = ["pub", "(", ")", "crate", "super"];
+    let end = before
+        .iter()
+        .rposition(|token| !visibility.iter().any(|text| token.is(text)))?;
+    let attribute = before.get(end.checked_sub(5)?..=end)?;
+    let shape = ["#", "[", "path", "="];
+    let fits = shape
+        .iter()
+        .zip(attribute)
+        .all(|(text, token)| token.is(text));
+    fits.then(|| attribute[4].text.trim_matches('"').to_owned())
+}
+
+/// The crate roots a manifest names: `path` of each target, or where cargo looks by default.
+fn roots(manifest_path: &str, manifest: &str) -> Vec<String> {
+    let directory = manifest_path
+        .trim_end_matches("Cargo.toml")
+        .trim_end_matches('/');
+    let mut roots = vec![joined(directory, "build.rs")];
+    let mut target: Option<(String, Option<String>, Option<String>)> = None;
+    let mut close = |target: &mut Option<(String, Option<String>, Option<String>)>| {
+        let Some((kind, name, path)) = target.take() else {
+            return;
+        };
+        let path = match (path, name, kind.as_str()) {
+            (Some(path), _, _) => path,
+            (None, Some(name), "bench") => format!("benches/{name}.rs"),
+            (None, Some(name), "test") => format!("tests/{name}.rs"),
+            _ => return,
+        };
+        roots.push(joined(directory, &path));
+    };
+    for line in manifest.lines().map(str::trim) {
+        if line.starts_with('[') {
+            close(&mut target);
+            let kind = line.trim_matches(['[', ']']);
+            if ["lib", "bin", "test", "bench", "example"].contains(&kind) {
+                target = Some((kind.to_owned(), None, None));
+            }
+        } else if let (Some(target), Some((key, value))) = (&mut target, line.split_once('=')) {
+            let value = value.trim().trim_matches('"').to_owned();
+            match key.trim() {
+                "name" => target.1 = Some(value),
+                "path" => target.2 = Some(value),
+                _ => {}
+            }
+        }
+    }
+    close(&mut target);
+    roots
+}
+
+/// `directory/path`, with `..` resolved.
+fn joined(directory: &str, path: &str) -> String {
+    let mut parts: Vec<&str> = directory
+        .split('/')
+        .filter(|part| !part.is_empty())
+        .collect();
+    for part in path.split('/') {
+        match part {
+            ".." => drop(parts.pop()),
+            "." | "" => {}
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
