@@ -10,10 +10,13 @@ fn main() {
     };
     let hash = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_else(|| "no-git".into());
     println!("cargo:rustc-env=INFERGATE_GIT_HASH={hash}");
-    if let Some(head) = git(&["rev-parse", "--git-path", "logs/HEAD"])
-        && std::path::Path::new(&head).exists()
-    {
-        println!("cargo:rerun-if-changed={head}");
+    // The log of HEAD moves with every commit; before the first one only the folder of refs does.
+    for name in ["logs/HEAD", "refs/heads"] {
+        if let Some(path) = git(&["rev-parse", "--git-path", name])
+            && std::path::Path::new(&path).exists()
+        {
+            println!("cargo:rerun-if-changed={path}");
+        }
     }
     println!("cargo:rerun-if-changed=build.rs");
 }
