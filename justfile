@@ -4,11 +4,11 @@
 default:
     @just --list
 
-# All that CI runs: fmt, clippy, every test, SDKs, llama.cpp
+# All that CI runs: fmt, clippy, plugins, every test, SDKs, llama.cpp
 check:
     ./scripts/test
 
-# Every cargo test
+# Every cargo test; `just plugins` first builds the guests that some of them run
 test:
     cargo test --workspace
 
@@ -36,9 +36,17 @@ bench-proxy:
 bench-all:
     cargo bench --workspace --bench core --bench proxy
 
+# What a plugin's call costs, and what evil ones cost at most (targets T2, T10)
+bench-plugin: plugins
+    cargo bench --bench plugin -- --quick
+
 # The acceptance table: overload, fairness, disconnects, reloads, exact events
 accept:
     cargo bench --bench accept
+
+# Every shipped plugin: checked, tested, and built from source into plugins/dist
+plugins:
+    ./scripts/plugins
 
 # The gateway in front of two simulated containers
 run:

@@ -240,6 +240,7 @@ fn ask(account: &AccountId) -> Ask {
         deadline: Millis::MAX,
         no_wait: false,
         avoid: Vec::new(),
+        order: None,
         resume: false,
     }
 }
@@ -268,5 +269,10 @@ fn spec(algorithm: Algorithm, endpoints: usize, max_concurrent_requests: u32) ->
         timeout_secs: 60,
         allowed_accounts: Vec::new(),
         queue_heartbeat_secs: 0,
+        plugins: Default::default(),
+        routing: Default::default(),
+        tariff: None,
+        metrics_trust: Default::default(),
+        metrics: Default::default(),
     }
 }

@@ -1,7 +1,7 @@
 """What the tests with outside parts share: packages fetched once, processes, and the tally.
 
-Not a test itself. `tests/sdk/run` and `tests/real/run` import it; it needs Python 3.9 and nothing
-else. Checks are lines on standard output: `ok NAME`, `FAIL NAME: WHY`, `skipped: NAME (WHY)`.
+Not a test itself. `tests/docs/run`, `tests/sdk/run` and `tests/real/run` import it; it needs Python
+3.9 and nothing else. Checks are lines on standard output: `ok NAME`, `FAIL NAME: WHY`, `skipped: NAME (WHY)`.
 """
 
 import contextlib

@@ -4,7 +4,7 @@
 //! import only those to its left; `tests/tidy.rs` holds them to it.
 //!
 //! ```text
-//! telemetry ← upstream ← proxy ← config ← admin ← app ← cli ← main
+//! telemetry ← plugin ← upstream ← proxy ← config ← admin ← app ← cli ← main
 //!                                      simulate ← app
 //! ```
 //!
@@ -15,6 +15,7 @@ pub mod admin;
 pub mod app;
 pub mod cli;
 pub mod config;
+pub mod plugin;
 pub mod proxy;
 pub mod simulate;
 pub mod telemetry;

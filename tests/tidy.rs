@@ -50,6 +50,7 @@ const CORE_LAYERS: &[&[&str]] = &[
         "vram",
         "billing",
         "scaling",
+        "task",
     ],
 ];
 
@@ -99,18 +100,26 @@ const FOREIGN: &[(&str, &[&str])] = &[
     ("clap", &["src/cli", "src/main", "src/simulate"]),
     ("notify", &["src/config"]),
     ("saphyr", &["src/config"]),
-    ("jsonschema", &["src/config"]),
+    ("jsonschema", &["src/config", "src/plugin"]),
+    ("wit_", &["src/plugin"]),
 ];
 
 /// Where threads and long tasks may be started, so that shutdown is a list that can be read. The
-/// writer thread of the event file is owned by its handle and joined by `close`.
+/// writer thread of the event file is owned by its handle and joined by `close`, the ticker of the
+/// plugin room by its drop; a compiler's thread is joined where it is started.
 const SPAWNERS: &[&str] = &[
     "src/app",
     "src/simulate",
     "src/telemetry/sink.rs",
+    "src/plugin/ticker.rs",
+    "src/plugin/compile.rs",
     "src/config/watch",
     "src/upstream/gate/interleavings.rs",
 ];
+
+/// The only files where `unsafe` is allowed: the door for compiled code, and the bindings that
+/// wasmtime's macro makes. docs/decisions/006-two-unsafe-files.md
+const UNSAFE: &[&str] = &["src/plugin/cache.rs", "src/plugin/bindings.rs"];
 
 /// Lines a function may have. Longer ones are named in [`LONG_FUNCTIONS`].
 const FUNCTION_LINES_MAX: usize = 70;

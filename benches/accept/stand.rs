@@ -108,6 +108,7 @@ impl Stand {
                 algorithm,
                 capacity,
             }],
+            plugins: None,
         };
         let gateway = Gateway::start(name, settings, None)?;
         let client = Client::new(gateway.clients);

@@ -24,7 +24,15 @@ pub struct Settings {
     pub threads: usize,
     pub accounts: Vec<Account>,
     pub models: Vec<Model>,
+    /// Every model has the three standard plugins, from this folder.
+    pub plugins: Option<PathBuf>,
 }
+
+/// The standard plugins of a model, and a price for them to work out.
+const WITH_PLUGINS: &str =
+    "    plugins: { task: text-generation, billing: neurons, routing: latency }
+    tariff: { cost_per_infer: 0.5, coefficients: { input_tokens: 0.02561, output_tokens: 0.07515 } }
+";
 
 #[derive(Clone)]
 pub struct Account {
@@ -175,6 +183,23 @@ pub fn ask(address: SocketAddr, bytes: &[u8]) -> Fallible<(u16, Vec<u8>)> {
     Ok((answer.status, answer.into_body()))
 }
 
+fn plugins(folder: &Path) -> String {
+    let mut text = String::from("plugins:\n");
+    for (name, world, settings) in [
+        ("text-generation", "task-schema-streaming", "shape: false"),
+        ("neurons", "billing-formula", ""),
+        ("latency", "routing-policy", ""),
+    ] {
+        let file = folder.join(format!("{name}.wasm"));
+        let file = file.display();
+        let _ = writeln!(
+            text,
+            "  - {{ name: {name}, world: {world}, file: \"{file}\", dev: true, settings: {{ {settings} }} }}"
+        );
+    }
+    text
+}
+
 fn yaml(settings: &Settings, clients: SocketAddr, admin: SocketAddr, folder: &Path) -> String {
     let mut text = format!(
         "listen:\n  clients:\n    - address: \"{clients}\"\n  admin: {{ address: \"{admin}\" }}\n\
@@ -186,13 +211,23 @@ fn yaml(settings: &Settings, clients: SocketAddr, admin: SocketAddr, folder: &Pa
         folder.join("state").display(),
         folder.join("events.jsonl").display(),
     );
+    if let Some(folder) = &settings.plugins {
+        text.push_str(&plugins(folder));
+    }
     text.push_str("models:\n");
     for model in &settings.models {
         let _ = write!(
             text,
             "  - id: \"{}\"\n    task: text-generation\n    backend: openai\n    \
-             queue: {{ algorithm: {}, capacity: {} }}\n    endpoints:\n",
-            model.id, model.algorithm, model.capacity
+             queue: {{ algorithm: {}, capacity: {} }}\n{}    endpoints:\n",
+            model.id,
+            model.algorithm,
+            model.capacity,
+            if settings.plugins.is_some() {
+                WITH_PLUGINS
+            } else {
+                ""
+            }
         );
         for endpoint in &model.endpoints {
             let _ = writeln!(

@@ -4,6 +4,7 @@
 //! Called by the driver, which starts one gateway for each.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
 use crate::kit::gateway::{Account, Model, Settings};
 use crate::kit::process::loopback;
@@ -29,7 +30,18 @@ pub fn settings(upstream_port: u16) -> Settings {
                 ..model(FULL_MODEL, vec![far_loopback(1, 0, upstream_port)])
             },
         ],
+        plugins: None,
     }
+}
+
+/// The ordinary one with the three standard plugins on; none where `scripts/plugins` has not built
+/// them.
+pub fn with_plugins(upstream_port: u16) -> Option<Settings> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("plugins/dist");
+    folder.join("neurons.wasm").exists().then(|| Settings {
+        plugins: Some(folder),
+        ..settings(upstream_port)
+    })
 }
 
 fn account(id: &str) -> Account {

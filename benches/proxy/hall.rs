@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-use crate::configs::settings;
+use crate::configs::{settings, with_plugins};
 use crate::kit::gateway::{Gateway, Settings};
 use crate::kit::process::{Process, free_port, loopback};
 use crate::kit::{Fallible, procfs};
@@ -51,6 +51,7 @@ pub struct Hall {
     pub contenders: Vec<Contender>,
     /// None when infergate would not start: its yardsticks are measured all the same.
     pub gateway: Option<Gateway>,
+    _with_plugins: Option<Gateway>,
     _processes: Vec<Process>,
     _folder: tempfile::TempDir,
 }
@@ -78,6 +79,20 @@ impl Hall {
                 None
             }
         };
+        let with_plugins = match with_plugins(upstream_port) {
+            None => Err("scripts/plugins has not built the plugins".into()),
+            Some(settings) => Gateway::start("infergate-plugins", settings, Some(&cores.proxy)),
+        };
+        let with_plugins = match with_plugins {
+            Ok(gateway) => {
+                contenders.push(contender(label::WITH_PLUGINS, &gateway));
+                Some(gateway)
+            }
+            Err(error) => {
+                println!("{}: not measured, {error}", label::WITH_PLUGINS);
+                None
+            }
+        };
         for name in [label::BARE, label::HYPER] {
             let port = free_port()?;
             let process = start_role(name, &[port, upstream_port], &cores.proxy, folder.path())?;
@@ -101,6 +116,7 @@ impl Hall {
             upstream_port,
             contenders,
             gateway,
+            _with_plugins: with_plugins,
             _processes: processes,
             _folder: folder,
         })

@@ -1,13 +1,16 @@
-//! HAProxy and nginx beside us, when they are installed: their configuration and their start.
-//! Not yardsticks: no target is a ratio to them, they show where a proxy in C stands on this machine.
+//! HAProxy, nginx, vllm-router and sglang-router beside us, when they are on the PATH: their
+//! configuration and their start. The two proxies in C are no yardsticks, they show where one stands
+//! on this machine; the two routers (from PyPI) are those of T3.
 //!
-//! One thread each, keep-alive to the upstream, no access log, no gathering of server-sent events.
+//! One thread each where it can be said, keep-alive to the upstream, no access log, no gathering of
+//! server-sent events.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::kit::Fallible;
 use crate::kit::process::{Process, find_program, free_port, loopback};
+use crate::targets::label;
 
 /// A started peer and its port.
 pub struct Peer {
@@ -45,7 +48,50 @@ pub fn start_installed(upstream_port: u16, core: &str, folder: &Path) -> Fallibl
             Err(error) => println!("{name}: skipped, {error}"),
         }
     }
+    for name in [label::VLLM_ROUTER, label::SGLANG_ROUTER] {
+        if let Some(peer) = start_router(name, upstream_port, core, folder)? {
+            peers.push(peer);
+        }
+    }
     Ok(peers)
+}
+
+/// A router of model servers, round robin over the one upstream.
+fn start_router(
+    name: &'static str,
+    upstream_port: u16,
+    core: &str,
+    folder: &Path,
+) -> Fallible<Option<Peer>> {
+    let Some(program) = find_program(name) else {
+        println!("{name}: not installed, skipped");
+        return Ok(None);
+    };
+    let (port, metrics_port) = (free_port()?, free_port()?);
+    let mut command = Command::new(program);
+    if name == label::SGLANG_ROUTER {
+        command.arg("launch");
+    }
+    command
+        .args([
+            "--worker-urls",
+            &format!("http://127.0.0.1:{upstream_port}"),
+        ])
+        .args(["--host", "127.0.0.1", "--port", &port.to_string()])
+        .args(["--prometheus-port", &metrics_port.to_string()])
+        .args(["--policy", "round_robin", "--log-level", "error"]);
+    let mut process = Process::start(name, command, Some(core), folder)?;
+    Ok(match process.wait_for_port(loopback(port)) {
+        Ok(()) => Some(Peer {
+            name,
+            process,
+            port,
+        }),
+        Err(error) => {
+            println!("{name}: skipped, {error}");
+            None
+        }
+    })
 }
 
 /// Chooses the backend by the body's `model`, as a gateway must; `http-no-delay` keeps events apart.

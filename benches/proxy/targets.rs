@@ -28,6 +28,9 @@ pub mod scenario {
 pub mod label {
     pub const DIRECT: &str = "direct";
     pub const INFERGATE: &str = "infergate";
+    pub const WITH_PLUGINS: &str = "infergate, plugins";
+    pub const VLLM_ROUTER: &str = "vllm-router";
+    pub const SGLANG_ROUTER: &str = "sglang-router";
     pub const BARE: &str = "bare";
     pub const HYPER: &str = "hyper";
     pub const PROXIED: &str = "infergate, proxied";
@@ -128,6 +131,27 @@ pub fn judge(contest: &Contest, memory: &Memory) -> Vec<Row> {
             0.95,
             "",
             cpu(SMALL, INFERGATE, BARE),
+        ),
+        Row::at_most(
+            "T2",
+            "small JSON with three plugins: CPU ÷ bare",
+            1.10,
+            "",
+            cpu(SMALL, label::WITH_PLUGINS, BARE),
+        ),
+        Row::at_most(
+            "T3",
+            "with plugins: CPU ÷ vllm-router",
+            0.60,
+            "",
+            cpu(SMALL, label::WITH_PLUGINS, label::VLLM_ROUTER),
+        ),
+        Row::at_most(
+            "T3",
+            "with plugins: CPU ÷ sglang-router",
+            0.60,
+            "",
+            cpu(SMALL, label::WITH_PLUGINS, label::SGLANG_ROUTER),
         ),
         Row::at_most(
             "T4",

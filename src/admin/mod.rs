@@ -45,7 +45,7 @@ infergate admin
 GET  /healthz              200 while the process works
 GET  /readyz               200 when configured and not draining, else 503 with the reason
 GET  /metrics              Prometheus metrics
-GET  /state                configuration, models, queues and endpoints as JSON
+GET  /state                configuration, models, queues, endpoints and plugins as JSON
 POST /reload               read the configuration file again
 GET  /explain/{request id} 404: decisions are not recorded on this node
 ";

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::reload::Problem;
+use crate::plugin::PluginState;
 use crate::telemetry::EventCounts;
 
 /// Everything `/state` shows.
@@ -20,8 +21,8 @@ pub struct State {
     pub config: ConfigState,
     /// Every configured model, in the file's order.
     pub models: Vec<ModelState>,
-    /// Loaded plugins.
-    pub plugins: Vec<Value>,
+    /// Loaded plugins, in the file's order.
+    pub plugins: Vec<PluginState>,
     /// Other nodes known.
     pub nodes: Vec<Value>,
     /// The event file.

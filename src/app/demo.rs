@@ -63,7 +63,10 @@ fn quickstart_file() -> std::io::Result<std::path::PathBuf> {
         return Ok(own);
     }
     let folder = std::env::temp_dir().join(format!("infergate-demo-{}", std::process::id()));
-    std::fs::create_dir_all(&folder)?;
+    std::fs::create_dir_all(folder.join("quickstart"))?;
+    for (path, bytes) in config::QUICKSTART_PLUGINS {
+        std::fs::write(folder.join(path), bytes)?;
+    }
     let file = folder.join("quickstart.yaml");
     std::fs::write(&file, config::QUICKSTART)?;
     Ok(file)

@@ -5,14 +5,17 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use infergate_core::Millis;
 
+use super::load::Loader;
 use super::reload::ConfigStatus;
 use crate::admin::{
     ConfigState, EndpointState, Insight, ModelState, NodeState, PermitState, QueueState,
     ReloadError, State,
 };
+use crate::plugin::{Plugins, Position};
 use crate::proxy::{Connections, Shared};
 use crate::telemetry::clock::rfc3339;
 use crate::telemetry::metrics::EndpointLevels;
+use crate::telemetry::plugin_metrics::PluginLevels;
 use crate::telemetry::{Levels, ModelLevels};
 use crate::upstream::Lane;
 
@@ -21,6 +24,7 @@ pub struct NodeInsight {
     shared: Arc<Shared>,
     connections: Arc<Connections>,
     status: Arc<ArcSwap<ConfigStatus>>,
+    loader: Arc<Loader>,
     started_at: String,
 }
 
@@ -30,12 +34,14 @@ impl NodeInsight {
         shared: Arc<Shared>,
         connections: Arc<Connections>,
         status: Arc<ArcSwap<ConfigStatus>>,
+        loader: Arc<Loader>,
     ) -> NodeInsight {
         let started_at = rfc3339(shared.clock.wall_at(0));
         NodeInsight {
             shared,
             connections,
             status,
+            loader,
             started_at,
         }
     }
@@ -59,6 +65,27 @@ impl NodeInsight {
             buffered_body_bytes: self.shared.bodies.held_bytes(),
             config_generation: world.generation,
             events: self.shared.sink.counts(),
+            plugins: self.plugin_levels(&world.plugins),
+        }
+    }
+
+    fn plugin_levels(&self, plugins: &Plugins) -> PluginLevels {
+        let counts = self.loader.counts();
+        let mut breakers: Vec<(Arc<str>, bool)> = Vec::new();
+        // A plugin may have several revisions in force, one for each set of parameters.
+        for state in plugins.state().into_iter().filter(|s| s.role == "active") {
+            let open = state.breaker != Position::Closed;
+            match breakers.iter_mut().find(|(name, _)| *name == state.name) {
+                Some((_, known)) => *known |= open,
+                None => breakers.push((state.name, open)),
+            }
+        }
+        PluginLevels {
+            ticks_missed: counts.ticks_missed,
+            cache_hits: counts.cache_hits,
+            cache_misses: counts.cache_misses,
+            cache_rejected: counts.cache_rejected,
+            breakers,
         }
     }
 
@@ -129,7 +156,7 @@ impl Insight for NodeInsight {
                 .iter()
                 .map(|lane| self.model_state(lane))
                 .collect(),
-            plugins: Vec::new(),
+            plugins: world.plugins.state(),
             nodes: Vec::new(),
             events: self.shared.sink.counts(),
         }

@@ -1,38 +1,45 @@
 //! The only place that builds rooms, wires them, starts tasks and ends them.
 //!
 //! It decides nothing about requests. What runs besides requests can be read in [`Node::run`]:
-//! one accept loop per listener, the prober, the sampler and the reload loop; the order in which
+//! one accept loop per listener, the prober, the ranker, the sampler, the keeper of quotas and the
+//! reload loop; the order in which
 //! they end is the order in [`Node::drain`].
 
 mod demo;
 mod insight;
+mod keep;
 mod listen;
+mod load;
 mod reload;
 mod signals;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use infergate_core::model::ModelSpec;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 pub use demo::{demo, simulate};
+pub use load::check;
 
 use crate::admin::{Admin, reload_channel};
 use crate::config::watch::FileWatch;
 use crate::config::{self, Config, Loaded, Problem};
-use crate::proxy::{Connections, Drain, Edge, Shared, World};
+use crate::plugin::Plugins;
+use crate::proxy::{Connections, Drain, Edge, Ledger, Shared, World};
 use crate::telemetry::log::LogHandle;
 use crate::telemetry::sink::Durability;
 use crate::telemetry::{Clock, EventSink, Metrics, log};
-use crate::upstream::{Client, PROBE_TICK, probe_round};
+use crate::upstream::{Client, PROBE_TICK, RANKING_TICK, probe_round};
 use insight::NodeInsight;
 use listen::Listeners;
+use load::{Loader, Ready};
 use reload::Reloader;
 use signals::Signals;
 
@@ -58,7 +65,18 @@ pub fn serve(file: &Path) -> ExitCode {
         Ok(logs) => logs,
         Err(error) => return fail(&error.to_string()),
     };
-    for warning in &loaded.warnings {
+    let metrics = Arc::new(Metrics::new(
+        env!("CARGO_PKG_VERSION"),
+        env!("INFERGATE_GIT_HASH"),
+        clock.wall().unix_timestamp() as f64,
+    ));
+    let state_dir = Some(loaded.config.state_dir.clone());
+    let loader = Loader::new(file, state_dir, Arc::clone(metrics.plugins()));
+    let ready = match loader.complete(loaded, &Plugins::default()) {
+        Ok(ready) => ready,
+        Err(unready) => return cannot_start(file, &unready.problems),
+    };
+    for warning in &ready.loaded.warnings {
         tracing::warn!(
             path = warning.path,
             line = warning.line,
@@ -66,12 +84,12 @@ pub fn serve(file: &Path) -> ExitCode {
             warning.message
         );
     }
-    let runtime = match runtime(loaded.config.threads) {
+    let runtime = match runtime(ready.loaded.config.threads) {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("cannot start worker threads: {error}")),
     };
     let code = runtime.block_on(async {
-        match Node::build(file, loaded, clock, logs).await {
+        match Node::build(file, ready, loader, metrics, clock, logs).await {
             Ok(node) => node.run().await,
             Err(problem) => fail(&problem),
         }
@@ -115,26 +133,26 @@ struct Node {
     connections: Arc<Connections>,
     reloader: Reloader,
     signals: Signals,
+    state_dir: PathBuf,
 }
 
 impl Node {
     async fn build(
         file: &Path,
-        loaded: Loaded,
+        ready: Ready,
+        loader: Loader,
+        metrics: Arc<Metrics>,
         clock: Clock,
         logs: LogHandle,
     ) -> Result<Node, String> {
         let Loaded {
             config, content, ..
-        } = loaded;
+        } = &ready.loaded;
         let listeners = Listeners::bind(&config.listen).await?;
-        let metrics = Arc::new(Metrics::new(
-            env!("CARGO_PKG_VERSION"),
-            env!("INFERGATE_GIT_HASH"),
-            clock.wall().unix_timestamp() as f64,
-        ));
+        let state_dir = config.state_dir.clone();
         let sink = EventSink::start(&config.events, clock)
             .map_err(|e| format!("events.file cannot be written: {e}"))?;
+        let kept = keep::read(&state_dir).map_err(|e| format!("state_dir: {e}"))?;
         let shared = Arc::new(Shared {
             world: ArcSwap::from_pointee(World::default()),
             clock,
@@ -143,17 +161,27 @@ impl Node {
             sink,
             drain: Arc::new(Drain::default()),
             bodies: Arc::default(),
+            ledger: Ledger::restore(&kept, clock),
             started_unix_secs: clock.wall().unix_timestamp().unsigned_abs(),
         });
-        let watch = FileWatch::start(file, content)
+        let watch = FileWatch::start(file, *content)
             .map_err(|e| format!("{} cannot be watched: {e}", file.display()))?;
         let (handle, requests) = reload_channel();
         let connections = Arc::new(Connections::default());
-        let reloader = Reloader::start(file, config, watch, requests, Arc::clone(&shared), logs);
+        let loader = Arc::new(loader);
+        let reloader = Reloader::start(
+            Arc::clone(&loader),
+            ready,
+            watch,
+            requests,
+            Arc::clone(&shared),
+            logs,
+        );
         let insight = Arc::new(NodeInsight::new(
             Arc::clone(&shared),
             Arc::clone(&connections),
             reloader.status(),
+            loader,
         ));
         Ok(Node {
             edge: Arc::new(Edge::new(Arc::clone(&shared))),
@@ -163,6 +191,7 @@ impl Node {
             listeners,
             connections,
             reloader,
+            state_dir,
             signals: Signals::listen().map_err(|e| format!("cannot listen for signals: {e}"))?,
         })
     }
@@ -178,6 +207,7 @@ impl Node {
             connections,
             reloader,
             mut signals,
+            state_dir,
         } = self;
         let (closing, closed) = watch::channel(false);
         let mut tasks = JoinSet::new();
@@ -192,7 +222,9 @@ impl Node {
         }
         tasks.spawn(listen::accept_admin(listeners.admin, admin, closed.clone()));
         tasks.spawn(probe(Arc::clone(&shared)));
+        tasks.spawn(rank(Arc::clone(&shared)));
         tasks.spawn(sample(insight));
+        tasks.spawn(keep::keep(Arc::clone(&shared.ledger), state_dir.clone()));
         tasks.spawn(reloader.run(signals.hangup()));
         tracing::info!(version = env!("CARGO_PKG_VERSION"), "serving");
         signals.terminate().await;
@@ -202,6 +234,7 @@ impl Node {
         if timeout(CUT_LIMIT, shared.drain.idle()).await.is_err() {
             tracing::error!("some requests could not be ended");
         }
+        keep::keep_once(&shared.ledger, &state_dir, 0).await;
         if !shared.sink.close(SINK_CLOSE_LIMIT) {
             tracing::error!("the last events could not be written in time");
         }
@@ -242,6 +275,19 @@ async fn probe(shared: Arc<Shared>) {
     }
 }
 
+/// Asks the cached routing policies, so that no request has to.
+async fn rank(shared: Arc<Shared>) {
+    let mut ticks = interval(RANKING_TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let world = shared.world.load_full();
+        for lane in world.lanes.iter() {
+            lane.routing.refresh(&lane.gate, shared.clock.now()).await;
+        }
+    }
+}
+
 async fn sample(insight: Arc<NodeInsight>) {
     let mut ticks = interval(SAMPLE_TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -252,12 +298,18 @@ async fn sample(insight: Arc<NodeInsight>) {
 }
 
 /// The plan of a world from a configuration.
-fn plan(config: &Config, generation: u64) -> crate::proxy::Plan {
+fn plan(
+    config: &Config,
+    generation: u64,
+    models: Vec<Arc<ModelSpec>>,
+    plugins: Plugins,
+) -> crate::proxy::Plan {
     crate::proxy::Plan {
         generation,
         node: Arc::clone(&config.node.id),
         site: Arc::clone(&config.node.site),
-        models: config.models.iter().cloned().map(Arc::new).collect(),
+        models,
+        plugins,
         accounts: config.accounts.clone(),
         anonymous_allowed: config.anonymous == config::Anonymous::Allow,
         limits: config.limits.clone(),

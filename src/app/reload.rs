@@ -3,17 +3,19 @@
 //! It reads no keys itself. The three ways to ask (the file changed, SIGHUP, `POST /reload`) end in
 //! one loop, so that two reloads never overlap.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use infergate_core::model::ModelSpec;
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 
+use super::load::{Loader, NamedFile, Ready, Unready, changed_files};
 use super::plan;
 use crate::admin::{Problem, ReloadReport, ReloadRequest};
 use crate::config::watch::FileWatch;
-use crate::config::{self, Config, Loaded};
+use crate::config::{self, Config};
+use crate::plugin::Plugins;
 use crate::proxy::Shared;
 use crate::telemetry::clock::rfc3339;
 use crate::telemetry::log::LogHandle;
@@ -32,8 +34,10 @@ pub struct ConfigStatus {
 
 /// Applies configurations.
 pub struct Reloader {
-    file: PathBuf,
+    loader: Arc<Loader>,
     current: Config,
+    /// Files the current configuration names, as they were when it was loaded.
+    files: Vec<NamedFile>,
     /// Keys that need a restart keep this configuration's values until then.
     started_with: Config,
     watch: FileWatch,
@@ -46,24 +50,32 @@ pub struct Reloader {
 impl Reloader {
     /// Puts the first configuration into effect.
     pub fn start(
-        file: &Path,
-        config: Config,
+        loader: Arc<Loader>,
+        first: Ready,
         watch: FileWatch,
         requests: mpsc::Receiver<ReloadRequest>,
         shared: Arc<Shared>,
         logs: LogHandle,
     ) -> Reloader {
+        let Ready {
+            loaded,
+            models,
+            plugins,
+            files,
+        } = first;
         let reloader = Reloader {
-            file: file.to_owned(),
-            started_with: config.clone(),
-            current: config,
+            loader,
+            started_with: loaded.config.clone(),
+            current: loaded.config,
+            files,
             watch,
             requests,
             shared,
             logs,
             status: Arc::default(),
         };
-        reloader.put_into_effect(1);
+        reloader.watch(&[]);
+        reloader.put_into_effect(1, models, plugins);
         reloader
     }
 
@@ -93,21 +105,59 @@ impl Reloader {
     }
 
     async fn reload(&mut self, reason: &'static str) -> Result<ReloadReport, Vec<Problem>> {
-        let file = self.file.clone();
-        // A large file or a slow disk must not hold up a worker and the traffic on it.
-        let loading = tokio::task::spawn_blocking(move || config::load(&file)).await;
-        let loaded = loading.unwrap_or_else(|panic| {
+        let loader = Arc::clone(&self.loader);
+        let former = self.shared.world.load().plugins.clone();
+        // A large file, a slow disk or a compiler must not hold up a worker and the traffic on it.
+        let loading = tokio::task::spawn_blocking(move || loader.load(&former)).await;
+        let ready = loading.unwrap_or_else(|panic| {
             let message = format!("the file could not be checked: {panic}");
-            Err(vec![config::Problem::of_file(message)])
+            Err(Unready {
+                problems: vec![config::Problem::of_file(message)],
+                ..Unready::default()
+            })
         });
-        match loaded {
-            Ok(loaded) => Ok(self.apply(loaded, reason)),
-            Err(problems) => Err(self.refuse(problems, reason)),
+        match ready {
+            Ok(ready) => Ok(self.apply(ready, reason)),
+            Err(unready) => {
+                self.watch(&unready.files);
+                Err(self.refuse(unready.problems, reason))
+            }
         }
     }
 
-    fn apply(&mut self, loaded: Loaded, reason: &'static str) -> ReloadReport {
-        let changed = config::diff(&self.current, &loaded.config).changed;
+    /// Watches the files that the current configuration names, and these.
+    fn watch(&self, more: &[NamedFile]) {
+        let named = self.files.iter().filter(|file| {
+            // As it was read last: the current configuration may have read it long ago.
+            !more.iter().any(|other| other.file.path == file.file.path)
+        });
+        let files = named.chain(more).map(|named| named.file.clone());
+        self.watch.also(files.collect());
+    }
+
+    fn apply(&mut self, ready: Ready, reason: &'static str) -> ReloadReport {
+        let Ready {
+            loaded,
+            models,
+            plugins,
+            files,
+        } = ready;
+        let mut changed = config::diff(&self.current, &loaded.config).changed;
+        for key in changed_files(&self.files, &files) {
+            // A plugin that is new, or whose file is another, is named already.
+            if !changed.iter().any(|path| key.starts_with(path.as_str())) {
+                changed.push(key);
+            }
+        }
+        // What came of a plugin may change without its file: its fixtures, or a cause outside of it.
+        for name in plugins.changed_since(&self.shared.world.load().plugins) {
+            let key = format!("plugins[{name}]");
+            if !changed.iter().any(|path| path.starts_with(key.as_str())) {
+                changed.push(key);
+            }
+        }
+        self.files = files;
+        self.watch(&[]);
         let needs_restart = config::diff(&self.started_with, &loaded.config).needs_restart;
         let mut generation = self.status.load().generation;
         if changed.is_empty() {
@@ -117,7 +167,7 @@ impl Reloader {
         } else {
             generation += 1;
             self.current = loaded.config;
-            self.put_into_effect(generation);
+            self.put_into_effect(generation, models, plugins);
         }
         self.shared.metrics.reload_finished(ReloadResult::Applied);
         tracing::info!(
@@ -142,7 +192,7 @@ impl Reloader {
         }
     }
 
-    fn put_into_effect(&self, generation: u64) {
+    fn put_into_effect(&self, generation: u64, models: Vec<Arc<ModelSpec>>, plugins: Plugins) {
         let Shared {
             world,
             clock,
@@ -150,10 +200,10 @@ impl Reloader {
             sink,
             ..
         } = &*self.shared;
-        let next = world
-            .load()
-            .follow(plan(&self.current, generation), *clock, metrics);
+        let plan = plan(&self.current, generation, models, plugins);
+        let next = world.load().follow(plan, *clock, metrics);
         world.store(Arc::new(next));
+        self.loader.retain_metrics(&self.current);
         sink.reconfigure(&self.current.events);
         if let Err(error) = self.logs.apply(&self.current.log) {
             tracing::warn!(%error, "the log level stays as it is");

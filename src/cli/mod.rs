@@ -12,6 +12,8 @@ use clap_complete::Shell;
 
 use crate::{app, config, simulate};
 
+pub mod plugin;
+
 const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     " (",
@@ -49,7 +51,8 @@ enum Command {
         #[arg(long, short, value_name = "FILE")]
         config: PathBuf,
     },
-    /// Check a configuration file: prints every problem with its key path and line.
+    /// Check a configuration file and load its plugins: prints every problem with its key path and
+    /// line.
     #[command(
         after_help = "Exit codes: 0 good, 1 problems.\nExample: infergate check infergate.yaml"
     )]
@@ -78,6 +81,11 @@ enum Command {
         --concurrency 4 --tokens-per-sec 50"
     )]
     Simulate(simulate::Config),
+    /// Write plugins: build them from source.
+    Plugin {
+        #[command(subcommand)]
+        what: plugin::PluginCommand,
+    },
     /// Print a completion script for a shell.
     #[command(
         after_help = "Example: infergate completions bash > /etc/bash_completion.d/infergate"
@@ -112,6 +120,7 @@ pub fn run() -> ExitCode {
         } => print(config::EXAMPLE),
         Command::Demo => app::demo(),
         Command::Simulate(config) => app::simulate(config),
+        Command::Plugin { what } => plugin::run(what),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "infergate", &mut script);
@@ -127,7 +136,7 @@ fn print(text: &str) -> ExitCode {
 }
 
 fn check(file: &std::path::Path, json: bool) -> ExitCode {
-    let (problems, code) = match config::load(file) {
+    let (problems, code) = match app::check(file) {
         Ok(loaded) => (loaded.warnings, ExitCode::SUCCESS),
         Err(problems) => (problems, ExitCode::FAILURE),
     };

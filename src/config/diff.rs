@@ -93,7 +93,7 @@ fn named(items: &[Value]) -> bool {
 }
 
 fn name(item: &Value) -> Option<&str> {
-    ["id", "url", "address"]
+    ["id", "url", "address", "name"]
         .iter()
         .find_map(|key| item.get(key)?.as_str())
 }

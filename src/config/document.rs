@@ -130,6 +130,25 @@ impl<'a> Cursor<'a> {
         items.iter().enumerate().map(item).collect()
     }
 
+    /// Keys and values of the mapping under `key`; none when there is no such mapping.
+    pub fn entries(&self, key: &str) -> Vec<(&'a str, Cursor<'a>)> {
+        let Some(map) = self.key(key) else {
+            return Vec::new();
+        };
+        let Data::Map(entries) = &map.node.data else {
+            return Vec::new();
+        };
+        let entry = |entry: &'a Entry| {
+            let cursor = Cursor {
+                node: &entry.value,
+                path: path_of_key(&map.path, &entry.key),
+                place: entry.place,
+            };
+            (&*entry.key, cursor)
+        };
+        entries.iter().map(entry).collect()
+    }
+
     /// The node at a JSON pointer.
     pub fn at(&self, pointer: &str) -> Option<Cursor<'a>> {
         let mut here = self.clone();

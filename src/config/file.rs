@@ -11,12 +11,13 @@ use infergate_core::model::{AccountSpec, ModelSpec};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::plugin::PluginSpec;
 use crate::proxy::{Limits, Timeouts};
 use crate::telemetry::EventsConfig;
 use crate::telemetry::log::LogConfig;
 
 /// The configuration of one Infergate node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "Infergate configuration")]
 pub struct Config {
@@ -40,6 +41,11 @@ pub struct Config {
     /// What may be asked for.
     #[serde(default)]
     pub models: Vec<ModelSpec>,
+    /// Wasm components that decide about models: what input they take, what they cost, where they
+    /// go. Models name them under `plugins`.
+    #[serde(default)]
+    #[schemars(length(max = 256))]
+    pub plugins: Vec<PluginSpec>,
     /// The record of every request.
     #[serde(default)]
     pub events: EventsConfig,
@@ -50,7 +56,8 @@ pub struct Config {
     /// Diagnostics on standard error.
     #[serde(default)]
     pub log: LogConfig,
-    /// Directory for what must survive a restart. Nothing that is configurable here needs it.
+    /// Directory for what survives a restart: compiled plugins and the neurons used today. Only its
+    /// owner may read it; it is made where it is needed.
     #[serde(default = "Config::default_state_dir")]
     #[schemars(length(min = 1))]
     pub state_dir: PathBuf,

@@ -11,7 +11,8 @@ use sha2::{Digest, Sha256};
 
 use super::env::{self, Lookup};
 use super::problem::{Problem, Problems};
-use super::{Config, check, structure, unsupported, yaml};
+use super::{Config, Places, check, structure, unsupported, yaml};
+use crate::plugin::file::open_regular;
 
 /// A larger file is not a configuration; 100,000 accounts fit.
 pub const FILE_BYTES_MAX: u64 = 32 << 20;
@@ -28,15 +29,31 @@ pub struct Loaded {
     pub warnings: Vec<Problem>,
     /// The content this came from.
     pub content: ContentHash,
+    /// Where its keys stand, for problems found later.
+    pub places: Places,
 }
 
-/// Loads the file at `path`; `${NAME}` comes from the process environment.
+/// Loads the file at `path`; `${NAME}` comes from the process environment, and files of plugins are
+/// looked for from the folder of `path`.
 pub fn load(path: &Path) -> Result<Loaded, Vec<Problem>> {
     let bytes = read(path).map_err(|problem| vec![problem])?;
     let content = content_hash(&bytes);
     let text = std::str::from_utf8(&bytes).map_err(|error| vec![not_utf8(&bytes, &error)])?;
-    let loaded = parse(text, &|name| std::env::var(name).ok())?;
+    let mut loaded = parse(text, &|name| std::env::var(name).ok())?;
+    if let Some(folder) = path.parent() {
+        resolve(&mut loaded.config, folder);
+    }
     Ok(Loaded { content, ..loaded })
+}
+
+/// Files of plugins stand where the configuration file says, seen from its own folder.
+fn resolve(config: &mut Config, folder: &Path) {
+    for plugin in &mut config.plugins {
+        plugin.file = folder.join(&plugin.file);
+        for table in plugin.tables.values_mut() {
+            *table = folder.join(&*table);
+        }
+    }
 }
 
 /// Checks `text` as a whole: all errors at once, or the configuration.
@@ -60,6 +77,7 @@ pub fn parse(text: &str, env: Lookup<'_>) -> Result<Loaded, Vec<Problem>> {
                 config,
                 warnings: warnings.into_vec(),
                 content,
+                places: Places::of(&root),
             })
         }
         // The schema is made from the same structs, so that only what it cannot express ends here.
@@ -76,14 +94,30 @@ pub fn content_hash(bytes: &[u8]) -> ContentHash {
 
 /// The bytes of the file, at most [`FILE_BYTES_MAX`].
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, Problem> {
-    let unreadable = |error: std::io::Error| {
-        Problem::of_file(format!("cannot read {}: {error}", path.display()))
-    };
-    let file = File::open(path).map_err(unreadable)?;
+    bounded(
+        File::open(path).map_err(|error| unreadable(path, &error))?,
+        path,
+    )
+}
+
+/// The bytes of a regular file that the configuration names: one that is watched must not be able to
+/// hang the watch, as a pipe would.
+pub(super) fn read_regular(path: &Path) -> Result<Vec<u8>, Problem> {
+    bounded(
+        open_regular(path).map_err(|error| unreadable(path, &error))?,
+        path,
+    )
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> Problem {
+    Problem::of_file(format!("cannot read {}: {error}", path.display()))
+}
+
+fn bounded(file: File, path: &Path) -> Result<Vec<u8>, Problem> {
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX + 1)
         .read_to_end(&mut bytes)
-        .map_err(unreadable)?;
+        .map_err(|error| unreadable(path, &error))?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(Problem::of_file(format!(
             "{} is larger than {} MiB: it cannot be a configuration",

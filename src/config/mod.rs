@@ -17,6 +17,7 @@ mod document;
 mod env;
 mod file;
 mod load;
+mod places;
 mod problem;
 mod scalar;
 mod schema;
@@ -28,6 +29,7 @@ mod yaml;
 pub use diff::{Diff, diff};
 pub use file::{AdminListener, Anonymous, ClientListener, Config, Listen, Node};
 pub use load::{ContentHash, FILE_BYTES_MAX, Loaded, content_hash, load, parse};
+pub use places::Places;
 pub use problem::Problem;
 pub use schema::schema;
 
@@ -36,6 +38,22 @@ pub const EXAMPLE: &str = include_str!("../../config/example.yaml");
 
 /// The file `infergate demo` runs on: two simulated GPU containers on ports 9001 and 9002.
 pub const QUICKSTART: &str = include_str!("../../config/quickstart.yaml");
+
+/// The plugins it names, by their paths beside it.
+pub const QUICKSTART_PLUGINS: [(&str, &[u8]); 3] = [
+    (
+        "quickstart/text-generation.wasm",
+        include_bytes!("../../config/quickstart/text-generation.wasm"),
+    ),
+    (
+        "quickstart/neurons.wasm",
+        include_bytes!("../../config/quickstart/neurons.wasm"),
+    ),
+    (
+        "quickstart/latency.wasm",
+        include_bytes!("../../config/quickstart/latency.wasm"),
+    ),
+];
 
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use super::Config;
-use super::unsupported::{BACKENDS, TASKS, word};
+use super::unsupported::{BACKENDS, word};
 
 /// The JSON Schema of the configuration file: descriptions, defaults, bounds and allowed words.
 pub fn schema() -> Value {
@@ -24,10 +24,6 @@ pub(super) static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
         .to_value();
     polish(&mut schema, None);
     let model = &mut schema["properties"]["models"]["items"]["properties"];
-    keep_words(
-        &mut model["task"],
-        &TASKS.iter().map(word).collect::<Vec<_>>(),
-    );
     keep_words(
         &mut model["backend"],
         &BACKENDS.iter().map(word).collect::<Vec<_>>(),
@@ -85,7 +81,7 @@ fn polish(schema: &mut Value, key: Option<&str>) {
     if object.get("default") == Some(&Value::Null) {
         object.shift_remove("default");
     }
-    bound_integer(object);
+    bound_number(object);
     if let Some(key) = key {
         object.insert("title".into(), key.into());
     }
@@ -94,8 +90,10 @@ fn polish(schema: &mut Value, key: Option<&str>) {
             polish(property, Some(key));
         }
     }
-    if let Some(items) = object.get_mut("items") {
-        polish(items, None);
+    for inner in ["items", "additionalProperties"] {
+        if let Some(inner) = object.get_mut(inner) {
+            polish(inner, None);
+        }
     }
 }
 
@@ -119,13 +117,18 @@ fn merge(object: &mut Map<String, Value>, inner: Map<String, Value>) {
     }
 }
 
-/// `uint32` and its kind say nothing to an editor or to the validator; a maximum does.
-fn bound_integer(object: &mut Map<String, Value>) {
+/// `uint32` and its kind say nothing to an editor or to the validator; a maximum does. `double` has
+/// no bound to say.
+fn bound_number(object: &mut Map<String, Value>) {
     let maximum = match object.get("format").and_then(Value::as_str) {
         Some("uint8") => u64::from(u8::MAX),
         Some("uint16") => u64::from(u16::MAX),
         Some("uint32") => u64::from(u32::MAX),
         Some("uint64" | "uint") => u64::MAX,
+        Some("double") => {
+            object.shift_remove("format");
+            return;
+        }
         _ => return,
     };
     object.shift_remove("format");

@@ -100,8 +100,12 @@ fn unknown_key(key: &str, schema: &Value) -> String {
     if let Some(near) = nearest(key, known.iter().copied()) {
         return format!("unknown key `{key}`: did you mean `{near}`?");
     }
+    // Short words, such as `name`, mean something else elsewhere.
+    const TELLING_BYTES_MIN: usize = 5;
     let mut elsewhere = Vec::new();
-    places_of(key, &SCHEMA, "", &mut elsewhere);
+    if key.len() >= TELLING_BYTES_MIN {
+        places_of(key, &SCHEMA, "", &mut elsewhere);
+    }
     if let [only] = &elsewhere[..] {
         return format!("unknown key `{key}` here: it belongs at `{only}`");
     }
@@ -128,7 +132,10 @@ fn places_of(key: &str, schema: &Value, path: &str, found: &mut Vec<String>) {
 }
 
 /// The candidate that `word` most probably is a slip for.
-fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub(super) fn nearest<'a>(
+    word: &str,
+    candidates: impl Iterator<Item = &'a str>,
+) -> Option<&'a str> {
     /// Jaro-Winkler: high enough that `prot` finds `port` and `banana` finds nothing.
     const SIMILAR: f64 = 0.84;
     let folded = word.to_lowercase().replace('-', "_");
@@ -158,6 +165,9 @@ fn expected(schema: &Value) -> String {
             (Some(min), _) if min > 0 => format!("a whole number, at least {min}"),
             _ => "a whole number".to_owned(),
         },
+        Some("number") if schema["minimum"].as_f64() == Some(0.0) => {
+            "a number, at least 0".to_owned()
+        }
         Some("number") => "a number".to_owned(),
         Some("boolean") => "true or false".to_owned(),
         Some("string") => "text".to_owned(),
@@ -192,7 +202,7 @@ fn hint(here: &Cursor<'_>, schema: &Value) -> Option<String> {
         (Data::Text(text), "integer" | "number") => {
             let trimmed = text.value.trim();
             let number = trimmed.trim_end_matches(|c: char| !c.is_ascii_digit());
-            if trimmed.parse::<f64>().is_ok() {
+            if trimmed.parse::<f64>().is_ok_and(f64::is_finite) {
                 Some("write it without quotes".to_owned())
             } else if number.parse::<u64>().is_ok()
                 && UNITS.iter().any(|unit| here.path.ends_with(unit))

@@ -1,16 +1,13 @@
-//! Keys and words of the contract that no code stands behind: refused by name, not as typing mistakes.
+//! Keys and backends of the contract that no code stands behind: refused by name, not as typing mistakes.
 //!
 //! It does not know what they will mean. What is refused is taken out of the tree, so that later
 //! checks say nothing more about it.
 
-use infergate_core::model::{BackendKind, Task};
+use infergate_core::model::BackendKind;
 use serde::Serialize;
 
 use super::document::{Cursor, Data, Node, Text};
 use super::problem::Problems;
-
-/// Tasks that are served.
-pub(super) const TASKS: &[Task] = &[Task::TextGeneration, Task::TextEmbeddings];
 
 /// Backends that are spoken.
 pub(super) const BACKENDS: &[BackendKind] = &[
@@ -18,40 +15,16 @@ pub(super) const BACKENDS: &[BackendKind] = &[
     BackendKind::Tgi,
     BackendKind::Tei,
     BackendKind::LlamaServer,
+    BackendKind::Http,
 ];
 
-/// Tasks of the contract that are not served.
-const TASKS_TO_COME: &[&str] = &[
-    "text-classification",
-    "text-to-image",
-    "text-to-speech",
-    "automatic-speech-recognition",
-    "image-classification",
-    "image-to-text",
-    "image-text-to-text",
-    "object-detection",
-    "translation",
-    "summarization",
-    "multimodal-embeddings",
-    "dumb-pipe",
-];
-
-const BACKENDS_TO_COME: &[&str] = &["triton", "cog", "http"];
+const BACKENDS_TO_COME: &[&str] = &["triton", "cog"];
 
 /// Where such keys may stand, and the keys.
-const ROOT_KEYS: &[&str] = &["plugins", "cluster", "tls", "routing", "tariff", "metrics"];
+const ROOT_KEYS: &[&str] = &["cluster", "tls"];
 const LISTEN_KEYS: &[&str] = &["peers", "tls"];
 const LISTENER_KEYS: &[&str] = &["tls"];
-const ACCOUNT_KEYS: &[&str] = &["neurons_per_day"];
-const MODEL_KEYS: &[&str] = &[
-    "plugins",
-    "routing",
-    "tariff",
-    "metrics_trust",
-    "metrics",
-    "ladder",
-    "pin_primary",
-];
+const MODEL_KEYS: &[&str] = &["ladder", "pin_primary"];
 
 /// The word serde writes for `value`.
 pub(super) fn word<T: Serialize>(value: T) -> String {
@@ -78,25 +51,9 @@ fn report(root: &Cursor<'_>, problems: &mut Problems) {
             report_keys(&client, LISTENER_KEYS, problems);
         }
     }
-    for account in root.list("accounts") {
-        report_keys(&account, ACCOUNT_KEYS, problems);
-    }
     for model in root.list("models") {
         report_keys(&model, MODEL_KEYS, problems);
-        report_word(
-            &model,
-            "task",
-            TASKS_TO_COME,
-            &TASKS.iter().map(word).collect::<Vec<_>>(),
-            problems,
-        );
-        report_word(
-            &model,
-            "backend",
-            BACKENDS_TO_COME,
-            &BACKENDS.iter().map(word).collect::<Vec<_>>(),
-            problems,
-        );
+        report_backend(&model, problems);
     }
 }
 
@@ -108,18 +65,15 @@ fn report_keys(map: &Cursor<'_>, keys: &[&str], problems: &mut Problems) {
     }
 }
 
-fn report_word(
-    model: &Cursor<'_>,
-    key: &str,
-    to_come: &[&str],
-    supported: &[String],
-    problems: &mut Problems,
-) {
-    let Some(found) = model.key(key) else { return };
+fn report_backend(model: &Cursor<'_>, problems: &mut Problems) {
+    let Some(found) = model.key("backend") else {
+        return;
+    };
     let Some(text) = found.text() else { return };
-    if to_come.contains(&text) {
+    if BACKENDS_TO_COME.contains(&text) {
+        let supported: Vec<String> = BACKENDS.iter().map(word).collect();
         problems.add(found.problem(format!(
-            "{key} `{text}` is not supported yet: use one of {}",
+            "backend `{text}` is not supported yet: use one of {}",
             supported.join(", ")
         )));
     }
@@ -139,23 +93,10 @@ fn remove(root: &mut Node) {
                 .for_each(|client| remove_keys(client, LISTENER_KEYS));
         }
     }
-    if let Some(accounts) = root.get_mut("accounts") {
-        accounts
-            .items_mut()
-            .iter_mut()
-            .for_each(|account| remove_keys(account, ACCOUNT_KEYS));
-    }
     if let Some(models) = root.get_mut("models") {
         for model in models.items_mut() {
             remove_keys(model, MODEL_KEYS);
-            // Both are required keys: a supported word takes the place of the refused one.
-            replace_word(model, "task", TASKS_TO_COME, word(Task::TextGeneration));
-            replace_word(
-                model,
-                "backend",
-                BACKENDS_TO_COME,
-                word(BackendKind::Openai),
-            );
+            replace_backend(model);
         }
     }
 }
@@ -166,13 +107,14 @@ fn remove_keys(map: &mut Node, keys: &[&str]) {
     }
 }
 
-fn replace_word(model: &mut Node, key: &str, to_come: &[&str], by: String) {
+/// It is a required key: one that serves every task takes the place of the refused one.
+fn replace_backend(model: &mut Node) {
     if let Some(Node {
         data: Data::Text(Text { value, .. }),
         ..
-    }) = model.get_mut(key)
-        && to_come.contains(&value.as_str())
+    }) = model.get_mut("backend")
+        && BACKENDS_TO_COME.contains(&value.as_str())
     {
-        *value = by;
+        *value = word(BackendKind::Http);
     }
 }

@@ -5,7 +5,7 @@
 //! production and under a seeded loop in `tests/sim`.
 //!
 //! ```text
-//! time, id, deadline, refusal  ←  model  ←  api, admission, routing, billing
+//! time, id, deadline, refusal  ←  model  ←  api, admission, routing, billing, task
 //!                                           (these do not see each other)
 //! ```
 
@@ -17,6 +17,7 @@ pub mod id;
 pub mod model;
 pub mod refusal;
 pub mod routing;
+pub mod task;
 pub mod time;
 
 pub use id::{AccountId, ModelId};

@@ -50,6 +50,15 @@ pub enum Refusal {
         /// What is wrong and what to do, for the caller to read.
         message: String,
     },
+    /// The model's task plugin does not take the input.
+    Rejected {
+        /// 400 to 499.
+        status: u16,
+        /// Where in the body, RFC 6901.
+        pointer: String,
+        /// What is wrong and what to do, for the caller to read.
+        message: String,
+    },
     /// Body over `limits.request_body_mib`.
     BodyTooLarge,
     /// Head over `limits.request_headers_kib`.
@@ -80,10 +89,14 @@ pub enum Refusal {
         /// Time until the next request passes.
         retry_after: Millis,
     },
+    /// The account's neurons of the day are used up.
+    QuotaUsed,
     /// The deadline passed before an answer.
     DeadlinePassed,
     /// No backend answered and the retry budget is spent.
     UpstreamFailed,
+    /// A plugin of the model failed, and its policy is not to serve without it.
+    PluginFailed,
     /// The budget for buffered bodies is spent.
     BodyBudgetSpent,
     /// This node is going away.
@@ -150,6 +163,7 @@ impl Refusal {
             NoSuchRoute => row((404, 404), 7003, ("invalid_request_error", "not_found"), "no such path or method here", Caller, Retry::No),
             BadFraming(_) => row((400, 400), 3003, ("invalid_request_error", "bad_framing"), "the request is not well-formed HTTP/1.1", Caller, Retry::No),
             BadRequest { .. } => row((400, 400), 5006, ("invalid_request_error", "invalid_value"), "the request body is not valid", Caller, Retry::No),
+            Rejected { status, .. } => row((*status, *status), 5006, ("invalid_request_error", "invalid_value"), "the request body is not valid", Caller, Retry::No),
             BodyTooLarge => row((413, 413), 3006, ("invalid_request_error", "request_too_large"), "the request body is too large", Caller, Retry::No),
             HeadersTooLarge => row((431, 431), 3006, ("invalid_request_error", "headers_too_large"), "the request headers are too large", Caller, Retry::No),
             TooSlow => row((408, 408), 3007, ("timeout_error", "request_timeout"), "the request did not arrive in time", Caller, Retry::Never),
@@ -159,8 +173,10 @@ impl Refusal {
             NoHealthyEndpoint => row((429, 429), 3040, ("rate_limit_error", "out_of_capacity"), CAPACITY, Capacity, Retry::Later),
             Evicted => row((429, 429), 3040, ("rate_limit_error", "out_of_capacity"), CAPACITY, Capacity, Retry::Later),
             RateLimited { .. } => row((429, 429), 971, ("rate_limit_error", "rate_limit_exceeded"), "the account's requests per minute are used up", Caller, Retry::Later),
+            QuotaUsed => row((429, 429), 3036, ("insufficient_quota", "insufficient_quota"), "the account's neurons of the day are used up; they come back at 00:00 UTC", Caller, Retry::Never),
             DeadlinePassed => row((408, 408), 3007, ("timeout_error", "deadline_exceeded"), "the deadline passed before the answer was complete", Capacity, Retry::Never),
             UpstreamFailed => row((502, 502), 3050, ("server_error", "upstream_failed"), "no model server answered", Upstream, Retry::Later),
+            PluginFailed => row((502, 502), 3052, ("server_error", "plugin_failed"), "a plugin of this model failed", Us, Retry::Never),
             BodyBudgetSpent => row((503, 503), 3051, ("server_error", "overloaded"), "too many request bodies at once, please try again", Us, Retry::Later),
             Draining => row((503, 503), 3051, ("server_error", "overloaded"), "this node is shutting down, please try again", Us, Retry::Later),
             Internal => row((500, 500), 3099, ("server_error", "internal_error"), "an internal error occurred; quote the request id", Us, Retry::No),

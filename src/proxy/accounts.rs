@@ -135,6 +135,7 @@ mod tests {
             id: "acme".into(),
             api_keys_sha256: vec![KeyHash(Sha256::digest(b"good").into())],
             requests_per_minute: Some(1),
+            neurons_per_day: None,
             ..AccountSpec::anonymous()
         };
         Accounts::default().follow(&[spec], anonymous, Millis::ZERO)

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use infergate_core::admission::Ask;
-use infergate_core::api::Call;
 use infergate_core::routing::{Failure, Seen};
 use infergate_core::{Millis, Refusal};
 use pingora_core::protocols::http::ServerSession;
@@ -19,8 +18,13 @@ use super::accounts::Account;
 use super::admit::{admit, client_gone};
 use super::call::{Left, Trip};
 use super::relay::Relayed;
+use super::task::Asked;
+use crate::plugin::TaskSession;
 use crate::telemetry::AttemptResult;
-use crate::upstream::{Answer, Exchange, Lane, Outgoing, Permit, SendError, Shaped};
+use crate::upstream::{Answer, Exchange, Lane, Outgoing, Permit, SendError, Shaped, saturated};
+
+/// What a body is unless it is told otherwise.
+const JSON: &str = "application/json";
 
 /// Why a try brought no answer worth passing on.
 #[derive(Clone, Copy)]
@@ -48,12 +52,15 @@ impl NoAnswer {
 pub struct Attempts<'a> {
     shared: &'a Shared,
     lane: &'a Arc<Lane>,
-    call: &'a Call,
+    asked: &'a Asked,
     headers: BytesMut,
     /// The request as the last target wants it, and the model name it was shaped for.
     shaped: Shaped,
     shaped_for: Arc<str>,
     answered_ok: bool,
+    /// When the last try was sent, and when its answer's head came.
+    sent_us: u64,
+    head_us: u64,
 }
 
 impl<'a> Attempts<'a> {
@@ -64,7 +71,7 @@ impl<'a> Attempts<'a> {
     pub fn new(
         shared: &'a Shared,
         lane: &'a Arc<Lane>,
-        call: &'a Call,
+        asked: &'a Asked,
         passing: &[u8],
         trip: &Trip,
     ) -> Result<Attempts<'a>, Refusal> {
@@ -74,29 +81,46 @@ impl<'a> Attempts<'a> {
             .first()
             .and_then(|e| e.backend_model.clone());
         let model = first.unwrap_or_else(|| lane.spec.id.as_str().into());
-        let shaped = lane.backend.shape_request(call, lane.spec.task, &model)?;
-        let mut headers = BytesMut::with_capacity(passing.len() + 64);
+        let shaped = shape(lane, asked, &model)?;
+        let mut headers = BytesMut::with_capacity(passing.len() + 128);
         headers.extend_from_slice(passing);
-        headers.extend_from_slice(b"x-request-id: ");
-        headers.extend_from_slice(trip.request_id().as_bytes());
-        headers.extend_from_slice(b"\r\n");
+        for (name, value) in [
+            (
+                "content-type",
+                shaped.content_type.as_deref().unwrap_or(JSON),
+            ),
+            ("x-request-id", trip.request_id()),
+        ] {
+            headers.extend_from_slice(name.as_bytes());
+            headers.extend_from_slice(b": ");
+            headers.extend_from_slice(value.as_bytes());
+            headers.extend_from_slice(b"\r\n");
+        }
         Ok(Attempts {
             shared,
             lane,
-            call,
+            asked,
             headers,
             shaped,
             shaped_for: model,
             answered_ok: false,
+            sent_us: 0,
+            head_us: 0,
         })
     }
 
     /// Bytes this holds beside the client's own body.
     pub fn copied_bytes(&self) -> u64 {
-        let own = &self.call.body;
+        let own = &self.asked.call.body;
         let shaped = &self.shaped.body;
         let shared = own.as_ptr() == shaped.as_ptr();
-        if shared { 0 } else { shaped.len() as u64 }
+        let copied = if shared { 0 } else { shaped.len() as u64 };
+        self.asked.copied_bytes + copied
+    }
+
+    /// Whether events are asked for.
+    pub fn streams(&self) -> bool {
+        self.shaped.streams
     }
 
     /// Waits for a permit and asks, until a server answers.
@@ -160,19 +184,16 @@ impl<'a> Attempts<'a> {
     ) -> Result<Result<Exchange, NoAnswer>, Left> {
         if self.shaped_for != permit.target.backend_model {
             self.shaped_for = Arc::clone(&permit.target.backend_model);
-            let task = self.lane.spec.task;
-            self.shaped = self
-                .lane
-                .backend
-                .shape_request(self.call, task, &self.shaped_for)?;
+            self.shaped = shape(self.lane, self.asked, &self.shaped_for)?;
         }
         let outgoing = Outgoing {
             method: "POST",
-            path: self.shaped.path,
+            path: &self.shaped.path,
             headers: &self.headers,
             body: &self.shaped.body,
         };
         let sent_at = self.shared.clock.now();
+        self.sent_us = self.shared.clock.micros();
         let deadline = sleep_until(self.shared.clock.instant(trip.deadline).into());
         let sent = tokio::select! {
             biased;
@@ -229,9 +250,11 @@ impl<'a> Attempts<'a> {
     }
 
     fn judge(&mut self, permit: &Permit, exchange: Exchange) -> Result<Exchange, NoAnswer> {
+        self.head_us = self.shared.clock.micros();
         let status = exchange.head().status.as_u16();
         match status {
             429 => {
+                permit.target.load.lock().out_of_capacity();
                 self.count(permit, Seen::Nothing, AttemptResult::Rejected);
                 Err(NoAnswer::Busy)
             }
@@ -255,11 +278,11 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// The reader of the answer.
-    pub fn answer(&self) -> Answer {
-        self.lane
-            .backend
-            .read_response(self.call, self.lane.spec.task)
+    /// The reader of the answer, with the model's task for it.
+    pub fn answer(&self, task: Option<TaskSession>) -> Answer {
+        let spec = &self.lane.spec;
+        let answer = self.lane.backend.read_response(&self.asked.call, spec.task);
+        answer.of_model(spec, task)
     }
 
     /// Gives everything back and settles what was charged ahead.
@@ -281,7 +304,10 @@ impl<'a> Attempts<'a> {
                 Relayed::Abandoned => {
                     self.count(&permit, Seen::Success, AttemptResult::Abandoned);
                 }
-                Relayed::Whole => self.count(&permit, Seen::Success, AttemptResult::Answered),
+                Relayed::Whole => {
+                    self.count(&permit, Seen::Success, AttemptResult::Answered);
+                    self.measured(&permit);
+                }
             }
         }
         if let Some(used) = trip.tokens_used() {
@@ -294,8 +320,33 @@ impl<'a> Attempts<'a> {
         self.shared.client.finish(exchange).await;
     }
 
+    /// How fast the server was, for whoever ranks by it.
+    fn measured(&self, permit: &Permit) {
+        let since = |begin: u64, end: u64| saturated(end.saturating_sub(begin));
+        let first_us = since(self.sent_us, self.head_us);
+        let whole_us = since(self.sent_us, self.shared.clock.micros());
+        permit.target.load.lock().answered(first_us, whole_us);
+    }
+
     fn count(&self, permit: &Permit, seen: Seen, result: AttemptResult) {
+        if seen == Seen::Failure {
+            permit.target.load.lock().failed();
+        }
         permit.saw(seen);
         self.lane.metrics.attempt_finished(result);
     }
+}
+
+/// The request as a target wants it that calls the model `name`.
+fn shape(lane: &Lane, asked: &Asked, name: &str) -> Result<Shaped, Refusal> {
+    let shaped = lane
+        .backend
+        .shape_request(&asked.call, lane.spec.task, name)?;
+    Ok(match &asked.path {
+        Some(path) => Shaped {
+            path: path.clone().into(),
+            ..shaped
+        },
+        None => shaped,
+    })
 }

@@ -47,6 +47,13 @@ impl BodyShare {
         }
         taken
     }
+
+    /// Gives `bytes` of it back early.
+    pub fn shrink(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        self.budget.held_bytes.fetch_sub(bytes, Ordering::AcqRel);
+    }
 }
 
 impl Drop for BodyShare {
@@ -68,6 +75,9 @@ mod tests {
         assert!(budget.take(41, 100).is_none());
         assert!(first.grow(40, 100));
         assert!(!first.grow(1, 100));
+        first.shrink(40);
+        assert_eq!(budget.held_bytes(), 60);
+        assert!(first.grow(40, 100));
         drop(first);
         assert_eq!(budget.held_bytes(), 0);
     }

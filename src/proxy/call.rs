@@ -7,17 +7,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use infergate_core::Millis;
-use infergate_core::api::Face;
-use infergate_core::billing::Usage;
+use infergate_core::api::{Call, Face};
+use infergate_core::billing::{Charge, Usage};
+use infergate_core::model::AccountSpec;
 use infergate_core::refusal::Refusal;
 use tokio::time::timeout;
 
 use super::Shared;
+use super::bill::Bill;
 use super::drain::InFlight;
 use super::world::World;
-use crate::telemetry::event::EventFlags;
+use crate::plugin::Caller;
+use crate::telemetry::event::{EventFlags, PluginUse};
 use crate::telemetry::{InferenceEvent, MetricsSource, Outcome, TokenUsage};
-use crate::upstream::Lane;
+use crate::upstream::{Answer, Lane};
 
 /// The most an answer waits for its event to be on the disk: longer than a busy disk takes, and a
 /// hanging one must not keep permits for ever.
@@ -48,6 +51,8 @@ pub struct Trip {
     pub deadline: Millis,
     /// The model it goes to, once known.
     pub lane: Option<Arc<Lane>>,
+    /// The site it must go to, by the numbering of routing policies: 0 is this one.
+    pub forced_site: Option<u32>,
     /// The answer's head has been written; from then on a refusal is an event of the stream.
     pub committed: bool,
     shared: Arc<Shared>,
@@ -58,6 +63,7 @@ pub struct Trip {
     arrival_us: u64,
     queued_since_us: Option<u64>,
     granted_us: Option<u64>,
+    bill: Bill,
     _in_flight: InFlight,
 }
 
@@ -86,8 +92,11 @@ impl Trip {
             inference_time_us: 0,
             time_to_first_token_us: None,
             metrics: TokenUsage::default(),
+            extra_metrics: Vec::new(),
             metrics_source: MetricsSource::None,
+            comparison: Vec::new(),
             neurons: None,
+            priced_by: None,
             attempts: 0,
             upstream: None,
             path: Arc::clone(&world.path),
@@ -103,6 +112,7 @@ impl Trip {
             world,
             arrival,
             lane: None,
+            forced_site: None,
             committed: false,
             shared: Arc::clone(shared),
             event: Some(event),
@@ -110,6 +120,7 @@ impl Trip {
             arrival_us,
             queued_since_us: None,
             granted_us: None,
+            bill: Bill::default(),
             _in_flight: in_flight,
         }
     }
@@ -186,6 +197,62 @@ impl Trip {
         };
     }
 
+    /// Holds what the request may come to of its account's day.
+    ///
+    /// # Errors
+    /// [`Refusal::QuotaUsed`].
+    pub fn hold(&mut self, account: &AccountSpec, lane: &Lane, call: &Call) -> Result<(), Refusal> {
+        let ledger = &self.shared.ledger;
+        self.bill.hold(ledger, account, lane, call)
+    }
+
+    /// What the answer has used so far, where that is priced or counted here.
+    pub fn spent(&mut self, answer: &Answer) {
+        let (Some(lane), Some(event)) = (&self.lane, &self.event) else {
+            return;
+        };
+        if let Some(account) = &event.account_id {
+            let caller = Caller {
+                account,
+                request_id: &event.request_id,
+            };
+            self.bill.note(answer, lane, caller);
+        }
+    }
+
+    /// How far a stream has come: what is billed should the walk end here.
+    pub fn progress(&mut self, answer: &Answer) {
+        if answer.is_stream() {
+            let usage = answer.usage();
+            self.used(usage);
+            self.bill.progress(usage, answer.token_events());
+        }
+    }
+
+    /// What the request costs; from then on it stays so.
+    pub fn price(&mut self) -> Option<&Charge> {
+        let now = self.shared.clock.micros();
+        let lane = self.lane.as_ref()?;
+        let event = self.event.as_mut()?;
+        event.inference_time_us = self.granted_us.map_or(0, |since| now.saturating_sub(since));
+        self.bill.price(lane, event)
+    }
+
+    /// What the request costs, once priced.
+    pub fn charge(&self) -> Option<&Charge> {
+        self.bill.charge()
+    }
+
+    /// All plugins that had a say so far.
+    pub fn had_say(&mut self, uses: &[PluginUse]) {
+        let known = &mut self.event().plugins;
+        for one in uses {
+            if !known.contains(one) {
+                known.push(one.clone());
+            }
+        }
+    }
+
     /// Tokens the model server reported, prompt and answer together.
     pub fn tokens_used(&self) -> Option<u64> {
         let metrics = self.event.as_ref()?.metrics;
@@ -235,6 +302,11 @@ impl Trip {
         event.ended_us = now;
         event.request_time_us = now.saturating_sub(self.arrival_us);
         event.inference_time_us = self.granted_us.map_or(0, |since| now.saturating_sub(since));
+        self.price();
+        self.bill.close(self.lane.as_deref());
+        let Some(event) = &self.event else {
+            return false;
+        };
         let metrics = &self.shared.metrics;
         self.lane
             .as_ref()

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use http::header::HeaderMap;
+use infergate_core::api::catalog::{self, Search};
 use infergate_core::api::route::{Route, Target, route};
 use infergate_core::api::{Face, Operation};
 use infergate_core::{Millis, Refusal};
@@ -39,6 +40,10 @@ pub enum Wanted {
     Models,
     /// One of them.
     Model(String),
+    /// Those that are looked for.
+    Search(Search),
+    /// The schemas of one of them.
+    Schema(String),
 }
 
 impl Head {
@@ -72,8 +77,13 @@ impl Head {
             }
             Target::Models => Wanted::Models,
             Target::Model(id) => Wanted::Model(id.into_owned()),
+            Target::Search(query) => Wanted::Search(Search::parse(query)?),
+            Target::Schema(query) => Wanted::Schema(catalog::wanted_model(query)?),
             Target::Unknown => return Err(Refusal::NoSuchRoute),
         };
+        if account.spec.may_force_site {
+            trip.forced_site = forced_site(&head.headers, &trip.world.site)?;
+        }
         let wish = timeout_wish(&head.headers)?;
         if let Some(wish) = wish {
             trip.deadline = trip.deadline.min(trip.arrival + wish);
@@ -121,6 +131,18 @@ fn target_path(head: &RequestHeader) -> &str {
             rest.find('/').map_or("/", |path| &rest[path..])
         }
         _ => target,
+    }
+}
+
+/// The site named by `x-infergate-site`. A node without peers knows one, its own.
+fn forced_site(headers: &HeaderMap, own: &str) -> Result<Option<u32>, Refusal> {
+    match headers.get("x-infergate-site") {
+        None => Ok(None),
+        Some(site) if site.as_bytes() == own.as_bytes() => Ok(Some(0)),
+        Some(_) => Err(Refusal::BadRequest {
+            pointer: String::new(),
+            message: format!("`x-infergate-site` names no known site; known: {own}"),
+        }),
     }
 }
 

@@ -1,12 +1,14 @@
-//! Step 3 of the walk: the request's body, whole, within its bounds.
+//! Step 3 of the walk: the request's body, whole, within its bounds, and what it asks.
 //!
-//! It does not parse. The bytes count against one budget for all requests until the trip ends.
+//! The core reads it; an image or a sound is not looked into. The bytes count against one budget for
+//! all requests until the trip ends.
 
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::{Version, header};
 use infergate_core::Refusal;
+use infergate_core::api::{Call, Operation, body, opaque};
 use pingora_core::protocols::http::ServerSession;
 use pingora_error::ErrorType;
 use tokio::time::timeout_at;
@@ -92,6 +94,31 @@ pub async fn read_body(
         }
     }
     Ok((first.unwrap_or_else(|| rest.freeze()), share))
+}
+
+/// Reads what `body` asks. A model that stands in the path may take bytes instead of JSON.
+///
+/// # Errors
+/// [`Refusal::BadRequest`].
+pub fn read_call(
+    session: &ServerSession,
+    trip: &Trip,
+    operation: Operation,
+    path_model: Option<String>,
+    body: Bytes,
+) -> Result<Call, Refusal> {
+    // A model that does not exist is refused when it is looked for.
+    let named = path_model
+        .as_ref()
+        .and_then(|model| trip.world.catalog.model(model));
+    if let (Some((_, spec)), Some(model)) = (named, &path_model) {
+        let told = session.get_header(header::CONTENT_TYPE);
+        let told = told.and_then(|value| value.to_str().ok());
+        if let Some(kind) = opaque::content_type(spec.task, told, &body)? {
+            return Ok(Call::opaque(model.clone(), kind, body));
+        }
+    }
+    body::parse(trip.face(), operation, path_model, body)
 }
 
 /// Whether the client waits for a go-ahead before it sends the body. One that speaks HTTP/1.0

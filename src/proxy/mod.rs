@@ -10,6 +10,7 @@
 mod accounts;
 mod admit;
 mod attempt;
+mod bill;
 mod budget;
 mod call;
 mod connections;
@@ -17,10 +18,13 @@ mod drain;
 mod front;
 mod head;
 mod intake;
+mod ledger;
 mod limits;
 mod relay;
 mod respond;
+mod route;
 mod rules;
+mod task;
 mod timeouts;
 mod wire;
 mod world;
@@ -32,7 +36,8 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use infergate_core::Refusal;
 use infergate_core::admission::Ask;
-use infergate_core::api::{Call, Face, body, render};
+use infergate_core::api::catalog::{self, Search};
+use infergate_core::api::{Call, Face, render};
 use infergate_core::model::{Access, Catalog};
 use pingora_core::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream};
 use pingora_core::protocols::http::ServerSession;
@@ -42,6 +47,7 @@ use tokio::time::timeout;
 pub use connections::Connections;
 pub use drain::Drain;
 pub use front::serve_connection;
+pub use ledger::Ledger;
 pub use limits::Limits;
 pub use timeouts::Timeouts;
 pub use world::{Plan, World};
@@ -52,6 +58,7 @@ use budget::BodyBudget;
 use call::{Left, Trip};
 use head::{Head, Wanted};
 use relay::Relay;
+use route::Route;
 use wire::Wire;
 
 use crate::telemetry::{Clock, EventSink, Metrics, Outcome};
@@ -73,6 +80,8 @@ pub struct Shared {
     pub drain: Arc<Drain>,
     /// Memory of request bodies.
     pub bodies: Arc<BodyBudget>,
+    /// Neurons of the day.
+    pub ledger: Arc<Ledger>,
     /// When the process started, seconds since 1970: `created` of every model.
     pub started_unix_secs: u64,
 }
@@ -95,12 +104,11 @@ impl Edge {
         let head = Head::read(session, trip)?;
         let (operation, path_model) = match head.wanted {
             Wanted::Call(operation, model) => (operation, model),
-            Wanted::Models => return self.list_models(session, trip, &head.account).await,
-            Wanted::Model(id) => return self.show_model(session, trip, &head.account, &id).await,
+            other => return self.tell(session, trip, &head.account, other).await,
         };
         // 3. The body, whole and parsed as far as needed.
         let (bytes, mut body_share) = intake::read_body(shared, session, trip).await?;
-        let call = body::parse(trip.face(), operation, path_model, bytes)?;
+        let call = intake::read_call(session, trip, operation, path_model, bytes)?;
         trip.event().client_id = call.client_id.as_deref().map(Arc::from);
         // 4. The model, and whether this account may use it.
         let lane = find_lane(trip, &call, &head.account)?;
@@ -110,30 +118,35 @@ impl Edge {
             .world
             .deadline
             .deadline(trip.arrival, model_secs, head.wish);
-        // 6. The account's pace; capacity refusals give the unit back.
+        // 6. The account's day and pace; capacity refusals give the unit back.
+        trip.hold(&head.account.spec, &lane, &call)?;
         head.account.take(shared.clock.now())?;
         let served = async {
-            // 7, 8. What the server will be asked. Which server: the turnstile picks by tier and
-            // load, so that the choice cannot go stale in the queue.
-            let mut attempts = Attempts::new(shared, &lane, &call, &head.passing, trip)?;
+            // 7. What the server will be asked.
+            let account = &head.account.spec.id;
+            let (asked, task) = task::prepare(&lane, trip, account, call, &mut body_share)?;
+            let call = &asked.call;
+            let mut attempts = Attempts::new(shared, &lane, &asked, &head.passing, trip)?;
             let budget = trip.world.limits.buffered_bodies_bytes();
             if !body_share.grow(attempts.copied_bytes(), budget) {
                 return Err(Refusal::BodyBudgetSpent.into());
             }
-            let ask = ask_for(trip, &head.account, &call, head.reject_if_busy);
+            // 8. Where it should go. The turnstile picks among what is free, so that the choice
+            // cannot go stale in the queue.
+            let mut ask = ask_for(trip, &head.account, call, head.reject_if_busy);
+            let route = Route::find(&lane, trip, call, ask.priority, shared.clock.now());
+            ask.order = route.order.clone();
             let charged = ask.tokens;
             // 9, 10. A permit, then the request; again elsewhere while the budget allows.
             let heartbeat = Duration::from_secs(lane.spec.queue_heartbeat_secs);
-            let beats = call.stream && !heartbeat.is_zero() && is_http11(session);
+            let beats = attempts.streams() && !heartbeat.is_zero() && is_http11(session);
             let heartbeat = beats.then_some(heartbeat);
             let (permit, mut exchange) = attempts.run(session, trip, ask, heartbeat).await?;
+            route.taken(&lane, &permit.target.url);
             // 11. The answer, chunk by chunk.
-            let ok = exchange.head().status.is_success();
+            let mut answer = attempts.answer(task);
             let relay = Relay::new(shared, session, trip, &mut exchange);
-            let (relayed, ended) = match ok {
-                true => relay.success(attempts.answer()).await,
-                false => relay.failure(call.face).await,
-            };
+            let (relayed, ended) = relay.run(&mut answer, call.face).await;
             // 12. The permit and the connection go back; tokens are settled.
             attempts
                 .settle(permit, exchange, relayed, trip, &head.account, charged)
@@ -147,6 +160,24 @@ impl Edge {
             head.account.give_unit_back();
         }
         ended
+    }
+
+    /// What is asked of the catalog, not of a model.
+    async fn tell(
+        &self,
+        session: &mut ServerSession,
+        trip: &mut Trip,
+        account: &Account,
+        wanted: Wanted,
+    ) -> Result<(), Left> {
+        match wanted {
+            // Not reached: the walk takes calls itself.
+            Wanted::Call(..) => Err(Refusal::NoSuchRoute.into()),
+            Wanted::Models => self.list_models(session, trip, account).await,
+            Wanted::Model(id) => self.show_model(session, trip, account, &id).await,
+            Wanted::Search(search) => self.search_models(session, trip, account, &search).await,
+            Wanted::Schema(id) => self.show_schema(session, trip, account, &id).await,
+        }
     }
 
     async fn list_models(
@@ -189,6 +220,48 @@ impl Edge {
             .map_err(|_| Left::Cut)
     }
 
+    async fn search_models(
+        &self,
+        session: &mut ServerSession,
+        trip: &mut Trip,
+        account: &Account,
+        search: &Search,
+    ) -> Result<(), Left> {
+        let world = Arc::clone(&trip.world);
+        let models = world.catalog.models().iter();
+        let allowed =
+            models.filter(|model| Catalog::access(&account.spec, model) == Access::Allowed);
+        let body = search.render(allowed.map(|model| &**model));
+        trip.ends_as(Outcome::Completed);
+        respond::json(session, trip, body)
+            .await
+            .map_err(|_| Left::Cut)
+    }
+
+    async fn show_schema(
+        &self,
+        session: &mut ServerSession,
+        trip: &mut Trip,
+        account: &Account,
+        id: &str,
+    ) -> Result<(), Left> {
+        let world = Arc::clone(&trip.world);
+        let (index, _) = world
+            .catalog
+            .model(id)
+            .filter(|(_, model)| Catalog::access(&account.spec, model) == Access::Allowed)
+            .ok_or(Refusal::NoSuchModel)?;
+        let task = &world.lanes.get(index).task;
+        let body = catalog::schema(
+            task.input_schema().as_deref(),
+            task.output_schema().as_deref(),
+        );
+        trip.ends_as(Outcome::Completed);
+        respond::json(session, trip, body)
+            .await
+            .map_err(|_| Left::Cut)
+    }
+
     /// Reads one head, walks, and tells whether the connection may carry another request.
     async fn serve(&self, session: &mut ServerSession) -> bool {
         let in_flight = self.shared.drain.enter();
@@ -220,7 +293,9 @@ impl Edge {
             Err(Left::Refused(refusal)) => {
                 let outcome = match refusal {
                     Refusal::DeadlinePassed => Outcome::CutByDeadline,
-                    Refusal::UpstreamFailed | Refusal::Internal => Outcome::Failed,
+                    Refusal::UpstreamFailed | Refusal::PluginFailed | Refusal::Internal => {
+                        Outcome::Failed
+                    }
                     _ => Outcome::Refused,
                 };
                 trip.refused(&refusal, outcome);
@@ -320,6 +395,7 @@ fn ask_for(trip: &Trip, account: &Account, call: &Call, reject_if_busy: bool) ->
         deadline: trip.deadline,
         no_wait: reject_if_busy || call.reject_if_busy,
         avoid: Vec::new(),
+        order: None,
         resume: false,
     }
 }

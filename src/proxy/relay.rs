@@ -20,7 +20,7 @@ use super::admit::client_gone;
 use super::call::{Left, Trip};
 use super::{Shared, rules};
 use crate::telemetry::Outcome;
-use crate::upstream::{Answer, Exchange, Push, client_error_body};
+use crate::upstream::{Answer, AnswerError, Exchange, Push, client_error_body};
 
 /// What is readable at once is gathered into one write up to this size.
 const GATHER_MAX_BYTES: usize = 64 * 1024;
@@ -28,6 +28,8 @@ const GATHER_MAX_BYTES: usize = 64 * 1024;
 const ERROR_BODY_MAX_BYTES: usize = 64 * 1024;
 /// For the last words of an answer that went wrong.
 const PARTING_TIMEOUT: Duration = Duration::from_secs(2);
+/// Metrics told in an answer's head, `cf-ai-cost-metric-name-1` to `-16`.
+const HEADER_METRICS_MAX: usize = 16;
 /// Events and errors have a type of their own; what else a server says passes as it says it.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
@@ -43,12 +45,22 @@ pub enum Relayed {
 }
 
 /// Why the next piece of the answer does not come.
-#[derive(Clone, Copy)]
 enum Stop {
     ClientGone,
     Deadline,
     Silence,
     Broken,
+    /// The model's task does not let it pass.
+    Task(Refusal),
+}
+
+impl From<AnswerError> for Stop {
+    fn from(error: AnswerError) -> Stop {
+        match error {
+            AnswerError::Refused(refusal) => Stop::Task(*refusal),
+            _ => Stop::Broken,
+        }
+    }
 }
 
 /// What a round of reading brought.
@@ -91,30 +103,47 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Sends a 2xx answer through `answer`. The exchange is read to its end or left unfinished;
-    /// either way the caller disposes of it.
-    pub async fn success(mut self, mut answer: Answer) -> (Relayed, Result<(), Left>) {
-        let headers = &self.exchange.head().headers;
-        answer.begin(|name| headers.get(name).map(HeaderValue::as_bytes));
+    /// Sends the server's answer, a 2xx through `answer`, and notes what it told. The exchange is read
+    /// to its end or left unfinished; either way the caller disposes of it.
+    pub async fn run(mut self, answer: &mut Answer, face: Face) -> (Relayed, Result<(), Left>) {
+        if !self.exchange.head().status.is_success() {
+            self.trip.had_say(answer.task_uses());
+            return self.failure(face).await;
+        }
+        let relayed = self.success(answer).await;
+        // The task hears of the end before the last count is taken.
+        answer.close();
+        self.note(answer);
+        relayed
+    }
+
+    async fn success(&mut self, answer: &mut Answer) -> (Relayed, Result<(), Left>) {
+        let head = self.exchange.head();
+        let headers = &head.headers;
+        answer.begin(head.status.as_u16(), |name| {
+            headers.get(name).map(HeaderValue::as_bytes)
+        });
+        let lines = headers.iter();
+        answer.read_bill(lines.map(|(name, value)| (name.as_str(), value.as_bytes())));
         let own = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
         let told = HeaderValue::from_bytes(answer.content_type(own)).unwrap_or(JSON);
         loop {
-            match self.gather(&mut answer).await {
+            match self.gather(answer).await {
                 Ok(Gathered::More(bytes)) => {
-                    if let Err(left) = self.forward(&answer, &told, bytes).await {
+                    if let Err(left) = self.forward(answer, &told, bytes).await {
                         return (Relayed::Abandoned, Err(left));
                     }
                 }
                 Ok(Gathered::End(bytes)) => {
-                    return (Relayed::Whole, self.end(&answer, &told, bytes).await);
+                    return (Relayed::Whole, self.end(answer, &told, bytes).await);
                 }
-                Err(stop) => return self.broke_off(stop, &mut answer, &told).await,
+                Err(stop) => return self.broke_off(stop, answer, &told).await,
             }
         }
     }
 
     /// Passes on a server's own error: its status, its words in the caller's dialect.
-    pub async fn failure(mut self, face: Face) -> (Relayed, Result<(), Left>) {
+    async fn failure(mut self, face: Face) -> (Relayed, Result<(), Left>) {
         let status = self.exchange.head().status.as_u16();
         loop {
             match self.next_chunk().await {
@@ -122,7 +151,7 @@ impl<'a> Relay<'a> {
                     self.out.extend_from_slice(&chunk);
                 }
                 // The status has told the most of it.
-                Ok(_) | Err(Stop::Broken | Stop::Silence) => break,
+                Ok(_) | Err(Stop::Broken | Stop::Silence | Stop::Task(_)) => break,
                 Err(Stop::Deadline) => {
                     return (Relayed::Abandoned, Err(Refusal::DeadlinePassed.into()));
                 }
@@ -164,11 +193,11 @@ impl<'a> Relay<'a> {
         loop {
             let Some(chunk) = next else {
                 self.join(whole.take());
-                answer.finish(&mut self.out).map_err(|_| Stop::Broken)?;
+                answer.finish(&mut self.out)?;
                 return Ok(Gathered::End(self.out.split().freeze()));
             };
             let pushed = answer.push(&chunk, &mut self.out);
-            match pushed.map_err(|_| self.broken(whole.take()))? {
+            match pushed.inspect_err(|_| self.put_before(whole.take()))? {
                 Push::Whole if self.out.is_empty() && whole.is_none() => whole = Some(chunk),
                 Push::Whole => {
                     self.join(whole.take());
@@ -179,23 +208,25 @@ impl<'a> Relay<'a> {
             }
             next = match self.exchange.chunk().now_or_never() {
                 Some(Ok(None)) if self.out.is_empty() && answer.ends_silently() => {
-                    answer.finish(&mut self.out).map_err(|_| Stop::Broken)?;
+                    answer.finish(&mut self.out)?;
                     return Ok(Gathered::End(whole.unwrap_or_default()));
                 }
                 Some(Ok(ready)) if self.out.len() < GATHER_MAX_BYTES => ready,
                 Some(Ok(Some(ready))) => {
                     // Over the bound by one piece at most; it is read already.
                     self.join(whole.take());
-                    let pushed = answer
-                        .push(&ready, &mut self.out)
-                        .map_err(|_| Stop::Broken)?;
+                    let pushed = answer.push(&ready, &mut self.out)?;
                     if pushed == Push::Whole {
                         self.out.extend_from_slice(&ready);
                     }
                     return Ok(Gathered::More(self.out.split().freeze()));
                 }
                 Some(Ok(None)) => None,
-                Some(Err(_)) => return Err(self.broken(whole.take())),
+                Some(Err(_)) => {
+                    // The client gets to see what came together with the break.
+                    self.put_before(whole.take());
+                    return Err(Stop::Broken);
+                }
                 None => match whole.take() {
                     Some(first) => return Ok(Gathered::More(first)),
                     None if self.out.is_empty() => self.next_chunk().await?,
@@ -203,12 +234,6 @@ impl<'a> Relay<'a> {
                 },
             };
         }
-    }
-
-    /// The break came together with a piece that was held back: the client gets to see the piece.
-    fn broken(&mut self, whole: Option<Bytes>) -> Stop {
-        self.put_before(whole);
-        Stop::Broken
     }
 
     fn put_before(&mut self, whole: Option<Bytes>) {
@@ -246,6 +271,13 @@ impl<'a> Relay<'a> {
         self.shared.clock.now() >= self.trip.deadline
     }
 
+    /// What the answer has told so far. The last time is before the event is handed over.
+    fn note(&mut self, answer: &Answer) {
+        self.trip.used(answer.usage());
+        self.trip.had_say(answer.task_uses());
+        self.trip.spent(answer);
+    }
+
     async fn forward(
         &mut self,
         answer: &Answer,
@@ -256,15 +288,18 @@ impl<'a> Relay<'a> {
             self.trip.first_byte();
         }
         let sent = self.send(answer, told, bytes, false).await;
-        if sent.is_err() {
-            self.trip.used(answer.usage());
-            self.unsent(answer);
+        match sent {
+            Ok(()) => self.trip.progress(answer),
+            Err(_) => {
+                self.note(answer);
+                self.unsent(answer);
+            }
         }
         sent
     }
 
     async fn end(&mut self, answer: &Answer, told: &HeaderValue, bytes: Bytes) -> Result<(), Left> {
-        self.trip.used(answer.usage());
+        self.note(answer);
         if !bytes.is_empty() {
             self.trip.first_byte();
         }
@@ -290,9 +325,13 @@ impl<'a> Relay<'a> {
         }
         if !self.trip.committed {
             let length = self.length(answer, end.then_some(bytes.len()));
+            self.trip.event().flags.streamed = answer.is_stream();
+            if end {
+                // All is known before the head: it can say what the answer costs.
+                self.trip.price();
+            }
             self.write_head(self.exchange.head().status.as_u16(), told.clone(), length)
                 .await?;
-            self.trip.event().flags.streamed = answer.is_stream();
         }
         if end {
             self.settle().await;
@@ -368,8 +407,27 @@ impl<'a> Relay<'a> {
             // An older client reads until the connection closes.
             None => {}
         }
-        head.insert_header("x-request-id", &**self.trip.request_id())?;
+        self.add_own(&mut head)?;
         Ok(head)
+    }
+
+    /// The gateway's own words in the head. Where a whole answer is sent at once, all that it
+    /// reports is known by now.
+    fn add_own(&self, head: &mut ResponseHeader) -> pingora_error::Result<()> {
+        head.insert_header("x-request-id", &**self.trip.request_id())?;
+        let Some(charge) = self.trip.charge() else {
+            return Ok(());
+        };
+        head.insert_header("cf-ai-neurons", charge.total.to_string())?;
+        let told = charge.lines.iter();
+        let told = told.filter(|line| charge.visible.contains(&line.metric));
+        for (number, line) in (1..=HEADER_METRICS_MAX).zip(told) {
+            let name = format!("cf-ai-cost-metric-name-{number}");
+            let value = format!("cf-ai-cost-metric-value-{number}");
+            head.insert_header(name, &*line.metric)?;
+            head.insert_header(value, line.quantity.to_string())?;
+        }
+        Ok(())
     }
 
     /// Writes the end of something that went wrong. The deadline may have passed already, so this
@@ -398,7 +456,7 @@ impl<'a> Relay<'a> {
         answer: &mut Answer,
         told: &HeaderValue,
     ) -> (Relayed, Result<(), Left>) {
-        self.trip.used(answer.usage());
+        self.note(answer);
         let (relayed, refusal, outcome) = match stop {
             Stop::ClientGone if answer.done_seen() => {
                 self.trip.ends_as(Outcome::Completed);
@@ -418,6 +476,7 @@ impl<'a> Relay<'a> {
                 Refusal::UpstreamFailed,
                 Outcome::CutByBackend,
             ),
+            Stop::Task(refusal) => (Relayed::Abandoned, refusal, Outcome::Failed),
         };
         self.trip.refused(&refusal, outcome);
         // Events that came before the break are the client's, also when they came with it.
@@ -435,6 +494,8 @@ impl<'a> Relay<'a> {
         }
         if answer.is_stream() {
             answer.abort(&mut self.out, &refusal);
+            // The task may have counted to the end only now.
+            self.note(answer);
             // The client may be gone as well; the event already says what happened.
             let event = self.out.split().freeze();
             let _ = self.write_last(event).await;

@@ -73,7 +73,7 @@ fn has_name(line: &[u8], name: &[u8]) -> bool {
 }
 
 /// Header lines a backend may see, in wire form: everything but what is ours to set, the client's
-/// credentials, hop-by-hop fields and internal names.
+/// credentials, hop-by-hop fields and internal names. What the body is stands not among them.
 pub fn passing_headers(headers: &HeaderMap) -> BytesMut {
     let named = connection_named(headers);
     let mut out = BytesMut::with_capacity(512);
@@ -86,7 +86,6 @@ pub fn passing_headers(headers: &HeaderMap) -> BytesMut {
         out.extend_from_slice(value.as_bytes());
         out.extend_from_slice(b"\r\n");
     }
-    out.extend_from_slice(b"content-type: application/json\r\n");
     out
 }
 
@@ -106,8 +105,8 @@ fn is_withheld(name: &HeaderName) -> bool {
     match name.as_str() {
         // Set by the client that speaks to the backend.
         "host" | "content-length" | "transfer-encoding" | "expect" | "x-request-id" => true,
-        // The body has been read as JSON, whatever the client called it: the documented curl lines of
-        // Workers AI call it a form, which vLLM refuses to read.
+        // Told as it was read, whatever the client called it: the documented curl lines of Workers AI
+        // call JSON a form, which vLLM refuses to read.
         "content-type" => true,
         // Hop-by-hop.
         "connection"
@@ -236,9 +235,6 @@ mod tests {
         ]);
         let passed = passing_headers(&head.headers);
         let text = std::str::from_utf8(&passed).unwrap();
-        assert_eq!(
-            text,
-            "traceparent: 00-1-2-3\r\nuser-agent: t\r\ncontent-type: application/json\r\n"
-        );
+        assert_eq!(text, "traceparent: 00-1-2-3\r\nuser-agent: t\r\n");
     }
 }

@@ -10,6 +10,7 @@ use infergate_core::model::{AccountSpec, Catalog, ModelSpec};
 
 use super::accounts::Accounts;
 use super::{Limits, Timeouts};
+use crate::plugin::Plugins;
 use crate::telemetry::{Clock, Metrics};
 use crate::upstream::Lanes;
 
@@ -23,6 +24,8 @@ pub struct Plan {
     pub site: Arc<str>,
     /// All models.
     pub models: Vec<Arc<ModelSpec>>,
+    /// Who decides about them.
+    pub plugins: Plugins,
     /// All accounts.
     pub accounts: Vec<AccountSpec>,
     /// Whether requests without a key are served.
@@ -49,6 +52,8 @@ pub struct World {
     pub(super) catalog: Catalog,
     /// All models.
     pub lanes: Lanes,
+    /// Who decides about them.
+    pub plugins: Plugins,
     pub(super) accounts: Accounts,
     /// `limits`.
     pub limits: Limits,
@@ -63,7 +68,9 @@ impl World {
     pub fn follow(&self, plan: Plan, clock: Clock, metrics: &Metrics) -> World {
         let connect_timeout = Duration::from_millis(plan.timeouts.connect_ms);
         let catalog = Catalog::new(plan.models);
-        let lanes = self.lanes.follow(&catalog, connect_timeout, clock, metrics);
+        let lanes = self
+            .lanes
+            .follow(&catalog, &plan.plugins, connect_timeout, clock, metrics);
         let accounts = self
             .accounts
             .follow(&plan.accounts, plan.anonymous_allowed, clock.now());
@@ -75,6 +82,7 @@ impl World {
             path: Arc::from([here]),
             catalog,
             lanes,
+            plugins: plan.plugins,
             accounts,
             deadline: plan.timeouts.deadline_rule(),
             limits: plan.limits,

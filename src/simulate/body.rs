@@ -16,6 +16,7 @@ use tokio::time::{Sleep, sleep_until};
 
 use super::fault::Fault;
 use super::gate::Slot;
+use super::openai::usage;
 use super::pace::Pace;
 use super::server::{Cut, Wire};
 use super::text::Text;
@@ -34,13 +35,41 @@ pub(super) struct Script {
     /// Before and after the token's text as a JSON string.
     pub(super) before: Bytes,
     pub(super) after: Bytes,
-    /// Put the token's number (from 1) and a closing brace after `after`.
-    pub(super) numbered: bool,
+    /// What follows `after`.
+    pub(super) tail: Tail,
     pub(super) text: Text,
     /// Tokens written by `before` and `after`; a last one may be part of `closing`.
     pub(super) streamed: u32,
     /// Follow the last token at once.
     pub(super) closing: VecDeque<Bytes>,
+}
+
+/// What ends the event of a token.
+pub(super) enum Tail {
+    /// Nothing more.
+    None,
+    /// The token's number, from 1, and a closing brace.
+    Number,
+    /// Usage so far, and a closing brace.
+    UsageSoFar { prompt_tokens: u64 },
+    /// Usage since the event before, and a closing brace.
+    UsageSince { prompt_tokens: u64 },
+}
+
+impl Tail {
+    /// After token `index`, counted from 0.
+    fn write(&self, index: u32, event: &mut BytesMut) {
+        let so_far = u64::from(index) + 1;
+        let json = match *self {
+            Tail::None => return,
+            Tail::Number => so_far.to_string(),
+            Tail::UsageSoFar { prompt_tokens } => usage(prompt_tokens, so_far),
+            Tail::UsageSince { prompt_tokens } if index == 0 => usage(prompt_tokens, 1),
+            Tail::UsageSince { .. } => usage(0, 1),
+        };
+        event.put_slice(json.as_bytes());
+        event.put_slice(b"}\n\n");
+    }
 }
 
 impl Script {
@@ -53,10 +82,7 @@ impl Script {
         serde_json::to_writer(&mut writer, text).expect("a string serializes into memory");
         let mut event = writer.into_inner();
         event.put_slice(&self.after);
-        if self.numbered {
-            event.put_slice((index + 1).to_string().as_bytes());
-            event.put_slice(b"}\n\n");
-        }
+        self.tail.write(index, &mut event);
         event.freeze()
     }
 }

@@ -1,5 +1,5 @@
-//! What the simulated server is: its dialect, its speed and its limits. Not the faults, which
-//! change while it runs.
+//! What the simulated server is: its dialect, its speed, its limits and what it reports. Not the
+//! faults, which change while it runs.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -26,7 +26,11 @@ and for the whole server:
 Counts: curl http://127.0.0.1:9001/sim/stats (DELETE begins anew)
 
 A message with `echo:` in it is answered with the rest of it. Every answer carries the header
-`x-infergate-simulator: true`.";
+`x-infergate-simulator: true`.
+
+The http dialect answers a POST to any path with the result of one task: that of the header
+`x-sim-task`, else of --task, else the one its payload fits best. `x-sim-answer: json` asks for an
+image or a sound in base64 inside JSON instead of its bytes.";
 
 /// Run a simulated GPU container: a model server without a model
 #[derive(Args, Clone, Debug)]
@@ -88,6 +92,62 @@ pub struct Config {
     /// Seconds after the start during which every route answers 503, as while loading a model
     #[arg(long, value_name = "SECS", default_value_t = 0)]
     pub loading_secs: u64,
+
+    /// What the http dialect's model does [default: what each payload fits best]
+    #[arg(long, value_enum, value_name = "SLUG")]
+    pub task: Option<Task>,
+
+    /// Where the openai and http dialects report usage on streams
+    #[arg(long, value_enum, default_value_t = StreamUsage::Last)]
+    pub stream_usage: StreamUsage,
+
+    /// Send `cf-ai-neurons` with this value on every answer
+    #[arg(long, value_name = "NUMBER", value_parser = quantity)]
+    pub neurons: Option<f64>,
+
+    /// Send `cf-ai-cost-metric-name-N` and `-value-N` on every answer; up to 16 of them
+    #[arg(long = "cost-metric", value_name = "NAME=VALUE", value_parser = cost_metric)]
+    pub cost_metrics: Vec<CostMetric>,
+}
+
+/// One metric of the billing headers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CostMetric {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: f64,
+}
+
+/// Where usage stands on a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StreamUsage {
+    /// In an event of its own at the end
+    Last,
+    /// Also with each token, counted from the beginning
+    Cumulative,
+    /// With each token only, counted since the one before
+    Incremental,
+}
+
+/// What a model does: the 14 tasks of the Workers AI catalogue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)] // the names are their documentation
+pub enum Task {
+    TextGeneration,
+    TextClassification,
+    TextEmbeddings,
+    TextToImage,
+    TextToSpeech,
+    AutomaticSpeechRecognition,
+    ImageClassification,
+    ImageToText,
+    ImageTextToText,
+    ObjectDetection,
+    Translation,
+    Summarization,
+    MultimodalEmbeddings,
+    DumbPipe,
 }
 
 /// Whose HTTP API the simulator speaks.
@@ -101,6 +161,8 @@ pub enum Dialect {
     Tei,
     /// llama.cpp's server: the OpenAI routes, /props, /slots and 503 while loading
     LlamaServer,
+    /// Any model behind plain HTTP: one task, its payload posted, its result answered
+    Http,
 }
 
 /// What happens to a request above the concurrency limit.
@@ -128,6 +190,10 @@ impl Default for Config {
             seed: DEFAULT_SEED,
             embedding_dims: DEFAULT_EMBEDDING_DIMS,
             loading_secs: 0,
+            task: None,
+            stream_usage: StreamUsage::Last,
+            neurons: None,
+            cost_metrics: Vec::new(),
         }
     }
 }
@@ -177,4 +243,23 @@ fn embedding_dims(text: &str) -> Result<usize, String> {
         Ok(count @ 1..=65_536) => Ok(count),
         _ => Err("must be a whole number from 1 to 65536".into()),
     }
+}
+
+fn quantity(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number.is_finite() && number >= 0.0 => Ok(number),
+        _ => Err("must be a number of 0 or more".into()),
+    }
+}
+
+fn cost_metric(text: &str) -> Result<CostMetric, String> {
+    let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    if name.is_empty() || !name.bytes().all(fits) {
+        return Err("the name must be letters, digits, `_`, `-` and `.`".into());
+    }
+    Ok(CostMetric {
+        name: name.to_owned(),
+        value: quantity(value)?,
+    })
 }

@@ -1,5 +1,5 @@
 //! What differs between the servers it plays: routes, and how each says no. The answers
-//! themselves are in `openai`, `tgi`, `tei` and `llama_server`.
+//! themselves are in `openai`, `tgi`, `tei`, `llama_server` and `task`.
 
 use http::Method;
 use serde_json::json;
@@ -19,6 +19,8 @@ pub(super) enum Operation {
     },
     /// TEI's own route.
     Embed,
+    /// A task's payload, on any path.
+    Run,
 }
 
 /// Where a request goes.
@@ -35,10 +37,10 @@ pub(super) enum Route<'a> {
 
 /// The dialect's route for a request, if it has one.
 pub(super) fn route<'a>(dialect: Dialect, method: &Method, path: &'a str) -> Option<Route<'a>> {
-    use Dialect::{LlamaServer, Openai, Tei, Tgi};
+    use Dialect::{Http, LlamaServer, Openai, Tei, Tgi};
     if *method == Method::GET {
         return match (dialect, path) {
-            (Openai | Tgi | Tei | LlamaServer, "/health") => Some(Route::Health),
+            (Openai | Tgi | Tei | LlamaServer | Http, "/health") => Some(Route::Health),
             (LlamaServer, "/v1/health") | (Tgi | Tei, "/ping") | (Tei, "/") => Some(Route::Health),
             (Openai | Tgi | LlamaServer, "/v1/models") => Some(Route::Models),
             (Openai, _) => path.strip_prefix("/v1/models/").map(Route::Model),
@@ -68,6 +70,7 @@ pub(super) fn route<'a>(dialect: Dialect, method: &Method, path: &'a str) -> Opt
             list: true,
         },
         (Tei, "/embed") => Operation::Embed,
+        (Http, _) => Operation::Run,
         _ => return None,
     };
     Some(Route::Work(operation))
@@ -76,7 +79,7 @@ pub(super) fn route<'a>(dialect: Dialect, method: &Method, path: &'a str) -> Opt
 /// The status and body for a request above the concurrency limit.
 pub(super) fn overloaded(dialect: Dialect) -> (u16, Vec<u8>) {
     match dialect {
-        Dialect::Openai => (
+        Dialect::Openai | Dialect::Http => (
             429,
             error(dialect, 429, "the server is at its concurrency limit"),
         ),
@@ -92,6 +95,7 @@ pub(super) fn loading(dialect: Dialect) -> Vec<u8> {
         Dialect::Tgi | Dialect::Tei => json!({ "error": "unhealthy", "error_type": "healthcheck" })
             .to_string()
             .into(),
+        Dialect::Http => error(dialect, 503, "loading"),
     }
 }
 
@@ -130,6 +134,7 @@ pub(super) fn error(dialect: Dialect, status: u16, message: &str) -> Vec<u8> {
                 _ => "unhealthy",
             },
         }),
+        Dialect::Http => json!({ "error": message }),
     };
     body.to_string().into()
 }
@@ -137,7 +142,7 @@ pub(super) fn error(dialect: Dialect, status: u16, message: &str) -> Vec<u8> {
 /// What the dialect answers to a body it cannot use.
 pub(super) fn invalid_status(dialect: Dialect) -> u16 {
     match dialect {
-        Dialect::Openai | Dialect::LlamaServer => 400,
+        Dialect::Openai | Dialect::LlamaServer | Dialect::Http => 400,
         Dialect::Tgi | Dialect::Tei => 422,
     }
 }

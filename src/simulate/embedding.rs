@@ -23,8 +23,13 @@ pub(super) fn vector(seed: u64, text: &str, dims: usize) -> Vec<f32> {
 
 /// Little-endian f32 in base64, as the OpenAI clients ask for by default.
 pub(super) fn base64(vector: &[f32]) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
+    base64_of(&bytes)
+}
+
+/// Any bytes in base64.
+pub(super) fn base64_of(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
         let word = group

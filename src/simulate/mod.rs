@@ -1,4 +1,5 @@
-//! A synthetic GPU container: answers like vLLM, TGI, TEI or llama-server without a GPU.
+//! A synthetic GPU container: answers like vLLM, TGI, TEI, llama-server or any model behind plain
+//! HTTP, without a GPU.
 //!
 //! It is not a model: the text is chosen by the seed and the prompt, and every answer says so in
 //! the header `x-infergate-simulator`. It is the upstream of `infergate demo`, of the tests and of
@@ -16,11 +17,13 @@ mod embedding;
 mod fault;
 mod gate;
 mod llama_server;
+mod media;
 mod openai;
 mod pace;
 mod request;
 mod server;
 mod stats;
+mod task;
 mod tei;
 #[cfg(test)]
 mod tests;
@@ -33,7 +36,7 @@ use std::io;
 
 use tokio::net::TcpListener;
 
-pub use config::{Config, Dialect, OverLimit};
+pub use config::{Config, CostMetric, Dialect, OverLimit, StreamUsage, Task};
 pub use fault::{Fault, ServerFault};
 pub use server::Simulator;
 pub use stats::Snapshot;

@@ -2,7 +2,8 @@
 //!
 //! Usage on a stream follows the contract of `stream_options.include_usage`: asked for, every
 //! chunk carries `"usage":null` and one more chunk with empty `choices` carries the counts; not
-//! asked for, there is no usage at all.
+//! asked for, there is no usage at all. [`StreamUsage`] puts counts into the chunks of tokens, as
+//! vLLM's `continuous_usage_stats` does.
 
 use std::collections::VecDeque;
 
@@ -10,7 +11,8 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::FINGERPRINT;
-use super::body::Script;
+use super::body::{Script, Tail};
+use super::config::StreamUsage;
 use super::embedding::{base64, vector};
 use super::request::EmbeddingAsk;
 use super::text::{Finish, Text};
@@ -56,12 +58,16 @@ impl Head<'_> {
     }
 
     fn usage(&self, text: &Text) -> String {
-        let (prompt, output) = (self.prompt_tokens, u64::from(text.tokens()));
-        format!(
-            r#"{{"prompt_tokens":{prompt},"completion_tokens":{output},"total_tokens":{},"prompt_tokens_details":{{"cached_tokens":0}}}}"#,
-            prompt + output
-        )
+        usage(self.prompt_tokens, u64::from(text.tokens()))
     }
+}
+
+/// A `usage` object.
+pub(super) fn usage(prompt: u64, output: u64) -> String {
+    format!(
+        r#"{{"prompt_tokens":{prompt},"completion_tokens":{output},"total_tokens":{},"prompt_tokens_details":{{"cached_tokens":0}}}}"#,
+        prompt + output
+    )
 }
 
 /// A whole chat completion.
@@ -88,28 +94,42 @@ pub(super) fn completion(head: &Head<'_>, text: &Text) -> Bytes {
     .into()
 }
 
-/// The end of a chunk, after its choices.
-fn chunk_end(include_usage: bool) -> &'static str {
-    if include_usage {
-        "],\"usage\":null}\n\n"
-    } else {
-        "]}\n\n"
+/// How a stream is written.
+#[derive(Clone, Copy)]
+pub(super) struct Style {
+    pub(super) flavor: Flavor,
+    /// Where usage stands; none where it was not asked for.
+    pub(super) usage: Option<StreamUsage>,
+}
+
+impl Style {
+    /// The end of a chunk, after its choices.
+    fn chunk_end(self) -> &'static str {
+        match self.usage {
+            Some(_) => "],\"usage\":null}\n\n",
+            None => "]}\n\n",
+        }
+    }
+
+    /// The end of a chunk with a token, after its choices, and what follows it.
+    fn token_end(self, prompt_tokens: u64) -> (&'static str, Tail) {
+        match self.usage {
+            None | Some(StreamUsage::Last) => (self.chunk_end(), Tail::None),
+            Some(StreamUsage::Cumulative) => ("],\"usage\":", Tail::UsageSoFar { prompt_tokens }),
+            Some(StreamUsage::Incremental) => ("],\"usage\":", Tail::UsageSince { prompt_tokens }),
+        }
     }
 }
 
 /// A chat completion as events.
-pub(super) fn chat_stream(
-    head: &Head<'_>,
-    text: Text,
-    include_usage: bool,
-    flavor: Flavor,
-) -> Script {
+pub(super) fn chat_stream(head: &Head<'_>, text: Text, style: Style) -> Script {
     let start = format!(
         "data: {}",
         head.members("chatcmpl", "chat.completion.chunk")
     );
-    let end = chunk_end(include_usage);
-    let first_content = match flavor {
+    let end = style.chunk_end();
+    let (token_end, tail) = style.token_end(head.prompt_tokens);
+    let first_content = match style.flavor {
         Flavor::Vllm => r#""""#,
         Flavor::LlamaServer => "null",
     };
@@ -123,23 +143,19 @@ pub(super) fn chat_stream(
     Script {
         opening: Some(opening.into()),
         before: format!(r#"{start}"choices":[{{"index":0,"delta":{{"content":"#).into(),
-        after: format!(r#"}},"logprobs":null,"finish_reason":null}}{end}"#).into(),
-        numbered: false,
+        after: format!(r#"}},"logprobs":null,"finish_reason":null}}{token_end}"#).into(),
+        tail,
         streamed: text.tokens(),
-        closing: closing(head, &text, &start, finish, include_usage, flavor),
+        closing: closing(head, &text, &start, finish, style),
         text,
     }
 }
 
 /// A text completion as events.
-pub(super) fn completion_stream(
-    head: &Head<'_>,
-    text: Text,
-    include_usage: bool,
-    flavor: Flavor,
-) -> Script {
+pub(super) fn completion_stream(head: &Head<'_>, text: Text, style: Style) -> Script {
     let start = format!("data: {}", head.members("cmpl", "text_completion"));
-    let end = chunk_end(include_usage);
+    let end = style.chunk_end();
+    let (token_end, tail) = style.token_end(head.prompt_tokens);
     let finish = format!(
         r#"{start}"choices":[{{"index":0,"text":"","logprobs":null,"finish_reason":"{}"}}{end}"#,
         finish_reason(text.finish)
@@ -147,10 +163,10 @@ pub(super) fn completion_stream(
     Script {
         opening: None,
         before: format!(r#"{start}"choices":[{{"index":0,"text":"#).into(),
-        after: format!(r#","logprobs":null,"finish_reason":null}}{end}"#).into(),
-        numbered: false,
+        after: format!(r#","logprobs":null,"finish_reason":null}}{token_end}"#).into(),
+        tail,
         streamed: text.tokens(),
-        closing: closing(head, &text, &start, finish, include_usage, flavor),
+        closing: closing(head, &text, &start, finish, style),
         text,
     }
 }
@@ -160,12 +176,14 @@ fn closing(
     text: &Text,
     start: &str,
     finish: String,
-    include_usage: bool,
-    flavor: Flavor,
+    style: Style,
 ) -> VecDeque<Bytes> {
     let mut closing = VecDeque::from([Bytes::from(finish)]);
-    if include_usage {
-        let timings = match flavor {
+    if matches!(
+        style.usage,
+        Some(StreamUsage::Last | StreamUsage::Cumulative)
+    ) {
+        let timings = match style.flavor {
             Flavor::Vllm => String::new(),
             Flavor::LlamaServer => format!(
                 r#","timings":{{"prompt_n":{},"predicted_n":{}}}"#,

@@ -5,6 +5,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::dialect::Operation;
+use super::task::TaskAsk;
 
 /// Inputs in one embeddings request: OpenAI's own limit.
 const MAX_INPUTS: usize = 2_048;
@@ -39,6 +40,7 @@ pub(super) struct EmbeddingAsk {
 pub(super) enum Ask {
     Text(TextAsk),
     Embedding(EmbeddingAsk),
+    Task(TaskAsk),
 }
 
 impl Ask {
@@ -46,6 +48,7 @@ impl Ask {
         match self {
             Ask::Text(ask) => ask.model.as_deref(),
             Ask::Embedding(ask) => ask.model.as_deref(),
+            Ask::Task(_) => None,
         }
     }
 }
@@ -108,7 +111,7 @@ pub(super) fn read(operation: Operation, body: &[u8]) -> Result<(Ask, Option<Str
     let fault = wire.x_sim_fault.take();
     let ask = match operation {
         Operation::Chat => Ask::Text(chat(wire)?),
-        Operation::Completion => {
+        Operation::Completion | Operation::Run => {
             let prompt = wire.prompt;
             Ask::Text(text(wire, prompt, "prompt")?)
         }
@@ -258,14 +261,14 @@ mod tests {
     fn text_ask(operation: Operation, body: &str) -> TextAsk {
         match read(operation, body.as_bytes()).unwrap().0 {
             Ask::Text(ask) => ask,
-            Ask::Embedding(_) => panic!("asked for text"),
+            Ask::Embedding(_) | Ask::Task(_) => panic!("asked for text"),
         }
     }
 
     fn inputs(body: &str) -> Result<Vec<String>, String> {
         match read(Operation::Embeddings, body.as_bytes())?.0 {
             Ask::Embedding(ask) => Ok(ask.inputs),
-            Ask::Text(_) => panic!("asked for embeddings"),
+            Ask::Text(_) | Ask::Task(_) => panic!("asked for embeddings"),
         }
     }
 

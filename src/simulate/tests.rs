@@ -11,6 +11,8 @@ use tokio::time::{sleep, timeout};
 
 use super::{Config, Dialect, Fault, OverLimit, ServerFault, Simulator, Snapshot};
 
+mod plain;
+
 /// Far longer than anything here takes; only a hang meets it.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// A pause that no test waits out.

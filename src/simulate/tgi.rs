@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::FINGERPRINT;
-use super::body::Script;
+use super::body::{Script, Tail};
 use super::config::Config;
 use super::text::{Finish, Text};
 
@@ -62,7 +62,7 @@ pub(super) fn stream(text: Text, prompt_tokens: u64) -> Script {
         after: Bytes::from_static(
             br#","logprob":-0.5,"special":false},"generated_text":null,"details":null,"index":"#,
         ),
-        numbered: true,
+        tail: Tail::Number,
         streamed,
         closing: VecDeque::from([Bytes::from(format!("data:{closing}\n\n"))]),
         text,

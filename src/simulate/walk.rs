@@ -23,15 +23,19 @@ use super::config::Dialect;
 use super::control;
 use super::dialect::{self, Operation, Route};
 use super::fault::{Fault, Moment};
-use super::openai::{self, Flavor, Head};
+use super::openai::{self, Flavor, Head, Style};
 use super::pace::Pace;
 use super::request::{self, Ask, EmbeddingAsk, TextAsk};
 use super::server::{Cut, Shared, Wire};
+use super::task::Made;
 use super::text::{Length, Text, hash};
-use super::{SIMULATOR_HEADER, llama_server, tei, tgi};
+use super::{SIMULATOR_HEADER, llama_server, task, tei, tgi};
 
 /// Largest request body: twice what the gateway takes by default, so that its limit shows first.
 const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
+/// Billing headers a gateway reads.
+const METRICS_MAX: usize = 16;
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// One request, from its head to its answer.
 pub(super) async fn answer(
@@ -155,24 +159,13 @@ impl Shared {
         &self,
         operation: Operation,
         parts: &Parts,
-        body: &[u8],
+        body: &Bytes,
         wire: Arc<Wire>,
     ) -> Result<Response<Answer>, Cut> {
         let dialect = self.config.dialect;
-        let invalid = |problem: &str| refuse(dialect, dialect::invalid_status(dialect), problem);
-        let (ask, in_body) = match request::read(operation, body) {
-            Ok(read) => read,
-            Err(problem) => return Ok(invalid(&problem)),
-        };
-        if dialect == Dialect::Openai
-            && let Some(asked) = ask.model()
-            && self.config.answered_model(Some(asked)) != asked
-        {
-            return Ok(self.no_such_model(asked));
-        }
-        let fault = match self.fault(parts, in_body) {
-            Ok(fault) => fault,
-            Err(problem) => return Ok(invalid(&problem)),
+        let (ask, fault) = match self.understand(operation, parts, body) {
+            Ok(understood) => understood,
+            Err(refused) => return Ok(refused),
         };
         if let Some(fault) = fault
             && let Some(failed) = self.early_fault(fault, &wire)?
@@ -190,29 +183,94 @@ impl Shared {
         let ordinal = self.ordinal.fetch_add(1, Relaxed);
         let jitter_seed = self.config.seed ^ hash(&ordinal.to_le_bytes());
         let pace = Pace::start(&self.config, fault == Some(Fault::Slow), jitter_seed);
-        let (whole, tokens) = match ask {
+        let made = match ask {
             Ask::Text(ask) => {
                 let text = self.text(&ask);
                 let stream = ask.stream;
                 if stream {
                     let script = self.script(operation, ask, text, ordinal);
                     let events = Events::new(script, pace, slot, fault, wire);
-                    return Ok(respond_events(events));
+                    return Ok(self.billed(respond_events(events)));
                 }
-                let tokens = text.tokens();
-                (self.whole(operation, &ask, &text, ordinal), tokens)
+                Made {
+                    content_type: JSON,
+                    body: self.whole(operation, &ask, &text, ordinal),
+                    tokens: text.tokens(),
+                }
             }
-            Ask::Embedding(ask) => (self.embeddings(operation, &ask, ordinal), 0),
+            Ask::Embedding(ask) => Made {
+                content_type: JSON,
+                body: self.embeddings(operation, &ask, ordinal),
+                tokens: 0,
+            },
+            Ask::Task(ask) => ask.answer(&self.config),
         };
-        if let Some(due) = pace.due(tokens.saturating_sub(1)) {
+        if let Some(due) = pace.due(made.tokens.saturating_sub(1)) {
             sleep_until(due).await;
         }
         if fault == Some(Fault::ResetMidStream) {
             slot.faulted();
-            return Ok(respond_torn(&whole, wire));
+            return Ok(self.billed(respond_torn(made, wire)));
         }
-        slot.served(u64::from(tokens));
-        Ok(respond(200, whole))
+        slot.served(u64::from(made.tokens));
+        let answer = finish(200, made.content_type, Answer::Whole(made.body));
+        Ok(self.billed(answer))
+    }
+
+    /// Adds what a server says about the bill.
+    fn billed(&self, mut answer: Response<Answer>) -> Response<Answer> {
+        let headers = answer.headers_mut();
+        let mut add = |name: String, value: String| {
+            let name = HeaderName::try_from(name).expect("letters, digits and dashes");
+            let value = HeaderValue::try_from(value).expect("names and numbers are visible ASCII");
+            headers.insert(name, value);
+        };
+        if let Some(neurons) = self.config.neurons {
+            add("cf-ai-neurons".into(), neurons.to_string());
+        }
+        for (index, metric) in self
+            .config
+            .cost_metrics
+            .iter()
+            .take(METRICS_MAX)
+            .enumerate()
+        {
+            let number = index + 1;
+            add(
+                format!("cf-ai-cost-metric-name-{number}"),
+                metric.name.clone(),
+            );
+            add(
+                format!("cf-ai-cost-metric-value-{number}"),
+                metric.value.to_string(),
+            );
+        }
+        answer
+    }
+
+    /// What is asked and what goes wrong with it, or the refusal.
+    #[allow(clippy::result_large_err)] // an answer is not an error to be carried far
+    fn understand(
+        &self,
+        operation: Operation,
+        parts: &Parts,
+        body: &Bytes,
+    ) -> Result<(Ask, Option<Fault>), Response<Answer>> {
+        let dialect = self.config.dialect;
+        let invalid = |problem: String| refuse(dialect, dialect::invalid_status(dialect), &problem);
+        let read = match operation {
+            Operation::Run => task::read(&self.config, parts, body),
+            _ => request::read(operation, body),
+        };
+        let (ask, in_body) = read.map_err(invalid)?;
+        if dialect == Dialect::Openai
+            && let Some(asked) = ask.model()
+            && self.config.answered_model(Some(asked)) != asked
+        {
+            return Err(self.no_such_model(asked));
+        }
+        let fault = self.fault(parts, in_body).map_err(invalid)?;
+        Ok((ask, fault))
     }
 
     /// The fault of this request: its own, else the server's.
@@ -264,6 +322,7 @@ impl Shared {
                 tgi::generate(text, head.prompt_tokens, ask.details, list)
             }
             Operation::Completion => openai::completion(&head, text),
+            Operation::Run => task::generated(text, head.prompt_tokens),
             _ => openai::chat(&head, text),
         }
     }
@@ -274,12 +333,16 @@ impl Shared {
             Dialect::LlamaServer => Flavor::LlamaServer,
             _ => Flavor::Vllm,
         };
+        let reports = self.config.stream_usage;
+        let style = Style {
+            flavor,
+            usage: ask.include_usage.then_some(reports),
+        };
         match operation {
             Operation::Generate { .. } => tgi::stream(text, head.prompt_tokens),
-            Operation::Completion => {
-                openai::completion_stream(&head, text, ask.include_usage, flavor)
-            }
-            _ => openai::chat_stream(&head, text, ask.include_usage, flavor),
+            Operation::Run => task::generated_stream(text, head.prompt_tokens, reports),
+            Operation::Completion => openai::completion_stream(&head, text, style),
+            _ => openai::chat_stream(&head, text, style),
         }
     }
 
@@ -303,13 +366,13 @@ fn refuse(dialect: Dialect, status: u16, message: &str) -> Response<Answer> {
 }
 
 fn respond(status: u16, json: impl Into<Bytes>) -> Response<Answer> {
-    finish(status, "application/json", Answer::Whole(json.into()))
+    finish(status, JSON, Answer::Whole(json.into()))
 }
 
 fn respond_events(events: Events) -> Response<Answer> {
     let mut response = finish(
         200,
-        "text/event-stream; charset=utf-8",
+        HeaderValue::from_static("text/event-stream; charset=utf-8"),
         Answer::Events(Box::new(events)),
     );
     response
@@ -318,25 +381,22 @@ fn respond_events(events: Events) -> Response<Answer> {
     response
 }
 
-fn respond_torn(whole: &[u8], wire: Arc<Wire>) -> Response<Answer> {
-    let mut response = finish(
-        200,
-        "application/json",
-        Answer::Torn(Torn::new(whole, wire)),
-    );
+fn respond_torn(made: Made, wire: Arc<Wire>) -> Response<Answer> {
+    let torn = Answer::Torn(Torn::new(&made.body, wire));
+    let mut response = finish(200, made.content_type, torn);
     response
         .headers_mut()
-        .insert(CONTENT_LENGTH, HeaderValue::from(whole.len()));
+        .insert(CONTENT_LENGTH, HeaderValue::from(made.body.len()));
     response
 }
 
 /// Every answer passes here, so none goes out without saying what made it.
-fn finish(status: u16, content_type: &'static str, body: Answer) -> Response<Answer> {
+fn finish(status: u16, content_type: HeaderValue, body: Answer) -> Response<Answer> {
     let mut response = Response::new(body);
     *response.status_mut() =
         StatusCode::from_u16(status).expect("statuses here are constants or checked 400..=599");
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(CONTENT_TYPE, content_type);
     headers.insert(
         HeaderName::from_static(SIMULATOR_HEADER),
         HeaderValue::from_static("true"),

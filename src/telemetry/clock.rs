@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use infergate_core::Millis;
+use rustix::time::{ClockId, clock_gettime};
 use time::OffsetDateTime;
 use time::format_description::BorrowedFormatItem;
 use time::macros::format_description;
@@ -74,6 +75,14 @@ impl Clock {
     fn elapsed(self) -> Duration {
         Instant::now().saturating_duration_since(self.start)
     }
+}
+
+/// Microseconds that the calling thread has run on a processor: its own clock, which stands still
+/// while others run.
+pub fn thread_micros() -> u64 {
+    let used = clock_gettime(ClockId::ThreadCPUTime);
+    let (secs, nanos) = (used.tv_sec.cast_unsigned(), used.tv_nsec.cast_unsigned());
+    secs * 1_000_000 + nanos / 1000
 }
 
 /// `2026-11-20T10:00:00.000Z`.

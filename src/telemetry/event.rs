@@ -9,7 +9,11 @@ use std::sync::Arc;
 
 use infergate_core::api::Face;
 use infergate_core::{AccountId, ModelId};
-use serde::Serialize;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+
+/// [`InferenceEvent::priced_by`] of the built-in formula.
+pub const BUILTIN: &str = "builtin";
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -66,17 +70,15 @@ pub enum MetricsSource {
     None,
 }
 
-/// What a request used, as far as known; what is unknown is left out of the line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+/// Tokens a request used, as far as known; what is unknown is left out of the line. Apart from the
+/// other metrics, because nearly every request has these and no other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenUsage {
     /// Prompt tokens.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub input_tokens: Option<u64>,
     /// Generated tokens.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub output_tokens: Option<u64>,
     /// Prompt tokens the model server had in its cache.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cached_tokens: Option<u64>,
 }
 
@@ -93,6 +95,22 @@ pub struct EventFlags {
     pub queued_in_site: bool,
     /// It arrived over a Unix socket.
     pub unix_socket: bool,
+    /// The billing plugin failed, and the built-in formula or an earlier revision priced it.
+    pub billing_fallback: bool,
+}
+
+/// One metric of a model whose figures are compared: what its server said and what was counted
+/// here.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Comparison {
+    /// The metric's name.
+    pub metric: Arc<str>,
+    /// The model server's figure, when it gave one.
+    pub reported: Option<f64>,
+    /// The gateway's, when it has one.
+    pub estimated: Option<f64>,
+    /// Whether they agree; none when one of them is missing.
+    pub matches: Option<bool>,
 }
 
 /// A plugin that took part in a request.
@@ -102,6 +120,8 @@ pub struct PluginUse {
     pub name: Arc<str>,
     /// Digest of the code that ran, 64 hex digits.
     pub sha256: Arc<str>,
+    /// Digest of the settings it ran with, 64 hex digits.
+    pub config: Arc<str>,
     /// Which of its hooks ran.
     pub hook: &'static str,
 }
@@ -144,12 +164,19 @@ pub struct InferenceEvent {
     pub inference_time_us: u64,
     /// From the end of its head to the first byte of the answer's body, none when there was none.
     pub time_to_first_token_us: Option<u64>,
-    /// What it used.
+    /// What it used, in tokens.
     pub metrics: TokenUsage,
+    /// What else it used, by the metric's name; in the line it stands beside the tokens. A name of
+    /// [`TokenUsage`] does not belong here.
+    pub extra_metrics: Vec<(Arc<str>, f64)>,
     /// Who counted.
     pub metrics_source: MetricsSource,
+    /// Reported against estimated, of models with `metrics_trust: compare`; empty for the others.
+    pub comparison: Vec<Comparison>,
     /// Its price, none until priced.
     pub neurons: Option<f64>,
+    /// Whose price it is: a plugin's name, or [`BUILTIN`]. None until priced.
+    pub priced_by: Option<Arc<str>>,
     /// Model servers tried.
     pub attempts: u32,
     /// URL of the endpoint that answered, or was tried last.
@@ -204,9 +231,11 @@ struct Line<'a> {
     queuing_time_ms: u64,
     inference_time_ms: u64,
     time_to_first_token_ms: Option<u64>,
-    metrics: TokenUsage,
+    metrics: MetricsObject<'a>,
     metrics_source: MetricsSource,
+    comparison: Option<ComparisonObject<'a>>,
     neurons: Option<f64>,
+    priced_by: Option<&'a str>,
     attempts: u32,
     upstream: Option<&'a str>,
     path: &'a [Arc<str>],
@@ -239,9 +268,15 @@ impl<'a> Line<'a> {
             queuing_time_ms: event.queuing_time_us / 1000,
             inference_time_ms: event.inference_time_us / 1000,
             time_to_first_token_ms: event.time_to_first_token_us.map(|us| us / 1000),
-            metrics: event.metrics,
+            metrics: MetricsObject {
+                tokens: event.metrics,
+                extra: &event.extra_metrics,
+            },
             metrics_source: event.metrics_source,
+            comparison: (!event.comparison.is_empty())
+                .then_some(ComparisonObject(&event.comparison)),
             neurons: event.neurons,
+            priced_by: event.priced_by.as_deref(),
             attempts: event.attempts,
             upstream: event.upstream.as_deref(),
             path: &event.path,
@@ -251,6 +286,71 @@ impl<'a> Line<'a> {
             flags: event.flags,
             request_source: event.request_source,
             plugins: &event.plugins,
+        }
+    }
+}
+
+/// The line's `metrics`: tokens, then all else.
+struct MetricsObject<'a> {
+    tokens: TokenUsage,
+    extra: &'a [(Arc<str>, f64)],
+}
+
+impl Serialize for MetricsObject<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let tokens = [
+            ("input_tokens", self.tokens.input_tokens),
+            ("output_tokens", self.tokens.output_tokens),
+            ("cached_tokens", self.tokens.cached_tokens),
+        ];
+        let mut map = to.serialize_map(None)?;
+        for (name, count) in tokens {
+            if let Some(count) = count {
+                map.serialize_entry(name, &count)?;
+            }
+        }
+        for (name, value) in self.extra {
+            // Two members of one name are a line that readers disagree about.
+            if !tokens.iter().any(|(known, _)| *known == &**name) {
+                map.serialize_entry(&**name, &Quantity(*value))?;
+            }
+        }
+        map.end()
+    }
+}
+
+/// The line's `comparison`: `{ metric: { reported, estimated, match } }`.
+struct ComparisonObject<'a>(&'a [Comparison]);
+
+impl Serialize for ComparisonObject<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Sides {
+            reported: Option<Quantity>,
+            estimated: Option<Quantity>,
+            r#match: Option<bool>,
+        }
+        to.collect_map(self.0.iter().map(|one| {
+            let sides = Sides {
+                reported: one.reported.map(Quantity),
+                estimated: one.estimated.map(Quantity),
+                r#match: one.matches,
+            };
+            (&*one.metric, sides)
+        }))
+    }
+}
+
+/// A number that is whole is written as one: `20`, not `20.0`.
+struct Quantity(f64);
+
+impl Serialize for Quantity {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        /// 2^53: beyond it a float does not hold every whole number.
+        const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
+        match self.0.fract() == 0.0 && (0.0..=WHOLE_MAX).contains(&self.0) {
+            true => to.serialize_u64(self.0 as u64),
+            false => to.serialize_f64(self.0),
         }
     }
 }
@@ -277,8 +377,11 @@ pub(crate) fn sample_event(request_id: &str) -> InferenceEvent {
         inference_time_us: 0,
         time_to_first_token_us: None,
         metrics: TokenUsage::default(),
+        extra_metrics: Vec::new(),
         metrics_source: MetricsSource::None,
+        comparison: Vec::new(),
         neurons: None,
+        priced_by: None,
         attempts: 0,
         upstream: None,
         path: Arc::from([Arc::from("fra/a1")]),
@@ -313,6 +416,8 @@ mod tests {
             "model_id",
             "time_to_first_token_ms",
             "neurons",
+            "priced_by",
+            "comparison",
         ] {
             assert_eq!(line[null], Value::Null, "{null}");
         }
@@ -366,6 +471,53 @@ mod tests {
         );
         assert_eq!(line["flags"]["queued_in_site"], true);
         assert_eq!(line["error_code"], Value::Null);
+    }
+
+    #[test]
+    fn a_priced_answer_carries_every_metric_beside_its_tokens() {
+        let compared = |metric: &str, reported, estimated, matches| Comparison {
+            metric: metric.into(),
+            reported,
+            estimated,
+            matches,
+        };
+        let event = InferenceEvent {
+            metrics: TokenUsage {
+                input_tokens: Some(7),
+                ..TokenUsage::default()
+            },
+            extra_metrics: vec![
+                ("image_steps".into(), 20.0),
+                ("audio_seconds".into(), 1.5),
+                ("input_tokens".into(), 9.0),
+            ],
+            comparison: vec![
+                compared("output_tokens", Some(20.0), Some(20.0), Some(true)),
+                compared("image_steps", Some(20.0), None, None),
+            ],
+            neurons: Some(0.075),
+            priced_by: Some("tiered".into()),
+            flags: EventFlags {
+                billing_fallback: true,
+                ..EventFlags::default()
+            },
+            ..sample_event("r3")
+        };
+        let line = line(&event);
+        let metrics = r#"{"input_tokens":7,"image_steps":20,"audio_seconds":1.5}"#;
+        assert_eq!(line["metrics"].to_string(), metrics);
+        assert_eq!(
+            line["comparison"],
+            json!({
+                "output_tokens": { "reported": 20, "estimated": 20, "match": true },
+                "image_steps": { "reported": 20, "estimated": null, "match": null },
+            })
+        );
+        assert_eq!(
+            (&line["neurons"], &line["priced_by"]),
+            (&json!(0.075), &json!("tiered"))
+        );
+        assert_eq!(line["flags"]["billing_fallback"], true);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use prometheus::proto::MetricFamily;
 use prometheus::{Gauge, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
 
 pub use super::model_metrics::ModelMetrics;
+use super::plugin_metrics::{PluginLevels, PluginsMetrics};
 use super::process;
 use super::sink::EventCounts;
 
@@ -97,6 +98,8 @@ pub struct Levels {
     pub config_generation: u64,
     /// The event file.
     pub events: EventCounts,
+    /// The plugin room.
+    pub plugins: PluginLevels,
 }
 
 /// What a reload came to.
@@ -116,6 +119,7 @@ pub struct Metrics {
     /// that two scrapes list the same series alike.
     models: RwLock<BTreeMap<ModelId, Arc<ModelMetrics>>>,
     no_model: Arc<ModelMetrics>,
+    plugins: Arc<PluginsMetrics>,
     /// Held through a scrape, which sets gauges and then reads them.
     scrape: Mutex<()>,
 }
@@ -163,6 +167,7 @@ impl Metrics {
             node,
             models: RwLock::default(),
             no_model: Arc::new(ModelMetrics::new(NO_MODEL)),
+            plugins: Arc::default(),
             scrape: Mutex::default(),
         }
     }
@@ -183,6 +188,11 @@ impl Metrics {
     /// The metrics of requests whose model is not known.
     pub fn no_model(&self) -> &Arc<ModelMetrics> {
         &self.no_model
+    }
+
+    /// The metrics of plugins, for the host that runs them.
+    pub fn plugins(&self) -> &Arc<PluginsMetrics> {
+        &self.plugins
     }
 
     /// Drops the series of every model that is not `configured` any more. Call it at a reload.
@@ -224,6 +234,7 @@ impl Metrics {
     pub fn render(&self, levels: &Levels) -> String {
         let _one_scrape = self.scrape.lock();
         self.node.set(levels);
+        self.plugins.set(&levels.plugins);
         for levels in &levels.models {
             self.model(&levels.model).set(levels);
         }
@@ -232,6 +243,7 @@ impl Metrics {
         let families = models
             .iter()
             .flat_map(|model| model.gather())
+            .chain(self.plugins.gather())
             .chain(self.registry.gather());
         TextEncoder::new()
             .encode_to_string(&joined(families))

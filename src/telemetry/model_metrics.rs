@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;
 use prometheus::{
-    Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry,
+    Counter, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+    Opts, Registry,
 };
 
 use super::event::{InferenceEvent, Outcome};
@@ -38,6 +38,9 @@ const FIRST_TOKEN_BUCKETS: &[f64] = &[
     0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0,
 ];
 
+/// How a reported metric stands to its estimate.
+const COMPARED: [&str; 3] = ["match", "mismatch", "unknown"];
+
 const FACES: [Face; 2] = [Face::OpenAi, Face::WorkersAi];
 
 const fn face_index(face: Face) -> usize {
@@ -57,13 +60,22 @@ pub struct ModelMetrics {
     request_duration: Histogram,
     queue_wait: Histogram,
     first_token: Histogram,
-    input_tokens: IntCounter,
-    output_tokens: IntCounter,
-    cached_tokens: IntCounter,
+    used: Used,
     attempts: [IntCounter; AttemptResult::ALL.len()],
     gauges: Gauges,
     /// Held by the sampler and by a scrape, for one step of the ring.
     window: Mutex<PermitWindow>,
+}
+
+/// What answers used and cost.
+struct Used {
+    input_tokens: IntCounter,
+    output_tokens: IntCounter,
+    cached_tokens: IntCounter,
+    neurons: Counter,
+    billing_fallbacks: IntCounter,
+    /// By [`COMPARED`].
+    comparisons: [IntCounter; COMPARED.len()],
 }
 
 /// Set from [`ModelLevels`] at each scrape.
@@ -130,17 +142,7 @@ impl ModelMetrics {
                 "first byte in to first byte of the answer's body",
                 FIRST_TOKEN_BUCKETS,
             ),
-            input_tokens: counter(&registry, "infergate_input_tokens_total", "prompt tokens"),
-            output_tokens: counter(
-                &registry,
-                "infergate_output_tokens_total",
-                "generated tokens",
-            ),
-            cached_tokens: counter(
-                &registry,
-                "infergate_cached_tokens_total",
-                "prompt tokens the model server had in its cache",
-            ),
+            used: Used::new(&registry),
             attempts: AttemptResult::ALL.map(|result| attempts.with_label_values(&[result.name()])),
             gauges: Gauges::new(&registry),
             window: Mutex::new(PermitWindow::default()),
@@ -169,12 +171,7 @@ impl ModelMetrics {
         if let Some(first_token_us) = event.time_to_first_token_us {
             self.first_token.observe(seconds(first_token_us));
         }
-        self.input_tokens
-            .inc_by(event.metrics.input_tokens.unwrap_or(0));
-        self.output_tokens
-            .inc_by(event.metrics.output_tokens.unwrap_or(0));
-        self.cached_tokens
-            .inc_by(event.metrics.cached_tokens.unwrap_or(0));
+        self.used.count(event);
     }
 
     /// A try at a model server has ended.
@@ -202,6 +199,64 @@ impl ModelMetrics {
 
     pub(super) fn gather(&self) -> Vec<MetricFamily> {
         self.registry.gather()
+    }
+}
+
+impl Used {
+    fn new(registry: &Registry) -> Used {
+        let neurons = Counter::new(
+            "infergate_neurons_total",
+            "price of what was used, in neurons",
+        )
+        .expect("the name is a well-formed constant");
+        let comparisons = counters(
+            registry,
+            "infergate_metric_comparisons_total",
+            "reported metrics held against the estimate, by what came of it",
+            &["result"],
+        );
+        Used {
+            input_tokens: counter(registry, "infergate_input_tokens_total", "prompt tokens"),
+            output_tokens: counter(
+                registry,
+                "infergate_output_tokens_total",
+                "generated tokens",
+            ),
+            cached_tokens: counter(
+                registry,
+                "infergate_cached_tokens_total",
+                "prompt tokens the model server had in its cache",
+            ),
+            neurons: register(registry, neurons),
+            billing_fallbacks: counter(
+                registry,
+                "infergate_billing_fallbacks_total",
+                "requests priced without the newest revision of their billing plugin, which failed",
+            ),
+            comparisons: COMPARED.map(|result| comparisons.with_label_values(&[result])),
+        }
+    }
+
+    fn count(&self, event: &InferenceEvent) {
+        let tokens = event.metrics;
+        self.input_tokens.inc_by(tokens.input_tokens.unwrap_or(0));
+        self.output_tokens.inc_by(tokens.output_tokens.unwrap_or(0));
+        self.cached_tokens.inc_by(tokens.cached_tokens.unwrap_or(0));
+        // The library panics on what a price cannot be.
+        if let Some(neurons) = event.neurons.filter(|n| n.is_finite() && *n >= 0.0) {
+            self.neurons.inc_by(neurons);
+        }
+        if event.flags.billing_fallback {
+            self.billing_fallbacks.inc();
+        }
+        for one in &event.comparison {
+            let result = match one.matches {
+                Some(true) => 0,
+                Some(false) => 1,
+                None => 2,
+            };
+            self.comparisons[result].inc();
+        }
     }
 }
 

@@ -4,21 +4,26 @@
 //! It does not connect to one. A new kind is one file with this trait and one line in
 //! [`backend`]. Called by the walk for each attempt, and by the health checks.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use bytes::Bytes;
 use infergate_core::Refusal;
 use infergate_core::api::{Call, Operation};
 use infergate_core::model::{BackendKind, Task};
 
 use super::answer::Answer;
-use super::{llama_server, openai, tei, tgi};
+use super::{http, llama_server, openai, tei, tgi};
 
 /// A request as this kind of server takes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shaped {
-    /// Path under the endpoint's base URL.
-    pub path: &'static str,
-    /// JSON.
+    /// Path under the endpoint's base URL; empty is that URL itself.
+    pub path: Cow<'static, str>,
+    /// What is posted.
     pub body: Bytes,
+    /// What it is, where it is not JSON.
+    pub content_type: Option<Arc<str>>,
     /// The server will answer with events.
     pub streams: bool,
 }
@@ -36,6 +41,17 @@ pub struct Probe {
 pub trait Backend: Send + Sync {
     /// Its name in the configuration.
     fn name(&self) -> &'static str;
+
+    /// It is posted what the model's task makes of the body, where the task names a path there.
+    /// Other kinds are asked in their own protocol, whatever a task makes of the body.
+    fn posts_payload(&self) -> bool {
+        false
+    }
+
+    /// Whether a model with this task can be asked this at all; a refusal says why not.
+    fn accepts(&self, call: &Call, task: Task) -> Result<(), Refusal> {
+        Wanted::of(call, task).map(drop)
+    }
 
     /// The call as this kind of server takes it; a refusal where it cannot serve it.
     fn shape_request(
@@ -59,7 +75,8 @@ pub fn backend(kind: BackendKind) -> Option<&'static dyn Backend> {
         BackendKind::Tgi => Some(&tgi::Tgi),
         BackendKind::Tei => Some(&tei::Tei),
         BackendKind::LlamaServer => Some(&llama_server::LlamaServer),
-        BackendKind::Triton | BackendKind::Cog | BackendKind::Http => None,
+        BackendKind::Http => Some(&http::Http),
+        BackendKind::Triton | BackendKind::Cog => None,
     }
 }
 
@@ -112,8 +129,9 @@ impl Wanted {
     /// The call passed through to an OpenAI-compatible path.
     pub(super) fn pass(self, call: &Call, backend_model: &str) -> Shaped {
         Shaped {
-            path: self.openai_path(),
+            path: self.openai_path().into(),
             body: call.openai_body(backend_model),
+            content_type: None,
             streams: self.streams(call),
         }
     }

@@ -44,7 +44,7 @@ pub enum SendError {
 pub struct Outgoing<'a> {
     /// `POST` or `GET`.
     pub method: &'static str,
-    /// The backend's path; the target's prefix goes before it.
+    /// The backend's path; the target's prefix goes before it. Empty is the base URL itself.
     pub path: &'a str,
     /// Header lines already in wire form, each ending in CRLF: what may pass from the client.
     pub headers: &'a [u8],
@@ -182,11 +182,16 @@ fn head(target: &Target, outgoing: &Outgoing<'_>) -> BytesMut {
         0
     };
     let mut head = BytesMut::with_capacity(256 + outgoing.headers.len() + joined);
+    // A request line names at least the root.
+    let path = match outgoing.path {
+        "" if target.prefix.is_empty() => "/",
+        path => path,
+    };
     for part in [
         outgoing.method,
         " ",
         &target.prefix,
-        outgoing.path,
+        path,
         " HTTP/1.1\r\nhost: ",
     ] {
         head.extend_from_slice(part.as_bytes());

@@ -11,7 +11,8 @@ use infergate_core::admission::{
     Ask, EndpointId, Gauges, Grant, Outcome, PermitId, State, Ticket, Turnstile, Wakes,
 };
 use infergate_core::model::ModelSpec;
-use infergate_core::routing::{Change, Ejector, Failure, Health, RetryBudget, Seen};
+use infergate_core::routing::policy::CANDIDATES_MAX;
+use infergate_core::routing::{Candidate, Change, Ejector, Failure, Health, RetryBudget, Seen};
 use infergate_core::{AccountId, Millis, Refusal};
 use tokio::sync::oneshot;
 
@@ -21,7 +22,7 @@ use crate::telemetry::Clock;
 
 /// Admission of one model, alive as long as the model is configured or somebody holds a permit.
 pub struct Gate {
-    clock: Clock,
+    pub(super) clock: Clock,
     /// Guards the decisions and who waits for them. Held by: askers, permits being dropped,
     /// waiters leaving, probes reporting, reloads.
     inner: Mutex<Inner>,
@@ -192,6 +193,44 @@ impl Gate {
         placed
             .map(|target| (Arc::clone(target), well(target)))
             .collect()
+    }
+
+    /// Every configured endpoint with its URL, as a routing policy sees it: `id` is its place in
+    /// the list.
+    /// Affinities are the caller's to fill in.
+    pub fn candidates(&self) -> Vec<(EndpointId, Arc<str>, Candidate)> {
+        let inner = self.inner.lock();
+        let mut candidates = Vec::with_capacity(inner.targets.len().min(CANDIDATES_MAX));
+        for (index, target) in inner.targets.iter().enumerate() {
+            let id = EndpointId(u32::try_from(index).unwrap_or(u32::MAX));
+            let Some(target) = target else { continue };
+            let Some((used, limit)) = inner.turnstile.permits(id) else {
+                continue;
+            };
+            if candidates.len() == CANDIDATES_MAX {
+                break;
+            }
+            let load = *target.load.lock();
+            let candidate = Candidate {
+                id: u32::try_from(candidates.len()).unwrap_or(u32::MAX),
+                site: 0,
+                node: None,
+                health: inner.ejector.health(&target.url),
+                permits_free: limit.saturating_sub(used),
+                permits_total: limit,
+                queue_len: 0,
+                rtt_us: load.rtt_us,
+                ttft_us: load.ttft_us,
+                latency_us: load.latency_us,
+                error_ppm: load.error_ppm,
+                lora_affinity: 0,
+                prefix_affinity: 0,
+                tier: target.tier,
+                ooc: load.ooc,
+            };
+            candidates.push((id, Arc::clone(&target.url), candidate));
+        }
+        candidates
     }
 
     /// A request begins: retries are a share of these.

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::backend::Probe;
 use super::client::{Client, Outgoing};
-use super::target::Target;
+use super::target::{Target, saturated};
 use super::{Gate, Lane};
 
 /// Between two looks at servers that are not well: one that is back serves again within three.
@@ -46,12 +46,17 @@ pub async fn probe_round(client: &Client, lanes: impl Iterator<Item = Arc<Lane>>
 }
 
 async fn ask(client: &Client, gate: &Gate, target: &Target, probe: &Probe) {
+    let asked_us = gate.clock.micros();
     let well = timeout(PROBE_TIMEOUT, async {
         // A container behind a name may have moved; a name that no longer resolves is a failed
         // probe, and one that resolves slowly must not hold up the round.
         target.resolve().await.is_ok() && is_well(client, target, probe).await
     });
     let well = well.await.unwrap_or(false);
+    if well {
+        let took_us = gate.clock.micros().saturating_sub(asked_us);
+        target.load.lock().probed(saturated(took_us));
+    }
     gate.check_saw(
         &target.url,
         if well { Seen::Success } else { Seen::Failure },

@@ -8,9 +8,11 @@ mod backend;
 mod client;
 mod gate;
 mod health;
+mod http;
 mod llama_server;
 mod object;
 mod openai;
+mod ranking;
 mod sync;
 mod target;
 mod tei;
@@ -19,17 +21,20 @@ mod tests;
 mod tgi;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use infergate_core::model::{Catalog, ModelSpec, QueueSpec, WhenUnhealthy};
 
-pub use answer::{Answer, AnswerError, Push, client_error_body};
+pub use answer::{Answer, AnswerError, Push, ReportedMetrics, SAMPLE_BYTES_MAX, client_error_body};
 pub use backend::{Backend, Shaped, backend};
 pub use client::{Client, Exchange, Outgoing, SendError};
 pub use gate::{Entry, Gate, Permit, Waiter};
 pub use health::{PROBE_TICK, probe_round};
-pub use target::Target;
+pub use ranking::{Class, Prompt, RANKING_TICK, Ranking, Wish};
+pub use target::{Target, saturated};
 
+use crate::plugin::{BillingSlot, Plugins, TaskSlot};
 use crate::telemetry::{Clock, Metrics, ModelMetrics};
 
 /// One model, ready to serve.
@@ -40,8 +45,38 @@ pub struct Lane {
     pub gate: Arc<Gate>,
     /// How its endpoints are spoken to.
     pub backend: &'static dyn Backend,
+    /// What checks its input and shapes payload and answer.
+    pub task: TaskSlot,
+    /// What prices its answers.
+    pub billing: BillingSlot,
+    /// What orders its endpoints.
+    pub routing: Ranking,
     /// Its held counters.
     pub metrics: Arc<ModelMetrics>,
+    /// What an answer has cost lately, millionths of a neuron; shared by all generations.
+    usual_charge: Arc<AtomicU64>,
+}
+
+/// Neurons are kept in millionths.
+const MICRO: f64 = 1e6;
+
+impl Lane {
+    /// An answer cost `neurons`. The mean weighs the last one an eighth; two at once may lose one of
+    /// them, which a mean can bear.
+    pub fn charged(&self, neurons: f64) {
+        let mean = self.usual_charge.load(Ordering::Relaxed);
+        let new = (neurons.max(0.0) * MICRO) as u64;
+        let mean = match mean {
+            0 => new,
+            mean => mean - mean / 8 + new / 8,
+        };
+        self.usual_charge.store(mean, Ordering::Relaxed);
+    }
+
+    /// What an answer has cost lately, neurons.
+    pub fn usual_charge(&self) -> f64 {
+        self.usual_charge.load(Ordering::Relaxed) as f64 / MICRO
+    }
 }
 
 /// Every model of one configuration generation, in the catalog's order.
@@ -56,6 +91,7 @@ impl Lanes {
     pub fn follow(
         &self,
         catalog: &Catalog,
+        plugins: &Plugins,
         connect_timeout: Duration,
         clock: Clock,
         metrics: &Metrics,
@@ -80,7 +116,16 @@ impl Lanes {
                     spec: Arc::clone(spec),
                     gate,
                     backend,
+                    task: plugins.task(spec),
+                    billing: plugins.billing(spec),
+                    routing: Ranking::follow(
+                        plugins.routing(spec),
+                        former.map(|lane| &lane.routing),
+                    ),
                     metrics,
+                    usual_charge: former
+                        .map(|lane| Arc::clone(&lane.usual_charge))
+                        .unwrap_or_default(),
                 }))
             })
             .collect::<Vec<_>>();

@@ -64,8 +64,9 @@ pub(super) fn shape(
         Wanted::RunEmbeddings => {
             let embeddings = TextEmbeddings::parse(&call.body)?;
             Ok(Shaped {
-                path: wanted.openai_path(),
+                path: wanted.openai_path().into(),
                 body: embeddings_body(&embeddings, backend_model).into(),
+                content_type: None,
                 streams: false,
             })
         }
@@ -121,8 +122,9 @@ pub(super) fn shape_generation(
         object.member("stream_options", r#"{"include_usage":true}"#);
     }
     Shaped {
-        path,
+        path: path.into(),
         body: object.finish().into(),
+        content_type: None,
         streams: call.stream,
     }
 }

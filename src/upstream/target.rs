@@ -1,8 +1,8 @@
 //! One model server as an address: where it is, what it calls the model, what key it wants.
 //!
-//! It holds no permits and no health; those belong to the gate. Immutable but for the resolved
-//! addresses, which the prober renews when the URL names a host instead of an IP. An endpoint is
-//! one server, so of a name's addresses the first of each family counts: two at most.
+//! It holds no permits and no health; those belong to the gate. Immutable but for its measured pace
+//! and the resolved addresses, which the prober renews when the URL names a host instead of an IP.
+//! An endpoint is one server, so of a name's addresses the first of each family counts: two at most.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use infergate_core::model::{EndpointSpec, Secret};
+use infergate_core::routing::Load;
+use parking_lot::Mutex;
 use pingora_core::protocols::l4::socket::SocketAddr as PeerAddress;
 use pingora_core::upstreams::peer::{Peer, PeerOptions};
 
@@ -27,6 +29,10 @@ pub struct Target {
     pub prefix: String,
     /// `Bearer …`, ready to send.
     pub authorization: Option<String>,
+    /// `priority` of the endpoint; above 255 it is 255.
+    pub tier: u8,
+    /// How fast it answers. Guards five numbers; held by whoever adds a measurement or ranks.
+    pub load: Mutex<Load>,
     host: String,
     port: u16,
     connect_timeout: Duration,
@@ -49,6 +55,8 @@ impl Target {
             authority: authority.to_owned(),
             prefix: prefix.to_owned(),
             authorization: spec.api_key.as_ref().map(bearer),
+            tier: u8::try_from(spec.priority).unwrap_or(u8::MAX),
+            load: Mutex::default(),
             host: host.to_owned(),
             port,
             connect_timeout,
@@ -66,6 +74,7 @@ impl Target {
         self.url == spec.url
             && self.connect_timeout == connect_timeout
             && self.authorization == key
+            && u32::from(self.tier) == spec.priority.min(u32::from(u8::MAX))
             && *self.backend_model == *spec.backend_model.as_deref().unwrap_or(model)
     }
 
@@ -128,6 +137,11 @@ impl fmt::Debug for Target {
             .field("url", &self.url)
             .finish_non_exhaustive()
     }
+}
+
+/// Microseconds as policies take them: more than 71 minutes is 71 minutes.
+pub fn saturated(micros: u64) -> u32 {
+    u32::try_from(micros).unwrap_or(u32::MAX)
 }
 
 fn bearer(key: &Secret) -> String {

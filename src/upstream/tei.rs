@@ -70,8 +70,9 @@ fn shape_embed(call: &Call) -> Result<Shaped, Refusal> {
         object.member(name, value.get());
     }
     Ok(Shaped {
-        path: "/embed",
+        path: "/embed".into(),
         body: object.finish().into(),
+        content_type: None,
         streams: false,
     })
 }

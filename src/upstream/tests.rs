@@ -1,5 +1,7 @@
 //! Requests as each kind of model server gets them.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use infergate_core::Refusal;
 use infergate_core::api::{Call, Face, Operation, body};
@@ -24,8 +26,11 @@ fn shape(kind: BackendKind, call: &Call, task: Task) -> Result<Shaped, Refusal> 
 /// Path, body and whether it streams.
 fn shaped(kind: BackendKind, call: &Call, task: Task) -> (&'static str, Value, bool) {
     let shaped = shape(kind, call, task).unwrap();
+    let Cow::Borrowed(path) = shaped.path else {
+        panic!("{kind:?} has paths of its own")
+    };
     (
-        shaped.path,
+        path,
         serde_json::from_slice(&shaped.body).unwrap(),
         shaped.streams,
     )

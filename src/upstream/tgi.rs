@@ -94,8 +94,9 @@ fn shape_generate(call: &Call, text: &RawValue, parameters: &[Parameter<'_>]) ->
         "/generate"
     };
     Shaped {
-        path,
+        path: path.into(),
         body: object.finish().into(),
+        content_type: None,
         streams: call.stream,
     }
 }

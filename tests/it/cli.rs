@@ -72,11 +72,9 @@ fn a_good_file_checks_with_0_and_a_bad_one_with_1_and_all_its_problems() {
 fn what_comes_later_is_refused_as_not_supported_yet() {
     let dir = tempfile::tempdir().unwrap();
     for (more, backend) in [
-        ("plugins: []\n", "openai"),
         ("cluster: { seeds: [] }\n", "openai"),
         ("", "triton"),
         ("", "cog"),
-        ("", "http"),
     ] {
         let text = GOOD.replace("backend: openai", &format!("backend: {backend}")) + more;
         let output = infergate(&["check", &file(dir.path(), &text)]);

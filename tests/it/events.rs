@@ -20,7 +20,8 @@ fn assert_contract(event: &Value) {
     let yes_or_no: Check = Value::is_boolean;
     let list: Check = Value::is_array;
     let map: Check = Value::is_object;
-    let contract: [(&str, Check); 30] = [
+    let map_or_null: Check = |v| v.is_object() || v.is_null();
+    let contract: [(&str, Check); 32] = [
         ("time", text),
         ("request_id", text),
         ("account_id", text_or_null),
@@ -41,7 +42,9 @@ fn assert_contract(event: &Value) {
         ("time_to_first_token_ms", count_or_null),
         ("metrics", map),
         ("metrics_source", text),
+        ("comparison", map_or_null),
         ("neurons", number_or_null),
+        ("priced_by", text_or_null),
         ("attempts", count),
         ("upstream", text_or_null),
         ("path", list),
@@ -66,6 +69,7 @@ fn assert_contract(event: &Value) {
         "external_endpoint",
         "queued_in_site",
         "unix_socket",
+        "billing_fallback",
     ] {
         assert!(event["flags"][flag].is_boolean(), "{flag}: {event}");
     }

@@ -10,6 +10,8 @@
 
 mod admin;
 mod admission;
+mod billing;
+mod catalog;
 mod cli;
 mod deadline;
 mod disconnect;
@@ -19,8 +21,13 @@ mod failover;
 mod framing;
 mod limits;
 mod openai;
+mod plugin_cli;
+mod plugin_loading;
+mod plugins;
 mod reload;
+mod routing;
 mod smoke;
 mod streaming;
 mod support;
+mod tasks;
 mod workers_ai;

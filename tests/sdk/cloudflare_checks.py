@@ -129,4 +129,25 @@ def reject_if_busy():
     equal(ask(eager, **options, **fail_fast)["response"], "hi")
 
 
+@check
+def models():
+    """models.list pages through the models of the account and ends"""
+    found = [model["name"] for model in demo.ai.models.list(account_id="demo", per_page=1)]
+    assert CHAT in found and EMBED in found, found
+    equal(len(found), len(set(found)))
+    chat = demo.ai.models.list(account_id="demo", task="Text Generation", search="llama")
+    assert CHAT in [model["name"] for model in chat]
+    equal(list(demo.ai.models.list(account_id="demo", author="nobody")), [])
+
+
+@check
+def model_schema():
+    """models.schema.get gives the schemas of input and output"""
+    schema = demo.ai.models.schema.get(account_id="demo", model=CHAT).to_dict()
+    assert isinstance(schema["input"], dict) and isinstance(schema["output"], dict), schema
+    get = demo.ai.models.schema.get
+    error = raises(cloudflare.BadRequestError, get, account_id="demo", model="@cf/no/such")
+    equal(codes(error), [5007])
+
+
 run("cloudflare-python")

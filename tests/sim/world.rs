@@ -303,6 +303,7 @@ impl World {
             deadline: request.deadline,
             no_wait: false,
             avoid: request.avoid.clone(),
+            order: None,
             resume: request.tries > 0,
         };
         match self.turnstile.ask(ask, self.now, self.dice.u64(..)) {

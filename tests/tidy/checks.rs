@@ -4,12 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::tokens::{Token, item_length};
+use crate::tokens::{Token, item_length, tokens};
 use crate::tree::{Source, Tree};
 use crate::{
     CORE_DEPENDENCIES, CORE_LAYERS, CORE_NEVER, CORE_NEVER_OF_STD, FILE_LINES_MAX, FOREIGN,
     FUNCTION_LINES_MAX, LONG_FUNCTIONS, SHELL_LAYERS, SIMULATE, SIMULATE_USERS, SPAWNERS,
-    UNFINISHED,
+    UNFINISHED, UNSAFE,
 };
 
 /// Everything wrong with `sources`, one sentence each.
@@ -23,6 +23,7 @@ pub fn offences(sources: &[Source]) -> Vec<String> {
     core_is_pure(&tree, sources, &mut found);
     foreign_libraries(&tree, &mut found);
     spawns(&tree, &mut found);
+    unsafety(sources, &mut found);
     lengths(&tree, LONG_FUNCTIONS, &mut found);
     found
 }
@@ -374,6 +375,26 @@ fn spawns(tree: &Tree, found: &mut Vec<String>) {
                     SPAWNERS.join(", ")
                 ));
             }
+        }
+    }
+}
+
+/// `unsafe`, and leave for it, stand in the named files only; tests are no exception.
+fn unsafety(sources: &[Source], found: &mut Vec<String>) {
+    let rust = sources.iter().filter(|source| source.path.ends_with(".rs"));
+    for source in rust.filter(|source| !UNSAFE.contains(&source.path.as_str())) {
+        let tokens = tokens(&source.text);
+        for token in tokens
+            .iter()
+            .filter(|token| token.is("unsafe") || token.is("unsafe_code"))
+        {
+            found.push(format!(
+                "{}:{}: `{}` may stand in {} only",
+                source.path,
+                token.line,
+                token.text,
+                UNSAFE.join(", ")
+            ));
         }
     }
 }

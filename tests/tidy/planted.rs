@@ -209,6 +209,21 @@ fn a_task_started_outside_app_turns_it_red() {
 }
 
 #[test]
+fn unsafe_code_and_leave_for_it_turn_it_red_in_tests_too() {
+    let app = "//! App.\npub fn run() {}\n#[cfg(test)]\nmod tests { fn f() { unsafe { g() } } }\n";
+    assert_red(
+        &[("src/app.rs", app)],
+        &["src/app.rs:4: `unsafe` may stand in src/plugin/cache.rs"],
+    );
+    let leave =
+        "//! App.\n#![allow(unsafe_code)]\npub fn run() {}\n// unsafe in a comment is none\n";
+    assert_red(
+        &[("src/app.rs", leave)],
+        &["src/app.rs:2: `unsafe_code` may stand in"],
+    );
+}
+
+#[test]
 fn unfinished_work_turns_it_red() {
     for mark in UNFINISHED {
         let text = format!("//! App.\npub fn run() {{}}\n// {mark}\n");

@@ -5,9 +5,11 @@
 //! defaults where a key is absent. Warnings do not keep a file from being used.
 
 mod accounts;
+mod billing;
 mod limits;
 mod listen;
 mod models;
+mod plugins;
 
 use infergate_core::AccountId;
 
@@ -24,6 +26,9 @@ pub(super) fn check(root: &Node, problems: &mut Problems, warnings: &mut Problem
     let accounts = accounts::check(&root, problems, warnings);
     let models = models::check(&root, &accounts, problems, warnings);
     accounts::check_models(&root, &models, warnings);
+    let plugins = plugins::check(&root, problems, warnings);
+    plugins::check_models(&root, &plugins, problems, warnings);
+    billing::check(&root, problems, warnings);
 }
 
 fn check_log(root: &Cursor<'_>, problems: &mut Problems) {

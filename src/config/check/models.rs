@@ -109,23 +109,46 @@ fn check_names(
     }
 }
 
+/// Tasks that a backend has a protocol for; `http` serves whatever a task plugin shapes.
+const SERVED: &[(BackendKind, &[Task])] = &[
+    (
+        BackendKind::Openai,
+        &[Task::TextGeneration, Task::TextEmbeddings],
+    ),
+    (
+        BackendKind::LlamaServer,
+        &[Task::TextGeneration, Task::TextEmbeddings],
+    ),
+    (BackendKind::Tgi, &[Task::TextGeneration]),
+    (BackendKind::Tei, &[Task::TextEmbeddings]),
+];
+
 /// Tasks that only some backends serve.
 fn check_backend(model: &Cursor<'_>, problems: &mut Problems) {
     let (Some(task), Some(backend)) = (model.text_of("task"), model.key("backend")) else {
         return;
     };
-    let only = [
-        (BackendKind::Tei, Task::TextEmbeddings),
-        (BackendKind::Tgi, Task::TextGeneration),
-    ];
-    for (kind, served) in only {
-        let (kind, served) = (word(kind), word(served));
-        let other = task == "text-generation" || task == "text-embeddings";
-        if backend.text() == Some(&*kind) && other && task != served {
-            problems.add(backend.problem(format!(
-                "backend `{kind}` serves {served} only, and the task is {task}: use openai or llama-server"
-            )));
-        }
+    let found = SERVED
+        .iter()
+        .find(|(kind, _)| backend.text() == Some(&*word(kind)));
+    let (Some((kind, served)), Some(task)) = (
+        found,
+        Task::ALL.into_iter().find(|known| known.slug() == task),
+    ) else {
+        return;
+    };
+    if !served.contains(&task) {
+        let others = SERVED.iter().filter(|(_, served)| served.contains(&task));
+        let mut fit: Vec<String> = others.map(|(kind, _)| word(kind)).collect();
+        fit.push(word(BackendKind::Http));
+        let served: Vec<&str> = served.iter().map(|task| task.slug()).collect();
+        problems.add(backend.problem(format!(
+            "backend `{}` serves {} only, and the task is {}: use {}",
+            word(kind),
+            served.join(" and "),
+            task.slug(),
+            fit.join(" or ")
+        )));
     }
 }
 

@@ -66,9 +66,9 @@ put { address: "127.0.0.1:8080" } => {}
 put - id: llama⏎    task => - task
   line 5: models[0].id: `id` is required: add it (text)
 put     task: text-generation =>
-  line 5: models[0].task: `task` is required: add it (one of text-generation, text-embeddings)
+  line 5: models[0].task: `task` is required: add it (one of text-generation, text-classification, text-embeddings
 put     backend: openai =>
-  line 5: models[0].backend: `backend` is required: add it (one of openai, tgi, tei, llama-server)
+  line 5: models[0].backend: `backend` is required: add it (one of openai, tgi, tei, llama-server, http)
 put url: "http://127.0.0.1:9001" => priority: 1
   line 8: models[0].endpoints[0].url: `url` is required
 add accounts: [{ weight: 1 }]
@@ -136,9 +136,9 @@ add log: { format: xml }
 add events: { durability: before_last_byte }
   line 9: events.durability: did you mean `before-last-byte`?
 put task: text-generation => task: chat
-  line 6: models[0].task: expected one of text-generation, text-embeddings, found "chat"
+  line 6: models[0].task: expected one of text-generation, text-classification, text-embeddings
 put backend: openai => backend: vllm
-  line 7: models[0].backend: expected one of openai, tgi, tei, llama-server, found "vllm"
+  line 7: models[0].backend: expected one of openai, tgi, tei, llama-server, http, found "vllm"
 put backend: openai => backend: llama_server
   line 7: models[0].backend: did you mean `llama-server`?
 put task: text-generation => queue: { algorithm: token_fair }⏎    task: text-generation
@@ -319,38 +319,142 @@ add state_dir: "${}"
 fn what_is_not_supported_yet_says_so() {
     check(
         r#"
-add plugins: []
-  line 9: plugins: is not supported yet
 add cluster: { gossip: "127.0.0.1:7071" }
   line 9: cluster: is not supported yet
-add accounts: [{ id: a, neurons_per_day: 1 }]
-  line 9: accounts[0].neurons_per_day: is not supported yet
 put anonymous: =>   peers: { address: "127.0.0.1:7070" }⏎anonymous:
   line 3: listen.peers: is not supported yet
 put { address: "127.0.0.1:8080" } => { address: "127.0.0.1:8080", tls: { certificate: c } }
   line 2: listen.clients[0].tls: is not supported yet
-put task: text-generation => plugins: {}⏎    task: text-generation
-  line 6: models[0].plugins: is not supported yet
-put task: text-generation => routing: {}⏎    task: text-generation
-  line 6: models[0].routing: is not supported yet
-put task: text-generation => tariff: {}⏎    task: text-generation
-  line 6: models[0].tariff: is not supported yet
-put task: text-generation => metrics_trust: trust⏎    task: text-generation
-  line 6: models[0].metrics_trust: is not supported yet
-put task: text-generation => metrics: {}⏎    task: text-generation
-  line 6: models[0].metrics: is not supported yet
 put task: text-generation => ladder: []⏎    task: text-generation
   line 6: models[0].ladder: is not supported yet
 put task: text-generation => pin_primary: false⏎    task: text-generation
   line 6: models[0].pin_primary: is not supported yet
-put task: text-generation => task: translation
-  line 6: models[0].task: task `translation` is not supported yet: use one of text-generation, text-embeddings
 put backend: openai => backend: triton
   line 7: models[0].backend: backend `triton` is not supported yet
 put backend: openai => backend: cog
   line 7: models[0].backend: is not supported yet
-put backend: openai => backend: http
-  line 7: models[0].backend: is not supported yet
+"#,
+    );
+}
+
+#[test]
+fn plugins_have_names_digests_and_grants_that_exist() {
+    check(
+        r#"
+add plugins: [{ world: billing-formula, file: f, dev: true }]
+  line 9: plugins[0].name: `name` is required
+add plugins: [{ name: p, file: f, dev: true }]
+  line 9: plugins[0].world: `world` is required: add it (one of task-schema, task-schema-streaming
+add plugins: [{ name: p, world: billing-formula, dev: true }]
+  line 9: plugins[0].file: `file` is required
+add plugins: [{ name: p, world: billing, file: f, dev: true }]
+  line 9: plugins[0].world: found "billing": did you mean `billing-
+add plugins: [{ name: p, world: billing-formula, file: f }]
+  line 9: plugins[0].sha256: `sha256` is required: `sha256sum FILE`
+add plugins: [{ name: p, world: billing-formula, file: f, dev: false }]
+  line 9: plugins[0].sha256: `dev: true` takes the file
+add plugins: [{ name: p, world: billing-formula, file: f, sha256: abc }]
+  line 9: plugins[0].sha256: expected the 64 hex digits of the file's SHA-256, found "abc"
+add plugins: [{ name: p, world: billing-formula, file: "", dev: true }]
+  line 9: plugins[0].file: must not be empty
+add plugins: [{ name: p q, world: billing-formula, file: f, dev: true }]
+  line 9: plugins[0].name: ' ' cannot stand in a name
+add plugins: [{ name: "", world: billing-formula, file: f, dev: true }]
+  line 9: plugins[0].name: must not be empty
+add plugins:⏎  - { name: p, world: billing-formula, file: f, dev: true }⏎  - { name: p, world: routing-policy, file: g, dev: true }
+  line 11: plugins[1].name: "p" is already the name of `plugins[0]`
+add plugins: [{ name: p, world: billing-formula, file: f, dev: true, grants: [logs] }]
+  line 9: plugins[0].grants[0]: did you mean `log`?
+add plugins: [{ name: p, world: billing-formula, file: f, dev: true, grants: [clock] }]
+  line 9: plugins[0].grants[0]: log, counters and tables:<name>, nothing else
+add plugins: [{ name: p, world: billing-formula, file: f, dev: true, grants: [tables] }]
+  line 9: plugins[0].grants[0]: one by one, as in "tables:price_book"
+add plugins: [{ name: p, world: billing-formula, file: f, dev: true, grants: [log, log] }]
+  line 9: plugins[0].grants[1]: already stands above
+add plugins: [{ name: p, world: billing-formula, file: f, dev: true, grants: ["tables:t"] }]
+  line 9: plugins[0].grants[0]: no table is called "t": add it under `plugins[0].tables`
+add plugins: [{ name: p, world: billing-formula, file: f, dev: true, tables: { t: t.json } }]
+  line 9: plugins[0].tables.t: not granted: add "tables:t" to `plugins[0].grants`, or remove it
+add plugins: [{ name: p, world: billing-formula, file: f, dev: true, grants: [counters], counters: [a, a] }]
+  line 9: plugins[0].counters[1]: "a" already stands above
+add plugins: [{ name: p, world: billing-formula, file: f, dev: true, grants: [counters], counters: ["a b"] }]
+  line 9: plugins[0].counters[0]: cannot stand in a name
+add plugins: [{ name: p, world: billing-formula, file: f, dev: true, grants: ["tables:t"], tables: { t: "" } }]
+  line 9: plugins[0].tables.t: must not be empty
+add plugins: [{ name: p, world: billing-formula, file: f, dev: true, limits: { memory_mib: 4096 } }]
+  line 9: plugins[0].limits.memory_mib: 4096 is too large: expected a whole number from 1 to 128
+add plugins: [{ name: p, world: billing-formula, file: f, dev: true, limits: { deadline_ms: 0 } }]
+  line 9: plugins[0].limits.deadline_ms: 0 is too small
+add plugins: [{ name: p, world: billing-formula, file: f, dev: true, limits: { fuel: 1 } }]
+  line 9: plugins[0].limits.fuel: the keys here are memory_mib, deadline_ms, output_kib
+add plugins: [{ name: p, world: routing-policy, file: f, dev: true, on_failure: closed }]
+  line 9: plugins[0].on_failure: "closed" is for tasks: when a routing plugin fails
+add plugins: [{ name: p, world: task-schema, file: f, dev: true, on_failure: open }]
+  line 9: plugins[0].on_failure: expected one of builtin, closed, passthrough, cut, found "open"
+add plugins: [{ name: p, world: task-schema, file: f, dev: true, mode: per-request }]
+  line 9: plugins[0].mode: only routing policies have a mode
+add plugins: [{ name: p, world: task-schema, file: f, dev: true, settings: [1] }]
+  line 9: plugins[0].settings: expected a mapping with keys below it, found a list
+add plugins: [{ name: p, world: task-schema, file: f, dev: true, instance: pooled }]
+  line 9: plugins[0].instance: expected one of auto, fresh
+"#,
+    );
+}
+
+#[test]
+fn a_model_names_plugins_that_are_declared_for_that_role_or_built_in() {
+    check(
+        r#"
+put task: text-generation => plugins: { billing: nuerons }⏎    task: text-generation
+  line 6: models[0].plugins.billing: no plugin and no built-in is called "nuerons": did you mean `neurons`?
+put task: text-generation => plugins: { routing: round-robin }⏎    task: text-generation
+  line 6: models[0].plugins.routing: or use one of latency, random, forced-site, resource-flow, affinity
+put task: text-generation => plugins: { task: translation }⏎    task: text-generation
+  line 6: models[0].plugins.task: the built-in "translation" is for models of that task, and this one's is text-generation
+put task: text-generation => plugins: { routing: neurons }⏎    task: text-generation
+  line 6: models[0].plugins.routing: no plugin and no built-in is called "neurons"
+put task: text-generation => plugins: { price: neurons }⏎    task: text-generation
+  line 6: models[0].plugins.price: the keys here are task, billing, routing
+put anonymous: allow⏎models:⏎  - id: llama => anonymous: allow⏎plugins: [{ name: p, world: billing-formula, file: f, dev: true }]⏎models:⏎  - id: llama⏎    plugins: { routing: p }
+  line 7: models[0].plugins.routing: "p" is declared with the world billing-formula, which decides about billing: declare it under `plugins`
+put anonymous: allow⏎models:⏎  - id: llama => anonymous: allow⏎plugins: [{ name: check, world: task-schema, file: f, dev: true }]⏎models:⏎  - id: llama⏎    plugins: { task: chek }
+  line 7: models[0].plugins.task: did you mean `check`?
+"#,
+    );
+}
+
+#[test]
+fn prices_are_numbers_from_zero_on_and_tasks_have_backends_that_serve_them() {
+    check(
+        r#"
+put task: text-generation => tariff: { cost_per_infer: -1 }⏎    task: text-generation
+  line 6: models[0].tariff.cost_per_infer: -1 is too small: expected a number, at least 0
+put task: text-generation => tariff: { cost_per_infer: .inf }⏎    task: text-generation
+  line 6: models[0].tariff.cost_per_infer: expected a number, at least 0, found ".inf"
+put task: text-generation => tariff: { coefficients: { output_tokens: .nan } }⏎    task: text-generation
+  line 6: models[0].tariff.coefficients.output_tokens: expected a number, found ".nan"
+put task: text-generation => tariff: { coefficients: { output_tokens: 1e999 } }⏎    task: text-generation
+  line 6: models[0].tariff.coefficients.output_tokens: expected a number, found "1e999"
+put task: text-generation => tariff: { coefficients: { output_tokens: -1e-06 } }⏎    task: text-generation
+  line 6: models[0].tariff.coefficients.output_tokens: is below 0
+put task: text-generation => tariff: { coefficients: { output_tokens: "0.5" } }⏎    task: text-generation
+  line 6: models[0].tariff.coefficients.output_tokens: write it without quotes
+put task: text-generation => tariff: { coefficients: { "output tokens": 1 } }⏎    task: text-generation
+  line 6: models[0].tariff.coefficients["output tokens"]: ' ' cannot stand in a name
+put task: text-generation => tariff: { coefficient: { output_tokens: 1 } }⏎    task: text-generation
+  line 6: models[0].tariff.coefficient: did you mean `coefficients`?
+add tariff: { cost_per_infer: 1 }
+  line 9: tariff: it belongs at `models[].tariff`
+put task: text-generation => metrics_trust: maybe⏎    task: text-generation
+  line 6: models[0].metrics_trust: expected one of trust, estimate, compare
+put task: text-generation => metrics: { output_tokens: total }⏎    task: text-generation
+  line 6: models[0].metrics.output_tokens: expected one of cumulative, incremental
+add accounts: [{ id: a, neurons_per_day: -1 }]
+  line 9: accounts[0].neurons_per_day: too small
+put task: text-generation => task: text-to-image
+  line 7: models[0].backend: backend `openai` serves text-generation and text-embeddings only, and the task is text-to-image: use http
+put text-generation⏎    backend: openai => translation⏎    backend: tei
+  line 7: models[0].backend: backend `tei` serves text-embeddings only, and the task is translation: use http
 "#,
     );
 }

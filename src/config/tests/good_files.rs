@@ -1,10 +1,12 @@
 //! Files that load, and what they then say.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
-use infergate_core::model::{Algorithm, BackendKind, QueueSpec, Secret, Task};
+use infergate_core::model::{Algorithm, BackendKind, MetricMode, QueueSpec, Secret, Task, Trust};
 
 use super::*;
+use crate::plugin::OnFailure;
 use crate::proxy::{Limits, Timeouts};
 use crate::telemetry::log::LogConfig;
 
@@ -201,6 +203,125 @@ fn a_file_is_loaded_from_disk_with_the_hash_of_its_content() {
     let loaded = load(&path).unwrap();
     assert_eq!(loaded.config, config(GOOD));
     assert_eq!(loaded.content, content_hash(GOOD.as_bytes()));
+}
+
+/// A model with a tariff and a plugin for each of its roles.
+const DECIDED: &str = r#"    plugins: { task: checker, billing: tiered, routing: latency }
+    routing: { step_ms: 5, sites: [1, 2] }
+    tariff:
+      cost_per_infer: 1e-06
+      coefficients: { input_tokens: 0.02561, output_tokens: 1.0e-6 }
+      criteria: { resolution: 1080p }
+    metrics_trust: compare
+    metrics: { image_steps: incremental }
+plugins:
+  - { name: checker, world: task-schema-streaming, file: "${HOST}.wasm", dev: true, on_failure: cut }
+  - name: tiered
+    world: billing-formula
+    file: plugins/tiered.wasm
+    sha256: ABABABABABABABABABABABABABABABABABABABABABABABABABABABABABABABAB
+    grants: [log, counters, "tables:prices"]
+    counters: [unknown_metric]
+    tables: { prices: prices.json }
+    settings: { round: up, steps: [1, { to: 2 }] }
+    limits: { memory_mib: 32 }
+"#;
+
+#[test]
+fn a_model_says_who_decides_about_it_and_what_it_costs() {
+    let found = config(&format!("{GOOD}{DECIDED}"));
+    let model = &found.models[0];
+    assert_eq!(model.plugins.task.as_deref(), Some("checker"));
+    assert_eq!(model.routing["step_ms"], 5);
+    let tariff = model.tariff.as_ref().unwrap();
+    assert_eq!(tariff.cost_per_infer, 1e-6);
+    assert_eq!(tariff.coefficients["output_tokens"], 1e-6);
+    assert_eq!(&*tariff.criteria["resolution"], "1080p");
+    assert_eq!(model.metrics_trust, Trust::Compare);
+    assert_eq!(model.metrics["image_steps"], MetricMode::Incremental);
+    let [checker, tiered] = &found.plugins[..] else {
+        panic!("two plugins")
+    };
+    assert_eq!(checker.file, Path::new("127.0.0.1.wasm"));
+    assert_eq!(checker.failure_policy(), OnFailure::Cut);
+    assert_eq!(tiered.bounds().memory_bytes, 32 << 20);
+    assert_eq!(tiered.settings["steps"][1]["to"], 2);
+    assert_eq!(warnings(&format!("{GOOD}{DECIDED}")), [""; 0]);
+}
+
+#[test]
+fn files_of_plugins_are_looked_for_beside_the_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("infergate.yaml");
+    let text = format!("{GOOD}{DECIDED}").replace("${HOST}", "/opt/checker");
+    std::fs::write(&path, text).unwrap();
+    let found = load(&path).unwrap().config;
+    assert_eq!(found.plugins[0].file, Path::new("/opt/checker.wasm"));
+    let tiered = &found.plugins[1];
+    assert_eq!(tiered.file, dir.path().join("plugins/tiered.wasm"));
+    assert_eq!(tiered.tables["prices"], dir.path().join("prices.json"));
+}
+
+#[test]
+fn every_task_has_a_backend() {
+    for task in Task::ALL {
+        let text = GOOD.replace("text-generation", task.slug());
+        let found = config(&text.replace("openai", "http"));
+        assert_eq!(found.models[0].task, task);
+    }
+}
+
+#[test]
+fn a_plugin_that_changes_is_named_by_its_name() {
+    let text = format!("{GOOD}{DECIDED}");
+    let old = config(&text);
+    let new = config(
+        &text
+            .replace("round: up", "round: down")
+            .replace("step_ms: 5", "step_ms: 6"),
+    );
+    let changed = diff(&old, &new).changed;
+    assert_eq!(
+        changed,
+        [
+            "models[llama].routing.step_ms",
+            "plugins[tiered].settings.round"
+        ]
+    );
+}
+
+#[test]
+fn plugins_that_do_nothing_are_warned_about() {
+    let warned = |text: &str, fragment: &str| {
+        let found = warnings(text);
+        assert!(
+            found.iter().any(|w| w.contains(fragment)),
+            "{fragment}: {found:?}"
+        );
+    };
+    let text = format!("{GOOD}{DECIDED}");
+    warned(
+        &text.replace("task: checker, ", ""),
+        "line 18: plugins[0]: never used",
+    );
+    warned(
+        &text.replace("[log, counters,", "[log,"),
+        "never counted: add \"counters\"",
+    );
+    warned(
+        &text.replace(", routing: latency", ""),
+        "models[0].routing: never used: name the policy",
+    );
+    let dev = text.replace("    sha256", "    dev: true\n    sha256");
+    warned(&dev, "plugins[1].sha256: not compared");
+    let free = GOOD.replace("task:", "tariff: {}\n    task:");
+    warned(&free, "models[0].tariff: everything is free");
+    let unpriced = GOOD.replace("task:", "plugins: { billing: neurons }\n    task:");
+    warned(&unpriced, "models[0].plugins.billing: never asked");
+    let hash = "ab".repeat(32);
+    let account = format!("{{ id: a, api_keys_sha256: [{hash}], neurons_per_day: 1 }}");
+    let quota = format!("{GOOD}accounts: [{account}]\n");
+    warned(&quota, "accounts[0].neurons_per_day: never used up");
 }
 
 #[test]

@@ -114,10 +114,10 @@ anonymous: perhaps
 threads: -3
 threads: 4
 accounts:
-  - { id: acme, api_keys_sha256: [short], wieght: 2, neurons_per_day: 5 }
+  - { id: acme, api_keys_sha256: [short], wieght: 2, neurons_per_day: lots }
 models:
   - id: m
-    task: translation
+    task: translate
     backend: vllm
     endpoints:
       - { url: "https://h:1", api_key: "${NO_SUCH}" }
@@ -126,6 +126,8 @@ models:
     task: text-embeddings
     backend: tgi
     allowed_accounts: [acme, emca]
+plugins:
+  - { name: p, world: task, file: p.wasm, grants: [clock] }
 timeouts: { ceiling_secs: 1 }
 "#;
     let found: Vec<_> = problems(text)
@@ -149,7 +151,10 @@ timeouts: { ceiling_secs: 1 }
         (15, "models[1].id"),
         (17, "models[1].backend"),
         (18, "models[1].allowed_accounts[1]"),
-        (19, "timeouts.ceiling_secs"),
+        (20, "plugins[0].sha256"),
+        (20, "plugins[0].world"),
+        (20, "plugins[0].grants[0]"),
+        (21, "timeouts.ceiling_secs"),
     ];
     let expected: Vec<_> = expected
         .iter()

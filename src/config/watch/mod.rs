@@ -1,6 +1,6 @@
-//! Notices that the content of the configuration file may have changed.
+//! Notices that the content of the configuration file, or of a file it names, may have changed.
 //!
-//! It does not load the file. It watches directories, not the file, because editors and Kubernetes
+//! It does not load the files. It watches directories, not files, because editors and Kubernetes
 //! replace a file (or a symbolic link on the way to it) instead of writing into it, and compares a
 //! hash, so that a touched file is no change. `app` holds the one [`FileWatch`] of a process.
 //!
@@ -20,7 +20,7 @@ use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::mpsc;
 
-use super::load::{ContentHash, content_hash, read};
+use super::load::{ContentHash, content_hash, read_regular};
 use trail::Trail;
 
 /// A file is read only after this long without an event: one save is often several writes.
@@ -32,7 +32,24 @@ const QUIET_ROUNDS_MAX: usize = 10;
 /// Network file systems and full inotify tables report nothing: look this often in any case.
 const LOOK_ANYWAY: Duration = Duration::from_secs(5);
 
-/// A thread that watches one file; dropping it ends the thread.
+/// A file and what was last read there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchedFile {
+    /// Where.
+    pub path: PathBuf,
+    /// The hash of its content; none where nothing could be read.
+    pub content: Option<ContentHash>,
+}
+
+impl WatchedFile {
+    /// The file as it is now.
+    pub fn look(path: PathBuf) -> WatchedFile {
+        let content = read_regular(&path).ok().map(|bytes| content_hash(&bytes));
+        WatchedFile { path, content }
+    }
+}
+
+/// A thread that watches the configuration file and those it names; dropping it ends the thread.
 #[derive(Debug)]
 pub struct FileWatch {
     changes: mpsc::Receiver<()>,
@@ -48,18 +65,28 @@ impl FileWatch {
         // One signal waiting says all there is to say: look again.
         let (signal, changes) = mpsc::channel(1);
         let bell = Arc::new(Bell::default());
-        let watcher = Watching::new(path, Arc::clone(&bell));
+        let file = WatchedFile {
+            path,
+            content: Some(loaded),
+        };
+        let watcher = Watching::new(file, Arc::clone(&bell));
         let thread = std::thread::Builder::new()
             .name("config-watch".to_owned())
             .spawn({
                 let bell = Arc::clone(&bell);
-                move || run(watcher, Seen::Content(loaded), &bell, &signal)
+                move || run(watcher, &bell, &signal)
             })?;
         Ok(FileWatch {
             changes,
             bell,
             thread: Some(thread),
         })
+    }
+
+    /// Watches these files besides the configuration file, instead of those named before. A change
+    /// since they were looked at is noticed at once.
+    pub fn also(&self, files: Vec<WatchedFile>) {
+        self.bell.watch(files);
     }
 
     /// Waits until the content may have changed, the file is gone, or it is back. Cancel-safe.
@@ -84,7 +111,8 @@ impl Drop for FileWatch {
 /// What wakes the thread.
 #[derive(Debug, Default)]
 struct Bell {
-    /// Guards two flags; held by the thread, the event handler and `drop`, never while reading.
+    /// Guards two flags and a list; held by the thread, the event handler, `also` and `drop`, never
+    /// while reading.
     state: Mutex<BellState>,
     rung: Condvar,
 }
@@ -93,12 +121,25 @@ struct Bell {
 struct BellState {
     event: bool,
     stop: bool,
+    /// Files to watch from now on, when there are others than before.
+    files: Option<Vec<WatchedFile>>,
 }
 
 impl Bell {
     fn ring(&self) {
         self.state.lock().event = true;
         self.rung.notify_one();
+    }
+
+    fn watch(&self, files: Vec<WatchedFile>) {
+        let mut state = self.state.lock();
+        state.files = Some(files);
+        state.event = true;
+        self.rung.notify_one();
+    }
+
+    fn files(&self) -> Option<Vec<WatchedFile>> {
+        self.state.lock().files.take()
     }
 
     fn stop(&self) {
@@ -124,30 +165,14 @@ impl Bell {
     }
 }
 
-/// What was last seen at the path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seen {
-    Content(ContentHash),
-    /// Nothing there, or nothing readable.
-    Nothing,
-}
-
-impl Seen {
-    fn look(path: &Path) -> Seen {
-        match read(path) {
-            Ok(bytes) => Seen::Content(content_hash(&bytes)),
-            Err(_) => Seen::Nothing,
-        }
-    }
-}
-
-fn run(mut watching: Watching, mut seen: Seen, bell: &Bell, signal: &mpsc::Sender<()>) {
+fn run(mut watching: Watching, bell: &Bell, signal: &mpsc::Sender<()>) {
     loop {
-        // First the directories, then the file: what happens in between rings the bell.
+        if let Some(files) = bell.files() {
+            watching.name(files);
+        }
+        // First the directories, then the files: what happens in between rings the bell.
         watching.follow();
-        let now = Seen::look(&watching.path);
-        if now != seen {
-            seen = now;
+        if watching.look() {
             // Full: a signal is waiting already.
             let _ = signal.try_send(());
         }
@@ -157,9 +182,10 @@ fn run(mut watching: Watching, mut seen: Seen, bell: &Bell, signal: &mpsc::Sende
     }
 }
 
-/// The system's events for every directory on the way to the file.
+/// The system's events for every directory on the way to the files.
 struct Watching {
-    path: PathBuf,
+    /// The configuration file, then those it names.
+    files: Vec<WatchedFile>,
     trail: Trail,
     /// Names that matter in those directories; the event handler reads them.
     names: Arc<Mutex<Vec<OsString>>>,
@@ -168,7 +194,7 @@ struct Watching {
 }
 
 impl Watching {
-    fn new(path: PathBuf, bell: Arc<Bell>) -> Watching {
+    fn new(file: WatchedFile, bell: Arc<Bell>) -> Watching {
         let names = Arc::new(Mutex::new(Vec::new()));
         let handler = {
             let names = Arc::clone(&names);
@@ -186,16 +212,36 @@ impl Watching {
             }
         };
         Watching {
-            path,
+            files: vec![file],
             trail: Trail::default(),
             names,
             watcher,
         }
     }
 
-    /// Watches the directories through which the path leads now.
+    /// These are the files besides the configuration file.
+    fn name(&mut self, files: Vec<WatchedFile>) {
+        self.files.truncate(1);
+        self.files.extend(files);
+    }
+
+    /// Looks at every file; true when one is not as it was.
+    fn look(&mut self) -> bool {
+        let mut changed = false;
+        for file in &mut self.files {
+            let now = WatchedFile::look(file.path.clone());
+            changed |= now != *file;
+            *file = now;
+        }
+        changed
+    }
+
+    /// Watches the directories through which the paths lead now.
     fn follow(&mut self) {
-        let trail = Trail::of(&self.path);
+        let mut trail = Trail::default();
+        for file in &self.files {
+            trail.join(Trail::of(&file.path));
+        }
         if trail == self.trail {
             return;
         }

@@ -149,14 +149,60 @@ async fn a_change_between_loading_and_watching_is_noticed() {
     f.expect(Some("two")).await;
 }
 
+#[tokio::test]
+async fn files_named_later_are_watched_from_what_was_read_there() {
+    let mut f = Fixture::new();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let plugin = elsewhere.path().join("plugin.wasm");
+    let table = elsewhere.path().join("table.json");
+    fs::write(&plugin, "v1").unwrap();
+    f.watch.also(vec![
+        WatchedFile::look(plugin.clone()),
+        WatchedFile::look(table.clone()),
+    ]);
+    for change in ["v2", "v3"] {
+        fs::write(&plugin, change).unwrap();
+        timeout(LIMIT, f.watch.changed()).await.expect("a signal");
+    }
+    fs::write(&table, "{}").unwrap();
+    timeout(LIMIT, f.watch.changed()).await.expect("a signal");
+
+    // Named as it was read, which is not as it is now.
+    let read = WatchedFile {
+        path: table.clone(),
+        content: Some(content_hash(b"[]")),
+    };
+    f.watch.also(vec![read]);
+    timeout(LIMIT, f.watch.changed()).await.expect("a signal");
+}
+
+#[test]
+fn files_are_watched_no_longer_than_they_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let [config, plugin] = ["infergate.yaml", "plugin.wasm"].map(|name| dir.path().join(name));
+    fs::write(&config, "one").unwrap();
+    fs::write(&plugin, "v1").unwrap();
+    let file = WatchedFile::look(config.clone());
+    let mut watching = Watching::new(file, Arc::default());
+    watching.name(vec![WatchedFile::look(plugin.clone())]);
+    assert!(!watching.look());
+    fs::write(&plugin, "v2").unwrap();
+    assert!(watching.look() && !watching.look());
+    watching.name(Vec::new());
+    fs::write(&plugin, "v3").unwrap();
+    assert!(!watching.look());
+    fs::write(&config, "two").unwrap();
+    assert!(watching.look());
+}
+
 #[test]
 fn a_touched_file_and_a_busy_neighbour_are_no_change() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("infergate.yaml");
     fs::write(&path, "one").unwrap();
-    let before = Seen::look(&path);
+    let before = WatchedFile::look(path.clone());
     fs::write(&path, "one").unwrap();
-    assert_eq!(Seen::look(&path), before);
+    assert_eq!(WatchedFile::look(path), before);
 
     let names = [OsString::from("infergate.yaml")];
     let event =

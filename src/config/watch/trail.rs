@@ -58,13 +58,23 @@ impl Trail {
 
     fn add(&mut self, directory: &Path, name: &OsString) {
         let identity = identity(directory);
-        let step = Step {
+        self.push(Step {
             directory: directory.to_owned(),
             name: name.clone(),
             identity,
-        };
+        });
+    }
+
+    fn push(&mut self, step: Step) {
         if !self.steps.contains(&step) {
             self.steps.push(step);
+        }
+    }
+
+    /// Adds the way to another file.
+    pub fn join(&mut self, other: Trail) {
+        for step in other.steps {
+            self.push(step);
         }
     }
 

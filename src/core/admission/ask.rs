@@ -2,7 +2,10 @@
 //!
 //! Nothing is decided here. These are the values that cross the door between shell and core.
 
-use super::EndpointId;
+use std::sync::Arc;
+
+use super::endpoints::EndpointId;
+use super::order::Order;
 use crate::{AccountId, Millis, Refusal};
 
 /// The place of a request in line; the shell keeps its waker under it. Not used twice.
@@ -35,6 +38,8 @@ pub struct Ask {
     pub no_wait: bool,
     /// Endpoints tried already: taken only when no other one has a free permit. A handful at most.
     pub avoid: Vec<EndpointId>,
+    /// Where it should go, by a routing policy; by tier and load without one.
+    pub order: Option<Arc<Order>>,
     /// Another try of a request that was admitted: it joins at the head of its line and is not
     /// counted against the bounds of the queue. Its number is bounded by the permits.
     pub resume: bool,

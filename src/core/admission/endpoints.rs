@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use super::order::Order;
 use super::state::EndpointState;
 use crate::model::EndpointSpec;
 
@@ -100,6 +101,34 @@ impl Endpoints {
                 .find_map(|tier| self.least_used(tier, &[], dice)),
             _ => preferred,
         }
+    }
+
+    /// Where the next request goes by `order`: `None` when every endpoint of it is closed or
+    /// avoided, and the tiers decide. Within a step the least used of all, or of two by lot.
+    pub fn choose_by(&self, order: &Order, avoid: &[EndpointId], dice: u64) -> Option<EndpointId> {
+        let (low, high) = (dice & u64::from(u32::MAX), dice >> 32);
+        order.steps().find_map(|step| {
+            let fit = |id: &EndpointId| self.is_open(*id) && !avoid.contains(id);
+            let first = draw(low, step.len());
+            if step.len() > COMPARED_MAX {
+                let second = (first + 1 + draw(high, step.len() - 1)) % step.len();
+                let drawn = [step[first].1, step[second].1].into_iter().filter(fit);
+                let better = drawn.min_by_key(|&id| self.used(id));
+                if better.is_some() {
+                    return better;
+                }
+            }
+            let all = step[first..]
+                .iter()
+                .chain(&step[..first])
+                .map(|&(_, id)| id);
+            all.filter(fit).min_by_key(|&id| self.used(id))
+        })
+    }
+
+    fn is_open(&self, id: EndpointId) -> bool {
+        let slot = self.slots.get(id.index()).and_then(Option::as_ref);
+        slot.is_some_and(|endpoint| endpoint.open_at.is_some())
     }
 
     fn least_used(&self, tier: &Tier, avoid: &[EndpointId], dice: u64) -> Option<EndpointId> {
@@ -257,6 +286,12 @@ impl Endpoints {
             }
         }
         self.totals = totals;
+    }
+
+    /// Permits used and allowed at an endpoint that is configured.
+    pub fn permits(&self, id: EndpointId) -> Option<(u32, u32)> {
+        let endpoint = self.slots.get(id.index())?.as_ref()?;
+        (!endpoint.draining).then_some((endpoint.used, endpoint.limit))
     }
 
     fn used(&self, id: EndpointId) -> u32 {

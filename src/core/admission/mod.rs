@@ -24,6 +24,7 @@ mod fair;
 mod fifo;
 mod line;
 mod meter;
+mod order;
 mod permits;
 mod priority;
 pub mod rate;
@@ -34,6 +35,7 @@ mod turnstile;
 
 pub use ask::{Ask, Grant, Outcome, PermitId, Ticket, Wakes};
 pub use endpoints::EndpointId;
+pub use order::Order;
 pub use state::{EndpointState, Gauges, State};
 pub use turnstile::Turnstile;
 

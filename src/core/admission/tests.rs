@@ -87,6 +87,7 @@ pub(super) fn ask(account: &str) -> AskBuilder {
         deadline: Millis::MAX,
         no_wait: false,
         avoid: Vec::new(),
+        order: None,
         resume: false,
     })
 }

@@ -13,6 +13,7 @@ use super::ask::{Ask, Grant, Outcome, PermitId, Ticket, Wakes};
 use super::discipline::{self, Discipline, Waiter, Waiters};
 use super::endpoints::{EndpointId, Endpoints};
 use super::meter::{Meter, retry_after};
+use super::order::Order;
 use super::permits::Permits;
 use super::slab::{Place, Slab};
 use super::state::{Gauges, State};
@@ -62,7 +63,7 @@ impl Turnstile {
         }
         // While anybody waits no permit is free, and if one were it would be theirs.
         if self.waiters.is_empty()
-            && let Some(endpoint) = self.open_endpoint(&ask.avoid, dice)
+            && let Some(endpoint) = self.open_endpoint(&ask, dice)
         {
             self.discipline.serve_at_once(&ask);
             return Outcome::Leased(self.lease(endpoint, None, now));
@@ -192,12 +193,17 @@ impl Turnstile {
         self.endpoints.find(url)
     }
 
+    /// Permits used and allowed at an endpoint that is configured.
+    pub fn permits(&self, endpoint: EndpointId) -> Option<(u32, u32)> {
+        self.endpoints.permits(endpoint)
+    }
+
     /// An unassigned permit: a slot held before there is a request for it. Waiters come first.
     pub fn reserve(&mut self, now: Millis, dice: u64) -> Option<(PermitId, EndpointId)> {
         if !self.waiters.is_empty() {
             return None;
         }
-        let endpoint = self.open_endpoint(&[], dice)?;
+        let endpoint = self.free_endpoint(&[], None, dice)?;
         self.endpoints.take(endpoint);
         self.meter.took(now);
         Some((self.permits.reserve(endpoint, now), endpoint))
@@ -317,7 +323,7 @@ impl Turnstile {
                 return;
             } else if let Some(refusal) = self.too_late(ask.deadline, now) {
                 self.refuse(place, refusal, wakes);
-            } else if let Some(endpoint) = self.open_endpoint(&ask.avoid, dice) {
+            } else if let Some(endpoint) = self.open_endpoint(ask, dice) {
                 self.discipline.serve_next(&mut self.waiters);
                 let ticket = self.ticket(place);
                 self.waiters.remove(place);
@@ -359,12 +365,22 @@ impl Turnstile {
         }
     }
 
-    fn open_endpoint(&self, avoid: &[EndpointId], dice: u64) -> Option<EndpointId> {
+    fn open_endpoint(&self, ask: &Ask, dice: u64) -> Option<EndpointId> {
+        self.free_endpoint(&ask.avoid, ask.order.as_deref(), dice)
+    }
+
+    fn free_endpoint(
+        &self,
+        avoid: &[EndpointId],
+        order: Option<&Order>,
+        dice: u64,
+    ) -> Option<EndpointId> {
         if self.permits.is_full() {
-            None
-        } else {
-            self.endpoints.choose(avoid, dice)
+            return None;
         }
+        order
+            .and_then(|order| self.endpoints.choose_by(order, avoid, dice))
+            .or_else(|| self.endpoints.choose(avoid, dice))
     }
 
     /// The wait of somebody with `ahead` others before, at the endpoints in use now; while there

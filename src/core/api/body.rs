@@ -22,6 +22,21 @@ const CLIENT_ID_MAX_BYTES: usize = 64;
 /// The least urgent `x_priority`.
 const PRIORITY_MAX: u64 = 9;
 
+/// Reads the body of `call` once more after something has changed it. What was taken out of it
+/// before stays as it was read the first time.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_again(call: Call, body: Bytes) -> Result<Call, Refusal> {
+    let again = parse(call.face, call.operation, Some(call.model), body)?;
+    Ok(Call {
+        priority: call.priority.or(again.priority),
+        client_id: call.client_id.or(again.client_id),
+        reject_if_busy: call.reject_if_busy || again.reject_if_busy,
+        ..again
+    })
+}
+
 /// Reads the body of a call. `path_model` is the model of a Workers AI path.
 ///
 /// # Errors
@@ -84,6 +99,8 @@ pub fn parse(
         priority,
         client_id,
         reject_if_busy: options.reject_if_busy,
+        content_type: None,
+        lora: members.last("lora"),
         model_value,
         stream_options,
         first_member,
@@ -139,6 +156,12 @@ impl<'a> Members<'a> {
             }
         }
         Ok(found)
+    }
+
+    /// Where the value of `key` stands; of several the last, as JSON readers have it.
+    fn last(&self, key: &str) -> Option<Range<usize>> {
+        let found = self.list.iter().rfind(|member| member.key == key)?;
+        Some(found.value.clone())
     }
 
     /// The edits that take the named members out, and how many members stay. A run of members
@@ -480,5 +503,36 @@ mod tests {
         let call = parse(Face::WorkersAi, Operation::Run, Some("@cf/x".into()), body).unwrap();
         assert_eq!(call.model, "@cf/x");
         assert!(!call.stream);
+    }
+
+    #[test]
+    fn the_adapter_is_read_where_the_body_names_one() {
+        let lora = |body: &str| chat(body).unwrap().lora().map(|name| name.into_owned());
+        assert_eq!(lora(r#"{"model":"m","lora":"a"}"#).as_deref(), Some("a"));
+        assert_eq!(
+            lora(r#"{"model":"m","lora":"a\"b"}"#).as_deref(),
+            Some("a\"b")
+        );
+        assert_eq!(
+            lora(r#"{"model":"m","lora":"a","lora":"b"}"#).as_deref(),
+            Some("b")
+        );
+        assert_eq!(lora(r#"{"model":"m","lora":7}"#), None);
+        assert_eq!(lora(r#"{"model":"m"}"#), None);
+    }
+
+    #[test]
+    fn a_body_that_was_changed_is_read_again_and_keeps_what_was_said_before() {
+        let call = chat(r#"{"model":"m","x_priority":1,"x_client_id":"c","n":1}"#).unwrap();
+        assert_eq!(&call.stripped_body()[..], br#"{"model":"m","n":1}"#);
+        let changed = Bytes::from_static(br#"{"model":"m","n":2,"max_tokens":5}"#);
+        let again = parse_again(call, changed).unwrap();
+        assert_eq!(
+            (again.priority, again.client_id.as_deref()),
+            (Some(1), Some("c"))
+        );
+        assert_eq!(again.max_tokens, Some(5));
+        let sent = again.openai_body("b");
+        assert_eq!(&sent[..], br#"{"model":"b","n":2,"max_tokens":5}"#);
     }
 }

@@ -1,10 +1,13 @@
-//! One parsed request: what was asked, in whose dialect, and where in the body it stands.
+//! One parsed request: what was asked, in whose dialect, and where in the body it stands; or a body
+//! that is no JSON and is not looked into.
 //!
 //! It keeps the body as the client sent it. What a backend must see differently (the model's name,
 //! the extension fields gone, usage asked for) is a short list of edits applied while copying the
 //! body out once, so that a 1 MB chat is never parsed into a tree.
 
+use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
@@ -49,7 +52,7 @@ pub struct Edit {
     pub text: Vec<u8>,
 }
 
-/// A request whose body has been read and found to be well-formed JSON.
+/// A request whose body has been read: well-formed JSON, or bytes that nobody parses.
 #[derive(Clone, Debug)]
 pub struct Call {
     /// Dialect of the answer.
@@ -72,6 +75,10 @@ pub struct Call {
     pub client_id: Option<String>,
     /// `options.rejectIfBusy`: fail fast instead of waiting.
     pub reject_if_busy: bool,
+    /// What the body is, where it is not JSON: the image or the sound itself.
+    pub content_type: Option<Arc<str>>,
+    /// Where the value of `lora` stands in `body`.
+    pub(crate) lora: Option<Range<usize>>,
     /// Where the value of `model` stands in `body`.
     pub(crate) model_value: Option<Range<usize>>,
     /// Where the value of `stream_options` stands in `body`.
@@ -86,18 +93,75 @@ pub struct Call {
 }
 
 impl Call {
+    /// A `run` whose body is not JSON: an image, a sound, anything. All that can be said in a JSON
+    /// body besides the input is unsaid.
+    pub fn opaque(model: String, content_type: Arc<str>, body: Bytes) -> Call {
+        Call {
+            face: Face::WorkersAi,
+            operation: Operation::Run,
+            model,
+            body,
+            stream: false,
+            usage_asked: false,
+            max_tokens: None,
+            priority: None,
+            client_id: None,
+            reject_if_busy: false,
+            content_type: Some(content_type),
+            lora: None,
+            model_value: None,
+            stream_options: None,
+            first_member: 0,
+            empty: true,
+            strips: Vec::new(),
+        }
+    }
+
+    /// The same request with `payload` for its body, which is sent as it is: nothing in it is
+    /// known by its place.
+    pub fn carrying(self, payload: Bytes, content_type: Option<Arc<str>>) -> Call {
+        Call {
+            body: payload,
+            content_type,
+            lora: None,
+            model_value: None,
+            stream_options: None,
+            first_member: 0,
+            empty: true,
+            strips: Vec::new(),
+            ..self
+        }
+    }
+
+    /// The low-rank adapter asked for, when the body names one.
+    pub fn lora(&self) -> Option<Cow<'_, str>> {
+        let value = &self.body[self.lora.clone()?];
+        // A name without escapes is borrowed.
+        match serde_json::from_slice::<&str>(value) {
+            Ok(name) => Some(Cow::Borrowed(name)),
+            Err(_) => serde_json::from_slice(value).ok().map(Cow::Owned),
+        }
+    }
+
+    /// The body without the extension fields, which only this gateway reads. No copy is made when
+    /// there are none.
+    pub fn stripped_body(&self) -> Bytes {
+        self.edited(self.strips.clone())
+    }
+
     /// The body for an OpenAI-compatible backend: `model` replaced, extension fields gone and, on
     /// a stream, usage asked for. One copy at most; none when nothing differs.
     pub fn openai_body(&self, backend_model: &str) -> Bytes {
         let mut edits = self.strips.clone();
-        if let Some(range) = &self.model_value {
-            let quoted = serde_json::to_vec(backend_model).unwrap_or_default();
-            if self.body[range.clone()] != quoted[..] {
-                edits.push(Edit {
-                    range: range.clone(),
-                    text: quoted,
-                });
-            }
+        let quoted = serde_json::to_vec(backend_model).unwrap_or_default();
+        match &self.model_value {
+            Some(range) if self.body[range.clone()] == quoted[..] => {}
+            Some(range) => edits.push(Edit {
+                range: range.clone(),
+                text: quoted,
+            }),
+            // Only a body that was changed on its way lacks it.
+            None => edits.push(self.insert(&[br#""model":"#, &quoted[..]].concat())),
         }
         if self.stream && !self.usage_asked {
             edits.push(self.ask_for_usage());
@@ -117,16 +181,16 @@ impl Call {
                     text,
                 }
             }
-            None => {
-                let mut text = br#""stream_options":{"include_usage":true}"#.to_vec();
-                if !self.empty {
-                    text.push(b',');
-                }
-                Edit {
-                    range: self.first_member..self.first_member,
-                    text,
-                }
-            }
+            None => self.insert(br#""stream_options":{"include_usage":true}"#),
+        }
+    }
+
+    /// Puts `member` first. Of a body without members nothing but one is ever asked.
+    fn insert(&self, member: &[u8]) -> Edit {
+        let comma: &[u8] = if self.empty { b"" } else { b"," };
+        Edit {
+            range: self.first_member..self.first_member,
+            text: [member, comma].concat(),
         }
     }
 

@@ -5,6 +5,8 @@
 
 pub mod body;
 pub mod call;
+pub mod catalog;
+pub mod opaque;
 pub mod render;
 pub mod route;
 pub mod scan;

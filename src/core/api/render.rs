@@ -31,7 +31,10 @@ pub struct Rendered {
 pub fn refusal(face: Face, refusal: &Refusal) -> Rendered {
     let row = refusal.row();
     let (message, pointer) = match refusal {
-        Refusal::BadRequest { pointer, message } => (message.as_str(), Some(pointer.as_str())),
+        Refusal::BadRequest { pointer, message }
+        | Refusal::Rejected {
+            pointer, message, ..
+        } => (message.as_str(), Some(pointer.as_str())),
         Refusal::BadFraming(what) => (*what, None),
         _ => (row.message, None),
     };

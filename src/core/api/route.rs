@@ -29,13 +29,17 @@ pub enum Target<'a> {
     Models,
     /// One model of that list.
     Model(Cow<'a, str>),
+    /// A search in the Workers AI catalogue; the query.
+    Search(&'a str),
+    /// The schemas of one of its models; the query names it.
+    Schema(&'a str),
     /// Nothing of ours.
     Unknown,
 }
 
 /// Finds the route of a request line. `path` is the raw path with its query, if any.
 pub fn route<'a>(method: &str, path: &'a str) -> Route<'a> {
-    let path = path.split('?').next().unwrap_or(path);
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
     if let Some(rest) = path.strip_prefix("/v1/") {
         return Route {
             face: Face::OpenAi,
@@ -59,6 +63,13 @@ pub fn route<'a>(method: &str, path: &'a str) -> Route<'a> {
                 face: Face::WorkersAi,
                 account,
                 target: run(method, model),
+            };
+        }
+        if let Some(rest) = rest.strip_prefix("ai/models/") {
+            return Route {
+                face: Face::WorkersAi,
+                account,
+                target: catalog(method, rest, query),
             };
         }
         if let Some(rest) = rest.strip_prefix("ai/v1/") {
@@ -107,6 +118,14 @@ fn run<'a>(method: &str, model: &'a str) -> Target<'a> {
     }
 }
 
+fn catalog<'a>(method: &str, rest: &str, query: &'a str) -> Target<'a> {
+    match (method, rest) {
+        ("GET", "search") => Target::Search(query),
+        ("GET", "schema") => Target::Schema(query),
+        _ => Target::Unknown,
+    }
+}
+
 fn decoded(part: &str) -> Cow<'_, str> {
     percent_decode_str(part).decode_utf8_lossy()
 }
@@ -151,6 +170,13 @@ mod tests {
             target("GET", "/v1/models/@cf%2Fa%2Fb"),
             Target::Model("@cf/a/b".into())
         );
+        let found = route("GET", "/client/v4/accounts/acme/ai/models/search?page=2");
+        assert_eq!(found.face, Face::WorkersAi);
+        assert_eq!(found.account.as_deref(), Some("acme"));
+        assert_eq!(found.target, Target::Search("page=2"));
+        let schema = "/client/v4/accounts/acme/ai/models/schema";
+        assert_eq!(target("GET", schema), Target::Schema(""));
+        assert_eq!(target("POST", schema), Target::Unknown);
         let found = route("POST", "/client/v4/accounts/acme/ai/v1/chat/completions");
         assert_eq!(found.face, Face::OpenAi);
         assert_eq!(found.account.as_deref(), Some("acme"));

@@ -105,6 +105,14 @@ pub fn data(raw: &[u8]) -> Option<Cow<'_, [u8]>> {
     found
 }
 
+/// What an event is called: its last `event` line.
+pub fn name(raw: &[u8]) -> Option<&str> {
+    let value = lines(raw)
+        .filter_map(|line| line.strip_prefix(b"event:"))
+        .last()?;
+    std::str::from_utf8(value.strip_prefix(b" ").unwrap_or(value)).ok()
+}
+
 /// Whether this is how OpenAI-style streams end.
 pub fn is_done(data: &[u8]) -> bool {
     data.trim_ascii() == b"[DONE]"
@@ -228,6 +236,13 @@ mod tests {
         );
         assert_eq!(data(b": keep-alive\n\n"), None);
         assert_eq!(data(b"event: done\ndatabase: x\n\n"), None);
+    }
+
+    #[test]
+    fn an_event_is_called_by_its_last_name() {
+        assert_eq!(name(b"event: a\r\nevent:b\r\ndata: c\n\n"), Some("b"));
+        assert_eq!(name(b"data: event: a\n\n"), None);
+        assert_eq!(name(b"event: \xff\n\n"), None);
     }
 
     #[test]

@@ -1,7 +1,28 @@
-//! What a request used, as far as the backend said.
+//! What a request used and what that costs.
 //!
-//! It does not price anything: usage comes in counts, and from whichever report came last.
+//! Counts are read from reports of model servers ([`Usage`]), summed by the shell and priced by a
+//! formula ([`Charge`]).
 
+mod charge;
+mod check;
+mod estimate;
+mod headers;
+mod metrics;
+mod quota;
+mod settle;
 mod usage;
 
+pub use charge::{
+    CHARGE_MAX_NEURONS, Charge, Ending, Line, METRIC_NAME_MAX_BYTES, METRICS_MAX, Metric,
+    QUANTITY_MAX, Report, Source, price,
+};
+pub use check::LINES_MAX;
+pub use estimate::{WordCount, estimate, tokens_of_words};
+pub use headers::{NEURONS, cost_headers};
+pub use metrics::{MetricModes, Metrics};
+pub use quota::{Quota, QuotaSnapshot, Reservation, UnixSecs, reserve_estimate};
+pub use settle::{Comparison, Settled, settle};
 pub use usage::Usage;
+
+#[cfg(test)]
+mod tests;

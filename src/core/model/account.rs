@@ -70,6 +70,9 @@ pub struct AccountSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub requests_per_minute: Option<u32>,
+    /// Neurons per day, counted by this node and reset at 00:00 UTC; unlimited when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub neurons_per_day: Option<u64>,
     /// Models it may use; a glob `*` is allowed at the end only.
     #[serde(default = "AccountSpec::default_models")]
     pub models: Vec<ModelId>,
@@ -90,6 +93,7 @@ impl AccountSpec {
             api_keys_sha256: Vec::new(),
             weight: Self::default_weight(),
             requests_per_minute: None,
+            neurons_per_day: None,
             models: Self::default_models(),
             max_priority: Self::default_max_priority(),
             may_force_site: false,

@@ -6,9 +6,11 @@
 mod account;
 mod catalog;
 mod spec;
+mod tariff;
 
 pub use account::{AccountSpec, KeyHash};
 pub use catalog::{Access, Catalog};
 pub use spec::{
     Algorithm, BackendKind, EndpointSpec, ModelSpec, QueueSpec, Secret, Task, WhenUnhealthy,
 };
+pub use tariff::{MetricMode, ModelPlugins, Tariff, Trust};

@@ -2,12 +2,14 @@
 //!
 //! These are the keys under `models[]` in the configuration; no second struct repeats them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::tariff::{MetricMode, ModelPlugins, Tariff, Trust};
 use crate::{AccountId, ModelId};
 
 /// What a model does: the 14 task types of the Workers AI catalogue.
@@ -29,6 +31,58 @@ pub enum Task {
     Summarization,
     MultimodalEmbeddings,
     DumbPipe,
+}
+
+impl Task {
+    /// Every task, in the catalogue's order.
+    pub const ALL: [Task; 14] = [
+        Task::TextGeneration,
+        Task::TextClassification,
+        Task::TextEmbeddings,
+        Task::TextToImage,
+        Task::TextToSpeech,
+        Task::AutomaticSpeechRecognition,
+        Task::ImageClassification,
+        Task::ImageToText,
+        Task::ImageTextToText,
+        Task::ObjectDetection,
+        Task::Translation,
+        Task::Summarization,
+        Task::MultimodalEmbeddings,
+        Task::DumbPipe,
+    ];
+
+    /// Its name in configurations, schemas and events.
+    pub const fn slug(self) -> &'static str {
+        match self {
+            Task::TextGeneration => "text-generation",
+            Task::TextClassification => "text-classification",
+            Task::TextEmbeddings => "text-embeddings",
+            Task::TextToImage => "text-to-image",
+            Task::TextToSpeech => "text-to-speech",
+            Task::AutomaticSpeechRecognition => "automatic-speech-recognition",
+            Task::ImageClassification => "image-classification",
+            Task::ImageToText => "image-to-text",
+            Task::ImageTextToText => "image-text-to-text",
+            Task::ObjectDetection => "object-detection",
+            Task::Translation => "translation",
+            Task::Summarization => "summarization",
+            Task::MultimodalEmbeddings => "multimodal-embeddings",
+            Task::DumbPipe => "dumb-pipe",
+        }
+    }
+
+    /// The body may be the image or the sound itself instead of JSON.
+    pub const fn takes_bytes(self) -> bool {
+        matches!(
+            self,
+            Task::AutomaticSpeechRecognition
+                | Task::ImageClassification
+                | Task::ImageToText
+                | Task::ObjectDetection
+                | Task::DumbPipe
+        )
+    }
 }
 
 /// Which protocol the model's endpoints speak.
@@ -196,6 +250,21 @@ pub struct ModelSpec {
     /// one commits the status 200. 0 sends none.
     #[serde(default)]
     pub queue_heartbeat_secs: u64,
+    /// Plugins, by name; a name that `plugins` does not declare is a built-in one's.
+    #[serde(default)]
+    pub plugins: ModelPlugins,
+    /// Parameters of the routing policy, merged over its `settings`.
+    #[serde(default)]
+    pub routing: serde_json::Map<String, serde_json::Value>,
+    /// What it costs; without a tariff it is not billed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tariff: Option<Tariff>,
+    /// Whose figures are billed.
+    #[serde(default)]
+    pub metrics_trust: Trust,
+    /// How reports of a metric on a stream add up, where they do not as usual: `cumulative`.
+    #[serde(default)]
+    pub metrics: BTreeMap<Arc<str>, MetricMode>,
 }
 
 impl ModelSpec {

@@ -4,9 +4,14 @@
 //! It does not choose among fit endpoints nor count permits (that is `admission`), and it sends
 //! nothing: the shell tells it what it saw and acts on the answers.
 
+pub mod affinity;
 pub mod breaker;
 pub mod budget;
+mod load;
+pub mod policy;
 mod window;
 
 pub use breaker::{Change, Ejector, Health, Seen};
 pub use budget::{Failure, RetryBudget, TRIES_MAX};
+pub use load::Load;
+pub use policy::{Candidate, Choice, Hints, Policy, Ranking};

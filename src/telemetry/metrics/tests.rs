@@ -1,7 +1,8 @@
 //! Metrics as a scrape sees them.
 
 use super::*;
-use crate::telemetry::event::{InferenceEvent, Outcome, TokenUsage, sample_event};
+use crate::telemetry::event::{Comparison, InferenceEvent, Outcome, TokenUsage, sample_event};
+use crate::telemetry::plugin_metrics::{CallResult, Hook, PluginLevels};
 use infergate_core::routing::Health;
 
 fn metrics() -> Metrics {
@@ -84,6 +85,40 @@ fn a_served_request_is_counted_by_face_and_outcome_with_its_times_and_tokens() {
     );
     assert_has(&text, r#"infergate_output_tokens_total{model="m"} 11"#);
     assert_has(&text, r#"infergate_permits_used{model="m"} 3"#);
+}
+
+#[test]
+fn a_price_a_fallback_and_a_comparison_are_counted_and_a_price_that_is_none_is_not() {
+    let metrics = metrics();
+    let model = metrics.model(&"m".into());
+    let compared = |matches| Comparison {
+        metric: "output_tokens".into(),
+        reported: Some(2.0),
+        estimated: Some(3.0),
+        matches,
+    };
+    let mut priced = InferenceEvent {
+        neurons: Some(0.25),
+        comparison: vec![compared(Some(false)), compared(None)],
+        ..served()
+    };
+    priced.flags.billing_fallback = true;
+    model.request_finished(&priced);
+    for broken in [f64::NAN, f64::INFINITY, -1.0] {
+        priced.neurons = Some(broken);
+        model.request_finished(&priced);
+    }
+    let text = metrics.render(&Levels::default());
+    assert_has(&text, r#"infergate_neurons_total{model="m"} 0.25"#);
+    assert_has(&text, r#"infergate_billing_fallbacks_total{model="m"} 4"#);
+    assert_has(
+        &text,
+        r#"infergate_metric_comparisons_total{result="mismatch",model="m"} 4"#,
+    );
+    assert_has(
+        &text,
+        r#"infergate_metric_comparisons_total{result="match",model="m"} 0"#,
+    );
 }
 
 #[test]
@@ -211,8 +246,57 @@ fn a_family_stands_once_with_all_its_models() {
 }
 
 #[test]
+fn a_plugin_has_series_of_the_hooks_it_was_called_by_until_it_leaves() {
+    let metrics = metrics();
+    let plugin = metrics.plugins().plugin("neurons");
+    plugin.called(Hook::Price, CallResult::Answered, 12);
+    plugin.called(Hook::Price, CallResult::Unavailable, 0);
+    let instances = [plugin.instance(), plugin.instance()];
+    let [_live, gone] = instances;
+    drop(gone);
+    plugin.counter("unknown_metric").add(3);
+    plugin.reload_failed("digest");
+    let levels = Levels {
+        plugins: PluginLevels {
+            ticks_missed: 7,
+            cache_rejected: 1,
+            breakers: vec![("neurons".into(), true)],
+            ..PluginLevels::default()
+        },
+        ..Levels::default()
+    };
+    metrics.render(&levels);
+    let text = metrics.render(&levels);
+    for line in [
+        r#"infergate_plugin_calls_total{hook="price",result="answered",plugin="neurons"} 1"#,
+        r#"infergate_plugin_calls_total{hook="price",result="trapped",plugin="neurons"} 0"#,
+        r#"infergate_plugin_call_duration_seconds_count{hook="price",plugin="neurons"} 1"#,
+        r#"infergate_plugin_call_duration_seconds_bucket{hook="price",plugin="neurons",le="0.001"} 1"#,
+        r#"infergate_plugin_instances_live{plugin="neurons"} 1"#,
+        r#"infergate_plugin_breaker_open{plugin="neurons"} 1"#,
+        r#"infergate_plugin_counter_total{counter="unknown_metric",plugin="neurons"} 3"#,
+        r#"infergate_plugin_reload_failed_total{stage="digest",plugin="neurons"} 1"#,
+        "infergate_plugin_missed_ticks_total 7",
+        r#"infergate_plugin_cache_lookups_total{result="rejected"} 1"#,
+    ] {
+        assert_has(&text, line);
+    }
+    assert!(!text.contains(r#"hook="rank""#));
+    metrics.plugins().retain(|_| None);
+    assert!(
+        !metrics
+            .render(&Levels::default())
+            .contains("plugin=\"neurons\"")
+    );
+}
+
+#[test]
 fn every_family_of_a_scrape_is_documented() {
     let metrics = metrics();
+    let plugin = metrics.plugins().plugin("p");
+    plugin.called(Hook::Rank, CallResult::Trapped, 1);
+    plugin.counter("c").add(1);
+    plugin.reload_failed("read");
     metrics.no_model().request_finished(&sample_event("r1"));
     metrics.connection_refused("per-client-limit");
     let text = metrics.render(&node(vec![levels("m", 1)]));

@@ -1,26 +1,44 @@
-//! A backend's answer on its way to the client: passed on, or converted to another dialect.
+//! A backend's answer on its way to the client: passed on, converted to another dialect, or shaped
+//! by the model's task.
 //!
-//! It is bytes in, bytes out: no socket, no clock, no status. Per answer it holds at most one
-//! event of [`sse::EVENT_BYTES_MAX`] or, where a whole answer is converted, [`ANSWER_BYTES_MAX`].
-//! The walk calls [`Answer::begin`] once with the 2xx head, [`Answer::push`] for each chunk, then
-//! [`Answer::finish`] — or [`Answer::abort`], which is also what follows any error.
+//! It is bytes in, bytes out: no socket and no clock. Per answer it holds at most one event of
+//! [`sse::EVENT_BYTES_MAX`] or, where a whole answer is converted, [`ANSWER_BYTES_MAX`]. The walk
+//! calls [`Answer::begin`] once with the 2xx head, [`Answer::push`] for each chunk, then
+//! [`Answer::finish`] — or [`Answer::abort`], which is also what follows any error — and
+//! [`Answer::close`] however it ended. A model's task sees what is in the Workers AI dialect only.
 
 mod failure;
 mod openai;
+mod output;
 mod pass;
+mod report;
 mod run;
+mod shape;
 #[cfg(test)]
 mod tests;
+
+use std::borrow::Cow;
 
 use bytes::BytesMut;
 use infergate_core::Refusal;
 use infergate_core::api::scan::TopLevel;
-use infergate_core::api::{Call, Face, Operation, sse};
-use infergate_core::billing::Usage;
+use infergate_core::api::{Call, Face, Operation, sse, workers_ai};
+use infergate_core::billing::{Usage, WordCount};
+use infergate_core::model::{ModelSpec, Task, Trust};
+use serde_json::value::RawValue;
 
 pub use failure::{client_error_body, error_event};
 pub(super) use openai::{OPENAI_EMBEDDINGS, OPENAI_TEXT};
+pub use output::SAMPLE_BYTES_MAX;
+pub use report::ReportedMetrics;
 pub(super) use run::{Piece, Reader, no_events, write_rows};
+
+use output::Output;
+use report::Modes;
+use shape::Shaper;
+
+use crate::plugin::TaskSession;
+use crate::telemetry::event::PluginUse;
 
 /// The longest answer that is collected to be converted: 100 vectors of 4,096 dimensions, written
 /// with all digits, are 9 MB.
@@ -28,9 +46,12 @@ pub const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 const EVENT_STREAM: &[u8] = b"text/event-stream";
 const JSON: &[u8] = b"application/json";
+const JSON_SUFFIX: &[u8] = b"+json";
+/// Bytes that the backend gave no name.
+const UNNAMED: &[u8] = b"application/octet-stream";
 
 /// Why an answer that began well cannot be passed on to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerError {
     /// An event grew over its bound.
     #[error("the backend sent an event over {} bytes", sse::EVENT_BYTES_MAX)]
@@ -47,11 +68,23 @@ pub enum AnswerError {
     /// The backend reported a failure of its own after its 200.
     #[error("the backend reported a failure in its answer")]
     BackendFailed,
+    /// The model's task does not let it pass: not the backend's doing.
+    #[error("the model's task does not let the answer pass")]
+    Refused(Box<Refusal>),
+}
+
+impl AnswerError {
+    fn refused(refusal: Refusal) -> AnswerError {
+        AnswerError::Refused(Box::new(refusal))
+    }
 }
 
 impl From<AnswerError> for Refusal {
-    fn from(_: AnswerError) -> Refusal {
-        Refusal::UpstreamFailed
+    fn from(error: AnswerError) -> Refusal {
+        match error {
+            AnswerError::Refused(refusal) => *refusal,
+            _ => Refusal::UpstreamFailed,
+        }
     }
 }
 
@@ -66,11 +99,30 @@ pub enum Push {
 }
 
 /// What has been learned from the bytes that went by.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Seen {
     usage: Option<Usage>,
+    modes: Modes,
     token: bool,
+    token_events: u64,
+    /// Which of the known places the last token stood at.
+    text_place: Option<usize>,
+    /// Kept where the backend's own count is not believed.
+    output: Option<Box<Output>>,
     end: End,
+}
+
+impl Seen {
+    fn report(&mut self, usage: Option<Usage>) {
+        self.usage = self.modes.fold(self.usage, usage);
+    }
+
+    /// Of an answer that is no stream.
+    fn keep(&mut self, bytes: &[u8]) {
+        if let Some(output) = &mut self.output {
+            output.bytes(bytes);
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,66 +136,147 @@ enum End {
 }
 
 /// One answer being read.
-#[derive(Debug)]
 pub struct Answer {
     face: Face,
-    /// How it is converted; without one it passes unchanged.
-    reader: Option<&'static Reader>,
+    source: Source,
     /// The usage chunk was asked for by the gateway, so the client must not see it.
     hides_usage: bool,
+    /// Of the head, 2xx.
+    status: u16,
     form: Form,
     seen: Seen,
+    shaper: Option<Shaper>,
+    neurons: Option<f64>,
+    metrics: Vec<(String, f64)>,
+}
+
+/// Whose words they are.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    /// The client's dialect.
+    Pass,
+    /// A protocol that is converted.
+    Run(&'static Reader),
+    /// A plain HTTP server's: JSON is the result, anything else the client's as it is.
+    Posted,
+    /// A plain HTTP server's, and nobody's business.
+    Pipe,
 }
 
 #[derive(Debug)]
 enum Form {
+    PassBytes,
     PassJson(TopLevel),
     PassEvents(pass::Events),
     RunJson(BytesMut),
     RunEvents(run::Events),
+    Posted {
+        body: BytesMut,
+        content_type: String,
+    },
 }
 
 impl Answer {
     /// An answer in the client's own dialect.
     pub(super) fn pass(call: &Call) -> Answer {
-        Answer::new(call, None)
+        let hides_usage = call.stream && !call.usage_asked;
+        Answer::new(call, Source::Pass, hides_usage)
     }
 
     /// An answer converted for the Workers AI face.
     pub(super) fn run(call: &Call, reader: &'static Reader) -> Answer {
-        Answer::new(call, Some(reader))
+        Answer::new(call, Source::Run(reader), false)
     }
 
-    fn new(call: &Call, reader: Option<&'static Reader>) -> Answer {
+    /// An answer of a plain HTTP server.
+    pub(super) fn posted(call: &Call, task: Task) -> Answer {
+        let source = match task {
+            Task::DumbPipe => Source::Pipe,
+            _ => Source::Posted,
+        };
+        Answer::new(call, source, false)
+    }
+
+    fn new(call: &Call, source: Source, hides_usage: bool) -> Answer {
         // Until the head says what it is; embeddings have no streamed form.
         let streams = call.stream && call.operation != Operation::Embeddings;
         Answer {
             face: call.face,
-            reader,
-            hides_usage: call.stream && !call.usage_asked,
-            form: form(reader, streams),
+            source,
+            hides_usage,
+            status: 200,
+            form: form(source, Kind::asked(streams)),
             seen: Seen::default(),
+            shaper: None,
+            neurons: None,
+            metrics: Vec::new(),
         }
+    }
+
+    /// The same answer, counted as `model` says its metrics are, and shaped by its task.
+    pub fn of_model(mut self, model: &ModelSpec, session: Option<TaskSession>) -> Answer {
+        if !model.metrics.is_empty() {
+            self.seen.modes = Modes::of(&model.metrics);
+        }
+        if model.metrics_trust != Trust::Trust {
+            self.seen.output = Some(Box::default());
+        }
+        let sees = self.face == Face::WorkersAi;
+        self.shaper = session.map(|session| Shaper::new(session, sees));
+        self
     }
 
     /// The head has arrived: settles by its content type, not by what was asked, how the body is
     /// read. `header` looks one up by its lower-case name.
-    pub fn begin<'h>(&mut self, header: impl Fn(&'static str) -> Option<&'h [u8]>) {
-        let streams = match header("content-type") {
-            Some(kind) if has_prefix(kind, EVENT_STREAM) => true,
-            Some(kind) if has_prefix(kind, JSON) => false,
-            _ => self.is_stream(),
+    pub fn begin<'h>(&mut self, status: u16, header: impl Fn(&'static str) -> Option<&'h [u8]>) {
+        self.status = status;
+        let kind = match (Kind::told(header("content-type")), self.source) {
+            (Kind::Other, Source::Pass | Source::Run(_)) => Kind::asked(self.is_stream()),
+            (kind, _) => kind,
         };
-        self.form = form(self.reader, streams);
-        if let Some(name) = self.reader.and_then(|reader| reader.input_tokens_header) {
+        self.form = form(self.source, kind);
+        if let Source::Posted = self.source {
+            self.begin_posted(header("content-type").unwrap_or_default());
+        }
+        if let Source::Run(reader) = self.source
+            && let Some(name) = reader.input_tokens_header
+        {
             self.seen.usage = header(name).and_then(Usage::from_input_header);
         }
+        let is_stream = self.is_stream();
+        if let Some(shaper) = &mut self.shaper {
+            shaper.begin(is_stream);
+        }
+    }
+
+    /// A text is collected as JSON is where the task makes a result of it.
+    fn begin_posted(&mut self, told: &[u8]) {
+        let told = String::from_utf8_lossy(told).into_owned();
+        let is_text = told.trim_start().to_ascii_lowercase().starts_with("text/");
+        let shapes = self.shaper.as_ref().is_some_and(Shaper::shapes_answer);
+        match &mut self.form {
+            Form::Posted { content_type, .. } => *content_type = told,
+            Form::PassBytes if is_text && shapes => {
+                self.form = Form::Posted {
+                    body: BytesMut::new(),
+                    content_type: told,
+                };
+            }
+            _ => {}
+        }
+    }
+
+    /// What the head tells of the bill, in headers with lower-case names.
+    pub fn read_bill<'h>(&mut self, headers: impl Iterator<Item = (&'h str, &'h [u8])>) {
+        (self.neurons, self.metrics) = report::read_headers(headers);
     }
 
     /// What the client is told: the backend's own where the bytes are the backend's.
     pub fn content_type<'h>(&self, upstream: Option<&'h [u8]>) -> &'h [u8] {
-        match upstream {
-            Some(kind) if self.reader.is_none() => kind,
+        match (&self.form, self.source, upstream) {
+            (Form::PassBytes, _, None) => UNNAMED,
+            (Form::PassBytes | Form::PassEvents(_), _, Some(kind))
+            | (_, Source::Pass, Some(kind)) => kind,
             _ if self.is_stream() => EVENT_STREAM,
             _ => JSON,
         }
@@ -156,35 +289,54 @@ impl Answer {
 
     /// Every byte passes unchanged, so the backend's `Content-Length` holds for the client too.
     pub fn passes_length(&self) -> bool {
-        matches!(self.form, Form::PassJson(_))
+        matches!(self.form, Form::PassJson(_) | Form::PassBytes)
     }
 
     /// [`Answer::finish`] will append nothing and find nothing missing.
     pub fn ends_silently(&self) -> bool {
-        matches!(self.form, Form::PassJson(_)) || self.seen.end == End::Complete
+        self.passes_length() || self.seen.end == End::Complete
     }
 
     /// Nothing reaches the client before [`Answer::finish`]: until then a failure can still be
     /// answered with a status, and the length is known before the head is sent.
     pub fn collects(&self) -> bool {
-        matches!(self.form, Form::RunJson(_))
+        matches!(self.form, Form::RunJson(_) | Form::Posted { .. })
     }
 
     /// Reads a chunk. After an error, `out` holds what came before it and is still to be sent,
     /// followed by what [`Answer::abort`] appends.
     pub fn push(&mut self, chunk: &[u8], out: &mut BytesMut) -> Result<Push, AnswerError> {
+        if !self.shaper.as_ref().is_some_and(Shaper::is_streaming) {
+            return self.read(chunk, out);
+        }
+        let mut events = BytesMut::new();
+        let read = self.read(chunk, &mut events);
+        let events = match &read {
+            Ok(Push::Whole) => chunk,
+            Ok(Push::Out) | Err(_) => &events,
+        };
+        if let Some(shaper) = &mut self.shaper {
+            shaper.events(events, out)?;
+        }
+        read.map(|_| Push::Out)
+    }
+
+    fn read(&mut self, chunk: &[u8], out: &mut BytesMut) -> Result<Push, AnswerError> {
         if chunk.is_empty() || self.seen.end != End::Open {
             // Past its end mark a stream has nothing for the client.
             return Ok(Push::Out);
         }
         match &mut self.form {
-            Form::PassJson(scan) => {
+            Form::PassBytes | Form::PassJson(_) => {
                 self.seen.token = true;
-                scan.push(chunk);
+                self.seen.keep(chunk);
+                if let Form::PassJson(scan) = &mut self.form {
+                    scan.push(chunk);
+                }
                 Ok(Push::Whole)
             }
             Form::PassEvents(events) => events.push(chunk, self.hides_usage, &mut self.seen, out),
-            Form::RunJson(body) => {
+            Form::RunJson(body) | Form::Posted { body, .. } => {
                 if body.len() + chunk.len() > ANSWER_BYTES_MAX {
                     return Err(AnswerError::AnswerTooLong);
                 }
@@ -206,29 +358,77 @@ impl Answer {
             return Ok(());
         }
         match &mut self.form {
-            Form::PassJson(_) => {}
-            Form::RunJson(body) => {
-                let Some(reader) = self.reader else {
-                    return Err(AnswerError::Malformed);
-                };
-                let before = out.len();
-                let known = self.seen.usage;
-                self.seen.usage =
-                    (reader.json)(body, known, out).inspect_err(|_| out.truncate(before))?;
-            }
-            Form::PassEvents(_) | Form::RunEvents(_) => {
-                // Some servers close right after the end mark, without its blank line.
-                let held = match &self.form {
-                    Form::PassEvents(events) => events.held(),
-                    Form::RunEvents(events) => events.held(),
-                    _ => b"",
-                };
-                if !sse::data(held).is_some_and(|data| sse::is_done(&data)) {
-                    return Err(AnswerError::EndedEarly);
-                }
-                // A line end of its own first: the mark may lack even that.
+            Form::PassBytes | Form::PassJson(_) => {}
+            Form::RunJson(_) => self.finish_run(out)?,
+            Form::Posted { .. } => self.finish_posted(out)?,
+            Form::PassEvents(_) | Form::RunEvents(_) => return self.finish_stream(out),
+        }
+        self.seen.end = End::Complete;
+        Ok(())
+    }
+
+    /// Converts what was collected; then it is the task's turn.
+    fn finish_run(&mut self, out: &mut BytesMut) -> Result<(), AnswerError> {
+        let (Form::RunJson(body), Source::Run(reader)) = (&self.form, self.source) else {
+            return Err(AnswerError::Malformed);
+        };
+        let mut converted = BytesMut::new();
+        self.seen.usage = (reader.json)(body, self.seen.usage, &mut converted)?;
+        let result = workers_ai::result_of(&converted).ok_or(AnswerError::Malformed)?;
+        self.seen.keep(result);
+        let shaped = match &mut self.shaper {
+            Some(shaper) => shaper.result(self.status, "application/json", result)?,
+            None => None,
+        };
+        match shaped {
+            Some(result) => workers_ai::write_result(json(&result)?, out),
+            None => out.unsplit(converted),
+        }
+        Ok(())
+    }
+
+    /// What was collected is the result, or becomes it.
+    fn finish_posted(&mut self, out: &mut BytesMut) -> Result<(), AnswerError> {
+        let Form::Posted { body, content_type } = &self.form else {
+            return Err(AnswerError::Malformed);
+        };
+        let mut scan = TopLevel::new("usage");
+        scan.push(body);
+        self.seen.usage = scan.value().and_then(Usage::from_openai);
+        let shaped = match &mut self.shaper {
+            Some(shaper) => shaper.result(self.status, content_type, body)?,
+            None => None,
+        };
+        let result = json(shaped.as_deref().unwrap_or(body))?;
+        self.seen.keep(result);
+        workers_ai::write_result(result, out);
+        Ok(())
+    }
+
+    fn finish_stream(&mut self, out: &mut BytesMut) -> Result<(), AnswerError> {
+        // Some servers close right after the end mark, without its blank line.
+        let held = match &self.form {
+            Form::PassEvents(events) => events.held(),
+            Form::RunEvents(events) => events.held(),
+            _ => b"",
+        };
+        let is_done = sse::data(held).is_some_and(|data| sse::is_done(&data));
+        match (is_done, self.source) {
+            // A line end of its own first: the mark may lack even that.
+            (true, _) => {
                 let _ = self.push(b"\n\n", out)?;
             }
+            // Plain servers need not know the mark; the end of the message is theirs.
+            (false, Source::Posted) => {
+                let end: &[u8] = match held {
+                    b"" => b"data: [DONE]\n\n",
+                    _ => b"\n\ndata: [DONE]\n\n",
+                };
+                if self.push(end, out)? == Push::Whole {
+                    out.extend_from_slice(end);
+                }
+            }
+            (false, _) => return Err(AnswerError::EndedEarly),
         }
         self.seen.end = End::Complete;
         Ok(())
@@ -238,10 +438,23 @@ impl Answer {
     /// the client's dialect is appended, never an end mark. Any other answer can only be cut.
     pub fn abort(&mut self, out: &mut BytesMut, refusal: &Refusal) {
         if self.is_stream() && self.seen.end == End::Open {
+            if let Some(shaper) = &mut self.shaper {
+                shaper.close(true, out);
+            }
             error_event(self.face, refusal, out);
         }
         if self.seen.end == End::Open {
             self.seen.end = End::Broken;
+        }
+    }
+
+    /// The walk is done with it: tells the task the end, where it does not know it yet. What was
+    /// not read to its end has been cut.
+    pub fn close(&mut self) {
+        let cut = self.seen.end != End::Complete;
+        if let Some(shaper) = &mut self.shaper {
+            // The client has all it gets.
+            shaper.close(cut, &mut BytesMut::new());
         }
     }
 
@@ -251,6 +464,44 @@ impl Answer {
             Form::PassJson(scan) => scan.value().and_then(Usage::from_openai),
             _ => self.seen.usage,
         }
+    }
+
+    /// All that the backend has reported so far.
+    pub fn reported(&self) -> ReportedMetrics {
+        ReportedMetrics {
+            usage: self.usage(),
+            neurons: self.neurons,
+            metrics: self.metrics.clone(),
+        }
+    }
+
+    /// Events of a stream that carried generated text.
+    pub fn token_events(&self) -> u64 {
+        self.seen.token_events
+    }
+
+    /// Words of the generated text of a stream so far, where the backend's own count is not
+    /// believed.
+    pub fn words(&self) -> Option<WordCount> {
+        Some(self.seen.output.as_ref()?.words())
+    }
+
+    /// The output for an estimate, where the backend's own count is not believed: a whole answer,
+    /// or the texts of a stream as a JSON list; the first [`SAMPLE_BYTES_MAX`] of either.
+    pub fn output(&self) -> Option<Cow<'_, [u8]>> {
+        Some(self.seen.output.as_ref()?.sample())
+    }
+
+    /// What the model's task has worked out so far, each name once.
+    pub fn task_metrics(&self) -> &[(String, f64)] {
+        let shaper = self.shaper.as_ref();
+        shaper.map_or(&[], |shaper| shaper.session().metrics())
+    }
+
+    /// Plugins that had a say on the request or its answer.
+    pub fn task_uses(&self) -> &[PluginUse] {
+        let shaper = self.shaper.as_ref();
+        shaper.map_or(&[], |shaper| shaper.session().uses())
     }
 
     /// The client has everything: one that closes now has not left early.
@@ -264,17 +515,56 @@ impl Answer {
     }
 }
 
-fn form(reader: Option<&'static Reader>, streams: bool) -> Form {
-    match (reader, streams) {
-        (None, false) => Form::PassJson(TopLevel::new("usage")),
-        (None, true) => Form::PassEvents(pass::Events::default()),
-        (Some(_), false) => Form::RunJson(BytesMut::new()),
-        (Some(reader), true) => Form::RunEvents(run::Events::new(reader)),
+/// What a content type says of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Events,
+    Json,
+    Other,
+}
+
+impl Kind {
+    fn asked(streams: bool) -> Kind {
+        match streams {
+            true => Kind::Events,
+            false => Kind::Json,
+        }
+    }
+
+    fn told(content_type: Option<&[u8]>) -> Kind {
+        let kind = content_type.unwrap_or_default();
+        let end = memchr::memchr(b';', kind).unwrap_or(kind.len());
+        let kind = kind[..end].trim_ascii();
+        let suffix = kind.len().checked_sub(JSON_SUFFIX.len());
+        if kind.eq_ignore_ascii_case(EVENT_STREAM) {
+            Kind::Events
+        } else if kind.eq_ignore_ascii_case(JSON)
+            || suffix.is_some_and(|at| kind[at..].eq_ignore_ascii_case(JSON_SUFFIX))
+        {
+            Kind::Json
+        } else {
+            Kind::Other
+        }
     }
 }
 
-fn has_prefix(value: &[u8], prefix: &[u8]) -> bool {
-    value
-        .get(..prefix.len())
-        .is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+/// One JSON value, without the space around it.
+fn json(bytes: &[u8]) -> Result<&[u8], AnswerError> {
+    let value: &RawValue = serde_json::from_slice(bytes).map_err(|_| AnswerError::Malformed)?;
+    Ok(value.get().as_bytes())
+}
+
+fn form(source: Source, kind: Kind) -> Form {
+    match (source, kind) {
+        (Source::Pipe, _) => Form::PassBytes,
+        (Source::Posted, Kind::Other) => Form::PassBytes,
+        (Source::Posted, Kind::Json) => Form::Posted {
+            body: BytesMut::new(),
+            content_type: String::new(),
+        },
+        (Source::Pass | Source::Posted, Kind::Events) => Form::PassEvents(pass::Events::default()),
+        (Source::Pass, Kind::Json | Kind::Other) => Form::PassJson(TopLevel::new("usage")),
+        (Source::Run(reader), Kind::Events) => Form::RunEvents(run::Events::new(reader)),
+        (Source::Run(_), Kind::Json | Kind::Other) => Form::RunJson(BytesMut::new()),
+    }
 }

@@ -36,6 +36,15 @@ pub(super) struct Chunk<'a> {
     pub(super) usage: Option<&'a RawValue>,
     #[serde(borrow)]
     pub(super) error: Option<&'a RawValue>,
+    /// A piece of the Workers AI dialect, as plain HTTP servers stream it.
+    #[serde(borrow)]
+    response: Option<&'a RawValue>,
+    /// Another word of theirs for it.
+    #[serde(borrow)]
+    text: Option<&'a RawValue>,
+    /// A third one.
+    #[serde(borrow)]
+    token: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -48,6 +57,21 @@ pub(super) struct Choice<'a> {
     delta: Option<Message<'a>>,
     #[serde(borrow)]
     text: Option<&'a RawValue>,
+}
+
+impl<'a> Choice<'a> {
+    fn message(&self) -> Option<&Message<'a>> {
+        self.delta.as_ref().or(self.message.as_ref())
+    }
+}
+
+/// What Text Generation Inference streams.
+#[derive(Deserialize)]
+struct Token<'a> {
+    #[serde(borrow)]
+    text: Option<&'a RawValue>,
+    #[serde(default)]
+    special: bool,
 }
 
 #[derive(Deserialize)]
@@ -95,20 +119,39 @@ struct Embedding<'a> {
 impl<'a> Chunk<'a> {
     /// Whether anything was generated: text, reasoning or a tool call, in any choice.
     pub(super) fn has_token(&self) -> bool {
-        let some = |text: Option<&RawValue>| text.is_some_and(|text| text.get() != "\"\"");
-        self.choices.iter().flatten().any(|choice| {
-            let message = choice.delta.as_ref().or(choice.message.as_ref());
-            some(choice.text)
-                || message.is_some_and(|message| {
-                    some(message.content)
-                        || some(message.reasoning_content)
-                        || some(message.reasoning)
-                        || message
-                            .tool_calls
-                            .as_ref()
-                            .is_some_and(|calls| !calls.is_empty())
-                })
-        })
+        let mut has = false;
+        self.each_text(|_| has = true);
+        let calls = |choice: &Choice<'_>| {
+            let tools = choice
+                .message()
+                .and_then(|message| message.tool_calls.as_ref());
+            tools.is_some_and(|tools| !tools.is_empty())
+        };
+        has || self.choices.iter().flatten().any(calls)
+    }
+
+    /// Every text that was generated and is not empty, as JSON.
+    pub(super) fn each_text(&self, text: impl FnMut(&'a RawValue)) {
+        let token = self.token.and_then(|token| {
+            let token: Token<'a> = serde_json::from_str(token.get()).ok()?;
+            token.text.filter(|_| !token.special)
+        });
+        let chosen = self.choices.iter().flatten().flat_map(|choice| {
+            let message = choice.message();
+            let of = |part: fn(&Message<'a>) -> Option<&'a RawValue>| message.and_then(part);
+            [
+                choice.text,
+                of(|message| message.content),
+                of(|message| message.reasoning_content),
+                of(|message| message.reasoning),
+            ]
+        });
+        [self.response, self.text, token]
+            .into_iter()
+            .chain(chosen)
+            .flatten()
+            .filter(|raw| raw.get().starts_with('"') && raw.get() != "\"\"")
+            .for_each(text);
     }
 
     /// What the first choice says and which tools it calls; a `run` has one choice.

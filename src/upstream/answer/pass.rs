@@ -1,8 +1,8 @@
 //! A stream passed on event by event, with an eye on usage, errors and the end mark.
 //!
-//! It does not parse what it can rule out: an event is looked into until the first token, and
-//! when it names `usage` or `error`. Nothing is allocated for the others. A half event is held
-//! back, so that a broken stream can still end in a well-formed error event.
+//! It does not parse what it can rule out: once a token has come, an event with text in the same
+//! place is one more, unless it names `usage` or `error`. Nothing is allocated for those. A half
+//! event is held back, so that a broken stream can still end in a well-formed error event.
 
 use std::sync::LazyLock;
 
@@ -17,6 +17,18 @@ use super::{AnswerError, End, Push, Seen};
 /// Built once: building a finder costs more than one search.
 static USAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"usage\""));
 static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"error\""));
+
+/// Where generated text stands, in each kind of stream.
+static TEXTS: LazyLock<[Finder<'static>; 5]> = LazyLock::new(|| {
+    [
+        "\"content\":",
+        "\"text\":",
+        "\"response\":",
+        "\"reasoning_content\":",
+        "\"reasoning\":",
+    ]
+    .map(Finder::new)
+});
 
 /// The stream so far.
 #[derive(Debug, Default)]
@@ -92,7 +104,9 @@ fn look(event: &[u8], hides_usage: bool, seen: &mut Seen) -> Verdict {
     let names_usage = USAGE
         .find(&data)
         .is_some_and(|at| !is_null(&data[at + "\"usage\"".len()..]));
-    if seen.token && !names_usage && ERROR.find(&data).is_none() {
+    let quiet = seen.output.is_none() && !names_usage && ERROR.find(&data).is_none();
+    if quiet && seen.text_place.is_some_and(|place| has_text(&data, place)) {
+        seen.token_events += 1;
         return Verdict::Pass;
     }
     // What cannot be read is the client's to judge: it is passed, as a proxy does.
@@ -102,11 +116,18 @@ fn look(event: &[u8], hides_usage: bool, seen: &mut Seen) -> Verdict {
     if chunk.error.is_some() {
         return Verdict::Fail;
     }
-    seen.token |= chunk.has_token();
+    if chunk.has_token() {
+        seen.token = true;
+        seen.token_events += 1;
+        seen.text_place = (0..TEXTS.len()).find(|place| has_text(&data, *place));
+        if let Some(output) = &mut seen.output {
+            chunk.each_text(|text| output.text(text));
+        }
+    }
     let usage = chunk
         .usage
         .and_then(|usage| Usage::from_openai(usage.get().as_bytes()));
-    seen.usage = Usage::join(seen.usage, usage);
+    seen.report(usage);
     let only_usage =
         chunk.usage.is_some() && chunk.choices.is_some_and(|choices| choices.is_empty());
     if only_usage && hides_usage {
@@ -114,6 +135,16 @@ fn look(event: &[u8], hides_usage: bool, seen: &mut Seen) -> Verdict {
     } else {
         Verdict::Pass
     }
+}
+
+/// Whether a text that is not empty stands at this place. A text that only speaks of such a place
+/// has its quotes escaped.
+fn has_text(data: &[u8], place: usize) -> bool {
+    let finder = &TEXTS[place];
+    finder.find(data).is_some_and(|at| {
+        let value = data[at + finder.needle().len()..].trim_ascii_start();
+        matches!(value, [b'"', first, ..] if *first != b'"')
+    })
 }
 
 /// Whether `: null` follows: many servers put that into every chunk.

@@ -141,13 +141,19 @@ fn convert(
     let mut last = sse::is_done(&data);
     if !last {
         let piece = (reader.event)(&data)?;
-        seen.usage = Usage::join(seen.usage, piece.usage);
-        if let Some(text) = piece.text.filter(|text| text.get() != "\"\"") {
+        seen.report(piece.usage);
+        let text = piece.text.filter(|text| text.get() != "\"\"");
+        if text.is_some() || !piece.tool_calls.is_empty() {
             seen.token = true;
+            seen.token_events += 1;
+        }
+        if let Some(text) = text {
+            if let Some(output) = &mut seen.output {
+                output.text(text);
+            }
             write_piece(text, out);
         }
         for fragment in piece.tool_calls {
-            seen.token = true;
             tool_calls.add(fragment)?;
         }
         last = piece.last;

@@ -29,6 +29,11 @@ pub fn spec(algorithm: Algorithm) -> ModelSpec {
         timeout_secs: 0,
         allowed_accounts: Vec::new(),
         queue_heartbeat_secs: 0,
+        plugins: Default::default(),
+        routing: Default::default(),
+        tariff: None,
+        metrics_trust: Default::default(),
+        metrics: Default::default(),
     }
 }
 
@@ -47,6 +52,7 @@ pub fn ask(account: &str) -> Ask {
         deadline: Millis::MAX,
         no_wait: false,
         avoid: Vec::new(),
+        order: None,
         resume: false,
     }
 }

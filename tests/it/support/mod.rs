@@ -5,6 +5,7 @@
 
 mod backend;
 mod client;
+mod component;
 mod node;
 mod ports;
 
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 pub use backend::{ANSWER, Refusing, STREAM_HEAD, Scripted, Server, chunk, json_answer};
 pub use client::{Client, Response};
+pub use component::{flat_price, refusing_settings, trapping_price};
 pub use node::{A_WHILE, Node, Posted, accounts, endpoint, model, model_of, one_model};
 pub use ports::free_address;
 

@@ -306,8 +306,12 @@ fn config_text(clients: SocketAddr, admin: SocketAddr, dir: &TempDir, rest: &str
         true => String::new(),
         false => format!("events: {{ file: {{ path: \"{}\" }} }}\n", events.display()),
     };
+    let state = match rest.contains("state_dir:") {
+        true => String::new(),
+        false => format!("state_dir: \"{}\"\n", dir.path().join("state").display()),
+    };
     format!(
-        "listen:\n  clients: [{{ address: \"{clients}\" }}]\n  admin: {{ address: \"{admin}\" }}\n\
+        "{state}listen:\n  clients: [{{ address: \"{clients}\" }}]\n  admin: {{ address: \"{admin}\" }}\n\
          {anonymous}{events}{rest}\n"
     )
 }

@@ -108,3 +108,45 @@ fn a_lowered_limit_holds_for_the_next_grant() {
     table.release(a);
     assert_eq!(table.choose(&[], 0), Some(a));
 }
+
+#[test]
+fn an_order_goes_before_tiers_and_what_it_leaves_out_comes_after() {
+    let mut table = table(&[
+        spec("a", 1, 0),
+        spec("b", 1, 5),
+        spec("c", 1, 5),
+        spec("d", 1, 0),
+    ]);
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(|url| table.find(url).unwrap());
+    let order = Order::new([(3, a), (0, b), (1, c)]);
+    let next = |table: &mut Endpoints, avoid: &[EndpointId]| {
+        let id = table.choose_by(&order, avoid, 7)?;
+        table.take(id);
+        table.check();
+        Some(id)
+    };
+    assert_eq!(
+        next(&mut table, &[b]),
+        Some(c),
+        "the avoided is passed over"
+    );
+    assert_eq!(next(&mut table, &[]), Some(b));
+    assert_eq!(next(&mut table, &[]), Some(a));
+    assert_eq!(next(&mut table, &[]), None);
+    assert_eq!(table.choose(&[], 7), Some(d));
+}
+
+#[test]
+fn load_is_spread_within_a_step() {
+    let specs: Vec<EndpointSpec> = (0..40).map(|n| spec(&format!("e{n}"), 100, n)).collect();
+    let mut table = table(&specs);
+    let ids = (0..40).map(|n| table.find(&format!("e{n}")).unwrap());
+    let order = Order::new(ids.map(|id| (0, id)));
+    let mut dice = fastrand::Rng::with_seed(3);
+    for _ in 0..40 * 50 {
+        let id = table.choose_by(&order, &[], dice.u64(..)).unwrap();
+        table.take(id);
+    }
+    let used: Vec<u32> = table.state().iter().map(|endpoint| endpoint.used).collect();
+    assert!(used.iter().all(|used| (40..=60).contains(used)), "{used:?}");
+}

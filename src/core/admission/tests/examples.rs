@@ -30,6 +30,11 @@ pub(super) fn spec(algorithm: Algorithm, endpoints: &[(&str, u32)]) -> ModelSpec
         timeout_secs: 0,
         allowed_accounts: Vec::new(),
         queue_heartbeat_secs: 0,
+        plugins: Default::default(),
+        routing: Default::default(),
+        tariff: None,
+        metrics_trust: Default::default(),
+        metrics: Default::default(),
     }
 }
 

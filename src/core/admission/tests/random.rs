@@ -4,6 +4,7 @@
 //! what is out, and nothing about how the turnstile works.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use proptest::prelude::*;
 
@@ -109,6 +110,10 @@ impl Model {
             avoid: (0..choices.below(3))
                 .map(|id| EndpointId(id as u32))
                 .collect(),
+            order: choices.one_in(3).then(|| {
+                let step = |id: usize| (choices.below(3) as u8, EndpointId(id as u32));
+                Arc::new(Order::new((0..4).map(step)))
+            }),
             resume: choices.one_in(16),
         };
         let gauges = self.turnstile.gauges();

@@ -11,6 +11,6 @@ mod tests;
 
 pub use request::{Input, Parameter, TEXTS_MAX, TextEmbeddings, TextGeneration};
 pub use result::{
-    EmbeddingsResult, TextResult, ToolCall, write_embeddings, write_last_piece, write_piece,
-    write_text,
+    EmbeddingsResult, TextResult, ToolCall, result_of, write_embeddings, write_last_piece,
+    write_piece, write_result, write_text,
 };

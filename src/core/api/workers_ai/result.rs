@@ -41,7 +41,7 @@ pub struct EmbeddingsResult<'a> {
 
 /// Appends the whole answer of a text generation.
 pub fn write_text(result: &TextResult<'_>, out: &mut BytesMut) {
-    out.extend_from_slice(b"{\"result\":");
+    out.extend_from_slice(OPENING);
     let response = result.response.map_or("null", RawValue::get);
     write_members(response, result.tool_calls, result.usage, out);
     close_envelope(out);
@@ -80,8 +80,24 @@ pub fn write_last_piece(tool_calls: &[ToolCall], usage: Option<&str>, out: &mut 
     sse::event(b"[DONE]", out);
 }
 
+/// Appends the whole answer of any task. `result` is JSON.
+pub fn write_result(result: &[u8], out: &mut BytesMut) {
+    out.reserve(OPENING.len() + result.len() + CLOSING.len());
+    out.extend_from_slice(OPENING);
+    out.extend_from_slice(result);
+    close_envelope(out);
+}
+
+/// The result inside an answer that was written here.
+pub fn result_of(answer: &[u8]) -> Option<&[u8]> {
+    answer.strip_prefix(OPENING)?.strip_suffix(CLOSING)
+}
+
+const OPENING: &[u8] = br#"{"result":"#;
+const CLOSING: &[u8] = br#","success":true,"errors":[],"messages":[]}"#;
+
 fn close_envelope(out: &mut BytesMut) {
-    out.extend_from_slice(br#","success":true,"errors":[],"messages":[]}"#);
+    out.extend_from_slice(CLOSING);
 }
 
 fn write_members(response: &str, tool_calls: &[ToolCall], usage: Option<&str>, out: &mut BytesMut) {

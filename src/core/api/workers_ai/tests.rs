@@ -173,3 +173,29 @@ fn a_stream_is_pieces_then_usage_then_done() {
          data: [DONE]\n\n",
     );
 }
+
+#[test]
+fn the_result_in_an_envelope_is_found_again_and_only_there() {
+    let answer = written(|out| write_result(br#"{"a":{"result":1}}"#, out));
+    let parsed: Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!(parsed["result"], json!({ "a": { "result": 1 } }));
+    assert_eq!(
+        (&parsed["success"], &parsed["errors"]),
+        (&json!(true), &json!([]))
+    );
+    assert_eq!(
+        result_of(answer.as_bytes()).unwrap(),
+        br#"{"a":{"result":1}}"#
+    );
+    let text = raw("\"hi\"");
+    let text = TextResult {
+        response: Some(&text),
+        ..TextResult::default()
+    };
+    let answer = written(|out| write_text(&text, out));
+    assert_eq!(
+        result_of(answer.as_bytes()).unwrap(),
+        br#"{"response":"hi"}"#
+    );
+    assert_eq!(result_of(b"{\"result\":1}"), None);
+}

@@ -10,6 +10,7 @@ use super::*;
 use crate::upstream::backend;
 
 mod pass;
+mod posted;
 mod run;
 
 fn chat(members: &str) -> Call {
@@ -22,7 +23,7 @@ fn run_call(json: &str) -> Call {
     body::parse(Face::WorkersAi, Operation::Run, Some("@cf/m".into()), body).unwrap()
 }
 
-fn answer(kind: BackendKind, call: &Call) -> Answer {
+fn answer_of(kind: BackendKind, call: &Call) -> Answer {
     backend(kind)
         .unwrap()
         .read_response(call, Task::TextGeneration)
@@ -48,7 +49,9 @@ fn relay<'a>(
     kind: Option<&'a str>,
     chunks: impl IntoIterator<Item = &'a [u8]>,
 ) -> Got {
-    answer.begin(|name| kind.filter(|_| name == "content-type").map(str::as_bytes));
+    answer.begin(200, |name| {
+        kind.filter(|_| name == "content-type").map(str::as_bytes)
+    });
     let mut sent = BytesMut::new();
     let mut result = Ok(());
     for chunk in chunks {

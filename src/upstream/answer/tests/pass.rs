@@ -8,7 +8,7 @@ use super::*;
 fn a_stream_passes_unchanged_when_the_client_asked_for_usage() {
     let stream = [VLLM_TEXT, VLLM_USAGE, DONE].concat();
     let call = chat(STREAM_WITH_USAGE);
-    let got = relay_cut_anywhere(|| answer(BackendKind::Openai, &call), EVENTS, &stream);
+    let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &call), EVENTS, &stream);
     assert_eq!(got.text, stream);
     assert_eq!(
         got.usage,
@@ -24,7 +24,7 @@ fn a_stream_passes_unchanged_when_the_client_asked_for_usage() {
 fn the_usage_chunk_is_read_and_removed_when_the_client_did_not_ask() {
     let stream = [VLLM_TEXT, VLLM_USAGE, DONE].concat();
     let call = chat(STREAM);
-    let got = relay_cut_anywhere(|| answer(BackendKind::Openai, &call), EVENTS, &stream);
+    let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &call), EVENTS, &stream);
     assert_eq!(got.text, [VLLM_TEXT, DONE].concat());
     assert_eq!(
         got.usage,
@@ -33,14 +33,14 @@ fn the_usage_chunk_is_read_and_removed_when_the_client_did_not_ask() {
             ..tokens(9, 3)
         })
     );
-    let got = relay_cut_anywhere(|| answer(BackendKind::LlamaServer, &call), EVENTS, LLAMA);
+    let got = relay_cut_anywhere(|| answer_of(BackendKind::LlamaServer, &call), EVENTS, LLAMA);
     assert_eq!(got.usage, Some(tokens(11, 1)));
     assert!(got.text.contains("�") && !got.text.contains("timings") && got.text.ends_with(DONE));
 }
 
 #[test]
 fn a_chunk_of_whole_events_is_forwarded_without_a_copy() {
-    let mut answer = answer(BackendKind::Openai, &chat(STREAM));
+    let mut answer = answer_of(BackendKind::Openai, &chat(STREAM));
     let mut out = BytesMut::new();
     assert_eq!(answer.push(VLLM_TEXT.as_bytes(), &mut out), Ok(Push::Whole));
     assert_eq!(answer.push(VLLM_USAGE.as_bytes(), &mut out), Ok(Push::Out));
@@ -60,7 +60,7 @@ fn comments_and_events_that_cannot_be_read_pass() {
     ]
     .concat();
     let call = chat(STREAM);
-    let got = relay_cut_anywhere(|| answer(BackendKind::Openai, &call), EVENTS, &stream);
+    let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &call), EVENTS, &stream);
     assert_eq!(got.text, stream);
 }
 
@@ -71,7 +71,7 @@ fn the_first_token_is_text_reasoning_or_a_tool_call_and_not_the_role() {
             "data: {}\n\n",
             json!({ "choices": [{ "index": 0, "delta": delta }] })
         );
-        let mut answer = answer(BackendKind::Openai, &chat(STREAM));
+        let mut answer = answer_of(BackendKind::Openai, &chat(STREAM));
         let _ = answer.push(event.as_bytes(), &mut BytesMut::new()).unwrap();
         answer.token_seen()
     };
@@ -88,7 +88,7 @@ fn the_first_token_is_text_reasoning_or_a_tool_call_and_not_the_role() {
 fn a_stream_that_ends_early_gets_an_error_event_and_no_end_mark() {
     let call = chat(STREAM);
     let cut = [VLLM_TEXT, "data: {\"id\":\"c\",\"cho"].concat();
-    let got = relay_cut_anywhere(|| answer(BackendKind::Openai, &call), EVENTS, &cut);
+    let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &call), EVENTS, &cut);
     assert_eq!(got.result, Err(AnswerError::EndedEarly));
     let event = got.text.strip_prefix(VLLM_TEXT).unwrap();
     let error: Value =
@@ -102,12 +102,12 @@ fn a_failure_the_backend_reports_in_its_stream_is_told_in_the_dialect() {
     let failure = "data: {\"error\": {\"message\": \"CUDA at /opt/x\", \"code\": 500}}\n\n";
     let stream = [VLLM_TEXT, failure, DONE].concat();
     let call = chat(STREAM);
-    let got = relay_cut_anywhere(|| answer(BackendKind::Openai, &call), EVENTS, &stream);
+    let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &call), EVENTS, &stream);
     assert_eq!(got.result, Err(AnswerError::BackendFailed));
     assert!(got.text.starts_with(VLLM_TEXT) && got.text.contains("upstream_failed"));
     assert!(!got.text.contains("CUDA") && !got.text.contains("[DONE]"));
     let call = run_call(r#"{"prompt":"a","stream":true}"#);
-    let got = relay_cut_anywhere(|| answer(BackendKind::Openai, &call), EVENTS, &stream);
+    let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &call), EVENTS, &stream);
     assert_eq!(got.result, Err(AnswerError::BackendFailed));
     assert!(got.text.contains(r#""code":3050"#) && !got.text.contains("[DONE]"));
 }
@@ -117,7 +117,7 @@ fn the_word_error_in_a_text_is_not_a_failure() {
     let event = r#"data: {"choices":[{"index":0,"delta":{"content":"error"}}],"x":{"error":1}}"#;
     let stream = [VLLM_TEXT, event, "\n\n", DONE].concat();
     let call = chat(STREAM);
-    let got = relay_cut_anywhere(|| answer(BackendKind::Openai, &call), EVENTS, &stream);
+    let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &call), EVENTS, &stream);
     assert_eq!(got.text, stream);
 }
 
@@ -125,9 +125,9 @@ fn the_word_error_in_a_text_is_not_a_failure() {
 fn nothing_follows_the_end_mark() {
     let call = chat(STREAM);
     let late = [VLLM_TEXT, DONE, VLLM_TEXT, "half"].concat();
-    let got = relay_cut_anywhere(|| answer(BackendKind::Openai, &call), EVENTS, &late);
+    let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &call), EVENTS, &late);
     assert_eq!(got.text, [VLLM_TEXT, DONE].concat());
-    let mut answer = answer(BackendKind::Openai, &call);
+    let mut answer = answer_of(BackendKind::Openai, &call);
     let mut out = BytesMut::new();
     let _ = answer.push(DONE.as_bytes(), &mut out).unwrap();
     answer.abort(&mut out, &Refusal::DeadlinePassed);
@@ -139,7 +139,7 @@ fn an_end_mark_without_its_blank_line_still_ends_the_stream() {
     let call = chat(STREAM);
     for end in ["data: [DONE]", "data: [DONE]\n", "data: [DONE]\r\n"] {
         let stream = [VLLM_TEXT, end].concat();
-        let got = relay_cut_anywhere(|| answer(BackendKind::Openai, &call), EVENTS, &stream);
+        let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &call), EVENTS, &stream);
         assert_eq!((got.result, got.done), (Ok(()), true), "{end:?}");
         assert!(
             got.text.starts_with(VLLM_TEXT) && got.text.ends_with("\n\n"),
@@ -151,7 +151,7 @@ fn an_end_mark_without_its_blank_line_still_ends_the_stream() {
 
 #[test]
 fn an_event_over_the_bound_breaks_the_stream() {
-    let mut answer = answer(BackendKind::Openai, &chat(STREAM));
+    let mut answer = answer_of(BackendKind::Openai, &chat(STREAM));
     let endless = vec![b'x'; sse::EVENT_BYTES_MAX + 1];
     let mut out = BytesMut::new();
     let chunk = [VLLM_TEXT.as_bytes(), &endless].concat();
@@ -165,10 +165,10 @@ fn an_event_over_the_bound_breaks_the_stream() {
 #[test]
 fn an_object_passes_unchanged_and_its_usage_is_read() {
     let call = chat("");
-    let got = relay_cut_anywhere(|| answer(BackendKind::Openai, &call), OBJECT, COMPLETION);
+    let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &call), OBJECT, COMPLETION);
     assert_eq!((&*got.text, got.usage), (COMPLETION, Some(tokens(7, 2))));
     assert!(got.done && got.token);
-    let passed = answer(BackendKind::Openai, &call);
+    let passed = answer_of(BackendKind::Openai, &call);
     assert!(passed.passes_length() && !passed.collects());
     assert_eq!(passed.content_type(Some(b"text/plain")), b"text/plain");
 }
@@ -177,22 +177,22 @@ fn an_object_passes_unchanged_and_its_usage_is_read() {
 fn the_content_type_decides_how_the_body_is_read() {
     let streaming = chat(STREAM);
     let got = relay_cut_anywhere(
-        || answer(BackendKind::Openai, &streaming),
+        || answer_of(BackendKind::Openai, &streaming),
         OBJECT,
         COMPLETION,
     );
     assert_eq!((&*got.text, got.usage), (COMPLETION, Some(tokens(7, 2))));
     let whole = chat("");
     let stream = [VLLM_TEXT, VLLM_USAGE, DONE].concat();
-    let got = relay_cut_anywhere(|| answer(BackendKind::Openai, &whole), EVENTS, &stream);
+    let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &whole), EVENTS, &stream);
     assert_eq!(got.text, stream);
     let converted = run_call(r#"{"prompt":"a","stream":true}"#);
-    let mut object = answer(BackendKind::Openai, &converted);
+    let mut object = answer_of(BackendKind::Openai, &converted);
     assert_eq!(object.content_type(None), EVENT_STREAM);
-    object.begin(|_| Some(b"application/json"));
+    object.begin(200, |_| Some(b"application/json"));
     assert_eq!(object.content_type(Some(b"application/json; x")), JSON);
     let got = relay_cut_anywhere(
-        || answer(BackendKind::Openai, &converted),
+        || answer_of(BackendKind::Openai, &converted),
         OBJECT,
         COMPLETION,
     );
@@ -201,5 +201,5 @@ fn the_content_type_decides_how_the_body_is_read() {
         "{}",
         got.text
     );
-    assert!(answer(BackendKind::Openai, &run_call(r#"{"prompt":"a"}"#)).collects());
+    assert!(answer_of(BackendKind::Openai, &run_call(r#"{"prompt":"a"}"#)).collects());
 }

@@ -1,0 +1,58 @@
+//! A linear price times a factor by resolution: what 720p costs once, 1080p may cost 2.25 times.
+//!
+//! The tariff's `criteria` say which resolution the model makes; `factors` in the settings say what each
+//! is worth. One that is not listed is an error, so that nobody sells 4K at the price of 720p: the
+//! gateway then bills by its own formula and flags the event. Settings: `criterion`, `factors`.
+
+use std::collections::BTreeMap;
+
+use infergate_sdk::serde_json::Value;
+use infergate_sdk::{
+    Billing, BillingError, Charge, Plugin, Settings, Tariff, Usage, export_billing, price,
+};
+
+struct Tiered {
+    criterion: String,
+    factors: BTreeMap<String, f64>,
+}
+
+impl Plugin for Tiered {
+    fn configure(settings: &mut Settings) -> Tiered {
+        let criterion = settings.text("criterion");
+        let mut factors = BTreeMap::new();
+        match settings.take("factors") {
+            Some(Value::Object(given)) => {
+                for (tier, factor) in given {
+                    match factor.as_f64().filter(|factor| *factor >= 0.0) {
+                        Some(factor) => drop(factors.insert(tier, factor)),
+                        None => settings.problem(
+                            &format!("/factors/{tier}"),
+                            &format!("expected a number from 0, found {factor}"),
+                        ),
+                    }
+                }
+            }
+            _ => settings.problem("/factors", "expected an object such as {\"1080p\": 2.25}"),
+        }
+        Tiered {
+            criterion: criterion.unwrap_or_else(|| "resolution".into()),
+            factors,
+        }
+    }
+}
+
+impl Billing for Tiered {
+    fn price(&self, tariff: Tariff, usage: Usage) -> Result<Charge, BillingError> {
+        let criteria = &tariff.criteria;
+        let tier = criteria.iter().find(|(key, _)| *key == self.criterion);
+        let factor = match tier {
+            None => 1.0,
+            Some((_, tier)) => *self.factors.get(tier).ok_or_else(|| {
+                BillingError::BadValue(format!("{} {tier} has no factor", self.criterion))
+            })?,
+        };
+        Ok(price::linear(tariff, &usage, factor))
+    }
+}
+
+export_billing!(Tiered);

@@ -1,0 +1,73 @@
+//! Results that are lists of labels: text and image classification, object detection.
+
+use crate::answer::Shaped;
+use crate::json::{list, member, number, quoted, text};
+
+/// Text and image classification: `[{label, score}]`.
+pub fn classification(json: &str) -> Result<Shaped, String> {
+    let names = ["labels", "scores", "predictions", "classes"];
+    of_rows(json, &names, |row| {
+        let (label, score) = label(row)?;
+        Some(format!(r#"{{"label":{label},"score":{score}}}"#))
+    })
+}
+
+/// The rows of the answer, each in its documented shape. All or none: half a list would be a lie.
+pub fn of_rows(
+    json: &str,
+    names: &[&str],
+    row: impl Fn(&str) -> Option<String>,
+) -> Result<Shaped, String> {
+    let rows = rows(json, names).ok_or("there is no list of labels in the answer")?;
+    let rows: Option<Vec<String>> = rows.iter().map(|json| row(json)).collect();
+    let rows = rows.ok_or("a label in the answer is not whole")?;
+    Ok(Shaped::new(format!("[{}]", rows.join(","))).with_usage(member(json, "usage")))
+}
+
+/// The list itself, the first one in a list of lists (one per input), one under a name, columns put
+/// together, or one row.
+fn rows(json: &str, names: &[&str]) -> Option<Vec<String>> {
+    let owned = |all: Vec<&str>| all.into_iter().map(str::to_owned).collect();
+    if let Some(all) = list(json) {
+        let inner = all.first().and_then(|first| list(first));
+        return Some(owned(inner.unwrap_or(all)));
+    }
+    if let Some(columns) = columns(json) {
+        return Some(columns);
+    }
+    let named = names.iter().find_map(|name| list(member(json, name)?));
+    match named {
+        Some(all) => Some(owned(all)),
+        None => label(json).map(|_| vec![json.to_owned()]),
+    }
+}
+
+/// `{labels: […], scores: […], boxes?: […]}` as rows.
+fn columns(json: &str) -> Option<Vec<String>> {
+    let labels = list(member(json, "labels")?)?;
+    let scores = list(member(json, "scores")?)?;
+    if labels.len() != scores.len() || labels.iter().any(|label| label.starts_with('{')) {
+        return None;
+    }
+    let boxes = member(json, "boxes").and_then(list);
+    let mut rows = Vec::with_capacity(labels.len());
+    for (at, (label, score)) in labels.into_iter().zip(scores).enumerate() {
+        let place = boxes.as_ref().and_then(|boxes| boxes.get(at));
+        let place = place.map_or(String::new(), |place| format!(r#","box":{place}"#));
+        rows.push(format!(r#"{{"label":{label},"score":{score}{place}}}"#));
+    }
+    Some(rows)
+}
+
+/// Label and score, as JSON. Some servers number their labels.
+pub fn label(row: &str) -> Option<(String, &str)> {
+    let names = ["label", "class", "class_name", "name"];
+    let label = names.iter().find_map(|name| member(row, name))?;
+    let label = match text(label) {
+        Some(text) => quoted(&text),
+        None => quoted(&number(label)?.to_string()),
+    };
+    let names = ["score", "confidence", "probability"];
+    let score = names.iter().find_map(|name| member(row, name))?;
+    number(score).map(|_| (label, score))
+}

@@ -1,0 +1,138 @@
+//! Events of a text stream, each brought to `{"response": …}`.
+//!
+//! Known are the events of Text Generation Inference (`token`), of OpenAI's chat and completions
+//! (`choices`), and plain `response` and `text`. What is none of them passes as it is, errors above
+//! all. Fragments of tool calls are kept in the state, [`STATE_MAX_BYTES`] at most, until their
+//! choice is over; counts of tokens are metrics.
+
+use infergate_sdk::{Event, Out, Quantity, Step};
+use serde::{Deserialize, Serialize};
+
+use crate::answer::usage_metrics;
+use crate::json::member;
+use crate::text::{Said, TOOL_CALLS_MAX, ToolCall, read, write};
+
+/// Bytes of state a stream may keep between its calls.
+const STATE_MAX_BYTES: usize = 4096;
+
+const DONE: &[u8] = b"[DONE]";
+
+/// What is kept from one event to the next.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Kept {
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    calls: Vec<ToolCall>,
+    /// The end mark gave its place to the tool calls, and follows on close.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    done: bool,
+}
+
+impl Kept {
+    fn read(state: &[u8]) -> Result<Kept, String> {
+        if state.is_empty() {
+            return Ok(Kept::default());
+        }
+        serde_json::from_slice(state).map_err(|_| "the state is not of this task".to_owned())
+    }
+
+    fn write(&self) -> Result<Vec<u8>, String> {
+        if self.calls.is_empty() && !self.done {
+            return Ok(Vec::new());
+        }
+        let state = serde_json::to_vec(self).map_err(|_| "the state cannot be written")?;
+        if state.len() > STATE_MAX_BYTES {
+            return Err("the tool calls are longer than the state of a stream".to_owned());
+        }
+        Ok(state)
+    }
+
+    fn add(&mut self, fragments: Vec<(usize, ToolCall)>) -> Result<(), String> {
+        for (index, fragment) in fragments {
+            if index >= TOOL_CALLS_MAX {
+                return Err("too many tool calls".to_owned());
+            }
+            if self.calls.len() <= index {
+                self.calls.resize(index + 1, ToolCall::default());
+            }
+            let call = &mut self.calls[index];
+            call.id = fragment.id.or(call.id.take());
+            call.name.push_str(&fragment.name);
+            call.arguments.push_str(&fragment.arguments);
+        }
+        Ok(())
+    }
+}
+
+/// The next events.
+pub fn push(state: &[u8], events: &[Event]) -> Result<Step, String> {
+    let mut kept = Kept::read(state)?;
+    let mut step = Step::default();
+    for event in events {
+        let out = shape(event, &mut kept, &mut step.metrics)?;
+        step.events.push(out);
+    }
+    step.state = kept.write()?;
+    Ok(step)
+}
+
+/// The end. Tool calls of a stream that broke off are not shown: they may be half of themselves.
+pub fn close(state: &[u8], cut: bool) -> Result<Step, String> {
+    let kept = Kept::read(state)?;
+    let mut step = Step::default();
+    if !cut && !kept.calls.is_empty() {
+        step.events.push(piece("\"\"", &kept.calls, None));
+    }
+    if !cut && kept.done {
+        let data = DONE.to_vec();
+        step.events.push(Out::Replace(Event { name: None, data }));
+    }
+    Ok(step)
+}
+
+fn shape(event: &Event, kept: &mut Kept, metrics: &mut Vec<Quantity>) -> Result<Out, String> {
+    if event.data == DONE {
+        if kept.calls.is_empty() {
+            return Ok(Out::Keep);
+        }
+        kept.done = true;
+        let calls = std::mem::take(&mut kept.calls);
+        return Ok(piece("\"\"", &calls, None));
+    }
+    let json = std::str::from_utf8(&event.data).unwrap_or("").trim();
+    let whole: Option<&serde_json::value::RawValue> = serde_json::from_str(json).ok();
+    let said = whole.filter(|_| member(json, "error").is_none());
+    let Some(said) = said.and_then(|_| read(json)) else {
+        return Ok(Out::Keep);
+    };
+    let Said {
+        text,
+        tool_calls,
+        usage,
+        finished,
+    } = said;
+    // Each report is the total so far: the last one stands for all.
+    let counts = usage_metrics(usage.as_deref());
+    metrics.retain(|(name, _)| !counts.iter().any(|(newer, _)| newer == name));
+    metrics.extend(counts);
+    kept.add(tool_calls)?;
+    let mut calls = Vec::new();
+    if finished {
+        calls = std::mem::take(&mut kept.calls);
+    }
+    let text = text.unwrap_or_else(|| "\"\"".to_owned());
+    if text == "\"\"" && calls.is_empty() && usage.is_none() {
+        return Ok(Out::Drop);
+    }
+    Ok(piece(
+        &text.replace(['\n', '\r'], " "),
+        &calls,
+        usage.as_deref(),
+    ))
+}
+
+fn piece(text: &str, calls: &[ToolCall], usage: Option<&str>) -> Out {
+    Out::Replace(Event {
+        name: None,
+        data: write(text, calls, usage).into_bytes(),
+    })
+}

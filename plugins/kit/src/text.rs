@@ -1,0 +1,209 @@
+//! Generated text: `{response, tool_calls?, usage?}`, for text generation and for image and text to
+//! text. Input goes to the server as it is.
+
+use serde::{Deserialize, Serialize};
+
+use crate::answer::Shaped;
+use crate::json::{Members, list, member, number, object, quoted, text};
+
+/// Tool calls of one answer; OpenAI allows 128 tools.
+pub const TOOL_CALLS_MAX: usize = 128;
+
+/// Names of texts in answers.
+const TEXTS: [&str; 5] = [
+    "response",
+    "generated_text",
+    "text",
+    "output_text",
+    "output",
+];
+
+/// A function the model asks to be called, or a fragment of that.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolCall {
+    pub id: Option<String>,
+    pub name: String,
+    pub arguments: String,
+}
+
+/// What stands in an answer, or in an event.
+#[derive(Debug, Default)]
+pub struct Said {
+    /// JSON; mostly a string.
+    pub text: Option<String>,
+    /// With their places, where they come in fragments.
+    pub tool_calls: Vec<(usize, ToolCall)>,
+    /// A JSON object.
+    pub usage: Option<String>,
+    /// Its tool calls are whole.
+    pub finished: bool,
+}
+
+/// A whole answer.
+pub fn finish(json: &str) -> Result<Shaped, String> {
+    let said = read(json).ok_or("there is no text in the answer")?;
+    if said.text.is_none() && said.tool_calls.is_empty() {
+        return Err("there is no text in the answer".to_owned());
+    }
+    let calls: Vec<ToolCall> = said.tool_calls.into_iter().map(|(_, call)| call).collect();
+    let usage = said.usage.as_deref();
+    let characters = said.text.as_deref().and_then(text);
+    let characters = characters.map_or(0, |text| text.chars().count());
+    let body = write(said.text.as_deref().unwrap_or("null"), &calls, usage);
+    Ok(Shaped::new(body)
+        .with("output_characters", characters as f64)
+        .with_usage(usage))
+}
+
+/// Reads an answer, or the data of an event; none when it is in none of the known shapes.
+pub fn read(json: &str) -> Option<Said> {
+    if let Some(all) = list(json) {
+        return read_object(&object(all.first()?)?);
+    }
+    if text(json).is_some() {
+        return Some(Said {
+            text: Some(json.to_owned()),
+            ..Said::default()
+        });
+    }
+    read_object(&object(json)?)
+}
+
+fn read_object(members: &Members<'_>) -> Option<Said> {
+    let usage = members.get("usage").filter(|usage| usage.starts_with('{'));
+    let usage = usage.map(|usage| usage.replace(['\n', '\r'], " "));
+    let mut said = if let Some(choices) = members.get("choices").and_then(list) {
+        // With no choice at all it is the usage after the last one.
+        let over = Said {
+            finished: choices.is_empty(),
+            ..Said::default()
+        };
+        // Read once: it is most of the answer, and each look at a piece of text goes through all of it.
+        let mut choices = choices
+            .into_iter()
+            .map(|one| object(one).unwrap_or_default());
+        let first = choices.find(|choice| choice.get("index").is_none_or(|index| index == "0"));
+        first.map_or(over, |choice| read_choice(&choice))
+    } else if let Some(token) = members.get("token").and_then(object) {
+        // Text Generation Inference: special tokens are not text.
+        let is_text = token.get("special") != Some("true");
+        Said {
+            text: token.get("text").filter(|_| is_text).and_then(as_text),
+            finished: members.get("details").is_some(),
+            ..Said::default()
+        }
+    } else {
+        Said {
+            text: members.first(&TEXTS).and_then(as_text),
+            tool_calls: tool_calls(members.get("tool_calls")),
+            finished: true,
+            usage: None,
+        }
+    };
+    let known = ["choices", "token", "usage", "tool_calls"];
+    if said.text.is_none() && known.iter().all(|name| members.get(name).is_none()) {
+        return None;
+    }
+    said.usage = usage.or_else(|| details(members.get("details")?));
+    Some(said)
+}
+
+/// TGI's `details` as a usage object.
+fn details(json: &str) -> Option<String> {
+    let count = |name| {
+        member(json, name)
+            .and_then(number)
+            .filter(|count| *count >= 0.0)
+    };
+    let (input, output) = (
+        count("input_length").unwrap_or(0.0),
+        count("generated_tokens")?,
+    );
+    Some(format!(
+        r#"{{"prompt_tokens":{input},"completion_tokens":{output},"total_tokens":{}}}"#,
+        input + output
+    ))
+}
+
+fn read_choice(choice: &Members<'_>) -> Said {
+    let message = choice.first(&["delta", "message"]).and_then(object);
+    let message = message.unwrap_or_default();
+    Said {
+        text: message
+            .get("content")
+            .or(choice.get("text"))
+            .and_then(as_text),
+        tool_calls: tool_calls(message.get("tool_calls")),
+        finished: choice.get("finish_reason").is_some(),
+        usage: None,
+    }
+}
+
+/// A value as the text of a result, in JSON: a list of texts, or of parts with texts, is put
+/// together; what is structured stays.
+fn as_text(json: &str) -> Option<String> {
+    let Some(parts) = list(json) else {
+        return Some(json.to_owned());
+    };
+    let part = |part: &str| {
+        let own = member(part, "text");
+        text(own.unwrap_or(part)).map(|text| text.into_owned())
+    };
+    let texts: Option<Vec<String>> = parts.into_iter().map(part).collect();
+    Some(texts.map_or_else(|| json.to_owned(), |texts| quoted(&texts.concat())))
+}
+
+/// OpenAI's `{index?, id?, function: {name, arguments}}`, or `{name, arguments}`.
+fn tool_calls(json: Option<&str>) -> Vec<(usize, ToolCall)> {
+    let all = json.and_then(list).unwrap_or_default();
+    let call = |(at, json): (usize, &str)| {
+        let function = member(json, "function").unwrap_or(json);
+        let string = |json: &str| text(json).map(|text| text.into_owned());
+        let arguments = member(function, "arguments");
+        let index = member(json, "index").and_then(|index| index.parse().ok());
+        let call = ToolCall {
+            id: member(json, "id").and_then(string),
+            name: member(function, "name")
+                .and_then(string)
+                .unwrap_or_default(),
+            arguments: arguments
+                .map(|json| string(json).unwrap_or_else(|| json.to_owned()))
+                .unwrap_or_default(),
+        };
+        (index.unwrap_or(at), call)
+    };
+    all.into_iter()
+        .take(TOOL_CALLS_MAX)
+        .enumerate()
+        .map(call)
+        .collect()
+}
+
+/// The result, or one piece of it.
+pub fn write(text: &str, calls: &[ToolCall], usage: Option<&str>) -> String {
+    let mut body = format!(r#"{{"response":{text}"#);
+    if !calls.is_empty() {
+        let calls: Vec<String> = calls.iter().map(write_call).collect();
+        body += &format!(r#","tool_calls":[{}]"#, calls.join(","));
+    }
+    if let Some(usage) = usage {
+        body += &format!(r#","usage":{usage}"#);
+    }
+    body.push('}');
+    body
+}
+
+fn write_call(call: &ToolCall) -> String {
+    let id = call.id.as_deref();
+    let id = id.map_or(String::new(), |id| format!(r#""id":{},"#, quoted(id)));
+    // Arguments that are no object are still shown: the caller may know what the model meant.
+    // Line breaks in JSON stand between tokens only, and an event has one line.
+    let arguments = match object(call.arguments.trim()) {
+        Some(_) => call.arguments.trim().replace(['\n', '\r'], " "),
+        None => quoted(&call.arguments),
+    };
+    format!(
+        r#"{{{id}"name":{},"arguments":{arguments}}}"#,
+        quoted(&call.name)
+    )
+}

@@ -1,0 +1,163 @@
+//! Everything a plugin in Rust needs: types, traits, export macros and small helpers.
+//!
+//! It is not the gateway's side and holds no policy. A plugin is a type that implements [`Plugin`] and
+//! one of [`Task`], [`Billing`] or [`Routing`] (or [`TaskStream`], [`Estimator`] on top), and a macro:
+//!
+//! ```no_run
+//! use infergate_sdk::{Billing, BillingError, Charge, Plugin, Problem, Settings, Tariff, Usage};
+//!
+//! struct Flat { neurons: f64 }
+//!
+//! impl Plugin for Flat {
+//!     fn configure(settings: &mut Settings) -> Flat {
+//!         Flat { neurons: settings.number("neurons", 1.0) }
+//!     }
+//! }
+//!
+//! impl Billing for Flat {
+//!     fn price(&self, _: Tariff, _: Usage) -> Result<Charge, BillingError> {
+//!         Ok(Charge { total: self.neurons, base: self.neurons, lines: vec![], visible: vec![] })
+//!     }
+//! }
+//!
+//! infergate_sdk::export_billing!(Flat);
+//! ```
+//!
+//! A plugin that calls nothing of [`host`] imports nothing. Hooks get `&self`: what a plugin wants to
+//! remember between the hooks of one request it hands back as `state`, at most 4 KiB.
+
+#[doc(hidden)]
+pub mod bindings;
+mod export;
+pub mod host;
+pub mod json;
+pub mod price;
+pub mod rank;
+mod settings;
+mod slot;
+
+pub use bindings::billing::exports::infergate::plugin::billing::{
+    BillingError, Charge, Coefficient, Line, Metric, Outcome, Source, Tariff, Trust, Usage,
+};
+pub use bindings::lifecycle::exports::infergate::plugin::lifecycle::Problem;
+pub use bindings::routing::exports::infergate::plugin::routing::{
+    Candidate, Choice, Health, Hints,
+};
+pub use bindings::task::exports::infergate::plugin::task::{
+    Attribute, Description, Edit, Field, Finished, Hooks, Prepared, Rejection, Request, Response,
+    TaskError, View,
+};
+pub use bindings::task_stream::exports::infergate::plugin::task_stream::{Event, Out, Step};
+pub use serde_json;
+pub use settings::Settings;
+#[doc(hidden)]
+pub use slot::Slot;
+
+/// A quantity by its name, such as `("output_tokens", 12.0)`.
+pub type Quantity = (String, f64);
+
+/// A configured plugin. It is made once per instance and must not change after.
+pub trait Plugin: Sized + Send + Sync {
+    /// Reads the `settings` of the configuration file. Every problem found is told together, unknown
+    /// keys too, and the plugin is then not loaded.
+    fn configure(settings: &mut Settings) -> Self;
+}
+
+/// Input checks, payload and result of one model task.
+pub trait Task: Plugin {
+    /// What the task takes and which hooks do something. Called while loading.
+    fn describe(&self) -> Description;
+
+    /// From the client's body to the server's.
+    fn prepare(&self, request: Request) -> Result<Prepared, TaskError> {
+        let _ = request;
+        Ok(Prepared::default())
+    }
+
+    /// From the server's body to the result.
+    fn finish(&self, response: Response) -> Result<Finished, TaskError> {
+        let _ = response;
+        Ok(Finished::default())
+    }
+}
+
+/// A task that also shapes the events of a stream.
+pub trait TaskStream: Task {
+    /// One [`Out`] for each event, in order.
+    fn push(&self, state: Vec<u8>, events: Vec<Event>) -> Result<Step, String>;
+
+    /// The stream has ended; `cut` when before its time.
+    fn close(&self, state: Vec<u8>, cut: bool) -> Result<Step, String> {
+        let _ = (state, cut);
+        Ok(Step::default())
+    }
+}
+
+/// From metrics to a charge.
+pub trait Billing: Plugin {
+    /// `total` must be `base` plus all lines, finite and not negative.
+    fn price(&self, tariff: Tariff, usage: Usage) -> Result<Charge, BillingError>;
+}
+
+/// A formula that can also estimate metrics from the bodies, for models that are not trusted.
+pub trait Estimator: Billing {
+    /// `input` and `output` as the client sent and got them.
+    fn estimate(
+        &self,
+        input: Vec<u8>,
+        output: Vec<u8>,
+        state: Vec<u8>,
+    ) -> Result<Vec<Quantity>, String>;
+}
+
+/// An order of the places a request could go.
+pub trait Routing: Plugin {
+    /// Best first; equal steps are one tier.
+    fn rank(&self, hints: Hints, candidates: Vec<Candidate>) -> Result<Vec<Choice>, String>;
+}
+
+impl Default for Prepared {
+    /// The body stays as it is.
+    fn default() -> Prepared {
+        Prepared {
+            edit: Edit::Keep,
+            backend_path: None,
+            attributes: Vec::new(),
+            metrics: Vec::new(),
+            state: Vec::new(),
+        }
+    }
+}
+
+impl Default for Finished {
+    /// The body stays as it is.
+    fn default() -> Finished {
+        Finished {
+            edit: Edit::Keep,
+            metrics: Vec::new(),
+        }
+    }
+}
+
+impl Default for Step {
+    /// Nothing: what `close` mostly has to say.
+    fn default() -> Step {
+        Step {
+            events: Vec::new(),
+            metrics: Vec::new(),
+            state: Vec::new(),
+        }
+    }
+}
+
+impl TaskError {
+    /// The caller's fault: status 400, with the place of the fault in the body (RFC 6901).
+    pub fn rejected(code: &str, message: impl Into<String>, pointer: Option<&str>) -> TaskError {
+        TaskError::Rejected(Rejection {
+            status: 400,
+            code: code.into(),
+            message: message.into(),
+            pointer: pointer.map(Into::into),
+        })
+    }
+}

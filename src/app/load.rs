@@ -1,0 +1,236 @@
+//! From a configuration file to what can be put into effect: the file checked, its plugins loaded.
+//!
+//! It puts nothing into effect and blocks for as long as reading and compiling take: never on a
+//! worker. Start, `check` and reload all come through here.
+
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use infergate_core::model::ModelSpec;
+use parking_lot::Mutex;
+
+use crate::config::watch::WatchedFile;
+use crate::config::{self, Config, Loaded, Problem};
+use crate::plugin::{Host, HostCounts, HostSettings, PluginProblem, Plugins};
+use crate::telemetry::PluginsMetrics;
+
+/// Below `state_dir`: compiled plugins.
+const CACHE: &str = "plugins";
+/// Only the owner reads what the gateway keeps.
+const STATE_DIR_MODE: u32 = 0o700;
+
+/// A configuration with its plugins, ready to be put into effect.
+pub struct Ready {
+    /// The checked file.
+    pub loaded: Loaded,
+    /// Its models.
+    pub models: Vec<Arc<ModelSpec>>,
+    /// Who decides about them.
+    pub plugins: Plugins,
+    /// Files it names whose change is a reason to load it again.
+    pub files: Vec<NamedFile>,
+}
+
+/// A configuration that cannot be put into effect.
+#[derive(Debug, Default)]
+pub struct Unready {
+    /// Why.
+    pub problems: Vec<Problem>,
+    /// Files whose change may make it good.
+    pub files: Vec<NamedFile>,
+}
+
+/// A file that the configuration names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedFile {
+    /// Where it is named, by names instead of positions: `plugins[neurons].file`.
+    pub key: String,
+    /// What was read there.
+    pub file: WatchedFile,
+}
+
+/// Loads one configuration file, again and again.
+pub struct Loader {
+    file: PathBuf,
+    /// As at start; it needs a restart. None keeps nothing on the disk.
+    state_dir: Option<PathBuf>,
+    metrics: Arc<PluginsMetrics>,
+    /// Held while a host begins, which is at most twice.
+    host: Mutex<Option<Running>>,
+}
+
+/// The host that runs plugins.
+struct Running {
+    host: Arc<Host>,
+    /// Begun for a configuration with plugins, so that it keeps what it compiles.
+    keeps: bool,
+}
+
+impl Loader {
+    /// A loader of `file` that keeps compiled plugins below `state_dir`.
+    pub fn new(file: &Path, state_dir: Option<PathBuf>, metrics: Arc<PluginsMetrics>) -> Loader {
+        Loader {
+            file: file.to_owned(),
+            state_dir,
+            metrics,
+            host: Mutex::default(),
+        }
+    }
+
+    /// Reads and checks the file, then loads its plugins; `former` are those in force.
+    pub fn load(&self, former: &Plugins) -> Result<Ready, Unready> {
+        let loaded = config::load(&self.file).map_err(|problems| Unready {
+            problems,
+            ..Unready::default()
+        })?;
+        self.complete(loaded, former)
+    }
+
+    /// Loads the plugins of a checked file.
+    pub fn complete(&self, mut loaded: Loaded, former: &Plugins) -> Result<Ready, Unready> {
+        let models: Vec<_> = loaded.config.models.iter().cloned().map(Arc::new).collect();
+        // Looked at before they are loaded: a change in between is seen as one.
+        let files = named_files(&loaded.config);
+        match self.plugins(&loaded, &models, former) {
+            Ok(plugins) => {
+                let left_out = plugins
+                    .warnings()
+                    .iter()
+                    .map(|found| loaded.places.problem(&found.key, found.message.clone()));
+                let left_out: Vec<Problem> = left_out.collect();
+                loaded.warnings.extend(left_out);
+                let live = |(file, live): (NamedFile, bool)| live.then_some(file);
+                Ok(Ready {
+                    files: files.into_iter().filter_map(live).collect(),
+                    loaded,
+                    models,
+                    plugins,
+                })
+            }
+            Err(problems) => Err(Unready {
+                problems,
+                files: files.into_iter().map(|(file, _)| file).collect(),
+            }),
+        }
+    }
+
+    fn plugins(
+        &self,
+        loaded: &Loaded,
+        models: &[Arc<ModelSpec>],
+        former: &Plugins,
+    ) -> Result<Plugins, Vec<Problem>> {
+        let specs = &loaded.config.plugins;
+        let host = self.host(!specs.is_empty()).map_err(|message| {
+            vec![Problem {
+                path: "state_dir".to_owned(),
+                ..Problem::of_file(message)
+            }]
+        })?;
+        host.load(former, specs, models).map_err(|problems| {
+            let place = |found: PluginProblem| loaded.places.problem(&found.key, found.message);
+            let mut problems: Vec<_> = problems.into_iter().map(place).collect();
+            problems.sort_by_key(|problem| problem.line);
+            problems
+        })
+    }
+
+    /// The host, begun when it is first needed: a gateway without plugins keeps nothing on the
+    /// disk.
+    fn host(&self, has_plugins: bool) -> Result<Arc<Host>, String> {
+        let mut running = self.host.lock();
+        if let Some(running) = &*running
+            && (running.keeps || !has_plugins)
+        {
+            return Ok(Arc::clone(&running.host));
+        }
+        let settings = HostSettings {
+            cache_dir: self.cache_dir(has_plugins)?,
+            metrics: Arc::clone(&self.metrics),
+            ..HostSettings::default()
+        };
+        let host = Host::start(settings).map_err(|error| error.to_string())?;
+        *running = Some(Running {
+            host: Arc::clone(&host),
+            keeps: has_plugins,
+        });
+        Ok(host)
+    }
+
+    fn cache_dir(&self, has_plugins: bool) -> Result<Option<PathBuf>, String> {
+        let Some(state_dir) = self.state_dir.as_ref().filter(|_| has_plugins) else {
+            return Ok(None);
+        };
+        make_private(state_dir).map_err(|error| {
+            format!(
+                "{} cannot be made: {error}; compiled plugins are kept there, name a directory this process may write",
+                state_dir.display()
+            )
+        })?;
+        Ok(Some(state_dir.join(CACHE)))
+    }
+
+    /// What the host counts.
+    pub fn counts(&self) -> HostCounts {
+        let running = self.host.lock();
+        let host = running.as_ref().map(|running| &running.host);
+        host.map(|host| host.counts()).unwrap_or_default()
+    }
+
+    /// Drops the series of plugins and counters that `config` does not name.
+    pub fn retain_metrics(&self, config: &Config) {
+        self.metrics.retain(|name| {
+            let named = config.plugins.iter().find(|plugin| *plugin.name == *name);
+            named.map(|plugin| &*plugin.counters)
+        });
+    }
+}
+
+/// Makes the directory, and those above it, for its owner alone; one that is there stays as it is.
+fn make_private(directory: &Path) -> io::Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(STATE_DIR_MODE)
+        .create(directory)
+}
+
+/// Files of plugins, and whether a change of them counts while all is well: a component that has a
+/// digest stays what it is.
+fn named_files(config: &Config) -> Vec<(NamedFile, bool)> {
+    let mut files = Vec::new();
+    for plugin in &config.plugins {
+        let named = |key: String, path: &Path| NamedFile {
+            key,
+            file: WatchedFile::look(path.to_owned()),
+        };
+        let key = format!("plugins[{}]", plugin.name);
+        let live = plugin.dev || plugin.optional;
+        files.push((named(format!("{key}.file"), &plugin.file), live));
+        for (name, path) in &plugin.tables {
+            files.push((named(format!("{key}.tables.{name}"), path), true));
+        }
+    }
+    files
+}
+
+/// Files that are not as they were, or are named anew, by their keys.
+pub fn changed_files(before: &[NamedFile], after: &[NamedFile]) -> Vec<String> {
+    let changed = |file: &&NamedFile| !before.contains(file);
+    after
+        .iter()
+        .filter(changed)
+        .map(|file| file.key.clone())
+        .collect()
+}
+
+/// Checks `file` as a start would, plugins included; keeps nothing.
+pub fn check(file: &Path) -> Result<Loaded, Vec<Problem>> {
+    let loader = Loader::new(file, None, Arc::default());
+    match loader.load(&Plugins::default()) {
+        Ok(ready) => Ok(ready.loaded),
+        Err(unready) => Err(unready.problems),
+    }
+}

@@ -1,0 +1,273 @@
+//! Building a plugin: its own compiler, then component encoding, then a look at what it imports.
+//!
+//! It checks no behaviour; `plugin check` and `plugin test` do. The file is written whole and then
+//! renamed into place, so that a gateway that follows it never reads half of one.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+
+use crate::plugin::encode::{self, EncodeError};
+
+mod javascript;
+mod rust;
+
+/// Imports that a gateway can grant stand in this package.
+const GRANTABLE: &str = "infergate:host/";
+
+/// A plugin that was built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Built {
+    /// Its package's name.
+    pub name: String,
+    /// Where the component lies.
+    pub path: PathBuf,
+    /// Its size.
+    pub bytes: u64,
+    /// Interfaces it imports.
+    pub imports: Vec<String>,
+    /// Lower-case hexadecimal: what `plugins[].sha256` takes.
+    pub sha256: String,
+}
+
+/// Why a plugin is not built. The texts are for its author.
+#[derive(Debug, Error)]
+pub enum BuildError {
+    /// Neither language's manifest.
+    #[error("{}: no Cargo.toml and no package.json in it", .0.display())]
+    NoManifest(PathBuf),
+    /// A manifest that cannot be used.
+    #[error("{}: {message}", file.display())]
+    Manifest {
+        /// The manifest.
+        file: PathBuf,
+        /// What is wrong, and what to do.
+        message: String,
+    },
+    /// A program that is not there.
+    #[error("`{program}` does not run: {advice}")]
+    NoProgram {
+        /// Its name.
+        program: &'static str,
+        /// Where to get it.
+        advice: &'static str,
+    },
+    /// The compiler has said on standard error what is wrong.
+    #[error("`{program}` failed{}", .advice.map(|text| format!(": {text}")).unwrap_or_default())]
+    Failed {
+        /// Its name.
+        program: &'static str,
+        /// What to do, where the cause is known.
+        advice: Option<&'static str>,
+    },
+    /// What it built is no plugin.
+    #[error("{name}: {error}")]
+    Encode {
+        /// The plugin.
+        name: String,
+        /// Why.
+        error: EncodeError,
+    },
+    /// It asks the gateway for more than its manifest says.
+    #[error("{name}: imports {import}: {advice}")]
+    Import {
+        /// The plugin.
+        name: String,
+        /// What it imports.
+        import: String,
+        /// What to do about it.
+        advice: String,
+    },
+    /// A file that cannot be written or read.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+/// What a compiler has made of a folder.
+struct Compiled {
+    name: String,
+    component: Vec<u8>,
+    /// Grants that its manifest declares: `log`, `counters`, `tables`.
+    grants: Vec<String>,
+    /// Where the component goes unless told otherwise.
+    folder: PathBuf,
+    /// Where its fixtures are, if it has any.
+    fixtures: PathBuf,
+}
+
+/// Builds the plugin of a folder into `out`, or into `dist/NAME.wasm` of its workspace.
+pub fn build(dir: &Path, out: Option<&Path>) -> Result<Built, BuildError> {
+    if dir.join("package.json").is_file() {
+        return finish(javascript::compile(dir)?, out);
+    }
+    let mut compiled = rust::compile(dir, rust::Which::Package)?;
+    match (compiled.pop(), compiled.pop()) {
+        (Some(only), None) => finish(only, out),
+        (None, _) => Err(rust::no_plugin(dir)),
+        _ => Err(BuildError::Manifest {
+            file: dir.join("Cargo.toml"),
+            message: "there are several plugins; name one's folder, or give --all".to_owned(),
+        }),
+    }
+}
+
+/// Builds every Rust plugin of a cargo workspace into the folder `out`, or `dist`, in the order of
+/// their names.
+pub fn build_all(dir: &Path, out: Option<&Path>) -> Result<Vec<Built>, BuildError> {
+    let mut compiled = rust::compile(dir, rust::Which::Workspace)?;
+    if compiled.is_empty() {
+        return Err(rust::no_plugin(dir));
+    }
+    compiled.sort_by(|a, b| a.name.cmp(&b.name));
+    compiled
+        .into_iter()
+        .map(|one| {
+            let out = out.map(|folder| folder.join(format!("{}.wasm", one.name)));
+            finish(one, out.as_deref())
+        })
+        .collect()
+}
+
+fn finish(compiled: Compiled, out: Option<&Path>) -> Result<Built, BuildError> {
+    let Compiled {
+        name,
+        component,
+        grants,
+        folder,
+        fixtures,
+    } = compiled;
+    let imports = encode::imports(&component).map_err(|error| BuildError::Encode {
+        name: name.clone(),
+        error,
+    })?;
+    if let Some((import, advice)) = imports
+        .iter()
+        .find_map(|import| Some((import, undeclared(import, &grants)?)))
+    {
+        let import = import.clone();
+        return Err(BuildError::Import {
+            name,
+            import,
+            advice,
+        });
+    }
+    let path = out.map_or_else(|| folder.join(format!("{name}.wasm")), Path::to_owned);
+    let io = |error| BuildError::Io {
+        path: path.clone(),
+        error,
+    };
+    write(&path, &component).map_err(io)?;
+    copy_fixtures(&fixtures, &path.with_extension("tests")).map_err(io)?;
+    Ok(Built {
+        name,
+        path,
+        bytes: component.len() as u64,
+        imports,
+        sha256: hex::encode(Sha256::digest(&component)),
+    })
+}
+
+/// What to do about an import that the manifest does not declare.
+fn undeclared(import: &str, grants: &[String]) -> Option<String> {
+    let Some(interface) = import.strip_prefix(GRANTABLE) else {
+        return Some("a gateway offers infergate:host/log, counters and tables only".to_owned());
+    };
+    let grant = interface.split('@').next().unwrap_or(interface);
+    if grants.iter().any(|declared| declared == grant) {
+        return None;
+    }
+    Some(format!(
+        "declare it: `grants = [\"{grant}\"]` under [package.metadata.infergate] in Cargo.toml, \
+         \"infergate\": {{\"grants\": [\"{grant}\"]}} in package.json"
+    ))
+}
+
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    fs::create_dir_all(folder.unwrap_or(Path::new(".")))?;
+    let partial = path.with_extension("wasm.partial");
+    fs::write(&partial, bytes)?;
+    fs::rename(&partial, path)
+}
+
+/// Puts the fixtures beside the component, where the gateway looks for them before it lets it in. What
+/// lies there from a former build goes first.
+fn copy_fixtures(from: &Path, to: &Path) -> io::Result<()> {
+    // Only what a build has put there: the folder may be somebody's own.
+    let old = fs::read_dir(to).into_iter().flatten().flatten();
+    for file in old.map(|entry| entry.path()) {
+        if file.extension().is_some_and(|ending| ending == "json") {
+            fs::remove_file(file)?;
+        }
+    }
+    let _ = fs::remove_dir(to);
+    let Ok(entries) = fs::read_dir(from) else {
+        return Ok(());
+    };
+    let files = entries.flatten().map(|entry| entry.path());
+    for file in files.filter(|file| file.extension().is_some_and(|ending| ending == "json")) {
+        fs::create_dir_all(to)?;
+        fs::copy(&file, to.join(file.file_name().unwrap_or_default()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_import_needs_a_declared_grant_and_wasi_never_gets_one() {
+        let grants = ["log".to_owned()];
+        assert_eq!(undeclared("infergate:host/log@1.0.0", &grants), None);
+        let advice = undeclared("infergate:host/tables@1.0.0", &grants).unwrap();
+        assert!(advice.contains("grants = [\"tables\"]"), "{advice}");
+        assert!(undeclared("wasi:cli/stdout@0.2.0", &grants).is_some());
+    }
+
+    #[test]
+    fn a_folder_without_a_manifest_is_told_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = build(folder.path(), None).unwrap_err().to_string();
+        assert!(error.contains("no Cargo.toml"), "{error}");
+    }
+
+    #[test]
+    fn fixtures_go_with_the_component_and_old_ones_do_not_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("tests"), folder.path().join("a.tests"));
+        for path in [&from, &to] {
+            fs::create_dir(path).unwrap();
+        }
+        fs::write(from.join("new.json"), "{}").unwrap();
+        fs::write(from.join("notes.md"), "").unwrap();
+        fs::write(to.join("old.json"), "{}").unwrap();
+        copy_fixtures(&from, &to).unwrap();
+        let names: Vec<_> = fs::read_dir(&to)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        assert_eq!(names, ["new.json"]);
+        fs::remove_dir_all(&from).unwrap();
+        copy_fixtures(&from, &to).unwrap();
+        assert!(!to.exists());
+    }
+
+    #[test]
+    fn what_is_written_is_whole_and_leaves_nothing_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("dist/a.wasm");
+        write(&path, b"first").unwrap();
+        write(&path, b"second").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"second");
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+}

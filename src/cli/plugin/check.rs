@@ -1,0 +1,224 @@
+//! `plugin check`: everything that would keep a gateway from loading a component, each with what to do.
+//!
+//! It runs no fixture; `plugin test` does. Beyond reading the file it compiles it and makes one instance.
+
+use std::path::Path;
+
+use clap::Args;
+use serde_json::json;
+
+use super::Outcome;
+use super::say::{self, Finding, Level};
+use super::target::{self, Target, Which};
+use crate::plugin::workshop::{Anatomy, FILE_MAX_BYTES, Measure};
+
+/// `--help` of it.
+pub const EXAMPLES: &str = "\
+Exit codes: 0 a gateway takes it, 1 it does not.
+
+Examples:
+  infergate plugin check dist/my-prices.wasm
+  infergate plugin check dist/my-prices.wasm --grant log --grant tables:prices
+  infergate plugin check my-prices --settings '{\"minimum\": 1}'";
+
+/// What can be asked.
+#[derive(Args, Debug)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    which: Which,
+    /// What the configuration will grant: log, counters, tables:NAME. A project's own manifest counts
+    /// too.
+    #[arg(long = "grant", value_name = "GRANT")]
+    grants: Vec<String>,
+    /// JSON for `configure`, or @FILE.
+    #[arg(long, value_name = "JSON")]
+    settings: Option<String>,
+    /// Print the findings as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs it.
+pub fn run(args: &CheckArgs) -> Result<Outcome, String> {
+    let found = args.which.find()?;
+    let file = &found.file;
+    let mut findings = Vec::new();
+    match Anatomy::of_file(file) {
+        Err(why) => findings.push(fail("file", why)),
+        Ok(anatomy) => outside(args, &found, &anatomy, &mut findings),
+    }
+    let is_good = |findings: &[Finding]| findings.iter().all(|one| one.level != Level::Fail);
+    // What has a wrong outside is not run.
+    if is_good(&findings) {
+        let target = args.which.read()?;
+        inside(args, &target, &mut findings)?;
+    }
+    let good = is_good(&findings);
+    let text = match args.json {
+        true => format!(
+            "{}\n",
+            json!({ "ok": good, "file": file, "findings": findings })
+        ),
+        false => table(file, &findings),
+    };
+    Ok(Outcome { text, good })
+}
+
+fn table(file: &Path, findings: &[Finding]) -> String {
+    let failed = findings
+        .iter()
+        .filter(|one| one.level == Level::Fail)
+        .count();
+    let mut text = format!("{}\n", file.display());
+    for Finding {
+        level,
+        about,
+        message,
+    } in findings
+    {
+        text += &format!("  {:4}  {about:8}  {message}\n", level.word());
+    }
+    text += &match failed {
+        0 => "good: a gateway takes it\n".to_owned(),
+        failed => format!(
+            "{}: a gateway does not take it\n",
+            say::some(failed, "problem")
+        ),
+    };
+    text
+}
+
+fn outside(
+    args: &CheckArgs,
+    found: &target::Found,
+    anatomy: &Anatomy,
+    findings: &mut Vec<Finding>,
+) {
+    let bytes = anatomy.bytes.len() as u64;
+    let (size, max) = (say::size(bytes), say::size(FILE_MAX_BYTES));
+    findings.push(ok("size", format!("{size} of at most {max}")));
+    findings.push(ok(
+        "valid",
+        "a component, without features that are off here".into(),
+    ));
+    let declared = found
+        .project
+        .as_ref()
+        .and_then(|(_, manifest)| manifest.world);
+    match target::choose(anatomy, args.which.world.or(declared)) {
+        Ok(world) => findings.push(ok("world", format!("{}, infergate:plugin 1", world.name()))),
+        Err(why) => findings.push(fail("world", why)),
+    }
+    let of_project = found
+        .project
+        .iter()
+        .flat_map(|(_, manifest)| &manifest.grants);
+    let grants: Vec<String> = args.grants.iter().chain(of_project).cloned().collect();
+    let ungranted = anatomy.ungranted(&grants);
+    if ungranted.is_empty() {
+        findings.push(ok(
+            "imports",
+            match anatomy.imports.as_slice() {
+                [] => "none".into(),
+                imports => format!("{}, all granted", imports.join(", ")),
+            },
+        ));
+    }
+    findings.extend(ungranted.into_iter().map(|why| fail("imports", why)));
+    exports(anatomy, findings);
+    if !anatomy.has_names {
+        let what = "no names of functions in it, so backtraces will not help: in Cargo.toml, \
+                    [profile.release] strip = \"debuginfo\" instead of true";
+        findings.push(note("names", what.into()));
+    }
+}
+
+/// Interfaces of WASI are exported by programs; what else is not ours is never called.
+fn exports(anatomy: &Anatomy, findings: &mut Vec<Finding>) {
+    let foreign = anatomy
+        .exports
+        .iter()
+        .filter(|name| !name.starts_with("infergate:plugin/"));
+    let (wasi, other): (Vec<&String>, Vec<&String>) =
+        foreign.partition(|name| name.starts_with("wasi:"));
+    for name in wasi {
+        findings.push(fail(
+            "exports",
+            format!(
+                "exports {name}: a plugin is a library, not a program; build a cdylib, without main"
+            ),
+        ));
+    }
+    if !other.is_empty() {
+        let names: Vec<&str> = other.into_iter().map(String::as_str).collect();
+        findings.push(note(
+            "exports",
+            format!("{}: never called", names.join(", ")),
+        ));
+    }
+}
+
+fn inside(args: &CheckArgs, target: &Target, findings: &mut Vec<Finding>) -> Result<(), String> {
+    let workshop = target::workshop(Measure::Time)?;
+    let opened = match workshop.open(&target.anatomy, target.world) {
+        Ok(opened) => opened,
+        Err(why) => {
+            findings.push(fail("compile", why));
+            return Ok(());
+        }
+    };
+    let (settings, of) = target.settings(&opened, args.settings.as_deref())?;
+    let tables = of.map(|fixture| fixture.tables.clone()).unwrap_or_default();
+    let trial = opened.trial(&settings, &tables);
+    let with = of.map_or(String::new(), |fixture| {
+        format!(", with the settings of its fixture `{}`", fixture.name)
+    });
+    match trial.begin() {
+        Ok(us) => findings.push(ok(
+            "starts",
+            format!(
+                "configured and described; an instance takes {}{with}",
+                say::micros(us.into())
+            ),
+        )),
+        Err(wrong) => findings.extend(wrong.into_iter().map(|(key, why)| match key.as_str() {
+            "file" => fail("starts", why),
+            key => fail("starts", format!("{key}: {why}; --settings gives others")),
+        })),
+    }
+    for line in trial.log() {
+        findings.push(note("log", line));
+    }
+    let fixtures = target.fixtures.len();
+    findings.push(note(
+        "fixtures",
+        match fixtures {
+            0 => "none: put calls with their expected answers into tests/*.json".into(),
+            some => format!(
+                "{}: `infergate plugin test` runs them",
+                say::some(some, "file")
+            ),
+        },
+    ));
+    Ok(())
+}
+
+fn ok(about: &'static str, message: String) -> Finding {
+    finding(Level::Ok, about, message)
+}
+
+fn note(about: &'static str, message: String) -> Finding {
+    finding(Level::Note, about, message)
+}
+
+fn fail(about: &'static str, message: String) -> Finding {
+    finding(Level::Fail, about, message)
+}
+
+fn finding(level: Level, about: &'static str, message: String) -> Finding {
+    Finding {
+        level,
+        about,
+        message,
+    }
+}

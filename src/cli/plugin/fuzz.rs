@@ -1,0 +1,297 @@
+//! `plugin fuzz`: arguments by chance, until a guest traps, breaks a rule, takes too long or remembers.
+//!
+//! Half of the calls are made up from the types, half are fixtures with a place changed. A plugin that
+//! says no (a rejection, or its own word about a fault) is fine. The same seed makes the same calls.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use super::Outcome;
+use super::say;
+use super::target::{self, Target, Which, progress};
+use super::test::{frames, is_fatal, pretty, shown};
+use crate::plugin::workshop::{
+    Dice, Failure, Fixture, Guest, Measure, Opened, Ran, Schema, Trial, asking_describe, is_same,
+};
+
+/// `--help` of it.
+pub const EXAMPLES: &str = "\
+A finding is printed as a fixture: put it into tests/ and mend the plugin until `plugin test` passes.
+Bodies that the task's own input schema refuses never reach a plugin and are not tried.
+
+Exit codes: 0 nothing found, 1 something.
+
+Examples:
+  infergate plugin fuzz my-prices
+  infergate plugin fuzz my-prices --runs 100000 --seed 7 --out my-prices/tests";
+
+/// Instructions that fit in a millisecond of a slow core.
+const FUEL_PER_MS: u64 = 1_000_000;
+/// Attempts at a body that the input schema takes.
+const BODIES_MAX: usize = 20;
+/// Runs between two words to a person who waits.
+const PROGRESS_RUNS: u32 = 5000;
+
+/// What can be asked.
+#[derive(Args, Debug)]
+pub struct FuzzArgs {
+    #[command(flatten)]
+    which: Which,
+    /// Calls.
+    #[arg(long, value_name = "N", default_value_t = 2000)]
+    runs: u32,
+    /// Where chance begins; a finding names its own.
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+    /// Only this hook.
+    #[arg(long, value_name = "HOOK")]
+    hook: Option<String>,
+    /// Fuel of one call; a million for each millisecond of the world's deadline unless told.
+    #[arg(long, value_name = "FUEL")]
+    max_fuel: Option<u64>,
+    /// JSON for `configure`, or @FILE.
+    #[arg(long, value_name = "JSON")]
+    settings: Option<String>,
+    /// Write a finding into this folder as well.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+/// What all calls share.
+struct Fuzz<'a> {
+    opened: &'a Opened,
+    trial: &'a Trial,
+    seeds: Vec<&'a Fixture>,
+    settings: Map<String, Value>,
+    tables: std::collections::BTreeMap<std::sync::Arc<str>, Map<String, Value>>,
+    hooks: Vec<&'static str>,
+    schema: Option<Schema>,
+    max_fuel: u64,
+}
+
+/// Runs it.
+pub fn run(args: &FuzzArgs) -> Result<Outcome, String> {
+    let target = args.which.read()?;
+    let workshop = target::workshop(Measure::Fuel)?;
+    let opened = target.open(&workshop)?;
+    let (settings, of) = target.settings(&opened, args.settings.as_deref())?;
+    let tables = of.map(|fixture| fixture.tables.clone()).unwrap_or_default();
+    let trial = opened.trial(&settings, &tables);
+    let described = describe(&target, &opened, &trial)?;
+    let fuzz = Fuzz {
+        hooks: hooks(&opened, args.hook.as_deref())?,
+        opened: &opened,
+        trial: &trial,
+        seeds: target
+            .fixtures
+            .iter()
+            .filter(|seed| is_seed(seed))
+            .collect(),
+        settings,
+        tables,
+        schema: described["input-schema"]
+            .as_str()
+            .and_then(|text| Schema::compile(text).ok()),
+        max_fuel: args
+            .max_fuel
+            .unwrap_or(u64::from(opened.bounds().deadline_ms) * FUEL_PER_MS),
+    };
+    let wants = described["wants"].as_array().into_iter().flatten();
+    let wants = wants
+        .filter_map(|want| want.as_str().map(str::to_owned))
+        .collect();
+    let found = fuzz.search(args.runs, &mut Dice::new(args.seed, wants));
+    let Some((at, fixture, why)) = found else {
+        let text = format!(
+            "{} calls of {} with seed {}: no trap, no broken rule, at most {} fuel, nothing remembered\n",
+            say::count(args.runs.into()),
+            fuzz.hooks.join(", "),
+            args.seed,
+            say::count(fuzz.max_fuel)
+        );
+        return Ok(Outcome { text, good: true });
+    };
+    told(args, at, &fixture, &why)
+}
+
+fn told(args: &FuzzArgs, at: u32, fixture: &Fixture, why: &str) -> Result<Outcome, String> {
+    let mut call = json!({
+        "hook": fixture.hook, "args": fixture.args, "settings": fixture.settings,
+    });
+    if !fixture.tables.is_empty() {
+        call["tables"] = json!(fixture.tables);
+    }
+    let call = pretty(call.as_object().expect("it is an object"));
+    let mut text = format!("call {at} of seed {}: {why}\n{call}", args.seed);
+    if let Some(folder) = &args.out {
+        let file = folder.join(format!("fuzz-{}-{at}.json", args.seed));
+        let wrote = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&file, &call));
+        wrote.map_err(|error| format!("{}: {error}", file.display()))?;
+        text += &format!(
+            "written to {}: `infergate plugin replay` runs it\n",
+            file.display()
+        );
+    }
+    Ok(Outcome { text, good: false })
+}
+
+/// Whether changes of it are worth a try: not those of a call that is meant to go wrong.
+fn is_seed(fixture: &Fixture) -> bool {
+    let expected = fixture.expect_error.as_ref();
+    let class = expected.and_then(|error| error.get("class")?.as_str());
+    class.is_none_or(|class| matches!(class, "rejected" | "broken"))
+}
+
+/// What a task says of itself; nothing of the others.
+fn describe(target: &Target, opened: &Opened, trial: &Trial) -> Result<Value, String> {
+    let ran = match opened.hooks().contains(&"describe") {
+        true => trial.run(&asking_describe()),
+        false => {
+            let began = trial.begin().map(|_| Value::Null);
+            return began.map_err(|wrong| {
+                let said: Vec<String> = wrong
+                    .into_iter()
+                    .map(|(key, why)| format!("{key}: {why}"))
+                    .collect();
+                format!(
+                    "{}: {}; --settings gives others",
+                    target.file.display(),
+                    said.join("; ")
+                )
+            });
+        }
+    };
+    ran.answer
+        .map_err(|failure| format!("{}: describe: {failure}", target.file.display()))
+}
+
+fn hooks(opened: &Opened, only: Option<&str>) -> Result<Vec<&'static str>, String> {
+    let hooks = opened.hooks();
+    let called = hooks.iter().copied().filter(|hook| *hook != "describe");
+    match only {
+        None => Ok(called.collect()),
+        Some(name) => match called.clone().find(|hook| *hook == name) {
+            Some(hook) => Ok(vec![hook]),
+            None => Err(format!(
+                "--hook {name}: it has {}",
+                called.collect::<Vec<_>>().join(", ")
+            )),
+        },
+    }
+}
+
+impl Fuzz<'_> {
+    /// The first call that must not be, with its number and what is wrong.
+    fn search(&self, runs: u32, dice: &mut Dice) -> Option<(u32, Fixture, String)> {
+        let mut used: Option<Guest<'_>> = None;
+        for at in 1..=runs {
+            if at % PROGRESS_RUNS == 0 {
+                progress(&format!("{} calls", say::count(at.into())));
+            }
+            let fixture = self.call(dice);
+            let fresh = self.trial.run(&fixture);
+            let mut why = self.wrong(&fresh);
+            used = used.or_else(|| self.trial.guest());
+            if let Some(guest) = &mut used {
+                let again = guest.call(&fixture);
+                if is_fatal(&again) {
+                    used = None;
+                }
+                if why.is_none() && !is_same(&fresh, &again) {
+                    why = Some(format!(
+                        "a used guest answers otherwise: {} instead of {}",
+                        shown(&again),
+                        shown(&fresh)
+                    ));
+                }
+            }
+            self.trial.log();
+            if let Some(why) = why {
+                return Some((at, fixture, why));
+            }
+        }
+        None
+    }
+
+    fn call(&self, dice: &mut Dice) -> Fixture {
+        let mut fixture = self.made_up(dice);
+        for _ in 0..BODIES_MAX {
+            if self.reaches(&fixture) {
+                break;
+            }
+            fixture = self.made_up(dice);
+        }
+        fixture
+    }
+
+    fn made_up(&self, dice: &mut Dice) -> Fixture {
+        let hook = dice.pick(&self.hooks).copied().unwrap_or_default();
+        let of_hook: Vec<&Fixture> = self
+            .seeds
+            .iter()
+            .copied()
+            .filter(|seed| seed.hook == hook)
+            .collect();
+        let args = match dice.pick(&of_hook).filter(|_| !dice.once_in(2)) {
+            Some(seed) => {
+                let mut args = self.opened.changed(hook, &seed.args, dice);
+                while dice.once_in(2) {
+                    args = self.opened.changed(hook, &args, dice);
+                }
+                args
+            }
+            None => self.opened.arguments(hook, dice),
+        };
+        Fixture {
+            hook: hook.to_owned(),
+            args,
+            settings: self.settings.clone(),
+            tables: self.tables.clone(),
+            ..asking_describe()
+        }
+    }
+
+    /// Whether the gateway would hand this over: its body passes the task's own schema.
+    fn reaches(&self, fixture: &Fixture) -> bool {
+        let (Some(schema), "prepare") = (&self.schema, fixture.hook.as_str()) else {
+            return true;
+        };
+        let whole = fixture
+            .args
+            .get("request")
+            .map(|request| &request["body"]["whole"]);
+        match whole {
+            Some(Value::Object(body)) => match (body.get("json"), body.get("text")) {
+                (Some(json), _) => schema.check(json).is_ok(),
+                (None, Some(Value::String(text))) => {
+                    serde_json::from_str(text).is_ok_and(|json: Value| schema.check(&json).is_ok())
+                }
+                _ => false,
+            },
+            _ => true,
+        }
+    }
+
+    fn wrong(&self, ran: &Ran) -> Option<String> {
+        let said = match &ran.answer {
+            Ok(_) | Err(Failure::Rejected(_) | Failure::Broken(_)) => {
+                let fuel = ran.fuel.unwrap_or(0);
+                return (fuel > self.max_fuel).then(|| {
+                    format!(
+                        "took {} fuel of {}",
+                        say::count(fuel),
+                        say::count(self.max_fuel)
+                    )
+                });
+            }
+            Err(failure) => failure.to_string(),
+        };
+        let frames = frames(ran);
+        Some(match frames.is_empty() {
+            true => said,
+            false => format!("{said}\n  {}", frames.join("\n  ")),
+        })
+    }
+}

@@ -1,0 +1,258 @@
+//! `plugin inspect`: what a component is, what it says of itself, what it needs and what it costs.
+//!
+//! It judges nothing; `plugin check` does. Costs are measured over its fixtures.
+
+use std::fmt::Write;
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use super::Outcome;
+use super::bench::{self, Figures};
+use super::say;
+use super::target::{self, Target, Which};
+use super::test;
+use crate::plugin::workshop::{Measure, Opened};
+
+/// `--help` of it.
+pub const EXAMPLES: &str = "\
+Examples:
+  infergate plugin inspect dist/my-prices.wasm
+  infergate plugin inspect my-prices --json | jq .description";
+
+/// Calls of each fixture: enough for a 99th of a hundred.
+const RUNS: usize = 200;
+/// What an instance may use unless the configuration grants more.
+const MEMORY_DEFAULT_BYTES: usize = 16 << 20;
+/// Bytes of a page.
+const PAGE: u64 = 64 << 10;
+
+/// What can be asked.
+#[derive(Args, Debug)]
+pub struct InspectArgs {
+    #[command(flatten)]
+    which: Which,
+    /// JSON for `configure`, or @FILE.
+    #[arg(long, value_name = "JSON")]
+    settings: Option<String>,
+    /// Print everything as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs it.
+pub fn run(args: &InspectArgs) -> Result<Outcome, String> {
+    let target = args.which.read()?;
+    let workshop = target::workshop(Measure::Fuel)?;
+    let opened = target.open(&workshop)?;
+    let description = describe(args, &target, &opened)?;
+    let figures = bench::measure(&target, RUNS)?;
+    let hidden = test::hidden_state(&opened, &target.fixtures);
+    let report = report(&target, &opened, &description, &figures, &hidden);
+    let text = match args.json {
+        true => format!(
+            "{}\n",
+            serde_json::to_string_pretty(&report).expect("JSON from JSON")
+        ),
+        false => pages(&target, &report, &figures),
+    };
+    Ok(Outcome { text, good: true })
+}
+
+/// What a task says of itself; null for the others.
+fn describe(args: &InspectArgs, target: &Target, opened: &Opened) -> Result<Value, String> {
+    if !opened.hooks().contains(&"describe") {
+        return Ok(Value::Null);
+    }
+    let (settings, of) = target.settings(opened, args.settings.as_deref())?;
+    let tables = of.map(|fixture| fixture.tables.clone()).unwrap_or_default();
+    let asked = crate::plugin::workshop::asking_describe();
+    let ran = opened.trial(&settings, &tables).run(&asked);
+    let mut said = ran.answer.map_err(|failure| {
+        format!(
+            "{}: describe: {failure}; --settings gives others",
+            target.file.display()
+        )
+    })?;
+    // Schemas are texts in WIT and JSON to readers.
+    for key in ["input-schema", "output-schema"] {
+        let text = said[key].as_str().unwrap_or_default();
+        if let Ok(schema) = serde_json::from_str::<Value>(text) {
+            said[key] = schema;
+        }
+    }
+    Ok(said)
+}
+
+fn report(
+    target: &Target,
+    opened: &Opened,
+    description: &Value,
+    figures: &std::collections::BTreeMap<String, Figures>,
+    hidden: &[String],
+) -> Map<String, Value> {
+    let anatomy = &target.anatomy;
+    let bounds = opened.bounds();
+    let reuse = match (target.fixtures.is_empty(), hidden) {
+        (true, _) => "unknown: it has no fixtures to compare a used guest with a fresh one",
+        (false, []) => "auto: used guests answer as fresh ones",
+        (false, _) => {
+            "fresh: a used guest answers otherwise, so set `instance: fresh`, or remove its state"
+        }
+    };
+    let report = json!({
+        "file": target.file,
+        "sha256": anatomy.sha256,
+        "bytes": anatomy.bytes.len(),
+        "world": target.world.name(),
+        "interfaces": "1.0.0",
+        "imports": anatomy.imports,
+        "exports": anatomy.exports,
+        "grants": anatomy.needs(),
+        "hooks": opened.hooks(),
+        "memories": anatomy.memories,
+        "producers": anatomy.producers,
+        "names": anatomy.has_names,
+        "description": description,
+        "limits": {
+            "deadline_ms": bounds.deadline_ms,
+            "stream_deadline_ms": bounds.stream_deadline_ms,
+            "output_bytes": bounds.output_bytes,
+        },
+        "fixtures": figures,
+        "instance": reuse,
+        "hidden_state": hidden,
+    });
+    match report {
+        Value::Object(report) => report,
+        _ => Map::new(),
+    }
+}
+
+fn pages(
+    target: &Target,
+    report: &Map<String, Value>,
+    figures: &std::collections::BTreeMap<String, Figures>,
+) -> String {
+    let mut text = outside(target);
+    let described = &report["description"];
+    if !described.is_null() {
+        text += &task(described);
+    }
+    text += &costs(report, figures);
+    text
+}
+
+fn line(key: &str, value: &str) -> String {
+    format!("{key:10} {value}\n")
+}
+
+fn list(items: &[String]) -> String {
+    match items {
+        [] => "none".to_owned(),
+        items => items.join(", "),
+    }
+}
+
+/// What can be read off the file.
+fn outside(target: &Target) -> String {
+    let anatomy = &target.anatomy;
+    let grants: Vec<String> = anatomy.needs().into_iter().map(str::to_owned).collect();
+    let world = format!("{} (infergate:plugin 1.0.0)", target.world.name());
+    let mut text = [
+        line("file", &target.file.display().to_string()),
+        line("sha256", &anatomy.sha256),
+        line("size", &say::size(anatomy.bytes.len() as u64)),
+        line("world", &world),
+        line("imports", &list(&anatomy.imports)),
+        line("exports", &list(&anatomy.exports)),
+        line("grants", &list(&grants)),
+    ]
+    .concat();
+    // Shims between parts have memories without a page.
+    for memory in anatomy.memories.iter().filter(|one| one.min_pages > 0) {
+        let own = memory
+            .max_pages
+            .map(|max| format!(", at most {max} by its own word"));
+        let start = say::size(memory.min_pages * PAGE);
+        let pages = memory.min_pages;
+        let own = own.unwrap_or_default();
+        text += &line(
+            "memory",
+            &format!("{pages} pages of 64 KiB at the start ({start}){own}"),
+        );
+    }
+    for made in &anatomy.producers {
+        let by = format!("{} {} {}", made.field, made.name, made.version);
+        text += &line("made by", by.trim_end());
+    }
+    text
+}
+
+/// What a task says of itself, its schemas in full.
+fn task(described: &Value) -> String {
+    let wants = match strings(&described["wants"]).as_slice() {
+        [] => "the whole body".to_owned(),
+        wants => wants.join(", "),
+    };
+    let mut text = [
+        line("task", described["slug"].as_str().unwrap_or_default()),
+        line("hooks", &list(&strings(&described["active"]))),
+        line("wants", &wants),
+    ]
+    .concat();
+    for key in ["input-schema", "output-schema"] {
+        text += &match &described[key] {
+            Value::Null => line(key, "none: the plugin checks by itself"),
+            schema => {
+                let pretty = serde_json::to_string_pretty(schema).expect("JSON from JSON");
+                line(key, &format!("\n{pretty}"))
+            }
+        };
+    }
+    text
+}
+
+fn strings(list: &Value) -> Vec<String> {
+    let items = list.as_array().into_iter().flatten();
+    items
+        .filter_map(|item| item.as_str().map(str::to_owned))
+        .collect()
+}
+
+fn costs(
+    report: &Map<String, Value>,
+    figures: &std::collections::BTreeMap<String, Figures>,
+) -> String {
+    let mut text = String::new();
+    if figures.is_empty() {
+        text += "\nno fixtures: nothing to measure it by\n";
+    } else {
+        let _ = write!(text, "\n{}", bench::table(figures, &[], false));
+        let most = bench::peak_memory(figures);
+        if most > MEMORY_DEFAULT_BYTES {
+            let mib = most.div_ceil(1 << 20);
+            let _ = writeln!(
+                text,
+                "it needs {}: the configuration must say `limits: {{ memory_mib: {} }}`",
+                say::size(most as u64),
+                mib.next_power_of_two()
+            );
+        }
+        let limit_ms = report["limits"]["deadline_ms"].as_u64().unwrap_or(0);
+        let slow = bench::slower_than(figures, limit_ms * 1000);
+        if !slow.is_empty() {
+            let _ = writeln!(
+                text,
+                "slower than its world's deadline of {limit_ms} ms: {}",
+                slow.join(", ")
+            );
+        }
+    }
+    let _ = writeln!(
+        text,
+        "instance   {}",
+        report["instance"].as_str().unwrap_or_default()
+    );
+    text
+}

@@ -1,0 +1,255 @@
+//! The files of a new project: templates with a name, a world and a language put in.
+//!
+//! It writes nothing. The SDK's sources are the very files of plugins/sdk; only the place of the WIT files
+//! is another one.
+
+use super::File;
+use crate::plugin::World;
+
+/// One of the templates.
+macro_rules! template {
+    ($path:literal) => {
+        include_str!(concat!("../templates/", $path))
+    };
+}
+
+/// One of the SDK's sources.
+macro_rules! sdk {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../../../../plugins/sdk/src/", $name)))),*]
+    };
+}
+
+/// A template's path in the project, and its text.
+type Fixed = (&'static str, &'static str);
+
+const SDK: &[Fixed] = sdk!(
+    "bindings.rs",
+    "export.rs",
+    "host.rs",
+    "json.rs",
+    "lib.rs",
+    "price.rs",
+    "rank.rs",
+    "settings.rs",
+    "slot.rs",
+);
+
+/// What stands in the SDK of the repository, and in the one of a project.
+const WIT_PLACES: (&str, &str) = (
+    "path: [\"../../wit/host\", \"../../wit/plugin\"]",
+    "path: [\"../../wit\"]",
+);
+
+const RUST_SETUP: &str = "      - run: rustup target add wasm32-unknown-unknown";
+const JAVASCRIPT_SETUP: &str = "      - uses: actions/setup-node@v4\n        with: { node-version: 22 }\n      - run: npm install";
+
+/// A project in Rust.
+pub fn rust(name: &str, world: World) -> Vec<File> {
+    let hook = match world {
+        World::TaskSchema => template!("rust/task-schema.rs.in"),
+        World::TaskSchemaStreaming => template!("rust/task-schema-streaming.rs.in"),
+        World::BillingFormula => template!("rust/billing-formula.rs.in"),
+        World::BillingEstimator => template!("rust/billing-estimator.rs.in"),
+        World::RoutingPolicy => template!("rust/routing-policy.rs.in"),
+    };
+    let fill = Fill {
+        name,
+        world,
+        language: "Rust",
+        source: "src/lib.rs",
+        needs: "`rustup target add wasm32-unknown-unknown`, and nothing else",
+        setup: RUST_SETUP,
+    };
+    let mut files = fill.all(&[
+        ("Cargo.toml", template!("rust/Cargo.toml.in")),
+        (".cargo/config.toml", template!("rust/config.toml.in")),
+        (".gitignore", "/target\n/dist\n"),
+        ("src/lib.rs", hook),
+    ]);
+    files.extend(sdk());
+    files
+}
+
+/// A project in JavaScript.
+pub fn javascript(name: &str, world: World) -> Vec<File> {
+    let hook = match world {
+        World::TaskSchema => template!("js/task-schema.js.in"),
+        World::TaskSchemaStreaming => template!("js/task-schema-streaming.js.in"),
+        World::BillingFormula => template!("js/billing-formula.js.in"),
+        World::BillingEstimator => template!("js/billing-estimator.js.in"),
+        World::RoutingPolicy => template!("js/routing-policy.js.in"),
+    };
+    let fill = Fill {
+        name,
+        world,
+        language: "JavaScript",
+        source: "plugin.js",
+        needs: "node 18 or later with npm, which fetches componentize-qjs",
+        setup: JAVASCRIPT_SETUP,
+    };
+    fill.all(&[
+        ("package.json", template!("js/package.json.in")),
+        (".gitignore", "/node_modules\n/dist\n"),
+        ("plugin.js", hook),
+    ])
+}
+
+/// The SDK as a crate of a project.
+pub fn sdk() -> Vec<File> {
+    let manifest = (
+        "Cargo.toml".to_owned(),
+        template!("rust/sdk.toml.in").to_owned(),
+    );
+    let sources = SDK.iter().map(|(name, text)| {
+        let (there, here) = WIT_PLACES;
+        (format!("src/{name}"), text.replace(there, here))
+    });
+    std::iter::once(manifest)
+        .chain(sources)
+        .map(|(path, text)| (format!("vendor/infergate-sdk/{path}"), text))
+        .collect()
+}
+
+/// What is put into templates.
+struct Fill<'a> {
+    name: &'a str,
+    world: World,
+    language: &'a str,
+    source: &'a str,
+    needs: &'a str,
+    setup: &'a str,
+}
+
+impl Fill<'_> {
+    /// The files of a language, and those of every project.
+    fn all(&self, own: &[Fixed]) -> Vec<File> {
+        let common = [
+            ("README.md", template!("README.md.in")),
+            (".github/workflows/plugin.yml", template!("ci.yml.in")),
+        ];
+        let fixtures = fixtures(self.world).iter();
+        let fixtures =
+            fixtures.map(|(name, text)| (format!("tests/{name}.json"), (*text).to_owned()));
+        own.iter()
+            .chain(&common)
+            .map(|(path, text)| ((*path).to_owned(), self.text(text)))
+            .chain(fixtures)
+            .collect()
+    }
+
+    fn text(&self, template: &str) -> String {
+        let role = self.world.role();
+        [
+            ("@NAME@", self.name),
+            ("@WORLD@", self.world.name()),
+            ("@ROLE@", role),
+            ("@LANGUAGE@", self.language),
+            ("@SOURCE@", self.source),
+            ("@NEEDS@", self.needs),
+            ("@SETUP@", self.setup),
+        ]
+        .iter()
+        .fold(template.to_owned(), |text, (mark, value)| {
+            text.replace(mark, value)
+        })
+    }
+}
+
+/// The same for every language.
+const fn fixtures(world: World) -> &'static [Fixed] {
+    match world {
+        World::TaskSchema => &[
+            (
+                "prepare-fills-in-max-tokens",
+                template!("fixtures/task-schema/prepare-fills-in-max-tokens.json"),
+            ),
+            (
+                "prepare-refuses-a-forbidden-word",
+                template!("fixtures/task-schema/prepare-refuses-a-forbidden-word.json"),
+            ),
+        ],
+        World::TaskSchemaStreaming => &[
+            (
+                "prepare-fills-in-max-tokens",
+                template!("fixtures/task-schema-streaming/prepare-fills-in-max-tokens.json"),
+            ),
+            (
+                "prepare-refuses-a-forbidden-word",
+                template!("fixtures/task-schema-streaming/prepare-refuses-a-forbidden-word.json"),
+            ),
+            (
+                "push-drops-empty-events",
+                template!("fixtures/task-schema-streaming/push-drops-empty-events.json"),
+            ),
+        ],
+        World::BillingFormula => &[
+            (
+                "price-has-a-minimum",
+                template!("fixtures/billing-formula/price-has-a-minimum.json"),
+            ),
+            (
+                "price-refuses-an-empty-tariff",
+                template!("fixtures/billing-formula/price-refuses-an-empty-tariff.json"),
+            ),
+        ],
+        World::BillingEstimator => &[
+            (
+                "estimate-counts-words",
+                template!("fixtures/billing-estimator/estimate-counts-words.json"),
+            ),
+            (
+                "price-refuses-an-empty-tariff",
+                template!("fixtures/billing-estimator/price-refuses-an-empty-tariff.json"),
+            ),
+        ],
+        World::RoutingPolicy => &[
+            (
+                "rank-shortest-queue-first",
+                template!("fixtures/routing-policy/rank-shortest-queue-first.json"),
+            ),
+            (
+                "settings-refuses-step-0",
+                template!("fixtures/routing-policy/settings-refuses-step-0.json"),
+            ),
+        ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// plugins/sdk of this repository.
+    const HERE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/plugins/sdk");
+
+    #[test]
+    fn the_sdk_of_a_project_is_whole_and_finds_its_interfaces() {
+        let mut there: Vec<String> = std::fs::read_dir(format!("{HERE}/src"))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        there.sort();
+        let here: Vec<&str> = SDK.iter().map(|(name, _)| *name).collect();
+        assert_eq!(here, there);
+        let sources = sdk();
+        assert!(
+            sources
+                .iter()
+                .all(|(_, text)| !text.contains("../../wit/host"))
+        );
+        let bindings = sources
+            .iter()
+            .find(|(path, _)| path.ends_with("bindings.rs"));
+        assert!(bindings.unwrap().1.contains(WIT_PLACES.1));
+    }
+
+    #[test]
+    fn the_sdk_of_a_project_depends_on_what_the_repositorys_does() {
+        let manifest = std::fs::read_to_string(format!("{HERE}/Cargo.toml")).unwrap();
+        let line = manifest
+            .lines()
+            .find(|line| line.starts_with("wit-bindgen = "));
+        assert!(template!("rust/sdk.toml.in").contains(line.unwrap()));
+    }
+}

@@ -1,0 +1,92 @@
+//! How numbers and findings are written for people. It decides nothing.
+
+use serde::Serialize;
+
+/// What a check has found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// `ok`, `note`, or `FAIL`.
+    pub level: Level,
+    /// What was looked at.
+    pub about: &'static str,
+    /// What was found, and for a failure what to do.
+    pub message: String,
+}
+
+/// How much a finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// As it should be.
+    Ok,
+    /// To be known.
+    Note,
+    /// The gateway would not take it.
+    Fail,
+}
+
+impl Level {
+    /// As it stands at the head of a line.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Level::Ok => "ok",
+            Level::Note => "note",
+            Level::Fail => "FAIL",
+        }
+    }
+}
+
+/// `38.1 KiB`
+pub fn size(bytes: u64) -> String {
+    const UNITS: [(&str, u32); 2] = [("MiB", 20), ("KiB", 10)];
+    for (unit, shift) in UNITS {
+        if bytes >= 1 << shift {
+            let whole = 1_u64 << shift;
+            return format!("{:.1} {unit}", bytes as f64 / whole as f64);
+        }
+    }
+    format!("{bytes} B")
+}
+
+/// `1 234 567`
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `18 µs`, `2.4 ms`
+pub fn micros(us: u64) -> String {
+    match us {
+        0..=999 => format!("{us} µs"),
+        _ => format!("{:.1} ms", us as f64 / 1000.0),
+    }
+}
+
+/// One of several, with the right ending: `1 fixture`, `2 fixtures`.
+pub fn some(number: usize, word: &str) -> String {
+    let ending = if number == 1 { "" } else { "s" };
+    format!("{number} {word}{ending}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_with_their_units() {
+        assert_eq!(size(39_014), "38.1 KiB");
+        assert_eq!(size(12), "12 B");
+        assert_eq!(count(1_234_567), "1 234 567");
+        assert_eq!(count(123), "123");
+        assert_eq!(micros(18), "18 µs");
+        assert_eq!(micros(2_430), "2.4 ms");
+        assert_eq!(some(1, "fixture") + &some(2, "run"), "1 fixture2 runs");
+    }
+}

@@ -1,0 +1,284 @@
+//! What a command is about: a component, its world, and the fixtures that belong to it.
+//!
+//! It builds nothing: a folder's component must have been built, and one that is older than its source
+//! is told. Reads files; prints a warning to standard error.
+
+use std::fs;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use clap::Args;
+use serde_json::{Map, Value};
+
+use super::manifest::Manifest;
+use crate::plugin::World;
+use crate::plugin::workshop::{Anatomy, Fixture, Measure, Opened, Workshop, fixtures_beside};
+
+/// Folders upwards in which `dist` is looked for: a plugin in a workspace has it at the workspace's.
+const PARENTS_MAX: usize = 4;
+
+/// Which plugin is meant.
+#[derive(Args, Clone, Debug)]
+pub struct Which {
+    /// The component (.wasm), or the folder of a project that was built.
+    #[arg(default_value = ".", value_name = "FILE|DIR")]
+    pub target: PathBuf,
+    /// The world it is for, where it exports several.
+    #[arg(long, value_name = "WORLD", value_parser = world)]
+    pub world: Option<World>,
+    /// Where its fixtures are: `tests` of a project, or `NAME.tests` beside a component, unless told.
+    #[arg(long, value_name = "DIR")]
+    pub fixtures: Option<PathBuf>,
+}
+
+/// One plugin.
+pub struct Target {
+    /// Its component.
+    pub file: PathBuf,
+    /// What is in it.
+    pub anatomy: Anatomy,
+    /// What it is for.
+    pub world: World,
+    /// Where the fixtures are, if anywhere.
+    pub folder: Option<PathBuf>,
+    /// Its fixtures, in the order of names.
+    pub fixtures: Vec<Fixture>,
+}
+
+/// A world by its name.
+pub fn world(name: &str) -> Result<World, String> {
+    let known = World::ALL.into_iter().find(|world| world.name() == name);
+    known.ok_or_else(|| {
+        let names = World::ALL.map(World::name);
+        format!("the worlds are {}", names.join(", "))
+    })
+}
+
+/// The component that is meant, its project's folder, and what the project says.
+pub struct Found {
+    pub file: PathBuf,
+    pub project: Option<(PathBuf, Manifest)>,
+}
+
+impl Which {
+    /// Finds the component.
+    pub fn find(&self) -> Result<Found, String> {
+        let path = &self.target;
+        let shown = path.display();
+        if path.is_file() {
+            return Ok(Found {
+                file: path.clone(),
+                project: None,
+            });
+        }
+        if !path.is_dir() {
+            return Err(format!("{shown}: there is no such file or folder"));
+        }
+        let Some(manifest) = Manifest::read(path)? else {
+            return match components(path).as_slice() {
+                [only] => Ok(Found {
+                    file: only.clone(),
+                    project: None,
+                }),
+                [] => Err(format!(
+                    "{shown}: no Cargo.toml, no package.json and no .wasm file in it"
+                )),
+                many => Err(format!("{shown}: {} components; name one", many.len())),
+            };
+        };
+        let built = format!("dist/{}.wasm", manifest.name);
+        let absolute = fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+        let own = match path == Path::new(".") {
+            true => PathBuf::from(&built),
+            false => path.join(&built),
+        };
+        let above = absolute.ancestors().skip(1).take(PARENTS_MAX);
+        let mut places = std::iter::once(own).chain(above.map(|folder| folder.join(&built)));
+        let Some(file) = places.find(|file| file.is_file()) else {
+            return Err(format!(
+                "{shown}: not built yet: run `infergate plugin build {shown}`"
+            ));
+        };
+        if let Some(source) = newer_source(path, &file) {
+            warn(&format!(
+                "{} is older than {}: run `infergate plugin build {shown}`",
+                file.display(),
+                source.display()
+            ));
+        }
+        Ok(Found {
+            file,
+            project: Some((path.clone(), manifest)),
+        })
+    }
+
+    /// Finds and reads everything.
+    pub fn read(&self) -> Result<Target, String> {
+        let found = self.find()?;
+        let file = found.file;
+        let anatomy =
+            Anatomy::of_file(&file).map_err(|why| format!("{}: {why}", file.display()))?;
+        let declared = found
+            .project
+            .as_ref()
+            .and_then(|(_, manifest)| manifest.world);
+        let world = choose(&anatomy, self.world.or(declared))
+            .map_err(|why| format!("{}: {why}", file.display()))?;
+        let of_project = found
+            .project
+            .as_ref()
+            .map(|(folder, _)| folder.join("tests"));
+        let folder = match (&self.fixtures, of_project) {
+            (Some(folder), _) => Some(folder.clone()),
+            (None, Some(folder)) => folder.is_dir().then_some(folder),
+            (None, None) => fixtures_beside(&file),
+        };
+        let fixtures = folder.as_deref().map_or(Ok(Vec::new()), Fixture::folder)?;
+        Ok(Target {
+            file,
+            anatomy,
+            world,
+            folder,
+            fixtures,
+        })
+    }
+}
+
+impl Target {
+    /// Compiles it.
+    pub fn open(&self, workshop: &Workshop) -> Result<Opened, String> {
+        progress(&format!("compiling {}", self.file.display()));
+        let opened = workshop.open(&self.anatomy, self.world);
+        opened.map_err(|why| format!("{}: {why}", self.file.display()))
+    }
+
+    /// The fixtures, of which there must be some.
+    pub fn some_fixtures(&self) -> Result<&[Fixture], String> {
+        match (self.fixtures.is_empty(), &self.folder) {
+            (false, _) => Ok(&self.fixtures),
+            (true, Some(folder)) => Err(format!("{}: no .json file in it", folder.display())),
+            (true, None) => Err(format!(
+                "{}: no fixtures: put calls with their expected answers into tests/*.json of the \
+                 project, {} beside the component, or give --fixtures",
+                self.file.display(),
+                self.file.with_extension("tests").display()
+            )),
+        }
+    }
+
+    /// Settings to begin with: those given, none, or where it does not begin with none, those of the
+    /// first fixture that expects an answer, with its name.
+    pub fn settings(
+        &self,
+        opened: &Opened,
+        given: Option<&str>,
+    ) -> Result<(Map<String, Value>, Option<&Fixture>), String> {
+        if let Some(text) = given {
+            return Ok((json_object(text)?, None));
+        }
+        let none = Map::new();
+        let begins = opened.trial(&none, &Default::default()).begin().is_ok();
+        let with_answer = self
+            .fixtures
+            .iter()
+            .find(|fixture| fixture.expect.is_some());
+        match with_answer.filter(|_| !begins) {
+            Some(fixture) => Ok((fixture.settings.clone(), Some(fixture))),
+            None => Ok((none, None)),
+        }
+    }
+}
+
+/// An engine for the tools. Compiled code is kept in the user's cache folder, so that a large guest is
+/// compiled once.
+pub fn workshop(measure: Measure) -> Result<Workshop, String> {
+    let base = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
+    let folder = base.map(|base| base.join("infergate/plugins"));
+    Workshop::start(measure, folder.as_deref())
+}
+
+/// `{"a": 1}`, or `@FILE` with that.
+fn json_object(text: &str) -> Result<Map<String, Value>, String> {
+    let read;
+    let text = match text.strip_prefix('@') {
+        None => text,
+        Some(file) => {
+            read = fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
+            &read
+        }
+    };
+    serde_json::from_str(text).map_err(|error| format!("--settings: not a JSON object: {error}"))
+}
+
+/// The world that is meant, when the component is complete for it.
+pub fn choose(anatomy: &Anatomy, told: Option<World>) -> Result<World, String> {
+    if let Some(world) = told {
+        let lacks = anatomy.lacks(world);
+        return match lacks.is_empty() {
+            true => Ok(world),
+            false => Err(lacks.join("; ")),
+        };
+    }
+    match anatomy.worlds().as_slice() {
+        [only] => Ok(*only),
+        [] => {
+            let exports = match anatomy.exports.as_slice() {
+                [] => "nothing".to_owned(),
+                exports => exports.join(", "),
+            };
+            let names = World::ALL.map(World::name);
+            Err(format!(
+                "it is no plugin of any world: it exports {exports}; the worlds are {}, and \
+                 `infergate plugin new` begins one",
+                names.join(", ")
+            ))
+        }
+        several => {
+            let names: Vec<&str> = several.iter().map(|world| world.name()).collect();
+            Err(format!(
+                "it is a plugin of {}: say which with --world",
+                names.join(" and ")
+            ))
+        }
+    }
+}
+
+/// Every component of a folder, in the order of names.
+pub fn components(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = entries
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "wasm"))
+        .collect();
+    files.sort();
+    files
+}
+
+/// A source file that was changed after the component was made.
+fn newer_source(project: &Path, component: &Path) -> Option<PathBuf> {
+    let changed = |path: &Path| fs::metadata(path).and_then(|about| about.modified()).ok();
+    let made: SystemTime = changed(component)?;
+    let own = ["Cargo.toml", "package.json", "plugin.js"].map(|name| project.join(name));
+    let src = fs::read_dir(project.join("src"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut sources = own.into_iter().chain(src.map(|entry| entry.path()));
+    sources.find(|path| changed(path).is_some_and(|at| at > made))
+}
+
+/// A word to a person who waits; a pipe gets none.
+pub fn progress(text: &str) {
+    let mut stderr = std::io::stderr();
+    if stderr.is_terminal() {
+        let _ = writeln!(stderr, "{text} …");
+    }
+}
+
+/// A line on standard error.
+pub fn warn(text: &str) {
+    let _ = writeln!(std::io::stderr(), "warning: {text}");
+}

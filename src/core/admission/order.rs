@@ -1,0 +1,27 @@
+//! An order of endpoints for one request, as a routing policy ranked them; it replaces the tiers.
+//!
+//! It says nothing about fitness: an endpoint that is full, unusable or avoided is passed over.
+
+use super::endpoints::EndpointId;
+
+/// Endpoints by step: equal steps share load, a later step is used only when the earlier ones have
+/// no free permit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Order {
+    /// Sorted by step; within a step as given.
+    ranked: Vec<(u8, EndpointId)>,
+}
+
+impl Order {
+    /// An order of `ranked`, whose sequence counts only within a step.
+    pub fn new(ranked: impl IntoIterator<Item = (u8, EndpointId)>) -> Order {
+        let mut ranked: Vec<_> = ranked.into_iter().collect();
+        ranked.sort_by_key(|&(step, _)| step);
+        Order { ranked }
+    }
+
+    /// The endpoints of each step, the best one first.
+    pub(super) fn steps(&self) -> impl Iterator<Item = &[(u8, EndpointId)]> {
+        self.ranked.chunk_by(|one, other| one.0 == other.0)
+    }
+}

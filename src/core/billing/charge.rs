@@ -1,0 +1,119 @@
+//! The bill of one request: metrics and a tariff in, neurons out.
+//!
+//! It does not count; [`Usage`](super::Usage) and the shell do. [`price`] is the built-in formula,
+//! which every billing plugin is measured against; [`Charge::check`] is what any formula's answer
+//! must pass before it is believed.
+
+use std::sync::Arc;
+
+use crate::model::{Tariff, Trust};
+
+/// Metrics of one request: real ones have fewer than ten.
+pub const METRICS_MAX: usize = 64;
+/// Bytes of a metric's name.
+pub const METRIC_NAME_MAX_BYTES: usize = 64;
+/// No quantity is larger: the largest whole number that every JSON reader agrees on (2^53).
+pub const QUANTITY_MAX: f64 = 9_007_199_254_740_992.0;
+/// No request costs more: a larger charge is a defect of its formula.
+pub const CHARGE_MAX_NEURONS: f64 = 1e12;
+
+/// Where a value came from. The gateway decides this, never a plugin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The model server said so.
+    Reported,
+    /// Counted here.
+    Estimated,
+    /// A task plugin worked it out.
+    Derived,
+}
+
+/// One quantity of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Metric {
+    /// `output_tokens`, `image_steps`, ….
+    pub name: Arc<str>,
+    /// Finite, 0 to [`QUANTITY_MAX`].
+    pub value: f64,
+    /// Who counted.
+    pub source: Source,
+}
+
+/// How the request ended, as far as its bill is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // as in the event
+pub enum Ending {
+    Completed,
+    CutByClient,
+    CutByBackend,
+    CutByDeadline,
+    Failed,
+}
+
+/// What is to be priced: totals over the whole answer.
+#[derive(Clone, Debug)]
+pub struct Report<'a> {
+    /// The model's id.
+    pub model: &'a str,
+    /// Whose figures the metrics are.
+    pub trust: Trust,
+    /// How it ended.
+    pub ending: Ending,
+    /// It was a stream.
+    pub streamed: bool,
+    /// At most [`METRICS_MAX`], each name once.
+    pub metrics: &'a [Metric],
+    /// Milliseconds it waited for a permit.
+    pub queue_ms: u64,
+    /// Milliseconds it held one.
+    pub infer_ms: u64,
+}
+
+/// A part of a charge.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// The metric it is for.
+    pub metric: Arc<str>,
+    /// Its quantity.
+    pub quantity: f64,
+    /// Its price.
+    pub neurons: f64,
+}
+
+/// What a request costs, in neurons.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Charge {
+    /// `base` plus all lines.
+    pub total: f64,
+    /// Independent of any metric.
+    pub base: f64,
+    /// One for each metric that costs.
+    pub lines: Vec<Line>,
+    /// Metrics the client may see.
+    pub visible: Vec<Arc<str>>,
+}
+
+/// The built-in formula: `cost_per_infer + Σ coefficient × metric`, in the order of the metrics'
+/// names. A metric without a coefficient is free, a coefficient without a metric counts nothing.
+pub fn price(tariff: &Tariff, report: &Report<'_>) -> Charge {
+    let base = tariff.cost_per_infer;
+    let mut charge = Charge {
+        total: base,
+        base,
+        ..Charge::default()
+    };
+    for (name, coefficient) in &tariff.coefficients {
+        let Some(metric) = report.metrics.iter().find(|m| m.name == *name) else {
+            continue;
+        };
+        let neurons = coefficient * metric.value;
+        charge.total += neurons;
+        charge.lines.push(Line {
+            metric: Arc::clone(name),
+            quantity: metric.value,
+            neurons,
+        });
+        charge.visible.push(Arc::clone(name));
+    }
+    charge
+}

@@ -1,0 +1,48 @@
+//! What any formula's answer must pass before it is believed.
+
+use super::charge::{CHARGE_MAX_NEURONS, Charge, Report};
+
+/// Lines a charge may have: a few per metric, for prices in tiers.
+pub const LINES_MAX: usize = 256;
+
+/// How far the total may be from the sum of its parts, relative to the sum of their sizes.
+const SUM_TOLERANCE: f64 = 1e-9;
+
+impl Charge {
+    /// Whether the charge can be believed; the error is the name of the rule that it breaks.
+    /// A line may be negative (a rebate), the total may not.
+    pub fn check(&self, report: &Report<'_>) -> Result<(), &'static str> {
+        let is_price = |neurons: f64| (0.0..=CHARGE_MAX_NEURONS).contains(&neurons);
+        let known = |name: &str| report.metrics.iter().any(|metric| &*metric.name == name);
+        if !is_price(self.total) {
+            return Err("total-range");
+        }
+        if !is_price(self.base) {
+            return Err("base-range");
+        }
+        if self.lines.len() > LINES_MAX || self.visible.len() > LINES_MAX {
+            return Err("too-many-lines");
+        }
+        let (mut sum, mut size) = (self.base, self.base);
+        for line in &self.lines {
+            if !known(&line.metric) {
+                return Err("line-unknown-metric");
+            }
+            if !(line.quantity.is_finite() && line.quantity >= 0.0) {
+                return Err("line-quantity-range");
+            }
+            if !is_price(line.neurons.abs()) {
+                return Err("line-range");
+            }
+            sum += line.neurons;
+            size += line.neurons.abs();
+        }
+        if (self.total - sum).abs() > SUM_TOLERANCE * size {
+            return Err("total-is-not-the-sum");
+        }
+        if !self.visible.iter().all(|name| known(name)) {
+            return Err("visible-unknown-metric");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,107 @@
+//! The quantities of one request while they are reported: by the model server, by the task, by the
+//! gateway's own count.
+//!
+//! Figures of different sources are kept apart, since which of them is billed is for
+//! [`settle`](super::settle) to say. At most [`METRICS_MAX`] names; what is over that, or not a
+//! quantity, is left out and counted.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Usage;
+use super::charge::{METRIC_NAME_MAX_BYTES, METRICS_MAX, Metric, QUANTITY_MAX, Source};
+use crate::model::MetricMode;
+
+/// How the model's metrics add up on a stream: [`ModelSpec::metrics`](crate::model::ModelSpec).
+pub type MetricModes = BTreeMap<Arc<str>, MetricMode>;
+
+/// What was reported so far.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    metrics: Vec<Metric>,
+    refused: u32,
+}
+
+impl Metrics {
+    /// Takes one report. A cumulative metric (as all are that `modes` does not name) keeps the
+    /// largest value, so that the order of reports does not matter; an incremental one is summed.
+    pub fn report(&mut self, name: &str, value: f64, source: Source, modes: &MetricModes) {
+        let is_name = !name.is_empty() && name.len() <= METRIC_NAME_MAX_BYTES;
+        if !is_name || !is_quantity(value) {
+            self.refused = self.refused.saturating_add(1);
+            return;
+        }
+        let known = self
+            .metrics
+            .iter_mut()
+            .find(|metric| metric.source == source && &*metric.name == name);
+        if let Some(metric) = known {
+            metric.value = match modes.get(name) {
+                Some(MetricMode::Incremental) => (metric.value + value).min(QUANTITY_MAX),
+                Some(MetricMode::Cumulative) | None => metric.value.max(value),
+            };
+        } else if self.has_place_for(name) {
+            self.metrics.push(Metric {
+                name: name.into(),
+                value,
+                source,
+            });
+        } else {
+            self.refused = self.refused.saturating_add(1);
+        }
+    }
+
+    /// Takes several reports of one source.
+    pub fn report_all(&mut self, reports: &[(String, f64)], source: Source, modes: &MetricModes) {
+        for (name, value) in reports {
+            self.report(name, *value, source, modes);
+        }
+    }
+
+    /// Takes a server's token counts, as `input_tokens`, `output_tokens`, `cached_tokens` and
+    /// `reasoning_tokens`. [`Usage`] writes a side that was not reported as 0, so a 0 is left out.
+    pub fn report_usage(&mut self, usage: Usage, modes: &MetricModes) {
+        let counts = [
+            ("input_tokens", usage.input_tokens),
+            ("output_tokens", usage.output_tokens),
+            ("cached_tokens", usage.cached_tokens.unwrap_or(0)),
+            ("reasoning_tokens", usage.reasoning_tokens.unwrap_or(0)),
+        ];
+        for (name, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
+            self.report(name, count as f64, Source::Reported, modes);
+        }
+    }
+
+    /// All of one source, in the order of their first reports.
+    pub fn of(&self, source: Source) -> impl Iterator<Item = &Metric> {
+        self.metrics
+            .iter()
+            .filter(move |metric| metric.source == source)
+    }
+
+    /// The value of one source.
+    pub fn value(&self, name: &str, source: Source) -> Option<f64> {
+        let metric = self.of(source).find(|metric| &*metric.name == name)?;
+        Some(metric.value)
+    }
+
+    /// Reports that were left out.
+    pub fn refused(&self) -> u32 {
+        self.refused
+    }
+
+    fn has_place_for(&self, name: &str) -> bool {
+        if self.metrics.iter().any(|metric| &*metric.name == name) {
+            return true;
+        }
+        let mut names: Vec<&str> = self.metrics.iter().map(|metric| &*metric.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.len() < METRICS_MAX
+    }
+}
+
+/// Finite, 0 to [`QUANTITY_MAX`].
+fn is_quantity(value: f64) -> bool {
+    (0.0..=QUANTITY_MAX).contains(&value)
+}

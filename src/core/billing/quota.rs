@@ -1,0 +1,200 @@
+//! Neurons of the day: what each account has used and what its requests in flight may use.
+//!
+//! It has no clock: `now` is the time of day in UTC, told by the shell. A request is refused only
+//! when what is used and what is reserved have reached the limit; so the last one admitted may
+//! overshoot, by at most its own cost, and a limit is never left half used because a large request
+//! did not fit. Counts are per node. Inside, neurons are whole millionths: sums are exact and a
+//! reservation given back leaves nothing behind.
+
+use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
+
+use crate::AccountId;
+use crate::model::Tariff;
+
+use super::charge::CHARGE_MAX_NEURONS;
+
+const SECS_PER_DAY: u64 = 86_400;
+const MICRO: f64 = 1e6;
+
+/// Output tokens reserved for when the request does not say: Workers AI's own default.
+const OUTPUT_TOKENS_ASSUMED: u64 = 256;
+
+/// Bytes of a token of English text, about.
+const BYTES_PER_TOKEN: u64 = 4;
+
+/// Seconds since 1970-01-01 00:00 UTC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UnixSecs(pub u64);
+
+impl UnixSecs {
+    /// Days since 1970-01-01; a new one begins at 00:00 UTC.
+    pub const fn day(self) -> u64 {
+        self.0 / SECS_PER_DAY
+    }
+
+    /// Seconds until the next 00:00 UTC, 1 to 86,400.
+    pub const fn until_tomorrow(self) -> u64 {
+        SECS_PER_DAY - self.0 % SECS_PER_DAY
+    }
+}
+
+/// The counters of all accounts that have a limit: their number bounds it.
+#[derive(Clone, Debug, Default)]
+pub struct Quota {
+    day: u64,
+    accounts: HashMap<AccountId, Counter>,
+    version: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counter {
+    used: u64,
+    reserved: u64,
+}
+
+/// Neurons put aside for a request. Consumed by [`Quota::settle`] or [`Quota::give_back`]; it is
+/// not a copy, so neither can happen twice.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a reservation that is neither settled nor given back lasts until midnight"]
+pub struct Reservation {
+    account: AccountId,
+    day: u64,
+    micro: u64,
+}
+
+/// The counters as they are kept across a restart. Reservations are not: their requests ended
+/// with the process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QuotaSnapshot {
+    /// Days since 1970-01-01.
+    pub day: u64,
+    /// Millionths of a neuron, by account.
+    pub used_micro: Vec<(AccountId, u64)>,
+}
+
+impl Quota {
+    /// Counters as they were when the snapshot was taken; empty when that was another day.
+    pub fn restore(snapshot: &QuotaSnapshot, now: UnixSecs) -> Quota {
+        let mut quota = Quota {
+            day: now.day(),
+            ..Quota::default()
+        };
+        if snapshot.day == now.day() {
+            for (account, used) in &snapshot.used_micro {
+                quota.accounts.entry(account.clone()).or_default().used = *used;
+            }
+        }
+        quota
+    }
+
+    /// What is to be kept, by account.
+    pub fn snapshot(&self) -> QuotaSnapshot {
+        let used = self.accounts.iter().filter(|(_, counter)| counter.used > 0);
+        let mut used_micro: Vec<(AccountId, u64)> = used
+            .map(|(account, counter)| (account.clone(), counter.used))
+            .collect();
+        used_micro.sort();
+        QuotaSnapshot {
+            day: self.day,
+            used_micro,
+        }
+    }
+
+    /// Counts changes of what [`Quota::snapshot`] holds, so that the shell writes only news.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Puts `amount` neurons aside, unless the day's use and all reservations have reached `limit`.
+    pub fn reserve(
+        &mut self,
+        account: &AccountId,
+        amount: f64,
+        limit: u64,
+        now: UnixSecs,
+    ) -> Option<Reservation> {
+        self.turn_to(now);
+        let counter = self.accounts.entry(account.clone()).or_default();
+        let taken = counter.used.saturating_add(counter.reserved);
+        if taken >= limit.saturating_mul(MICRO as u64) {
+            return None;
+        }
+        let micro = to_micro(amount);
+        counter.reserved = counter.reserved.saturating_add(micro);
+        Some(Reservation {
+            account: account.clone(),
+            day: self.day,
+            micro,
+        })
+    }
+
+    /// The request cost `actual` neurons. Counted to the day on which it was admitted: when that is
+    /// over, nowhere.
+    pub fn settle(&mut self, reservation: Reservation, actual: f64, now: UnixSecs) {
+        self.turn_to(now);
+        if reservation.day != self.day {
+            return;
+        }
+        let counter = self.accounts.entry(reservation.account).or_default();
+        counter.reserved = counter.reserved.saturating_sub(reservation.micro);
+        let micro = to_micro(actual);
+        counter.used = counter.used.saturating_add(micro);
+        self.version += u64::from(micro > 0);
+    }
+
+    /// The request cost nothing.
+    pub fn give_back(&mut self, reservation: Reservation, now: UnixSecs) {
+        self.settle(reservation, 0.0, now);
+    }
+
+    /// Neurons the account has used today, reservations not counted.
+    pub fn used(&self, account: &AccountId, now: UnixSecs) -> f64 {
+        self.counter(account, now).used as f64 / MICRO
+    }
+
+    /// Neurons put aside for the account's requests in flight.
+    pub fn reserved(&self, account: &AccountId, now: UnixSecs) -> f64 {
+        self.counter(account, now).reserved as f64 / MICRO
+    }
+
+    fn counter(&self, account: &AccountId, now: UnixSecs) -> Counter {
+        if now.day() > self.day {
+            return Counter::default();
+        }
+        self.accounts.get(account).copied().unwrap_or_default()
+    }
+
+    /// A new day begins with nothing used. A clock that is set back does not bring back the old one.
+    fn turn_to(&mut self, now: UnixSecs) {
+        if now.day() > self.day {
+            self.day = now.day();
+            self.accounts.clear();
+            self.version += 1;
+        }
+    }
+}
+
+/// To the nearest millionth. What is no amount counts as nothing.
+fn to_micro(neurons: f64) -> u64 {
+    if neurons.is_nan() {
+        return 0;
+    }
+    (neurons.clamp(0.0, CHARGE_MAX_NEURONS) * MICRO).round() as u64
+}
+
+/// What a request may come to, in neurons, before it is known: its prompt at 4 bytes a token, and
+/// as many output tokens as it asks for, 256 when it does not say.
+pub fn reserve_estimate(tariff: &Tariff, prompt_bytes: u64, max_tokens: Option<u64>) -> f64 {
+    let cost = |metric: &str, quantity: u64| {
+        tariff.coefficients.get(metric).copied().unwrap_or(0.0) * quantity as f64
+    };
+    let cost = tariff.cost_per_infer
+        + cost("input_tokens", prompt_bytes.div_ceil(BYTES_PER_TOKEN))
+        + cost("output_tokens", max_tokens.unwrap_or(OUTPUT_TOKENS_ASSUMED));
+    if cost.is_nan() {
+        return 0.0;
+    }
+    cost.clamp(0.0, CHARGE_MAX_NEURONS)
+}

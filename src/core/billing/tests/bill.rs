@@ -1,0 +1,345 @@
+//! Metrics, settlement and the check of a charge.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use crate::billing::*;
+use crate::model::{MetricMode, Tariff, Trust};
+
+fn modes(name: &str, mode: MetricMode) -> MetricModes {
+    MetricModes::from([(Arc::from(name), mode)])
+}
+
+fn reported(reports: &[(&str, f64)], modes: &MetricModes) -> Metrics {
+    let mut metrics = Metrics::default();
+    for (name, value) in reports {
+        metrics.report(name, *value, Source::Reported, modes);
+    }
+    metrics
+}
+
+fn estimates(all: &[(&str, f64)]) -> Vec<(String, f64)> {
+    all.iter()
+        .map(|(name, value)| ((*name).to_owned(), *value))
+        .collect()
+}
+
+fn figures(settled: &Settled) -> Vec<(&str, f64, Source)> {
+    let all = settled.metrics.iter();
+    all.map(|metric| (&*metric.name, metric.value, metric.source))
+        .collect()
+}
+
+fn report(metrics: &[Metric]) -> Report<'_> {
+    Report {
+        model: "m",
+        trust: Trust::Trust,
+        ending: Ending::Completed,
+        streamed: false,
+        metrics,
+        queue_ms: 0,
+        infer_ms: 1,
+    }
+}
+
+#[test]
+fn cumulative_reports_keep_the_largest_and_incremental_ones_add_up() {
+    let reports = [("t", 3.0), ("t", 9.0), ("t", 5.0)];
+    let usual = reported(&reports, &MetricModes::new());
+    assert_eq!(usual.value("t", Source::Reported), Some(9.0));
+    let summed = reported(&reports, &modes("t", MetricMode::Incremental));
+    assert_eq!(summed.value("t", Source::Reported), Some(17.0));
+    let declared = reported(&reports, &modes("t", MetricMode::Cumulative));
+    assert_eq!(declared.value("t", Source::Reported), Some(9.0));
+}
+
+#[test]
+fn what_is_no_quantity_is_left_out_and_counted() {
+    let long = "x".repeat(METRIC_NAME_MAX_BYTES + 1);
+    let bad = [
+        ("t", f64::NAN),
+        ("t", f64::INFINITY),
+        ("t", -1.0),
+        ("t", QUANTITY_MAX * 2.0),
+        ("", 1.0),
+        (&*long, 1.0),
+    ];
+    let metrics = reported(&bad, &MetricModes::new());
+    assert_eq!(metrics.of(Source::Reported).count(), 0);
+    assert_eq!(metrics.refused(), 6);
+}
+
+#[test]
+fn usage_is_taken_as_four_metrics_and_a_zero_as_not_said() {
+    let mut metrics = Metrics::default();
+    let usage = Usage {
+        input_tokens: 7,
+        output_tokens: 0,
+        cached_tokens: Some(4),
+        reasoning_tokens: None,
+    };
+    metrics.report_usage(usage, &MetricModes::new());
+    let names: Vec<&str> = metrics
+        .of(Source::Reported)
+        .map(|metric| &*metric.name)
+        .collect();
+    assert_eq!(names, ["input_tokens", "cached_tokens"]);
+}
+
+#[test]
+fn costs_in_the_head_are_paired_by_their_numbers() {
+    let headers: [(&str, &[u8]); 8] = [
+        ("CF-AI-Neurons", b"1.5"),
+        ("cf-ai-cost-metric-value-2", b"20"),
+        ("cf-ai-cost-metric-name-1", b"input_tokens"),
+        ("cf-ai-cost-metric-name-2", b"output_tokens"),
+        ("cf-ai-cost-metric-value-1", b" 7 "),
+        ("cf-ai-cost-metric-name-3", b"alone"),
+        ("cf-ai-cost-metric-value-x", b"1"),
+        ("content-type", b"application/json"),
+    ];
+    assert_eq!(
+        cost_headers(headers.into_iter()),
+        estimates(&[
+            ("neurons", 1.5),
+            ("input_tokens", 7.0),
+            ("output_tokens", 20.0)
+        ])
+    );
+    let bad: [(&str, &[u8]); 2] = [
+        ("cf-ai-neurons", b"many"),
+        ("cf-ai-cost-metric-name-1", b"\xff"),
+    ];
+    assert_eq!(cost_headers(bad.into_iter()), []);
+}
+
+#[test]
+fn trust_bills_the_report_and_the_estimate_only_where_nothing_was_reported() {
+    let counted = estimates(&[("input_tokens", 5.0), ("output_tokens", 6.0)]);
+    let mut metrics = reported(&[("output_tokens", 9.0)], &MetricModes::new());
+    metrics.report("image_steps", 20.0, Source::Derived, &MetricModes::new());
+    metrics.report("output_tokens", 8.0, Source::Derived, &MetricModes::new());
+    let settled = settle(Trust::Trust, &metrics, &counted);
+    let expected = [
+        ("image_steps", 20.0, Source::Derived),
+        ("output_tokens", 9.0, Source::Reported),
+    ];
+    assert_eq!(figures(&settled), expected);
+    assert_eq!(
+        (settled.source, &settled.comparison),
+        (Source::Reported, &None)
+    );
+
+    let silent = settle(Trust::Trust, &Metrics::default(), &counted);
+    assert_eq!(silent.source, Source::Estimated);
+    assert!(
+        silent
+            .metrics
+            .iter()
+            .all(|metric| metric.source == Source::Estimated)
+    );
+    assert_eq!(silent.metrics.len(), 2);
+    assert_eq!(
+        settle(Trust::Trust, &Metrics::default(), &[]).source,
+        Source::Derived
+    );
+}
+
+#[test]
+fn estimate_does_not_look_at_the_report() {
+    let mut metrics = reported(
+        &[("output_tokens", 9000.0), ("neurons", 1.0)],
+        &MetricModes::new(),
+    );
+    metrics.report(
+        "output_tokens",
+        9000.0,
+        Source::Derived,
+        &MetricModes::new(),
+    );
+    metrics.report("image_steps", 20.0, Source::Derived, &MetricModes::new());
+    let settled = settle(
+        Trust::Estimate,
+        &metrics,
+        &estimates(&[("output_tokens", 6.0)]),
+    );
+    let expected = [
+        ("image_steps", 20.0, Source::Derived),
+        ("output_tokens", 6.0, Source::Estimated),
+    ];
+    assert_eq!(figures(&settled), expected);
+    assert_eq!(settled.source, Source::Estimated);
+}
+
+#[test]
+fn compare_bills_the_report_and_says_whether_the_estimate_agrees() {
+    let cases = [
+        (100.0, 110.0, true),
+        (100.0, 90.0, true),
+        (100.0, 110.5, false),
+        (5.0, 7.0, true),
+        (5.0, 7.5, false),
+        (0.0, 2.0, true),
+    ];
+    for (said, counted, matches) in cases {
+        let metrics = reported(
+            &[("output_tokens", said), ("other", 1.0)],
+            &MetricModes::new(),
+        );
+        let settled = settle(
+            Trust::Compare,
+            &metrics,
+            &estimates(&[("output_tokens", counted)]),
+        );
+        let found = settled.comparison.as_ref().unwrap();
+        assert_eq!(
+            (found.reported, found.estimated, found.matches),
+            (said, counted, matches)
+        );
+        assert_eq!(settled.source, Source::Reported);
+    }
+    let metrics = reported(&[("a", 5.0), ("b", 5.0)], &MetricModes::new());
+    let settled = settle(
+        Trust::Compare,
+        &metrics,
+        &estimates(&[("a", 5.0), ("b", 50.0)]),
+    );
+    assert_eq!(&*settled.comparison.unwrap().metric, "b");
+    assert_eq!(settle(Trust::Compare, &metrics, &[]).comparison, None);
+}
+
+#[test]
+fn every_lie_of_a_charge_has_its_rule() {
+    let metrics = [Metric {
+        name: "t".into(),
+        value: 10.0,
+        source: Source::Reported,
+    }];
+    let honest = Charge {
+        total: 3.0,
+        base: 1.0,
+        lines: vec![Line {
+            metric: "t".into(),
+            quantity: 10.0,
+            neurons: 2.0,
+        }],
+        visible: vec!["t".into()],
+    };
+    assert_eq!(honest.check(&report(&metrics)), Ok(()));
+    let rebate = Line {
+        metric: "t".into(),
+        quantity: 10.0,
+        neurons: -0.5,
+    };
+    let mut rebated = honest.clone();
+    rebated.lines.push(rebate);
+    rebated.total = 2.5;
+    assert_eq!(rebated.check(&report(&metrics)), Ok(()));
+
+    let lie = |change: fn(&mut Charge)| {
+        let mut charge = honest.clone();
+        change(&mut charge);
+        charge.check(&report(&metrics)).unwrap_err()
+    };
+    assert_eq!(lie(|c| c.total = f64::NAN), "total-range");
+    assert_eq!(lie(|c| c.total = -1.0), "total-range");
+    assert_eq!(lie(|c| c.total = CHARGE_MAX_NEURONS * 2.0), "total-range");
+    assert_eq!(lie(|c| c.base = f64::INFINITY), "base-range");
+    assert_eq!(lie(|c| c.total = 3.000_001), "total-is-not-the-sum");
+    assert_eq!(lie(|c| c.lines[0].neurons = f64::NAN), "line-range");
+    assert_eq!(lie(|c| c.lines[0].quantity = -1.0), "line-quantity-range");
+    assert_eq!(
+        lie(|c| c.lines[0].metric = "u".into()),
+        "line-unknown-metric"
+    );
+    assert_eq!(
+        lie(|c| c.visible = vec!["u".into()]),
+        "visible-unknown-metric"
+    );
+    assert_eq!(
+        lie(|c| c.lines = vec![c.lines[0].clone(); LINES_MAX + 1]),
+        "too-many-lines"
+    );
+}
+
+/// Few enough names to repeat, enough to pass the bound, and one that is too long.
+fn reports() -> impl Strategy<Value = Vec<(String, f64)>> {
+    let value = prop_oneof![4 => 0.0..1e6f64, 1 => any::<f64>()];
+    let name = (0..100usize).prop_map(|at| match at {
+        0 => "x".repeat(METRIC_NAME_MAX_BYTES + 1),
+        1..30 => char::from(b'a' + (at % 8) as u8).to_string(),
+        at => format!("m{at}"),
+    });
+    proptest::collection::vec((name, value), 0..100)
+}
+
+fn trust() -> impl Strategy<Value = Trust> {
+    proptest::sample::select(vec![Trust::Trust, Trust::Estimate, Trust::Compare])
+}
+
+proptest! {
+    #[test]
+    fn metrics_keep_their_bounds_whatever_is_reported(all in reports(), names in 0..3u8) {
+        let modes = if names == 0 { modes("a", MetricMode::Incremental) } else { MetricModes::new() };
+        let mut metrics = Metrics::default();
+        metrics.report_all(&all, Source::Reported, &modes);
+        metrics.report_all(&all, Source::Derived, &modes);
+        let taken: Vec<&Metric> = metrics.of(Source::Reported).collect();
+        prop_assert!(taken.len() <= METRICS_MAX);
+        for (at, metric) in taken.iter().enumerate() {
+            prop_assert!((0.0..=QUANTITY_MAX).contains(&metric.value));
+            prop_assert!(metric.name.len() <= METRIC_NAME_MAX_BYTES);
+            prop_assert!(taken[..at].iter().all(|other| other.name != metric.name));
+        }
+    }
+
+    #[test]
+    fn the_order_of_cumulative_reports_does_not_matter(mut all in reports()) {
+        all.truncate(METRICS_MAX);
+        let settled = |all: &[(String, f64)]| {
+            let mut metrics = Metrics::default();
+            metrics.report_all(all, Source::Reported, &MetricModes::new());
+            settle(Trust::Trust, &metrics, &[])
+        };
+        let forward = settled(&all);
+        all.reverse();
+        prop_assert_eq!(settled(&all), forward);
+    }
+
+    #[test]
+    fn what_is_settled_has_each_name_once_and_prices_into_a_charge_that_passes(
+        trust in trust(), said in reports(), derived in reports(), counted in reports(),
+        base in 0.0..100f64, coefficients in proptest::collection::btree_map("[a-h]", 0.0..10f64, 0..8),
+    ) {
+        let mut metrics = Metrics::default();
+        metrics.report_all(&said, Source::Reported, &MetricModes::new());
+        metrics.report_all(&derived, Source::Derived, &MetricModes::new());
+        let settled = settle(trust, &metrics, &counted);
+        prop_assert!(settled.metrics.windows(2).all(|pair| pair[0].name < pair[1].name));
+        prop_assert!(settled.metrics.len() <= METRICS_MAX);
+        let has = |source| settled.metrics.iter().any(|metric| metric.source == source);
+        prop_assert!(!(has(Source::Reported) && has(Source::Estimated)), "both billed at once");
+        prop_assert!(!(trust == Trust::Estimate && has(Source::Reported)));
+        prop_assert_eq!(settled.comparison.is_some() && trust != Trust::Compare, false);
+        let tariff = Tariff {
+            cost_per_infer: base,
+            coefficients: coefficients.into_iter().map(|(name, value)| (name.into(), value)).collect(),
+            ..Tariff::default()
+        };
+        let report = report(&settled.metrics);
+        let charge = price(&tariff, &report);
+        let small = settled.metrics.iter().all(|metric| metric.value <= 1e9);
+        prop_assert_eq!(charge.check(&report).is_ok() || !small, true);
+    }
+
+    #[test]
+    fn any_charge_is_judged_without_a_panic(total in any::<f64>(), base in any::<f64>(), lines in proptest::collection::vec(any::<f64>(), 0..5)) {
+        let metrics = [Metric { name: "t".into(), value: 1.0, source: Source::Derived }];
+        let lines: Vec<Line> = lines.into_iter().map(|neurons| Line { metric: "t".into(), quantity: 1.0, neurons }).collect();
+        let charge = Charge { total, base, lines, visible: Vec::new() };
+        if charge.check(&report(&metrics)).is_ok() {
+            prop_assert!((0.0..=CHARGE_MAX_NEURONS).contains(&total));
+        }
+    }
+}

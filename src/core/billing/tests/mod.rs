@@ -1,0 +1,5 @@
+//! The bill, from the reports to the charge and the quota.
+
+mod bill;
+mod estimates;
+mod quotas;

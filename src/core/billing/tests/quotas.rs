@@ -1,0 +1,191 @@
+//! Neurons of the day.
+
+use proptest::prelude::*;
+
+use crate::AccountId;
+use crate::billing::{Quota, QuotaSnapshot, Reservation, UnixSecs, reserve_estimate};
+use crate::model::Tariff;
+
+const NOON: UnixSecs = UnixSecs(20_000 * 86_400 + 43_200);
+
+fn account() -> AccountId {
+    AccountId::from("a")
+}
+
+#[test]
+fn a_request_is_refused_only_when_use_and_reservations_have_reached_the_limit() {
+    let mut quota = Quota::default();
+    let first = quota.reserve(&account(), 60.0, 100, NOON).unwrap();
+    let second = quota.reserve(&account(), 60.0, 100, NOON).unwrap();
+    assert_eq!(quota.reserve(&account(), 1.0, 100, NOON), None);
+    assert_eq!(quota.reserved(&account(), NOON), 120.0);
+    quota.settle(first, 10.0, NOON);
+    let third = quota.reserve(&account(), 1.0, 100, NOON).unwrap();
+    quota.give_back(second, NOON);
+    quota.give_back(third, NOON);
+    assert_eq!(
+        (
+            quota.used(&account(), NOON),
+            quota.reserved(&account(), NOON)
+        ),
+        (10.0, 0.0)
+    );
+    assert_eq!(quota.reserve(&account(), 1.0, 10, NOON), None);
+    assert_eq!(quota.reserve(&AccountId::from("b"), 1.0, 0, NOON), None);
+}
+
+#[test]
+fn the_day_ends_at_midnight_utc_and_not_a_second_sooner() {
+    let last = UnixSecs(20_001 * 86_400 - 1);
+    let midnight = UnixSecs(20_001 * 86_400);
+    assert_eq!(
+        (last.until_tomorrow(), midnight.until_tomorrow()),
+        (1, 86_400)
+    );
+    let mut quota = Quota::default();
+    let early = quota.reserve(&account(), 5.0, 10, NOON).unwrap();
+    let late = quota.reserve(&account(), 5.0, 10, last).unwrap();
+    quota.settle(early, 10.0, last);
+    assert_eq!(quota.reserve(&account(), 1.0, 10, last), None);
+    assert_eq!(quota.used(&account(), midnight), 0.0);
+    let next = quota.reserve(&account(), 1.0, 10, midnight).unwrap();
+    // Admitted yesterday: it takes nothing from today.
+    quota.settle(late, 10.0, midnight);
+    assert_eq!(
+        (
+            quota.used(&account(), midnight),
+            quota.reserved(&account(), midnight)
+        ),
+        (0.0, 1.0)
+    );
+    // A clock that is set back does not bring yesterday back.
+    quota.settle(next, 10.0, last);
+    assert_eq!(quota.reserve(&account(), 1.0, 10, last), None);
+}
+
+#[test]
+fn what_was_used_survives_a_restart_on_the_same_day() {
+    let mut quota = Quota::default();
+    let reservation = quota.reserve(&account(), 5.0, 10, NOON).unwrap();
+    let open = quota.reserve(&account(), 5.0, 10, NOON).unwrap();
+    let before = quota.version();
+    quota.settle(reservation, 7.25, NOON);
+    assert_ne!(quota.version(), before);
+    let text = serde_json::to_string(&quota.snapshot()).unwrap();
+    let snapshot: QuotaSnapshot = serde_json::from_str(&text).unwrap();
+    assert_eq!(snapshot, quota.snapshot());
+    let same_day = Quota::restore(&snapshot, NOON);
+    assert_eq!(
+        (
+            same_day.used(&account(), NOON),
+            same_day.reserved(&account(), NOON)
+        ),
+        (7.25, 0.0)
+    );
+    let tomorrow = UnixSecs(NOON.0 + 86_400);
+    assert_eq!(
+        Quota::restore(&snapshot, tomorrow).used(&account(), tomorrow),
+        0.0
+    );
+    quota.give_back(open, NOON);
+}
+
+#[test]
+fn a_reservation_is_for_the_prompt_and_the_answer_asked_for() {
+    let tariff = Tariff {
+        cost_per_infer: 1.0,
+        coefficients: [("input_tokens".into(), 0.5), ("output_tokens".into(), 2.0)].into(),
+        ..Tariff::default()
+    };
+    assert_eq!(reserve_estimate(&tariff, 9, Some(10)), 1.0 + 1.5 + 20.0);
+    assert_eq!(reserve_estimate(&tariff, 0, None), 1.0 + 512.0);
+    assert_eq!(
+        reserve_estimate(&Tariff::default(), 1 << 40, Some(u64::MAX)),
+        0.0
+    );
+    assert!(reserve_estimate(&tariff, u64::MAX, Some(u64::MAX)) <= 1e12);
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Reserve(u32),
+    Settle(usize, u32),
+    GiveBack(usize),
+    Pass(u64),
+    Restart,
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        4 => (0..500u32).prop_map(Act::Reserve),
+        3 => (any::<usize>(), 0..500u32).prop_map(|(at, actual)| Act::Settle(at, actual)),
+        1 => any::<usize>().prop_map(Act::GiveBack),
+        1 => (0..40_000u64).prop_map(Act::Pass),
+        1 => Just(Act::Restart),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn counts_are_exact_and_grants_never_pass_the_limit_by_more_than_one_request(
+        acts in proptest::collection::vec(act(), 0..120), limit in 0..2000u64,
+    ) {
+        let mut quota = Quota::default();
+        let mut now = NOON;
+        // The model: what was used today, and open reservations with the day they are of.
+        let (mut used, mut day) = (0u64, now.day());
+        let mut open: Vec<(Reservation, u64, u64)> = Vec::new();
+        for act in acts {
+            match act {
+                Act::Pass(secs) => now = UnixSecs(now.0 + secs),
+                Act::Restart => {
+                    quota = Quota::restore(&quota.snapshot(), now);
+                    open.clear();
+                }
+                Act::Reserve(_) | Act::Settle(..) | Act::GiveBack(_) => {}
+            }
+            if now.day() != day {
+                (used, day) = (0, now.day());
+            }
+            let reserved: u64 = open.iter().filter(|one| one.2 == day).map(|one| one.1).sum();
+            match act {
+                Act::Reserve(amount) => {
+                    let granted = quota.reserve(&account(), amount.into(), limit, now);
+                    prop_assert_eq!(granted.is_some(), used + reserved < limit);
+                    if let Some(reservation) = granted {
+                        open.push((reservation, amount.into(), day));
+                        prop_assert!(used + reserved + u64::from(amount) < limit + u64::from(amount));
+                    }
+                }
+                Act::Settle(at, actual) if !open.is_empty() => {
+                    let (reservation, amount, of) = open.swap_remove(at % open.len());
+                    // No request costs more than was reserved for it.
+                    let actual = u64::from(actual).min(amount);
+                    quota.settle(reservation, actual as f64, now);
+                    used += if of == day { actual } else { 0 };
+                }
+                Act::GiveBack(at) if !open.is_empty() => {
+                    let (reservation, _, _) = open.swap_remove(at % open.len());
+                    quota.give_back(reservation, now);
+                }
+                _ => {}
+            }
+            let reserved: u64 = open.iter().filter(|one| one.2 == day).map(|one| one.1).sum();
+            prop_assert_eq!(quota.used(&account(), now), used as f64);
+            prop_assert_eq!(quota.reserved(&account(), now), reserved as f64);
+            prop_assert!(used + reserved < limit + 500 || used + reserved == 0);
+        }
+    }
+
+    #[test]
+    fn no_amount_breaks_the_counters(amount in any::<f64>(), actual in any::<f64>()) {
+        let mut quota = Quota::default();
+        let reservation = quota.reserve(&account(), amount, 1, NOON).unwrap();
+        quota.settle(reservation, actual, NOON);
+        prop_assert_eq!(quota.reserved(&account(), NOON), 0.0);
+        let used = quota.used(&account(), NOON);
+        prop_assert!((0.0..=1e12).contains(&used));
+    }
+}

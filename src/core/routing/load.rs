@@ -1,0 +1,101 @@
+//! What is known of an endpoint's pace: smoothed times and failures, for routing policies to rank by.
+//!
+//! It judges nothing: health is the breaker's. Times are microseconds, 0 means not measured. An
+//! exponentially weighted mean with a weight of one eighth, TCP's for round trips (RFC 6298).
+
+/// A share in millionths.
+const WHOLE_PPM: u32 = 1_000_000;
+
+/// Measurements of one endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// From sending a request to the head of its answer.
+    pub rtt_us: u32,
+    /// From sending a request to the first byte of its answer's body.
+    pub ttft_us: u32,
+    /// From sending a request to the last byte.
+    pub latency_us: u32,
+    /// Failed answers per million.
+    pub error_ppm: u32,
+    /// Out-of-capacity answers in a row, at most 255.
+    pub ooc: u8,
+}
+
+impl Load {
+    /// A health check was answered.
+    pub fn probed(&mut self, rtt_us: u32) {
+        self.rtt_us = smoothed(self.rtt_us, rtt_us);
+    }
+
+    /// A request was answered to its end.
+    pub fn answered(&mut self, ttft_us: u32, latency_us: u32) {
+        self.ttft_us = smoothed(self.ttft_us, ttft_us);
+        self.latency_us = smoothed(self.latency_us, latency_us);
+        self.error_ppm -= self.error_ppm.div_ceil(8);
+        self.ooc = 0;
+    }
+
+    /// It did not answer as it should.
+    pub fn failed(&mut self) {
+        self.error_ppm += (WHOLE_PPM - self.error_ppm) / 8;
+    }
+
+    /// It said that it has no room.
+    pub fn out_of_capacity(&mut self) {
+        self.ooc = self.ooc.saturating_add(1);
+    }
+}
+
+/// The mean after one more sample; the first sample is the mean. A measured time is never 0.
+fn smoothed(mean: u32, sample: u32) -> u32 {
+    let sample = sample.max(1);
+    match mean {
+        0 => sample,
+        mean => {
+            let sum = u64::from(mean) * 7 + u64::from(sample);
+            u32::try_from(sum / 8).unwrap_or(u32::MAX).max(1)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mean_follows_its_samples_and_stays_among_them() {
+        let mut load = Load::default();
+        load.answered(80, 800);
+        assert_eq!((load.ttft_us, load.latency_us), (80, 800));
+        load.answered(160, 1600);
+        assert_eq!((load.ttft_us, load.latency_us), (90, 900));
+        for _ in 0..300 {
+            load.answered(u32::MAX, 0);
+        }
+        assert!(load.ttft_us > u32::MAX - 20 && load.latency_us == 1);
+    }
+
+    #[test]
+    fn failures_raise_the_share_and_answers_bring_it_down_to_nothing() {
+        let mut load = Load::default();
+        for _ in 0..300 {
+            load.failed();
+        }
+        assert!(load.error_ppm > 990_000 && load.error_ppm <= WHOLE_PPM);
+        for _ in 0..200 {
+            load.answered(1, 1);
+        }
+        assert_eq!(load.error_ppm, 0);
+    }
+
+    #[test]
+    fn out_of_capacity_counts_up_to_its_bound_and_an_answer_ends_it() {
+        let mut load = Load::default();
+        for _ in 0..300 {
+            load.out_of_capacity();
+        }
+        assert_eq!(load.ooc, u8::MAX);
+        load.answered(1, 1);
+        assert_eq!(load.ooc, 0);
+    }
+}

@@ -1,0 +1,62 @@
+//! `resource-flow`: requests flow to where there is room. Known in the source as resource-flow
+//! routing.
+//!
+//! A candidate's room is its free permits less the requests that wait there. The first place is
+//! drawn in proportion to room, so that many gateways with the same view do not all choose the
+//! same one; the others follow by room, most first. Who answered out-of-capacity lately stands
+//! behind those who did not, further back with each answer in a row. Within a class of fitness and
+//! a tier; every candidate has a step of its own.
+//!
+//! Settings: `ooc_max` (0 to 255; 0): out-of-capacity answers in a row that are overlooked.
+
+use serde_json::{Map, Value};
+
+use super::order::{Dice, fitness, in_order};
+use super::settings::{SettingProblem, Settings};
+use super::values::{Candidate, Choice, Hints};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ResourceFlow {
+    ooc_max: u8,
+}
+
+impl ResourceFlow {
+    pub(super) fn configure(
+        given: &Map<String, Value>,
+    ) -> Result<ResourceFlow, Vec<SettingProblem>> {
+        let mut settings = Settings::of(given);
+        let ooc_max = settings.number("ooc_max", (0, 255), 0) as u8;
+        settings.done(ResourceFlow { ooc_max })
+    }
+
+    pub(super) fn rank(&self, hints: &Hints, candidates: &[Candidate]) -> Vec<Choice> {
+        let class = |c: &Candidate| (fitness(c), c.tier, c.ooc.saturating_sub(self.ooc_max));
+        let best = candidates.iter().map(class).min();
+        let first = |c: &&Candidate| Some(class(c)) == best;
+        let drawn = draw(candidates.iter().filter(first), hints.seed);
+        let keyed = candidates.iter().map(|c| {
+            let not_drawn = Some(c.id) != drawn;
+            let key = (class(c), not_drawn, u32::MAX - room(c), c.id);
+            (key, (), c.id)
+        });
+        in_order(keyed.collect())
+    }
+}
+
+fn room(candidate: &Candidate) -> u32 {
+    candidate.permits_free.saturating_sub(candidate.queue_len)
+}
+
+/// One of `candidates`, with a chance in proportion to its room; none when nobody has any.
+fn draw<'a>(candidates: impl Iterator<Item = &'a Candidate> + Clone, seed: u64) -> Option<u32> {
+    let total: u64 = candidates.clone().map(|c| u64::from(room(c))).sum();
+    let mut lot = Dice::new(seed).below(total);
+    for candidate in candidates {
+        let room = u64::from(room(candidate));
+        if lot < room {
+            return Some(candidate.id);
+        }
+        lot -= room;
+    }
+    None
+}

@@ -1,0 +1,63 @@
+//! `latency`: the nearest candidates first, in steps of `step_ms`. Known in the source as the
+//! latency-sensitive routing of its step-based router.
+//!
+//! What a candidate costs is its round trip plus, for a stream, the time to its first token, else
+//! the time of a whole answer. Costs count from the cheapest fit candidate's, so that a step means
+//! "this much slower than the best". A candidate that was never measured is in the first step:
+//! otherwise it would never be. Within a class of fitness and a tier.
+//!
+//! Settings: `step_ms` (1 to 60,000; 50: less is not felt), `steps` (1 to 64; 8: the last one takes
+//! all that is slower), `measure` (`auto`, `ttft`, `latency`, `rtt`).
+
+use serde_json::{Map, Value};
+
+use super::order::{fitness, in_order};
+use super::settings::{SettingProblem, Settings};
+use super::values::{Candidate, Choice, Hints};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Latency {
+    step_us: u64,
+    steps: u64,
+    measure: usize,
+}
+
+const MEASURES: [&str; 4] = ["auto", "ttft", "latency", "rtt"];
+
+impl Latency {
+    pub(super) fn configure(given: &Map<String, Value>) -> Result<Latency, Vec<SettingProblem>> {
+        let mut settings = Settings::of(given);
+        let policy = Latency {
+            step_us: u64::from(settings.number("step_ms", (1, 60_000), 50)) * 1000,
+            steps: u64::from(settings.number("steps", (1, 64), 8)),
+            measure: settings.word("measure", &MEASURES),
+        };
+        settings.done(policy)
+    }
+
+    pub(super) fn rank(&self, hints: &Hints, candidates: &[Candidate]) -> Vec<Choice> {
+        let cost = |c: &Candidate| self.cost_us(hints, c);
+        let usable = candidates.iter().filter(|c| fitness(c) <= 1);
+        let best = usable.filter_map(cost).min().unwrap_or(0);
+        let keyed = candidates.iter().map(|c| {
+            let cost = cost(c).unwrap_or(best);
+            let slower = cost.saturating_sub(best);
+            let step = (slower / self.step_us).min(self.steps - 1);
+            ((fitness(c), c.tier, step), slower, c.id)
+        });
+        in_order(keyed.collect())
+    }
+
+    /// Microseconds; none when nothing was measured.
+    fn cost_us(&self, hints: &Hints, candidate: &Candidate) -> Option<u64> {
+        let own = match MEASURES[self.measure] {
+            "rtt" => 0,
+            "ttft" => candidate.ttft_us,
+            "latency" => candidate.latency_us,
+            _ if hints.streaming => candidate.ttft_us,
+            _ => candidate.latency_us,
+        };
+        let cost = u64::from(candidate.rtt_us) + u64::from(own);
+        (cost > 0).then_some(cost)
+    }
+}

@@ -1,0 +1,32 @@
+//! `random`: every order of the candidates is as likely as any other, within a class of fitness
+//! and a tier. Known in the source as the default routing algorithm.
+//!
+//! Each candidate has a step of its own, since within a step the turnstile would level load
+//! instead of drawing lots.
+
+use serde_json::{Map, Value};
+
+use super::order::{Dice, fitness, in_order};
+use super::settings::{SettingProblem, Settings};
+use super::values::{Candidate, Choice, Hints};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Random;
+
+impl Random {
+    pub(super) fn configure(given: &Map<String, Value>) -> Result<Random, Vec<SettingProblem>> {
+        Settings::of(given).done(Random)
+    }
+
+    pub(super) fn rank(&self, hints: &Hints, candidates: &[Candidate]) -> Vec<Choice> {
+        let mut dice = Dice::new(hints.seed);
+        // Fisher–Yates, from the end.
+        let mut lots: Vec<usize> = (0..candidates.len()).collect();
+        for at in (1..lots.len()).rev() {
+            lots.swap(at, dice.below(at as u64 + 1) as usize);
+        }
+        let keyed = lots.into_iter().zip(candidates);
+        let keyed = keyed.map(|(lot, c)| ((fitness(c), c.tier, lot), (), c.id));
+        in_order(keyed.collect())
+    }
+}

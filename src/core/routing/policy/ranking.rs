@@ -1,0 +1,91 @@
+//! What becomes of a policy's answer: checked, completed and grouped by step.
+
+use hashbrown::HashMap;
+
+use super::values::{Candidate, Choice};
+use crate::routing::Health;
+
+/// The answer made whole. Every candidate is in it once, in the order of the steps, which are
+/// numbered from 0 without gaps. Ids that are unknown, repeated or of a candidate that is down are
+/// dropped where they stand. What is then missing comes after the last step, in the order of
+/// `candidates`: first those that are not down, in the step after it those that are, for a ranking
+/// may be kept until they are up again.
+pub fn check(choices: &[Choice], candidates: &[Candidate]) -> Vec<Choice> {
+    // Whether it still may be named.
+    let mut open: HashMap<u32, bool> = candidates
+        .iter()
+        .map(|c| (c.id, c.health != Health::Down))
+        .collect();
+    let mut kept: Vec<Choice> = choices
+        .iter()
+        .copied()
+        .filter(|choice| {
+            let first = open.get(&choice.id) == Some(&true);
+            if first {
+                open.insert(choice.id, false);
+            }
+            first
+        })
+        .collect();
+    kept.sort_by_key(|choice| choice.step);
+    number(&mut kept);
+    for down in [false, true] {
+        let step = kept.last().map_or(0, |last| last.step.saturating_add(1));
+        let missing = candidates
+            .iter()
+            .filter(|c| (c.health == Health::Down) == down && open.remove(&c.id) == Some(!down));
+        let missing: Vec<Choice> = missing.map(|c| Choice { id: c.id, step }).collect();
+        kept.extend(missing);
+    }
+    kept
+}
+
+/// Steps from 0 without gaps.
+fn number(choices: &mut [Choice]) {
+    let mut former = None;
+    let mut step = 0u8;
+    for choice in choices {
+        if former.is_some_and(|former| former != choice.step) {
+            // There are at most 256 different ones.
+            step += 1;
+        }
+        former = Some(choice.step);
+        choice.step = step;
+    }
+}
+
+/// A checked answer as the turnstile walks it: step by step, the best first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ranking {
+    ids: Vec<u32>,
+    /// Where each step ends in `ids`.
+    ends: Vec<usize>,
+}
+
+impl Ranking {
+    /// Groups choices that are in the order of their steps, as [`check`] gives them.
+    pub fn of(choices: &[Choice]) -> Ranking {
+        let steps = choices.chunk_by(|one, next| one.step == next.step);
+        let ends = steps.scan(0, |end, step| {
+            *end += step.len();
+            Some(*end)
+        });
+        Ranking {
+            ends: ends.collect(),
+            ids: choices.iter().map(|choice| choice.id).collect(),
+        }
+    }
+
+    /// The ids of each step.
+    pub fn steps(&self) -> impl Iterator<Item = &[u32]> {
+        let begins = std::iter::once(0).chain(self.ends.iter().copied());
+        begins
+            .zip(&self.ends)
+            .map(|(begin, &end)| &self.ids[begin..end])
+    }
+
+    /// There is no candidate at all.
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+}

@@ -1,0 +1,90 @@
+//! Reading a policy's settings: every problem at once, each with its place.
+
+use serde_json::{Map, Value};
+
+/// A setting that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettingProblem {
+    /// The setting's key.
+    pub path: String,
+    /// What is wrong and what to do.
+    pub message: String,
+}
+
+/// The settings of one policy while they are read.
+pub(super) struct Settings<'a> {
+    given: &'a Map<String, Value>,
+    known: Vec<&'static str>,
+    problems: Vec<SettingProblem>,
+}
+
+impl<'a> Settings<'a> {
+    pub(super) fn of(given: &'a Map<String, Value>) -> Settings<'a> {
+        Settings {
+            given,
+            known: Vec::new(),
+            problems: Vec::new(),
+        }
+    }
+
+    /// A whole number from `min` to `max`; `default` when not given.
+    pub(super) fn number(&mut self, key: &'static str, range: (u32, u32), default: u32) -> u32 {
+        self.optional_number(key, range).unwrap_or(default)
+    }
+
+    /// A whole number from `min` to `max`, when given. Null is not given.
+    pub(super) fn optional_number(
+        &mut self,
+        key: &'static str,
+        (min, max): (u32, u32),
+    ) -> Option<u32> {
+        self.known.push(key);
+        let value = self.given.get(key).filter(|value| !value.is_null())?;
+        let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+        let number = number.filter(|number| (min..=max).contains(number));
+        if number.is_none() {
+            self.problems.push(SettingProblem {
+                path: key.to_owned(),
+                message: format!("expected a whole number from {min} to {max}, found {value}"),
+            });
+        }
+        number
+    }
+
+    /// One of `words`, the first when not given.
+    pub(super) fn word(&mut self, key: &'static str, words: &'static [&'static str]) -> usize {
+        self.known.push(key);
+        let Some(value) = self.given.get(key).filter(|value| !value.is_null()) else {
+            return 0;
+        };
+        let found = words.iter().position(|word| value == word);
+        if found.is_none() {
+            self.problems.push(SettingProblem {
+                path: key.to_owned(),
+                message: format!("expected one of {}, found {value}", words.join(", ")),
+            });
+        }
+        found.unwrap_or(0)
+    }
+
+    /// `policy`, unless there were problems; keys nobody asked for are some.
+    pub(super) fn done<T>(mut self, policy: T) -> Result<T, Vec<SettingProblem>> {
+        for key in self.given.keys() {
+            if !self.known.contains(&key.as_str()) {
+                let known = match self.known.as_slice() {
+                    [] => "it has none".to_owned(),
+                    known => format!("it has {}", known.join(", ")),
+                };
+                self.problems.push(SettingProblem {
+                    path: key.clone(),
+                    message: format!("the policy has no such setting: {known}"),
+                });
+            }
+        }
+        if self.problems.is_empty() {
+            Ok(policy)
+        } else {
+            Err(self.problems)
+        }
+    }
+}

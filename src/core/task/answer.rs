@@ -1,0 +1,152 @@
+//! A plain HTTP server's answer on its way to the documented result.
+//!
+//! Servers say the same in many ways; the common ones are taken, and what is none of them is an
+//! error that names what was missed. Errors are for the log: they do not repeat the answer.
+
+use super::json::{Members, list, member, number, object, quoted_plain, text};
+use super::values::{METRIC_MAX, Response, View};
+use super::{base64, input};
+
+/// A result, and what was counted in it.
+#[derive(Debug, Default)]
+pub(super) struct Shaped {
+    /// JSON.
+    pub(super) body: Vec<u8>,
+    pub(super) metrics: Vec<(String, f64)>,
+}
+
+impl Shaped {
+    pub(super) fn new(body: impl Into<Vec<u8>>) -> Shaped {
+        Shaped {
+            body: body.into(),
+            metrics: Vec::new(),
+        }
+    }
+
+    /// With a metric; nothing is not reported, nor what is beyond [`METRIC_MAX`].
+    pub(super) fn with(mut self, name: &str, value: f64) -> Shaped {
+        if value > 0.0 && value <= METRIC_MAX {
+            self.metrics.push((name.to_owned(), value));
+        }
+        self
+    }
+
+    /// With the token counts of a `usage` object, where the answer has one.
+    pub(super) fn with_usage(self, usage: Option<&str>) -> Shaped {
+        usage_metrics(usage)
+            .into_iter()
+            .fold(self, |shaped, (name, value)| shaped.with(&name, value))
+    }
+}
+
+/// The JSON of a server's answer; a plain text is a JSON string.
+pub(super) fn json_of(response: &Response) -> Result<String, String> {
+    let View::Whole(body) = &response.body else {
+        return Err("the whole body is needed".to_owned());
+    };
+    let body = std::str::from_utf8(body).map_err(|_| "the answer is not UTF-8")?;
+    if input::is_json(&response.content_type) {
+        let whole: &serde_json::value::RawValue =
+            serde_json::from_str(body).map_err(|_| "the answer is not JSON")?;
+        return Ok(unwrapped(whole.get())?.to_owned());
+    }
+    if response.content_type.trim_start().starts_with("text/") {
+        return Ok(super::json::quoted(body));
+    }
+    Err("the answer is neither JSON nor a text".to_owned())
+}
+
+/// Out of an envelope `{result, success}`, for servers that have one.
+fn unwrapped(json: &str) -> Result<&str, String> {
+    let Some(members) = object(json) else {
+        return Ok(json);
+    };
+    if members.get("error").is_some() {
+        return Err("the answer is an error".to_owned());
+    }
+    if members.get("success").is_none() {
+        return Ok(json);
+    }
+    Ok(member(json, "result").unwrap_or(json))
+}
+
+/// The text that stands in the answer: alone, first in a list, or under one of `names`.
+pub(super) fn text_under(json: &str, names: &[&str]) -> Option<String> {
+    if let Some(all) = list(json) {
+        let first = all.first()?;
+        return text(first)
+            .map(|text| text.into_owned())
+            .or_else(|| text_in(&object(first)?, names));
+    }
+    match object(json) {
+        Some(members) => text_in(&members, names),
+        None => text(json).map(|text| text.into_owned()),
+    }
+}
+
+fn text_in(members: &Members<'_>, names: &[&str]) -> Option<String> {
+    let json = members.first(names)?;
+    let first = match list(json) {
+        Some(all) => all.first().copied()?,
+        None => json,
+    };
+    text(first).map(|text| text.into_owned())
+}
+
+/// Files in base64: one, or several, alone or under one of `names`.
+pub(super) fn files_under(json: &str, names: &[&str]) -> Option<Vec<String>> {
+    let members = object(json);
+    let json = match &members {
+        Some(members) => members.first(names)?,
+        None => json,
+    };
+    match list(json) {
+        Some(all) => all.into_iter().map(file).collect(),
+        None => Some(vec![file(json)?]),
+    }
+}
+
+/// Base64, or an object that has it.
+fn file(json: &str) -> Option<String> {
+    let members = object(json);
+    let json = match &members {
+        Some(members) => members.first(&["b64_json", "base64", "data", "body"])?,
+        None => json,
+    };
+    let text = text(json)?;
+    Some(quoted_plain(&base64::read(&text)?.base64))
+}
+
+/// `prompt_tokens` or `input_tokens`, `completion_tokens` or `output_tokens`.
+pub(super) fn usage_metrics(usage: Option<&str>) -> Vec<(String, f64)> {
+    let Some(usage) = usage.and_then(object) else {
+        return Vec::new();
+    };
+    let sides = [
+        ("input_tokens", ["prompt_tokens", "input_tokens"]),
+        ("output_tokens", ["completion_tokens", "output_tokens"]),
+    ];
+    let count = |names: [&str; 2]| {
+        names
+            .iter()
+            .find_map(|name| usage.get(name).and_then(number))
+    };
+    sides
+        .into_iter()
+        .filter_map(|(name, names)| {
+            Some((
+                name.to_owned(),
+                count(names).filter(|n| *n > 0.0 && *n <= METRIC_MAX)?,
+            ))
+        })
+        .collect()
+}
+
+/// Seconds of sound, where the answer tells.
+pub(super) fn seconds(members: &Members<'_>) -> f64 {
+    let info = members.get("transcription_info").and_then(object);
+    let names = ["audio_seconds", "duration_seconds", "duration"];
+    let told = members.first(&names).and_then(number);
+    let told = told.or_else(|| info.as_ref()?.first(&names).and_then(number));
+    told.unwrap_or(0.0).max(0.0)
+}

@@ -1,0 +1,67 @@
+//! Base64 (RFC 4648, section 4): files in JSON.
+//!
+//! It does not decode: whoever gets the file does. It writes it, and checks what others wrote.
+
+use std::borrow::Cow;
+
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// The bytes as base64, with padding.
+pub(super) fn encode(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let at = |at: usize| u32::from(group.get(at).copied().unwrap_or(0));
+        let bits = at(0) << 16 | at(1) << 8 | at(2);
+        for digit in 0..4 {
+            let character = ALPHABET[(bits >> (18 - 6 * digit)) as usize & 63];
+            out.push(if digit <= group.len() {
+                char::from(character)
+            } else {
+                '='
+            });
+        }
+    }
+    out
+}
+
+/// A file as somebody wrote it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Encoded<'a> {
+    /// Base64 with padding, without spaces.
+    pub(super) base64: Cow<'a, str>,
+    /// Bytes of the file; at least 1.
+    pub(super) bytes: usize,
+}
+
+/// Reads base64 with or without padding, broken into lines or not, alone or in a data URI. None when
+/// it is something else, or nothing.
+pub(super) fn read(text: &str) -> Option<Encoded<'_>> {
+    let text = match text.strip_prefix("data:") {
+        // The header is short, and a comma is no character of base64.
+        Some(uri) => uri.split_once(";base64,")?.1,
+        None => text,
+    };
+    let mut base64 = Cow::Borrowed(text);
+    if text.contains(|character: char| character.is_ascii_whitespace()) {
+        base64 = Cow::Owned(text.split_ascii_whitespace().collect());
+    }
+    let digits = base64.trim_end_matches('=').len();
+    let padding = base64.len() - digits;
+    let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'+' || byte == b'/';
+    let is_whole = match digits % 4 {
+        0 => padding == 0,
+        1 => false,
+        left => padding == 0 || padding == 4 - left,
+    };
+    if digits == 0 || !is_whole || !base64.as_bytes()[..digits].iter().copied().all(is_digit) {
+        return None;
+    }
+    if padding == 0 && digits % 4 > 0 {
+        let missing = 4 - digits % 4;
+        base64.to_mut().push_str(&"=="[..missing]);
+    }
+    Some(Encoded {
+        base64,
+        bytes: digits * 3 / 4,
+    })
+}

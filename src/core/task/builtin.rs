@@ -1,0 +1,293 @@
+//! The 14 tasks as they come with the gateway.
+//!
+//! A built-in task has no settings and keeps nothing: every hook is a function of its arguments,
+//! total on any bytes. Its schemas are the files under `plugins/tasks`, which the Wasm tasks carry
+//! too. Called by the plugin room, for models without a task plugin and where one has failed.
+
+use std::sync::LazyLock;
+
+use super::answer::{Shaped, json_of};
+use super::input::Input;
+use super::json::Members;
+use super::values::{
+    Description, Edit, Event, Finished, Hooks, Out, Prepared, Request, Response, Step, TaskError,
+};
+use super::{embeddings, generation, image, labels, single_text, speech, stream};
+use crate::model::{BackendKind, Task};
+
+/// Path under a plain HTTP server's base URL, where `prepare` names none.
+pub const BACKEND_PATH: &str = "/run";
+
+/// Where a plain HTTP server takes this task: [`BACKEND_PATH`], and the base URL itself for
+/// [`Task::DumbPipe`].
+pub const fn backend_path(task: Task) -> &'static str {
+    match task {
+        Task::DumbPipe => "",
+        _ => BACKEND_PATH,
+    }
+}
+
+/// A task without a plugin.
+#[derive(Clone, Debug)]
+pub struct Builtin {
+    task: Task,
+    description: Description,
+    /// What the schema says a client may leave out: name and JSON.
+    defaults: Vec<(String, String)>,
+    logic: Logic,
+}
+
+/// Checks what the schema cannot, brings files to base64, counts.
+type Prepare = fn(&mut Input<'_>) -> Result<(), TaskError>;
+
+/// From the server's JSON to the result.
+type Finish = fn(&str) -> Result<Shaped, String>;
+
+/// What a task does. A hook that is none does nothing.
+#[derive(Clone, Copy, Debug, Default)]
+struct Logic {
+    prepare: Option<Prepare>,
+    /// Other names of members, and the documented ones.
+    aliases: &'static [(&'static str, &'static str)],
+    /// The member that a body stands for which is not JSON.
+    file: Option<&'static str>,
+    finish: Option<Finish>,
+    /// Its streams are texts.
+    streams: bool,
+}
+
+/// For plain HTTP servers, whose payloads and answers the hooks shape.
+static SHAPING: LazyLock<Vec<Builtin>> = LazyLock::new(|| Task::ALL.map(shaping).into());
+
+/// For servers whose protocol the gateway speaks: payload and answer are shaped there.
+static CHECKING: LazyLock<Vec<Builtin>> = LazyLock::new(|| Task::ALL.map(checking).into());
+
+impl Builtin {
+    /// The task for a plain HTTP server ([`BackendKind::Http`]): schemas and hooks.
+    pub fn of(task: Task) -> &'static Builtin {
+        find(&SHAPING, task)
+    }
+
+    /// The task for this kind of server: with any protocol but plain HTTP it is the schemas only,
+    /// since the backend itself builds the payload and reads the answer.
+    pub fn for_backend(task: Task, backend: BackendKind) -> &'static Builtin {
+        match backend {
+            BackendKind::Http => Builtin::of(task),
+            _ => find(&CHECKING, task),
+        }
+    }
+
+    /// What it takes, gives and does. It wants whole bodies.
+    pub fn description(&self) -> &Description {
+        &self.description
+    }
+
+    /// The payload for the server, with metrics known before the run: `input_characters`,
+    /// `input_images`, `image_bytes`, `image_steps`, `image_tiles` (of 512 × 512 pixels),
+    /// `audio_bytes`.
+    pub fn prepare(&self, request: &Request) -> Result<Prepared, TaskError> {
+        let mut prepared = Prepared {
+            backend_path: Some(backend_path(self.task).to_owned()),
+            ..Prepared::default()
+        };
+        if let Some(prepare) = self.logic.prepare {
+            let mut input = Input::read(request, self.logic.file)?;
+            for (alias, name) in self.logic.aliases {
+                input.alias(alias, name);
+            }
+            input.fill(&self.defaults);
+            prepare(&mut input)?;
+            let (payload, metrics) = input.done();
+            prepared.edit = Edit::Replace(payload);
+            prepared.metrics = metrics;
+        }
+        Ok(prepared)
+    }
+
+    /// The result for the client, of an answer in JSON or text; with the metrics `input_tokens`,
+    /// `output_tokens`, `output_characters`, `output_images` and `audio_seconds` as far as the
+    /// answer tells. An answer that is not a success is kept as it is.
+    pub fn finish(&self, response: &Response) -> Result<Finished, TaskError> {
+        let Some(finish) = self.logic.finish else {
+            return Ok(Finished::default());
+        };
+        if !(200..300).contains(&response.status) {
+            return Ok(Finished::default());
+        }
+        let shaped = json_of(response).and_then(|json| finish(&json));
+        let Shaped { body, metrics } = shaped.map_err(TaskError::Broken)?;
+        Ok(Finished {
+            edit: Edit::Replace(body),
+            metrics,
+        })
+    }
+
+    /// The events of a stream, each in the client's shape. `state` is what the call before
+    /// answered, empty at first.
+    pub fn push(&self, state: &[u8], events: &[Event]) -> Result<Step, String> {
+        if self.logic.streams {
+            return stream::push(state, events);
+        }
+        Ok(Step {
+            events: vec![Out::Keep; events.len()],
+            ..Step::default()
+        })
+    }
+
+    /// The end of a stream; `cut` when the server broke off or the client left. Its events come
+    /// after the last one.
+    pub fn close(&self, state: &[u8], cut: bool) -> Result<Step, String> {
+        if self.logic.streams {
+            return stream::close(state, cut);
+        }
+        Ok(Step::default())
+    }
+}
+
+fn shaping(task: Task) -> Builtin {
+    let mut builtin = checking(task);
+    builtin.logic = logic(task);
+    builtin.description.active = Hooks {
+        prepare: builtin.logic.prepare.is_some(),
+        finish: builtin.logic.finish.is_some(),
+        events: builtin.logic.streams,
+    };
+    builtin
+}
+
+fn checking(task: Task) -> Builtin {
+    let (input, output) = schemas(task).unzip();
+    Builtin {
+        task,
+        description: Description {
+            slug: task.slug().to_owned(),
+            input_schema: input.map(str::to_owned),
+            output_schema: output.map(str::to_owned),
+            wants: Vec::new(),
+            active: Hooks::default(),
+        },
+        defaults: input.map(defaults).unwrap_or_default(),
+        logic: Logic::default(),
+    }
+}
+
+fn logic(task: Task) -> Logic {
+    let shaped = |prepare, finish| Logic {
+        prepare: Some(prepare),
+        finish: Some(finish),
+        ..Logic::default()
+    };
+    let of_image = |finish| Logic {
+        file: Some("image"),
+        ..shaped(image::prepare_image, finish)
+    };
+    match task {
+        Task::TextGeneration => Logic {
+            finish: Some(generation::finish),
+            streams: true,
+            ..Logic::default()
+        },
+        Task::TextEmbeddings => Logic {
+            finish: Some(embeddings::finish),
+            ..Logic::default()
+        },
+        Task::TextClassification => shaped(
+            labels::prepare_text_classification,
+            labels::finish_classification,
+        ),
+        Task::TextToImage => Logic {
+            aliases: image::TEXT_TO_IMAGE_ALIASES,
+            ..shaped(image::prepare_text_to_image, image::finish_text_to_image)
+        },
+        Task::TextToSpeech => Logic {
+            aliases: speech::TEXT_TO_SPEECH_ALIASES,
+            ..shaped(
+                speech::prepare_text_to_speech,
+                speech::finish_text_to_speech,
+            )
+        },
+        Task::AutomaticSpeechRecognition => Logic {
+            aliases: speech::RECOGNITION_ALIASES,
+            file: Some("audio"),
+            ..shaped(speech::prepare_recognition, speech::finish_recognition)
+        },
+        Task::ImageClassification => of_image(labels::finish_classification),
+        Task::ObjectDetection => of_image(labels::finish_detection),
+        Task::ImageToText => Logic {
+            streams: true,
+            ..of_image(single_text::finish_image_to_text)
+        },
+        Task::ImageTextToText => Logic {
+            streams: true,
+            ..shaped(image::prepare_image_or_messages, generation::finish)
+        },
+        Task::Translation => shaped(
+            single_text::prepare_translation,
+            single_text::finish_translation,
+        ),
+        Task::Summarization => shaped(
+            single_text::prepare_summarization,
+            single_text::finish_summarization,
+        ),
+        Task::MultimodalEmbeddings => shaped(embeddings::prepare_multimodal, embeddings::finish),
+        Task::DumbPipe => Logic::default(),
+    }
+}
+
+/// Input and output schema; a dumb pipe has none.
+fn schemas(task: Task) -> Option<(&'static str, &'static str)> {
+    macro_rules! files {
+        ($slug:literal) => {
+            Some((
+                include_str!(concat!(
+                    "../../../plugins/tasks/",
+                    $slug,
+                    "/input.schema.json"
+                )),
+                include_str!(concat!(
+                    "../../../plugins/tasks/",
+                    $slug,
+                    "/output.schema.json"
+                )),
+            ))
+        };
+    }
+    match task {
+        Task::TextGeneration => files!("text-generation"),
+        Task::TextClassification => files!("text-classification"),
+        Task::TextEmbeddings => files!("text-embeddings"),
+        Task::TextToImage => files!("text-to-image"),
+        Task::TextToSpeech => files!("text-to-speech"),
+        Task::AutomaticSpeechRecognition => files!("automatic-speech-recognition"),
+        Task::ImageClassification => files!("image-classification"),
+        Task::ImageToText => files!("image-to-text"),
+        Task::ImageTextToText => files!("image-text-to-text"),
+        Task::ObjectDetection => files!("object-detection"),
+        Task::Translation => files!("translation"),
+        Task::Summarization => files!("summarization"),
+        Task::MultimodalEmbeddings => files!("multimodal-embeddings"),
+        Task::DumbPipe => None,
+    }
+}
+
+/// Members of the input that have a `default` in its schema.
+fn defaults(schema: &str) -> Vec<(String, String)> {
+    let properties = Members::parse(schema.as_bytes())
+        .and_then(|schema| Some(schema.get("properties")?.to_owned()))
+        .unwrap_or_default();
+    let properties = super::json::object(&properties).unwrap_or_default();
+    properties
+        .iter()
+        .filter_map(|(name, property)| {
+            let default = super::json::member(property, "default")?;
+            Some((name.to_owned(), default.to_owned()))
+        })
+        .collect()
+}
+
+fn find(builtins: &'static [Builtin], task: Task) -> &'static Builtin {
+    builtins
+        .iter()
+        .find(|builtin| builtin.task == task)
+        .expect("every task has a built-in: both tables are made from Task::ALL")
+}

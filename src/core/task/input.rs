@@ -1,0 +1,183 @@
+//! A client's input on its way to a plain HTTP server: one JSON object, files in base64, other
+//! names of a member brought back to the documented one, defaults filled in.
+//!
+//! Bounds and types are the schema's business, which was checked before; what is wrong here all the
+//! same is left as it is, but for files, which no schema can check.
+
+use super::base64;
+use super::json::{Members, list, number, object, quoted_plain, text};
+use super::values::{METRIC_MAX, Rejection, Request, TaskError, View};
+
+/// Members that are for the gateway: they are not passed on.
+const FOR_THE_GATEWAY: [&str; 3] = ["model", "options", "stream_options"];
+const FOR_THE_GATEWAY_ALSO: [&str; 2] = ["x_client_id", "x_priority"];
+
+/// Images of one request.
+const IMAGES_MAX: usize = 100;
+
+/// The payload being made.
+#[derive(Debug, Default)]
+pub(super) struct Input<'a> {
+    members: Members<'a>,
+    metrics: Vec<(String, f64)>,
+}
+
+impl<'a> Input<'a> {
+    /// Reads the body. One that is not JSON is a file, to stand under `file`.
+    pub(super) fn read(request: &'a Request, file: Option<&str>) -> Result<Input<'a>, TaskError> {
+        let View::Whole(body) = &request.body else {
+            return Err(TaskError::Broken("the whole body is needed".to_owned()));
+        };
+        let mut input = Input::default();
+        if is_json(&request.content_type) {
+            input.members = Members::parse(body)
+                .ok_or_else(|| rejected("invalid_input", "", "expected a JSON object"))?;
+            input.members.drop_nulls();
+            input.members.retain(|name| !is_for_the_gateway(name));
+        } else if let Some(file) = file {
+            if body.is_empty() {
+                return Err(rejected("invalid_input", "", "the body is empty"));
+            }
+            input.members.set(file, quoted_plain(&base64::encode(body)));
+        } else {
+            let message = "expected a body of the type application/json";
+            return Err(rejected("invalid_input", "", message));
+        }
+        Ok(input)
+    }
+
+    /// Brings another name of a member back to the documented one, which wins when both are there.
+    pub(super) fn alias(&mut self, alias: &str, name: &str) {
+        self.members.rename(alias, name);
+    }
+
+    /// Adds what the client left out.
+    pub(super) fn fill(&mut self, defaults: &'a [(String, String)]) {
+        for (name, json) in defaults {
+            if self.members.get(name).is_none() {
+                self.members.set(name, json.as_str());
+            }
+        }
+    }
+
+    /// Brings a file to base64; how many bytes it has, when there is one.
+    pub(super) fn file(&mut self, name: &str) -> Result<Option<usize>, TaskError> {
+        let Some(json) = self.members.get(name) else {
+            return Ok(None);
+        };
+        let (base64, bytes) = file(json, &format!("/{name}"))?;
+        self.members.set(name, quoted_plain(&base64));
+        Ok(Some(bytes))
+    }
+
+    /// As [`Input::file`], where it may be a list of files too; how many there are.
+    pub(super) fn files(&mut self, name: &str) -> Result<usize, TaskError> {
+        let all = self.members.get(name).and_then(list);
+        let Some(all) = all.filter(|all| all.first().is_some_and(|one| one.starts_with('"')))
+        else {
+            return Ok(usize::from(self.file(name)?.is_some()));
+        };
+        if all.len() > IMAGES_MAX {
+            let message = format!("expected at most {IMAGES_MAX} files, found {}", all.len());
+            return Err(rejected("invalid_input", &format!("/{name}"), &message));
+        }
+        let mut files = Vec::with_capacity(all.len());
+        for (at, one) in all.iter().enumerate() {
+            files.push(quoted_plain(&file(one, &format!("/{name}/{at}"))?.0));
+        }
+        let count = files.len();
+        self.members.set(name, format!("[{}]", files.join(",")));
+        Ok(count)
+    }
+
+    /// It must be there, or one of its other names.
+    pub(super) fn require(&self, name: &str) -> Result<(), TaskError> {
+        match self.members.get(name) {
+            Some(_) => Ok(()),
+            None => {
+                let message = format!("`{name}` is required");
+                Err(rejected("invalid_input", "", &message))
+            }
+        }
+    }
+
+    /// It has this member.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.members.get(name).is_some()
+    }
+
+    /// A member that is a number.
+    pub(super) fn number(&self, name: &str) -> Option<f64> {
+        self.members.get(name).and_then(number)
+    }
+
+    /// Characters of a member that is a text, or a list of texts.
+    pub(super) fn characters(&self, name: &str) -> u64 {
+        let json = self.members.get(name).unwrap_or("");
+        let length = |json: &str| text(json).map_or(0, |text| text.chars().count() as u64);
+        match list(json) {
+            Some(all) => all.into_iter().map(length).sum(),
+            None => length(json),
+        }
+    }
+
+    /// Reports a metric known before the run; nothing is not reported,
+    /// nor what is beyond [`METRIC_MAX`].
+    pub(super) fn report(&mut self, name: &str, value: f64) {
+        if value > 0.0 && value <= METRIC_MAX {
+            self.metrics.push((name.to_owned(), value));
+        }
+    }
+
+    /// The payload, and its metrics.
+    pub(super) fn done(self) -> (Vec<u8>, Vec<(String, f64)>) {
+        (self.members.write(), self.metrics)
+    }
+}
+
+/// Whether a body of this type is JSON; one of no type is.
+pub(super) fn is_json(content_type: &str) -> bool {
+    let kind = content_type.split(';').next().unwrap_or("").trim();
+    let kind = kind.to_ascii_lowercase();
+    kind.is_empty() || kind == "application/json" || kind.ends_with("+json")
+}
+
+fn is_for_the_gateway(name: &str) -> bool {
+    FOR_THE_GATEWAY.contains(&name)
+        || FOR_THE_GATEWAY_ALSO
+            .iter()
+            .any(|start| name.starts_with(start))
+}
+
+/// A file in any of its forms: base64, a list of bytes, or an object with either as `body`.
+fn file(json: &str, pointer: &str) -> Result<(String, usize), TaskError> {
+    if let Some(members) = object(json) {
+        let body = members.get("body").unwrap_or("");
+        return plain_file(body, &format!("{pointer}/body"));
+    }
+    plain_file(json, pointer)
+}
+
+fn plain_file(json: &str, pointer: &str) -> Result<(String, usize), TaskError> {
+    if let Some(text) = text(json) {
+        return match base64::read(&text) {
+            Some(file) => Ok((file.base64.into_owned(), file.bytes)),
+            None => Err(rejected("bad_base64", pointer, "this is not base64")),
+        };
+    }
+    let bytes: Vec<u8> = serde_json::from_str(json).unwrap_or_default();
+    if bytes.is_empty() {
+        let message = "expected base64, or a list of whole numbers from 0 to 255";
+        return Err(rejected("invalid_input", pointer, message));
+    }
+    Ok((base64::encode(&bytes), bytes.len()))
+}
+
+pub(super) fn rejected(code: &str, pointer: &str, message: &str) -> TaskError {
+    TaskError::Rejected(Rejection {
+        status: 400,
+        code: code.to_owned(),
+        message: message.to_owned(),
+        pointer: Some(pointer.to_owned()),
+    })
+}

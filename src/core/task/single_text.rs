@@ -1,0 +1,50 @@
+//! Tasks whose result is one text under one name: translation, summarization, image-to-text.
+
+use super::answer::{Shaped, text_under};
+use super::input::Input;
+use super::json::{member, quoted};
+use super::values::TaskError;
+
+/// Names that any of them may go by, besides its own.
+const TEXTS: [&str; 5] = [
+    "text",
+    "generated_text",
+    "response",
+    "output_text",
+    "output",
+];
+
+pub(super) fn prepare_translation(input: &mut Input<'_>) -> Result<(), TaskError> {
+    input.require("text")?;
+    input.require("target_lang")?;
+    input.report("input_characters", input.characters("text") as f64);
+    Ok(())
+}
+
+pub(super) fn prepare_summarization(input: &mut Input<'_>) -> Result<(), TaskError> {
+    input.require("input_text")?;
+    input.report("input_characters", input.characters("input_text") as f64);
+    Ok(())
+}
+
+pub(super) fn finish_translation(json: &str) -> Result<Shaped, String> {
+    finish(json, ["translated_text", "translation_text", "translation"])
+}
+
+pub(super) fn finish_summarization(json: &str) -> Result<Shaped, String> {
+    finish(json, ["summary", "summary_text", "abstract"])
+}
+
+pub(super) fn finish_image_to_text(json: &str) -> Result<Shaped, String> {
+    finish(json, ["description", "caption", "alt_text"])
+}
+
+/// The first of its own names is the documented one.
+fn finish(json: &str, own: [&str; 3]) -> Result<Shaped, String> {
+    let names: Vec<&str> = own.into_iter().chain(TEXTS).collect();
+    let text = text_under(json, &names).ok_or("there is no text in the answer")?;
+    let body = format!("{{{}:{}}}", quoted(own[0]), quoted(&text));
+    Ok(Shaped::new(body)
+        .with("output_characters", text.chars().count() as f64)
+        .with_usage(member(json, "usage")))
+}

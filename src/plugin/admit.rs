@@ -1,0 +1,436 @@
+//! The way of a plugin from its file into a configuration: every step that can say no, in order.
+//!
+//! It swaps nothing: what it makes is a revision that nobody asks yet. Bytes, digest, validity, world,
+//! imports, tables, compilation, `configure`, `describe`, schemas, fixtures. It blocks for as long as
+//! compiling takes and is never called on a worker. A revision whose every part is as in the former
+//! configuration is that very revision.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+use super::cache::Cache;
+use super::compile::compile;
+use super::failure::Failure;
+use super::file::open_regular;
+use super::fixture::{Fixture, Ran, Subject, settings_text, tables_of};
+use super::grants::{Counter, Grants, Heard, Table};
+use super::guest;
+use super::revision::{Code, Described, Ground, Parts, Revision};
+use super::rules::Identity;
+use super::schema::Schema;
+use super::shape::{FILE_MAX_BYTES, Shape};
+use super::spec::{OnFailure, PluginSpec, World};
+use super::store::{Crash, Indices};
+use super::tables::{self, Granted, Wrong};
+
+/// Milliseconds that `configure` and `describe` may take while a plugin is loaded.
+pub const SETUP_DEADLINE_MS: u32 = 500;
+
+/// Making a guest that decides in the middle of a request should take less. A task's caller waits for
+/// the model anyway.
+const SETUP_SLOW_US: u32 = 5_000;
+
+/// A plugin's file, read and found fit for its world.
+pub struct Checked {
+    pub bytes: Vec<u8>,
+    pub digest: [u8; 32],
+    pub granted: Granted,
+}
+
+/// What all revisions of one load share.
+pub struct Admission<'a> {
+    pub ground: &'a Arc<Ground>,
+    pub cache: Option<&'a Cache>,
+}
+
+/// Everything that can be said without running it. Problems are keys under the plugin.
+pub fn check(spec: &PluginSpec) -> Result<Checked, Vec<Wrong>> {
+    let mut wrong = Vec::new();
+    let is_task = spec.world.role() == "task";
+    if !is_task
+        && spec
+            .on_failure
+            .is_some_and(|policy| policy != OnFailure::Builtin)
+    {
+        let why = "billing and routing fall back to what is built in: only `builtin` fits here";
+        wrong.push(("on_failure".into(), why.into()));
+    }
+    let granted = tables::read(&spec.grants, &spec.counters, &spec.tables, &mut wrong);
+    let bytes = match read(&spec.file) {
+        Ok(bytes) => bytes,
+        Err(problem) => {
+            wrong.push(("file".into(), problem));
+            return Err(wrong);
+        }
+    };
+    let digest: [u8; 32] = Sha256::digest(&bytes).into();
+    digest_fits(spec, &digest, &mut wrong);
+    // Bytes that are not the ones meant are not looked at.
+    if !wrong.is_empty() {
+        return Err(wrong);
+    }
+    match Shape::of(&bytes) {
+        Ok(shape) => {
+            wrong.extend(
+                shape
+                    .lacks(spec.world)
+                    .into_iter()
+                    .map(|why| ("world".into(), why)),
+            );
+            let ungranted = shape.ungranted(&spec.grants);
+            wrong.extend(ungranted.into_iter().map(|why| ("grants".into(), why)));
+            if wrong.is_empty() {
+                return Ok(Checked {
+                    bytes,
+                    digest,
+                    granted,
+                });
+            }
+        }
+        Err(problem) => wrong.push(("file".into(), problem)),
+    }
+    Err(wrong)
+}
+
+/// The bytes of a component's file, at most [`FILE_MAX_BYTES`].
+pub fn read(path: &Path) -> Result<Vec<u8>, String> {
+    let shown = path.display();
+    let unreadable = |error: std::io::Error| format!("cannot read `{shown}`: {error}");
+    let file = open_regular(path).map_err(unreadable)?;
+    let mut bytes = Vec::new();
+    file.take(FILE_MAX_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .map_err(unreadable)?;
+    if bytes.len() as u64 > FILE_MAX_BYTES {
+        return Err(format!(
+            "`{shown}` is larger than {} MiB",
+            FILE_MAX_BYTES >> 20
+        ));
+    }
+    Ok(bytes)
+}
+
+fn digest_fits(spec: &PluginSpec, digest: &[u8; 32], wrong: &mut Vec<Wrong>) {
+    let found = hex::encode(digest);
+    match &spec.sha256 {
+        Some(meant) if meant.eq_ignore_ascii_case(&found) => {}
+        _ if spec.dev => {}
+        Some(_) => wrong.push((
+            "sha256".into(),
+            format!("the file has {found}: not the one meant, or it has been changed"),
+        )),
+        None => wrong.push((
+            "sha256".into(),
+            format!("required: the file has {found} (`dev: true` takes any)"),
+        )),
+    }
+}
+
+/// A digest of everything a revision is made of, and one of its settings alone.
+pub fn fingerprint(spec: &PluginSpec, checked: &Checked, settings: &str) -> ([u8; 32], Arc<str>) {
+    let config: [u8; 32] = Sha256::digest(settings).into();
+    let mut all = Sha256::new();
+    let mut part = |bytes: &[u8]| {
+        all.update((bytes.len() as u64).to_le_bytes());
+        all.update(bytes);
+    };
+    part(spec.name.as_bytes());
+    part(spec.world.name().as_bytes());
+    part(&checked.digest);
+    part(&config);
+    part(format!("{:?} {:?}", spec.bounds(), spec.instance).as_bytes());
+    part(&[
+        u8::from(checked.granted.log),
+        u8::from(checked.granted.counters),
+    ]);
+    for counter in &spec.counters {
+        part(counter.as_bytes());
+    }
+    for (name, table) in &checked.granted.tables {
+        part(name.as_bytes());
+        let mut rows: Vec<_> = table.iter().collect();
+        rows.sort();
+        for (key, value) in rows {
+            part(key.as_bytes());
+            part(value);
+        }
+    }
+    (all.finalize().into(), hex::encode(config).into())
+}
+
+impl Admission<'_> {
+    /// Compiles and links.
+    pub fn code(&self, checked: &Checked, grants: &Grants) -> Result<Code, Vec<Wrong>> {
+        let engine = &self.ground.runtime.engine;
+        let wrong = |why: String| vec![("file".to_owned(), why)];
+        let component = compile(
+            &self.ground.runtime,
+            self.cache,
+            &checked.bytes,
+            &checked.digest,
+        )
+        .map_err(|why| wrong(format!("it does not compile: {why}")))?;
+        let pre = grants
+            .linker(engine)
+            .and_then(|linker| linker.instantiate_pre(&component))
+            .map_err(|why| wrong(format!("it cannot be linked: {why:#}")))?;
+        let indices = Indices::of(&pre);
+        Ok(Code {
+            component,
+            pre,
+            indices,
+        })
+    }
+
+    /// A revision with these settings, configured, described and tried.
+    pub fn revision(
+        &self,
+        spec: &PluginSpec,
+        checked: &Checked,
+        settings: &str,
+    ) -> Result<Revision, Vec<Wrong>> {
+        let grants = grants(self.ground, spec, checked);
+        let mut revision = self.untried(spec, checked, grants, settings)?;
+        revision.described = try_out(&revision)?;
+        self.fixtures(spec, &revision)?;
+        Ok(revision)
+    }
+
+    /// A revision with these settings that nobody has asked anything.
+    pub fn untried(
+        &self,
+        spec: &PluginSpec,
+        checked: &Checked,
+        grants: Grants,
+        settings: &str,
+    ) -> Result<Revision, Vec<Wrong>> {
+        let (fingerprint, config) = fingerprint(spec, checked, settings);
+        let parts = Parts {
+            identity: Identity {
+                name: Arc::clone(&spec.name),
+                sha256: Arc::clone(&grants.sha256),
+                config,
+            },
+            fingerprint,
+            world: spec.world,
+            code: self.code(checked, &grants)?,
+            settings: settings.into(),
+            bounds: spec.bounds(),
+            policy: spec.instance,
+            grants: Arc::new(grants),
+        };
+        Ok(Revision::new(Arc::clone(self.ground), parts))
+    }
+
+    /// Runs the plugin's own fixtures, where it has some beside it.
+    fn fixtures(&self, spec: &PluginSpec, revision: &Revision) -> Result<(), Vec<Wrong>> {
+        let Some(folder) = folder_of(&spec.file) else {
+            return Ok(());
+        };
+        let wrong = |why: String| vec![("file".to_owned(), why)];
+        let fixtures = Fixture::folder(&folder).map_err(wrong)?;
+        let mut took_us = Vec::new();
+        for fixture in fixtures {
+            let ran = run(revision, &fixture);
+            if let Some(difference) = fixture.judge(&ran) {
+                return Err(wrong(format!(
+                    "its fixture `{}`: {difference}",
+                    fixture.name
+                )));
+            }
+            if ran.elapsed_us > 0 {
+                took_us.push(ran.elapsed_us);
+            }
+            revision
+                .tally
+                .peak_bytes
+                .fetch_max(ran.memory_bytes as u64, Ordering::Relaxed);
+        }
+        took_us.sort_unstable();
+        if let (Some(p50), Some(p99)) = (percentile(&took_us, 50), percentile(&took_us, 99)) {
+            revision.tally.fixture_p50_us.store(p50, Ordering::Relaxed);
+            revision.tally.fixture_p99_us.store(p99, Ordering::Relaxed);
+            revision
+                .tally
+                .mean_us
+                .store(u32::try_from(p50).unwrap_or(u32::MAX), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+fn run(revision: &Revision, fixture: &Fixture) -> Ran {
+    let variant = variant(revision, fixture);
+    match Subject::make(&variant, SETUP_DEADLINE_MS) {
+        Ok(mut subject) => subject.call(fixture),
+        Err(crash) => Ran::unmade(*crash),
+    }
+}
+
+/// The same code with a fixture's settings and tables.
+pub fn variant(revision: &Revision, fixture: &Fixture) -> Revision {
+    let of = &revision.parts;
+    let grants = Grants {
+        plugin: Arc::clone(&of.grants.plugin),
+        sha256: Arc::clone(&of.grants.sha256),
+        log: of.grants.log,
+        counters: of.grants.counters,
+        tables: of.grants.tables,
+        declared: Vec::new(),
+        attached: tables_of(fixture),
+        clock: of.grants.clock,
+        heard: Heard::default(),
+        metrics: Arc::clone(&of.grants.metrics),
+    };
+    let parts = Parts {
+        identity: of.identity.clone(),
+        fingerprint: of.fingerprint,
+        world: of.world,
+        code: of.code.clone(),
+        settings: settings_text(&fixture.settings).into(),
+        bounds: of.bounds,
+        policy: of.policy,
+        grants: Arc::new(grants),
+    };
+    Revision::new(Arc::clone(revision.ground()), parts)
+}
+
+/// `configure` and `describe` on a first guest, and what making a second one takes.
+pub fn try_out(revision: &Revision) -> Result<Described, Vec<Wrong>> {
+    let mut first = revision
+        .make(SETUP_DEADLINE_MS)
+        .map_err(|crash| refused(&crash))?;
+    first.arm(SETUP_DEADLINE_MS);
+    let description = guest::describe(&mut first).map_err(|crash| refused(&crash))?;
+    drop(first);
+    let clock = revision.ground().runtime.clock;
+    let began_us = clock.micros();
+    drop(
+        revision
+            .make(SETUP_DEADLINE_MS)
+            .map_err(|crash| refused(&crash))?,
+    );
+    let setup_us = clock.micros().saturating_sub(began_us);
+    let taken_us = u32::try_from(setup_us).unwrap_or(u32::MAX);
+    revision.tally.setup_us.store(taken_us, Ordering::Relaxed);
+    let world = revision.parts.world;
+    if taken_us > SETUP_SLOW_US && world != World::TaskSchema {
+        tracing::warn!(
+            plugin = &*revision.parts.identity.name,
+            world = world.name(),
+            setup_us = taken_us,
+            "a guest of this plugin is long in the making: each account's first call waits for it, do less in `configure`"
+        );
+    }
+    let compiled = |text: &Option<String>, which: &str| {
+        let schema = text.as_deref().map(Schema::compile).transpose();
+        schema.map_err(|why| vec![("file".to_owned(), format!("its {which} schema: {why}"))])
+    };
+    Ok(Described {
+        input: compiled(&description.input_schema, "input")?,
+        output: compiled(&description.output_schema, "output")?,
+        description,
+    })
+}
+
+/// `configure` names places under the settings; everything else is the file's.
+fn refused(crash: &Crash) -> Vec<Wrong> {
+    if !crash.problems.is_empty() {
+        let below = |path: &str| match path.trim_start_matches(['.', '/']) {
+            "" => "settings".to_owned(),
+            path => format!("settings.{}", path.replace('/', ".")),
+        };
+        let problems = crash.problems.iter();
+        return problems
+            .map(|(path, why)| (below(path), why.clone()))
+            .collect();
+    }
+    let at = match crash.backtrace.as_str() {
+        "" => String::new(),
+        frames => format!(" at {frames}"),
+    };
+    let why = match &crash.failure {
+        Failure::Memory => {
+            "it wants more memory to begin with than `limits.memory_mib` grants".to_owned()
+        }
+        other => format!("it does not start: {other}{at}"),
+    };
+    vec![("file".to_owned(), why)]
+}
+
+fn grants(ground: &Ground, spec: &PluginSpec, checked: &Checked) -> Grants {
+    let tables: Vec<Table> = checked
+        .granted
+        .tables
+        .iter()
+        .map(|(_, table)| table.clone())
+        .collect();
+    let metrics = ground.metrics.plugin(&spec.name);
+    Grants {
+        plugin: Arc::clone(&spec.name),
+        sha256: hex::encode(checked.digest).into(),
+        log: checked.granted.log,
+        counters: checked.granted.counters,
+        tables: !tables.is_empty(),
+        declared: spec
+            .counters
+            .iter()
+            .map(|name| Counter {
+                name: Arc::clone(name),
+                series: metrics.counter(name),
+                value: AtomicU64::new(0),
+            })
+            .collect(),
+        attached: tables,
+        clock: ground.runtime.clock,
+        heard: Heard::default(),
+        metrics,
+    }
+}
+
+/// Where a plugin's fixtures are: `<name>.tests`, or `tests` or `fixtures` when it is the only plugin
+/// in its folder.
+pub fn folder_of(file: &Path) -> Option<PathBuf> {
+    let own = file.with_extension("tests");
+    if own.is_dir() {
+        return Some(own);
+    }
+    let folder = file.parent()?;
+    let is_wasm = |path: &Path| path.extension().is_some_and(|ending| ending == "wasm");
+    let others = std::fs::read_dir(if folder.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        folder
+    })
+    .ok()?
+    .flatten()
+    .filter(|entry| is_wasm(&entry.path()))
+    .count();
+    let shared = ["tests", "fixtures"].map(|name| folder.join(name));
+    shared
+        .into_iter()
+        .find(|folder| others == 1 && folder.is_dir())
+}
+
+/// The value that so many of a hundred do not exceed; none of none.
+pub fn percentile(sorted: &[u64], percent: usize) -> Option<u64> {
+    let at = (sorted.len() * percent).div_ceil(100).max(1) - 1;
+    sorted.get(at).copied()
+}
+
+/// A model's own settings over the plugin's, as JSON text.
+pub fn merged(spec: &PluginSpec, of_model: &Map<String, Value>) -> String {
+    if spec.world != World::RoutingPolicy || of_model.is_empty() {
+        return settings_text(&spec.settings);
+    }
+    let mut settings = spec.settings.clone();
+    for (key, value) in of_model {
+        settings.insert(key.clone(), value.clone());
+    }
+    settings_text(&settings)
+}

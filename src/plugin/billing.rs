@@ -1,0 +1,61 @@
+//! A model's formula: what a request cost, whoever works it out.
+//!
+//! It does not count and does not keep accounts. A usage record is never lost to a plugin: what
+//! fails is priced by the built-in formula and marked so. Called once a request, after its answer.
+
+use std::sync::Arc;
+
+use infergate_core::billing::{Charge, Report};
+use infergate_core::model::Tariff;
+
+use super::Caller;
+use super::line::Line;
+use super::rules::Pricing;
+use crate::telemetry::event::PluginUse;
+
+/// What prices one model, in one configuration generation.
+#[derive(Clone)]
+pub struct BillingSlot {
+    pub(super) line: Arc<Line<dyn Pricing>>,
+}
+
+/// A charge, and who worked it out.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Priced {
+    /// The charge.
+    pub charge: Charge,
+    /// The plugin that did; empty for the built-in formula.
+    pub uses: Vec<PluginUse>,
+    /// There is a plugin, and the built-in formula had to stand in for it.
+    pub fell_back: bool,
+}
+
+impl BillingSlot {
+    /// The charge of a request, in neurons.
+    pub fn price(&self, caller: Caller<'_>, tariff: &Tariff, report: &Report<'_>) -> Priced {
+        for pricing in self.line.answerers() {
+            if let Ok(charge) = pricing.price(caller, tariff, report) {
+                let mut uses = Vec::new();
+                super::note(&mut uses, pricing.identity(), "price");
+                return Priced {
+                    charge,
+                    fell_back: uses.is_empty() && !self.line.revisions.is_empty(),
+                    uses,
+                };
+            }
+        }
+        // Not reached: the built-in formula has no way to fail.
+        Priced {
+            fell_back: true,
+            ..Priced::default()
+        }
+    }
+
+    /// Metrics by the plugin's own count of the bodies; empty where it does not count or failed.
+    pub fn estimate(&self, caller: Caller<'_>, input: &[u8], output: &[u8]) -> Vec<(String, f64)> {
+        self.line
+            .answerers()
+            .find_map(|pricing| pricing.estimate(caller, input, output).ok())
+            .unwrap_or_default()
+    }
+}

@@ -1,0 +1,253 @@
+//! What is built in, behind the same traits as Wasm revisions.
+//!
+//! It decides nothing: tasks, formula and policies are the core's. Schemas of the built-in tasks are
+//! compiled once a process.
+
+use std::sync::{Arc, OnceLock};
+
+use infergate_core::billing::{self, Charge, Report};
+use infergate_core::model::{BackendKind, Tariff, Task};
+use infergate_core::routing::policy::{self, Policy};
+use infergate_core::routing::{Candidate, Choice, Hints};
+use infergate_core::task::{
+    Builtin, Description, Event, Finished, Prepared, Request, Response, Step, TaskError, View,
+};
+
+use super::Caller;
+use super::failure::Failure;
+use super::routing::RoutingMode;
+use super::rules::{Answered, Asked, Identity, Pricing, Ranker, Seen, TaskRules};
+use super::schema::Schema;
+
+/// The name of the built-in formula.
+pub(super) const FORMULA: &str = "neurons";
+
+/// A built-in task with its schemas compiled.
+struct NativeTask {
+    builtin: &'static Builtin,
+    input: Option<Schema>,
+    output: Option<Schema>,
+}
+
+/// The built-in task for a kind of server; two objects a task and process.
+pub(super) fn task(task: Task, backend: BackendKind) -> Arc<dyn TaskRules> {
+    const TASKS: usize = Task::ALL.len();
+    static SHAPING: [OnceLock<Arc<NativeTask>>; TASKS] = [const { OnceLock::new() }; TASKS];
+    static CHECKING: [OnceLock<Arc<NativeTask>>; TASKS] = [const { OnceLock::new() }; TASKS];
+    let shelf = match backend {
+        BackendKind::Http => &SHAPING,
+        _ => &CHECKING,
+    };
+    let compile = |text: &Option<String>| {
+        let compiled = text.as_deref().map(Schema::compile).transpose();
+        compiled.expect("schemas of built-in tasks are checked by a test")
+    };
+    let at = Task::ALL.iter().position(|known| *known == task);
+    let place = &shelf[at.expect("every task is in the list of all")];
+    let native = place.get_or_init(|| {
+        let builtin = Builtin::for_backend(task, backend);
+        let description = builtin.description();
+        Arc::new(NativeTask {
+            builtin,
+            input: compile(&description.input_schema),
+            output: compile(&description.output_schema),
+        })
+    });
+    Arc::<NativeTask>::clone(native)
+}
+
+/// The task of this name.
+pub(super) fn task_named(name: &str) -> Option<Task> {
+    Task::ALL.into_iter().find(|task| task.slug() == name)
+}
+
+fn view(seen: Seen<'_>) -> View {
+    match seen {
+        Seen::Whole(body) => View::Whole(body.to_vec()),
+        Seen::Fields(fields) => View::Fields(fields.to_vec()),
+    }
+}
+
+fn fault(error: TaskError) -> Failure {
+    match error {
+        TaskError::Rejected(rejection) => Failure::Rejected(rejection),
+        TaskError::Broken(message) => Failure::Broken(message),
+    }
+}
+
+impl TaskRules for NativeTask {
+    fn description(&self) -> &Description {
+        self.builtin.description()
+    }
+
+    fn input_schema(&self) -> Option<&Schema> {
+        self.input.as_ref()
+    }
+
+    fn output_schema(&self) -> Option<&Schema> {
+        self.output.as_ref()
+    }
+
+    fn identity(&self) -> Option<&Identity> {
+        None
+    }
+
+    fn is_asked(&self) -> bool {
+        true
+    }
+
+    fn passed_over(&self) {}
+
+    fn lied(&self, _: Caller<'_>, hook: &'static str, rule: &'static str) {
+        let task = self.builtin.description().slug.as_str();
+        tracing::error!(task, hook, rule, "a built-in task broke a rule");
+    }
+
+    fn prepare(&self, _: Caller<'_>, asked: &Asked<'_>) -> Result<Prepared, Failure> {
+        let request = Request {
+            model: asked.model.to_owned(),
+            content_type: asked.content_type.to_owned(),
+            body: view(asked.body),
+            attributes: asked.attributes.to_vec(),
+        };
+        self.builtin.prepare(&request).map_err(fault)
+    }
+
+    fn finish(&self, _: Caller<'_>, answered: &Answered<'_>) -> Result<Finished, Failure> {
+        let response = Response {
+            status: answered.status,
+            content_type: answered.content_type.to_owned(),
+            body: view(answered.body),
+            state: answered.state.to_vec(),
+        };
+        self.builtin.finish(&response).map_err(fault)
+    }
+
+    fn push(&self, _: Caller<'_>, state: &[u8], events: &[Event]) -> Result<Step, Failure> {
+        self.builtin.push(state, events).map_err(Failure::Broken)
+    }
+
+    fn close(&self, _: Caller<'_>, state: &[u8], cut: bool) -> Result<Step, Failure> {
+        self.builtin.close(state, cut).map_err(Failure::Broken)
+    }
+}
+
+/// `cost_per_infer + Σ coefficient × metric`.
+struct NativeFormula;
+
+/// The built-in formula.
+pub(super) fn formula() -> Arc<dyn Pricing> {
+    Arc::new(NativeFormula)
+}
+
+impl Pricing for NativeFormula {
+    fn identity(&self) -> Option<&Identity> {
+        None
+    }
+
+    fn price(
+        &self,
+        _: Caller<'_>,
+        tariff: &Tariff,
+        report: &Report<'_>,
+    ) -> Result<Charge, Failure> {
+        Ok(billing::price(tariff, report))
+    }
+
+    fn estimate(
+        &self,
+        _: Caller<'_>,
+        input: &[u8],
+        output: &[u8],
+    ) -> Result<Vec<(String, f64)>, Failure> {
+        Ok(billing::estimate(input, output))
+    }
+}
+
+/// A built-in policy.
+struct NativePolicy(Policy);
+
+/// A policy with when to ask it.
+type NamedPolicy = (Arc<dyn Ranker>, RoutingMode);
+
+/// The built-in policy of this name with these settings.
+///
+/// # Errors
+/// What is wrong with the settings: key, and why.
+pub(super) fn policy(
+    name: &str,
+    settings: &serde_json::Map<String, serde_json::Value>,
+) -> Option<Result<NamedPolicy, Vec<(String, String)>>> {
+    let made = Policy::named(name, settings)?;
+    Some(match made {
+        Ok(policy) => {
+            let mode = match policy.is_per_request() {
+                true => RoutingMode::PerRequest,
+                false => RoutingMode::Cached,
+            };
+            Ok((Arc::new(NativePolicy(policy)), mode))
+        }
+        Err(problems) => Err(problems.into_iter().map(|p| (p.path, p.message)).collect()),
+    })
+}
+
+impl Ranker for NativePolicy {
+    fn identity(&self) -> Option<&Identity> {
+        None
+    }
+
+    fn rank(
+        &self,
+        _: Option<Caller<'_>>,
+        hints: &Hints,
+        candidates: &[Candidate],
+    ) -> Result<Vec<Choice>, Failure> {
+        let choices = self.0.rank(hints, candidates);
+        Ok(policy::check(&choices, candidates))
+    }
+}
+
+/// No policy: by tier, in the order of the list.
+struct Tiers;
+
+/// The order of a model without a policy.
+pub(super) fn tiers() -> Arc<dyn Ranker> {
+    Arc::new(Tiers)
+}
+
+impl Ranker for Tiers {
+    fn identity(&self) -> Option<&Identity> {
+        None
+    }
+
+    fn rank(
+        &self,
+        _: Option<Caller<'_>>,
+        _: &Hints,
+        candidates: &[Candidate],
+    ) -> Result<Vec<Choice>, Failure> {
+        let mut choices: Vec<Choice> = candidates
+            .iter()
+            .map(|candidate| Choice {
+                id: candidate.id,
+                step: candidate.tier,
+            })
+            .collect();
+        choices.sort_by_key(|choice| choice.step);
+        Ok(policy::check(&choices, candidates))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_schemas_of_every_built_in_task_compile() {
+        for kind in [BackendKind::Http, BackendKind::Openai] {
+            for each in Task::ALL {
+                assert_eq!(task(each, kind).description().slug, each.slug());
+            }
+        }
+    }
+}

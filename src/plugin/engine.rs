@@ -1,0 +1,223 @@
+//! The process's lifetime: one Wasm engine, how many guests may live in it, and its clock tick.
+//!
+//! It loads nothing. Guests get no WASI, no threads, no async, no clock; the same guest gives the
+//! same answer on every machine. Made when the first Wasm plugin is, so that a gateway without one
+//! pays nothing. A second kind of engine counts fuel, for author tools only: fuel instruments code.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use wasmtime::{
+    Config, Engine, InstanceAllocationStrategy, OptLevel, PoolingAllocationConfig, Strategy,
+    WasmFeatures,
+};
+
+use super::ticker::Ticker;
+use crate::telemetry::Clock;
+
+/// Guests alive at once unless the host is told otherwise.
+pub const SLOTS_DEFAULT: u32 = 128;
+/// More would reserve more address space than a process has: each slot reserves 4 GiB four times.
+const SLOTS_MAX: u32 = 1024;
+/// Largest memory a configuration may grant one guest.
+pub const MEMORY_MAX_BYTES: usize = 128 << 20;
+/// Of wasm's own stack; it stands on the worker's, which has 2 MiB.
+const STACK_MAX_BYTES: usize = 256 << 10;
+/// Pages a slot keeps, so that a guest of small stack begins without page faults.
+const KEEP_MEMORY_BYTES: usize = 256 << 10;
+const KEEP_TABLE_BYTES: usize = 16 << 10;
+/// A component made by the usual tools has three core instances, one of several libraries has more.
+const CORE_INSTANCES_PER_COMPONENT: u32 = 16;
+/// What most have: the pool has room for as many, times its slots.
+const CORE_INSTANCES_USUAL: u32 = 8;
+/// QuickJS has one, its stubs of WASI another, the glue between them a third.
+pub const MEMORIES_PER_COMPONENT: u32 = 4;
+/// Elements of one table.
+pub const TABLE_MAX_ELEMENTS: usize = 20_000;
+/// Frames in the log of a crash.
+const BACKTRACE_FRAMES: usize = 24;
+
+/// What instructions a guest may be made of. Everything else is refused when it is loaded.
+pub fn features() -> WasmFeatures {
+    let mut features = WasmFeatures::default();
+    for off in [
+        WasmFeatures::THREADS,
+        WasmFeatures::SHARED_EVERYTHING_THREADS,
+        WasmFeatures::MEMORY64,
+        WasmFeatures::MULTI_MEMORY,
+        WasmFeatures::EXCEPTIONS,
+        WasmFeatures::LEGACY_EXCEPTIONS,
+        WasmFeatures::FUNCTION_REFERENCES,
+        WasmFeatures::GC,
+        WasmFeatures::GC_TYPES,
+        WasmFeatures::CUSTOM_PAGE_SIZES,
+        WasmFeatures::STACK_SWITCHING,
+        WasmFeatures::WIDE_ARITHMETIC,
+        WasmFeatures::MEMORY_CONTROL,
+        WasmFeatures::CM_ASYNC,
+        WasmFeatures::CM_ASYNC_STACKFUL,
+        WasmFeatures::CM_MORE_ASYNC_BUILTINS,
+        WasmFeatures::CM_THREADING,
+        WasmFeatures::CM_ERROR_CONTEXT,
+    ] {
+        features.remove(off);
+    }
+    features
+}
+
+/// Which engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Requests: deadlines only.
+    Serve,
+    /// Author tools: fuel as well.
+    Tools,
+}
+
+/// The engine with what belongs to it.
+pub struct Runtime {
+    /// Dropped, and its thread joined, before the engine goes.
+    pub ticker: Ticker,
+    pub engine: Engine,
+    pub slots: Arc<Slots>,
+    pub clock: Clock,
+    pub purpose: Purpose,
+}
+
+impl Runtime {
+    /// An engine with room for `slots` guests.
+    ///
+    /// # Errors
+    /// When the operating system has no memory or thread for it.
+    pub fn start(slots: u32, purpose: Purpose, clock: Clock) -> Result<Runtime, String> {
+        let slots = match slots {
+            0 => SLOTS_DEFAULT,
+            slots => slots.min(SLOTS_MAX),
+        };
+        let engine = match Engine::new(&config(purpose, Some(slots))) {
+            Ok(engine) => engine,
+            Err(problem) => {
+                tracing::warn!(
+                    problem = format!("{problem:#}"),
+                    "no address space for a pool of plugin instances: each is allocated on demand, which is slower"
+                );
+                Engine::new(&config(purpose, None)).map_err(|problem| format!("{problem:#}"))?
+            }
+        };
+        let ticker = Ticker::start(engine.weak(), clock)
+            .map_err(|problem| format!("cannot start the thread of plugin deadlines: {problem}"))?;
+        Ok(Runtime {
+            engine,
+            slots: Arc::new(Slots {
+                all: slots,
+                used: AtomicU32::new(0),
+            }),
+            clock,
+            purpose,
+            ticker,
+        })
+    }
+}
+
+fn config(purpose: Purpose, slots: Option<u32>) -> Config {
+    let mut config = Config::new();
+    let on = features();
+    config
+        .strategy(Strategy::Cranelift)
+        .cranelift_opt_level(OptLevel::Speed)
+        .cranelift_nan_canonicalization(true)
+        .relaxed_simd_deterministic(true)
+        .wasm_features(on, true)
+        .wasm_features(WasmFeatures::all() - on, false)
+        // For wasmtime's own glue between the parts of a component (QuickJS and its stubs of WASI):
+        // a guest's modules are held to one memory by `Shape`.
+        .wasm_multi_memory(true)
+        .concurrency_support(false)
+        .epoch_interruption(true)
+        .consume_fuel(purpose == Purpose::Tools)
+        .max_wasm_stack(STACK_MAX_BYTES)
+        .wasm_backtrace_max_frames(NonZeroUsize::new(BACKTRACE_FRAMES));
+    if let Some(slots) = slots {
+        config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(slots)));
+    }
+    config
+}
+
+fn pool(slots: u32) -> PoolingAllocationConfig {
+    let mut pool = PoolingAllocationConfig::default();
+    pool.total_component_instances(slots)
+        .total_core_instances(
+            slots
+                .saturating_mul(CORE_INSTANCES_USUAL)
+                .max(CORE_INSTANCES_PER_COMPONENT),
+        )
+        .total_memories(slots.saturating_mul(MEMORIES_PER_COMPONENT))
+        .total_tables(
+            slots
+                .saturating_mul(CORE_INSTANCES_USUAL)
+                .max(CORE_INSTANCES_PER_COMPONENT),
+        )
+        .max_core_instances_per_component(CORE_INSTANCES_PER_COMPONENT)
+        .max_memories_per_component(MEMORIES_PER_COMPONENT)
+        .max_tables_per_component(CORE_INSTANCES_PER_COMPONENT)
+        .max_memory_size(MEMORY_MAX_BYTES)
+        .table_elements(TABLE_MAX_ELEMENTS)
+        .linear_memory_keep_resident(KEEP_MEMORY_BYTES)
+        .table_keep_resident(KEEP_TABLE_BYTES)
+        .max_unused_warm_slots(slots);
+    pool
+}
+
+/// Places for guests. A guest holds one from before it is made until after it is gone.
+#[derive(Debug)]
+pub struct Slots {
+    all: u32,
+    used: AtomicU32,
+}
+
+/// One place, given back by drop.
+#[derive(Debug)]
+pub struct Slot(Arc<Slots>);
+
+impl Slots {
+    /// A free place, if there is one.
+    pub fn take(self: &Arc<Slots>) -> Option<Slot> {
+        self.used
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |used| {
+                (used < self.all).then_some(used + 1)
+            })
+            .ok()
+            .map(|_| Slot(Arc::clone(self)))
+    }
+
+    /// Guests alive: the gauge `plugin_instances_live`.
+    pub fn live(&self) -> u32 {
+        self.used.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.used.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_is_given_back_by_drop_and_there_are_no_more_than_all() {
+        let slots = Arc::new(Slots {
+            all: 2,
+            used: AtomicU32::new(0),
+        });
+        let one = slots.take();
+        let two = slots.take();
+        assert!(one.is_some() && two.is_some() && slots.take().is_none());
+        drop(one);
+        assert_eq!(slots.live(), 1);
+        assert!(slots.take().is_some());
+    }
+}

@@ -1,0 +1,223 @@
+//! What a guest may do besides computing: log, count, look up. Nothing else exists for it.
+//!
+//! It grants nothing by itself: a linker offers an interface only when the configuration names it.
+//! There is no clock, no chance, no network, no file and no environment. Log lines have a rate and a
+//! length, counters are declared, tables are read-only and one version for a revision's whole life.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use infergate_core::Millis;
+use parking_lot::Mutex;
+use serde::Serialize;
+use wasmtime::Engine;
+use wasmtime::component::{HasSelf, Linker};
+
+use super::bindings::host::{counters, log, tables};
+use super::store::Guest;
+use crate::telemetry::plugin_metrics::GuestCounter;
+use crate::telemetry::{Clock, PluginMetrics};
+
+/// Lines a revision may log in a second; more are counted and dropped.
+pub const LOG_LINES_PER_SECOND: u64 = 50;
+/// Characters of a line.
+pub const LOG_LINE_MAX_CHARS: usize = 2048;
+
+/// A table: key → JSON text.
+pub type Table = HashMap<String, Vec<u8>>;
+
+/// What one revision was granted, with what came of it.
+pub struct Grants {
+    pub plugin: Arc<str>,
+    pub sha256: Arc<str>,
+    pub log: bool,
+    pub counters: bool,
+    pub tables: bool,
+    pub declared: Vec<Counter>,
+    pub attached: Vec<Table>,
+    pub clock: Clock,
+    pub heard: Heard,
+    /// Where lines and miscounts are counted, all revisions together.
+    pub metrics: Arc<PluginMetrics>,
+}
+
+/// A counter of a plugin's own.
+#[derive(Debug)]
+pub struct Counter {
+    pub name: Arc<str>,
+    pub value: AtomicU64,
+    /// The same in `/metrics`, all revisions together.
+    pub series: GuestCounter,
+}
+
+/// Log lines and miscounts of one revision.
+#[derive(Debug, Default)]
+pub struct Heard {
+    /// The second in which lines are counted, and how many there were.
+    second: AtomicU64,
+    lines: AtomicU64,
+    /// Lines over the rate.
+    pub dropped: AtomicU64,
+    /// Counts of counters that the configuration does not declare.
+    pub undeclared: AtomicU64,
+    /// For authors' tools, which show lines instead of logging them; none on the request path. Locked
+    /// for one line.
+    pub kept: Option<Mutex<Vec<String>>>,
+}
+
+/// The value of a counter, for the admin listener.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CounterValue {
+    /// Its name in the configuration.
+    pub name: Arc<str>,
+    /// Its count.
+    pub value: u64,
+}
+
+impl Grants {
+    /// A linker that offers what was granted, and nothing else.
+    ///
+    /// # Errors
+    /// Never for these interfaces; wasmtime's word for a name defined twice.
+    pub fn linker(&self, engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
+        let mut linker = Linker::new(engine);
+        if self.log {
+            log::add_to_linker::<Guest, HasSelf<Guest>>(&mut linker, |guest| guest)?;
+        }
+        if self.counters {
+            counters::add_to_linker::<Guest, HasSelf<Guest>>(&mut linker, |guest| guest)?;
+        }
+        if self.tables {
+            tables::add_to_linker::<Guest, HasSelf<Guest>>(&mut linker, |guest| guest)?;
+        }
+        Ok(linker)
+    }
+
+    /// The declared counters as they stand.
+    pub fn counts(&self) -> Vec<CounterValue> {
+        self.declared
+            .iter()
+            .map(|counter| CounterValue {
+                name: Arc::clone(&counter.name),
+                value: counter.value.load(Ordering::Relaxed),
+            })
+            .collect()
+    }
+}
+
+impl Heard {
+    /// Keeps lines instead of logging them.
+    pub fn keeping() -> Heard {
+        Heard {
+            kept: Some(Mutex::default()),
+            ..Heard::default()
+        }
+    }
+
+    /// Takes one line of this second's; false when there are none left.
+    fn take_line(&self, now: Millis) -> bool {
+        self.turn_to(now);
+        let mine = self.lines.fetch_add(1, Ordering::Relaxed) < LOG_LINES_PER_SECOND;
+        if !mine {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        mine
+    }
+
+    fn has_line(&self, now: Millis) -> bool {
+        self.turn_to(now);
+        self.lines.load(Ordering::Relaxed) < LOG_LINES_PER_SECOND
+    }
+
+    fn turn_to(&self, now: Millis) {
+        let second = now.0 / 1000;
+        if self.second.swap(second, Ordering::Relaxed) != second {
+            self.lines.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+fn word(level: log::Level) -> &'static str {
+    match level {
+        log::Level::Error => "error",
+        log::Level::Warn => "warn",
+        log::Level::Info => "info",
+        log::Level::Debug => "debug",
+    }
+}
+
+impl log::Host for Guest {
+    fn emit(&mut self, level: log::Level, message: String) {
+        let grants = &self.grants;
+        if !grants.heard.take_line(grants.clock.now()) {
+            grants.metrics.log_dropped();
+            return;
+        }
+        let message: String = message
+            .chars()
+            .take(LOG_LINE_MAX_CHARS)
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .collect();
+        if let Some(kept) = &grants.heard.kept {
+            kept.lock().push(format!("{}: {message}", word(level)));
+            return;
+        }
+        let (plugin, sha256, request_id) = (&*grants.plugin, &*grants.sha256, &*self.request_id);
+        match level {
+            log::Level::Error => tracing::error!(plugin, sha256, request_id, "{message}"),
+            log::Level::Warn => tracing::warn!(plugin, sha256, request_id, "{message}"),
+            log::Level::Info => tracing::info!(plugin, sha256, request_id, "{message}"),
+            log::Level::Debug => tracing::debug!(plugin, sha256, request_id, "{message}"),
+        }
+    }
+
+    fn enabled(&mut self, level: log::Level) -> bool {
+        let listened = match level {
+            _ if self.grants.heard.kept.is_some() => true,
+            log::Level::Error => tracing::enabled!(tracing::Level::ERROR),
+            log::Level::Warn => tracing::enabled!(tracing::Level::WARN),
+            log::Level::Info => tracing::enabled!(tracing::Level::INFO),
+            log::Level::Debug => tracing::enabled!(tracing::Level::DEBUG),
+        };
+        listened && self.grants.heard.has_line(self.grants.clock.now())
+    }
+}
+
+impl counters::Host for Guest {
+    fn add(&mut self, counter: u32, delta: u64) {
+        match self.grants.declared.get(counter as usize) {
+            Some(counter) => {
+                counter.series.add(delta);
+                counter.value.fetch_add(delta, Ordering::Relaxed);
+            }
+            None => {
+                self.grants.metrics.undeclared();
+                self.grants.heard.undeclared.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl tables::Host for Guest {
+    fn get(&mut self, table: u32, key: String) -> Option<Vec<u8>> {
+        self.grants.attached.get(table as usize)?.get(&key).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_over_the_rate_are_dropped_and_counted_until_the_next_second() {
+        let heard = Heard::default();
+        let taken = (0..LOG_LINES_PER_SECOND + 7)
+            .filter(|_| heard.take_line(Millis(5_100)))
+            .count() as u64;
+        assert_eq!(taken, LOG_LINES_PER_SECOND);
+        assert_eq!(heard.dropped.load(Ordering::Relaxed), 7);
+        assert!(!heard.has_line(Millis(5_900)));
+        assert!(heard.take_line(Millis(6_000)));
+    }
+}

@@ -1,0 +1,170 @@
+//! The worlds `billing-formula` and `billing-estimator`.
+//!
+//! What it may be told about a request is numbers and names; of accounts it hears nothing.
+
+use std::sync::Arc;
+
+use infergate_core::billing::{Charge, Ending, Line, Report, Source};
+use infergate_core::model::{Tariff, Trust};
+
+use super::{ABSENT, believe, broken};
+use crate::plugin::Caller;
+use crate::plugin::bindings::billing as wit;
+use crate::plugin::check;
+use crate::plugin::failure::Failure;
+use crate::plugin::revision::{Hook, Revision};
+use crate::plugin::rules::{Identity, Pricing};
+
+impl Pricing for Revision {
+    fn identity(&self) -> Option<&Identity> {
+        Some(&self.parts.identity)
+    }
+
+    fn price(
+        &self,
+        caller: Caller<'_>,
+        tariff: &Tariff,
+        report: &Report<'_>,
+    ) -> Result<Charge, Failure> {
+        let coefficients: Vec<wit::Coefficient<'_>> = tariff
+            .coefficients
+            .iter()
+            .map(|(metric, neurons)| wit::Coefficient {
+                metric,
+                neurons: *neurons,
+            })
+            .collect();
+        let criteria: Vec<(&str, &str)> = tariff
+            .criteria
+            .iter()
+            .map(|(name, value)| (&**name, &**value))
+            .collect();
+        let metrics: Vec<wit::Metric<'_>> = report
+            .metrics
+            .iter()
+            .map(|metric| wit::Metric {
+                name: &metric.name,
+                value: metric.value,
+                source: source(metric.source),
+            })
+            .collect();
+        let tariff = wit::Tariff {
+            cost_per_infer: tariff.cost_per_infer,
+            coefficients: &coefficients,
+            criteria: &criteria,
+        };
+        let usage = wit::Usage {
+            model: report.model,
+            trust: trust(report.trust),
+            outcome: outcome(report.ending),
+            streamed: report.streamed,
+            metrics: &metrics,
+            queue_ms: report.queue_ms,
+            infer_ms: report.infer_ms,
+        };
+        self.call(
+            self.billing_hook("price"),
+            Some(caller),
+            |store, exports| {
+                let Some(billing) = &exports.billing else {
+                    return Ok(Err(ABSENT));
+                };
+                let said = billing
+                    .infergate_plugin_billing()
+                    .call_price(store, tariff, usage)?;
+                Ok(said.map_err(fault).and_then(|said| {
+                    let charge = charge_out(said);
+                    let verdict = charge.check(report);
+                    believe(charge, verdict)
+                }))
+            },
+        )
+    }
+
+    fn estimate(
+        &self,
+        caller: Caller<'_>,
+        input: &[u8],
+        output: &[u8],
+    ) -> Result<Vec<(String, f64)>, Failure> {
+        if self.parts.code.indices.estimator.is_none() {
+            return Err(ABSENT);
+        }
+        let hook = self.billing_hook("estimate");
+        self.takes(hook, input.len() + output.len())?;
+        self.call(hook, Some(caller), |store, exports| {
+            let Some(estimator) = &exports.estimator else {
+                return Ok(Err(ABSENT));
+            };
+            let estimator = estimator.infergate_plugin_estimator();
+            let said = estimator.call_estimate(store, input, output, &[])?;
+            Ok(said.map_err(broken).and_then(|metrics| {
+                let verdict = check::metrics(&metrics);
+                believe(metrics, verdict)
+            }))
+        })
+    }
+}
+
+impl Revision {
+    fn billing_hook(&self, name: &'static str) -> Hook {
+        Hook {
+            name,
+            deadline_ms: self.parts.bounds.deadline_ms,
+            // Metrics are the model server's, bodies the client's as well: `unknown-metric` and
+            // `bad-value` speak of them.
+            reads_answers: true,
+        }
+    }
+}
+
+fn source(source: Source) -> wit::Source {
+    match source {
+        Source::Reported => wit::Source::ModelReported,
+        Source::Estimated => wit::Source::HostEstimated,
+        Source::Derived => wit::Source::PluginDerived,
+    }
+}
+
+fn trust(trust: Trust) -> wit::Trust {
+    match trust {
+        Trust::Trust => wit::Trust::Trust,
+        Trust::Estimate => wit::Trust::Estimate,
+        Trust::Compare => wit::Trust::Compare,
+    }
+}
+
+fn outcome(ending: Ending) -> wit::Outcome {
+    match ending {
+        Ending::Completed => wit::Outcome::Completed,
+        Ending::CutByClient => wit::Outcome::CutByClient,
+        Ending::CutByBackend => wit::Outcome::CutByBackend,
+        Ending::CutByDeadline => wit::Outcome::CutByDeadline,
+        Ending::Failed => wit::Outcome::Failed,
+    }
+}
+
+fn fault(error: wit::BillingError) -> Failure {
+    match error {
+        wit::BillingError::UnknownMetric(name) => broken(format!("unknown metric `{name}`")),
+        wit::BillingError::BadValue(what) => broken(format!("bad value: {what}")),
+        wit::BillingError::Broken(what) => broken(what),
+    }
+}
+
+fn charge_out(said: wit::Charge) -> Charge {
+    Charge {
+        total: said.total,
+        base: said.base,
+        lines: said
+            .lines
+            .into_iter()
+            .map(|line| Line {
+                metric: Arc::from(line.metric),
+                quantity: line.quantity,
+                neurons: line.neurons,
+            })
+            .collect(),
+        visible: said.visible.into_iter().map(Arc::from).collect(),
+    }
+}

@@ -1,0 +1,29 @@
+//! One file a world: typed call in, typed and checked answer out.
+//!
+//! It holds no state. A revision of a world implements the role's trait as the built-in ones do.
+
+mod billing;
+mod routing;
+mod task;
+
+pub(super) use task::describe;
+
+use super::failure::Failure;
+
+/// The answer of a check, as a failure.
+fn believe<T>(answer: T, verdict: Result<(), &'static str>) -> Result<T, Failure> {
+    match verdict {
+        Ok(()) => Ok(answer),
+        Err(rule) => Err(Failure::Invalid(rule)),
+    }
+}
+
+/// What a revision of another world is asked by mistake. Worlds are checked when it is loaded.
+const ABSENT: Failure = Failure::Unavailable("it does not export this interface");
+
+/// Bytes of a plugin's word about its own fault that reach the log.
+const FAULT_MAX_CHARS: usize = 512;
+
+fn broken(said: String) -> Failure {
+    Failure::Broken(said.chars().take(FAULT_MAX_CHARS).collect())
+}

@@ -1,0 +1,321 @@
+//! The host of plugins: one a process.
+//!
+//! It does not answer requests: it makes [`Plugins`] snapshots, off the request path. The engine, its
+//! ticking thread and the pool begin with the first Wasm plugin and end with the host.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use infergate_core::model::ModelSpec;
+use parking_lot::Mutex;
+use thiserror::Error;
+
+use super::admit::{Admission, Checked, check, fingerprint, merged};
+use super::builtin;
+use super::cache::Cache;
+use super::engine::{Purpose, Runtime};
+use super::plugins::{Inner, PluginProblem, Plugins};
+use super::resolve::{Resolver, native_only};
+use super::revision::{Ground, Revision};
+use super::spec::PluginSpec;
+use super::warm::Warm;
+use crate::telemetry::{Clock, PluginsMetrics};
+
+/// What a host is given at start.
+#[derive(Clone, Debug, Default)]
+pub struct HostSettings {
+    /// Where compiled components are kept; none keeps none.
+    pub cache_dir: Option<PathBuf>,
+    /// Instances alive at once, all plugins together; 0 is the default, 128.
+    pub slots: u32,
+    /// Where calls are counted.
+    pub metrics: Arc<PluginsMetrics>,
+}
+
+/// Why a host does not start.
+#[derive(Debug, Error)]
+pub enum HostError {
+    /// The directory of compiled components cannot be trusted or used.
+    #[error("cannot keep compiled plugins in {0}: {1}")]
+    Cache(PathBuf, String),
+    /// There is no engine to be had.
+    #[error("cannot start the plugin engine: {0}")]
+    Engine(String),
+}
+
+/// Counts of a host, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostCounts {
+    /// Guests alive.
+    pub instances_live: u32,
+    /// Ticks of the deadline clock that were left out because it came late.
+    pub ticks_missed: u64,
+    /// Compiled components found in the cache.
+    pub cache_hits: u64,
+    /// Those that were not there.
+    pub cache_misses: u64,
+    /// Those that were damaged or not ours.
+    pub cache_rejected: u64,
+}
+
+/// The host of plugins.
+pub struct Host {
+    slots: u32,
+    cache: Option<Cache>,
+    metrics: Arc<PluginsMetrics>,
+    ground: OnceLock<Arc<Ground>>,
+    /// Guards the start of the engine and whole loads: one configuration is loaded at a time.
+    loading: Mutex<()>,
+}
+
+impl Host {
+    /// A host without any plugin.
+    ///
+    /// # Errors
+    /// [`HostError`] says what to change.
+    pub fn start(settings: HostSettings) -> Result<Arc<Host>, HostError> {
+        let open = |directory: &PathBuf| {
+            Cache::open(directory).map_err(|why| HostError::Cache(directory.clone(), why))
+        };
+        Ok(Arc::new(Host {
+            slots: settings.slots,
+            cache: settings.cache_dir.as_ref().map(open).transpose()?,
+            metrics: settings.metrics,
+            ground: OnceLock::new(),
+            loading: Mutex::new(()),
+        }))
+    }
+
+    /// The plugins of a configuration. Blocks for as long as compiling takes: never on a worker.
+    ///
+    /// # Errors
+    /// Everything that is wrong, each with its key; `former` stays in force then.
+    pub fn load(
+        &self,
+        former: &Plugins,
+        specs: &[PluginSpec],
+        models: &[Arc<ModelSpec>],
+    ) -> Result<Plugins, Vec<PluginProblem>> {
+        let _turn = self.loading.lock();
+        let mut problems = native_only::problems(specs, models);
+        let mut warnings = Vec::new();
+        let ready = self.revisions(former, specs, models, &mut problems, &mut warnings);
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let resolver = Resolver {
+            former,
+            specs,
+            ready: &ready,
+        };
+        let mut slots = HashMap::new();
+        for (at, model) in models.iter().enumerate() {
+            slots.insert(model.id.clone(), resolver.model(at, model, &mut problems));
+        }
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let mut active: Vec<Arc<Revision>> = Vec::new();
+        for revision in ready.into_values() {
+            if !active.iter().any(|known| Arc::ptr_eq(known, &revision)) {
+                active.push(revision);
+            }
+        }
+        active.sort_by(|one, other| one.parts.identity.name.cmp(&other.parts.identity.name));
+        let inner = Inner {
+            models: slots,
+            active,
+            warnings,
+        };
+        Ok(Plugins {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// What a host has counted.
+    pub fn counts(&self) -> HostCounts {
+        use std::sync::atomic::Ordering::Relaxed;
+        let mut counts = HostCounts::default();
+        if let Some(ground) = self.ground.get() {
+            counts.instances_live = ground.runtime.slots.live();
+            counts.ticks_missed = ground.runtime.ticker.missed();
+        }
+        if let Some(cache) = &self.cache {
+            counts.cache_hits = cache.counts().hits.load(Relaxed);
+            counts.cache_misses = cache.counts().misses.load(Relaxed);
+            counts.cache_rejected = cache.counts().rejected.load(Relaxed);
+        }
+        counts
+    }
+
+    /// Every revision that the configuration needs, by plugin and settings.
+    fn revisions(
+        &self,
+        former: &Plugins,
+        specs: &[PluginSpec],
+        models: &[Arc<ModelSpec>],
+        problems: &mut Vec<PluginProblem>,
+        warnings: &mut Vec<PluginProblem>,
+    ) -> Ready {
+        let mut ready = HashMap::new();
+        for (at, spec) in specs.iter().enumerate() {
+            let mut add = |wrong: Vec<(String, String)>, prefix: Option<String>| {
+                if let Some((key, _)) = wrong.first() {
+                    let metrics = self.metrics.plugin(&spec.name);
+                    metrics.reload_failed(stage(key, prefix.is_some()));
+                }
+                for (key, message) in wrong {
+                    let key = format!(
+                        "{}.{key}",
+                        prefix.as_deref().unwrap_or(&format!("plugins[{at}]"))
+                    );
+                    if spec.optional {
+                        let message = format!("{message}; {OPTIONAL}");
+                        warnings.push(PluginProblem { key, message });
+                    } else {
+                        problems.push(PluginProblem { key, message });
+                    }
+                }
+            };
+            let checked = match check(spec) {
+                Ok(checked) => checked,
+                Err(wrong) => {
+                    add(wrong, None);
+                    if spec.optional {
+                        keep_running(former, spec, models, &mut ready);
+                    }
+                    continue;
+                }
+            };
+            for (settings, of_model) in settings_of(spec, models) {
+                match self.revision(former, spec, &checked, &settings) {
+                    Ok(revision) => {
+                        ready.insert((Arc::clone(&spec.name), settings), revision);
+                    }
+                    Err(wrong) => add(wrong, of_model.map(|at| format!("models[{at}]"))),
+                }
+            }
+            if spec.optional {
+                keep_running(former, spec, models, &mut ready);
+            }
+        }
+        ready
+    }
+
+    fn revision(
+        &self,
+        former: &Plugins,
+        spec: &PluginSpec,
+        checked: &Checked,
+        settings: &str,
+    ) -> Result<Arc<Revision>, Vec<(String, String)>> {
+        let (print, _) = fingerprint(spec, checked, settings);
+        let same = former
+            .inner
+            .active
+            .iter()
+            .find(|known| known.parts.fingerprint == print);
+        if let Some(same) = same {
+            return Ok(Arc::clone(same));
+        }
+        let ground = self
+            .ground()
+            .map_err(|why| vec![("file".to_owned(), why)])?;
+        let admission = Admission {
+            ground: &ground,
+            cache: self.cache.as_ref(),
+        };
+        admission.revision(spec, checked, settings).map(Arc::new)
+    }
+
+    /// The engine and what stands on it, started on first need. Called under `loading`.
+    fn ground(&self) -> Result<Arc<Ground>, String> {
+        if let Some(ground) = self.ground.get() {
+            return Ok(Arc::clone(ground));
+        }
+        let runtime = Runtime::start(self.slots, Purpose::Serve, Clock::start())?;
+        let ground = Arc::new(Ground {
+            runtime,
+            warm: Warm::default(),
+            metrics: Arc::clone(&self.metrics),
+        });
+        Ok(Arc::clone(self.ground.get_or_init(|| ground)))
+    }
+}
+
+/// What happens when an optional plugin cannot be loaded.
+const OPTIONAL: &str =
+    "it is optional: the one loaded before serves on, without one what is built in";
+
+/// Revisions by plugin and settings.
+type Ready = HashMap<(Arc<str>, String), Arc<Revision>>;
+
+/// Fills what could not be loaded of a plugin with the revisions that are in force: a failed load
+/// changes nothing.
+fn keep_running(former: &Plugins, spec: &PluginSpec, models: &[Arc<ModelSpec>], ready: &mut Ready) {
+    let role = spec.world.role();
+    let fits = |one: &&Arc<Revision>| {
+        one.parts.identity.name == spec.name && one.parts.world.role() == role
+    };
+    for (settings, _) in settings_of(spec, models) {
+        let key = (Arc::clone(&spec.name), settings);
+        if ready.contains_key(&key) {
+            continue;
+        }
+        let same = |one: &&Arc<Revision>| *one.parts.settings == *key.1;
+        let of_its_models = || {
+            let users = models
+                .iter()
+                .filter(|model| role != "routing" || merged(spec, &model.routing) == key.1);
+            let slots = users.filter_map(|model| former.inner.models.get(&model.id));
+            slots
+                .filter_map(|slots| slots.revisions.get(role)?.first())
+                .find(fits)
+        };
+        let active = || former.inner.active.iter().filter(fits);
+        if let Some(running) = active().find(same).or_else(of_its_models) {
+            ready.insert(key, Arc::clone(running));
+        }
+    }
+}
+
+/// How far a revision came, by the key that is wrong; below a model that is its parameters.
+fn stage(key: &str, below_model: bool) -> &'static str {
+    match key.split(['.', '[', '/']).next() {
+        _ if below_model => "configure",
+        Some("settings") => "configure",
+        Some("sha256") => "digest",
+        Some("world") => "world",
+        Some("grants" | "counters" | "tables") => "grants",
+        _ => "component",
+    }
+}
+
+/// The distinct settings that a plugin needs revisions for; those that differ by a model with that
+/// model's place.
+fn settings_of(spec: &PluginSpec, models: &[Arc<ModelSpec>]) -> Vec<(String, Option<usize>)> {
+    let mut all = Vec::new();
+    for (at, model) in models.iter().enumerate() {
+        if model.plugins.routing.as_ref() == Some(&spec.name) {
+            let settings = merged(spec, &model.routing);
+            if !all.iter().any(|(known, _)| *known == settings) {
+                let own = (!model.routing.is_empty()).then_some(at);
+                all.push((settings, own));
+            }
+        }
+    }
+    if all.is_empty() {
+        all.push((merged(spec, &serde_json::Map::new()), None));
+    }
+    all
+}
+
+/// Whether a name is a built-in one of that role.
+pub(super) fn is_builtin(role: &str, name: &str) -> bool {
+    match role {
+        "task" => builtin::task_named(name).is_some(),
+        "billing" => name == builtin::FORMULA,
+        _ => infergate_core::routing::policy::Policy::NAMES.contains(&name),
+    }
+}

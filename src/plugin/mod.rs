@@ -1,0 +1,98 @@
+//! Plugins: the decisions about a model that anyone can write, swap under load, and get wrong
+//! without hurting a request.
+//!
+//! It does not decide what a request gets when all fail, nor when it is asked: the walk does. Three
+//! lifetimes: the process ([`Host`]: engine, ticker, pool, cache), a revision (one component with one
+//! set of settings, immutable), a call (a store with limits and a deadline). Three roles: a task
+//! shapes input and answer, a formula prices, a policy orders. Each is asked through a slot of a
+//! [`Plugins`] snapshot, and each has a built-in one.
+
+mod admit;
+mod billing;
+mod bindings;
+mod breaker;
+mod builtin;
+mod cache;
+mod check;
+mod compile;
+pub mod encode;
+mod engine;
+mod failure;
+pub mod file;
+mod fixture;
+mod grants;
+mod guest;
+mod host;
+mod judge;
+mod line;
+mod plugins;
+mod pointer;
+mod resolve;
+mod revision;
+mod routing;
+mod rules;
+mod schema;
+mod shape;
+mod spec;
+mod store;
+mod tables;
+mod task;
+mod ticker;
+mod values;
+mod warm;
+pub mod wit;
+pub mod workshop;
+
+#[cfg(test)]
+mod tests;
+
+use infergate_core::AccountId;
+
+pub use billing::{BillingSlot, Priced};
+pub use breaker::Position;
+pub use failure::Failure;
+pub use grants::CounterValue;
+pub use host::{Host, HostCounts, HostError, HostSettings};
+pub use plugins::{PluginProblem, PluginState, Plugins};
+pub use routing::{Ranked, RoutingMode, RoutingSlot};
+pub use schema::{Misfit, Schema};
+pub use shape::Shape;
+pub use spec::{Bounds, InstancePolicy, OnFailure, PluginLimits, PluginSpec, RankMode, World};
+pub use tables::COUNTERS_MAX;
+pub use task::{Input, Payload, TaskSession, TaskSlot};
+
+use crate::telemetry::event::PluginUse;
+use rules::Identity;
+
+/// On whose behalf a plugin is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller<'a> {
+    /// Guests are never shared between accounts.
+    pub account: &'a AccountId,
+    /// For the log lines of the plugin.
+    pub request_id: &'a str,
+}
+
+/// Adds a plugin to those that had a say, once a hook.
+fn note(uses: &mut Vec<PluginUse>, identity: Option<&Identity>, hook: &'static str) {
+    let Some(Identity {
+        name,
+        sha256,
+        config,
+    }) = identity
+    else {
+        return;
+    };
+    if uses
+        .iter()
+        .any(|known| known.hook == hook && known.sha256 == *sha256)
+    {
+        return;
+    }
+    uses.push(PluginUse {
+        name: name.clone(),
+        sha256: sha256.clone(),
+        config: config.clone(),
+        hook,
+    });
+}

@@ -1,0 +1,160 @@
+//! JSON Pointers (RFC 6901) into a body: what a task wants to see, and what it sets.
+//!
+//! It keeps nothing. A pointer has at most [`POINTER_MAX_BYTES`], an edit at most [`EDITS_MAX`]
+//! places; objects on the way are made where they are missing, lists grow by one at `-` or at their
+//! end.
+
+use infergate_core::task::Field;
+use serde_json::{Map, Value};
+
+/// Deeper or longer ones have no use.
+pub const POINTER_MAX_BYTES: usize = 1024;
+/// Places one edit may set, and one task may want.
+pub const EDITS_MAX: usize = 256;
+
+/// A key as a part of a pointer.
+pub fn escape(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
+}
+
+/// A part of a pointer as a key.
+pub fn unescape(part: &str) -> String {
+    part.replace("~1", "/").replace("~0", "~")
+}
+
+/// Whether it is a pointer at all.
+pub fn is_pointer(text: &str) -> bool {
+    text.len() <= POINTER_MAX_BYTES && (text.is_empty() || text.starts_with('/'))
+}
+
+/// Whether one of the pointers names a place twice, or one inside another's.
+pub fn overlap(pointers: &[String]) -> bool {
+    let holds = |outer: &str, inner: &str| {
+        let rest = inner.strip_prefix(outer);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    pointers.iter().enumerate().any(|(at, one)| {
+        let others = &pointers[at + 1..];
+        others
+            .iter()
+            .any(|other| holds(one, other) || holds(other, one))
+    })
+}
+
+/// The wanted places that exist. Of places that do not [`overlap`] it is at most the body's own text.
+pub fn pick(root: &Value, wants: &[String]) -> Vec<Field> {
+    wants
+        .iter()
+        .filter_map(|pointer| {
+            let json = root.pointer(pointer)?.to_string();
+            let pointer = pointer.clone();
+            Some(Field { pointer, json })
+        })
+        .collect()
+}
+
+/// Sets every place, or none.
+///
+/// # Errors
+/// The rule that an edit breaks; `root` is then half edited and must not be used.
+pub fn set_all(root: &mut Value, fields: &[Field]) -> Result<(), &'static str> {
+    if fields.len() > EDITS_MAX {
+        return Err("edit-count");
+    }
+    for field in fields {
+        if !is_pointer(&field.pointer) {
+            return Err("edit-pointer");
+        }
+        let value: Value = serde_json::from_str(&field.json).map_err(|_| "edit-json")?;
+        *place(root, &field.pointer).ok_or("edit-pointer")? = value;
+    }
+    Ok(())
+}
+
+fn place<'a>(root: &'a mut Value, pointer: &str) -> Option<&'a mut Value> {
+    let mut here = root;
+    for part in pointer.split('/').skip(1) {
+        let key = unescape(part);
+        if here.is_null() {
+            *here = Value::Object(Map::new());
+        }
+        here = match here {
+            Value::Object(object) => object.entry(key).or_insert(Value::Null),
+            Value::Array(list) => {
+                let at = match key.as_str() {
+                    "-" => list.len(),
+                    index => index.parse().ok()?,
+                };
+                if at == list.len() {
+                    list.push(Value::Null);
+                }
+                list.get_mut(at)?
+            }
+            _ => return None,
+        };
+    }
+    Some(here)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn field(pointer: &str, json: &str) -> Field {
+        Field {
+            pointer: pointer.into(),
+            json: json.into(),
+        }
+    }
+
+    #[test]
+    fn only_wanted_places_that_exist_are_picked() {
+        let body = json!({ "a": { "b/c": [1, 2] }, "secret": "x" });
+        let wants = ["/a/b~1c/1".to_owned(), "/missing".to_owned()];
+        assert_eq!(pick(&body, &wants), [field("/a/b~1c/1", "2")]);
+    }
+
+    #[test]
+    fn what_is_picked_is_at_most_the_body() {
+        let body = json!({ "a": "x".repeat(100), "b": ["y".repeat(50), 1] });
+        let wants = ["/a", "/b/0", "/b/1"].map(str::to_owned);
+        assert!(!overlap(&wants));
+        let picked: usize = pick(&body, &wants).iter().map(|f| f.json.len()).sum();
+        assert!(picked <= body.to_string().len());
+    }
+
+    #[test]
+    fn places_are_set_and_made() {
+        let mut body = json!({ "keep": 1, "list": [1] });
+        let edits = [
+            field("/new/deep", "true"),
+            field("/list/0", "9"),
+            field("/list/-", "8"),
+            field("/keep", "null"),
+        ];
+        set_all(&mut body, &edits).unwrap();
+        assert_eq!(
+            body,
+            json!({ "keep": null, "list": [9, 8], "new": { "deep": true } })
+        );
+        set_all(&mut body, &[field("", "[]")]).unwrap();
+        assert_eq!(body, json!([]));
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_is_refused() {
+        let body = json!({ "number": 1, "list": [] });
+        for (edit, rule) in [
+            (field("/number/x", "1"), "edit-pointer"),
+            (field("/list/5", "1"), "edit-pointer"),
+            (field("/list/x", "1"), "edit-pointer"),
+            (field("no-slash", "1"), "edit-pointer"),
+            (field("/x", "{"), "edit-json"),
+        ] {
+            assert_eq!(set_all(&mut body.clone(), &[edit]), Err(rule));
+        }
+        let many = vec![field("/x", "1"); EDITS_MAX + 1];
+        assert_eq!(set_all(&mut body.clone(), &many), Err("edit-count"));
+    }
+}

@@ -1,0 +1,205 @@
+//! Names in `models[].plugins` → who answers: a declared plugin first, then a built-in one.
+//!
+//! It loads nothing. The last good revision of a model's plugin is the one that the former
+//! configuration had in force for that model, unless that had failed; then the one before.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use infergate_core::model::ModelSpec;
+
+use super::admit::merged;
+use super::billing::BillingSlot;
+use super::breaker::Position;
+use super::builtin;
+use super::line::Line;
+use super::plugins::{ModelSlots, PluginProblem, Plugins, native_routing, native_task, no_routing};
+use super::revision::Revision;
+use super::routing::{RoutingMode, RoutingSlot};
+use super::rules::{Pricing, Ranker, TaskRules};
+use super::spec::{PluginSpec, RankMode};
+use super::task::TaskSlot;
+
+/// Resolves the models of one configuration.
+pub struct Resolver<'a> {
+    pub former: &'a Plugins,
+    pub specs: &'a [PluginSpec],
+    /// By plugin and settings.
+    pub ready: &'a HashMap<(Arc<str>, String), Arc<Revision>>,
+}
+
+impl Resolver<'_> {
+    /// Who answers for a model.
+    pub fn model(
+        &self,
+        at: usize,
+        model: &ModelSpec,
+        problems: &mut Vec<PluginProblem>,
+    ) -> ModelSlots {
+        let mut revisions = HashMap::new();
+        let names = &model.plugins;
+        let mut of = |role: &'static str, name: Option<&Arc<str>>| {
+            let found = name.and_then(|name| self.line(role, name, model));
+            if let Some((_, chain)) = &found {
+                revisions.insert(role, chain.clone());
+            }
+            found
+        };
+        let (task, billing) = (
+            of("task", names.task.as_ref()),
+            of("billing", names.billing.as_ref()),
+        );
+        let routing = of("routing", names.routing.as_ref());
+        let task = task.map_or_else(
+            || Line::native(native_task(model)),
+            |(spec, chain)| Line {
+                revisions: chain
+                    .into_iter()
+                    .map(|one| one as Arc<dyn TaskRules>)
+                    .collect(),
+                builtin: builtin::task(model.task, model.backend),
+                on_failure: spec.failure_policy(),
+            },
+        );
+        let billing: Line<dyn Pricing> = billing.map_or_else(
+            || Line::native(builtin::formula()),
+            |(spec, chain)| Line {
+                revisions: chain
+                    .into_iter()
+                    .map(|one| one as Arc<dyn Pricing>)
+                    .collect(),
+                builtin: builtin::formula(),
+                on_failure: spec.failure_policy(),
+            },
+        );
+        let routing = match routing {
+            Some((spec, chain)) => routed(spec, chain, model),
+            None => native_routing(model).unwrap_or_else(|wrong| {
+                problems.extend(wrong.into_iter().map(|(path, message)| PluginProblem {
+                    key: format!("models[{at}].routing.{path}"),
+                    message,
+                }));
+                no_routing()
+            }),
+        };
+        ModelSlots {
+            task: TaskSlot::new(Arc::new(task), model),
+            billing: BillingSlot {
+                line: Arc::new(billing),
+            },
+            routing,
+            revisions,
+        }
+    }
+
+    /// The declared plugin of that name and role, with its revisions in the order they are asked.
+    fn line(
+        &self,
+        role: &'static str,
+        name: &Arc<str>,
+        model: &ModelSpec,
+    ) -> Option<(&PluginSpec, Vec<Arc<Revision>>)> {
+        let spec = self
+            .specs
+            .iter()
+            .find(|spec| spec.name == *name && spec.world.role() == role)?;
+        let own = match role {
+            "routing" => merged(spec, &model.routing),
+            _ => merged(spec, &serde_json::Map::new()),
+        };
+        // Absent: optional, and left out.
+        let current = self.ready.get(&(Arc::clone(name), own))?;
+        let mut chain = vec![Arc::clone(current)];
+        let former = self.former.inner.models.get(&model.id);
+        let before = former.and_then(|slots| slots.revisions.get(role));
+        chain.extend(before.and_then(|before| last_good(current, before)));
+        Some((spec, chain))
+    }
+}
+
+/// The revision that stands in for `current`, of those the model had before.
+fn last_good(current: &Arc<Revision>, before: &[Arc<Revision>]) -> Option<Arc<Revision>> {
+    let of_the_same_plugin =
+        |one: &&Arc<Revision>| one.parts.identity.name == current.parts.identity.name;
+    let others = before.iter().filter(|one| !Arc::ptr_eq(one, current));
+    others
+        .filter(of_the_same_plugin)
+        .find(|one| one.position() == Position::Closed)
+        .cloned()
+}
+
+fn routed(spec: &PluginSpec, chain: Vec<Arc<Revision>>, model: &ModelSpec) -> RoutingSlot {
+    // A plugin that bears a built-in policy's name is replaced by that policy, as far as the settings
+    // are its own; any other by the order of tiers.
+    let builtin = match builtin::policy(&spec.name, &model.routing) {
+        Some(Ok((ranker, _))) => ranker,
+        _ => builtin::tiers(),
+    };
+    RoutingSlot {
+        line: Arc::new(Line {
+            revisions: chain
+                .into_iter()
+                .map(|one| one as Arc<dyn Ranker>)
+                .collect(),
+            builtin,
+            on_failure: spec.failure_policy(),
+        }),
+        mode: match spec.mode {
+            RankMode::Cached => RoutingMode::Cached,
+            RankMode::PerRequest => RoutingMode::PerRequest,
+        },
+    }
+}
+
+/// What is wrong with names alone.
+pub mod native_only {
+    use super::{Arc, ModelSpec, PluginProblem, PluginSpec};
+    use crate::plugin::host::is_builtin;
+
+    /// Names that are declared twice or not at all, and plugins of another role.
+    pub fn problems(specs: &[PluginSpec], models: &[Arc<ModelSpec>]) -> Vec<PluginProblem> {
+        let mut problems = Vec::new();
+        for (at, spec) in specs.iter().enumerate() {
+            if specs[..at].iter().any(|earlier| earlier.name == spec.name) {
+                problems.push(PluginProblem {
+                    key: format!("plugins[{at}].name"),
+                    message: format!("there is another plugin called `{}`", spec.name),
+                });
+            }
+        }
+        for (at, model) in models.iter().enumerate() {
+            let names = &model.plugins;
+            let roles = [
+                ("task", &names.task),
+                ("billing", &names.billing),
+                ("routing", &names.routing),
+            ];
+            for (role, name) in roles {
+                if let Some(why) = name.as_ref().and_then(|name| wrong(role, name, specs)) {
+                    problems.push(PluginProblem {
+                        key: format!("models[{at}].plugins.{role}"),
+                        message: why,
+                    });
+                }
+            }
+        }
+        problems
+    }
+
+    fn wrong(role: &str, name: &str, specs: &[PluginSpec]) -> Option<String> {
+        match specs.iter().find(|spec| &*spec.name == name) {
+            Some(spec) if spec.world.role() == role => None,
+            // A built-in one of that name is meant.
+            Some(_) if is_builtin(role, name) => None,
+            Some(spec) => Some(format!(
+                "the plugin `{name}` is a `{}`: it belongs under `{}`",
+                spec.world.name(),
+                spec.world.role()
+            )),
+            None if is_builtin(role, name) => None,
+            None => Some(format!(
+                "no plugin and no built-in {role} is called `{name}`"
+            )),
+        }
+    }
+}

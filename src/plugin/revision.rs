@@ -1,0 +1,487 @@
+//! A revision's lifetime: one component with one set of settings, limits and grants. Immutable.
+//!
+//! It does not know who stands in for it. Every call of a guest goes through [`Revision::call`]:
+//! breaker, guest, deadline, class of failure, and what is learned from it. It lives as long as a
+//! snapshot or a request holds it; its waiting guests go with it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use infergate_core::task::Description;
+use parking_lot::Mutex;
+use wasmtime::Store;
+use wasmtime::component::{Component, InstancePre};
+
+use super::Caller;
+use super::breaker::{Breaker, Position};
+use super::engine::Runtime;
+use super::failure::Failure;
+use super::grants::Grants;
+use super::rules::Identity;
+use super::schema::Schema;
+use super::spec::{Bounds, InstancePolicy, World};
+use super::store::{Crash, Exports, Guest, Indices, Instance, Mould};
+use super::warm::{Owner, Warm};
+use crate::telemetry::plugin_metrics::{self, CallResult};
+use crate::telemetry::{PluginMetrics, PluginsMetrics};
+
+/// Calls one guest answers before it is replaced: bounds what a leak can add up to.
+pub const CALLS_MAX: u32 = 10_000;
+/// A guest that has grown to more than this many times its first size is replaced.
+const GROWTH_MAX: usize = 2;
+/// Growth below this is a heap's first page, not a leak.
+const GROWTH_FREE_BYTES: usize = 1 << 20;
+/// Above this a task's hook, or the making of any guest, leaves the worker to others while it runs.
+const SLOW_US: u32 = 1_000;
+/// Hooks with a longer deadline may be slow at all.
+const INLINE_DEADLINE_MS: u32 = 5;
+/// Guests that are made take at least this long a deadline for it, whatever the hook's.
+const SETUP_DEADLINE_MS: u32 = 5;
+/// A guest is handed at most one in so many bytes of its memory. It holds its input twice at least (as
+/// text and as what it makes of it), and then its answer: were it asked with more, whoever sends a
+/// large body could exhaust its memory at will, and open its breaker for every account.
+pub const INPUT_SHARE: usize = 4;
+/// Crashes a revision may log in a second; more are counted.
+const CRASH_LINES_PER_SECOND: u64 = 2;
+
+/// What is shared by all revisions.
+pub struct Ground {
+    pub runtime: Runtime,
+    pub warm: Warm,
+    pub metrics: Arc<PluginsMetrics>,
+}
+
+/// A compiled component, linked to what was granted.
+#[derive(Clone)]
+pub struct Code {
+    pub component: Component,
+    pub pre: InstancePre<Guest>,
+    pub indices: Indices,
+}
+
+/// What a revision is made of, once everything about it has been found good.
+pub struct Parts {
+    pub identity: Identity,
+    pub fingerprint: [u8; 32],
+    pub world: World,
+    pub code: Code,
+    pub settings: Arc<str>,
+    pub bounds: Bounds,
+    pub policy: InstancePolicy,
+    pub grants: Arc<Grants>,
+}
+
+/// What a task said of itself, with its schemas compiled.
+#[derive(Default)]
+pub struct Described {
+    pub description: Description,
+    pub input: Option<Schema>,
+    pub output: Option<Schema>,
+}
+
+/// One revision.
+pub struct Revision {
+    pub parts: Parts,
+    pub described: Described,
+    pub tally: Tally,
+    /// Held counters of the plugin, all its revisions together.
+    metrics: Arc<PluginMetrics>,
+    ground: Arc<Ground>,
+    /// Tells guests of revisions apart; never used twice in a process.
+    number: u64,
+    /// Guards a few words; taken twice a call.
+    breaker: Mutex<Breaker>,
+}
+
+/// What has been counted of a revision.
+#[derive(Default)]
+pub struct Tally {
+    pub calls: AtomicU64,
+    /// By class, in the order of [`Failure::CLASSES`].
+    pub failures: [AtomicU64; Failure::CLASSES.len()],
+    /// Microseconds of a call, smoothed.
+    pub mean_us: AtomicU32,
+    /// Microseconds that making a guest takes: measured when the revision was loaded.
+    pub setup_us: AtomicU32,
+    /// Microseconds of its fixtures when it was loaded; 0 without any.
+    pub fixture_p50_us: AtomicU64,
+    pub fixture_p99_us: AtomicU64,
+    /// Memory of a guest under them.
+    pub peak_bytes: AtomicU64,
+    /// Memory of the largest guest that failed.
+    pub crash_bytes: AtomicU64,
+    crash_second: AtomicU64,
+    crash_lines: AtomicU64,
+    pub crashes_unlogged: AtomicU64,
+}
+
+/// A hook, with how long it may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Hook {
+    pub name: &'static str,
+    pub deadline_ms: u32,
+    /// Its input comes from a model server, or from both sides of an exchange.
+    pub reads_answers: bool,
+}
+
+/// Whose guest a call needs, and the one that waits for it.
+struct Seat {
+    owner: Owner,
+    /// Whether a guest may wait at all.
+    keeps: bool,
+    waiting: Option<Box<Instance>>,
+}
+
+/// What a call ended with, and how it went.
+type Ended<T> = Result<T, Box<Crash>>;
+
+impl Revision {
+    /// A revision that has not been asked anything yet.
+    pub fn new(ground: Arc<Ground>, parts: Parts) -> Revision {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        Revision {
+            metrics: ground.metrics.plugin(&parts.identity.name),
+            parts,
+            described: Described::default(),
+            tally: Tally::default(),
+            ground,
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            breaker: Mutex::new(Breaker::default()),
+        }
+    }
+
+    /// Where its breaker stands.
+    pub fn position(&self) -> Position {
+        self.breaker.lock().position()
+    }
+
+    /// The host's part that all revisions share.
+    pub fn ground(&self) -> &Arc<Ground> {
+        &self.ground
+    }
+
+    /// Asks a guest. `ask` gets one under its deadline and answers what the guest did; what it
+    /// answers has been checked. Anything but an answer or a rejection counts against the revision.
+    ///
+    /// # Errors
+    /// The class of the failure; it has been logged and counted.
+    pub fn call<T>(
+        &self,
+        hook: Hook,
+        caller: Option<Caller<'_>>,
+        ask: impl FnOnce(&mut Store<Guest>, &Exports) -> wasmtime::Result<Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let clock = self.ground.runtime.clock;
+        if !self.breaker.lock().admits(clock.now()) {
+            self.passed_over(hook);
+            return Err(Failure::Unavailable("its breaker is open"));
+        }
+        let began_us = clock.micros();
+        let seat = self.seat(caller);
+        let is_slow = self.is_slow(hook, seat.waiting.is_some());
+        let ended = off_the_worker(is_slow, || self.enter(hook, caller, seat, ask));
+        let took_us = clock.micros().saturating_sub(began_us);
+        self.learn(took_us);
+        let result = match &ended {
+            Ok(_) => CallResult::Answered,
+            Err(crash) => result_of(&crash.failure),
+        };
+        self.observe(hook, result, took_us);
+        match ended {
+            Ok(answer) => {
+                self.breaker.lock().ended(true, clock.now());
+                Ok(answer)
+            }
+            Err(crash) => {
+                let opened = self.judge(hook, &crash.failure);
+                if !matches!(crash.failure, Failure::Rejected(_)) {
+                    self.count(&crash.failure);
+                    self.report(hook, caller, &crash, took_us, opened);
+                }
+                Err(crash.failure)
+            }
+        }
+    }
+
+    /// Whether a call would be made now.
+    pub fn is_asked(&self) -> bool {
+        let now = self.ground.runtime.clock.now();
+        self.breaker.lock().would_admit(now)
+    }
+
+    /// Counts a call that its breaker kept from it.
+    pub fn passed_over(&self, hook: Hook) {
+        self.count(&Failure::Unavailable("breaker"));
+        self.observe(hook, CallResult::Unavailable, 0);
+    }
+
+    /// Whether a guest can be handed so many bytes. One that cannot is not asked, and its breaker does
+    /// not hear of it: the size is the client's or the model server's choice.
+    ///
+    /// # Errors
+    /// [`Failure::TooLarge`]; it has been counted.
+    pub fn takes(&self, hook: Hook, bytes: usize) -> Result<(), Failure> {
+        let max = self.parts.bounds.memory_bytes / INPUT_SHARE;
+        if bytes <= max {
+            return Ok(());
+        }
+        let failure = Failure::TooLarge { bytes, max };
+        self.count(&failure);
+        self.observe(hook, CallResult::Unavailable, 0);
+        Err(failure)
+    }
+
+    /// An answer that passed the checks of its call turned out to break a rule where it was used.
+    pub fn lied(&self, hook: Hook, caller: Caller<'_>, rule: &'static str) {
+        let failure = Failure::Invalid(rule);
+        let opened = self.judge(hook, &failure);
+        self.count(&failure);
+        if let Some(hook) = plugin_metrics::Hook::named(hook.name) {
+            self.metrics.lied(hook);
+        }
+        self.report(
+            hook,
+            Some(caller),
+            &Crash::without_trace(failure, 0),
+            0,
+            opened,
+        );
+    }
+
+    /// What a failure says about the revision; true when its breaker opened over it.
+    fn judge(&self, hook: Hook, failure: &Failure) -> bool {
+        let now = self.ground.runtime.clock.now();
+        let mut breaker = self.breaker.lock();
+        match failure {
+            // It was not asked.
+            Failure::Unavailable(_) | Failure::TooLarge { .. } => {
+                breaker.was_not_asked(now);
+                false
+            }
+            Failure::Rejected(_) => breaker.ended(true, now),
+            // What it can make nothing of may be the model server's or the client's fault; neither must
+            // be able to take the plugin from all its models.
+            Failure::Broken(_) if hook.reads_answers => breaker.ended(true, now),
+            _ => breaker.ended(false, now),
+        }
+    }
+
+    /// One guest, outside of breaker and statistics: for admission and tools.
+    pub fn make(&self, deadline_ms: u32) -> Result<Instance, Box<Crash>> {
+        let ground = &self.ground;
+        let slot = loop {
+            if let Some(slot) = ground.runtime.slots.take() {
+                break slot;
+            }
+            // One that waits makes room. Another caller may be quicker to take it, but each turn
+            // there is one waiting guest less.
+            if !ground.warm.evict() {
+                let busy = Failure::Unavailable("every instance is busy");
+                return Err(Crash::without_trace(busy, 0));
+            }
+        };
+        let mould = Mould {
+            runtime: &ground.runtime,
+            pre: &self.parts.code.pre,
+            indices: &self.parts.code.indices,
+            bounds: &self.parts.bounds,
+            grants: &self.parts.grants,
+            settings: &self.parts.settings,
+            metrics: &self.metrics,
+        };
+        Instance::make(&mould, slot, deadline_ms)
+    }
+
+    /// The guest that waits for this caller, if one does.
+    fn seat(&self, caller: Option<Caller<'_>>) -> Seat {
+        let owner = (self.number, caller.map(|caller| caller.account.clone()));
+        let keeps = self.parts.policy == InstancePolicy::Auto;
+        let waiting = keeps.then(|| self.ground.warm.take(&owner)).flatten();
+        Seat {
+            owner,
+            keeps,
+            waiting,
+        }
+    }
+
+    /// A slow hook, or a guest that is long in the making, must not hold up the requests that share
+    /// its worker.
+    fn is_slow(&self, hook: Hook, is_warm: bool) -> bool {
+        let hooks = hook.deadline_ms > INLINE_DEADLINE_MS
+            && self.tally.mean_us.load(Ordering::Relaxed) > SLOW_US;
+        hooks || (!is_warm && self.tally.setup_us.load(Ordering::Relaxed) > SLOW_US)
+    }
+
+    /// The only door to a guest. A panic of the host's own code in here ends the call, not the
+    /// process.
+    fn enter<T>(
+        &self,
+        hook: Hook,
+        caller: Option<Caller<'_>>,
+        seat: Seat,
+        ask: impl FnOnce(&mut Store<Guest>, &Exports) -> wasmtime::Result<Result<T, Failure>>,
+    ) -> Ended<T> {
+        catch_unwind(AssertUnwindSafe(|| self.ask(hook, caller, seat, ask))).unwrap_or_else(|_| {
+            Err(Crash::without_trace(
+                Failure::Trapped("the host panicked".into()),
+                0,
+            ))
+        })
+    }
+
+    fn ask<T>(
+        &self,
+        hook: Hook,
+        caller: Option<Caller<'_>>,
+        seat: Seat,
+        ask: impl FnOnce(&mut Store<Guest>, &Exports) -> wasmtime::Result<Result<T, Failure>>,
+    ) -> Ended<T> {
+        let Seat {
+            owner,
+            keeps,
+            waiting,
+        } = seat;
+        let mut instance = match waiting {
+            Some(instance) => instance,
+            None => Box::new(self.make(self.setup_deadline_ms(hook))?),
+        };
+        if self.parts.grants.log {
+            let text = &mut instance.store.data_mut().request_id;
+            text.clear();
+            text.push_str(caller.map_or("", |caller| caller.request_id));
+        }
+        instance.arm(hook.deadline_ms);
+        let Instance { store, exports, .. } = &mut *instance;
+        let answer = ask(store, exports).map_err(|error| Crash::of(&error, store))?;
+        let answer = answer.map_err(|failure| {
+            Crash::without_trace(failure, instance.store.data().limits.memory_bytes)
+        });
+        // Whatever was not an answer has gone, or goes here, with its store.
+        let usable = match &answer {
+            Ok(_) => true,
+            Err(crash) => matches!(crash.failure, Failure::Rejected(_)),
+        };
+        instance.calls += 1;
+        if usable && keeps && !is_worn(&instance) {
+            self.ground.warm.put(owner, instance);
+        }
+        answer
+    }
+
+    fn setup_deadline_ms(&self, hook: Hook) -> u32 {
+        let measured = self.tally.setup_us.load(Ordering::Relaxed) / 1000;
+        hook.deadline_ms.max(SETUP_DEADLINE_MS).max(measured * 4)
+    }
+
+    /// Moves the mean an eighth of the way to what a call took.
+    fn learn(&self, took_us: u64) {
+        let took = u32::try_from(took_us).unwrap_or(u32::MAX);
+        let mean = self.tally.mean_us.load(Ordering::Relaxed);
+        let next = match mean {
+            0 => took,
+            mean => mean - mean / 8 + took / 8,
+        };
+        self.tally.mean_us.store(next, Ordering::Relaxed);
+        self.tally.calls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn observe(&self, hook: Hook, result: CallResult, took_us: u64) {
+        if let Some(hook) = plugin_metrics::Hook::named(hook.name) {
+            self.metrics.called(hook, result, took_us);
+        }
+    }
+
+    fn count(&self, failure: &Failure) {
+        let at = Failure::CLASSES
+            .iter()
+            .position(|class| *class == failure.class());
+        if let Some(at) = at {
+            self.tally.failures[at].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// One log event a crash, at a bounded rate.
+    fn report(
+        &self,
+        hook: Hook,
+        caller: Option<Caller<'_>>,
+        crash: &Crash,
+        took_us: u64,
+        opened: bool,
+    ) {
+        let Identity { name, sha256, .. } = &self.parts.identity;
+        let bytes = crash.memory_bytes as u64;
+        self.tally.crash_bytes.fetch_max(bytes, Ordering::Relaxed);
+        if opened {
+            tracing::error!(
+                plugin = &**name,
+                sha256 = &**sha256,
+                "plugin fails too often: not asked for 30 s"
+            );
+        }
+        let second = self.ground.runtime.clock.now().0 / 1000;
+        if self.tally.crash_second.swap(second, Ordering::Relaxed) != second {
+            self.tally.crash_lines.store(0, Ordering::Relaxed);
+        }
+        if self.tally.crash_lines.fetch_add(1, Ordering::Relaxed) >= CRASH_LINES_PER_SECOND {
+            self.tally.crashes_unlogged.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        tracing::warn!(
+            plugin = &**name,
+            sha256 = &**sha256,
+            hook = hook.name,
+            class = crash.failure.class(),
+            failure = %crash.failure,
+            backtrace = crash.backtrace,
+            elapsed_us = took_us,
+            memory_bytes = crash.memory_bytes,
+            request_id = caller.map_or("", |caller| caller.request_id),
+            "a plugin failed"
+        );
+    }
+}
+
+impl Drop for Revision {
+    fn drop(&mut self) {
+        self.ground.warm.forget(self.number);
+    }
+}
+
+fn off_the_worker<T>(is_slow: bool, enter: impl FnOnce() -> T) -> T {
+    let on_a_worker = is_slow
+        && tokio::runtime::Handle::try_current().is_ok_and(|handle| {
+            handle.runtime_flavor() == tokio::runtime::RuntimeFlavor::MultiThread
+        });
+    if on_a_worker {
+        tokio::task::block_in_place(enter)
+    } else {
+        enter()
+    }
+}
+
+/// Both tables have a test that their names are the same.
+fn result_of(failure: &Failure) -> CallResult {
+    CallResult::named(failure.class()).unwrap_or(CallResult::Invalid)
+}
+
+fn is_worn(instance: &Instance) -> bool {
+    let now = instance.store.data().limits.memory_bytes;
+    let grown =
+        now > instance.ready_bytes * GROWTH_MAX && now - instance.ready_bytes > GROWTH_FREE_BYTES;
+    instance.calls >= CALLS_MAX || grown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_class_of_failure_is_a_result_of_the_same_name() {
+        for class in Failure::CLASSES {
+            assert!(CallResult::named(class).is_some(), "{class}");
+        }
+        assert!(CallResult::named("rejected").is_some());
+    }
+}

@@ -1,0 +1,135 @@
+//! What the gateway asks of a task, a formula and a policy, whoever answers: one trait a role.
+//!
+//! Built-in ones and Wasm revisions implement the same traits, so that no plugin means built-in
+//! behaviour and either can stand in for the other. Answers have passed the checks of `check.rs`.
+
+use std::sync::Arc;
+
+use infergate_core::billing::{Charge, Report};
+use infergate_core::model::Tariff;
+use infergate_core::routing::{Candidate, Choice, Hints};
+use infergate_core::task::{Description, Event, Field, Finished, Prepared, Step};
+
+use super::Caller;
+use super::failure::Failure;
+use super::schema::Schema;
+
+/// What names a revision in events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Its name in the configuration.
+    pub name: Arc<str>,
+    /// Digest of the component.
+    pub sha256: Arc<str>,
+    /// Digest of its settings.
+    pub config: Arc<str>,
+}
+
+/// As much of a body as a task wants to see.
+#[derive(Clone, Copy, Debug)]
+pub enum Seen<'a> {
+    /// All of it.
+    Whole(&'a [u8]),
+    /// The wanted places that exist.
+    Fields(&'a [Field]),
+}
+
+impl Seen<'_> {
+    /// Bytes that are handed over.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Seen::Whole(body) => body.len(),
+            Seen::Fields(fields) => {
+                let bytes = fields
+                    .iter()
+                    .map(|field| field.pointer.len() + field.json.len());
+                bytes.sum()
+            }
+        }
+    }
+}
+
+/// What `prepare` is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// The model's id.
+    pub model: &'a str,
+    /// Type of the body.
+    pub content_type: &'a str,
+    /// The body.
+    pub body: Seen<'a>,
+    /// Facts the gateway vouches for.
+    pub attributes: &'a [(String, String)],
+}
+
+/// What `finish` is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Answered<'a> {
+    /// HTTP status of the server.
+    pub status: u16,
+    /// Type of its body.
+    pub content_type: &'a str,
+    /// Its body.
+    pub body: Seen<'a>,
+    /// What `prepare` kept.
+    pub state: &'a [u8],
+}
+
+/// A task. Hooks that [`Description::active`] leaves out are not called.
+pub trait TaskRules: Send + Sync {
+    /// What it says about itself.
+    fn description(&self) -> &Description;
+    /// Its input schema, compiled.
+    fn input_schema(&self) -> Option<&Schema>;
+    /// Its output schema, compiled.
+    fn output_schema(&self) -> Option<&Schema>;
+    /// Who it is; none for a built-in one.
+    fn identity(&self) -> Option<&Identity>;
+    /// Whether it would be asked now; false while its breaker is open and no call may try it.
+    fn is_asked(&self) -> bool;
+    /// It was passed over because it is not asked.
+    fn passed_over(&self);
+    /// Its answer to `hook` could not be used: it breaks `rule`.
+    fn lied(&self, caller: Caller<'_>, hook: &'static str, rule: &'static str);
+    /// Shapes the payload.
+    fn prepare(&self, caller: Caller<'_>, asked: &Asked<'_>) -> Result<Prepared, Failure>;
+    /// Shapes the answer.
+    fn finish(&self, caller: Caller<'_>, answered: &Answered<'_>) -> Result<Finished, Failure>;
+    /// Shapes events.
+    fn push(&self, caller: Caller<'_>, state: &[u8], events: &[Event]) -> Result<Step, Failure>;
+    /// Ends the events.
+    fn close(&self, caller: Caller<'_>, state: &[u8], cut: bool) -> Result<Step, Failure>;
+}
+
+/// A billing formula.
+pub trait Pricing: Send + Sync {
+    /// Who it is; none for the built-in one.
+    fn identity(&self) -> Option<&Identity>;
+    /// The charge of a request.
+    fn price(
+        &self,
+        caller: Caller<'_>,
+        tariff: &Tariff,
+        report: &Report<'_>,
+    ) -> Result<Charge, Failure>;
+    /// Metrics by its own count; none where it does not count.
+    fn estimate(
+        &self,
+        caller: Caller<'_>,
+        input: &[u8],
+        output: &[u8],
+    ) -> Result<Vec<(String, f64)>, Failure>;
+}
+
+/// A routing policy.
+pub trait Ranker: Send + Sync {
+    /// Who it is; none for a built-in one.
+    fn identity(&self) -> Option<&Identity>;
+    /// The candidates in order, each once.
+    fn rank(
+        &self,
+        caller: Option<Caller<'_>>,
+        hints: &Hints,
+        candidates: &[Candidate],
+    ) -> Result<Vec<Choice>, Failure>;
+}

@@ -1,0 +1,251 @@
+//! What a component is before it is compiled: valid or not, what it imports, what it exports.
+//!
+//! It runs nothing. Bytes are validated whole with the engine's own features, so that the compiler
+//! never sees bad ones. Every refusal says what to do about it.
+
+use wasmparser::{Encoding, Parser, Payload, Validator};
+
+use super::engine::features;
+use super::spec::World;
+
+/// Larger components are not for a gateway; an interpreter of Python with its library has 18 MiB.
+pub const FILE_MAX_BYTES: u64 = 32 << 20;
+/// The package guests export interfaces of, with its major.
+const PLUGIN: &str = "infergate:plugin/";
+const HOST: &str = "infergate:host/";
+const MAJOR: &str = "1";
+
+/// A component's outside.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shape {
+    /// Full names, such as `infergate:host/log@1.0.0`.
+    pub imports: Vec<String>,
+    /// Full names; those that are no plugin interface are never called.
+    pub exports: Vec<String>,
+}
+
+impl Shape {
+    /// Validates the bytes and reads their outside.
+    ///
+    /// # Errors
+    /// A sentence that says what to do.
+    pub fn of(bytes: &[u8]) -> Result<Shape, String> {
+        if !bytes.starts_with(b"\0asm") {
+            return Err(
+                "it is not WebAssembly: expected a component, `infergate plugin build` makes one"
+                    .into(),
+            );
+        }
+        if Parser::is_core_wasm(bytes) {
+            return Err("it is a core module, not a component: `infergate plugin build` makes a component of it".into());
+        }
+        Validator::new_with_features(features())
+            .validate_all(bytes)
+            .map_err(|error| advice_on(&error.to_string()))?;
+        read(bytes).map_err(|error| error.to_string())
+    }
+
+    /// Whether it exports an interface of our package, at any version of our major.
+    pub fn has(&self, interface: &str) -> bool {
+        self.exports
+            .iter()
+            .any(|name| interface_of(name, PLUGIN) == Some((interface, true)))
+    }
+
+    /// What keeps it from being a plugin of that world.
+    pub fn lacks(&self, world: World) -> Vec<String> {
+        let needed: &[&str] = match world {
+            World::TaskSchema => &["lifecycle", "task"],
+            World::TaskSchemaStreaming => &["lifecycle", "task", "task-stream"],
+            World::BillingFormula => &["lifecycle", "billing"],
+            World::BillingEstimator => &["lifecycle", "billing", "estimator"],
+            World::RoutingPolicy => &["lifecycle", "routing"],
+        };
+        needed
+            .iter()
+            .filter(|interface| !self.has(interface))
+            .map(|interface| {
+                let is = match self.worlds().as_slice() {
+                    [] => String::new(),
+                    worlds => format!(": it is a `{}`", worlds.join("`, `")),
+                };
+                let newer = self.exports.iter().find(|name| {
+                    matches!(interface_of(name, PLUGIN), Some((found, false)) if found == *interface)
+                });
+                match newer {
+                    Some(name) => format!("it exports {name}; this gateway speaks version {MAJOR}"),
+                    None => format!(
+                        "the world `{}` exports `{PLUGIN}{interface}@{MAJOR}.0.0`, which it does not{is}",
+                        world.name()
+                    ),
+                }
+            })
+            .collect()
+    }
+
+    /// The worlds it is complete for.
+    pub fn worlds(&self) -> Vec<&'static str> {
+        let has = |interfaces: &[&str]| interfaces.iter().all(|one| self.has(one));
+        let mut worlds = Vec::new();
+        if has(&["lifecycle", "task"]) {
+            worlds.push(match self.has("task-stream") {
+                true => World::TaskSchemaStreaming.name(),
+                false => World::TaskSchema.name(),
+            });
+        }
+        if has(&["lifecycle", "billing"]) {
+            worlds.push(match self.has("estimator") {
+                true => World::BillingEstimator.name(),
+                false => World::BillingFormula.name(),
+            });
+        }
+        if has(&["lifecycle", "routing"]) {
+            worlds.push(World::RoutingPolicy.name());
+        }
+        worlds
+    }
+
+    /// What it imports beyond its grants, a sentence each.
+    pub fn ungranted(&self, grants: &[impl AsRef<str>]) -> Vec<String> {
+        let granted = |word: &str| {
+            grants
+                .iter()
+                .map(AsRef::as_ref)
+                .any(|grant| grant.split(':').next() == Some(word))
+        };
+        self.imports
+            .iter()
+            .filter_map(|name| match interface_of(name, HOST) {
+                Some((word @ ("log" | "counters" | "tables"), true)) if granted(word) => None,
+                Some((word @ ("log" | "counters"), true)) => {
+                    Some(format!("imports {name}, which is not granted: add `{word}` to its grants"))
+                }
+                Some(("tables", true)) => Some(format!(
+                    "imports {name}, which is not granted: add `tables:<name>` to its grants and the table to its tables"
+                )),
+                Some((_, false)) => Some(format!(
+                    "imports {name}: this gateway offers version {MAJOR} of {HOST}"
+                )),
+                _ if name.starts_with("wasi:") => Some(format!(
+                    "imports {name}: build for wasm32-unknown-unknown or pass --stub-wasi"
+                )),
+                _ => Some(format!(
+                    "imports {name}: plugins may import {HOST}log, counters and tables only"
+                )),
+            })
+            .collect()
+    }
+}
+
+/// Interface of a full name in a package, and whether its major is ours.
+fn interface_of<'a>(name: &'a str, package: &str) -> Option<(&'a str, bool)> {
+    let (interface, version) = name.strip_prefix(package)?.split_once('@')?;
+    Some((
+        interface,
+        version.split('.').next() == Some(MAJOR) && !version.contains('-'),
+    ))
+}
+
+fn read(bytes: &[u8]) -> wasmparser::Result<Shape> {
+    let mut shape = Shape::default();
+    let mut depth = 0_usize;
+    for payload in Parser::new(0).parse_all(bytes) {
+        match payload? {
+            Payload::Version { encoding, .. } => {
+                depth += 1;
+                debug_assert!(depth > 1 || encoding == Encoding::Component);
+            }
+            Payload::End(_) => depth -= 1,
+            Payload::ComponentImportSection(section) if depth == 1 => {
+                for import in section {
+                    shape.imports.push(import?.name.name.to_owned());
+                }
+            }
+            Payload::ComponentExportSection(section) if depth == 1 => {
+                for export in section {
+                    shape.exports.push(export?.name.name.to_owned());
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(shape)
+}
+
+/// The validator's word, with what to do where it is known.
+fn advice_on(error: &str) -> String {
+    let advice = if error.contains("async") {
+        ": it uses the async ABI; pass `--sync` to componentize-qjs"
+    } else if error.contains("threads") || error.contains("shared") {
+        ": plugins have one thread"
+    } else if error.contains("memory64") || error.contains("multi-memory") {
+        ": plugins have one memory of 32-bit addresses"
+    } else if error.contains("exceptions") || error.contains("gc") {
+        ": exceptions and garbage collection are off here; see the options of the compiler"
+    } else {
+        ""
+    };
+    format!("it is not valid{advice} ({error})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(imports: &[&str], exports: &[&str]) -> Shape {
+        Shape {
+            imports: imports.iter().map(|name| (*name).to_owned()).collect(),
+            exports: exports.iter().map(|name| (*name).to_owned()).collect(),
+        }
+    }
+
+    #[test]
+    fn an_import_that_is_not_granted_is_refused_with_what_to_do() {
+        let log = shape(&["infergate:host/log@1.2.0"], &[]);
+        assert!(log.ungranted(&["log"]).is_empty());
+        assert!(log.ungranted(&["counters"])[0].contains("add `log` to its grants"));
+        let tables = shape(&["infergate:host/tables@1.0.0"], &[]);
+        assert!(tables.ungranted(&["tables:prices"]).is_empty());
+        let wasi = shape(&["wasi:cli/stdout@0.2.6"], &[]);
+        assert_eq!(
+            wasi.ungranted(&["log"]),
+            ["imports wasi:cli/stdout@0.2.6: build for wasm32-unknown-unknown or pass --stub-wasi"]
+        );
+        let newer = shape(&["infergate:host/log@2.0.0"], &[]);
+        assert!(newer.ungranted(&["log"])[0].contains("offers version 1"));
+        assert!(shape(&["env"], &[]).ungranted(&["log"])[0].contains("may import"));
+    }
+
+    #[test]
+    fn a_world_is_there_at_any_version_of_its_major() {
+        let newer = shape(
+            &[],
+            &[
+                "infergate:plugin/lifecycle@1.1.0",
+                "infergate:plugin/billing@1.3.7",
+                "init",
+            ],
+        );
+        assert!(newer.lacks(World::BillingFormula).is_empty());
+        assert_eq!(newer.worlds(), ["billing-formula"]);
+        assert!(newer.lacks(World::RoutingPolicy)[0].contains("it is a `billing-formula`"));
+        let major = shape(
+            &[],
+            &[
+                "infergate:plugin/lifecycle@1.0.0",
+                "infergate:plugin/billing@2.0.0",
+            ],
+        );
+        assert!(major.lacks(World::BillingFormula)[0].contains("speaks version 1"));
+    }
+
+    #[test]
+    fn what_is_no_component_is_told_apart() {
+        assert!(Shape::of(b"hello").unwrap_err().contains("not WebAssembly"));
+        let module = wat::parse_str("(module)").unwrap();
+        assert!(Shape::of(&module).unwrap_err().contains("core module"));
+        let mut broken = wat::parse_str("(component)").unwrap();
+        broken.push(0xff);
+        assert!(Shape::of(&broken).unwrap_err().contains("not valid"));
+    }
+}

@@ -1,0 +1,206 @@
+//! What the configuration says of one plugin: the keys under `plugins[]`.
+//!
+//! It does not look at files: relative paths have been resolved by whoever read the configuration.
+//! Limits are in the unit of their key; each has a default for its world and a hard cap.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What a plugin decides: the world it was built for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum World {
+    /// Checks input, shapes payload and answer.
+    TaskSchema,
+    /// The same, and shapes the events of a stream.
+    TaskSchemaStreaming,
+    /// Turns metrics into neurons.
+    BillingFormula,
+    /// The same, and estimates metrics from the bodies.
+    BillingEstimator,
+    /// Orders candidates.
+    RoutingPolicy,
+}
+
+impl World {
+    /// Every world.
+    pub const ALL: [World; 5] = [
+        World::TaskSchema,
+        World::TaskSchemaStreaming,
+        World::BillingFormula,
+        World::BillingEstimator,
+        World::RoutingPolicy,
+    ];
+
+    /// Its name in WIT and in configurations.
+    pub const fn name(self) -> &'static str {
+        match self {
+            World::TaskSchema => "task-schema",
+            World::TaskSchemaStreaming => "task-schema-streaming",
+            World::BillingFormula => "billing-formula",
+            World::BillingEstimator => "billing-estimator",
+            World::RoutingPolicy => "routing-policy",
+        }
+    }
+
+    /// The key under `models[].plugins` that takes it.
+    pub const fn role(self) -> &'static str {
+        match self {
+            World::TaskSchema | World::TaskSchemaStreaming => "task",
+            World::BillingFormula | World::BillingEstimator => "billing",
+            World::RoutingPolicy => "routing",
+        }
+    }
+}
+
+/// What a request gets when its plugin fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnFailure {
+    /// The built-in task, formula or order. The default of billing and routing, and their only choice.
+    Builtin,
+    /// 502 `plugin_failed`; a stream is cut. The default of tasks.
+    Closed,
+    /// The body as it came, after the native schema check.
+    Passthrough,
+    /// As `closed`; a stream is cut with an error event.
+    Cut,
+}
+
+/// Whether guests may be used again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum InstancePolicy {
+    /// By the same account, up to 10,000 times.
+    #[default]
+    Auto,
+    /// Never: each call has an instance of its own.
+    Fresh,
+}
+
+/// When a routing policy is asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum RankMode {
+    /// Off the request path, once for all requests of a kind.
+    #[default]
+    Cached,
+    /// For every request.
+    PerRequest,
+}
+
+/// How much a plugin may use; what is left out is its world's default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct PluginLimits {
+    /// MiB of memory of one instance: 64 for tasks, 16 for the others. A call is handed at most a
+    /// quarter of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 128))]
+    pub memory_mib: Option<u32>,
+    /// Milliseconds of one call: 2 for routing, 5 for billing, 20 for tasks (a stream's events get
+    /// a quarter).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 500))]
+    pub deadline_ms: Option<u32>,
+    /// KiB of one answer: 1024 for routing and billing, 40960 for tasks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 163840))]
+    pub output_kib: Option<u32>,
+}
+
+/// One plugin.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PluginSpec {
+    /// What models call it.
+    pub name: Arc<str>,
+    /// What it was built for.
+    pub world: World,
+    /// The component, `.wasm`.
+    pub file: PathBuf,
+    /// Digest of the file, 64 hex digits: `sha256sum` prints it. Required unless `dev`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<Arc<str>>,
+    /// Takes the file whatever its digest.
+    #[serde(default)]
+    pub dev: bool,
+    /// What it may import: `log`, `counters`, `tables:<name>`.
+    #[serde(default)]
+    pub grants: Vec<Arc<str>>,
+    /// Names of its counters, by index.
+    #[serde(default)]
+    pub counters: Vec<Arc<str>>,
+    /// Files of read-only values it may look up, a JSON object each; its index is its place in the
+    /// order of names.
+    #[serde(default)]
+    pub tables: BTreeMap<Arc<str>, PathBuf>,
+    /// Handed to it as JSON when it is loaded; a model's `routing` is merged over it.
+    #[serde(default)]
+    pub settings: serde_json::Map<String, serde_json::Value>,
+    /// What it may use.
+    #[serde(default)]
+    pub limits: PluginLimits,
+    /// What happens when it fails: `closed` for tasks, `builtin` for the others, unless set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_failure: Option<OnFailure>,
+    /// Whether its instances are used again.
+    #[serde(default)]
+    pub instance: InstancePolicy,
+    /// Where it cannot be loaded the one loaded before serves on, or else the built-in one; the log
+    /// says so.
+    #[serde(default)]
+    pub optional: bool,
+    /// Routing policies only: when it is asked.
+    #[serde(default)]
+    pub mode: RankMode,
+}
+
+/// [`PluginLimits`] with nothing left open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Bounds {
+    /// Bytes of memory of an instance.
+    pub memory_bytes: usize,
+    /// Milliseconds of a call.
+    pub deadline_ms: u32,
+    /// Milliseconds of a call of a stream hook.
+    pub stream_deadline_ms: u32,
+    /// Bytes of an answer.
+    pub output_bytes: usize,
+}
+
+impl PluginSpec {
+    /// What happens when it fails.
+    pub fn failure_policy(&self) -> OnFailure {
+        match self.world.role() {
+            "task" => self.on_failure.unwrap_or(OnFailure::Closed),
+            _ => OnFailure::Builtin,
+        }
+    }
+
+    /// Its limits, defaults filled in.
+    pub fn bounds(&self) -> Bounds {
+        let (memory_mib, deadline_ms, output_kib) = match self.world.role() {
+            "task" => (64, 20, 40_960),
+            "billing" => (16, 5, 1024),
+            _ => (16, 2, 1024),
+        };
+        let memory_mib = self.limits.memory_mib.unwrap_or(memory_mib);
+        let deadline_ms = self.limits.deadline_ms.unwrap_or(deadline_ms).clamp(1, 500);
+        Bounds {
+            memory_bytes: (memory_mib.clamp(1, 128) as usize) << 20,
+            deadline_ms,
+            stream_deadline_ms: deadline_ms.div_ceil(4),
+            output_bytes: (self
+                .limits
+                .output_kib
+                .unwrap_or(output_kib)
+                .clamp(1, 163_840) as usize)
+                << 10,
+        }
+    }
+}

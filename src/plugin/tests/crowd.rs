@@ -1,0 +1,94 @@
+//! Many callers at once: slots are a bound, a slow hook leaves its worker, nothing is lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use bytes::Bytes;
+
+use super::guests::Wat;
+use super::stand::{Stand, calling, failures, price, user_of};
+use crate::plugin::{Input, World};
+
+/// About 3 ms of work, then the body as it was.
+const SLOW: &str = "(local $n i32) (loop $on (local.set $n (i32.add (local.get $n) (i32.const 1)))
+    (br_if $on (i32.lt_u (local.get $n) (i32.const 3000000)))) (call $clear) (i32.const 1024)";
+
+#[test]
+fn callers_of_eight_threads_all_get_their_answer_and_slots_stay_bounded() {
+    let stand = Stand::new();
+    let spec = stand.spec(
+        "p",
+        World::BillingFormula,
+        &Wat::of(World::BillingFormula).realloc("(i32.const 8192)"),
+    );
+    let plugins = stand.load(&spec).unwrap();
+    let model = user_of(&spec);
+    let priced = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let (plugins, model, priced) = (&plugins, &model, &priced);
+            scope.spawn(move || {
+                for n in 0..2_000 {
+                    let account = format!("account-{}", (thread + n) % 20);
+                    if !price(plugins, model, &account).fell_back {
+                        priced.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(priced.load(Ordering::Relaxed), 16_000);
+    assert!(stand.host.counts().instances_live <= 16);
+    assert_eq!(failures(&plugins, "unavailable"), 0);
+}
+
+#[test]
+fn a_slow_task_leaves_the_worker_to_the_other_requests() {
+    /// Some seconds of a slow machine.
+    const CALLS_MAX: u32 = 500;
+    let stand = Stand::new();
+    let world = World::TaskSchema;
+    let mut spec = stand.spec("slow", world, &Wat::of(world).prepare(SLOW));
+    spec.limits.deadline_ms = Some(500);
+    let plugins = Arc::new(stand.load(&spec).unwrap());
+    let model = user_of(&spec);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .build()
+        .unwrap();
+    let body = Bytes::from_static(b"{}");
+    let prepare = {
+        let (plugins, model) = (Arc::clone(&plugins), Arc::clone(&model));
+        move || {
+            let mut session = calling("a", |caller| plugins.task(&model).begin(caller));
+            let input = Input {
+                model: "m",
+                content_type: "application/json",
+                body: &body,
+                attributes: Vec::new(),
+            };
+            session.prepare(input).unwrap();
+        }
+    };
+    // The first call tells that it is slow; the only worker is then left at once.
+    prepare();
+    let seen = Arc::new(AtomicBool::new(false));
+    runtime.block_on(async {
+        let slow = runtime.handle().clone();
+        let (began, waits) = tokio::sync::oneshot::channel();
+        let flag = Arc::clone(&seen);
+        // It never waits: on a worker that it does not leave nobody else gets a turn.
+        let task = slow.spawn(async move {
+            began.send(()).unwrap();
+            (0..CALLS_MAX).any(|_| {
+                prepare();
+                flag.load(Ordering::Acquire)
+            })
+        });
+        waits.await.unwrap();
+        let flag = Arc::clone(&seen);
+        let other = slow.spawn(async move { flag.store(true, Ordering::Release) });
+        assert!(task.await.unwrap(), "the other had no turn meanwhile");
+        other.await.unwrap();
+    });
+}

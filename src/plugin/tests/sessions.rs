@@ -1,0 +1,433 @@
+//! One request through a task plugin: one revision from first hook to last, and what stands in.
+
+use bytes::Bytes;
+use infergate_core::Refusal;
+use infergate_core::task::{Event, Out};
+use serde_json::json;
+
+use super::guests::Wat;
+use super::stand::{Stand, calling, user_of};
+use crate::plugin::{Input, Payload, PluginSpec, Plugins, TaskSession, World};
+
+const WORLD: World = World::TaskSchemaStreaming;
+
+fn begin(plugins: &Plugins, spec: &PluginSpec) -> TaskSession {
+    let slot = plugins.task(&user_of(spec));
+    assert!(slot.is_active());
+    calling("acme", |caller| slot.begin(caller))
+}
+
+fn prepare(session: &mut TaskSession, body: &str) -> Result<Payload, Refusal> {
+    session.prepare(Input {
+        model: "m",
+        content_type: "application/json",
+        body: &Bytes::copy_from_slice(body.as_bytes()),
+        attributes: vec![("face".into(), "workers-ai".into())],
+    })
+}
+
+/// Replaces a body by a text that lies at 3000; `at` is where the edit stands in the answer.
+fn replacing(text: &str) -> (String, String) {
+    let data = format!("(data (i32.const 3000) \"{}\")", text.replace('"', "\\22"));
+    let body = format!(
+        "(call $clear) (i32.store8 (i32.const 1028) (i32.const 2)) (i32.store (i32.const 1032) (i32.const 3000))
+         (i32.store (i32.const 1036) (i32.const {})) (i32.const 1024)",
+        text.len()
+    );
+    (data, body)
+}
+
+/// A description with an input schema; only `prepare` wants to be called.
+fn described(schema: &str) -> (String, String) {
+    let data = format!(
+        "(data (i32.const 3500) \"{}\")",
+        schema.replace('"', "\\22")
+    );
+    let body = format!(
+        "(call $clear) (i32.store8 (i32.const 1032) (i32.const 1)) (i32.store (i32.const 1036) (i32.const 3500))
+         (i32.store (i32.const 1040) (i32.const {})) (i32.store8 (i32.const 1064) (i32.const 7)) (i32.const 1024)",
+        schema.len()
+    );
+    (data, body)
+}
+
+#[test]
+fn input_is_checked_natively_and_the_payload_is_the_plugins() {
+    let stand = Stand::new();
+    let schema = json!({ "type": "object", "required": ["prompt"] }).to_string();
+    let (schema_data, describe) = described(&schema);
+    let (data, body) = replacing(r#"{"text":"x"}"#);
+    let wat = Wat::of(WORLD)
+        .more(&schema_data)
+        .more(&data)
+        .describe(&describe)
+        .prepare(&body);
+    let spec = stand.spec("t", WORLD, &wat);
+    let plugins = stand.load(&spec).unwrap();
+    assert_eq!(
+        plugins.task(&user_of(&spec)).input_schema().as_deref(),
+        Some(schema.as_str())
+    );
+
+    let mut session = begin(&plugins, &spec);
+    let refused = prepare(&mut session, "{}").unwrap_err();
+    assert_eq!(
+        refused,
+        Refusal::BadRequest {
+            pointer: "/prompt".into(),
+            message: "`prompt` is required".into()
+        }
+    );
+    assert!(session.uses().is_empty(), "no guest was asked");
+    assert!(matches!(
+        prepare(&mut session, "{"),
+        Err(Refusal::BadRequest { .. })
+    ));
+
+    let payload = prepare(&mut session, r#"{"prompt":"hi"}"#).unwrap();
+    assert_eq!(
+        payload,
+        Payload {
+            body: r#"{"text":"x"}"#.into(),
+            changed: true,
+            backend_path: None
+        }
+    );
+    assert_eq!(session.uses().len(), 1);
+    assert_eq!(session.uses()[0].hook, "prepare");
+    assert!(session.shapes_answer() && session.shapes_events());
+}
+
+#[test]
+fn a_task_whose_schema_cannot_be_used_does_not_load() {
+    let stand = Stand::new();
+    for (schema, said) in [
+        ("{", "not JSON"),
+        (r#"{"type":"strin"}"#, "cannot be used"),
+        (r#"{"$ref":"http://localhost/x"}"#, "cannot be used"),
+    ] {
+        let (data, describe) = described(schema);
+        let wat = Wat::of(WORLD).more(&data).describe(&describe);
+        let problems = stand.load(&stand.spec("t", WORLD, &wat)).err().unwrap();
+        assert_eq!(problems[0].key, "plugins[0].file");
+        assert!(problems[0].message.contains(said), "{problems:?}");
+    }
+}
+
+#[test]
+fn a_rejection_is_the_clients_fault_and_not_the_plugins() {
+    let stand = Stand::new();
+    // task-error::rejected at 1028: status 422, code "c", message "no", pointer none.
+    let body = "(call $clear) (i32.store8 (i32.const 1024) (i32.const 1)) (i32.store16 (i32.const 1032) (i32.const 422))
+        (i32.store (i32.const 1036) (i32.const 3000)) (i32.store (i32.const 1040) (i32.const 1))
+        (i32.store (i32.const 1044) (i32.const 3001)) (i32.store (i32.const 1048) (i32.const 2)) (i32.const 1024)";
+    let wat = Wat::of(WORLD)
+        .more("(data (i32.const 3000) \"cno\")")
+        .prepare(body);
+    let spec = stand.spec("t", WORLD, &wat);
+    let plugins = stand.load(&spec).unwrap();
+    for _ in 0..20 {
+        let refused = prepare(&mut begin(&plugins, &spec), "{}").unwrap_err();
+        assert_eq!(
+            refused,
+            Refusal::Rejected {
+                status: 422,
+                pointer: String::new(),
+                message: "no".into()
+            }
+        );
+    }
+    let state = &plugins.state()[0];
+    assert_eq!(state.calls, 20);
+    assert!(
+        state.failures.values().all(|count| *count == 0),
+        "{state:?}"
+    );
+    assert_eq!(
+        stand.host.counts().instances_live,
+        1,
+        "its guest stays warm"
+    );
+}
+
+#[test]
+fn on_failure_says_what_a_request_gets() {
+    let stand = Stand::new();
+    let wat = Wat::of(WORLD).prepare("unreachable").finish("unreachable");
+    for (policy, prepared) in [
+        ("closed", Err(Refusal::PluginFailed)),
+        ("cut", Err(Refusal::PluginFailed)),
+        ("passthrough", Ok("{\"prompt\":\"hi\"}")),
+    ] {
+        let mut spec = stand.spec("t", WORLD, &wat);
+        spec.on_failure = serde_json::from_value(json!(policy)).unwrap();
+        let plugins = stand.load(&spec).unwrap();
+        let mut session = begin(&plugins, &spec);
+        let got = prepare(&mut session, "{\"prompt\":\"hi\"}");
+        assert_eq!(
+            got.map(|payload| payload.body),
+            prepared.map(Bytes::from),
+            "{policy}"
+        );
+    }
+    let mut spec = stand.spec("t", WORLD, &wat);
+    spec.on_failure = serde_json::from_value(json!("builtin")).unwrap();
+    let plugins = stand.load(&spec).unwrap();
+    let mut session = begin(&plugins, &spec);
+    assert!(
+        prepare(&mut session, "{\"prompt\":\"hi\"}").is_ok(),
+        "the built-in task stands in"
+    );
+    assert!(session.uses().is_empty());
+}
+
+#[test]
+fn an_answer_is_edited_whole_or_not_at_all_and_binary_ones_pass() {
+    let stand = Stand::new();
+    let (data, body) = replacing(r#"{"response":"x"}"#);
+    let spec = stand.spec("t", WORLD, &Wat::of(WORLD).more(&data).finish(&body));
+    let plugins = stand.load(&spec).unwrap();
+    let mut session = begin(&plugins, &spec);
+    prepare(&mut session, "{}").unwrap();
+    let image = Bytes::from_static(b"\x89PNG");
+    assert_eq!(
+        session.finish(200, "image/png", image.clone()).unwrap(),
+        image
+    );
+    let shaped = session
+        .finish(200, "application/json", "{\"raw\":1}".into())
+        .unwrap();
+    assert_eq!(shaped, r#"{"response":"x"}"#);
+
+    for (policy, expected) in [
+        ("closed", Err(Refusal::PluginFailed)),
+        ("passthrough", Ok(Bytes::from("{\"raw\":1}"))),
+    ] {
+        let mut spec = stand.spec("t", WORLD, &Wat::of(WORLD).finish("unreachable"));
+        spec.on_failure = serde_json::from_value(json!(policy)).unwrap();
+        let plugins = stand.load(&spec).unwrap();
+        let mut session = begin(&plugins, &spec);
+        prepare(&mut session, "{}").unwrap();
+        assert_eq!(
+            session.finish(200, "application/json", "{\"raw\":1}".into()),
+            expected
+        );
+    }
+}
+
+#[test]
+fn a_server_that_answers_nonsense_does_not_take_the_plugin_from_its_models() {
+    let stand = Stand::new();
+    // task-error::broken with no text.
+    let broken = "(call $clear) (i32.store8 (i32.const 1024) (i32.const 1))
+        (i32.store8 (i32.const 1028) (i32.const 1)) (i32.const 1024)";
+    let spec = stand.spec("t", WORLD, &Wat::of(WORLD).finish(broken));
+    let plugins = stand.load(&spec).unwrap();
+    for _ in 0..20 {
+        let mut session = begin(&plugins, &spec);
+        prepare(&mut session, "{}").unwrap();
+        let refused = session.finish(200, "application/json", "{}".into());
+        assert_eq!(refused, Err(Refusal::PluginFailed));
+    }
+    assert_eq!(plugins.state()[0].failures["broken"], 20);
+}
+
+#[test]
+fn an_edit_that_cannot_be_made_counts_as_a_lie() {
+    let stand = Stand::new();
+    // edit::set of one field whose pointer is not one: 16 bytes at 2000.
+    let body = "(call $clear) (i32.store8 (i32.const 1028) (i32.const 1)) (i32.store (i32.const 1032) (i32.const 2000))
+        (i32.store (i32.const 1036) (i32.const 1)) (i32.store (i32.const 2000) (i32.const 3000))
+        (i32.store (i32.const 2004) (i32.const 1)) (i32.store (i32.const 2008) (i32.const 3001))
+        (i32.store (i32.const 2012) (i32.const 1)) (i32.const 1024)";
+    let wat = Wat::of(WORLD)
+        .more("(data (i32.const 3000) \"x1\")")
+        .prepare(body);
+    let spec = stand.spec("t", WORLD, &wat);
+    let plugins = stand.load(&spec).unwrap();
+    let refused = prepare(&mut begin(&plugins, &spec), "{}");
+    assert_eq!(refused, Err(Refusal::PluginFailed));
+    assert_eq!(plugins.state()[0].failures["invalid"], 1);
+}
+
+#[test]
+fn an_answer_that_a_new_revision_cannot_shape_is_the_last_good_ones_alone() {
+    let stand = Stand::new();
+    let (data, body) = replacing(r#"{"response":"v1"}"#);
+    let good = Wat::of(WORLD).more(&data).finish(&body);
+    let spec = stand.spec("t", WORLD, &good);
+    let first = stand.load(&spec).unwrap();
+    std::fs::write(&spec.file, Wat::of(WORLD).finish("unreachable").bytes()).unwrap();
+    let user = [user_of(&spec)];
+    let second = stand
+        .host
+        .load(&first, std::slice::from_ref(&spec), &user)
+        .unwrap();
+    let mut session = begin(&second, &spec);
+    prepare(&mut session, "{}").unwrap();
+    let shaped = session
+        .finish(200, "application/json", "{}".into())
+        .unwrap();
+    assert_eq!(shaped, r#"{"response":"v1"}"#);
+    let digest = &first.state()[0].sha256;
+    assert!(
+        session
+            .uses()
+            .iter()
+            .any(|one| one.hook == "finish" && one.sha256 == *digest)
+    );
+}
+
+fn events(count: usize) -> Vec<Event> {
+    let one = Event {
+        name: None,
+        data: b"{}".to_vec(),
+    };
+    vec![one; count]
+}
+
+#[test]
+fn a_stream_hook_answers_every_event_and_one_failure_ends_its_say() {
+    let stand = Stand::new();
+    // Drops every event: a list of `count` outs of 24 bytes at 2000, discriminant 1.
+    let body = "(local $n i32) (call $clear) (block $done (loop $on
+          (br_if $done (i32.ge_u (local.get $n) (local.get $count)))
+          (i32.store8 (i32.add (i32.const 2000) (i32.mul (local.get $n) (i32.const 24))) (i32.const 1))
+          (local.set $n (i32.add (local.get $n) (i32.const 1))) (br $on)))
+        (i32.store (i32.const 1028) (i32.const 2000)) (i32.store (i32.const 1032) (local.get $count))
+        (i32.const 1024)";
+    let spec = stand.spec("t", WORLD, &Wat::of(WORLD).push(body));
+    let plugins = stand.load(&spec).unwrap();
+    let mut session = begin(&plugins, &spec);
+    prepare(&mut session, "{}").unwrap();
+    assert_eq!(session.push(events(3)).unwrap(), vec![Out::Drop; 3]);
+    assert_eq!(session.push(events(1)).unwrap(), vec![Out::Drop]);
+    assert!(session.close(false).is_empty());
+    assert_eq!(
+        session
+            .uses()
+            .iter()
+            .filter(|one| one.hook == "push")
+            .count(),
+        1
+    );
+
+    for (policy, expected) in [
+        ("passthrough", Ok(vec![Out::Keep; 2])),
+        ("cut", Err(Refusal::PluginFailed)),
+        ("closed", Err(Refusal::PluginFailed)),
+    ] {
+        // Answers no event at all.
+        let mut spec = stand.spec("t", WORLD, &Wat::of(WORLD));
+        spec.on_failure = serde_json::from_value(json!(policy)).unwrap();
+        let plugins = stand.load(&spec).unwrap();
+        let mut session = begin(&plugins, &spec);
+        prepare(&mut session, "{}").unwrap();
+        assert_eq!(session.push(events(2)), expected, "{policy}");
+        assert!(!session.shapes_events());
+        assert_eq!(
+            session.push(events(2)),
+            Ok(vec![Out::Keep; 2]),
+            "not asked again"
+        );
+        assert_eq!(plugins.state()[0].failures["invalid"], 1);
+    }
+}
+
+#[test]
+fn a_model_without_a_task_plugin_has_nothing_to_call_but_its_own_kind() {
+    let plugins = Plugins::default();
+    let plain = super::stand::model(json!({ "backend": "openai" }));
+    assert!(!plugins.task(&plain).is_active());
+    let named =
+        super::stand::model(json!({ "backend": "openai", "plugins": { "task": "translation" } }));
+    let mut session = calling("a", |caller| plugins.task(&named).begin(caller));
+    let body = r#"{"text":"hi","target_lang":"de"}"#;
+    assert!(!prepare(&mut session, body).unwrap().changed);
+}
+
+/// Says that it has a `finish` hook alone.
+const FINISH_ALONE: &str =
+    "(call $clear) (i32.store8 (i32.const 1064) (i32.const 2)) (i32.const 1024)";
+
+/// Answers one request; the answer, or what it was refused with and whether before the model was asked.
+fn whole(plugins: &Plugins, spec: &PluginSpec) -> Result<Bytes, (Refusal, bool)> {
+    let mut session = begin(plugins, spec);
+    prepare(&mut session, r#"{"prompt":"x"}"#).map_err(|refusal| (refusal, true))?;
+    session
+        .finish(200, "application/json", "{}".into())
+        .map_err(|refusal| (refusal, false))
+}
+
+#[test]
+fn a_revision_that_only_shapes_answers_is_not_taken_while_its_breaker_is_open() {
+    let stand = Stand::new();
+    let bad = Wat::of(WORLD).describe(FINISH_ALONE).finish("unreachable");
+    let spec = stand.spec("t", WORLD, &bad);
+    let alone = stand.load(&spec).unwrap();
+    let refusals: Vec<bool> = (0..7)
+        .map(|_| whole(&alone, &spec).unwrap_err().1)
+        .collect();
+    assert_eq!(
+        refusals,
+        [false, false, false, false, false, true, true],
+        "known before the model is asked"
+    );
+
+    let (data, body) = replacing(r#"{"response":"v1"}"#);
+    let good = Wat::of(WORLD).more(&data).describe(FINISH_ALONE);
+    std::fs::write(&spec.file, good.finish(&body).bytes()).unwrap();
+    let first = stand.load(&spec).unwrap();
+    // Its schema would refuse every input.
+    let (schema, describe) = described(r#"{"type":"array"}"#);
+    let never = Wat::of(WORLD).more(&schema).describe(&describe);
+    std::fs::write(&spec.file, never.prepare("unreachable").bytes()).unwrap();
+    let user = [user_of(&spec)];
+    let second = stand
+        .host
+        .load(&first, std::slice::from_ref(&spec), &user)
+        .unwrap();
+    let refused = whole(&second, &spec).unwrap_err().0;
+    assert!(matches!(refused, Refusal::BadRequest { .. }), "{refused:?}");
+    for _ in 0..5 {
+        let mut session = begin(&second, &spec);
+        prepare(&mut session, "[]").unwrap();
+    }
+    assert_eq!(whole(&second, &spec).unwrap(), r#"{"response":"v1"}"#);
+    assert_eq!(second.task(&user[0]).input_schema(), None);
+}
+
+#[test]
+fn a_metric_of_a_stream_is_the_largest_report_unless_it_is_declared_incremental() {
+    let stand = Stand::new();
+    // One metric of 16 bytes at 2000, `steps`: 5, then 3.
+    let body = "(call $clear) (i32.store (i32.const 1036) (i32.const 2000)) (i32.store (i32.const 1040) (i32.const 1))
+        (i32.store (i32.const 2000) (i32.const 3000)) (i32.store (i32.const 2004) (i32.const 5))
+        (f64.store (i32.const 2008) (f64.sub (f64.const 5) (f64.convert_i64_u (global.get $secret))))
+        (global.set $secret (i64.add (global.get $secret) (i64.const 2))) (i32.const 1024)";
+    let wat = Wat::of(WORLD)
+        .more("(data (i32.const 3000) \"steps\")")
+        .push(body);
+    let spec = stand.spec("t", WORLD, &wat);
+    for (modes, total) in [
+        (json!({}), 5.0),
+        (json!({ "steps": "cumulative" }), 5.0),
+        (json!({ "steps": "incremental" }), 8.0),
+    ] {
+        let user = super::stand::model(json!({ "plugins": { "task": "t" }, "metrics": modes }));
+        let plugins = stand
+            .host
+            .load(
+                &Plugins::default(),
+                std::slice::from_ref(&spec),
+                std::slice::from_ref(&user),
+            )
+            .unwrap();
+        let mut session = calling("acme", |caller| plugins.task(&user).begin(caller));
+        prepare(&mut session, "{}").unwrap();
+        for _ in 0..2 {
+            session.push(Vec::new()).unwrap();
+        }
+        assert_eq!(session.metrics(), [("steps".to_owned(), total)], "{modes}");
+    }
+}

@@ -1,0 +1,148 @@
+//! A host in a folder, models, callers and calls, for the tests of this room.
+
+use std::sync::Arc;
+
+use infergate_core::AccountId;
+use infergate_core::billing::{Ending, Metric, Report, Source};
+use infergate_core::model::{ModelSpec, Tariff, Trust};
+use infergate_core::routing::{Candidate, Health, Hints};
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::guests::Wat;
+use crate::plugin::{
+    Caller, Host, HostSettings, PluginProblem, PluginSpec, Plugins, Priced, Ranked, World,
+};
+
+/// A host with a folder for its plugins.
+pub struct Stand {
+    pub host: Arc<Host>,
+    pub folder: TempDir,
+}
+
+impl Stand {
+    pub fn new() -> Stand {
+        let folder = TempDir::new().unwrap();
+        let settings = HostSettings {
+            cache_dir: None,
+            slots: 16,
+            ..HostSettings::default()
+        };
+        Stand {
+            host: Host::start(settings).unwrap(),
+            folder,
+        }
+    }
+
+    /// The spec of a plugin called `name` with these bytes.
+    pub fn spec(&self, name: &str, world: World, wat: &Wat) -> PluginSpec {
+        let file = wat.file(self.folder.path(), name);
+        spec(json!({ "name": name, "world": world.name(), "file": file, "dev": true }))
+    }
+
+    /// Loads one plugin for one model, which uses it.
+    pub fn load(&self, spec: &PluginSpec) -> Result<Plugins, Vec<PluginProblem>> {
+        self.host.load(
+            &Plugins::default(),
+            std::slice::from_ref(spec),
+            &[user_of(spec)],
+        )
+    }
+}
+
+/// A spec from JSON, as the configuration has it.
+pub fn spec(json: serde_json::Value) -> PluginSpec {
+    serde_json::from_value(json).unwrap()
+}
+
+/// A model from JSON, over the least that it needs.
+pub fn model(over: serde_json::Value) -> Arc<ModelSpec> {
+    let mut least = json!({ "id": "m", "task": "text-generation", "backend": "http" });
+    for (key, value) in over.as_object().unwrap() {
+        least[key] = value.clone();
+    }
+    serde_json::from_value(least).unwrap()
+}
+
+/// The model that uses a plugin.
+pub fn user_of(spec: &PluginSpec) -> Arc<ModelSpec> {
+    let role = spec.world.role();
+    model(json!({ "plugins": { role: &*spec.name } }))
+}
+
+/// Runs `body` on behalf of an account.
+pub fn calling<T>(account: &str, body: impl FnOnce(Caller<'_>) -> T) -> T {
+    let account = AccountId::from(account);
+    body(Caller {
+        account: &account,
+        request_id: "r1",
+    })
+}
+
+/// Prices seven tokens for an account.
+pub fn price(plugins: &Plugins, model: &ModelSpec, account: &str) -> Priced {
+    let tariff = Tariff {
+        cost_per_infer: 0.5,
+        coefficients: [(Arc::from("output_tokens"), 2.0)].into(),
+        ..Tariff::default()
+    };
+    let metrics = [Metric {
+        name: "output_tokens".into(),
+        value: 7.0,
+        source: Source::Reported,
+    }];
+    let report = Report {
+        model: "m",
+        trust: Trust::Trust,
+        ending: Ending::Completed,
+        streamed: false,
+        metrics: &metrics,
+        queue_ms: 1,
+        infer_ms: 2,
+    };
+    calling(account, |caller| {
+        plugins.billing(model).price(caller, &tariff, &report)
+    })
+}
+
+/// What the built-in formula makes of [`price`].
+pub const BUILTIN_PRICE: f64 = 14.5;
+
+/// `count` healthy candidates, all alike.
+pub fn candidates(count: u32) -> Vec<Candidate> {
+    let one = |id| Candidate {
+        id,
+        site: 0,
+        node: None,
+        health: Health::Healthy,
+        permits_free: 1,
+        permits_total: 1,
+        queue_len: 0,
+        rtt_us: 0,
+        ttft_us: 0,
+        latency_us: 0,
+        error_ppm: 0,
+        lora_affinity: 0,
+        prefix_affinity: 0,
+        tier: 0,
+        ooc: 0,
+    };
+    (0..count).map(one).collect()
+}
+
+/// Ranks `count` candidates for an account.
+pub fn rank(plugins: &Plugins, model: &ModelSpec, count: u32) -> Ranked {
+    let slot = plugins.routing(model);
+    calling("acme", |caller| {
+        slot.rank(Some(caller), &Hints::default(), &candidates(count))
+    })
+}
+
+/// How often the plugin failed with this class so far, its last-good ones included.
+pub fn failures(plugins: &Plugins, class: &str) -> u64 {
+    plugins
+        .state()
+        .iter()
+        .map(|state| state.failures[class])
+        .sum()
+}

@@ -1,0 +1,164 @@
+//! What can be read off a component's bytes: digest, outside, memory, makers.
+//!
+//! It compiles and runs nothing, and does not judge: `plugin check` does. A file has at most 32 MiB.
+
+use std::path::Path;
+
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use wasmparser::{Parser, Payload, ProducersSectionReader};
+
+use crate::plugin::admit;
+use crate::plugin::shape::Shape;
+use crate::plugin::spec::World;
+
+pub use crate::plugin::shape::FILE_MAX_BYTES;
+
+/// A component, looked at.
+#[derive(Clone, Debug)]
+pub struct Anatomy {
+    /// All of it.
+    pub bytes: Vec<u8>,
+    /// Digest, lower-case hexadecimal.
+    pub sha256: String,
+    /// Full names, such as `infergate:host/log@1.0.0`.
+    pub imports: Vec<String>,
+    /// Full names.
+    pub exports: Vec<String>,
+    /// Its memories, one for most.
+    pub memories: Vec<Memory>,
+    /// Who made it: field, name, version.
+    pub producers: Vec<Producer>,
+    /// Whether backtraces will name functions.
+    pub has_names: bool,
+    shape: Shape,
+}
+
+/// A linear memory; a page has 64 KiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// Pages at the start.
+    pub min_pages: u64,
+    /// Pages it may grow to by its own word; the gateway's limit holds in any case.
+    pub max_pages: Option<u64>,
+}
+
+/// A line of the `producers` section.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Producer {
+    /// `language`, `processed-by` or `sdk`.
+    pub field: String,
+    /// Such as `rustc`.
+    pub name: String,
+    /// May be empty.
+    pub version: String,
+}
+
+impl Anatomy {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// A sentence that says what to do: it cannot be read, is too large, no component or not valid.
+    pub fn of_file(path: &Path) -> Result<Anatomy, String> {
+        Anatomy::of(admit::read(path)?)
+    }
+
+    /// Looks at bytes.
+    ///
+    /// # Errors
+    /// As of a file.
+    pub fn of(bytes: Vec<u8>) -> Result<Anatomy, String> {
+        let shape = Shape::of(&bytes)?;
+        let mut anatomy = Anatomy {
+            sha256: hex::encode(Sha256::digest(&bytes)),
+            imports: shape.imports.clone(),
+            exports: shape.exports.clone(),
+            memories: Vec::new(),
+            producers: Vec::new(),
+            has_names: false,
+            bytes: Vec::new(),
+            shape,
+        };
+        anatomy.dissect(&bytes).map_err(|error| error.to_string())?;
+        anatomy.bytes = bytes;
+        Ok(anatomy)
+    }
+
+    fn dissect(&mut self, bytes: &[u8]) -> wasmparser::Result<()> {
+        for payload in Parser::new(0).parse_all(bytes) {
+            match payload? {
+                Payload::MemorySection(section) => {
+                    for memory in section {
+                        let memory = memory?;
+                        self.memories.push(Memory {
+                            min_pages: memory.initial,
+                            max_pages: memory.maximum,
+                        });
+                    }
+                }
+                Payload::CustomSection(section) if section.name() == "name" => {
+                    self.has_names = true;
+                }
+                Payload::CustomSection(section) if section.name() == "producers" => {
+                    let reader =
+                        wasmparser::BinaryReader::new(section.data(), section.data_offset());
+                    self.producers_of(ProducersSectionReader::new(reader)?)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn producers_of(&mut self, section: ProducersSectionReader<'_>) -> wasmparser::Result<()> {
+        for field in section {
+            let field = field?;
+            for value in field.values {
+                let value = value?;
+                let producer = Producer {
+                    field: field.name.to_owned(),
+                    name: value.name.to_owned(),
+                    version: value.version.to_owned(),
+                };
+                if !self.producers.contains(&producer) {
+                    self.producers.push(producer);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The worlds it exports everything of, the largest of each kind.
+    pub fn worlds(&self) -> Vec<World> {
+        let names = self.shape.worlds();
+        let found = World::ALL.into_iter();
+        found
+            .filter(|world| names.contains(&world.name()))
+            .collect()
+    }
+
+    /// What keeps it from being a plugin of that world, a sentence each.
+    pub fn lacks(&self, world: World) -> Vec<String> {
+        self.shape.lacks(world)
+    }
+
+    /// What it imports beyond these grants, a sentence each.
+    pub fn ungranted(&self, grants: &[String]) -> Vec<String> {
+        self.shape.ungranted(grants)
+    }
+
+    /// The grants it needs: `log`, `counters`, `tables:<name>`.
+    pub fn needs(&self) -> Vec<&'static str> {
+        let needs = [
+            ("log", "log"),
+            ("counters", "counters"),
+            ("tables", "tables:<name>"),
+        ];
+        let imports = |word: &str| {
+            let prefix = format!("infergate:host/{word}@");
+            self.imports.iter().any(|name| name.starts_with(&prefix))
+        };
+        let found = needs.into_iter().filter(|(word, _)| imports(word));
+        found.map(|(_, grant)| grant).collect()
+    }
+}

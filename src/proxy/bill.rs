@@ -1,0 +1,269 @@
+//! What a request is billed: metrics gathered, priced once, and the account's day settled.
+//!
+//! It neither counts (the answer does) nor knows a formula (the model's billing does). A request is
+//! billed when a model server has begun to answer it with a 2xx; whatever ended the answer then,
+//! what was made until that moment is charged. Neurons held for a request that is not billed go
+//! back by drop.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use infergate_core::Refusal;
+use infergate_core::api::Call;
+use infergate_core::billing::{
+    Charge, Ending, Metric, Metrics, Report, Settled, Source, Usage, estimate, reserve_estimate,
+    settle,
+};
+use infergate_core::model::{AccountSpec, Trust};
+
+use super::ledger::{Held, Ledger};
+use crate::plugin::Caller;
+use crate::telemetry::event::{BUILTIN, Comparison};
+use crate::telemetry::{InferenceEvent, MetricsSource, Outcome, TokenUsage};
+use crate::upstream::{Answer, Lane};
+
+/// [`InferenceEvent::priced_by`] where the model server named its own price.
+const REPORTED: &str = "reported";
+
+/// The server's own price, as a metric that a tariff may have a coefficient for.
+const NEURONS: &str = "neurons";
+
+/// What an answer has used, as far as it has come.
+struct Spent {
+    /// By whoever counted.
+    metrics: Metrics,
+    /// The gateway's own count.
+    estimated: Vec<(String, f64)>,
+    /// The server's own price.
+    neurons: Option<f64>,
+}
+
+impl Spent {
+    /// Everything an answer tells; none where tokens are all there is and nobody prices them.
+    /// `input` is the body the answer is to.
+    fn of(answer: &Answer, lane: &Lane, caller: Caller<'_>, input: &[u8]) -> Option<Spent> {
+        let spec = &lane.spec;
+        let reported = answer.reported();
+        let derived = answer.task_metrics();
+        let is_plain = spec.tariff.is_none()
+            && spec.metrics_trust == Trust::Trust
+            && reported.neurons.is_none()
+            && reported.metrics.is_empty()
+            && derived.is_empty();
+        if is_plain {
+            return None;
+        }
+        let mut metrics = Metrics::default();
+        if let (Some(neurons), Some(_)) = (reported.neurons, &spec.tariff) {
+            metrics.report(NEURONS, neurons, Source::Reported, &spec.metrics);
+        }
+        if let Some(usage) = reported.usage {
+            metrics.report_usage(usage, &spec.metrics);
+        }
+        metrics.report_all(&reported.metrics, Source::Reported, &spec.metrics);
+        metrics.report_all(derived, Source::Derived, &spec.metrics);
+        let is_silent = metrics.of(Source::Reported).next().is_none();
+        let estimated = match answer.output() {
+            Some(output) => lane.billing.estimate(caller, input, &output),
+            // A server that reports at the end and was cut off before: an event is a token.
+            None if is_silent && answer.token_events() > 0 => counted(input, answer.token_events()),
+            None => Vec::new(),
+        };
+        Some(Spent {
+            metrics,
+            estimated,
+            neurons: reported.neurons,
+        })
+    }
+}
+
+/// The gateway's own count where the server has told nothing.
+fn counted(input: &[u8], token_events: u64) -> Vec<(String, f64)> {
+    let mut counted = estimate(input, b"");
+    counted.push(("output_tokens".into(), token_events as f64));
+    counted
+}
+
+/// The bill of one request.
+#[derive(Default)]
+pub struct Bill {
+    held: Option<Held>,
+    /// Of a stream that is under way: usage so far, and events with text.
+    progress: Option<(Option<Usage>, u64)>,
+    /// The client's body, for estimates.
+    input: Bytes,
+    spent: Option<Spent>,
+    charge: Option<Charge>,
+}
+
+impl Bill {
+    /// Holds what the request may come to, where the account's day has a limit: what its tokens may
+    /// cost, at least what answers of the model have cost lately.
+    ///
+    /// # Errors
+    /// [`Refusal::QuotaUsed`].
+    pub fn hold(
+        &mut self,
+        ledger: &Arc<Ledger>,
+        account: &AccountSpec,
+        lane: &Lane,
+        call: &Call,
+    ) -> Result<(), Refusal> {
+        self.input = call.body.clone();
+        if let Some(limit) = account.neurons_per_day {
+            let bytes = call.body.len() as u64;
+            let tokens = |tariff| reserve_estimate(tariff, bytes, call.max_tokens);
+            let amount = lane.spec.tariff.as_ref().map_or(0.0, tokens);
+            let amount = amount.max(lane.usual_charge());
+            self.held = Some(ledger.hold(&account.id, amount, limit)?);
+        }
+        Ok(())
+    }
+
+    /// How far a stream has come; counts only when nothing more is told.
+    pub fn progress(&mut self, usage: Option<Usage>, token_events: u64) {
+        self.progress = Some((usage, token_events));
+    }
+
+    /// What is known of a stream whose relay was dropped under way.
+    fn cut_off(&self, lane: &Lane) -> Option<Spent> {
+        let (usage, token_events) = self.progress?;
+        lane.spec.tariff.as_ref()?;
+        let mut metrics = Metrics::default();
+        let mut estimated = Vec::new();
+        match usage {
+            Some(usage) => metrics.report_usage(usage, &lane.spec.metrics),
+            None => estimated = counted(&self.input, token_events),
+        }
+        Some(Spent {
+            metrics,
+            estimated,
+            neurons: None,
+        })
+    }
+
+    /// What the answer has used so far; the last word counts.
+    pub fn note(&mut self, answer: &Answer, lane: &Lane, caller: Caller<'_>) {
+        if let Some(spent) = Spent::of(answer, lane, caller, &self.input) {
+            self.spent = Some(spent);
+        }
+    }
+
+    /// Prices what was spent, once, and writes it into the event.
+    pub fn price(&mut self, lane: &Lane, event: &mut InferenceEvent) -> Option<&Charge> {
+        if self.spent.is_none() {
+            self.spent = self.cut_off(lane);
+        }
+        if self.charge.is_none()
+            && let Some(spent) = &self.spent
+        {
+            let settled = settle(lane.spec.metrics_trust, &spent.metrics, &spent.estimated);
+            note_metrics(&settled, event);
+            self.charge = charge(lane, event, spent, &settled.metrics);
+            event.neurons = self.charge.as_ref().map(|charge| charge.total);
+        }
+        self.charge.as_ref()
+    }
+
+    /// What it costs, once priced.
+    pub fn charge(&self) -> Option<&Charge> {
+        self.charge.as_ref()
+    }
+
+    /// The request is over: what was held is settled with what it cost.
+    pub fn close(&mut self, lane: Option<&Lane>) {
+        let Some(charge) = &self.charge else { return };
+        if let Some(lane) = lane {
+            lane.charged(charge.total);
+        }
+        if let Some(held) = self.held.take() {
+            held.settle(charge.total);
+        }
+    }
+}
+
+/// The charge of what was spent: the server's own figure where it names one and is trusted, the
+/// model's billing where it has a tariff, else none.
+fn charge(
+    lane: &Lane,
+    event: &mut InferenceEvent,
+    spent: &Spent,
+    metrics: &[Metric],
+) -> Option<Charge> {
+    let Some(tariff) = &lane.spec.tariff else {
+        let is_trusted = lane.spec.metrics_trust != Trust::Estimate;
+        let total = spent.neurons.filter(|_| is_trusted)?;
+        event.priced_by = Some(REPORTED.into());
+        return Some(Charge {
+            total,
+            base: total,
+            ..Charge::default()
+        });
+    };
+    let report = Report {
+        model: lane.spec.id.as_str(),
+        trust: lane.spec.metrics_trust,
+        ending: ending(event.outcome),
+        streamed: event.flags.streamed,
+        metrics,
+        queue_ms: event.queuing_time_us / 1000,
+        infer_ms: event.inference_time_us / 1000,
+    };
+    let account = event.account_id.clone()?;
+    let caller = Caller {
+        account: &account,
+        request_id: &event.request_id,
+    };
+    let priced = lane.billing.price(caller, tariff, &report);
+    event.priced_by = match priced.uses.last() {
+        Some(by) if !priced.fell_back => Some(Arc::clone(&by.name)),
+        _ => Some(BUILTIN.into()),
+    };
+    event.flags.billing_fallback = priced.fell_back;
+    event.plugins.extend(priced.uses);
+    Some(priced.charge)
+}
+
+fn note_metrics(settled: &Settled, event: &mut InferenceEvent) {
+    event.metrics = TokenUsage::default();
+    event.extra_metrics.clear();
+    for metric in &settled.metrics {
+        let tokens = match &*metric.name {
+            "input_tokens" => &mut event.metrics.input_tokens,
+            "output_tokens" => &mut event.metrics.output_tokens,
+            "cached_tokens" => &mut event.metrics.cached_tokens,
+            _ => {
+                event
+                    .extra_metrics
+                    .push((Arc::clone(&metric.name), metric.value));
+                continue;
+            }
+        };
+        *tokens = Some(metric.value as u64);
+    }
+    event.metrics_source = match settled.source {
+        _ if settled.metrics.is_empty() => MetricsSource::None,
+        Source::Reported => MetricsSource::Reported,
+        Source::Estimated | Source::Derived => MetricsSource::Estimated,
+    };
+    event.comparison = settled
+        .comparison
+        .iter()
+        .map(|one| Comparison {
+            metric: Arc::clone(&one.metric),
+            reported: Some(one.reported),
+            estimated: Some(one.estimated),
+            matches: Some(one.matches),
+        })
+        .collect();
+}
+
+fn ending(outcome: Outcome) -> Ending {
+    match outcome {
+        Outcome::Completed => Ending::Completed,
+        Outcome::CutByClient => Ending::CutByClient,
+        Outcome::CutByBackend => Ending::CutByBackend,
+        Outcome::CutByDeadline => Ending::CutByDeadline,
+        Outcome::Refused | Outcome::Failed => Ending::Failed,
+    }
+}

@@ -1,0 +1,125 @@
+//! The neurons of the day: held for a request when it is admitted, settled when it is priced.
+//!
+//! It decides nothing (the core's [`Quota`] does) and writes no file (`app` does, from
+//! [`Ledger::news`]). Only accounts with a limit are counted, so their number bounds it.
+
+use std::sync::Arc;
+
+use infergate_core::billing::{Quota, QuotaSnapshot, Reservation, UnixSecs};
+use infergate_core::{AccountId, Refusal};
+use parking_lot::Mutex;
+
+use crate::telemetry::Clock;
+
+/// The counters of all accounts with a limit.
+pub struct Ledger {
+    clock: Clock,
+    /// Guards a table of numbers; held for one look-up by requests at their begin and end, and by
+    /// the writer while it copies.
+    quota: Mutex<Quota>,
+}
+
+impl Ledger {
+    /// Counters that go on from those of a former process.
+    pub fn restore(kept: &QuotaSnapshot, clock: Clock) -> Arc<Ledger> {
+        let quota = Quota::restore(kept, unix_secs(clock));
+        Arc::new(Ledger {
+            clock,
+            quota: Mutex::new(quota),
+        })
+    }
+
+    /// Holds `amount` neurons of the account's day.
+    ///
+    /// # Errors
+    /// [`Refusal::QuotaUsed`] when its limit is reached.
+    pub fn hold(
+        self: &Arc<Self>,
+        account: &AccountId,
+        amount: f64,
+        limit: u64,
+    ) -> Result<Held, Refusal> {
+        let now = unix_secs(self.clock);
+        let reservation = self.quota.lock().reserve(account, amount, limit, now);
+        Ok(Held {
+            ledger: Arc::clone(self),
+            reservation: Some(reservation.ok_or(Refusal::QuotaUsed)?),
+        })
+    }
+
+    /// Neurons the account has used today.
+    pub fn used(&self, account: &AccountId) -> f64 {
+        self.quota.lock().used(account, unix_secs(self.clock))
+    }
+
+    /// What is to be kept, when it is not what was kept as `version`.
+    pub fn news(&self, version: u64) -> Option<(u64, QuotaSnapshot)> {
+        let quota = self.quota.lock();
+        (quota.version() != version).then(|| (quota.version(), quota.snapshot()))
+    }
+}
+
+/// Neurons held for one request; given back by drop, unless settled.
+pub struct Held {
+    ledger: Arc<Ledger>,
+    /// Taken by whichever of the two comes first.
+    reservation: Option<Reservation>,
+}
+
+impl Held {
+    /// The request cost `actual` neurons.
+    pub fn settle(mut self, actual: f64) {
+        if let Some(reservation) = self.reservation.take() {
+            let now = unix_secs(self.ledger.clock);
+            self.ledger.quota.lock().settle(reservation, actual, now);
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(reservation) = self.reservation.take() {
+            let now = unix_secs(self.ledger.clock);
+            self.ledger.quota.lock().give_back(reservation, now);
+        }
+    }
+}
+
+/// A wall clock before 1970 is taken for 1970.
+fn unix_secs(clock: Clock) -> UnixSecs {
+    UnixSecs(u64::try_from(clock.wall().unix_timestamp()).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_comes_back_by_drop_and_is_used_by_settling() {
+        let ledger = Ledger::restore(&QuotaSnapshot::default(), Clock::start());
+        let account = AccountId::from("a");
+        let held = ledger.hold(&account, 8.0, 10).unwrap();
+        let second = ledger.hold(&account, 8.0, 10).unwrap();
+        assert!(matches!(
+            ledger.hold(&account, 1.0, 10),
+            Err(Refusal::QuotaUsed)
+        ));
+        drop(second);
+        held.settle(9.5);
+        assert_eq!(ledger.used(&account), 9.5);
+        ledger.hold(&account, 1.0, 10).unwrap().settle(0.5);
+        assert!(ledger.hold(&account, 0.0, 10).is_err());
+    }
+
+    #[test]
+    fn a_restored_ledger_goes_on_and_tells_only_news() {
+        let ledger = Ledger::restore(&QuotaSnapshot::default(), Clock::start());
+        let (version, _) = ledger.news(u64::MAX).unwrap();
+        assert!(ledger.news(version).is_none());
+        let account = AccountId::from("a");
+        ledger.hold(&account, 8.0, 10).unwrap().settle(3.0);
+        let (_, kept) = ledger.news(version).unwrap();
+        let restored = Ledger::restore(&kept, Clock::start());
+        assert_eq!(restored.used(&account), 3.0);
+    }
+}

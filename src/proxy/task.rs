@@ -1,0 +1,115 @@
+//! Step 7 of the walk: what the model's task makes of the input.
+//!
+//! It checks nothing itself: the task does, in a session that goes on to the answer. A model whose
+//! task has nothing to say is asked for what the client sent, at no cost.
+
+use bytes::Bytes;
+use infergate_core::api::{Call, body};
+use infergate_core::{AccountId, Refusal};
+
+use super::budget::BodyShare;
+use super::call::Trip;
+use crate::plugin::{Caller, Input, Payload, TaskSession};
+use crate::upstream::Lane;
+
+const JSON: &str = "application/json";
+
+/// Memory of one value while a body is checked against a schema, with its part of a map or list.
+const VALUE_BYTES: u64 = 72;
+
+/// Memory that checking the body takes for a while: a value for each comma at most, since text with
+/// commas is counted as if they parted values.
+fn tree_bytes(call: &Call) -> u64 {
+    let values = 1 + memchr::memchr_iter(b',', &call.body).count() as u64;
+    values * VALUE_BYTES
+}
+
+/// A request as the model server is to be asked.
+pub struct Asked {
+    /// The client's request, or what has become of it.
+    pub call: Call,
+    /// Path under the endpoint's base URL, where the task names one.
+    pub path: Option<String>,
+    /// Bytes this holds beside the client's own body.
+    pub copied_bytes: u64,
+}
+
+/// Asks the model's task. Where it has something to say, its session goes on to the answer. What the
+/// check takes is a part of `share` for as long.
+///
+/// # Errors
+/// Input that the task does not take, [`Refusal::PluginFailed`], [`Refusal::BodyBudgetSpent`].
+pub fn prepare(
+    lane: &Lane,
+    trip: &mut Trip,
+    account: &AccountId,
+    call: Call,
+    share: &mut BodyShare,
+) -> Result<(Asked, Option<TaskSession>), Refusal> {
+    if !lane.task.is_active() {
+        let asked = Asked {
+            call,
+            path: None,
+            copied_bytes: 0,
+        };
+        return Ok((asked, None));
+    }
+    lane.backend.accepts(&call, lane.spec.task)?;
+    let mut session = lane.task.begin(Caller {
+        account,
+        request_id: trip.request_id(),
+    });
+    let body = call.stripped_body();
+    let tree = tree_bytes(&call);
+    if !share.grow(tree, trip.world.limits.buffered_bodies_bytes()) {
+        return Err(Refusal::BodyBudgetSpent);
+    }
+    let prepared = session.prepare(Input {
+        model: lane.spec.id.as_str(),
+        content_type: call.content_type.as_deref().unwrap_or(JSON),
+        body: &body,
+        attributes: attributes(&call),
+    });
+    share.shrink(tree);
+    let payload = prepared.inspect_err(|_| trip.had_say(session.uses()))?;
+    let copied = payload.body.as_ptr() != call.body.as_ptr();
+    let copied_bytes = if copied { payload.body.len() as u64 } else { 0 };
+    let path = payload.backend_path.clone();
+    let asked = Asked {
+        call: asked_with(lane, call, payload)?,
+        path: path.filter(|_| lane.backend.posts_payload()),
+        copied_bytes,
+    };
+    Ok((asked, Some(session)))
+}
+
+/// Facts the gateway vouches for.
+fn attributes(call: &Call) -> Vec<(String, String)> {
+    let mut attributes = vec![
+        ("face".to_owned(), call.face.name().to_owned()),
+        ("stream".to_owned(), call.stream.to_string()),
+    ];
+    if let Some(lora) = call.lora() {
+        attributes.push(("lora".to_owned(), lora.into_owned()));
+    }
+    attributes
+}
+
+fn asked_with(lane: &Lane, call: Call, payload: Payload) -> Result<Call, Refusal> {
+    let Payload { body, changed, .. } = payload;
+    if lane.backend.posts_payload() {
+        // A task that has put an image into JSON does not say so.
+        let is_json = changed && is_json(&body);
+        let content_type = call.content_type.clone().filter(|_| !is_json);
+        return Ok(call.carrying(body, content_type));
+    }
+    if !changed {
+        return Ok(call);
+    }
+    // The client's own body could be read: what cannot be read now is the task's doing.
+    body::parse_again(call, body).map_err(|_| Refusal::PluginFailed)
+}
+
+fn is_json(body: &Bytes) -> bool {
+    serde_json::from_slice::<serde::de::IgnoredAny>(body).is_ok()
+}

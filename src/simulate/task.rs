@@ -1,0 +1,282 @@
+//! The http dialect: a model behind plain HTTP that is posted a task's payload and answers its
+//! result, in the shapes of the Workers AI catalogue. It checks next to nothing: the gateway does.
+//!
+//! Texts, labels, boxes and vectors belong to the seed and the input. Images and sounds are real
+//! ones, of [`media`](super::media). `dumb-pipe` answers what it is sent.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use clap::ValueEnum;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::request::Parts;
+use serde_json::{Value, json};
+
+use super::body::{Script, Tail};
+use super::config::{Config, StreamUsage, Task};
+use super::dialect::Operation;
+use super::embedding::{base64_of, vector};
+use super::media::{png, wav};
+use super::openai::usage;
+use super::request::{self, Ask};
+use super::text::{Length, Text, hash};
+
+/// A request's own word for the task, over the server's.
+const TASK_HEADER: &str = "x-sim-task";
+/// `json`: an image or a sound in base64 inside JSON.
+const ANSWER_HEADER: &str = "x-sim-answer";
+/// Side of a picture nobody gave a size.
+const SIDE_DEFAULT: u32 = 64;
+const LABELS: [&str; 6] = ["cat", "dog", "bicycle", "cup", "tree", "keyboard"];
+
+/// A payload posted to a model.
+#[derive(Debug)]
+pub(super) struct TaskAsk {
+    task: Task,
+    /// Null where the payload is not JSON.
+    json: Value,
+    raw: Bytes,
+    content_type: HeaderValue,
+    /// Media as JSON.
+    in_json: bool,
+}
+
+/// A whole answer.
+pub(super) struct Made {
+    pub(super) content_type: HeaderValue,
+    pub(super) body: Bytes,
+    pub(super) tokens: u32,
+}
+
+/// What a payload asks for and the fault it carries, or what is wrong with it.
+pub(super) fn read(
+    config: &Config,
+    parts: &Parts,
+    body: &Bytes,
+) -> Result<(Ask, Option<String>), String> {
+    let header = |name: &str| {
+        parts
+            .headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+    };
+    let json: Value = serde_json::from_slice(body).unwrap_or_default();
+    let task = match (header(TASK_HEADER), config.task) {
+        (Some(slug), _) => {
+            Task::from_str(slug, false).map_err(|_| format!("{TASK_HEADER}: no task {slug:?}"))?
+        }
+        (None, Some(task)) => task,
+        (None, None) => guess(&json, header("content-type").unwrap_or("")),
+    };
+    if matches!(task, Task::TextGeneration | Task::ImageTextToText) {
+        let operation = match json.get("messages") {
+            Some(_) => Operation::Chat,
+            None => Operation::Completion,
+        };
+        return request::read(operation, body);
+    }
+    let fault = json["x_sim_fault"].as_str().map(str::to_owned);
+    let fallback = || HeaderValue::from_static("application/octet-stream");
+    let content_type = parts.headers.get(CONTENT_TYPE).cloned();
+    let ask = TaskAsk {
+        task,
+        json,
+        raw: body.clone(),
+        content_type: content_type.unwrap_or_else(fallback),
+        in_json: header(ANSWER_HEADER) == Some("json"),
+    };
+    Ok((Ask::Task(ask), fault))
+}
+
+/// The task a payload fits best.
+fn guess(json: &Value, content_type: &str) -> Task {
+    let has = |key: &str| json.get(key).is_some();
+    match () {
+        () if has("target_lang") => Task::Translation,
+        () if has("input_text") => Task::Summarization,
+        () if has("image") && (has("prompt") || has("messages")) => Task::ImageTextToText,
+        () if has("prompt") || has("messages") => Task::TextGeneration,
+        () if has("audio") || content_type.starts_with("audio/") => {
+            Task::AutomaticSpeechRecognition
+        }
+        () if has("image") || content_type.starts_with("image/") => Task::ImageClassification,
+        () if has("text") => Task::TextEmbeddings,
+        () => Task::DumbPipe,
+    }
+}
+
+/// The answer to text generation.
+pub(super) fn generated(text: &Text, prompt_tokens: u64) -> Bytes {
+    let usage = usage(prompt_tokens, u64::from(text.tokens()));
+    let response = json!(text.as_str());
+    format!(r#"{{"response":{response},"usage":{usage}}}"#).into()
+}
+
+/// The same as events.
+pub(super) fn generated_stream(text: Text, prompt_tokens: u64, reports: StreamUsage) -> Script {
+    let (after, tail) = match reports {
+        StreamUsage::Last => ("}\n\n", Tail::None),
+        StreamUsage::Cumulative => (r#","usage":"#, Tail::UsageSoFar { prompt_tokens }),
+        StreamUsage::Incremental => (r#","usage":"#, Tail::UsageSince { prompt_tokens }),
+    };
+    let mut closing = VecDeque::new();
+    if reports != StreamUsage::Incremental {
+        let usage = usage(prompt_tokens, u64::from(text.tokens()));
+        closing.push_back(format!("data: {{\"response\":\"\",\"usage\":{usage}}}\n\n").into());
+    }
+    closing.push_back(Bytes::from_static(b"data: [DONE]\n\n"));
+    Script {
+        opening: None,
+        before: Bytes::from_static(b"data: {\"response\":"),
+        after: after.into(),
+        tail,
+        streamed: text.tokens(),
+        closing,
+        text,
+    }
+}
+
+impl TaskAsk {
+    /// The whole answer.
+    pub(super) fn answer(&self, config: &Config) -> Made {
+        let seed = config.seed ^ hash(&self.raw);
+        match self.task {
+            Task::DumbPipe => Made {
+                content_type: self.content_type.clone(),
+                body: self.raw.clone(),
+                tokens: 0,
+            },
+            Task::TextToImage => {
+                let side = |key: &str| self.json[key].as_u64().map_or(SIDE_DEFAULT, |n| n as u32);
+                let picture = png(seed, side("width"), side("height"));
+                self.media("image", "image/png", picture)
+            }
+            Task::TextToSpeech => {
+                let said = self.text(&["text", "prompt"]);
+                let sound = wav(seed, said.split_whitespace().count() as u32);
+                self.media("audio", "audio/wav", sound)
+            }
+            Task::TextEmbeddings | Task::MultimodalEmbeddings => whole(self.embeddings(config), 0),
+            Task::TextClassification => {
+                let score = score(seed);
+                let labels = json!([
+                    { "label": "POSITIVE", "score": score },
+                    { "label": "NEGATIVE", "score": 1.0 - score },
+                ]);
+                whole(labels, 0)
+            }
+            Task::ImageClassification => whole(labels(seed), 0),
+            Task::ObjectDetection => whole(boxes(seed), 0),
+            _ => self.words(config),
+        }
+    }
+
+    /// Tasks whose result is a text.
+    fn words(&self, config: &Config) -> Made {
+        let asked = self.text(&["input_text", "text", "prompt"]);
+        let prompt = match asked.is_empty() {
+            true => format!("{:016x}", hash(&self.raw)),
+            false => asked,
+        };
+        let length = Length {
+            natural: config.output_tokens,
+            max: self.json["max_length"].as_u64().map(|words| words as u32),
+            ignore_end: false,
+        };
+        let text = Text::answer(config.seed, &prompt, length);
+        let said = text.as_str();
+        let result = match self.task {
+            Task::AutomaticSpeechRecognition => heard(&text),
+            Task::Translation => json!({ "translated_text": said }),
+            Task::Summarization => json!({ "summary": said }),
+            _ => json!({ "description": said }),
+        };
+        whole(result, text.tokens())
+    }
+
+    /// The first of these members that is a text.
+    fn text(&self, keys: &[&str]) -> String {
+        let found = keys.iter().find_map(|key| self.json[*key].as_str());
+        found.unwrap_or_default().to_owned()
+    }
+
+    fn embeddings(&self, config: &Config) -> Value {
+        let texts: Vec<String> = match &self.json["text"] {
+            Value::String(text) => vec![text.clone()],
+            Value::Array(list) => list
+                .iter()
+                .map(|text| text.as_str().unwrap_or_default().to_owned())
+                .collect(),
+            _ => vec![format!("{:016x}", hash(&self.raw))],
+        };
+        let dims = config.embedding_dims;
+        let rows: Vec<Vec<f32>> = texts
+            .iter()
+            .map(|text| vector(config.seed, text, dims))
+            .collect();
+        json!({ "shape": [rows.len(), dims], "data": rows })
+    }
+
+    fn media(&self, key: &str, content_type: &'static str, bytes: Vec<u8>) -> Made {
+        if self.in_json {
+            return whole(json!({ key: base64_of(&bytes) }), 0);
+        }
+        Made {
+            content_type: HeaderValue::from_static(content_type),
+            body: bytes.into(),
+            tokens: 0,
+        }
+    }
+}
+
+fn whole(result: Value, tokens: u32) -> Made {
+    Made {
+        content_type: HeaderValue::from_static("application/json"),
+        body: result.to_string().into(),
+        tokens,
+    }
+}
+
+/// From 0.5 to 1, with three digits.
+fn score(seed: u64) -> f64 {
+    0.5 + (seed % 500) as f64 / 1_000.0
+}
+
+fn labels(seed: u64) -> Value {
+    let first = seed as usize % LABELS.len();
+    let score = score(seed);
+    let rest = (1.0 - score) / 2.0;
+    let label = |offset: usize| LABELS[(first + offset) % LABELS.len()];
+    json!([
+        { "label": label(0), "score": score },
+        { "label": label(1), "score": rest },
+        { "label": label(2), "score": rest },
+    ])
+}
+
+fn boxes(seed: u64) -> Value {
+    let side = 10 + seed % 90;
+    json!([
+        { "label": LABELS[seed as usize % LABELS.len()], "score": score(seed),
+          "box": { "xmin": 1, "ymin": 2, "xmax": 1 + side, "ymax": 2 + side } },
+    ])
+}
+
+/// A word every half second.
+fn heard(text: &Text) -> Value {
+    let words: Vec<Value> = (0..text.tokens())
+        .map(|index| {
+            let start = f64::from(index) / 2.0;
+            json!({ "word": text.token(index).trim(), "start": start, "end": start + 0.5 })
+        })
+        .collect();
+    let end_ms = u64::from(text.tokens()) * 500;
+    let vtt = format!(
+        "WEBVTT\n\n00:00.000 --> {:02}:{:02}.{:03}\n{}\n",
+        end_ms / 60_000,
+        end_ms / 1_000 % 60,
+        end_ms % 1_000,
+        text.as_str(),
+    );
+    json!({ "text": text.as_str(), "word_count": text.tokens(), "words": words, "vtt": vtt })
+}

@@ -1,0 +1,97 @@
+//! What a model generated, kept for the gateway's own count of it: for models whose figures are not
+//! believed, and for no others.
+//!
+//! It counts words and keeps a sample of [`SAMPLE_BYTES_MAX`]; what tokens that makes is the
+//! estimator's to say.
+
+use std::borrow::Cow;
+
+use infergate_core::billing::WordCount;
+use serde_json::value::RawValue;
+
+/// Bytes of output that are kept. A stream of 131,072 tokens is well below; of a larger answer the
+/// beginning has to do.
+pub const SAMPLE_BYTES_MAX: usize = 1 << 20;
+
+/// The output so far.
+#[derive(Debug, Default)]
+pub(super) struct Output {
+    words: WordCount,
+    /// A whole answer, or the texts of a stream as a JSON list that lacks its end.
+    sample: Vec<u8>,
+    is_list: bool,
+    full: bool,
+}
+
+impl Output {
+    /// The text of one event, a JSON string.
+    pub(super) fn text(&mut self, text: &RawValue) {
+        let Ok(plain) = serde_json::from_str::<Cow<'_, str>>(text.get()) else {
+            return;
+        };
+        self.words.push(&plain);
+        let text = text.get().as_bytes();
+        self.full |= self.sample.len() + text.len() + 2 > SAMPLE_BYTES_MAX;
+        if self.full {
+            return;
+        }
+        self.sample.push(if self.is_list { b',' } else { b'[' });
+        self.is_list = true;
+        self.sample.extend_from_slice(text);
+    }
+
+    /// A piece of an answer that is no stream.
+    pub(super) fn bytes(&mut self, bytes: &[u8]) {
+        let room = SAMPLE_BYTES_MAX.saturating_sub(self.sample.len());
+        self.full |= bytes.len() > room;
+        self.sample
+            .extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+
+    pub(super) fn words(&self) -> WordCount {
+        self.words
+    }
+
+    /// A whole answer as it came, or the texts of a stream as a JSON list.
+    pub(super) fn sample(&self) -> Cow<'_, [u8]> {
+        match self.is_list {
+            true => Cow::Owned([&self.sample[..], b"]"].concat()),
+            false => Cow::Borrowed(&self.sample),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(output: &mut Output, json: &str) {
+        output.text(&RawValue::from_string(json.to_owned()).unwrap());
+    }
+
+    #[test]
+    fn the_texts_of_a_stream_are_a_list_and_words_run_across_them() {
+        let mut output = Output::default();
+        assert_eq!(&output.sample()[..], b"");
+        for json in [r#""one tw""#, r#""o\nthree""#, "7"] {
+            text(&mut output, json);
+        }
+        assert_eq!(&output.sample()[..], br#"["one tw","o\nthree"]"#);
+        assert_eq!(output.words().words(), 3);
+    }
+
+    #[test]
+    fn the_sample_is_bounded_and_the_words_go_on() {
+        let mut output = Output::default();
+        let long = format!("\"{}\"", "x".repeat(SAMPLE_BYTES_MAX - 10));
+        for json in [&*long, "\" second word\"", "\" third\""] {
+            text(&mut output, json);
+        }
+        assert_eq!(output.sample().len(), long.len() + 2);
+        assert_eq!(output.words().words(), 4);
+        let mut output = Output::default();
+        output.bytes(&[b'x'; SAMPLE_BYTES_MAX - 1]);
+        output.bytes(b"yz");
+        assert_eq!(output.sample().len(), SAMPLE_BYTES_MAX);
+    }
+}

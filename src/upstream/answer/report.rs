@@ -1,0 +1,155 @@
+//! What an answer tells of its own cost: usage objects and billing headers.
+//!
+//! It prices nothing and believes nothing: whose figures count is decided elsewhere.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use infergate_core::billing::{NEURONS, QUANTITY_MAX, Usage, cost_headers};
+use infergate_core::model::MetricMode;
+
+/// What all headers of a bill begin with.
+const PREFIX: &str = "cf-ai-";
+
+/// What a model server has reported.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ReportedMetrics {
+    /// Tokens, all reports taken together.
+    pub usage: Option<Usage>,
+    /// `cf-ai-neurons`.
+    pub neurons: Option<f64>,
+    /// `cf-ai-cost-metric-name-N` and its value, in the order of N.
+    pub metrics: Vec<(String, f64)>,
+}
+
+/// The metrics that are reported on streams as what came since the report before.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Modes {
+    input_tokens: bool,
+    output_tokens: bool,
+    cached_tokens: bool,
+    reasoning_tokens: bool,
+}
+
+impl Modes {
+    pub(super) fn of(metrics: &BTreeMap<Arc<str>, MetricMode>) -> Modes {
+        let incremental = |name: &str| metrics.get(name) == Some(&MetricMode::Incremental);
+        Modes {
+            input_tokens: incremental("input_tokens"),
+            output_tokens: incremental("output_tokens"),
+            cached_tokens: incremental("cached_tokens"),
+            reasoning_tokens: incremental("reasoning_tokens"),
+        }
+    }
+
+    /// All that is known after one more report.
+    pub(super) fn fold(self, before: Option<Usage>, report: Option<Usage>) -> Option<Usage> {
+        let (Some(before), Some(report)) = (before, report) else {
+            return before.or(report);
+        };
+        let both = before.merge(report);
+        let sum = |one: u64, other: u64| one.saturating_add(other);
+        let some = |one: Option<u64>, other: Option<u64>| match (one, other) {
+            (Some(one), Some(other)) => Some(sum(one, other)),
+            (one, other) => one.or(other),
+        };
+        Some(Usage {
+            input_tokens: match self.input_tokens {
+                true => sum(before.input_tokens, report.input_tokens),
+                false => both.input_tokens,
+            },
+            output_tokens: match self.output_tokens {
+                true => sum(before.output_tokens, report.output_tokens),
+                false => both.output_tokens,
+            },
+            cached_tokens: match self.cached_tokens {
+                true => some(before.cached_tokens, report.cached_tokens),
+                false => both.cached_tokens,
+            },
+            reasoning_tokens: match self.reasoning_tokens {
+                true => some(before.reasoning_tokens, report.reasoning_tokens),
+                false => both.reasoning_tokens,
+            },
+        })
+    }
+}
+
+/// What the head tells. Names are in lower case, as the HTTP library has them.
+pub(super) fn read_headers<'h>(
+    headers: impl Iterator<Item = (&'h str, &'h [u8])>,
+) -> (Option<f64>, Vec<(String, f64)>) {
+    // Nearly no head has any, and then nothing is allocated.
+    let ours = headers.filter(|(name, _)| name.starts_with(PREFIX));
+    let mut metrics = cost_headers(ours);
+    metrics.retain(|(_, value)| (0.0..=QUANTITY_MAX).contains(value));
+    let total = metrics.iter().position(|(name, _)| name == NEURONS);
+    let neurons = total.map(|at| metrics.remove(at).1);
+    (neurons, metrics)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(lines: &[(&'static str, &'static str)]) -> (Option<f64>, Vec<(String, f64)>) {
+        read_headers(lines.iter().map(|(name, value)| (*name, value.as_bytes())))
+    }
+
+    #[test]
+    fn metrics_of_a_head_are_paired_by_their_number() {
+        let (neurons, metrics) = read(&[
+            ("content-type", "application/json"),
+            ("cf-ai-cost-metric-value-2", "1.5"),
+            ("cf-ai-cost-metric-name-1", "steps"),
+            ("cf-ai-neurons", " 2.5 "),
+            ("cf-ai-cost-metric-name-2", "tiles"),
+            ("cf-ai-cost-metric-value-1", "4"),
+            ("cf-ai-cost-metric-name-16", "last"),
+            ("cf-ai-cost-metric-value-16", "0"),
+        ]);
+        assert_eq!(neurons, Some(2.5));
+        let expected = [("steps", 4.0), ("tiles", 1.5), ("last", 0.0)];
+        assert_eq!(
+            metrics,
+            expected.map(|(name, value)| (name.to_owned(), value))
+        );
+    }
+
+    #[test]
+    fn what_is_no_quantity_is_as_good_as_not_said() {
+        for bad in ["-1", "NaN", "inf", "1e300", "", "many"] {
+            let (neurons, metrics) = read(&[
+                ("cf-ai-neurons", bad),
+                ("cf-ai-cost-metric-name-1", "steps"),
+                ("cf-ai-cost-metric-value-1", bad),
+            ]);
+            assert_eq!((neurons, metrics), (None, Vec::new()), "{bad}");
+        }
+        let (_, metrics) = read(&[
+            ("cf-ai-cost-metric-name-3", "alone"),
+            ("cf-ai-cost-metric-value-4", "1"),
+        ]);
+        assert_eq!(metrics, []);
+    }
+
+    #[test]
+    fn reports_add_up_as_the_model_says_they_do() {
+        let usage = |input_tokens, output_tokens| Usage {
+            input_tokens,
+            output_tokens,
+            ..Usage::default()
+        };
+        let reports = [usage(9, 1), usage(0, 1), usage(0, 3)];
+        let total = |modes: Modes| {
+            let fold = |sum, report: &Usage| modes.fold(sum, Some(*report));
+            reports.iter().fold(None, fold).unwrap()
+        };
+        assert_eq!(total(Modes::default()), usage(9, 3));
+        let incremental = BTreeMap::from([("output_tokens".into(), MetricMode::Incremental)]);
+        assert_eq!(total(Modes::of(&incremental)), usage(9, 5));
+        assert_eq!(
+            Modes::default().fold(Some(usage(1, 1)), None),
+            Some(usage(1, 1))
+        );
+    }
+}

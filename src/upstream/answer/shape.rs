@@ -1,0 +1,168 @@
+//! The task's say on an answer in the Workers AI dialect: on the whole result, or on the events of a
+//! stream as they come.
+//!
+//! It reads no server's shapes: what comes here is a result or whole events. Events of one read are
+//! one call of the task. Comments and the end mark are not the task's; they keep their place.
+
+use bytes::{Bytes, BytesMut};
+use infergate_core::api::sse::{self, Splitter};
+use infergate_core::task::{Event, Out};
+
+use super::AnswerError;
+use crate::plugin::TaskSession;
+
+/// The task of one request while its answer goes by.
+pub(super) struct Shaper {
+    session: TaskSession,
+    /// The task sees this answer; OpenAI answers it does not.
+    sees: bool,
+    /// It has been given events, or will be, and is not yet told the end.
+    streaming: bool,
+}
+
+/// A part of a stream between two calls of the task.
+enum Part<'a> {
+    /// Not the task's.
+    Other(&'a [u8]),
+    /// The task's next event, as it came.
+    Event(&'a [u8]),
+}
+
+impl Shaper {
+    pub(super) fn new(session: TaskSession, sees: bool) -> Shaper {
+        Shaper {
+            session,
+            sees,
+            streaming: false,
+        }
+    }
+
+    pub(super) fn session(&self) -> &TaskSession {
+        &self.session
+    }
+
+    /// The answer's form is known.
+    pub(super) fn begin(&mut self, is_stream: bool) {
+        self.streaming = self.sees && is_stream && self.session.shapes_events();
+    }
+
+    /// The task edits the events of this answer.
+    pub(super) fn is_streaming(&self) -> bool {
+        self.streaming
+    }
+
+    /// The task has something to do with a whole answer.
+    pub(super) fn shapes_answer(&self) -> bool {
+        self.sees && self.session.shapes_answer()
+    }
+
+    /// The result as the task makes it of `body`; none where it has nothing to do.
+    pub(super) fn result(
+        &mut self,
+        status: u16,
+        content_type: &str,
+        body: &[u8],
+    ) -> Result<Option<Bytes>, AnswerError> {
+        if !self.shapes_answer() {
+            return Ok(None);
+        }
+        let body = Bytes::copy_from_slice(body);
+        let shaped = self.session.finish(status, content_type, body);
+        shaped.map(Some).map_err(AnswerError::refused)
+    }
+
+    /// Appends to `out` what becomes of whole events. Before the end mark the task may add some.
+    pub(super) fn events(&mut self, bytes: &[u8], out: &mut BytesMut) -> Result<(), AnswerError> {
+        let mut rest = bytes;
+        while let Some(done) = end_mark(rest) {
+            let (before, after) = rest.split_at(done.start);
+            self.batch(before, out)?;
+            self.close(false, out);
+            let (mark, after) = after.split_at(done.len());
+            out.extend_from_slice(mark);
+            rest = after;
+        }
+        self.batch(rest, out)
+    }
+
+    /// Tells the task the end, once; `cut` when the stream broke off.
+    pub(super) fn close(&mut self, cut: bool, out: &mut BytesMut) {
+        if !std::mem::take(&mut self.streaming) {
+            return;
+        }
+        for added in self.session.close(cut) {
+            if let Out::Replace(event) = added {
+                write(&event, out);
+            }
+        }
+    }
+
+    fn batch(&mut self, bytes: &[u8], out: &mut BytesMut) -> Result<(), AnswerError> {
+        let mut parts = Vec::new();
+        let mut events = Vec::new();
+        let mut at = 0;
+        let mut splitter = Splitter::default();
+        let split = splitter.push(bytes, &mut |raw| {
+            let raw = &bytes[at..at + raw.len()];
+            at += raw.len();
+            parts.push(match sse::data(raw) {
+                Some(data) => {
+                    events.push(Event {
+                        name: sse::name(raw).map(str::to_owned),
+                        data: data.into_owned(),
+                    });
+                    Part::Event(raw)
+                }
+                None => Part::Other(raw),
+            });
+        });
+        split.map_err(|_| AnswerError::EventTooLong)?;
+        let mut outs = match events.is_empty() {
+            true => Vec::new(),
+            false => self.session.push(events).map_err(AnswerError::refused)?,
+        }
+        .into_iter();
+        for part in parts {
+            match part {
+                Part::Other(raw) => out.extend_from_slice(raw),
+                Part::Event(raw) => match outs.next() {
+                    Some(Out::Keep) | None => out.extend_from_slice(raw),
+                    Some(Out::Drop) => {}
+                    Some(Out::Replace(event)) => write(&event, out),
+                },
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Shaper {
+    fn drop(&mut self) {
+        // Whoever drops a stream in the middle has cut it.
+        self.close(true, &mut BytesMut::new());
+    }
+}
+
+fn write(event: &Event, out: &mut BytesMut) {
+    if let Some(name) = &event.name {
+        out.extend_from_slice(b"event: ");
+        out.extend_from_slice(name.as_bytes());
+        out.extend_from_slice(b"\n");
+    }
+    sse::event(&event.data, out);
+}
+
+/// Where the first end mark stands among whole events.
+fn end_mark(bytes: &[u8]) -> Option<std::ops::Range<usize>> {
+    let mut at = 0;
+    let mut found = None;
+    let mut splitter = Splitter::default();
+    // Whole events of bounded size: there is nothing to go wrong with.
+    let _ = splitter.push(bytes, &mut |raw| {
+        if found.is_none() && sse::data(raw).is_some_and(|data| sse::is_done(&data)) {
+            found = Some(at..at + raw.len());
+        }
+        at += raw.len();
+    });
+    found
+}

@@ -1,0 +1,68 @@
+//! Any model behind plain HTTP: the task's payload is posted, and what comes back is the result.
+//!
+//! It knows no task: the payload and its path are made before, and a JSON answer is shaped by the
+//! task afterwards. Any other answer (an image, a sound) is the client's as it is. Such a server has
+//! no OpenAI paths. Its health route is `/health`, and a server that has none is well as long as it
+//! answers below 500.
+
+use infergate_core::Refusal;
+use infergate_core::api::{Call, Operation};
+use infergate_core::model::Task;
+use infergate_core::task::backend_path;
+
+use super::answer::Answer;
+use super::backend::{Backend, Probe, Shaped};
+
+/// The kind `http`.
+pub(super) struct Http;
+
+impl Backend for Http {
+    fn name(&self) -> &'static str {
+        "http"
+    }
+
+    fn posts_payload(&self) -> bool {
+        true
+    }
+
+    fn accepts(&self, call: &Call, _task: Task) -> Result<(), Refusal> {
+        match call.operation {
+            Operation::Run => Ok(()),
+            Operation::Chat | Operation::Completions | Operation::Embeddings => {
+                Err(Refusal::BadRequest {
+                    pointer: "/model".into(),
+                    message: format!(
+                        "model `{0}` has no OpenAI interface: POST to /ai/run/{0}",
+                        call.model
+                    ),
+                })
+            }
+        }
+    }
+
+    fn shape_request(
+        &self,
+        call: &Call,
+        task: Task,
+        _backend_model: &str,
+    ) -> Result<Shaped, Refusal> {
+        self.accepts(call, task)?;
+        Ok(Shaped {
+            path: backend_path(task).into(),
+            body: call.stripped_body(),
+            content_type: call.content_type.clone(),
+            streams: call.stream && matches!(task, Task::TextGeneration | Task::ImageTextToText),
+        })
+    }
+
+    fn read_response(&self, call: &Call, task: Task) -> Answer {
+        Answer::posted(call, task)
+    }
+
+    fn probe(&self) -> Probe {
+        Probe {
+            path: "/health",
+            healthy: |status, _body| status < 500,
+        }
+    }
+}

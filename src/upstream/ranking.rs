@@ -1,0 +1,293 @@
+//! Where a model's requests should go, by its routing policy: the ranking as an [`Order`] that
+//! admission understands.
+//!
+//! It neither decides (the policy does) nor takes permits. A `cached` policy is asked off the
+//! request path, once for each class of request in use, and the path reads a table; a
+//! `per-request` policy is asked on the path, with what is known of the prompt. Without a policy
+//! there is no order, and tier and load decide.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use infergate_core::admission::{EndpointId, Order};
+use infergate_core::routing::affinity::{
+    Adapters, BLOCKS_REMEMBERED, BlockHashes, PrefixMemory, block_hashes, lora_number,
+};
+use infergate_core::routing::{Candidate, Hints};
+use infergate_core::{AccountId, Millis};
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::gate::Gate;
+use crate::plugin::{Caller, RoutingMode, RoutingSlot};
+use crate::telemetry::event::PluginUse;
+
+/// How often the table of a cached policy is made anew.
+pub const RANKING_TICK: Duration = Duration::from_millis(50);
+/// An older table says nothing about the endpoints any more.
+const STALE_AFTER: Millis = Millis(500);
+/// A minute of rounds: a class that came once must not be ranked for ever.
+const FORGOTTEN_AFTER_TICKS: u32 = 1200;
+/// Classes ranked for one model: streaming or not, ten priorities and a few adapters. The requests
+/// of further classes go by tier and load.
+const CLASSES_MAX: usize = 64;
+/// What a cached policy may tell requests apart by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Class {
+    /// It wants a stream.
+    pub streaming: bool,
+    /// 0 is first, 9 last.
+    pub priority: u8,
+    /// The adapter it wants, as a number of its name.
+    pub lora: Option<u32>,
+    /// The site it must go to.
+    pub forced_site: Option<u32>,
+}
+
+/// What endpoints remember of a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Prompt {
+    blocks: BlockHashes,
+    lora: Option<u32>,
+}
+
+/// One request, as a policy sees it.
+pub struct Wish<'a> {
+    /// Whose it is.
+    pub account: &'a AccountId,
+    /// Its id.
+    pub request_id: &'a str,
+    /// Its class.
+    pub class: Class,
+    /// Bytes of its body.
+    pub body_bytes: usize,
+    /// Milliseconds until its deadline.
+    pub deadline_ms: u32,
+    /// What endpoints remember of it.
+    pub prompt: &'a Prompt,
+}
+
+/// A ranking, ready for admission.
+pub struct Placed {
+    /// For the turnstile.
+    pub order: Arc<Order>,
+    /// Who ranked.
+    pub uses: Vec<PluginUse>,
+    /// Somebody has read it since the last round.
+    asked: AtomicBool,
+}
+
+#[derive(Default)]
+struct Table {
+    at: Millis,
+    placed: Vec<(Class, Arc<Placed>)>,
+}
+
+/// What was sent where, and which classes are asked for: alive as long as the model is configured.
+struct Memory {
+    prefixes: PrefixMemory,
+    adapters: Adapters,
+    /// With the rounds in which nobody asked for it.
+    classes: Vec<(Class, u32)>,
+}
+
+/// The routing of one model.
+pub struct Ranking {
+    slot: RoutingSlot,
+    table: ArcSwap<Table>,
+    /// Shared by the generations of the model. Held for a look-up by requests of a per-request
+    /// policy, by those of a new class, and by the refresher.
+    memory: Arc<Mutex<Memory>>,
+}
+
+impl Prompt {
+    /// The adapter it wants, as a number of its name.
+    pub fn lora(&self) -> Option<u32> {
+        self.lora
+    }
+}
+
+impl Ranking {
+    /// The routing of a new generation; what the endpoints have seen stays known.
+    pub fn follow(slot: RoutingSlot, former: Option<&Ranking>) -> Ranking {
+        let memory = former.map(|former| Arc::clone(&former.memory));
+        Ranking {
+            slot,
+            table: ArcSwap::default(),
+            memory: memory.unwrap_or_else(|| {
+                Arc::new(Mutex::new(Memory {
+                    prefixes: PrefixMemory::new(BLOCKS_REMEMBERED),
+                    adapters: Adapters::default(),
+                    classes: Vec::new(),
+                }))
+            }),
+        }
+    }
+
+    /// When the policy is asked.
+    pub fn mode(&self) -> RoutingMode {
+        self.slot.mode()
+    }
+
+    /// What endpoints will remember of a body that asks for the adapter `lora`; a policy that is not
+    /// asked for each request does not look at the body.
+    pub fn prompt(&self, body: &[u8], lora: Option<&str>) -> Prompt {
+        let lora = lora.map(lora_number);
+        if self.slot.mode() != RoutingMode::PerRequest {
+            return Prompt {
+                lora,
+                ..Prompt::default()
+            };
+        }
+        // A body that is no JSON object has no prompt to share.
+        let body: Body<'_> = serde_json::from_slice(body).unwrap_or_default();
+        let places = [body.messages, body.prompt, body.input, body.text];
+        let prompt = places.into_iter().flatten().next();
+        Prompt {
+            blocks: block_hashes(prompt.map_or(b"", |raw| raw.get().as_bytes())),
+            lora,
+        }
+    }
+
+    /// Where a request should go; none where tier and load decide.
+    pub fn place(&self, gate: &Gate, wish: &Wish<'_>, now: Millis) -> Option<Arc<Placed>> {
+        match self.slot.mode() {
+            RoutingMode::None => None,
+            RoutingMode::Cached => self.look_up(wish.class, now),
+            RoutingMode::PerRequest => Some(Arc::new(self.ask(gate, wish))),
+        }
+    }
+
+    fn ask(&self, gate: &Gate, wish: &Wish<'_>) -> Placed {
+        let lora = wish.prompt.lora;
+        let hints = Hints {
+            body_bytes: u32::try_from(wish.body_bytes).unwrap_or(u32::MAX),
+            deadline_ms: Some(wish.deadline_ms),
+            lora,
+            ..hints(wish.class)
+        };
+        let mut candidates = gate.candidates();
+        let memory = self.memory.lock();
+        for (_, url, candidate) in &mut candidates {
+            candidate.prefix_affinity = memory.prefixes.share(url, &wish.prompt.blocks);
+            candidate.lora_affinity = memory.adapters.affinity(url, lora);
+        }
+        drop(memory);
+        let caller = Caller {
+            account: wish.account,
+            request_id: wish.request_id,
+        };
+        self.rank(Some(caller), hints, &candidates)
+    }
+
+    /// A request has gone to an endpoint.
+    pub fn went(&self, url: &Arc<str>, prompt: &Prompt) {
+        if self.slot.mode() != RoutingMode::PerRequest {
+            return;
+        }
+        let mut memory = self.memory.lock();
+        memory.prefixes.remember(url, &prompt.blocks);
+        if let Some(lora) = prompt.lora {
+            memory.adapters.sent(url, lora);
+        }
+    }
+
+    /// Ranks every class in use; called every [`RANKING_TICK`], off the request path. It gives way
+    /// to requests after each class. A class nobody has asked for lately is forgotten.
+    pub async fn refresh(&self, gate: &Gate, now: Millis) {
+        match self.slot.mode() {
+            RoutingMode::Cached => {}
+            RoutingMode::None | RoutingMode::PerRequest => return,
+        }
+        let classes = self.classes_in_use();
+        let candidates = gate.candidates();
+        let mut placed = Vec::with_capacity(classes.len());
+        for class in classes {
+            placed.push((class, Arc::new(self.rank(None, hints(class), &candidates))));
+            tokio::task::yield_now().await;
+        }
+        self.table.store(Arc::new(Table { at: now, placed }));
+    }
+
+    /// Forgets what endpoints that left have seen.
+    pub fn forget_gone(&self, is_there: impl Fn(&str) -> bool) {
+        let mut memory = self.memory.lock();
+        memory.prefixes.retain(&is_there);
+        memory.adapters.retain(&is_there);
+    }
+
+    fn classes_in_use(&self) -> Vec<Class> {
+        let table = self.table.load();
+        let asked = |class: &Class| {
+            let placed = table.placed.iter().find(|(of, _)| of == class);
+            placed.is_none_or(|(_, placed)| placed.asked.swap(false, Ordering::Relaxed))
+        };
+        let classes = &mut self.memory.lock().classes;
+        classes.retain_mut(|(class, idle_ticks)| {
+            *idle_ticks = if asked(class) { 0 } else { *idle_ticks + 1 };
+            *idle_ticks < FORGOTTEN_AFTER_TICKS
+        });
+        classes.iter().map(|(class, _)| *class).collect()
+    }
+
+    fn look_up(&self, class: Class, now: Millis) -> Option<Arc<Placed>> {
+        let table = self.table.load();
+        let found = table.placed.iter().find(|(of, _)| *of == class);
+        if let Some((_, placed)) = found {
+            placed.asked.store(true, Ordering::Relaxed);
+            return (now.since(table.at) <= STALE_AFTER).then(|| Arc::clone(placed));
+        }
+        let classes = &mut self.memory.lock().classes;
+        let is_known = classes.iter().any(|(known, _)| *known == class);
+        if classes.len() < CLASSES_MAX && !is_known {
+            classes.push((class, 0));
+        }
+        None
+    }
+
+    fn rank(
+        &self,
+        caller: Option<Caller<'_>>,
+        hints: Hints,
+        candidates: &[(EndpointId, Arc<str>, Candidate)],
+    ) -> Placed {
+        let list: Vec<Candidate> = candidates.iter().map(|(_, _, c)| *c).collect();
+        let ranked = self.slot.rank(caller, &hints, &list);
+        let places = ranked.choices.iter().filter_map(|choice| {
+            let (id, _, _) = candidates.get(choice.id as usize)?;
+            Some((choice.step, *id))
+        });
+        Placed {
+            order: Arc::new(Order::new(places)),
+            uses: ranked.uses,
+            asked: AtomicBool::new(false),
+        }
+    }
+}
+
+fn hints(class: Class) -> Hints {
+    Hints {
+        streaming: class.streaming,
+        priority: class.priority,
+        lora: class.lora,
+        forced_site: class.forced_site,
+        seed: fastrand::u64(..),
+        ..Hints::default()
+    }
+}
+
+/// Where a prompt may stand, in the order of the search.
+#[derive(Default, Deserialize)]
+struct Body<'a> {
+    #[serde(borrow)]
+    messages: Option<&'a RawValue>,
+    #[serde(borrow)]
+    prompt: Option<&'a RawValue>,
+    #[serde(borrow)]
+    input: Option<&'a RawValue>,
+    #[serde(borrow)]
+    text: Option<&'a RawValue>,
+}

@@ -1,0 +1,109 @@
+//! The Workers AI catalogue: which models an account may use, and what each takes and gives.
+
+use serde_json::{Value, json};
+
+use crate::support::{Client, Node, Response, Server, accounts, model_of};
+
+const PATH: &str = "/client/v4/accounts/a/ai/models";
+
+async fn get(node: &Node, key: &str, path: &str) -> Response {
+    let mut client = Client::connect(node.clients).await;
+    client
+        .send(format!("GET {path} HTTP/1.1\r\nHost: h\r\n{key}\r\n"))
+        .await;
+    client.response().await
+}
+
+const KEY: &str = "Authorization: Bearer key-a\r\n";
+
+/// Three models, of which `a` may use two.
+async fn node() -> (Node, Server) {
+    let server = Server::fast().await;
+    let model = |id, task| model_of(id, task, "openai", server.address);
+    let models = [
+        model("@cf/meta/llama", "text-generation"),
+        model("@cf/baai/bge", "text-embeddings"),
+        model("@cf/secret/llama", "text-generation"),
+    ];
+    let accounts = accounts(", models: [\"@cf/meta/*\", \"@cf/baai/*\"]");
+    let text = format!("{accounts}models:\n{}", models.concat());
+    (Node::start(&text).await, server)
+}
+
+fn names(answer: &Response) -> Vec<String> {
+    let text = answer.text();
+    assert_eq!(answer.status, 200, "{text}");
+    let body = answer.json();
+    assert_eq!(body["success"], true, "{text}");
+    let models = body["result"].as_array().unwrap();
+    let name = |model: &Value| model["name"].as_str().unwrap().to_owned();
+    models.iter().map(name).collect()
+}
+
+#[tokio::test]
+async fn an_account_finds_the_models_it_may_use_page_by_page() {
+    let (node, _server) = node().await;
+    let all = get(&node, KEY, &format!("{PATH}/search")).await;
+    assert_eq!(names(&all), ["@cf/meta/llama", "@cf/baai/bge"]);
+    let first = &all.json()["result"][0];
+    assert_eq!(first["task"]["id"], "text-generation");
+    assert_eq!(first["task"]["name"], "Text Generation");
+    assert_eq!(
+        all.json()["result_info"],
+        json!({ "page": 1, "per_page": 50, "count": 2, "total_count": 2 })
+    );
+    for (query, found) in [
+        ("per_page=1", vec!["@cf/meta/llama"]),
+        ("per_page=1&page=2", vec!["@cf/baai/bge"]),
+        ("per_page=1&page=3", vec![]),
+        ("search=llama", vec!["@cf/meta/llama"]),
+        ("author=baai", vec!["@cf/baai/bge"]),
+        ("task=Text+Embeddings", vec!["@cf/baai/bge"]),
+        ("search=secret", vec![]),
+    ] {
+        let answer = get(&node, KEY, &format!("{PATH}/search?{query}")).await;
+        assert_eq!(names(&answer), found, "{query}");
+    }
+    let event = node.event_of(&all).await;
+    assert_eq!(event["outcome"], "completed");
+    assert_eq!(
+        (&event["face"], &event["account_id"]),
+        (&json!("workers-ai"), &json!("a"))
+    );
+    assert_eq!(event["model_id"], Value::Null);
+}
+
+#[tokio::test]
+async fn a_model_shows_the_schemas_of_its_task() {
+    let (node, _server) = node().await;
+    for model in ["@cf/meta/llama", "%40cf%2Fmeta%2Fllama"] {
+        let answer = get(&node, KEY, &format!("{PATH}/schema?model={model}")).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let result = answer.json()["result"].clone();
+        for side in ["input", "output"] {
+            let schema = result[side].as_object().unwrap();
+            assert!(!schema.is_empty(), "{side}: {result}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_told_in_the_envelope() {
+    let (node, _server) = node().await;
+    for (key, path, status, code) in [
+        ("", "/search", 401, 10000),
+        ("Authorization: Bearer key-b\r\n", "/search", 403, 5018),
+        (KEY, "/search?page=0", 400, 5006),
+        (KEY, "/search?per_page=many", 400, 5006),
+        (KEY, "/schema", 400, 5006),
+        (KEY, "/schema?model=@cf/no/such", 400, 5007),
+        (KEY, "/schema?model=@cf/secret/llama", 400, 5007),
+        (KEY, "/nothing", 404, 7003),
+    ] {
+        let answer = get(&node, key, &format!("{PATH}{path}")).await;
+        let text = answer.text();
+        assert_eq!(answer.status, status, "{path}: {text}");
+        assert_eq!(answer.json()["errors"][0]["code"], code, "{path}: {text}");
+        assert_eq!(answer.json()["success"], false);
+    }
+}

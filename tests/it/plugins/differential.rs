@@ -1,0 +1,413 @@
+//! What is built in against the same rules as a guest: 100,000 random cases a role, equal to the bit.
+//!
+//! Both go through the same facade, checks and edits included. A case that differs is printed whole.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fastrand::Rng;
+use infergate::plugin::{Caller, Input, Plugins, TaskSession};
+use infergate_core::AccountId;
+use infergate_core::billing::{Ending, Metric, Report, Source};
+use infergate_core::model::{ModelSpec, Tariff, Task, Trust};
+use infergate_core::routing::{Candidate, Health, Hints};
+use infergate_core::task::Event;
+use serde_json::{Map, Value, json};
+
+use super::shelf::{loaded, model, shipped};
+
+const CASES: usize = 100_000;
+
+fn on_behalf<T>(body: impl FnOnce(Caller<'_>) -> T) -> T {
+    let account = AccountId::from("acme");
+    body(Caller {
+        account: &account,
+        request_id: "r",
+    })
+}
+
+/// Nothing failed: equal answers would be no proof if the built-in one had given both.
+fn assert_asked(plugins: &Plugins, calls: u64) {
+    for mut state in plugins.state() {
+        // Random answers of model servers are often such that no result can be made of them.
+        if state.world.role() == "task" {
+            state.failures.remove("broken");
+        }
+        assert!(
+            state.failures.values().all(|count| *count == 0),
+            "{state:#?}"
+        );
+    }
+    let all: u64 = plugins.state().iter().map(|state| state.calls).sum();
+    assert!(all >= calls, "{all} calls");
+}
+
+#[test]
+fn the_wasm_formula_charges_what_the_built_in_one_charges() {
+    let models = [
+        model(json!({ "id": "native" })),
+        model(json!({ "id": "wasm", "plugins": { "billing": "wasm-neurons" } })),
+    ];
+    let (_host, plugins) = loaded(&[shipped("neurons", "billing-formula")], &models);
+    let slots = models.each_ref().map(|model| plugins.billing(model));
+    let mut dice = Rng::with_seed(1);
+    for case in 0..CASES {
+        let (tariff, metrics) = (tariff(&mut dice), metrics(&mut dice));
+        let report = Report {
+            model: "m",
+            trust: Trust::Trust,
+            ending: Ending::Completed,
+            streamed: dice.bool(),
+            metrics: &metrics,
+            queue_ms: dice.u64(..1000),
+            infer_ms: dice.u64(..1000),
+        };
+        let priced = slots
+            .each_ref()
+            .map(|slot| on_behalf(|caller| slot.price(caller, &tariff, &report)));
+        assert!(!priced[1].fell_back, "case {case}: {tariff:?} {metrics:?}");
+        assert_eq!(
+            priced[0].charge, priced[1].charge,
+            "case {case}: {tariff:?} {metrics:?}"
+        );
+        let bits = priced
+            .each_ref()
+            .map(|priced| priced.charge.total.to_bits());
+        assert_eq!(bits[0], bits[1], "case {case}: {tariff:?} {metrics:?}");
+    }
+    assert_asked(&plugins, CASES as u64);
+}
+
+const NAMES: [&str; 6] = [
+    "input_tokens",
+    "output_tokens",
+    "image_steps",
+    "tiles",
+    "audio_seconds",
+    "ä",
+];
+
+fn tariff(dice: &mut Rng) -> Tariff {
+    let mut tariff = Tariff {
+        cost_per_infer: [0.0, 0.1, dice.f64()][dice.usize(..3)],
+        ..Tariff::default()
+    };
+    for name in NAMES {
+        if dice.bool() {
+            continue;
+        }
+        tariff
+            .coefficients
+            .insert(name.into(), dice.f64() * [1e-6, 1.0, 1e3][dice.usize(..3)]);
+    }
+    tariff
+}
+
+fn metrics(dice: &mut Rng) -> Vec<Metric> {
+    let mut names: Vec<&str> = NAMES.iter().copied().filter(|_| dice.bool()).collect();
+    dice.shuffle(&mut names);
+    let metric = |name: &str| Metric {
+        name: name.into(),
+        value: [0.0, 1.0, f64::from(dice.u32(..1 << 24)), dice.f64() * 1e6][dice.usize(..4)],
+        source: Source::Reported,
+    };
+    names.into_iter().map(metric).collect()
+}
+
+#[test]
+fn every_wasm_policy_ranks_as_the_built_in_one_does() {
+    let names = [
+        "latency",
+        "random",
+        "forced-site",
+        "resource-flow",
+        "affinity",
+    ];
+    let mut models = Vec::new();
+    for name in names {
+        models.push(model(json!({ "id": name, "plugins": { "routing": name } })));
+        let wasm = format!("wasm-{name}");
+        models.push(model(json!({ "id": wasm, "plugins": { "routing": wasm } })));
+    }
+    let specs = names.map(|name| shipped(name, "routing-policy"));
+    let (_host, plugins) = loaded(&specs, &models);
+    let slots: Vec<_> = models.iter().map(|model| plugins.routing(model)).collect();
+    let mut dice = Rng::with_seed(2);
+    for case in 0..CASES {
+        let at = case % names.len() * 2;
+        let (hints, candidates) = (hints(&mut dice), candidates(&mut dice));
+        let ranked = [&slots[at], &slots[at + 1]]
+            .map(|slot| on_behalf(|caller| slot.rank(Some(caller), &hints, &candidates)));
+        assert_eq!(ranked[1].uses.len(), 1, "case {case}");
+        assert_eq!(
+            ranked[0].choices,
+            ranked[1].choices,
+            "case {case}, {}: {hints:?} {candidates:?}",
+            names[at / 2]
+        );
+    }
+    assert_asked(&plugins, CASES as u64);
+}
+
+fn hints(dice: &mut Rng) -> Hints {
+    Hints {
+        model: dice.u32(..4),
+        source_site: dice.u32(..4),
+        body_bytes: dice.u32(..1 << 20),
+        attempt: dice.u8(..3),
+        streaming: dice.bool(),
+        priority: dice.u8(..10),
+        deadline_ms: dice.bool().then(|| dice.u32(..)),
+        lora: dice.bool().then(|| dice.u32(..3)),
+        forced_site: dice.bool().then(|| dice.u32(..5)),
+        seed: dice.u64(..),
+    }
+}
+
+fn candidates(dice: &mut Rng) -> Vec<Candidate> {
+    let health = [
+        Health::Healthy,
+        Health::Degraded,
+        Health::Ejected,
+        Health::Draining,
+        Health::Down,
+    ];
+    let count = dice.u32(..12);
+    let mut one = |id| Candidate {
+        id,
+        site: dice.u32(..4),
+        node: dice.bool().then(|| dice.u32(..4)),
+        health: health[if dice.bool() { 0 } else { dice.usize(..5) }],
+        permits_free: dice.u32(..5),
+        permits_total: dice.u32(..9),
+        queue_len: dice.u32(..9),
+        rtt_us: [0, dice.u32(..200_000), dice.u32(..)][dice.usize(..3)],
+        ttft_us: [0, dice.u32(..2_000_000), dice.u32(..)][dice.usize(..3)],
+        latency_us: [0, dice.u32(..), u32::MAX][dice.usize(..3)],
+        error_ppm: dice.u32(..1_000_001),
+        lora_affinity: [0, 1000, dice.u16(..1001)][dice.usize(..3)],
+        prefix_affinity: dice.u16(..1001),
+        tier: dice.u8(..3),
+        ooc: dice.u8(..4),
+    };
+    (0..count).map(&mut one).collect()
+}
+
+#[test]
+fn every_wasm_task_takes_shapes_and_refuses_what_the_built_in_one_does() {
+    let mut models = Vec::new();
+    for task in Task::ALL {
+        let slug = task.slug();
+        models.push(model(json!({ "id": slug, "task": slug })));
+        let wasm = format!("wasm-{slug}");
+        models.push(model(
+            json!({ "id": wasm, "task": slug, "plugins": { "task": wasm } }),
+        ));
+    }
+    let specs = Task::ALL.map(|task| match task {
+        Task::TextGeneration | Task::ImageTextToText => {
+            shipped(task.slug(), "task-schema-streaming")
+        }
+        _ => shipped(task.slug(), "task-schema"),
+    });
+    let (_host, plugins) = loaded(&specs, &models);
+    for pair in models.chunks(2) {
+        let [native, wasm] = [&pair[0], &pair[1]].map(|model| plugins.task(model));
+        assert_eq!(native.input_schema(), wasm.input_schema(), "{}", pair[0].id);
+        assert_eq!(
+            native.output_schema(),
+            wasm.output_schema(),
+            "{}",
+            pair[0].id
+        );
+    }
+    let mut dice = Rng::with_seed(3);
+    for case in 0..CASES {
+        let at = case % Task::ALL.len() * 2;
+        compare_task(case, &plugins, [&models[at], &models[at + 1]], &mut dice);
+    }
+    assert_asked(&plugins, CASES as u64 / 10);
+}
+
+fn compare_task(case: usize, plugins: &Plugins, models: [&Arc<ModelSpec>; 2], dice: &mut Rng) {
+    let mut sessions: [TaskSession; 2] =
+        models.map(|model| on_behalf(|caller| plugins.task(model).begin(caller)));
+    let slug = models[0].id.as_str();
+    let is_bytes = models[0].task.takes_bytes() && dice.u8(..4) == 0;
+    let (content_type, body) = match is_bytes {
+        true => (
+            "image/png",
+            Bytes::from(vec![dice.u8(..); dice.usize(..40)]),
+        ),
+        false => ("application/json", Bytes::from(input(dice).to_string())),
+    };
+    let attributes = vec![("face".to_owned(), "workers-ai".to_owned())];
+    let prepared = sessions.each_mut().map(|session| {
+        session.prepare(Input {
+            model: "m",
+            content_type,
+            body: &body,
+            attributes: attributes.clone(),
+        })
+    });
+    assert_eq!(prepared[0], prepared[1], "case {case}, {slug}: {body:?}");
+    if prepared[0].is_err() {
+        return;
+    }
+    if dice.u8(..4) == 0 && sessions[0].shapes_events() {
+        let events: Vec<Event> = (0..dice.usize(..4))
+            .map(|_| Event {
+                name: None,
+                data: output(dice).to_string().into_bytes(),
+            })
+            .collect();
+        let outs = sessions
+            .each_mut()
+            .map(|session| session.push(events.clone()));
+        assert_eq!(outs[0], outs[1], "case {case}, {slug}: {events:?}");
+        let cut = dice.bool();
+        let closed = sessions.each_mut().map(|session| session.close(cut));
+        assert_eq!(closed[0], closed[1], "case {case}, {slug}");
+    } else {
+        let answer = Bytes::from(output(dice).to_string());
+        let status = [200, 200, 200, 400, 500][dice.usize(..5)];
+        let finished = sessions
+            .each_mut()
+            .map(|session| session.finish(status, "application/json", answer.clone()));
+        assert_eq!(
+            finished[0], finished[1],
+            "case {case}, {slug}: {status} {answer:?}"
+        );
+    }
+    assert_eq!(
+        sessions[0].metrics(),
+        sessions[1].metrics(),
+        "case {case}, {slug}: {body:?}"
+    );
+}
+
+/// Keys that tasks know, with values that they may or may not take.
+fn input(dice: &mut Rng) -> Value {
+    const KEYS: [&str; 24] = [
+        "prompt",
+        "messages",
+        "text",
+        "image",
+        "audio",
+        "target_lang",
+        "source_lang",
+        "input_text",
+        "max_length",
+        "steps",
+        "num_steps",
+        "width",
+        "height",
+        "seed",
+        "stream",
+        "max_tokens",
+        "temperature",
+        "lang",
+        "raw",
+        "lora",
+        "guidance",
+        "n",
+        "negative_prompt",
+        "unknown",
+    ];
+    if dice.u8(..50) == 0 {
+        return anything(dice, 2);
+    }
+    let mut body = Map::new();
+    for _ in 0..dice.usize(1..6) {
+        // The first eight are those that tasks require.
+        let key = KEYS[if dice.bool() {
+            dice.usize(..8)
+        } else {
+            dice.usize(..KEYS.len())
+        }];
+        body.insert(key.into(), fitting(key, dice));
+    }
+    Value::Object(body)
+}
+
+/// Mostly what the key is for.
+fn fitting(key: &str, dice: &mut Rng) -> Value {
+    if dice.u8(..6) == 0 {
+        return anything(dice, 2);
+    }
+    match key {
+        "messages" => json!([{ "role": "user", "content": "hi" }]),
+        "image" | "audio" => match dice.u8(..3) {
+            0 => json!("aGVsbG8="),
+            1 => json!([137, 80, 78, 71]),
+            _ => json!("not base64!"),
+        },
+        "text" if dice.bool() => json!(["a", "bc"]),
+        "stream" | "raw" => json!(dice.bool()),
+        "temperature" | "guidance" => json!(dice.f64() * 5.0),
+        "steps" | "num_steps" | "width" | "height" | "seed" | "max_tokens" | "max_length" | "n" => {
+            json!([0, 1, 8, 20, 512, 4096][dice.usize(..6)])
+        }
+        _ => json!(["x", "hello world", "", "en", "ü"][dice.usize(..5)]),
+    }
+}
+
+/// Keys that model servers answer with.
+fn output(dice: &mut Rng) -> Value {
+    const KEYS: [&str; 16] = [
+        "response",
+        "generated_text",
+        "choices",
+        "text",
+        "label",
+        "score",
+        "box",
+        "data",
+        "shape",
+        "translated_text",
+        "translation_text",
+        "summary",
+        "summary_text",
+        "description",
+        "image",
+        "usage",
+    ];
+    match dice.u8(..8) {
+        0 => return anything(dice, 3),
+        1 => {
+            return json!([{ "label": "cat", "score": dice.f64() }, { "label": "dog", "score": 0.5 }]);
+        }
+        2 => return json!([[0.5, 1.0, -2.0], [dice.f64(), 0.0, 1.0]]),
+        3 => {
+            return json!({ "choices": [{ "delta": { "content": "hi" }, "message": { "content": "hi" } }],
+                           "usage": { "prompt_tokens": 3, "completion_tokens": 4 } });
+        }
+        _ => {}
+    }
+    let mut body = Map::new();
+    for _ in 0..dice.usize(1..4) {
+        body.insert(KEYS[dice.usize(..KEYS.len())].into(), anything(dice, 2));
+    }
+    Value::Object(body)
+}
+
+fn anything(dice: &mut Rng, depth: u32) -> Value {
+    match dice.u8(..if depth == 0 { 6 } else { 8 }) {
+        0 => Value::Null,
+        1 => json!(dice.bool()),
+        2 => json!(dice.i32(..)),
+        3 => json!(dice.f64() * 1e3),
+        4 => json!(["", "x", "hello", "\u{0}\n\"", "ü"][dice.usize(..5)]),
+        5 => json!(dice.u64(..)),
+        6 => (0..dice.usize(..4))
+            .map(|_| anything(dice, depth - 1))
+            .collect(),
+        _ => {
+            let keys = ["role", "content", "label", "score", "xmin", "text", "a/b~c"];
+            let count = dice.usize(..4);
+            let pair =
+                |dice: &mut Rng| (keys[dice.usize(..7)].to_owned(), anything(dice, depth - 1));
+            Value::Object((0..count).map(|_| pair(dice)).collect())
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Plugins: what the shipped guests promise, against the host that runs them.
+
+mod differential;
+mod reload;
+mod shelf;
