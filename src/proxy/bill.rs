@@ -93,6 +93,8 @@ pub struct Bill {
     /// The client's body, for estimates.
     input: Bytes,
     spent: Option<Spent>,
+    /// The event has the metrics that are billed: what is told later changes nothing.
+    settled: bool,
     charge: Option<Charge>,
 }
 
@@ -154,15 +156,21 @@ impl Bill {
         if self.spent.is_none() {
             self.spent = self.cut_off(lane);
         }
-        if self.charge.is_none()
+        if !self.settled
             && let Some(spent) = &self.spent
         {
+            self.settled = true;
             let settled = settle(lane.spec.metrics_trust, &spent.metrics, &spent.estimated);
             note_metrics(&settled, event);
             self.charge = charge(lane, event, spent, &settled.metrics);
             event.neurons = self.charge.as_ref().map(|charge| charge.total);
         }
         self.charge.as_ref()
+    }
+
+    /// Whether the event has the metrics that are billed.
+    pub fn is_settled(&self) -> bool {
+        self.settled
     }
 
     /// What it costs, once priced.

@@ -188,6 +188,9 @@ impl Trip {
     /// What the model server says was used.
     pub fn used(&mut self, usage: Option<Usage>) {
         let Some(usage) = usage else { return };
+        if self.bill.is_settled() {
+            return;
+        }
         let event = self.event();
         event.metrics_source = MetricsSource::Reported;
         event.metrics = TokenUsage {
