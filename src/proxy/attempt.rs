@@ -316,8 +316,9 @@ impl<'a> Attempts<'a> {
                 .gate
                 .correct_tokens(&account.id, account.weight, charged.into(), used);
         }
-        drop(permit);
+        // The connection first: whoever gets the permit next finds it warm.
         self.shared.client.finish(exchange).await;
+        drop(permit);
     }
 
     /// How fast the server was, for whoever ranks by it.

@@ -96,6 +96,8 @@ async fn a_lost_reused_connection_is_replaced_and_the_request_sent_again() {
     let server = Server::fast().await;
     let node = Node::start(&one_model(server.address, 2, "")).await;
     assert_eq!(ask(&node).await.status, 200);
+    // With its permit back, its connection is too.
+    node.idle().await;
     server
         .fault(r#"{"fault":"reset-before-headers","count":1}"#)
         .await;
