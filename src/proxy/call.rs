@@ -19,7 +19,7 @@ use super::drain::InFlight;
 use super::world::World;
 use crate::plugin::Caller;
 use crate::telemetry::event::{EventFlags, PluginUse};
-use crate::telemetry::{InferenceEvent, MetricsSource, Outcome, TokenUsage};
+use crate::telemetry::{Clock, InferenceEvent, MetricsSource, Outcome, TokenUsage};
 use crate::upstream::{Answer, Lane};
 
 /// The most an answer waits for its event to be on the disk: longer than a busy disk takes, and a
@@ -71,8 +71,8 @@ impl Trip {
     /// Begins with a complete head.
     pub fn begin(shared: &Arc<Shared>, in_flight: InFlight) -> Trip {
         let world = shared.world.load_full();
-        let arrival = shared.clock.now();
         let arrival_us = shared.clock.micros();
+        let arrival = Clock::not_before(arrival_us);
         let event = InferenceEvent {
             ended_us: 0,
             request_id: request_id(),

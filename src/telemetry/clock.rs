@@ -47,6 +47,12 @@ impl Clock {
         self.elapsed().as_micros() as u64
     }
 
+    /// The first whole millisecond that is not before `micros`: what is reckoned from it is never a
+    /// part of a millisecond short of what was asked for.
+    pub fn not_before(micros: u64) -> Millis {
+        Millis(micros.div_ceil(1000))
+    }
+
     /// The moment `at` for timers that want an `Instant`.
     pub fn instant(self, at: Millis) -> Instant {
         self.start + Duration::from_millis(at.0).min(FAR_FUTURE)
@@ -148,6 +154,15 @@ mod tests {
         for step_ms in [0, 1, 9, 90, 899, 1, 0, 1500, 60_000, 7] {
             at += time::Duration::milliseconds(step_ms);
             assert_eq!(stamp.text(at), rfc3339(at));
+        }
+    }
+
+    #[test]
+    fn a_span_from_a_moment_is_never_short_of_what_was_asked() {
+        for micros in [0, 1, 999, 1000, 1001, 1999, 123_456_789] {
+            let start = Clock::not_before(micros);
+            let late = (start.0 * 1000).checked_sub(micros);
+            assert!(late.is_some_and(|late| late < 1000), "{micros}");
         }
     }
 
