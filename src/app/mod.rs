@@ -6,6 +6,7 @@
 //! they end is the order in [`Node::drain`].
 
 mod demo;
+mod heap;
 mod insight;
 mod keep;
 mod listen;
@@ -56,6 +57,7 @@ const RUNTIME_CLOSE_LIMIT: Duration = Duration::from_millis(100);
 
 /// Runs a gateway as `file` says, until a signal ends it.
 pub fn serve(file: &Path) -> ExitCode {
+    heap::keep_large_blocks();
     let loaded = match config::load(file) {
         Ok(loaded) => loaded,
         Err(problems) => return cannot_start(file, &problems),

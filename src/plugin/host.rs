@@ -49,6 +49,10 @@ pub enum HostError {
 pub struct HostCounts {
     /// Guests alive.
     pub instances_live: u32,
+    /// Places of the engine's pool that are taken, by its own count; 0 without a pool.
+    pub pool_used: u64,
+    /// The deadline clock rests: nothing has run for a while.
+    pub rests: bool,
     /// Ticks of the deadline clock that were left out because it came late.
     pub ticks_missed: u64,
     /// Compiled components found in the cache.
@@ -140,6 +144,9 @@ impl Host {
         if let Some(ground) = self.ground.get() {
             counts.instances_live = ground.runtime.slots.live();
             counts.ticks_missed = ground.runtime.ticker.missed();
+            counts.rests = ground.runtime.ticker.rests();
+            let pool = ground.runtime.engine.pooling_allocator_metrics();
+            counts.pool_used = pool.map_or(0, |pool| pool.component_instances());
         }
         if let Some(cache) = &self.cache {
             counts.cache_hits = cache.counts().hits.load(Relaxed);

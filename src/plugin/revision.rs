@@ -364,6 +364,7 @@ impl Revision {
         };
         instance.calls += 1;
         if usable && keeps && !is_worn(&instance) {
+            instance.rest();
             self.ground.warm.put(owner, instance);
         }
         answer

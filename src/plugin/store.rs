@@ -14,6 +14,7 @@ use super::engine::{MEMORIES_PER_COMPONENT, Purpose, Runtime, Slot, TABLE_MAX_EL
 use super::failure::Failure;
 use super::grants::Grants;
 use super::spec::Bounds;
+use super::ticker::Turns;
 use crate::telemetry::PluginMetrics;
 use crate::telemetry::clock;
 use crate::telemetry::plugin_metrics::LiveInstance;
@@ -31,6 +32,7 @@ pub struct Guest {
     pub request_id: String,
     counts_fuel: bool,
     deadline: Deadline,
+    turns: Turns,
 }
 
 /// How much processor time a guest has, counted from its first tick on. A guest whose thread did not
@@ -189,6 +191,7 @@ impl Instance {
             request_id: String::new(),
             counts_fuel: mould.runtime.purpose == Purpose::Tools,
             deadline: Deadline::default(),
+            turns: mould.runtime.ticker.turns(),
         };
         let mut store = Store::new(&mould.runtime.engine, guest);
         store.limiter(|guest| &mut guest.limits);
@@ -220,15 +223,22 @@ impl Instance {
         self.store.data_mut().limits.denied = false;
         arm(&mut self.store, deadline_ms);
     }
+
+    /// It has answered, and waits to be asked again.
+    pub fn rest(&mut self) {
+        self.store.data_mut().turns.end();
+    }
 }
 
 /// The one place where a deadline is set: the guest traps after it has run for as many milliseconds,
 /// one or two more where it lies badly to the ticks.
 fn arm(store: &mut Store<Guest>, deadline_ms: u32) {
-    store.data_mut().deadline = Deadline {
+    let guest = store.data_mut();
+    guest.deadline = Deadline {
         budget_us: u64::from(deadline_ms) * 1000,
         from_us: None,
     };
+    guest.turns.begin();
     store.set_epoch_deadline(1);
     if store.data().counts_fuel {
         // As much as there is: the tools read what is left. Refused only by an engine without fuel.

@@ -2,14 +2,15 @@
 //!
 //! It is not on the async runtime, where it would starve exactly when it is needed. A late tick is
 //! counted and not made up for; what a guest has used is asked of its thread's own clock at each tick.
-//! Owned by the engine's runtime; dropping it ends and joins the thread.
+//! After [`REST_AFTER_TICKS`] without a running guest it rests until one begins, so that a gateway
+//! nobody asks wakes no processor. Owned by the engine's runtime; dropping it ends and joins the thread.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use wasmtime::EngineWeak;
 
 use crate::telemetry::Clock;
@@ -18,6 +19,8 @@ use crate::telemetry::Clock;
 const TICK: Duration = Duration::from_millis(1);
 /// A tick this late has missed at least one.
 const LATE_US: u64 = 2_000;
+/// Under load a guest runs every few of them: then nobody pays for waking the thread.
+const REST_AFTER_TICKS: u32 = 100;
 
 /// The ticking thread.
 pub struct Ticker {
@@ -31,6 +34,46 @@ struct Shared {
     ended: Mutex<bool>,
     wake: Condvar,
     missed: AtomicU64,
+    /// Guests that run.
+    running: AtomicUsize,
+    /// Nobody ticks until `wake` is told; left under the lock of `ended`.
+    rests: AtomicBool,
+}
+
+/// One guest's turns at running: while one lasts, the ticks come. Ended by drop as well.
+pub struct Turns {
+    shared: Arc<Shared>,
+    lasts: bool,
+}
+
+impl Turns {
+    /// The guest runs from now on.
+    pub fn begin(&mut self) {
+        if std::mem::replace(&mut self.lasts, true) {
+            return;
+        }
+        // Told before it is asked whether the thread rests, as the thread rests before it asks
+        // whether anybody runs: one of the two sees the other.
+        self.shared.running.fetch_add(1, Ordering::SeqCst);
+        if self.shared.rests.load(Ordering::SeqCst) {
+            let _ended = self.shared.ended.lock();
+            self.shared.rests.store(false, Ordering::SeqCst);
+            self.shared.wake.notify_all();
+        }
+    }
+
+    /// It has answered, and waits to be asked again.
+    pub fn end(&mut self) {
+        if std::mem::replace(&mut self.lasts, false) {
+            self.shared.running.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Drop for Turns {
+    fn drop(&mut self) {
+        self.end();
+    }
 }
 
 impl Ticker {
@@ -50,6 +93,19 @@ impl Ticker {
         })
     }
 
+    /// The turns of a guest that does not run yet.
+    pub fn turns(&self) -> Turns {
+        Turns {
+            shared: Arc::clone(&self.shared),
+            lasts: false,
+        }
+    }
+
+    /// Whether it waits for a guest to run.
+    pub fn rests(&self) -> bool {
+        self.shared.rests.load(Ordering::Relaxed)
+    }
+
     /// Ticks that came so late that others were left out.
     pub fn missed(&self) -> u64 {
         self.shared.missed.load(Ordering::Relaxed)
@@ -59,8 +115,18 @@ impl Ticker {
 impl Shared {
     fn tick(&self, engine: &EngineWeak, clock: Clock) {
         let mut last_us = clock.micros();
+        let mut idle_ticks = 0;
         let mut ended = self.ended.lock();
         while !*ended {
+            idle_ticks = match self.running.load(Ordering::SeqCst) {
+                0 => idle_ticks + 1,
+                _ => 0,
+            };
+            if idle_ticks > REST_AFTER_TICKS {
+                self.rest(&mut ended);
+                last_us = clock.micros();
+                idle_ticks = 0;
+            }
             self.wake.wait_for(&mut ended, TICK);
             let Some(engine) = engine.upgrade() else {
                 return;
@@ -73,6 +139,18 @@ impl Shared {
             }
             last_us = now_us;
         }
+    }
+
+    /// Waits until a guest runs, or the end.
+    fn rest(&self, ended: &mut MutexGuard<'_, bool>) {
+        self.rests.store(true, Ordering::SeqCst);
+        while !**ended
+            && self.rests.load(Ordering::SeqCst)
+            && self.running.load(Ordering::SeqCst) == 0
+        {
+            self.wake.wait(ended);
+        }
+        self.rests.store(false, Ordering::SeqCst);
     }
 }
 

@@ -58,6 +58,25 @@ fn every_evil_formula_is_found_out_in_time_and_the_request_is_priced_anyway() {
 }
 
 #[test]
+fn the_deadline_clock_rests_when_nothing_runs_and_is_there_again_for_the_next_guest() {
+    let stand = Stand::new();
+    let world = World::BillingFormula;
+    let good = stand.spec("good", world, &Wat::of(world));
+    let evil = stand.spec("evil", world, &Wat::of(world).price(LOOP));
+    let (goods, evils) = (stand.load(&good).unwrap(), stand.load(&evil).unwrap());
+    for _ in 0..2 {
+        assert!(!price(&goods, &user_of(&good), "acme").fell_back);
+        // A guest that waits to be asked again does not keep it awake.
+        assert_eq!(stand.host.counts().instances_live, 1);
+        while !stand.host.counts().rests {
+            std::thread::yield_now();
+        }
+        assert!(price(&evils, &user_of(&evil), "acme").fell_back);
+    }
+    assert_eq!(failures(&evils, "deadline"), 2);
+}
+
+#[test]
 fn a_good_guest_answers_right_after_an_evil_one() {
     let stand = Stand::new();
     let good = stand.spec(

@@ -1,0 +1,28 @@
+//! How the C library's allocator treats large blocks: two settings, made at the start.
+//!
+//! It allocates nothing. As the library comes, a freed block of more than 128 KiB goes back to the
+//! kernel and the next request's body pays for its pages again; here a heap keeps what bodies of the
+//! usual size need. docs/decisions/005-system-allocator.md has the figures.
+
+/// Blocks from this size on are mapped of their own and go back to the kernel when freed.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const MAPPED_FROM_BYTES: i32 = 8 << 20;
+/// Free bytes at the end of a heap beyond which it is cut.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const KEPT_BYTES: i32 = 32 << 20;
+
+/// Sets both bounds. Another C library, or one that refuses, keeps its own.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[allow(unsafe_code)]
+pub fn keep_large_blocks() {
+    // SAFETY: mallopt(3) takes two numbers and changes settings of the allocator under its own lock;
+    // nobody else sets them.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_FROM_BYTES);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT_BYTES);
+    }
+}
+
+/// Other C libraries keep their own bounds.
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+pub fn keep_large_blocks() {}
