@@ -198,7 +198,7 @@ def until(condition, what, limit_secs=PATIENCE_SECS):
 
 
 @contextlib.contextmanager
-def running(command, log, ready_url, what):
+def running(command, log, ready_url, what, limit_secs=PATIENCE_SECS):
     """A process, from ready to stopped; its output goes to `log`."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "wb") as output:
@@ -217,7 +217,7 @@ def running(command, log, ready_url, what):
                 raise RuntimeError(f"{what} ended with {process.returncode}:\n{tail}")
             return is_ok(ready_url)
 
-        until(ready, f"{what} ready at {ready_url}")
+        until(ready, f"{what} ready at {ready_url}", limit_secs)
         yield process
     finally:
         stop(process)

@@ -202,12 +202,25 @@ fn plain_file<'a>(json: &'a str, pointer: &str) -> Result<(Cow<'a, str>, usize),
         };
         return file.ok_or_else(|| rejected("bad_base64", pointer, "this is not base64"));
     }
-    let bytes: Vec<u8> = serde_json::from_str(json).unwrap_or_default();
+    let bytes = listed(json).unwrap_or_default();
     if bytes.is_empty() {
         let message = "expected base64, or a list of whole numbers from 0 to 255";
         return Err(rejected("invalid_input", pointer, message));
     }
     Ok((Cow::Owned(base64::encode(&bytes)), bytes.len()))
+}
+
+/// Bytes as a list of numbers. Some clients write floats: 7.0 is whole, to a JSON Schema as well.
+fn listed(json: &str) -> Option<Vec<u8>> {
+    if let Ok(bytes) = serde_json::from_str(json) {
+        return Some(bytes);
+    }
+    let numbers: Vec<f64> = serde_json::from_str(json).ok()?;
+    let byte = |number: f64| {
+        let byte = number as u8;
+        (f64::from(byte) == number).then_some(byte)
+    };
+    numbers.into_iter().map(byte).collect()
 }
 
 /// The caller's fault, and where it is.

@@ -10,6 +10,7 @@ async fn what_a_task_needs_and_does_not_get_is_named() {
         ("text-generation", json!({}), "/prompt"),
         ("text-generation", json!({ "prompt": "" }), "/prompt"),
         ("text-generation", json!({ "prompt": 7 }), "/prompt"),
+        ("text-generation", json!({ "prompt": null }), "/prompt"),
         ("text-generation", json!({ "messages": [] }), "/messages"),
         (
             "text-generation",
@@ -19,6 +20,7 @@ async fn what_a_task_needs_and_does_not_get_is_named() {
         ("text-classification", json!({}), "/text"),
         ("text-classification", json!({ "text": ["a"] }), "/text"),
         ("text-embeddings", json!({ "text": [] }), "/text"),
+        ("text-embeddings", json!({ "text": null }), "/text"),
         ("text-embeddings", json!({ "text": ["a", 7] }), "/text/1"),
         ("text-to-image", json!({}), "/prompt"),
         (
@@ -33,6 +35,7 @@ async fn what_a_task_needs_and_does_not_get_is_named() {
         ),
         ("text-to-speech", json!({}), "/text"),
         ("text-to-speech", json!({ "text": {} }), "/text"),
+        ("text-to-speech", json!({ "prompt": null }), "/prompt"),
         ("automatic-speech-recognition", json!({}), "/audio"),
         (
             "automatic-speech-recognition",
@@ -61,6 +64,11 @@ async fn what_a_task_needs_and_does_not_get_is_named() {
             "/prompt",
         ),
         ("image-text-to-text", json!({}), "/messages"),
+        (
+            "image-text-to-text",
+            json!({ "image": null, "prompt": "a" }),
+            "/image",
+        ),
         ("object-detection", json!({ "image": "" }), "/image"),
         ("translation", json!({ "text": "a" }), "/target_lang"),
         (
@@ -75,6 +83,7 @@ async fn what_a_task_needs_and_does_not_get_is_named() {
             "/max_length",
         ),
         ("multimodal-embeddings", json!({}), "/text"),
+        ("multimodal-embeddings", json!({ "image": null }), "/image"),
         ("multimodal-embeddings", json!({ "image": {} }), "/image"),
     ] {
         let answer = hall.run(task, body.clone()).await;
@@ -151,6 +160,7 @@ async fn odd_inputs_that_are_right_are_taken() {
             "image-classification",
             json!({ "image": format!("data:image/png;base64,{image}") }),
         ),
+        ("image-classification", json!({ "image": [255.0, 0.0, 7] })),
         ("image-to-text", json!({ "image": image, "prompt": null })),
         ("object-detection", json!({ "image": vec![0; 100_000] })),
         ("automatic-speech-recognition", json!({ "audio": image })),

@@ -1,7 +1,8 @@
 //! Bodies of `run`: text generation and text embeddings.
 //!
 //! It checks what every backend relies on (the input is there and of the right type) and leaves
-//! ranges to the model server. Members it does not know are passed on. Called with bodies already
+//! ranges to the model server. A member that is missing is named by its place, as where a task's
+//! schema is enforced. Members it does not know are passed on. Called with bodies already
 //! bounded by `limits.request_body_mib`.
 
 use std::borrow::Cow;
@@ -65,7 +66,7 @@ impl<'a> TextGeneration<'a> {
                 text: not_empty("/prompt", text)?,
                 raw,
             },
-            (None, None) => return Err(bad("", "`prompt` or `messages` is required")),
+            (None, None) => return Err(bad("/prompt", "`prompt` or `messages` is required")),
         };
         Ok(TextGeneration { input, parameters })
     }
@@ -91,8 +92,8 @@ impl<'a> TextEmbeddings<'a> {
                 _ => parameters.push((name, value)),
             }
         }
-        let text =
-            text.ok_or_else(|| bad("", "`text` is required: a string or a list of strings"))?;
+        let missing = "`text` is required: a string or a list of strings";
+        let text = text.ok_or_else(|| bad("/text", missing))?;
         let texts = match kind(text) {
             Kind::Text => vec![not_empty("/text", text)?],
             Kind::List => checked_texts(text)?,

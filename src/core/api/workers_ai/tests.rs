@@ -63,9 +63,9 @@ fn messages_win_over_a_prompt_and_the_last_of_a_repeated_name_counts() {
 #[test]
 fn a_generation_without_usable_input_is_refused_with_its_place() {
     let place = |body: &str| refusal(TextGeneration::parse(body.as_bytes())).0;
-    assert_eq!(place("{}"), "");
+    assert_eq!(place("{}"), "/prompt");
     assert_eq!(place("[]"), "");
-    assert_eq!(place(r#"{"prompt":null,"messages":null}"#), "");
+    assert_eq!(place(r#"{"prompt":null,"messages":null}"#), "/prompt");
     assert_eq!(place(r#"{"prompt":["a"]}"#), "/prompt");
     assert_eq!(place(r#"{"prompt":""}"#), "/prompt");
     assert_eq!(place(r#"{"messages":"a"}"#), "/messages");
@@ -98,7 +98,8 @@ fn embeddings_take_one_text_or_up_to_a_hundred() {
     );
 
     let place = |body: &str| refusal(TextEmbeddings::parse(body.as_bytes())).0;
-    assert_eq!(place("{}"), "");
+    assert_eq!(place("{}"), "/text");
+    assert_eq!(place(r#"{"text":null}"#), "/text");
     assert_eq!(place(r#"{"text":5}"#), "/text");
     assert_eq!(place(r#"{"text":[]}"#), "/text");
     assert_eq!(place(r#"{"text":["a",5]}"#), "/text/1");

@@ -80,6 +80,7 @@ fn a_file_comes_to_base64_whatever_its_form() {
         json!("AA\nEC\n"),
         json!("data:audio/wav;base64,AAEC"),
         json!([0, 1, 2]),
+        json!([0.0, 1, 2e0]),
         json!({"body": [0, 1, 2], "contentType": "audio/wav"}),
         json!({"body": "AAEC"}),
     ];
@@ -160,6 +161,9 @@ fn what_is_no_file_is_the_callers_fault() {
         (json!({"image": "AAA=A"}), "/image", "bad_base64"),
         (json!({"image": "A"}), "/image", "bad_base64"),
         (json!({"image": [1, 256]}), "/image", "invalid_input"),
+        (json!({"image": [1.0, 256.0]}), "/image", "invalid_input"),
+        (json!({"image": [1, 1.5]}), "/image", "invalid_input"),
+        (json!({"image": [-1.0]}), "/image", "invalid_input"),
         (json!({"image": 7}), "/image", "invalid_input"),
         (json!({"image": null}), "", "invalid_input"),
         (json!([]), "", "invalid_input"),

@@ -293,6 +293,37 @@ fn a_null_is_as_good_as_absent_where_a_member_may_be_absent() {
 }
 
 #[test]
+fn a_null_alone_is_no_input() {
+    for (task, instance, member) in [
+        (Task::TextGeneration, json!({"prompt": null}), "prompt"),
+        (Task::TextGeneration, json!({"messages": null}), "messages"),
+        (Task::TextEmbeddings, json!({"text": null}), "text"),
+        (Task::TextEmbeddings, json!({"input": null}), "input"),
+        (Task::TextToSpeech, json!({"prompt": null}), "prompt"),
+        (Task::MultimodalEmbeddings, json!({"image": null}), "image"),
+        (
+            Task::ImageTextToText,
+            json!({"image": null, "prompt": "x"}),
+            "image",
+        ),
+    ] {
+        let mut instance = instance;
+        assert!(
+            !input_problems(task, &instance).is_empty(),
+            "{task:?} {instance}"
+        );
+        instance[member] = json!("x");
+        if member == "messages" {
+            instance[member] = json!([{"role": "user"}]);
+        }
+        assert!(
+            input_problems(task, &instance).is_empty(),
+            "{task:?} {instance}"
+        );
+    }
+}
+
+#[test]
 fn results_keep_to_the_output_schemas() {
     for (task, answer, _) in super::finish::variants() {
         let finished = Builtin::of(task)
