@@ -1,4 +1,4 @@
-//! The admin listener: health, readiness, metrics, state and reload, over plain HTTP.
+//! The admin listener: health, readiness, metrics, state, stories and reload, over plain HTTP.
 //!
 //! It knows none of the rooms it tells about: what it shows it asks of an [`Insight`], what it
 //! starts it asks of a [`ReloadHandle`], and `app` fills in both. Bodies sent to it are read and
@@ -16,7 +16,7 @@ use pingora_core::protocols::http::ServerSession;
 use pingora_core::server::ShutdownWatch;
 use pingora_http::ResponseHeader;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 pub use reload::{
     Problem, ReloadFailed, ReloadHandle, ReloadReport, ReloadRequest, reload_channel,
@@ -47,7 +47,8 @@ GET  /readyz               200 when configured and not draining, else 503 with t
 GET  /metrics              Prometheus metrics
 GET  /state                configuration, models, queues, endpoints and plugins as JSON
 POST /reload               read the configuration file again
-GET  /explain/{request id} 404: decisions are not recorded on this node
+GET  /explain              the last requests as JSON
+GET  /explain/{request id} what happened to one of them and why
 ";
 
 /// What the listener shows. Each answer is exact at the moment of the call.
@@ -58,7 +59,21 @@ pub trait Insight: Send + Sync + 'static {
     fn readiness(&self) -> Result<(), String>;
     /// The body of `/metrics`.
     fn metrics_text(&self) -> String;
+    /// The story of a request; none when it is not there, or not any more.
+    fn story(&self, request_id: &str) -> Option<Value>;
+    /// The last `count` requests with a story, the newest first.
+    fn stories(&self, count: usize) -> Vec<Value>;
 }
+
+/// Requests listed by `/explain`: a screen or two.
+const LISTED: usize = 100;
+
+/// Hex digits of a request id.
+const REQUEST_ID_DIGITS: usize = 32;
+
+const NOT_AN_ID: &str = "a request id is 32 hex digits in lower case: the `x-request-id` of the     answer, `request_id` in the event file; `GET /explain` lists the last ones";
+
+const NO_STORY: &str = "no story of this request here: it may still be under way, have come     without a key that is known, be overwritten by later ones, or have been served by another     node; `GET /explain` lists the last ones, and the event file has a line of every request";
 
 /// The application behind the admin listener.
 pub struct Admin {
@@ -117,7 +132,7 @@ impl Admin {
     async fn answer(&self, method: &str, path: &str) -> Answer {
         let takes = match path {
             "/reload" => "POST",
-            "/" | "/healthz" | "/readyz" | "/metrics" | "/state" => "GET",
+            "/" | "/healthz" | "/readyz" | "/metrics" | "/state" | "/explain" => "GET",
             path if path.starts_with("/explain/") => "GET",
             _ => return Answer::error(404, "no such path here; `GET /` lists them"),
         };
@@ -141,11 +156,20 @@ impl Admin {
             },
             "/state" => Answer::json(200, &self.insight.state()),
             "/reload" => self.reload().await,
-            _ => Answer::error(
-                404,
-                "decisions are not recorded on this node; the request's line in the event file \
-                 says how it went",
-            ),
+            "/explain" => Answer::json(200, &json!({ "newest": self.insight.stories(LISTED) })),
+            path => self.explain(path.strip_prefix("/explain/").unwrap_or("")),
+        }
+    }
+
+    /// What follows `/explain/` is compared and nothing else.
+    fn explain(&self, request_id: &str) -> Answer {
+        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        if request_id.len() != REQUEST_ID_DIGITS || !request_id.bytes().all(is_digit) {
+            return Answer::error(404, NOT_AN_ID);
+        }
+        match self.insight.story(request_id) {
+            Some(story) => Answer::json(200, &story),
+            None => Answer::error(404, NO_STORY),
         }
     }
 

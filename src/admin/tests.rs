@@ -11,6 +11,8 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
 
+const KNOWN_ID: &str = "0123456789abcdef0123456789abcdef";
+
 struct Shown {
     readiness: Mutex<Result<(), String>>,
 }
@@ -63,6 +65,15 @@ impl Insight for Shown {
 
     fn metrics_text(&self) -> String {
         "# TYPE up gauge\nup 1\n".into()
+    }
+
+    fn story(&self, request_id: &str) -> Option<Value> {
+        (request_id == KNOWN_ID).then(|| json!({ "request_id": request_id }))
+    }
+
+    fn stories(&self, count: usize) -> Vec<Value> {
+        assert_eq!(count, LISTED);
+        vec![json!({ "request_id": KNOWN_ID })]
     }
 }
 
@@ -227,15 +238,42 @@ async fn unknown_paths_and_wrong_methods_are_told_as_json() {
     let reply = ask(&f.admin, "GET", "/reload").await;
     assert_eq!(reply.status, 405);
     assert!(reply.head.contains("allow: post"), "{}", reply.head);
-    let reply = ask(&f.admin, "GET", "/explain/r1").await;
-    assert_eq!(reply.status, 404);
-    assert!(
-        reply.json()["error"]
-            .as_str()
-            .unwrap()
-            .contains("event file")
-    );
     assert!(ask(&f.admin, "GET", "/").await.body.contains("/readyz"));
+}
+
+#[tokio::test]
+async fn a_story_is_told_by_its_exact_id_and_others_are_told_where_to_look() {
+    let f = fixture();
+    let reply = ask(&f.admin, "GET", &format!("/explain/{KNOWN_ID}")).await;
+    assert_eq!(reply.status, 200);
+    assert_eq!(reply.json(), json!({ "request_id": KNOWN_ID }));
+    let listed = ask(&f.admin, "GET", "/explain").await;
+    assert_eq!(
+        listed.json(),
+        json!({ "newest": [{ "request_id": KNOWN_ID }] })
+    );
+    let unknown = ask(&f.admin, "GET", "/explain/00000000000000000000000000000000").await;
+    assert_eq!(unknown.status, 404);
+    let told = unknown.json()["error"].as_str().unwrap().to_owned();
+    assert!(told.contains("event file"), "{told}");
+    for odd in [
+        "",
+        "r1",
+        "..%2fstate",
+        "../state",
+        "0123456789ABCDEF0123456789ABCDEF",
+        "0123456789abcdef0123456789abcdef/",
+        "0123456789abcdef0123456789abcdef0",
+        "%30123456789abcdef0123456789abcdef",
+        "explain/0123456789abcdef0123456789abcdef",
+    ] {
+        let reply = ask(&f.admin, "GET", &format!("/explain/{odd}")).await;
+        assert_eq!(reply.status, 404, "{odd}");
+        assert!(
+            reply.json()["error"].as_str().unwrap().contains("32 hex"),
+            "{odd}"
+        );
+    }
 }
 
 #[tokio::test]

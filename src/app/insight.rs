@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use infergate_core::Millis;
+use serde_json::Value;
 
 use super::load::Loader;
 use super::reload::ConfigStatus;
@@ -12,7 +13,7 @@ use crate::admin::{
     ReloadError, State,
 };
 use crate::plugin::{Plugins, Position};
-use crate::proxy::{Connections, Shared};
+use crate::proxy::{Connections, Here, Shared, World};
 use crate::telemetry::clock::rfc3339;
 use crate::telemetry::metrics::EndpointLevels;
 use crate::telemetry::plugin_metrics::PluginLevels;
@@ -122,6 +123,14 @@ impl NodeInsight {
         }
     }
 
+    fn here<'a>(&self, world: &'a World) -> Here<'a> {
+        Here {
+            clock: self.shared.clock,
+            node: &world.node,
+            site: &world.site,
+        }
+    }
+
     fn wall(&self, at: Millis) -> String {
         let clock = self.shared.clock;
         let now = clock.now();
@@ -171,6 +180,18 @@ impl Insight for NodeInsight {
 
     fn metrics_text(&self) -> String {
         self.shared.metrics.render(&self.levels())
+    }
+
+    fn story(&self, request_id: &str) -> Option<Value> {
+        let story = self.shared.stories.find(request_id)?;
+        let world = self.shared.world.load();
+        Some(story.tell(self.here(&world)))
+    }
+
+    fn stories(&self, count: usize) -> Vec<Value> {
+        let world = self.shared.world.load();
+        let stories = self.shared.stories.newest(count).into_iter();
+        stories.map(|story| story.line(self.here(&world))).collect()
     }
 }
 

@@ -33,7 +33,7 @@ use crate::admin::{Admin, reload_channel};
 use crate::config::watch::FileWatch;
 use crate::config::{self, Config, Loaded, Problem};
 use crate::plugin::Plugins;
-use crate::proxy::{Connections, Drain, Edge, Ledger, Shared, World};
+use crate::proxy::{Connections, Drain, Edge, Ledger, Shared, Stories, World};
 use crate::telemetry::log::LogHandle;
 use crate::telemetry::sink::Durability;
 use crate::telemetry::{Clock, EventSink, Metrics, log};
@@ -163,6 +163,7 @@ impl Node {
             sink,
             drain: Arc::new(Drain::default()),
             bodies: Arc::default(),
+            stories: Stories::default(),
             ledger: Ledger::restore(&kept, clock),
             started_unix_secs: clock.wall().unix_timestamp().unsigned_abs(),
         });

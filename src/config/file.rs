@@ -76,7 +76,7 @@ pub struct Listen {
     /// Listeners for clients; at least one.
     #[schemars(length(min = 1, max = 64))]
     pub clients: Vec<ClientListener>,
-    /// The listener for operators: /metrics, /healthz, /readyz, /state, /reload.
+    /// The listener for operators: /metrics, /healthz, /readyz, /state, /explain, /reload.
     #[serde(default)]
     pub admin: AdminListener,
 }

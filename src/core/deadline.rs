@@ -14,7 +14,46 @@ pub struct DeadlineRule {
     pub ceiling_secs: u64,
 }
 
+/// What made a deadline what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// The model's own timeout.
+    Model,
+    /// The floor under every model's timeout.
+    Floor,
+    /// The ceiling over every request.
+    Ceiling,
+    /// The caller wished for less.
+    Wish,
+}
+
+impl Bound {
+    /// The word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Bound::Model => "model",
+            Bound::Floor => "floor",
+            Bound::Ceiling => "ceiling",
+            Bound::Wish => "caller",
+        }
+    }
+}
+
 impl DeadlineRule {
+    /// What decides about [`DeadlineRule::deadline`]; of two that say the same, the first of model,
+    /// floor, ceiling and wish.
+    pub fn bound(self, model_secs: u64, wish: Option<Millis>) -> Bound {
+        let span = self.deadline(Millis::ZERO, model_secs, None);
+        if wish.is_some_and(|wish| wish < span) {
+            return Bound::Wish;
+        }
+        match span {
+            span if span == Millis::from_secs(model_secs) => Bound::Model,
+            span if span == Millis::from_secs(self.model_floor_secs) => Bound::Floor,
+            _ => Bound::Ceiling,
+        }
+    }
+
     /// `arrival + min(max(model, floor), ceiling, wish)`. The caller's wish may go below the floor.
     pub fn deadline(self, arrival: Millis, model_secs: u64, wish: Option<Millis>) -> Millis {
         let model = model_secs.max(self.model_floor_secs).min(self.ceiling_secs);
@@ -38,6 +77,23 @@ mod tests {
         assert_eq!(at(0), Millis(30_005));
         assert_eq!(at(60), Millis(60_005));
         assert_eq!(at(300), Millis(240_005));
+    }
+
+    #[test]
+    fn a_deadline_names_what_made_it() {
+        let bound = |secs, wish: Option<u64>| RULE.bound(secs, wish.map(Millis));
+        assert_eq!(bound(60, None), Bound::Model);
+        assert_eq!(bound(30, None), Bound::Model);
+        assert_eq!(bound(1, None), Bound::Floor);
+        assert_eq!(bound(241, None), Bound::Ceiling);
+        assert_eq!(bound(60, Some(60_000)), Bound::Model);
+        assert_eq!(bound(60, Some(59_999)), Bound::Wish);
+        assert_eq!(bound(1, Some(29_999)), Bound::Wish);
+        let no_room = DeadlineRule {
+            model_floor_secs: 300,
+            ceiling_secs: 240,
+        };
+        assert_eq!(no_room.bound(1, None), Bound::Ceiling);
     }
 
     #[test]

@@ -184,6 +184,36 @@ impl Refusal {
         }
     }
 
+    /// Which one it is, for operators: several rows give callers the same reason.
+    pub const fn cause(&self) -> &'static str {
+        match self {
+            Refusal::Unauthenticated => "unauthenticated",
+            Refusal::NotAllowed => "not-allowed",
+            Refusal::NoSuchModel => "no-such-model",
+            Refusal::NoSuchRoute => "no-such-route",
+            Refusal::BadFraming(_) => "bad-framing",
+            Refusal::BadRequest { .. } => "bad-request",
+            Refusal::Rejected { .. } => "rejected-by-task",
+            Refusal::BodyTooLarge => "body-too-large",
+            Refusal::HeadersTooLarge => "headers-too-large",
+            Refusal::TooSlow => "too-slow",
+            Refusal::QueueFull { .. } => "queue-full",
+            Refusal::Busy { .. } => "busy",
+            Refusal::CannotStartInTime { .. } => "cannot-start-in-time",
+            Refusal::NoHealthyEndpoint => "no-healthy-endpoint",
+            Refusal::Evicted => "evicted",
+            Refusal::RateLimited { .. } => "rate-limited",
+            Refusal::QuotaUsed => "quota-used",
+            Refusal::DeadlinePassed => "deadline-passed",
+            Refusal::UpstreamFailed => "upstream-failed",
+            Refusal::PluginFailed => "plugin-failed",
+            Refusal::BodyBudgetSpent => "body-budget-spent",
+            Refusal::Draining => "draining",
+            Refusal::Internal => "internal",
+            Refusal::ClientGone => "client-gone",
+        }
+    }
+
     /// There was no room, and no server has begun to work: the request cost nothing.
     pub const fn is_out_of_capacity(&self) -> bool {
         matches!(self.row().blame, Blame::Capacity) && matches!(self.row().retry, Retry::Later)

@@ -29,9 +29,10 @@ pub async fn admit(
     ask: Ask,
     heartbeat: Option<Duration>,
 ) -> Result<Permit, Left> {
-    let entry = lane.gate.ask(ask).inspect_err(|_| {
-        trip.found_waiting(lane.gate.gauges().depth);
-    })?;
+    let (found, entry) = lane.gate.ask(ask);
+    let waiting = found.gauges.depth;
+    trip.story.admission(found, &entry);
+    let entry = entry.inspect_err(|_| trip.found_waiting(waiting))?;
     let permit = match entry {
         Entry::Leased(permit) => permit,
         Entry::Queued(waiter) => {
@@ -39,6 +40,7 @@ pub async fn admit(
             trip.queue_begins();
             let turn = wait(shared, session, trip, waiter, heartbeat).await;
             trip.queue_ends();
+            trip.story.waited(shared.clock.micros(), &turn);
             turn?
         }
     };

@@ -17,6 +17,7 @@ use super::Shared;
 use super::accounts::Account;
 use super::admit::{admit, client_gone};
 use super::call::{Left, Trip};
+use super::explain::{Again, Trace};
 use super::relay::Relayed;
 use super::task::Asked;
 use crate::plugin::TaskSession;
@@ -58,9 +59,9 @@ pub struct Attempts<'a> {
     shaped: Shaped,
     shaped_for: Arc<str>,
     answered_ok: bool,
-    /// When the last try was sent, and when its answer's head came.
+    /// When the last try began, and how it goes.
     sent_us: u64,
-    head_us: u64,
+    trace: Trace,
 }
 
 impl<'a> Attempts<'a> {
@@ -105,7 +106,7 @@ impl<'a> Attempts<'a> {
             shaped_for: model,
             answered_ok: false,
             sent_us: 0,
-            head_us: 0,
+            trace: Trace::default(),
         })
     }
 
@@ -150,7 +151,9 @@ impl<'a> Attempts<'a> {
             tries += 1;
             trip.event().attempts = tries;
             trip.event().upstream = Some(Arc::clone(&permit.target.url));
-            let failure = match self.once(session, trip, &permit).await? {
+            let tried = self.once(session, trip, &permit).await;
+            trip.story.tried(&self.trace);
+            let failure = match tried? {
                 Ok(exchange) => return Ok((permit, exchange)),
                 Err(failure) => failure,
             };
@@ -158,9 +161,14 @@ impl<'a> Attempts<'a> {
             let charged = u64::from(ask.tokens);
             let gate = &self.lane.gate;
             gate.correct_tokens(&ask.account, ask.weight, charged, 0);
-            let again = failure
-                .retry()
-                .is_some_and(|f| self.lane.gate.may_retry(tries, f));
+            let retry = failure.retry();
+            let again = retry.is_some_and(|f| gate.may_retry(tries, f));
+            trip.story.judged(Again {
+                failure: retry,
+                allowed: again,
+                tries,
+                model_left: gate.retries_left(),
+            });
             if !again {
                 return Err(match failure {
                     NoAnswer::Busy => Refusal::QueueFull {
@@ -194,10 +202,13 @@ impl<'a> Attempts<'a> {
         };
         let sent_at = self.shared.clock.now();
         self.sent_us = self.shared.clock.micros();
+        self.trace = Trace::begin(self.shared.clock);
+        trip.story.tries(self.sent_us, &permit.target);
         let deadline = sleep_until(self.shared.clock.instant(trip.deadline).into());
+        let client = &self.shared.client;
         let sent = tokio::select! {
             biased;
-            sent = self.shared.client.send(&permit.target, outgoing) => sent,
+            sent = client.send(&permit.target, outgoing, &mut self.trace.marks) => sent,
             () = client_gone(session) => {
                 trip.client_gone();
                 self.count(permit, Seen::Nothing, AttemptResult::Abandoned);
@@ -250,8 +261,9 @@ impl<'a> Attempts<'a> {
     }
 
     fn judge(&mut self, permit: &Permit, exchange: Exchange) -> Result<Exchange, NoAnswer> {
-        self.head_us = self.shared.clock.micros();
+        self.trace.head_us = self.shared.clock.micros();
         let status = exchange.head().status.as_u16();
+        self.trace.status = status;
         match status {
             429 => {
                 permit.target.load.lock().out_of_capacity();
@@ -309,6 +321,7 @@ impl<'a> Attempts<'a> {
                     self.measured(&permit);
                 }
             }
+            trip.story.tried(&self.trace);
         }
         if let Some(used) = trip.tokens_used() {
             let account = &account.spec;
@@ -324,12 +337,16 @@ impl<'a> Attempts<'a> {
     /// How fast the server was, for whoever ranks by it.
     fn measured(&self, permit: &Permit) {
         let since = |begin: u64, end: u64| saturated(end.saturating_sub(begin));
-        let first_us = since(self.sent_us, self.head_us);
+        let first_us = since(self.sent_us, self.trace.head_us);
         let whole_us = since(self.sent_us, self.shared.clock.micros());
         permit.target.load.lock().answered(first_us, whole_us);
     }
 
-    fn count(&self, permit: &Permit, seen: Seen, result: AttemptResult) {
+    fn count(&mut self, permit: &Permit, seen: Seen, result: AttemptResult) {
+        self.trace.result = Some(result);
+        if result != AttemptResult::Answered {
+            self.trace.failed_us = self.shared.clock.micros();
+        }
         if seen == Seen::Failure {
             permit.target.load.lock().failed();
         }

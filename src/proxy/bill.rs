@@ -16,6 +16,7 @@ use infergate_core::billing::{
 };
 use infergate_core::model::{AccountSpec, Trust};
 
+use super::explain::QuotaHold;
 use super::ledger::{Held, Ledger};
 use crate::plugin::Caller;
 use crate::telemetry::event::{BUILTIN, Comparison};
@@ -88,6 +89,8 @@ fn counted(input: &[u8], token_events: u64) -> Vec<(String, f64)> {
 #[derive(Default)]
 pub struct Bill {
     held: Option<Held>,
+    /// What was to be held.
+    quota: Option<QuotaHold>,
     /// Of a stream that is under way: usage so far, and events with text.
     progress: Option<(Option<Usage>, u64)>,
     /// The client's body, for estimates.
@@ -117,9 +120,20 @@ impl Bill {
             let tokens = |tariff| reserve_estimate(tariff, bytes, call.max_tokens);
             let amount = lane.spec.tariff.as_ref().map_or(0.0, tokens);
             let amount = amount.max(lane.usual_charge());
-            self.held = Some(ledger.hold(&account.id, amount, limit)?);
+            let held = ledger.hold(&account.id, amount, limit);
+            self.quota = Some(QuotaHold {
+                neurons: amount,
+                per_day: limit,
+                granted: held.is_ok(),
+            });
+            self.held = Some(held?);
         }
         Ok(())
+    }
+
+    /// What was to be held of the account's day; none where that has no limit.
+    pub fn quota(&self) -> Option<QuotaHold> {
+        self.quota
     }
 
     /// How far a stream has come; counts only when nothing more is told.

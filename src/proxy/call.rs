@@ -1,7 +1,8 @@
 //! One request on its way: what is known of it so far, and what has to be given back.
 //!
 //! It does not act; the walk does. Whatever way the walk is left — an answer, a refusal, a client
-//! that goes, a panic — dropping the trip leaves exactly one event behind.
+//! that goes, a panic — dropping the trip leaves exactly one event behind, and one story where the
+//! request has one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use tokio::time::timeout;
 use super::Shared;
 use super::bill::Bill;
 use super::drain::InFlight;
+use super::explain::Draft;
 use super::world::World;
 use crate::plugin::Caller;
 use crate::telemetry::event::{EventFlags, PluginUse};
@@ -55,6 +57,8 @@ pub struct Trip {
     pub forced_site: Option<u32>,
     /// The answer's head has been written; from then on a refusal is an event of the stream.
     pub committed: bool,
+    /// What happens to it, for whoever asks later.
+    pub story: Draft,
     shared: Arc<Shared>,
     /// Taken by the drop only.
     event: Option<InferenceEvent>,
@@ -114,6 +118,7 @@ impl Trip {
             lane: None,
             forced_site: None,
             committed: false,
+            story: Draft::default(),
             shared: Arc::clone(shared),
             event: Some(event),
             recorded: false,
@@ -147,6 +152,11 @@ impl Trip {
             .as_ref()
             .expect("the event leaves only when the trip ends")
             .face
+    }
+
+    /// It is a call of a model, by somebody who may call: it has a story from here on.
+    pub fn begins_story(&mut self) {
+        self.story.begin(self.arrival_us, self.world.generation);
     }
 
     /// It came while `waiting` others waited.
@@ -274,6 +284,7 @@ impl Trip {
         event.error_code = Some(row.code);
         event.reason = Some(row.reason);
         event.outcome = outcome;
+        self.story.refused(refusal);
     }
 
     /// The client left before the end.
@@ -315,15 +326,19 @@ impl Trip {
             .as_ref()
             .map_or(metrics.no_model(), |lane| &lane.metrics)
             .request_finished(event);
+        self.story.ends(event, self.bill.quota());
         true
     }
 }
 
 impl Drop for Trip {
     fn drop(&mut self) {
-        if self.complete()
-            && let Some(event) = self.event.take()
-        {
+        let is_first = self.complete();
+        // Before the event, so that whoever has seen that finds this.
+        if let Some(story) = self.story.take() {
+            self.shared.stories.keep(story);
+        }
+        if is_first && let Some(event) = self.event.take() {
             self.shared.sink.write(event);
         }
     }

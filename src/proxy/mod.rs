@@ -15,6 +15,7 @@ mod budget;
 mod call;
 mod connections;
 mod drain;
+mod explain;
 mod front;
 mod head;
 mod intake;
@@ -46,6 +47,7 @@ use tokio::time::timeout;
 
 pub use connections::Connections;
 pub use drain::Drain;
+pub use explain::{Here, STORIES_KEPT, Stories, Story};
 pub use front::serve_connection;
 pub use ledger::Ledger;
 pub use limits::Limits;
@@ -80,6 +82,8 @@ pub struct Shared {
     pub drain: Arc<Drain>,
     /// Memory of request bodies.
     pub bodies: Arc<BodyBudget>,
+    /// The last requests, for operators who ask.
+    pub stories: Stories,
     /// Neurons of the day.
     pub ledger: Arc<Ledger>,
     /// When the process started, seconds since 1970: `created` of every model.
@@ -106,6 +110,7 @@ impl Edge {
             Wanted::Call(operation, model) => (operation, model),
             other => return self.tell(session, trip, &head.account, other).await,
         };
+        trip.begins_story();
         // 3. The body, whole and parsed as far as needed.
         let (bytes, mut body_share) = intake::read_body(shared, session, trip).await?;
         let call = intake::read_call(session, trip, operation, path_model, bytes)?;
@@ -118,6 +123,8 @@ impl Edge {
             .world
             .deadline
             .deadline(trip.arrival, model_secs, head.wish);
+        trip.story
+            .deadline(trip.world.deadline, model_secs, head.wish);
         // 6. The account's day and pace; capacity refusals give the unit back.
         trip.hold(&head.account.spec, &lane, &call)?;
         head.account.take(shared.clock.now())?;
@@ -351,11 +358,10 @@ fn check_framing(session: &ServerSession, world: &World) -> Result<(), Refusal> 
 }
 
 fn find_lane(trip: &mut Trip, call: &Call, account: &Account) -> Result<Arc<Lane>, Refusal> {
-    let (index, spec) = trip
-        .world
-        .catalog
-        .model(&call.model)
-        .ok_or(Refusal::NoSuchModel)?;
+    let found = trip.world.catalog.model(&call.model);
+    trip.story
+        .asked_for(&call.model, found.map(|(_, spec)| &spec.id));
+    let (index, spec) = found.ok_or(Refusal::NoSuchModel)?;
     let model_id = spec.id.clone();
     let lane = Arc::clone(trip.world.lanes.get(index));
     let access = Catalog::access(&account.spec, &lane.spec);

@@ -46,8 +46,10 @@ impl Route {
             prompt: &prompt,
         };
         let placed = lane.routing.place(&lane.gate, &wish, now);
+        let advice = placed.as_ref().map(|placed| &placed.advice);
+        trip.story.routed(now, lane, advice);
         if let Some(placed) = &placed {
-            trip.had_say(&placed.uses);
+            trip.had_say(&placed.advice.uses);
         }
         Route {
             order: placed.map(|placed| Arc::clone(&placed.order)),

@@ -49,7 +49,8 @@ impl AttemptResult {
         AttemptResult::Abandoned,
     ];
 
-    pub(super) const fn name(self) -> &'static str {
+    /// The word for it in metric labels and stories.
+    pub const fn name(self) -> &'static str {
         match self {
             AttemptResult::Answered => "answered",
             AttemptResult::Rejected => "rejected",

@@ -14,6 +14,7 @@ use pingora_error::{ErrorType, RetryType};
 use pingora_http::ResponseHeader;
 use tokio::io::AsyncWriteExt;
 
+use super::marks::Marks;
 use super::target::{Dial, Target};
 
 /// Idle connections kept in all, so that a burst does not pay for handshakes.
@@ -67,7 +68,8 @@ impl Default for Client {
 }
 
 impl Client {
-    /// Sends a request and reads the head of its answer.
+    /// Sends a request and reads the head of its answer. `marks` tells how far it came, also when
+    /// the future is dropped.
     ///
     /// # Errors
     /// [`SendError`] tells what the server can have seen.
@@ -75,8 +77,10 @@ impl Client {
         &self,
         target: &Target,
         outgoing: Outgoing<'_>,
+        marks: &mut Marks,
     ) -> Result<Exchange, SendError> {
         let (mut stream, reused, dial) = self.connect(target).await.map_err(SendError::Connect)?;
+        marks.connected(reused);
         let lost = |e: Box<pingora_error::Error>| match reused {
             true => SendError::ReusedLost(e),
             false => SendError::Lost(e.into()),
@@ -90,6 +94,7 @@ impl Client {
                 e,
             ))
         })?;
+        marks.sent();
         let mut session = HttpSession::new(stream);
         for _ in 0..INTERIM_ANSWERS_MAX {
             session.read_response().await.map_err(|e| match e.retry {

@@ -4,6 +4,8 @@
 //! are called under one small mutex, and the waiters they name are woken. The lock is held for the
 //! length of one decision and never across an await. There is no task per waiter.
 
+mod found;
+
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -19,6 +21,8 @@ use tokio::sync::oneshot;
 use super::sync::Mutex;
 use super::target::Target;
 use crate::telemetry::Clock;
+pub use found::{Found, FoundEndpoint};
+use found::{Names, View};
 
 /// Admission of one model, alive as long as the model is configured or somebody holds a permit.
 pub struct Gate {
@@ -33,6 +37,8 @@ struct Inner {
     ejector: Ejector,
     retries: RetryBudget,
     targets: Vec<Option<Arc<Target>>>,
+    /// Their URLs, for stories.
+    names: Names,
     waiting: HashMap<Ticket, oneshot::Sender<Told>>,
     wakes: Wakes,
 }
@@ -57,6 +63,7 @@ impl Gate {
             ejector: Ejector::default(),
             retries: RetryBudget::new(),
             targets: Vec::new(),
+            names: Names::default(),
             waiting: HashMap::new(),
             wakes: Wakes::default(),
         };
@@ -67,14 +74,23 @@ impl Gate {
         })
     }
 
-    /// Asks for a permit.
+    /// Asks for a permit; also tells what the request has found here.
     ///
     /// # Errors
     /// The refusal of a full queue and its kin; nothing is held then.
-    pub fn ask(self: &Arc<Gate>, ask: Ask) -> Result<Entry, Refusal> {
-        let now = self.clock.now();
+    pub fn ask(self: &Arc<Gate>, ask: Ask) -> (Found, Result<Entry, Refusal>) {
+        let at_us = self.clock.micros();
+        let now = Millis(at_us / 1000);
+        // For the story; the list of what was tried is empty but for retries.
+        let (order, avoid) = (ask.order.clone(), ask.avoid.clone());
         let mut inner = self.inner.lock();
-        match inner.turnstile.ask(ask, now, fastrand::u64(..)) {
+        let outcome = inner.turnstile.ask(ask, now, fastrand::u64(..));
+        let taken = match &outcome {
+            Outcome::Leased(grant) => Some(grant.endpoint),
+            Outcome::Queued { .. } | Outcome::Full(_) => None,
+        };
+        let found = inner.view().found(at_us, order.as_deref(), &avoid, taken);
+        let entry = match outcome {
             Outcome::Leased(grant) => {
                 let target = inner.target(grant.endpoint);
                 drop(inner);
@@ -82,11 +98,10 @@ impl Gate {
             }
             Outcome::Queued {
                 ticket,
+                position,
                 expected_wait,
-                ..
             } => {
                 let (tell, told) = oneshot::channel();
-                let found_waiting = inner.turnstile.gauges().depth - 1;
                 inner.waiting.insert(ticket, tell);
                 drop(inner);
                 let gate = Arc::clone(self);
@@ -94,12 +109,14 @@ impl Gate {
                     gate,
                     ticket,
                     told,
-                    found_waiting,
+                    found_waiting: found.gauges.depth - 1,
+                    position,
                     expected_wait,
                 }))
             }
             Outcome::Full(refusal) => Err(refusal),
-        }
+        };
+        (found, entry)
     }
 
     /// Follows a new configuration of the model: counts stay, waiters move over or get an answer.
@@ -245,6 +262,12 @@ impl Gate {
         self.inner.lock().retries.may_retry(tries, failure, now)
     }
 
+    /// Retries that the model's requests may still make together.
+    pub fn retries_left(&self) -> u32 {
+        let now = self.clock.now();
+        self.inner.lock().retries.left(now)
+    }
+
     /// Expected time until a request that comes now has its turn.
     pub fn expected_wait(&self) -> Millis {
         let now = self.clock.now();
@@ -307,6 +330,8 @@ impl Inner {
             }
             self.targets[index] = Some(target);
         }
+        let url = |target: &Option<Arc<Target>>| Some(Arc::clone(&target.as_ref()?.url));
+        self.names = self.targets.iter().map(url).collect();
         let changes = self.ejector.configure(&spec.endpoints, now);
         self.apply(changes, now);
     }
@@ -319,6 +344,15 @@ impl Inner {
             if let Some(endpoint) = turnstile.endpoint(&change.url) {
                 turnstile.set_usable(endpoint, change.usable, now, fastrand::u64(..), wakes);
             }
+        }
+    }
+
+    fn view(&self) -> View<'_> {
+        View {
+            turnstile: &self.turnstile,
+            ejector: &self.ejector,
+            targets: &self.targets,
+            names: &self.names,
         }
     }
 
@@ -378,6 +412,8 @@ pub struct Waiter {
     told: oneshot::Receiver<Told>,
     /// How many waited when it came, of all accounts.
     pub found_waiting: usize,
+    /// Its place when it joined: 1 is next. An estimate where others may come in between.
+    pub position: usize,
     /// Expected time until its turn when it joined.
     pub expected_wait: Millis,
 }

@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use super::backend::Probe;
 use super::client::{Client, Outgoing};
+use super::marks::Marks;
 use super::target::{Target, saturated};
 use super::{Gate, Lane};
 
@@ -70,7 +71,8 @@ async fn is_well(client: &Client, target: &Target, probe: &Probe) -> bool {
         headers: b"",
         body: &Bytes::new(),
     };
-    let Ok(mut exchange) = client.send(target, outgoing).await else {
+    let mut unmeasured = Marks::default();
+    let Ok(mut exchange) = client.send(target, outgoing, &mut unmeasured).await else {
         return false;
     };
     let status = exchange.head().status.as_u16();

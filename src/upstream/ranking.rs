@@ -34,6 +34,9 @@ const FORGOTTEN_AFTER_TICKS: u32 = 1200;
 /// Classes ranked for one model: streaming or not, ten priorities and a few adapters. The requests
 /// of further classes go by tier and load.
 const CLASSES_MAX: usize = 64;
+/// Endpoints of an order that stories tell of: bounds what the advice of one moment takes, since a
+/// story keeps it alive.
+const TOLD_MAX: usize = 16;
 /// What a cached policy may tell requests apart by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Class {
@@ -74,10 +77,23 @@ pub struct Wish<'a> {
 pub struct Placed {
     /// For the turnstile.
     pub order: Arc<Order>,
-    /// Who ranked.
-    pub uses: Vec<PluginUse>,
+    /// What led to it.
+    pub advice: Arc<Advice>,
     /// Somebody has read it since the last round.
     asked: AtomicBool,
+}
+
+/// What a policy was asked with and said, for stories.
+#[derive(Debug)]
+pub struct Advice {
+    /// When it was asked.
+    pub at: Millis,
+    /// The plugins that ranked; none for a built-in policy.
+    pub uses: Vec<PluginUse>,
+    /// URL, step and measurements of the first [`TOLD_MAX`] endpoints, the best one first.
+    pub places: Vec<(Arc<str>, u8, Candidate)>,
+    /// Endpoints behind these.
+    pub left_out: usize,
 }
 
 #[derive(Default)]
@@ -157,11 +173,11 @@ impl Ranking {
         match self.slot.mode() {
             RoutingMode::None => None,
             RoutingMode::Cached => self.look_up(wish.class, now),
-            RoutingMode::PerRequest => Some(Arc::new(self.ask(gate, wish))),
+            RoutingMode::PerRequest => Some(Arc::new(self.ask(gate, wish, now))),
         }
     }
 
-    fn ask(&self, gate: &Gate, wish: &Wish<'_>) -> Placed {
+    fn ask(&self, gate: &Gate, wish: &Wish<'_>, now: Millis) -> Placed {
         let lora = wish.prompt.lora;
         let hints = Hints {
             body_bytes: u32::try_from(wish.body_bytes).unwrap_or(u32::MAX),
@@ -180,7 +196,7 @@ impl Ranking {
             account: wish.account,
             request_id: wish.request_id,
         };
-        self.rank(Some(caller), hints, &candidates)
+        self.rank(Some(caller), hints, &candidates, now)
     }
 
     /// A request has gone to an endpoint.
@@ -206,7 +222,8 @@ impl Ranking {
         let candidates = gate.candidates();
         let mut placed = Vec::with_capacity(classes.len());
         for class in classes {
-            placed.push((class, Arc::new(self.rank(None, hints(class), &candidates))));
+            let ranked = self.rank(None, hints(class), &candidates, now);
+            placed.push((class, Arc::new(ranked)));
             tokio::task::yield_now().await;
         }
         self.table.store(Arc::new(Table { at: now, placed }));
@@ -253,6 +270,7 @@ impl Ranking {
         caller: Option<Caller<'_>>,
         hints: Hints,
         candidates: &[(EndpointId, Arc<str>, Candidate)],
+        now: Millis,
     ) -> Placed {
         let list: Vec<Candidate> = candidates.iter().map(|(_, _, c)| *c).collect();
         let ranked = self.slot.rank(caller, &hints, &list);
@@ -260,9 +278,18 @@ impl Ranking {
             let (id, _, _) = candidates.get(choice.id as usize)?;
             Some((choice.step, *id))
         });
+        let told = ranked.choices.iter().take(TOLD_MAX).filter_map(|choice| {
+            let (_, url, candidate) = candidates.get(choice.id as usize)?;
+            Some((Arc::clone(url), choice.step, *candidate))
+        });
         Placed {
             order: Arc::new(Order::new(places)),
-            uses: ranked.uses,
+            advice: Arc::new(Advice {
+                at: now,
+                places: told.collect(),
+                left_out: ranked.choices.len().saturating_sub(TOLD_MAX),
+                uses: ranked.uses,
+            }),
             asked: AtomicBool::new(false),
         }
     }

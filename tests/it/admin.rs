@@ -36,6 +36,7 @@ async fn every_path_takes_its_method_and_says_so_to_the_others() {
         ("/metrics", "GET", 200, "text/plain"),
         ("/state", "GET", 200, "application/json"),
         ("/reload", "POST", 200, "application/json"),
+        ("/explain", "GET", 200, "application/json"),
         ("/explain/0123", "GET", 404, "application/json"),
     ] {
         let answer = request(&node, takes, path).await;
@@ -54,7 +55,7 @@ async fn every_path_takes_its_method_and_says_so_to_the_others() {
     }
     assert_eq!(request(&node, "GET", "/nothing").await.status, 404);
     // Nothing of it is reachable for clients.
-    for path in ["/state", "/metrics", "/healthz"] {
+    for path in ["/state", "/metrics", "/healthz", "/explain"] {
         let answer = Client::try_get(node.clients, path).await.unwrap();
         assert_eq!(answer.status, 404, "{path}");
     }

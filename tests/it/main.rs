@@ -17,6 +17,7 @@ mod deadline;
 mod disconnect;
 mod drain;
 mod events;
+mod explain;
 mod failover;
 mod framing;
 mod limits;

@@ -20,6 +20,11 @@ impl Order {
         Order { ranked }
     }
 
+    /// The endpoints with their steps, the best one first.
+    pub fn ranked(&self) -> &[(u8, EndpointId)] {
+        &self.ranked
+    }
+
     /// The endpoints of each step, the best one first.
     pub(super) fn steps(&self) -> impl Iterator<Item = &[(u8, EndpointId)]> {
         self.ranked.chunk_by(|one, other| one.0 == other.0)

@@ -46,6 +46,13 @@ impl RetryBudget {
         self.requests.add(now);
     }
 
+    /// Retries that requests may still make together until older ones leave the window.
+    pub fn left(&mut self, now: Millis) -> u32 {
+        let earned = self.requests.sum(now) / REQUESTS_PER_RETRY;
+        let retries = self.retries.sum(now);
+        earned.max(RETRIES_FLOOR).saturating_sub(retries)
+    }
+
     /// Whether a request that has made `tries` tries may make another one, which is then counted.
     pub fn may_retry(&mut self, tries: u32, failure: Failure, now: Millis) -> bool {
         if tries >= TRIES_MAX {
@@ -54,8 +61,7 @@ impl RetryBudget {
         match failure {
             Failure::NotConnected => true,
             Failure::Failed => {
-                let earned = self.requests.sum(now) / REQUESTS_PER_RETRY;
-                let allowed = self.retries.sum(now) < earned.max(RETRIES_FLOOR);
+                let allowed = self.left(now) > 0;
                 if allowed {
                     self.retries.add(now);
                 }
@@ -76,6 +82,20 @@ mod tests {
         assert!(budget.may_retry(1, Failure::Failed, Millis(10)));
         assert!(budget.may_retry(2, Failure::Failed, Millis(20)));
         assert!(!budget.may_retry(3, Failure::Failed, Millis(30)));
+    }
+
+    #[test]
+    fn what_is_left_goes_down_with_each_retry_and_up_with_requests() {
+        let mut budget = RetryBudget::new();
+        assert_eq!(budget.left(Millis(0)), RETRIES_FLOOR);
+        assert!(budget.may_retry(1, Failure::NotConnected, Millis(0)));
+        assert_eq!(budget.left(Millis(0)), RETRIES_FLOOR);
+        assert!(budget.may_retry(1, Failure::Failed, Millis(0)));
+        assert_eq!(budget.left(Millis(0)), RETRIES_FLOOR - 1);
+        for _ in 0..50 {
+            budget.request_begins(Millis(0));
+        }
+        assert_eq!(budget.left(Millis(0)), 4);
     }
 
     #[test]

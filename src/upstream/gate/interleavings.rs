@@ -15,7 +15,7 @@ const SCHEDULES: usize = 2_000;
 
 /// One asker's visit: it holds its permit for a moment, or leaves the line before its turn.
 fn visit(gate: &Arc<Gate>, inside: &AtomicU32, account: &str, patient: bool) {
-    let permit = match gate.ask(ask(account)) {
+    let permit = match gate.ask(ask(account)).1 {
         Ok(Entry::Leased(permit)) => Some(permit),
         Ok(Entry::Queued(mut waiter)) if patient => shuttle::future::block_on(waiter.turn()).ok(),
         Ok(Entry::Queued(waiter)) => {

@@ -1,6 +1,7 @@
 //! The gate as rooms see it, without a socket.
 
-use infergate_core::model::Algorithm;
+use infergate_core::admission::Order;
+use infergate_core::model::{Algorithm, EndpointSpec, QueueSpec};
 
 use super::fixtures::{ask, spec, targets};
 use super::*;
@@ -9,7 +10,7 @@ use super::*;
 fn an_endpoint_that_left_is_no_target_while_its_permit_is_out() {
     let model = spec(Algorithm::Fair);
     let gate = Gate::new(&model, targets(&model), Clock::start());
-    let Ok(Entry::Leased(permit)) = gate.ask(ask("a")) else {
+    let (_, Ok(Entry::Leased(permit))) = gate.ask(ask("a")) else {
         panic!("a permit is free");
     };
     let left = ModelSpec {
@@ -31,7 +32,7 @@ fn a_grant_nobody_waits_for_any_more_goes_to_the_next() {
     let mut held = Vec::new();
     let mut line = Vec::new();
     for _ in 0..4 {
-        match gate.ask(ask("a")) {
+        match gate.ask(ask("a")).1 {
             Ok(Entry::Leased(permit)) => held.push(permit),
             Ok(Entry::Queued(waiter)) => line.push(waiter),
             Err(refusal) => panic!("{refusal:?}"),
@@ -42,4 +43,84 @@ fn a_grant_nobody_waits_for_any_more_goes_to_the_next() {
     drop(line.remove(0));
     assert!(line[0].told.try_recv().is_ok());
     assert_eq!((gate.gauges().used, gate.gauges().depth), (2, 0));
+}
+
+fn endpoint(url: &str, permits: u32, priority: u32) -> EndpointSpec {
+    EndpointSpec {
+        url: url.into(),
+        max_concurrent_requests: permits,
+        priority,
+        backend_model: None,
+        api_key: None,
+    }
+}
+
+/// What is told of each endpoint: URL, permits used and there, rank, whether it was tried.
+fn told(found: &Found) -> Vec<(&str, u32, u32, Option<u8>, bool)> {
+    let endpoints = found.endpoints();
+    endpoints
+        .map(|e| (e.url, e.used, e.limit, e.rank, e.avoided))
+        .collect()
+}
+
+#[test]
+fn who_asks_is_told_what_there_was_at_the_moment_of_the_answer() {
+    let model = ModelSpec {
+        endpoints: vec![
+            endpoint("http://127.0.0.1:1", 1, 0),
+            endpoint("http://127.0.0.1:2", 1, 3),
+        ],
+        ..spec(Algorithm::Fifo)
+    };
+    let gate = Gate::new(&model, targets(&model), Clock::start());
+    let (found, first) = gate.ask(ask("a"));
+    let first_only = [
+        ("http://127.0.0.1:1", 1, 1, Some(0), false),
+        ("http://127.0.0.1:2", 0, 1, Some(3), false),
+    ];
+    assert_eq!(told(&found), first_only);
+    let order = Order::new([(7, EndpointId(1)), (9, EndpointId(0))]);
+    let (found, second) = gate.ask(Ask {
+        avoid: vec![EndpointId(0)],
+        order: Some(Arc::new(order)),
+        ..ask("a")
+    });
+    let by_order = [
+        ("http://127.0.0.1:2", 1, 1, Some(7), false),
+        ("http://127.0.0.1:1", 1, 1, Some(9), true),
+    ];
+    assert_eq!(told(&found), by_order);
+    assert!(matches!(
+        (first, second),
+        (Ok(Entry::Leased(_)), Ok(Entry::Leased(_)))
+    ));
+}
+
+#[test]
+fn of_many_endpoints_a_permit_at_once_tells_of_its_own_and_a_refusal_of_the_first_few() {
+    let url = |port: usize| format!("http://127.0.0.1:{port}");
+    let endpoints = (1..=20).map(|port| endpoint(&url(port), 1, 0)).collect();
+    let queue = QueueSpec {
+        capacity: 0,
+        ..spec(Algorithm::Fifo).queue
+    };
+    let model = ModelSpec {
+        endpoints,
+        queue,
+        ..spec(Algorithm::Fifo)
+    };
+    let gate = Gate::new(&model, targets(&model), Clock::start());
+    let mut held = Vec::new();
+    for _ in 0..20 {
+        let (found, Ok(Entry::Leased(permit))) = gate.ask(ask("a")) else {
+            panic!("a permit is free");
+        };
+        let own = (&*permit.target.url, 1, 1, Some(0), false);
+        assert_eq!((told(&found), found.left_out()), (vec![own], 19));
+        held.push(permit);
+    }
+    let (found, refused) = gate.ask(ask("a"));
+    assert!(matches!(refused, Err(Refusal::QueueFull { .. })));
+    assert_eq!((told(&found).len(), found.left_out()), (8, 12));
+    assert_eq!((found.gauges.used, found.gauges.limit), (20, 20));
 }

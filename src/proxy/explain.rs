@@ -1,0 +1,397 @@
+//! The story of a request: every decision on its way, for `GET /explain/{request id}`.
+//!
+//! It decides nothing and formats nothing. A [`Draft`] is filled by the request's own walk without
+//! a lock, with numbers and shared names; the trip's drop hands the [`Story`] to [`Stories`], and
+//! `tell.rs` renders it when somebody asks. No body, prompt, key or header stands in it; of the
+//! caller's words only the name of a model, cut at [`ASKED_MAX_BYTES`].
+//!
+//! Bounds: a story has at most [`STEPS_MAX`] steps of about 200 bytes, the usual two of them in
+//! place, and [`STORIES_KEPT`] stories are kept: about 4 MiB of usual requests, 30 MiB of the most
+//! eventful ones. Requests that got past key, route and options have one. Whoever has no key
+//! must not wash out the stories of those who have.
+
+mod ring;
+mod tell;
+
+use std::sync::Arc;
+
+use infergate_core::api::Face;
+use infergate_core::deadline::DeadlineRule;
+use infergate_core::routing::{Failure, TRIES_MAX};
+use infergate_core::{AccountId, Millis, ModelId, Refusal};
+use smallvec::SmallVec;
+
+pub use ring::{STORIES_KEPT, Stories};
+pub use tell::Here;
+
+use super::call::Left;
+use crate::plugin::RoutingMode;
+use crate::telemetry::event::PluginUse;
+use crate::telemetry::{AttemptResult, Clock, InferenceEvent, Outcome};
+use crate::upstream::{Advice, Entry, Found, Lane, Marks, Permit, Target};
+
+/// Steps of one story: more than a request with all its tries takes. Further ones are counted.
+pub const STEPS_MAX: usize = 16;
+/// A permit and a try: what a request takes that nothing happens to.
+const STEPS_USUAL: usize = 2;
+/// Bytes of the name of a model that a caller asked for: longer than any model's.
+const ASKED_MAX_BYTES: usize = 128;
+
+/// The story of one request. Moments are microseconds on the process's clock.
+#[derive(Clone, Debug)]
+pub struct Story {
+    began_us: u64,
+    /// Of the configuration it began with.
+    generation: u64,
+    /// The model's name as the caller wrote it, where that is not the model's id.
+    asked: Option<Arc<str>>,
+    deadline: Option<Deadline>,
+    steps: SmallVec<[Step; STEPS_USUAL]>,
+    steps_left_out: u32,
+    /// The last one told.
+    refusal: Option<Refused>,
+    end: Option<End>,
+}
+
+/// What the deadline was made of.
+#[derive(Clone, Copy, Debug)]
+struct Deadline {
+    rule: DeadlineRule,
+    model_secs: u64,
+    wish: Option<Millis>,
+}
+
+/// What happened, in order.
+#[derive(Clone, Debug)]
+enum Step {
+    Routing(Routing),
+    Admission(Admission),
+    Try(Try),
+}
+
+/// The model's routing policy had a say.
+#[derive(Clone, Debug)]
+struct Routing {
+    at_us: u64,
+    policy: Option<Arc<str>>,
+    mode: RoutingMode,
+    /// None where the policy has not been asked yet: tier and load decide.
+    advice: Option<Arc<Advice>>,
+}
+
+/// A permit was asked for.
+#[derive(Clone, Debug)]
+struct Admission {
+    found: Found,
+    said: Said,
+}
+
+/// What admission said.
+#[derive(Clone, Copy, Debug)]
+enum Said {
+    Leased,
+    Queued {
+        position: usize,
+        expected_wait: Millis,
+        /// When the wait ended and how; none when the request ended with it.
+        ended: Option<(u64, &'static str)>,
+    },
+    Full {
+        cause: &'static str,
+        retry_after: Option<Millis>,
+    },
+}
+
+/// A model server was tried.
+#[derive(Clone, Debug)]
+struct Try {
+    began_us: u64,
+    url: Arc<str>,
+    /// The model's name there.
+    model: Arc<str>,
+    trace: Trace,
+    again: Option<Again>,
+}
+
+/// How one try went, as far as it has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Trace {
+    /// Connection and request.
+    pub marks: Marks,
+    /// The head of the answer was there; 0 without one.
+    pub head_us: u64,
+    /// Its HTTP status; 0 without one.
+    pub status: u16,
+    /// What came of it; none while it is open.
+    pub result: Option<AttemptResult>,
+    /// It ended without an answer for the client; 0 else.
+    pub failed_us: u64,
+}
+
+impl Trace {
+    /// A try begins.
+    pub fn begin(clock: Clock) -> Trace {
+        Trace {
+            marks: Marks::on(clock),
+            ..Trace::default()
+        }
+    }
+}
+
+/// What the budgets said to another try.
+#[derive(Clone, Copy, Debug)]
+pub struct Again {
+    /// What the failure was; none when another try could do the work twice.
+    pub failure: Option<Failure>,
+    /// Whether there is another try.
+    pub allowed: bool,
+    /// Servers tried so far.
+    pub tries: u32,
+    /// Retries that all requests of the model may still make.
+    pub model_left: u32,
+}
+
+/// Why it was refused.
+#[derive(Clone, Copy, Debug)]
+struct Refused {
+    cause: &'static str,
+    reason: &'static str,
+    message: &'static str,
+    retry_after: Option<Millis>,
+}
+
+/// Neurons that were to be held of the account's day.
+#[derive(Clone, Copy, Debug)]
+pub struct QuotaHold {
+    /// How many.
+    pub neurons: f64,
+    /// The account's limit.
+    pub per_day: u64,
+    /// They were; false when the day was used up.
+    pub granted: bool,
+}
+
+/// How it ended: what the event says, without what only bills need.
+#[derive(Clone, Debug)]
+struct End {
+    at_us: u64,
+    request_id: Arc<str>,
+    account: Option<AccountId>,
+    model: Option<ModelId>,
+    face: Face,
+    outcome: Outcome,
+    status: u16,
+    code: Option<u32>,
+    streamed: bool,
+    queued_us: u64,
+    first_byte_us: Option<u64>,
+    neurons: Option<f64>,
+    quota: Option<QuotaHold>,
+    plugins: Vec<PluginUse>,
+}
+
+/// A story while it is collected; nothing, and at no cost, until [`Draft::begin`].
+#[derive(Default)]
+pub struct Draft(Option<Box<Story>>);
+
+impl Draft {
+    /// The request is one that has a story.
+    pub fn begin(&mut self, began_us: u64, generation: u64) {
+        self.0 = Some(Box::new(Story {
+            began_us,
+            generation,
+            asked: None,
+            deadline: None,
+            steps: SmallVec::new(),
+            steps_left_out: 0,
+            refusal: None,
+            end: None,
+        }));
+    }
+
+    /// The model as the caller named it, and the one that was found by that name.
+    pub fn asked_for(&mut self, name: &str, found: Option<&ModelId>) {
+        let Some(story) = &mut self.0 else { return };
+        if found.is_none_or(|id| id.as_str() != name) {
+            story.asked = Some(name[..name.floor_char_boundary(ASKED_MAX_BYTES)].into());
+        }
+    }
+
+    /// The deadline was made of these.
+    pub fn deadline(&mut self, rule: DeadlineRule, model_secs: u64, wish: Option<Millis>) {
+        let Some(story) = &mut self.0 else { return };
+        story.deadline = Some(Deadline {
+            rule,
+            model_secs,
+            wish,
+        });
+    }
+
+    /// The lane's policy was asked, or what it has said was read.
+    pub fn routed(&mut self, now: Millis, lane: &Lane, advice: Option<&Arc<Advice>>) {
+        self.step(|| {
+            Step::Routing(Routing {
+                at_us: now.0 * 1000,
+                policy: lane.spec.plugins.routing.clone(),
+                mode: lane.routing.mode(),
+                advice: advice.cloned(),
+            })
+        });
+    }
+
+    /// A permit was asked for.
+    pub fn admission(&mut self, found: Found, entry: &Result<Entry, Refusal>) {
+        self.step(|| {
+            let said = match entry {
+                Ok(Entry::Leased(_)) => Said::Leased,
+                Ok(Entry::Queued(waiter)) => Said::Queued {
+                    position: waiter.position,
+                    expected_wait: waiter.expected_wait,
+                    ended: None,
+                },
+                Err(refusal) => Said::Full {
+                    cause: refusal.cause(),
+                    retry_after: refusal.retry_after(),
+                },
+            };
+            Step::Admission(Admission { found, said })
+        });
+    }
+
+    /// The wait for a permit ended.
+    pub fn waited(&mut self, at_us: u64, turn: &Result<Permit, Left>) {
+        let Some(story) = &mut self.0 else { return };
+        let how = match turn {
+            Ok(_) => "granted",
+            Err(Left::Refused(refusal)) => refusal.cause(),
+            // Whoever cut it has said why.
+            Err(Left::Cut) => story.refusal.map_or("cut-off", |refusal| refusal.cause),
+        };
+        if let Some(Step::Admission(admission)) = story.last_step()
+            && let Said::Queued { ended, .. } = &mut admission.said
+        {
+            *ended = Some((at_us, how));
+        }
+    }
+
+    /// A try begins.
+    pub fn tries(&mut self, began_us: u64, target: &Target) {
+        self.step(|| {
+            Step::Try(Try {
+                began_us,
+                url: Arc::clone(&target.url),
+                model: Arc::clone(&target.backend_model),
+                trace: Trace::default(),
+                again: None,
+            })
+        });
+    }
+
+    /// How far the last try has come.
+    pub fn tried(&mut self, trace: &Trace) {
+        if let Some(tried) = self.last_try() {
+            tried.trace = *trace;
+        }
+    }
+
+    /// What the budgets said when the last try had failed.
+    pub fn judged(&mut self, again: Again) {
+        if let Some(tried) = self.last_try() {
+            tried.again = Some(again);
+        }
+    }
+
+    /// It is not served, or not to its end.
+    pub fn refused(&mut self, refusal: &Refusal) {
+        let Some(story) = &mut self.0 else { return };
+        let row = refusal.row();
+        story.refusal = Some(Refused {
+            cause: refusal.cause(),
+            reason: row.reason,
+            message: row.message,
+            retry_after: refusal.retry_after(),
+        });
+    }
+
+    /// It ended as its event says.
+    pub fn ends(&mut self, event: &InferenceEvent, quota: Option<QuotaHold>) {
+        let Some(story) = &mut self.0 else { return };
+        story.end = Some(End {
+            at_us: event.ended_us,
+            request_id: Arc::clone(&event.request_id),
+            account: event.account_id.clone(),
+            model: event.model_id.clone(),
+            face: event.face,
+            outcome: event.outcome,
+            status: event.status,
+            code: event.error_code,
+            streamed: event.flags.streamed,
+            queued_us: event.queuing_time_us,
+            first_byte_us: event.time_to_first_token_us,
+            neurons: event.neurons,
+            quota,
+            plugins: event.plugins.clone(),
+        });
+    }
+
+    /// The story, to be kept; none of a request that has none.
+    pub fn take(&mut self) -> Option<Box<Story>> {
+        self.0.take()
+    }
+
+    fn step(&mut self, step: impl FnOnce() -> Step) {
+        let Some(story) = &mut self.0 else { return };
+        if story.steps.len() < STEPS_MAX {
+            story.steps.push(step());
+        } else {
+            story.steps_left_out += 1;
+        }
+    }
+
+    fn last_try(&mut self) -> Option<&mut Try> {
+        match self.0.as_mut()?.last_step()? {
+            Step::Try(tried) => Some(tried),
+            _ => None,
+        }
+    }
+}
+
+impl Story {
+    /// The step that goes on; none when it had no place any more.
+    fn last_step(&mut self) -> Option<&mut Step> {
+        match self.steps_left_out {
+            0 => self.steps.last_mut(),
+            _ => None,
+        }
+    }
+
+    /// The client's name for the request; empty while it is open.
+    fn request_id(&self) -> &str {
+        self.end.as_ref().map_or("", |end| &end.request_id)
+    }
+}
+
+impl Again {
+    /// The failed try counts against the retries that all requests of the model share.
+    fn counted(&self) -> bool {
+        self.allowed && self.failure == Some(Failure::Failed)
+    }
+
+    fn tries_left(&self) -> u32 {
+        TRIES_MAX.saturating_sub(self.tries)
+    }
+
+    /// Why there is another try, or none.
+    fn why(&self) -> &'static str {
+        match self.failure {
+            None => "the server may have begun to work",
+            Some(_) if self.tries_left() == 0 => "the request has used its tries",
+            Some(Failure::Failed) if !self.allowed => "the model's retries are used up",
+            Some(Failure::Failed) => "the server has not begun to work",
+            Some(Failure::NotConnected) => "no server has seen the request",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

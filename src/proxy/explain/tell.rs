@@ -1,0 +1,300 @@
+//! A story as JSON, for people: the body of `GET /explain/{request id}`.
+//!
+//! It runs when somebody asks, never on a request's way. Spans are milliseconds with three
+//! decimals; `…at_ms` is from the end of the request's head. Names are in `docs/explain.md`.
+
+use std::sync::Arc;
+
+use infergate_core::deadline::Bound;
+use infergate_core::routing::Candidate;
+use infergate_core::{AccountId, Millis, ModelId};
+use serde_json::{Map, Value, json};
+
+use super::{Admission, Deadline, End, QuotaHold, Refused, Routing, Said, Step, Story, Try};
+use crate::plugin::RoutingMode;
+use crate::telemetry::Clock;
+use crate::telemetry::clock::rfc3339;
+use crate::upstream::{Advice, Found};
+
+/// Who tells.
+#[derive(Clone, Copy)]
+pub struct Here<'a> {
+    /// The clock that the story was measured with.
+    pub clock: Clock,
+    /// `node.id`.
+    pub node: &'a str,
+    /// `node.site`.
+    pub site: &'a str,
+}
+
+impl Story {
+    /// The whole story.
+    pub fn tell(&self, here: Here<'_>) -> Value {
+        let mut told = Map::new();
+        let mut tell = |name: &str, value: Value| told.insert(name.to_owned(), value);
+        let end = self.end.as_ref();
+        tell("request_id", self.request_id().into());
+        tell(
+            "began_at",
+            rfc3339(here.clock.wall_at(self.began_us)).into(),
+        );
+        tell("node", here.node.into());
+        tell("site", here.site.into());
+        tell("config_generation", self.generation.into());
+        tell("account", account(end));
+        tell("model", model(end));
+        // As the caller wrote it, where that is an alias or nothing known.
+        let asked = self.asked.as_deref().map(Value::from);
+        tell("model_asked", asked.unwrap_or_else(|| model(end)));
+        tell("face", end.map(|end| end.face.name()).into());
+        tell("deadline", self.deadline.map(deadline).into());
+        tell("quota", end.and_then(quota).into());
+        let steps = self.steps.iter().map(|step| self.step(step));
+        tell("steps", steps.collect());
+        tell("steps_left_out", self.steps_left_out.into());
+        tell(
+            "plugins",
+            json!(end.map_or(&[][..], |end| end.plugins.as_slice())),
+        );
+        tell("outcome", end.map(|end| end.outcome.name()).into());
+        tell("status", end.map(|end| end.status).into());
+        let code = end.and_then(|end| end.code).map(|code| code.to_string());
+        tell("error_code", code.into());
+        tell("refusal", self.refusal.map(refusal).into());
+        tell("streamed", end.map(|end| end.streamed).into());
+        tell("queued_ms", end.map(|end| ms(end.queued_us)).into());
+        let first_byte = end.and_then(|end| end.first_byte_us);
+        tell("first_byte_at_ms", first_byte.map(ms).into());
+        tell("total_ms", end.map(|end| self.at(end.at_us)).into());
+        tell("neurons", end.and_then(|end| end.neurons).into());
+        Value::Object(told)
+    }
+
+    /// One line of the list of stories.
+    pub fn line(&self, here: Here<'_>) -> Value {
+        let end = self.end.as_ref();
+        json!({
+            "request_id": self.request_id(),
+            "began_at": rfc3339(here.clock.wall_at(self.began_us)),
+            "account": account(end),
+            "model": model(end),
+            "status": end.map(|end| end.status),
+            "outcome": end.map(|end| end.outcome.name()),
+            "cause": self.refusal.map(|refusal| refusal.cause),
+            "total_ms": end.map(|end| self.at(end.at_us)),
+        })
+    }
+
+    /// Milliseconds from the request's head to `us`.
+    fn at(&self, us: u64) -> f64 {
+        ms(us.saturating_sub(self.began_us))
+    }
+
+    /// The same of a moment that may not have come.
+    fn when(&self, us: u64) -> Option<f64> {
+        (us != 0).then(|| self.at(us))
+    }
+
+    fn step(&self, step: &Step) -> Value {
+        match step {
+            Step::Routing(routing) => self.routing(routing),
+            Step::Admission(admission) => self.admission(admission),
+            Step::Try(tried) => self.tried(tried),
+        }
+    }
+
+    fn routing(&self, routing: &Routing) -> Value {
+        let advice = routing.advice.as_deref();
+        let now_ms = routing.at_us / 1000;
+        json!({
+            "step": "routing",
+            "at_ms": self.at(routing.at_us),
+            "policy": routing.policy,
+            "asked": match routing.mode {
+                RoutingMode::None => "never",
+                RoutingMode::Cached => "ahead",
+                RoutingMode::PerRequest => "for-this-request",
+            },
+            // Null where it has not been asked yet: tier and load decide.
+            "asked_ms_before": advice.map(|advice| now_ms.saturating_sub(advice.at.0)),
+            "by": advice.map(ranked_by),
+            "candidates": advice.map_or_else(Vec::new, places),
+            "candidates_left_out": advice.map_or(0, |advice| advice.left_out),
+        })
+    }
+
+    fn admission(&self, admission: &Admission) -> Value {
+        let Admission { found, said } = admission;
+        let mut told = Map::new();
+        let mut tell = |name: &str, value: Value| told.insert(name.to_owned(), value);
+        tell("step", "admission".into());
+        tell("at_ms", self.at(found.at_us).into());
+        match *said {
+            Said::Leased => {
+                tell("said", "leased".into());
+            }
+            Said::Queued {
+                position,
+                expected_wait,
+                ended,
+            } => {
+                tell("said", "queued".into());
+                tell("position", position.into());
+                tell("expected_wait_ms", expected_wait.0.into());
+                let waited = ended.map(|(at_us, _)| ms(at_us.saturating_sub(found.at_us)));
+                tell("waited_ms", waited.into());
+                tell("ended", ended.map_or("cut-off", |(_, how)| how).into());
+            }
+            Said::Full { cause, retry_after } => {
+                tell("said", "full".into());
+                tell("cause", cause.into());
+                tell("retry_after_ms", retry_after.map(|after| after.0).into());
+            }
+        }
+        let gauges = &found.gauges;
+        tell("waiting", gauges.depth.into());
+        let permits = json!({ "used": gauges.used, "limit": gauges.limit });
+        tell("permits", permits);
+        tell("endpoints", gauges.endpoints.into());
+        tell("usable_endpoints", gauges.usable_endpoints.into());
+        tell("candidates", candidates(found));
+        tell("candidates_left_out", found.left_out().into());
+        Value::Object(told)
+    }
+
+    fn tried(&self, tried: &Try) -> Value {
+        let trace = &tried.trace;
+        let marks = &trace.marks;
+        let connection = match (marks.reused, marks.connected_us) {
+            (true, _) => Some("reused"),
+            (false, 0) => None,
+            (false, _) => Some("new"),
+        };
+        let retry = tried.again.map(|again| {
+            json!({
+                "allowed": again.allowed,
+                "why": again.why(),
+                "counted": again.counted(),
+                "tries_left": again.tries_left(),
+                "model_retries_left": again.model_left,
+            })
+        });
+        json!({
+            "step": "try",
+            "at_ms": self.at(tried.began_us),
+            "endpoint": tried.url,
+            "model": tried.model,
+            "connection": connection,
+            "connected_at_ms": self.when(marks.connected_us),
+            "sent_at_ms": self.when(marks.sent_us),
+            "head_at_ms": self.when(trace.head_us),
+            "failed_at_ms": self.when(trace.failed_us),
+            "status": Some(trace.status).filter(|status| *status != 0),
+            // A request that is dropped under way has no time to say what became of its try.
+            "result": trace.result.map_or("cut-off", |result| result.name()),
+            "retry": retry,
+        })
+    }
+}
+
+/// Milliseconds with three decimals.
+fn ms(us: u64) -> f64 {
+    us as f64 / 1000.0
+}
+
+fn account(end: Option<&End>) -> Value {
+    let account = end.and_then(|end| end.account.as_ref());
+    account.map(AccountId::as_str).into()
+}
+
+fn model(end: Option<&End>) -> Value {
+    let model = end.and_then(|end| end.model.as_ref());
+    model.map(ModelId::as_str).into()
+}
+
+fn deadline(deadline: Deadline) -> Value {
+    let Deadline {
+        rule,
+        model_secs,
+        wish,
+    } = deadline;
+    let bound: Bound = rule.bound(model_secs, wish);
+    json!({
+        "after_ms": rule.deadline(Millis::ZERO, model_secs, wish).0,
+        "from": bound.name(),
+        "model_secs": model_secs,
+        "floor_secs": rule.model_floor_secs,
+        "ceiling_secs": rule.ceiling_secs,
+        "caller_ms": wish.map(|wish| wish.0),
+    })
+}
+
+fn quota(end: &End) -> Option<Value> {
+    let QuotaHold {
+        neurons,
+        per_day,
+        granted,
+    } = end.quota?;
+    let then = match (granted, end.neurons) {
+        (false, _) => "refused",
+        (true, Some(_)) => "settled",
+        (true, None) => "given-back",
+    };
+    Some(json!({ "neurons": neurons, "per_day": per_day, "then": then }))
+}
+
+fn refusal(refusal: Refused) -> Value {
+    json!({
+        "cause": refusal.cause,
+        "reason": refusal.reason,
+        "message": refusal.message,
+        "retry_after_ms": refusal.retry_after.map(|after| after.0),
+    })
+}
+
+fn ranked_by(advice: &Advice) -> Value {
+    match advice.uses.first() {
+        Some(plugin) => json!({
+            "plugin": plugin.name,
+            "sha256": plugin.sha256,
+            "config": plugin.config,
+        }),
+        None => "builtin".into(),
+    }
+}
+
+fn places(advice: &Advice) -> Vec<Value> {
+    let place = |(url, step, candidate): &(Arc<str>, u8, Candidate)| {
+        json!({
+            "endpoint": url,
+            "rank": step,
+            "tier": candidate.tier,
+            "health": candidate.health,
+            "permits": {
+                "used": candidate.permits_total.saturating_sub(candidate.permits_free),
+                "limit": candidate.permits_total,
+            },
+            "rtt_us": candidate.rtt_us,
+            "ttft_us": candidate.ttft_us,
+            "latency_us": candidate.latency_us,
+            "error_ppm": candidate.error_ppm,
+            "lora_affinity": candidate.lora_affinity,
+            "prefix_affinity": candidate.prefix_affinity,
+            "out_of_capacity_in_a_row": candidate.ooc,
+        })
+    };
+    advice.places.iter().map(place).collect()
+}
+
+fn candidates(found: &Found) -> Value {
+    let told = found.endpoints().map(|endpoint| {
+        json!({
+            "endpoint": endpoint.url,
+            "rank": endpoint.rank,
+            "health": endpoint.health,
+            "permits": { "used": endpoint.used, "limit": endpoint.limit },
+            "tried_before": endpoint.avoided,
+        })
+    });
+    told.collect()
+}

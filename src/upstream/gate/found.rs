@@ -1,0 +1,165 @@
+//! What a request found when it came to a gate, for its story: endpoints, permits and the line.
+//!
+//! It decides nothing. It is copied under the gate's lock, right after the decision, so it is exact
+//! and costs at most [`FOUND_MAX`] look-ups; names are shared, so nothing is allocated.
+
+use std::sync::Arc;
+
+use infergate_core::admission::{EndpointId, Gauges, Order, Turnstile};
+use infergate_core::routing::{Ejector, Health};
+
+use super::Target;
+
+/// Endpoints told of. A permit that a model with more of them gives at once tells of the one it is
+/// for, so that a request does not cost more the more endpoints there are.
+pub const FOUND_MAX: usize = 8;
+
+/// URLs by endpoint, for as long as the configuration is the same; none where nothing is placed.
+pub(super) type Names = Arc<[Option<Arc<str>>]>;
+
+/// The gate as a request found it.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Microseconds on the clock.
+    pub at_us: u64,
+    /// Sums over the model: a permit granted at once counts, and so does the request itself when it
+    /// waits.
+    pub gauges: Gauges,
+    names: Names,
+    seats: [Seat; FOUND_MAX],
+    listed: u8,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Seat {
+    endpoint: EndpointId,
+    used: u32,
+    limit: u32,
+    rank: Option<u8>,
+    health: Health,
+    avoided: bool,
+}
+
+/// One endpoint as a request found it.
+#[derive(Clone, Copy, Debug)]
+pub struct FoundEndpoint<'a> {
+    /// Its URL in the configuration.
+    pub url: &'a str,
+    /// Permits out.
+    pub used: u32,
+    /// Permits it has.
+    pub limit: u32,
+    /// Its step in the policy's order, or its tier without one; none when the order is too long to
+    /// look it up.
+    pub rank: Option<u8>,
+    /// Its condition.
+    pub health: Health,
+    /// The request has tried it already.
+    pub avoided: bool,
+}
+
+/// What [`Found`] is copied from.
+pub(super) struct View<'a> {
+    pub turnstile: &'a Turnstile,
+    pub ejector: &'a Ejector,
+    pub targets: &'a [Option<Arc<Target>>],
+    pub names: &'a Names,
+}
+
+impl View<'_> {
+    /// Copies. `taken` is the endpoint of a permit that was granted at once.
+    pub fn found(
+        &self,
+        at_us: u64,
+        order: Option<&Order>,
+        avoid: &[EndpointId],
+        taken: Option<EndpointId>,
+    ) -> Found {
+        const NOBODY: Seat = Seat {
+            endpoint: EndpointId(u32::MAX),
+            used: 0,
+            limit: 0,
+            rank: None,
+            health: Health::Healthy,
+            avoided: false,
+        };
+        let mut found = Found {
+            at_us,
+            gauges: self.turnstile.gauges(),
+            names: Arc::clone(self.names),
+            seats: [NOBODY; FOUND_MAX],
+            listed: 0,
+        };
+        let many = found.gauges.endpoints as usize > FOUND_MAX;
+        match (order, taken.filter(|_| many)) {
+            (order, Some(taken)) => {
+                let tier = self.tier(taken).filter(|_| order.is_none());
+                self.list(&mut found, std::iter::once((tier, taken)), avoid);
+            }
+            (Some(order), None) => {
+                let ranked = order.ranked().iter().map(|&(step, id)| (Some(step), id));
+                self.list(&mut found, ranked, avoid);
+            }
+            (None, None) => {
+                let all = (0..self.targets.len() as u32).map(EndpointId);
+                self.list(&mut found, all.map(|id| (self.tier(id), id)), avoid);
+            }
+        }
+        found
+    }
+
+    fn list(
+        &self,
+        found: &mut Found,
+        endpoints: impl Iterator<Item = (Option<u8>, EndpointId)>,
+        avoid: &[EndpointId],
+    ) {
+        let seats = endpoints.filter_map(|(rank, endpoint)| {
+            let target = self.target(endpoint)?;
+            let (used, limit) = self.turnstile.permits(endpoint)?;
+            Some(Seat {
+                endpoint,
+                used,
+                limit,
+                rank,
+                health: self.ejector.health(&target.url),
+                avoided: avoid.contains(&endpoint),
+            })
+        });
+        for (place, seat) in found.seats.iter_mut().zip(seats) {
+            *place = seat;
+            found.listed += 1;
+        }
+    }
+
+    fn target(&self, id: EndpointId) -> Option<&Target> {
+        self.targets.get(id.0 as usize)?.as_deref()
+    }
+
+    fn tier(&self, id: EndpointId) -> Option<u8> {
+        self.target(id).map(|target| target.tier)
+    }
+}
+
+impl Found {
+    /// The endpoints that are told of: in the order's sequence, or in that of the gate.
+    pub fn endpoints(&self) -> impl Iterator<Item = FoundEndpoint<'_>> {
+        let seats = &self.seats[..usize::from(self.listed)];
+        seats.iter().filter_map(|seat| {
+            let name = self.names.get(seat.endpoint.0 as usize)?;
+            Some(FoundEndpoint {
+                url: name.as_deref()?,
+                used: seat.used,
+                limit: seat.limit,
+                rank: seat.rank,
+                health: seat.health,
+                avoided: seat.avoided,
+            })
+        })
+    }
+
+    /// Configured endpoints that are not told of.
+    pub fn left_out(&self) -> u32 {
+        self.gauges.endpoints.saturating_sub(u32::from(self.listed))
+    }
+}

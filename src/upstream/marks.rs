@@ -1,0 +1,43 @@
+//! How far one try has come at its model server, for the story of its request.
+//!
+//! It decides nothing and nobody waits for it. Moments are microseconds on the [`Clock`]; 0 is
+//! "not yet". The default has no clock and stays empty: health checks have no story.
+
+use crate::telemetry::Clock;
+
+/// Moments of one try.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Marks {
+    clock: Option<Clock>,
+    /// A new connection was there. One from the pool is there at once, and has none.
+    pub connected_us: u64,
+    /// The connection had served others before.
+    pub reused: bool,
+    /// The whole request was handed to the kernel.
+    pub sent_us: u64,
+}
+
+impl Marks {
+    /// Nothing has happened yet.
+    pub fn on(clock: Clock) -> Marks {
+        Marks {
+            clock: Some(clock),
+            ..Marks::default()
+        }
+    }
+
+    pub(super) fn connected(&mut self, reused: bool) {
+        self.reused = reused;
+        if !reused {
+            self.connected_us = self.now();
+        }
+    }
+
+    pub(super) fn sent(&mut self) {
+        self.sent_us = self.now();
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.map_or(0, Clock::micros)
+    }
+}
