@@ -4,6 +4,7 @@
 //! starts it asks of a [`ReloadHandle`], and `app` fills in both. Bodies sent to it are read and
 //! forgotten. It has no access control of its own, so it listens on loopback unless told otherwise.
 
+mod capture;
 mod reload;
 mod state;
 
@@ -18,6 +19,7 @@ use pingora_http::ResponseHeader;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+pub use capture::{CaptureFailed, CaptureReport};
 pub use reload::{
     Problem, ReloadFailed, ReloadHandle, ReloadReport, ReloadRequest, reload_channel,
 };
@@ -49,9 +51,13 @@ GET  /state                configuration, models, queues, endpoints and plugins 
 POST /reload               read the configuration file again
 GET  /explain              the last requests as JSON
 GET  /explain/{request id} what happened to one of them and why
+POST /plugins/{name}/capture?calls={n}
+                           write the next calls of a plugin, at most 1000, to a file in state_dir,
+                           with what clients send, for `infergate plugin replay`
 ";
 
 /// What the listener shows. Each answer is exact at the moment of the call.
+#[async_trait]
 pub trait Insight: Send + Sync + 'static {
     /// The body of `/state`.
     fn state(&self) -> State;
@@ -63,6 +69,9 @@ pub trait Insight: Send + Sync + 'static {
     fn story(&self, request_id: &str) -> Option<Value>;
     /// The last `count` requests with a story, the newest first.
     fn stories(&self, count: usize) -> Vec<Value>;
+
+    /// Begins to write calls of a plugin to a file.
+    async fn capture(&self, plugin: &str, calls: u32) -> Result<CaptureReport, CaptureFailed>;
 }
 
 /// Requests listed by `/explain`: a screen or two.
@@ -71,9 +80,9 @@ const LISTED: usize = 100;
 /// Hex digits of a request id.
 const REQUEST_ID_DIGITS: usize = 32;
 
-const NOT_AN_ID: &str = "a request id is 32 hex digits in lower case: the `x-request-id` of the     answer, `request_id` in the event file; `GET /explain` lists the last ones";
+const NOT_AN_ID: &str = "a request id is 32 hex digits in lower case: the `x-request-id` of the answer, `request_id` in the event file; `GET /explain` lists the last ones";
 
-const NO_STORY: &str = "no story of this request here: it may still be under way, have come     without a key that is known, be overwritten by later ones, or have been served by another     node; `GET /explain` lists the last ones, and the event file has a line of every request";
+const NO_STORY: &str = "no story of this request here: it may still be under way, have come without a key that is known, be overwritten by later ones, or have been served by another node; `GET /explain` lists the last ones, and the event file has a line of every request";
 
 /// The application behind the admin listener.
 pub struct Admin {
@@ -129,9 +138,11 @@ impl Admin {
         Admin { insight, reload }
     }
 
-    async fn answer(&self, method: &str, path: &str) -> Answer {
+    async fn answer(&self, method: &str, path: &str, query: &str) -> Answer {
+        let captured = capture::plugin_of(path);
         let takes = match path {
             "/reload" => "POST",
+            _ if captured.is_some() => "POST",
             "/" | "/healthz" | "/readyz" | "/metrics" | "/state" | "/explain" => "GET",
             path if path.starts_with("/explain/") => "GET",
             _ => return Answer::error(404, "no such path here; `GET /` lists them"),
@@ -142,6 +153,9 @@ impl Admin {
                 allow: Some(takes),
                 ..Answer::error(405, &message)
             };
+        }
+        if let Some(plugin) = captured {
+            return self.capture(plugin, query).await;
         }
         match path {
             "/" => Answer::text(200, INDEX),
@@ -170,6 +184,16 @@ impl Admin {
         match self.insight.story(request_id) {
             Some(story) => Answer::json(200, &story),
             None => Answer::error(404, NO_STORY),
+        }
+    }
+
+    async fn capture(&self, plugin: &str, query: &str) -> Answer {
+        let Some(calls) = capture::calls_of(query) else {
+            return Answer::error(400, "how many calls? `?calls=` and a number from 1 to 1000");
+        };
+        match self.insight.capture(plugin, calls).await {
+            Ok(report) => Answer::json(200, &report),
+            Err(failed) => Answer::error(failed.status(), &failed.to_string()),
         }
     }
 
@@ -208,7 +232,8 @@ impl HttpServerApp for Admin {
 
         let head = session.req_header();
         let (method, path) = (head.method.as_str().to_owned(), head.uri.path().to_owned());
-        let answer = self.answer(&method, &path).await;
+        let query = head.uri.query().unwrap_or_default().to_owned();
+        let answer = self.answer(&method, &path, &query).await;
         send(&mut session, answer).await.ok()?;
         let settings = HttpPersistentSettings::for_session(&session);
         let stream = session.finish().await.ok()??;

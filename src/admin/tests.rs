@@ -17,6 +17,7 @@ struct Shown {
     readiness: Mutex<Result<(), String>>,
 }
 
+#[async_trait]
 impl Insight for Shown {
     fn state(&self) -> State {
         let endpoint = EndpointState {
@@ -74,6 +75,19 @@ impl Insight for Shown {
     fn stories(&self, count: usize) -> Vec<Value> {
         assert_eq!(count, LISTED);
         vec![json!({ "request_id": KNOWN_ID })]
+    }
+
+    async fn capture(&self, plugin: &str, calls: u32) -> Result<CaptureReport, CaptureFailed> {
+        match plugin {
+            "p" => Ok(CaptureReport {
+                plugin: plugin.into(),
+                file: "/state/captures/p.jsonl".into(),
+                calls,
+                ends_within_secs: 3600,
+            }),
+            "busy" => Err(CaptureFailed::Busy("already".into())),
+            _ => Err(CaptureFailed::NotFound("no such plugin".into())),
+        }
     }
 }
 
@@ -227,6 +241,27 @@ async fn a_reload_that_nobody_answers_is_a_503_and_not_a_hang() {
     assert_eq!(late.status, 503);
     drop(reloads);
     assert_eq!(ask(&admin, "POST", "/reload").await.status, 503);
+}
+
+#[tokio::test]
+async fn calls_of_a_plugin_are_captured_on_request() {
+    let f = fixture();
+    let begun = ask(&f.admin, "POST", "/plugins/p/capture?calls=20").await;
+    assert_eq!((begun.status, &begun.json()["calls"]), (200, &json!(20)));
+    assert_eq!(begun.json()["file"], "/state/captures/p.jsonl");
+    for (path, status) in [
+        ("/plugins/q/capture?calls=1", 404),
+        ("/plugins/busy/capture?calls=1", 409),
+        ("/plugins/p/capture", 400),
+        ("/plugins/p/capture?calls=many", 400),
+        ("/plugins/p/other?calls=1", 404),
+        ("/plugins//capture?calls=1", 404),
+    ] {
+        let reply = ask(&f.admin, "POST", path).await;
+        assert_eq!(reply.status, status, "{path}");
+        assert!(reply.json()["error"].is_string(), "{path}");
+    }
+    assert_eq!(ask(&f.admin, "GET", "/plugins/p/capture").await.status, 405);
 }
 
 #[tokio::test]

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use async_trait::async_trait;
 use infergate_core::Millis;
 use serde_json::Value;
 
+use super::capture::Recorder;
 use super::load::Loader;
 use super::reload::ConfigStatus;
 use crate::admin::{
-    ConfigState, EndpointState, Insight, ModelState, NodeState, PermitState, QueueState,
-    ReloadError, State,
+    CaptureFailed, CaptureReport, ConfigState, EndpointState, Insight, ModelState, NodeState,
+    PermitState, QueueState, ReloadError, State,
 };
 use crate::plugin::{Plugins, Position};
 use crate::proxy::{Connections, Here, Shared, World};
@@ -26,6 +28,7 @@ pub struct NodeInsight {
     connections: Arc<Connections>,
     status: Arc<ArcSwap<ConfigStatus>>,
     loader: Arc<Loader>,
+    recorder: Arc<Recorder>,
     started_at: String,
 }
 
@@ -36,6 +39,7 @@ impl NodeInsight {
         connections: Arc<Connections>,
         status: Arc<ArcSwap<ConfigStatus>>,
         loader: Arc<Loader>,
+        recorder: Arc<Recorder>,
     ) -> NodeInsight {
         let started_at = rfc3339(shared.clock.wall_at(0));
         NodeInsight {
@@ -43,6 +47,7 @@ impl NodeInsight {
             connections,
             status,
             loader,
+            recorder,
             started_at,
         }
     }
@@ -140,6 +145,7 @@ impl NodeInsight {
     }
 }
 
+#[async_trait]
 impl Insight for NodeInsight {
     fn state(&self) -> State {
         let world = self.shared.world.load();
@@ -192,6 +198,12 @@ impl Insight for NodeInsight {
         let world = self.shared.world.load();
         let stories = self.shared.stories.newest(count).into_iter();
         stories.map(|story| story.line(self.here(&world))).collect()
+    }
+
+    async fn capture(&self, plugin: &str, calls: u32) -> Result<CaptureReport, CaptureFailed> {
+        let (recorder, plugin) = (Arc::clone(&self.recorder), plugin.to_owned());
+        let starting = tokio::task::spawn_blocking(move || recorder.start(&plugin, calls)).await;
+        starting.unwrap_or_else(|error| Err(CaptureFailed::Unwritable(error.to_string())))
     }
 }
 

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use crate::config::watch::WatchedFile;
 use crate::config::{self, Config, Loaded, Problem};
-use crate::plugin::{Host, HostCounts, HostSettings, PluginProblem, Plugins};
+use crate::plugin::{Captures, Host, HostCounts, HostSettings, PluginProblem, Plugins};
 use crate::telemetry::PluginsMetrics;
 
 /// Below `state_dir`: compiled plugins.
@@ -58,6 +58,7 @@ pub struct Loader {
     /// As at start; it needs a restart. None keeps nothing on the disk.
     state_dir: Option<PathBuf>,
     metrics: Arc<PluginsMetrics>,
+    captures: Arc<Captures>,
     /// Held while a host begins, which is at most twice.
     host: Mutex<Option<Running>>,
 }
@@ -76,8 +77,14 @@ impl Loader {
             file: file.to_owned(),
             state_dir,
             metrics,
+            captures: Arc::default(),
             host: Mutex::default(),
         }
+    }
+
+    /// Which calls of its plugins are written down.
+    pub fn captures(&self) -> &Arc<Captures> {
+        &self.captures
     }
 
     /// Reads and checks the file, then loads its plugins; `former` are those in force.
@@ -150,6 +157,7 @@ impl Loader {
         let settings = HostSettings {
             cache_dir: self.cache_dir(has_plugins)?,
             metrics: Arc::clone(&self.metrics),
+            captures: Arc::clone(&self.captures),
             ..HostSettings::default()
         };
         let host = Host::start(settings).map_err(|error| error.to_string())?;

@@ -1,10 +1,11 @@
 //! The only place that builds rooms, wires them, starts tasks and ends them.
 //!
 //! It decides nothing about requests. What runs besides requests can be read in [`Node::run`]:
-//! one accept loop per listener, the prober, the ranker, the sampler, the keeper of quotas and the
-//! reload loop; the order in which
-//! they end is the order in [`Node::drain`].
+//! one accept loop per listener, the prober, the ranker, the sampler, the keeper of quotas, the writer
+//! of captured calls and the reload loop; the order in which they end is the order in
+//! [`Node::drain`].
 
+mod capture;
 mod demo;
 mod heap;
 mod insight;
@@ -38,6 +39,7 @@ use crate::telemetry::log::LogHandle;
 use crate::telemetry::sink::Durability;
 use crate::telemetry::{Clock, EventSink, Metrics, log};
 use crate::upstream::{Client, PROBE_TICK, RANKING_TICK, probe_round};
+use capture::Recorder;
 use insight::NodeInsight;
 use listen::Listeners;
 use load::{Loader, Ready};
@@ -134,6 +136,7 @@ struct Node {
     listeners: Listeners,
     connections: Arc<Connections>,
     reloader: Reloader,
+    recorder: Arc<Recorder>,
     signals: Signals,
     state_dir: PathBuf,
 }
@@ -180,11 +183,14 @@ impl Node {
             Arc::clone(&shared),
             logs,
         );
+        let captures = Arc::clone(loader.captures());
+        let recorder = Arc::new(Recorder::new(captures, &state_dir, clock));
         let insight = Arc::new(NodeInsight::new(
             Arc::clone(&shared),
             Arc::clone(&connections),
             reloader.status(),
             loader,
+            Arc::clone(&recorder),
         ));
         Ok(Node {
             edge: Arc::new(Edge::new(Arc::clone(&shared))),
@@ -194,6 +200,7 @@ impl Node {
             listeners,
             connections,
             reloader,
+            recorder,
             state_dir,
             signals: Signals::listen().map_err(|e| format!("cannot listen for signals: {e}"))?,
         })
@@ -209,6 +216,7 @@ impl Node {
             listeners,
             connections,
             reloader,
+            recorder,
             mut signals,
             state_dir,
         } = self;
@@ -228,6 +236,7 @@ impl Node {
         tasks.spawn(rank(Arc::clone(&shared)));
         tasks.spawn(sample(insight));
         tasks.spawn(keep::keep(Arc::clone(&shared.ledger), state_dir.clone()));
+        tasks.spawn(capture::record(Arc::clone(&recorder)));
         tasks.spawn(reloader.run(signals.hangup()));
         tracing::info!(version = env!("CARGO_PKG_VERSION"), "serving");
         signals.terminate().await;
@@ -238,6 +247,7 @@ impl Node {
             tracing::error!("some requests could not be ended");
         }
         keep::keep_once(&shared.ledger, &state_dir, 0).await;
+        recorder.write();
         if !shared.sink.close(SINK_CLOSE_LIMIT) {
             tracing::error!("the last events could not be written in time");
         }

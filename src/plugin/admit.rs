@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::cache::Cache;
+use super::check::advice;
 use super::compile::compile;
 use super::failure::Failure;
 use super::file::open_regular;
@@ -357,6 +358,9 @@ fn refused(crash: &Crash) -> Vec<Wrong> {
     let why = match &crash.failure {
         Failure::Memory => {
             "it wants more memory to begin with than `limits.memory_mib` grants".to_owned()
+        }
+        Failure::Invalid(rule) if !advice(rule).is_empty() => {
+            format!("what it says about itself breaks a rule: {}", advice(rule))
         }
         other => format!("it does not start: {other}{at}"),
     };

@@ -53,6 +53,24 @@ pub fn description(description: &Description) -> Verdict {
     rule(description.slug.len() <= WORD_MAX_BYTES, "slug-length")
 }
 
+/// What to do about a description that breaks a rule; empty where its name says it all.
+pub fn advice(rule: &str) -> &'static str {
+    match rule {
+        "wants-count" => {
+            "`wants` names more than 256 places: an empty one hands over the whole body"
+        }
+        "wants-pointer" => {
+            "a place in `wants` is no JSON Pointer: write \"/messages/0/content\", with ~0 for ~ \
+             and ~1 for / in a key"
+        }
+        "wants-overlap" => {
+            "places in `wants` overlap: name each once, and none inside another (\"/messages\" holds \
+             \"/messages/0\", and \"\" holds all)"
+        }
+        _ => "",
+    }
+}
+
 /// What `prepare` answers.
 pub fn prepared(prepared: &Prepared, output_max: usize) -> Verdict {
     edit(&prepared.edit, output_max)?;
@@ -198,6 +216,10 @@ mod tests {
         let many = vec!["/messages"; 256];
         assert_eq!(wants(&many), Err("wants-overlap"));
         assert_eq!(wants(&["a"]), Err("wants-pointer"));
+        assert_eq!(wants(&["/a~b"]), Err("wants-pointer"));
+        for rule in ["wants-count", "wants-pointer", "wants-overlap"] {
+            assert!(advice(rule).contains("`wants`"), "{rule}");
+        }
     }
 
     #[test]

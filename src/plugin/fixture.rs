@@ -33,6 +33,9 @@ use super::values;
 pub const FILE_MAX_BYTES: u64 = 4 << 20;
 /// Fixtures of one plugin.
 pub const FILES_MAX: usize = 1000;
+/// Calls in one file of captured ones, and its bytes: as much as a gateway captures at a time.
+pub const CALLS_MAX: usize = 1000;
+const CALLS_FILE_MAX_BYTES: u64 = 64 << 20;
 
 /// How a failure begins that is the fixture's own, and never an expected one.
 const FIXTURE_WRONG: &str = "the fixture is wrong";
@@ -76,6 +79,9 @@ pub struct Fixture {
     /// Instructions, about, that a fresh guest may take; counted by the tools' engine only.
     #[serde(default)]
     pub max_fuel: Option<u64>,
+    /// Where and when it was captured, for people.
+    #[serde(default)]
+    pub captured: Option<Map<String, Value>>,
 }
 
 /// How a call went.
@@ -115,8 +121,36 @@ impl Fixture {
     /// # Errors
     /// What is wrong with the file.
     pub fn parse(name: &str, text: &[u8]) -> Result<Fixture, String> {
-        let mut fixture: Fixture =
+        let fixture: Fixture =
             serde_json::from_slice(text).map_err(|error| format!("{name}: {error}"))?;
+        fixture.named(name)
+    }
+
+    /// Reads calls that stand one after the other, as a gateway captures them: at most
+    /// [`CALLS_MAX`].
+    ///
+    /// # Errors
+    /// What is wrong with the file, and where.
+    pub fn calls(path: &Path) -> Result<Vec<Fixture>, String> {
+        let text = read(path, CALLS_FILE_MAX_BYTES)?;
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        let mut calls = Vec::new();
+        for call in serde_json::Deserializer::from_slice(&text).into_iter::<Fixture>() {
+            let call = call.map_err(|error| format!("{name}: {error}"))?;
+            if calls.len() == CALLS_MAX {
+                return Err(format!("{name}: more than {CALLS_MAX} calls"));
+            }
+            calls.push(call.named(&name)?);
+        }
+        match calls.is_empty() {
+            true => Err(format!("{name}: no call in it")),
+            false => Ok(calls),
+        }
+    }
+
+    /// Checked, under its name.
+    fn named(mut self, name: &str) -> Result<Fixture, String> {
+        let fixture = &self;
         if !HOOKS.iter().any(|(hook, _)| *hook == fixture.hook) {
             let known: Vec<&str> = HOOKS.iter().map(|(hook, _)| *hook).collect();
             return Err(format!(
@@ -129,8 +163,8 @@ impl Fixture {
                 "{name}: either `expect` or `expect-error`, not both"
             ));
         }
-        fixture.name = name.to_owned();
-        Ok(fixture)
+        self.name = name.to_owned();
+        Ok(self)
     }
 
     /// Every `.json` file of a folder, in the order of names.
@@ -159,15 +193,7 @@ impl Fixture {
     /// # Errors
     /// What is wrong with it.
     pub fn file(path: &Path) -> Result<Fixture, String> {
-        let shown = path.display();
-        let about = fs::metadata(path).map_err(|error| format!("{shown}: {error}"))?;
-        if about.len() > FILE_MAX_BYTES {
-            return Err(format!("{shown}: more than {} MiB", FILE_MAX_BYTES >> 20));
-        }
-        let mut text = Vec::new();
-        open_regular(path)
-            .and_then(|file| file.take(FILE_MAX_BYTES).read_to_end(&mut text))
-            .map_err(|error| format!("{shown}: {error}"))?;
+        let text = read(path, FILE_MAX_BYTES)?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
         Fixture::parse(&name, &text)
     }
@@ -219,6 +245,19 @@ impl Fixture {
             )),
         }
     }
+}
+
+fn read(path: &Path, max_bytes: u64) -> Result<Vec<u8>, String> {
+    let shown = path.display();
+    let about = fs::metadata(path).map_err(|error| format!("{shown}: {error}"))?;
+    if about.len() > max_bytes {
+        return Err(format!("{shown}: more than {} MiB", max_bytes >> 20));
+    }
+    let mut text = Vec::new();
+    open_regular(path)
+        .and_then(|file| file.take(max_bytes).read_to_end(&mut text))
+        .map_err(|error| format!("{shown}: {error}"))?;
+    Ok(text)
 }
 
 /// What a fixture says of a call.

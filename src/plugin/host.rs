@@ -14,11 +14,12 @@ use thiserror::Error;
 use super::admit::{Admission, Checked, check, fingerprint, merged};
 use super::builtin;
 use super::cache::Cache;
+use super::capture::Captures;
 use super::engine::{Purpose, Runtime};
 use super::plugins::{Inner, PluginProblem, Plugins};
 use super::resolve::{Resolver, native_only};
 use super::revision::{Ground, Revision};
-use super::spec::PluginSpec;
+use super::spec::{PluginSpec, World};
 use super::warm::Warm;
 use crate::telemetry::{Clock, PluginsMetrics};
 
@@ -31,6 +32,8 @@ pub struct HostSettings {
     pub slots: u32,
     /// Where calls are counted.
     pub metrics: Arc<PluginsMetrics>,
+    /// Which of them are written down.
+    pub captures: Arc<Captures>,
 }
 
 /// Why a host does not start.
@@ -68,6 +71,7 @@ pub struct Host {
     slots: u32,
     cache: Option<Cache>,
     metrics: Arc<PluginsMetrics>,
+    captures: Arc<Captures>,
     ground: OnceLock<Arc<Ground>>,
     /// Guards the start of the engine and whole loads: one configuration is loaded at a time.
     loading: Mutex<()>,
@@ -86,6 +90,7 @@ impl Host {
             slots: settings.slots,
             cache: settings.cache_dir.as_ref().map(open).transpose()?,
             metrics: settings.metrics,
+            captures: settings.captures,
             ground: OnceLock::new(),
             loading: Mutex::new(()),
         }))
@@ -127,9 +132,15 @@ impl Host {
             }
         }
         active.sort_by(|one, other| one.parts.identity.name.cmp(&other.parts.identity.name));
+        let policies = specs
+            .iter()
+            .filter(|spec| spec.world == World::RoutingPolicy);
         let inner = Inner {
             models: slots,
             active,
+            modes: policies
+                .map(|spec| (Arc::clone(&spec.name), spec.mode))
+                .collect(),
             warnings,
         };
         Ok(Plugins {
@@ -246,6 +257,7 @@ impl Host {
             runtime,
             warm: Warm::default(),
             metrics: Arc::clone(&self.metrics),
+            captures: Arc::clone(&self.captures),
         });
         Ok(Arc::clone(self.ground.get_or_init(|| ground)))
     }

@@ -13,6 +13,7 @@ mod bindings;
 mod breaker;
 mod builtin;
 mod cache;
+mod capture;
 mod check;
 mod compile;
 pub mod encode;
@@ -50,6 +51,9 @@ use infergate_core::AccountId;
 
 pub use billing::{BillingSlot, Priced};
 pub use breaker::Position;
+pub use capture::{
+    CAPTURE_MAX_CALLS, CAPTURE_MAX_SECS, Capture, CaptureRefused, Captured, Captures,
+};
 pub use failure::Failure;
 pub use grants::CounterValue;
 pub use host::{Host, HostCounts, HostError, HostSettings};

@@ -21,7 +21,7 @@ use super::line::Line;
 use super::revision::Revision;
 use super::routing::{RoutingMode, RoutingSlot};
 use super::rules::{Pricing, TaskRules};
-use super::spec::World;
+use super::spec::{InstancePolicy, RankMode, World};
 use super::task::TaskSlot;
 
 /// What keeps the plugins of a configuration from being used.
@@ -54,6 +54,14 @@ pub struct PluginState {
     pub grants: Vec<&'static str>,
     /// `active`, or `last-good` for one that stands in when the active one fails.
     pub role: &'static str,
+    /// When this revision was loaded, RFC 3339.
+    pub loaded_at: Arc<str>,
+    /// Routing policies: `cached` or `per-request`; null for the others.
+    pub mode: Option<RankMode>,
+    /// `warm` where an account's instances are used again, `fresh` where none is.
+    pub instance: &'static str,
+    /// Calls of the plugin that are still to be captured; 0 while nobody captures them.
+    pub capturing: u32,
     /// Whether it is asked.
     pub breaker: Position,
     /// Calls so far.
@@ -90,6 +98,8 @@ pub(super) struct Inner {
     pub models: HashMap<ModelId, ModelSlots>,
     /// Every revision in force, used by a model or not.
     pub active: Vec<Arc<Revision>>,
+    /// When each routing policy is asked. Not a part of its revisions: a change of it makes no new one.
+    pub modes: HashMap<Arc<str>, RankMode>,
     /// What could not be loaded and need not be, because it is optional.
     pub warnings: Vec<PluginProblem>,
 }
@@ -136,7 +146,7 @@ impl Plugins {
             .inner
             .active
             .iter()
-            .map(|one| state(one, "active"))
+            .map(|one| self.state_of(one, "active"))
             .collect();
         let mut seen: Vec<*const Revision> = self.inner.active.iter().map(Arc::as_ptr).collect();
         for revision in self
@@ -147,7 +157,7 @@ impl Plugins {
         {
             if !seen.contains(&Arc::as_ptr(revision)) {
                 seen.push(Arc::as_ptr(revision));
-                states.push(state(revision, "last-good"));
+                states.push(self.state_of(revision, "last-good"));
             }
         }
         states
@@ -173,6 +183,14 @@ impl Plugins {
         names.dedup();
         names
     }
+
+    fn state_of(&self, revision: &Revision, role: &'static str) -> PluginState {
+        let mode = self.inner.modes.get(&revision.parts.identity.name);
+        PluginState {
+            mode: mode.copied(),
+            ..state(revision, role)
+        }
+    }
 }
 
 fn state(revision: &Revision, role: &'static str) -> PluginState {
@@ -194,6 +212,13 @@ fn state(revision: &Revision, role: &'static str) -> PluginState {
             .map(|(name, _)| *name)
             .collect(),
         role,
+        loaded_at: Arc::clone(&revision.loaded_at),
+        mode: None,
+        instance: match parts.policy {
+            InstancePolicy::Auto => "warm",
+            InstancePolicy::Fresh => "fresh",
+        },
+        capturing: revision.capture.left(),
         breaker: revision.position(),
         calls: tally.calls.load(Ordering::Relaxed),
         failures: Failure::CLASSES

@@ -15,6 +15,7 @@ use wasmtime::component::{Component, InstancePre};
 
 use super::Caller;
 use super::breaker::{Breaker, Position};
+use super::capture::{Capture, Captures, Made};
 use super::engine::Runtime;
 use super::failure::Failure;
 use super::grants::Grants;
@@ -23,6 +24,7 @@ use super::schema::Schema;
 use super::spec::{Bounds, InstancePolicy, World};
 use super::store::{Crash, Exports, Guest, Indices, Instance, Mould};
 use super::warm::{Owner, Warm};
+use crate::telemetry::clock::rfc3339;
 use crate::telemetry::plugin_metrics::{self, CallResult};
 use crate::telemetry::{PluginMetrics, PluginsMetrics};
 
@@ -50,6 +52,7 @@ pub struct Ground {
     pub runtime: Runtime,
     pub warm: Warm,
     pub metrics: Arc<PluginsMetrics>,
+    pub captures: Arc<Captures>,
 }
 
 /// A compiled component, linked to what was granted.
@@ -85,6 +88,10 @@ pub struct Revision {
     pub parts: Parts,
     pub described: Described,
     pub tally: Tally,
+    /// When it was made, RFC 3339.
+    pub loaded_at: Arc<str>,
+    /// Whether calls of the plugin are written down, all its revisions together.
+    pub capture: Arc<Capture>,
     /// Held counters of the plugin, all its revisions together.
     metrics: Arc<PluginMetrics>,
     ground: Arc<Ground>,
@@ -142,6 +149,8 @@ impl Revision {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         Revision {
             metrics: ground.metrics.plugin(&parts.identity.name),
+            capture: ground.captures.of(&parts.identity.name),
+            loaded_at: rfc3339(ground.runtime.clock.wall()).into(),
             parts,
             described: Described::default(),
             tally: Tally::default(),
@@ -202,6 +211,27 @@ impl Revision {
                 Err(crash.failure)
             }
         }
+    }
+
+    /// Writes a call down that has ended, where somebody has asked for it. `bytes` is about what its
+    /// arguments have.
+    pub fn capture<T>(
+        &self,
+        hook: Hook,
+        caller: Option<Caller<'_>>,
+        (ended, bytes): (&Result<T, Failure>, usize),
+        args: impl FnOnce() -> serde_json::Value,
+    ) {
+        if self.capture.left() == 0 {
+            return;
+        }
+        let made = Made {
+            parts: &self.parts,
+            hook,
+            caller,
+            time: rfc3339(self.ground.runtime.clock.wall()),
+        };
+        self.capture.record(&made, ended, bytes, args);
     }
 
     /// Whether a call would be made now.

@@ -5,12 +5,11 @@
 //! here. Called by the walk at steps 7 and 11.
 
 use std::cell::OnceCell;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use infergate_core::billing::METRICS_MAX;
-use infergate_core::model::{BackendKind, MetricMode, ModelSpec};
+use infergate_core::billing::{MetricModes, Metrics, Source};
+use infergate_core::model::{BackendKind, ModelSpec};
 use infergate_core::task::{Edit, Event, Field, Out, Rejection};
 use infergate_core::{AccountId, Refusal};
 use serde_json::Value;
@@ -26,7 +25,7 @@ use crate::telemetry::event::PluginUse;
 #[derive(Clone)]
 pub struct TaskSlot {
     line: Arc<Line<dyn TaskRules>>,
-    modes: Arc<BTreeMap<Arc<str>, MetricMode>>,
+    modes: Arc<MetricModes>,
     /// The configuration names a task, or the server speaks no protocol of its own. Other servers'
     /// adapters know what their bodies look like.
     applies: bool,
@@ -98,7 +97,7 @@ impl TaskSlot {
             pinned: first_asked(&self.line).cloned(),
             kept: None,
             state: Vec::new(),
-            metrics: Vec::new(),
+            metrics: Metrics::default(),
             uses: Vec::new(),
             gave_up: false,
         }
@@ -108,7 +107,7 @@ impl TaskSlot {
 /// The task of one request. Dropping it at any point is safe.
 pub struct TaskSession {
     line: Arc<Line<dyn TaskRules>>,
-    modes: Arc<BTreeMap<Arc<str>, MetricMode>>,
+    modes: Arc<MetricModes>,
     account: AccountId,
     request_id: Arc<str>,
     /// Who answers this request; none once all have failed and bodies pass as they are.
@@ -116,7 +115,7 @@ pub struct TaskSession {
     /// The input, for another revision to begin anew when the pinned one fails at the answer.
     kept: Option<Kept>,
     state: Vec<u8>,
-    metrics: Vec<(String, f64)>,
+    metrics: Metrics,
     uses: Vec<PluginUse>,
     /// A stream hook failed: the rest of the stream passes.
     gave_up: bool,
@@ -214,7 +213,7 @@ impl TaskSession {
         match step {
             Ok(step) => {
                 self.say(&rules, "push");
-                self.count(&step.metrics, true);
+                self.count(&step.metrics, Source::Answered);
                 self.state = step.state;
                 Ok(step.events)
             }
@@ -238,12 +237,13 @@ impl TaskSession {
             return Vec::new();
         };
         self.say(&rules, "close");
-        self.count(&step.metrics, true);
+        self.count(&step.metrics, Source::Answered);
         step.events
     }
 
-    /// Metrics the task has worked out so far, each name once.
-    pub fn metrics(&self) -> &[(String, f64)] {
+    /// What the task has told so far: of the input as [`Source::Derived`], of the answer as
+    /// [`Source::Answered`].
+    pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
@@ -268,7 +268,9 @@ impl TaskSession {
         }
         let description = rules.description();
         if !description.active.prepare {
+            // What another revision made of it is no more.
             self.state.clear();
+            self.metrics.clear();
             return Ok(unchanged(input.body));
         }
         let fields = seen_fields(&description.wants, json);
@@ -284,7 +286,7 @@ impl TaskSession {
         self.say(rules, "prepare");
         self.state = prepared.state;
         self.metrics.clear();
-        self.count(&prepared.metrics, false);
+        self.count(&prepared.metrics, Source::Derived);
         Ok(Payload {
             changed: edited.is_some(),
             body: edited.unwrap_or_else(|| input.body.clone()),
@@ -344,7 +346,7 @@ impl TaskSession {
             return Err(self.lied(rules, "finish", "output-schema"));
         }
         self.say(rules, "finish");
-        self.count(&finished.metrics, false);
+        self.count(&finished.metrics, Source::Answered);
         Ok(edited.unwrap_or_else(|| answer.body.clone()))
     }
 
@@ -403,20 +405,8 @@ impl TaskSession {
         super::note(&mut self.uses, rules.identity(), hook);
     }
 
-    /// Takes metrics in. Each piece of a stream reports how much it is by then, and the largest
-    /// counts, unless the metric is declared incremental: then pieces are summed.
-    fn count(&mut self, metrics: &[(String, f64)], in_pieces: bool) {
-        for (name, value) in metrics {
-            let sums = self.modes.get(name.as_str()) == Some(&MetricMode::Incremental);
-            let is_full = self.metrics.len() >= METRICS_MAX;
-            match self.metrics.iter_mut().find(|(known, _)| known == name) {
-                Some((_, total)) if in_pieces && sums => *total += value,
-                Some((_, total)) if in_pieces => *total = total.max(*value),
-                Some((_, total)) => *total = *value,
-                None if is_full => {}
-                None => self.metrics.push((name.clone(), *value)),
-            }
-        }
+    fn count(&mut self, metrics: &[(String, f64)], source: Source) {
+        self.metrics.report_all(metrics, source, &self.modes);
     }
 }
 

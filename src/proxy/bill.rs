@@ -11,17 +11,16 @@ use bytes::Bytes;
 use infergate_core::Refusal;
 use infergate_core::api::Call;
 use infergate_core::billing::{
-    Charge, Ending, Metric, Metrics, Report, Settled, Source, Usage, estimate, reserve_estimate,
-    settle,
+    Charge, Ending, Metric, Metrics, Report, Settled, Source, estimate, reserve_estimate, settle,
 };
-use infergate_core::model::{AccountSpec, Trust};
+use infergate_core::model::{AccountSpec, ModelSpec, Trust};
 
 use super::explain::QuotaHold;
 use super::ledger::{Held, Ledger};
 use crate::plugin::Caller;
 use crate::telemetry::event::{BUILTIN, Comparison};
 use crate::telemetry::{InferenceEvent, MetricsSource, Outcome, TokenUsage};
-use crate::upstream::{Answer, Lane};
+use crate::upstream::{Answer, Lane, ReportedMetrics};
 
 /// [`InferenceEvent::priced_by`] where the model server named its own price.
 const REPORTED: &str = "reported";
@@ -29,9 +28,66 @@ const REPORTED: &str = "reported";
 /// The server's own price, as a metric that a tariff may have a coefficient for.
 const NEURONS: &str = "neurons";
 
-/// What an answer has used, as far as it has come.
+/// What an answer has told, as far as it has come.
+struct Told {
+    /// By the model server.
+    reported: ReportedMetrics,
+    /// By the model's task.
+    task: Metrics,
+    /// Events of a stream with generated text.
+    token_events: u64,
+}
+
+impl Told {
+    fn by(answer: &Answer) -> Told {
+        Told {
+            reported: answer.reported(),
+            task: answer.task_metrics().cloned().unwrap_or_default(),
+            token_events: answer.token_events(),
+        }
+    }
+
+    /// Tokens are all there is, and nobody prices them.
+    fn is_plain(&self, spec: &ModelSpec) -> bool {
+        spec.tariff.is_none()
+            && spec.metrics_trust == Trust::Trust
+            && self.reported.neurons.is_none()
+            && self.reported.metrics.is_empty()
+            && self.task.is_empty()
+    }
+
+    /// All of it, each figure with its source.
+    fn metrics(&self, spec: &ModelSpec) -> Metrics {
+        let mut metrics = Metrics::default();
+        if let (Some(neurons), Some(_)) = (self.reported.neurons, &spec.tariff) {
+            metrics.report(NEURONS, neurons, Source::Reported, &spec.metrics);
+        }
+        if let Some(usage) = self.reported.usage {
+            metrics.report_usage(usage, &spec.metrics);
+        }
+        metrics.report_all(&self.reported.metrics, Source::Reported, &spec.metrics);
+        metrics.join(&self.task);
+        metrics
+    }
+
+    /// The gateway's own count where no texts were kept to estimate from: an event is a token. A
+    /// server that is trusted and has reported needs none.
+    fn counted(&self, trust: Trust, metrics: &Metrics, input: &[u8]) -> Vec<(String, f64)> {
+        let is_silent = metrics.of(Source::Reported).next().is_none();
+        if trust == Trust::Trust && !(is_silent && self.token_events > 0) {
+            return Vec::new();
+        }
+        let mut counted = estimate(input, b"");
+        if self.token_events > 0 {
+            counted.push(("output_tokens".into(), self.token_events as f64));
+        }
+        counted
+    }
+}
+
+/// What an answer has used, by whoever counted.
 struct Spent {
-    /// By whoever counted.
+    /// By the server and the task.
     metrics: Metrics,
     /// The gateway's own count.
     estimated: Vec<(String, f64)>,
@@ -43,46 +99,37 @@ impl Spent {
     /// Everything an answer tells; none where tokens are all there is and nobody prices them.
     /// `input` is the body the answer is to.
     fn of(answer: &Answer, lane: &Lane, caller: Caller<'_>, input: &[u8]) -> Option<Spent> {
-        let spec = &lane.spec;
-        let reported = answer.reported();
-        let derived = answer.task_metrics();
-        let is_plain = spec.tariff.is_none()
-            && spec.metrics_trust == Trust::Trust
-            && reported.neurons.is_none()
-            && reported.metrics.is_empty()
-            && derived.is_empty();
-        if is_plain {
+        let told = Told::by(answer);
+        if told.is_plain(&lane.spec) {
             return None;
         }
-        let mut metrics = Metrics::default();
-        if let (Some(neurons), Some(_)) = (reported.neurons, &spec.tariff) {
-            metrics.report(NEURONS, neurons, Source::Reported, &spec.metrics);
-        }
-        if let Some(usage) = reported.usage {
-            metrics.report_usage(usage, &spec.metrics);
-        }
-        metrics.report_all(&reported.metrics, Source::Reported, &spec.metrics);
-        metrics.report_all(derived, Source::Derived, &spec.metrics);
-        let is_silent = metrics.of(Source::Reported).next().is_none();
+        let metrics = told.metrics(&lane.spec);
         let estimated = match answer.output() {
             Some(output) => lane.billing.estimate(caller, input, &output),
-            // A server that reports at the end and was cut off before: an event is a token.
-            None if is_silent && answer.token_events() > 0 => counted(input, answer.token_events()),
-            None => Vec::new(),
+            // A server that reports at the end may have been cut off before.
+            None => told.counted(lane.spec.metrics_trust, &metrics, input),
         };
         Some(Spent {
             metrics,
             estimated,
-            neurons: reported.neurons,
+            neurons: told.reported.neurons,
         })
     }
-}
 
-/// The gateway's own count where the server has told nothing.
-fn counted(input: &[u8], token_events: u64) -> Vec<(String, f64)> {
-    let mut counted = estimate(input, b"");
-    counted.push(("output_tokens".into(), token_events as f64));
-    counted
+    /// The same of a stream whose relay was dropped under way: its texts are gone, the count of its
+    /// events is left.
+    fn of_progress(told: &Told, spec: &ModelSpec, input: &[u8]) -> Option<Spent> {
+        if told.is_plain(spec) {
+            return None;
+        }
+        let metrics = told.metrics(spec);
+        let estimated = told.counted(spec.metrics_trust, &metrics, input);
+        Some(Spent {
+            metrics,
+            estimated,
+            neurons: told.reported.neurons,
+        })
+    }
 }
 
 /// The bill of one request.
@@ -91,8 +138,8 @@ pub struct Bill {
     held: Option<Held>,
     /// What was to be held.
     quota: Option<QuotaHold>,
-    /// Of a stream that is under way: usage so far, and events with text.
-    progress: Option<(Option<Usage>, u64)>,
+    /// Of a stream that is under way.
+    progress: Option<Told>,
     /// The client's body, for estimates.
     input: Bytes,
     spent: Option<Spent>,
@@ -116,8 +163,7 @@ impl Bill {
     ) -> Result<(), Refusal> {
         self.input = call.body.clone();
         if let Some(limit) = account.neurons_per_day {
-            let bytes = call.body.len() as u64;
-            let tokens = |tariff| reserve_estimate(tariff, bytes, call.max_tokens);
+            let tokens = |tariff| reserve_estimate(tariff, call.prompt_tokens(), call.max_tokens);
             let amount = lane.spec.tariff.as_ref().map_or(0.0, tokens);
             let amount = amount.max(lane.usual_charge());
             let held = ledger.hold(&account.id, amount, limit);
@@ -137,29 +183,15 @@ impl Bill {
     }
 
     /// How far a stream has come; counts only when nothing more is told.
-    pub fn progress(&mut self, usage: Option<Usage>, token_events: u64) {
-        self.progress = Some((usage, token_events));
+    pub fn progress(&mut self, answer: &Answer) {
+        self.progress = Some(Told::by(answer));
     }
 
-    /// What is known of a stream whose relay was dropped under way.
-    fn cut_off(&self, lane: &Lane) -> Option<Spent> {
-        let (usage, token_events) = self.progress?;
-        lane.spec.tariff.as_ref()?;
-        let mut metrics = Metrics::default();
-        let mut estimated = Vec::new();
-        match usage {
-            Some(usage) => metrics.report_usage(usage, &lane.spec.metrics),
-            None => estimated = counted(&self.input, token_events),
-        }
-        Some(Spent {
-            metrics,
-            estimated,
-            neurons: None,
-        })
-    }
-
-    /// What the answer has used so far; the last word counts.
+    /// What the answer has used so far; the last word before the price counts.
     pub fn note(&mut self, answer: &Answer, lane: &Lane, caller: Caller<'_>) {
+        if self.settled {
+            return;
+        }
         if let Some(spent) = Spent::of(answer, lane, caller, &self.input) {
             self.spent = Some(spent);
         }
@@ -168,7 +200,8 @@ impl Bill {
     /// Prices what was spent, once, and writes it into the event.
     pub fn price(&mut self, lane: &Lane, event: &mut InferenceEvent) -> Option<&Charge> {
         if self.spent.is_none() {
-            self.spent = self.cut_off(lane);
+            let told = self.progress.as_ref();
+            self.spent = told.and_then(|told| Spent::of_progress(told, &lane.spec, &self.input));
         }
         if !self.settled
             && let Some(spent) = &self.spent
@@ -266,7 +299,7 @@ fn note_metrics(settled: &Settled, event: &mut InferenceEvent) {
     event.metrics_source = match settled.source {
         _ if settled.metrics.is_empty() => MetricsSource::None,
         Source::Reported => MetricsSource::Reported,
-        Source::Estimated | Source::Derived => MetricsSource::Estimated,
+        Source::Estimated | Source::Derived | Source::Answered => MetricsSource::Estimated,
     };
     event.comparison = settled
         .comparison

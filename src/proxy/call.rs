@@ -236,9 +236,8 @@ impl Trip {
     /// How far a stream has come: what is billed should the walk end here.
     pub fn progress(&mut self, answer: &Answer) {
         if answer.is_stream() {
-            let usage = answer.usage();
-            self.used(usage);
-            self.bill.progress(usage, answer.token_events());
+            self.used(answer.usage());
+            self.bill.progress(answer);
         }
     }
 

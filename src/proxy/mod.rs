@@ -39,7 +39,7 @@ use infergate_core::Refusal;
 use infergate_core::admission::Ask;
 use infergate_core::api::catalog::{self, Search};
 use infergate_core::api::{Call, Face, render};
-use infergate_core::model::{Access, Catalog};
+use infergate_core::model::{Access, Algorithm, Catalog};
 use pingora_core::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::server::ShutdownWatch;
@@ -130,6 +130,7 @@ impl Edge {
         head.account.take(shared.clock.now())?;
         let served = async {
             // 7. What the server will be asked.
+            let mut ask = ask_for(trip, &head.account, &lane, &call, head.reject_if_busy);
             let account = &head.account.spec.id;
             let (asked, task) = task::prepare(&lane, trip, account, call, &mut body_share)?;
             let call = &asked.call;
@@ -140,7 +141,6 @@ impl Edge {
             }
             // 8. Where it should go. The turnstile picks among what is free, so that the choice
             // cannot go stale in the queue.
-            let mut ask = ask_for(trip, &head.account, call, head.reject_if_busy);
             let route = Route::find(&lane, trip, call, ask.priority, shared.clock.now());
             ask.order = route.order.clone();
             let charged = ask.tokens;
@@ -376,13 +376,16 @@ fn find_lane(trip: &mut Trip, call: &Call, account: &Account) -> Result<Arc<Lane
 /// Generated tokens assumed when the caller sets no bound, and the most that is charged ahead:
 /// the rest is corrected when the server reports what it used.
 const TOKENS_AHEAD_MAX: u64 = 256;
-/// Bytes of prompt per token, for the charge ahead.
-const PROMPT_BYTES_PER_TOKEN: u64 = 4;
 /// `x_priority` of requests that name none.
 const PRIORITY_DEFAULT: u8 = 5;
 
-fn ask_for(trip: &Trip, account: &Account, call: &Call, reject_if_busy: bool) -> Ask {
-    let prompt = (call.body.len() as u64 / PROMPT_BYTES_PER_TOKEN).max(1);
+/// What the client's request asks of admission. A task's payload may hide the images in it.
+fn ask_for(trip: &Trip, account: &Account, lane: &Lane, call: &Call, reject_if_busy: bool) -> Ask {
+    // Nobody else looks at tokens.
+    let prompt = match lane.spec.queue.algorithm {
+        Algorithm::TokenFair => call.prompt_tokens(),
+        Algorithm::Fifo | Algorithm::Fair | Algorithm::Priority => 1,
+    };
     let generated = call
         .max_tokens
         .unwrap_or(TOKENS_AHEAD_MAX)
@@ -397,7 +400,7 @@ fn ask_for(trip: &Trip, account: &Account, call: &Call, reject_if_busy: bool) ->
         weight: account.spec.weight,
         priority,
         warm: false,
-        tokens: u32::try_from(prompt + generated).unwrap_or(u32::MAX),
+        tokens: u32::try_from(prompt.saturating_add(generated)).unwrap_or(u32::MAX),
         deadline: trip.deadline,
         no_wait: reject_if_busy || call.reject_if_busy,
         avoid: Vec::new(),

@@ -449,7 +449,7 @@ impl Drop for Waiter {
 }
 
 #[cfg(test)]
-mod fixtures;
+pub(super) mod fixtures;
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
 #[cfg(all(test, not(feature = "shuttle")))]

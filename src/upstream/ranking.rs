@@ -219,6 +219,9 @@ impl Ranking {
             RoutingMode::None | RoutingMode::PerRequest => return,
         }
         let classes = self.classes_in_use();
+        if classes.is_empty() && self.table.load().placed.is_empty() {
+            return;
+        }
         let candidates = gate.candidates();
         let mut placed = Vec::with_capacity(classes.len());
         for class in classes {
@@ -318,3 +321,6 @@ struct Body<'a> {
     #[serde(borrow)]
     text: Option<&'a RawValue>,
 }
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;

@@ -241,6 +241,36 @@ async fn token_fair_goes_by_what_the_server_reports_and_not_by_what_was_charged_
 }
 
 #[tokio::test]
+async fn token_fair_does_not_charge_an_image_by_its_bytes() {
+    let silent = ANSWER.replace("\"usage\"", "\"unused\"");
+    let server = Scripted::new(&["", &json_answer(&silent)]).await;
+    let queue = "    queue: { algorithm: token-fair, capacity: 9 }\n";
+    let node = Node::start(&two_accounts("", &server, 1, queue)).await;
+    // 262,144 tokens, were it text.
+    let image = format!(r#","image":"{}""#, "AAAA".repeat(256 << 10));
+    let page = format!(r#","page":"{}""#, "x".repeat(4000));
+    let mut waiting = vec![tagged(&node, "b", "holder", "").await];
+    node.settles(1, 0).await;
+    for (account, tag, more) in [
+        ("a", "image", &*image),
+        ("a", "a2", ""),
+        ("b", "b1", &page),
+        ("b", "b2", &page),
+        ("b", "b3", &page),
+    ] {
+        let queued = waiting.len() as u64;
+        waiting.push(tagged(&node, account, tag, more).await);
+        node.settles(1, queued).await;
+    }
+    let holder = waiting.remove(0);
+    serve_all(&server, waiting).await;
+    assert_eq!(holder.answer().await.status, 200);
+    // The image costs a little more than one page, not more than all of them.
+    let order = ["holder", "image", "b1", "b2", "a2", "b3"];
+    assert_eq!(tags(&server), order);
+}
+
+#[tokio::test]
 async fn state_tells_who_waits_and_for_how_long() {
     let server = Scripted::held().await;
     let queue = "    queue: { algorithm: fair, capacity: 8 }\n";

@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::support::{
-    Client, Node, Server, accounts, chat, endpoint, eventually, model, model_of, one_model,
+    Client, Node, STREAM_HEAD, Scripted, Server, accounts, chat, chunk, endpoint, eventually,
+    json_answer, model, model_of, one_model,
 };
 use infergate::simulate::{self, StreamUsage};
 
@@ -382,4 +383,99 @@ async fn a_stream_that_the_end_of_the_node_cuts_is_billed_as_far_as_it_came() {
     let events = node.events(1).await;
     let neurons = events[0]["neurons"].as_f64().unwrap();
     assert!((neurons - by_hand(4)).abs() < 1e-9, "{}", events[0]);
+}
+
+#[tokio::test]
+async fn what_a_task_reads_in_the_answer_is_not_billed_where_the_server_is_not_trusted() {
+    // (the server's text, its event's figures under `trust`, and under `estimate`)
+    for (text, trusted, guessed) in [
+        (
+            "one two three",
+            json!({ "input_tokens": 900, "output_tokens": 900, "output_characters": 13, "neurons": 1813.0 }),
+            json!({ "input_tokens": 4, "output_tokens": 4, "neurons": 8.0 }),
+        ),
+        (
+            "",
+            json!({ "input_tokens": 900, "output_tokens": 900, "neurons": 1800.0 }),
+            json!({ "input_tokens": 4, "neurons": 4.0 }),
+        ),
+    ] {
+        let said = json!({
+            "response": text,
+            "usage": { "prompt_tokens": 900, "completion_tokens": 900, "total_tokens": 1800 },
+        });
+        let server = Scripted::new(&[&json_answer(&said.to_string())]).await;
+        let with = |id: &str| {
+            let tariff = "{ input_tokens: 1, output_tokens: 1, output_characters: 1 }";
+            format!(
+                "{}    tariff: {{ coefficients: {tariff} }}\n    metrics_trust: {id}\n",
+                model_of(id, "text-generation", "http", server.address)
+            )
+        };
+        let config = format!("models:\n{}{}", with("trust"), with("estimate"));
+        let node = Node::start(&config).await;
+        for (id, expected) in [("trust", trusted), ("estimate", guessed)] {
+            let answer = node
+                .post(&format!("/ai/run/{id}"), r#"{"prompt":"one two three"}"#)
+                .await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            let event = node.event_of(&answer).await;
+            let mut figures = event["metrics"].clone();
+            figures["neurons"] = event["neurons"].clone();
+            assert_eq!(figures, expected, "{id} {text:?} {event}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_cut_by_the_end_of_the_node_is_billed_by_the_gateways_count_where_it_is_to_be() {
+    let server = counting_server(StreamUsage::Cumulative).await;
+    let more = format!("{}    metrics_trust: estimate\n", tariff());
+    let config = format!(
+        "timeouts: {{ drain_timeout_secs: 1 }}\n{}",
+        one_model(server.address, 4, &more)
+    );
+    let mut node = Node::start(&config).await;
+    let stalls =
+        r#","max_tokens":8,"ignore_eos":true,"stream":true,"x_sim_fault":"stall-mid-stream""#;
+    let mut client = node.client().await;
+    client
+        .post("", "/v1/chat/completions", &chat("m", stalls))
+        .await;
+    client.saw(r#""completion_tokens":4,"#).await;
+    node.signal("TERM");
+    node.ended().await;
+    let events = node.events(1).await;
+    let event = &events[0];
+    // One word of prompt is one token; the server says seven.
+    let by_hand = BASE + INPUT + OUTPUT * 4.0;
+    let neurons = event["neurons"].as_f64().unwrap();
+    assert!((neurons - by_hand).abs() < 1e-9, "{event}");
+    assert_eq!(event["metrics_source"], "estimated");
+}
+
+#[tokio::test]
+async fn a_cut_stream_keeps_what_its_task_and_its_head_have_told() {
+    let head = STREAM_HEAD.replace(
+        "\r\n\r\n",
+        "\r\ncf-ai-cost-metric-name-1: tiles\r\ncf-ai-cost-metric-value-1: 3\r\n\r\n",
+    );
+    let piece = chunk("data: {\"response\":\"a\"}\n\n");
+    let server = Scripted::new(&[&format!("{head}{piece}"), "never"]).await;
+    let config = format!(
+        "timeouts: {{ drain_timeout_secs: 1 }}\nmodels:\n{}{}",
+        model_of("m", "image-text-to-text", "http", server.address),
+        "    tariff: { coefficients: { image_bytes: 2, tiles: 10 } }\n"
+    );
+    let mut node = Node::start(&config).await;
+    let mut client = node.client().await;
+    let ask = r#"{"image":[71,73,70],"prompt":"hi","stream":true}"#;
+    client.post("", "/ai/run/m", ask).await;
+    client.saw(r#""response":"a""#).await;
+    node.signal("TERM");
+    node.ended().await;
+    let events = node.events(1).await;
+    let event = &events[0];
+    assert_eq!(event["neurons"], 36.0, "{event}");
+    assert_eq!(event["metrics"]["image_bytes"], 3, "{event}");
 }

@@ -22,6 +22,7 @@ mod failover;
 mod framing;
 mod limits;
 mod openai;
+mod plugin_capture;
 mod plugin_cli;
 mod plugin_loading;
 mod plugins;

@@ -155,9 +155,18 @@ async fn a_plugin_under_development_is_followed_as_it_is_written() {
         (&"p".into(), &"billing-formula".into())
     );
     assert_eq!(state["breaker"], "closed");
+    assert_eq!(
+        (&state["instance"], &state["mode"]),
+        (&"warm".into(), &Value::Null)
+    );
+    let loaded_at = |state: &Value| state["loaded_at"].as_str().unwrap().to_owned();
+    let first = loaded_at(&state);
+    let started_at = node.state().await["node"]["started_at"].clone();
+    assert_eq!(first.len(), started_at.as_str().unwrap().len(), "{first}");
 
     plugin.write(&two);
     until(&node, 2, &two).await;
+    assert!(loaded_at(&node.state().await["plugins"][0]) >= first);
 
     plugin.write(b"no component");
     eventually("it is refused", async || {

@@ -110,10 +110,13 @@ fn shape(event: &Event, kept: &mut Kept, metrics: &mut Vec<Quantity>) -> Result<
         usage,
         finished,
     } = said;
-    // Each report is the total so far: the last one stands for all.
-    let counts = usage_metrics(usage.as_deref());
-    metrics.retain(|(name, _)| !counts.iter().any(|(newer, _)| newer == name));
-    metrics.extend(counts);
+    // Each report is the total so far: the largest stands for all.
+    for (name, count) in usage_metrics(usage.as_deref()) {
+        match metrics.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, largest)) => *largest = largest.max(count),
+            None => metrics.push((name, count)),
+        }
+    }
     kept.add(tool_calls)?;
     let mut calls = Vec::new();
     if finished {

@@ -14,6 +14,10 @@ use crate::plugin::workshop::{Anatomy, FILE_MAX_BYTES, Measure};
 
 /// `--help` of it.
 pub const EXAMPLES: &str = "\
+What a component imports is all that it can reach, and a gateway offers no WASI. Code in it may call
+WASI all the same where its toolchain has put stubs in between: `wasi` names what leads to stubs.
+A stub that leaves no name behind cannot be told from code that calls no WASI; neither reaches anything.
+
 Exit codes: 0 a gateway takes it, 1 it does not.
 
 Examples:
@@ -125,12 +129,34 @@ fn outside(
         ));
     }
     findings.extend(ungranted.into_iter().map(|why| fail("imports", why)));
+    stubs(&anatomy.stubbed_wasi, findings);
     exports(anatomy, findings);
     if !anatomy.has_names {
         let what = "no names of functions in it, so backtraces will not help: in Cargo.toml, \
                     [profile.release] strip = \"debuginfo\" instead of true";
         findings.push(note("names", what.into()));
     }
+}
+
+/// Interfaces of WASI that are named in the list; the others are counted.
+const STUBS_SHOWN: usize = 3;
+
+fn stubs(wasi: &[String], findings: &mut Vec<Finding>) {
+    if wasi.is_empty() {
+        return;
+    }
+    let shown = wasi.iter().take(STUBS_SHOWN).map(String::as_str);
+    let mut names = shown.collect::<Vec<_>>().join(", ");
+    if wasi.len() > STUBS_SHOWN {
+        names += &format!(" and {} more", wasi.len() - STUBS_SHOWN);
+    }
+    findings.push(note(
+        "wasi",
+        format!(
+            "stubbed inside it: {names}; clocks, chance, files and output are not there, and code \
+             that asks for them traps or gets nothing"
+        ),
+    ));
 }
 
 /// Interfaces of WASI are exported by programs; what else is not ours is never called.

@@ -107,6 +107,7 @@ fn report(
         "world": target.world.name(),
         "interfaces": "1.0.0",
         "imports": anatomy.imports,
+        "stubbed_wasi": anatomy.stubbed_wasi,
         "exports": anatomy.exports,
         "grants": anatomy.needs(),
         "hooks": opened.hooks(),

@@ -1,7 +1,8 @@
-//! `plugin replay`: one recorded call again, with everything there is to know about how it ended.
+//! `plugin replay`: recorded calls again, with everything there is to know about how they ended.
 //!
-//! The file is a fixture; `expect` may be left out. The call is made on a fresh guest, whose answer
-//! depends on nothing but its arguments, its settings and its tables.
+//! The file is a fixture, or several one after the other as a gateway captures them; `expect` may be
+//! left out. Each call is made on a fresh guest, whose answer depends on nothing but its arguments, its
+//! settings and its tables.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -11,27 +12,35 @@ use serde_json::json;
 
 use super::Outcome;
 use super::say;
-use super::target::{self, Which};
+use super::target::{self, Target, Which};
 use super::test::{diff, frames, hint, readable, shown};
-use crate::plugin::workshop::{Fixture, Measure, Verdict, spelled};
+use crate::plugin::workshop::{Fixture, Measure, Opened, Ran, Verdict, spelled};
 
 /// `--help` of it.
 pub const EXAMPLES: &str = "\
-The file has the form of a fixture (`infergate plugin test --help`). The gateway's log names hook, class
-and backtrace of a failure and keeps no bodies; write the arguments down, and `expect` when you know it.
+The file has the form of a fixture (`infergate plugin test --help`), or of several, one after the other.
+A gateway writes such a file of the next calls of a plugin when its admin listener is asked to; without
+one, the log names hook, class and backtrace of a failure and keeps no bodies. A call that failed is
+expected to fail in the same way; of others nothing is expected but an answer.
 
 Exit codes: 0 as expected, or nothing is expected and it answers; 1 otherwise.
 
 Examples:
   infergate plugin replay crash.json                       the project in this folder
-  infergate plugin replay crash.json dist/my-prices.wasm";
+  infergate plugin replay crash.json dist/my-prices.wasm
+  curl -X POST 'http://127.0.0.1:9090/plugins/my-prices/capture?calls=100'
+  infergate plugin replay state/captures/my-prices-….jsonl dist/my-prices.wasm
+  infergate plugin replay --call 7 state/captures/my-prices-….jsonl dist/my-prices.wasm";
 
 /// What can be asked.
 #[derive(Args, Debug)]
 pub struct ReplayArgs {
-    /// The recorded call.
+    /// The recorded call, or calls.
     #[arg(value_name = "CALL")]
     call: PathBuf,
+    /// Only the call of this number, from 1, of a file that has several.
+    #[arg(long = "call", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    number: Option<u32>,
     #[command(flatten)]
     which: Which,
     /// Print the result as JSON.
@@ -41,19 +50,100 @@ pub struct ReplayArgs {
 
 /// Runs it.
 pub fn run(args: &ReplayArgs) -> Result<Outcome, String> {
-    let fixture = Fixture::file(&args.call)?;
+    let mut calls = Fixture::calls(&args.call)?;
+    if let Some(number) = args.number {
+        let at = number as usize - 1;
+        if at >= calls.len() {
+            let shown = args.call.display();
+            return Err(format!(
+                "{shown}: it has {}",
+                say::some(calls.len(), "call")
+            ));
+        }
+        calls = vec![calls.swap_remove(at)];
+    }
     let target = args.which.read()?;
     let workshop = target::workshop(Measure::Fuel)?;
     let opened = target.open(&workshop)?;
-    let trial = opened.trial(&fixture.settings, &fixture.tables);
-    let ran = trial.run(&fixture);
-    let log = trial.log();
-    let verdict = fixture.verdict(&ran);
-    let good = match verdict {
+    match calls.as_slice() {
+        [only] => one(args, &target, &opened, only),
+        many => several(args, &target, &opened, many),
+    }
+}
+
+fn is_good(fixture: &Fixture, ran: &Ran) -> bool {
+    match fixture.verdict(ran) {
         Verdict::Good => true,
         Verdict::NothingExpected => ran.answer.is_ok(),
         _ => false,
+    }
+}
+
+/// A line a call.
+fn several(
+    args: &ReplayArgs,
+    target: &Target,
+    opened: &Opened,
+    calls: &[Fixture],
+) -> Result<Outcome, String> {
+    let mut text = format!(
+        "{}  {}\n{} of {}\n",
+        target.file.display(),
+        target.anatomy.sha256,
+        say::some(calls.len(), "call"),
+        args.call.display()
+    );
+    let mut results = Vec::new();
+    let mut failed = 0;
+    for (at, fixture) in calls.iter().enumerate() {
+        let ran = opened
+            .trial(&fixture.settings, &fixture.tables)
+            .run(fixture);
+        let good = is_good(fixture, &ran);
+        failed += usize::from(!good);
+        let how = match &ran.answer {
+            Ok(_) => "answers".to_owned(),
+            Err(_) => format!("fails: {}", shown(&ran)),
+        };
+        let mark = if good { "ok" } else { "FAIL" };
+        let fuel = ran.fuel.map_or("none".into(), say::count);
+        let (number, hook) = (at + 1, &fixture.hook);
+        let _ = writeln!(text, "  {mark:4}  {number:4}  {hook:8}  fuel {fuel}  {how}");
+        let error = ran.answer.as_ref().err().map(spelled);
+        results.push(json!({
+            "ok": good, "call": number, "hook": hook, "answer": ran.answer.as_ref().ok(),
+            "error": error, "fuel": ran.fuel, "elapsed_us": ran.elapsed_us,
+        }));
+    }
+    text += &match failed {
+        0 => format!("{} as expected\n", say::some(calls.len(), "call")),
+        failed => format!(
+            "{failed} of {} not as expected; --call N shows one\n",
+            calls.len()
+        ),
     };
+    if args.json {
+        let of = json!({ "ok": failed == 0, "file": target.file, "sha256": target.anatomy.sha256, "calls": results });
+        text = format!("{of}\n");
+    }
+    Ok(Outcome {
+        text,
+        good: failed == 0,
+    })
+}
+
+/// All there is to know of one.
+fn one(
+    args: &ReplayArgs,
+    target: &Target,
+    opened: &Opened,
+    fixture: &Fixture,
+) -> Result<Outcome, String> {
+    let trial = opened.trial(&fixture.settings, &fixture.tables);
+    let ran = trial.run(fixture);
+    let log = trial.log();
+    let verdict = fixture.verdict(&ran);
+    let good = is_good(fixture, &ran);
     if args.json {
         let (answer, error) = match &ran.answer {
             Ok(answer) => (Some(answer), None),

@@ -12,6 +12,7 @@ use serde::Deserializer as _;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::prompt::is_file_member;
 use super::{Call, Edit, Face, Operation};
 use crate::Refusal;
 
@@ -100,6 +101,7 @@ pub fn parse(
         client_id,
         reject_if_busy: options.reject_if_busy,
         content_type: None,
+        files: members.files(),
         lora: members.last("lora"),
         model_value,
         stream_options,
@@ -162,6 +164,13 @@ impl<'a> Members<'a> {
     fn last(&self, key: &str) -> Option<Range<usize>> {
         let found = self.list.iter().rfind(|member| member.key == key)?;
         Some(found.value.clone())
+    }
+
+    /// Where images and sounds stand.
+    fn files(&self) -> Vec<Range<usize>> {
+        let is_file = |m: &&Member<'a>| is_file_member(&m.key, &self.body[m.value.clone()]);
+        let files = self.list.iter().filter(is_file);
+        files.map(|member| member.value.clone()).collect()
     }
 
     /// The edits that take the named members out, and how many members stay. A run of members

@@ -77,6 +77,8 @@ pub struct Call {
     pub reject_if_busy: bool,
     /// What the body is, where it is not JSON: the image or the sound itself.
     pub content_type: Option<Arc<str>>,
+    /// Where the top-level members stand that are images or sounds.
+    pub(crate) files: Vec<Range<usize>>,
     /// Where the value of `lora` stands in `body`.
     pub(crate) lora: Option<Range<usize>>,
     /// Where the value of `model` stands in `body`.
@@ -108,6 +110,7 @@ impl Call {
             client_id: None,
             reject_if_busy: false,
             content_type: Some(content_type),
+            files: Vec::new(),
             lora: None,
             model_value: None,
             stream_options: None,
@@ -123,6 +126,7 @@ impl Call {
         Call {
             body: payload,
             content_type,
+            files: Vec::new(),
             lora: None,
             model_value: None,
             stream_options: None,

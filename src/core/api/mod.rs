@@ -7,6 +7,7 @@ pub mod body;
 pub mod call;
 pub mod catalog;
 pub mod opaque;
+pub mod prompt;
 pub mod render;
 pub mod route;
 pub mod scan;

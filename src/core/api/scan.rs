@@ -240,6 +240,21 @@ fn blanks(bytes: &[u8], also: &[u8]) -> usize {
         .unwrap_or(bytes.len())
 }
 
+/// Bytes of a string after its opening quote, its closing one included; none where it does not end.
+pub(super) fn text_end(bytes: &[u8]) -> Option<usize> {
+    match text(bytes, false) {
+        (taken, TextEnd::Closed) => Some(taken),
+        _ => None,
+    }
+}
+
+/// Bytes of an object or array after its opening bracket, its closing one included; none where it
+/// does not end.
+pub(super) fn nested_end(bytes: &[u8], open: u8, close: u8) -> Option<usize> {
+    let (taken, depth, _) = nested(bytes, open, close, 1, None);
+    (depth == 0).then_some(taken)
+}
+
 enum TextEnd {
     /// The closing quote is the last byte taken.
     Closed,

@@ -24,8 +24,10 @@ pub enum Source {
     Reported,
     /// Counted here.
     Estimated,
-    /// A task plugin worked it out.
+    /// A task worked it out from the input: the gateway's own knowledge.
     Derived,
+    /// A task read it in the model server's answer: the server's word, whoever repeats it.
+    Answered,
 }
 
 /// One quantity of a request.

@@ -2,8 +2,8 @@
 //! gateway's own count.
 //!
 //! Figures of different sources are kept apart, since which of them is billed is for
-//! [`settle`](super::settle) to say. At most [`METRICS_MAX`] names; what is over that, or not a
-//! quantity, is left out and counted.
+//! [`settle`](super::settle) to say. At most [`METRICS_MAX`] names a source, so that none can crowd
+//! out another; what is over that, or not a quantity, is left out and counted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Takes one report. A cumulative metric (as all are that `modes` does not name) keeps the
-    /// largest value, so that the order of reports does not matter; an incremental one is summed.
+    /// Takes one report, by the rule of its [`MetricMode`]; all that `modes` does not name are
+    /// cumulative.
     pub fn report(&mut self, name: &str, value: f64, source: Source, modes: &MetricModes) {
         let is_name = !name.is_empty() && name.len() <= METRIC_NAME_MAX_BYTES;
         if !is_name || !is_quantity(value) {
@@ -40,7 +40,7 @@ impl Metrics {
                 Some(MetricMode::Incremental) => (metric.value + value).min(QUANTITY_MAX),
                 Some(MetricMode::Cumulative) | None => metric.value.max(value),
             };
-        } else if self.has_place_for(name) {
+        } else if self.has_place_for(source) {
             self.metrics.push(Metric {
                 name: name.into(),
                 value,
@@ -49,6 +49,29 @@ impl Metrics {
         } else {
             self.refused = self.refused.saturating_add(1);
         }
+    }
+
+    /// Takes what was gathered elsewhere, each metric with its source. What is known here already
+    /// keeps the larger value.
+    pub fn join(&mut self, other: &Metrics) {
+        for Metric {
+            name,
+            value,
+            source,
+        } in &other.metrics
+        {
+            self.report(name, *value, *source, &MetricModes::new());
+        }
+    }
+
+    /// Nothing was reported.
+    pub fn is_empty(&self) -> bool {
+        self.metrics.is_empty()
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        self.metrics.clear();
     }
 
     /// Takes several reports of one source.
@@ -90,14 +113,8 @@ impl Metrics {
         self.refused
     }
 
-    fn has_place_for(&self, name: &str) -> bool {
-        if self.metrics.iter().any(|metric| &*metric.name == name) {
-            return true;
-        }
-        let mut names: Vec<&str> = self.metrics.iter().map(|metric| &*metric.name).collect();
-        names.sort_unstable();
-        names.dedup();
-        names.len() < METRICS_MAX
+    fn has_place_for(&self, source: Source) -> bool {
+        self.of(source).count() < METRICS_MAX
     }
 }
 

@@ -20,9 +20,6 @@ const MICRO: f64 = 1e6;
 /// Output tokens reserved for when the request does not say: Workers AI's own default.
 const OUTPUT_TOKENS_ASSUMED: u64 = 256;
 
-/// Bytes of a token of English text, about.
-const BYTES_PER_TOKEN: u64 = 4;
-
 /// Seconds since 1970-01-01 00:00 UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnixSecs(pub u64);
@@ -184,14 +181,15 @@ fn to_micro(neurons: f64) -> u64 {
     (neurons.clamp(0.0, CHARGE_MAX_NEURONS) * MICRO).round() as u64
 }
 
-/// What a request may come to, in neurons, before it is known: its prompt at 4 bytes a token, and
-/// as many output tokens as it asks for, 256 when it does not say.
-pub fn reserve_estimate(tariff: &Tariff, prompt_bytes: u64, max_tokens: Option<u64>) -> f64 {
+/// What a request may come to, in neurons, before it is known: its prompt, about
+/// ([`Call::prompt_tokens`](crate::api::Call::prompt_tokens)), and as many output tokens as it asks
+/// for, 256 when it does not say.
+pub fn reserve_estimate(tariff: &Tariff, prompt_tokens: u64, max_tokens: Option<u64>) -> f64 {
     let cost = |metric: &str, quantity: u64| {
         tariff.coefficients.get(metric).copied().unwrap_or(0.0) * quantity as f64
     };
     let cost = tariff.cost_per_infer
-        + cost("input_tokens", prompt_bytes.div_ceil(BYTES_PER_TOKEN))
+        + cost("input_tokens", prompt_tokens)
         + cost("output_tokens", max_tokens.unwrap_or(OUTPUT_TOKENS_ASSUMED));
     if cost.is_nan() {
         return 0.0;

@@ -1,8 +1,9 @@
 //! Which of the figures are billed, once the answer is over.
 //!
 //! Known in the source as the three flags of billing metrics. It counts nothing and prices
-//! nothing. What a task worked out from the input (image steps, seconds of sound) is billed in
-//! every mode: it is the gateway's own knowledge.
+//! nothing. What a task worked out from the input (image steps, characters) is billed in every
+//! mode: it is the gateway's own knowledge. What a task read in the answer (a usage object, the
+//! seconds of a sound) is the server's word, and is believed as far as the server is.
 
 use std::sync::Arc;
 
@@ -22,7 +23,8 @@ const MATCH_WITHIN_PERCENT: f64 = 10.0;
 pub struct Settled {
     /// Each name once, by name; at most [`METRICS_MAX`].
     pub metrics: Vec<Metric>,
-    /// Whose figures they are: [`Source::Derived`] where there are none but the task's.
+    /// Whose figures they are: [`Source::Derived`] where there are none but the task's, of input
+    /// or answer.
     pub source: Source,
     /// How a reported figure compares to the estimate, with [`Trust::Compare`] and when there are
     /// both for some metric. The first that does not agree, else the first, by name.
@@ -44,9 +46,10 @@ pub struct Comparison {
 
 /// Chooses the figures.
 ///
-/// - `trust`: the server's, then the task's; estimates only where the server reported nothing at
-///   all, and marked as such.
-/// - `estimate`: the estimates, then the task's; what the server reported is not used.
+/// - `trust`: the server's, then what the task read in the answer, then what it worked out from the
+///   input; estimates only where the server reported nothing at all, and marked as such.
+/// - `estimate`: the estimates, then what the task worked out from the input; nothing that comes
+///   from the server is used, whether it reported it or the task read it in its answer.
 /// - `compare`: as `trust`, with the comparison.
 ///
 /// `metrics` holds all that was reported, `estimated` what the gateway counted besides.
@@ -56,16 +59,19 @@ pub fn settle(trust: Trust, metrics: &Metrics, estimated: &[(String, f64)]) -> S
     let has_reports = all.of(Source::Reported).next().is_some();
     let has_estimates = all.of(Source::Estimated).next().is_some();
     let (order, source): (&[Source], Source) = match trust {
-        Trust::Trust | Trust::Compare if has_reports => {
-            (&[Source::Reported, Source::Derived], Source::Reported)
-        }
-        Trust::Trust | Trust::Compare if has_estimates => {
-            (&[Source::Derived, Source::Estimated], Source::Estimated)
-        }
+        Trust::Trust | Trust::Compare if has_reports => (
+            &[Source::Reported, Source::Answered, Source::Derived],
+            Source::Reported,
+        ),
+        Trust::Trust | Trust::Compare if has_estimates => (
+            &[Source::Answered, Source::Derived, Source::Estimated],
+            Source::Estimated,
+        ),
+        Trust::Trust | Trust::Compare => (&[Source::Answered, Source::Derived], Source::Derived),
         Trust::Estimate if has_estimates => {
             (&[Source::Estimated, Source::Derived], Source::Estimated)
         }
-        _ => (&[Source::Derived], Source::Derived),
+        Trust::Estimate => (&[Source::Derived], Source::Derived),
     };
     let mut chosen: Vec<Metric> = Vec::new();
     for metric in order.iter().flat_map(|source| all.of(*source)) {
@@ -73,8 +79,9 @@ pub fn settle(trust: Trust, metrics: &Metrics, estimated: &[(String, f64)]) -> S
             chosen.push(metric.clone());
         }
     }
-    chosen.sort_by(|one, other| one.name.cmp(&other.name));
+    // The sources that come first keep their places.
     chosen.truncate(METRICS_MAX);
+    chosen.sort_by(|one, other| one.name.cmp(&other.name));
     Settled {
         metrics: chosen,
         source,
@@ -83,8 +90,11 @@ pub fn settle(trust: Trust, metrics: &Metrics, estimated: &[(String, f64)]) -> S
 }
 
 fn compare(all: &Metrics) -> Option<Comparison> {
+    let read = all.of(Source::Answered);
+    let read = read.filter(|metric| all.value(&metric.name, Source::Reported).is_none());
     let mut pairs: Vec<Comparison> = all
         .of(Source::Reported)
+        .chain(read)
         .filter_map(|metric| {
             let estimated = all.value(&metric.name, Source::Estimated)?;
             Some(Comparison {

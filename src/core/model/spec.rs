@@ -166,7 +166,8 @@ pub enum Algorithm {
     Fair,
     /// `x_priority`, then warm, then arrival.
     Priority,
-    /// Least weighted tokens served first (virtual token counter).
+    /// Least weighted tokens served first (virtual token counter). Ahead of the server's count, text
+    /// is 4 bytes a token and an image or a sound 1,024 tokens.
     TokenFair,
 }
 
@@ -262,7 +263,8 @@ pub struct ModelSpec {
     /// Whose figures are billed.
     #[serde(default)]
     pub metrics_trust: Trust,
-    /// How reports of a metric on a stream add up, where they do not as usual: `cumulative`.
+    /// How the reports of a metric on a stream add up, where they do not as usual: `cumulative` (each
+    /// is the total so far, and the largest counts). `incremental`: they are summed.
     #[serde(default)]
     pub metrics: BTreeMap<Arc<str>, MetricMode>,
 }

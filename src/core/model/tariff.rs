@@ -32,17 +32,20 @@ pub enum Trust {
     /// The model server's own.
     #[default]
     Trust,
-    /// The gateway's estimate; what the server says is not used.
+    /// The gateway's estimate; what the server says is not used, nor what a task reads in its
+    /// answer. What a task works out from the input is.
     Estimate,
     /// The server's, and the event says whether the estimate agrees.
     Compare,
 }
 
-/// How the reports of one metric on a stream add up.
+/// How the reports of one metric of a request add up: a server's usage on a stream, and what a task
+/// reports of its events. One rule for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum MetricMode {
-    /// Each report is the total so far: the last one counts.
+    /// Each report is the total so far: the largest counts. A total does not shrink, so that is the
+    /// last one, and one that comes late or is left at 0 takes nothing away.
     Cumulative,
     /// Each report is what came since the one before: they are summed.
     Incremental,

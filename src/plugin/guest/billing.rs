@@ -7,7 +7,7 @@ use std::sync::Arc;
 use infergate_core::billing::{Charge, Ending, Line, Report, Source};
 use infergate_core::model::{Tariff, Trust};
 
-use super::{ABSENT, believe, broken};
+use super::{ABSENT, args, believe, broken};
 use crate::plugin::Caller;
 use crate::plugin::bindings::billing as wit;
 use crate::plugin::check;
@@ -48,7 +48,7 @@ impl Pricing for Revision {
                 source: source(metric.source),
             })
             .collect();
-        let tariff = wit::Tariff {
+        let rates = wit::Tariff {
             cost_per_infer: tariff.cost_per_infer,
             coefficients: &coefficients,
             criteria: &criteria,
@@ -62,23 +62,25 @@ impl Pricing for Revision {
             queue_ms: report.queue_ms,
             infer_ms: report.infer_ms,
         };
-        self.call(
-            self.billing_hook("price"),
-            Some(caller),
-            |store, exports| {
-                let Some(billing) = &exports.billing else {
-                    return Ok(Err(ABSENT));
-                };
-                let said = billing
-                    .infergate_plugin_billing()
-                    .call_price(store, tariff, usage)?;
-                Ok(said.map_err(fault).and_then(|said| {
-                    let charge = charge_out(said);
-                    let verdict = charge.check(report);
-                    believe(charge, verdict)
-                }))
-            },
-        )
+        let hook = self.billing_hook("price");
+        let ended = self.call(hook, Some(caller), |store, exports| {
+            let Some(billing) = &exports.billing else {
+                return Ok(Err(ABSENT));
+            };
+            let said = billing
+                .infergate_plugin_billing()
+                .call_price(store, rates, usage)?;
+            Ok(said.map_err(fault).and_then(|said| {
+                let charge = charge_out(said);
+                let verdict = charge.check(report);
+                believe(charge, verdict)
+            }))
+        });
+        let bytes = args::SMALL * (1 + metrics.len());
+        self.capture(hook, Some(caller), (&ended, bytes), || {
+            args::price(tariff, report)
+        });
+        ended
     }
 
     fn estimate(
@@ -92,7 +94,7 @@ impl Pricing for Revision {
         }
         let hook = self.billing_hook("estimate");
         self.takes(hook, input.len() + output.len())?;
-        self.call(hook, Some(caller), |store, exports| {
+        let ended = self.call(hook, Some(caller), |store, exports| {
             let Some(estimator) = &exports.estimator else {
                 return Ok(Err(ABSENT));
             };
@@ -102,7 +104,12 @@ impl Pricing for Revision {
                 let verdict = check::metrics(&metrics);
                 believe(metrics, verdict)
             }))
-        })
+        });
+        let bytes = input.len() + output.len();
+        self.capture(hook, Some(caller), (&ended, bytes), || {
+            args::estimate(input, output)
+        });
+        ended
     }
 }
 
@@ -122,7 +129,7 @@ fn source(source: Source) -> wit::Source {
     match source {
         Source::Reported => wit::Source::ModelReported,
         Source::Estimated => wit::Source::HostEstimated,
-        Source::Derived => wit::Source::PluginDerived,
+        Source::Derived | Source::Answered => wit::Source::PluginDerived,
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! It holds no state. A revision of a world implements the role's trait as the built-in ones do.
 
+mod args;
 mod billing;
 mod routing;
 mod task;

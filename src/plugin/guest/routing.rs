@@ -5,7 +5,7 @@
 use infergate_core::routing::policy::{self, CANDIDATES_MAX};
 use infergate_core::routing::{Candidate, Choice, Health, Hints};
 
-use super::{ABSENT, broken};
+use super::{ABSENT, args, broken};
 use crate::plugin::Caller;
 use crate::plugin::bindings::routing as wit;
 use crate::plugin::failure::Failure;
@@ -30,14 +30,14 @@ impl Ranker for Revision {
             deadline_ms: self.parts.bounds.deadline_ms,
             reads_answers: false,
         };
-        let hints = hints_in(hints);
-        self.call(hook, caller, |store, exports| {
+        let told = hints_in(hints);
+        let ended = self.call(hook, caller, |store, exports| {
             let Some(routing) = &exports.routing else {
                 return Ok(Err(ABSENT));
             };
             let said = routing
                 .infergate_plugin_routing()
-                .call_rank(store, hints, &given)?;
+                .call_rank(store, told, &given)?;
             Ok(said.map_err(broken).and_then(|said| {
                 if said.len() > given.len() {
                     return Err(Failure::Invalid("rank-length"));
@@ -51,7 +51,10 @@ impl Ranker for Revision {
                     .collect();
                 Ok(policy::check(&choices, candidates))
             }))
-        })
+        });
+        let bytes = args::SMALL * (1 + shown.len());
+        self.capture(hook, caller, (&ended, bytes), || args::rank(hints, shown));
+        ended
     }
 }
 

@@ -6,7 +6,7 @@ use infergate_core::task::{
     Description, Edit, Event, Field, Finished, Hooks, Out, Prepared, Rejection, Step,
 };
 
-use super::{ABSENT, believe, broken};
+use super::{ABSENT, args, believe, broken};
 use crate::plugin::Caller;
 use crate::plugin::bindings::{task as wit, task_stream as wit_stream};
 use crate::plugin::check;
@@ -87,7 +87,8 @@ impl TaskRules for Revision {
             attributes: &attributes,
         };
         let output_max = self.parts.bounds.output_bytes;
-        self.call(self.hook("prepare"), Some(caller), |store, exports| {
+        let hook = self.hook("prepare");
+        let ended = self.call(hook, Some(caller), |store, exports| {
             let Some(task) = &exports.task else {
                 return Ok(Err(ABSENT));
             };
@@ -97,7 +98,10 @@ impl TaskRules for Revision {
                 let verdict = check::prepared(&prepared, output_max);
                 believe(prepared, verdict)
             }))
-        })
+        });
+        let bytes = asked.body.bytes() + args::SMALL * asked.attributes.len();
+        self.capture(hook, Some(caller), (&ended, bytes), || args::prepare(asked));
+        ended
     }
 
     fn finish(&self, caller: Caller<'_>, answered: &Answered<'_>) -> Result<Finished, Failure> {
@@ -110,7 +114,8 @@ impl TaskRules for Revision {
             state: answered.state,
         };
         let output_max = self.parts.bounds.output_bytes;
-        self.call(self.hook("finish"), Some(caller), |store, exports| {
+        let hook = self.hook("finish");
+        let ended = self.call(hook, Some(caller), |store, exports| {
             let Some(task) = &exports.task else {
                 return Ok(Err(ABSENT));
             };
@@ -123,12 +128,17 @@ impl TaskRules for Revision {
                 let verdict = check::finished(&finished, output_max);
                 believe(finished, verdict)
             }))
-        })
+        });
+        let bytes = answered.body.bytes();
+        self.capture(hook, Some(caller), (&ended, bytes), || {
+            args::finish(answered)
+        });
+        ended
     }
 
     fn push(&self, caller: Caller<'_>, state: &[u8], events: &[Event]) -> Result<Step, Failure> {
-        let bytes = events.iter().map(|event| event.data.len()).sum();
-        self.takes(self.stream_hook("push"), bytes)?;
+        let given_bytes = events.iter().map(|event| event.data.len()).sum();
+        self.takes(self.stream_hook("push"), given_bytes)?;
         let given: Vec<wit_stream::EventParam<'_>> = events
             .iter()
             .map(|event| wit_stream::EventParam {
@@ -137,7 +147,8 @@ impl TaskRules for Revision {
             })
             .collect();
         let output_max = self.parts.bounds.output_bytes;
-        self.call(self.stream_hook("push"), Some(caller), |store, exports| {
+        let hook = self.stream_hook("push");
+        let ended = self.call(hook, Some(caller), |store, exports| {
             let Some(stream) = &exports.stream else {
                 return Ok(Err(ABSENT));
             };
@@ -148,12 +159,18 @@ impl TaskRules for Revision {
                 let verdict = check::step(&step, Some(given.len()), output_max);
                 believe(step, verdict)
             }))
-        })
+        });
+        let bytes = given_bytes;
+        self.capture(hook, Some(caller), (&ended, bytes), || {
+            args::push(state, events)
+        });
+        ended
     }
 
     fn close(&self, caller: Caller<'_>, state: &[u8], cut: bool) -> Result<Step, Failure> {
         let output_max = self.parts.bounds.output_bytes;
-        self.call(self.stream_hook("close"), Some(caller), |store, exports| {
+        let hook = self.stream_hook("close");
+        let ended = self.call(hook, Some(caller), |store, exports| {
             let Some(stream) = &exports.stream else {
                 return Ok(Err(ABSENT));
             };
@@ -164,7 +181,12 @@ impl TaskRules for Revision {
                 let verdict = check::step(&step, None, output_max);
                 believe(step, verdict)
             }))
-        })
+        });
+        let bytes = state.len();
+        self.capture(hook, Some(caller), (&ended, bytes), || {
+            args::close(state, cut)
+        });
+        ended
     }
 }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::guests::Wat;
 use super::stand::{Stand, calling, failures, price, user_of};
-use crate::plugin::{Input, World};
+use crate::plugin::{Input, InstancePolicy, World};
 
 /// About 3 ms of work, then the body as it was.
 const SLOW: &str = "(local $n i32) (loop $on (local.set $n (i32.add (local.get $n) (i32.const 1)))
@@ -42,20 +42,65 @@ fn callers_of_eight_threads_all_get_their_answer_and_slots_stay_bounded() {
     assert_eq!(failures(&plugins, "unavailable"), 0);
 }
 
+/// Some seconds of a slow machine.
+const CALLS_MAX: u32 = 500;
+
+/// Whether somebody else has a turn on a runtime's only worker while `call` is made there again and
+/// again. What calls never waits: on a worker that it does not leave nobody else gets a turn.
+fn leaves_the_worker(call: impl Fn() + Send + 'static) -> bool {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .build()
+        .unwrap();
+    let seen = Arc::new(AtomicBool::new(false));
+    runtime.block_on(async {
+        let worker = runtime.handle().clone();
+        let (began, waits) = tokio::sync::oneshot::channel();
+        let flag = Arc::clone(&seen);
+        let task = worker.spawn(async move {
+            began.send(()).unwrap();
+            (0..CALLS_MAX).any(|_| {
+                call();
+                flag.load(Ordering::Acquire)
+            })
+        });
+        waits.await.unwrap();
+        let other = worker.spawn(async move { seen.store(true, Ordering::Release) });
+        let left = task.await.unwrap();
+        other.await.unwrap();
+        left
+    })
+}
+
+#[test]
+fn a_guest_that_is_long_in_the_making_leaves_the_worker_to_the_other_requests() {
+    let stand = Stand::new();
+    // About 6 ms of work for each instance, next to nothing for a call.
+    let configure = SLOW.replace("3000000", "6000000").replace(
+        "(call $clear)",
+        "(i32.store8 (i32.const 1024) (i32.const 0))",
+    );
+    let world = World::BillingFormula;
+    let mut spec = stand.spec("slow", world, &Wat::of(world).configure(&configure));
+    // Every call makes a guest of its own.
+    spec.instance = InstancePolicy::Fresh;
+    let plugins = Arc::new(stand.load(&spec).unwrap());
+    let model = user_of(&spec);
+    let priced = Arc::clone(&plugins);
+    assert!(leaves_the_worker(move || {
+        assert!(!price(&priced, &model, "a").fell_back);
+    }));
+    assert_eq!(failures(&plugins, "deadline"), 0);
+}
+
 #[test]
 fn a_slow_task_leaves_the_worker_to_the_other_requests() {
-    /// Some seconds of a slow machine.
-    const CALLS_MAX: u32 = 500;
     let stand = Stand::new();
     let world = World::TaskSchema;
     let mut spec = stand.spec("slow", world, &Wat::of(world).prepare(SLOW));
     spec.limits.deadline_ms = Some(500);
     let plugins = Arc::new(stand.load(&spec).unwrap());
     let model = user_of(&spec);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .build()
-        .unwrap();
     let body = Bytes::from_static(b"{}");
     let prepare = {
         let (plugins, model) = (Arc::clone(&plugins), Arc::clone(&model));
@@ -72,23 +117,5 @@ fn a_slow_task_leaves_the_worker_to_the_other_requests() {
     };
     // The first call tells that it is slow; the only worker is then left at once.
     prepare();
-    let seen = Arc::new(AtomicBool::new(false));
-    runtime.block_on(async {
-        let slow = runtime.handle().clone();
-        let (began, waits) = tokio::sync::oneshot::channel();
-        let flag = Arc::clone(&seen);
-        // It never waits: on a worker that it does not leave nobody else gets a turn.
-        let task = slow.spawn(async move {
-            began.send(()).unwrap();
-            (0..CALLS_MAX).any(|_| {
-                prepare();
-                flag.load(Ordering::Acquire)
-            })
-        });
-        waits.await.unwrap();
-        let flag = Arc::clone(&seen);
-        let other = slow.spawn(async move { flag.store(true, Ordering::Release) });
-        assert!(task.await.unwrap(), "the other had no turn meanwhile");
-        other.await.unwrap();
-    });
+    assert!(leaves_the_worker(prepare));
 }

@@ -10,7 +10,9 @@ use tempfile::TempDir;
 
 use super::guests::{ONE, Wat};
 use super::stand::{BUILTIN_PRICE, Stand, model, price, rank, user_of};
-use crate::plugin::{Host, HostError, HostSettings, PluginSpec, Plugins, World};
+use crate::plugin::{
+    Host, HostError, HostSettings, InstancePolicy, PluginSpec, Plugins, RankMode, World,
+};
 
 fn wrong(stand: &Stand, spec: &PluginSpec) -> Vec<(String, String)> {
     let problems = stand.load(spec).err().expect("a problem");
@@ -64,6 +66,68 @@ fn a_file_that_is_no_plugin_of_its_world_is_refused_with_what_to_do() {
 
     fs::remove_file(&spec.file).unwrap();
     assert!(wrong(&stand, &spec)[0].1.contains("cannot read"));
+}
+
+#[test]
+fn what_runs_is_told_with_its_moment_its_mode_and_its_instances() {
+    let stand = Stand::new();
+    let mut spec = stand.spec("r", World::RoutingPolicy, &Wat::of(World::RoutingPolicy));
+    let cached = stand.load(&spec).unwrap();
+    let told = |plugins: &Plugins| {
+        let state = serde_json::to_value(&plugins.state()[0]).unwrap();
+        (
+            state["mode"].clone(),
+            state["instance"].clone(),
+            state["loaded_at"].clone(),
+        )
+    };
+    let (mode, instance, loaded_at) = told(&cached);
+    assert_eq!((mode, instance), (json!("cached"), json!("warm")));
+    assert!(loaded_at.as_str().unwrap().ends_with('Z'), "{loaded_at}");
+
+    // When it is asked is not a part of the revision.
+    spec.mode = RankMode::PerRequest;
+    let asked = stand
+        .host
+        .load(&cached, std::slice::from_ref(&spec), &[user_of(&spec)])
+        .unwrap();
+    assert_eq!(
+        told(&asked),
+        (json!("per-request"), json!("warm"), loaded_at)
+    );
+    spec.instance = InstancePolicy::Fresh;
+    let fresh = stand.load(&spec).unwrap();
+    assert_eq!(told(&fresh).1, json!("fresh"));
+
+    let formula = stand.spec("p", World::BillingFormula, &good());
+    assert_eq!(told(&stand.load(&formula).unwrap()).0, json!(null));
+}
+
+#[test]
+fn places_that_overlap_are_refused_with_what_to_do() {
+    let stand = Stand::new();
+    // Two places, whose pointers and lengths stand at 2000.
+    let describe = "(call $clear) (i32.store (i32.const 1056) (i32.const 2000)) (i32.store (i32.const 1060) (i32.const 2))
+        (i32.store8 (i32.const 1064) (i32.const 1)) (i32.const 1024)";
+    let wanting = |second: &str| {
+        let data = format!(
+            "(data (i32.const 2000) \"\\b8\\0b\\00\\00\\09\\00\\00\\00\\f4\\0b\\00\\00\\{:02x}\\00\\00\\00\")
+             (data (i32.const 3000) \"/messages\") (data (i32.const 3060) \"{second}\")",
+            second.len()
+        );
+        Wat::of(World::TaskSchema).more(&data).describe(describe)
+    };
+    for second in ["/messages", "/messages/0/content", ""] {
+        let spec = stand.spec("t", World::TaskSchema, &wanting(second));
+        let problems = wrong(&stand, &spec);
+        assert_eq!(problems[0].0, "plugins[0].file");
+        assert!(
+            problems[0].1.contains("places in `wants` overlap"),
+            "{problems:?}"
+        );
+    }
+    let spec = stand.spec("t", World::TaskSchema, &wanting("/messagesx"));
+    assert!(stand.load(&spec).is_ok());
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The room against guests that mean it well and guests that do not.
 
+mod capturing;
 mod crowd;
 mod evil;
 mod examining;

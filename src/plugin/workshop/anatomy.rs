@@ -31,6 +31,9 @@ pub struct Anatomy {
     pub producers: Vec<Producer>,
     /// Whether backtraces will name functions.
     pub has_names: bool,
+    /// Modules of WASI that code in it calls by name while the component imports none of that name:
+    /// they lead to stubs. A stub that leaves no name behind is not seen.
+    pub stubbed_wasi: Vec<String>,
     shape: Shape,
 }
 
@@ -76,6 +79,7 @@ impl Anatomy {
             memories: Vec::new(),
             producers: Vec::new(),
             has_names: false,
+            stubbed_wasi: Vec::new(),
             bytes: Vec::new(),
             shape,
         };
@@ -96,6 +100,11 @@ impl Anatomy {
                         });
                     }
                 }
+                Payload::ImportSection(section) => {
+                    for import in section.into_imports() {
+                        self.called_within(import?.module);
+                    }
+                }
                 Payload::CustomSection(section) if section.name() == "name" => {
                     self.has_names = true;
                 }
@@ -108,6 +117,15 @@ impl Anatomy {
             }
         }
         Ok(())
+    }
+
+    /// A core module in it imports from a module of this name.
+    fn called_within(&mut self, module: &str) {
+        let is_wasi = module.starts_with("wasi:") || module.starts_with("wasi_");
+        let is_known = |known: &String| known == module;
+        if is_wasi && !self.imports.iter().chain(&self.stubbed_wasi).any(is_known) {
+            self.stubbed_wasi.push(module.to_owned());
+        }
     }
 
     fn producers_of(&mut self, section: ProducersSectionReader<'_>) -> wasmparser::Result<()> {
@@ -160,5 +178,43 @@ impl Anatomy {
         };
         let found = needs.into_iter().filter(|(word, _)| imports(word));
         found.map(|(_, grant)| grant).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stubbed(text: &str) -> Vec<String> {
+        Anatomy::of(wat::parse_str(text).unwrap())
+            .unwrap()
+            .stubbed_wasi
+    }
+
+    #[test]
+    fn calls_of_wasi_that_end_inside_are_told_apart_from_imports_and_from_none() {
+        let within = r#"(component
+            (core module $stub (func (export "now") unreachable))
+            (core module $code
+                (import "wasi:clocks/wall-clock@0.2.12" "now" (func))
+                (import "wasi_snapshot_preview1" "now" (func))
+                (import "env" "now" (func)))
+            (core instance $s (instantiate $stub))
+            (core instance (instantiate $code
+                (with "wasi:clocks/wall-clock@0.2.12" (instance $s))
+                (with "wasi_snapshot_preview1" (instance $s))
+                (with "env" (instance $s)))))"#;
+        assert_eq!(
+            stubbed(within),
+            ["wasi:clocks/wall-clock@0.2.12", "wasi_snapshot_preview1"]
+        );
+        let imported = r#"(component
+            (import "wasi:clocks/wall-clock@0.2.12" (instance $w (export "now" (func))))
+            (core func $now (canon lower (func $w "now")))
+            (core module $code (import "wasi:clocks/wall-clock@0.2.12" "now" (func)))
+            (core instance $s (export "now" (func $now)))
+            (core instance (instantiate $code (with "wasi:clocks/wall-clock@0.2.12" (instance $s)))))"#;
+        assert_eq!(stubbed(imported), [""; 0]);
+        assert_eq!(stubbed("(component (core module))"), [""; 0]);
     }
 }

@@ -87,6 +87,7 @@ impl Workshop {
                 runtime,
                 warm,
                 metrics: Arc::default(),
+                captures: Arc::default(),
             }),
             cache: cache.and_then(|folder| Cache::open(folder).ok()),
         })
@@ -274,6 +275,7 @@ pub fn asking_describe() -> Fixture {
         expect: None,
         expect_error: None,
         max_fuel: None,
+        captured: None,
     }
 }
 

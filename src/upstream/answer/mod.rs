@@ -23,7 +23,7 @@ use bytes::BytesMut;
 use infergate_core::Refusal;
 use infergate_core::api::scan::TopLevel;
 use infergate_core::api::{Call, Face, Operation, sse, workers_ai};
-use infergate_core::billing::{Usage, WordCount};
+use infergate_core::billing::{Metrics, Usage, WordCount};
 use infergate_core::model::{ModelSpec, Task, Trust};
 use serde_json::value::RawValue;
 
@@ -492,10 +492,9 @@ impl Answer {
         Some(self.seen.output.as_ref()?.sample())
     }
 
-    /// What the model's task has worked out so far, each name once.
-    pub fn task_metrics(&self) -> &[(String, f64)] {
-        let shaper = self.shaper.as_ref();
-        shaper.map_or(&[], |shaper| shaper.session().metrics())
+    /// What the model's task has told so far, where it has one.
+    pub fn task_metrics(&self) -> Option<&Metrics> {
+        Some(self.shaper.as_ref()?.session().metrics())
     }
 
     /// Plugins that had a say on the request or its answer.

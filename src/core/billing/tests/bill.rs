@@ -173,6 +173,86 @@ fn estimate_does_not_look_at_the_report() {
 }
 
 #[test]
+fn what_a_task_reads_in_the_answer_is_believed_as_far_as_the_server_is() {
+    let mut metrics = Metrics::default();
+    let none = MetricModes::new();
+    metrics.report("image_steps", 20.0, Source::Derived, &none);
+    metrics.report("output_tokens", 5.0, Source::Derived, &none);
+    metrics.report("output_tokens", 9000.0, Source::Answered, &none);
+    metrics.report("audio_seconds", 60.0, Source::Answered, &none);
+    let tokens = |settled: &Settled| {
+        let all = settled.metrics.iter();
+        all.map(|metric| (metric.name.to_string(), metric.value))
+            .collect::<Vec<_>>()
+    };
+    let named = |all: &[(&str, f64)]| estimates(all);
+    let counted = named(&[("output_tokens", 6.0)]);
+    // (trust, the gateway's count, what is billed)
+    let table = [
+        (
+            Trust::Trust,
+            &[][..],
+            named(&[
+                ("audio_seconds", 60.0),
+                ("image_steps", 20.0),
+                ("output_tokens", 9000.0),
+            ]),
+        ),
+        (
+            Trust::Trust,
+            &counted,
+            named(&[
+                ("audio_seconds", 60.0),
+                ("image_steps", 20.0),
+                ("output_tokens", 9000.0),
+            ]),
+        ),
+        (
+            Trust::Compare,
+            &counted,
+            named(&[
+                ("audio_seconds", 60.0),
+                ("image_steps", 20.0),
+                ("output_tokens", 9000.0),
+            ]),
+        ),
+        (
+            Trust::Estimate,
+            &counted,
+            named(&[("image_steps", 20.0), ("output_tokens", 6.0)]),
+        ),
+        (
+            Trust::Estimate,
+            &[],
+            named(&[("image_steps", 20.0), ("output_tokens", 5.0)]),
+        ),
+    ];
+    for (trust, counted, billed) in table {
+        let settled = settle(trust, &metrics, counted);
+        assert_eq!(tokens(&settled), billed, "{trust:?} {counted:?}");
+    }
+    let compared = settle(Trust::Compare, &metrics, &counted).comparison;
+    assert_eq!(
+        compared.map(|one| (one.reported, one.estimated, one.matches)),
+        Some((9000.0, 6.0, false))
+    );
+}
+
+#[test]
+fn metrics_that_are_joined_keep_their_sources_and_the_larger_value() {
+    let none = MetricModes::new();
+    let mut metrics = reported(&[("a", 3.0)], &none);
+    let mut other = reported(&[("a", 2.0), ("b", 1.0)], &none);
+    other.report("a", 9.0, Source::Derived, &none);
+    metrics.join(&other);
+    assert_eq!(metrics.value("a", Source::Reported), Some(3.0));
+    assert_eq!(metrics.value("a", Source::Derived), Some(9.0));
+    assert_eq!(metrics.value("b", Source::Reported), Some(1.0));
+    metrics.clear();
+    assert!(metrics.is_empty());
+}
+
+#[test]
 fn compare_bills_the_report_and_says_whether_the_estimate_agrees() {
     let cases = [
         (100.0, 110.0, true),
@@ -308,6 +388,22 @@ proptest! {
     }
 
     #[test]
+    fn under_estimate_no_word_of_the_server_changes_the_bill(
+        said in reports(), read in reports(), derived in reports(), counted in reports(),
+    ) {
+        let mut own = Metrics::default();
+        own.report_all(&derived, Source::Derived, &MetricModes::new());
+        let silent = settle(Trust::Estimate, &own, &counted);
+        let mut told = Metrics::default();
+        told.report_all(&said, Source::Reported, &MetricModes::new());
+        told.report_all(&read, Source::Answered, &MetricModes::new());
+        told.report_all(&derived, Source::Derived, &MetricModes::new());
+        let settled = settle(Trust::Estimate, &told, &counted);
+        prop_assert_eq!(&settled.metrics, &silent.metrics);
+        prop_assert_eq!(settled.source, silent.source);
+    }
+
+    #[test]
     fn what_is_settled_has_each_name_once_and_prices_into_a_charge_that_passes(
         trust in trust(), said in reports(), derived in reports(), counted in reports(),
         base in 0.0..100f64, coefficients in proptest::collection::btree_map("[a-h]", 0.0..10f64, 0..8),
@@ -315,12 +411,14 @@ proptest! {
         let mut metrics = Metrics::default();
         metrics.report_all(&said, Source::Reported, &MetricModes::new());
         metrics.report_all(&derived, Source::Derived, &MetricModes::new());
+        metrics.report_all(&derived, Source::Answered, &MetricModes::new());
         let settled = settle(trust, &metrics, &counted);
         prop_assert!(settled.metrics.windows(2).all(|pair| pair[0].name < pair[1].name));
         prop_assert!(settled.metrics.len() <= METRICS_MAX);
         let has = |source| settled.metrics.iter().any(|metric| metric.source == source);
         prop_assert!(!(has(Source::Reported) && has(Source::Estimated)), "both billed at once");
-        prop_assert!(!(trust == Trust::Estimate && has(Source::Reported)));
+        let of_server = has(Source::Reported) || has(Source::Answered);
+        prop_assert!(!(trust == Trust::Estimate && of_server));
         prop_assert_eq!(settled.comparison.is_some() && trust != Trust::Compare, false);
         let tariff = Tariff {
             cost_per_infer: base,

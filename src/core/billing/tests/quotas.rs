@@ -97,7 +97,7 @@ fn a_reservation_is_for_the_prompt_and_the_answer_asked_for() {
         coefficients: [("input_tokens".into(), 0.5), ("output_tokens".into(), 2.0)].into(),
         ..Tariff::default()
     };
-    assert_eq!(reserve_estimate(&tariff, 9, Some(10)), 1.0 + 1.5 + 20.0);
+    assert_eq!(reserve_estimate(&tariff, 3, Some(10)), 1.0 + 1.5 + 20.0);
     assert_eq!(reserve_estimate(&tariff, 0, None), 1.0 + 512.0);
     assert_eq!(
         reserve_estimate(&Tariff::default(), 1 << 40, Some(u64::MAX)),

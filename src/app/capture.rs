@@ -1,0 +1,194 @@
+//! Captured calls of plugins on their way to files below `state_dir`, for `infergate plugin replay`.
+//!
+//! It decides nothing about what is captured; the plugin room does. A file is made when a capture
+//! begins, for its owner alone, and grows every [`WRITE_TICK`] until the capture has ended. It holds
+//! what clients sent: nobody reads it but who may read `state_dir`, and nothing removes it but an
+//! operator; more than [`FILES_MAX`] are not made.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use time::OffsetDateTime;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::admin::{CaptureFailed, CaptureReport};
+use crate::plugin::{CAPTURE_MAX_SECS, Capture, CaptureRefused, Captured, Captures};
+use crate::telemetry::Clock;
+
+/// Between two writes.
+const WRITE_TICK: Duration = Duration::from_millis(250);
+/// The folder in `state_dir`.
+const FOLDER: &str = "captures";
+/// Files of captures that are kept, of 64 MiB at most.
+const FILES_MAX: usize = 16;
+
+/// Writes captures to files.
+pub struct Recorder {
+    captures: Arc<Captures>,
+    folder: PathBuf,
+    clock: Clock,
+    /// Those that run. Locked for a look at the list, and by the writer for a write.
+    running: Arc<Mutex<Vec<Running>>>,
+}
+
+struct Running {
+    plugin: String,
+    capture: Arc<Capture>,
+    file: File,
+    path: PathBuf,
+}
+
+impl Recorder {
+    /// Writes below `state_dir`.
+    pub fn new(captures: Arc<Captures>, state_dir: &std::path::Path, clock: Clock) -> Recorder {
+        Recorder {
+            captures,
+            folder: state_dir.join(FOLDER),
+            clock,
+            running: Arc::default(),
+        }
+    }
+
+    /// Begins to capture the next `calls` calls of a plugin that is loaded. Blocks for a small file.
+    pub fn start(&self, plugin: &str, calls: u32) -> Result<CaptureReport, CaptureFailed> {
+        let mut running = self.running.lock();
+        let capture = self.captures.start(plugin, calls, self.clock.now());
+        let capture = capture.map_err(|refused| match refused {
+            CaptureRefused::NoSuchPlugin => CaptureFailed::NotFound(refused.to_string()),
+            CaptureRefused::Calls => CaptureFailed::Wrong(refused.to_string()),
+            CaptureRefused::Running => CaptureFailed::Busy(refused.to_string()),
+        })?;
+        let (file, path) = self.make(plugin).inspect_err(|_| capture.give_up())?;
+        tracing::warn!(
+            plugin,
+            calls,
+            file = %path.display(),
+            "calls of this plugin are written to a file, with what clients send"
+        );
+        running.push(Running {
+            plugin: plugin.to_owned(),
+            capture,
+            file,
+            path: path.clone(),
+        });
+        Ok(CaptureReport {
+            plugin: plugin.to_owned(),
+            file: path.display().to_string(),
+            calls,
+            ends_within_secs: CAPTURE_MAX_SECS,
+        })
+    }
+
+    fn make(&self, plugin: &str) -> Result<(File, PathBuf), CaptureFailed> {
+        let shown = self.folder.display();
+        let unusable = |error: io::Error| CaptureFailed::Unwritable(format!("{shown}: {error}"));
+        let mut folders = DirBuilder::new();
+        let made = folders.recursive(true).mode(0o700).create(&self.folder);
+        made.map_err(unusable)?;
+        let files = fs::read_dir(&self.folder).map_err(unusable)?.count();
+        if files >= FILES_MAX {
+            let why = format!("{shown} has {files} files: remove some first");
+            return Err(CaptureFailed::Busy(why));
+        }
+        let path = self
+            .folder
+            .join(format!("{plugin}-{}.jsonl", stamp(self.clock.wall())));
+        let mut options = OpenOptions::new();
+        let options = options.append(true).create_new(true).mode(0o600);
+        let file = options.open(&path).map_err(unusable)?;
+        Ok((file, path))
+    }
+
+    /// Writes what has been captured since the last time. Blocks for as long as the disk takes.
+    pub fn write(&self) {
+        let now = self.clock.now();
+        self.running.lock().retain_mut(|one| one.write(now));
+    }
+
+    fn is_idle(&self) -> bool {
+        self.running.lock().is_empty()
+    }
+}
+
+impl Running {
+    /// False once it has ended.
+    fn write(&mut self, now: infergate_core::Millis) -> bool {
+        let Captured { lines, ended } = self.capture.fetch(now);
+        if let Err(error) = self.file.write_all(&lines) {
+            tracing::error!(%error, file = %self.path.display(), "a capture ends early");
+            self.capture.give_up();
+            return false;
+        }
+        let Some((calls, left_out)) = ended else {
+            return true;
+        };
+        tracing::info!(
+            plugin = self.plugin,
+            calls,
+            left_out,
+            file = %self.path.display(),
+            "a capture has ended"
+        );
+        false
+    }
+}
+
+/// Writes captures while there are any, for the life of the process.
+pub async fn record(recorder: Arc<Recorder>) {
+    let mut ticks = interval(WRITE_TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if recorder.is_idle() {
+            continue;
+        }
+        let recorder = Arc::clone(&recorder);
+        // A panic in there was logged where it happened; the next tick tries again.
+        let _ = tokio::task::spawn_blocking(move || recorder.write()).await;
+    }
+}
+
+/// `20261120T100000123Z`: a part of a file's name.
+fn stamp(at: OffsetDateTime) -> String {
+    let text = crate::telemetry::clock::rfc3339(at);
+    text.chars().filter(char::is_ascii_alphanumeric).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_its_owners_alone_and_only_so_many_are_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let recorder = Recorder::new(Arc::default(), dir.path(), Clock::start());
+        let mode =
+            |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let (_, path) = recorder.make("p").unwrap();
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
+        for n in 1..FILES_MAX {
+            fs::write(recorder.folder.join(n.to_string()), "").unwrap();
+        }
+        let refused = recorder.make("p").unwrap_err();
+        assert!(
+            matches!(&refused, CaptureFailed::Busy(why) if why.contains("remove some")),
+            "{refused:?}"
+        );
+    }
+
+    #[test]
+    fn a_plugin_that_is_not_loaded_leaves_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let recorder = Recorder::new(Arc::default(), dir.path(), Clock::start());
+        let refused = recorder.start("p", 1).unwrap_err();
+        assert!(matches!(refused, CaptureFailed::NotFound(_)), "{refused:?}");
+        assert!(!recorder.folder.exists() && recorder.is_idle());
+    }
+}
