@@ -21,13 +21,14 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # Far longer than a start or an answer takes on a busy two-core machine; only a hang meets it.
-PATIENCE_SECS = 60
+PATIENCE_SECS = 120
 # A registry that does not answer within this is treated as out of reach.
 REGISTRY_PROBE_SECS = 15
 # Fetching 200 MB of wheels over a slow line.
 INSTALL_LIMIT_SECS = 900
-# One script of checks, retries and their pauses included.
-SCRIPT_LIMIT_SECS = 300
+INSTALL_TRIES = 3
+# One script of checks, retries and their pauses included, on a machine ten times slower than ours.
+SCRIPT_LIMIT_SECS = 1200
 
 
 class Unreachable(Exception):
@@ -134,21 +135,24 @@ def node_modules(folder, manifest):
 
 
 def install(folder, command):
+    """Tried again when it fails: a registry that answers may still break off in between."""
     log = folder / "install.log"
-    with open(log, "ab") as output:
-        try:
-            done = subprocess.run(
-                [str(part) for part in command],
-                cwd=folder,
-                stdout=output,
-                stderr=output,
-                stdin=subprocess.DEVNULL,
-                timeout=INSTALL_LIMIT_SECS,
-            )
-        except subprocess.TimeoutExpired:
-            raise RuntimeError(f"{command[0]} took more than {INSTALL_LIMIT_SECS} s") from None
-    if done.returncode != 0:
-        raise RuntimeError(f"installing failed, see {log.relative_to(ROOT)}")
+    for _ in range(INSTALL_TRIES):
+        with open(log, "ab") as output:
+            try:
+                done = subprocess.run(
+                    [str(part) for part in command],
+                    cwd=folder,
+                    stdout=output,
+                    stderr=output,
+                    stdin=subprocess.DEVNULL,
+                    timeout=INSTALL_LIMIT_SECS,
+                )
+            except subprocess.TimeoutExpired:
+                raise RuntimeError(f"{command[0]} took more than {INSTALL_LIMIT_SECS} s") from None
+        if done.returncode == 0:
+            return
+    raise RuntimeError(f"installing failed, see {log.relative_to(ROOT)}")
 
 
 def free_ports(count):

@@ -91,18 +91,18 @@ mod tests {
     use infergate_core::AccountId;
 
     use super::*;
-    use crate::telemetry::Clock;
+    use crate::telemetry::clock::well_before_midnight;
 
     #[tokio::test]
     async fn what_is_kept_is_read_again_and_a_damaged_file_is_not_taken_for_none() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(read(dir.path()).unwrap(), QuotaSnapshot::default());
-        let ledger = Ledger::restore(&QuotaSnapshot::default(), Clock::start());
+        let ledger = Ledger::restore(&QuotaSnapshot::default(), well_before_midnight());
         let account = AccountId::from("a");
         ledger.hold(&account, 5.0, 10).unwrap().settle(4.0);
         let kept = keep_once(&ledger, dir.path(), 0).await;
         assert!(ledger.news(kept).is_none());
-        let again = Ledger::restore(&read(dir.path()).unwrap(), Clock::start());
+        let again = Ledger::restore(&read(dir.path()).unwrap(), well_before_midnight());
         assert_eq!(again.used(&account), 4.0);
 
         fs::write(dir.path().join(FILE), "{").unwrap();

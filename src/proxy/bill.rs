@@ -225,13 +225,15 @@ impl Bill {
         self.charge.as_ref()
     }
 
-    /// The request is over: what was held is settled with what it cost.
+    /// The request is over: what was held is settled with what it cost, or goes back. Before its
+    /// event, so that whoever has seen that finds the day's account as it is.
     pub fn close(&mut self, lane: Option<&Lane>) {
+        let held = self.held.take();
         let Some(charge) = &self.charge else { return };
         if let Some(lane) = lane {
             lane.charged(charge.total);
         }
-        if let Some(held) = self.held.take() {
+        if let Some(held) = held {
             held.settle(charge.total);
         }
     }

@@ -93,10 +93,11 @@ fn unix_secs(clock: Clock) -> UnixSecs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::clock::well_before_midnight;
 
     #[test]
     fn what_is_held_comes_back_by_drop_and_is_used_by_settling() {
-        let ledger = Ledger::restore(&QuotaSnapshot::default(), Clock::start());
+        let ledger = Ledger::restore(&QuotaSnapshot::default(), well_before_midnight());
         let account = AccountId::from("a");
         let held = ledger.hold(&account, 8.0, 10).unwrap();
         let second = ledger.hold(&account, 8.0, 10).unwrap();
@@ -113,13 +114,13 @@ mod tests {
 
     #[test]
     fn a_restored_ledger_goes_on_and_tells_only_news() {
-        let ledger = Ledger::restore(&QuotaSnapshot::default(), Clock::start());
+        let ledger = Ledger::restore(&QuotaSnapshot::default(), well_before_midnight());
         let (version, _) = ledger.news(u64::MAX).unwrap();
         assert!(ledger.news(version).is_none());
         let account = AccountId::from("a");
         ledger.hold(&account, 8.0, 10).unwrap().settle(3.0);
         let (_, kept) = ledger.news(version).unwrap();
-        let restored = Ledger::restore(&kept, Clock::start());
+        let restored = Ledger::restore(&kept, well_before_midnight());
         assert_eq!(restored.used(&account), 3.0);
     }
 }

@@ -333,7 +333,8 @@ async fn a_named_model_answers_404_to_other_names() {
 async fn above_the_limit_a_queueing_server_makes_requests_wait_and_never_passes_it() {
     let sim = start(Config {
         concurrency: 2,
-        ttft_ms: 20,
+        // All six are there before the first two are done.
+        ttft_ms: 400,
         ..fast(Dialect::Openai)
     })
     .await;

@@ -186,6 +186,12 @@ impl Metrics {
         metrics.clone()
     }
 
+    /// Of a model that is configured: levels may be of the moment before a reload, and what it has
+    /// dropped must not come back with them.
+    fn known(&self, model: &ModelId) -> Option<Arc<ModelMetrics>> {
+        self.models.read().get(model).cloned()
+    }
+
     /// The metrics of requests whose model is not known.
     pub fn no_model(&self) -> &Arc<ModelMetrics> {
         &self.no_model
@@ -227,7 +233,9 @@ impl Metrics {
     /// Takes one sample of every model into its five-minute window.
     pub fn sample(&self, levels: &[ModelLevels]) {
         for levels in levels {
-            self.model(&levels.model).sample(levels);
+            if let Some(model) = self.known(&levels.model) {
+                model.sample(levels);
+            }
         }
     }
 
@@ -237,7 +245,9 @@ impl Metrics {
         self.node.set(levels);
         self.plugins.set(&levels.plugins);
         for levels in &levels.models {
-            self.model(&levels.model).set(levels);
+            if let Some(model) = self.known(&levels.model) {
+                model.set(levels);
+            }
         }
         let mut models: Vec<_> = self.models.read().values().cloned().collect();
         models.push(self.no_model.clone());

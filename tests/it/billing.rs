@@ -11,6 +11,7 @@ use crate::support::{
     json_answer, model, model_of, one_model,
 };
 use infergate::simulate::{self, StreamUsage};
+use infergate::telemetry::Clock;
 
 const BASE: f64 = 0.5;
 const INPUT: f64 = 0.02561;
@@ -197,14 +198,17 @@ async fn an_answer_known_before_its_head_tells_what_it_costs_and_a_stream_does_n
     let event = node.event_of(&answer).await;
     assert_eq!(event["neurons"].as_f64(), Some(told));
 
-    let slow = Server::start(simulate::Config {
-        tokens_per_sec: 100.0,
-        ..simulate::Config::instant()
-    })
-    .await;
+    let token = chunk("data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n");
+    let begin = format!("{STREAM_HEAD}{token}");
+    let rest = format!("{token}{}0\r\n\r\n", chunk("data: [DONE]\n\n"));
+    let slow = Scripted::new(&[&begin, &rest]).await;
     let node = Node::start(&one_model(slow.address, 4, &tariff())).await;
-    let stream = r#"{"prompt":"hi","stream":true,"max_tokens":5}"#;
-    let answer = node.post("/ai/run/m", stream).await;
+    let mut client = node.client().await;
+    let stream = r#"{"prompt":"hi","stream":true}"#;
+    client.post("", "/ai/run/m", stream).await;
+    client.saw("data: ").await;
+    slow.next();
+    let answer = client.response().await;
     assert_eq!(answer.header("cf-ai-neurons"), None);
     assert!(node.event_of(&answer).await["neurons"].is_number());
 }
@@ -266,8 +270,20 @@ async fn estimates_are_billed_or_compared_as_the_model_says() {
     }
 }
 
+/// Waits for a day of which enough is left for a test: at midnight UTC what was used is forgotten.
+async fn a_day_with_time_left() {
+    const DAY_SECS: i64 = 24 * 3600;
+    let clock = Clock::start();
+    eventually("midnight is far away", async || {
+        let gone = clock.wall().unix_timestamp().rem_euclid(DAY_SECS);
+        (gone < DAY_SECS - 45).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn the_day_of_an_account_ends_in_3036_and_the_others_go_on() {
+    a_day_with_time_left().await;
     let server = Server::fast().await;
     let more = "    tariff: { cost_per_infer: 4 }\n";
     let config = format!(
@@ -283,7 +299,8 @@ async fn the_day_of_an_account_ends_in_3036_and_the_others_go_on() {
         let answer = node
             .post_as(&headers, "/v1/chat/completions", &chat("m", ""))
             .await;
-        node.idle().await;
+        // With its event written its bill is settled.
+        node.event_of(&answer).await;
         answer
     };
     for _ in 0..3 {
@@ -331,7 +348,7 @@ async fn what_was_held_comes_back_when_a_request_is_not_billed() {
         let body = chat("m", r#","x_sim_fault":"status=500""#);
         let answer = node.post_as(headers, "/v1/chat/completions", &body).await;
         assert_eq!(answer.status, 500);
-        node.idle().await;
+        node.event_of(&answer).await;
     }
     let answer = node
         .post_as(headers, "/v1/chat/completions", &chat("m", ""))
@@ -341,6 +358,7 @@ async fn what_was_held_comes_back_when_a_request_is_not_billed() {
 
 #[tokio::test]
 async fn a_servers_own_price_counts_against_the_day_too() {
+    a_day_with_time_left().await;
     let server = Server::start(simulate::Config {
         neurons: Some(12.5),
         ..simulate::Config::instant()
@@ -357,7 +375,7 @@ async fn a_servers_own_price_counts_against_the_day_too() {
         let answer = node
             .post_as(headers, "/v1/chat/completions", &chat("m", ""))
             .await;
-        node.idle().await;
+        node.event_of(&answer).await;
         answer.status
     };
     assert_eq!((ask().await, ask().await), (200, 429));

@@ -181,8 +181,9 @@ async fn a_freed_permit_goes_to_the_next_in_line_at_once() {
     let mut waiter = chatting(&node, "").await;
     node.settles(1, 1).await;
     holder.reset();
+    // The server has let go of the first, so that its next answer is the second's.
     eventually("the next one is at the server", async || {
-        (server.requests().len() == 2).then_some(())
+        (server.requests().len() == 2 && server.gone() == 1).then_some(())
     })
     .await;
     server.next();

@@ -54,7 +54,7 @@ async fn an_idle_node_exits_with_0_at_once() {
 #[tokio::test]
 async fn during_the_delay_readiness_fails_but_requests_are_served_and_told_to_go_elsewhere_next() {
     let server = Server::fast().await;
-    let mut node = Node::start(&with_timeouts(server.address, 2, NEVER_SECS)).await;
+    let node = Node::start(&with_timeouts(server.address, NEVER_SECS, NEVER_SECS)).await;
     let mut kept = node.client().await;
     kept.post("", "/v1/chat/completions", &chat("m", "")).await;
     let before = kept.response().await;
@@ -71,6 +71,13 @@ async fn during_the_delay_readiness_fails_but_requests_are_served_and_told_to_go
     let on_a_new_one = node.post("/v1/chat/completions", &chat("m", "")).await;
     assert_eq!(on_a_new_one.status, 200);
     assert_eq!(on_a_new_one.header("connection"), Some("close"));
+}
+
+#[tokio::test]
+async fn after_the_delay_an_idle_node_exits_with_0() {
+    let server = Server::fast().await;
+    let mut node = Node::start(&with_timeouts(server.address, 1, NEVER_SECS)).await;
+    node.signal("TERM");
     assert_eq!(node.ended().await.code(), Some(0));
 }
 

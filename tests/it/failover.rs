@@ -8,8 +8,8 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 
 use crate::support::{
-    Client, Node, STREAM_HEAD, Scripted, Server, chat, chunk, endpoint, eventually, json_answer,
-    model, one_model,
+    Client, Kept, Node, STREAM_HEAD, Scripted, Server, chat, chunk, endpoint, eventually,
+    json_answer, model, one_model,
 };
 
 /// A model on two servers, the second of which is used only when the first cannot be.
@@ -43,10 +43,10 @@ async fn until_health(node: &Node, address: SocketAddr, health: &str) {
 
 #[tokio::test]
 async fn a_request_whose_first_server_is_gone_succeeds_at_the_next() {
-    let (first, second) = (Server::fast().await, Server::fast().await);
+    let (place, second) = (Kept::new(), Server::fast().await);
+    let first = place.serve();
     let node = Node::start(&first_then(first.address, second.address)).await;
     until_health(&node, first.address, "healthy").await;
-    let gone = first.address;
     drop(first);
     let answer = ask(&node).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -60,7 +60,7 @@ async fn a_request_whose_first_server_is_gone_succeeds_at_the_next() {
     }
     node.settles(0, 0).await;
     // And it is back once it is there again.
-    let first = Server::fast_at(gone).await;
+    let first = place.serve();
     eventually("the first serves again", async || {
         ask(&node).await;
         (first.count("served").await > 0).then_some(())
@@ -208,7 +208,8 @@ async fn when_all_servers_fail_tries_grow_by_a_tenth_and_not_threefold() {
         tries.iter().all(|tries| (1..=3).contains(tries)),
         "{tries:?}"
     );
-    assert!((201..=222).contains(&all), "{all}");
+    // A tenth, and two more in every ten seconds, of which a slow machine needs some.
+    assert!((201..=250).contains(&all), "{all}");
     let faulted = first.count("faulted").await + second.count("faulted").await;
     assert_eq!(faulted, all);
 }
@@ -268,7 +269,8 @@ async fn a_server_may_be_named_by_its_host() {
 async fn a_server_whose_name_does_not_resolve_is_passed_over() {
     let server = Server::fast().await;
     let endpoints = [
-        "url: \"http://nowhere.invalid:9001\", max_concurrent_requests: 2".to_owned(),
+        // A name no name server is asked for: an empty label.
+        "url: \"http://nowhere..invalid:9001\", max_concurrent_requests: 2".to_owned(),
         format!("{}, priority: 1", endpoint(server.address, 2)),
     ];
     let node = Node::start(&format!("models:\n{}", model("m", &endpoints, ""))).await;
@@ -293,7 +295,12 @@ async fn a_killed_server_costs_no_request_that_had_not_begun_there() {
                 client
                     .post("", "/v1/chat/completions", &chat("m", ""))
                     .await;
-                statuses.push(client.response().await.status);
+                let answer = client.response().await;
+                if answer.broken {
+                    // One failure, not one for all that would come on this connection.
+                    client = Client::connect(address).await;
+                }
+                statuses.push(if answer.broken { 0 } else { answer.status });
             }
             statuses
         });

@@ -276,21 +276,16 @@ fn figures_are_saved_and_more_fuel_than_before_is_worse() {
     let arguments = ["bench", "p.wasm", "--runs", "20", "--save", "b.json"];
     let (code, text) = bench.run(&arguments);
     assert_eq!(code, 0, "{text}");
-    let compare = [
-        "bench",
-        "p.wasm",
-        "--runs",
-        "20",
-        "--compare",
-        "b.json",
-        "--threshold",
-        "900%",
-    ];
+    let mut saved: Value =
+        serde_json::from_slice(&fs::read(bench.file("b.json")).unwrap()).unwrap();
+    // Time is compared too; this test is about fuel, on a machine that may have a bad moment.
+    assert!(saved["fixtures"]["one"]["p50_us"].is_u64(), "{saved}");
+    saved["fixtures"]["one"]["p50_us"] = json!(60_000_000);
+    bench.write("b.json", saved.to_string());
+    let compare = ["bench", "p.wasm", "--runs", "20", "--compare", "b.json"];
     let (code, text) = bench.run(&compare);
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("no worse than before"), "{text}");
-    let mut saved: Value =
-        serde_json::from_slice(&fs::read(bench.file("b.json")).unwrap()).unwrap();
     let fuel = saved["fixtures"]["one"]["fuel"].as_u64().unwrap();
     saved["fixtures"]["one"]["fuel"] = json!(fuel * 9 / 10);
     bench.write("b.json", saved.to_string());

@@ -37,7 +37,7 @@ async fn went(node: &Node, text: &str) -> String {
 
 #[tokio::test]
 async fn the_latency_policy_sends_to_the_server_that_answers_first() {
-    let (slow, fast) = (with_pace(150).await, with_pace(1).await);
+    let (slow, fast) = (with_pace(500).await, with_pace(1).await);
     let node = Node::start(&over(&[&slow, &fast], "latency")).await;
     // Both are measured by tier and load; from then on the table says where to go.
     eventually("six requests in a row go to the fast one", async || {
@@ -56,7 +56,11 @@ async fn the_affinity_policy_keeps_a_prompt_where_its_beginning_was() {
     let servers = [with_pace(1).await, with_pace(1).await, with_pace(1).await];
     let node = Node::start(&over(&servers.each_ref(), "affinity")).await;
     let mut places = std::collections::BTreeSet::new();
-    for conversation in 0..8 {
+    for conversation in 0..64 {
+        // Where one goes first is drawn by lot: a few may meet at one place, and all never do.
+        if conversation >= 8 && places.len() > 1 {
+            break;
+        }
         let beginning = format!("{conversation} ").repeat(2000);
         let first = went(&node, &beginning).await;
         for turn in 0..4 {

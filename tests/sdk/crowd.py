@@ -15,14 +15,17 @@ import httpx
 from outside import get_json, until
 
 # Events are written at least every 100 ms; the rest is a busy machine.
-EVENTS_LIMIT_SECS = 10
-# Several times as long as events wait to be written: after it, none is still to come.
+EVENTS_LIMIT_SECS = 60
+# An event is handed over a moment after its answer: this is many such moments.
 SETTLE_SECS = 0.4
 
 
+def state():
+    return get_json(os.environ["CROWDED_ADMIN"] + "/state")
+
+
 def permits_used(model):
-    state = get_json(os.environ["CROWDED_ADMIN"] + "/state")
-    [endpoints] = [one["endpoints"] for one in state["models"] if one["id"] == model]
+    [endpoints] = [one["endpoints"] for one in state()["models"] if one["id"] == model]
     return sum(endpoint["permits"]["used"] for endpoint in endpoints)
 
 
@@ -55,9 +58,20 @@ def events():
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
 
 
+def settled():
+    """Waits until all events that were handed over are written, however slow the disk."""
+    time.sleep(SETTLE_SECS)
+
+    def is_written():
+        counts = state()["events"]
+        return counts["emitted"] == counts["written"] + counts["dropped"]
+
+    until(is_written, "all events written", EVENTS_LIMIT_SECS)
+
+
 def mark():
     """How many events there are, those of earlier requests all written."""
-    time.sleep(SETTLE_SECS)
+    settled()
     return len(events())
 
 
@@ -65,5 +79,5 @@ def requests_since(before, wanted):
     """The events after the first `before`, when `wanted` have come and a moment has passed for
     any that should not."""
     until(lambda: len(events()) >= before + wanted, f"{wanted} events", EVENTS_LIMIT_SECS)
-    time.sleep(SETTLE_SECS)
+    settled()
     return events()[before:]

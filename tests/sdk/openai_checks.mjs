@@ -13,8 +13,8 @@ const OpenAI = require("openai").default;
 const CHAT = "@cf/meta/llama-3.1-8b-instruct";
 const EMBED = "@cf/baai/bge-base-en-v1.5";
 // Events are written at least every 100 ms; the rest is a busy machine.
-const EVENTS_LIMIT_MS = 10_000;
-// Several times as long as events wait to be written: after it, none is still to come.
+const EVENTS_LIMIT_MS = 60_000;
+// An event is handed over a moment after its answer: this is many such moments.
 const SETTLE_MS = 400;
 
 const demo = new OpenAI({ baseURL: `${process.env.DEMO_URL}/v1`, apiKey: "demo-key" });
@@ -42,21 +42,31 @@ const events = () =>
 
 const until = async (condition, what) => {
   const end = Date.now() + EVENTS_LIMIT_MS;
-  while (!condition()) {
+  while (!(await condition())) {
     assert(Date.now() < end, `${what}: not within ${EVENTS_LIMIT_MS} ms`);
     await pause(10);
   }
 };
 
+// Waits until all events that were handed over are written, however slow the disk.
+const settled = async () => {
+  await pause(SETTLE_MS);
+  await until(async () => {
+    const state = await fetch(`${process.env.CROWDED_ADMIN}/state`);
+    const { emitted, written, dropped } = (await state.json()).events;
+    return emitted === written + dropped;
+  }, "all events written");
+};
+
 // How many events there are, those of earlier requests all written.
 const mark = async () => {
-  await pause(SETTLE_MS);
+  await settled();
   return events().length;
 };
 
 const requestsSince = async (before, wanted) => {
   await until(() => events().length >= before + wanted, `${wanted} events`);
-  await pause(SETTLE_MS);
+  await settled();
   return events().slice(before);
 };
 

@@ -9,6 +9,14 @@ fn metrics() -> Metrics {
     Metrics::new("0.1.0", "abc", 1_700_000_000.0)
 }
 
+fn metrics_of(models: &[&str]) -> Metrics {
+    let metrics = metrics();
+    for model in models {
+        metrics.model(&(*model).into());
+    }
+    metrics
+}
+
 fn levels(model: &str, permits_used: u32) -> ModelLevels {
     let endpoint = EndpointLevels {
         url: "http://127.0.0.1:9001".into(),
@@ -163,11 +171,15 @@ fn a_model_that_leaves_the_configuration_loses_its_series() {
         r#"infergate_upstream_attempts_total{result="connect-failed",model="stays"} 1"#,
     );
     assert!(Arc::ptr_eq(&stays, &metrics.model(&"stays".into())));
+    // Whoever looked just before it left brings nothing back.
+    metrics.sample(&[levels("goes", 1)]);
+    let text = metrics.render(&node(vec![levels("goes", 1)]));
+    assert!(!text.contains(r#"model="goes""#));
 }
 
 #[test]
 fn an_endpoint_that_is_gone_is_gone_from_the_next_scrape() {
-    let metrics = metrics();
+    let metrics = metrics_of(&["m"]);
     let text = metrics.render(&node(vec![levels("m", 0)]));
     let endpoint = r#"endpoint="http://127.0.0.1:9001""#;
     let state = |health: &str, value| {
@@ -184,7 +196,7 @@ fn an_endpoint_that_is_gone_is_gone_from_the_next_scrape() {
 
 #[test]
 fn the_window_is_in_the_scrape_as_the_sampler_left_it() {
-    let metrics = metrics();
+    let metrics = metrics_of(&["m"]);
     metrics.sample(&[levels("m", 4)]);
     metrics.sample(&[levels("m", 0)]);
     let text = metrics.render(&node(vec![levels("m", 0)]));
@@ -235,7 +247,7 @@ fn counts_kept_elsewhere_show_as_counters() {
 
 #[test]
 fn a_family_stands_once_with_all_its_models() {
-    let metrics = metrics();
+    let metrics = metrics_of(&["a", "b"]);
     let text = metrics.render(&node(vec![levels("a", 1), levels("b", 2)]));
     for family in ["infergate_permits_used", "infergate_requests_total"] {
         let heads = text.lines().filter(|line| {
@@ -292,7 +304,7 @@ fn a_plugin_has_series_of_the_hooks_it_was_called_by_until_it_leaves() {
 
 #[test]
 fn every_family_of_a_scrape_is_documented() {
-    let metrics = metrics();
+    let metrics = metrics_of(&["m"]);
     let plugin = metrics.plugins().plugin("p");
     plugin.called(Hook::Rank, CallResult::Trapped, 1);
     plugin.counter("c").add(1);

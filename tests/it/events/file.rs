@@ -63,10 +63,11 @@ async fn no_key_and_no_body_stands_in_a_log_an_event_a_metric_or_an_answer() {
             &[format!("{}, {api_key}", endpoint(server.address, 2))],
             ""
         ),
+        // Found down before it is asked, it must not make anybody wait.
         model(
             "dead",
             &[format!("url: \"http://127.0.0.1:1\", {api_key}")],
-            ""
+            "    queue: { when_unhealthy: refuse }\n"
         ),
     ))
     .await;

@@ -42,11 +42,18 @@ async fn a_server_that_fails_too_often_is_ejected_and_back_after_its_time() {
         (state["health"] == "ejected").then(|| assert!(state["ejected_until"].is_string()))
     })
     .await;
-    for _ in 0..10 {
-        assert_eq!(ask(&node).await.status, 200);
-    }
-    assert_eq!(second.count("served").await, 10);
     first.fault(r#"{"fault":null}"#).await;
+    let mut passed_over = 0;
+    loop {
+        assert_eq!(ask(&node).await.status, 200);
+        let served = first.count("served").await;
+        if endpoint_state(&node, first.address).await["health"] != "ejected" {
+            break;
+        }
+        assert_eq!(served, 0, "nothing goes there while it is ejected");
+        passed_over += 1;
+    }
+    assert!(passed_over > 0);
     eventually("the first serves again", async || {
         assert_eq!(ask(&node).await.status, 200);
         (first.count("served").await > 0).then_some(())
@@ -126,10 +133,17 @@ async fn a_server_that_is_loading_its_model_gets_no_traffic_yet() {
 async fn a_callers_short_deadlines_eject_nobody() {
     let (first, second) = (Scripted::held().await, Server::fast().await);
     let node = Node::start(&first_then(first.address, second.address)).await;
-    for _ in 0..8 {
-        let hasty = node.posting("X-Infergate-Timeout-Ms: 50\r\n", "").await;
-        let answer = hasty.answer().await;
-        assert_eq!(answer.status, 408, "{}", answer.text());
+    // Four at a time, which is what the first takes.
+    for _ in 0..2 {
+        let mut hasty = Vec::new();
+        for _ in 0..4 {
+            hasty.push(node.posting("X-Infergate-Timeout-Ms: 2000\r\n", "").await);
+        }
+        for posted in hasty {
+            let answer = posted.answer().await;
+            assert_eq!(answer.status, 408, "{}", answer.text());
+        }
+        node.settles(0, 0).await;
     }
     let state = endpoint_state(&node, first.address).await;
     assert_eq!(state["health"], "healthy");
@@ -141,7 +155,8 @@ async fn a_callers_short_deadlines_eject_nobody() {
 #[tokio::test]
 async fn a_server_that_stays_silent_for_a_models_whole_time_is_ejected() {
     let (first, second) = (Scripted::held().await, Server::fast().await);
-    let rules = "timeouts: { model_floor_secs: 1, ceiling_secs: 1 }\n";
+    // Half of it may go by before the server has the request.
+    let rules = "timeouts: { model_floor_secs: 3, ceiling_secs: 3 }\n";
     let node = Node::start(&(rules.to_owned() + &first_then(first.address, second.address))).await;
     let mut silent = Vec::new();
     for _ in 0..4 {

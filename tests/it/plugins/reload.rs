@@ -61,7 +61,8 @@ fn config(server: &Server, node_dir: Option<&std::path::Path>, turn: &Turn) -> S
     let named = turn.digest.unwrap_or(&turn.sha256);
     let model = "    tariff: { cost_per_infer: 100 }\n    plugins: { billing: p }\n";
     format!(
-        "{}plugins:\n  - {{ name: p, world: {}, file: \"{file}\", sha256: \"{named}\" }}\n",
+        "{}plugins:\n  - {{ name: p, world: {}, file: \"{file}\", sha256: \"{named}\", \
+         limits: {{ deadline_ms: 500 }} }}\n",
         one_model(server.address, 64, model),
         turn.world
     )

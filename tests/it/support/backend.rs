@@ -42,16 +42,7 @@ impl Server {
 
     /// A server with options.
     pub async fn start(config: simulate::Config) -> Server {
-        Server::listen("127.0.0.1:0".parse().unwrap(), config).await
-    }
-
-    /// A fast server where another one has been.
-    pub async fn fast_at(address: SocketAddr) -> Server {
-        Server::listen(address, simulate::Config::instant()).await
-    }
-
-    async fn listen(address: SocketAddr, config: simulate::Config) -> Server {
-        Server::on(TcpListener::bind(address).await.unwrap(), config)
+        Server::on(TcpListener::bind("127.0.0.1:0").await.unwrap(), config)
     }
 
     fn on(listener: TcpListener, config: simulate::Config) -> Server {
@@ -114,6 +105,41 @@ impl Refusing {
     pub fn serve(self) -> Server {
         let listener = self.socket.listen(64).unwrap();
         Server::on(listener, simulate::Config::instant())
+    }
+}
+
+/// An address for servers that come and go: while none is there connections are refused, and nobody
+/// else on the machine is given the port.
+pub struct Kept {
+    /// Where they listen.
+    pub address: SocketAddr,
+    /// Bound, and never listening.
+    _socket: TcpSocket,
+}
+
+impl Kept {
+    /// Takes a free address.
+    pub fn new() -> Kept {
+        let socket = Kept::bound("127.0.0.1:0".parse().unwrap());
+        let address = socket.local_addr().unwrap();
+        Kept {
+            address,
+            _socket: socket,
+        }
+    }
+
+    /// A fast server that listens there until it is dropped.
+    pub fn serve(&self) -> Server {
+        let listener = Kept::bound(self.address).listen(64).unwrap();
+        Server::on(listener, simulate::Config::instant())
+    }
+
+    /// Sockets that all allow it may share an address as long as one of them listens at most.
+    fn bound(address: SocketAddr) -> TcpSocket {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_reuseaddr(true).unwrap();
+        socket.bind(address).unwrap();
+        socket
     }
 }
 

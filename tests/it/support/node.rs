@@ -56,6 +56,10 @@ impl Node {
             if node.child.try_wait().unwrap().is_some() {
                 return Some(false);
             }
+            // Its own word for it: on a port that it could not have, another gateway may answer.
+            if !node.log().contains("serving") {
+                return None;
+            }
             let ready = Client::try_get(node.admin, "/readyz").await?;
             (ready.status == 200).then_some(true)
         })
@@ -70,10 +74,12 @@ impl Node {
         up.then_some(node)
     }
 
-    /// Writes a new configuration without asking for a reload.
+    /// Writes a new configuration without asking for a reload. It takes the place of the old one as
+    /// a whole: the file is watched, and half of it is another configuration.
     pub fn write_config(&self, rest: &str) {
-        let text = config_text(self.clients, self.admin, &self.dir, rest);
-        std::fs::write(self.config_path(), text).unwrap();
+        let beside = self.dir.path().join("infergate.yaml.next");
+        std::fs::write(&beside, self.config_text(rest)).unwrap();
+        std::fs::rename(beside, self.config_path()).unwrap();
     }
 
     /// What [`Node::write_config`] would write.
@@ -123,20 +129,31 @@ impl Node {
         self.get("/state").await.json()
     }
 
-    /// Permits in use, all models together.
-    pub async fn permits_used(&self) -> u64 {
+    /// Permits in use and waiting requests, all models together, at one moment.
+    async fn admitted(&self) -> (u64, u64) {
         let state = self.state().await;
+        let models = state["models"].as_array().unwrap();
         let endpoints = |model: &Value| model["endpoints"].as_array().unwrap().clone();
-        state["models"]
-            .as_array()
-            .unwrap()
+        let used = models
             .iter()
             .flat_map(endpoints)
             .map(|endpoint| endpoint["permits"]["used"].as_u64().unwrap())
-            .sum()
+            .sum();
+        let waiting = models
+            .iter()
+            .map(|model| model["queue"]["depth"].as_u64().unwrap())
+            .sum();
+        (used, waiting)
+    }
+
+    /// Permits in use, all models together.
+    pub async fn permits_used(&self) -> u64 {
+        self.admitted().await.0
     }
 
     /// Waits until no permit is held: an answer's last byte reaches its client a moment earlier.
+    /// Its connection to the server is back by then. Its event, its count in the metrics, the memory
+    /// of its body and its bill come a moment later.
     pub async fn idle(&self) {
         eventually("every permit is back", async || {
             (self.permits_used().await == 0).then_some(())
@@ -146,15 +163,11 @@ impl Node {
 
     /// Waiting requests, all models together.
     pub async fn queue_depth(&self) -> u64 {
-        let state = self.state().await;
-        let models = state["models"].as_array().unwrap();
-        models
-            .iter()
-            .map(|model| model["queue"]["depth"].as_u64().unwrap())
-            .sum()
+        self.admitted().await.1
     }
 
-    /// Waits until `count` events are in the file, and gives all that are.
+    /// Waits until `count` events are in the file, and gives all that are: in the order of writing,
+    /// which is not that of the answers. For the event of one answer there is [`Node::event_of`].
     pub async fn events(&self, count: usize) -> Vec<Value> {
         let path = self.dir.path().join("events.jsonl");
         eventually(&format!("{count} events"), async || {
@@ -173,10 +186,7 @@ impl Node {
     pub async fn settles(&self, permits_used: u64, queue_depth: u64) {
         eventually(
             &format!("{permits_used} permits used, {queue_depth} waiting"),
-            async || {
-                let now = (self.permits_used().await, self.queue_depth().await);
-                (now == (permits_used, queue_depth)).then_some(())
-            },
+            async || (self.admitted().await == (permits_used, queue_depth)).then_some(()),
         )
         .await;
     }
