@@ -242,6 +242,7 @@ fn ask(account: &AccountId) -> Ask {
         avoid: Vec::new(),
         order: None,
         resume: false,
+        elsewhere: false,
     }
 }
 
@@ -252,6 +253,7 @@ fn spec(algorithm: Algorithm, endpoints: usize, max_concurrent_requests: u32) ->
         priority: 0,
         backend_model: None,
         api_key: None,
+        ca_file: None,
     };
     ModelSpec {
         id: "model".into(),
@@ -273,6 +275,8 @@ fn spec(algorithm: Algorithm, endpoints: usize, max_concurrent_requests: u32) ->
         routing: Default::default(),
         tariff: None,
         metrics_trust: Default::default(),
+        ladder: Vec::new(),
+        pin_primary: false,
         metrics: Default::default(),
     }
 }

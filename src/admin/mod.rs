@@ -1,10 +1,12 @@
-//! The admin listener: health, readiness, metrics, state, stories and reload, over plain HTTP.
+//! The admin listener: health, readiness, metrics, state, stories, reload and runtime flags, over plain
+//! HTTP.
 //!
 //! It knows none of the rooms it tells about: what it shows it asks of an [`Insight`], what it
-//! starts it asks of a [`ReloadHandle`], and `app` fills in both. Bodies sent to it are read and
-//! forgotten. It has no access control of its own, so it listens on loopback unless told otherwise.
+//! starts it asks of a [`ReloadHandle`], what it changes of [`Controls`], and `app` fills in all of
+//! them. Of bodies sent to it the first 4 KiB are kept for the one path that wants one. It has no access control of its own, so it listens on loopback unless told otherwise.
 
 mod capture;
+mod controls;
 mod reload;
 mod state;
 
@@ -17,9 +19,10 @@ use pingora_core::protocols::http::ServerSession;
 use pingora_core::server::ShutdownWatch;
 use pingora_http::ResponseHeader;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 pub use capture::{CaptureFailed, CaptureReport};
+pub use controls::{Controls, FlagsWanted};
 pub use reload::{
     Problem, ReloadFailed, ReloadHandle, ReloadReport, ReloadRequest, reload_channel,
 };
@@ -31,8 +34,11 @@ pub use state::{
 /// Prometheus keeps its connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// For the whole body of a request, which is read only so that the client can read our answer.
+/// For the whole body of a request, which is read also so that the client can read our answer.
 const BODY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The most of a body that is looked at.
+const BODY_BYTES_MAX: usize = 4 * 1024;
 
 /// Idle seconds of a kept connection told to Pingora; a little under [`HEAD_TIMEOUT`].
 const KEEPALIVE_SECS: u64 = 70;
@@ -49,6 +55,8 @@ GET  /readyz               200 when configured and not draining, else 503 with t
 GET  /metrics              Prometheus metrics
 GET  /state                configuration, models, queues, endpoints and plugins as JSON
 POST /reload               read the configuration file again
+GET  /config/runtime       flags that are set while it runs, as JSON
+PUT  /config/runtime       set them: {\"allow_cloud_fallback\": true}
 GET  /explain              the last requests as JSON
 GET  /explain/{request id} what happened to one of them and why
 POST /plugins/{name}/capture?calls={n}
@@ -87,6 +95,7 @@ const NO_STORY: &str = "no story of this request here: it may still be under way
 /// The application behind the admin listener.
 pub struct Admin {
     insight: Arc<dyn Insight>,
+    controls: Arc<dyn Controls>,
     reload: ReloadHandle,
 }
 
@@ -94,7 +103,7 @@ pub struct Admin {
 struct Answer {
     status: u16,
     content_type: &'static str,
-    /// The one method the path takes, on a 405.
+    /// The methods the path takes, on a 405.
     allow: Option<&'static str>,
     body: Vec<u8>,
 }
@@ -133,21 +142,31 @@ impl Answer {
 }
 
 impl Admin {
-    /// An admin application that shows `insight` and asks `reload`.
-    pub fn new(insight: Arc<dyn Insight>, reload: ReloadHandle) -> Admin {
-        Admin { insight, reload }
+    /// An admin application that shows `insight`, changes `controls` and asks `reload`.
+    pub fn new(
+        insight: Arc<dyn Insight>,
+        controls: Arc<dyn Controls>,
+        reload: ReloadHandle,
+    ) -> Admin {
+        Admin {
+            insight,
+            controls,
+            reload,
+        }
     }
 
-    async fn answer(&self, method: &str, path: &str, query: &str) -> Answer {
+    /// `body` is none when it did not come whole or is over its bound.
+    async fn answer(&self, method: &str, path: &str, query: &str, body: Option<&[u8]>) -> Answer {
         let captured = capture::plugin_of(path);
         let takes = match path {
             "/reload" => "POST",
+            "/config/runtime" => "GET, PUT",
             _ if captured.is_some() => "POST",
             "/" | "/healthz" | "/readyz" | "/metrics" | "/state" | "/explain" => "GET",
             path if path.starts_with("/explain/") => "GET",
             _ => return Answer::error(404, "no such path here; `GET /` lists them"),
         };
-        if method != takes {
+        if !takes.split(", ").any(|taken| taken == method) {
             let message = format!("{path} takes {takes} only");
             return Answer {
                 allow: Some(takes),
@@ -170,6 +189,8 @@ impl Admin {
             },
             "/state" => Answer::json(200, &self.insight.state()),
             "/reload" => self.reload().await,
+            "/config/runtime" if method == "PUT" => self.set_flags(body).await,
+            "/config/runtime" => Answer::json(200, &self.controls.flags()),
             "/explain" => Answer::json(200, &json!({ "newest": self.insight.stories(LISTED) })),
             path => self.explain(path.strip_prefix("/explain/").unwrap_or("")),
         }
@@ -194,6 +215,23 @@ impl Admin {
         match self.insight.capture(plugin, calls).await {
             Ok(report) => Answer::json(200, &report),
             Err(failed) => Answer::error(failed.status(), &failed.to_string()),
+        }
+    }
+
+    async fn set_flags(&self, body: Option<&[u8]>) -> Answer {
+        let Some(body) = body else {
+            return Answer::error(400, "the body did not come whole, or is too large");
+        };
+        // A list would pass for a struct whose fields are all left out.
+        let object = serde_json::from_slice::<Map<String, Value>>(body);
+        let wanted = object.and_then(|object| serde_json::from_value(object.into()));
+        let wanted = match wanted {
+            Ok(wanted) => wanted,
+            Err(fault) => return Answer::error(400, &format!("the body does not fit: {fault}")),
+        };
+        match Arc::clone(&self.controls).set_flags(wanted).await {
+            Ok(flags) => Answer::json(200, &flags),
+            Err(fault) => Answer::error(500, &fault),
         }
     }
 
@@ -226,19 +264,31 @@ impl HttpServerApp for Admin {
             }
             Ok(Ok(false)) | Err(_) => return None,
         }
-        let drained = tokio::time::timeout(BODY_TIMEOUT, session.drain_request_body()).await;
-        let reusable = matches!(drained, Ok(Ok(()))) && !*shutdown.borrow();
+        let read = tokio::time::timeout(BODY_TIMEOUT, read_body(&mut session)).await;
+        let read = read.ok().and_then(Result::ok);
+        let reusable = read.is_some() && !*shutdown.borrow();
         session.set_keepalive(reusable.then_some(KEEPALIVE_SECS));
 
         let head = session.req_header();
         let (method, path) = (head.method.as_str().to_owned(), head.uri.path().to_owned());
         let query = head.uri.query().unwrap_or_default().to_owned();
-        let answer = self.answer(&method, &path, &query).await;
+        let body = read.filter(|body| body.len() <= BODY_BYTES_MAX);
+        let answer = self.answer(&method, &path, &query, body.as_deref()).await;
         send(&mut session, answer).await.ok()?;
         let settings = HttpPersistentSettings::for_session(&session);
         let stream = session.finish().await.ok()??;
         Some(ReusedHttpStream::from_reusable_stream(stream, settings))
     }
+}
+
+/// Reads the body to its end; of a larger one than is looked at, so much that this can be told.
+async fn read_body(session: &mut ServerSession) -> pingora_error::Result<Vec<u8>> {
+    let mut body = Vec::new();
+    while let Some(piece) = session.read_request_body().await? {
+        let room = (BODY_BYTES_MAX + 1).saturating_sub(body.len());
+        body.extend_from_slice(&piece[..piece.len().min(room)]);
+    }
+    Ok(body)
 }
 
 async fn send(session: &mut ServerSession, answer: Answer) -> pingora_error::Result<()> {

@@ -2,8 +2,10 @@
 
 use infergate_core::routing::Health;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
+use crate::proxy::RuntimeFlags;
 use crate::telemetry::EventCounts;
 use parking_lot::Mutex;
 use pingora_core::protocols::Stream;
@@ -91,8 +93,32 @@ impl Insight for Shown {
     }
 }
 
+/// Keeps flags in memory, and none while the disk is full.
+#[derive(Default)]
+struct Flags {
+    flags: Mutex<RuntimeFlags>,
+    is_full: AtomicBool,
+}
+
+#[async_trait]
+impl Controls for Flags {
+    fn flags(&self) -> RuntimeFlags {
+        *self.flags.lock()
+    }
+
+    async fn set_flags(self: Arc<Self>, wanted: FlagsWanted) -> Result<RuntimeFlags, String> {
+        if self.is_full.load(Ordering::Relaxed) {
+            return Err("no space".into());
+        }
+        let mut flags = self.flags.lock();
+        *flags = wanted.over(*flags);
+        Ok(*flags)
+    }
+}
+
 struct Fixture {
     admin: Arc<Admin>,
+    flags: Arc<Flags>,
     shown: Arc<Shown>,
     reloads: mpsc::Receiver<ReloadRequest>,
 }
@@ -102,9 +128,11 @@ fn fixture() -> Fixture {
         readiness: Mutex::new(Ok(())),
     });
     let (handle, reloads) = reload_channel();
-    let admin = Arc::new(Admin::new(shown.clone(), handle));
+    let flags = Arc::new(Flags::default());
+    let admin = Arc::new(Admin::new(shown.clone(), flags.clone(), handle));
     Fixture {
         admin,
+        flags,
         shown,
         reloads,
     }
@@ -274,6 +302,54 @@ async fn unknown_paths_and_wrong_methods_are_told_as_json() {
     assert_eq!(reply.status, 405);
     assert!(reply.head.contains("allow: post"), "{}", reply.head);
     assert!(ask(&f.admin, "GET", "/").await.body.contains("/readyz"));
+}
+
+async fn put_flags(admin: &Arc<Admin>, body: &str) -> Reply {
+    let length = body.len();
+    let head = format!("PUT /config/runtime HTTP/1.1\r\nHost: a\r\nContent-Length: {length}");
+    exchange(admin, &format!("{head}\r\n\r\n{body}")).await
+}
+
+#[tokio::test]
+async fn runtime_flags_are_shown_and_set() {
+    let f = fixture();
+    let allowed = json!({ "allow_cloud_fallback": true });
+    let barred = json!({ "allow_cloud_fallback": false });
+    let shown = async || ask(&f.admin, "GET", "/config/runtime").await.json();
+    assert_eq!(shown().await, allowed);
+    let set = put_flags(&f.admin, &barred.to_string()).await;
+    assert_eq!((set.status, set.json()), (200, barred.clone()));
+    assert_eq!(put_flags(&f.admin, "{}").await.json(), barred);
+    assert_eq!(shown().await, barred);
+    f.flags.is_full.store(true, Ordering::Relaxed);
+    let unkept = put_flags(&f.admin, &allowed.to_string()).await;
+    assert_eq!(
+        (unkept.status, unkept.json()["error"].as_str()),
+        (500, Some("no space"))
+    );
+    assert_eq!(shown().await, barred);
+    let wrong = ask(&f.admin, "POST", "/config/runtime").await;
+    assert_eq!(wrong.status, 405);
+    assert!(wrong.head.contains("allow: get, put"), "{}", wrong.head);
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_fit_changes_no_flag() {
+    let f = fixture();
+    let large = format!("{}{{}}", " ".repeat(BODY_BYTES_MAX));
+    for body in [
+        "",
+        "no",
+        "[]",
+        r#"{"allow_cloud":false}"#,
+        r#"{"allow_cloud_fallback":1}"#,
+        &large,
+    ] {
+        let reply = put_flags(&f.admin, body).await;
+        assert_eq!(reply.status, 400, "{body}");
+        assert!(reply.json()["error"].is_string());
+    }
+    assert_eq!(f.flags.flags(), RuntimeFlags::default());
 }
 
 #[tokio::test]

@@ -3,9 +3,7 @@
 //! It counts nothing. The file is written within [`KEEP_TICK`] of a change, so that a process that
 //! is killed grants again what was used in its last half second, and no more.
 
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +11,7 @@ use std::time::Duration;
 use infergate_core::billing::QuotaSnapshot;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::state_dir::{self, Outlasts};
 use crate::proxy::Ledger;
 
 /// Half of the second that may be granted again.
@@ -34,14 +33,12 @@ pub fn read(state_dir: &Path) -> io::Result<QuotaSnapshot> {
             "{path} {why}: remove it to begin the day's count again"
         ))
     };
-    match fs::metadata(&path) {
-        Ok(found) if found.len() > FILE_BYTES_MAX => Err(unusable("is too large".into())),
-        Ok(_) => {
-            let text = fs::read(&path)?;
+    let text = state_dir::read(&path, FILE_BYTES_MAX).map_err(|error| unusable(error.to_string()));
+    match text? {
+        Some(text) => {
             serde_json::from_slice(&text).map_err(|error| unusable(format!("is damaged ({error})")))
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(QuotaSnapshot::default()),
-        Err(error) => Err(error),
+        None => Ok(QuotaSnapshot::default()),
     }
 }
 
@@ -73,17 +70,9 @@ pub async fn keep_once(ledger: &Ledger, state_dir: &Path, kept: u64) -> u64 {
     }
 }
 
-/// Beside the file and over it, so that there is always a whole one.
 fn write(state_dir: &Path, snapshot: &QuotaSnapshot) -> io::Result<()> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(state_dir)?;
-    let beside = state_dir.join(format!("{FILE}.new"));
-    let mut file = File::create(&beside)?;
-    file.write_all(&serde_json::to_vec(snapshot)?)?;
-    file.sync_data()?;
-    fs::rename(&beside, state_dir.join(FILE))
+    let text = serde_json::to_vec(snapshot)?;
+    state_dir::replace(state_dir, FILE, &text, Outlasts::Crash)
 }
 
 #[cfg(test)]
@@ -105,7 +94,7 @@ mod tests {
         let again = Ledger::restore(&read(dir.path()).unwrap(), well_before_midnight());
         assert_eq!(again.used(&account), 4.0);
 
-        fs::write(dir.path().join(FILE), "{").unwrap();
+        std::fs::write(dir.path().join(FILE), "{").unwrap();
         assert!(
             read(dir.path())
                 .unwrap_err()

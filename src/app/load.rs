@@ -3,24 +3,21 @@
 //! It puts nothing into effect and blocks for as long as reading and compiling take: never on a
 //! worker. Start, `check` and reload all come through here.
 
-use std::fs::DirBuilder;
-use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use infergate_core::model::ModelSpec;
 use parking_lot::Mutex;
 
+use super::state_dir;
 use crate::config::watch::WatchedFile;
 use crate::config::{self, Config, Loaded, Problem};
 use crate::plugin::{Captures, Host, HostCounts, HostSettings, PluginProblem, Plugins};
 use crate::telemetry::PluginsMetrics;
+use crate::upstream::read_ca_file;
 
 /// Below `state_dir`: compiled plugins.
 const CACHE: &str = "plugins";
-/// Only the owner reads what the gateway keeps.
-const STATE_DIR_MODE: u32 = 0o700;
 
 /// A configuration with its plugins, ready to be put into effect.
 pub struct Ready {
@@ -96,12 +93,18 @@ impl Loader {
         self.complete(loaded, former)
     }
 
-    /// Loads the plugins of a checked file.
+    /// Loads the certificates and plugins of a checked file.
     pub fn complete(&self, mut loaded: Loaded, former: &Plugins) -> Result<Ready, Unready> {
-        let models: Vec<_> = loaded.config.models.iter().cloned().map(Arc::new).collect();
         // Looked at before they are loaded: a change in between is seen as one.
         let files = named_files(&loaded.config);
-        match self.plugins(&loaded, &models, former) {
+        let unusable = read_certificates(&mut loaded);
+        let models: Vec<_> = loaded.config.models.iter().cloned().map(Arc::new).collect();
+        let plugins = match self.plugins(&loaded, &models, former) {
+            Ok(plugins) if unusable.is_empty() => Ok(plugins),
+            Ok(_) => Err(unusable),
+            Err(problems) => Err([unusable, problems].concat()),
+        };
+        match plugins {
             Ok(plugins) => {
                 let left_out = plugins
                     .warnings()
@@ -172,7 +175,7 @@ impl Loader {
         let Some(state_dir) = self.state_dir.as_ref().filter(|_| has_plugins) else {
             return Ok(None);
         };
-        make_private(state_dir).map_err(|error| {
+        state_dir::make(state_dir).map_err(|error| {
             format!(
                 "{} cannot be made: {error}; compiled plugins are kept there, name a directory this process may write",
                 state_dir.display()
@@ -197,23 +200,43 @@ impl Loader {
     }
 }
 
-/// Makes the directory, and those above it, for its owner alone; one that is there stays as it is.
-fn make_private(directory: &Path) -> io::Result<()> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(STATE_DIR_MODE)
-        .create(directory)
+/// Reads the files that endpoints' certificates are checked by; what is wrong with them.
+fn read_certificates(loaded: &mut Loaded) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for (at, model) in loaded.config.models.iter_mut().enumerate() {
+        for (nth, endpoint) in model.endpoints.iter_mut().enumerate() {
+            let Some(file) = &mut endpoint.ca_file else {
+                continue;
+            };
+            match read_ca_file(&file.path) {
+                Ok(pem) => file.pem = pem,
+                Err(fault) => {
+                    let key = format!("models[{at}].endpoints[{nth}].ca_file");
+                    problems.push(loaded.places.problem(&key, fault));
+                }
+            }
+        }
+    }
+    problems
 }
 
-/// Files of plugins, and whether a change of them counts while all is well: a component that has a
+/// Files of endpoints and plugins, and whether a change of them counts while all is well: a component that has a
 /// digest stays what it is.
 fn named_files(config: &Config) -> Vec<(NamedFile, bool)> {
+    let named = |key: String, path: &Path| NamedFile {
+        key,
+        file: WatchedFile::look(path.to_owned()),
+    };
     let mut files = Vec::new();
+    for model in &config.models {
+        for endpoint in &model.endpoints {
+            if let Some(file) = &endpoint.ca_file {
+                let key = format!("models[{}].endpoints[{}].ca_file", model.id, endpoint.url);
+                files.push((named(key, &file.path), true));
+            }
+        }
+    }
     for plugin in &config.plugins {
-        let named = |key: String, path: &Path| NamedFile {
-            key,
-            file: WatchedFile::look(path.to_owned()),
-        };
         let key = format!("plugins[{}]", plugin.name);
         let live = plugin.dev || plugin.optional;
         files.push((named(format!("{key}.file"), &plugin.file), live));

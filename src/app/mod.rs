@@ -13,7 +13,9 @@ mod keep;
 mod listen;
 mod load;
 mod reload;
+mod runtime;
 mod signals;
+mod state_dir;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -44,6 +46,7 @@ use insight::NodeInsight;
 use listen::Listeners;
 use load::{Loader, Ready};
 use reload::Reloader;
+use runtime::RuntimeKeeper;
 use signals::Signals;
 
 /// A configuration that does not load at start, or an address that is taken.
@@ -158,6 +161,7 @@ impl Node {
         let sink = EventSink::start(&config.events, clock)
             .map_err(|e| format!("events.file cannot be written: {e}"))?;
         let kept = keep::read(&state_dir).map_err(|e| format!("state_dir: {e}"))?;
+        let flags = runtime::restore(&state_dir).map_err(|e| format!("state_dir: {e}"))?;
         let shared = Arc::new(Shared {
             world: ArcSwap::from_pointee(World::default()),
             clock,
@@ -168,6 +172,7 @@ impl Node {
             bodies: Arc::default(),
             stories: Stories::default(),
             ledger: Ledger::restore(&kept, clock),
+            runtime: flags,
             started_unix_secs: clock.wall().unix_timestamp().unsigned_abs(),
         });
         let watch = FileWatch::start(file, *content)
@@ -192,9 +197,10 @@ impl Node {
             loader,
             Arc::clone(&recorder),
         ));
+        let controls = RuntimeKeeper::new(Arc::clone(&shared.runtime), state_dir.clone());
         Ok(Node {
             edge: Arc::new(Edge::new(Arc::clone(&shared))),
-            admin: Arc::new(Admin::new(Arc::clone(&insight) as _, handle)),
+            admin: Arc::new(Admin::new(Arc::clone(&insight) as _, controls, handle)),
             insight,
             shared,
             listeners,

@@ -60,6 +60,11 @@ impl Node {
         }
     }
 
+    /// The value `true`.
+    pub fn is_true(&self) -> bool {
+        matches!(self.data, Data::Bool(true))
+    }
+
     pub fn is_empty_list(&self) -> bool {
         matches!(&self.data, Data::List(items) if items.is_empty())
     }

@@ -56,8 +56,9 @@ pub struct Config {
     /// Diagnostics on standard error.
     #[serde(default)]
     pub log: LogConfig,
-    /// Directory for what survives a restart: compiled plugins, the neurons used today, and calls of
-    /// plugins that were captured. Only its owner may read it; it is made where it is needed.
+    /// Directory for what survives a restart: compiled plugins, the neurons used today, the flags of
+    /// `/config/runtime`, and calls of plugins that were captured. Only its owner may read it; it is
+    /// made where it is needed.
     #[serde(default = "Config::default_state_dir")]
     #[schemars(length(min = 1))]
     pub state_dir: PathBuf,

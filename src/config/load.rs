@@ -33,8 +33,8 @@ pub struct Loaded {
     pub places: Places,
 }
 
-/// Loads the file at `path`; `${NAME}` comes from the process environment, and files of plugins are
-/// looked for from the folder of `path`.
+/// Loads the file at `path`; `${NAME}` comes from the process environment, and files that
+/// it names are looked for from the folder of `path`.
 pub fn load(path: &Path) -> Result<Loaded, Vec<Problem>> {
     let bytes = read(path).map_err(|problem| vec![problem])?;
     let content = content_hash(&bytes);
@@ -46,8 +46,12 @@ pub fn load(path: &Path) -> Result<Loaded, Vec<Problem>> {
     Ok(Loaded { content, ..loaded })
 }
 
-/// Files of plugins stand where the configuration file says, seen from its own folder.
+/// Files stand where the configuration file says, seen from its own folder.
 fn resolve(config: &mut Config, folder: &Path) {
+    let endpoints = config.models.iter_mut().flat_map(|m| &mut m.endpoints);
+    for file in endpoints.filter_map(|endpoint| endpoint.ca_file.as_mut()) {
+        file.path = folder.join(&file.path);
+    }
     for plugin in &mut config.plugins {
         plugin.file = folder.join(&plugin.file);
         for table in plugin.tables.values_mut() {

@@ -24,7 +24,6 @@ const BACKENDS_TO_COME: &[&str] = &["triton", "cog"];
 const ROOT_KEYS: &[&str] = &["cluster", "tls"];
 const LISTEN_KEYS: &[&str] = &["peers", "tls"];
 const LISTENER_KEYS: &[&str] = &["tls"];
-const MODEL_KEYS: &[&str] = &["ladder", "pin_primary"];
 
 /// The word serde writes for `value`.
 pub(super) fn word<T: Serialize>(value: T) -> String {
@@ -52,7 +51,6 @@ fn report(root: &Cursor<'_>, problems: &mut Problems) {
         }
     }
     for model in root.list("models") {
-        report_keys(&model, MODEL_KEYS, problems);
         report_backend(&model, problems);
     }
 }
@@ -95,7 +93,6 @@ fn remove(root: &mut Node) {
     }
     if let Some(models) = root.get_mut("models") {
         for model in models.items_mut() {
-            remove_keys(model, MODEL_KEYS);
             replace_backend(model);
         }
     }

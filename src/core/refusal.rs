@@ -95,6 +95,8 @@ pub enum Refusal {
     DeadlinePassed,
     /// No backend answered and the retry budget is spent.
     UpstreamFailed,
+    /// A backend could not prove over TLS that it is who it should be; it was sent nothing.
+    UpstreamNotTrusted,
     /// A plugin of the model failed, and its policy is not to serve without it.
     PluginFailed,
     /// The budget for buffered bodies is spent.
@@ -176,6 +178,7 @@ impl Refusal {
             QuotaUsed => row((429, 429), 3036, ("insufficient_quota", "insufficient_quota"), "the account's neurons of the day are used up; they come back at 00:00 UTC", Caller, Retry::Never),
             DeadlinePassed => row((408, 408), 3007, ("timeout_error", "deadline_exceeded"), "the deadline passed before the answer was complete", Capacity, Retry::Never),
             UpstreamFailed => row((502, 502), 3050, ("server_error", "upstream_failed"), "no model server answered", Upstream, Retry::Later),
+            UpstreamNotTrusted => row((502, 502), 3050, ("server_error", "upstream_not_trusted"), "the model server could not prove who it is", Upstream, Retry::Later),
             PluginFailed => row((502, 502), 3052, ("server_error", "plugin_failed"), "a plugin of this model failed", Us, Retry::Never),
             BodyBudgetSpent => row((503, 503), 3051, ("server_error", "overloaded"), "too many request bodies at once, please try again", Us, Retry::Later),
             Draining => row((503, 503), 3051, ("server_error", "overloaded"), "this node is shutting down, please try again", Us, Retry::Later),
@@ -206,6 +209,7 @@ impl Refusal {
             Refusal::QuotaUsed => "quota-used",
             Refusal::DeadlinePassed => "deadline-passed",
             Refusal::UpstreamFailed => "upstream-failed",
+            Refusal::UpstreamNotTrusted => "upstream-not-trusted",
             Refusal::PluginFailed => "plugin-failed",
             Refusal::BodyBudgetSpent => "body-budget-spent",
             Refusal::Draining => "draining",

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use infergate_core::admission::Ask;
-use infergate_core::routing::{Failure, Seen};
+use infergate_core::api::Call;
+use infergate_core::routing::{Descent, Failure, Missed, Seen};
 use infergate_core::{Millis, Refusal};
 use pingora_core::protocols::http::ServerSession;
 use tokio::time::sleep_until;
@@ -18,6 +19,7 @@ use super::accounts::Account;
 use super::admit::{admit, client_gone};
 use super::call::{Left, Trip};
 use super::explain::{Again, Trace};
+use super::ladder::Unserved;
 use super::relay::Relayed;
 use super::task::Asked;
 use crate::plugin::TaskSession;
@@ -31,6 +33,8 @@ const JSON: &str = "application/json";
 #[derive(Clone, Copy)]
 enum NoAnswer {
     NotConnected,
+    /// The server could not prove who it is, and was sent nothing.
+    NotTrusted,
     ReusedLost,
     /// A fresh connection broke: the server may have begun to work on the request.
     Lost,
@@ -42,18 +46,33 @@ impl NoAnswer {
     /// What the retry budget makes of it; none when another try could do the work twice.
     fn retry(self) -> Option<Failure> {
         match self {
-            NoAnswer::NotConnected => Some(Failure::NotConnected),
+            NoAnswer::NotConnected | NoAnswer::NotTrusted => Some(Failure::NotConnected),
             NoAnswer::ReusedLost | NoAnswer::Busy | NoAnswer::Unavailable => Some(Failure::Failed),
             NoAnswer::Lost => None,
         }
     }
+
+    /// What the request comes to once its model makes no more tries.
+    fn unserved(self, expected_wait: Millis) -> Unserved {
+        match self {
+            NoAnswer::Lost => Refusal::UpstreamFailed.into(),
+            NoAnswer::Busy => {
+                let retry_after = expected_wait;
+                Unserved::Missed(Missed::OutOfCapacity, Refusal::QueueFull { retry_after })
+            }
+            NoAnswer::NotTrusted => Unserved::Missed(Missed::Failed, Refusal::UpstreamNotTrusted),
+            NoAnswer::NotConnected | NoAnswer::ReusedLost | NoAnswer::Unavailable => {
+                Unserved::Missed(Missed::Failed, Refusal::UpstreamFailed)
+            }
+        }
+    }
 }
 
-/// The tries of one request.
+/// The tries of one request at one model.
 pub struct Attempts<'a> {
     shared: &'a Shared,
-    lane: &'a Arc<Lane>,
-    asked: &'a Asked,
+    lane: Arc<Lane>,
+    asked: Asked,
     headers: BytesMut,
     /// The request as the last target wants it, and the model name it was shaped for.
     shaped: Shaped,
@@ -71,8 +90,8 @@ impl<'a> Attempts<'a> {
     /// [`Refusal::BadRequest`].
     pub fn new(
         shared: &'a Shared,
-        lane: &'a Arc<Lane>,
-        asked: &'a Asked,
+        lane: &Arc<Lane>,
+        asked: Asked,
         passing: &[u8],
         trip: &Trip,
     ) -> Result<Attempts<'a>, Refusal> {
@@ -82,7 +101,7 @@ impl<'a> Attempts<'a> {
             .first()
             .and_then(|e| e.backend_model.clone());
         let model = first.unwrap_or_else(|| lane.spec.id.as_str().into());
-        let shaped = shape(lane, asked, &model)?;
+        let shaped = shape(lane, &asked, &model)?;
         let mut headers = BytesMut::with_capacity(passing.len() + 128);
         headers.extend_from_slice(passing);
         for (name, value) in [
@@ -99,7 +118,7 @@ impl<'a> Attempts<'a> {
         }
         Ok(Attempts {
             shared,
-            lane,
+            lane: Arc::clone(lane),
             asked,
             headers,
             shaped,
@@ -108,6 +127,11 @@ impl<'a> Attempts<'a> {
             sent_us: 0,
             trace: Trace::default(),
         })
+    }
+
+    /// The request as the model's task has made it.
+    pub fn call(&self) -> &Call {
+        &self.asked.call
     }
 
     /// Bytes this holds beside the client's own body.
@@ -124,7 +148,8 @@ impl<'a> Attempts<'a> {
         self.shaped.streams
     }
 
-    /// Waits for a permit and asks, until a server answers.
+    /// Waits for a permit and asks, until a server answers. The tries made so far stand in the
+    /// trip's event, and `descent` says how many of the rest are this model's.
     ///
     /// # Errors
     /// Admission's refusals, [`Refusal::UpstreamFailed`] with the budget spent, or the client left.
@@ -134,23 +159,22 @@ impl<'a> Attempts<'a> {
         trip: &mut Trip,
         ask: Ask,
         heartbeat: Option<Duration>,
-    ) -> Result<(Permit, Exchange), Left> {
+        descent: Descent,
+    ) -> Result<(Permit, Exchange), Unserved> {
         let mut ask = ask;
-        let mut tries = 0;
         self.lane.gate.count_request();
         loop {
             let permit = admit(
                 self.shared,
                 session,
                 trip,
-                self.lane,
+                &self.lane,
                 ask.clone(),
                 heartbeat,
             )
-            .await?;
-            tries += 1;
-            trip.event().attempts = tries;
-            trip.event().upstream = Some(Arc::clone(&permit.target.url));
+            .await
+            .map_err(Unserved::at_the_gate)?;
+            let tries = trip.tries(&permit.target);
             let tried = self.once(session, trip, &permit).await;
             trip.story.tried(&self.trace);
             let failure = match tried? {
@@ -161,8 +185,13 @@ impl<'a> Attempts<'a> {
             let charged = u64::from(ask.tokens);
             let gate = &self.lane.gate;
             gate.correct_tokens(&ask.account, ask.weight, charged, 0);
+            ask.avoid.push(permit.endpoint);
+            // A server that has closed an idle connection has not failed the request.
+            let has_fresh = matches!(failure, NoAnswer::ReusedLost) || gate.has_fresh(&ask.avoid);
             let retry = failure.retry();
-            let again = retry.is_some_and(|f| gate.may_retry(tries, f));
+            let again = retry.is_some_and(|f| {
+                descent.may_try_again(tries, has_fresh) && gate.may_retry(tries, f)
+            });
             trip.story.judged(Again {
                 failure: retry,
                 allowed: again,
@@ -170,15 +199,8 @@ impl<'a> Attempts<'a> {
                 model_left: gate.retries_left(),
             });
             if !again {
-                return Err(match failure {
-                    NoAnswer::Busy => Refusal::QueueFull {
-                        retry_after: self.lane.gate.expected_wait(),
-                    },
-                    _ => Refusal::UpstreamFailed,
-                }
-                .into());
+                return Err(failure.unserved(gate.expected_wait()));
             }
-            ask.avoid.push(permit.endpoint);
             ask.resume = true;
         }
     }
@@ -192,7 +214,7 @@ impl<'a> Attempts<'a> {
     ) -> Result<Result<Exchange, NoAnswer>, Left> {
         if self.shaped_for != permit.target.backend_model {
             self.shaped_for = Arc::clone(&permit.target.backend_model);
-            self.shaped = shape(self.lane, self.asked, &self.shaped_for)?;
+            self.shaped = shape(&self.lane, &self.asked, &self.shaped_for)?;
         }
         let outgoing = Outgoing {
             method: "POST",
@@ -232,6 +254,10 @@ impl<'a> Attempts<'a> {
                     SendError::Connect(_) => {
                         self.count(permit, Seen::Failure, AttemptResult::ConnectFailed);
                         NoAnswer::NotConnected
+                    }
+                    SendError::NotTrusted(_) => {
+                        self.count(permit, Seen::Failure, AttemptResult::NotTrusted);
+                        NoAnswer::NotTrusted
                     }
                     // The server closed an idle connection: that is its right, not a failure.
                     SendError::ReusedLost(_) => {

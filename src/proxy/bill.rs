@@ -162,6 +162,8 @@ impl Bill {
         call: &Call,
     ) -> Result<(), Refusal> {
         self.input = call.body.clone();
+        // What another model may have come to does not count against this one.
+        self.held = None;
         if let Some(limit) = account.neurons_per_day {
             let tokens = |tariff| reserve_estimate(tariff, call.prompt_tokens(), call.max_tokens);
             let amount = lane.spec.tariff.as_ref().map_or(0.0, tokens);

@@ -48,6 +48,11 @@ impl BodyShare {
         taken
     }
 
+    /// Bytes it holds.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Gives `bytes` of it back early.
     pub fn shrink(&mut self, bytes: u64) {
         let bytes = bytes.min(self.bytes);

@@ -7,11 +7,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use infergate_core::Millis;
 use infergate_core::api::{Call, Face};
 use infergate_core::billing::{Charge, Usage};
 use infergate_core::model::AccountSpec;
 use infergate_core::refusal::Refusal;
+use infergate_core::{Millis, ModelId};
 use tokio::time::timeout;
 
 use super::Shared;
@@ -22,7 +22,7 @@ use super::world::World;
 use crate::plugin::Caller;
 use crate::telemetry::event::{EventFlags, PluginUse};
 use crate::telemetry::{Clock, InferenceEvent, MetricsSource, Outcome, TokenUsage};
-use crate::upstream::{Answer, Lane};
+use crate::upstream::{Answer, Lane, Target};
 
 /// The most an answer waits for its event to be on the disk: longer than a busy disk takes, and a
 /// hanging one must not keep permits for ever.
@@ -83,6 +83,7 @@ impl Trip {
             account_id: None,
             client_id: None,
             model_id: None,
+            asked_model_id: None,
             face: Face::OpenAi,
             node: Arc::clone(&world.node),
             site: Arc::clone(&world.site),
@@ -168,6 +169,31 @@ impl Trip {
         }
     }
 
+    /// It goes to the model of `lane`, where `asked` is the one the client asked for.
+    pub fn goes_to(&mut self, lane: &Arc<Lane>, asked: &Lane) {
+        let event = self.event();
+        let (model, asked) = (&lane.spec.id, &asked.spec.id);
+        event.model_id = Some(model.clone());
+        event.asked_model_id = (model != asked).then(|| asked.clone());
+        self.lane = Some(Arc::clone(lane));
+    }
+
+    /// The model that answers, where it is not the one that was asked for.
+    pub fn stand_in(&self) -> Option<&ModelId> {
+        let event = self.event.as_ref()?;
+        event.asked_model_id.as_ref()?;
+        event.model_id.as_ref()
+    }
+
+    /// It is sent to this server.
+    pub fn tries(&mut self, target: &Target) -> u32 {
+        let event = self.event();
+        event.attempts += 1;
+        event.upstream = Some(Arc::clone(&target.url));
+        event.flags.external_endpoint = target.is_external;
+        event.attempts
+    }
+
     /// It waits for a permit from now on.
     pub fn queue_begins(&mut self) {
         self.queued_since_us = Some(self.shared.clock.micros());
@@ -210,7 +236,7 @@ impl Trip {
         };
     }
 
-    /// Holds what the request may come to of its account's day.
+    /// Holds what the request may come to of its account's day, in place of what was held before.
     ///
     /// # Errors
     /// [`Refusal::QuotaUsed`].

@@ -67,6 +67,7 @@ enum Step {
     Routing(Routing),
     Admission(Admission),
     Try(Try),
+    Fallback(Fallback),
 }
 
 /// The model's routing policy had a say.
@@ -77,6 +78,15 @@ struct Routing {
     mode: RoutingMode,
     /// None where the policy has not been asked yet: tier and load decide.
     advice: Option<Arc<Advice>>,
+}
+
+/// The next model of the ladder took the request's place.
+#[derive(Clone, Debug)]
+struct Fallback {
+    at_us: u64,
+    to: ModelId,
+    /// Why the former one was left.
+    cause: &'static str,
 }
 
 /// A permit was asked for.
@@ -235,6 +245,17 @@ impl Draft {
                 policy: lane.spec.plugins.routing.clone(),
                 mode: lane.routing.mode(),
                 advice: advice.cloned(),
+            })
+        });
+    }
+
+    /// It goes on at the next model of its ladder, with what the former one said.
+    pub fn fell_back(&mut self, at_us: u64, to: &ModelId, said: &Refusal) {
+        self.step(|| {
+            Step::Fallback(Fallback {
+                at_us,
+                to: to.clone(),
+                cause: said.cause(),
             })
         });
     }

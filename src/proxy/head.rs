@@ -18,12 +18,10 @@ use super::accounts::Account;
 use super::call::Trip;
 use super::rules;
 
-/// What a head asks for, and for whom.
+/// For whom a request is, and what of its head later steps need.
 pub struct Head {
     /// The account whose key was presented.
     pub account: Arc<Account>,
-    /// What is asked.
-    pub wanted: Wanted,
     /// Header lines a backend may see, in wire form.
     pub passing: BytesMut,
     /// `x-infergate-timeout-ms`.
@@ -51,7 +49,7 @@ impl Head {
     ///
     /// # Errors
     /// Key, account, route and option refusals, in this order.
-    pub fn read(session: &ServerSession, trip: &mut Trip) -> Result<Head, Refusal> {
+    pub fn read(session: &ServerSession, trip: &mut Trip) -> Result<(Head, Wanted), Refusal> {
         let head = session.req_header();
         let path = target_path(head);
         let Route {
@@ -88,16 +86,16 @@ impl Head {
         if let Some(wish) = wish {
             trip.deadline = trip.deadline.min(trip.arrival + wish);
         }
-        Ok(Head {
+        let read = Head {
             account,
-            wanted,
             passing: rules::passing_headers(&head.headers),
             wish,
             reject_if_busy: head
                 .headers
                 .get("x-infergate-queue")
                 .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"reject")),
-        })
+        };
+        Ok((read, wanted))
     }
 }
 

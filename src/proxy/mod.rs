@@ -19,12 +19,14 @@ mod explain;
 mod front;
 mod head;
 mod intake;
+mod ladder;
 mod ledger;
 mod limits;
 mod relay;
 mod respond;
 mod route;
 mod rules;
+mod runtime;
 mod task;
 mod timeouts;
 mod wire;
@@ -40,6 +42,7 @@ use infergate_core::admission::Ask;
 use infergate_core::api::catalog::{self, Search};
 use infergate_core::api::{Call, Face, render};
 use infergate_core::model::{Access, Algorithm, Catalog};
+use infergate_core::routing::Missed;
 use pingora_core::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::server::ShutdownWatch;
@@ -51,20 +54,22 @@ pub use explain::{Here, STORIES_KEPT, Stories, Story};
 pub use front::serve_connection;
 pub use ledger::Ledger;
 pub use limits::Limits;
+pub use runtime::{Runtime, RuntimeFlags};
 pub use timeouts::Timeouts;
 pub use world::{Plan, World};
 
 use accounts::Account;
 use attempt::Attempts;
-use budget::BodyBudget;
+use budget::{BodyBudget, BodyShare};
 use call::{Left, Trip};
 use head::{Head, Wanted};
+use ladder::{Ladder, Unserved};
 use relay::Relay;
 use route::Route;
 use wire::Wire;
 
 use crate::telemetry::{Clock, EventSink, Metrics, Outcome};
-use crate::upstream::{Client, Lane};
+use crate::upstream::{Answer, Client, Exchange, Lane, Permit};
 
 /// What all requests share for the life of the process.
 pub struct Shared {
@@ -86,8 +91,20 @@ pub struct Shared {
     pub stories: Stories,
     /// Neurons of the day.
     pub ledger: Arc<Ledger>,
+    /// What operators change while it runs.
+    pub runtime: Arc<Runtime>,
     /// When the process started, seconds since 1970: `created` of every model.
     pub started_unix_secs: u64,
+}
+
+/// A server of some model has begun to answer.
+struct Begun<'a> {
+    attempts: Attempts<'a>,
+    permit: Permit,
+    exchange: Exchange,
+    answer: Answer,
+    /// Tokens charged ahead.
+    charged: u32,
 }
 
 /// The client-facing server.
@@ -105,8 +122,8 @@ impl Edge {
     async fn walk(&self, session: &mut ServerSession, trip: &mut Trip) -> Result<(), Left> {
         let shared = &*self.shared;
         // 1, 2. The trip has begun with a well-framed head: what is asked, and for whom.
-        let head = Head::read(session, trip)?;
-        let (operation, path_model) = match head.wanted {
+        let (head, wanted) = Head::read(session, trip)?;
+        let (operation, path_model) = match wanted {
             Wanted::Call(operation, model) => (operation, model),
             other => return self.tell(session, trip, &head.account, other).await,
         };
@@ -129,32 +146,29 @@ impl Edge {
         trip.hold(&head.account.spec, &lane, &call)?;
         head.account.take(shared.clock.now())?;
         let served = async {
-            // 7. What the server will be asked.
-            let mut ask = ask_for(trip, &head.account, &lane, &call, head.reject_if_busy);
-            let account = &head.account.spec.id;
-            let (asked, task) = task::prepare(&lane, trip, account, call, &mut body_share)?;
-            let call = &asked.call;
-            let mut attempts = Attempts::new(shared, &lane, &asked, &head.passing, trip)?;
-            let budget = trip.world.limits.buffered_bodies_bytes();
-            if !body_share.grow(attempts.copied_bytes(), budget) {
-                return Err(Refusal::BodyBudgetSpent.into());
-            }
-            // 8. Where it should go. The turnstile picks among what is free, so that the choice
-            // cannot go stale in the queue.
-            let route = Route::find(&lane, trip, call, ask.priority, shared.clock.now());
-            ask.order = route.order.clone();
-            let charged = ask.tokens;
-            // 9, 10. A permit, then the request; again elsewhere while the budget allows.
-            let heartbeat = Duration::from_secs(lane.spec.queue_heartbeat_secs);
-            let beats = attempts.streams() && !heartbeat.is_zero() && is_http11(session);
-            let heartbeat = beats.then_some(heartbeat);
-            let (permit, mut exchange) = attempts.run(session, trip, ask, heartbeat).await?;
-            route.taken(&lane, &permit.target.url);
+            // 7 to 10, at the model, and as long as nobody has begun to work at those of its ladder.
+            let mut ladder = Ladder::begin(shared, trip, &head.account.spec, lane, call);
+            let body_bytes = body_share.bytes();
+            let mut begun = loop {
+                let begun = self.begin(session, trip, &head, &mut ladder, &mut body_share);
+                match begun.await {
+                    Ok(begun) => break begun,
+                    Err(unserved) => ladder.go_down(trip, unserved)?,
+                }
+                body_share.shrink(body_share.bytes() - body_bytes);
+            };
             // 11. The answer, chunk by chunk.
-            let mut answer = attempts.answer(task);
-            let relay = Relay::new(shared, session, trip, &mut exchange);
-            let (relayed, ended) = relay.run(&mut answer, call.face).await;
+            let face = trip.face();
+            let relay = Relay::new(shared, session, trip, &mut begun.exchange);
+            let (relayed, ended) = relay.run(&mut begun.answer, face).await;
             // 12. The permit and the connection go back; tokens are settled.
+            let Begun {
+                mut attempts,
+                permit,
+                exchange,
+                charged,
+                ..
+            } = begun;
             attempts
                 .settle(permit, exchange, relayed, trip, &head.account, charged)
                 .await;
@@ -167,6 +181,56 @@ impl Edge {
             head.account.give_unit_back();
         }
         ended
+    }
+
+    /// Steps 7 to 10 at one model.
+    async fn begin<'a>(
+        &'a self,
+        session: &mut ServerSession,
+        trip: &mut Trip,
+        head: &Head,
+        ladder: &mut Ladder<'_>,
+        body_share: &mut BodyShare,
+    ) -> Result<Begun<'a>, Unserved> {
+        let shared = &*self.shared;
+        let (call, lane) = (ladder.call()?, ladder.lane());
+        // 7. What the server will be asked.
+        let mut ask = ask_for(trip, &head.account, lane, &call, head.reject_if_busy);
+        let account = &head.account.spec.id;
+        let (asked, task) =
+            task::prepare(lane, trip, account, call, body_share).map_err(Unserved::Unfit)?;
+        let mut attempts =
+            Attempts::new(shared, lane, asked, &head.passing, trip).map_err(Unserved::Unfit)?;
+        if trip.committed && !attempts.streams() {
+            // The client has been told that events follow.
+            return Err(Unserved::Unfit(Refusal::Internal));
+        }
+        let budget = trip.world.limits.buffered_bodies_bytes();
+        if !body_share.grow(attempts.copied_bytes(), budget) {
+            return Err(Unserved::Unfit(Refusal::BodyBudgetSpent));
+        }
+        // 8. Where it should go. The turnstile picks among what is free, so that the choice
+        // cannot go stale in the queue.
+        let now = shared.clock.now();
+        let route = Route::find(lane, trip, attempts.call(), ask.priority, now);
+        ask.order = route.order.clone();
+        let descent = ladder.descent();
+        ask.elsewhere = descent.may_leave(Missed::Unhealthy, trip.event().attempts);
+        let charged = ask.tokens;
+        // 9, 10. A permit, then the request; again elsewhere while the budget allows.
+        let heartbeat = Duration::from_secs(lane.spec.queue_heartbeat_secs);
+        let beats = attempts.streams() && !heartbeat.is_zero() && is_http11(session);
+        let heartbeat = beats.then_some(heartbeat);
+        let (permit, exchange) = attempts.run(session, trip, ask, heartbeat, descent).await?;
+        route.taken(lane, &permit.target.url);
+        let answer = attempts.answer(task);
+        Ok(Begun {
+            attempts,
+            permit,
+            exchange,
+            answer,
+            charged,
+        })
     }
 
     /// What is asked of the catalog, not of a model.
@@ -300,9 +364,10 @@ impl Edge {
             Err(Left::Refused(refusal)) => {
                 let outcome = match refusal {
                     Refusal::DeadlinePassed => Outcome::CutByDeadline,
-                    Refusal::UpstreamFailed | Refusal::PluginFailed | Refusal::Internal => {
-                        Outcome::Failed
-                    }
+                    Refusal::UpstreamFailed
+                    | Refusal::UpstreamNotTrusted
+                    | Refusal::PluginFailed
+                    | Refusal::Internal => Outcome::Failed,
                     _ => Outcome::Refused,
                 };
                 trip.refused(&refusal, outcome);
@@ -406,5 +471,6 @@ fn ask_for(trip: &Trip, account: &Account, lane: &Lane, call: &Call, reject_if_b
         avoid: Vec::new(),
         order: None,
         resume: false,
+        elsewhere: false,
     }
 }

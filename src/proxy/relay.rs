@@ -415,6 +415,9 @@ impl<'a> Relay<'a> {
     /// reports is known by now.
     fn add_own(&self, head: &mut ResponseHeader) -> pingora_error::Result<()> {
         head.insert_header("x-request-id", &**self.trip.request_id())?;
+        if let Some(model) = self.trip.stand_in() {
+            head.insert_header("x-infergate-model", model.as_str())?;
+        }
         let Some(charge) = self.trip.charge() else {
             return Ok(());
         };

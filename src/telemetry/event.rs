@@ -137,8 +137,10 @@ pub struct InferenceEvent {
     pub account_id: Option<AccountId>,
     /// The end user named by `x_client_id`.
     pub client_id: Option<Arc<str>>,
-    /// The model it got, none when unknown.
+    /// The model that served it, or was asked last; none when unknown. What it cost is by this one.
     pub model_id: Option<ModelId>,
+    /// The model the client asked for, when another one of its ladder took its place.
+    pub asked_model_id: Option<ModelId>,
     /// The dialect it was asked in.
     pub face: Face,
     /// `node.id` of the configuration.
@@ -218,6 +220,7 @@ struct Line<'a> {
     account_id: Option<&'a str>,
     client_id: Option<&'a str>,
     model_id: Option<&'a str>,
+    asked_model_id: Option<&'a str>,
     face: &'static str,
     node: &'a str,
     site: &'a str,
@@ -255,6 +258,7 @@ impl<'a> Line<'a> {
             account_id: event.account_id.as_ref().map(AccountId::as_str),
             client_id: event.client_id.as_deref(),
             model_id: event.model_id.as_ref().map(ModelId::as_str),
+            asked_model_id: event.asked_model_id.as_ref().map(ModelId::as_str),
             face: event.face.name(),
             node: &event.node,
             site: &event.site,
@@ -364,6 +368,7 @@ pub(crate) fn sample_event(request_id: &str) -> InferenceEvent {
         account_id: None,
         client_id: None,
         model_id: None,
+        asked_model_id: None,
         face: Face::OpenAi,
         node: "a1".into(),
         site: "fra".into(),
@@ -414,6 +419,7 @@ mod tests {
             "account_id",
             "client_id",
             "model_id",
+            "asked_model_id",
             "time_to_first_token_ms",
             "neurons",
             "priced_by",

@@ -31,6 +31,8 @@ pub enum AttemptResult {
     Rejected,
     /// No connection.
     ConnectFailed,
+    /// The server could not prove who it is, and was sent nothing.
+    NotTrusted,
     /// The connection broke before or during the answer.
     ConnectionLost,
     /// The deadline or an idle limit passed.
@@ -40,10 +42,11 @@ pub enum AttemptResult {
 }
 
 impl AttemptResult {
-    pub(super) const ALL: [AttemptResult; 6] = [
+    pub(super) const ALL: [AttemptResult; 7] = [
         AttemptResult::Answered,
         AttemptResult::Rejected,
         AttemptResult::ConnectFailed,
+        AttemptResult::NotTrusted,
         AttemptResult::ConnectionLost,
         AttemptResult::TimedOut,
         AttemptResult::Abandoned,
@@ -55,6 +58,7 @@ impl AttemptResult {
             AttemptResult::Answered => "answered",
             AttemptResult::Rejected => "rejected",
             AttemptResult::ConnectFailed => "connect-failed",
+            AttemptResult::NotTrusted => "not-trusted",
             AttemptResult::ConnectionLost => "connection-lost",
             AttemptResult::TimedOut => "timed-out",
             AttemptResult::Abandoned => "abandoned",

@@ -5,7 +5,7 @@
 //! reasons of this program, endpoints of the configuration. Names and meanings are in
 //! `docs/metrics.md`.
 
-use infergate_core::routing::Health;
+use infergate_core::routing::{Health, Missed};
 use std::collections::HashMap;
 
 use infergate_core::api::Face;
@@ -62,6 +62,8 @@ pub struct ModelMetrics {
     first_token: Histogram,
     used: Used,
     attempts: [IntCounter; AttemptResult::ALL.len()],
+    /// By [`Missed`].
+    fallbacks: [IntCounter; Missed::ALL.len()],
     gauges: Gauges,
     /// Held by the sampler and by a scrape, for one step of the ring.
     window: Mutex<PermitWindow>,
@@ -107,6 +109,12 @@ impl ModelMetrics {
             "requests sent to a model server, by what came of it",
             &["result"],
         );
+        let fallbacks = counters(
+            &registry,
+            "infergate_fallbacks_total",
+            "requests that went on to the next model of a ladder, by why this one was left",
+            &["reason"],
+        );
         ModelMetrics {
             requests: FACES.map(|face| {
                 Outcome::ALL
@@ -144,6 +152,7 @@ impl ModelMetrics {
             ),
             used: Used::new(&registry),
             attempts: AttemptResult::ALL.map(|result| attempts.with_label_values(&[result.name()])),
+            fallbacks: Missed::ALL.map(|missed| fallbacks.with_label_values(&[missed.name()])),
             gauges: Gauges::new(&registry),
             window: Mutex::new(PermitWindow::default()),
             registry,
@@ -177,6 +186,11 @@ impl ModelMetrics {
     /// A try at a model server has ended.
     pub fn attempt_finished(&self, result: AttemptResult) {
         self.attempts[result as usize].inc();
+    }
+
+    /// A request leaves this model for the next one of its ladder.
+    pub fn fell_back(&self, missed: Missed) {
+        self.fallbacks[missed as usize].inc();
     }
 
     /// The five-minute window as it stands.
@@ -382,6 +396,12 @@ mod tests {
                 .iter()
                 .enumerate()
                 .all(|(at, outcome)| *outcome as usize == at)
+        );
+        assert!(
+            Missed::ALL
+                .iter()
+                .enumerate()
+                .all(|(at, missed)| *missed as usize == at)
         );
         assert!(
             AttemptResult::ALL

@@ -2,9 +2,11 @@
 //!
 //! It does not decide on retries and reads no meaning into the answer. Connections come from and
 //! go back to Pingora's pool; one that is dropped before its answer was read whole is closed,
-//! which is how an abandoned generation is stopped.
+//! which is how an abandoned generation is stopped. Nothing is written to an `https` endpoint before
+//! it has proved who it is, and nothing in plain text ever.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
 use pingora_core::connectors::{ConnectorOptions, TransportConnector};
@@ -16,6 +18,7 @@ use tokio::io::AsyncWriteExt;
 
 use super::marks::Marks;
 use super::target::{Dial, Target};
+use super::tls::Unproved;
 
 /// Idle connections kept in all, so that a burst does not pay for handshakes.
 const IDLE_CONNECTIONS_MAX: usize = 1024;
@@ -33,6 +36,9 @@ pub enum SendError {
     /// No connection: the request was not seen by anyone.
     #[error("could not connect")]
     Connect(#[source] BoxError),
+    /// The server could not prove who it is: it was sent nothing.
+    #[error("the server's certificate is not trusted")]
+    NotTrusted(#[source] BoxError),
     /// A pooled connection turned out to be closed before an answer began.
     #[error("a reused connection was lost")]
     ReusedLost(#[source] Box<pingora_error::Error>),
@@ -79,7 +85,7 @@ impl Client {
         outgoing: Outgoing<'_>,
         marks: &mut Marks,
     ) -> Result<Exchange, SendError> {
-        let (mut stream, reused, dial) = self.connect(target).await.map_err(SendError::Connect)?;
+        let (mut stream, reused, dial) = self.connect(target).await?;
         marks.connected(reused);
         let lost = |e: Box<pingora_error::Error>| match reused {
             true => SendError::ReusedLost(e),
@@ -119,19 +125,52 @@ impl Client {
 
     /// A connection to whichever of the target's addresses takes one, and whether it was in use
     /// before.
-    async fn connect(&self, target: &Target) -> Result<(Stream, bool, Arc<Dial>), BoxError> {
-        let dials = target.dials().await?;
-        let mut failed: BoxError = "the name has no address".into();
+    async fn connect(&self, target: &Target) -> Result<(Stream, bool, Arc<Dial>), SendError> {
+        let dials = target.dials().await;
+        let dials = dials.map_err(|error| SendError::Connect(error.into()))?;
+        let mut failed = SendError::Connect("the name has no address".into());
         for dial in dials.in_order() {
-            match self.connector.get_stream(&**dial).await {
+            match self.open(dial).await {
                 Ok((stream, reused)) => {
                     dials.prefer(dial);
+                    target.is_distrusted.store(false, Ordering::Relaxed);
                     return Ok((stream, reused, Arc::clone(dial)));
                 }
-                Err(error) => failed = error.into(),
+                Err(error) => failed = error,
             }
         }
+        if let SendError::NotTrusted(reason) = &failed
+            && !target.is_distrusted.swap(true, Ordering::Relaxed)
+        {
+            // Once, not for every probe: only the operator can mend it.
+            tracing::error!(
+                url = &*target.url,
+                reason = %reason,
+                "the server's certificate is not trusted: nothing is sent there"
+            );
+        }
         Err(failed)
+    }
+
+    /// A connection from the pool, or a new one, over which the server has proved who it is where
+    /// it has to.
+    async fn open(&self, dial: &Dial) -> Result<(Stream, bool), SendError> {
+        if let Some(stream) = self.connector.reused_stream(dial).await {
+            let identity = dial.identity.as_ref();
+            if identity.is_none_or(|identity| identity.is_of(&stream)) {
+                return Ok((stream, true));
+            }
+        }
+        let plain = self.connector.new_stream(dial).await;
+        let plain = plain.map_err(|error| SendError::Connect(error.into()))?;
+        let Some(identity) = &dial.identity else {
+            return Ok((plain, false));
+        };
+        match identity.prove(plain, dial.connect_timeout()).await {
+            Ok(stream) => Ok((stream, false)),
+            Err(Unproved::NotTrusted(error)) => Err(SendError::NotTrusted(error.into())),
+            Err(Unproved::Broken(error)) => Err(SendError::Connect(error.into())),
+        }
     }
 
     /// Gives the connection back when the answer was read whole; closes it otherwise.
@@ -249,6 +288,7 @@ mod tests {
             priority: 0,
             backend_model: None,
             api_key: None,
+            ca_file: None,
         };
         let target = Target::new(&spec, "m", Duration::from_secs(2)).unwrap();
         let refused = refusing.local_addr().unwrap();

@@ -250,6 +250,20 @@ impl Gate {
         candidates
     }
 
+    /// Whether an endpoint that is in use is not among `tried`.
+    pub fn has_fresh(&self, tried: &[EndpointId]) -> bool {
+        let inner = self.inner.lock();
+        let in_use = |target: &Target| {
+            let health = inner.ejector.health(&target.url);
+            matches!(health, Health::Healthy | Health::Degraded)
+        };
+        let is_fresh = |(index, target): (usize, &Option<Arc<Target>>)| {
+            let was_tried = tried.iter().any(|id| id.0 as usize == index);
+            !was_tried && target.as_deref().is_some_and(in_use)
+        };
+        inner.targets.iter().enumerate().any(is_fresh)
+    }
+
     /// A request begins: retries are a share of these.
     pub fn count_request(&self) {
         let now = self.clock.now();

@@ -20,6 +20,7 @@ mod tei;
 #[cfg(test)]
 mod tests;
 mod tgi;
+mod tls;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,6 +36,7 @@ pub use health::{PROBE_TICK, probe_round};
 pub use marks::Marks;
 pub use ranking::{Advice, Class, Prompt, RANKING_TICK, Ranking, Wish};
 pub use target::{Target, saturated};
+pub use tls::{is_server_name, read_ca_file};
 
 use crate::plugin::{BillingSlot, Plugins, TaskSlot};
 use crate::telemetry::{Clock, Metrics, ModelMetrics};

@@ -7,15 +7,17 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use infergate_core::model::{EndpointSpec, Secret};
+use infergate_core::model::{CaFile, EndpointSpec, Secret};
 use infergate_core::routing::Load;
 use parking_lot::Mutex;
 use pingora_core::protocols::l4::socket::SocketAddr as PeerAddress;
 use pingora_core::upstreams::peer::{Peer, PeerOptions};
+
+use super::tls::Identity;
 
 /// A model server of one model.
 pub struct Target {
@@ -33,22 +35,39 @@ pub struct Target {
     pub tier: u8,
     /// How fast it answers. Guards five numbers; held by whoever adds a measurement or ranks.
     pub load: Mutex<Load>,
+    /// Somebody else's server.
+    pub is_external: bool,
+    /// Its last connection failed because it could not prove who it is.
+    pub(super) is_distrusted: AtomicBool,
     host: String,
     port: u16,
     connect_timeout: Duration,
+    /// Whom it has to prove to be, over TLS.
+    identity: Option<Arc<Identity>>,
+    ca_file: Option<CaFile>,
     dials: ArcSwapOption<Dials>,
 }
 
 impl Target {
-    /// The target of an endpoint, or `None` when its URL is not `http://host[:port][/prefix]`;
-    /// the configuration has refused those.
+    /// The target of an endpoint, or `None` when its URL is not `http[s]://host[:port][/prefix]` or
+    /// its certificates cannot be read; the configuration has refused those.
     pub fn new(spec: &EndpointSpec, model: &str, connect_timeout: Duration) -> Option<Target> {
-        let rest = spec.url.strip_prefix("http://")?;
+        let (rest, default_port) = match spec.url.strip_prefix("https://") {
+            Some(rest) => (rest, HTTPS_PORT),
+            None => (spec.url.strip_prefix("http://")?, HTTP_PORT),
+        };
         let (authority, prefix) = match rest.find('/') {
             Some(at) => (&rest[..at], rest[at..].trim_end_matches('/')),
             None => (rest, ""),
         };
-        let (host, port) = split_authority(authority)?;
+        let (host, port) = split_authority(authority, default_port)?;
+        let identity = match default_port {
+            HTTPS_PORT => {
+                let ca = spec.ca_file.as_ref().map(|file| &*file.pem);
+                Some(Arc::new(Identity::new(host, ca).ok()?))
+            }
+            _ => None,
+        };
         let target = Target {
             url: spec.url.clone(),
             backend_model: spec.backend_model.clone().unwrap_or_else(|| model.into()),
@@ -57,9 +76,13 @@ impl Target {
             authorization: spec.api_key.as_ref().map(bearer),
             tier: u8::try_from(spec.priority).unwrap_or(u8::MAX),
             load: Mutex::default(),
+            is_external: spec.is_external(),
+            is_distrusted: AtomicBool::new(false),
             host: host.to_owned(),
             port,
             connect_timeout,
+            identity,
+            ca_file: spec.ca_file.clone(),
             dials: ArcSwapOption::empty(),
         };
         if let Ok(ip) = target.host.parse() {
@@ -74,6 +97,7 @@ impl Target {
         self.url == spec.url
             && self.connect_timeout == connect_timeout
             && self.authorization == key
+            && self.ca_file == spec.ca_file
             && u32::from(self.tier) == spec.priority.min(u32::from(u8::MAX))
             && *self.backend_model == *spec.backend_model.as_deref().unwrap_or(model)
     }
@@ -121,6 +145,8 @@ impl Target {
                 address: *address,
                 peer_address: PeerAddress::Inet(*address),
                 options: options.clone(),
+                identity: self.identity.clone(),
+                pool_key: pool_key(*address, self.identity.as_deref()),
             })
         };
         self.dials.store(Some(Arc::new(Dials {
@@ -148,19 +174,22 @@ fn bearer(key: &Secret) -> String {
     format!("Bearer {}", key.reveal())
 }
 
-/// `host`, `host:port`, `[v6]:port`; the port of plain HTTP is 80.
-fn split_authority(authority: &str) -> Option<(&str, u16)> {
+const HTTP_PORT: u16 = 80;
+const HTTPS_PORT: u16 = 443;
+
+/// `host`, `host:port`, `[v6]:port`.
+fn split_authority(authority: &str, default_port: u16) -> Option<(&str, u16)> {
     if let Some(rest) = authority.strip_prefix('[') {
         let (host, port) = rest.split_once(']')?;
         let port = match port.strip_prefix(':') {
             Some(port) => port.parse().ok()?,
-            None => 80,
+            None => default_port,
         };
         return Some((host, port));
     }
     match authority.split_once(':') {
         Some((host, port)) => Some((host, port.parse().ok()?)),
-        None => Some((authority, 80)),
+        None => Some((authority, default_port)),
     }
 }
 
@@ -209,12 +238,37 @@ impl Dials {
     }
 }
 
-/// A resolved address with its connect options: what Pingora's connector wants to know.
+/// The entry of Pingora's pool that connections to this server share.
+fn pool_key(address: SocketAddr, identity: Option<&Identity>) -> u64 {
+    use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+    let hasher = BuildHasherDefault::<DefaultHasher>::default();
+    match (address, identity) {
+        // The address itself, not a digest of it: two servers must never share a pool entry.
+        (SocketAddr::V4(v4), None) => u64::from(u32::from(*v4.ip())) << 16 | u64::from(v4.port()),
+        (SocketAddr::V6(_), None) => hasher.hash_one(address),
+        // Above all plain IPv4 addresses. Whether what lies there has proved the right name is
+        // looked at again when it is taken.
+        (_, Some(identity)) => hasher.hash_one((address, identity.digest())) | 1 << 63,
+    }
+}
+
+/// A resolved address with its connect options: what Pingora's connector wants to know. To that one
+/// it is plain TCP: TLS is put over it here, see docs/decisions/017.
 #[derive(Clone, Debug)]
 pub struct Dial {
     address: SocketAddr,
     peer_address: PeerAddress,
     options: PeerOptions,
+    /// Whom the server has to prove to be, over TLS.
+    pub(super) identity: Option<Arc<Identity>>,
+    pool_key: u64,
+}
+
+impl Dial {
+    /// For TCP, and once more for TLS.
+    pub(super) fn connect_timeout(&self) -> Duration {
+        self.options.connection_timeout.unwrap_or(Duration::MAX)
+    }
 }
 
 impl fmt::Display for Dial {
@@ -237,14 +291,7 @@ impl Peer for Dial {
     }
 
     fn reuse_hash(&self) -> u64 {
-        // The address itself, not a digest of it: two servers must never share a pool entry.
-        match self.address {
-            SocketAddr::V4(v4) => u64::from(u32::from(*v4.ip())) << 16 | u64::from(v4.port()),
-            SocketAddr::V6(_) => {
-                use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-                BuildHasherDefault::<DefaultHasher>::default().hash_one(self.address)
-            }
-        }
+        self.pool_key
     }
 
     fn get_peer_options(&self) -> Option<&PeerOptions> {
@@ -263,6 +310,7 @@ mod tests {
             priority: 0,
             backend_model: None,
             api_key: Some("secret".into()),
+            ca_file: None,
         };
         Target::new(&spec, "m", Duration::from_secs(1))
     }
@@ -280,7 +328,11 @@ mod tests {
             ("::1", 9001, "")
         );
         assert_eq!(target("http://gpu-1").unwrap().port, 80);
-        assert!(target("https://x").is_none());
+        let t = target("https://api.example.com/v1").unwrap();
+        assert_eq!((t.port, t.prefix.as_str()), (443, "/v1"));
+        assert!(t.is_external && t.identity.is_some());
+        assert!(!target("http://gpu-1").unwrap().is_external);
+        assert!(target("ftp://x").is_none());
     }
 
     #[test]
@@ -304,6 +356,20 @@ mod tests {
         let second = Arc::clone(dials.in_order().nth(1).unwrap());
         dials.prefer(&second);
         assert_eq!(order(&dials), [addresses[1], addresses[0]]);
+    }
+
+    #[test]
+    fn connections_are_shared_by_address_name_and_certificates_alike() {
+        let key = |url: &str| {
+            let target = target(url).unwrap();
+            target.set_addresses(&["10.0.0.1:443".parse().unwrap()]);
+            let dials = target.dials.load_full().unwrap();
+            dials.in_order().next().unwrap().reuse_hash()
+        };
+        assert_eq!(key("http://a:443"), key("http://b:443/v1"));
+        assert_eq!(key("https://a"), key("https://a/v1"));
+        assert_ne!(key("https://a"), key("https://b"));
+        assert_ne!(key("https://a"), key("http://a:443"));
     }
 
     #[test]

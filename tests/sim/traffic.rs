@@ -62,6 +62,7 @@ pub fn spec(algorithm: Algorithm, endpoints: &[(&str, u32)]) -> ModelSpec {
         priority: 0,
         backend_model: None,
         api_key: None,
+        ca_file: None,
     };
     ModelSpec {
         id: "model".into(),
@@ -83,6 +84,8 @@ pub fn spec(algorithm: Algorithm, endpoints: &[(&str, u32)]) -> ModelSpec {
         routing: Default::default(),
         tariff: None,
         metrics_trust: Default::default(),
+        ladder: Vec::new(),
+        pin_primary: false,
         metrics: Default::default(),
     }
 }

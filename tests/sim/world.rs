@@ -305,6 +305,7 @@ impl World {
             avoid: request.avoid.clone(),
             order: None,
             resume: request.tries > 0,
+            elsewhere: false,
         };
         match self.turnstile.ask(ask, self.now, self.dice.u64(..)) {
             Outcome::Leased(grant) => {

@@ -6,6 +6,7 @@
 
 mod accounts;
 mod billing;
+mod ladders;
 mod limits;
 mod listen;
 mod models;
@@ -26,6 +27,7 @@ pub(super) fn check(root: &Node, problems: &mut Problems, warnings: &mut Problem
     let accounts = accounts::check(&root, problems, warnings);
     let models = models::check(&root, &accounts, problems, warnings);
     accounts::check_models(&root, &models, warnings);
+    ladders::check(&root, &models, problems, warnings);
     let plugins = plugins::check(&root, problems, warnings);
     plugins::check_models(&root, &plugins, problems, warnings);
     billing::check(&root, problems, warnings);

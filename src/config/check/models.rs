@@ -11,6 +11,7 @@ use crate::config::document::Cursor;
 use crate::config::problem::{Problem, Problems};
 use crate::config::unsupported::word;
 use crate::proxy::Timeouts;
+use crate::upstream::is_server_name;
 
 /// Ids and aliases of all models, for checks elsewhere.
 #[derive(Default)]
@@ -168,6 +169,7 @@ fn check_endpoints(model: &Cursor<'_>, problems: &mut Problems, warnings: &mut P
     }
     let mut seen: HashMap<String, String> = HashMap::new();
     for endpoint in &endpoints {
+        check_ca_file(endpoint, problems);
         if let Some(key) = endpoint.key("api_key")
             && let Some(fault) = key.text().and_then(api_key_fault)
         {
@@ -207,13 +209,31 @@ fn api_key_fault(key: &str) -> Option<&'static str> {
     (!fit).then_some("has a space, a line break or a character outside ASCII: it is sent as a header value, check the variable")
 }
 
-/// Whether `url` is `http://host:port[/prefix]`.
-fn check_url(url: &str) -> Result<(), &'static str> {
-    const EXPECTED: &str = "expected http://host:port, with a path prefix if need be";
-    if url.starts_with("https://") {
-        return Err("https endpoints are not supported yet: use http://host:port");
+/// What stands in it is looked at when it is loaded.
+fn check_ca_file(endpoint: &Cursor<'_>, problems: &mut Problems) {
+    let Some(key) = endpoint.key("ca_file") else {
+        return;
+    };
+    if key.text() == Some("") {
+        problems
+            .add(key.problem("must not be empty: remove the key to use the public certificates"));
     }
-    let rest = url.strip_prefix("http://").ok_or(EXPECTED)?;
+    let url = endpoint.text_of("url");
+    if url.is_some_and(|url| url.starts_with("http://")) {
+        problems.add(key.problem(
+            "only an https endpoint has a certificate to check: remove the key, or correct the url",
+        ));
+    }
+}
+
+const HTTPS_PORT: u16 = 443;
+
+/// Whether `url` is `http://host:port[/prefix]` or `https://host[:port][/prefix]`.
+fn check_url(url: &str) -> Result<(), &'static str> {
+    const EXPECTED: &str =
+        "expected http://host:port or https://host, with a path prefix if need be";
+    let over_tls = url.strip_prefix("https://");
+    let rest = over_tls.or(url.strip_prefix("http://")).ok_or(EXPECTED)?;
     let (authority, prefix) = match rest.find(['/', '?', '#']) {
         Some(at) => rest.split_at(at),
         None => (rest, ""),
@@ -226,12 +246,14 @@ fn check_url(url: &str) -> Result<(), &'static str> {
             "credentials do not belong in the URL: use `api_key`, expected http://host:port",
         );
     }
-    let (host, port) = authority
-        .rsplit_once(':')
-        .ok_or("the port is missing: expected http://host:port")?;
-    match port.parse::<u16>() {
-        Ok(port) if port > 0 => {}
-        _ => return Err("the port must be a number from 1 to 65535: expected http://host:port"),
+    let parted = authority.rsplit_once(':');
+    let (host, port) = match parted.filter(|(_, port)| !port.ends_with(']')) {
+        Some((host, port)) => (host, port.parse::<u16>().unwrap_or(0)),
+        None if over_tls.is_some() => (authority, HTTPS_PORT),
+        None => return Err("the port is missing: expected http://host:port"),
+    };
+    if port == 0 {
+        return Err("the port must be a number from 1 to 65535: expected http://host:port");
     }
     let bracketed = host
         .strip_prefix('[')
@@ -245,6 +267,9 @@ fn check_url(url: &str) -> Result<(), &'static str> {
     };
     if !host_fits || !prefix.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(EXPECTED);
+    }
+    if over_tls.is_some() && !is_server_name(bracketed.unwrap_or(host)) {
+        return Err("no certificate can be for this host: expected a DNS name or an IP address");
     }
     Ok(())
 }

@@ -263,8 +263,16 @@ add accounts: [{ id: anonymous, api_keys_sha256: [ababababababababababababababab
 fn endpoints_are_http_urls_with_a_port_and_stand_once() {
     check(
         r#"
-put "http://127.0.0.1:9001" => "https://h:1"
-  line 8: models[0].endpoints[0].url: https endpoints are not supported yet
+put "http://127.0.0.1:9001" => "https://h:0"
+  line 8: models[0].endpoints[0].url: from 1 to 65535
+put "http://127.0.0.1:9001" => "https://-h"
+  line 8: models[0].endpoints[0].url: no certificate can be for this host
+put "http://127.0.0.1:9001" => "https://[::g]"
+  line 8: models[0].endpoints[0].url: expected http://host:port or https://host
+put "http://127.0.0.1:9001" => "http://h:1", ca_file: ca.pem
+  line 8: models[0].endpoints[0].ca_file: only an https endpoint has a certificate
+put "http://127.0.0.1:9001" => "https://h", ca_file: ""
+  line 8: models[0].endpoints[0].ca_file: must not be empty
 put "http://127.0.0.1:9001" => "127.0.0.1:9001"
   line 8: models[0].endpoints[0].url: expected http://host:port
 put "http://127.0.0.1:9001" => "http://127.0.0.1"
@@ -325,16 +333,52 @@ put anonymous: =>   peers: { address: "127.0.0.1:7070" }⏎anonymous:
   line 3: listen.peers: is not supported yet
 put { address: "127.0.0.1:8080" } => { address: "127.0.0.1:8080", tls: { certificate: c } }
   line 2: listen.clients[0].tls: is not supported yet
-put task: text-generation => ladder: []⏎    task: text-generation
-  line 6: models[0].ladder: is not supported yet
-put task: text-generation => pin_primary: false⏎    task: text-generation
-  line 6: models[0].pin_primary: is not supported yet
 put backend: openai => backend: triton
   line 7: models[0].backend: backend `triton` is not supported yet
 put backend: openai => backend: cog
   line 7: models[0].backend: is not supported yet
 "#,
     );
+}
+
+/// A second model before the first one, with more keys.
+fn other(task: &str, more: &str) -> String {
+    format!(
+        "- {{ id: long-nome, task: {task}, backend: openai, endpoints: [{{ url: \"http://h:1\" }}]{more} }}⏎  - id: llama"
+    )
+}
+
+#[test]
+fn a_ladder_names_other_models_of_its_task_once_and_leads_nowhere_back() {
+    let other_text = other("text-generation", "");
+    let embedding = other("text-embeddings", "");
+    let back = other("text-generation", ", ladder: [llama]");
+    check(&format!(
+        r#"
+put - id: llama => - id: llama⏎    ladder: [n]
+  line 6: models[0].ladder[0]: no model is called "n": add it under `models`
+put - id: llama => - id: llama⏎    ladder: [llama]
+  line 6: models[0].ladder[0]: a model is not its own fallback
+put - id: llama => - id: llama⏎    ladder: [a]⏎    aliases: [a]
+  line 6: models[0].ladder[0]: "a" is an alias: write the model's id, "llama"
+put - id: llama => {other_text}⏎    ladder: [long-name]
+  line 7: models[1].ladder[0]: did you mean "long-nome"?
+put - id: llama => {other_text}⏎    ladder: [long-nome, long-nome]
+  line 7: models[1].ladder[1]: stands on this ladder already
+put - id: llama => {embedding}⏎    ladder: [long-nome]
+  line 7: models[1].ladder[0]: "long-nome" does text-embeddings and this model text-generation
+put - id: llama => {back}⏎    ladder: [long-nome]
+  line 7: models[1].ladder[0]: a circle: the ladder of "long-nome" leads to "llama"
+put - id: llama => - id: llama⏎    ladder: [1]
+  line 6: models[0].ladder[0]: expected text
+put - id: llama => - id: llama⏎    ladder: [a, a, a, a, a, a, a, a, a]
+  line 6: models[0].ladder: at most 8 items
+put - id: llama => - id: llama⏎    ladder: n
+  line 6: models[0].ladder: expected a list
+put - id: llama => - id: llama⏎    pin_primary: 1
+  line 6: models[0].pin_primary: expected true or false
+"#
+    ));
 }
 
 #[test]

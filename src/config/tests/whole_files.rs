@@ -120,7 +120,7 @@ models:
     task: translate
     backend: vllm
     endpoints:
-      - { url: "https://h:1", api_key: "${NO_SUCH}" }
+      - { url: "ftp://h:1", api_key: "${NO_SUCH}" }
       - { max_concurrent_requests: many }
   - id: m
     task: text-embeddings

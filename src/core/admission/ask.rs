@@ -43,6 +43,9 @@ pub struct Ask {
     /// Another try of a request that was admitted: it joins at the head of its line and is not
     /// counted against the bounds of the queue. Its number is bounded by the permits.
     pub resume: bool,
+    /// It has another model to go to: told at once when no endpoint is usable, also where the
+    /// model's requests wait for one to come back.
+    pub elsewhere: bool,
 }
 
 /// A permit, and for whom.

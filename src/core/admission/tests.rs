@@ -89,6 +89,7 @@ pub(super) fn ask(account: &str) -> AskBuilder {
         avoid: Vec::new(),
         order: None,
         resume: false,
+        elsewhere: false,
     })
 }
 
@@ -128,6 +129,11 @@ impl AskBuilder {
 
     pub fn resumed(mut self) -> Self {
         self.0.resume = true;
+        self
+    }
+
+    pub fn elsewhere(mut self) -> Self {
+        self.0.elsewhere = true;
         self
     }
 

@@ -68,7 +68,7 @@ impl Turnstile {
             self.discipline.serve_at_once(&ask);
             return Outcome::Leased(self.lease(endpoint, None, now));
         }
-        if self.is_shut() {
+        if self.is_shut() || (ask.elsewhere && self.is_out_of_order()) {
             return Outcome::Full(Refusal::NoHealthyEndpoint);
         }
         self.queue(ask, now)
@@ -144,6 +144,7 @@ impl Turnstile {
         wakes: &mut Wakes,
     ) {
         self.endpoints.set_usable(endpoint, usable);
+        self.let_go(wakes);
         self.admit(now, dice, wakes);
     }
 
@@ -152,6 +153,7 @@ impl Turnstile {
     pub fn configure(&mut self, spec: &ModelSpec, now: Millis, dice: u64, wakes: &mut Wakes) {
         self.limit(spec);
         self.when_unhealthy = spec.queue.when_unhealthy;
+        self.let_go(wakes);
         self.admit(now, dice, wakes);
         if spec.queue.algorithm != self.algorithm {
             self.algorithm = spec.queue.algorithm;
@@ -310,6 +312,23 @@ impl Turnstile {
             "no permit is free while somebody waits"
         );
         assert!(!waiting || !self.is_shut(), "nobody waits at a shut door");
+        assert!(
+            !self.is_out_of_order() || self.waiters.iter().all(|(_, w)| !w.ask.elsewhere),
+            "nobody who has somewhere else to go waits where nothing can be served"
+        );
+    }
+
+    /// Tells those who have somewhere else to go that no endpoint is usable. It visits every
+    /// waiter, when the last endpoint goes; those who come later are told on asking.
+    fn let_go(&mut self, wakes: &mut Wakes) {
+        if !self.is_out_of_order() {
+            return;
+        }
+        let going = self.waiters.iter().filter(|(_, w)| w.ask.elsewhere);
+        let going: Vec<Place> = going.map(|(place, _)| place).collect();
+        for place in going {
+            self.refuse(place, Refusal::NoHealthyEndpoint, wakes);
+        }
     }
 
     /// Gives free permits to waiters until one of the two runs out. Waiters who would be late are
@@ -403,7 +422,12 @@ impl Turnstile {
 
     /// No endpoint can take a request, and nobody is to wait for one.
     fn is_shut(&self) -> bool {
-        self.when_unhealthy == WhenUnhealthy::Refuse && self.endpoints.totals().usable == 0
+        self.when_unhealthy == WhenUnhealthy::Refuse && self.is_out_of_order()
+    }
+
+    /// No endpoint can take a request.
+    fn is_out_of_order(&self) -> bool {
+        self.endpoints.totals().usable == 0
     }
 
     fn ticket(&self, place: Place) -> Ticket {

@@ -11,6 +11,6 @@ mod tariff;
 pub use account::{AccountSpec, KeyHash};
 pub use catalog::{Access, Catalog};
 pub use spec::{
-    Algorithm, BackendKind, EndpointSpec, ModelSpec, QueueSpec, Secret, Task, WhenUnhealthy,
+    Algorithm, BackendKind, CaFile, EndpointSpec, ModelSpec, QueueSpec, Secret, Task, WhenUnhealthy,
 };
 pub use tariff::{MetricMode, ModelPlugins, Tariff, Trust};

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -129,11 +130,41 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// A file of certificates: in the configuration its path, while running what stands in it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "PathBuf", into = "PathBuf")]
+pub struct CaFile {
+    /// Where it stands, seen from the folder of the configuration file.
+    pub path: PathBuf,
+    /// PEM as it was read; empty until then.
+    pub pem: Arc<[u8]>,
+}
+
+impl From<PathBuf> for CaFile {
+    fn from(path: PathBuf) -> CaFile {
+        let pem = Arc::default();
+        CaFile { path, pem }
+    }
+}
+
+impl From<CaFile> for PathBuf {
+    fn from(file: CaFile) -> PathBuf {
+        file.path
+    }
+}
+
+impl fmt::Debug for CaFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.path.fmt(f)
+    }
+}
+
 /// One model server that can run the model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EndpointSpec {
-    /// Base URL, `http://host:port[/prefix]`. The endpoint's identity across reloads.
+    /// Base URL, `http://host:port[/prefix]` or `https://host[:port][/prefix]`. The endpoint's
+    /// identity across reloads.
     pub url: Arc<str>,
     /// Permits: how many requests may be in flight there at once. At least 1, at most 65,536.
     #[serde(default = "EndpointSpec::default_max_concurrent_requests")]
@@ -148,11 +179,21 @@ pub struct EndpointSpec {
     /// Sent as `Authorization: Bearer` to this endpoint; usually `"${SOME_KEY}"`.
     #[serde(default, skip_serializing)]
     pub api_key: Option<Secret>,
+    /// PEM file of the certificates that an `https` endpoint's own must come from, in place of the
+    /// public ones. Seen from the folder of this file; a change reloads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub ca_file: Option<CaFile>,
 }
 
 impl EndpointSpec {
     fn default_max_concurrent_requests() -> u32 {
         4
+    }
+
+    /// Somebody else's server: reached by TLS, with a key to be let in.
+    pub fn is_external(&self) -> bool {
+        self.url.starts_with("https://") && self.api_key.is_some()
     }
 }
 
@@ -267,9 +308,22 @@ pub struct ModelSpec {
     /// is the total so far, and the largest counts). `incremental`: they are summed.
     #[serde(default)]
     pub metrics: BTreeMap<Arc<str>, MetricMode>,
+    /// Ids of models to ask in turn when this one has no capacity or its servers fail before the
+    /// first byte: of the same task, at most 8. Their own ladders do not count then.
+    #[serde(default)]
+    #[schemars(length(max = 8))]
+    pub ladder: Vec<ModelId>,
+    /// This model is waited for, as if it had no ladder; the ladder is for failures only.
+    #[serde(default)]
+    pub pin_primary: bool,
 }
 
 impl ModelSpec {
+    /// Requests for it may leave for somebody else's servers.
+    pub fn is_external(&self) -> bool {
+        self.endpoints.iter().any(EndpointSpec::is_external)
+    }
+
     /// The sum of all endpoints' permits.
     pub fn permits(&self) -> u64 {
         self.endpoints

@@ -100,6 +100,12 @@ impl Story {
             Step::Routing(routing) => self.routing(routing),
             Step::Admission(admission) => self.admission(admission),
             Step::Try(tried) => self.tried(tried),
+            Step::Fallback(fallback) => json!({
+                "step": "fallback",
+                "at_ms": self.at(fallback.at_us),
+                "to": fallback.to,
+                "cause": fallback.cause,
+            }),
         }
     }
 

@@ -64,6 +64,7 @@ fn ask() -> Ask {
         avoid: Vec::new(),
         order: None,
         resume: false,
+        elsewhere: false,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::telemetry::event::{Comparison, InferenceEvent, Outcome, TokenUsage, sample_event};
 use crate::telemetry::plugin_metrics::{CallResult, Hook, PluginLevels};
-use infergate_core::routing::Health;
+use infergate_core::routing::{Health, Missed};
 
 fn metrics() -> Metrics {
     Metrics::new("0.1.0", "abc", 1_700_000_000.0)
@@ -157,6 +157,7 @@ fn a_model_that_leaves_the_configuration_loses_its_series() {
     let metrics = metrics();
     let stays = metrics.model(&"stays".into());
     stays.attempt_finished(AttemptResult::ConnectFailed);
+    stays.fell_back(Missed::Unhealthy);
     metrics.model(&"goes".into());
     assert!(
         metrics
@@ -169,6 +170,10 @@ fn a_model_that_leaves_the_configuration_loses_its_series() {
     assert_has(
         &text,
         r#"infergate_upstream_attempts_total{result="connect-failed",model="stays"} 1"#,
+    );
+    assert_has(
+        &text,
+        r#"infergate_fallbacks_total{reason="unhealthy",model="stays"} 1"#,
     );
     assert!(Arc::ptr_eq(&stays, &metrics.model(&"stays".into())));
     // Whoever looked just before it left brings nothing back.

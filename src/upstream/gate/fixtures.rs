@@ -21,6 +21,7 @@ pub fn spec(algorithm: Algorithm) -> ModelSpec {
             priority: 0,
             backend_model: None,
             api_key: None,
+            ca_file: None,
         }],
         queue: QueueSpec {
             algorithm,
@@ -33,6 +34,8 @@ pub fn spec(algorithm: Algorithm) -> ModelSpec {
         routing: Default::default(),
         tariff: None,
         metrics_trust: Default::default(),
+        ladder: Vec::new(),
+        pin_primary: false,
         metrics: Default::default(),
     }
 }
@@ -54,5 +57,6 @@ pub fn ask(account: &str) -> Ask {
         avoid: Vec::new(),
         order: None,
         resume: false,
+        elsewhere: false,
     }
 }

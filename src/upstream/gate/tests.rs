@@ -47,6 +47,7 @@ fn a_grant_nobody_waits_for_any_more_goes_to_the_next() {
 
 fn endpoint(url: &str, permits: u32, priority: u32) -> EndpointSpec {
     EndpointSpec {
+        ca_file: None,
         url: url.into(),
         max_concurrent_requests: permits,
         priority,

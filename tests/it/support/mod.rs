@@ -8,6 +8,7 @@ mod client;
 mod component;
 mod node;
 mod ports;
+mod tls;
 
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ pub use client::{Client, Response};
 pub use component::{flat_price, refusing_settings, trapping_price};
 pub use node::{A_WHILE, Node, Posted, accounts, endpoint, model, model_of, one_model};
 pub use ports::free_address;
+pub use tls::{Authority, Front};
 
 /// What no state in these tests takes, on a machine ten times slower than a busy two-core one
 /// either: only what hangs meets it.

@@ -9,6 +9,7 @@ fn spec(url: &str, limit: u32, priority: u32) -> EndpointSpec {
         priority,
         backend_model: None,
         api_key: None,
+        ca_file: None,
     }
 }
 

@@ -15,6 +15,7 @@ pub(super) fn spec(algorithm: Algorithm, endpoints: &[(&str, u32)]) -> ModelSpec
         priority: 0,
         backend_model: None,
         api_key: None,
+        ca_file: None,
     };
     ModelSpec {
         id: "model".into(),
@@ -34,6 +35,8 @@ pub(super) fn spec(algorithm: Algorithm, endpoints: &[(&str, u32)]) -> ModelSpec
         routing: Default::default(),
         tariff: None,
         metrics_trust: Default::default(),
+        ladder: Vec::new(),
+        pin_primary: false,
         metrics: Default::default(),
     }
 }
@@ -330,6 +333,28 @@ fn waiters_are_refused_with_the_last_healthy_endpoint_where_the_model_refuses() 
     let wakes = door.set_usable("b", false);
     assert_eq!(wakes.refusals, [(waiting, Refusal::NoHealthyEndpoint)]);
     assert_eq!(door.refusal(ask("ant")), Refusal::NoHealthyEndpoint);
+}
+
+#[test]
+fn who_has_another_model_to_go_to_does_not_wait_for_an_endpoint_to_come_back() {
+    let mut door = Door::new(&spec(Algorithm::Fair, &[("a", 1)]));
+    door.lease(ask("ant"));
+    let patient = door.queue(ask("ant"));
+    let leaving = [
+        door.queue(ask("bee").elsewhere()),
+        door.queue(ask("ant").elsewhere()),
+    ];
+
+    let told = door.set_usable("a", false).refusals;
+    assert_eq!(told.len(), 2);
+    for ticket in leaving {
+        assert!(told.contains(&(ticket, Refusal::NoHealthyEndpoint)));
+    }
+    assert_eq!(
+        door.refusal(ask("bee").elsewhere()),
+        Refusal::NoHealthyEndpoint
+    );
+    assert!(door.turnstile.leave(patient, door.now), "it still waits");
 }
 
 #[test]

@@ -115,6 +115,7 @@ impl Model {
                 Arc::new(Order::new((0..4).map(step)))
             }),
             resume: choices.one_in(16),
+            elsewhere: choices.one_in(8),
         };
         let gauges = self.turnstile.gauges();
         match self.turnstile.ask(ask.clone(), self.now, self.dice) {

@@ -9,6 +9,7 @@ fn endpoints(urls: &[&str]) -> Vec<EndpointSpec> {
         priority: 0,
         backend_model: None,
         api_key: None,
+        ca_file: None,
     };
     urls.iter().map(endpoint).collect()
 }

@@ -1,0 +1,39 @@
+//! `GET` and `PUT /config/runtime`: flags that operators change while it runs.
+//!
+//! It keeps nothing: `app` does, through [`Controls`]. A change is answered when it is in force and
+//! would survive a crash.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde::Deserialize;
+
+use crate::proxy::RuntimeFlags;
+
+/// What the listener may change.
+#[async_trait]
+pub trait Controls: Send + Sync + 'static {
+    /// The flags as they stand.
+    fn flags(&self) -> RuntimeFlags;
+    /// Sets and keeps the flags that are wanted, and gives all of them; the error says why they
+    /// stay as they were.
+    async fn set_flags(self: Arc<Self>, wanted: FlagsWanted) -> Result<RuntimeFlags, String>;
+}
+
+/// The body of `PUT /config/runtime`. What is left out stays as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FlagsWanted {
+    allow_cloud_fallback: Option<bool>,
+}
+
+impl FlagsWanted {
+    /// `flags` with what is wanted put over them.
+    pub fn over(self, flags: RuntimeFlags) -> RuntimeFlags {
+        RuntimeFlags {
+            allow_cloud_fallback: self
+                .allow_cloud_fallback
+                .unwrap_or(flags.allow_cloud_fallback),
+        }
+    }
+}

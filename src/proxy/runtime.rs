@@ -1,0 +1,69 @@
+//! What operators change while it runs, beside the configuration file.
+//!
+//! It keeps nothing over a restart; `app` does, before it sets anything here.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+/// The flags as they are told and kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RuntimeFlags {
+    /// Ladders may go down to models on somebody else's servers.
+    pub allow_cloud_fallback: bool,
+}
+
+impl Default for RuntimeFlags {
+    fn default() -> Self {
+        RuntimeFlags {
+            allow_cloud_fallback: true,
+        }
+    }
+}
+
+/// The flags as requests read them.
+#[derive(Default)]
+pub struct Runtime {
+    no_cloud_fallback: AtomicBool,
+}
+
+impl Runtime {
+    /// Flags that stand as they were kept.
+    pub fn restore(flags: RuntimeFlags) -> Runtime {
+        let runtime = Runtime::default();
+        runtime.set(flags);
+        runtime
+    }
+
+    /// As they stand.
+    pub fn flags(&self) -> RuntimeFlags {
+        RuntimeFlags {
+            allow_cloud_fallback: !self.no_cloud_fallback.load(Ordering::Relaxed),
+        }
+    }
+
+    /// From now on they stand so, for requests under way too.
+    pub fn set(&self, flags: RuntimeFlags) {
+        let barred = !flags.allow_cloud_fallback;
+        self.no_cloud_fallback.store(barred, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cloud_is_allowed_until_told_otherwise() {
+        let runtime = Runtime::default();
+        assert_eq!(runtime.flags(), RuntimeFlags::default());
+        assert!(runtime.flags().allow_cloud_fallback);
+        let barred = RuntimeFlags {
+            allow_cloud_fallback: false,
+        };
+        runtime.set(barred);
+        assert_eq!(runtime.flags(), barred);
+        assert_eq!(Runtime::restore(barred).flags(), barred);
+    }
+}

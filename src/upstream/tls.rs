@@ -1,0 +1,296 @@
+//! TLS towards model servers: who a server has to prove to be, and the stream once it has.
+//!
+//! It opens no connection and keeps none; `client` does, through Pingora's pool. The server's name is
+//! sent (SNI) and checked, its certificate too, and there is no way to switch either off. TLS 1.2
+//! and 1.3 with the `ring` provider; HTTP/1.1 is all that is offered. The only file that names
+//! rustls.
+
+use std::fmt;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::io::{self, Read};
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pingora_core::protocols::raw_connect::ProxyDigest;
+use pingora_core::protocols::{
+    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, Stream,
+    TimingDigest, UniqueID, UniqueIDType,
+};
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::plugin::file::open_regular;
+
+/// Ten times the public certificates of an operating system.
+const CA_FILE_BYTES_MAX: u64 = 4 << 20;
+
+const ALPN: &[u8] = b"http/1.1";
+
+/// What endpoints without a `ca_file` are checked by, with their sessions to resume.
+static PUBLIC: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| {
+    let mut roots = RootCertStore::empty();
+    roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+    config(roots)
+});
+
+/// Whether `host` can be proved to be itself: a DNS name or an IP address.
+pub fn is_server_name(host: &str) -> bool {
+    ServerName::try_from(host).is_ok()
+}
+
+/// The certificates in the PEM file at `path`, read and looked at.
+///
+/// # Errors
+/// Why it is of no use, for the operator.
+pub fn read_ca_file(path: &Path) -> Result<Arc<[u8]>, String> {
+    let unreadable = |error: io::Error| format!("cannot read {}: {error}", path.display());
+    let file = open_regular(path).map_err(unreadable)?;
+    let mut pem = Vec::new();
+    let read = file.take(CA_FILE_BYTES_MAX + 1).read_to_end(&mut pem);
+    read.map_err(unreadable)?;
+    if pem.len() as u64 > CA_FILE_BYTES_MAX {
+        let mib = CA_FILE_BYTES_MAX >> 20;
+        return Err(format!("{} is larger than {mib} MiB", path.display()));
+    }
+    match roots(&pem) {
+        Ok(_) => Ok(pem.into()),
+        Err(fault) => Err(format!("{}: {fault}", path.display())),
+    }
+}
+
+/// All certificates of a PEM file as roots.
+fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for (at, certificate) in CertificateDer::pem_slice_iter(pem).enumerate() {
+        let number = at + 1;
+        let certificate =
+            certificate.map_err(|error| format!("certificate {number} is not PEM: {error}"))?;
+        roots
+            .add(certificate)
+            .map_err(|error| format!("certificate {number} is of no use: {error}"))?;
+    }
+    match roots.is_empty() {
+        true => Err("no certificate in it: expected PEM, `-----BEGIN CERTIFICATE-----`".into()),
+        false => Ok(roots),
+    }
+}
+
+fn config(roots: RootCertStore) -> Arc<ClientConfig> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("the provider has cipher suites for both versions");
+    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    Arc::new(config)
+}
+
+/// Who a server has to be, and by whose word.
+pub struct Identity {
+    name: ServerName<'static>,
+    config: Arc<ClientConfig>,
+    /// The same for equal names and certificates only.
+    digest: u64,
+}
+
+impl Identity {
+    /// The server of this name, by the word of the certificates in `ca` or of the public ones.
+    ///
+    /// # Errors
+    /// No such name, or certificates that were not looked at before.
+    pub fn new(host: &str, ca: Option<&[u8]>) -> Result<Identity, String> {
+        let name = ServerName::try_from(host).map_err(|error| error.to_string())?;
+        let config = match ca {
+            Some(pem) => config(roots(pem)?),
+            None => Arc::clone(&PUBLIC),
+        };
+        let digest = BuildHasherDefault::<DefaultHasher>::default().hash_one((host, ca));
+        Ok(Identity {
+            name: name.to_owned(),
+            config,
+            digest,
+        })
+    }
+
+    /// Tells identities apart in the pool's keys.
+    pub fn digest(&self) -> u64 {
+        self.digest
+    }
+
+    /// Whether `stream` is a connection to a server that has proved this to an equal identity.
+    pub fn is_of(&self, stream: &Stream) -> bool {
+        let sealed = stream.as_any().downcast_ref::<Sealed>();
+        sealed.is_some_and(|sealed| sealed.identity == (self.digest, self.name.clone()))
+    }
+
+    /// The same connection once the server has proved itself, within `limit`.
+    ///
+    /// # Errors
+    /// It has not; the connection is closed then.
+    pub async fn prove(&self, plain: Stream, limit: Duration) -> Result<Stream, Unproved> {
+        let id = plain.id();
+        let connector = TlsConnector::from(Arc::clone(&self.config));
+        let handshake = connector.connect(self.name.clone(), plain);
+        match timeout(limit, handshake).await {
+            Ok(Ok(tls)) => Ok(Box::new(Sealed {
+                tls,
+                id,
+                identity: (self.digest, self.name.clone()),
+            })),
+            Ok(Err(error)) => match of_tls(&error) {
+                true => Err(Unproved::NotTrusted(error)),
+                false => Err(Unproved::Broken(error)),
+            },
+            Err(_) => Err(Unproved::Broken(io::ErrorKind::TimedOut.into())),
+        }
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.name.fmt(f)
+    }
+}
+
+/// Whether it is what was said that is wrong, and not the connection.
+fn of_tls(error: &io::Error) -> bool {
+    error
+        .get_ref()
+        .is_some_and(|inner| inner.is::<rustls::Error>())
+}
+
+/// Why a server has not proved itself.
+#[derive(Debug)]
+pub enum Unproved {
+    /// Its certificate, or what it said in its place, will not do.
+    NotTrusted(io::Error),
+    /// The connection broke or the server was silent.
+    Broken(io::Error),
+}
+
+/// A connection to a server that has proved who it is.
+#[derive(Debug)]
+struct Sealed {
+    tls: TlsStream<Stream>,
+    id: UniqueIDType,
+    identity: (u64, ServerName<'static>),
+}
+
+impl AsyncRead for Sealed {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tls).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Sealed {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.tls).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tls).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tls).poll_shutdown(cx)
+    }
+}
+
+#[async_trait]
+impl Shutdown for Sealed {
+    async fn shutdown(&mut self) {
+        // The server may be gone already; then there is nobody to say goodbye to.
+        let _ = AsyncWriteExt::shutdown(self).await;
+    }
+}
+
+impl UniqueID for Sealed {
+    fn id(&self) -> UniqueIDType {
+        self.id
+    }
+}
+
+impl Ssl for Sealed {}
+
+impl Peek for Sealed {}
+
+impl GetTimingDigest for Sealed {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        Vec::new()
+    }
+}
+
+impl GetProxyDigest for Sealed {
+    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
+        None
+    }
+}
+
+impl GetSocketDigest for Sealed {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_addresses_can_be_proved_and_other_texts_cannot() {
+        for good in ["api.example.com", "gpu-1", "10.0.0.1", "::1"] {
+            assert!(is_server_name(good), "{good}");
+        }
+        for bad in ["", "a b", "-", "a..b"] {
+            assert!(!is_server_name(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn identities_differ_by_name_and_by_certificates() {
+        let digest = |name, ca| Identity::new(name, ca).unwrap().digest();
+        let key = rcgen::generate_simple_self_signed(["ca".to_owned()]).unwrap();
+        let ca = key.cert.pem();
+        let own = Some(ca.as_bytes());
+        assert_eq!(digest("a", None), digest("a", None));
+        assert_ne!(digest("a", None), digest("b", None));
+        assert_ne!(digest("a", None), digest("a", own));
+        assert_eq!(digest("a", own), digest("a", own));
+    }
+
+    #[test]
+    fn a_file_without_certificates_is_of_no_use_and_says_why() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ca.pem");
+        let fault = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            read_ca_file(&path).unwrap_err()
+        };
+        assert!(fault("").contains("no certificate in it"));
+        assert!(fault("no PEM at all").contains("no certificate in it"));
+        let torn = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        assert!(fault(torn).contains("certificate 1"));
+        assert!(
+            read_ca_file(&dir.path().join("none"))
+                .unwrap_err()
+                .contains("cannot read")
+        );
+    }
+}

@@ -1,0 +1,139 @@
+//! Model servers behind TLS: an authority that tests make, and a front that takes TLS off.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+
+/// Somebody who signs certificates.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+/// A server's certificate with its key.
+pub struct Certificate {
+    certificate: String,
+    key: KeyPair,
+}
+
+impl Authority {
+    pub fn new() -> Authority {
+        let key = KeyPair::generate().unwrap();
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        let name = format!("authority {}", MADE.fetch_add(1, Ordering::SeqCst));
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let pem = params.self_signed(&key).unwrap().pem();
+        let issuer = Issuer::new(params, key);
+        Authority { issuer, pem }
+    }
+
+    /// Writes its own certificate into a file there, and gives the file's path.
+    pub fn write(&self, dir: &Path) -> String {
+        let path = dir.join("own-ca.pem");
+        std::fs::write(&path, &self.pem).unwrap();
+        path.display().to_string()
+    }
+
+    /// A certificate for this name or address.
+    pub fn certify(&self, name: &str) -> Certificate {
+        self.sign(CertificateParams::new([name.to_owned()]).unwrap())
+    }
+
+    /// One that was good until the end of 2001.
+    pub fn expired(&self, name: &str) -> Certificate {
+        let mut params = CertificateParams::new([name.to_owned()]).unwrap();
+        params.not_before = date_time_ymd(2001, 1, 1);
+        params.not_after = date_time_ymd(2002, 1, 1);
+        self.sign(params)
+    }
+
+    fn sign(&self, params: CertificateParams) -> Certificate {
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap().pem();
+        Certificate { certificate, key }
+    }
+}
+
+/// Takes TLS off before a server that speaks none; ended with the value.
+pub struct Front {
+    /// Where it listens.
+    pub address: SocketAddr,
+    names: Arc<Mutex<Vec<Option<String>>>>,
+    failed: Arc<AtomicUsize>,
+    _tasks: JoinSet<()>,
+}
+
+impl Front {
+    /// Shows `certificate` to whoever connects, and passes everything on to `behind`.
+    pub async fn start(certificate: &Certificate, behind: SocketAddr) -> Front {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let acceptor = TlsAcceptor::from(Arc::new(config(certificate)));
+        let names: Arc<Mutex<Vec<Option<String>>>> = Arc::default();
+        let failed: Arc<AtomicUsize> = Arc::default();
+        let mut tasks = JoinSet::new();
+        let (seen, broken) = (Arc::clone(&names), Arc::clone(&failed));
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let (tcp, _) = listener.accept().await.unwrap();
+                let (acceptor, seen) = (acceptor.clone(), Arc::clone(&seen));
+                let broken = Arc::clone(&broken);
+                connections.spawn(async move {
+                    let Ok(mut tls) = acceptor.accept(tcp).await else {
+                        broken.fetch_add(1, Ordering::SeqCst);
+                        return;
+                    };
+                    let name = tls.get_ref().1.server_name().map(str::to_owned);
+                    seen.lock().push(name);
+                    let mut plain = TcpStream::connect(behind).await.unwrap();
+                    // Either side may end it at any time.
+                    let _ = copy_bidirectional(&mut tls, &mut plain).await;
+                });
+            }
+        });
+        Front {
+            address,
+            names,
+            failed,
+            _tasks: tasks,
+        }
+    }
+
+    /// The names that were asked for by SNI, one for each connection that came about.
+    pub fn names(&self) -> Vec<Option<String>> {
+        self.names.lock().clone()
+    }
+
+    /// Connections that did not come about.
+    pub fn failed(&self) -> usize {
+        self.failed.load(Ordering::SeqCst)
+    }
+}
+
+fn config(certificate: &Certificate) -> ServerConfig {
+    let chain = CertificateDer::from_pem_slice(certificate.certificate.as_bytes()).unwrap();
+    let key = PrivateKeyDer::from_pem_slice(certificate.key.serialize_pem().as_bytes()).unwrap();
+    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![chain], key)
+        .unwrap();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config
+}
