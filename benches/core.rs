@@ -10,6 +10,8 @@
 //! | admission | acquire and release, uncontended | ≤ 100 ns |
 //! | admission | fair enqueue and dequeue, 100,000 accounts queued, the served one asks | ≤ 200 ns |
 //! | admission | choice among 64 endpoints, with its acquire and release | ≤ 150 ns |
+//! | routing | the next node of 50 with 200 models, plan cached: with room, in part, none | ≤ 1 µs |
+//! | routing | a report of 200 models; a request's hops written and read | none |
 //! | wire | a chat body of 2 KB, and of 256 KB, read into a call | ≤ 0.3 µs per KB |
 //! | wire | 64 events of 190 B split from one chunk, and from cuts of 100 B | none |
 
@@ -25,7 +27,9 @@ use infergate_core::api::{Face, Operation, body};
 use infergate_core::model::{
     Algorithm, BackendKind, EndpointSpec, ModelSpec, QueueSpec, Task, WhenUnhealthy,
 };
-use infergate_core::{AccountId, Millis};
+use infergate_core::routing::fleet::{Ended, ModelLoad, NodeId, NodeReport, Seek, Wants};
+use infergate_core::routing::{Fleet, FleetRule, Hops};
+use infergate_core::{AccountId, Millis, ModelId};
 use rustix::time::{ClockId, clock_gettime};
 
 const ACCOUNTS: usize = 100_000;
@@ -36,7 +40,7 @@ criterion_group! {
         .with_measurement(ThreadTime)
         .warm_up_time(Duration::from_secs(1))
         .measurement_time(Duration::from_secs(3));
-    targets = admission, wire
+    targets = admission, routing, wire
 }
 criterion_main!(groups);
 
@@ -86,6 +90,121 @@ fn admission(criterion: &mut Criterion<ThreadTime>) {
         }
     }
     group.finish();
+}
+
+// === Routing ===
+
+const NODES: usize = 50;
+const MODELS: usize = 200;
+
+/// How much room the other nodes have.
+#[derive(Clone, Copy, Debug)]
+enum Room {
+    Everywhere,
+    /// At one node in five; those that are full have waiters.
+    AtFew,
+    Nowhere,
+}
+
+fn routing(criterion: &mut Criterion<ThreadTime>) {
+    let mut group = criterion.benchmark_group("routing");
+    let models: Vec<String> = (0..MODELS)
+        .map(|model| format!("@cf/meta/model-{model}"))
+        .collect();
+    let visited = ["node-here".into(), "node-7".into()];
+    for room in [Room::Everywhere, Room::AtFew, Room::Nowhere] {
+        let title = format!("next of {NODES} nodes x {MODELS} models, room {room:?}");
+        group.bench_function(title, |bencher| {
+            let mut fleet = fleet(room);
+            let mut dice = fastrand::Rng::with_seed(50);
+            let now = Millis(2_000);
+            bencher.iter(|| {
+                let seek = Seek {
+                    model: &models[dice.usize(..MODELS)],
+                    visited: &visited,
+                    forced_site: None,
+                    sites: None,
+                    wants: Wants::Permit,
+                };
+                black_box(fleet.next(&seek, dice.u64(..), now))
+            });
+        });
+    }
+    group.bench_function("next, sent and ended", |bencher| {
+        let mut fleet = fleet(Room::Everywhere);
+        let mut dice = fastrand::Rng::with_seed(50);
+        let now = Millis(2_000);
+        bencher.iter(|| {
+            let seek = Seek {
+                model: &models[dice.usize(..MODELS)],
+                visited: &visited,
+                forced_site: None,
+                sites: None,
+                wants: Wants::Permit,
+            };
+            let chosen = fleet.next(&seek, dice.u64(..), now).expect("there is room");
+            let ticket = fleet.sent(&chosen, now);
+            fleet.ended(ticket, Ended::Answered { ttft_us: 500 }, now);
+        });
+    });
+    group.bench_function(format!("a report of {MODELS} models"), |bencher| {
+        let mut fleet = fleet(Room::Everywhere);
+        let mut report = report(3, Room::Everywhere);
+        bencher.iter(|| {
+            report.version += 1;
+            black_box(fleet.heard(&report, Millis(2_000)))
+        });
+    });
+    group.bench_function("hops written and read", |bencher| {
+        let mut hops = Hops::begin(&"node-here".into(), Millis(30_000), 2_000);
+        let sent = hops.forward(&"node-1".into(), Millis(29_000), Millis::ZERO, 1, true);
+        bencher.iter(|| Hops::parse(&black_box(&sent).to_string()));
+    });
+    group.finish();
+}
+
+/// Node `node-here` among the others, which stand at five sites.
+fn fleet(room: Room) -> Fleet {
+    let here = NodeId {
+        name: "node-here".into(),
+        generation: 1,
+    };
+    let mut fleet = Fleet::new(here, "site-0".into(), FleetRule::default());
+    for node in 1..NODES {
+        fleet.heard(&report(node, room), Millis(2_000));
+        fleet.timed(&format!("node-{node}"), 1_000 + 30_000 * (node as u32 % 5));
+    }
+    fleet
+}
+
+fn report(node: usize, room: Room) -> NodeReport {
+    let has_room = match room {
+        Room::Everywhere => true,
+        Room::AtFew => node.is_multiple_of(5),
+        Room::Nowhere => false,
+    };
+    let load = ModelLoad {
+        permits: 8,
+        free: if has_room { 6 } else { 0 },
+        queued: if has_room { 0 } else { 3 },
+        queue_room: 16,
+        wait_ms: 100,
+        wanting: if has_room { 0 } else { 3 },
+        ttft_us: 0,
+    };
+    let model = |model: usize| (ModelId::from(&*format!("@cf/meta/model-{model}")), load);
+    NodeReport {
+        node: NodeId {
+            name: format!("node-{node}").into(),
+            generation: 1,
+        },
+        site: format!("site-{}", node % 5).into(),
+        address: format!("10.0.0.{node}:7070").into(),
+        draining: false,
+        models: (0..MODELS).map(model).collect(),
+        version: 1,
+        made: Millis(1),
+    }
 }
 
 // === Wire ===

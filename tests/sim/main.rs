@@ -11,6 +11,7 @@
 
 mod chaos;
 mod fairness;
+mod fleet;
 mod overload;
 mod traffic;
 mod world;

@@ -1,16 +1,31 @@
-//! Whether a failed try may be made again: at most three tries a request, and all retries together
-//! at most a tenth of the requests.
+//! Whether a failed try may be made again: [`Tries`] of one request over all nodes it comes to, and
+//! all retries of a node together at most a tenth of its requests ([`RetryBudget`]).
 //!
 //! It does not know whether a retry would be safe; the shell asks only before the first byte of an
-//! answer. A request counts when it begins, a retry when it is allowed, both over a sliding window
-//! of ten seconds. When every backend fails, the load on them thus grows by a tenth and not
-//! threefold (<https://sre.google/sre-book/handling-overload/>).
+//! answer. A request counts when it begins at the node its client sent it to, a retry when it is
+//! allowed, both over a sliding window of ten seconds. When every backend fails, the load on them
+//! thus grows by a tenth and not threefold (<https://sre.google/sre-book/handling-overload/>).
+//!
+//! An attempt is a request whose head was sent to a backend. Known in the source as the entry's
+//! error budget and its out-of-capacity budget.
 
 use super::window::Window;
 use crate::Millis;
 
 /// Tries of one request, the first included.
 pub const TRIES_MAX: u32 = 3;
+
+/// Errors of one request over all nodes: the one that uses the last up is answered to the client.
+pub const ERRORS_MAX: u32 = TRIES_MAX;
+
+/// Out-of-capacity answers that a request with a small body may get, from nodes and backends.
+pub const CAPACITY_TRIES_SMALL: u32 = 5;
+
+/// The same for a large body: sending it around costs more than it is likely to win.
+pub const CAPACITY_TRIES_LARGE: u32 = 2;
+
+/// A body up to so many bytes is small.
+pub const SMALL_BODY_BYTES_MAX: u64 = 256 * 1024;
 
 /// One retry is earned by so many requests.
 const REQUESTS_PER_RETRY: u32 = 10;
@@ -26,6 +41,76 @@ pub enum Failure {
     NotConnected,
     /// A backend answered 502, 503 or 429, or dropped a reused connection.
     Failed,
+}
+
+/// What one request may still meet before it is answered, whichever node it is at.
+///
+/// A forward takes a part of it along. What is not told back in the answer counts as used up, so
+/// that the sum over all nodes is never above what the request began with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tries {
+    /// Errors; while there is one left another attempt may be made.
+    pub errors_left: u32,
+    /// Out-of-capacity answers after which it may be tried elsewhere.
+    pub capacity_left: u32,
+}
+
+impl Tries {
+    /// Of a new request.
+    pub fn of_body(body_bytes: u64) -> Tries {
+        Tries {
+            errors_left: ERRORS_MAX,
+            capacity_left: match body_bytes <= SMALL_BODY_BYTES_MAX {
+                true => CAPACITY_TRIES_SMALL,
+                false => CAPACITY_TRIES_LARGE,
+            },
+        }
+    }
+
+    /// An attempt failed, or a node could not be reached. Whether another one may be made.
+    pub fn error(&mut self) -> bool {
+        self.errors_left = self.errors_left.saturating_sub(1);
+        self.errors_left > 0
+    }
+
+    /// A backend or a node had no room. Whether another one may be asked.
+    pub fn no_room(&mut self) -> bool {
+        let left = self.capacity_left > 0;
+        self.capacity_left = self.capacity_left.saturating_sub(1);
+        left && self.errors_left > 0
+    }
+
+    /// What a forward takes along. One error is kept back while there is more than one, to save
+    /// the request when the node is lost with it; and the answer that the node itself has no room.
+    pub fn lend(self) -> Tries {
+        Tries {
+            errors_left: self
+                .errors_left
+                .saturating_sub(1)
+                .max(1)
+                .min(self.errors_left),
+            capacity_left: self.capacity_left.saturating_sub(1),
+        }
+    }
+
+    /// The node told what is left of what was lent.
+    pub fn settle(&mut self, lent: Tries, left: Tries) {
+        let errors = lent.errors_left.saturating_sub(left.errors_left);
+        let capacity = lent.capacity_left.saturating_sub(left.capacity_left);
+        self.errors_left = self.errors_left.saturating_sub(errors);
+        self.capacity_left = self.capacity_left.saturating_sub(capacity);
+    }
+
+    /// The node was lost and told nothing: an error, and all it may have used. Whether another
+    /// attempt may be made.
+    pub fn lost(&mut self, lent: Tries) -> bool {
+        let nothing = Tries {
+            errors_left: 0,
+            capacity_left: 0,
+        };
+        self.settle(lent, nothing);
+        self.errors_left > 0
+    }
 }
 
 /// The budget of one model.
@@ -96,6 +181,86 @@ mod tests {
             budget.request_begins(Millis(0));
         }
         assert_eq!(budget.left(Millis(0)), 4);
+    }
+
+    #[test]
+    fn a_large_body_is_sent_around_less() {
+        let capacity = |bytes| Tries::of_body(bytes).capacity_left;
+        assert_eq!([capacity(0), capacity(256 * 1024)], [5, 5]);
+        assert_eq!(capacity(256 * 1024 + 1), 2);
+    }
+
+    #[test]
+    fn the_third_error_is_the_last() {
+        let mut tries = Tries::of_body(0);
+        assert_eq!(
+            [tries.error(), tries.error(), tries.error()],
+            [true, true, false]
+        );
+        assert!(!tries.no_room(), "nor is it asked elsewhere then");
+    }
+
+    #[test]
+    fn a_node_lost_with_all_it_was_lent_leaves_one_attempt_to_save_the_request() {
+        let mut tries = Tries::of_body(0);
+        assert!(tries.lost(tries.lend()));
+        assert_eq!((tries.errors_left, tries.capacity_left), (1, 1));
+        assert!(!tries.lost(tries.lend()));
+    }
+
+    #[test]
+    fn what_a_node_did_not_use_comes_back() {
+        let mut tries = Tries::of_body(0);
+        let lent = tries.lend();
+        assert_eq!((lent.errors_left, lent.capacity_left), (2, 4));
+        let mut there = lent;
+        there.error();
+        there.no_room();
+        tries.settle(lent, there);
+        assert!(tries.no_room());
+        assert_eq!((tries.errors_left, tries.capacity_left), (2, 3));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_way_of_lending_and_losing_makes_more_of_a_budget(steps in proptest::collection::vec(0..5_u8, 0..60)) {
+            let whole = Tries::of_body(0);
+            // Those who wait for an answer, each with what it lent to the next.
+            let mut path = vec![(whole, whole)];
+            let (mut errors, mut refusals) = (0, 0);
+            for step in steps {
+                let depth = path.len();
+                let (_, here) = &mut path[depth - 1];
+                match step {
+                    0 if here.errors_left > 0 => {
+                        errors += 1;
+                        here.error();
+                    }
+                    1 if here.capacity_left > 0 => {
+                        refusals += 1;
+                        here.no_room();
+                    }
+                    2 if here.errors_left > 0 && here.capacity_left > 0 => {
+                        let lent = here.lend();
+                        path.push((lent, lent));
+                    }
+                    3 if depth > 1 => {
+                        let (lent, left) = path.pop().expect("deeper than one");
+                        let (_, caller) = &mut path[depth - 2];
+                        caller.settle(lent, left);
+                        refusals += 1;
+                        caller.no_room();
+                    }
+                    4 if depth > 1 => {
+                        let (lent, _) = path.pop().expect("deeper than one");
+                        path[depth - 2].1.lost(lent);
+                    }
+                    _ => {}
+                }
+            }
+            proptest::prop_assert!(errors <= ERRORS_MAX, "{errors} errors");
+            proptest::prop_assert!(refusals <= CAPACITY_TRIES_SMALL, "{refusals} refusals");
+        }
     }
 
     #[test]

@@ -47,7 +47,7 @@ impl Load {
 }
 
 /// The mean after one more sample; the first sample is the mean. A measured time is never 0.
-fn smoothed(mean: u32, sample: u32) -> u32 {
+pub(super) fn smoothed(mean: u32, sample: u32) -> u32 {
     let sample = sample.max(1);
     match mean {
         0 => sample,

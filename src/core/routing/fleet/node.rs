@@ -1,0 +1,179 @@
+//! One node: who it is, how old what it told is, and whether it can be reached.
+//!
+//! The age of a view is the time since it was heard plus the time it was on its way, however many
+//! nodes it came through. The latter is known without a common clock: the report that took least
+//! tells how far the two clocks are apart, and what others took more than it is their delay
+//! (<https://www.rfc-editor.org/rfc/rfc5905> picks the sample with the least delay likewise).
+
+use std::sync::Arc;
+
+use super::report::{NodeId, NodeReport};
+use super::rule::FleetRule;
+use crate::Millis;
+
+/// Of what a report was later than the quickest one, so much is put down to clocks that drift: a
+/// thousandth of drift is followed within some seconds, a burst of slow reports hardly believed.
+const DRIFT_DIVISOR: i64 = 256;
+
+/// What is known of a node beside its models.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub id: NodeId,
+    /// Index of its site.
+    pub site: u16,
+    pub address: Arc<str>,
+    pub draining: bool,
+    pub version: u64,
+    /// Differs between all nodes that ever were in a slot.
+    pub birth: u32,
+    /// Of its name and generation, for lots.
+    pub seed: u64,
+    /// Round trip, smoothed, microseconds; 0 when not measured.
+    pub rtt_us: u32,
+    /// Indices of its models.
+    pub models: Vec<u32>,
+    /// Said to be gone, and not heard of since.
+    pub gone: bool,
+    heard_at: Millis,
+    /// How long the last report was on its way, beyond the quickest one.
+    delay: Millis,
+    /// Its clock is so much behind ours, milliseconds, with the quickest report's way in it.
+    behind_ms: i64,
+    failures: u32,
+    doubted_until: Millis,
+}
+
+impl Node {
+    pub fn new(report: &NodeReport, site: u16, birth: u32, now: Millis) -> Node {
+        Node {
+            id: report.node.clone(),
+            site,
+            address: report.address.clone(),
+            draining: report.draining,
+            version: report.version,
+            birth,
+            seed: super::order::seed_of(&report.node.name) ^ report.node.generation,
+            rtt_us: 0,
+            models: Vec::new(),
+            gone: false,
+            heard_at: now,
+            delay: Millis::ZERO,
+            behind_ms: behind_ms(report.made, now),
+            failures: 0,
+            doubted_until: Millis::ZERO,
+        }
+    }
+
+    /// It was heard of again.
+    pub fn told(&mut self, report: &NodeReport, now: Millis) {
+        let late_ms = behind_ms(report.made, now).saturating_sub(self.behind_ms);
+        self.behind_ms += match late_ms {
+            ..=0 => late_ms,
+            _ => late_ms / DRIFT_DIVISOR + 1,
+        };
+        self.delay = Millis(late_ms.max(0).unsigned_abs());
+        self.version = report.version;
+        self.draining = report.draining;
+        self.heard_at = now;
+        self.gone = false;
+        if self.address != report.address {
+            self.address = report.address.clone();
+        }
+    }
+
+    /// How old the last report is.
+    pub fn age(&self, now: Millis) -> Millis {
+        now.since(self.heard_at) + self.delay
+    }
+
+    /// How long nothing was heard of it.
+    pub fn silence(&self, now: Millis) -> Millis {
+        now.since(self.heard_at)
+    }
+
+    /// A forward failed a moment ago, and it is not time to try again.
+    pub fn is_doubted(&self, now: Millis) -> bool {
+        now < self.doubted_until
+    }
+
+    /// A request was sent there. While it is in doubt this one finds out, and others wait for that.
+    pub fn sent(&mut self, rule: &FleetRule, now: Millis) {
+        if self.failures > 0 {
+            self.doubted_until = now + rule.doubt(self.failures);
+        }
+    }
+
+    /// It answered, whatever it said.
+    pub fn reached(&mut self) {
+        self.failures = 0;
+        self.doubted_until = Millis::ZERO;
+    }
+
+    pub fn failed(&mut self, rule: &FleetRule, now: Millis) {
+        self.failures = self.failures.saturating_add(1);
+        self.doubted_until = now + rule.doubt(self.failures);
+    }
+}
+
+fn behind_ms(made: Millis, now: Millis) -> i64 {
+    let ms = |at: Millis| i64::try_from(at.0).unwrap_or(i64::MAX);
+    ms(now).saturating_sub(ms(made))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(made: u64) -> NodeReport {
+        NodeReport {
+            node: NodeId {
+                name: "b".into(),
+                generation: 1,
+            },
+            site: "fra".into(),
+            address: "10.0.0.2:7070".into(),
+            draining: false,
+            models: Vec::new(),
+            version: made,
+            made: Millis(made),
+        }
+    }
+
+    #[test]
+    fn a_report_that_took_longer_than_the_quickest_is_older_when_heard() {
+        // Its clock began 10 s after ours.
+        let mut node = Node::new(&report(100), 0, 0, Millis(10_150));
+        node.told(&report(600), Millis(10_605));
+        assert_eq!(node.age(Millis(10_605)), Millis(0), "the quickest so far");
+        node.told(&report(1_100), Millis(11_605));
+        assert_eq!(node.age(Millis(11_605)), Millis(500));
+        assert_eq!(node.age(Millis(11_705)), Millis(600));
+    }
+
+    #[test]
+    fn a_clock_that_drifts_does_not_make_reports_old() {
+        let mut node = Node::new(&report(0), 0, 0, Millis(0));
+        for round in 1..10_000_u64 {
+            // A thousandth slower than ours.
+            let now = Millis(round * 500);
+            node.told(&report(now.0 - now.0 / 1000), now);
+            assert!(
+                node.age(now) <= Millis(2),
+                "round {round}: {:?}",
+                node.age(now)
+            );
+        }
+    }
+
+    #[test]
+    fn a_node_in_doubt_is_asked_once_in_a_while_until_it_answers() {
+        let rule = FleetRule::default();
+        let mut node = Node::new(&report(0), 0, 0, Millis(0));
+        node.failed(&rule, Millis(1_000));
+        assert!(node.is_doubted(Millis(1_249)) && !node.is_doubted(Millis(1_250)));
+        node.sent(&rule, Millis(1_250));
+        assert!(node.is_doubted(Millis(1_251)), "one finds out for all");
+        node.reached();
+        assert!(!node.is_doubted(Millis(1_252)));
+    }
+}

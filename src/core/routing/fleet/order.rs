@@ -1,0 +1,53 @@
+//! Which sites come before which, as a routing policy ranked them; and lots that all nodes could
+//! draw alike.
+
+use std::sync::Arc;
+
+use super::super::policy::{Choice, Dice};
+
+/// Sites in steps: within a step load is spread, and the next is used only when there is no room in
+/// those before. Sites it does not name come last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SiteOrder {
+    steps: Vec<(Arc<str>, u8)>,
+    /// Of the content, so that plans made for it are found again.
+    key: u64,
+}
+
+impl SiteOrder {
+    /// Sites with their steps, 0 first. A site named twice has its first step.
+    pub fn new(steps: Vec<(Arc<str>, u8)>) -> SiteOrder {
+        let mut key = 0;
+        for (site, step) in &steps {
+            key = Dice::new(key ^ seed_of(site) ^ u64::from(*step)).roll();
+        }
+        SiteOrder { steps, key }
+    }
+
+    /// What a policy made of [`Fleet::site_candidates`](super::Fleet::site_candidates): choices name
+    /// sites by their place in that list.
+    pub fn of_choices(choices: &[Choice], sites: &[Arc<str>]) -> SiteOrder {
+        let named = choices.iter().filter_map(|choice| {
+            let site = sites.get(choice.id as usize)?;
+            Some((site.clone(), choice.step))
+        });
+        SiteOrder::new(named.collect())
+    }
+
+    /// The step of a site.
+    pub(super) fn step(&self, site: &str) -> u32 {
+        let named = self.steps.iter().find(|(name, _)| **name == *site);
+        named.map_or(u32::MAX, |(_, step)| u32::from(*step))
+    }
+
+    pub(super) fn key(&self) -> u64 {
+        self.key
+    }
+}
+
+/// A number of a name: FNV-1a (<https://datatracker.ietf.org/doc/html/draft-eastlake-fnv>).
+pub(super) fn seed_of(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}

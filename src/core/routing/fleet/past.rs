@@ -1,0 +1,91 @@
+//! How many requests of ours were in flight somewhere a moment ago.
+//!
+//! A report tells what was so when it was made. To add to it what has happened since, one must know
+//! what of ours it had already counted. Samples of a twentieth of a second, the last sixteen of them;
+//! what is older counts as the oldest. O(1).
+
+use crate::Millis;
+
+const SPANS: u64 = 16;
+
+const SPAN: Millis = Millis(50);
+
+/// A count, and what it was at the beginnings of the last spans.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Past {
+    count: u32,
+    samples: [u16; SPANS as usize],
+    /// Number of the newest span since the start of time.
+    newest: u64,
+}
+
+impl Past {
+    /// Requests in flight now.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// One more.
+    pub fn add(&mut self, now: Millis) {
+        self.roll(now);
+        self.count = self.count.saturating_add(1);
+    }
+
+    /// One less.
+    pub fn take(&mut self, now: Millis) {
+        self.roll(now);
+        self.count = self.count.saturating_sub(1);
+    }
+
+    /// What the count was `age` before now, to within a span: the larger of the two samples about
+    /// that moment. Too much is found out by a refusal, too little leaves permits unused.
+    pub fn before(&mut self, age: Millis, now: Millis) -> u32 {
+        self.roll(now);
+        if age == Millis::ZERO {
+            return self.count;
+        }
+        let span = (now - age).0 / SPAN.0;
+        let oldest = (self.newest + 1).saturating_sub(SPANS);
+        let span = span.clamp(oldest, self.newest);
+        let before = u32::from(self.samples[(span % SPANS) as usize]);
+        let after = match span == self.newest {
+            true => self.count,
+            false => self.samples[((span + 1) % SPANS) as usize].into(),
+        };
+        before.max(after)
+    }
+
+    fn roll(&mut self, now: Millis) {
+        let span = now.0 / SPAN.0;
+        let sample = u16::try_from(self.count).unwrap_or(u16::MAX);
+        let passed = span.saturating_sub(self.newest).min(SPANS);
+        for back in 0..passed {
+            self.samples[((span - back) % SPANS) as usize] = sample;
+        }
+        self.newest = self.newest.max(span);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_count_of_a_moment_ago_is_known_to_a_twentieth_of_a_second() {
+        let mut past = Past::default();
+        past.add(Millis(1_010));
+        past.add(Millis(1_220));
+        past.take(Millis(1_440));
+        let now = Millis(1_490);
+        let before = [0, 20, 80, 250, 310, 480, 700].map(|age| past.before(Millis(age), now));
+        assert_eq!(before, [1, 1, 2, 2, 1, 1, 0]);
+    }
+
+    #[test]
+    fn a_long_silence_is_all_the_same_count() {
+        let mut past = Past::default();
+        past.add(Millis(5));
+        assert_eq!(past.before(Millis(700), Millis(90_000)), 1);
+        assert_eq!(past.count(), 1);
+    }
+}

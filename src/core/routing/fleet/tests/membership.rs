@@ -1,0 +1,188 @@
+//! Who is there, and what of a node's word counts.
+
+use super::*;
+
+const NOW: Millis = Millis(10_000);
+
+#[test]
+fn nobody_is_asked_while_nobody_is_known() {
+    let mut fleet = alone();
+    assert_eq!(fleet.next(&seek(), 0, NOW), None);
+    assert!(fleet.is_empty());
+}
+
+#[test]
+fn what_a_node_says_of_itself_through_others_is_not_heard() {
+    let mut fleet = alone();
+    assert_eq!(fleet.heard(&report("a", "fra", 1, load(8)), NOW), None);
+    assert!(fleet.is_empty());
+}
+
+#[test]
+fn only_newer_reports_count() {
+    let mut fleet = alone();
+    let appeared = fleet.heard(&report("b", "fra", 5, load(8)), NOW);
+    assert_eq!(appeared, Some(Change::Appeared(id("b", 1))));
+    for version in [5, 4, 0] {
+        assert_eq!(
+            fleet.heard(&report("b", "fra", version, load(0)), NOW),
+            None
+        );
+    }
+    assert!(fleet.next(&seek(), 0, NOW).is_some());
+    let changed = fleet.heard(&report("b", "fra", 6, load(0)), NOW);
+    assert_eq!(changed, Some(Change::Changed(id("b", 1))));
+    assert_eq!(fleet.next(&seek(), 0, NOW), None);
+}
+
+#[test]
+fn a_restarted_node_is_a_new_one_and_its_former_life_is_over() {
+    let mut fleet = alone();
+    fleet.heard(&report("b", "fra", 900, load(1)), NOW);
+    let chosen = fleet.next(&seek(), 0, NOW).expect("one is free");
+    let before = fleet.sent(&chosen, NOW);
+    let reborn = NodeReport {
+        node: id("b", 2),
+        ..report("b", "fra", 1, load(1))
+    };
+    let restarted = fleet.heard(&reborn, NOW);
+    assert_eq!(restarted, Some(Change::Restarted(id("b", 2))));
+    let chosen = fleet.next(&seek(), 0, NOW).expect("one is free");
+    assert_eq!((chosen.node.generation, chosen.in_flight), (2, 0));
+    fleet.sent(&chosen, NOW);
+    fleet.ended(before, Ended::Failed, NOW);
+    let seen = fleet.explain(&seek(), NOW);
+    assert_eq!(
+        (seen[0].in_flight, seen[0].not_asked),
+        (1, Some(NotAsked::NoneFree))
+    );
+    let late = fleet.heard(&report("b", "fra", 901, load(8)), NOW);
+    assert_eq!(late, None, "the dead do not speak");
+    fleet.check();
+}
+
+#[test]
+fn who_drains_or_is_lost_or_silent_or_could_not_be_reached_is_not_asked() {
+    let fresh = || {
+        let mut fleet = alone();
+        fleet.heard(&report("b", "fra", 1, load(8)), NOW);
+        fleet
+    };
+    let reason = |fleet: &mut Fleet, now| fleet.explain(&seek(), now)[0].not_asked;
+
+    let mut fleet = fresh();
+    let draining = NodeReport {
+        draining: true,
+        ..report("b", "fra", 2, load(8))
+    };
+    let change = fleet.heard(&draining, NOW);
+    assert_eq!(change, Some(Change::Draining(id("b", 1))));
+    assert_eq!(reason(&mut fleet, NOW), Some(NotAsked::Draining));
+
+    let mut fleet = fresh();
+    assert!(fleet.lost("b") && !fleet.lost("b"));
+    assert_eq!(reason(&mut fleet, NOW), Some(NotAsked::Gone));
+    let change = fleet.heard(&report("b", "fra", 2, load(8)), NOW);
+    assert_eq!(change, Some(Change::Returned(id("b", 1))));
+    assert_eq!(reason(&mut fleet, NOW), None);
+
+    let mut fleet = fresh();
+    assert_eq!(
+        reason(&mut fleet, NOW + Millis(5_000)),
+        Some(NotAsked::Stale)
+    );
+
+    let mut fleet = fresh();
+    let chosen = fleet.next(&seek(), 0, NOW).expect("eight are free");
+    let ticket = fleet.sent(&chosen, NOW);
+    fleet.ended(ticket, Ended::Failed, NOW);
+    assert_eq!(reason(&mut fleet, NOW), Some(NotAsked::Doubted));
+    assert_eq!(reason(&mut fleet, NOW + Millis(250)), None);
+}
+
+#[test]
+fn a_model_a_node_does_not_name_any_more_is_not_there() {
+    let mut fleet = alone();
+    fleet.heard(&report("b", "fra", 1, load(8)), NOW);
+    let bare = NodeReport {
+        models: Vec::new(),
+        ..report("b", "fra", 2, load(8))
+    };
+    fleet.heard(&bare, NOW);
+    assert_eq!(fleet.next(&seek(), 0, NOW), None);
+    fleet.check();
+    fleet.heard(&report("b", "fra", 3, load(8)), NOW);
+    assert!(fleet.next(&seek(), 0, NOW).is_some());
+    fleet.check();
+}
+
+#[test]
+fn who_is_silent_for_a_minute_is_forgotten() {
+    let mut fleet = alone();
+    fleet.heard(&report("b", "fra", 1, load(8)), NOW);
+    assert_eq!(fleet.sweep(NOW + Millis(59_999)), []);
+    assert_eq!(fleet.sweep(NOW + Millis(60_000)), [id("b", 1)]);
+    assert!(fleet.is_empty());
+    fleet.check();
+}
+
+#[test]
+fn no_more_nodes_are_known_than_the_bound_and_the_silent_make_room() {
+    let mut fleet = alone();
+    for number in 0..NODES_MAX {
+        let name = format!("n{number}");
+        fleet.heard(&report(&name, "fra", 1, load(1)), Millis(number as u64));
+    }
+    let one_more = report("late", "fra", 1, load(1));
+    assert_eq!(fleet.heard(&one_more, Millis(4_999)), None);
+    assert!(fleet.heard(&one_more, Millis(5_000)).is_some());
+    assert_eq!(fleet.len(), NODES_MAX);
+    fleet.check();
+}
+
+#[test]
+fn a_node_that_moves_counts_at_its_new_site() {
+    let mut fleet = alone();
+    fleet.heard(&report("b", "fra", 1, load(8)), NOW);
+    fleet.heard(&report("b", "ams", 2, load(8)), NOW);
+    let forced = Seek {
+        forced_site: Some("ams"),
+        ..seek()
+    };
+    assert!(fleet.next(&forced, 0, NOW).is_some());
+    fleet.check();
+}
+
+#[test]
+fn waiters_are_woken_once_when_there_may_be_room_and_only_if_somebody_found_none() {
+    let mut fleet = alone();
+    fleet.heard(&report("b", "fra", 1, load(8)), NOW);
+    assert!(fleet.wakes().is_empty(), "nobody has asked");
+    let none = ModelLoad {
+        queue_room: 0,
+        ..load(0)
+    };
+    fleet.heard(&report("b", "fra", 2, none), NOW);
+    assert_eq!(fleet.next(&seek(), 0, NOW), None);
+    fleet.heard(&report("b", "fra", 3, none), NOW);
+    assert!(fleet.wakes().is_empty(), "still no room");
+    fleet.heard(&report("b", "fra", 4, load(1)), NOW);
+    assert_eq!(fleet.wakes(), [ModelId::from(MODEL)]);
+    fleet.heard(&report("b", "fra", 5, load(2)), NOW);
+    assert!(fleet.wakes().is_empty(), "they know");
+}
+
+#[test]
+fn a_forward_that_ends_wakes_those_who_found_no_room() {
+    let mut fleet = alone();
+    let one = ModelLoad {
+        queue_room: 0,
+        ..load(1)
+    };
+    fleet.heard(&report("b", "fra", 1, one), NOW);
+    let chosen = fleet.next(&seek(), 0, NOW).expect("one is free");
+    let ticket = fleet.sent(&chosen, NOW);
+    assert_eq!(fleet.next(&seek(), 0, NOW), None);
+    fleet.ended(ticket, Ended::Answered { ttft_us: 900 }, NOW);
+    assert_eq!(fleet.wakes(), [ModelId::from(MODEL)]);
+}

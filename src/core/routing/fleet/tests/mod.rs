@@ -1,0 +1,75 @@
+//! The fleet by example and by a hundred random lives.
+
+mod choice;
+mod membership;
+mod random;
+mod stampede;
+
+use std::sync::Arc;
+
+use super::*;
+use crate::{Millis, ModelId};
+
+const MODEL: &str = "llama";
+
+fn id(name: &str, generation: u64) -> NodeId {
+    NodeId {
+        name: name.into(),
+        generation,
+    }
+}
+
+/// Node `a` of site `fra`, which knows nobody.
+fn alone() -> Fleet {
+    Fleet::new(id("a", 1), "fra".into(), FleetRule::default())
+}
+
+/// Eight permits.
+fn load(free: u32) -> ModelLoad {
+    ModelLoad {
+        permits: 8,
+        free,
+        queued: 0,
+        queue_room: 16,
+        wait_ms: 0,
+        wanting: 0,
+        ttft_us: 0,
+    }
+}
+
+fn report(name: &str, site: &str, version: u64, load: ModelLoad) -> NodeReport {
+    NodeReport {
+        node: id(name, 1),
+        site: site.into(),
+        address: format!("{name}:7070").into(),
+        draining: false,
+        models: vec![(ModelId::from(MODEL), load)],
+        version,
+        made: Millis(version),
+    }
+}
+
+fn seek() -> Seek<'static> {
+    Seek {
+        model: MODEL,
+        visited: &[],
+        forced_site: None,
+        sites: None,
+        wants: Wants::Permit,
+    }
+}
+
+fn name_of(chosen: Option<Chosen>) -> Option<Arc<str>> {
+    chosen.map(|chosen| chosen.node.name)
+}
+
+/// Who is ever chosen within a hundred lots, sorted.
+fn ever(fleet: &mut Fleet, seek: &Seek<'_>, now: Millis) -> Vec<Arc<str>> {
+    let lots = 0..100;
+    let mut names: Vec<Arc<str>> = lots
+        .filter_map(|lot| name_of(fleet.next(seek, lot, now)))
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}

@@ -1,0 +1,223 @@
+//! What others see of the fleet: `/state`, `/explain`, and routing policies that rank sites.
+//!
+//! It decides nothing. Lists are made anew with each call, O(nodes), off the hot path.
+
+use std::sync::Arc;
+
+use super::super::breaker::Health;
+use super::super::policy::Candidate;
+use super::choose::{Seek, Wants};
+use super::report::{ModelLoad, NodeId};
+use super::rule::WHOLE;
+use super::world::Fleet;
+use crate::Millis;
+
+/// Why a node was not asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotAsked {
+    /// It has seen the request.
+    Visited,
+    /// It stands at another site than the one that was demanded.
+    OtherSite,
+    /// It takes no further requests.
+    Draining,
+    /// The failure detector says that it is gone.
+    Gone,
+    /// What it told is too old.
+    Stale,
+    /// A forward to it failed a moment ago.
+    Doubted,
+    /// It refused a moment ago.
+    Full,
+    /// No permit, or no place in line, is believed free there.
+    NoneFree,
+    /// Others want what is free there, and this node has had its part of it.
+    NotDrawn,
+    /// Its own clients wait in its line.
+    Crowded,
+    /// The wait there is too long.
+    WaitTooLong,
+}
+
+impl NotAsked {
+    /// The reason in one word, as `/explain` shows it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            NotAsked::Visited => "visited",
+            NotAsked::OtherSite => "other-site",
+            NotAsked::Draining => "draining",
+            NotAsked::Gone => "gone",
+            NotAsked::Stale => "stale",
+            NotAsked::Doubted => "doubted",
+            NotAsked::Full => "full",
+            NotAsked::NoneFree => "none-free",
+            NotAsked::NotDrawn => "not-drawn",
+            NotAsked::Crowded => "crowded",
+            NotAsked::WaitTooLong => "wait-too-long",
+        }
+    }
+}
+
+/// One node, with respect to one model where one was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeView {
+    /// Which one.
+    pub node: NodeId,
+    /// Where it stands.
+    pub site: Arc<str>,
+    /// Its peers listener.
+    pub address: Arc<str>,
+    /// It takes no further requests.
+    pub draining: bool,
+    /// How old what it told is.
+    pub age: Millis,
+    /// Round trip, smoothed, microseconds; 0 when not measured.
+    pub rtt_us: u32,
+    /// Models it serves.
+    pub models: usize,
+    /// What it told of the model.
+    pub load: ModelLoad,
+    /// Permits believed free.
+    pub free: u32,
+    /// Requests of ours there.
+    pub in_flight: u32,
+    /// Why it would not be asked now; none when it would, or no model was asked for.
+    pub not_asked: Option<NotAsked>,
+}
+
+impl Fleet {
+    /// Every node, by name.
+    pub fn nodes(&self, now: Millis) -> Vec<NodeView> {
+        let slots = 0..self.nodes.len() as u16;
+        let mut views: Vec<NodeView> = slots.filter_map(|slot| self.node(slot, now)).collect();
+        views.sort_unstable_by(|one, other| one.node.name.cmp(&other.node.name));
+        views
+    }
+
+    /// Every node that has told of the model, in the order in which they would be tried, and why
+    /// those that would not be are not.
+    pub fn explain(&mut self, seek: &Seek<'_>, now: Millis) -> Vec<NodeView> {
+        let Some(&model) = self.by_model.get(seek.model) else {
+            return Vec::new();
+        };
+        let plan = self.plan(model, seek.sites);
+        let search = self.search(seek, now);
+        let view = &self.views[model as usize];
+        let seats = view.planned(plan).tiers().flatten();
+        let seats = seats.map(|&at| &view.seats[usize::from(at)]);
+        let seen = seats.filter_map(|seat| {
+            Some(NodeView {
+                load: seat.load,
+                free: seat.free(),
+                in_flight: seat.in_flight(),
+                not_asked: self.fit(view, seat, &search).err(),
+                ..self.node(seat.node, now)?
+            })
+        });
+        seen.collect()
+    }
+
+    /// The sites that serve a model beside this node, as a policy ranks them: one candidate a site,
+    /// with what its askable nodes have in sum, discounted by age. Site 0 is ours; `id` is the place
+    /// in the list.
+    pub fn site_candidates(&mut self, model: &str, now: Millis) -> Vec<(Arc<str>, Candidate)> {
+        let seek = Seek {
+            model,
+            visited: &[],
+            forced_site: None,
+            sites: None,
+            wants: Wants::Permit,
+        };
+        let search = self.search(&seek, now);
+        let Some(&model) = self.by_model.get(model) else {
+            return Vec::new();
+        };
+        let view = &self.views[model as usize];
+        let mut found: Vec<(Arc<str>, Candidate)> = Vec::new();
+        for seat in &view.seats {
+            let Some(node) = &self.nodes[usize::from(seat.node)] else {
+                continue;
+            };
+            let site = &self.sites[usize::from(node.site)];
+            let known = found.iter().position(|(name, _)| *name == site.name);
+            let at = known.unwrap_or_else(|| {
+                let number = u32::from(node.site);
+                found.push((
+                    site.name.clone(),
+                    nobody(found.len() as u32, number, site.rtt_us),
+                ));
+                found.len() - 1
+            });
+            let trust = self.rule.trust(node.age(now));
+            let usable = !matches!(
+                self.fit(view, seat, &search),
+                Err(NotAsked::Draining | NotAsked::Gone | NotAsked::Stale | NotAsked::Doubted)
+            );
+            if usable {
+                add(
+                    &mut found[at].1,
+                    seat.free(),
+                    seat.load,
+                    seat.ttft_us,
+                    trust,
+                );
+            }
+        }
+        found
+    }
+
+    fn node(&self, slot: u16, now: Millis) -> Option<NodeView> {
+        let node = self.nodes[usize::from(slot)].as_ref()?;
+        let gone = node.gone.then_some(NotAsked::Gone);
+        Some(NodeView {
+            node: node.id.clone(),
+            site: self.sites[usize::from(node.site)].name.clone(),
+            address: node.address.clone(),
+            draining: node.draining,
+            age: node.age(now),
+            rtt_us: node.rtt_us,
+            models: node.models.len(),
+            load: ModelLoad::default(),
+            free: 0,
+            in_flight: 0,
+            not_asked: gone.or(node.draining.then_some(NotAsked::Draining)),
+        })
+    }
+}
+
+/// A site without a usable node.
+fn nobody(id: u32, site: u32, rtt_us: u32) -> Candidate {
+    Candidate {
+        id,
+        site,
+        node: None,
+        health: Health::Down,
+        permits_free: 0,
+        permits_total: 0,
+        queue_len: 0,
+        rtt_us,
+        ttft_us: 0,
+        latency_us: 0,
+        error_ppm: 0,
+        lora_affinity: 0,
+        prefix_affinity: 0,
+        tier: 0,
+        ooc: 0,
+    }
+}
+
+/// One node more at a site. The quickest first token stands for the site.
+fn add(site: &mut Candidate, free: u32, load: ModelLoad, seen_ttft_us: u32, trust: u64) {
+    let believed = u64::from(free) * trust / WHOLE;
+    site.health = Health::Healthy;
+    site.permits_free = site.permits_free.saturating_add(believed as u32);
+    site.permits_total = site.permits_total.saturating_add(load.permits);
+    site.queue_len = site.queue_len.saturating_add(load.queued);
+    let ttft_us = match seen_ttft_us {
+        0 => load.ttft_us,
+        seen => seen,
+    };
+    if ttft_us > 0 && (site.ttft_us == 0 || ttft_us < site.ttft_us) {
+        site.ttft_us = ttft_us;
+    }
+}

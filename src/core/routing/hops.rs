@@ -1,0 +1,275 @@
+//! What a forwarded request carries from node to node: who has seen it, and what is left of its
+//! time and of its budget.
+//!
+//! Values and their text form only. It proves nothing: the shell believes the text on the peers
+//! listener alone, where TLS says who speaks, and strips it from clients. Account and request id
+//! travel in headers of their own. Known in the source as the in-flight header and its kin.
+//!
+//! ```text
+//! 1; visited=a1,b2; deadline_ms=29500; errors=2; capacity=4; hops=1; wait_ms=0; in_flight=3
+//! ```
+//!
+//! Reading is strict: these fields, each once, in this order, numbers in plain decimal and within
+//! their bounds. Anything else is an error, for only our own nodes write it.
+
+use std::fmt::{self, Write};
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use super::budget::{CAPACITY_TRIES_SMALL, ERRORS_MAX, Tries};
+use crate::Millis;
+
+/// Forwards of a request one behind the other: one where everybody sees everybody, two when a node
+/// has to go through a third one. Each costs a round trip for every chunk of a stream.
+pub const HOPS_MAX: u32 = 2;
+
+/// With so many out-of-capacity answers left a request that can wait nowhere here no longer insists
+/// on a free permit: two that were told of were gone already, so a place in line is worth more than
+/// another piece of old news.
+pub const SETTLES_AT: u32 = 3;
+
+/// Nodes that may see a request: the first, and one for each error and out-of-capacity answer.
+pub const VISITED_MAX: usize = 1 + (ERRORS_MAX + CAPACITY_TRIES_SMALL) as usize;
+
+/// Bytes of a node's name: a DNS label with one to spare.
+pub const NAME_BYTES_MAX: usize = 64;
+
+/// No longer text is read: every name at its longest, and the numbers.
+pub const TEXT_BYTES_MAX: usize = VISITED_MAX * (NAME_BYTES_MAX + 1) + 160;
+
+/// A deadline further away is none of ours: the ceiling of a request is minutes.
+pub const DEADLINE_LEFT_MAX: Millis = Millis::from_secs(24 * 60 * 60);
+
+/// Version of the text form, and its first character.
+const VERSION: &str = "1";
+
+/// The state of a request on its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hops {
+    /// Names of the nodes that have seen it, in order; the last one has it now.
+    pub visited: Vec<Arc<str>>,
+    /// Time until the whole answer must be out. A span, so that clocks need not agree.
+    pub deadline_left: Millis,
+    /// Its budget, or the part of it that was lent with this forward.
+    pub tries: Tries,
+    /// Forwards that may still follow one behind the other.
+    pub hops_left: u32,
+    /// The longest the receiver may let it wait in its line; zero asks for a permit or a refusal.
+    pub wait_max: Millis,
+    /// Requests of this model that the sender has at the receiver, this one included, so that the
+    /// receiver can tell when it holds what nobody waits for.
+    pub in_flight: u32,
+}
+
+/// Why a text is not one of ours, or a request may not enter.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum HopsError {
+    /// Longer than [`TEXT_BYTES_MAX`].
+    #[error("the text is longer than {TEXT_BYTES_MAX} bytes")]
+    TooLong,
+    /// Not the version we speak.
+    #[error("the text is not of version {VERSION}")]
+    Version,
+    /// A field is missing, repeated, out of order or unknown.
+    #[error("expected the field `{0}`")]
+    Field(&'static str),
+    /// A number is not plain decimal, or beyond its bound.
+    #[error("`{0}` is not a number within its bounds")]
+    Number(&'static str),
+    /// There are no visited nodes, too many, or the same one twice, or what is no name.
+    #[error("`visited` is not a list of 1 to {VISITED_MAX} different names")]
+    Visited,
+    /// This node has seen the request already.
+    #[error("the request has been here before")]
+    Loop,
+    /// What came back does not follow from what was sent.
+    #[error("the answer does not belong to this forward")]
+    NotOurs,
+}
+
+/// Whether nodes can name each other like this: letters, digits, `.`, `_` and `-`, 1 to
+/// [`NAME_BYTES_MAX`] of them.
+pub fn is_node_name(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(fits)
+}
+
+impl Hops {
+    /// A request that a client has sent to `here`.
+    pub fn begin(here: &Arc<str>, deadline_left: Millis, body_bytes: u64) -> Hops {
+        Hops {
+            visited: vec![here.clone()],
+            deadline_left,
+            tries: Tries::of_body(body_bytes),
+            hops_left: HOPS_MAX,
+            wait_max: Millis::MAX,
+            in_flight: 0,
+        }
+    }
+
+    /// Whether it may be sent to a further node.
+    pub fn may_forward(&self) -> bool {
+        self.tries.errors_left > 0
+            && self.tries.capacity_left > 0
+            && self.hops_left > 0
+            && self.visited.len() < VISITED_MAX
+    }
+
+    /// How long the next forward may wait where it goes, for a request that can wait nowhere here:
+    /// not at all at first, then as long as `left`.
+    pub fn may_wait(&self, left: Millis) -> Millis {
+        match self.tries.capacity_left <= SETTLES_AT {
+            true => left,
+            false => Millis::ZERO,
+        }
+    }
+
+    /// What goes along to `to`, which counts as visited here from now on. `onward`: it may send the
+    /// request on, as far as hops are left.
+    pub fn forward(
+        &mut self,
+        to: &Arc<str>,
+        deadline_left: Millis,
+        wait_max: Millis,
+        in_flight: u32,
+        onward: bool,
+    ) -> Hops {
+        let sent = Hops {
+            visited: self.visited.clone(),
+            deadline_left: deadline_left.min(DEADLINE_LEFT_MAX),
+            tries: self.tries.lend(),
+            hops_left: match onward {
+                true => self.hops_left.saturating_sub(1),
+                false => 0,
+            },
+            wait_max: wait_max.min(DEADLINE_LEFT_MAX),
+            in_flight,
+        };
+        self.visited.push(to.clone());
+        sent
+    }
+
+    /// It has arrived at `here`.
+    ///
+    /// # Errors
+    /// [`HopsError::Loop`] when it was here before, [`HopsError::Visited`] when it was everywhere.
+    pub fn arrive(&mut self, here: &Arc<str>) -> Result<(), HopsError> {
+        if self.visited.contains(here) {
+            return Err(HopsError::Loop);
+        }
+        if self.visited.len() >= VISITED_MAX {
+            return Err(HopsError::Visited);
+        }
+        self.visited.push(here.clone());
+        Ok(())
+    }
+
+    /// The node that `sent` went to gave the request back with what is left: refused, or failed.
+    /// Who has seen it there is not asked again.
+    ///
+    /// # Errors
+    /// [`HopsError::NotOurs`] when `left` does not follow from `sent`. Then nothing was settled, and
+    /// the forward is to be taken for [lost](Hops::lost).
+    pub fn came_back(&mut self, sent: &Hops, left: &Hops) -> Result<(), HopsError> {
+        let seen = left.visited.starts_with(&self.visited);
+        let less = left.tries.errors_left <= sent.tries.errors_left
+            && left.tries.capacity_left <= sent.tries.capacity_left;
+        if !seen || !less {
+            return Err(HopsError::NotOurs);
+        }
+        self.visited.clone_from(&left.visited);
+        self.tries.settle(sent.tries, left.tries);
+        Ok(())
+    }
+
+    /// The forward broke after the request was sent. Whether another attempt may be made.
+    pub fn lost(&mut self, sent: &Hops) -> bool {
+        self.tries.lost(sent.tries)
+    }
+
+    /// Reads the text form.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Hops, HopsError> {
+        if text.len() > TEXT_BYTES_MAX {
+            return Err(HopsError::TooLong);
+        }
+        let mut fields = text.split("; ");
+        if fields.next() != Some(VERSION) {
+            return Err(HopsError::Version);
+        }
+        let mut field = |name: &'static str| {
+            let field = fields.next().and_then(|field| field.strip_prefix(name));
+            let value = field.and_then(|rest| rest.strip_prefix('='));
+            value.ok_or(HopsError::Field(name))
+        };
+        let visited = names(field("visited")?)?;
+        let mut count = |name, max| number(field(name)?, max).ok_or(HopsError::Number(name));
+        let hops = Hops {
+            visited,
+            deadline_left: Millis(count("deadline_ms", DEADLINE_LEFT_MAX.0)?),
+            tries: Tries {
+                errors_left: count("errors", ERRORS_MAX.into())? as u32,
+                capacity_left: count("capacity", CAPACITY_TRIES_SMALL.into())? as u32,
+            },
+            hops_left: count("hops", HOPS_MAX.into())? as u32,
+            wait_max: Millis(count("wait_ms", DEADLINE_LEFT_MAX.0)?),
+            in_flight: count("in_flight", u32::MAX.into())? as u32,
+        };
+        match fields.next() {
+            Some(_) => Err(HopsError::Field("nothing further")),
+            None => Ok(hops),
+        }
+    }
+}
+
+/// The text form, which [`Hops::parse`] reads when every name passes [`is_node_name`].
+impl fmt::Display for Hops {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{VERSION}; visited=")?;
+        for (at, name) in self.visited.iter().enumerate() {
+            if at > 0 {
+                f.write_char(',')?;
+            }
+            f.write_str(name)?;
+        }
+        let Tries {
+            errors_left,
+            capacity_left,
+        } = self.tries;
+        let deadline_ms = self.deadline_left.min(DEADLINE_LEFT_MAX).0;
+        let wait_ms = self.wait_max.min(DEADLINE_LEFT_MAX).0;
+        write!(
+            f,
+            "; deadline_ms={deadline_ms}; errors={errors_left}; capacity={capacity_left}; \
+             hops={}; wait_ms={wait_ms}; in_flight={}",
+            self.hops_left, self.in_flight
+        )
+    }
+}
+
+fn names(text: &str) -> Result<Vec<Arc<str>>, HopsError> {
+    let mut names: Vec<Arc<str>> = Vec::new();
+    for name in text.split(',') {
+        let repeated = names.iter().any(|known| **known == *name);
+        if !is_node_name(name) || repeated || names.len() == VISITED_MAX {
+            return Err(HopsError::Visited);
+        }
+        names.push(name.into());
+    }
+    Ok(names)
+}
+
+/// Plain decimal up to `max`: digits only, without a zero in front.
+fn number(text: &str, max: u64) -> Option<u64> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits || (text.len() > 1 && text.starts_with('0')) {
+        return None;
+    }
+    text.parse().ok().filter(|&number| number <= max)
+}
+
+#[cfg(test)]
+mod tests;
