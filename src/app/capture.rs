@@ -110,8 +110,12 @@ impl Recorder {
         self.running.lock().retain_mut(|one| one.write(now));
     }
 
+    /// Whether there is nothing to write. One that is being started keeps the lock for as long as the
+    /// disk takes, and is not there yet.
     fn is_idle(&self) -> bool {
-        self.running.lock().is_empty()
+        self.running
+            .try_lock()
+            .is_none_or(|running| running.is_empty())
     }
 }
 

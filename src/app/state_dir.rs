@@ -49,8 +49,14 @@ pub fn replace(state_dir: &Path, name: &str, bytes: &[u8], outlasts: Outlasts) -
     fs::rename(&beside, state_dir.join(name))?;
     match outlasts {
         Outlasts::Crash => Ok(()),
-        // The new name is the directory's to keep.
-        Outlasts::PowerLoss => File::open(state_dir)?.sync_all(),
+        // The new name is the directory's to keep. The file is in its place whatever comes of this, so
+        // that to call it a failure would be the lesser truth.
+        Outlasts::PowerLoss => {
+            if let Err(error) = File::open(state_dir).and_then(|dir| dir.sync_all()) {
+                tracing::error!(%error, file = name, "kept, but a power loss may bring the former one back");
+            }
+            Ok(())
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use infergate_core::admission::Ask;
 use infergate_core::api::Call;
-use infergate_core::routing::{Descent, Failure, Missed, Seen};
+use infergate_core::routing::{Failure, Missed, Seen};
 use infergate_core::{Millis, Refusal};
 use pingora_core::protocols::http::ServerSession;
 use tokio::time::sleep_until;
@@ -19,7 +19,7 @@ use super::accounts::Account;
 use super::admit::{admit, client_gone};
 use super::call::{Left, Trip};
 use super::explain::{Again, Trace};
-use super::ladder::Unserved;
+use super::ladder::{Ladder, Unserved};
 use super::relay::Relayed;
 use super::task::Asked;
 use crate::plugin::TaskSession;
@@ -49,6 +49,14 @@ impl NoAnswer {
             NoAnswer::NotConnected | NoAnswer::NotTrusted => Some(Failure::NotConnected),
             NoAnswer::ReusedLost | NoAnswer::Busy | NoAnswer::Unavailable => Some(Failure::Failed),
             NoAnswer::Lost => None,
+        }
+    }
+
+    /// What it says of the model.
+    fn missed(self) -> Missed {
+        match self {
+            NoAnswer::Busy => Missed::OutOfCapacity,
+            _ => Missed::Failed,
         }
     }
 
@@ -159,9 +167,10 @@ impl<'a> Attempts<'a> {
         trip: &mut Trip,
         ask: Ask,
         heartbeat: Option<Duration>,
-        descent: Descent,
+        ladder: &Ladder<'_>,
     ) -> Result<(Permit, Exchange), Unserved> {
         let mut ask = ask;
+        let descent = ladder.descent();
         self.lane.gate.count_request();
         loop {
             let permit = admit(
@@ -174,6 +183,12 @@ impl<'a> Attempts<'a> {
             )
             .await
             .map_err(Unserved::at_the_gate)?;
+            let charged = u64::from(ask.tokens);
+            if ladder.is_barred() {
+                let gate = &self.lane.gate;
+                gate.correct_tokens(&ask.account, ask.weight, charged, 0);
+                return Err(Unserved::at_the_gate(Refusal::NoHealthyEndpoint.into()));
+            }
             let tries = trip.tries(&permit.target);
             let tried = self.once(session, trip, &permit).await;
             trip.story.tried(&self.trace);
@@ -182,19 +197,18 @@ impl<'a> Attempts<'a> {
                 Err(failure) => failure,
             };
             // A server's failure is not its users' consumption.
-            let charged = u64::from(ask.tokens);
             let gate = &self.lane.gate;
             gate.correct_tokens(&ask.account, ask.weight, charged, 0);
             ask.avoid.push(permit.endpoint);
             // A server that has closed an idle connection has not failed the request.
             let has_fresh = matches!(failure, NoAnswer::ReusedLost) || gate.has_fresh(&ask.avoid);
             let retry = failure.retry();
-            let again = retry.is_some_and(|f| {
-                descent.may_try_again(tries, has_fresh) && gate.may_retry(tries, f)
-            });
+            let has_try = descent.may_try_again(failure.missed(), tries, has_fresh);
+            let again = has_try && retry.is_some_and(|f| gate.may_retry(tries, f));
             trip.story.judged(Again {
                 failure: retry,
                 allowed: again,
+                kept_for_next: !has_try,
                 tries,
                 model_left: gate.retries_left(),
             });

@@ -148,6 +148,14 @@ pub struct Bill {
     charge: Option<Charge>,
 }
 
+/// Neurons that a request may come to at a model: what its tokens may cost, at least what answers of
+/// the model have cost lately.
+fn may_cost(lane: &Lane, call: &Call) -> f64 {
+    let tokens = |tariff| reserve_estimate(tariff, call.prompt_tokens(), call.max_tokens);
+    let amount = lane.spec.tariff.as_ref().map_or(0.0, tokens);
+    amount.max(lane.usual_charge())
+}
+
 impl Bill {
     /// Holds what the request may come to, where the account's day has a limit: what its tokens may
     /// cost, at least what answers of the model have cost lately.
@@ -162,12 +170,8 @@ impl Bill {
         call: &Call,
     ) -> Result<(), Refusal> {
         self.input = call.body.clone();
-        // What another model may have come to does not count against this one.
-        self.held = None;
         if let Some(limit) = account.neurons_per_day {
-            let tokens = |tariff| reserve_estimate(tariff, call.prompt_tokens(), call.max_tokens);
-            let amount = lane.spec.tariff.as_ref().map_or(0.0, tokens);
-            let amount = amount.max(lane.usual_charge());
+            let amount = may_cost(lane, call);
             let held = ledger.hold(&account.id, amount, limit);
             self.quota = Some(QuotaHold {
                 neurons: amount,
@@ -177,6 +181,19 @@ impl Bill {
             self.held = Some(held?);
         }
         Ok(())
+    }
+
+    /// Holds what it may come to at another model instead: who was admitted is not refused for it.
+    pub fn hold_instead(&mut self, account: &AccountSpec, lane: &Lane, call: &Call) {
+        if let (Some(held), Some(per_day)) = (&mut self.held, account.neurons_per_day) {
+            let neurons = may_cost(lane, call);
+            held.becomes(neurons);
+            self.quota = Some(QuotaHold {
+                neurons,
+                per_day,
+                granted: true,
+            });
+        }
     }
 
     /// What was to be held of the account's day; none where that has no limit.

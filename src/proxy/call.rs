@@ -176,6 +176,8 @@ impl Trip {
         event.model_id = Some(model.clone());
         event.asked_model_id = (model != asked).then(|| asked.clone());
         self.lane = Some(Arc::clone(lane));
+        // What it waits for here is not the work of a server before.
+        self.granted_us = None;
     }
 
     /// The model that answers, where it is not the one that was asked for.
@@ -236,13 +238,18 @@ impl Trip {
         };
     }
 
-    /// Holds what the request may come to of its account's day, in place of what was held before.
+    /// Holds what the request may come to of its account's day.
     ///
     /// # Errors
     /// [`Refusal::QuotaUsed`].
     pub fn hold(&mut self, account: &AccountSpec, lane: &Lane, call: &Call) -> Result<(), Refusal> {
         let ledger = &self.shared.ledger;
         self.bill.hold(ledger, account, lane, call)
+    }
+
+    /// Holds what it may come to at another model, in place of what was held for the former one.
+    pub fn holds_instead(&mut self, account: &AccountSpec, lane: &Lane, call: &Call) {
+        self.bill.hold_instead(account, lane, call);
     }
 
     /// What the answer has used so far, where that is priced or counted here.

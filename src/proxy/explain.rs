@@ -6,7 +6,7 @@
 //! caller's words only the name of a model, cut at [`ASKED_MAX_BYTES`].
 //!
 //! Bounds: a story has at most [`STEPS_MAX`] steps of about 200 bytes, the usual two of them in
-//! place, and [`STORIES_KEPT`] stories are kept: about 4 MiB of usual requests, 30 MiB of the most
+//! place, and [`STORIES_KEPT`] stories are kept: about 4 MiB of usual requests, 50 MiB of the most
 //! eventful ones. Requests that got past key, route and options have one. Whoever has no key
 //! must not wash out the stories of those who have.
 
@@ -30,8 +30,9 @@ use crate::telemetry::event::PluginUse;
 use crate::telemetry::{AttemptResult, Clock, InferenceEvent, Outcome};
 use crate::upstream::{Advice, Entry, Found, Lane, Marks, Permit, Target};
 
-/// Steps of one story: more than a request with all its tries takes. Further ones are counted.
-pub const STEPS_MAX: usize = 16;
+/// Steps of one story: more than a request takes that goes down the longest ladder with all its
+/// tries. Further ones are counted.
+pub const STEPS_MAX: usize = 40;
 /// A permit and a try: what a request takes that nothing happens to.
 const STEPS_USUAL: usize = 2;
 /// Bytes of the name of a model that a caller asked for: longer than any model's.
@@ -155,6 +156,8 @@ pub struct Again {
     pub failure: Option<Failure>,
     /// Whether there is another try.
     pub allowed: bool,
+    /// The next model of the ladder has what is left.
+    pub kept_for_next: bool,
     /// Servers tried so far.
     pub tries: u32,
     /// Retries that all requests of the model may still make.
@@ -188,6 +191,8 @@ struct End {
     request_id: Arc<str>,
     account: Option<AccountId>,
     model: Option<ModelId>,
+    /// The model asked for, where another one of its ladder took its place.
+    asked_model: Option<ModelId>,
     face: Face,
     outcome: Outcome,
     status: u16,
@@ -342,6 +347,7 @@ impl Draft {
             request_id: Arc::clone(&event.request_id),
             account: event.account_id.clone(),
             model: event.model_id.clone(),
+            asked_model: event.asked_model_id.clone(),
             face: event.face,
             outcome: event.outcome,
             status: event.status,
@@ -407,6 +413,7 @@ impl Again {
         match self.failure {
             None => "the server may have begun to work",
             Some(_) if self.tries_left() == 0 => "the request has used its tries",
+            Some(_) if self.kept_for_next => "the next model of the ladder is asked instead",
             Some(Failure::Failed) if !self.allowed => "the model's retries are used up",
             Some(Failure::Failed) => "the server has not begun to work",
             Some(Failure::NotConnected) => "no server has seen the request",

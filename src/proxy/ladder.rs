@@ -115,6 +115,11 @@ impl<'a> Ladder<'a> {
         &self.lane
     }
 
+    /// The guard has come down since this model was chosen: nothing may be sent there any more.
+    pub fn is_barred(&self) -> bool {
+        self.top.is_some() && !self.is_open(&self.lane)
+    }
+
     /// How far down it is, for who makes the tries.
     pub fn descent(&self) -> Descent {
         self.descent
@@ -163,7 +168,10 @@ impl<'a> Ladder<'a> {
         let now_us = self.shared.clock.micros();
         trip.story.fell_back(now_us, &self.lane.spec.id, &cause);
         match &self.call {
-            Some(call) => Ok(trip.hold(self.account, &self.lane, call)?),
+            Some(call) => {
+                trip.holds_instead(self.account, &self.lane, call);
+                Ok(())
+            }
             None => Err(Refusal::Internal.into()),
         }
     }

@@ -67,6 +67,15 @@ pub struct Held {
 }
 
 impl Held {
+    /// The request may cost `amount` neurons instead.
+    pub fn becomes(&mut self, amount: f64) {
+        if let Some(reservation) = self.reservation.take() {
+            let now = unix_secs(self.ledger.clock);
+            let mut quota = self.ledger.quota.lock();
+            self.reservation = Some(quota.exchange(reservation, amount, now));
+        }
+    }
+
     /// The request cost `actual` neurons.
     pub fn settle(mut self, actual: f64) {
         if let Some(reservation) = self.reservation.take() {

@@ -221,7 +221,7 @@ impl Edge {
         let heartbeat = Duration::from_secs(lane.spec.queue_heartbeat_secs);
         let beats = attempts.streams() && !heartbeat.is_zero() && is_http11(session);
         let heartbeat = beats.then_some(heartbeat);
-        let (permit, exchange) = attempts.run(session, trip, ask, heartbeat, descent).await?;
+        let (permit, exchange) = attempts.run(session, trip, ask, heartbeat, ladder).await?;
         route.taken(lane, &permit.target.url);
         let answer = attempts.answer(task);
         Ok(Begun {
@@ -441,6 +441,9 @@ fn find_lane(trip: &mut Trip, call: &Call, account: &Account) -> Result<Arc<Lane
 /// Generated tokens assumed when the caller sets no bound, and the most that is charged ahead:
 /// the rest is corrected when the server reports what it used.
 const TOKENS_AHEAD_MAX: u64 = 256;
+/// The most that a body's size is charged ahead: no model reads more, and a debt beyond what can be
+/// worked off would be held against those who wait beside it.
+const PROMPT_AHEAD_MAX: u64 = 1 << 20;
 /// `x_priority` of requests that name none.
 const PRIORITY_DEFAULT: u8 = 5;
 
@@ -448,7 +451,7 @@ const PRIORITY_DEFAULT: u8 = 5;
 fn ask_for(trip: &Trip, account: &Account, lane: &Lane, call: &Call, reject_if_busy: bool) -> Ask {
     // Nobody else looks at tokens.
     let prompt = match lane.spec.queue.algorithm {
-        Algorithm::TokenFair => call.prompt_tokens(),
+        Algorithm::TokenFair => call.prompt_tokens().min(PROMPT_AHEAD_MAX),
         Algorithm::Fifo | Algorithm::Fair | Algorithm::Priority => 1,
     };
     let generated = call

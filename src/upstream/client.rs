@@ -136,6 +136,9 @@ impl Client {
                     target.is_distrusted.store(false, Ordering::Relaxed);
                     return Ok((stream, reused, Arc::clone(dial)));
                 }
+                // That one of its addresses could not prove itself is worth more than that another
+                // is not reached.
+                Err(_) if matches!(failed, SendError::NotTrusted(_)) => {}
                 Err(error) => failed = error,
             }
         }

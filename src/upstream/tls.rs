@@ -35,6 +35,8 @@ use crate::plugin::file::open_regular;
 const CA_FILE_BYTES_MAX: u64 = 4 << 20;
 
 const ALPN: &[u8] = b"http/1.1";
+/// For the last record of a connection: it is a courtesy.
+const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
 
 /// What endpoints without a `ca_file` are checked by, with their sessions to resume.
 static PUBLIC: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| {
@@ -216,8 +218,9 @@ impl AsyncWrite for Sealed {
 #[async_trait]
 impl Shutdown for Sealed {
     async fn shutdown(&mut self) {
-        // The server may be gone already; then there is nobody to say goodbye to.
-        let _ = AsyncWriteExt::shutdown(self).await;
+        // The server may be gone already, or take nothing any more: then there is nobody to say
+        // goodbye to, and whoever waits for the permit must not wait for that.
+        let _ = timeout(GOODBYE_LIMIT, AsyncWriteExt::shutdown(self)).await;
     }
 }
 

@@ -76,6 +76,10 @@ async fn a_model_without_room_is_left_for_the_next_and_the_client_is_told_which_
     let kinds: Vec<&Value> = steps.iter().map(|step| &step["step"]).collect();
     assert_eq!(kinds, ["admission", "fallback", "admission", "try"]);
     assert_eq!(
+        (&story["model_asked"], &story["model"]),
+        (&"m".into(), &"n".into())
+    );
+    assert_eq!(
         (&steps[1]["to"], &steps[1]["cause"]),
         (&"n".into(), &"queue-full".into())
     );

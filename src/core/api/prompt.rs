@@ -27,6 +27,10 @@ pub const FILE_TOKENS: u64 = 1024;
 /// of nothing but marks can cause.
 pub const MARKS_MAX: usize = 1024;
 
+/// Images and sounds that are charged for at most: OpenAI takes 500. More are a list of something
+/// else, and a charge that nobody can work off would keep its account's neighbours waiting.
+pub const FILES_MAX: u64 = 500;
+
 /// Bytes of a data URL in which its kind is told.
 const DATA_HEAD_BYTES: usize = 128;
 
@@ -79,7 +83,7 @@ struct Prompt {
 impl Prompt {
     fn tokens(&self) -> u64 {
         let text = self.text_bytes / BYTES_PER_TOKEN;
-        text.saturating_add(self.files.saturating_mul(FILE_TOKENS))
+        text.saturating_add(self.files.min(FILES_MAX) * FILE_TOKENS)
             .max(1)
     }
 
@@ -193,6 +197,12 @@ mod tests {
     }
 
     #[test]
+    fn a_list_without_end_is_charged_as_the_most_files_a_model_takes() {
+        let body = json!({ "image": vec![""; 100_000] });
+        assert!(tokens(&body) < (FILES_MAX + 1) * FILE_TOKENS);
+    }
+
+    #[test]
     fn a_text_counts_by_its_bytes() {
         let body = json!({ "prompt": "x".repeat(4000) });
         assert_eq!(tokens(&body), body.to_string().len() as u64 / 4);
@@ -291,7 +301,7 @@ mod tests {
         let body = json!({ "x": vec![part; 4 * MARKS_MAX] });
         let counted = tokens(&body);
         let most = MARKS_MAX as u64 * FILE_TOKENS + body.to_string().len() as u64 / 4;
-        assert!((MARKS_MAX as u64 * FILE_TOKENS..=most).contains(&counted));
+        assert!((FILES_MAX * FILE_TOKENS..=most).contains(&counted));
     }
 
     proptest! {

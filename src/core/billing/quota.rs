@@ -127,6 +127,26 @@ impl Quota {
         })
     }
 
+    /// Puts `amount` aside in place of what `reservation` holds. Who was admitted stays admitted: it
+    /// is not refused, and nobody comes in between.
+    pub fn exchange(
+        &mut self,
+        reservation: Reservation,
+        amount: f64,
+        now: UnixSecs,
+    ) -> Reservation {
+        let account = reservation.account.clone();
+        self.give_back(reservation, now);
+        let micro = to_micro(amount);
+        let counter = self.accounts.entry(account.clone()).or_default();
+        counter.reserved = counter.reserved.saturating_add(micro);
+        Reservation {
+            account,
+            day: self.day,
+            micro,
+        }
+    }
+
     /// The request cost `actual` neurons. Counted to the day on which it was admitted: when that is
     /// over, nowhere.
     pub fn settle(&mut self, reservation: Reservation, actual: f64, now: UnixSecs) {

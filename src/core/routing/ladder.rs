@@ -70,8 +70,13 @@ impl Descent {
 
     /// Whether it may go on once the present model has missed.
     pub fn may_leave(&self, missed: Missed, tries: u32) -> bool {
+        self.ways_on(missed) > 0 && tries < TRIES_MAX
+    }
+
+    /// Open rungs below that a request may go on to which the present model has missed.
+    fn ways_on(&self, missed: Missed) -> usize {
         let waits = self.is_pinned && self.at_top && missed != Missed::Failed;
-        self.below > 0 && !waits && tries < TRIES_MAX
+        if waits { 0 } else { self.below }
     }
 
     /// It has gone down to a rung that has so many open ones below.
@@ -80,11 +85,11 @@ impl Descent {
         self.below = below;
     }
 
-    /// Whether the present model may make another try of its own after `tries` of the whole
-    /// request. As long as there is a rung below, one try is kept for it, and none is made at a
-    /// server that has failed this request before: `has_fresh` says that there are others.
-    pub fn may_try_again(&self, tries: u32, has_fresh: bool) -> bool {
-        match self.below {
+    /// Whether the present model, which has missed, may make another try of its own after `tries` of
+    /// the whole request. As long as there is a rung to go on to, one try is kept for it, and none is
+    /// made at a server that has failed this request before: `has_fresh` says that there are others.
+    pub fn may_try_again(&self, missed: Missed, tries: u32, has_fresh: bool) -> bool {
+        match self.ways_on(missed) {
             0 => tries < TRIES_MAX,
             _ => has_fresh && tries + 1 < TRIES_MAX,
         }
@@ -122,12 +127,20 @@ mod tests {
     #[test]
     fn one_try_is_kept_for_the_model_below_and_a_server_that_failed_is_not_asked_again() {
         let mut descent = Descent::begin(false, 1);
-        assert!(descent.may_try_again(1, true));
-        assert!(!descent.may_try_again(1, false));
-        assert!(!descent.may_try_again(2, true));
+        assert!(descent.may_try_again(Missed::Failed, 1, true));
+        assert!(!descent.may_try_again(Missed::Failed, 1, false));
+        assert!(!descent.may_try_again(Missed::Failed, 2, true));
         descent.goes_down(0);
-        assert!(descent.may_try_again(2, false));
-        assert!(!descent.may_try_again(3, false));
+        assert!(descent.may_try_again(Missed::Failed, 2, false));
+        assert!(!descent.may_try_again(Missed::Failed, 3, false));
+    }
+
+    #[test]
+    fn a_pinned_model_without_room_has_the_tries_it_would_have_without_a_ladder() {
+        let descent = Descent::begin(true, 1);
+        assert!(descent.may_try_again(Missed::OutOfCapacity, 2, false));
+        assert!(!descent.may_try_again(Missed::OutOfCapacity, 3, false));
+        assert!(!descent.may_try_again(Missed::Failed, 1, false));
     }
 
     /// What one model of a random ladder does with a request.
@@ -173,7 +186,7 @@ mod tests {
                 Does::Fails(servers) => {
                     let mut here = 1;
                     tries += 1;
-                    while descent.may_try_again(tries, here < servers) {
+                    while descent.may_try_again(Missed::Failed, tries, here < servers) {
                         here += 1;
                         tries += 1;
                     }

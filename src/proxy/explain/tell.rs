@@ -45,6 +45,9 @@ impl Story {
         tell("model", model(end));
         // As the caller wrote it, where that is an alias or nothing known.
         let asked = self.asked.as_deref().map(Value::from);
+        let left = end.and_then(|end| end.asked_model.as_ref());
+        let left = left.map(|model| Value::from(model.as_str()));
+        let asked = asked.or(left);
         tell("model_asked", asked.unwrap_or_else(|| model(end)));
         tell("face", end.map(|end| end.face.name()).into());
         tell("deadline", self.deadline.map(deadline).into());

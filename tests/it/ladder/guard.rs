@@ -5,12 +5,14 @@ use std::os::unix::fs::PermissionsExt;
 use serde_json::json;
 
 use super::{BUSY, ask};
-use crate::support::{Authority, Client, Front, Node, Response, Scripted, Server, endpoint, model};
+use crate::support::{
+    Authority, Client, Front, Node, Response, Scripted, Server, endpoint, eventually, model,
+};
 
 /// Model `m` on a server that is busy, above `cloud`, which is somebody else's.
-fn over_the_cloud(first: &Scripted, front: &Front, ca: &str) -> String {
+fn over_the_cloud(first: &Scripted, front: &Front, ca: &str, permits: u32) -> String {
     let cloud = format!(
-        "url: \"https://{}\", max_concurrent_requests: 4, api_key: sk-1, ca_file: \"{ca}\"",
+        "url: \"https://{}\", max_concurrent_requests: {permits}, api_key: sk-1, ca_file: \"{ca}\"",
         front.address
     );
     format!(
@@ -32,7 +34,7 @@ async fn the_guard_bars_fallbacks_to_the_cloud_and_nothing_else_and_outlasts_kil
     let dir = tempfile::tempdir().unwrap();
     let (first, cloud) = (Scripted::new(&[BUSY]).await, Server::fast().await);
     let front = Front::start(&authority.certify("127.0.0.1"), cloud.address).await;
-    let config = over_the_cloud(&first, &front, &authority.write(dir.path()));
+    let config = over_the_cloud(&first, &front, &authority.write(dir.path()), 4);
     let state = format!("state_dir: \"{}\"\n", dir.path().join("state").display());
     let config = format!("{state}{config}");
     let mut node = Node::start(&config).await;
@@ -111,4 +113,42 @@ async fn a_damaged_file_of_flags_stops_the_start_with_a_sentence() {
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("runtime.json is damaged"), "{said}");
+}
+
+#[tokio::test]
+async fn a_request_that_waits_for_the_cloud_is_not_sent_there_once_the_guard_is_down() {
+    let authority = Authority::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (first, cloud) = (Scripted::new(&[BUSY]).await, Scripted::held().await);
+    let front = Front::start(&authority.certify("127.0.0.1"), cloud.address).await;
+    let config = over_the_cloud(&first, &front, &authority.write(dir.path()), 1);
+    let node = Node::start(&config).await;
+    let holder = node.posting("", "").await;
+    eventually("it has the cloud's permit", async || {
+        (cloud.open() == 1).then_some(())
+    })
+    .await;
+    let waiting = node.posting("", "").await;
+    eventually("the other waits for it", async || {
+        (node.queue_depth().await == 1).then_some(())
+    })
+    .await;
+    let barred = json!({ "allow_cloud_fallback": false });
+    assert_eq!(put(&node, &barred.to_string()).await.status, 200);
+    cloud.next();
+    assert_eq!(
+        holder.answer().await.status,
+        200,
+        "what is under way goes on"
+    );
+    // It hears what the model said that it asked for.
+    let answer = waiting.answer().await;
+    assert_eq!(answer.status, 502, "{}", answer.text());
+    assert_eq!(cloud.requests().len(), 1);
+    let event = node.event_of(&answer).await;
+    assert_eq!(
+        (&event["model_id"], &event["attempts"]),
+        (&"m".into(), &1.into())
+    );
+    node.settles(0, 0).await;
 }

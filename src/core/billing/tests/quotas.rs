@@ -13,6 +13,20 @@ fn account() -> AccountId {
 }
 
 #[test]
+fn who_was_admitted_is_not_refused_for_what_it_may_cost_elsewhere() {
+    let mut quota = Quota::default();
+    let first = quota.reserve(&account(), 60.0, 100, NOON).unwrap();
+    let second = quota.reserve(&account(), 60.0, 100, NOON).unwrap();
+    let first = quota.exchange(first, 90.0, NOON);
+    assert_eq!(quota.reserved(&account(), NOON), 150.0);
+    assert_eq!(quota.reserve(&account(), 1.0, 100, NOON), None);
+    quota.settle(first, 5.0, NOON);
+    quota.give_back(second, NOON);
+    assert_eq!(quota.used(&account(), NOON), 5.0);
+    assert_eq!(quota.reserved(&account(), NOON), 0.0);
+}
+
+#[test]
 fn a_request_is_refused_only_when_use_and_reservations_have_reached_the_limit() {
     let mut quota = Quota::default();
     let first = quota.reserve(&account(), 60.0, 100, NOON).unwrap();
