@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;
+use tokio::time::interval;
 
 use crate::support::{
     Client, Node, Server, chat, flat_price, one_model, refusing_settings, trapping_price,
@@ -16,6 +18,9 @@ use infergate::simulate;
 const RELOADS: usize = 50;
 /// Requests that must have been answered before the next reload, so that each one meets load.
 const REQUESTS_A_RELOAD: u64 = 40;
+/// Of all clients together.
+const REQUESTS_PER_SECOND: u32 = 200;
+const CLIENTS: u32 = 4;
 
 /// What a reload brings, and whether it is to be taken.
 struct Turn {
@@ -68,11 +73,14 @@ fn config(server: &Server, node_dir: Option<&std::path::Path>, turn: &Turn) -> S
     )
 }
 
-/// Sends chats, every other one a stream, until told to stop.
+/// Sends its part of [`REQUESTS_PER_SECOND`] chats, every other one a stream, until told to stop. A
+/// machine that is too slow for the pace goes as fast as it can.
 async fn crowd(node: Arc<Node>, stop: Arc<AtomicBool>, answered: Arc<AtomicU64>) -> u64 {
     let mut client: Client = node.client().await;
     let mut sent = 0;
+    let mut pace = interval(Duration::from_secs(1) * CLIENTS / REQUESTS_PER_SECOND);
     while !stop.load(Ordering::Relaxed) {
+        pace.tick().await;
         let more = match sent % 2 {
             0 => r#","max_tokens":3"#,
             _ => r#","max_tokens":3,"stream":true"#,
@@ -107,7 +115,7 @@ async fn fifty_reloads_of_good_and_bad_plugins_fail_no_request() {
         Arc::new(AtomicU64::new(0)),
     );
     let mut workers = JoinSet::new();
-    for _ in 0..4 {
+    for _ in 0..CLIENTS {
         let (node, stop) = (Arc::clone(&node), Arc::clone(&stop));
         workers.spawn(crowd(node, stop, Arc::clone(&answered)));
     }
