@@ -11,8 +11,10 @@ use tokio::sync::{mpsc, oneshot};
 /// Reloads that may wait for the one in progress; more at once is a loop gone wrong.
 const WAITING_MAX: usize = 8;
 
-/// A configuration is read and checked in milliseconds; a hanging disk must not hang the caller.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// A configuration is read and checked in milliseconds, but its plugins are compiled behind whatever
+/// else the machine does: a megabyte of JavaScript takes seconds of processor time at the lowest
+/// priority. A hanging disk must not hang the caller for ever.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// What a reload changed: the answer of `POST /reload`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
