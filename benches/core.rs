@@ -396,6 +396,7 @@ fn spec(algorithm: Algorithm, endpoints: usize, max_concurrent_requests: u32) ->
         metrics_trust: Default::default(),
         ladder: Vec::new(),
         pin_primary: false,
+        discovery: None,
         metrics: Default::default(),
     }
 }

@@ -93,8 +93,11 @@ pub struct QueueState {
 /// One endpoint.
 #[derive(Clone, Debug, Serialize)]
 pub struct EndpointState {
-    /// Its URL in the configuration.
+    /// Its URL.
     pub url: String,
+    /// How it came to be one: `config`, or where it was found: `file`, `dns`, `consul`. Null for one
+    /// that drains.
+    pub source: Option<&'static str>,
     /// How it is.
     pub health: Health,
     /// Its permits.

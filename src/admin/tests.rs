@@ -24,6 +24,7 @@ impl Insight for Shown {
     fn state(&self) -> State {
         let endpoint = EndpointState {
             url: "http://127.0.0.1:9001".into(),
+            source: Some("config"),
             health: Health::Healthy,
             permits: PermitState { used: 4, limit: 4 },
             ejected_until: None,

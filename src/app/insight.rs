@@ -117,6 +117,7 @@ impl NodeInsight {
                 .zip(health)
                 .map(|(endpoint, health)| EndpointState {
                     url: endpoint.url.to_string(),
+                    source: lane.spec.source_of(&endpoint.url),
                     health: health.health,
                     permits: PermitState {
                         used: endpoint.used,

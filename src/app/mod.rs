@@ -1,12 +1,14 @@
 //! The only place that builds rooms, wires them, starts tasks and ends them.
 //!
 //! It decides nothing about requests. What runs besides requests can be read in [`Node::run`]:
-//! one accept loop per listener, the prober, the ranker, the sampler, the keeper of quotas, the writer
+//! one accept loop per listener, the prober, the ranker, the looker for endpoints, the sampler, the keeper of quotas, the writer
 //! of captured calls and the reload loop; the order in which they end is the order in
 //! [`Node::drain`].
 
 mod capture;
 mod demo;
+mod discover;
+mod found;
 mod heap;
 mod insight;
 mod keep;
@@ -25,7 +27,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use infergate_core::model::ModelSpec;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -42,6 +44,7 @@ use crate::telemetry::sink::Durability;
 use crate::telemetry::{Clock, EventSink, Metrics, log};
 use crate::upstream::{Client, PROBE_TICK, RANKING_TICK, probe_round};
 use capture::Recorder;
+use discover::Report;
 use insight::NodeInsight;
 use listen::Listeners;
 use load::{Loader, Ready};
@@ -139,6 +142,7 @@ struct Node {
     listeners: Listeners,
     connections: Arc<Connections>,
     reloader: Reloader,
+    reports: mpsc::Sender<Report>,
     recorder: Arc<Recorder>,
     signals: Signals,
     state_dir: PathBuf,
@@ -180,11 +184,13 @@ impl Node {
         let (handle, requests) = reload_channel();
         let connections = Arc::new(Connections::default());
         let loader = Arc::new(loader);
+        let (discovery, reports) = discover::begin(&shared, &ready.models).await;
         let reloader = Reloader::start(
             Arc::clone(&loader),
             ready,
             watch,
             requests,
+            discovery,
             Arc::clone(&shared),
             logs,
         );
@@ -206,6 +212,7 @@ impl Node {
             listeners,
             connections,
             reloader,
+            reports,
             recorder,
             state_dir,
             signals: Signals::listen().map_err(|e| format!("cannot listen for signals: {e}"))?,
@@ -222,6 +229,7 @@ impl Node {
             listeners,
             connections,
             reloader,
+            reports,
             recorder,
             mut signals,
             state_dir,
@@ -240,6 +248,7 @@ impl Node {
         tasks.spawn(listen::accept_admin(listeners.admin, admin, closed.clone()));
         tasks.spawn(probe(Arc::clone(&shared)));
         tasks.spawn(rank(Arc::clone(&shared)));
+        tasks.spawn(discover::discover(Arc::clone(&shared), reports));
         tasks.spawn(sample(insight));
         tasks.spawn(keep::keep(Arc::clone(&shared.ledger), state_dir.clone()));
         tasks.spawn(capture::record(Arc::clone(&recorder)));

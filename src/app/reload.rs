@@ -1,25 +1,31 @@
 //! Reload as a transaction: a whole new world, or the old one untouched.
 //!
 //! It reads no keys itself. The three ways to ask (the file changed, SIGHUP, `POST /reload`) end in
-//! one loop, so that two reloads never overlap.
+//! one loop, so that two reloads never overlap; what is found of endpoints comes through it too.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use infergate_core::model::ModelSpec;
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 
+use super::discover::{Discovery, Report};
+use super::found::{self, FoundEndpoints};
 use super::load::{Loader, NamedFile, Ready, Unready, changed_files};
 use super::plan;
 use crate::admin::{Problem, ReloadReport, ReloadRequest};
 use crate::config::watch::FileWatch;
 use crate::config::{self, Config};
 use crate::plugin::Plugins;
-use crate::proxy::Shared;
+use crate::proxy::{Shared, World};
 use crate::telemetry::clock::rfc3339;
 use crate::telemetry::log::LogHandle;
 use crate::telemetry::metrics::ReloadResult;
+
+/// After news of endpoints, so that what several looks find at once makes one new world.
+const FOUND_SETTLES: Duration = Duration::from_millis(100);
 
 /// What `/state` tells about the configuration.
 #[derive(Clone, Default)]
@@ -42,6 +48,8 @@ pub struct Reloader {
     started_with: Config,
     watch: FileWatch,
     requests: mpsc::Receiver<ReloadRequest>,
+    reports: mpsc::Receiver<Report>,
+    found: FoundEndpoints,
     shared: Arc<Shared>,
     logs: LogHandle,
     status: Arc<ArcSwap<ConfigStatus>>,
@@ -54,6 +62,7 @@ impl Reloader {
         first: Ready,
         watch: FileWatch,
         requests: mpsc::Receiver<ReloadRequest>,
+        discovery: Discovery,
         shared: Arc<Shared>,
         logs: LogHandle,
     ) -> Reloader {
@@ -63,17 +72,22 @@ impl Reloader {
             plugins,
             files,
         } = first;
-        let reloader = Reloader {
+        let mut reloader = Reloader {
             loader,
             started_with: loaded.config.clone(),
             current: loaded.config,
             files,
             watch,
             requests,
+            reports: discovery.reports,
+            found: FoundEndpoints::default(),
             shared,
             logs,
             status: Arc::default(),
         };
+        for report in discovery.first {
+            reloader.found.take(report, &reloader.current.models);
+        }
         reloader.watch(&[]);
         reloader.put_into_effect(1, models, plugins);
         reloader
@@ -100,8 +114,37 @@ impl Reloader {
                     // The caller may have given up waiting; the reload stands.
                     let _ = request.answer.send(outcome);
                 }
+                Some(report) = self.reports.recv() => self.discovered(report).await,
             }
         }
+    }
+
+    /// Endpoints were found: nothing else of the world changes.
+    async fn discovered(&mut self, report: Report) {
+        if !self.found.take(report, &self.current.models) {
+            return;
+        }
+        tokio::time::sleep(FOUND_SETTLES).await;
+        while let Ok(report) = self.reports.try_recv() {
+            self.found.take(report, &self.current.models);
+        }
+        let models: Vec<_> = self.current.models.iter().cloned().map(Arc::new).collect();
+        let models = self.found.join(&models);
+        let Shared {
+            world,
+            clock,
+            metrics,
+            ..
+        } = &*self.shared;
+        let next = world.load().with_models(models, *clock, metrics);
+        self.enter(next);
+    }
+
+    /// The next world begins.
+    fn enter(&self, next: World) {
+        let next = Arc::new(next);
+        let former = self.shared.world.swap(Arc::clone(&next));
+        found::tell(&former, &next);
     }
 
     async fn reload(&mut self, reason: &'static str) -> Result<ReloadReport, Vec<Problem>> {
@@ -192,7 +235,8 @@ impl Reloader {
         }
     }
 
-    fn put_into_effect(&self, generation: u64, models: Vec<Arc<ModelSpec>>, plugins: Plugins) {
+    fn put_into_effect(&mut self, generation: u64, models: Vec<Arc<ModelSpec>>, plugins: Plugins) {
+        let models = self.found.join(&models);
         let Shared {
             world,
             clock,
@@ -202,7 +246,7 @@ impl Reloader {
         } = &*self.shared;
         let plan = plan(&self.current, generation, models, plugins);
         let next = world.load().follow(plan, *clock, metrics);
-        world.store(Arc::new(next));
+        self.enter(next);
         self.loader.retain_metrics(&self.current);
         sink.reconfigure(&self.current.events);
         if let Err(error) = self.logs.apply(&self.current.log) {

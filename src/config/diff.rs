@@ -44,7 +44,7 @@ pub(super) fn needs_restart(path: &str) -> bool {
         .any(|key| path.strip_prefix(key).is_some_and(below))
 }
 
-/// The configuration as a tree. Endpoint keys are never serialised: put in here, for comparison.
+/// The configuration as a tree. Keys are never serialised: put in here, for comparison.
 fn comparable(config: &Config) -> Value {
     let mut tree = serde_json::to_value(config).unwrap_or_default();
     for (at, model) in config.models.iter().enumerate() {
@@ -52,6 +52,16 @@ fn comparable(config: &Config) -> Value {
             if let Some(key) = &endpoint.api_key {
                 tree["models"][at]["endpoints"][nth]["api_key"] = key.reveal().into();
             }
+        }
+        let Some(discovery) = &model.discovery else {
+            continue;
+        };
+        if let Some(key) = &discovery.api_key {
+            tree["models"][at]["discovery"]["api_key"] = key.reveal().into();
+        }
+        let token = discovery.consul.as_ref().and_then(|c| c.token.as_ref());
+        if let Some(token) = token {
+            tree["models"][at]["discovery"]["consul"]["token"] = token.reveal().into();
         }
     }
     tree
@@ -189,6 +199,24 @@ mod tests {
         let found = diff(&with_key("old-secret"), &with_key("new-secret"));
         assert_eq!(found.changed.len(), 1);
         assert!(found.changed[0].ends_with(".api_key"));
+        assert!(!format!("{found:?}").contains("secret"));
+    }
+
+    #[test]
+    fn secrets_of_discovery_show_as_paths_only() {
+        let with = |secret: &str| {
+            let discovery = serde_json::json!({
+                "consul": { "url": "http://c:1", "service": "s", "token": secret },
+                "api_key": secret,
+            });
+            let mut config = config(|t| t);
+            config.models[0].discovery = serde_json::from_value(discovery).unwrap();
+            config
+        };
+        let found = diff(&with("old-secret"), &with("new-secret"));
+        let ends = |end: &str| found.changed.iter().any(|path| path.ends_with(end));
+        assert!(ends("discovery.api_key") && ends("discovery.consul.token"));
+        assert_eq!(found.changed.len(), 2);
         assert!(!format!("{found:?}").contains("secret"));
     }
 

@@ -181,6 +181,11 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    /// A mapping stands here.
+    pub fn is_map(&self) -> bool {
+        matches!(self.node.data, Data::Map(_))
+    }
+
     /// The text of `key`.
     pub fn text_of(&self, key: &str) -> Option<&'a str> {
         self.key(key)?.text()
@@ -220,7 +225,7 @@ impl<'a> Cursor<'a> {
 
     /// Keys and hashes are not repeated in messages: those reach logs and `/state`.
     fn is_secret(&self) -> bool {
-        self.path.contains("api_key")
+        self.path.contains("api_key") || self.path.ends_with(".token")
     }
 }
 

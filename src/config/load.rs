@@ -52,6 +52,13 @@ fn resolve(config: &mut Config, folder: &Path) {
     for file in endpoints.filter_map(|endpoint| endpoint.ca_file.as_mut()) {
         file.path = folder.join(&file.path);
     }
+    let discoveries = config
+        .models
+        .iter_mut()
+        .filter_map(|m| m.discovery.as_mut());
+    for file in discoveries.filter_map(|discovery| discovery.file.as_mut()) {
+        *file = folder.join(&*file);
+    }
     for plugin in &mut config.plugins {
         plugin.file = folder.join(&plugin.file);
         for table in plugin.tables.values_mut() {

@@ -54,7 +54,7 @@ pub struct World {
     pub lanes: Lanes,
     /// Who decides about them.
     pub plugins: Plugins,
-    pub(super) accounts: Accounts,
+    pub(super) accounts: Arc<Accounts>,
     /// `limits`.
     pub limits: Limits,
     /// `timeouts`.
@@ -83,11 +83,40 @@ impl World {
             catalog,
             lanes,
             plugins: plan.plugins,
-            accounts,
+            accounts: Arc::new(accounts),
             deadline: plan.timeouts.deadline_rule(),
             limits: plan.limits,
             timeouts: plan.timeouts,
             event_before_last_byte: plan.event_before_last_byte,
+        }
+    }
+
+    /// The same world with other endpoints of its models: what a configuration says besides stays,
+    /// and so does its generation.
+    pub fn with_models(
+        &self,
+        models: Vec<Arc<ModelSpec>>,
+        clock: Clock,
+        metrics: &Metrics,
+    ) -> World {
+        let connect_timeout = Duration::from_millis(self.timeouts.connect_ms);
+        let catalog = Catalog::new(models);
+        let lanes = self
+            .lanes
+            .follow(&catalog, &self.plugins, connect_timeout, clock, metrics);
+        World {
+            generation: self.generation,
+            site: Arc::clone(&self.site),
+            node: Arc::clone(&self.node),
+            path: Arc::clone(&self.path),
+            catalog,
+            lanes,
+            plugins: self.plugins.clone(),
+            accounts: Arc::clone(&self.accounts),
+            deadline: self.timeouts.deadline_rule(),
+            limits: self.limits.clone(),
+            timeouts: self.timeouts.clone(),
+            event_before_last_byte: self.event_before_last_byte,
         }
     }
 }

@@ -66,6 +66,28 @@ impl AttemptResult {
     }
 }
 
+/// What became of an endpoint that is found, not configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndpointChange {
+    /// It was found.
+    Appeared,
+    /// It is not found any more; what runs there may finish.
+    Disappeared,
+}
+
+impl EndpointChange {
+    pub(super) const ALL: [EndpointChange; 2] =
+        [EndpointChange::Appeared, EndpointChange::Disappeared];
+
+    /// The word for it in metric labels.
+    pub const fn name(self) -> &'static str {
+        match self {
+            EndpointChange::Appeared => "appeared",
+            EndpointChange::Disappeared => "disappeared",
+        }
+    }
+}
+
 /// One endpoint at one moment.
 #[derive(Clone, Debug)]
 pub struct EndpointLevels {

@@ -18,7 +18,7 @@ use prometheus::{
 };
 
 use super::event::{InferenceEvent, Outcome};
-use super::metrics::{AttemptResult, ModelLevels};
+use super::metrics::{AttemptResult, EndpointChange, ModelLevels};
 use super::window::{PermitWindow, Sample, WindowSummary};
 
 /// Whole requests: from an embedding in milliseconds to the default ceiling of 240 s. Four or five
@@ -64,6 +64,7 @@ pub struct ModelMetrics {
     attempts: [IntCounter; AttemptResult::ALL.len()],
     /// By [`Missed`].
     fallbacks: [IntCounter; Missed::ALL.len()],
+    discovery: Discovery,
     gauges: Gauges,
     /// Held by the sampler and by a scrape, for one step of the ring.
     window: Mutex<PermitWindow>,
@@ -78,6 +79,12 @@ struct Used {
     billing_fallbacks: IntCounter,
     /// By [`COMPARED`].
     comparisons: [IntCounter; COMPARED.len()],
+}
+
+/// Endpoints that are found, not configured.
+struct Discovery {
+    endpoints: IntGauge,
+    changes: [IntCounter; EndpointChange::ALL.len()],
 }
 
 /// Set from [`ModelLevels`] at each scrape.
@@ -153,6 +160,7 @@ impl ModelMetrics {
             used: Used::new(&registry),
             attempts: AttemptResult::ALL.map(|result| attempts.with_label_values(&[result.name()])),
             fallbacks: Missed::ALL.map(|missed| fallbacks.with_label_values(&[missed.name()])),
+            discovery: Discovery::new(&registry),
             gauges: Gauges::new(&registry),
             window: Mutex::new(PermitWindow::default()),
             registry,
@@ -191,6 +199,18 @@ impl ModelMetrics {
     /// A request leaves this model for the next one of its ladder.
     pub fn fell_back(&self, missed: Missed) {
         self.fallbacks[missed as usize].inc();
+    }
+
+    /// An endpoint was found, or is not found any more.
+    pub fn endpoint_changed(&self, change: EndpointChange) {
+        self.discovery.changes[change as usize].inc();
+    }
+
+    /// So many of its endpoints were found.
+    pub fn set_endpoints_discovered(&self, count: usize) {
+        self.discovery
+            .endpoints
+            .set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// The five-minute window as it stands.
@@ -270,6 +290,25 @@ impl Used {
                 None => 2,
             };
             self.comparisons[result].inc();
+        }
+    }
+}
+
+impl Discovery {
+    fn new(registry: &Registry) -> Discovery {
+        let changes = counters(
+            registry,
+            "infergate_endpoint_changes_total",
+            "endpoints that were found, and that were not found any more",
+            &["change"],
+        );
+        Discovery {
+            endpoints: gauge(
+                registry,
+                "infergate_endpoints_discovered",
+                "endpoints that were found, not configured",
+            ),
+            changes: EndpointChange::ALL.map(|change| changes.with_label_values(&[change.name()])),
         }
     }
 }
@@ -408,6 +447,12 @@ mod tests {
                 .iter()
                 .enumerate()
                 .all(|(at, result)| *result as usize == at)
+        );
+        assert!(
+            EndpointChange::ALL
+                .iter()
+                .enumerate()
+                .all(|(at, change)| *change as usize == at)
         );
     }
 

@@ -6,6 +6,7 @@
 mod answer;
 mod backend;
 mod client;
+pub mod discovery;
 mod gate;
 mod health;
 mod http;
@@ -21,6 +22,7 @@ mod tei;
 mod tests;
 mod tgi;
 mod tls;
+mod url;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,7 +38,8 @@ pub use health::{PROBE_TICK, probe_round};
 pub use marks::Marks;
 pub use ranking::{Advice, Class, Prompt, RANKING_TICK, Ranking, Wish};
 pub use target::{Target, saturated};
-pub use tls::{is_server_name, read_ca_file};
+pub use tls::read_ca_file;
+pub use url::{check_host_and_port, check_url};
 
 use crate::plugin::{BillingSlot, Plugins, TaskSlot};
 use crate::telemetry::{Clock, Metrics, ModelMetrics};

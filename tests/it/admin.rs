@@ -111,6 +111,7 @@ async fn state_has_the_fields_of_the_contract() {
     );
     let endpoint = serde_json::json!({
         "url": format!("http://{}", server.address),
+        "source": "config",
         "health": "healthy",
         "permits": { "used": 0, "limit": 4 },
         "ejected_until": null,

@@ -15,6 +15,7 @@ mod catalog;
 mod cli;
 mod deadline;
 mod disconnect;
+mod discovery;
 mod drain;
 mod events;
 mod explain;

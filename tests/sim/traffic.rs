@@ -86,6 +86,7 @@ pub fn spec(algorithm: Algorithm, endpoints: &[(&str, u32)]) -> ModelSpec {
         metrics_trust: Default::default(),
         ladder: Vec::new(),
         pin_primary: false,
+        discovery: None,
         metrics: Default::default(),
     }
 }

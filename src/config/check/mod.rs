@@ -6,6 +6,7 @@
 
 mod accounts;
 mod billing;
+mod discovery;
 mod ladders;
 mod limits;
 mod listen;

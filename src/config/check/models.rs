@@ -4,14 +4,14 @@
 
 use std::collections::{HashMap, HashSet};
 
-use infergate_core::model::{BackendKind, Task};
+use infergate_core::model::{BackendKind, Task, same_server};
 
-use super::{anonymous_allowed, is_anonymous, name_fault};
+use super::{anonymous_allowed, discovery, is_anonymous, name_fault};
 use crate::config::document::Cursor;
 use crate::config::problem::{Problem, Problems};
 use crate::config::unsupported::word;
 use crate::proxy::Timeouts;
-use crate::upstream::is_server_name;
+use crate::upstream::check_url;
 
 /// Ids and aliases of all models, for checks elsewhere.
 #[derive(Default)]
@@ -52,6 +52,7 @@ pub fn check(
         check_names(model, &mut taken, &mut names, problems);
         check_backend(model, problems);
         check_endpoints(model, problems, warnings);
+        discovery::check(model, problems);
         check_accounts(model, accounts, anonymous_allowed(root), problems, warnings);
         if let Some(key) = model.key("timeout_secs")
             && model
@@ -156,6 +157,7 @@ fn check_backend(model: &Cursor<'_>, problems: &mut Problems) {
 fn check_endpoints(model: &Cursor<'_>, problems: &mut Problems, warnings: &mut Problems) {
     let endpoints = model.list("endpoints");
     if endpoints.is_empty()
+        && model.key("discovery").is_none()
         && model
             .key("endpoints")
             .is_none_or(|key| key.node.is_empty_list())
@@ -170,16 +172,7 @@ fn check_endpoints(model: &Cursor<'_>, problems: &mut Problems, warnings: &mut P
     let mut seen: HashMap<String, String> = HashMap::new();
     for endpoint in &endpoints {
         check_ca_file(endpoint, problems);
-        if let Some(key) = endpoint.key("api_key")
-            && let Some(fault) = key.text().and_then(api_key_fault)
-        {
-            problems.add(key.problem(fault));
-        }
-        if let Some(key) = endpoint.key("backend_model")
-            && key.text() == Some("")
-        {
-            problems.add(key.problem("must not be empty: remove the key to send the model's id"));
-        }
+        check_sent(endpoint, problems);
         let Some(url) = endpoint.key("url") else {
             continue;
         };
@@ -188,8 +181,7 @@ fn check_endpoints(model: &Cursor<'_>, problems: &mut Problems, warnings: &mut P
             problems.add(url.problem(format!("{fault}, found {}", url.shown())));
             continue;
         }
-        // Hosts are the same in either case, and a last slash changes nothing.
-        let same = text.trim_end_matches('/').to_ascii_lowercase();
+        let same = same_server(text);
         if let Some(first) = seen.get(&same) {
             problems.add(url.problem(format!(
                 "this endpoint already stands at `{first}`: raise its max_concurrent_requests instead"
@@ -200,8 +192,22 @@ fn check_endpoints(model: &Cursor<'_>, problems: &mut Problems, warnings: &mut P
     }
 }
 
+/// What is sent to an endpoint, or to those that are found.
+pub(super) fn check_sent(map: &Cursor<'_>, problems: &mut Problems) {
+    if let Some(key) = map.key("api_key")
+        && let Some(fault) = key.text().and_then(key_fault)
+    {
+        problems.add(key.problem(fault));
+    }
+    if let Some(key) = map.key("backend_model")
+        && key.text() == Some("")
+    {
+        problems.add(key.problem("must not be empty: remove the key to send the model's id"));
+    }
+}
+
 /// The key is sent as a header value; the message must not repeat it.
-fn api_key_fault(key: &str) -> Option<&'static str> {
+pub(super) fn key_fault(key: &str) -> Option<&'static str> {
     if key.is_empty() {
         return Some("must not be empty: remove the key to send none");
     }
@@ -224,54 +230,6 @@ fn check_ca_file(endpoint: &Cursor<'_>, problems: &mut Problems) {
             "only an https endpoint has a certificate to check: remove the key, or correct the url",
         ));
     }
-}
-
-const HTTPS_PORT: u16 = 443;
-
-/// Whether `url` is `http://host:port[/prefix]` or `https://host[:port][/prefix]`.
-fn check_url(url: &str) -> Result<(), &'static str> {
-    const EXPECTED: &str =
-        "expected http://host:port or https://host, with a path prefix if need be";
-    let over_tls = url.strip_prefix("https://");
-    let rest = over_tls.or(url.strip_prefix("http://")).ok_or(EXPECTED)?;
-    let (authority, prefix) = match rest.find(['/', '?', '#']) {
-        Some(at) => rest.split_at(at),
-        None => (rest, ""),
-    };
-    if prefix.contains(['?', '#']) {
-        return Err("an endpoint has no query and no fragment: expected http://host:port[/prefix]");
-    }
-    if authority.contains('@') {
-        return Err(
-            "credentials do not belong in the URL: use `api_key`, expected http://host:port",
-        );
-    }
-    let parted = authority.rsplit_once(':');
-    let (host, port) = match parted.filter(|(_, port)| !port.ends_with(']')) {
-        Some((host, port)) => (host, port.parse::<u16>().unwrap_or(0)),
-        None if over_tls.is_some() => (authority, HTTPS_PORT),
-        None => return Err("the port is missing: expected http://host:port"),
-    };
-    if port == 0 {
-        return Err("the port must be a number from 1 to 65535: expected http://host:port");
-    }
-    let bracketed = host
-        .strip_prefix('[')
-        .and_then(|host| host.strip_suffix(']'));
-    let host_fits = match bracketed {
-        Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
-        None => {
-            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
-            !host.is_empty() && host.bytes().all(plain)
-        }
-    };
-    if !host_fits || !prefix.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(EXPECTED);
-    }
-    if over_tls.is_some() && !is_server_name(bracketed.unwrap_or(host)) {
-        return Err("no certificate can be for this host: expected a DNS name or an IP address");
-    }
-    Ok(())
 }
 
 fn check_accounts(

@@ -308,6 +308,48 @@ put text-generation⏎    backend: openai => text-embeddings⏎    backend: tgi
 }
 
 #[test]
+fn discovery_has_one_source_that_can_be_asked() {
+    check(
+        r#"
+put - id: llama => - id: llama⏎    discovery: {}
+  line 6: models[0].discovery: add one of file, dns, consul
+put - id: llama => - id: llama⏎    discovery: 5
+  line 6: models[0].discovery: expected a mapping
+put - id: llama => - id: llama⏎    discovery: { dns: "h:1", file: f }
+  line 6: models[0].discovery.dns: keep one of file, dns, consul
+put - id: llama => - id: llama⏎    discovery: { dns: "http://h:1" }
+  line 6: models[0].discovery.dns: expected host:port
+put - id: llama => - id: llama⏎    discovery: { dns: h }
+  line 6: models[0].discovery.dns: the port is missing
+put - id: llama => - id: llama⏎    discovery: { dns: "h:0" }
+  line 6: models[0].discovery.dns: from 1 to 65535
+put - id: llama => - id: llama⏎    discovery: { file: "" }
+  line 6: models[0].discovery.file: must not be empty
+put - id: llama => - id: llama⏎    discovery: { file: f, every_secs: 0 }
+  line 6: models[0].discovery.every_secs: from 1 to 3600
+put - id: llama => - id: llama⏎    discovery: { file: f, max_concurrent_requests: 0 }
+  line 6: models[0].discovery.max_concurrent_requests: from 1 to 65536
+put - id: llama => - id: llama⏎    discovery: { file: f, api_key: "${EMPTY}" }
+  line 6: models[0].discovery.api_key: must not be empty
+put - id: llama => - id: llama⏎    discovery: { file: f, backend_model: "" }
+  line 6: models[0].discovery.backend_model: must not be empty
+put - id: llama => - id: llama⏎    discovery: { file: f, url: "http://h:1" }
+  line 6: models[0].discovery.url: unknown key `url`
+put - id: llama => - id: llama⏎    discovery: { consul: { url: "http://c:8500" } }
+  line 6: models[0].discovery.consul.service: `service` is required
+put - id: llama => - id: llama⏎    discovery: { consul: { url: "c:8500", service: s } }
+  line 6: models[0].discovery.consul.url: expected http://host:port
+put - id: llama => - id: llama⏎    discovery: { consul: { url: "http://c:8500", service: "a b" } }
+  line 6: models[0].discovery.consul.service: expected letters, digits
+put - id: llama => - id: llama⏎    discovery: { consul: { url: "http://c:8500", service: s, tag: "a&b" } }
+  line 6: models[0].discovery.consul.tag: expected letters, digits
+put - id: llama => - id: llama⏎    discovery: { consul: { url: "http://c:8500", service: s, token: "${TWO_LINES}" } }
+  line 6: models[0].discovery.consul.token: a line break
+"#,
+    );
+}
+
+#[test]
 fn variables_that_are_unset_or_misspelt_are_errors() {
     check(
         r#"

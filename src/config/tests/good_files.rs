@@ -294,6 +294,30 @@ fn a_model_may_have_a_ladder_down_to_somebody_elses_servers() {
 }
 
 #[test]
+fn a_model_may_have_its_endpoints_found_and_none_configured() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("infergate.yaml");
+    let text = GOOD.replace(
+        r#"endpoints: [{ url: "http://127.0.0.1:9001" }]"#,
+        "discovery: { file: found/llama.json, api_key: k }",
+    );
+    std::fs::write(&path, text).unwrap();
+    let loaded = load(&path).unwrap();
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    let model = &loaded.config.models[0];
+    assert!(model.endpoints.is_empty());
+    let discovery = model.discovery.as_ref().unwrap();
+    let file = discovery.file.as_deref();
+    assert_eq!(file, Some(&*dir.path().join("found/llama.json")));
+    assert_eq!(
+        (discovery.every_secs, discovery.max_concurrent_requests),
+        (5, 4)
+    );
+    assert_eq!(discovery.api_key.as_ref().map(Secret::reveal), Some("k"));
+    assert!(!format!("{:?}", loaded.config).contains("\"k\""));
+}
+
+#[test]
 fn a_pin_without_a_ladder_is_warned_about() {
     let pinned = GOOD.replace("task:", "pin_primary: true\n    task:");
     let found = warnings(&pinned);

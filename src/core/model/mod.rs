@@ -5,11 +5,15 @@
 
 mod account;
 mod catalog;
+mod discovery;
 mod spec;
 mod tariff;
 
 pub use account::{AccountSpec, KeyHash};
 pub use catalog::{Access, Catalog};
+pub use discovery::{
+    ConsulSpec, DiscoverySpec, ENDPOINTS_MAX, Found, FoundEndpoint, Source, same_server,
+};
 pub use spec::{
     Algorithm, BackendKind, CaFile, EndpointSpec, ModelSpec, QueueSpec, Secret, Task, WhenUnhealthy,
 };

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::discovery::DiscoverySpec;
 use super::tariff::{MetricMode, ModelPlugins, Tariff, Trust};
 use crate::{AccountId, ModelId};
 
@@ -187,7 +188,7 @@ pub struct EndpointSpec {
 }
 
 impl EndpointSpec {
-    fn default_max_concurrent_requests() -> u32 {
+    pub(super) fn default_max_concurrent_requests() -> u32 {
         4
     }
 
@@ -276,9 +277,13 @@ pub struct ModelSpec {
     pub task: Task,
     /// Which protocol its endpoints speak.
     pub backend: BackendKind,
-    /// Where it runs. With none there are no permits and no line: every request is refused with 3040.
+    /// Where it runs. With none, and none found, there are no permits and no line: every request is refused with 3040.
     #[serde(default)]
     pub endpoints: Vec<EndpointSpec>,
+    /// Where more endpoints are found while running: in one of `file`, `dns` and `consul`. What cannot
+    /// be read changes nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub discovery: Option<DiscoverySpec>,
     /// How requests for it wait.
     #[serde(default)]
     pub queue: QueueSpec,

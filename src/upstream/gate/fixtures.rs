@@ -36,6 +36,7 @@ pub fn spec(algorithm: Algorithm) -> ModelSpec {
         metrics_trust: Default::default(),
         ladder: Vec::new(),
         pin_primary: false,
+        discovery: None,
         metrics: Default::default(),
     }
 }

@@ -100,6 +100,7 @@ pub fn model_spec(model: usize, permits: &[u32], line: u32) -> ModelSpec {
     ModelSpec {
         ladder: Vec::new(),
         pin_primary: false,
+        discovery: None,
         id: model_name(model).as_str().into(),
         aliases: Vec::new(),
         task: Task::TextGeneration,

@@ -37,6 +37,7 @@ pub(super) fn spec(algorithm: Algorithm, endpoints: &[(&str, u32)]) -> ModelSpec
         metrics_trust: Default::default(),
         ladder: Vec::new(),
         pin_primary: false,
+        discovery: None,
         metrics: Default::default(),
     }
 }

@@ -1,0 +1,151 @@
+//! The endpoints that were found, by model, and what becomes of them at a reload.
+//!
+//! It looks for nothing. A set stays until another look of the model finds another one; what is
+//! found in a place that the configuration does not name any more counts for nothing.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use infergate_core::ModelId;
+use infergate_core::model::{DiscoverySpec, FoundEndpoint, ModelSpec};
+
+use super::discover::Report;
+use crate::proxy::World;
+use crate::telemetry::metrics::EndpointChange;
+
+/// What was found last for each model.
+#[derive(Default)]
+pub struct FoundEndpoints {
+    by_model: HashMap<ModelId, Vec<FoundEndpoint>>,
+}
+
+impl FoundEndpoints {
+    /// Takes a report; whether anything is other than before.
+    pub fn take(&mut self, report: Report, models: &[ModelSpec]) -> bool {
+        let spec = models.iter().find(|spec| spec.id == report.model);
+        let named = spec.and_then(|spec| spec.discovery.as_ref()?.source());
+        if named.as_ref() != Some(&report.source) {
+            return false;
+        }
+        let endpoints = report.found.endpoints;
+        let known = self.by_model.get(&report.model);
+        let same = match known {
+            Some(known) => *known == endpoints,
+            None => endpoints.is_empty(),
+        };
+        if !same {
+            self.by_model.insert(report.model, endpoints);
+        }
+        !same
+    }
+
+    /// The models of a configuration with what was found for them; the others' are forgotten. A model
+    /// that is looked for elsewhere now keeps what it has until that place answers.
+    pub fn join(&mut self, models: &[Arc<ModelSpec>]) -> Vec<Arc<ModelSpec>> {
+        let looked_for = |id: &ModelId| {
+            let mut models = models.iter();
+            models.any(|spec| spec.id == *id && spec.discovery.is_some())
+        };
+        self.by_model.retain(|id, _| looked_for(id));
+        let join = |spec: &Arc<ModelSpec>| match self.by_model.get(&spec.id) {
+            Some(found) => Arc::new(spec.with_found(found)),
+            None => Arc::clone(spec),
+        };
+        models.iter().map(join).collect()
+    }
+}
+
+/// Says which endpoints appeared and which disappeared between two worlds. An endpoint that only
+/// changed between being configured and being found did neither.
+pub fn tell(before: &World, after: &World) {
+    for lane in after.lanes.iter() {
+        let spec = &*lane.spec;
+        let mut former = before.lanes.iter().map(|lane| &*lane.spec);
+        let former = former.find(|former| former.id == spec.id);
+        lane.metrics.set_endpoints_discovered(spec.found().len());
+        for url in new_urls(spec, former) {
+            let (model, source) = (spec.id.as_str(), source(spec));
+            tracing::info!(model, url = &**url, source, "endpoint appeared");
+            lane.metrics.endpoint_changed(EndpointChange::Appeared);
+        }
+        let Some(former) = former else { continue };
+        for url in new_urls(former, Some(spec)) {
+            let (model, source) = (spec.id.as_str(), source(former));
+            tracing::info!(model, url = &**url, source, "endpoint disappeared");
+            lane.metrics.endpoint_changed(EndpointChange::Disappeared);
+        }
+    }
+}
+
+/// What was found for `spec` and is no endpoint of `other`.
+fn new_urls<'a>(
+    spec: &'a ModelSpec,
+    other: Option<&'a ModelSpec>,
+) -> impl Iterator<Item = &'a Arc<str>> {
+    let known = move |url: &&Arc<str>| {
+        let mut endpoints = other.into_iter().flat_map(|other| &other.endpoints);
+        endpoints.any(|known| known.url == **url)
+    };
+    spec.found().iter().filter(move |url| !known(url))
+}
+
+fn source(spec: &ModelSpec) -> &'static str {
+    let source = spec.discovery.as_ref().and_then(DiscoverySpec::source);
+    source.map_or("config", |source| source.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use infergate_core::model::{Found, Source};
+
+    use super::*;
+
+    fn model(discovery: &str) -> ModelSpec {
+        let text =
+            format!(r#"{{"id":"m","task":"text-generation","backend":"openai"{discovery}}}"#);
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn report(name: &str, urls: &[&str]) -> Report {
+        Report {
+            model: "m".into(),
+            source: Source::Dns(name.into()),
+            found: Found::new(urls.iter().map(|url| FoundEndpoint::at(*url)).collect()),
+        }
+    }
+
+    fn urls(spec: &ModelSpec) -> Vec<&str> {
+        spec.endpoints.iter().map(|known| &*known.url).collect()
+    }
+
+    const HERE: &str = r#","discovery":{"dns":"here:1"}"#;
+
+    #[test]
+    fn equal_sets_change_nothing_and_an_empty_one_empties() {
+        let models = [model(HERE)];
+        let mut found = FoundEndpoints::default();
+        assert!(!found.take(report("here:1", &[]), &models));
+        assert!(found.take(report("here:1", &["http://a:1", "http://b:1"]), &models));
+        assert!(!found.take(report("here:1", &["http://b:1", "http://a:1"]), &models));
+        let [joined] = &found.join(&models.map(Arc::new))[..] else {
+            panic!("one model")
+        };
+        assert_eq!(urls(joined), ["http://a:1", "http://b:1"]);
+        assert!(found.take(report("here:1", &[]), &[model(HERE)]));
+        assert!(urls(&found.join(&[Arc::new(model(HERE))])[0]).is_empty());
+    }
+
+    #[test]
+    fn a_place_that_is_not_named_any_more_counts_for_nothing_and_the_new_one_replaces_it() {
+        let mut found = FoundEndpoints::default();
+        assert!(found.take(report("here:1", &["http://a:1"]), &[model(HERE)]));
+        let there = || model(r#","discovery":{"dns":"there:1"}"#);
+        assert!(!found.take(report("here:1", &["http://b:1"]), &[there()]));
+        assert_eq!(urls(&found.join(&[Arc::new(there())])[0]), ["http://a:1"]);
+        assert!(found.take(report("there:1", &["http://c:1"]), &[there()]));
+        assert_eq!(urls(&found.join(&[Arc::new(there())])[0]), ["http://c:1"]);
+        // Without discovery nothing is kept for later.
+        assert!(urls(&found.join(&[Arc::new(model(""))])[0]).is_empty());
+        assert!(urls(&found.join(&[Arc::new(there())])[0]).is_empty());
+    }
+}

@@ -1,0 +1,79 @@
+//! `models[].discovery`: one place to look at, and texts that can be asked for there.
+//!
+//! It does not look: a source that cannot be read shows while running.
+
+use crate::config::document::Cursor;
+use crate::config::problem::Problems;
+use crate::upstream::{check_host_and_port, check_url};
+
+use super::models::{check_sent, key_fault};
+
+const SOURCES: [&str; 3] = ["file", "dns", "consul"];
+
+pub fn check(model: &Cursor<'_>, problems: &mut Problems) {
+    let Some(discovery) = model.key("discovery") else {
+        return;
+    };
+    // Something else than a mapping has been named already.
+    if !discovery.is_map() {
+        return;
+    }
+    let named = SOURCES.iter().filter_map(|key| discovery.key(key));
+    match &named.collect::<Vec<_>>()[..] {
+        [] => problems.add(discovery.problem(format!(
+            "where to look is missing: add one of {}",
+            SOURCES.join(", ")
+        ))),
+        [_] => {}
+        [_, others @ ..] => {
+            for other in others {
+                problems.add(other.problem(format!(
+                    "endpoints are found in one place: keep one of {}",
+                    SOURCES.join(", ")
+                )));
+            }
+        }
+    }
+    check_sent(&discovery, problems);
+    if let Some(file) = discovery.key("file")
+        && file.text() == Some("")
+    {
+        problems.add(file.problem("must not be empty: name a JSON file"));
+    }
+    if let Some(dns) = discovery.key("dns")
+        && let Some(text) = dns.text()
+        && let Err(fault) = check_host_and_port(text)
+    {
+        problems.add(dns.problem(format!("{fault}, found {}", dns.shown())));
+    }
+    if let Some(consul) = discovery.key("consul") {
+        check_consul(&consul, problems);
+    }
+}
+
+fn check_consul(consul: &Cursor<'_>, problems: &mut Problems) {
+    if let Some(url) = consul.key("url")
+        && let Some(text) = url.text()
+        && let Err(fault) = check_url(text)
+    {
+        problems.add(url.problem(format!("{fault}, found {}", url.shown())));
+    }
+    for key in ["service", "tag"] {
+        // They stand in the path and the query of a request as they are.
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+        if let Some(found) = consul.key(key)
+            && let Some(text) = found.text()
+            && (text.is_empty() || !text.bytes().all(plain))
+        {
+            problems.add(found.problem(format!(
+                "expected letters, digits and -._~, found {}",
+                found.shown()
+            )));
+        }
+    }
+    if let Some(token) = consul.key("token")
+        && let Some(fault) = token.text().and_then(key_fault)
+    {
+        problems.add(token.problem(fault));
+    }
+}

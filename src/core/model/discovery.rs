@@ -1,0 +1,301 @@
+//! Where a model's endpoints are found besides the configuration, and what becomes of what is found.
+//!
+//! It asks nobody: the shell reads a file, a name's addresses or Consul's answer and hands over what
+//! it found. [`Found`] is at most [`ENDPOINTS_MAX`] endpoints, sorted, each once.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::spec::{EndpointSpec, ModelSpec, Secret};
+
+/// Endpoints a model may be found to have: ten times the containers of a large model at one site, and
+/// few enough to probe them all within a round.
+pub const ENDPOINTS_MAX: usize = 256;
+
+/// Where to look for endpoints, how often, and what every one found there is like.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DiscoverySpec {
+    /// JSON file with a list of URLs, or of mappings with `url` and, where they differ from the keys
+    /// here, `max_concurrent_requests`, `priority`, `backend_model`. Seen from the folder of this file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
+    /// `host:port`: every address of the name is an endpoint, spoken to by plain HTTP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dns: Option<Arc<str>>,
+    /// A service of Consul: every instance that passes its checks is an endpoint, spoken to by plain
+    /// HTTP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consul: Option<ConsulSpec>,
+    /// Seconds between two looks.
+    #[serde(default = "DiscoverySpec::default_every_secs")]
+    #[schemars(range(min = 1, max = 3600))]
+    pub every_secs: u32,
+    /// Permits of each endpoint found. At least 1, at most 65,536.
+    #[serde(default = "EndpointSpec::default_max_concurrent_requests")]
+    #[schemars(range(min = 1, max = 65536))]
+    pub max_concurrent_requests: u32,
+    /// Tier of each endpoint found.
+    #[serde(default)]
+    pub priority: u32,
+    /// The model name the servers know; the model's `id` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend_model: Option<Arc<str>>,
+    /// Sent as `Authorization: Bearer` to each endpoint found; usually `"${SOME_KEY}"`.
+    #[serde(default, skip_serializing)]
+    pub api_key: Option<Secret>,
+    /// While running, URLs of the model's endpoints that were found and are not configured; empty
+    /// in the configuration.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub found: Arc<[Arc<str>]>,
+}
+
+/// A service in Consul's catalogue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ConsulSpec {
+    /// Base URL of Consul's HTTP API, such as `http://127.0.0.1:8500`.
+    pub url: Arc<str>,
+    /// The service's name.
+    pub service: Arc<str>,
+    /// Only instances with this tag.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<Arc<str>>,
+    /// Sent as `Authorization: Bearer` to Consul; usually `"${CONSUL_HTTP_TOKEN}"`.
+    #[serde(default, skip_serializing)]
+    pub token: Option<Secret>,
+}
+
+/// The one place to look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A JSON file.
+    File(PathBuf),
+    /// `host:port`.
+    Dns(Arc<str>),
+    /// A service of Consul.
+    Consul(ConsulSpec),
+}
+
+impl Source {
+    /// Its name in logs and `/state`, after its key in the configuration.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Source::File(_) => "file",
+            Source::Dns(_) => "dns",
+            Source::Consul(_) => "consul",
+        }
+    }
+}
+
+impl DiscoverySpec {
+    fn default_every_secs() -> u32 {
+        5
+    }
+
+    /// Where to look. The configuration admits exactly one place.
+    pub fn source(&self) -> Option<Source> {
+        let file = self.file.clone().map(Source::File);
+        let dns = || self.dns.clone().map(Source::Dns);
+        let consul = || self.consul.clone().map(Source::Consul);
+        file.or_else(dns).or_else(consul)
+    }
+
+    fn endpoint(&self, found: &FoundEndpoint) -> EndpointSpec {
+        let own_permits = found.max_concurrent_requests;
+        let own_name = found.backend_model.as_ref();
+        EndpointSpec {
+            url: Arc::clone(&found.url),
+            max_concurrent_requests: own_permits.unwrap_or(self.max_concurrent_requests),
+            priority: found.priority.unwrap_or(self.priority),
+            backend_model: own_name.or(self.backend_model.as_ref()).cloned(),
+            api_key: self.api_key.clone(),
+            ca_file: None,
+        }
+    }
+}
+
+/// One endpoint as a source tells of it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FoundEndpoint {
+    /// Base URL.
+    pub url: Arc<str>,
+    /// Its own permits.
+    #[serde(default)]
+    pub max_concurrent_requests: Option<u32>,
+    /// Its own tier.
+    #[serde(default)]
+    pub priority: Option<u32>,
+    /// Its own name for the model.
+    #[serde(default)]
+    pub backend_model: Option<Arc<str>>,
+}
+
+impl FoundEndpoint {
+    /// An endpoint of which only the URL is told.
+    pub fn at(url: impl Into<Arc<str>>) -> FoundEndpoint {
+        FoundEndpoint {
+            url: url.into(),
+            max_concurrent_requests: None,
+            priority: None,
+            backend_model: None,
+        }
+    }
+}
+
+/// What one look at a source has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Sorted by URL, each once.
+    pub endpoints: Vec<FoundEndpoint>,
+    /// So many more there were than [`ENDPOINTS_MAX`].
+    pub left_out: usize,
+}
+
+impl Found {
+    /// Puts what was told in order: two looks that find the same are equal, whatever its sequence.
+    pub fn new(mut told: Vec<FoundEndpoint>) -> Found {
+        told.sort_by(|a, b| a.url.cmp(&b.url));
+        let mut seen = HashSet::new();
+        told.retain(|endpoint| seen.insert(same_server(&endpoint.url)));
+        let left_out = told.len().saturating_sub(ENDPOINTS_MAX);
+        told.truncate(ENDPOINTS_MAX);
+        Found {
+            endpoints: told,
+            left_out,
+        }
+    }
+}
+
+/// What is equal for two URLs of one server: hosts are the same in either case, and a last slash
+/// changes nothing.
+pub fn same_server(url: &str) -> String {
+    url.trim_end_matches('/').to_ascii_lowercase()
+}
+
+impl ModelSpec {
+    /// The model with what was found for it behind its configured endpoints. Where both name a
+    /// server, the configuration is right.
+    pub fn with_found(&self, found: &[FoundEndpoint]) -> ModelSpec {
+        let mut spec = self.clone();
+        let Some(discovery) = &mut spec.discovery else {
+            return spec;
+        };
+        let configured = self.endpoints.iter();
+        let configured: HashSet<_> = configured.map(|known| same_server(&known.url)).collect();
+        let is_new = |found: &&FoundEndpoint| !configured.contains(&same_server(&found.url));
+        let new = found.iter().filter(is_new).take(ENDPOINTS_MAX);
+        let new: Vec<_> = new.map(|found| discovery.endpoint(found)).collect();
+        discovery.found = new.iter().map(|found| Arc::clone(&found.url)).collect();
+        spec.endpoints.extend(new);
+        spec
+    }
+
+    /// URLs of its endpoints that were found.
+    pub fn found(&self) -> &[Arc<str>] {
+        match &self.discovery {
+            Some(discovery) => &discovery.found,
+            None => &[],
+        }
+    }
+
+    /// How its endpoint at `url` came to be one: `config`, or the name of the source. None when it is
+    /// not its endpoint any more.
+    pub fn source_of(&self, url: &str) -> Option<&'static str> {
+        let is_there = self.endpoints.iter().any(|known| *known.url == *url);
+        if !is_there {
+            return None;
+        }
+        let discovery = self.discovery.as_ref();
+        let found =
+            discovery.filter(|discovery| discovery.found.iter().any(|known| **known == *url));
+        let source = found.and_then(DiscoverySpec::source);
+        Some(source.map_or("config", |source| source.name()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model(json: &str) -> ModelSpec {
+        let text = format!(r#"{{"id":"m","task":"text-generation","backend":"openai",{json}}}"#);
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn urls(found: &[FoundEndpoint]) -> Vec<&str> {
+        found.iter().map(|found| &*found.url).collect()
+    }
+
+    #[test]
+    fn what_was_found_is_sorted_and_stands_once() {
+        let told = ["http://b:1", "http://a:1/", "http://A:1", "http://b:1"];
+        let found = Found::new(told.map(FoundEndpoint::at).to_vec());
+        assert_eq!(urls(&found.endpoints), ["http://A:1", "http://b:1"]);
+        let turned = Found::new(told.into_iter().rev().map(FoundEndpoint::at).collect());
+        assert_eq!(found, turned);
+        assert_eq!(Found::new(Vec::new()), Found::default());
+    }
+
+    #[test]
+    fn more_than_there_may_be_are_left_out_and_counted() {
+        let told = |count: usize| (0..count).map(|at| FoundEndpoint::at(format!("http://h:{at}")));
+        let found = Found::new(told(ENDPOINTS_MAX + 3).collect());
+        assert_eq!((found.endpoints.len(), found.left_out), (ENDPOINTS_MAX, 3));
+        let found = Found::new(told(ENDPOINTS_MAX).collect());
+        assert_eq!((found.endpoints.len(), found.left_out), (ENDPOINTS_MAX, 0));
+    }
+
+    #[test]
+    fn found_endpoints_are_as_the_template_says_unless_they_say_it_themselves() {
+        let spec = model(
+            r#""discovery":{"dns":"h:1","max_concurrent_requests":7,"priority":2,"backend_model":"b","api_key":"k"}"#,
+        );
+        let own = FoundEndpoint {
+            max_concurrent_requests: Some(9),
+            priority: Some(0),
+            backend_model: Some("own".into()),
+            ..FoundEndpoint::at("http://own:1")
+        };
+        let merged = spec.with_found(&[FoundEndpoint::at("http://h:1"), own]);
+        let [plain, own] = &merged.endpoints[..] else {
+            panic!("two endpoints")
+        };
+        assert_eq!((plain.max_concurrent_requests, plain.priority), (7, 2));
+        assert_eq!(plain.backend_model.as_deref(), Some("b"));
+        assert_eq!((own.max_concurrent_requests, own.priority), (9, 0));
+        assert_eq!(own.backend_model.as_deref(), Some("own"));
+        assert!([plain, own].iter().all(|e| e.api_key == Some("k".into())));
+        assert_eq!(merged.permits(), 16);
+    }
+
+    #[test]
+    fn the_configuration_is_right_where_both_name_a_server() {
+        let spec = model(
+            r#""endpoints":[{"url":"http://a:1","max_concurrent_requests":3}],"discovery":{"file":"f"}"#,
+        );
+        let found = ["http://A:1/", "http://b:1"].map(FoundEndpoint::at);
+        let merged = spec.with_found(&found);
+        assert_eq!(merged.endpoints.len(), 2);
+        assert_eq!(merged.endpoints[0].max_concurrent_requests, 3);
+        assert_eq!(merged.found(), ["http://b:1".into()]);
+        assert_eq!(merged.source_of("http://a:1"), Some("config"));
+        assert_eq!(merged.source_of("http://b:1"), Some("file"));
+        assert_eq!(merged.source_of("http://gone:1"), None);
+        // Merging begins with the configured model each time.
+        assert_eq!(spec.with_found(&[]), spec);
+    }
+
+    #[test]
+    fn a_model_without_discovery_is_left_as_it_is() {
+        let spec = model(r#""endpoints":[{"url":"http://a:1"}]"#);
+        assert_eq!(spec.with_found(&[FoundEndpoint::at("http://b:1")]), spec);
+        assert_eq!(spec.source_of("http://a:1"), Some("config"));
+    }
+}

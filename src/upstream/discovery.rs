@@ -1,0 +1,313 @@
+//! One look at where a model's endpoints are found: a file, a name's addresses, a service of Consul.
+//!
+//! It keeps nothing, and when to look is the caller's affair. A look either finds a set, which may be
+//! empty, or fails as a whole: an entry of a file that is wrong fails it, because a file is taken
+//! whole or not at all. Bounds: [`ANSWER_BYTES_MAX`]; the caller bounds the time.
+
+use std::io::Read;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use infergate_core::model::{ConsulSpec, EndpointSpec, Found, FoundEndpoint};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::client::{Client, Outgoing};
+use super::marks::Marks;
+use super::target::Target;
+use super::url::check_url;
+use crate::plugin::file::open_regular;
+
+/// Room for 256 endpoints with 16 KiB of metadata each, which is more than Consul's instances have.
+pub const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// For Consul to take a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// As for configured endpoints.
+const PERMITS_MAX: u32 = 65_536;
+
+/// Why nothing could be learned: for the log, no part of a key in it.
+#[derive(Debug, thiserror::Error)]
+pub enum LookError {
+    /// The file cannot be opened or read.
+    #[error("cannot be read: {0}")]
+    Unreadable(#[from] std::io::Error),
+    /// More than [`ANSWER_BYTES_MAX`].
+    #[error("is larger than {} MiB", ANSWER_BYTES_MAX >> 20)]
+    TooLarge,
+    /// Read, but not what it should be.
+    #[error("{0}")]
+    Malformed(String),
+    /// Consul was asked and gave no answer.
+    #[error("no answer: {0}")]
+    Unanswered(String),
+    /// Consul said no.
+    #[error("answered with status {0}")]
+    Status(u16),
+}
+
+/// What stands in a file. It blocks: never on a worker.
+///
+/// # Errors
+/// [`LookError`]; nothing is known then.
+pub fn read_file(path: &Path) -> Result<Found, LookError> {
+    let mut bytes = Vec::new();
+    let file = open_regular(path)?;
+    file.take(ANSWER_BYTES_MAX as u64 + 1)
+        .read_to_end(&mut bytes)?;
+    if bytes.len() > ANSWER_BYTES_MAX {
+        return Err(LookError::TooLarge);
+    }
+    parse_list(&bytes).map_err(LookError::Malformed)
+}
+
+/// Every address of `host:port`.
+///
+/// # Errors
+/// The name does not resolve. A name without addresses cannot be told from a resolver that is down.
+pub async fn resolve(name: &str) -> Result<Found, LookError> {
+    let addresses = tokio::net::lookup_host(name).await?;
+    let urls = addresses.map(|address| FoundEndpoint::at(url_of(address)));
+    let found = Found::new(urls.collect());
+    match found.endpoints.is_empty() {
+        true => Err(LookError::Unreadable(std::io::ErrorKind::NotFound.into())),
+        false => Ok(found),
+    }
+}
+
+/// Every instance of a service that passes its checks.
+///
+/// # Errors
+/// [`LookError`]; nothing is known then.
+pub async fn ask_consul(client: &Client, consul: &ConsulSpec) -> Result<Found, LookError> {
+    let api = EndpointSpec {
+        url: consul.url.clone(),
+        max_concurrent_requests: 1,
+        priority: 0,
+        backend_model: None,
+        // Consul takes its token as a bearer's too.
+        api_key: consul.token.clone(),
+        ca_file: None,
+    };
+    let target = Target::new(&api, "", CONNECT_TIMEOUT)
+        .ok_or_else(|| LookError::Malformed("its url is none".to_owned()))?;
+    let mut path = format!("/v1/health/service/{}?passing=1", consul.service);
+    if let Some(tag) = &consul.tag {
+        path += "&tag=";
+        path += tag;
+    }
+    let outgoing = Outgoing {
+        method: "GET",
+        path: &path,
+        // Between two looks Consul would close the connection, and the pool is for requests.
+        headers: b"accept: application/json\r\nconnection: close\r\n",
+        body: &Bytes::new(),
+    };
+    let unanswered = |error: &dyn std::error::Error| LookError::Unanswered(with_causes(error));
+    let mut exchange = client
+        .send(&target, outgoing, &mut Marks::default())
+        .await
+        .map_err(|error| unanswered(&error))?;
+    let status = exchange.head().status.as_u16();
+    if status != 200 {
+        return Err(LookError::Status(status));
+    }
+    let mut body = Vec::new();
+    while let Some(chunk) = exchange.chunk().await.map_err(|error| unanswered(&error))? {
+        if body.len() + chunk.len() > ANSWER_BYTES_MAX {
+            return Err(LookError::TooLarge);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    parse_instances(&body).map_err(LookError::Malformed)
+}
+
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text += ": ";
+        text += &error.to_string();
+        cause = error.source();
+    }
+    text
+}
+
+/// A JSON list of URLs, or of mappings that say more.
+fn parse_list(bytes: &[u8]) -> Result<Found, String> {
+    let list: Vec<Value> =
+        serde_json::from_slice(bytes).map_err(|error| format!("is no JSON list: {error}"))?;
+    let entry = |(at, value): (usize, Value)| {
+        parse_entry(value).map_err(|fault| format!("entry {}: {fault}", at + 1))
+    };
+    let endpoints: Result<_, String> = list.into_iter().enumerate().map(entry).collect();
+    Ok(Found::new(endpoints?))
+}
+
+fn parse_entry(value: Value) -> Result<FoundEndpoint, String> {
+    let endpoint = match value {
+        Value::String(url) => FoundEndpoint::at(url),
+        value => serde_json::from_value(value).map_err(|error| error.to_string())?,
+    };
+    check_url(&endpoint.url)?;
+    if let Some(permits) = endpoint.max_concurrent_requests
+        && !(1..=PERMITS_MAX).contains(&permits)
+    {
+        return Err(format!(
+            "max_concurrent_requests must be from 1 to {PERMITS_MAX}"
+        ));
+    }
+    if endpoint.backend_model.as_deref() == Some("") {
+        return Err("backend_model must not be empty".to_owned());
+    }
+    Ok(endpoint)
+}
+
+/// An instance in Consul's answer, as far as it matters here.
+/// <https://developer.hashicorp.com/consul/api-docs/health#list-service-instances-for-service>
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Instance {
+    node: Option<ConsulNode>,
+    service: ConsulService,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct ConsulNode {
+    address: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct ConsulService {
+    /// Empty: the node's.
+    #[serde(default)]
+    address: String,
+    #[serde(default)]
+    port: u16,
+}
+
+fn parse_instances(bytes: &[u8]) -> Result<Found, String> {
+    let instances: Vec<Instance> = serde_json::from_slice(bytes)
+        .map_err(|error| format!("is not a list of instances: {error}"))?;
+    // One that was registered without a port must not hide the others.
+    let urls = instances.iter().filter_map(|instance| {
+        let node = instance.node.as_ref().map_or("", |node| &node.address);
+        let host = match &*instance.service.address {
+            "" => node,
+            own => own,
+        };
+        let url = match host.parse::<IpAddr>() {
+            Ok(ip) => url_of(SocketAddr::new(ip, instance.service.port)),
+            Err(_) => format!("http://{host}:{}", instance.service.port),
+        };
+        check_url(&url).is_ok().then(|| FoundEndpoint::at(url))
+    });
+    Ok(Found::new(urls.collect()))
+}
+
+fn url_of(address: SocketAddr) -> String {
+    // Without the scope of a link, which no URL has.
+    let address = SocketAddr::new(address.ip(), address.port());
+    format!("http://{address}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn urls(found: &Found) -> Vec<&str> {
+        found.endpoints.iter().map(|found| &*found.url).collect()
+    }
+
+    #[test]
+    fn a_file_lists_urls_or_mappings_that_say_more() {
+        let found = parse_list(
+            br#"["http://b:1", {"url":"http://a:1/v1","max_concurrent_requests":8,"priority":1,"backend_model":"x"}]"#,
+        )
+        .unwrap();
+        assert_eq!(urls(&found), ["http://a:1/v1", "http://b:1"]);
+        let first = &found.endpoints[0];
+        assert_eq!(first.max_concurrent_requests, Some(8));
+        assert_eq!(first.priority, Some(1));
+        assert_eq!(first.backend_model.as_deref(), Some("x"));
+        assert_eq!(parse_list(b"[]").unwrap(), Found::default());
+    }
+
+    #[test]
+    fn a_file_is_taken_whole_or_not_at_all_and_the_fault_is_named() {
+        for (text, part) in [
+            ("", "is no JSON list"),
+            ("{}", "is no JSON list"),
+            (r#"["http://a:1""#, "is no JSON list"),
+            (
+                r#"["http://a:1", "a:1"]"#,
+                "entry 2: expected http://host:port",
+            ),
+            ("[1]", "entry 1"),
+            ("[{}]", "entry 1: missing field `url`"),
+            (
+                r#"[{"url":"http://a:1","api_key":"k"}]"#,
+                "unknown field `api_key`",
+            ),
+            (
+                r#"[{"url":"http://a:1","max_concurrent_requests":0}]"#,
+                "from 1 to",
+            ),
+            (
+                r#"[{"url":"http://a:1","backend_model":""}]"#,
+                "backend_model",
+            ),
+        ] {
+            let fault = parse_list(text.as_bytes()).unwrap_err();
+            assert!(fault.contains(part), "{text}: {fault}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_missing_or_too_large_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("endpoints.json");
+        assert!(matches!(read_file(&path), Err(LookError::Unreadable(_))));
+        let file = std::fs::File::create(&path).unwrap();
+        file.set_len(ANSWER_BYTES_MAX as u64 + 1).unwrap();
+        assert!(matches!(read_file(&path), Err(LookError::TooLarge)));
+        std::fs::write(&path, r#"["http://a:1"]"#).unwrap();
+        assert_eq!(urls(&read_file(&path).unwrap()), ["http://a:1"]);
+    }
+
+    #[test]
+    fn an_instance_has_its_own_address_or_its_nodes() {
+        let found = parse_instances(
+            br#"[
+              {"Node":{"Node":"n","Address":"10.0.0.9"},"Service":{"ID":"a","Address":"","Port":9001,"Tags":[]},"Checks":[]},
+              {"Node":{"Address":"10.0.0.9"},"Service":{"Address":"10.0.0.2","Port":9002}},
+              {"Service":{"Address":"fd00::1","Port":9003}},
+              {"Service":{"Address":"gpu-1.internal","Port":9004}},
+              {"Service":{"Address":"10.0.0.3","Port":0}},
+              {"Service":{"Address":"","Port":1}}
+            ]"#,
+        )
+        .unwrap();
+        let expected = [
+            "http://10.0.0.2:9002",
+            "http://10.0.0.9:9001",
+            "http://[fd00::1]:9003",
+            "http://gpu-1.internal:9004",
+        ];
+        assert_eq!(urls(&found), expected);
+        assert_eq!(parse_instances(b"[]").unwrap(), Found::default());
+        assert!(parse_instances(b"null").is_err());
+        assert!(parse_instances(br#"[{"Service":{"Port":"1"}}]"#).is_err());
+    }
+
+    #[test]
+    fn addresses_become_urls() {
+        let url = |text: &str| url_of(text.parse().unwrap());
+        assert_eq!(url("10.0.0.1:9"), "http://10.0.0.1:9");
+        assert_eq!(url("[::1]:9"), "http://[::1]:9");
+        assert_eq!(url("[fe80::1%3]:9"), "http://[fe80::1]:9");
+    }
+}

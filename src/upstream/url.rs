@@ -1,0 +1,101 @@
+//! Whether a text is the base URL of a model server, or a host with a port.
+//!
+//! It resolves and reaches nothing. The configuration's endpoints come through here, and those that
+//! are found.
+
+use super::tls::is_server_name;
+
+const HTTPS_PORT: u16 = 443;
+
+/// Whether `url` is `http://host:port[/prefix]` or `https://host[:port][/prefix]`.
+///
+/// # Errors
+/// What is wrong with it and what is expected, for the operator.
+pub fn check_url(url: &str) -> Result<(), &'static str> {
+    const EXPECTED: &str =
+        "expected http://host:port or https://host, with a path prefix if need be";
+    let over_tls = url.strip_prefix("https://");
+    let rest = over_tls.or(url.strip_prefix("http://")).ok_or(EXPECTED)?;
+    let (authority, prefix) = match rest.find(['/', '?', '#']) {
+        Some(at) => rest.split_at(at),
+        None => (rest, ""),
+    };
+    if prefix.contains(['?', '#']) {
+        return Err("an endpoint has no query and no fragment: expected http://host:port[/prefix]");
+    }
+    if authority.contains('@') {
+        return Err(
+            "credentials do not belong in the URL: use `api_key`, expected http://host:port",
+        );
+    }
+    let parted = authority.rsplit_once(':');
+    let (host, port) = match parted.filter(|(_, port)| !port.ends_with(']')) {
+        Some((host, port)) => (host, port.parse::<u16>().unwrap_or(0)),
+        None if over_tls.is_some() => (authority, HTTPS_PORT),
+        None => return Err("the port is missing: expected http://host:port"),
+    };
+    if port == 0 {
+        return Err("the port must be a number from 1 to 65535: expected http://host:port");
+    }
+    let bracketed = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    let host_fits = match bracketed {
+        Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => is_plain_host(host),
+    };
+    if !host_fits || !prefix.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(EXPECTED);
+    }
+    if over_tls.is_some() && !is_server_name(bracketed.unwrap_or(host)) {
+        return Err("no certificate can be for this host: expected a DNS name or an IP address");
+    }
+    Ok(())
+}
+
+/// Whether `text` is `host:port`, the host a name.
+///
+/// # Errors
+/// What is wrong with it and what is expected, for the operator.
+pub fn check_host_and_port(text: &str) -> Result<(), &'static str> {
+    const EXPECTED: &str = "expected host:port, such as gpu.internal:9001";
+    let (host, port) = text
+        .rsplit_once(':')
+        .ok_or("the port is missing: expected host:port, such as gpu.internal:9001")?;
+    if !is_plain_host(host) {
+        return Err(EXPECTED);
+    }
+    match port.parse::<u16>() {
+        Ok(1..) => Ok(()),
+        _ => Err("the port must be a number from 1 to 65535: expected host:port"),
+    }
+}
+
+fn is_plain_host(host: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    !host.is_empty() && host.bytes().all(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_a_port_is_one_and_nothing_else_is() {
+        for good in ["gpu.internal:9001", "localhost:1", "a_b-c:65535"] {
+            assert_eq!(check_host_and_port(good), Ok(()), "{good}");
+        }
+        for bad in [
+            "gpu",
+            "gpu:",
+            "gpu:0",
+            "gpu:65536",
+            ":1",
+            "[::1]:1",
+            "http://h:1",
+            "h:1/x",
+        ] {
+            assert!(check_host_and_port(bad).is_err(), "{bad}");
+        }
+    }
+}
