@@ -392,6 +392,27 @@ impl Story {
         }
     }
 
+    /// Nothing happened: a permit at once, one try, an answer.
+    fn is_plain(&self) -> bool {
+        let goes_on = |step: &Step| match step {
+            Step::Routing(_) => true,
+            Step::Admission(admission) => matches!(admission.said, Said::Leased),
+            Step::Try(tried) => {
+                tried.again.is_none() && tried.trace.result == Some(AttemptResult::Answered)
+            }
+            Step::Fallback(_) => false,
+        };
+        let is_whole = |end: &End| end.outcome == Outcome::Completed && end.status < 400;
+        self.refusal.is_none()
+            && self.end.as_ref().is_some_and(is_whole)
+            && self.steps.iter().all(goes_on)
+    }
+
+    /// Microseconds on the process's clock; 0 while it is open.
+    fn ended_us(&self) -> u64 {
+        self.end.as_ref().map_or(0, |end| end.at_us)
+    }
+
     /// The client's name for the request; empty while it is open.
     fn request_id(&self) -> &str {
         self.end.as_ref().map_or("", |end| &end.request_id)

@@ -3,8 +3,12 @@
 //! It keeps no index: keeping a story is one counter and one short lock of its slot alone, and
 //! looking one up reads all slots, newest first, which operators can wait a millisecond for. A
 //! story that is overwritten is freed outside the lock.
+//!
+//! Of requests that nothing happened to, not all are kept once there are thousands a second: they
+//! would wash out the others within a second, and a ring that turns so fast drives what every request
+//! needs out of the processor's cache.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
@@ -14,6 +18,11 @@ use super::Story;
 /// example of everything in it, and a few MiB.
 pub const STORIES_KEPT: usize = 4096;
 
+/// Between two stories of requests that nothing happened to, in the long run: 50 a second are kept.
+const PLAIN_EVERY_US: u64 = 20_000;
+/// So many are kept at once when few came before.
+const PLAIN_BURST: u64 = 256;
+
 /// The ring.
 pub struct Stories {
     /// Each guards a pointer; held by the request that leaves its story there, and for one copy of
@@ -21,6 +30,9 @@ pub struct Stories {
     slots: Box<[Mutex<Option<Box<Story>>>]>,
     /// Stories kept so far; the next one's slot by the remainder.
     kept: AtomicUsize,
+    /// When the last of the plain stories kept so far would have come, had they come at their pace
+    /// (generic cell rate algorithm).
+    plain_until_us: AtomicU64,
 }
 
 impl Default for Stories {
@@ -34,14 +46,28 @@ impl Stories {
         Stories {
             slots: (0..capacity).map(|_| Mutex::default()).collect(),
             kept: AtomicUsize::new(0),
+            plain_until_us: AtomicU64::new(0),
         }
     }
 
-    /// Keeps a story; the oldest goes.
+    /// Keeps a story, and the oldest goes; unless it is one of many that nothing happened in.
     pub fn keep(&self, story: Box<Story>) {
+        if story.is_plain() && !self.takes_plain(story.ended_us()) {
+            return;
+        }
         let number = self.kept.fetch_add(1, Ordering::Relaxed);
         let overwritten = self.slots[number % self.slots.len()].lock().replace(story);
         drop(overwritten);
+    }
+
+    /// Whether there is room for another plain story now.
+    pub(super) fn takes_plain(&self, now_us: u64) -> bool {
+        let order = Ordering::Relaxed;
+        let taken = self.plain_until_us.fetch_update(order, order, |until| {
+            let next = until.max(now_us) + PLAIN_EVERY_US;
+            (next <= now_us + PLAIN_BURST * PLAIN_EVERY_US).then_some(next)
+        });
+        taken.is_ok()
     }
 
     /// The story of a request, if it is still there.

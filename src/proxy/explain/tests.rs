@@ -134,6 +134,45 @@ fn a_story_ends_to_grow_and_later_steps_change_nothing_in_it() {
 }
 
 #[test]
+fn of_many_requests_that_nothing_happens_to_some_are_kept_and_of_the_others_all() {
+    let stories = Stories::with_capacity(8);
+    let now_us = 5_000_000;
+    let kept = (0..1000).filter(|_| stories.takes_plain(now_us)).count();
+    assert_eq!(kept, 256);
+    assert!(!stories.takes_plain(now_us + 19_999));
+    assert!(stories.takes_plain(now_us + 20_000));
+    assert!(!stories.takes_plain(now_us + 20_000));
+
+    let gate = Gate::new(&model(), vec![target()], Clock::start());
+    let plain = |again: bool| {
+        let mut draft = begun();
+        let (found, entry) = gate.ask(ask());
+        draft.admission(found, &entry);
+        draft.tries(0, &target());
+        draft.tried(&Trace {
+            result: Some(AttemptResult::Answered),
+            ..Trace::default()
+        });
+        if again {
+            draft.judged(Again {
+                kept_for_next: false,
+                failure: None,
+                allowed: false,
+                tries: 1,
+                model_left: 0,
+            });
+        }
+        let mut event = sample_event("r");
+        event.outcome = Outcome::Completed;
+        event.status = 200;
+        draft.ends(&event, None);
+        draft.take().unwrap().is_plain()
+    };
+    assert!(plain(false));
+    assert!(!plain(true));
+}
+
+#[test]
 fn the_usual_steps_need_no_memory_of_their_own_and_all_have_a_bound() {
     let mut draft = begun();
     for _ in 0..STEPS_USUAL {
