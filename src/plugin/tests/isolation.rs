@@ -132,8 +132,12 @@ fn a_hundred_thousand_good_and_trapping_calls_leave_the_slots_as_they_were() {
             assert!(!price(&goods, &good_model, account).fell_back);
         }
     }
-    assert_eq!(stand.host.counts().instances_live, accounts.len() as u32);
+    let counts = stand.host.counts();
+    assert_eq!(counts.instances_live, accounts.len() as u32);
+    // The gauge is ours, the other number the engine's own.
+    assert_eq!(counts.pool_used, u64::from(counts.instances_live));
     // What the process has left is measured by `benches/plugin.rs`, which has one to itself.
     drop((goods, evils));
-    assert_eq!(stand.host.counts().instances_live, 0);
+    let counts = stand.host.counts();
+    assert_eq!((counts.instances_live, counts.pool_used), (0, 0));
 }
