@@ -4,8 +4,8 @@
 //! import only those to its left; `tests/tidy.rs` holds them to it.
 //!
 //! ```text
-//! telemetry ← plugin ← upstream ← proxy ← config ← admin ← app ← cli ← main
-//!                                      simulate ← app
+//! telemetry ← plugin ← upstream ← peer ← proxy ← config ← admin ← app ← cli ← main
+//!                                             simulate ← app
 //! ```
 //!
 //! The request's walk is [`proxy`]; what it never does: decide (the core does), know who configured
@@ -15,6 +15,7 @@ pub mod admin;
 pub mod app;
 pub mod cli;
 pub mod config;
+pub mod peer;
 pub mod plugin;
 pub mod proxy;
 pub mod simulate;

@@ -22,9 +22,9 @@ use tree::Source;
 /// The shell's rooms in layers: a room imports from layers above its own line, never from its own.
 const SHELL_LAYERS: &[&[&str]] = &[
     &["telemetry"],
-    &["plugin", "peer", "gpu"],
+    &["plugin", "gpu"],
     &["upstream"],
-    &["queue"],
+    &["peer", "queue"],
     &["proxy", "autoscaler"],
     &["config"],
     &["admin"],

@@ -1,0 +1,321 @@
+//! The locked shell around the fleet: where a request goes, what was sent there, and who waits here
+//! for a permit elsewhere.
+//!
+//! It opens no connection. The lock is held for the length of one decision and never across an
+//! await; a node that knows no other takes none. What is on its way is a guard, so that a request
+//! that is dropped anywhere is not counted as still there.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use hashbrown::HashMap;
+use infergate_core::routing::Fleet;
+use infergate_core::routing::fleet::{
+    Change, Chosen, Ended, FleetRule, NodeId, NodeReport, NodeView, Seek, Ticket,
+};
+use infergate_core::{Millis, ModelId};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::telemetry::Clock;
+
+/// The other nodes.
+pub struct Others {
+    clock: Clock,
+    here: NodeId,
+    site: Arc<str>,
+    /// Guards the view of the others. Held by: requests that look for a node, forwards that end,
+    /// gossip that arrives, `/state`.
+    fleet: Mutex<Fleet>,
+    /// Nodes known: where there is none nothing else is looked at.
+    known: AtomicUsize,
+    /// Guards the list; held for a look-up.
+    bells: Mutex<HashMap<ModelId, Arc<Bell>>>,
+}
+
+/// Who of a model's requests looks for a permit elsewhere.
+#[derive(Default)]
+struct Bell {
+    /// Rings for the waiter that came first; it passes the ring on.
+    rings: Notify,
+    /// Requests of own clients that wait.
+    waiting: AtomicU32,
+    /// Those refused since the last report.
+    refused: AtomicU32,
+}
+
+impl Others {
+    /// Nobody else is known yet.
+    pub fn new(here: NodeId, site: Arc<str>, clock: Clock) -> Arc<Others> {
+        let fleet = Fleet::new(here.clone(), Arc::clone(&site), FleetRule::default());
+        Arc::new(Others {
+            clock,
+            here,
+            site,
+            fleet: Mutex::new(fleet),
+            known: AtomicUsize::new(0),
+            bells: Mutex::default(),
+        })
+    }
+
+    /// Who we are.
+    pub fn here(&self) -> &NodeId {
+        &self.here
+    }
+
+    /// Where we stand.
+    pub fn site(&self) -> &Arc<str> {
+        &self.site
+    }
+
+    /// There is nobody else.
+    pub fn is_alone(&self) -> bool {
+        self.known.load(Ordering::Relaxed) == 0
+    }
+
+    /// The node to forward to now, if there is one. Nothing is reserved there.
+    pub fn next(&self, seek: &Seek<'_>) -> Option<Chosen> {
+        if self.is_alone() {
+            return None;
+        }
+        let now = self.clock.now();
+        self.fleet.lock().next(seek, fastrand::u64(..), now)
+    }
+
+    /// Whether to stay in the line here although `there` has a free permit.
+    pub fn worth_waiting_here(&self, expected_wait: Millis, there: &Chosen) -> bool {
+        self.fleet.lock().worth_waiting_here(expected_wait, there)
+    }
+
+    /// A request goes to where [`Others::next`] said, now.
+    pub fn sent(self: &Arc<Others>, chosen: &Chosen) -> Sent {
+        let ticket = self.fleet.lock().sent(chosen, self.clock.now());
+        Sent {
+            others: Arc::clone(self),
+            ticket,
+            ended: Ended::Cut,
+        }
+    }
+
+    /// A report arrived.
+    pub fn heard(&self, report: &NodeReport) -> Option<Change> {
+        let change = self.changed(|fleet, now| fleet.heard(report, now));
+        self.ring();
+        change
+    }
+
+    /// The failure detector says that a node is gone. False when that was known.
+    pub fn lost(&self, name: &str) -> bool {
+        self.changed(|fleet, _| fleet.lost(name))
+    }
+
+    /// A round trip to a node was measured.
+    pub fn timed(&self, name: &str, rtt_us: u32) {
+        self.fleet.lock().timed(name, rtt_us);
+    }
+
+    /// Forgets nodes that were not heard of for long. To be called about once a second.
+    pub fn sweep(&self) -> Vec<NodeId> {
+        self.changed(Fleet::sweep)
+    }
+
+    /// Every other node, by name.
+    pub fn nodes(&self) -> Vec<NodeView> {
+        self.fleet.lock().nodes(self.clock.now())
+    }
+
+    /// The nodes that have told of a model, and why those that are not asked are not.
+    pub fn explain(&self, seek: &Seek<'_>) -> Vec<NodeView> {
+        self.fleet.lock().explain(seek, self.clock.now())
+    }
+
+    /// A request of an own client looks for a permit elsewhere from now on, until the guard is
+    /// dropped.
+    pub fn want(&self, model: &ModelId) -> Want {
+        let bell = self.bell(model);
+        bell.waiting.fetch_add(1, Ordering::Relaxed);
+        Want { bell }
+    }
+
+    /// A request of an own client was refused for want of room, here and elsewhere.
+    pub fn refused(&self, model: &ModelId) {
+        if !self.is_alone() {
+            self.bell(model).refused.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Requests of own clients that wait for a model, and those refused since the last call.
+    pub fn wanting(&self) -> Vec<(ModelId, u32)> {
+        let bells = self.bells.lock();
+        let wanting = |(model, bell): (&ModelId, &Arc<Bell>)| {
+            let refused = bell.refused.swap(0, Ordering::Relaxed);
+            let waiting = bell.waiting.load(Ordering::Relaxed);
+            (model.clone(), waiting.saturating_add(refused))
+        };
+        bells.iter().map(wanting).collect()
+    }
+
+    /// Lots for scarce permits were drawn anew: whoever waits looks again.
+    pub fn ring_all(&self) {
+        for bell in self.bells.lock().values() {
+            bell.ring();
+        }
+    }
+
+    /// Tells those for whom there may be room now.
+    fn ring(&self) {
+        let wakes = self.fleet.lock().wakes();
+        let bells = self.bells.lock();
+        for bell in wakes.iter().filter_map(|model| bells.get(model)) {
+            bell.ring();
+        }
+    }
+
+    fn bell(&self, model: &ModelId) -> Arc<Bell> {
+        let mut bells = self.bells.lock();
+        Arc::clone(bells.entry(model.clone()).or_default())
+    }
+
+    fn changed<T>(&self, change: impl FnOnce(&mut Fleet, Millis) -> T) -> T {
+        let now = self.clock.now();
+        let mut fleet = self.fleet.lock();
+        let changed = change(&mut fleet, now);
+        self.known.store(fleet.len(), Ordering::Relaxed);
+        changed
+    }
+}
+
+impl Bell {
+    fn ring(&self) {
+        // A ring that nobody hears would wake the next one who comes for nothing.
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            self.rings.notify_one();
+        }
+    }
+}
+
+/// A request that looks for a permit elsewhere while it waits here.
+pub struct Want {
+    bell: Arc<Bell>,
+}
+
+impl Want {
+    /// Returns when it should look again. Those who came first are told first.
+    pub async fn look(&self) {
+        self.bell.rings.notified().await;
+    }
+
+    /// It has looked, and others behind it should as well: it goes, or its turn here is near.
+    pub fn pass_on(&self) {
+        self.bell.rings.notify_one();
+    }
+}
+
+impl Drop for Want {
+    fn drop(&mut self) {
+        self.bell.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A request on its way to another node. Dropped without a word, it was cut off here.
+pub struct Sent {
+    others: Arc<Others>,
+    ticket: Ticket,
+    ended: Ended,
+}
+
+impl Sent {
+    /// How it ended there.
+    pub fn ended(mut self, ended: Ended) {
+        self.ended = ended;
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        let now = self.others.clock.now();
+        let mut fleet = self.others.fleet.lock();
+        fleet.ended(self.ticket, self.ended, now);
+        drop(fleet);
+        self.others.ring();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use infergate_core::routing::fleet::{ModelLoad, Wants};
+
+    use super::*;
+
+    fn others() -> Arc<Others> {
+        let here = NodeId {
+            name: "a".into(),
+            generation: 1,
+        };
+        Others::new(here, "fra".into(), Clock::start())
+    }
+
+    fn report(version: u64, free: u32) -> NodeReport {
+        let load = ModelLoad {
+            permits: 4,
+            free,
+            ..ModelLoad::default()
+        };
+        NodeReport {
+            node: NodeId {
+                name: "b".into(),
+                generation: 1,
+            },
+            site: "fra".into(),
+            address: "127.0.0.1:1".into(),
+            draining: false,
+            models: vec![("m".into(), load)],
+            version,
+            made: Millis(version),
+        }
+    }
+
+    fn seek() -> Seek<'static> {
+        Seek {
+            model: "m",
+            visited: &[],
+            forced_site: None,
+            sites: None,
+            wants: Wants::Permit,
+        }
+    }
+
+    #[test]
+    fn a_forward_that_is_dropped_is_not_there_any_more() {
+        let others = others();
+        assert!(others.next(&seek()).is_none());
+        others.heard(&report(1, 1));
+        let chosen = others.next(&seek()).unwrap();
+        let sent = others.sent(&chosen);
+        assert_eq!(others.explain(&seek())[0].in_flight, 1);
+        drop(sent);
+        assert_eq!(others.explain(&seek())[0].in_flight, 0);
+    }
+
+    #[tokio::test]
+    async fn who_came_first_is_told_first_and_passes_it_on() {
+        let others = others();
+        others.heard(&report(1, 0));
+        assert!(others.next(&seek()).is_none());
+        let (first, second) = (others.want(&"m".into()), others.want(&"m".into()));
+        let (mut first_look, mut second_look) = (Box::pin(first.look()), Box::pin(second.look()));
+        assert!(futures_util::poll!(&mut first_look).is_pending());
+        assert!(futures_util::poll!(&mut second_look).is_pending());
+        others.heard(&report(2, 1));
+        assert!(futures_util::poll!(&mut second_look).is_pending());
+        assert!(futures_util::poll!(&mut first_look).is_ready());
+        first.pass_on();
+        assert!(futures_util::poll!(&mut second_look).is_ready());
+        assert_eq!(others.wanting(), [("m".into(), 2)]);
+        drop((first_look, second_look));
+        drop((first, second));
+        others.refused(&"m".into());
+        assert_eq!(others.wanting(), [("m".into(), 1)]);
+        assert_eq!(others.wanting(), [("m".into(), 0)]);
+    }
+}
