@@ -1,8 +1,9 @@
-//! The acceptance table: overload, fairness, clients that leave, reloads under load, events that add up.
+//! The acceptance table: overload, fairness, clients that leave, reloads under load, several nodes, events
+//! that add up.
 //! Not a benchmark of speed: `benches/proxy.rs` is that one.
 //!
 //! A gateway process in front of a backend inside this program, whose own counters are believed instead of
-//! the gateway's. Usage: `cargo bench --bench accept -- [overload fairness disconnect reload] [--seconds S]`;
+//! the gateway's. Usage: `cargo bench --bench accept -- [overload fairness disconnect reload nodes] [--seconds S]`;
 //! S (default 30) is the length of one load step and scales the number of trials and reloads.
 
 // Acceptance lives on the clock and starts its own tasks; the product's rules about both protect the walk.
@@ -22,6 +23,8 @@ mod crowd;
 mod disconnect;
 #[path = "accept/fairness.rs"]
 mod fairness;
+#[path = "accept/nodes.rs"]
+mod nodes;
 #[path = "accept/overload.rs"]
 mod overload;
 #[path = "accept/reload.rs"]
@@ -40,11 +43,12 @@ type Item = (
     fn(&tokio::runtime::Runtime, Scale, &mut Table) -> kit::Fallible<()>,
 );
 
-const ITEMS: [Item; 4] = [
+const ITEMS: [Item; 5] = [
     ("overload", overload::run),
     ("fairness", fairness::run),
     ("disconnect", disconnect::run),
     ("reload", reload::run),
+    ("nodes", nodes::run),
 ];
 
 fn main() -> kit::Fallible<()> {

@@ -94,9 +94,9 @@ const FOREIGN: &[(&str, &[&str])] = &[
             "src/app",
         ],
     ),
-    ("rustls", &["src/upstream/tls.rs"]),
-    ("tokio_rustls", &["src/upstream/tls.rs"]),
-    ("webpki", &["src/upstream/tls.rs"]),
+    ("rustls", &["src/upstream/tls.rs", "src/peer/tls.rs"]),
+    ("tokio_rustls", &["src/upstream/tls.rs", "src/peer/tls.rs"]),
+    ("webpki", &["src/upstream/tls.rs", "src/peer/tls.rs"]),
     ("prometheus", &["src/telemetry"]),
     ("tracing_subscriber", &["src/telemetry/log"]),
     ("hyper", &["src/simulate"]),
@@ -105,6 +105,8 @@ const FOREIGN: &[(&str, &[&str])] = &[
     ("saphyr", &["src/config"]),
     ("jsonschema", &["src/config", "src/plugin"]),
     ("wit_", &["src/plugin"]),
+    ("chitchat", &["src/peer/gossip"]),
+    ("anyhow", &["src/peer/gossip/datagram.rs"]),
 ];
 
 /// Where threads and long tasks may be started, so that shutdown is a list that can be read. The

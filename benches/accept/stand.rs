@@ -109,6 +109,7 @@ impl Stand {
                 capacity,
             }],
             plugins: None,
+            fleet: None,
         };
         let gateway = Gateway::start(name, settings, None)?;
         let client = Client::new(gateway.clients);

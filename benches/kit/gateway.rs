@@ -26,6 +26,8 @@ pub struct Settings {
     pub models: Vec<Model>,
     /// Every model has the three standard plugins, from this folder.
     pub plugins: Option<PathBuf>,
+    /// Lines of the file that make it a node of a fleet: under `listen`, and at the top.
+    pub fleet: Option<(String, String)>,
 }
 
 /// The standard plugins of a model, and a price for them to work out.
@@ -201,9 +203,10 @@ fn plugins(folder: &Path) -> String {
 }
 
 fn yaml(settings: &Settings, clients: SocketAddr, admin: SocketAddr, folder: &Path) -> String {
+    let (listen, top) = settings.fleet.as_ref().map_or(("", ""), |(l, t)| (l, t));
     let mut text = format!(
         "listen:\n  clients:\n    - address: \"{clients}\"\n  admin: {{ address: \"{admin}\" }}\n\
-         threads: {}\n\
+         {listen}{top}threads: {}\n\
          limits:\n  connections_per_client: 100000\n\
          state_dir: \"{}\"\n\
          events:\n  file: {{ path: \"{}\", max_size_mib: 1024, keep: 2 }}\n",
@@ -219,7 +222,7 @@ fn yaml(settings: &Settings, clients: SocketAddr, admin: SocketAddr, folder: &Pa
         let _ = write!(
             text,
             "  - id: \"{}\"\n    task: text-generation\n    backend: openai\n    \
-             queue: {{ algorithm: {}, capacity: {} }}\n{}    endpoints:\n",
+             queue: {{ algorithm: {}, capacity: {} }}\n{}    endpoints:{}\n",
             model.id,
             model.algorithm,
             model.capacity,
@@ -227,7 +230,12 @@ fn yaml(settings: &Settings, clients: SocketAddr, admin: SocketAddr, folder: &Pa
                 WITH_PLUGINS
             } else {
                 ""
-            }
+            },
+            if model.endpoints.is_empty() {
+                " []"
+            } else {
+                ""
+            },
         );
         for endpoint in &model.endpoints {
             let _ = writeln!(

@@ -31,6 +31,7 @@ pub fn settings(upstream_port: u16) -> Settings {
             },
         ],
         plugins: None,
+        fleet: None,
     }
 }
 

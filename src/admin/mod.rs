@@ -27,7 +27,8 @@ pub use reload::{
     Problem, ReloadFailed, ReloadHandle, ReloadReport, ReloadRequest, reload_channel,
 };
 pub use state::{
-    ConfigState, EndpointState, ModelState, NodeState, PermitState, QueueState, ReloadError, State,
+    ConfigState, EndpointState, ModelState, NodeState, OtherNode, PermitState, QueueState,
+    ReloadError, State,
 };
 
 /// From the last answer to the end of the next head. Longer than a scrape interval, so that
@@ -73,8 +74,9 @@ pub trait Insight: Send + Sync + 'static {
     fn readiness(&self) -> Result<(), String>;
     /// The body of `/metrics`.
     fn metrics_text(&self) -> String;
-    /// The story of a request; none when it is not there, or not any more.
-    fn story(&self, request_id: &str) -> Option<Value>;
+    /// The story of a request, with what the nodes tell that it was sent to; none when it is not
+    /// here, or not any more.
+    async fn story(&self, request_id: &str) -> Option<Value>;
     /// The last `count` requests with a story, the newest first.
     fn stories(&self, count: usize) -> Vec<Value>;
 
@@ -192,17 +194,20 @@ impl Admin {
             "/config/runtime" if method == "PUT" => self.set_flags(body).await,
             "/config/runtime" => Answer::json(200, &self.controls.flags()),
             "/explain" => Answer::json(200, &json!({ "newest": self.insight.stories(LISTED) })),
-            path => self.explain(path.strip_prefix("/explain/").unwrap_or("")),
+            path => {
+                let request_id = path.strip_prefix("/explain/").unwrap_or("");
+                self.explain(request_id).await
+            }
         }
     }
 
     /// What follows `/explain/` is compared and nothing else.
-    fn explain(&self, request_id: &str) -> Answer {
+    async fn explain(&self, request_id: &str) -> Answer {
         let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
         if request_id.len() != REQUEST_ID_DIGITS || !request_id.bytes().all(is_digit) {
             return Answer::error(404, NOT_AN_ID);
         }
-        match self.insight.story(request_id) {
+        match self.insight.story(request_id).await {
             Some(story) => Answer::json(200, &story),
             None => Answer::error(404, NO_STORY),
         }

@@ -6,7 +6,6 @@ use infergate_core::routing::Health;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use serde_json::Value;
 
 use super::reload::Problem;
 use crate::plugin::PluginState;
@@ -24,7 +23,7 @@ pub struct State {
     /// Loaded plugins, in the file's order.
     pub plugins: Vec<PluginState>,
     /// Other nodes known.
-    pub nodes: Vec<Value>,
+    pub nodes: Vec<OtherNode>,
     /// The event file.
     pub events: EventCounts,
 }
@@ -62,6 +61,29 @@ pub struct ReloadError {
     pub at: String,
     /// Everything wrong with the file.
     pub problems: Vec<Problem>,
+}
+
+/// Another node of the fleet, as this one sees it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OtherNode {
+    /// `node.id` of its configuration.
+    pub id: String,
+    /// When it was started, milliseconds since 1970 by its own clock.
+    pub generation: u64,
+    /// `node.site` of its configuration.
+    pub site: String,
+    /// Where requests are forwarded to it.
+    pub address: String,
+    /// It finishes what it has and takes nothing further.
+    pub draining: bool,
+    /// Nothing is heard of it any more.
+    pub gone: bool,
+    /// How old what it told is, milliseconds.
+    pub age_ms: u64,
+    /// Round trip to it, smoothed, milliseconds with three decimals; 0 when not measured.
+    pub rtt_ms: f64,
+    /// Models it has told of.
+    pub models: usize,
 }
 
 /// One model.

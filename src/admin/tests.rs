@@ -71,7 +71,7 @@ impl Insight for Shown {
         "# TYPE up gauge\nup 1\n".into()
     }
 
-    fn story(&self, request_id: &str) -> Option<Value> {
+    async fn story(&self, request_id: &str) -> Option<Value> {
         (request_id == KNOWN_ID).then(|| json!({ "request_id": request_id }))
     }
 

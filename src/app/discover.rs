@@ -21,7 +21,7 @@ use crate::upstream::discovery::{ask_consul, read_file, resolve};
 /// Between two looks at who is due; a new model waits no longer for its first look.
 const TICK: Duration = Duration::from_millis(250);
 /// A source that needs longer is one that cannot be read.
-const LOOK_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const LOOK_LIMIT: Duration = Duration::from_secs(5);
 /// A start waits no longer for what is found first; endpoints that are found later join later.
 const FIRST_LOOK_LIMIT: Duration = Duration::from_secs(2);
 /// Reports that may wait while a reload compiles plugins; looks pause when there are more.

@@ -1,18 +1,22 @@
 //! What the admin listener shows, gathered from the rooms at the moment of the question.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use infergate_core::Millis;
-use serde_json::Value;
+use infergate_core::routing::fleet::NodeView;
+use infergate_core::routing::hops::VISITED_MAX;
+use serde_json::{Map, Value};
 
 use super::capture::Recorder;
+use super::cluster;
 use super::load::Loader;
 use super::reload::ConfigStatus;
 use crate::admin::{
     CaptureFailed, CaptureReport, ConfigState, EndpointState, Insight, ModelState, NodeState,
-    PermitState, QueueState, ReloadError, State,
+    OtherNode, PermitState, QueueState, ReloadError, State,
 };
 use crate::plugin::{Plugins, Position};
 use crate::proxy::{Connections, Here, Shared, World};
@@ -72,6 +76,7 @@ impl NodeInsight {
             config_generation: world.generation,
             events: self.shared.sink.counts(),
             plugins: self.plugin_levels(&world.plugins),
+            nodes: cluster::levels(&self.shared),
         }
     }
 
@@ -173,7 +178,7 @@ impl Insight for NodeInsight {
                 .map(|lane| self.model_state(lane))
                 .collect(),
             plugins: world.plugins.state(),
-            nodes: Vec::new(),
+            nodes: self.shared.others.nodes().into_iter().map(other).collect(),
             events: self.shared.sink.counts(),
         }
     }
@@ -189,10 +194,16 @@ impl Insight for NodeInsight {
         self.shared.metrics.render(&self.levels())
     }
 
-    fn story(&self, request_id: &str) -> Option<Value> {
-        let story = self.shared.stories.find(request_id)?;
-        let world = self.shared.world.load();
-        Some(story.tell(self.here(&world)))
+    async fn story(&self, request_id: &str) -> Option<Value> {
+        let (mut told, nodes) = {
+            let story = self.shared.stories.find(request_id)?;
+            let world = self.shared.world.load();
+            (story.tell(self.here(&world)), story.nodes())
+        };
+        if !nodes.is_empty() {
+            told["nodes"] = elsewhere(&self.shared, request_id, nodes).await;
+        }
+        Some(told)
     }
 
     fn stories(&self, count: usize) -> Vec<Value> {
@@ -205,6 +216,20 @@ impl Insight for NodeInsight {
         let (recorder, plugin) = (Arc::clone(&self.recorder), plugin.to_owned());
         let starting = tokio::task::spawn_blocking(move || recorder.start(&plugin, calls)).await;
         starting.unwrap_or_else(|error| Err(CaptureFailed::Unwritable(error.to_string())))
+    }
+}
+
+fn other(view: NodeView) -> OtherNode {
+    OtherNode {
+        id: view.node.name.to_string(),
+        generation: view.node.generation,
+        site: view.site.to_string(),
+        address: view.address.to_string(),
+        draining: view.draining,
+        gone: view.gone,
+        age_ms: view.age.0,
+        rtt_ms: f64::from(view.rtt_us) / 1000.0,
+        models: view.models,
     }
 }
 
@@ -227,4 +252,27 @@ fn full_levels_of(lane: &Lane) -> ModelLevels {
             .collect(),
         ..levels_of(lane)
     }
+}
+
+/// What other nodes tell of a request, by their names; null where one is gone or has forgotten.
+async fn elsewhere(shared: &Shared, request_id: &str, nodes: Vec<Arc<str>>) -> Value {
+    let known = shared.others.nodes();
+    let mut told = Map::new();
+    let mut to_ask = VecDeque::from(nodes);
+    while let Some(name) = to_ask.pop_front() {
+        if told.contains_key(&*name) || told.len() >= VISITED_MAX {
+            continue;
+        }
+        let story = match known.iter().find(|view| view.node.name == name) {
+            Some(view) => shared.channel.story(view, request_id).await,
+            None => None,
+        };
+        // That node may have sent it on.
+        let steps = story.as_ref().and_then(|story| story["steps"].as_array());
+        let onward = steps.into_iter().flatten();
+        let onward = onward.filter(|step| step["step"] == "forward");
+        to_ask.extend(onward.filter_map(|step| step["node"].as_str().map(Arc::from)));
+        told.insert(name.to_string(), story.into());
+    }
+    Value::Object(told)
 }

@@ -6,23 +6,33 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use pingora_core::apps::HttpServerApp;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::l4::stream::Stream as L4Stream;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::admin::Admin;
 use crate::config::Listen;
-use crate::proxy::{Connections, Edge, Shared, serve_connection};
+use crate::proxy::{Connections, Edge, Shared, serve_connection, serve_peer};
+use crate::telemetry::Clock;
 
 /// Connections the kernel holds while every worker is busy.
 const BACKLOG: u32 = 4096;
 /// After a failed accept (no file descriptors left, usually) so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Connections to the peers listener that have not proved yet whose they are: whoever only connects
+/// costs others their turn for five seconds at most.
+const HANDSHAKES_MAX: usize = 256;
+/// Connections of other nodes: each carries one forwarded request at a time.
+const PEER_CONNECTIONS_MAX: usize = 16 * 1024;
+/// Between two lines of the log about who was not let in.
+const STRANGERS_TOLD_EVERY_MS: u64 = 10_000;
 
 /// All sockets of the node, bound.
 pub struct Listeners {
@@ -30,6 +40,8 @@ pub struct Listeners {
     pub clients: Vec<TcpListener>,
     /// For operators.
     pub admin: TcpListener,
+    /// For other nodes; none where they are not let in.
+    pub peers: Option<TcpListener>,
 }
 
 impl Listeners {
@@ -43,9 +55,11 @@ impl Listeners {
             .iter()
             .map(|l| bind(l.address))
             .collect::<Result<_, _>>()?;
+        let peers = listen.peers.as_ref().map(|peers| bind(peers.address));
         Ok(Listeners {
             clients,
             admin: bind(listen.admin.address)?,
+            peers: peers.transpose()?,
         })
     }
 }
@@ -111,6 +125,81 @@ pub async fn accept_clients(
     // Nobody is to connect and then wait for nothing.
     drop(listener);
     while open.join_next().await.is_some() {}
+}
+
+/// Serves other nodes until `closed`, then what is still open.
+pub async fn accept_peers(
+    listener: TcpListener,
+    edge: Arc<Edge>,
+    shared: Arc<Shared>,
+    mut closed: watch::Receiver<bool>,
+) {
+    let mut open = JoinSet::new();
+    let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+    let strangers = Arc::new(Strangers::default());
+    loop {
+        let accepted = tokio::select! {
+            accepted = accept(&listener) => accepted,
+            Some(_) = open.join_next() => continue,
+            _ = closed.wait_for(|closed| *closed) => break,
+        };
+        let Some((tcp, address)) = accepted else {
+            continue;
+        };
+        let turn = Arc::clone(&handshakes).try_acquire_owned();
+        let (Ok(turn), true) = (turn, open.len() < PEER_CONNECTIONS_MAX) else {
+            shared.metrics.connection_refused("peer-limit");
+            continue;
+        };
+        let (edge, shared) = (Arc::clone(&edge), Arc::clone(&shared));
+        let (strangers, closed) = (Arc::clone(&strangers), closed.clone());
+        open.spawn(async move {
+            // Every event of a stream is a small write.
+            if tcp.set_nodelay(true).is_err() {
+                return;
+            }
+            let guest = match shared.channel.accept(tcp).await {
+                Ok(guest) => guest,
+                Err(error) => {
+                    shared.metrics.connection_refused("peer-not-trusted");
+                    return strangers.tell(shared.clock, address, &error);
+                }
+            };
+            drop(turn);
+            serve_peer(edge, guest, closed).await;
+        });
+    }
+    drop(listener);
+    while open.join_next().await.is_some() {}
+}
+
+/// Those who came to the peers listener without being of the fleet, for the log: one line in
+/// [`STRANGERS_TOLD_EVERY_MS`], with how many there were since the last.
+#[derive(Default)]
+struct Strangers {
+    unheard: AtomicU64,
+    /// When the next one may be told of.
+    quiet_until_ms: AtomicU64,
+}
+
+impl Strangers {
+    fn tell(&self, clock: Clock, address: SocketAddr, error: &std::io::Error) {
+        let order = Ordering::Relaxed;
+        let more = self.unheard.fetch_add(1, order);
+        let now_ms = clock.now().0;
+        let quiet = self.quiet_until_ms.fetch_update(order, order, |until| {
+            (until <= now_ms).then_some(now_ms + STRANGERS_TOLD_EVERY_MS)
+        });
+        if quiet.is_ok() {
+            self.unheard.store(0, order);
+            tracing::warn!(
+                %address,
+                %error,
+                more,
+                "a connection to the peers listener was refused: it did not prove to be from a node of the fleet"
+            );
+        }
+    }
 }
 
 /// Serves operators, also while draining, until the set of tasks is ended.

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use super::state_dir;
 use crate::config::watch::WatchedFile;
 use crate::config::{self, Config, Loaded, Problem};
+use crate::peer::{Credentials, FileFault};
 use crate::plugin::{Captures, Host, HostCounts, HostSettings, PluginProblem, Plugins};
 use crate::telemetry::PluginsMetrics;
 use crate::upstream::read_ca_file;
@@ -27,6 +28,8 @@ pub struct Ready {
     pub models: Vec<Arc<ModelSpec>>,
     /// Who decides about them.
     pub plugins: Plugins,
+    /// What other nodes are shown; none without `listen.peers`.
+    pub credentials: Option<Arc<Credentials>>,
     /// Files it names whose change is a reason to load it again.
     pub files: Vec<NamedFile>,
 }
@@ -97,7 +100,8 @@ impl Loader {
     pub fn complete(&self, mut loaded: Loaded, former: &Plugins) -> Result<Ready, Unready> {
         // Looked at before they are loaded: a change in between is seen as one.
         let files = named_files(&loaded.config);
-        let unusable = read_certificates(&mut loaded);
+        let mut unusable = read_certificates(&mut loaded);
+        let credentials = read_credentials(&mut loaded, &mut unusable);
         let models: Vec<_> = loaded.config.models.iter().cloned().map(Arc::new).collect();
         let plugins = match self.plugins(&loaded, &models, former) {
             Ok(plugins) if unusable.is_empty() => Ok(plugins),
@@ -118,6 +122,7 @@ impl Loader {
                     loaded,
                     models,
                     plugins,
+                    credentials,
                 })
             }
             Err(problems) => Err(Unready {
@@ -220,7 +225,26 @@ fn read_certificates(loaded: &mut Loaded) -> Vec<Problem> {
     problems
 }
 
-/// Files of endpoints and plugins, and whether a change of them counts while all is well: a component that has a
+/// Reads what other nodes are shown, with what is wrong with it and what will be.
+fn read_credentials(loaded: &mut Loaded, problems: &mut Vec<Problem>) -> Option<Arc<Credentials>> {
+    let peers = loaded.config.listen.peers.as_ref()?;
+    let read = Credentials::read(&peers.tls, &loaded.config.node.id);
+    let places = &loaded.places;
+    let place =
+        |(key, message): FileFault| places.problem(&format!("listen.peers.tls.{key}"), message);
+    match read {
+        Ok((credentials, warnings)) => {
+            loaded.warnings.extend(warnings.into_iter().map(place));
+            Some(credentials)
+        }
+        Err(faults) => {
+            problems.extend(faults.into_iter().map(place));
+            None
+        }
+    }
+}
+
+/// Files of the peers listener, endpoints and plugins, and whether a change of them counts while all is well: a component that has a
 /// digest stays what it is.
 fn named_files(config: &Config) -> Vec<(NamedFile, bool)> {
     let named = |key: String, path: &Path| NamedFile {
@@ -228,6 +252,14 @@ fn named_files(config: &Config) -> Vec<(NamedFile, bool)> {
         file: WatchedFile::look(path.to_owned()),
     };
     let mut files = Vec::new();
+    for (key, path) in config
+        .listen
+        .peers
+        .iter()
+        .flat_map(|peers| peers.tls.files())
+    {
+        files.push((named(format!("listen.peers.tls.{key}"), path), true));
+    }
     for model in &config.models {
         for endpoint in &model.endpoints {
             if let Some(file) = &endpoint.ca_file {

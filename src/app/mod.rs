@@ -1,11 +1,12 @@
 //! The only place that builds rooms, wires them, starts tasks and ends them.
 //!
 //! It decides nothing about requests. What runs besides requests can be read in [`Node::run`]:
-//! one accept loop per listener, the prober, the ranker, the looker for endpoints, the sampler, the keeper of quotas, the writer
-//! of captured calls and the reload loop; the order in which they end is the order in
+//! one accept loop per listener, the prober, the ranker, the lookers for endpoints and for nodes, the gossip, the
+//! sampler, the keeper of quotas, the writer of captured calls and the reload loop; the order in which they end is the order in
 //! [`Node::drain`].
 
 mod capture;
+mod cluster;
 mod demo;
 mod discover;
 mod found;
@@ -14,8 +15,10 @@ mod insight;
 mod keep;
 mod listen;
 mod load;
+mod nodes;
 mod reload;
 mod runtime;
+mod seeds;
 mod signals;
 mod state_dir;
 
@@ -26,6 +29,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use infergate_core::model::ModelSpec;
+use infergate_core::routing::fleet::NodeId;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -37,6 +41,7 @@ pub use load::check;
 use crate::admin::{Admin, reload_channel};
 use crate::config::watch::FileWatch;
 use crate::config::{self, Config, Loaded, Problem};
+use crate::peer::{Channel, Others};
 use crate::plugin::Plugins;
 use crate::proxy::{Connections, Drain, Edge, Ledger, Shared, Stories, World};
 use crate::telemetry::log::LogHandle;
@@ -44,12 +49,14 @@ use crate::telemetry::sink::Durability;
 use crate::telemetry::{Clock, EventSink, Metrics, log};
 use crate::upstream::{Client, PROBE_TICK, RANKING_TICK, probe_round};
 use capture::Recorder;
+use cluster::Membership;
 use discover::Report;
 use insight::NodeInsight;
 use listen::Listeners;
 use load::{Loader, Ready};
 use reload::Reloader;
 use runtime::RuntimeKeeper;
+use seeds::Seeds;
 use signals::Signals;
 
 /// A configuration that does not load at start, or an address that is taken.
@@ -144,6 +151,7 @@ struct Node {
     reloader: Reloader,
     reports: mpsc::Sender<Report>,
     recorder: Arc<Recorder>,
+    membership: Option<Membership>,
     signals: Signals,
     state_dir: PathBuf,
 }
@@ -161,24 +169,13 @@ impl Node {
             config, content, ..
         } = &ready.loaded;
         let listeners = Listeners::bind(&config.listen).await?;
+        let joining = cluster::bind(config).await?;
         let state_dir = config.state_dir.clone();
-        let sink = EventSink::start(&config.events, clock)
-            .map_err(|e| format!("events.file cannot be written: {e}"))?;
-        let kept = keep::read(&state_dir).map_err(|e| format!("state_dir: {e}"))?;
-        let flags = runtime::restore(&state_dir).map_err(|e| format!("state_dir: {e}"))?;
-        let shared = Arc::new(Shared {
-            world: ArcSwap::from_pointee(World::default()),
-            clock,
-            client: Client::default(),
-            metrics,
-            sink,
-            drain: Arc::new(Drain::default()),
-            bodies: Arc::default(),
-            stories: Stories::default(),
-            ledger: Ledger::restore(&kept, clock),
-            runtime: flags,
-            started_unix_secs: clock.wall().unix_timestamp().unsigned_abs(),
-        });
+        let shared = share(config, metrics, clock)?;
+        let membership = match joining {
+            Some(joining) => Some(joining.start(&shared).await?),
+            None => None,
+        };
         let watch = FileWatch::start(file, *content)
             .map_err(|e| format!("{} cannot be watched: {e}", file.display()))?;
         let (handle, requests) = reload_channel();
@@ -214,6 +211,7 @@ impl Node {
             reloader,
             reports,
             recorder,
+            membership,
             state_dir,
             signals: Signals::listen().map_err(|e| format!("cannot listen for signals: {e}"))?,
         })
@@ -231,6 +229,7 @@ impl Node {
             reloader,
             reports,
             recorder,
+            membership,
             mut signals,
             state_dir,
         } = self;
@@ -246,6 +245,21 @@ impl Node {
             ));
         }
         tasks.spawn(listen::accept_admin(listeners.admin, admin, closed.clone()));
+        if let Some(listener) = listeners.peers {
+            tasks.spawn(listen::accept_peers(
+                listener,
+                Arc::clone(&edge),
+                Arc::clone(&shared),
+                closed.clone(),
+            ));
+            tasks.spawn(nodes::time(Arc::clone(&shared)));
+        }
+        if let Some(membership) = membership {
+            let (tell, seeds) = watch::channel(Seeds::default());
+            let cluster = membership.cluster().clone();
+            tasks.spawn(seeds::look(Arc::clone(&shared), cluster, tell));
+            tasks.spawn(membership.run(seeds));
+        }
         tasks.spawn(probe(Arc::clone(&shared)));
         tasks.spawn(rank(Arc::clone(&shared)));
         tasks.spawn(discover::discover(Arc::clone(&shared), reports));
@@ -270,11 +284,37 @@ impl Node {
     }
 }
 
-/// Readiness fails first; new connections are still served for the delay; then what runs may
-/// finish. A second signal ends it at once.
+/// What all requests share, with what was kept of the life before.
+fn share(config: &Config, metrics: Arc<Metrics>, clock: Clock) -> Result<Arc<Shared>, String> {
+    let sink = EventSink::start(&config.events, clock)
+        .map_err(|e| format!("events.file cannot be written: {e}"))?;
+    let kept = keep::read(&config.state_dir).map_err(|e| format!("state_dir: {e}"))?;
+    let flags = runtime::restore(&config.state_dir).map_err(|e| format!("state_dir: {e}"))?;
+    let here = here(config, clock);
+    Ok(Arc::new(Shared {
+        world: ArcSwap::from_pointee(World::default()),
+        clock,
+        others: Others::new(here.clone(), Arc::clone(&config.node.site), clock),
+        channel: Channel::new(here, clock),
+        client: Client::default(),
+        metrics,
+        sink,
+        drain: Arc::new(Drain::default()),
+        bodies: Arc::default(),
+        stories: Stories::default(),
+        ledger: Ledger::restore(&kept, clock),
+        runtime: flags,
+        started_unix_secs: clock.wall().unix_timestamp().unsigned_abs(),
+    }))
+}
+
+/// Other nodes are told first, then readiness fails; new connections are still served for the delay;
+/// then what runs may finish. A second signal ends it at once.
 async fn drain(shared: &Shared, closing: &watch::Sender<bool>, signals: &mut Signals) -> ExitCode {
     let timeouts = shared.world.load().timeouts.clone();
     tracing::info!(in_flight = shared.drain.in_flight(), "draining");
+    shared.others.leave();
+    nodes::tell_draining(shared).await;
     shared.drain.begin();
     let finished = async {
         tokio::time::sleep(Duration::from_secs(timeouts.drain_delay_secs)).await;
@@ -322,6 +362,16 @@ async fn sample(insight: Arc<NodeInsight>) {
     loop {
         ticks.tick().await;
         insight.sample();
+    }
+}
+
+/// Who this node is to others. What was on its way to a former process of its name is lost, and the
+/// wall clock tells the two apart.
+fn here(config: &Config, clock: Clock) -> NodeId {
+    let started_ms = clock.wall().unix_timestamp_nanos() / 1_000_000;
+    NodeId {
+        name: Arc::clone(&config.node.id),
+        generation: u64::try_from(started_ms).unwrap_or(0),
     }
 }
 

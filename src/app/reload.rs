@@ -18,6 +18,7 @@ use super::plan;
 use crate::admin::{Problem, ReloadReport, ReloadRequest};
 use crate::config::watch::FileWatch;
 use crate::config::{self, Config};
+use crate::peer::Credentials;
 use crate::plugin::Plugins;
 use crate::proxy::{Shared, World};
 use crate::telemetry::clock::rfc3339;
@@ -70,6 +71,7 @@ impl Reloader {
             loaded,
             models,
             plugins,
+            credentials,
             files,
         } = first;
         let mut reloader = Reloader {
@@ -89,6 +91,7 @@ impl Reloader {
             reloader.found.take(report, &reloader.current.models);
         }
         reloader.watch(&[]);
+        reloader.open_channel(credentials);
         reloader.put_into_effect(1, models, plugins);
         reloader
     }
@@ -183,6 +186,7 @@ impl Reloader {
             loaded,
             models,
             plugins,
+            credentials,
             files,
         } = ready;
         let mut changed = config::diff(&self.current, &loaded.config).changed;
@@ -210,6 +214,7 @@ impl Reloader {
         } else {
             generation += 1;
             self.current = loaded.config;
+            self.open_channel(credentials);
             self.put_into_effect(generation, models, plugins);
         }
         self.shared.metrics.reload_finished(ReloadResult::Applied);
@@ -232,6 +237,16 @@ impl Reloader {
             generation,
             changed,
             needs_restart,
+        }
+    }
+
+    /// Other nodes are shown these from now on. A listener that comes or goes needs a restart, and
+    /// what it is shown with does too.
+    fn open_channel(&self, credentials: Option<Arc<Credentials>>) {
+        if let Some(credentials) = credentials.filter(|_| self.started_with.listen.peers.is_some())
+        {
+            let connect_timeout = Duration::from_millis(self.current.timeouts.connect_ms);
+            self.shared.channel.open(credentials, connect_timeout);
         }
     }
 

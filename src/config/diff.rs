@@ -9,7 +9,10 @@ use serde_json::Value;
 use super::Config;
 
 /// Keys that are read once, at start.
-pub(super) const NEEDS_RESTART: &[&str] = &["listen", "threads", "state_dir"];
+pub(super) const NEEDS_RESTART: &[&str] = &["listen", "cluster", "threads", "state_dir"];
+
+/// Keys below those that are followed.
+const LIVE: &[&str] = &["listen.peers.tls"];
 
 /// What differs between two configurations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -39,14 +42,25 @@ pub fn diff(old: &Config, new: &Config) -> Diff {
 /// Whether the key at `path` is read once, at start.
 pub(super) fn needs_restart(path: &str) -> bool {
     let below = |rest: &str| rest.is_empty() || rest.starts_with(['.', '[']);
-    NEEDS_RESTART
-        .iter()
-        .any(|key| path.strip_prefix(key).is_some_and(below))
+    let stands_in = |keys: &[&str]| {
+        let mut keys = keys.iter();
+        keys.any(|key| path.strip_prefix(key).is_some_and(below))
+    };
+    stands_in(NEEDS_RESTART) && !stands_in(LIVE)
 }
 
 /// The configuration as a tree. Keys are never serialised: put in here, for comparison.
 fn comparable(config: &Config) -> Value {
     let mut tree = serde_json::to_value(config).unwrap_or_default();
+    if let Some(cluster) = &config.cluster {
+        if let Some(secret) = &cluster.secret {
+            tree["cluster"]["secret"] = secret.reveal().into();
+        }
+        let token = cluster.consul.as_ref().and_then(|c| c.token.as_ref());
+        if let Some(token) = token {
+            tree["cluster"]["consul"]["token"] = token.reveal().into();
+        }
+    }
     for (at, model) in config.models.iter().enumerate() {
         for (nth, endpoint) in model.endpoints.iter().enumerate() {
             if let Some(key) = &endpoint.api_key {
@@ -190,6 +204,28 @@ mod tests {
     }
 
     #[test]
+    fn certificates_for_other_nodes_are_followed_and_their_listener_is_not() {
+        let with = |address: &str, certificate: &str| {
+            config(|text| {
+                let tls = format!(
+                    "{{ certificate: {certificate}, private_key: k.pem, client_ca: a.pem }}"
+                );
+                let peers = format!("listen:\n  peers: {{ address: \"{address}\", tls: {tls} }}\n");
+                text.replacen("listen:\n", &peers, 1)
+            })
+        };
+        let first = with("127.0.0.1:7070", "one.pem");
+        let found = diff(&first, &with("127.0.0.1:7071", "two.pem"));
+        assert_eq!(
+            found.changed,
+            ["listen.peers.address", "listen.peers.tls.certificate"]
+        );
+        assert_eq!(found.needs_restart, ["listen.peers.address"]);
+        let found = diff(&config(|t| t), &first);
+        assert_eq!(found.needs_restart, ["listen.peers"]);
+    }
+
+    #[test]
     fn a_changed_secret_shows_as_a_path_only() {
         let with_key = |key: &str| {
             let mut config = config(|t| t);
@@ -218,6 +254,20 @@ mod tests {
         assert!(ends("discovery.api_key") && ends("discovery.consul.token"));
         assert_eq!(found.changed.len(), 2);
         assert!(!format!("{found:?}").contains("secret"));
+    }
+
+    #[test]
+    fn the_cluster_needs_a_restart_and_its_secret_shows_as_a_path_only() {
+        let with = |secret: &str| {
+            let cluster = serde_json::json!({ "gossip": "127.0.0.1:1", "secret": secret });
+            let mut config = config(|t| t);
+            config.cluster = serde_json::from_value(cluster).unwrap();
+            config
+        };
+        let found = diff(&with("old-secret"), &with("new-secret"));
+        assert_eq!(found.needs_restart, ["cluster.secret"]);
+        assert!(!format!("{found:?}").contains("-secret"));
+        assert_eq!(diff(&config(|t| t), &with("s")).needs_restart, ["cluster"]);
     }
 
     #[test]

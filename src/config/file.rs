@@ -11,6 +11,7 @@ use infergate_core::model::{AccountSpec, ModelSpec};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::peer::{Cluster, PeersListener};
 use crate::plugin::PluginSpec;
 use crate::proxy::{Limits, Timeouts};
 use crate::telemetry::EventsConfig;
@@ -26,6 +27,9 @@ pub struct Config {
     /// What this node is called.
     #[serde(default)]
     pub node: Node,
+    /// How nodes of a fleet find each other. Without it this node knows of no other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<Cluster>,
     /// Whether a request without a key is served, as the account `anonymous`.
     #[serde(default)]
     pub anonymous: Anonymous,
@@ -80,6 +84,10 @@ pub struct Listen {
     /// The listener for operators: /metrics, /healthz, /readyz, /state, /explain, /reload.
     #[serde(default)]
     pub admin: AdminListener,
+    /// The listener for other nodes: HTTP/1.1 over TLS, where both sides show a certificate. None is
+    /// let in without it, and none is asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peers: Option<PeersListener>,
 }
 
 /// One listener for clients.

@@ -48,6 +48,9 @@ pub fn load(path: &Path) -> Result<Loaded, Vec<Problem>> {
 
 /// Files stand where the configuration file says, seen from its own folder.
 fn resolve(config: &mut Config, folder: &Path) {
+    if let Some(peers) = &mut config.listen.peers {
+        peers.tls.resolve(folder);
+    }
     let endpoints = config.models.iter_mut().flat_map(|m| &mut m.endpoints);
     for file in endpoints.filter_map(|endpoint| endpoint.ca_file.as_mut()) {
         file.path = folder.join(&file.path);

@@ -1,7 +1,7 @@
 //! Where keys stand in a file that loaded, for problems that are found later.
 //!
-//! It keeps the places below `models` and `plugins` only: those are the keys that loading plugins
-//! may find fault with. Bounds: those of the file.
+//! It keeps the places below `listen`, `models` and `plugins` only: those are the keys that loading
+//! certificates and plugins may find fault with. Bounds: those of the file.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ impl Places {
             return places;
         };
         for entry in entries {
-            if ["models", "plugins"].contains(&entry.key.as_str()) {
+            if ["listen", "models", "plugins"].contains(&entry.key.as_str()) {
                 places.add(entry.key.clone(), entry.place, &entry.value);
             }
         }

@@ -21,8 +21,8 @@ pub(super) const BACKENDS: &[BackendKind] = &[
 const BACKENDS_TO_COME: &[&str] = &["triton", "cog"];
 
 /// Where such keys may stand, and the keys.
-const ROOT_KEYS: &[&str] = &["cluster", "tls"];
-const LISTEN_KEYS: &[&str] = &["peers", "tls"];
+const ROOT_KEYS: &[&str] = &["tls"];
+const LISTEN_KEYS: &[&str] = &["tls"];
 const LISTENER_KEYS: &[&str] = &["tls"];
 
 /// The word serde writes for `value`.

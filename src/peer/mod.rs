@@ -6,10 +6,21 @@
 //! ```text
 //! settings (cluster, listen.peers)   gossip (who is there, how busy)   others (the locked fleet)
 //! channel (requests to other nodes, over mutual TLS)                   tls (who they prove to be)
+//! visit (what a forwarded request carries in its head)
 //! ```
 
+mod channel;
+mod gossip;
 mod others;
 mod settings;
+#[cfg(test)]
+mod tests;
+mod tls;
+mod visit;
 
+pub use channel::{Channel, DRAINING_PATH, GENERATION_HEADER, NODE_HEADER, PING_PATH, STORY_PATH};
+pub use gossip::{Bound, Gossip, News, Spent, bind};
 pub use others::{Others, Sent, Want};
-pub use settings::{Cluster, NodeDiscovery};
+pub use settings::{Cluster, NodeDiscovery, PeersListener, PeersTls};
+pub use tls::{Credentials, FileFault, Guest, PeerName, node_name_fault};
+pub use visit::{CameBack, Cause, NotOurs, Visit, is_between_nodes};

@@ -6,7 +6,7 @@
 //! that is dropped anywhere is not counted as still there.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use hashbrown::HashMap;
 use infergate_core::routing::Fleet;
@@ -29,6 +29,11 @@ pub struct Others {
     fleet: Mutex<Fleet>,
     /// Nodes known: where there is none nothing else is looked at.
     known: AtomicUsize,
+    /// This node goes, and the others are being told.
+    leaving: AtomicBool,
+    /// Nodes that have said themselves that they drain, with the generation that did: who goes does
+    /// not stay, whatever it told before. Guards the list; held for a look-up.
+    goers: Mutex<HashMap<Arc<str>, u64>>,
     /// Guards the list; held for a look-up.
     bells: Mutex<HashMap<ModelId, Arc<Bell>>>,
 }
@@ -38,6 +43,8 @@ pub struct Others {
 struct Bell {
     /// Rings for the waiter that came first; it passes the ring on.
     rings: Notify,
+    /// Who listens for it.
+    listening: AtomicU32,
     /// Requests of own clients that wait.
     waiting: AtomicU32,
     /// Those refused since the last report.
@@ -54,6 +61,8 @@ impl Others {
             site,
             fleet: Mutex::new(fleet),
             known: AtomicUsize::new(0),
+            leaving: AtomicBool::new(false),
+            goers: Mutex::default(),
             bells: Mutex::default(),
         })
     }
@@ -66,6 +75,17 @@ impl Others {
     /// Where we stand.
     pub fn site(&self) -> &Arc<str> {
         &self.site
+    }
+
+    /// This node goes: from now on every report says so, that nobody takes it for one that returned
+    /// while it tells the others.
+    pub fn leave(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether this node goes.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
     }
 
     /// There is nobody else.
@@ -109,6 +129,23 @@ impl Others {
         self.changed(|fleet, _| fleet.lost(name))
     }
 
+    /// A node says itself that it takes no further requests. False when it is not known, or that was.
+    pub fn draining(&self, name: &str, generation: u64) -> bool {
+        let is_new = self.changed(|fleet, _| fleet.draining(name, generation));
+        if is_new {
+            self.goers.lock().insert(name.into(), generation);
+        }
+        is_new
+    }
+
+    /// A report as it is to be understood: one that was made before its node said that it drains, and
+    /// came after that, does not bring it back.
+    pub fn understood(&self, mut report: NodeReport) -> NodeReport {
+        let goers = self.goers.lock();
+        report.draining |= goers.get(&report.node.name) == Some(&report.node.generation);
+        report
+    }
+
     /// A round trip to a node was measured.
     pub fn timed(&self, name: &str, rtt_us: u32) {
         self.fleet.lock().timed(name, rtt_us);
@@ -116,7 +153,12 @@ impl Others {
 
     /// Forgets nodes that were not heard of for long. To be called about once a second.
     pub fn sweep(&self) -> Vec<NodeId> {
-        self.changed(Fleet::sweep)
+        let swept = self.changed(Fleet::sweep);
+        let mut goers = self.goers.lock();
+        for id in &swept {
+            goers.remove(&id.name);
+        }
+        swept
     }
 
     /// Every other node, by name.
@@ -124,17 +166,28 @@ impl Others {
         self.fleet.lock().nodes(self.clock.now())
     }
 
+    /// The other sites, by name.
+    pub fn sites(&self) -> Vec<Arc<str>> {
+        let mut sites: Vec<Arc<str>> = self.nodes().into_iter().map(|node| node.site).collect();
+        sites.retain(|site| *site != self.site);
+        sites.sort_unstable();
+        sites.dedup();
+        sites
+    }
+
     /// The nodes that have told of a model, and why those that are not asked are not.
     pub fn explain(&self, seek: &Seek<'_>) -> Vec<NodeView> {
         self.fleet.lock().explain(seek, self.clock.now())
     }
 
-    /// A request of an own client looks for a permit elsewhere from now on, until the guard is
-    /// dropped.
-    pub fn want(&self, model: &ModelId) -> Want {
+    /// A request that waits here looks for a permit elsewhere from now on, until the guard is
+    /// dropped. That of an own client makes this node one that wants permits.
+    pub fn want(&self, model: &ModelId, of_own_client: bool) -> Want {
         let bell = self.bell(model);
-        bell.waiting.fetch_add(1, Ordering::Relaxed);
-        Want { bell }
+        bell.listening.fetch_add(1, Ordering::Relaxed);
+        let waiting = u32::from(of_own_client);
+        bell.waiting.fetch_add(waiting, Ordering::Relaxed);
+        Want { bell, waiting }
     }
 
     /// A request of an own client was refused for want of room, here and elsewhere.
@@ -188,7 +241,7 @@ impl Others {
 impl Bell {
     fn ring(&self) {
         // A ring that nobody hears would wake the next one who comes for nothing.
-        if self.waiting.load(Ordering::Relaxed) > 0 {
+        if self.listening.load(Ordering::Relaxed) > 0 {
             self.rings.notify_one();
         }
     }
@@ -197,11 +250,13 @@ impl Bell {
 /// A request that looks for a permit elsewhere while it waits here.
 pub struct Want {
     bell: Arc<Bell>,
+    /// What it counts as.
+    waiting: u32,
 }
 
 impl Want {
     /// Returns when it should look again. Those who came first are told first.
-    pub async fn look(&self) {
+    pub async fn news(&self) {
         self.bell.rings.notified().await;
     }
 
@@ -213,7 +268,8 @@ impl Want {
 
 impl Drop for Want {
     fn drop(&mut self) {
-        self.bell.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.bell.waiting.fetch_sub(self.waiting, Ordering::Relaxed);
+        self.bell.listening.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -297,13 +353,29 @@ mod tests {
         assert_eq!(others.explain(&seek())[0].in_flight, 0);
     }
 
+    #[test]
+    fn a_report_from_before_a_node_said_that_it_drains_does_not_bring_it_back() {
+        let others = others();
+        others.heard(&report(1, 1));
+        assert!(others.draining("b", 1));
+        others.heard(&others.understood(report(2, 1)));
+        assert!(others.next(&seek()).is_none() && others.nodes()[0].draining);
+        let mut restarted = report(1, 1);
+        restarted.node.generation = 2;
+        others.heard(&others.understood(restarted));
+        assert!(others.next(&seek()).is_some());
+    }
+
     #[tokio::test]
     async fn who_came_first_is_told_first_and_passes_it_on() {
         let others = others();
         others.heard(&report(1, 0));
         assert!(others.next(&seek()).is_none());
-        let (first, second) = (others.want(&"m".into()), others.want(&"m".into()));
-        let (mut first_look, mut second_look) = (Box::pin(first.look()), Box::pin(second.look()));
+        let (first, second) = (
+            others.want(&"m".into(), true),
+            others.want(&"m".into(), false),
+        );
+        let (mut first_look, mut second_look) = (Box::pin(first.news()), Box::pin(second.news()));
         assert!(futures_util::poll!(&mut first_look).is_pending());
         assert!(futures_util::poll!(&mut second_look).is_pending());
         others.heard(&report(2, 1));
@@ -311,7 +383,7 @@ mod tests {
         assert!(futures_util::poll!(&mut first_look).is_ready());
         first.pass_on();
         assert!(futures_util::poll!(&mut second_look).is_ready());
-        assert_eq!(others.wanting(), [("m".into(), 2)]);
+        assert_eq!(others.wanting(), [("m".into(), 1)]);
         drop((first_look, second_look));
         drop((first, second));
         others.refused(&"m".into());

@@ -1,41 +1,113 @@
-//! `cluster`: how nodes find each other.
+//! `cluster` and `listen.peers`: how nodes find each other, and where they let each other in.
 //!
 //! Values only. Nodes of a fleet speak to each other only where `listen.peers` is configured as well.
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 
-use infergate_core::model::Secret;
+use infergate_core::model::{ConsulSpec, Secret};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How nodes find each other.
+/// How nodes find each other and tell each other how busy they are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cluster {
-    /// UDP address for gossip: IP address and port. Other nodes must be able to send there.
+    /// UDP address for gossip: IP address and port.
     #[schemars(extend("format" = "socket-address"))]
     pub gossip: SocketAddr,
-    /// Nodes to begin with, `host:port` of their gossip; with `discovery: dns` every address of
-    /// each name is one.
+    /// Where the other nodes reach it: IP address and port; `gossip` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "socket-address"))]
+    pub advertise: Option<SocketAddr>,
+    /// Nodes to begin with, `host:port` of their gossip: any that lives is enough. Names are looked up
+    /// again every 5 seconds.
     #[serde(default)]
+    #[schemars(length(max = 256))]
     pub seeds: Vec<String>,
-    /// Where seeds come from.
+    /// What seeds there are.
     #[serde(default)]
     pub discovery: NodeDiscovery,
-    /// Known to all nodes of the fleet and to nobody else: it signs every datagram.
+    /// The service whose instances are seeds, with `discovery: consul`: each is registered with the
+    /// port of its gossip.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consul: Option<ConsulSpec>,
+    /// Known to all nodes of the fleet and to nobody else: it signs every datagram. At least 16
+    /// bytes; may be absent only on a loopback address. Usually `"${CLUSTER_SECRET}"`.
     #[serde(default, skip_serializing)]
     pub secret: Option<Secret>,
 }
 
-/// Where seeds come from.
+impl Cluster {
+    /// Where the other nodes reach this one.
+    pub fn advertised(&self) -> SocketAddr {
+        self.advertise.unwrap_or(self.gossip)
+    }
+}
+
+/// What seeds there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum NodeDiscovery {
-    /// They are `seeds`.
+    /// `seeds`; of a name with several addresses the first.
     #[default]
     Static,
-    /// They are the addresses that the names in `seeds` have.
+    /// All addresses that the names in `seeds` have.
     Dns,
-    /// They are the instances of a service in Consul.
+    /// The instances of a service in Consul, and all addresses that the names in `seeds` have.
     Consul,
 }
+
+/// The listener for other nodes: HTTP/1.1 over mutual TLS.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PeersListener {
+    /// IP address and port. Other nodes must be able to connect there.
+    #[schemars(extend("format" = "socket-address"))]
+    pub address: SocketAddr,
+    /// Who this node is to others, and who they have to be.
+    pub tls: PeersTls,
+}
+
+/// PEM files, seen from the folder of the configuration file. A change of one of them reloads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PeersTls {
+    /// PEM file of this node's certificate, then of those between it and the authority's. It names
+    /// `node.id` as a DNS name, and is shown to nodes that connect and to nodes that are
+    /// connected to.
+    #[schemars(length(min = 1))]
+    pub certificate: PathBuf,
+    /// PEM file of the certificate's private key.
+    #[schemars(length(min = 1))]
+    pub private_key: PathBuf,
+    /// PEM file of the authority that certifies the nodes of the fleet, and nobody else.
+    #[schemars(length(min = 1))]
+    pub client_ca: PathBuf,
+}
+
+impl PeersTls {
+    /// Files stand where the configuration file says, seen from its own folder.
+    pub fn resolve(&mut self, folder: &Path) {
+        for file in [
+            &mut self.certificate,
+            &mut self.private_key,
+            &mut self.client_ca,
+        ] {
+            *file = folder.join(&*file);
+        }
+    }
+
+    /// Each file with its key below `listen.peers.tls`.
+    pub fn files(&self) -> [(&'static str, &Path); 3] {
+        [
+            (CERTIFICATE, &self.certificate),
+            (PRIVATE_KEY, &self.private_key),
+            (CLIENT_CA, &self.client_ca),
+        ]
+    }
+}
+
+pub(super) const CERTIFICATE: &str = "certificate";
+pub(super) const PRIVATE_KEY: &str = "private_key";
+pub(super) const CLIENT_CA: &str = "client_ca";

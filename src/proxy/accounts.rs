@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use http::header::{self, HeaderMap};
 use infergate_core::admission::rate::Rate;
 use infergate_core::model::{AccountSpec, KeyHash};
-use infergate_core::{Millis, Refusal};
+use infergate_core::{AccountId, Millis, Refusal};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -76,12 +76,28 @@ impl Accounts {
                     .entry(*key)
                     .or_insert_with(|| Arc::clone(&account));
             }
-            if anonymous_allowed && spec.id.as_str() == infergate_core::AccountId::ANONYMOUS {
+            if anonymous_allowed && spec.id.as_str() == AccountId::ANONYMOUS {
                 next.anonymous = Some(Arc::clone(&account));
             }
             next.by_id.insert(spec.id.as_str().into(), account);
         }
         next
+    }
+
+    /// The account of this name, by the word of another node. One that is not configured here is
+    /// served like any other without limits of its own.
+    pub fn by_id(&self, id: &AccountId) -> Arc<Account> {
+        let known = self.by_id.get(id.as_str()).map(Arc::clone);
+        known.unwrap_or_else(|| {
+            let spec = AccountSpec {
+                id: id.clone(),
+                ..AccountSpec::anonymous()
+            };
+            Arc::new(Account {
+                spec: Arc::new(spec),
+                pace: None,
+            })
+        })
     }
 
     /// Whose request this is.

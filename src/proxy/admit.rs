@@ -1,89 +1,270 @@
-//! Step 9 of the walk: a permit now, a place in the queue, or a refusal.
+//! Step 9 of the walk: a permit here, a node that has one, a place in the queue, or a refusal.
 //!
-//! It does not order the queue. While it waits it listens to three others: the deadline, the
-//! client, and, on streams that want it, the time for a sign of life.
+//! It does not order the queue, nor choose among nodes. While it waits it listens to four others: the
+//! deadline, the client, news of other nodes, and, on streams that want it, the time for a sign of life.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use infergate_core::Refusal;
 use infergate_core::admission::Ask;
+use infergate_core::routing::fleet::Wants;
+use infergate_core::{Millis, Refusal};
 use pingora_core::protocols::http::ServerSession;
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
+use tokio::time::sleep_until;
 
+use super::Shared;
+use super::beat::Beats;
 use super::call::{Left, Trip};
+use super::journey::Going;
 use super::wire::Wire;
-use super::{Shared, respond};
-use crate::telemetry::Outcome;
+use crate::peer::Want;
 use crate::upstream::{Entry, Lane, Permit, Waiter};
 
-/// Waits for a permit of the lane. `heartbeat` is the span between two signs of life.
+/// Where the request is served.
+pub enum Turn {
+    /// Here, with this permit.
+    Here(Permit),
+    /// At another node.
+    There(Going),
+}
+
+/// Waits for a permit of the lane, or for a node that has one.
 ///
 /// # Errors
-/// The turnstile's refusal, the deadline, or the client left.
+/// The turnstile's refusal where no other node has room either, the deadline, or the client left.
 pub async fn admit(
     shared: &Shared,
     session: &mut ServerSession,
     trip: &mut Trip,
     lane: &Arc<Lane>,
     ask: Ask,
-    heartbeat: Option<Duration>,
-) -> Result<Permit, Left> {
-    let (found, entry) = lane.gate.ask(ask);
-    let waiting = found.gauges.depth;
-    trip.story.admission(found, &entry);
-    let entry = entry.inspect_err(|_| trip.found_waiting(waiting))?;
-    let permit = match entry {
-        Entry::Leased(permit) => permit,
-        Entry::Queued(waiter) => {
-            trip.found_waiting(waiter.found_waiting);
-            trip.queue_begins();
-            let turn = wait(shared, session, trip, waiter, heartbeat).await;
-            trip.queue_ends();
-            trip.story.waited(shared.clock.micros(), &turn);
-            turn?
+    beats: &mut Beats,
+) -> Result<Turn, Left> {
+    let may_stay = trip
+        .journey
+        .as_ref()
+        .is_none_or(|journey| journey.may_stay(&trip.world.site));
+    if !may_stay {
+        let refusal = Refusal::NoHealthyEndpoint;
+        return Ok(elsewhere(shared, trip, lane, refusal, ask.no_wait)?);
+    }
+    // Whoever has failed here already comes after nodes that have not.
+    let all_tried = !ask.avoid.is_empty() && !lane.gate.has_fresh(&ask.avoid);
+    if all_tried && let Some(going) = look(shared, trip, lane, Wants::Permit, Millis::ZERO) {
+        return Ok(Turn::There(going));
+    }
+    let mut ask = ask;
+    let no_wait = ask.no_wait;
+    // Other nodes come before waiting for endpoints to come back.
+    let in_fleet = trip.journey.is_some();
+    let waits_for_health = !ask.elsewhere;
+    ask.elsewhere |= in_fleet;
+    let mut entry = enter(trip, lane, ask.clone());
+    if let Err(refusal) = entry {
+        let refusal = match elsewhere(shared, trip, lane, refusal, no_wait) {
+            Ok(turn) => return Ok(turn),
+            Err(refusal) => refusal,
+        };
+        let is_first = in_fleet && trip.is_first();
+        let waits = refusal == Refusal::NoHealthyEndpoint && waits_for_health && is_first;
+        if !waits {
+            return Err(refusal.into());
         }
+        ask.elsewhere = false;
+        entry = enter(trip, lane, ask);
+    }
+    let waiter = match entry? {
+        Entry::Leased(permit) => {
+            trip.granted();
+            return Ok(Turn::Here(permit));
+        }
+        Entry::Queued(waiter) => waiter,
     };
-    trip.granted();
-    Ok(permit)
+    trip.found_waiting(waiter.found_waiting);
+    trip.queue_begins();
+    let place = Place::new(shared, trip, lane, &waiter);
+    let turn = place.wait(session, trip, waiter, beats).await;
+    trip.queue_ends();
+    trip.story.waited(shared.clock.micros(), &turn);
+    if let Ok(Turn::Here(_)) = turn {
+        trip.granted();
+    }
+    turn
 }
 
-async fn wait(
+/// Asks at the gate here.
+fn enter(trip: &mut Trip, lane: &Lane, ask: Ask) -> Result<Entry, Refusal> {
+    let (found, entry) = lane.gate.ask(ask);
+    let waiting = found.gauges.depth;
+    let entry = too_long(trip, entry);
+    trip.story.admission(found, &entry);
+    entry.inspect_err(|_| trip.found_waiting(waiting))
+}
+
+/// A request that another node forwards waits no longer than that node allows.
+fn too_long(trip: &Trip, entry: Result<Entry, Refusal>) -> Result<Entry, Refusal> {
+    let Some(journey) = trip.journey.as_ref().filter(|journey| !journey.is_first()) else {
+        return entry;
+    };
+    match entry {
+        Ok(Entry::Queued(waiter)) if waiter.expected_wait > journey.hops.wait_max => {
+            let retry_after = waiter.expected_wait;
+            Err(Refusal::QueueFull { retry_after })
+        }
+        entry => entry,
+    }
+}
+
+/// There is no place here: another node that has a permit, or a line with one in sight.
+fn elsewhere(
     shared: &Shared,
-    session: &mut ServerSession,
     trip: &mut Trip,
-    mut waiter: Waiter,
-    heartbeat: Option<Duration>,
-) -> Result<Permit, Left> {
-    let deadline = sleep_until(shared.clock.instant(trip.deadline).into());
-    tokio::pin!(deadline);
-    let mut beats = heartbeat.map(beats);
-    loop {
-        tokio::select! {
-            biased;
-            turn = waiter.turn() => return turn.map_err(Left::Refused),
-            () = client_gone(session) => {
-                trip.client_gone();
-                return Err(Left::Cut);
+    lane: &Lane,
+    refusal: Refusal,
+    no_wait: bool,
+) -> Result<Turn, Refusal> {
+    let Some(journey) = trip.journey.as_ref() else {
+        return Err(refusal);
+    };
+    if !refusal.is_out_of_capacity() {
+        return Err(refusal);
+    }
+    let left = trip.deadline.since(shared.clock.now());
+    let (is_first, may_stay) = (journey.is_first(), journey.may_stay(&trip.world.site));
+    // Who forwarded it sees more of its way than this node: it waits nowhere else but comes back.
+    let may_wait = is_first && !no_wait;
+    let wait_max = match may_wait {
+        true => journey.hops.may_wait(left),
+        false => Millis::ZERO,
+    };
+    let permit = look(shared, trip, lane, Wants::Permit, wait_max);
+    let line = Wants::Line {
+        wait_max: left,
+        crowded: !may_stay || lane.spec.endpoints.is_empty(),
+    };
+    let going = permit.or_else(|| {
+        let line = may_wait.then(|| look(shared, trip, lane, line, left));
+        line.flatten()
+    });
+    match going {
+        Some(going) => Ok(Turn::There(going)),
+        None => {
+            if is_first {
+                shared.others.refused(&lane.spec.id);
             }
-            () = &mut deadline => return Err(Refusal::DeadlinePassed.into()),
-            () = next_beat(&mut beats) => {
-                tokio::select! {
-                    biased;
-                    beat = respond::heartbeat(session, trip) => {
-                        if beat.is_err() {
-                            trip.client_gone();
-                            return Err(Left::Cut);
-                        }
-                    }
-                    // Half a comment may be out: nothing can follow it.
-                    () = &mut deadline => {
-                        trip.refused(&Refusal::DeadlinePassed, Outcome::CutByDeadline);
-                        return Err(Left::Cut);
+            Err(refusal)
+        }
+    }
+}
+
+/// The node that has what is wanted now.
+fn look(
+    shared: &Shared,
+    trip: &mut Trip,
+    lane: &Lane,
+    wants: Wants,
+    wait_max: Millis,
+) -> Option<Going> {
+    let journey = trip.journey.as_ref()?;
+    if !journey.hops.may_forward() {
+        return None;
+    }
+    let seek = journey.seek(&lane.spec.id, wants);
+    let chosen = shared.others.next(&seek);
+    trip.story.looked(
+        &shared.others,
+        shared.clock.micros(),
+        &seek,
+        chosen.as_ref(),
+    );
+    let chosen = chosen?;
+    Some(Going { chosen, wait_max })
+}
+
+/// A place in the line here, for as long as nothing better is seen.
+struct Place<'a> {
+    shared: &'a Shared,
+    lane: &'a Lane,
+    /// None where there is nobody to go to.
+    want: Option<Want>,
+    /// When its turn was expected when it joined.
+    until: Millis,
+}
+
+impl<'a> Place<'a> {
+    fn new(shared: &'a Shared, trip: &Trip, lane: &'a Lane, waiter: &Waiter) -> Place<'a> {
+        let journey = trip.journey.as_ref();
+        let journey = journey.filter(|journey| journey.hops.may_forward());
+        Place {
+            shared,
+            lane,
+            want: journey.map(|journey| shared.others.want(&lane.spec.id, journey.is_first())),
+            until: shared.clock.now() + waiter.expected_wait,
+        }
+    }
+
+    async fn wait(
+        &self,
+        session: &mut ServerSession,
+        trip: &mut Trip,
+        mut waiter: Waiter,
+        beats: &mut Beats,
+    ) -> Result<Turn, Left> {
+        if let Some(going) = self.look(trip) {
+            return Ok(Turn::There(going));
+        }
+        let late = self.shared.clock.instant(trip.deadline).into();
+        let deadline = sleep_until(late);
+        tokio::pin!(deadline);
+        loop {
+            tokio::select! {
+                biased;
+                turn = waiter.turn() => return turn.map(Turn::Here).map_err(Left::Refused),
+                () = client_gone(session) => {
+                    trip.client_gone();
+                    return Err(Left::Cut);
+                }
+                () = &mut deadline => return Err(Refusal::DeadlinePassed.into()),
+                () = self.news() => {
+                    if let Some(going) = self.look(trip) {
+                        return Ok(Turn::There(going));
                     }
                 }
+                () = beats.next() => beats.beat(session, trip, late).await?,
             }
         }
+    }
+
+    async fn news(&self) {
+        match &self.want {
+            Some(want) => want.news().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Whether to go rather than wait; those behind look as well unless there is nothing to be had.
+    fn look(&self, trip: &mut Trip) -> Option<Going> {
+        let want = self.want.as_ref()?;
+        let journey = trip.journey.as_ref()?;
+        let seek = journey.seek_again(&self.lane.spec.id);
+        let others = &self.shared.others;
+        let chosen = others.next(&seek)?;
+        want.pass_on();
+        let now = self.shared.clock.now();
+        // Who should have had its turn already is as one who comes now.
+        let gate = &self.lane.gate;
+        let wait = match self.until > now {
+            // Nobody knows when an endpoint comes back.
+            _ if gate.gauges().usable_endpoints == 0 => Millis::MAX,
+            true => self.until.since(now),
+            false => gate.expected_wait(),
+        };
+        if others.worth_waiting_here(wait, &chosen) {
+            return None;
+        }
+        let now_us = self.shared.clock.micros();
+        trip.story.looked(others, now_us, &seek, Some(&chosen));
+        let wait_max = Millis::ZERO;
+        Some(Going { chosen, wait_max })
     }
 }
 
@@ -97,19 +278,4 @@ pub async fn client_gone(session: &mut ServerSession) {
         return wire.departed().await;
     }
     while session.read_body_or_idle(true).await.is_ok() {}
-}
-
-fn beats(every: Duration) -> Interval {
-    let mut beats = interval_at(Instant::now() + every, every);
-    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    beats
-}
-
-async fn next_beat(beats: &mut Option<Interval>) {
-    match beats {
-        Some(beats) => {
-            beats.tick().await;
-        }
-        None => std::future::pending().await,
-    }
 }

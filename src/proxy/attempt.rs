@@ -9,16 +9,19 @@ use std::time::Duration;
 use bytes::BytesMut;
 use infergate_core::admission::Ask;
 use infergate_core::api::Call;
-use infergate_core::routing::{Failure, Missed, Seen};
+use infergate_core::routing::{Descent, Failure, Missed, Seen};
 use infergate_core::{Millis, Refusal};
 use pingora_core::protocols::http::ServerSession;
 use tokio::time::sleep_until;
 
 use super::Shared;
 use super::accounts::Account;
-use super::admit::{admit, client_gone};
+use super::admit::{Turn, admit, client_gone};
+use super::away::Away;
+use super::beat::Beats;
 use super::call::{Left, Trip};
 use super::explain::{Again, Trace};
+use super::forward::{Reply, forward};
 use super::ladder::{Ladder, Unserved};
 use super::relay::Relayed;
 use super::task::Asked;
@@ -40,6 +43,16 @@ enum NoAnswer {
     Lost,
     Busy,
     Unavailable,
+    /// Another node could not be reached, was lost, or its servers failed.
+    Elsewhere(Failure),
+}
+
+/// Where the answer comes from.
+pub enum Served {
+    /// From a model server of this node.
+    Here(Permit, Box<Exchange>),
+    /// From another node.
+    There(Box<Away>),
 }
 
 impl NoAnswer {
@@ -48,6 +61,7 @@ impl NoAnswer {
         match self {
             NoAnswer::NotConnected | NoAnswer::NotTrusted => Some(Failure::NotConnected),
             NoAnswer::ReusedLost | NoAnswer::Busy | NoAnswer::Unavailable => Some(Failure::Failed),
+            NoAnswer::Elsewhere(failure) => Some(failure),
             NoAnswer::Lost => None,
         }
     }
@@ -69,9 +83,10 @@ impl NoAnswer {
                 Unserved::Missed(Missed::OutOfCapacity, Refusal::QueueFull { retry_after })
             }
             NoAnswer::NotTrusted => Unserved::Missed(Missed::Failed, Refusal::UpstreamNotTrusted),
-            NoAnswer::NotConnected | NoAnswer::ReusedLost | NoAnswer::Unavailable => {
-                Unserved::Missed(Missed::Failed, Refusal::UpstreamFailed)
-            }
+            NoAnswer::NotConnected
+            | NoAnswer::ReusedLost
+            | NoAnswer::Unavailable
+            | NoAnswer::Elsewhere(_) => Unserved::Missed(Missed::Failed, Refusal::UpstreamFailed),
         }
     }
 }
@@ -156,8 +171,8 @@ impl<'a> Attempts<'a> {
         self.shaped.streams
     }
 
-    /// Waits for a permit and asks, until a server answers. The tries made so far stand in the
-    /// trip's event, and `descent` says how many of the rest are this model's.
+    /// Waits for a permit and asks, until a server or another node answers. The tries made so far
+    /// stand in the trip's event, and `descent` says how many of the rest are this model's.
     ///
     /// # Errors
     /// Admission's refusals, [`Refusal::UpstreamFailed`] with the budget spent, or the client left.
@@ -168,54 +183,103 @@ impl<'a> Attempts<'a> {
         ask: Ask,
         heartbeat: Option<Duration>,
         ladder: &Ladder<'_>,
-    ) -> Result<(Permit, Exchange), Unserved> {
+    ) -> Result<Served, Unserved> {
         let mut ask = ask;
-        let descent = ladder.descent();
-        self.lane.gate.count_request();
+        let mut beats = Beats::new(heartbeat);
+        let lane = Arc::clone(&self.lane);
+        if trip.is_first() {
+            lane.gate.count_request();
+        }
         loop {
-            let permit = admit(
-                self.shared,
-                session,
-                trip,
-                &self.lane,
-                ask.clone(),
-                heartbeat,
-            )
-            .await
-            .map_err(Unserved::at_the_gate)?;
-            let charged = u64::from(ask.tokens);
+            let turn = admit(self.shared, session, trip, &lane, ask.clone(), &mut beats).await;
+            let turn = turn.map_err(Unserved::at_the_gate)?;
             if ladder.is_barred() {
-                let gate = &self.lane.gate;
-                gate.correct_tokens(&ask.account, ask.weight, charged, 0);
+                if let Turn::Here(_) = turn {
+                    self.uncharge(&ask);
+                }
                 return Err(Unserved::at_the_gate(Refusal::NoHealthyEndpoint.into()));
             }
-            let tries = trip.tries(&permit.target);
-            let tried = self.once(session, trip, &permit).await;
-            trip.story.tried(&self.trace);
-            let failure = match tried? {
-                Ok(exchange) => return Ok((permit, exchange)),
-                Err(failure) => failure,
+            let failed = match turn {
+                Turn::Here(permit) => match self.at(session, trip, &ask, &permit).await? {
+                    Ok(exchange) => return Ok(Served::Here(permit, Box::new(exchange))),
+                    Err(failure) => {
+                        ask.avoid.push(permit.endpoint);
+                        failure
+                    }
+                },
+                Turn::There(going) => {
+                    let away = forward(self.shared, session, trip, &lane, going, &mut beats);
+                    match away.await? {
+                        Reply::Answer(away) => return Ok(Served::There(away)),
+                        Reply::NoRoom => {
+                            ask.resume = true;
+                            continue;
+                        }
+                        Reply::Failed(failure) => NoAnswer::Elsewhere(failure),
+                    }
+                }
             };
-            // A server's failure is not its users' consumption.
-            let gate = &self.lane.gate;
-            gate.correct_tokens(&ask.account, ask.weight, charged, 0);
-            ask.avoid.push(permit.endpoint);
-            // A server that has closed an idle connection has not failed the request.
-            let has_fresh = matches!(failure, NoAnswer::ReusedLost) || gate.has_fresh(&ask.avoid);
-            let retry = failure.retry();
-            let has_try = descent.may_try_again(failure.missed(), tries, has_fresh);
-            let again = has_try && retry.is_some_and(|f| gate.may_retry(tries, f));
-            trip.story.judged(Again {
-                failure: retry,
-                allowed: again,
-                kept_for_next: !has_try,
-                tries,
-                model_left: gate.retries_left(),
-            });
-            if !again {
-                return Err(failure.unserved(gate.expected_wait()));
-            }
+            self.again(trip, failed, &ask, ladder.descent())?;
             ask.resume = true;
+        }
+    }
+
+    /// One try here, with what it says about the server.
+    async fn at(
+        &mut self,
+        session: &mut ServerSession,
+        trip: &mut Trip,
+        ask: &Ask,
+        permit: &Permit,
+    ) -> Result<Result<Exchange, NoAnswer>, Left> {
+        trip.tries(&permit.target);
+        let tried = self.once(session, trip, permit).await;
+        trip.story.tried(&self.trace);
+        let tried = tried?;
+        if tried.is_err() {
+            // A server's failure is not its users' consumption.
+            self.uncharge(ask);
+            trip.failed_here();
+        }
+        Ok(tried)
+    }
+
+    fn uncharge(&self, ask: &Ask) {
+        let charged = u64::from(ask.tokens);
+        let gate = &self.lane.gate;
+        gate.correct_tokens(&ask.account, ask.weight, charged, 0);
+    }
+
+    /// Whether a try that failed is made again; what the request comes to when it is not.
+    fn again(
+        &self,
+        trip: &mut Trip,
+        failed: NoAnswer,
+        ask: &Ask,
+        descent: Descent,
+    ) -> Result<(), Unserved> {
+        let gate = &self.lane.gate;
+        let tries = trip.tried();
+        // A server that has closed an idle connection has not failed the request, and what another
+        // node has failed may be served here.
+        let has_fresh = match failed {
+            NoAnswer::ReusedLost | NoAnswer::Elsewhere(_) => true,
+            _ => gate.has_fresh(&ask.avoid) || (trip.is_first() && trip.may_forward()),
+        };
+        let retry = failed.retry();
+        let has_try =
+            trip.has_errors_left() && descent.may_try_again(failed.missed(), tries, has_fresh);
+        let again = has_try && retry.is_some_and(|f| gate.may_retry(tries, f));
+        trip.story.judged(Again {
+            failure: retry,
+            allowed: again,
+            kept_for_next: !has_try,
+            tries,
+            model_left: gate.retries_left(),
+        });
+        match again {
+            true => Ok(()),
+            false => Err(failed.unserved(gate.expected_wait())),
         }
     }
 

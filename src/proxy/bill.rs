@@ -157,8 +157,8 @@ fn may_cost(lane: &Lane, call: &Call) -> f64 {
 }
 
 impl Bill {
-    /// Holds what the request may come to, where the account's day has a limit: what its tokens may
-    /// cost, at least what answers of the model have cost lately.
+    /// Holds what the request may come to, where the account's day has a limit (neurons): what its
+    /// tokens may cost, at least what answers of the model have cost lately.
     ///
     /// # Errors
     /// [`Refusal::QuotaUsed`].
@@ -166,11 +166,12 @@ impl Bill {
         &mut self,
         ledger: &Arc<Ledger>,
         account: &AccountSpec,
+        limit: Option<u64>,
         lane: &Lane,
         call: &Call,
     ) -> Result<(), Refusal> {
         self.input = call.body.clone();
-        if let Some(limit) = account.neurons_per_day {
+        if let Some(limit) = limit {
             let amount = may_cost(lane, call);
             let held = ledger.hold(&account.id, amount, limit);
             self.quota = Some(QuotaHold {

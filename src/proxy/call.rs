@@ -4,6 +4,8 @@
 //! that goes, a panic — dropping the trip leaves exactly one event behind, and one story where the
 //! request has one.
 
+mod fleet;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +19,8 @@ use tokio::time::timeout;
 use super::Shared;
 use super::bill::Bill;
 use super::drain::InFlight;
-use super::explain::Draft;
+use super::explain::{Before, Draft};
+use super::journey::Journey;
 use super::world::World;
 use crate::plugin::Caller;
 use crate::telemetry::event::{EventFlags, PluginUse};
@@ -53,8 +56,10 @@ pub struct Trip {
     pub deadline: Millis,
     /// The model it goes to, once known.
     pub lane: Option<Arc<Lane>>,
-    /// The site it must go to, by the numbering of routing policies: 0 is this one.
-    pub forced_site: Option<u32>,
+    /// The site it must be served at.
+    pub only_site: Option<Arc<str>>,
+    /// Where it has been and may go on to; none at a node that knows no other.
+    pub journey: Option<Box<Journey>>,
     /// The answer's head has been written; from then on a refusal is an event of the stream.
     pub committed: bool,
     /// What happens to it, for whoever asks later.
@@ -65,6 +70,8 @@ pub struct Trip {
     /// The event has been handed over: what is noted from then on is not recorded.
     recorded: bool,
     arrival_us: u64,
+    /// Since its client sent it, at nodes before this one.
+    elapsed_us: u64,
     queued_since_us: Option<u64>,
     granted_us: Option<u64>,
     bill: Bill,
@@ -117,13 +124,15 @@ impl Trip {
             world,
             arrival,
             lane: None,
-            forced_site: None,
+            only_site: None,
+            journey: None,
             committed: false,
             story: Draft::default(),
             shared: Arc::clone(shared),
             event: Some(event),
             recorded: false,
             arrival_us,
+            elapsed_us: 0,
             queued_since_us: None,
             granted_us: None,
             bill: Bill::default(),
@@ -147,6 +156,12 @@ impl Trip {
             .request_id
     }
 
+    /// Since its client sent it, microseconds.
+    pub fn elapsed_us(&self) -> u64 {
+        let here = self.shared.clock.micros().saturating_sub(self.arrival_us);
+        self.elapsed_us + here
+    }
+
     /// Dialect of the answer.
     pub fn face(&self) -> Face {
         self.event
@@ -157,7 +172,29 @@ impl Trip {
 
     /// It is a call of a model, by somebody who may call: it has a story from here on.
     pub fn begins_story(&mut self) {
-        self.story.begin(self.arrival_us, self.world.generation);
+        let node = self
+            .journey
+            .as_ref()
+            .and_then(|journey| journey.forwarder());
+        let queued_us = self.event().queuing_time_us;
+        let before = node.map(|node| Before {
+            node,
+            elapsed_us: self.elapsed_us,
+            queued_us,
+        });
+        self.story
+            .begin(self.arrival_us, self.world.generation, before);
+    }
+
+    /// It ends when its model, the configuration and its caller's wish say; that of another node's
+    /// client when that node says.
+    pub fn sets_deadline(&mut self, model_secs: u64, wish: Option<Millis>) {
+        if !self.is_first() {
+            return;
+        }
+        let rule = self.world.deadline;
+        self.deadline = rule.deadline(self.arrival, model_secs, wish);
+        self.story.deadline(rule, model_secs, wish);
     }
 
     /// It came while `waiting` others waited.
@@ -178,6 +215,9 @@ impl Trip {
         self.lane = Some(Arc::clone(lane));
         // What it waits for here is not the work of a server before.
         self.granted_us = None;
+        if let Some(journey) = &mut self.journey {
+            journey.changes_model();
+        }
     }
 
     /// The model that answers, where it is not the one that was asked for.
@@ -219,7 +259,7 @@ impl Trip {
 
     /// The first byte of the answer's body goes to the client.
     pub fn first_byte(&mut self) {
-        let elapsed = self.shared.clock.micros().saturating_sub(self.arrival_us);
+        let elapsed = self.elapsed_us();
         self.event().time_to_first_token_us.get_or_insert(elapsed);
     }
 
@@ -244,7 +284,12 @@ impl Trip {
     /// [`Refusal::QuotaUsed`].
     pub fn hold(&mut self, account: &AccountSpec, lane: &Lane, call: &Call) -> Result<(), Refusal> {
         let ledger = &self.shared.ledger;
-        self.bill.hold(ledger, account, lane, call)
+        // The node its client speaks to has looked at the limit.
+        let limit = account.neurons_per_day.map(|limit| match self.is_first() {
+            true => limit,
+            false => u64::MAX,
+        });
+        self.bill.hold(ledger, account, limit, lane, call)
     }
 
     /// Holds what it may come to at another model, in place of what was held for the former one.
@@ -342,14 +387,19 @@ impl Trip {
         }
         self.queue_ends();
         let now = self.shared.clock.micros();
+        let elapsed = self.elapsed_us();
         let Some(event) = &mut self.event else {
             return false;
         };
         event.ended_us = now;
-        event.request_time_us = now.saturating_sub(self.arrival_us);
+        event.request_time_us = elapsed;
         event.inference_time_us = self.granted_us.map_or(0, |since| now.saturating_sub(since));
         self.price();
         self.bill.close(self.lane.as_deref());
+        if !self.is_told_here() {
+            self.tell_story();
+            return false;
+        }
         let Some(event) = &self.event else {
             return false;
         };
@@ -358,8 +408,14 @@ impl Trip {
             .as_ref()
             .map_or(metrics.no_model(), |lane| &lane.metrics)
             .request_finished(event);
-        self.story.ends(event, self.bill.quota());
+        self.tell_story();
         true
+    }
+
+    fn tell_story(&mut self) {
+        if let Some(event) = &self.event {
+            self.story.ends(event, self.bill.quota());
+        }
     }
 }
 

@@ -10,6 +10,7 @@
 //! eventful ones. Requests that got past key, route and options have one. Whoever has no key
 //! must not wash out the stories of those who have.
 
+mod fleet;
 mod ring;
 mod tell;
 
@@ -21,14 +22,17 @@ use infergate_core::routing::{Failure, TRIES_MAX};
 use infergate_core::{AccountId, Millis, ModelId, Refusal};
 use smallvec::SmallVec;
 
+pub use fleet::Forwarded;
 pub use ring::{STORIES_KEPT, Stories};
 pub use tell::Here;
 
+use super::admit::Turn;
 use super::call::Left;
 use crate::plugin::RoutingMode;
 use crate::telemetry::event::PluginUse;
 use crate::telemetry::{AttemptResult, Clock, InferenceEvent, Outcome};
-use crate::upstream::{Advice, Entry, Found, Lane, Marks, Permit, Target};
+use crate::upstream::{Advice, Entry, Found, Lane, Marks, Target};
+use fleet::{Forward, Look};
 
 /// Steps of one story: more than a request takes that goes down the longest ladder with all its
 /// tries. Further ones are counted.
@@ -47,11 +51,24 @@ pub struct Story {
     /// The model's name as the caller wrote it, where that is not the model's id.
     asked: Option<Arc<str>>,
     deadline: Option<Deadline>,
+    /// What it had behind it, where another node has forwarded it here.
+    before: Option<Before>,
     steps: SmallVec<[Step; STEPS_USUAL]>,
     steps_left_out: u32,
     /// The last one told.
     refusal: Option<Refused>,
     end: Option<End>,
+}
+
+/// A request's way before it came here.
+#[derive(Clone, Debug)]
+pub struct Before {
+    /// The node that has forwarded it.
+    pub node: Arc<str>,
+    /// Since its client sent it, microseconds; its event counts from there, its story does not.
+    pub elapsed_us: u64,
+    /// Of that, waiting for permits.
+    pub queued_us: u64,
 }
 
 /// What the deadline was made of.
@@ -69,6 +86,8 @@ enum Step {
     Admission(Admission),
     Try(Try),
     Fallback(Fallback),
+    Look(Box<Look>),
+    Forward(Box<Forward>),
 }
 
 /// The model's routing policy had a say.
@@ -211,12 +230,13 @@ pub struct Draft(Option<Box<Story>>);
 
 impl Draft {
     /// The request is one that has a story.
-    pub fn begin(&mut self, began_us: u64, generation: u64) {
+    pub fn begin(&mut self, began_us: u64, generation: u64, before: Option<Before>) {
         self.0 = Some(Box::new(Story {
             began_us,
             generation,
             asked: None,
             deadline: None,
+            before,
             steps: SmallVec::new(),
             steps_left_out: 0,
             refusal: None,
@@ -285,15 +305,23 @@ impl Draft {
     }
 
     /// The wait for a permit ended.
-    pub fn waited(&mut self, at_us: u64, turn: &Result<Permit, Left>) {
+    pub fn waited(&mut self, at_us: u64, turn: &Result<Turn, Left>) {
         let Some(story) = &mut self.0 else { return };
         let how = match turn {
-            Ok(_) => "granted",
+            Ok(Turn::Here(_)) => "granted",
+            Ok(Turn::There(_)) => "left-for-another-node",
             Err(Left::Refused(refusal)) => refusal.cause(),
             // Whoever cut it has said why.
             Err(Left::Cut) => story.refusal.map_or("cut-off", |refusal| refusal.cause),
         };
-        if let Some(Step::Admission(admission)) = story.last_step()
+        // A look at other nodes may have come after it.
+        let steps = story.steps.iter_mut().rev().take(2);
+        let mut admissions = steps.filter_map(|step| match step {
+            Step::Admission(admission) => Some(admission),
+            _ => None,
+        });
+        if story.steps_left_out == 0
+            && let Some(admission) = admissions.next()
             && let Said::Queued { ended, .. } = &mut admission.said
         {
             *ended = Some((at_us, how));
@@ -324,6 +352,8 @@ impl Draft {
     pub fn judged(&mut self, again: Again) {
         if let Some(tried) = self.last_try() {
             tried.again = Some(again);
+        } else if let Some(forward) = self.last_forward() {
+            forward.judged(again);
         }
     }
 
@@ -342,6 +372,8 @@ impl Draft {
     /// It ended as its event says.
     pub fn ends(&mut self, event: &InferenceEvent, quota: Option<QuotaHold>) {
         let Some(story) = &mut self.0 else { return };
+        let before = story.before.as_ref();
+        let elsewhere_us = before.map_or((0, 0), |before| (before.elapsed_us, before.queued_us));
         story.end = Some(End {
             at_us: event.ended_us,
             request_id: Arc::clone(&event.request_id),
@@ -353,8 +385,10 @@ impl Draft {
             status: event.status,
             code: event.error_code,
             streamed: event.flags.streamed,
-            queued_us: event.queuing_time_us,
-            first_byte_us: event.time_to_first_token_us,
+            queued_us: event.queuing_time_us.saturating_sub(elsewhere_us.1),
+            first_byte_us: event
+                .time_to_first_token_us
+                .map(|at_us| at_us.saturating_sub(elsewhere_us.0)),
             neurons: event.neurons,
             quota,
             plugins: event.plugins.clone(),
@@ -400,10 +434,12 @@ impl Story {
             Step::Try(tried) => {
                 tried.again.is_none() && tried.trace.result == Some(AttemptResult::Answered)
             }
-            Step::Fallback(_) => false,
+            Step::Fallback(_) | Step::Look(_) | Step::Forward(_) => false,
         };
         let is_whole = |end: &End| end.outcome == Outcome::Completed && end.status < 400;
+        // Whoever looks for the rest of a forwarded request's story looks for it here.
         self.refusal.is_none()
+            && self.before.is_none()
             && self.end.as_ref().is_some_and(is_whole)
             && self.steps.iter().all(goes_on)
     }

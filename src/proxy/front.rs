@@ -1,4 +1,4 @@
-//! A client connection from its first byte to its close: one request after the other.
+//! A connection from its first byte to its close: one request after the other.
 //!
 //! It does not read requests; it keeps the two clocks that run around them. Between requests the
 //! keep-alive timer runs; with the first byte of one the header timer begins (in `Edge::serve`),
@@ -15,16 +15,38 @@ use tokio::time::timeout;
 
 use super::Edge;
 use super::wire::Wire;
+use crate::peer::Guest;
 
 /// Serves a connection until either side ends it. `drained` turns true when idle connections are
 /// to be closed.
-pub async fn serve_connection(edge: Arc<Edge>, tcp: TcpStream, mut drained: ShutdownWatch) {
+pub async fn serve_connection(edge: Arc<Edge>, tcp: TcpStream, drained: ShutdownWatch) {
     // Small writes must not wait for an acknowledgement (RFC 896): every event is one.
     if tcp.set_nodelay(true).is_err() {
         return;
     }
-    let stall_max = Duration::from_secs(edge.shared.world.load().timeouts.stream_idle_secs);
-    let mut wire = Box::new(Wire::new(tcp, stall_max));
+    let wire = Wire::new(tcp, stall_max(&edge));
+    serve(edge, wire, drained).await;
+}
+
+/// Serves the connection of another node likewise.
+pub async fn serve_peer(edge: Arc<Edge>, guest: Guest, drained: ShutdownWatch) {
+    let wire = Wire::of_peer(guest, stall_max(&edge));
+    serve(edge, wire, drained).await;
+}
+
+fn stall_max(edge: &Edge) -> Duration {
+    Duration::from_secs(edge.shared.world.load().timeouts.stream_idle_secs)
+}
+
+/// Whom the former authority has let in may be nobody to the present one: a node asks again over a new
+/// connection.
+fn is_outdated(edge: &Edge, wire: &Wire) -> bool {
+    wire.guest()
+        .is_some_and(|guest| !edge.shared.channel.is_current(guest.let_in_by()))
+}
+
+async fn serve(edge: Arc<Edge>, wire: Wire, mut drained: ShutdownWatch) {
+    let mut wire = Box::new(wire);
     loop {
         let keepalive = {
             let world = edge.shared.world.load();
@@ -35,7 +57,7 @@ pub async fn serve_connection(edge: Arc<Edge>, tcp: TcpStream, mut drained: Shut
             began = timeout(keepalive, wire.first_byte()) => began.unwrap_or(false),
             _ = drained.wait_for(|drained| *drained) => false,
         };
-        if !began {
+        if !began || is_outdated(&edge, &wire) {
             return;
         }
         let mut session = ServerSession::new_http1(wire);

@@ -2,10 +2,11 @@
 //!
 //! It copies what later steps need, because reading the body takes the session.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use bytes::BytesMut;
-use http::header::HeaderMap;
+use bytes::{Bytes, BytesMut};
+use http::header::{self, HeaderMap};
 use infergate_core::api::catalog::{self, Search};
 use infergate_core::api::route::{Route, Target, route};
 use infergate_core::api::{Face, Operation};
@@ -16,7 +17,10 @@ use pingora_http::RequestHeader;
 
 use super::accounts::Account;
 use super::call::Trip;
+use super::journey::Parcel;
 use super::rules;
+use super::wire::Wire;
+use crate::peer::{PeerName, Visit};
 
 /// For whom a request is, and what of its head later steps need.
 pub struct Head {
@@ -51,6 +55,9 @@ impl Head {
     /// Key, account, route and option refusals, in this order.
     pub fn read(session: &ServerSession, trip: &mut Trip) -> Result<(Head, Wanted), Refusal> {
         let head = session.req_header();
+        if !trip.is_first() {
+            return Head::of_visit(head, trip);
+        }
         let path = target_path(head);
         let Route {
             face,
@@ -80,7 +87,7 @@ impl Head {
             Target::Unknown => return Err(Refusal::NoSuchRoute),
         };
         if account.spec.may_force_site {
-            trip.forced_site = forced_site(&head.headers, &trip.world.site)?;
+            trip.only_site = forced_site(&head.headers, trip)?;
         }
         let wish = timeout_wish(&head.headers)?;
         if let Some(wish) = wish {
@@ -97,6 +104,64 @@ impl Head {
         };
         Ok((read, wanted))
     }
+
+    /// What of the request another node may be sent: what its client has sent, and what may pass.
+    pub fn parcel(&self, session: &ServerSession, body: &Bytes) -> Parcel {
+        let head = session.req_header();
+        let mut headers = self.passing.clone();
+        if let Some(kind) = head.headers.get(header::CONTENT_TYPE) {
+            headers.extend_from_slice(b"content-type: ");
+            headers.extend_from_slice(kind.as_bytes());
+            headers.extend_from_slice(b"\r\n");
+        }
+        Parcel {
+            target: target_path(head).to_owned(),
+            headers,
+            body: body.clone(),
+        }
+    }
+
+    /// What another node forwards: it has found out for whom, and how long there is.
+    fn of_visit(head: &RequestHeader, trip: &mut Trip) -> Result<(Head, Wanted), Refusal> {
+        let Route { face, target, .. } = route(head.method.as_str(), target_path(head));
+        trip.event().face = face;
+        let Target::Call(operation, model) = target else {
+            return Err(Refusal::NoSuchRoute);
+        };
+        let account = trip.journey.as_ref().and_then(|journey| journey.account());
+        let account = account.ok_or(Refusal::Internal)?;
+        let read = Head {
+            account: trip.world.accounts.by_id(account),
+            passing: rules::passing_headers(&head.headers),
+            wish: None,
+            // The node before says how long it may wait here.
+            reject_if_busy: false,
+        };
+        Ok((read, Wanted::Call(operation, model.map(Cow::into_owned))))
+    }
+}
+
+/// Whether another node has sent this, as its certificate says.
+pub fn is_from_node(session: &ServerSession) -> bool {
+    peer(session).is_some()
+}
+
+fn peer(session: &ServerSession) -> Option<&PeerName> {
+    let stream = session.stream()?;
+    stream.as_any().downcast_ref::<Wire>()?.peer()
+}
+
+/// Reads what another node says of the request it forwards.
+///
+/// # Errors
+/// It is not as nodes write it, or not the sender's to say, or has been here before.
+pub fn read_visit(session: &ServerSession, trip: &mut Trip) -> Result<(), String> {
+    let visit = Visit::read(&session.req_header().headers).map_err(|error| error.to_string())?;
+    let is_senders = peer(session).is_some_and(|peer| peer.has(&visit.from));
+    if !is_senders || !visit.hops.visited.contains(&visit.from) {
+        return Err("the request says to come from another node than its certificate".to_owned());
+    }
+    trip.visits(visit).map_err(|error| error.to_string())
 }
 
 /// How Pingora begins to say that a head is over its own, larger limit; its type is that of every
@@ -132,16 +197,33 @@ fn target_path(head: &RequestHeader) -> &str {
     }
 }
 
-/// The site named by `x-infergate-site`. A node without peers knows one, its own.
-fn forced_site(headers: &HeaderMap, own: &str) -> Result<Option<u32>, Refusal> {
-    match headers.get("x-infergate-site") {
-        None => Ok(None),
-        Some(site) if site.as_bytes() == own.as_bytes() => Ok(Some(0)),
-        Some(_) => Err(Refusal::BadRequest {
-            pointer: String::new(),
-            message: format!("`x-infergate-site` names no known site; known: {own}"),
-        }),
+/// The site named by `x-infergate-site`: this one, or one where a node is.
+fn forced_site(headers: &HeaderMap, trip: &Trip) -> Result<Option<Arc<str>>, Refusal> {
+    let Some(named) = headers.get("x-infergate-site") else {
+        return Ok(None);
+    };
+    let own = &trip.world.site;
+    if named.as_bytes() == own.as_bytes() {
+        return Ok(Some(Arc::clone(own)));
     }
+    let sites = trip.sites();
+    if let Some(site) = sites
+        .iter()
+        .find(|site| site.as_bytes() == named.as_bytes())
+    {
+        return Ok(Some(Arc::clone(site)));
+    }
+    let known: Vec<&str> = std::iter::once(own)
+        .chain(&sites)
+        .map(|site| &**site)
+        .collect();
+    Err(Refusal::BadRequest {
+        pointer: String::new(),
+        message: format!(
+            "`x-infergate-site` names no known site; known: {}",
+            known.join(", ")
+        ),
+    })
 }
 
 fn timeout_wish(headers: &HeaderMap) -> Result<Option<Millis>, Refusal> {

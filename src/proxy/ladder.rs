@@ -85,7 +85,8 @@ impl<'a> Ladder<'a> {
             lane,
             top: None,
         };
-        if !ladder.lane.spec.ladder.is_empty() {
+        // Another node's client is on that node's ladder.
+        if trip.is_first() && !ladder.lane.spec.ladder.is_empty() {
             ladder.look_down(trip);
         }
         ladder

@@ -47,9 +47,26 @@ impl Ledger {
         })
     }
 
-    /// Neurons the account has used today.
+    /// Neurons the account has used today, at this node.
     pub fn used(&self, account: &AccountId) -> f64 {
         self.quota.lock().used(account, unix_secs(self.clock))
+    }
+
+    /// Other nodes tell what accounts have used there: node, account, day since 1970-01-01,
+    /// millionths of a neuron.
+    pub fn heard<'a>(
+        &self,
+        told: impl IntoIterator<Item = (&'a Arc<str>, &'a AccountId, u64, u64)>,
+    ) {
+        let now = unix_secs(self.clock);
+        let mut told = told.into_iter().peekable();
+        if told.peek().is_none() {
+            return;
+        }
+        let mut quota = self.quota.lock();
+        for (node, account, day, micro) in told {
+            quota.heard(node, account, day, micro, now);
+        }
     }
 
     /// What is to be kept, when it is not what was kept as `version`.
@@ -119,6 +136,26 @@ mod tests {
         assert_eq!(ledger.used(&account), 9.5);
         ledger.hold(&account, 1.0, 10).unwrap().settle(0.5);
         assert!(ledger.hold(&account, 0.0, 10).is_err());
+    }
+
+    #[test]
+    fn what_is_used_at_other_nodes_counts_against_the_limit_and_is_kept_by_them() {
+        let clock = well_before_midnight();
+        let ledger = Ledger::restore(&QuotaSnapshot::default(), clock);
+        let (account, day) = (AccountId::from("a"), unix_secs(clock).day());
+        let (version, _) = ledger.news(u64::MAX).unwrap();
+        let (one, other) = (Arc::from("one"), Arc::from("other"));
+        ledger.heard([
+            (&one, &account, day, 4_000_000),
+            (&other, &account, day, 5_000_000),
+        ]);
+        let held = ledger.hold(&account, 1.0, 10).unwrap();
+        assert!(ledger.hold(&account, 1.0, 10).is_err());
+        drop(held);
+        ledger.heard([(&one, &account, day, 5_000_000)]);
+        assert!(ledger.hold(&account, 1.0, 10).is_err());
+        assert_eq!(ledger.used(&account), 0.0);
+        assert!(ledger.news(version).is_none());
     }
 
     #[test]

@@ -10,18 +10,23 @@
 mod accounts;
 mod admit;
 mod attempt;
+mod away;
+mod beat;
 mod bill;
 mod budget;
 mod call;
 mod connections;
 mod drain;
 mod explain;
+mod forward;
 mod front;
 mod head;
 mod intake;
+mod journey;
 mod ladder;
 mod ledger;
 mod limits;
+mod peers;
 mod relay;
 mod respond;
 mod route;
@@ -51,7 +56,7 @@ use tokio::time::timeout;
 pub use connections::Connections;
 pub use drain::Drain;
 pub use explain::{Here, STORIES_KEPT, Stories, Story};
-pub use front::serve_connection;
+pub use front::{serve_connection, serve_peer};
 pub use ledger::Ledger;
 pub use limits::Limits;
 pub use runtime::{Runtime, RuntimeFlags};
@@ -59,7 +64,8 @@ pub use timeouts::Timeouts;
 pub use world::{Plan, World};
 
 use accounts::Account;
-use attempt::Attempts;
+use attempt::{Attempts, Served};
+use away::Away;
 use budget::{BodyBudget, BodyShare};
 use call::{Left, Trip};
 use head::{Head, Wanted};
@@ -68,6 +74,7 @@ use relay::Relay;
 use route::Route;
 use wire::Wire;
 
+use crate::peer::{Channel, Others};
 use crate::telemetry::{Clock, EventSink, Metrics, Outcome};
 use crate::upstream::{Answer, Client, Exchange, Lane, Permit};
 
@@ -93,12 +100,22 @@ pub struct Shared {
     pub ledger: Arc<Ledger>,
     /// What operators change while it runs.
     pub runtime: Arc<Runtime>,
+    /// The other nodes of the fleet.
+    pub others: Arc<Others>,
+    /// The way to them.
+    pub channel: Arc<Channel>,
     /// When the process started, seconds since 1970: `created` of every model.
     pub started_unix_secs: u64,
 }
 
-/// A server of some model has begun to answer.
-struct Begun<'a> {
+/// Somebody has begun to answer.
+enum Begun<'a> {
+    Here(Box<BegunHere<'a>>),
+    There(Box<Away>),
+}
+
+/// A server of some model has.
+struct BegunHere<'a> {
     attempts: Attempts<'a>,
     permit: Permit,
     exchange: Exchange,
@@ -130,26 +147,27 @@ impl Edge {
         trip.begins_story();
         // 3. The body, whole and parsed as far as needed.
         let (bytes, mut body_share) = intake::read_body(shared, session, trip).await?;
-        let call = intake::read_call(session, trip, operation, path_model, bytes)?;
+        if !(trip.is_first() && shared.others.is_alone()) {
+            trip.sets_out(head.parcel(session, &bytes));
+        }
+        let path_model = path_model.map(|model| trip.model_named(model));
+        let mut call = intake::read_call(session, trip, operation, path_model, bytes)?;
+        call.model = trip.model_named(call.model);
         trip.event().client_id = call.client_id.as_deref().map(Arc::from);
         // 4. The model, and whether this account may use it.
         let lane = find_lane(trip, &call, &head.account)?;
         // 5. One deadline for queue, server and stream.
-        let model_secs = lane.spec.timeout_secs;
-        trip.deadline = trip
-            .world
-            .deadline
-            .deadline(trip.arrival, model_secs, head.wish);
-        trip.story
-            .deadline(trip.world.deadline, model_secs, head.wish);
+        trip.sets_deadline(lane.spec.timeout_secs, head.wish);
         // 6. The account's day and pace; capacity refusals give the unit back.
         trip.hold(&head.account.spec, &lane, &call)?;
-        head.account.take(shared.clock.now())?;
+        if trip.is_first() {
+            head.account.take(shared.clock.now())?;
+        }
         let served = async {
             // 7 to 10, at the model, and as long as nobody has begun to work at those of its ladder.
             let mut ladder = Ladder::begin(shared, trip, &head.account.spec, lane, call);
             let body_bytes = body_share.bytes();
-            let mut begun = loop {
+            let begun = loop {
                 let begun = self.begin(session, trip, &head, &mut ladder, &mut body_share);
                 match begun.await {
                     Ok(begun) => break begun,
@@ -158,17 +176,21 @@ impl Edge {
                 body_share.shrink(body_share.bytes() - body_bytes);
             };
             // 11. The answer, chunk by chunk.
+            let mut begun = match begun {
+                Begun::Here(begun) => begun,
+                Begun::There(away) => return away.relay(shared, session, trip).await,
+            };
             let face = trip.face();
             let relay = Relay::new(shared, session, trip, &mut begun.exchange);
             let (relayed, ended) = relay.run(&mut begun.answer, face).await;
             // 12. The permit and the connection go back; tokens are settled.
-            let Begun {
+            let BegunHere {
                 mut attempts,
                 permit,
                 exchange,
                 charged,
                 ..
-            } = begun;
+            } = *begun;
             attempts
                 .settle(permit, exchange, relayed, trip, &head.account, charged)
                 .await;
@@ -177,6 +199,7 @@ impl Edge {
         let ended = served.await;
         if let Err(Left::Refused(refusal)) = &ended
             && refusal.is_out_of_capacity()
+            && trip.is_first()
         {
             head.account.give_unit_back();
         }
@@ -219,18 +242,24 @@ impl Edge {
         let charged = ask.tokens;
         // 9, 10. A permit, then the request; again elsewhere while the budget allows.
         let heartbeat = Duration::from_secs(lane.spec.queue_heartbeat_secs);
-        let beats = attempts.streams() && !heartbeat.is_zero() && is_http11(session);
+        // A node that forwards gives its own signs of life, and takes a head for an answer.
+        let beats =
+            attempts.streams() && !heartbeat.is_zero() && is_http11(session) && trip.is_first();
         let heartbeat = beats.then_some(heartbeat);
-        let (permit, exchange) = attempts.run(session, trip, ask, heartbeat, ladder).await?;
+        let served = attempts.run(session, trip, ask, heartbeat, ladder).await?;
+        let (permit, exchange) = match served {
+            Served::Here(permit, exchange) => (permit, *exchange),
+            Served::There(away) => return Ok(Begun::There(away)),
+        };
         route.taken(lane, &permit.target.url);
         let answer = attempts.answer(task);
-        Ok(Begun {
+        Ok(Begun::Here(Box::new(BegunHere {
             attempts,
             permit,
             exchange,
             answer,
             charged,
-        })
+        })))
     }
 
     /// What is asked of the catalog, not of a model.
@@ -358,10 +387,22 @@ impl Edge {
         if self.shared.drain.is_draining() {
             session.set_keepalive(None);
         }
+        if let Some(usable) = peers::serve(&self.shared, session).await {
+            return usable;
+        }
         let mut trip = Trip::begin(&self.shared, in_flight);
+        if head::is_from_node(session)
+            && let Err(error) = head::read_visit(session, &mut trip)
+        {
+            tracing::warn!(error, "another node forwards what cannot be read");
+            return respond::no_visit(session).await.is_ok();
+        }
         match self.walk(session, &mut trip).await {
             Ok(()) => true,
             Err(Left::Refused(refusal)) => {
+                if let Some(came_back) = trip.comes_back(&refusal) {
+                    return respond::came_back(session, &came_back).await.is_ok();
+                }
                 let outcome = match refusal {
                     Refusal::DeadlinePassed => Outcome::CutByDeadline,
                     Refusal::UpstreamFailed
@@ -429,7 +470,11 @@ fn find_lane(trip: &mut Trip, call: &Call, account: &Account) -> Result<Arc<Lane
     let (index, spec) = found.ok_or(Refusal::NoSuchModel)?;
     let model_id = spec.id.clone();
     let lane = Arc::clone(trip.world.lanes.get(index));
-    let access = Catalog::access(&account.spec, &lane.spec);
+    // Another node has looked already, by the same rules.
+    let access = match trip.is_first() {
+        true => Catalog::access(&account.spec, &lane.spec),
+        false => Access::Allowed,
+    };
     trip.event().model_id = Some(model_id);
     trip.lane = Some(Arc::clone(&lane));
     match access {

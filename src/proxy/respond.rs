@@ -16,6 +16,7 @@ use pingora_http::ResponseHeader;
 use tokio::time::timeout;
 
 use super::call::{Trip, request_id};
+use crate::peer::CameBack;
 
 /// An unread body up to this size is read before the answer, which keeps the connection usable.
 const DRAIN_BEFORE_MAX_BYTES: u64 = 64 * 1024;
@@ -54,6 +55,31 @@ pub async fn json(session: &mut ServerSession, trip: &mut Trip, body: Vec<u8>) -
     let head = json_head(200, body.len(), trip.request_id())?;
     trip.event().status = 200;
     send(session, head, body.into()).await
+}
+
+/// Hands a request back to the node that forwards it.
+///
+/// # Errors
+/// The node is gone.
+pub async fn came_back(session: &mut ServerSession, came_back: &CameBack) -> Sent {
+    let lines = came_back.lines();
+    let mut head = ResponseHeader::build_no_case(503, Some(lines.len() + 1))?;
+    for (name, value) in lines {
+        head.insert_header(name, value)?;
+    }
+    head.insert_header(header::CONTENT_LENGTH, 0)?;
+    send(session, head, Bytes::new()).await
+}
+
+/// Tells another node that it sent no visit; it takes the forward for lost.
+///
+/// # Errors
+/// The node is gone.
+pub async fn no_visit(session: &mut ServerSession) -> Sent {
+    let mut head = ResponseHeader::build_no_case(400, Some(2))?;
+    head.insert_header("x-infergate-came-back", "not-read")?;
+    head.insert_header(header::CONTENT_LENGTH, 0)?;
+    send(session, head, Bytes::new()).await
 }
 
 /// Refuses what is no acceptable request: there is no trip, and `face` is the dialect as far as

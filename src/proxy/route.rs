@@ -39,7 +39,8 @@ impl Route {
                 streaming: call.stream,
                 priority,
                 lora: prompt.lora(),
-                forced_site: trip.forced_site,
+                // Policies number sites from this one.
+                forced_site: trip.only_site.as_ref().map(|_| 0),
             },
             body_bytes: call.body.len(),
             deadline_ms: u32::try_from(trip.deadline.since(now).0).unwrap_or(u32::MAX),

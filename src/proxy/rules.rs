@@ -8,6 +8,8 @@ use http::header::{self, HeaderMap, HeaderName};
 use infergate_core::Refusal;
 use pingora_http::RequestHeader;
 
+use crate::peer::is_between_nodes;
+
 /// Refuses heads that two readers could understand differently. `raw` is the head as received.
 ///
 /// # Errors
@@ -142,6 +144,16 @@ fn is_internal(name: &str) -> bool {
                 name.replace('_', "-").as_str(),
                 "authorization" | "cookie" | "x-api-key" | "content-length" | "transfer-encoding"
             ))
+}
+
+/// Whether a header of another node's answer passes to the client: all that the node wrote for the
+/// client, and nothing that was for this node.
+pub fn passes_from_node(name: &HeaderName) -> bool {
+    let of_connection = matches!(
+        name.as_str(),
+        "connection" | "keep-alive" | "te" | "trailer" | "transfer-encoding" | "upgrade" | "date"
+    );
+    !of_connection && !is_between_nodes(name.as_str())
 }
 
 /// Whether a backend's answer header goes on to the client: framing and hop-by-hop ones do not,

@@ -1,8 +1,9 @@
-//! A client's TCP connection as Pingora's sessions see it, with two habits of our own.
+//! A client's or another node's connection as Pingora's sessions see it, with two habits of our own.
 //!
 //! It knows when the first byte of the next request is there (so that the keep-alive timer ends
 //! and the header timer begins exactly then), and it gathers what a session writes until the
-//! session flushes, so that head and body leave in one system call. No protocol is spoken here.
+//! session flushes, so that head and body leave in one system call. No protocol is spoken here; TLS
+//! with other nodes is `peer`'s.
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd;
@@ -22,6 +23,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, Re
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
+use crate::peer::{Guest, PeerName};
+
 /// Read at once while waiting for a request: a usual head with a small body.
 const AHEAD_BYTES: usize = 4 * 1024;
 /// Gathered before it is written without waiting for the flush: bounds the memory of one
@@ -30,10 +33,17 @@ const GATHER_MAX_BYTES: usize = 64 * 1024;
 /// A write of this size is not copied behind what was gathered but sent beside it.
 const COPY_MAX_BYTES: usize = 8 * 1024;
 
-/// A client connection.
+/// Who is at the other end.
+#[derive(Debug)]
+enum End {
+    Client(TcpStream),
+    Peer(Box<Guest>),
+}
+
+/// A connection to be served.
 #[derive(Debug)]
 pub struct Wire {
-    tcp: TcpStream,
+    end: End,
     /// Bytes received and not yet read by a session.
     ahead: BytesMut,
     /// Bytes written by a session and not yet sent.
@@ -45,10 +55,19 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Takes over an accepted connection.
+    /// Takes over an accepted connection of a client.
     pub fn new(tcp: TcpStream, stall_max: Duration) -> Wire {
+        Wire::to(End::Client(tcp), stall_max)
+    }
+
+    /// Takes over the connection of another node.
+    pub fn of_peer(guest: Guest, stall_max: Duration) -> Wire {
+        Wire::to(End::Peer(Box::new(guest)), stall_max)
+    }
+
+    fn to(end: End, stall_max: Duration) -> Wire {
         Wire {
-            tcp,
+            end,
             ahead: BytesMut::new(),
             gathered: BytesMut::new(),
             stall_max,
@@ -56,16 +75,34 @@ impl Wire {
         }
     }
 
-    /// Returns when the client has closed or reset its connection. Bytes of a pipelined request
-    /// are not a departure, but a reset behind them is.
+    /// The other node as its certificate names it; none of a client.
+    pub fn peer(&self) -> Option<&PeerName> {
+        self.guest().map(Guest::name)
+    }
+
+    /// The other node's side; none of a client.
+    pub fn guest(&self) -> Option<&Guest> {
+        match &self.end {
+            End::Client(_) => None,
+            End::Peer(guest) => Some(guest),
+        }
+    }
+
+    /// Returns when the other side has closed or reset its connection. Bytes of a client's pipelined
+    /// request are not a departure, but a reset behind them is. Nodes send nothing before they are
+    /// answered.
     pub async fn departed(&self) {
+        let tcp = match &self.end {
+            End::Client(tcp) => tcp,
+            End::Peer(guest) => return guest.departed().await,
+        };
         if self.ahead.is_empty()
-            && !matches!(self.tcp.peek(&mut [0; 1]).await, Ok(waiting) if waiting > 0)
+            && !matches!(tcp.peek(&mut [0; 1]).await, Ok(waiting) if waiting > 0)
         {
             return;
         }
         // An error of the wait is as good as what it waits for.
-        let _ = self.tcp.ready(Interest::ERROR).await;
+        let _ = tcp.ready(Interest::ERROR).await;
     }
 
     /// Puts back bytes that were read beyond the end of a request: a pipelined one follows.
@@ -85,7 +122,11 @@ impl Wire {
             return true;
         }
         self.ahead.reserve(AHEAD_BYTES);
-        matches!(self.tcp.read_buf(&mut self.ahead).await, Ok(read) if read > 0)
+        let read = match &mut self.end {
+            End::Client(tcp) => tcp.read_buf(&mut self.ahead).await,
+            End::Peer(guest) => guest.read_buf(&mut self.ahead).await,
+        };
+        matches!(read, Ok(read) if read > 0)
     }
 
     /// Every write passes here: what the socket does not take starts a timer, and what it takes
@@ -110,8 +151,9 @@ impl Wire {
 
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.gathered.is_empty() {
-            let sent = ready!(self.poll_send(cx, |wire, cx| {
-                Pin::new(&mut wire.tcp).poll_write(cx, &wire.gathered)
+            let sent = ready!(self.poll_send(cx, |wire, cx| match &mut wire.end {
+                End::Client(tcp) => Pin::new(tcp).poll_write(cx, &wire.gathered),
+                End::Peer(guest) => Pin::new(guest).poll_write(cx, &wire.gathered),
             }))?;
             if sent == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
@@ -119,6 +161,18 @@ impl Wire {
             self.gathered.advance(sent);
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Under TLS, what was written may still wait for the socket; TCP keeps nothing back.
+    fn poll_pass_on(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if matches!(self.end, End::Client(_)) {
+            return Poll::Ready(Ok(()));
+        }
+        let passed = self.poll_send(cx, |wire, cx| match &mut wire.end {
+            End::Client(_) => Poll::Ready(Ok(0)),
+            End::Peer(guest) => Pin::new(guest).poll_flush(cx).map_ok(|()| 0),
+        });
+        passed.map_ok(|_| ())
     }
 }
 
@@ -129,7 +183,10 @@ impl AsyncRead for Wire {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.ahead.is_empty() {
-            return Pin::new(&mut self.tcp).poll_read(cx, buf);
+            return match &mut self.end {
+                End::Client(tcp) => Pin::new(tcp).poll_read(cx, buf),
+                End::Peer(guest) => Pin::new(guest).poll_read(cx, buf),
+            };
         }
         let length = self.ahead.len().min(buf.remaining());
         buf.put_slice(&self.ahead[..length]);
@@ -153,7 +210,10 @@ impl AsyncWrite for Wire {
         }
         let sent = ready!(self.poll_send(cx, |wire, cx| {
             let both = [IoSlice::new(&wire.gathered), IoSlice::new(bytes)];
-            Pin::new(&mut wire.tcp).poll_write_vectored(cx, &both)
+            match &mut wire.end {
+                End::Client(tcp) => Pin::new(tcp).poll_write_vectored(cx, &both),
+                End::Peer(guest) => Pin::new(guest).poll_write_vectored(cx, &both),
+            }
         }))?;
         let before = sent.min(self.gathered.len());
         self.gathered.advance(before);
@@ -165,12 +225,20 @@ impl AsyncWrite for Wire {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_drain(cx)
+        ready!(self.poll_drain(cx))?;
+        self.poll_pass_on(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_drain(cx))?;
-        Pin::new(&mut self.tcp).poll_shutdown(cx)
+        let shut = self.poll_send(cx, |wire, cx| {
+            let shut = match &mut wire.end {
+                End::Client(tcp) => Pin::new(tcp).poll_shutdown(cx),
+                End::Peer(guest) => Pin::new(guest).poll_shutdown(cx),
+            };
+            shut.map_ok(|()| 0)
+        });
+        shut.map_ok(|_| ())
     }
 }
 
@@ -184,7 +252,10 @@ impl Shutdown for Wire {
 
 impl UniqueID for Wire {
     fn id(&self) -> UniqueIDType {
-        self.tcp.as_raw_fd()
+        match &self.end {
+            End::Client(tcp) => tcp.as_raw_fd(),
+            End::Peer(guest) => guest.id(),
+        }
     }
 }
 

@@ -12,7 +12,9 @@ use infergate_core::ModelId;
 use parking_lot::{Mutex, RwLock};
 use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;
-use prometheus::{Gauge, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
+use prometheus::{
+    Gauge, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+};
 
 pub use super::model_metrics::ModelMetrics;
 use super::plugin_metrics::{PluginLevels, PluginsMetrics};
@@ -39,6 +41,46 @@ pub enum AttemptResult {
     TimedOut,
     /// The client left.
     Abandoned,
+}
+
+/// What came of a request that was sent to another node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForwardResult {
+    /// It has begun to answer.
+    Answered,
+    /// It had no room.
+    NoRoom,
+    /// Its model servers failed, and nobody has begun to answer.
+    Failed,
+    /// No connection.
+    ConnectFailed,
+    /// It could not prove who it is, and was sent nothing.
+    NotTrusted,
+    /// The connection broke before the answer.
+    Lost,
+}
+
+impl ForwardResult {
+    pub(super) const ALL: [ForwardResult; 6] = [
+        ForwardResult::Answered,
+        ForwardResult::NoRoom,
+        ForwardResult::Failed,
+        ForwardResult::ConnectFailed,
+        ForwardResult::NotTrusted,
+        ForwardResult::Lost,
+    ];
+
+    /// The word for it in metric labels and stories.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ForwardResult::Answered => "answered",
+            ForwardResult::NoRoom => "no-room",
+            ForwardResult::Failed => "failed",
+            ForwardResult::ConnectFailed => "connect-failed",
+            ForwardResult::NotTrusted => "not-trusted",
+            ForwardResult::Lost => "lost",
+        }
+    }
 }
 
 impl AttemptResult {
@@ -88,6 +130,57 @@ impl EndpointChange {
     }
 }
 
+/// What became of another node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeChange {
+    /// It was not known.
+    Appeared,
+    /// It was started again.
+    Restarted,
+    /// It takes no further requests.
+    Draining,
+    /// Nothing is heard of it any more.
+    Lost,
+    /// It is back after it was lost, or after it drained.
+    Returned,
+    /// It was lost for so long that it is not known any more.
+    Forgotten,
+}
+
+impl NodeChange {
+    const ALL: [NodeChange; 6] = [
+        NodeChange::Appeared,
+        NodeChange::Restarted,
+        NodeChange::Draining,
+        NodeChange::Lost,
+        NodeChange::Returned,
+        NodeChange::Forgotten,
+    ];
+
+    /// The word for it in metric labels and log lines.
+    pub const fn name(self) -> &'static str {
+        match self {
+            NodeChange::Appeared => "appeared",
+            NodeChange::Restarted => "restarted",
+            NodeChange::Draining => "draining",
+            NodeChange::Lost => "lost",
+            NodeChange::Returned => "returned",
+            NodeChange::Forgotten => "forgotten",
+        }
+    }
+}
+
+/// The other nodes at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeLevels {
+    /// They may be asked.
+    pub live: u64,
+    /// They finish what they have.
+    pub draining: u64,
+    /// Nothing is heard of them.
+    pub lost: u64,
+}
+
 /// One endpoint at one moment.
 #[derive(Clone, Debug)]
 pub struct EndpointLevels {
@@ -127,6 +220,8 @@ pub struct Levels {
     pub events: EventCounts,
     /// The plugin room.
     pub plugins: PluginLevels,
+    /// The other nodes.
+    pub nodes: NodeLevels,
 }
 
 /// What a reload came to.
@@ -161,7 +256,14 @@ struct NodeMetrics {
     buffered_body: IntGauge,
     events_written: IntCounter,
     events_dropped: IntCounterVec,
+    fleet: FleetMetrics,
     process: Option<ProcessMetrics>,
+}
+
+struct FleetMetrics {
+    nodes: IntGaugeVec,
+    changes: IntCounterVec,
+    gossip_refused: IntCounterVec,
 }
 
 struct ProcessMetrics {
@@ -256,6 +358,20 @@ impl Metrics {
             .inc();
     }
 
+    /// Something became of another node.
+    pub fn node_changed(&self, change: NodeChange) {
+        let word = change.name();
+        self.node.fleet.changes.with_label_values(&[word]).inc();
+    }
+
+    /// So many gossip datagrams were not taken since the start.
+    pub fn set_gossip_refused(&self, unsigned: u64, malformed: u64) {
+        for (reason, count) in [("signature", unsigned), ("malformed", malformed)] {
+            let counter = self.node.fleet.gossip_refused.with_label_values(&[reason]);
+            raise(&counter, count);
+        }
+    }
+
     /// Takes one sample of every model into its five-minute window.
     pub fn sample(&self, levels: &[ModelLevels]) {
         for levels in levels {
@@ -332,7 +448,7 @@ impl NodeMetrics {
             ),
             connections_refused: by_label(
                 "infergate_connections_refused_total",
-                "client connections closed before a byte was read, by reason",
+                "connections closed before a request was read, by reason",
                 "reason",
             ),
             buffered_body: gauge(
@@ -345,6 +461,7 @@ impl NodeMetrics {
                 "inference events dropped, by cause",
                 "cause",
             ),
+            fleet: FleetMetrics::new(registry),
             process: process::read().map(|_| ProcessMetrics {
                 cpu: register(
                     registry,
@@ -367,6 +484,7 @@ impl NodeMetrics {
         self.connections.set(levels.connections as i64);
         self.buffered_body.set(levels.buffered_body_bytes as i64);
         self.config_generation.set(levels.config_generation as i64);
+        self.fleet.set(levels.nodes);
         let events = &levels.events;
         raise(&self.events_written, events.written);
         for (cause, dropped) in [
@@ -383,6 +501,43 @@ impl NodeMetrics {
             metrics.resident.set(now.resident_bytes as i64);
             metrics.open_fds.set(now.open_fds as i64);
             metrics.max_fds.set(now.max_fds as f64);
+        }
+    }
+}
+
+impl FleetMetrics {
+    fn new(registry: &Registry) -> FleetMetrics {
+        let by_label = |name, help, label: &str| {
+            let opts = Opts::new(name, help);
+            register(registry, IntCounterVec::new(opts, &[label]))
+        };
+        let states = Opts::new("infergate_nodes", "other nodes known, by state");
+        let fleet = FleetMetrics {
+            nodes: register(registry, IntGaugeVec::new(states, &["state"])),
+            changes: by_label(
+                "infergate_node_events_total",
+                "what became of other nodes",
+                "event",
+            ),
+            gossip_refused: by_label(
+                "infergate_gossip_refused_total",
+                "gossip datagrams that were not taken, by reason",
+                "reason",
+            ),
+        };
+        for change in NodeChange::ALL {
+            fleet.changes.with_label_values(&[change.name()]);
+        }
+        fleet
+    }
+
+    fn set(&self, levels: NodeLevels) {
+        for (state, count) in [
+            ("live", levels.live),
+            ("draining", levels.draining),
+            ("lost", levels.lost),
+        ] {
+            self.nodes.with_label_values(&[state]).set(count as i64);
         }
     }
 }

@@ -18,6 +18,6 @@ pub mod window;
 
 pub use clock::Clock;
 pub use event::{InferenceEvent, MetricsSource, Outcome, TokenUsage};
-pub use metrics::{AttemptResult, Levels, Metrics, ModelLevels, ModelMetrics};
+pub use metrics::{AttemptResult, ForwardResult, Levels, Metrics, ModelLevels, ModelMetrics};
 pub use plugin_metrics::{PluginMetrics, PluginsMetrics};
 pub use sink::{EventCounts, EventSink, EventsConfig};

@@ -18,7 +18,7 @@ use prometheus::{
 };
 
 use super::event::{InferenceEvent, Outcome};
-use super::metrics::{AttemptResult, EndpointChange, ModelLevels};
+use super::metrics::{AttemptResult, EndpointChange, ForwardResult, ModelLevels};
 use super::window::{PermitWindow, Sample, WindowSummary};
 
 /// Whole requests: from an embedding in milliseconds to the default ceiling of 240 s. Four or five
@@ -57,17 +57,23 @@ pub struct ModelMetrics {
     requests: [[IntCounter; Outcome::ALL.len()]; FACES.len()],
     refusals: IntCounterVec,
     errors: IntCounterVec,
-    request_duration: Histogram,
-    queue_wait: Histogram,
-    first_token: Histogram,
+    spans: Spans,
     used: Used,
     attempts: [IntCounter; AttemptResult::ALL.len()],
+    forwards: [IntCounter; ForwardResult::ALL.len()],
     /// By [`Missed`].
     fallbacks: [IntCounter; Missed::ALL.len()],
     discovery: Discovery,
     gauges: Gauges,
     /// Held by the sampler and by a scrape, for one step of the ring.
     window: Mutex<PermitWindow>,
+}
+
+/// How long requests took.
+struct Spans {
+    request: Histogram,
+    queue_wait: Histogram,
+    first_token: Histogram,
 }
 
 /// What answers used and cost.
@@ -99,6 +105,43 @@ struct Gauges {
     full_fraction: Gauge,
 }
 
+impl Spans {
+    fn new(registry: &Registry) -> Spans {
+        Spans {
+            request: histogram(
+                registry,
+                "infergate_request_duration_seconds",
+                "first byte in to last byte out, of requests that were not refused",
+                DURATION_BUCKETS,
+            ),
+            queue_wait: histogram(
+                registry,
+                "infergate_queue_wait_seconds",
+                "waiting for a permit, of requests that got one or waited for one",
+                QUEUE_WAIT_BUCKETS,
+            ),
+            first_token: histogram(
+                registry,
+                "infergate_time_to_first_token_seconds",
+                "first byte in to first byte of the answer's body",
+                FIRST_TOKEN_BUCKETS,
+            ),
+        }
+    }
+
+    fn count(&self, event: &InferenceEvent) {
+        if event.outcome != Outcome::Refused {
+            self.request.observe(seconds(event.request_time_us));
+        }
+        if event.queued || event.attempts > 0 {
+            self.queue_wait.observe(seconds(event.queuing_time_us));
+        }
+        if let Some(first_token_us) = event.time_to_first_token_us {
+            self.first_token.observe(seconds(first_token_us));
+        }
+    }
+}
+
 impl ModelMetrics {
     pub(super) fn new(model: &str) -> ModelMetrics {
         let labels = HashMap::from([("model".to_owned(), model.to_owned())]);
@@ -114,6 +157,12 @@ impl ModelMetrics {
             &registry,
             "infergate_upstream_attempts_total",
             "requests sent to a model server, by what came of it",
+            &["result"],
+        );
+        let forwards = counters(
+            &registry,
+            "infergate_forwards_total",
+            "requests sent to another node, by what came of it",
             &["result"],
         );
         let fallbacks = counters(
@@ -139,26 +188,10 @@ impl ModelMetrics {
                 "requests that ended with an error, by the code in their event",
                 &["code"],
             ),
-            request_duration: histogram(
-                &registry,
-                "infergate_request_duration_seconds",
-                "first byte in to last byte out, of requests that were not refused",
-                DURATION_BUCKETS,
-            ),
-            queue_wait: histogram(
-                &registry,
-                "infergate_queue_wait_seconds",
-                "waiting for a permit, of requests that got one or waited for one",
-                QUEUE_WAIT_BUCKETS,
-            ),
-            first_token: histogram(
-                &registry,
-                "infergate_time_to_first_token_seconds",
-                "first byte in to first byte of the answer's body",
-                FIRST_TOKEN_BUCKETS,
-            ),
+            spans: Spans::new(&registry),
             used: Used::new(&registry),
             attempts: AttemptResult::ALL.map(|result| attempts.with_label_values(&[result.name()])),
+            forwards: ForwardResult::ALL.map(|result| forwards.with_label_values(&[result.name()])),
             fallbacks: Missed::ALL.map(|missed| fallbacks.with_label_values(&[missed.name()])),
             discovery: Discovery::new(&registry),
             gauges: Gauges::new(&registry),
@@ -178,22 +211,19 @@ impl ModelMetrics {
             self.refusals
                 .with_label_values(&[event.reason.unwrap_or("unknown")])
                 .inc();
-        } else {
-            self.request_duration
-                .observe(seconds(event.request_time_us));
         }
-        if event.queued || event.attempts > 0 {
-            self.queue_wait.observe(seconds(event.queuing_time_us));
-        }
-        if let Some(first_token_us) = event.time_to_first_token_us {
-            self.first_token.observe(seconds(first_token_us));
-        }
+        self.spans.count(event);
         self.used.count(event);
     }
 
     /// A try at a model server has ended.
     pub fn attempt_finished(&self, result: AttemptResult) {
         self.attempts[result as usize].inc();
+    }
+
+    /// A request that was sent to another node is answered there, or is back.
+    pub fn forwarded(&self, result: ForwardResult) {
+        self.forwards[result as usize].inc();
     }
 
     /// A request leaves this model for the next one of its ladder.

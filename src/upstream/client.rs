@@ -18,7 +18,7 @@ use tokio::io::AsyncWriteExt;
 
 use super::marks::Marks;
 use super::target::{Dial, Target};
-use super::tls::Unproved;
+use super::tls::{Unproved, is_certificate_refusal};
 
 /// Idle connections kept in all, so that a burst does not pay for handshakes.
 const IDLE_CONNECTIONS_MAX: usize = 1024;
@@ -36,7 +36,7 @@ pub enum SendError {
     /// No connection: the request was not seen by anyone.
     #[error("could not connect")]
     Connect(#[source] BoxError),
-    /// The server could not prove who it is: it was sent nothing.
+    /// The server could not prove who it is, or did not take our certificate: no request was read.
     #[error("the server's certificate is not trusted")]
     NotTrusted(#[source] BoxError),
     /// A pooled connection turned out to be closed before an answer began.
@@ -104,6 +104,9 @@ impl Client {
         let mut session = HttpSession::new(stream);
         for _ in 0..INTERIM_ANSWERS_MAX {
             session.read_response().await.map_err(|e| match e.retry {
+                _ if !reused && e.cause.as_deref().is_some_and(is_certificate_refusal) => {
+                    SendError::NotTrusted(e.into())
+                }
                 RetryType::ReusedOnly => lost(e),
                 RetryType::Decided(_) => SendError::Lost(e.into()),
             })?;

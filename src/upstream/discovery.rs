@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::client::{Client, Outgoing};
 use super::marks::Marks;
 use super::target::Target;
-use super::url::check_url;
+use super::url::{check_address, check_url};
 use crate::plugin::file::open_regular;
 
 /// Room for 256 endpoints with 16 KiB of metadata each, which is more than Consul's instances have.
@@ -76,11 +76,29 @@ pub async fn resolve(name: &str) -> Result<Found, LookError> {
     }
 }
 
-/// Every instance of a service that passes its checks.
+/// Every instance of a service that passes its checks, as an endpoint.
 ///
 /// # Errors
 /// [`LookError`]; nothing is known then.
 pub async fn ask_consul(client: &Client, consul: &ConsulSpec) -> Result<Found, LookError> {
+    let answer = instances(client, consul).await?;
+    parse_instances(&answer).map_err(LookError::Malformed)
+}
+
+/// Every instance of a service that passes its checks, as `host:port`.
+///
+/// # Errors
+/// [`LookError`]; nothing is known then.
+pub async fn hosts_in_consul(
+    client: &Client,
+    consul: &ConsulSpec,
+) -> Result<Vec<String>, LookError> {
+    let answer = instances(client, consul).await?;
+    parse_hosts(&answer).map_err(LookError::Malformed)
+}
+
+/// Consul's answer.
+async fn instances(client: &Client, consul: &ConsulSpec) -> Result<Vec<u8>, LookError> {
     let api = EndpointSpec {
         url: consul.url.clone(),
         max_concurrent_requests: 1,
@@ -96,6 +114,10 @@ pub async fn ask_consul(client: &Client, consul: &ConsulSpec) -> Result<Found, L
     if let Some(tag) = &consul.tag {
         path += "&tag=";
         path += tag;
+    }
+    if let Some(datacenter) = &consul.datacenter {
+        path += "&dc=";
+        path += datacenter;
     }
     let outgoing = Outgoing {
         method: "GET",
@@ -120,7 +142,7 @@ pub async fn ask_consul(client: &Client, consul: &ConsulSpec) -> Result<Found, L
         }
         body.extend_from_slice(&chunk);
     }
-    parse_instances(&body).map_err(LookError::Malformed)
+    Ok(body)
 }
 
 fn with_causes(error: &dyn std::error::Error) -> String {
@@ -190,22 +212,28 @@ struct ConsulService {
 }
 
 fn parse_instances(bytes: &[u8]) -> Result<Found, String> {
+    let hosts = parse_hosts(bytes)?.into_iter();
+    let urls = hosts.map(|host| FoundEndpoint::at(format!("http://{host}")));
+    Ok(Found::new(urls.collect()))
+}
+
+/// `host:port` of each instance.
+fn parse_hosts(bytes: &[u8]) -> Result<Vec<String>, String> {
     let instances: Vec<Instance> = serde_json::from_slice(bytes)
         .map_err(|error| format!("is not a list of instances: {error}"))?;
-    // One that was registered without a port must not hide the others.
-    let urls = instances.iter().filter_map(|instance| {
+    let hosts = instances.iter().map(|instance| {
         let node = instance.node.as_ref().map_or("", |node| &node.address);
         let host = match &*instance.service.address {
             "" => node,
             own => own,
         };
-        let url = match host.parse::<IpAddr>() {
-            Ok(ip) => url_of(SocketAddr::new(ip, instance.service.port)),
-            Err(_) => format!("http://{host}:{}", instance.service.port),
-        };
-        check_url(&url).is_ok().then(|| FoundEndpoint::at(url))
+        match host.parse::<IpAddr>() {
+            Ok(ip) => SocketAddr::new(ip, instance.service.port).to_string(),
+            Err(_) => format!("{host}:{}", instance.service.port),
+        }
     });
-    Ok(Found::new(urls.collect()))
+    // One that was registered without a port must not hide the others.
+    Ok(hosts.filter(|host| check_address(host).is_ok()).collect())
 }
 
 fn url_of(address: SocketAddr) -> String {

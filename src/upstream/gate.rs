@@ -13,6 +13,7 @@ use infergate_core::admission::{
     Ask, EndpointId, Gauges, Grant, Outcome, PermitId, State, Ticket, Turnstile, Wakes,
 };
 use infergate_core::model::ModelSpec;
+use infergate_core::routing::fleet::ModelLoad;
 use infergate_core::routing::policy::CANDIDATES_MAX;
 use infergate_core::routing::{Candidate, Change, Ejector, Failure, Health, RetryBudget, Seen};
 use infergate_core::{AccountId, Millis, Refusal};
@@ -282,6 +283,41 @@ impl Gate {
         self.inner.lock().retries.left(now)
     }
 
+    /// How busy the model is here, as other nodes are told: with the endpoints that are in use.
+    /// Who looks for permits elsewhere is not known here.
+    pub fn standing(&self) -> ModelLoad {
+        let now = self.clock.now();
+        let inner = self.inner.lock();
+        let mut load = ModelLoad {
+            queued: in_u32(inner.turnstile.gauges().depth),
+            queue_room: in_u32(inner.turnstile.room()),
+            wait_ms: u32::try_from(inner.turnstile.expected_wait(now).0).unwrap_or(u32::MAX),
+            ..ModelLoad::default()
+        };
+        for (index, target) in inner.targets.iter().enumerate() {
+            let id = EndpointId(in_u32(index));
+            let Some(target) = target else { continue };
+            let health = inner.ejector.health(&target.url);
+            let Some((used, limit)) = inner.turnstile.permits(id) else {
+                continue;
+            };
+            if !matches!(health, Health::Healthy | Health::Degraded) {
+                continue;
+            }
+            load.permits = load.permits.saturating_add(limit);
+            load.free = load.free.saturating_add(limit.saturating_sub(used));
+            let ttft_us = target.load.lock().ttft_us;
+            if ttft_us > 0 && (load.ttft_us == 0 || ttft_us < load.ttft_us) {
+                load.ttft_us = ttft_us;
+            }
+        }
+        if load.permits == 0 {
+            // Who waits here waits for an endpoint to come back: nobody else is to join them.
+            load.queue_room = 0;
+        }
+        load
+    }
+
     /// Expected time until a request that comes now has its turn.
     pub fn expected_wait(&self) -> Millis {
         let now = self.clock.now();
@@ -375,6 +411,10 @@ impl Inner {
             .clone()
             .expect("the turnstile grants only endpoints that were placed with it")
     }
+}
+
+fn in_u32(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 /// An endpoint's health as `/state` says it.

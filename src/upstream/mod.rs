@@ -38,8 +38,8 @@ pub use health::{PROBE_TICK, probe_round};
 pub use marks::Marks;
 pub use ranking::{Advice, Class, Prompt, RANKING_TICK, Ranking, Wish};
 pub use target::{Target, saturated};
-pub use tls::read_ca_file;
-pub use url::{check_host_and_port, check_url};
+pub use tls::{Identity, read_ca_file, read_pem, roots};
+pub use url::{check_address, check_host_and_port, check_url};
 
 use crate::plugin::{BillingSlot, Plugins, TaskSlot};
 use crate::telemetry::{Clock, Metrics, ModelMetrics};

@@ -91,6 +91,37 @@ impl Target {
         Some(target)
     }
 
+    /// Another node at `host:port`, which has to prove to be who `identity` says; `None` when that is
+    /// no address.
+    pub fn of_node(
+        address: &str,
+        identity: Arc<Identity>,
+        connect_timeout: Duration,
+    ) -> Option<Target> {
+        let (host, port) = split_authority(address, HTTPS_PORT)?;
+        let target = Target {
+            url: format!("https://{address}").into(),
+            backend_model: "".into(),
+            authority: address.to_owned(),
+            prefix: String::new(),
+            authorization: None,
+            tier: 0,
+            load: Mutex::default(),
+            is_external: false,
+            is_distrusted: AtomicBool::new(false),
+            host: host.to_owned(),
+            port,
+            connect_timeout,
+            identity: Some(identity),
+            ca_file: None,
+            dials: ArcSwapOption::empty(),
+        };
+        if let Ok(ip) = target.host.parse() {
+            target.set_addresses(&[SocketAddr::new(ip, port)]);
+        }
+        Some(target)
+    }
+
     /// The same server as `spec` describes it for `model`.
     pub fn matches(&self, spec: &EndpointSpec, model: &str, connect_timeout: Duration) -> bool {
         let key = spec.api_key.as_ref().map(bearer);

@@ -1,10 +1,11 @@
-//! TLS towards model servers: who a server has to prove to be, and the stream once it has.
+//! TLS towards servers: who a server has to prove to be, and the stream once it has.
 //!
 //! It opens no connection and keeps none; `client` does, through Pingora's pool. The server's name is
 //! sent (SNI) and checked, its certificate too, and there is no way to switch either off. TLS 1.2
-//! and 1.3 with the `ring` provider; HTTP/1.1 is all that is offered. The only file that names
-//! rustls.
+//! and 1.3 with the `ring` provider; HTTP/1.1 is all that is offered. With `peer/tls.rs`, which says what
+//! nodes show each other, the only file that names rustls.
 
+use std::error::Error;
 use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::io::{self, Read};
@@ -20,10 +21,11 @@ use pingora_core::protocols::{
     GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, Stream,
     TimingDigest, UniqueID, UniqueIDType,
 };
+use rustix::io::Errno;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{AlertDescription, ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -55,6 +57,18 @@ pub fn is_server_name(host: &str) -> bool {
 /// # Errors
 /// Why it is of no use, for the operator.
 pub fn read_ca_file(path: &Path) -> Result<Arc<[u8]>, String> {
+    let pem = read_pem(path)?;
+    match roots(&pem) {
+        Ok(_) => Ok(pem.into()),
+        Err(fault) => Err(format!("{}: {fault}", path.display())),
+    }
+}
+
+/// What stands in the regular file at `path`, at most 4 MiB.
+///
+/// # Errors
+/// Why it cannot be read, for the operator.
+pub fn read_pem(path: &Path) -> Result<Vec<u8>, String> {
     let unreadable = |error: io::Error| format!("cannot read {}: {error}", path.display());
     let file = open_regular(path).map_err(unreadable)?;
     let mut pem = Vec::new();
@@ -64,14 +78,14 @@ pub fn read_ca_file(path: &Path) -> Result<Arc<[u8]>, String> {
         let mib = CA_FILE_BYTES_MAX >> 20;
         return Err(format!("{} is larger than {mib} MiB", path.display()));
     }
-    match roots(&pem) {
-        Ok(_) => Ok(pem.into()),
-        Err(fault) => Err(format!("{}: {fault}", path.display())),
-    }
+    Ok(pem)
 }
 
 /// All certificates of a PEM file as roots.
-fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
+///
+/// # Errors
+/// One of them is of no use, or there is none.
+pub fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for (at, certificate) in CertificateDer::pem_slice_iter(pem).enumerate() {
         let number = at + 1;
@@ -116,6 +130,23 @@ impl Identity {
             None => Arc::clone(&PUBLIC),
         };
         let digest = BuildHasherDefault::<DefaultHasher>::default().hash_one((host, ca));
+        Ok(Identity {
+            name: name.to_owned(),
+            config,
+            digest,
+        })
+    }
+
+    /// The node of this name, to which `config` shows what we are. `digest` is the same for equal
+    /// nodes and certificates only.
+    ///
+    /// # Errors
+    /// No DNS name.
+    pub fn of_node(name: &str, config: Arc<ClientConfig>, digest: u64) -> Result<Identity, String> {
+        let name = ServerName::try_from(name).map_err(|error| error.to_string())?;
+        if !matches!(name, ServerName::DnsName(_)) {
+            return Err("an address is no node's name".to_owned());
+        }
         Ok(Identity {
             name: name.to_owned(),
             config,
@@ -170,6 +201,27 @@ fn of_tls(error: &io::Error) -> bool {
         .is_some_and(|inner| inner.is::<rustls::Error>())
 }
 
+/// Whether the server said that it does not take our certificate, or wants one. With TLS 1.3 it says
+/// so when our side of the handshake is long over; it has read no request then.
+pub fn is_certificate_refusal(cause: &(dyn Error + Send + Sync + 'static)) -> bool {
+    use AlertDescription as Alert;
+    let error = cause.downcast_ref::<io::Error>();
+    let said = error.and_then(|error| error.get_ref()?.downcast_ref());
+    matches!(
+        said,
+        Some(rustls::Error::AlertReceived(
+            Alert::BadCertificate
+                | Alert::UnsupportedCertificate
+                | Alert::CertificateRevoked
+                | Alert::CertificateExpired
+                | Alert::CertificateUnknown
+                | Alert::UnknownCA
+                | Alert::AccessDenied
+                | Alert::CertificateRequired
+        ))
+    )
+}
+
 /// Why a server has not proved itself.
 #[derive(Debug)]
 pub enum Unproved {
@@ -193,7 +245,13 @@ impl AsyncRead for Sealed {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tls).poll_read(cx, buf)
+        let read = Pin::new(&mut self.tls).poll_read(cx, buf);
+        read.map_err(|error| match error.kind() {
+            // Closed without a goodbye: what TCP calls a reset, and may be met on a kept connection
+            // as there. It is no end of a body.
+            io::ErrorKind::UnexpectedEof => Errno::CONNRESET.into(),
+            _ => error,
+        })
     }
 }
 

@@ -3,6 +3,8 @@
 //! It resolves and reaches nothing. The configuration's endpoints come through here, and those that
 //! are found.
 
+use std::net::SocketAddr;
+
 use super::tls::is_server_name;
 
 const HTTPS_PORT: u16 = 443;
@@ -71,6 +73,17 @@ pub fn check_host_and_port(text: &str) -> Result<(), &'static str> {
     }
 }
 
+/// Whether `text` is `host:port`, the host a name or an IP address.
+///
+/// # Errors
+/// As [`check_host_and_port`].
+pub fn check_address(text: &str) -> Result<(), &'static str> {
+    match text.parse::<SocketAddr>() {
+        Ok(address) if address.port() > 0 => Ok(()),
+        _ => check_host_and_port(text),
+    }
+}
+
 fn is_plain_host(host: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     !host.is_empty() && host.bytes().all(plain)
@@ -96,6 +109,16 @@ mod tests {
             "h:1/x",
         ] {
             assert!(check_host_and_port(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_address_may_be_of_either_family() {
+        for good in ["[::1]:1", "10.0.0.1:1", "gpu:1"] {
+            assert_eq!(check_address(good), Ok(()), "{good}");
+        }
+        for bad in ["[::1]:0", "10.0.0.1:0", "::1", "[::1]", "gpu"] {
+            assert!(check_address(bad).is_err(), "{bad}");
         }
     }
 }

@@ -271,7 +271,7 @@ async fn estimates_are_billed_or_compared_as_the_model_says() {
 }
 
 /// Waits for a day of which enough is left for a test: at midnight UTC what was used is forgotten.
-async fn a_day_with_time_left() {
+pub async fn a_day_with_time_left() {
     const DAY_SECS: i64 = 24 * 3600;
     let clock = Clock::start();
     eventually("midnight is far away", async || {

@@ -6,6 +6,8 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+use crate::support::Authority;
+
 const GOOD: &str = "\
 listen: { clients: [ { address: \"127.0.0.1:0\" } ], admin: { address: \"127.0.0.1:0\" } }
 anonymous: allow
@@ -71,11 +73,7 @@ fn a_good_file_checks_with_0_and_a_bad_one_with_1_and_all_its_problems() {
 #[test]
 fn what_comes_later_is_refused_as_not_supported_yet() {
     let dir = tempfile::tempdir().unwrap();
-    for (more, backend) in [
-        ("cluster: { seeds: [] }\n", "openai"),
-        ("", "triton"),
-        ("", "cog"),
-    ] {
+    for (more, backend) in [("tls: {}\n", "openai"), ("", "triton"), ("", "cog")] {
         let text = GOOD.replace("backend: openai", &format!("backend: {backend}")) + more;
         let output = infergate(&["check", &file(dir.path(), &text)]);
         assert_eq!(output.status.code(), Some(1), "{more} {backend}");
@@ -98,15 +96,21 @@ fn the_schema_is_a_json_schema_and_the_example_passes_the_check() {
     assert!(example.contains("yaml-language-server: $schema="));
     let dir = tempfile::tempdir().unwrap();
     let path = file(dir.path(), &example);
+    let fleet = Authority::new();
+    let ca = fleet.write(dir.path());
+    std::fs::rename(ca, dir.path().join("fleet-ca.pem")).unwrap();
     let own = rcgen::generate_simple_self_signed(["gpu-2".to_owned()]).unwrap();
     std::fs::write(dir.path().join("own-ca.pem"), own.cert.pem()).unwrap();
+    let (certificate, key) = fleet.certify("a1").pem();
+    std::fs::write(dir.path().join("node.pem"), certificate).unwrap();
+    std::fs::write(dir.path().join("node-key.pem"), key).unwrap();
     let names = example
         .split("${")
         .skip(1)
         .filter_map(|rest| rest.split('}').next());
     let check = Command::new(env!("CARGO_BIN_EXE_infergate"))
         .args(["check", &path])
-        .envs(names.map(|name| (name, "x")))
+        .envs(names.map(|name| (name, "x-of-thirty-two-bytes-everywhere")))
         .output()
         .unwrap();
     assert_eq!(check.status.code(), Some(0), "{}", stdout(&check));

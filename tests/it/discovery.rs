@@ -173,17 +173,17 @@ async fn a_file_that_cannot_be_used_keeps_what_was_found_and_an_empty_list_empti
 }
 
 /// Consul's HTTP API as far as it is asked, ended with the value.
-struct Consul {
-    address: SocketAddr,
+pub struct Consul {
+    pub address: SocketAddr,
     /// What is answered from now on: none closes the connection without a word.
     answer: Arc<Mutex<Option<(u16, String)>>>,
     /// Heads of requests.
-    asked: Arc<Mutex<Vec<String>>>,
+    pub asked: Arc<Mutex<Vec<String>>>,
     _tasks: JoinSet<()>,
 }
 
 impl Consul {
-    async fn start() -> Consul {
+    pub async fn start() -> Consul {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (answer, asked) = (Arc::new(Mutex::new(None)), Arc::default());
@@ -205,7 +205,8 @@ impl Consul {
         }
     }
 
-    fn say(&self, status: u16, body: impl ToString) {
+    /// Answers so from now on.
+    pub fn say(&self, status: u16, body: impl ToString) {
         *self.answer.lock() = Some((status, body.to_string()));
     }
 }
@@ -234,7 +235,7 @@ async fn answer_once(
 }
 
 /// An entry of `/v1/health/service/NAME`.
-fn instance(address: SocketAddr) -> Value {
+pub fn instance(address: SocketAddr) -> Value {
     json!({
         "Node": { "ID": "n1", "Node": "n1", "Address": "192.0.2.1", "Datacenter": "dc1" },
         "Service": {

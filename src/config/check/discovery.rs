@@ -51,14 +51,14 @@ pub fn check(model: &Cursor<'_>, problems: &mut Problems) {
     }
 }
 
-fn check_consul(consul: &Cursor<'_>, problems: &mut Problems) {
+pub(super) fn check_consul(consul: &Cursor<'_>, problems: &mut Problems) {
     if let Some(url) = consul.key("url")
         && let Some(text) = url.text()
         && let Err(fault) = check_url(text)
     {
         problems.add(url.problem(format!("{fault}, found {}", url.shown())));
     }
-    for key in ["service", "tag"] {
+    for key in ["service", "tag", "datacenter"] {
         // They stand in the path and the query of a request as they are.
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
         if let Some(found) = consul.key(key)

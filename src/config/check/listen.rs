@@ -8,6 +8,7 @@ use super::name_fault;
 use crate::config::AdminListener;
 use crate::config::document::Cursor;
 use crate::config::problem::Problems;
+use crate::peer::node_name_fault;
 
 pub fn check(root: &Cursor<'_>, problems: &mut Problems, warnings: &mut Problems) {
     if let Some(node) = root.key("node") {
@@ -36,8 +37,12 @@ pub fn check(root: &Cursor<'_>, problems: &mut Problems, warnings: &mut Problems
         .map(|admin| ("listen.admin.address".to_owned(), admin))
         .into_iter()
         .collect();
-    for client in listen.list("clients") {
-        let Some(key) = client.key("address") else {
+    let peers = listen.key("peers");
+    if peers.is_some() {
+        check_node_name(root, problems);
+    }
+    for listener in listen.list("clients").into_iter().chain(peers) {
+        let Some(key) = listener.key("address") else {
             continue;
         };
         let Some(here) = address(&key) else { continue };
@@ -55,6 +60,16 @@ pub fn check(root: &Cursor<'_>, problems: &mut Problems, warnings: &mut Problems
             None => {}
         }
         earlier.push((key.path, here));
+    }
+}
+
+/// The name stands in the node's certificate.
+fn check_node_name(root: &Cursor<'_>, problems: &mut Problems) {
+    let id = root.key("node").and_then(|node| node.key("id"));
+    if let Some(id) = id
+        && let Some(fault) = id.text().and_then(node_name_fault)
+    {
+        problems.add(id.problem(fault));
     }
 }
 

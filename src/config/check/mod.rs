@@ -6,6 +6,7 @@
 
 mod accounts;
 mod billing;
+mod cluster;
 mod discovery;
 mod ladders;
 mod limits;
@@ -23,6 +24,7 @@ use crate::telemetry::log;
 pub(super) fn check(root: &Node, problems: &mut Problems, warnings: &mut Problems) {
     let root = Cursor::root(root);
     listen::check(&root, problems, warnings);
+    cluster::check(&root, problems);
     limits::check(&root, problems);
     check_log(&root, problems);
     let accounts = accounts::check(&root, problems, warnings);

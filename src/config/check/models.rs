@@ -51,7 +51,11 @@ pub fn check(
     for model in &models {
         check_names(model, &mut taken, &mut names, problems);
         check_backend(model, problems);
-        check_endpoints(model, problems, warnings);
+        check_endpoints(model, problems);
+        // In a fleet another node may serve it.
+        if root.key("cluster").is_none() {
+            warn_of_none(model, warnings);
+        }
         discovery::check(model, problems);
         check_accounts(model, accounts, anonymous_allowed(root), problems, warnings);
         if let Some(key) = model.key("timeout_secs")
@@ -154,9 +158,8 @@ fn check_backend(model: &Cursor<'_>, problems: &mut Problems) {
     }
 }
 
-fn check_endpoints(model: &Cursor<'_>, problems: &mut Problems, warnings: &mut Problems) {
-    let endpoints = model.list("endpoints");
-    if endpoints.is_empty()
+fn warn_of_none(model: &Cursor<'_>, warnings: &mut Problems) {
+    if model.list("endpoints").is_empty()
         && model.key("discovery").is_none()
         && model
             .key("endpoints")
@@ -169,8 +172,11 @@ fn check_endpoints(model: &Cursor<'_>, problems: &mut Problems, warnings: &mut P
                 .problem("no endpoints: nothing can serve this model until one is added"),
         );
     }
+}
+
+fn check_endpoints(model: &Cursor<'_>, problems: &mut Problems) {
     let mut seen: HashMap<String, String> = HashMap::new();
-    for endpoint in &endpoints {
+    for endpoint in &model.list("endpoints") {
         check_ca_file(endpoint, problems);
         check_sent(endpoint, problems);
         let Some(url) = endpoint.key("url") else {

@@ -40,7 +40,7 @@ fn unknown_and_missing_keys_are_named_with_their_place() {
 add thread: 4
   line 9: thread: unknown key `thread`: did you mean `threads`?
 add banana: 4
-  line 9: banana: the keys here are listen, node, anonymous
+  line 9: banana: the keys here are listen, node, cluster, anonymous
 add "odd key": 4
   line 9: ["odd key"]: unknown key
 add limits: { requst_body_mib: 4 }
@@ -366,13 +366,122 @@ add state_dir: "${}"
 }
 
 #[test]
+fn other_nodes_are_let_in_at_an_own_address_with_all_three_files_by_a_name_that_can_be_certified() {
+    check(
+        r#"
+put anonymous: =>   peers: { address: "127.0.0.1:7070" }⏎anonymous:
+  line 3: listen.peers.tls: `tls` is required
+put anonymous: =>   peers: { address: "127.0.0.1:7070", tls: { certificate: c, private_key: k } }⏎anonymous:
+  line 3: listen.peers.tls.client_ca: `client_ca` is required
+put anonymous: =>   peers: { address: "127.0.0.1:7070", tls: { certificate: c, private_key: "", client_ca: a } }⏎anonymous:
+  line 3: listen.peers.tls.private_key: must not be empty
+put anonymous: =>   peers: { address: "127.0.0.1:8080", tls: { certificate: c, private_key: k, client_ca: a } }⏎anonymous:
+  line 3: listen.peers.address: is already the address of `listen.clients[0].address`
+put anonymous: =>   peers: { address: "127.0.0.1:7070", tls: { certificate: c, private_key: k, client_ca: a } }⏎node: { id: "a." }⏎anonymous:
+  line 4: node.id: is no DNS name
+put anonymous: =>   peers: { address: "127.0.0.1:7070", tls: { certificate: c, private_key: k, client_ca: a } }⏎node: { id: "10.0.0.1" }⏎anonymous:
+  line 4: node.id: is no DNS name
+"#,
+    );
+}
+
+/// A file of a node in a fleet, with what stands under `cluster` besides.
+fn in_fleet(listen: &str, node: &str, cluster: &str) -> String {
+    let peers = "  peers: { address: \"127.0.0.1:7070\", tls: { certificate: c, private_key: k, client_ca: a } }⏎";
+    let listen = listen.replace("PEERS", peers);
+    format!("put anonymous: => {listen}{node}cluster: {{ {cluster} }}⏎anonymous:")
+}
+
+#[test]
+fn a_fleet_takes_a_name_a_way_to_the_node_and_a_secret() {
+    let gossip = r#"gossip: "127.0.0.1:7071""#;
+    let node = "node: { id: a1 }⏎";
+    let with = |more: &str| in_fleet("PEERS", node, &format!("{gossip}, {more}"));
+    let at = |more: &str| in_fleet("PEERS", node, more);
+    let long = format!("node: {{ id: {} }}⏎", "a.".repeat(70) + "a");
+    let cases = [
+        (
+            in_fleet("", node, gossip),
+            "line 4: cluster: add `listen.peers`",
+        ),
+        (
+            in_fleet("PEERS", "", gossip),
+            "line 4: cluster: add `node.id`",
+        ),
+        (
+            in_fleet("PEERS", &long, gossip),
+            "line 4: node.id: too long",
+        ),
+        (
+            at(r#"seeds: ["h:1"]"#),
+            "line 5: cluster.gossip: `gossip` is required",
+        ),
+        (
+            at("gossip: here"),
+            "line 5: cluster.gossip: expected an IP address and a port",
+        ),
+        (
+            at(r#"gossip: "0.0.0.0:7071", secret: 0123456789abcdef"#),
+            "line 5: cluster.gossip: add `cluster.advertise`",
+        ),
+        (
+            at(r#"gossip: "127.0.0.1:0""#),
+            "line 5: cluster.gossip: add `cluster.advertise`",
+        ),
+        (
+            with(r#"advertise: "[::]:7071""#),
+            "line 5: cluster.advertise: other nodes cannot send to",
+        ),
+        (
+            at(r#"gossip: "10.0.0.1:7071""#),
+            "line 5: cluster: add `secret`",
+        ),
+        (
+            with("secret: 0123456789abcde"),
+            "line 5: cluster.secret: shorter than 16 bytes",
+        ),
+        (
+            with(r#"seeds: ["a2"]"#),
+            "line 5: cluster.seeds[0]: the port is missing",
+        ),
+        (
+            with(r#"seeds: ["[::1]:0"]"#),
+            "line 5: cluster.seeds[0]: expected host:port",
+        ),
+        (
+            with("discovery: konsul"),
+            "line 5: cluster.discovery: did you mean `consul`?",
+        ),
+        (
+            with("discovery: consul"),
+            "line 5: cluster: add `consul` with `url` and `service`",
+        ),
+        (
+            with(r#"consul: { url: "http://c:1", service: s }"#),
+            "line 5: cluster.consul: never asked",
+        ),
+        (
+            with(r#"discovery: consul, consul: { url: "c:1", service: s }"#),
+            "line 5: cluster.consul.url: expected http://host:port",
+        ),
+        (
+            with(
+                r#"discovery: consul, consul: { url: "http://c:1", service: s, datacenter: "d c" }"#,
+            ),
+            "line 5: cluster.consul.datacenter: expected letters, digits",
+        ),
+    ];
+    for (edit, expected) in cases {
+        check(&format!("{edit}\n  {expected}"));
+    }
+}
+
+#[test]
 fn what_is_not_supported_yet_says_so() {
     check(
         r#"
-add cluster: { gossip: "127.0.0.1:7071" }
-  line 9: cluster: is not supported yet
-put anonymous: =>   peers: { address: "127.0.0.1:7070" }⏎anonymous:
-  line 3: listen.peers: is not supported yet
+add tls: {}
+  line 9: tls: is not supported yet
 put { address: "127.0.0.1:8080" } => { address: "127.0.0.1:8080", tls: { certificate: c } }
   line 2: listen.clients[0].tls: is not supported yet
 put backend: openai => backend: triton

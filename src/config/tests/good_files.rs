@@ -79,6 +79,26 @@ fn the_example_has_the_defaults_under_limits_timeouts_queue_and_log() {
 }
 
 #[test]
+fn a_node_of_a_fleet_may_serve_models_that_only_others_have() {
+    let fleet = "  peers: { address: \"127.0.0.1:7070\", tls: { certificate: c, private_key: k, client_ca: a } }\nnode: { id: a1 }\ncluster: { gossip: \"127.0.0.1:7071\" }\nanonymous:";
+    let text = GOOD
+        .replace("anonymous:", fleet)
+        .replace(r#"    endpoints: [{ url: "http://127.0.0.1:9001" }]"#, "");
+    let found = config(&text);
+    assert_eq!(warnings(&text), [""; 0]);
+    assert!(found.models[0].endpoints.is_empty());
+    let cluster = found.cluster.unwrap();
+    assert_eq!(cluster.advertised(), cluster.gossip);
+    let elsewhere = text.replace(
+        r#""127.0.0.1:7071""#,
+        r#""0.0.0.0:7071", advertise: "10.0.0.1:7071", secret: 0123456789abcdef, seeds: ["[::1]:7", "a2:7"]"#,
+    );
+    let cluster = config(&elsewhere).cluster.unwrap();
+    assert_eq!(cluster.advertised().to_string(), "10.0.0.1:7071");
+    assert!(!format!("{cluster:?}").contains("0123456789"));
+}
+
+#[test]
 fn variables_are_replaced_in_quoted_and_plain_text() {
     let text = GOOD.replace(
         r#"[{ url: "http://127.0.0.1:9001" }]"#,

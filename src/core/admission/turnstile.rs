@@ -256,6 +256,13 @@ impl Turnstile {
         self.wait(self.waiters.len(), now)
     }
 
+    /// Requests that may still join a line, whoever sends them: where each account has its own line,
+    /// as if all who wait stood in one.
+    pub fn room(&self) -> usize {
+        let capacity = self.line_capacity.min(self.total_capacity);
+        capacity.saturating_sub(self.waiters.len())
+    }
+
     /// Numbers for metrics.
     pub fn gauges(&self) -> Gauges {
         let totals = self.endpoints.totals();

@@ -20,7 +20,7 @@ pub use check::LINES_MAX;
 pub use estimate::{WordCount, estimate, tokens_of_words};
 pub use headers::{NEURONS, cost_headers};
 pub use metrics::{MetricModes, Metrics};
-pub use quota::{Quota, QuotaSnapshot, Reservation, UnixSecs, reserve_estimate};
+pub use quota::{Quota, QuotaSnapshot, Reservation, TOLD_MAX, UnixSecs, reserve_estimate};
 pub use settle::{Comparison, Settled, settle};
 pub use usage::Usage;
 

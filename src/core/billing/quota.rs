@@ -3,8 +3,11 @@
 //! It has no clock: `now` is the time of day in UTC, told by the shell. A request is refused only
 //! when what is used and what is reserved have reached the limit; so the last one admitted may
 //! overshoot, by at most its own cost, and a limit is never left half used because a large request
-//! did not fit. Counts are per node. Inside, neurons are whole millionths: sums are exact and a
+//! did not fit. What the account has used at other nodes counts as far as they have told; each node
+//! keeps only its own. Inside, neurons are whole millionths: sums are exact and a
 //! reservation given back leaves nothing behind.
+
+use std::sync::Arc;
 
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
@@ -36,18 +39,28 @@ impl UnixSecs {
     }
 }
 
-/// The counters of all accounts that have a limit: their number bounds it.
+/// Sums of other nodes that are remembered, over all nodes and accounts: 50 nodes with 4,096 accounts
+/// each are a fifth less. What is told beyond it does not count.
+pub const TOLD_MAX: usize = 262_144;
+
+/// The counters of all accounts that have a limit: their number bounds it, and [`TOLD_MAX`] what
+/// others tell.
 #[derive(Clone, Debug, Default)]
 pub struct Quota {
     day: u64,
     accounts: HashMap<AccountId, Counter>,
     version: u64,
+    /// By node and account, the day and the sum. A node that is gone has used what it has used.
+    told: HashMap<Arc<str>, HashMap<AccountId, (u64, u64)>>,
+    told_count: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Counter {
     used: u64,
     reserved: u64,
+    /// The sum of what other nodes have told of this day.
+    elsewhere: u64,
 }
 
 /// Neurons put aside for a request. Consumed by [`Quota::settle`] or [`Quota::give_back`]; it is
@@ -114,7 +127,8 @@ impl Quota {
     ) -> Option<Reservation> {
         self.turn_to(now);
         let counter = self.accounts.entry(account.clone()).or_default();
-        let taken = counter.used.saturating_add(counter.reserved);
+        let here = counter.used.saturating_add(counter.reserved);
+        let taken = here.saturating_add(counter.elsewhere);
         if taken >= limit.saturating_mul(MICRO as u64) {
             return None;
         }
@@ -166,7 +180,45 @@ impl Quota {
         self.settle(reservation, 0.0, now);
     }
 
-    /// Neurons the account has used today, reservations not counted.
+    /// Another node tells how many millionths of a neuron the account has used there on `day`. A sum
+    /// of a day only grows: what is less than what was told before tells nothing.
+    pub fn heard(
+        &mut self,
+        node: &Arc<str>,
+        account: &AccountId,
+        day: u64,
+        micro: u64,
+        now: UnixSecs,
+    ) {
+        self.turn_to(now);
+        // A node whose clock is ahead is believed a day; one whose clock is wrong is not.
+        if !(self.day..=self.day + 1).contains(&day) {
+            return;
+        }
+        let known = self.told.get_mut(node);
+        let before = match known.and_then(|known| known.get_mut(account)) {
+            Some(known) if (day, micro) <= *known => return,
+            Some(known) => std::mem::replace(known, (day, micro)),
+            None if self.told_count >= TOLD_MAX => return,
+            None => {
+                let known = self.told.entry(Arc::clone(node)).or_default();
+                known.insert(account.clone(), (day, micro));
+                self.told_count += 1;
+                (day, 0)
+            }
+        };
+        if day == self.day {
+            let counter = self.accounts.entry(account.clone()).or_default();
+            counter.elsewhere = counter.elsewhere.saturating_add(micro - before.1);
+        }
+    }
+
+    /// Neurons the account has used today at other nodes, as far as they have told.
+    pub fn elsewhere(&self, account: &AccountId, now: UnixSecs) -> f64 {
+        self.counter(account, now).elsewhere as f64 / MICRO
+    }
+
+    /// Neurons the account has used today at this node, reservations not counted.
     pub fn used(&self, account: &AccountId, now: UnixSecs) -> f64 {
         self.counter(account, now).used as f64 / MICRO
     }
@@ -189,7 +241,24 @@ impl Quota {
             self.day = now.day();
             self.accounts.clear();
             self.version += 1;
+            self.forget_former_days();
         }
+    }
+
+    /// What was told of this day already, by clocks that are ahead, counts from now on.
+    fn forget_former_days(&mut self) {
+        let (today, accounts) = (self.day, &mut self.accounts);
+        self.told.retain(|_, told| {
+            told.retain(|account, (day, micro)| {
+                if *day == today {
+                    let counter = accounts.entry(account.clone()).or_default();
+                    counter.elsewhere = counter.elsewhere.saturating_add(*micro);
+                }
+                *day >= today
+            });
+            !told.is_empty()
+        });
+        self.told_count = self.told.values().map(HashMap::len).sum();
     }
 }
 

@@ -70,7 +70,7 @@ pub struct AccountSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub requests_per_minute: Option<u32>,
-    /// Neurons per day, counted by this node and reset at 00:00 UTC; unlimited when absent.
+    /// Neurons per day, counted by all nodes of the fleet and reset at 00:00 UTC; unlimited when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub neurons_per_day: Option<u64>,
     /// Models it may use; a glob `*` is allowed at the end only.

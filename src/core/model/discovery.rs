@@ -66,6 +66,9 @@ pub struct ConsulSpec {
     /// Only instances with this tag.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<Arc<str>>,
+    /// Another datacenter than that of the Consul agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub datacenter: Option<Arc<str>>,
     /// Sent as `Authorization: Bearer` to Consul; usually `"${CONSUL_HTTP_TOKEN}"`.
     #[serde(default, skip_serializing)]
     pub token: Option<Secret>,

@@ -125,6 +125,16 @@ impl Hops {
         }
     }
 
+    /// Nodes that a request waiting in line is not sent to, of which the first `way` have handed it on
+    /// to here: those always, as it would go round. Those that had no room may have some by now, and
+    /// are left out as long as few have refused it.
+    pub fn visited_by_waiter(&self, way: usize) -> &[Arc<str>] {
+        match self.tries.capacity_left > SETTLES_AT {
+            true => &self.visited[..way.min(self.visited.len())],
+            false => &self.visited,
+        }
+    }
+
     /// What goes along to `to`, which counts as visited here from now on. `onward`: it may send the
     /// request on, as far as hops are left.
     pub fn forward(
@@ -148,6 +158,11 @@ impl Hops {
         };
         self.visited.push(to.clone());
         sent
+    }
+
+    /// It goes to `to` again, which had no room before.
+    pub fn asks_again(&mut self, to: &str) {
+        self.visited.retain(|name| **name != *to);
     }
 
     /// It has arrived at `here`.

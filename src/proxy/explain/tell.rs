@@ -10,7 +10,7 @@ use infergate_core::routing::Candidate;
 use infergate_core::{AccountId, Millis, ModelId};
 use serde_json::{Map, Value, json};
 
-use super::{Admission, Deadline, End, QuotaHold, Refused, Routing, Said, Step, Story, Try};
+use super::{Admission, Again, Deadline, End, QuotaHold, Refused, Routing, Said, Step, Story, Try};
 use crate::plugin::RoutingMode;
 use crate::telemetry::Clock;
 use crate::telemetry::clock::rfc3339;
@@ -40,6 +40,12 @@ impl Story {
         );
         tell("node", here.node.into());
         tell("site", here.site.into());
+        let before = self.before.as_ref();
+        tell("forwarded_by", before.map(|before| &*before.node).into());
+        tell(
+            "forwarded_after_ms",
+            before.map(|before| ms(before.elapsed_us)).into(),
+        );
         tell("config_generation", self.generation.into());
         tell("account", account(end));
         tell("model", model(end));
@@ -89,7 +95,7 @@ impl Story {
     }
 
     /// Milliseconds from the request's head to `us`.
-    fn at(&self, us: u64) -> f64 {
+    pub(super) fn at(&self, us: u64) -> f64 {
         ms(us.saturating_sub(self.began_us))
     }
 
@@ -109,6 +115,8 @@ impl Story {
                 "to": fallback.to,
                 "cause": fallback.cause,
             }),
+            Step::Look(look) => self.look(look),
+            Step::Forward(forward) => self.forward(forward),
         }
     }
 
@@ -179,15 +187,6 @@ impl Story {
             (false, 0) => None,
             (false, _) => Some("new"),
         };
-        let retry = tried.again.map(|again| {
-            json!({
-                "allowed": again.allowed,
-                "why": again.why(),
-                "counted": again.counted(),
-                "tries_left": again.tries_left(),
-                "model_retries_left": again.model_left,
-            })
-        });
         json!({
             "step": "try",
             "at_ms": self.at(tried.began_us),
@@ -201,13 +200,24 @@ impl Story {
             "status": Some(trace.status).filter(|status| *status != 0),
             // A request that is dropped under way has no time to say what became of its try.
             "result": trace.result.map_or("cut-off", |result| result.name()),
-            "retry": retry,
+            "retry": tried.again.map(retry),
         })
     }
 }
 
+/// Whether there is another try, and why.
+pub(super) fn retry(again: Again) -> Value {
+    json!({
+        "allowed": again.allowed,
+        "why": again.why(),
+        "counted": again.counted(),
+        "tries_left": again.tries_left(),
+        "model_retries_left": again.model_left,
+    })
+}
+
 /// Milliseconds with three decimals.
-fn ms(us: u64) -> f64 {
+pub(super) fn ms(us: u64) -> f64 {
     us as f64 / 1000.0
 }
 

@@ -17,7 +17,7 @@ const RULE: DeadlineRule = DeadlineRule {
 
 fn begun() -> Draft {
     let mut draft = Draft::default();
-    draft.begin(1_000_000, 3);
+    draft.begin(1_000_000, 3, None);
     draft
 }
 

@@ -45,6 +45,31 @@ fn a_grant_nobody_waits_for_any_more_goes_to_the_next() {
     assert_eq!((gate.gauges().used, gate.gauges().depth), (2, 0));
 }
 
+#[test]
+fn others_are_told_of_endpoints_in_use_only_and_of_no_line_where_there_is_none() {
+    let mut model = spec(Algorithm::Fair);
+    model.endpoints.push(endpoint("http://127.0.0.1:2", 5, 0));
+    let gate = Gate::new(&model, targets(&model), Clock::start());
+    let held = gate.ask(ask("a"));
+    let standing = gate.standing();
+    assert_eq!((standing.permits, standing.free), (7, 6));
+    assert_eq!((standing.queued, standing.ttft_us), (0, 0));
+    assert!(standing.queue_room > 0);
+    for (target, _) in gate.targets() {
+        target.load.lock().answered(700, 900);
+    }
+    assert_eq!(gate.standing().ttft_us, 700);
+    drop(held);
+    gate.configure(
+        &ModelSpec {
+            endpoints: Vec::new(),
+            ..model
+        },
+        Vec::new(),
+    );
+    assert_eq!(gate.standing(), ModelLoad::default());
+}
+
 fn endpoint(url: &str, permits: u32, priority: u32) -> EndpointSpec {
     EndpointSpec {
         ca_file: None,

@@ -6,6 +6,7 @@
 mod backend;
 mod client;
 mod component;
+mod fleet;
 mod node;
 mod ports;
 mod tls;
@@ -15,9 +16,10 @@ use std::time::Duration;
 pub use backend::{ANSWER, Kept, Refusing, STREAM_HEAD, Scripted, Server, chunk, json_answer};
 pub use client::{Client, Response};
 pub use component::{flat_price, refusing_settings, trapping_price};
+pub use fleet::{Fleet, Member};
 pub use node::{A_WHILE, Node, Posted, accounts, endpoint, model, model_of, one_model};
 pub use ports::free_address;
-pub use tls::{Authority, Front};
+pub use tls::{Authority, Certificate, Front, over_tls};
 
 /// What no state in these tests takes, on a machine ten times slower than a busy two-core one
 /// either: only what hangs meets it.

@@ -22,7 +22,7 @@ pub struct Node {
 
 impl Node {
     /// Starts a gateway whose configuration is `rest` after listeners, an events file and, where
-    /// `rest` names no accounts, anonymous access.
+    /// `rest` names no accounts, anonymous access. A first line `  peers: …` goes to the listeners.
     pub async fn start(rest: &str) -> Node {
         for _ in 0..5 {
             if let Some(node) = Node::try_start(rest).await {
@@ -37,21 +37,25 @@ impl Node {
         let (clients, admin) = (free_address(), free_address());
         let config = config_text(clients, admin, &dir, rest);
         std::fs::write(dir.path().join("infergate.yaml"), config).unwrap();
-        let log = std::fs::File::create(dir.path().join("log")).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_infergate"))
-            .args(["serve", "--config"])
-            .arg(dir.path().join("infergate.yaml"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap();
         let mut node = Node {
-            child,
+            child: spawn(dir.path()),
             dir,
             clients,
             admin,
         };
+        node.is_up().await.then_some(node)
+    }
+
+    /// Starts it again as it was; its process has ended.
+    pub async fn start_again(&mut self) {
+        assert!(!self.runs(), "it has ended");
+        self.child = spawn(self.dir.path());
+        assert!(self.is_up().await, "its ports were its own a moment ago");
+    }
+
+    /// Whether it came up; no when a port was taken.
+    async fn is_up(&mut self) -> bool {
+        let node = self;
         let up = eventually("the gateway is ready or gone", async || {
             if node.child.try_wait().unwrap().is_some() {
                 return Some(false);
@@ -71,7 +75,7 @@ impl Node {
                 "the gateway did not start: {log}"
             );
         }
-        up.then_some(node)
+        up
     }
 
     /// Writes a new configuration without asking for a reload. It takes the place of the old one as
@@ -305,11 +309,27 @@ pub fn accounts(more_for_a: &str) -> String {
     )
 }
 
+fn spawn(dir: &Path) -> Child {
+    let log = std::fs::File::create(dir.join("log")).unwrap();
+    Command::new(env!("CARGO_BIN_EXE_infergate"))
+        .args(["serve", "--config"])
+        .arg(dir.join("infergate.yaml"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .unwrap()
+}
+
 fn config_text(clients: SocketAddr, admin: SocketAddr, dir: &TempDir, rest: &str) -> String {
     let anonymous = if rest.contains("accounts:") {
         ""
     } else {
         "anonymous: allow\n"
+    };
+    let (peers, rest) = match rest.find('\n') {
+        Some(end) if rest.starts_with("  peers: ") => rest.split_at(end + 1),
+        _ => ("", rest),
     };
     let events = dir.path().join("events.jsonl");
     let events = match rest.contains("events:") {
@@ -322,7 +342,7 @@ fn config_text(clients: SocketAddr, admin: SocketAddr, dir: &TempDir, rest: &str
     };
     format!(
         "{state}listen:\n  clients: [{{ address: \"{clients}\" }}]\n  admin: {{ address: \"{admin}\" }}\n\
-         {anonymous}{events}{rest}\n"
+         {peers}{anonymous}{events}{rest}\n"
     )
 }
 

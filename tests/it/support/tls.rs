@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
-use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio::io::copy_bidirectional;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// Somebody who signs certificates.
 pub struct Authority {
@@ -66,6 +66,57 @@ impl Authority {
         let certificate = params.signed_by(&key, &self.issuer).unwrap().pem();
         Certificate { certificate, key }
     }
+}
+
+impl Certificate {
+    /// Certificate and private key as PEM.
+    pub fn pem(&self) -> (String, String) {
+        (self.certificate.clone(), self.key.serialize_pem())
+    }
+}
+
+/// What comes back until the other side closes, of a server that `authority` has certified by this
+/// name; `shown` is our own certificate. The request asks for the connection's end.
+pub async fn over_tls(
+    address: SocketAddr,
+    name: &str,
+    authority: &Authority,
+    shown: Option<&Certificate>,
+    request: &str,
+) -> std::io::Result<String> {
+    let mut roots = RootCertStore::empty();
+    let ca = CertificateDer::from_pem_slice(authority.pem.as_bytes()).unwrap();
+    roots.add(ca).unwrap();
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
+    let config = match shown {
+        Some(shown) => {
+            let (chain, key) = der(shown);
+            config.with_client_auth_cert(chain, key).unwrap()
+        }
+        None => config.with_no_client_auth(),
+    };
+    let tcp = TcpStream::connect(address).await?;
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    let connector = TlsConnector::from(Arc::new(config));
+    let mut tls = connector.connect(name, tcp).await?;
+    tls.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    let read = tls.read_to_end(&mut answer).await;
+    match read {
+        // Some close without a goodbye.
+        Err(error) if error.kind() != std::io::ErrorKind::UnexpectedEof => Err(error),
+        _ => Ok(String::from_utf8(answer).unwrap()),
+    }
+}
+
+fn der(certificate: &Certificate) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+    let (chain, key) = certificate.pem();
+    let chain = CertificateDer::from_pem_slice(chain.as_bytes()).unwrap();
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+    (vec![chain], key)
 }
 
 /// Takes TLS off before a server that speaks none; ended with the value.
@@ -126,13 +177,12 @@ impl Front {
 }
 
 fn config(certificate: &Certificate) -> ServerConfig {
-    let chain = CertificateDer::from_pem_slice(certificate.certificate.as_bytes()).unwrap();
-    let key = PrivateKeyDer::from_pem_slice(certificate.key.serialize_pem().as_bytes()).unwrap();
+    let (chain, key) = der(certificate);
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_no_client_auth()
-        .with_single_cert(vec![chain], key)
+        .with_single_cert(chain, key)
         .unwrap();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     config

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use crate::AccountId;
-use crate::billing::{Quota, QuotaSnapshot, Reservation, UnixSecs, reserve_estimate};
+use crate::billing::{Quota, QuotaSnapshot, Reservation, TOLD_MAX, UnixSecs, reserve_estimate};
 use crate::model::Tariff;
 
 const NOON: UnixSecs = UnixSecs(20_000 * 86_400 + 43_200);
@@ -24,6 +24,51 @@ fn who_was_admitted_is_not_refused_for_what_it_may_cost_elsewhere() {
     quota.give_back(second, NOON);
     assert_eq!(quota.used(&account(), NOON), 5.0);
     assert_eq!(quota.reserved(&account(), NOON), 0.0);
+}
+
+#[test]
+fn what_other_nodes_tell_counts_once_for_its_day_and_does_not_fall() {
+    let (mut quota, a, day) = (Quota::default(), account(), NOON.day());
+    let (one, other) = ("one".into(), "other".into());
+    quota.heard(&one, &a, day, 30_000_000, NOON);
+    quota.heard(&one, &a, day, 40_000_000, NOON);
+    quota.heard(&one, &a, day, 10_000_000, NOON);
+    quota.heard(&other, &a, day, 50_000_000, NOON);
+    quota.heard(&other, &a, day - 1, 90_000_000, NOON);
+    quota.heard(&other, &a, day + 2, 90_000_000, NOON);
+    assert_eq!(quota.elsewhere(&a, NOON), 90.0);
+    assert_eq!(quota.used(&a, NOON), 0.0);
+    let held = quota.reserve(&a, 10.0, 100, NOON).unwrap();
+    assert_eq!(quota.reserve(&a, 1.0, 100, NOON), None);
+    quota.settle(held, 9.0, NOON);
+    assert_eq!(quota.snapshot().used_micro, [(a, 9_000_000)]);
+}
+
+#[test]
+fn what_a_clock_that_is_ahead_tells_counts_from_midnight() {
+    let (mut quota, a) = (Quota::default(), account());
+    let tomorrow = UnixSecs((NOON.day() + 1) * 86_400);
+    let one = "one".into();
+    quota.heard(&one, &a, NOON.day(), 5_000_000, NOON);
+    quota.heard(&one, &a, tomorrow.day(), 2_000_000, NOON);
+    assert_eq!(quota.elsewhere(&a, NOON), 5.0);
+    quota.heard(&one, &a, tomorrow.day(), 3_000_000, tomorrow);
+    assert_eq!(quota.elsewhere(&a, tomorrow), 3.0);
+    let after = UnixSecs(tomorrow.0 + 86_400);
+    assert_eq!(quota.elsewhere(&a, after), 0.0);
+    assert!(quota.reserve(&a, 1.0, 1, after).is_some());
+}
+
+#[test]
+fn sums_beyond_the_bound_do_not_count() {
+    let mut quota = Quota::default();
+    let one = "one".into();
+    for number in 0..=TOLD_MAX {
+        let account = AccountId::from(&*number.to_string());
+        quota.heard(&one, &account, NOON.day(), 1_000_000, NOON);
+    }
+    let sum = |number: usize| quota.elsewhere(&AccountId::from(&*number.to_string()), NOON);
+    assert_eq!((sum(TOLD_MAX - 1), sum(TOLD_MAX)), (1.0, 0.0));
 }
 
 #[test]

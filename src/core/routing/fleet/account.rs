@@ -27,6 +27,8 @@ pub enum Ended {
         /// Expected wait there, milliseconds.
         wait_ms: u32,
     },
+    /// Its servers of the model failed, and nobody has begun to answer.
+    ServersFailed,
     /// No connection, or one that broke.
     Failed,
     /// We ended it: the client left or the deadline passed.
@@ -38,13 +40,15 @@ impl Fleet {
     pub fn sent(&mut self, chosen: &Chosen, now: Millis) -> Ticket {
         let place = chosen.place;
         let span = self.span(now);
-        if let Some(seat) = self.seat_at(place) {
-            self.views[place.model as usize].seats[seat].sent(span, now);
-        }
         let rule = self.rule;
+        if let Some(seat) = self.seat_at(place) {
+            let seat = &mut self.views[place.model as usize].seats[seat];
+            seat.sent(span, now);
+            seat.doubt.sent(&rule, now);
+        }
         let node = self.nodes[usize::from(place.slot)].as_mut();
         if let Some(node) = node.filter(|node| node.birth == place.node_birth) {
-            node.sent(&rule, now);
+            node.doubt.sent(&rule, now);
         }
         Ticket(place)
     }
@@ -58,8 +62,10 @@ impl Fleet {
             return;
         };
         match ended {
-            Ended::Answered { .. } | Ended::Refused { .. } => node.reached(),
-            Ended::Failed => node.failed(&rule, now),
+            Ended::Answered { .. } | Ended::Refused { .. } | Ended::ServersFailed => {
+                node.doubt.clear();
+            }
+            Ended::Failed => node.doubt.failed(&rule, now),
             Ended::Cut => {}
         }
         let Some(seat) = self.seat_at(place) else {
@@ -68,8 +74,14 @@ impl Fleet {
         let seat = &mut self.views[place.model as usize].seats[seat];
         seat.ended(matches!(ended, Ended::Answered { .. }), now);
         match ended {
-            Ended::Answered { ttft_us: 0 } | Ended::Failed | Ended::Cut => {}
-            Ended::Answered { ttft_us } => seat.ttft_us = smoothed(seat.ttft_us, ttft_us),
+            Ended::Failed | Ended::Cut => {}
+            Ended::ServersFailed => seat.doubt.failed(&rule, now),
+            Ended::Answered { ttft_us } => {
+                seat.doubt.clear();
+                if ttft_us > 0 {
+                    seat.ttft_us = smoothed(seat.ttft_us, ttft_us);
+                }
+            }
             Ended::Refused { free, wait_ms } => {
                 seat.refused(free, wait_ms, &rule, now);
             }

@@ -203,6 +203,9 @@ impl Fleet {
             return Err(NotAsked::Visited);
         }
         self.may_ask(node, trust, search)?;
+        if seat.doubt.is_on(now) {
+            return Err(NotAsked::Failing);
+        }
         if seat.is_full(now) {
             return Err(NotAsked::Full);
         }
@@ -251,7 +254,7 @@ impl Fleet {
         if trust == 0 {
             return Err(NotAsked::Stale);
         }
-        if node.is_doubted(search.now) {
+        if node.doubt.is_on(search.now) {
             return Err(NotAsked::Doubted);
         }
         Ok(())

@@ -15,15 +15,17 @@
 //!   come as there are permits.
 //! - *Age*: an older picture is believed less, and after some seconds not at all.
 //! - *A no is remembered*: who refused is not asked again before it has told something newer.
+//! - *Failures are remembered longer*: a node whose servers fail quickly looks free all the time.
 //!
 //! ```text
-//! report, rule, past  ←  seat, node, order  ←  plan  ←  world  ←  choose, account, views
+//! report, rule, past, doubt  ←  seat, node, order  ←  plan  ←  world  ←  choose, account, views
 //! ```
 //!
 //! Bounds: [`NODES_MAX`] nodes, [`MODELS_MAX`] models. Known in the source system as the world map.
 
 mod account;
 mod choose;
+mod doubt;
 mod node;
 mod order;
 mod past;

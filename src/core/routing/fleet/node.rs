@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
+use super::doubt::Doubt;
 use super::report::{NodeId, NodeReport};
-use super::rule::FleetRule;
 use crate::Millis;
 
 /// Of what a report was later than the quickest one, so much is put down to clocks that drift: a
@@ -39,8 +39,8 @@ pub(super) struct Node {
     delay: Millis,
     /// Its clock is so much behind ours, milliseconds, with the quickest report's way in it.
     behind_ms: i64,
-    failures: u32,
-    doubted_until: Millis,
+    /// It was not reached.
+    pub doubt: Doubt,
 }
 
 impl Node {
@@ -59,8 +59,7 @@ impl Node {
             heard_at: now,
             delay: Millis::ZERO,
             behind_ms: behind_ms(report.made, now),
-            failures: 0,
-            doubted_until: Millis::ZERO,
+            doubt: Doubt::default(),
         }
     }
 
@@ -89,29 +88,6 @@ impl Node {
     /// How long nothing was heard of it.
     pub fn silence(&self, now: Millis) -> Millis {
         now.since(self.heard_at)
-    }
-
-    /// A forward failed a moment ago, and it is not time to try again.
-    pub fn is_doubted(&self, now: Millis) -> bool {
-        now < self.doubted_until
-    }
-
-    /// A request was sent there. While it is in doubt this one finds out, and others wait for that.
-    pub fn sent(&mut self, rule: &FleetRule, now: Millis) {
-        if self.failures > 0 {
-            self.doubted_until = now + rule.doubt(self.failures);
-        }
-    }
-
-    /// It answered, whatever it said.
-    pub fn reached(&mut self) {
-        self.failures = 0;
-        self.doubted_until = Millis::ZERO;
-    }
-
-    pub fn failed(&mut self, rule: &FleetRule, now: Millis) {
-        self.failures = self.failures.saturating_add(1);
-        self.doubted_until = now + rule.doubt(self.failures);
     }
 }
 
@@ -163,17 +139,5 @@ mod tests {
                 node.age(now)
             );
         }
-    }
-
-    #[test]
-    fn a_node_in_doubt_is_asked_once_in_a_while_until_it_answers() {
-        let rule = FleetRule::default();
-        let mut node = Node::new(&report(0), 0, 0, Millis(0));
-        node.failed(&rule, Millis(1_000));
-        assert!(node.is_doubted(Millis(1_249)) && !node.is_doubted(Millis(1_250)));
-        node.sent(&rule, Millis(1_250));
-        assert!(node.is_doubted(Millis(1_251)), "one finds out for all");
-        node.reached();
-        assert!(!node.is_doubted(Millis(1_252)));
     }
 }

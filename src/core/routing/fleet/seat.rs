@@ -2,6 +2,7 @@
 //!
 //! It knows nothing of other nodes. Counts are requests.
 
+use super::doubt::Doubt;
 use super::past::Past;
 use super::report::ModelLoad;
 use super::rule::FleetRule;
@@ -38,6 +39,8 @@ pub(super) struct Seat {
     counted: u32,
     ours: Past,
     full: Option<Full>,
+    /// Its servers failed.
+    pub doubt: Doubt,
     drawn: Drawn,
 }
 
@@ -52,6 +55,7 @@ impl Seat {
             counted: 0,
             ours: Past::default(),
             full: None,
+            doubt: Doubt::default(),
             drawn: Drawn::default(),
         }
     }

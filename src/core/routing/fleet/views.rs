@@ -27,6 +27,8 @@ pub enum NotAsked {
     Stale,
     /// A forward to it failed a moment ago.
     Doubted,
+    /// Its servers of the model failed a moment ago.
+    Failing,
     /// It refused a moment ago.
     Full,
     /// No permit, or no place in line, is believed free there.
@@ -49,6 +51,7 @@ impl NotAsked {
             NotAsked::Gone => "gone",
             NotAsked::Stale => "stale",
             NotAsked::Doubted => "doubted",
+            NotAsked::Failing => "failing",
             NotAsked::Full => "full",
             NotAsked::NoneFree => "none-free",
             NotAsked::NotDrawn => "not-drawn",
@@ -69,6 +72,8 @@ pub struct NodeView {
     pub address: Arc<str>,
     /// It takes no further requests.
     pub draining: bool,
+    /// The failure detector says that it is gone.
+    pub gone: bool,
     /// How old what it told is.
     pub age: Millis,
     /// Round trip, smoothed, microseconds; 0 when not measured.
@@ -174,6 +179,7 @@ impl Fleet {
             site: self.sites[usize::from(node.site)].name.clone(),
             address: node.address.clone(),
             draining: node.draining,
+            gone: node.gone,
             age: node.age(now),
             rtt_us: node.rtt_us,
             models: node.models.len(),

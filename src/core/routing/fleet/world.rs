@@ -132,6 +132,17 @@ impl Fleet {
         !was_gone
     }
 
+    /// A node of this generation says itself that it takes no further requests: it is not asked before
+    /// a newer report says otherwise. False when it is not known, or that was.
+    pub fn draining(&mut self, name: &str, generation: u64) -> bool {
+        let Some(&slot) = self.by_name.get(name) else {
+            return false;
+        };
+        let node = self.nodes[usize::from(slot)].as_mut();
+        node.filter(|node| node.id.generation == generation)
+            .is_some_and(|node| !std::mem::replace(&mut node.draining, true))
+    }
+
     /// A node was taken off the list of nodes: what is known of it is forgotten.
     pub fn forget(&mut self, name: &str) -> bool {
         let Some(slot) = self.by_name.remove(name) else {

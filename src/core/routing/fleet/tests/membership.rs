@@ -186,3 +186,21 @@ fn a_forward_that_ends_wakes_those_who_found_no_room() {
     fleet.ended(ticket, Ended::Answered { ttft_us: 900 }, NOW);
     assert_eq!(fleet.wakes(), [ModelId::from(MODEL)]);
 }
+
+#[test]
+fn a_node_that_says_itself_that_it_drains_is_not_asked_until_it_reports_otherwise() {
+    let mut fleet = alone();
+    assert!(!fleet.draining("b", 1), "nobody knows it");
+    fleet.heard(&report("b", "fra", 5, load(8)), NOW);
+    assert!(!fleet.draining("b", 2), "another life of it");
+    assert!(fleet.next(&seek(), 0, NOW).is_some());
+    assert!(fleet.draining("b", 1));
+    assert!(!fleet.draining("b", 1), "that was known");
+    let reason = fleet.explain(&seek(), NOW)[0].not_asked;
+    assert_eq!(reason, Some(NotAsked::Draining));
+    fleet.heard(&report("b", "fra", 5, load(8)), NOW);
+    assert_eq!(fleet.next(&seek(), 0, NOW), None, "an old report");
+    let returned = fleet.heard(&report("b", "fra", 6, load(8)), NOW);
+    assert_eq!(returned, Some(Change::Returned(id("b", 1))));
+    assert!(fleet.next(&seek(), 0, NOW).is_some());
+}

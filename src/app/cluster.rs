@@ -1,0 +1,297 @@
+//! This node's part in the fleet: tells the others how busy it is, and hands on what they tell.
+//!
+//! It forwards nothing and judges nothing. One loop, a beat every [`BEAT`]; what it holds is bounded
+//! by the gossip. Where `cluster` is not configured none of it runs.
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use infergate_core::ModelId;
+use infergate_core::routing::fleet::{Change, ModelLoad, NodeId, NodeReport};
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::seeds::Seeds;
+use crate::config::Config;
+use crate::peer::{self, Bound, Cluster, Gossip, News};
+use crate::proxy::Shared;
+use crate::telemetry::metrics::{NodeChange, NodeLevels};
+
+/// As often as gossip goes round: more often nobody would hear of it.
+const BEAT: Duration = Duration::from_millis(100);
+/// Beats between two drawings of lots (`FleetRule::drawn_every`), of which nobody is told, and
+/// between two tellings of the neurons of the day.
+const DRAW_BEATS: u64 = 5;
+/// Beats between two sweeps, and between two greetings of a seed when there is company.
+const SWEEP_BEATS: u64 = 10;
+
+/// A node that has what it needs to join.
+pub struct Joining {
+    bound: Bound,
+    cluster: Cluster,
+    /// The listener for other nodes.
+    peers: SocketAddr,
+}
+
+/// Binds what the configuration says; nothing where it knows no other nodes.
+///
+/// # Errors
+/// A sentence for the operator.
+pub async fn bind(config: &Config) -> Result<Option<Joining>, String> {
+    let (Some(cluster), Some(peers)) = (&config.cluster, &config.listen.peers) else {
+        return Ok(None);
+    };
+    Ok(Some(Joining {
+        bound: peer::bind(cluster.gossip).await?,
+        cluster: cluster.clone(),
+        peers: peers.address,
+    }))
+}
+
+impl Joining {
+    /// Joins the gossip, without a word yet.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub async fn start(self, shared: &Arc<Shared>) -> Result<Membership, String> {
+        let here = shared.others.here().clone();
+        let address = reached_at(self.peers, self.cluster.advertised());
+        Ok(Membership {
+            gossip: Gossip::start(self.bound, &self.cluster, here, shared.clock).await?,
+            shared: Arc::clone(shared),
+            address: address.to_string().into(),
+            cluster: self.cluster,
+            version: 0,
+            told_spent: u64::MAX,
+            was_draining: false,
+            draining: HashSet::new(),
+            has_namesake: false,
+        })
+    }
+}
+
+/// The gossip and what it is about.
+pub struct Membership {
+    gossip: Gossip,
+    shared: Arc<Shared>,
+    /// Where other nodes send requests.
+    address: Arc<str>,
+    cluster: Cluster,
+    version: u64,
+    told_spent: u64,
+    was_draining: bool,
+    /// Nodes that have told that they drain.
+    draining: HashSet<Arc<str>>,
+    /// A process of the same name was complained about.
+    has_namesake: bool,
+}
+
+impl Membership {
+    /// As configured.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// Tells and hears for the life of the process.
+    pub async fn run(mut self, seeds: watch::Receiver<Seeds>) {
+        let mut beats = interval(BEAT);
+        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let over = self.gossip.over();
+        tokio::pin!(over);
+        for beat in 0.. {
+            tokio::select! {
+                _ = beats.tick() => {}
+                why = &mut over => {
+                    tracing::error!(why, "gossip has ended: this node is alone until it is restarted");
+                    return;
+                }
+            }
+            self.tell(beat).await;
+            let news = self.gossip.hear().await;
+            self.take(news);
+            if beat.is_multiple_of(DRAW_BEATS) {
+                self.shared.others.ring_all();
+            }
+            if beat.is_multiple_of(SWEEP_BEATS) {
+                self.sweep();
+            }
+            if beat.is_multiple_of(SWEEP_BEATS) || self.gossip.is_alone() {
+                let seeds = seeds.borrow().clone();
+                self.greet(&seeds, beat);
+            }
+        }
+    }
+
+    async fn tell(&mut self, beat: u64) {
+        let report = self.report();
+        self.gossip.tell(&report).await;
+        if report.draining && !self.was_draining {
+            // Nobody is to send a request here that it would have to send on.
+            self.gossip.hurry().await;
+        }
+        self.was_draining = report.draining;
+        if beat.is_multiple_of(DRAW_BEATS)
+            && let Some((version, spent)) = self.shared.ledger.news(self.told_spent)
+        {
+            self.gossip.tell_spent(&spent).await;
+            self.told_spent = version;
+        }
+    }
+
+    /// How it stands here.
+    fn report(&mut self) -> NodeReport {
+        let shared = &*self.shared;
+        let world = shared.world.load();
+        let mut wanting: HashMap<ModelId, u32> = shared.others.wanting().into_iter().collect();
+        let mut models = Vec::with_capacity(world.lanes.iter().count());
+        for lane in world.lanes.iter() {
+            let wanted = wanting.remove(&lane.spec.id).unwrap_or(0);
+            // One that is only wanted is told of while it is.
+            if !lane.spec.endpoints.is_empty() || wanted > 0 {
+                let load = ModelLoad {
+                    wanting: wanted,
+                    ..lane.gate.standing()
+                };
+                models.push((lane.spec.id.clone(), load));
+            }
+        }
+        self.version += 1;
+        NodeReport {
+            node: shared.others.here().clone(),
+            site: Arc::clone(shared.others.site()),
+            address: Arc::clone(&self.address),
+            draining: shared.others.is_leaving() || shared.drain.is_draining(),
+            models,
+            version: self.version,
+            made: shared.clock.now(),
+        }
+    }
+
+    fn take(&mut self, news: News) {
+        for report in news.reports {
+            let report = self.shared.others.understood(report);
+            let Some(change) = self.shared.others.heard(&report) else {
+                continue;
+            };
+            let name = &report.node.name;
+            // The fleet may know it already: a node that drains says so directly as well.
+            let drains_now = report.draining && self.draining.insert(Arc::clone(name));
+            if !report.draining {
+                self.draining.remove(name);
+            }
+            let event = match change {
+                Change::Appeared(_) => Some(NodeChange::Appeared),
+                Change::Restarted(_) => Some(NodeChange::Restarted),
+                Change::Returned(_) => Some(NodeChange::Returned),
+                Change::Draining(_) | Change::Changed(_) => None,
+            };
+            let drained = drains_now.then_some(NodeChange::Draining);
+            for event in event.into_iter().chain(drained) {
+                self.changed(event, &report.node, &report.site);
+            }
+        }
+        let shared = &*self.shared;
+        for name in news.lost {
+            let site = self.site_of(&name);
+            if shared.others.lost(&name) {
+                tracing::warn!(node = &*name, site = &*site, "node lost");
+                shared.metrics.node_changed(NodeChange::Lost);
+            }
+        }
+        let spent = news.spent.iter();
+        shared
+            .ledger
+            .heard(spent.map(|(node, account, sum)| (node, account, sum.day, sum.micro)));
+        if let Some(at) = news.namesake.filter(|_| !self.has_namesake) {
+            let name = &*shared.others.here().name;
+            tracing::error!(name, %at, "another node has the same node.id: each needs its own");
+        }
+        self.has_namesake = news.namesake.is_some();
+    }
+
+    fn changed(&self, event: NodeChange, id: &NodeId, site: &str) {
+        let NodeId { name, generation } = id;
+        tracing::info!(node = &**name, generation, site, "node {}", event.name());
+        self.shared.metrics.node_changed(event);
+    }
+
+    fn sweep(&mut self) {
+        for id in self.shared.others.sweep() {
+            self.draining.remove(&id.name);
+            tracing::info!(
+                node = &*id.name,
+                generation = id.generation,
+                "node forgotten"
+            );
+            self.shared.metrics.node_changed(NodeChange::Forgotten);
+        }
+        let (unsigned, malformed) = self.gossip.refused();
+        self.shared.metrics.set_gossip_refused(unsigned, malformed);
+    }
+
+    /// One seed at a time, in turn: the fleet may have fallen apart, or not have been there yet.
+    fn greet(&self, seeds: &[SocketAddr], beat: u64) {
+        let others = seeds
+            .iter()
+            .filter(|&&seed| seed != self.cluster.advertised());
+        let others: Vec<SocketAddr> = others.copied().collect();
+        let turn = match self.gossip.is_alone() {
+            true => beat,
+            false => beat / SWEEP_BEATS,
+        };
+        if !others.is_empty() {
+            let at = turn as usize % others.len();
+            self.gossip.greet([others[at]]);
+        }
+    }
+
+    fn site_of(&self, name: &str) -> Arc<str> {
+        let nodes = self.shared.others.nodes();
+        let known = nodes.into_iter().find(|view| *view.node.name == *name);
+        known.map_or_else(|| "".into(), |view| view.site)
+    }
+}
+
+/// Where other nodes reach a listener: where all addresses are listened on, at the one that is
+/// advertised.
+fn reached_at(listener: SocketAddr, advertised: SocketAddr) -> SocketAddr {
+    match listener.ip().is_unspecified() {
+        true => SocketAddr::new(advertised.ip(), listener.port()),
+        false => listener,
+    }
+}
+
+/// How many of the others live, drain and are lost.
+pub fn levels(shared: &Shared) -> NodeLevels {
+    let mut levels = NodeLevels::default();
+    for view in shared.others.nodes() {
+        match (view.gone, view.draining) {
+            (true, _) => levels.lost += 1,
+            (false, true) => levels.draining += 1,
+            (false, false) => levels.live += 1,
+        }
+    }
+    levels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_on_all_addresses_is_reached_at_the_advertised_one() {
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let advertised = at("10.0.0.1:7071");
+        assert_eq!(
+            reached_at(at("0.0.0.0:7070"), advertised),
+            at("10.0.0.1:7070")
+        );
+        assert_eq!(
+            reached_at(at("10.0.0.2:7070"), advertised),
+            at("10.0.0.2:7070")
+        );
+        assert_eq!(reached_at(at("[::]:7070"), advertised), at("10.0.0.1:7070"));
+    }
+}

@@ -1,0 +1,61 @@
+//! What is told to other nodes and measured of them beside requests: round trips, and that this one
+//! goes.
+//!
+//! It hears nothing of them and forwards nothing. Eight nodes are measured at once, each for at most
+//! a second.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::{self, StreamExt};
+use infergate_core::routing::fleet::{NodeView, NotAsked};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::proxy::Shared;
+
+/// Between two measurements of a node, and the most one may take.
+const TIMING_TICK: Duration = Duration::from_secs(1);
+/// Nodes measured at once.
+const TIMED_AT_ONCE: usize = 8;
+/// For the others to hear that this node goes: a node that hears nothing sends some requests more,
+/// which are served.
+const DRAINING_TOLD_LIMIT: Duration = Duration::from_millis(500);
+
+/// Measures the way to the other nodes, for the life of the process.
+pub async fn time(shared: Arc<Shared>) {
+    let mut ticks = interval(TIMING_TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let measure = async |node: NodeView| {
+            if let Some(rtt_us) = shared.channel.ping(&node, TIMING_TICK).await {
+                shared.others.timed(&node.node.name, rtt_us);
+            }
+        };
+        stream::iter(there(&shared))
+            .for_each_concurrent(TIMED_AT_ONCE, measure)
+            .await;
+    }
+}
+
+/// Tells the others that this node takes no further requests.
+pub async fn tell_draining(shared: &Shared) {
+    let nodes = there(shared);
+    if nodes.is_empty() {
+        return;
+    }
+    let told = shared.channel.tell_draining(&nodes, DRAINING_TOLD_LIMIT);
+    let told = told.await;
+    tracing::info!(
+        told,
+        of = nodes.len(),
+        "other nodes know that this one drains"
+    );
+}
+
+/// The nodes that are not said to be gone.
+fn there(shared: &Shared) -> Vec<NodeView> {
+    let mut nodes = shared.others.nodes();
+    nodes.retain(|node| node.not_asked != Some(NotAsked::Gone));
+    nodes
+}

@@ -1,0 +1,150 @@
+//! Looks for the nodes to begin with, again and again: names that have other addresses now, and
+//! instances that Consul has registered since.
+//!
+//! It speaks to none of them: what it finds goes to `cluster.rs`. A look that fails changes nothing.
+//! Bounds: [`SEEDS_MAX`] addresses, [`LOOK_LIMIT`] a look.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::discover::LOOK_LIMIT;
+use crate::peer::{Cluster, NodeDiscovery};
+use crate::proxy::Shared;
+use crate::upstream::Client;
+use crate::upstream::discovery::hosts_in_consul;
+
+/// Between two looks.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Any node that lives is enough; a fleet is five times smaller.
+const SEEDS_MAX: usize = 256;
+
+/// Addresses of nodes to begin with.
+pub type Seeds = Arc<[SocketAddr]>;
+
+/// Looks for the life of the process.
+pub async fn look(shared: Arc<Shared>, cluster: Cluster, tell: watch::Sender<Seeds>) {
+    let mut ticks = interval(LOOK_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut found = Found::default();
+    loop {
+        ticks.tick().await;
+        found.look(&shared.client, &cluster).await;
+        let seeds = found.seeds();
+        tell.send_if_modified(|known| {
+            let is_new = *known != seeds;
+            if is_new {
+                *known = seeds;
+            }
+            is_new
+        });
+    }
+}
+
+/// What was found last.
+#[derive(Default)]
+struct Found {
+    /// What Consul said last.
+    hosts: Vec<String>,
+    by_name: BTreeMap<String, Vec<SocketAddr>>,
+    /// What was said last, so that it is said once.
+    complaint: Option<String>,
+}
+
+impl Found {
+    async fn look(&mut self, client: &Client, cluster: &Cluster) {
+        let mut complaint = None;
+        let mut names: Vec<String> = match (&cluster.consul, cluster.discovery) {
+            (Some(consul), NodeDiscovery::Consul) => {
+                match timeout(LOOK_LIMIT, hosts_in_consul(client, consul)).await {
+                    Ok(Ok(hosts)) => self.hosts = hosts,
+                    Ok(Err(error)) => complaint = Some(format!("Consul: {error}")),
+                    Err(_) => complaint = Some(format!("Consul took longer than {LOOK_LIMIT:?}")),
+                }
+                cluster.seeds.iter().chain(&self.hosts).cloned().collect()
+            }
+            _ => cluster.seeds.clone(),
+        };
+        names.truncate(SEEDS_MAX);
+        let looks = join_all(names.iter().map(|name| resolve(name))).await;
+        let mut by_name = BTreeMap::new();
+        for (name, looked) in names.into_iter().zip(looks) {
+            let addresses = match looked {
+                Ok(addresses) => addresses,
+                Err(error) => {
+                    complaint.get_or_insert_with(|| format!("{name}: {error}"));
+                    self.by_name.remove(&name).unwrap_or_default()
+                }
+            };
+            let taken = match cluster.discovery {
+                NodeDiscovery::Static => 1,
+                NodeDiscovery::Dns | NodeDiscovery::Consul => addresses.len(),
+            };
+            by_name.insert(name, addresses.into_iter().take(taken).collect());
+        }
+        self.by_name = by_name;
+        self.say(complaint);
+    }
+
+    fn seeds(&self) -> Seeds {
+        let mut seeds: Vec<SocketAddr> = self.by_name.values().flatten().copied().collect();
+        seeds.sort_unstable();
+        seeds.dedup();
+        seeds.truncate(SEEDS_MAX);
+        seeds.into()
+    }
+
+    fn say(&mut self, complaint: Option<String>) {
+        if complaint == self.complaint {
+            return;
+        }
+        match &complaint {
+            Some(why) => tracing::warn!("cluster: {why}: the nodes found before stay"),
+            None => tracing::info!("cluster: all seeds are found again"),
+        }
+        self.complaint = complaint;
+    }
+}
+
+/// Every address of `host:port`.
+async fn resolve(name: &str) -> std::io::Result<Vec<SocketAddr>> {
+    if let Ok(address) = name.parse() {
+        return Ok(vec![address]);
+    }
+    let looked = timeout(LOOK_LIMIT, tokio::net::lookup_host(name)).await;
+    let addresses = looked.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))?;
+    Ok(addresses.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster(text: &str) -> Cluster {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_name_that_cannot_be_looked_up_keeps_its_addresses_and_others_are_found() {
+        let cluster = cluster(
+            r#"{"gossip":"127.0.0.1:1","seeds":["127.0.0.1:7","no-host.invalid:7","[::1]:7"]}"#,
+        );
+        let mut found = Found::default();
+        let former = "10.0.0.1:7".parse().unwrap();
+        found
+            .by_name
+            .insert("no-host.invalid:7".to_owned(), vec![former]);
+        found
+            .by_name
+            .insert("left:7".to_owned(), vec!["10.0.0.2:7".parse().unwrap()]);
+        found.look(&Client::default(), &cluster).await;
+        let seeds: Vec<String> = found.seeds().iter().map(ToString::to_string).collect();
+        assert_eq!(seeds, ["10.0.0.1:7", "127.0.0.1:7", "[::1]:7"]);
+        assert!(found.complaint.unwrap().starts_with("no-host.invalid:7"));
+    }
+}

@@ -1,0 +1,261 @@
+//! The way to other nodes and from them: requests over kept connections that both ends have proved
+//! themselves on.
+//!
+//! It decides nothing: who is asked is the fleet's decision, what is sent the walk's. Without
+//! `listen.peers` it refuses every request. Bounds: a target for each of [`NODES_MAX`] nodes, and
+//! the idle connections of one [`Client`]. A connection is kept for one name, generation, address
+//! and set of certificates: when one of them changes, it is not used again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use bytes::Bytes;
+use futures_util::future::join_all;
+use hashbrown::HashMap;
+use infergate_core::routing::fleet::{NODES_MAX, NodeId, NodeView};
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::tls::{Credentials, Guest};
+use crate::telemetry::Clock;
+use crate::upstream::{Client, Exchange, Marks, Outgoing, SendError, Target, saturated};
+
+/// Names the node that sends a request, by its `node.id`.
+pub const NODE_HEADER: &str = "x-infergate-node";
+/// Generation of the node that sends a request.
+pub const GENERATION_HEADER: &str = "x-infergate-generation";
+/// `GET`: 204, and nothing else.
+pub const PING_PATH: &str = "/peer/ping";
+/// `POST`: the node that sends it takes no further requests.
+pub const DRAINING_PATH: &str = "/peer/draining";
+/// `GET`, with a request id behind it: the story of a request there.
+pub const STORY_PATH: &str = "/peer/explain/";
+
+/// For a node that connects to prove who it is.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+/// For another node to tell a story.
+const STORY_LIMIT: Duration = Duration::from_secs(1);
+/// The longest story is a quarter of it.
+const STORY_BYTES_MAX: usize = 256 * 1024;
+
+/// The way to other nodes.
+pub struct Channel {
+    here: NodeId,
+    clock: Clock,
+    client: Client,
+    /// None without `listen.peers`.
+    open: ArcSwapOption<Open>,
+    /// Guards the list; held for a look-up.
+    targets: Mutex<HashMap<Arc<str>, Known>>,
+}
+
+/// With what it is open.
+struct Open {
+    credentials: Arc<Credentials>,
+    connect_timeout: Duration,
+}
+
+/// A node that was sent something.
+struct Known {
+    generation: u64,
+    address: Box<str>,
+    /// Of the credentials it is shown.
+    digest: u64,
+    connect_timeout: Duration,
+    target: Arc<Target>,
+}
+
+impl Channel {
+    /// One that refuses until it is opened.
+    pub fn new(here: NodeId, clock: Clock) -> Arc<Channel> {
+        Arc::new(Channel {
+            here,
+            clock,
+            client: Client::default(),
+            open: ArcSwapOption::empty(),
+            targets: Mutex::default(),
+        })
+    }
+
+    /// Shows these from now on, and checks others by them. What is under way stays.
+    pub fn open(&self, credentials: Arc<Credentials>, connect_timeout: Duration) {
+        self.open.store(Some(Arc::new(Open {
+            credentials,
+            connect_timeout,
+        })));
+    }
+
+    /// Lets a node in that proves who it is.
+    ///
+    /// # Errors
+    /// It has not, within five seconds.
+    pub async fn accept(&self, tcp: TcpStream) -> std::io::Result<Guest> {
+        let Some(open) = self.open.load_full() else {
+            return Err(std::io::ErrorKind::NotConnected.into());
+        };
+        open.credentials.accept(tcp, HANDSHAKE_LIMIT).await
+    }
+
+    /// Whether who was let in by these credentials would still be.
+    pub fn is_current(&self, let_in_by: u64) -> bool {
+        let open = self.open.load();
+        open.as_ref()
+            .is_some_and(|open| open.credentials.digest() == let_in_by)
+    }
+
+    /// Sends a request to a node and reads the head of its answer.
+    ///
+    /// # Errors
+    /// [`SendError`] tells what the node can have seen.
+    pub async fn send(
+        &self,
+        node: &NodeId,
+        address: &str,
+        outgoing: Outgoing<'_>,
+        marks: &mut Marks,
+    ) -> Result<Exchange, SendError> {
+        let target = self.target(node, address);
+        let target = target.map_err(|fault| SendError::Connect(fault.into()))?;
+        let sent = self.client.send(&target, outgoing, marks).await;
+        if matches!(sent, Err(SendError::Connect(_))) {
+            // Its name may stand for another address by now.
+            self.forget(&node.name, &target);
+        }
+        sent
+    }
+
+    /// Gives the connection back when the answer was read whole; closes it otherwise.
+    pub async fn finish(&self, exchange: Exchange) {
+        self.client.finish(exchange).await;
+    }
+
+    /// The round trip of a request that nobody works on, microseconds; none when the node does not
+    /// answer within `limit`. The time to connect is not in it.
+    pub async fn ping(&self, node: &NodeView, limit: Duration) -> Option<u32> {
+        let asked = self.ask(node, "GET", PING_PATH, b"");
+        let (exchange, rtt_us) = timeout(limit, asked).await.ok()??;
+        let status = exchange.head().status.as_u16();
+        self.finish(exchange).await;
+        (status == 204).then_some(rtt_us)
+    }
+
+    /// Tells all `nodes` at once that this one takes no further requests; returns after `limit` at
+    /// the latest. How many have heard it.
+    pub async fn tell_draining(&self, nodes: &[NodeView], limit: Duration) -> usize {
+        let headers = format!(
+            "{NODE_HEADER}: {}\r\n{GENERATION_HEADER}: {}\r\n",
+            self.here.name, self.here.generation
+        );
+        let tell = async |node: &NodeView| {
+            let asked = self.ask(node, "POST", DRAINING_PATH, headers.as_bytes());
+            let (exchange, _) = timeout(limit, asked).await.ok()??;
+            Some(exchange.head().status.as_u16())
+        };
+        let told = join_all(nodes.iter().take(NODES_MAX).map(tell)).await;
+        told.iter().filter(|status| **status == Some(204)).count()
+    }
+
+    /// What another node tells of a request; none when it has no story of it or takes longer than a
+    /// second.
+    pub async fn story(&self, node: &NodeView, request_id: &str) -> Option<Value> {
+        let path = format!("{STORY_PATH}{request_id}");
+        let read = async {
+            let (mut exchange, _) = self.ask(node, "GET", &path, b"").await?;
+            if exchange.head().status.as_u16() != 200 {
+                return None;
+            }
+            let mut body = Vec::new();
+            while let Some(piece) = exchange.chunk().await.ok()? {
+                if body.len() + piece.len() > STORY_BYTES_MAX {
+                    return None;
+                }
+                body.extend_from_slice(&piece);
+            }
+            self.finish(exchange).await;
+            serde_json::from_slice(&body).ok()
+        };
+        timeout(STORY_LIMIT, read).await.ok()?
+    }
+
+    /// A request without a body that may be sent twice, and microseconds from sending it to the
+    /// head of its answer.
+    async fn ask(
+        &self,
+        node: &NodeView,
+        method: &'static str,
+        path: &str,
+        headers: &[u8],
+    ) -> Option<(Exchange, u32)> {
+        let body = Bytes::new();
+        loop {
+            let outgoing = Outgoing {
+                method,
+                path,
+                headers,
+                body: &body,
+            };
+            let mut marks = Marks::on(self.clock);
+            let sent = self.send(&node.node, &node.address, outgoing, &mut marks);
+            match sent.await {
+                Ok(exchange) => {
+                    let took_us = self.clock.micros().saturating_sub(marks.sent_us);
+                    return Some((exchange, saturated(took_us)));
+                }
+                // Each takes a connection out of the pool, so that it comes to an end.
+                Err(SendError::ReusedLost(_)) => {}
+                Err(error) => {
+                    tracing::debug!(node = &*node.node.name, %error, "a node was not reached");
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Where a node is to be found, and who it has to prove to be.
+    fn target(&self, node: &NodeId, address: &str) -> Result<Arc<Target>, String> {
+        let open = self.open.load();
+        let Some(open) = &*open else {
+            return Err("`listen.peers` is not configured".to_owned());
+        };
+        let digest = open.credentials.digest();
+        let mut targets = self.targets.lock();
+        if let Some(known) = targets.get(&node.name)
+            && known.generation == node.generation
+            && *known.address == *address
+            && known.digest == digest
+            && known.connect_timeout == open.connect_timeout
+        {
+            return Ok(Arc::clone(&known.target));
+        }
+        let identity = open.credentials.identity(&node.name, node.generation)?;
+        let target = Target::of_node(address, Arc::new(identity), open.connect_timeout)
+            .ok_or_else(|| format!("{address:?} is no address"))?;
+        let target = Arc::new(target);
+        if targets.len() >= NODES_MAX && !targets.contains_key(&node.name) {
+            // Names that are gone; who is there makes its own anew.
+            targets.clear();
+        }
+        let known = Known {
+            generation: node.generation,
+            address: address.into(),
+            digest,
+            connect_timeout: open.connect_timeout,
+            target: Arc::clone(&target),
+        };
+        targets.insert(Arc::clone(&node.name), known);
+        Ok(target)
+    }
+
+    fn forget(&self, name: &str, target: &Arc<Target>) {
+        let mut targets = self.targets.lock();
+        if targets
+            .get(name)
+            .is_some_and(|known| Arc::ptr_eq(&known.target, target))
+        {
+            targets.remove(name);
+        }
+    }
+}

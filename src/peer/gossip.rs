@@ -1,0 +1,384 @@
+//! The gossip: what this node tells all others, and what it hears of them.
+//!
+//! It judges nobody: reports go to [`Others`](super::Others), who is lost is what chitchat's failure
+//! detector says. chitchat is known here and in `gossip/datagram.rs` only
+//! (docs/decisions/018-gossip.md); its one task runs for as long as the [`Gossip`] lives.
+//!
+//! ```text
+//! key          value                                                       written
+//! node         version, when made, draining, address, site                 with every report, last
+//! model/<id>   permits, free, queued, queue_room, wait_ms, wanting, ttft   when other than before
+//! spent/<id>   day, millionths of a neuron                                 when other than before
+//! ```
+//!
+//! A node's keys arrive in the order in which they were written, so that whoever has its `node` of a
+//! version has all that was told before. Bounds: [`MODELS_MAX`] models and [`ACCOUNTS_MAX`] accounts
+//! of a node, [`NODES_MAX`] nodes.
+
+mod codec;
+mod datagram;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chitchat::{
+    ChitchatConfig, ChitchatHandle, ChitchatId, FailureDetectorConfig, NodeState, spawn_chitchat,
+};
+use infergate_core::billing::QuotaSnapshot;
+use infergate_core::routing::fleet::{MODELS_MAX, ModelLoad, NODES_MAX, NodeId, NodeReport};
+use infergate_core::routing::hops::is_node_name;
+use infergate_core::{AccountId, ModelId};
+use tokio::net::UdpSocket;
+
+use super::settings::Cluster;
+use crate::telemetry::Clock;
+pub use codec::Spent;
+use codec::{About, NODE_KEY, NodeNews};
+use datagram::{RefusedCounts, SignedTransport, Signer};
+
+/// Between two rounds. Permits turn over in hundreds of milliseconds: a view that is older sends
+/// requests to where there is no room any more. A round of three nodes is six small datagrams.
+const ROUND: Duration = Duration::from_millis(100);
+
+/// Nodes of another program, or of another version that must not be understood, do not mix.
+const CLUSTER_ID: &str = "infergate-1";
+
+/// A node is lost after a silence of [`PHI`] times the mean of its last [`WINDOW`] intervals and
+/// five of [`USUAL_INTERVAL`]: two seconds where news comes often, three where it comes once a
+/// round, and more where it has come slowly, as from a machine that is busy.
+const PHI: f64 = 20.0;
+/// As above. Few, so that the constant decides: how often news of a node comes depends on the number
+/// of nodes.
+const WINDOW: usize = 10;
+/// As above.
+const USUAL_INTERVAL: Duration = Duration::from_millis(300);
+/// A longer silence tells nothing about the pace of a node.
+const INTERVAL_MAX: Duration = Duration::from_secs(2);
+/// A node that is lost is asked for so long whether it is back; then only seeds find it again.
+const LOST_KEPT: Duration = Duration::from_secs(300);
+/// A key that was taken back is remembered for so long; who has heard nothing of the node for longer
+/// is told everything anew.
+const TAKEN_BACK_KEPT: Duration = Duration::from_secs(60);
+
+/// Accounts whose sums a node tells, the first ones by name: 4,096 sums are a hundred kilobytes.
+pub const ACCOUNTS_MAX: usize = 4096;
+
+/// A bound address for gossip.
+pub struct Bound(UdpSocket);
+
+impl Bound {
+    /// Where.
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+}
+
+/// Binds an address for gossip.
+///
+/// # Errors
+/// A sentence that names the address and what to do.
+pub async fn bind(address: SocketAddr) -> Result<Bound, String> {
+    let bound = UdpSocket::bind(address).await;
+    bound.map(Bound).map_err(|error| {
+        format!(
+            "cannot gossip on {address}: {error}; is another process using it? change `cluster.gossip`"
+        )
+    })
+}
+
+/// What was heard since the last time.
+#[derive(Debug, Default)]
+pub struct News {
+    /// Of nodes that live and have told something.
+    pub reports: Vec<NodeReport>,
+    /// Nodes that lived and do not any more.
+    pub lost: Vec<Arc<str>>,
+    /// What accounts have used at other nodes: node, account, sum.
+    pub spent: Vec<(Arc<str>, AccountId, Spent)>,
+    /// Another process that lives has the name of this node.
+    pub namesake: Option<SocketAddr>,
+}
+
+/// This node's part in the gossip. Dropped, it falls silent.
+pub struct Gossip {
+    handle: ChitchatHandle,
+    here: NodeId,
+    told_models: HashMap<ModelId, ModelLoad>,
+    told_spent: HashMap<AccountId, Spent>,
+    heard: HashMap<Arc<str>, Heard>,
+    refused: Arc<RefusedCounts>,
+}
+
+/// What was last heard of a node.
+struct Heard {
+    id: NodeId,
+    lives: bool,
+    /// Of chitchat's state: nothing is new while it stays.
+    max_version: u64,
+    /// Of its last report.
+    version: u64,
+    /// Its models as they were named, to be named again.
+    models: Vec<ModelId>,
+}
+
+impl Gossip {
+    /// Begins to tell and to hear. It starts chitchat's task: to be called by `app`.
+    ///
+    /// # Errors
+    /// A sentence, when the socket cannot be used.
+    pub async fn start(
+        bound: Bound,
+        cluster: &Cluster,
+        here: NodeId,
+        clock: Clock,
+    ) -> Result<Gossip, String> {
+        let secret = cluster.secret.as_ref().map_or("", |secret| secret.reveal());
+        let refused = Arc::new(RefusedCounts::default());
+        let transport = SignedTransport::new(bound.0, Signer::new(secret), refused.clone(), clock);
+        let (name, generation) = (Arc::clone(&here.name), here.generation);
+        let config = ChitchatConfig {
+            chitchat_id: ChitchatId::new(name, generation, cluster.advertised()),
+            cluster_id: CLUSTER_ID.to_owned(),
+            gossip_interval: ROUND,
+            listen_addr: cluster.gossip,
+            // It would look them up once; `greet` takes them as they come.
+            seed_nodes: Vec::new(),
+            failure_detector_config: FailureDetectorConfig {
+                phi_threshold: PHI,
+                sampling_window_size: WINDOW,
+                max_interval: INTERVAL_MAX,
+                initial_interval: USUAL_INTERVAL,
+                dead_node_grace_period: LOST_KEPT,
+            },
+            marked_for_deletion_grace_period: TAKEN_BACK_KEPT,
+            catchup_callback: None,
+            extra_liveness_predicate: None,
+        };
+        let started = spawn_chitchat(config, Vec::new(), &transport).await;
+        Ok(Gossip {
+            handle: started.map_err(|error| format!("gossip cannot start: {error}"))?,
+            here,
+            told_models: HashMap::new(),
+            told_spent: HashMap::new(),
+            heard: HashMap::new(),
+            refused,
+        })
+    }
+
+    /// Says hello to nodes at these addresses, whoever they are.
+    pub fn greet(&self, addresses: impl IntoIterator<Item = SocketAddr>) {
+        for address in addresses {
+            // It fails only once the task has ended, which `is_over` tells.
+            let _ = self.handle.gossip(address);
+        }
+    }
+
+    /// Tells every node that lives at once, not at the next round.
+    pub async fn hurry(&self) {
+        let chitchat = self.handle.chitchat();
+        let chitchat = chitchat.lock().await;
+        let others = chitchat.live_nodes().filter(|id| !self.is_here(id));
+        let others: Vec<SocketAddr> = others.map(|id| id.gossip_advertise_addr).collect();
+        drop(chitchat);
+        self.greet(others);
+    }
+
+    /// Tells `report`: of its models those that are other than before, then the node.
+    pub async fn tell(&mut self, report: &NodeReport) {
+        let chitchat = self.handle.chitchat();
+        let mut chitchat = chitchat.lock().await;
+        let state = chitchat.self_node_state();
+        let models = || report.models.iter().take(MODELS_MAX);
+        for (model, load) in models() {
+            if self.told_models.get(model) != Some(load) {
+                state.set(codec::model_key(model), codec::write_model(load));
+                self.told_models.insert(model.clone(), *load);
+            }
+        }
+        if self.told_models.len() > models().count() {
+            self.told_models.retain(|model, _| {
+                let stays = models().any(|(named, _)| named == model);
+                if !stays {
+                    state.delete(&codec::model_key(model));
+                }
+                stays
+            });
+        }
+        let news = NodeNews {
+            version: report.version,
+            made: report.made,
+            draining: report.draining,
+            address: Arc::clone(&report.address),
+            site: Arc::clone(&report.site),
+        };
+        state.set(NODE_KEY, codec::write_node(&news));
+    }
+
+    /// Tells what accounts have used here today, of the first [`ACCOUNTS_MAX`].
+    pub async fn tell_spent(&mut self, spent: &QuotaSnapshot) {
+        let chitchat = self.handle.chitchat();
+        let mut chitchat = chitchat.lock().await;
+        let state = chitchat.self_node_state();
+        let day = spent.day;
+        let accounts = || spent.used_micro.iter().take(ACCOUNTS_MAX);
+        for (account, micro) in accounts() {
+            let sum = Spent { day, micro: *micro };
+            if self.told_spent.get(account) != Some(&sum) {
+                state.set(codec::account_key(account), codec::write_spent(sum));
+                self.told_spent.insert(account.clone(), sum);
+            }
+        }
+        self.told_spent.retain(|account, sum| {
+            if sum.day != day {
+                state.delete(&codec::account_key(account));
+            }
+            sum.day == day
+        });
+    }
+
+    /// What is new since the last call.
+    pub async fn hear(&mut self) -> News {
+        let mut news = News::default();
+        let chitchat = self.handle.chitchat();
+        let chitchat = chitchat.lock().await;
+        // Of a node that was started again both may seem to live for a while: the later one does.
+        let mut living: HashMap<&str, &ChitchatId> = HashMap::new();
+        for id in chitchat.live_nodes() {
+            if *id.node_id == *self.here.name {
+                if id.generation_id != self.here.generation {
+                    news.namesake = Some(id.gossip_advertise_addr);
+                }
+                continue;
+            }
+            if !is_node_name(&id.node_id) || living.len() == NODES_MAX {
+                continue;
+            }
+            let known = living.entry(&id.node_id).or_insert(id);
+            if known.generation_id < id.generation_id {
+                *known = id;
+            }
+        }
+        self.heard.retain(|name, heard| {
+            let lives = living.contains_key(&**name);
+            if heard.lives && !lives {
+                news.lost.push(Arc::clone(name));
+            }
+            heard.lives = lives;
+            // One that is lost is kept, for it may come back with nothing new.
+            lives || chitchat.node_states().keys().any(|id| id.node_id == *name)
+        });
+        for id in living.into_values() {
+            if let Some(state) = chitchat.node_state(id) {
+                self.read(id, state, &mut news);
+            }
+        }
+        news
+    }
+
+    /// Nobody else lives, as far as was heard.
+    pub fn is_alone(&self) -> bool {
+        !self.heard.values().any(|heard| heard.lives)
+    }
+
+    /// Datagrams that were not taken: without the right signature, and not understood.
+    pub fn refused(&self) -> (u64, u64) {
+        self.refused.read()
+    }
+
+    /// Returns when chitchat's task has ended, which it does not by itself: why.
+    pub fn over(&self) -> impl Future<Output = String> + use<> {
+        let ended = self.handle.termination_watcher();
+        async move {
+            match ended.await {
+                Ok(()) => "it was ended".to_owned(),
+                Err(error) => error.to_string(),
+            }
+        }
+    }
+
+    fn is_here(&self, id: &ChitchatId) -> bool {
+        *id.node_id == *self.here.name
+    }
+
+    /// Takes in what is new in a node's state.
+    fn read(&mut self, id: &ChitchatId, state: &NodeState, news: &mut News) {
+        let heard = self
+            .heard
+            .entry(Arc::clone(&id.node_id))
+            .or_insert_with(|| Heard::of(id));
+        if heard.id.generation > id.generation_id {
+            return;
+        }
+        if heard.id.generation < id.generation_id {
+            *heard = Heard::of(id);
+        }
+        heard.lives = true;
+        if heard.max_version == state.max_version() {
+            return;
+        }
+        let told = state.get(NODE_KEY).and_then(codec::read_node);
+        let mut models = Vec::with_capacity(heard.models.len());
+        for (key, value) in state.key_values_including_deleted() {
+            if value.is_deleted() {
+                continue;
+            }
+            match codec::about(key) {
+                Some(About::Model(model)) if models.len() < MODELS_MAX => {
+                    if let Some(load) = codec::read_model(&value.value) {
+                        // Keys are in order: mostly it is the one that stood here before.
+                        let same = heard.models.get(models.len());
+                        let same = same.filter(|id| id.as_str() == model).cloned();
+                        models.push((same.unwrap_or_else(|| model.into()), load));
+                    }
+                }
+                Some(About::Account(account)) if value.version > heard.max_version => {
+                    if let Some(spent) = codec::read_spent(&value.value) {
+                        let node = Arc::clone(&heard.id.name);
+                        news.spent.push((node, account.into(), spent));
+                    }
+                }
+                _ => {}
+            }
+        }
+        heard.max_version = state.max_version();
+        let Some(told) = told.filter(|told| told.version > heard.version) else {
+            return;
+        };
+        heard.version = told.version;
+        heard.models = models.iter().map(|(model, _)| model.clone()).collect();
+        news.reports.push(NodeReport {
+            node: heard.id.clone(),
+            site: told.site,
+            address: told.address,
+            draining: told.draining,
+            models,
+            version: told.version,
+            made: told.made,
+        });
+    }
+}
+
+impl Heard {
+    fn of(id: &ChitchatId) -> Heard {
+        Heard {
+            id: NodeId {
+                name: Arc::clone(&id.node_id),
+                generation: id.generation_id,
+            },
+            lives: true,
+            max_version: 0,
+            version: 0,
+            models: Vec::new(),
+        }
+    }
+}
+
+impl Drop for Gossip {
+    fn drop(&mut self) {
+        self.handle.abort();
+    }
+}

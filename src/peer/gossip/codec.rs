@@ -1,0 +1,294 @@
+//! What a node tells, as short texts under keys, and how it is read again.
+//!
+//! It believes nothing: names, addresses and numbers are checked as they are read, and a value of
+//! another form of this text is left out. Bounds: names as the configuration has them, numbers as
+//! their types, [`VALUE_BYTES_MAX`].
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use infergate_core::routing::fleet::ModelLoad;
+use infergate_core::{AccountId, Millis, ModelId};
+
+use crate::upstream::check_address;
+
+/// The one key of the node itself.
+pub const NODE_KEY: &str = "node";
+/// Before the id of a model.
+const MODEL_PREFIX: &str = "model/";
+/// Before the id of an account.
+const ACCOUNT_PREFIX: &str = "spent/";
+/// The form of the values; others are for other versions of this program.
+const FORM: &str = "1";
+/// Of an id; as the configuration bounds them.
+const NAME_BYTES_MAX: usize = 256;
+/// Of a value: twice the longest there is.
+const VALUE_BYTES_MAX: usize = 1024;
+/// Leading bits of a time that are told: news of the sixteenth part of a wait is none.
+const TIME_BITS: u32 = 5;
+
+/// What a node tells about itself beside its models.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeNews {
+    /// Rises with each report.
+    pub version: u64,
+    /// When it was made, by its own clock.
+    pub made: Millis,
+    /// It takes no further requests.
+    pub draining: bool,
+    /// Its peers listener.
+    pub address: Arc<str>,
+    /// Where it stands.
+    pub site: Arc<str>,
+}
+
+/// What an account has used at one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spent {
+    /// Days since 1970-01-01.
+    pub day: u64,
+    /// Millionths of a neuron.
+    pub micro: u64,
+}
+
+/// What a key is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum About<'a> {
+    /// The node itself.
+    Node,
+    /// A model.
+    Model(&'a str),
+    /// An account.
+    Account(&'a str),
+}
+
+/// Reads a key; none of another form, or with a name that is none.
+pub fn about(key: &str) -> Option<About<'_>> {
+    if key == NODE_KEY {
+        return Some(About::Node);
+    }
+    if let Some(model) = key.strip_prefix(MODEL_PREFIX) {
+        return is_name(model).then_some(About::Model(model));
+    }
+    let account = key.strip_prefix(ACCOUNT_PREFIX)?;
+    is_name(account).then_some(About::Account(account))
+}
+
+/// The key of a model.
+pub fn model_key(model: &ModelId) -> String {
+    format!("{MODEL_PREFIX}{}", model.as_str())
+}
+
+/// The key of an account.
+pub fn account_key(account: &AccountId) -> String {
+    format!("{ACCOUNT_PREFIX}{}", account.as_str())
+}
+
+/// A name as the configuration admits them.
+fn is_name(name: &str) -> bool {
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// `1 version made draining address site`.
+pub fn write_node(news: &NodeNews) -> String {
+    let NodeNews {
+        version,
+        made,
+        draining,
+        address,
+        site,
+    } = news;
+    let draining = u8::from(*draining);
+    format!("{FORM} {version} {} {draining} {address} {site}", made.0)
+}
+
+/// Reads [`write_node`].
+pub fn read_node(text: &str) -> Option<NodeNews> {
+    let [version, made, draining, address, site] = fields(text)?;
+    let address_fits = check_address(address).is_ok();
+    (address_fits && is_name(site)).then_some(NodeNews {
+        version: number(version)?,
+        made: Millis(number(made)?),
+        draining: match draining {
+            "0" => false,
+            "1" => true,
+            _ => return None,
+        },
+        address: address.into(),
+        site: site.into(),
+    })
+}
+
+/// `1 permits free queued queue_room wait_ms wanting ttft_us`, the times without what is no news.
+pub fn write_model(load: &ModelLoad) -> String {
+    let numbers = [
+        load.permits,
+        load.free,
+        load.queued,
+        load.queue_room,
+        rounded(load.wait_ms),
+        load.wanting,
+        rounded(load.ttft_us),
+    ];
+    let mut text = FORM.to_owned();
+    for number in numbers {
+        let _ = write!(text, " {number}");
+    }
+    text
+}
+
+/// Reads [`write_model`].
+pub fn read_model(text: &str) -> Option<ModelLoad> {
+    let [permits, free, queued, queue_room, wait_ms, wanting, ttft_us] = fields(text)?;
+    let load = ModelLoad {
+        permits: number(permits)?,
+        free: number(free)?,
+        queued: number(queued)?,
+        queue_room: number(queue_room)?,
+        wait_ms: number(wait_ms)?,
+        wanting: number(wanting)?,
+        ttft_us: number(ttft_us)?,
+    };
+    (load.free <= load.permits).then_some(load)
+}
+
+/// `1 day micro`.
+pub fn write_spent(spent: Spent) -> String {
+    format!("{FORM} {} {}", spent.day, spent.micro)
+}
+
+/// Reads [`write_spent`].
+pub fn read_spent(text: &str) -> Option<Spent> {
+    let [day, micro] = fields(text)?;
+    Some(Spent {
+        day: number(day)?,
+        micro: number(micro)?,
+    })
+}
+
+/// The fields after the form, exactly so many.
+fn fields<const COUNT: usize>(text: &str) -> Option<[&str; COUNT]> {
+    if text.len() > VALUE_BYTES_MAX {
+        return None;
+    }
+    let mut words = text.split(' ');
+    if words.next() != Some(FORM) {
+        return None;
+    }
+    let mut fields = [""; COUNT];
+    for field in &mut fields {
+        *field = words.next()?;
+    }
+    words.next().is_none().then_some(fields)
+}
+
+/// Plain decimal: digits only, without a zero in front.
+fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit());
+    let padded = text.len() > 1 && text.starts_with('0');
+    (plain && !padded).then(|| text.parse().ok()).flatten()
+}
+
+/// The leading [`TIME_BITS`] bits.
+fn rounded(time: u32) -> u32 {
+    let bits = u32::BITS - time.leading_zeros();
+    let dropped = bits.saturating_sub(TIME_BITS);
+    time >> dropped << dropped
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    prop_compose! {
+        fn load()(
+            permits in any::<u32>(), free in any::<u32>(), queued in any::<u32>(),
+            queue_room in any::<u32>(), wait_ms in any::<u32>(), wanting in any::<u32>(),
+            ttft_us in any::<u32>(),
+        ) -> ModelLoad {
+            let free = free.min(permits);
+            ModelLoad { permits, free, queued, queue_room, wait_ms, wanting, ttft_us }
+        }
+    }
+
+    prop_compose! {
+        fn news()(
+            version in any::<u64>(), made in any::<u64>(), draining in any::<bool>(),
+            port in 1..=u16::MAX, site in "[!-~]{1,256}",
+        ) -> NodeNews {
+            NodeNews {
+                version,
+                made: Millis(made),
+                draining,
+                address: format!("10.0.0.1:{port}").into(),
+                site: site.into(),
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_of_a_node_is_read_again(news in news()) {
+            prop_assert_eq!(read_node(&write_node(&news)), Some(news));
+        }
+
+        #[test]
+        fn what_is_written_of_a_model_is_read_again_but_for_small_parts_of_times(load in load()) {
+            let read = read_model(&write_model(&load)).unwrap();
+            let near = |told: u32, is: u32| told <= is && is - told <= is / 16;
+            prop_assert!(near(read.wait_ms, load.wait_ms) && near(read.ttft_us, load.ttft_us));
+            let exact = ModelLoad { wait_ms: load.wait_ms, ttft_us: load.ttft_us, ..read };
+            prop_assert_eq!(exact, load);
+            prop_assert_eq!(write_model(&read), write_model(&load));
+        }
+
+        #[test]
+        fn what_is_written_of_an_account_is_read_again(day in any::<u64>(), micro in any::<u64>()) {
+            let spent = Spent { day, micro };
+            prop_assert_eq!(read_spent(&write_spent(spent)), Some(spent));
+        }
+
+        #[test]
+        fn any_text_is_read_or_left_out(text in ".{0,80}", key in ".{0,80}") {
+            let _ = (read_node(&text), read_model(&text), read_spent(&text), about(&key));
+        }
+    }
+
+    #[test]
+    fn what_is_not_written_so_is_left_out() {
+        for text in [
+            "",
+            "1",
+            "2 4 2 0 10 0 0 0",
+            "1 4 2 0 10 0 0",
+            "1 4 2 0 10 0 0 0 0",
+            "1  4 2 0 10 0 0 0",
+            "1 4 2 0 10 0 0 0 ",
+            "1 +4 2 0 10 0 0 0",
+            "1 04 2 0 10 0 0 0",
+            "1 4294967296 2 0 10 0 0 0",
+            "1 4 5 0 10 0 0 0",
+        ] {
+            assert_eq!(read_model(text), None, "{text:?}");
+        }
+        for text in [
+            "1 1 1 2 h:1 fra",
+            "1 1 1 0 h fra",
+            "1 1 1 0 h:0 fra",
+            "1 1 1 0 h:1 ",
+            "1 1 1 0 h:1 f\u{e9}",
+            "3 1 1 0 h:1 fra",
+        ] {
+            assert_eq!(read_node(text), None, "{text:?}");
+        }
+        assert_eq!(read_spent("1 1 18446744073709551616"), None);
+        for key in ["", "nodes", "model/", "model/a b", "spent/", "other/a"] {
+            assert_eq!(about(key), None, "{key:?}");
+        }
+        assert_eq!(about(&format!("model/{}", "m".repeat(257))), None);
+        assert_eq!(about("model/@cf/x"), Some(About::Model("@cf/x")));
+        assert_eq!(about("spent/acme"), Some(About::Account("acme")));
+    }
+}

@@ -1,0 +1,229 @@
+//! Real datagrams on loopback: nodes find each other, lose each other and find each other again.
+//!
+//! What takes time is waited for, without a bound that a slow machine could miss.
+
+use std::time::Duration;
+
+use infergate_core::Millis;
+use infergate_core::routing::fleet::Change;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::*;
+use crate::peer::Others;
+
+const SECRET: &str = "a secret of some length";
+const HERE: &str = "127.0.0.1:0";
+
+struct Node {
+    gossip: Gossip,
+    others: Arc<Others>,
+    address: SocketAddr,
+    version: u64,
+    free: u32,
+    models: Vec<&'static str>,
+    draining: bool,
+    spent: QuotaSnapshot,
+    changes: Vec<Change>,
+    lost: Vec<String>,
+    heard_spent: Vec<(String, Spent)>,
+    namesake: bool,
+}
+
+impl Node {
+    async fn start(name: &str, generation: u64) -> Node {
+        Node::with_secret(name, generation, SECRET).await
+    }
+
+    async fn with_secret(name: &str, generation: u64, secret: &str) -> Node {
+        let clock = Clock::start();
+        let bound = bind(HERE.parse().unwrap()).await.unwrap();
+        let address = bound.address().unwrap();
+        let text = format!(r#"{{"gossip":"{address}","secret":"{secret}"}}"#);
+        let cluster: Cluster = serde_json::from_str(&text).unwrap();
+        let here = NodeId {
+            name: name.into(),
+            generation,
+        };
+        let others = Others::new(here.clone(), "fra".into(), clock);
+        let gossip = Gossip::start(bound, &cluster, here, clock).await.unwrap();
+        Node {
+            gossip,
+            others,
+            address,
+            version: 0,
+            free: 4,
+            models: vec!["@cf/m"],
+            draining: false,
+            spent: QuotaSnapshot::default(),
+            changes: Vec::new(),
+            lost: Vec::new(),
+            heard_spent: Vec::new(),
+            namesake: false,
+        }
+    }
+
+    /// A beat, as `app` makes them.
+    async fn beat(&mut self, seeds: &[SocketAddr]) {
+        self.version += 1;
+        let load = ModelLoad {
+            permits: 4,
+            free: self.free,
+            ..ModelLoad::default()
+        };
+        let models = self.models.iter();
+        let report = NodeReport {
+            node: self.others.here().clone(),
+            site: "fra".into(),
+            address: "127.0.0.1:7070".into(),
+            draining: self.draining,
+            models: models.map(|model| ((*model).into(), load)).collect(),
+            version: self.version,
+            made: Millis(self.version),
+        };
+        self.gossip.tell(&report).await;
+        self.gossip.tell_spent(&self.spent).await;
+        self.gossip.greet(seeds.iter().copied());
+        let news = self.gossip.hear().await;
+        let heard = news.reports.iter();
+        let changes = heard.filter_map(|report| self.others.heard(report));
+        let telling = changes.filter(|change| !matches!(change, Change::Changed(_)));
+        self.changes.extend(telling);
+        for name in news.lost {
+            self.others.lost(&name);
+            self.lost.push(name.to_string());
+        }
+        let spent = news.spent.into_iter();
+        self.heard_spent
+            .extend(spent.map(|(node, account, sum)| (format!("{node}/{account}"), sum)));
+        self.namesake |= news.namesake.is_some();
+    }
+
+    fn knows(&self, name: &str) -> bool {
+        let nodes = self.others.nodes();
+        nodes
+            .iter()
+            .any(|view| &*view.node.name == name && !view.gone)
+    }
+
+    fn load_of(&self, name: &str) -> Option<ModelLoad> {
+        let seek = infergate_core::routing::fleet::Seek {
+            model: "@cf/m",
+            visited: &[],
+            forced_site: None,
+            sites: None,
+            wants: infergate_core::routing::fleet::Wants::Permit,
+        };
+        let views = self.others.explain(&seek);
+        let found = views.into_iter().find(|view| &*view.node.name == name);
+        found.map(|view| view.load)
+    }
+}
+
+/// Beats of all `nodes` until `is_so`.
+async fn until(
+    nodes: &mut [&mut Node],
+    seeds: &[SocketAddr],
+    mut is_so: impl FnMut(&[&mut Node]) -> bool,
+) {
+    let mut beats = interval(Duration::from_millis(20));
+    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        beats.tick().await;
+        for node in nodes.iter_mut() {
+            node.beat(seeds).await;
+        }
+        if is_so(nodes) {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn three_nodes_with_one_seed_know_each_other_and_what_they_tell() {
+    let (mut a, mut b, mut c) = (
+        Node::start("a", 1).await,
+        Node::start("b", 1).await,
+        Node::start("c", 1).await,
+    );
+    b.free = 3;
+    c.spent = QuotaSnapshot {
+        day: 20_000,
+        used_micro: vec![("acme".into(), 5)],
+    };
+    let seed = [a.address];
+    let nodes = &mut [&mut a, &mut b, &mut c];
+    until(nodes, &seed, |nodes| {
+        let [a, b, c] = nodes else { return false };
+        let all = a.knows("b") && a.knows("c") && b.knows("a") && b.knows("c");
+        all && c.knows("a") && c.load_of("b").is_some_and(|load| load.free == 3)
+    })
+    .await;
+    // Without a seed from now on.
+    nodes[1].free = 1;
+    nodes[1].draining = true;
+    nodes[2].models.clear();
+    nodes[2].spent.used_micro[0].1 = 7;
+    let sum = |micro| ("c/acme".to_owned(), Spent { day: 20_000, micro });
+    until(nodes, &[], |nodes| {
+        let a = &nodes[0];
+        let drains = a.changes.iter().any(|c| matches!(c, Change::Draining(_)));
+        let told = a.load_of("b").is_some_and(|load| load.free == 1);
+        drains && told && a.load_of("c").is_none() && a.heard_spent.contains(&sum(7))
+    })
+    .await;
+    assert_eq!(nodes[0].heard_spent.first(), Some(&sum(5)));
+    assert_eq!(nodes[0].gossip.refused(), (0, 0));
+}
+
+#[tokio::test]
+async fn a_node_that_is_killed_is_lost_and_started_again_it_is_a_new_one() {
+    let (mut a, mut b) = (Node::start("a", 1).await, Node::start("b", 1).await);
+    let seed = [a.address];
+    until(&mut [&mut a, &mut b], &seed, |nodes| {
+        nodes[0].knows("b") && nodes[1].knows("a")
+    })
+    .await;
+    drop(b);
+    until(&mut [&mut a], &[], |nodes| !nodes[0].knows("b")).await;
+    assert_eq!(a.lost, ["b"]);
+    assert!(a.gossip.is_alone());
+    let mut b = Node::start("b", 2).await;
+    until(&mut [&mut a, &mut b], &seed, |nodes| nodes[0].knows("b")).await;
+    let generation = |name: &str| {
+        a.others
+            .nodes()
+            .iter()
+            .find_map(|view| (&*view.node.name == name).then_some(view.node.generation))
+    };
+    assert_eq!(generation("b"), Some(2));
+    let restarted = |change: &Change| matches!(change, Change::Restarted(_));
+    assert!(a.changes.iter().any(restarted), "{:?}", a.changes);
+}
+
+#[tokio::test]
+async fn who_has_another_secret_is_not_heard_and_counted() {
+    let (mut a, mut b) = (Node::start("a", 1).await, Node::start("b", 1).await);
+    let mut stranger = Node::with_secret("stranger", 1, "a secret of another").await;
+    let seeds = [a.address, b.address, stranger.address];
+    until(&mut [&mut a, &mut b, &mut stranger], &seeds, |nodes| {
+        nodes[0].knows("b") && nodes.iter().all(|node| node.gossip.refused().0 > 0)
+    })
+    .await;
+    assert!(!a.knows("stranger") && stranger.others.is_alone());
+}
+
+#[tokio::test]
+async fn a_second_process_of_the_same_name_is_noticed() {
+    let (mut a, mut b) = (Node::start("a", 1).await, Node::start("a", 2).await);
+    let seeds = [a.address, b.address];
+    until(&mut [&mut a, &mut b], &seeds, |nodes| nodes[0].namesake).await;
+    assert!(a.others.is_alone() && b.others.is_alone());
+}
+
+#[tokio::test]
+async fn a_taken_address_is_a_sentence() {
+    let taken = bind(HERE.parse().unwrap()).await.unwrap();
+    let address = taken.address().unwrap();
+    let refused = bind(address).await.err().unwrap();
+    assert!(refused.contains(&address.to_string()) && refused.contains("cluster.gossip"));
+}

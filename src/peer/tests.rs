@@ -1,0 +1,396 @@
+//! The channel between two nodes of one process, each with certificates made for the test.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::join;
+use infergate_core::Millis;
+use infergate_core::routing::fleet::{ModelLoad, NodeId, NodeView};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, date_time_ymd,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use super::tls::{Credentials, FileFault, Guest};
+use super::{Channel, PING_PATH};
+use crate::telemetry::Clock;
+use crate::upstream::{Client, Exchange, Identity, Marks, Outgoing, SendError, Target};
+
+/// Far longer than anything here takes.
+const LONG: Duration = Duration::from_secs(20);
+
+struct Fleet {
+    authority: CertifiedIssuer<'static, KeyPair>,
+}
+
+/// Certificate and key, PEM.
+type Pair = (String, String);
+
+impl Fleet {
+    fn new(name: &str) -> Fleet {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        Fleet {
+            authority: CertifiedIssuer::self_signed(params, key).unwrap(),
+        }
+    }
+
+    fn ca(&self) -> String {
+        self.authority.pem()
+    }
+
+    fn certify(&self, names: &[&str], change: impl FnOnce(&mut CertificateParams)) -> Pair {
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        change(&mut params);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.authority).unwrap();
+        (certificate.pem(), key.serialize_pem())
+    }
+
+    fn credentials(&self, name: &str) -> Arc<Credentials> {
+        let pair = self.certify(&[name], |_| ());
+        read(&pair, &self.ca(), name).unwrap().0
+    }
+}
+
+fn read(
+    (certificate, key): &Pair,
+    ca: &str,
+    node: &str,
+) -> Result<(Arc<Credentials>, Vec<FileFault>), FileFault> {
+    Credentials::of_pem(certificate.as_bytes(), key.as_bytes(), ca.as_bytes(), node)
+}
+
+fn expired(params: &mut CertificateParams) {
+    params.not_before = date_time_ymd(2001, 1, 1);
+    params.not_after = date_time_ymd(2002, 1, 1);
+}
+
+fn id(name: &str, generation: u64) -> NodeId {
+    NodeId {
+        name: name.into(),
+        generation,
+    }
+}
+
+fn view(name: &str, address: &str) -> NodeView {
+    NodeView {
+        node: id(name, 1),
+        site: "fra".into(),
+        address: address.into(),
+        draining: false,
+        age: Millis::ZERO,
+        rtt_us: 0,
+        models: 0,
+        load: ModelLoad::default(),
+        free: 0,
+        in_flight: 0,
+        gone: false,
+        not_asked: None,
+    }
+}
+
+fn channel(name: &str, credentials: Arc<Credentials>) -> Arc<Channel> {
+    let channel = Channel::new(id(name, 1), Clock::start());
+    channel.open(credentials, LONG);
+    channel
+}
+
+fn ping(body: &Bytes) -> Outgoing<'_> {
+    Outgoing {
+        method: "GET",
+        path: PING_PATH,
+        headers: b"",
+        body,
+    }
+}
+
+/// A node that answers one request after the other.
+struct Served {
+    channel: Arc<Channel>,
+    listener: TcpListener,
+    address: String,
+}
+
+impl Served {
+    async fn by(channel: &Arc<Channel>) -> Served {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Served {
+            channel: Arc::clone(channel),
+            address: listener.local_addr().unwrap().to_string(),
+            listener,
+        }
+    }
+
+    /// Lets in whoever connects next and answers one request of it.
+    async fn one(&self) -> io::Result<Guest> {
+        let (tcp, _) = self.listener.accept().await?;
+        let mut guest = self.channel.accept(tcp).await?;
+        let head = answer(&mut guest).await?;
+        assert!(head.starts_with("GET /peer/ping HTTP/1.1\r\n"), "{head}");
+        Ok(guest)
+    }
+
+    /// Answers one request of `client` to the node of this name and generation.
+    async fn ask(
+        &self,
+        client: &Channel,
+        node: &NodeId,
+    ) -> (io::Result<Guest>, Result<Exchange, SendError>) {
+        let body = Bytes::new();
+        let mut marks = Marks::default();
+        let sent = client.send(node, &self.address, ping(&body), &mut marks);
+        let (served, sent) = join(self.one(), sent).await;
+        assert!(!marks.reused, "a new connection is served");
+        (served, sent)
+    }
+}
+
+/// Answers a request without a body; its head.
+async fn answer(guest: &mut Guest) -> io::Result<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(guest.read_u8().await?);
+    }
+    guest.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await?;
+    guest.flush().await?;
+    Ok(String::from_utf8(head).unwrap())
+}
+
+#[tokio::test]
+async fn both_sides_know_each_other_by_name_and_keep_the_connection() {
+    let fleet = Fleet::new("fleet");
+    let pair = fleet.certify(&["a", "A.former", "*.fleet"], |_| ());
+    let a = channel("a", read(&pair, &fleet.ca(), "a").unwrap().0);
+    let served = Served::by(&channel("b", fleet.credentials("b"))).await;
+    let (guest, exchange) = served.ask(&a, &id("b", 1)).await;
+    let (mut guest, exchange) = (guest.unwrap(), exchange.unwrap());
+    assert_eq!(exchange.head().status.as_u16(), 204);
+    let name = guest.name().clone();
+    assert!(name.has("a") && name.has("a.former") && !name.has("b"));
+    assert!(!name.has("*.fleet") && !name.has("x.fleet"));
+    a.finish(exchange).await;
+
+    let (body, mut marks) = (Bytes::new(), Marks::default());
+    let node = id("b", 1);
+    let sent = a.send(&node, &served.address, ping(&body), &mut marks);
+    let (answered, sent) = join(answer(&mut guest), sent).await;
+    answered.unwrap();
+    assert_eq!(sent.unwrap().head().status.as_u16(), 204);
+    assert!(marks.reused);
+}
+
+#[tokio::test]
+async fn a_connection_is_kept_for_one_name_generation_and_set_of_certificates() {
+    let fleet = Fleet::new("fleet");
+    let a = channel("a", fleet.credentials("a"));
+    let pair = fleet.certify(&["b", "c"], |_| ());
+    let b = channel("b", read(&pair, &fleet.ca(), "b").unwrap().0);
+    let served = Served::by(&b).await;
+    // The same address each time, and a connection in the pool each time.
+    let mut kept = Vec::new();
+    for node in [id("b", 1), id("b", 2), id("c", 2)] {
+        let (guest, exchange) = served.ask(&a, &node).await;
+        kept.push(guest.unwrap());
+        a.finish(exchange.unwrap()).await;
+    }
+    a.open(fleet.credentials("a"), LONG);
+    let (guest, exchange) = served.ask(&a, &id("c", 2)).await;
+    assert!(guest.is_ok() && exchange.is_ok());
+    let let_in_by = kept[0].let_in_by();
+    assert!(b.is_current(let_in_by));
+    b.open(fleet.credentials("b"), LONG);
+    assert!(!b.is_current(let_in_by));
+    let (guest, exchange) = served.ask(&a, &id("b", 3)).await;
+    assert!(guest.is_ok_and(|guest| b.is_current(guest.let_in_by())) && exchange.is_ok());
+}
+
+#[tokio::test]
+async fn a_kept_connection_that_ends_before_an_answer_is_told_apart_from_a_new_one() {
+    let fleet = Fleet::new("fleet");
+    let a = channel("a", fleet.credentials("a"));
+    let served = Served::by(&channel("b", fleet.credentials("b"))).await;
+    let node = id("b", 1);
+    let (guest, exchange) = served.ask(&a, &node).await;
+    a.finish(exchange.unwrap()).await;
+    let (body, mut marks) = (Bytes::new(), Marks::default());
+    let sent = a.send(&node, &served.address, ping(&body), &mut marks);
+    let mut guest = guest.unwrap();
+    let ending = async {
+        guest.read_u8().await.unwrap();
+        // Without a goodbye, as the end of a process.
+        drop(guest);
+    };
+    let sent = join(ending, sent).await.1.err();
+    assert!(matches!(sent, Some(SendError::ReusedLost(_))), "{sent:?}");
+}
+
+#[tokio::test]
+async fn a_node_with_another_name_or_authority_or_an_expired_certificate_is_sent_nothing() {
+    let (fleet, other) = (Fleet::new("fleet"), Fleet::new("other"));
+    let a = channel("a", fleet.credentials("a"));
+    let late = fleet.certify(&["b"], expired);
+    let (late, warnings) = read(&late, &fleet.ca(), "b").unwrap();
+    assert!(warnings[0].1.contains("expired"), "{warnings:?}");
+    for (why, credentials) in [
+        ("another name", fleet.credentials("c")),
+        ("another authority", other.credentials("b")),
+        ("expired", late),
+    ] {
+        let served = Served::by(&channel("b", credentials)).await;
+        let (guest, sent) = served.ask(&a, &id("b", 1)).await;
+        assert!(guest.is_err(), "{why}");
+        assert!(matches!(sent, Err(SendError::NotTrusted(_))), "{why}");
+    }
+}
+
+#[tokio::test]
+async fn who_has_no_certificate_of_the_fleet_is_not_let_in_and_reads_why() {
+    let (fleet, other) = (Fleet::new("fleet"), Fleet::new("other"));
+    let served = Served::by(&channel("b", fleet.credentials("b"))).await;
+    let late = fleet.certify(&["a"], expired);
+    let stranger = other.certify(&["a"], |_| ());
+    let both = format!("{}{}", fleet.ca(), other.ca());
+    for (why, credentials) in [
+        ("expired", read(&late, &fleet.ca(), "a").unwrap().0),
+        ("another authority", read(&stranger, &both, "a").unwrap().0),
+    ] {
+        let (guest, sent) = served.ask(&channel("a", credentials), &id("b", 1)).await;
+        assert!(guest.is_err(), "{why}");
+        let sent = sent.err();
+        assert!(
+            matches!(sent, Some(SendError::NotTrusted(_))),
+            "{why}: {sent:?}"
+        );
+    }
+    let nobody = Identity::new("b", Some(fleet.ca().as_bytes())).unwrap();
+    let target = Target::of_node(&served.address, Arc::new(nobody), LONG).unwrap();
+    let (client, body, mut marks) = (Client::default(), Bytes::new(), Marks::default());
+    let sent = client.send(&target, ping(&body), &mut marks);
+    let (guest, sent) = join(served.one(), sent).await;
+    assert!(guest.is_err());
+    assert!(matches!(sent, Err(SendError::NotTrusted(_))));
+}
+
+#[tokio::test]
+async fn all_nodes_are_told_of_a_drain_at_once_and_those_that_are_silent_hold_nobody_up() {
+    let fleet = Fleet::new("fleet");
+    let a = channel("a", fleet.credentials("a"));
+    let b = Served::by(&channel("b", fleet.credentials("b"))).await;
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let nodes = [
+        view("c", &silent.local_addr().unwrap().to_string()),
+        view("b", &b.address),
+    ];
+    let serving = async {
+        let (tcp, _) = b.listener.accept().await.unwrap();
+        let mut guest = b.channel.accept(tcp).await.unwrap();
+        answer(&mut guest).await.unwrap()
+    };
+    // The silent one costs the limit, which is for the other one to answer on a slow machine.
+    let telling = a.tell_draining(&nodes, Duration::from_secs(3));
+    let (head, told) = join(serving, telling).await;
+    assert_eq!(told, 1);
+    assert!(
+        head.starts_with("POST /peer/draining HTTP/1.1\r\n"),
+        "{head}"
+    );
+    for line in [
+        "x-infergate-node: a",
+        "x-infergate-generation: 1",
+        "content-length: 0",
+    ] {
+        assert!(head.contains(&format!("\r\n{line}\r\n")), "{head}");
+    }
+}
+
+#[tokio::test]
+async fn a_round_trip_is_measured_and_a_node_that_is_not_there_has_none() {
+    let fleet = Fleet::new("fleet");
+    let a = channel("a", fleet.credentials("a"));
+    let b = Served::by(&channel("b", fleet.credentials("b"))).await;
+    let node = view("b", &b.address);
+    let (guest, rtt_us) = join(b.one(), a.ping(&node, LONG)).await;
+    assert!(guest.is_ok() && rtt_us.is_some());
+    drop((guest, b));
+    assert_eq!(a.ping(&node, LONG).await, None);
+}
+
+#[tokio::test]
+async fn without_certificates_nobody_is_asked() {
+    let closed = Channel::new(id("a", 1), Clock::start());
+    let (body, mut marks) = (Bytes::new(), Marks::default());
+    let node = id("b", 1);
+    let sent = closed.send(&node, "127.0.0.1:1", ping(&body), &mut marks);
+    assert!(matches!(sent.await, Err(SendError::Connect(_))));
+}
+
+#[tokio::test]
+async fn a_node_that_goes_while_it_waits_has_departed() {
+    let fleet = Fleet::new("fleet");
+    let a = channel("a", fleet.credentials("a"));
+    let served = Served::by(&channel("b", fleet.credentials("b"))).await;
+    let (guest, exchange) = served.ask(&a, &id("b", 1)).await;
+    let guest = guest.unwrap();
+    assert!(futures_util::poll!(Box::pin(guest.departed())).is_pending());
+    drop(exchange);
+    guest.departed().await;
+}
+
+#[test]
+fn files_that_do_not_fit_say_which_one_and_why() {
+    let (fleet, other) = (Fleet::new("fleet"), Fleet::new("other"));
+    let (good, second) = (fleet.certify(&["a"], |_| ()), fleet.certify(&["a"], |_| ()));
+    let servers_only = fleet.certify(&["a"], |params| {
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    });
+    let ca = fleet.ca();
+    let none = String::new();
+    let cases = [
+        (
+            (none.clone(), good.1.clone()),
+            &ca,
+            "certificate",
+            "no certificate in it",
+        ),
+        (
+            (good.0.clone(), none.clone()),
+            &ca,
+            "private_key",
+            "no private key in it",
+        ),
+        (
+            (good.0.clone(), second.1.clone()),
+            &ca,
+            "private_key",
+            "does not go with",
+        ),
+        (good.clone(), &none, "client_ca", "no certificate in it"),
+        (good.clone(), &other.ca(), "certificate", "UnknownIssuer"),
+        (
+            servers_only,
+            &ca,
+            "certificate",
+            "nodes that are connected to",
+        ),
+        (
+            fleet.certify(&["b", "*"], |_| ()),
+            &ca,
+            "certificate",
+            "[\"b\"]",
+        ),
+    ];
+    for (pair, ca, key, part) in cases {
+        let (at, fault) = read(&pair, ca, "a").err().unwrap();
+        assert_eq!(at, key, "{fault}");
+        assert!(fault.contains(part), "no {part:?} in {fault}");
+    }
+    assert!(read(&good, &ca, "A").unwrap().1.is_empty());
+}

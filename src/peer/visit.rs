@@ -1,0 +1,325 @@
+//! What a forwarded request and its refusal carry in their heads, beside what its client sent.
+//!
+//! Text only: it neither sends nor believes. These headers count on the peers listener alone, where TLS
+//! says which node speaks; what a client sends under these names is dropped at the clients' listener.
+//! Reading is strict, for only our own nodes write it. Known in the source as the hop headers.
+
+use std::fmt::Write;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use http::HeaderMap;
+use infergate_core::routing::Hops;
+use infergate_core::routing::hops::VISITED_MAX;
+use infergate_core::{AccountId, ModelId};
+use thiserror::Error;
+
+use super::channel::NODE_HEADER;
+
+const HOPS: &str = "x-infergate-hops";
+const ACCOUNT: &str = "x-infergate-account";
+const MODEL: &str = "x-infergate-model";
+const ASKED_MODEL: &str = "x-infergate-asked-model";
+const PATH: &str = "x-infergate-path";
+const ATTEMPTS: &str = "x-infergate-attempts";
+const ELAPSED: &str = "x-infergate-elapsed-us";
+const QUEUED: &str = "x-infergate-queued-us";
+const ONLY_SITE: &str = "x-infergate-only-site";
+const REQUEST_ID: &str = "x-request-id";
+const CAME_BACK: &str = "x-infergate-came-back";
+const FREE: &str = "x-infergate-free";
+const WAIT_MS: &str = "x-infergate-wait-ms";
+
+const NO_ROOM: &str = "no-room";
+const FAILED: &str = "failed";
+
+/// Bytes of one name, of whatever kind; the configuration allows no longer ones.
+const NAME_BYTES_MAX: usize = 256;
+
+/// A request as one node hands it to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Visit {
+    /// The node that hands it over, which its certificate has to bear out.
+    pub from: Arc<str>,
+    /// Who has seen it, and what is left of its time and its budget.
+    pub hops: Hops,
+    /// Its name at every node.
+    pub request_id: Arc<str>,
+    /// Who pays, as the node found out that the client spoke to.
+    pub account: AccountId,
+    /// The model it is to be served by, whatever the body names.
+    pub model: ModelId,
+    /// The model its client asked for, where another one of its ladder stands in.
+    pub asked_model: Option<ModelId>,
+    /// `site/node` of each node it has been at, the first being the client's.
+    pub path: Vec<Arc<str>>,
+    /// Requests sent to model servers so far.
+    pub attempts: u32,
+    /// Since its client sent it, microseconds: events count from there.
+    pub elapsed_us: u64,
+    /// Of that, waiting for permits.
+    pub queued_us: u64,
+    /// The only site it may be served at.
+    pub only_site: Option<Arc<str>>,
+}
+
+/// A request that comes back: nobody has begun to answer it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CameBack {
+    /// Why.
+    pub cause: Cause,
+    /// What is left of what was lent to it.
+    pub hops: Hops,
+    /// Requests sent to model servers so far.
+    pub attempts: u32,
+}
+
+/// Why a forwarded request comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// There is no permit for it, nor a place in line.
+    NoRoom {
+        /// Permits free there.
+        free: u32,
+        /// Expected wait there, milliseconds.
+        wait_ms: u32,
+    },
+    /// Its model servers failed.
+    Failed,
+}
+
+/// A head that is not one of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("`{0}` is missing, repeated or not as nodes write it")]
+pub struct NotOurs(pub &'static str);
+
+impl Visit {
+    /// Appends the header lines.
+    pub fn write(&self, out: &mut BytesMut) {
+        line(out, NODE_HEADER, &self.from);
+        line(out, HOPS, &self.hops);
+        line(out, REQUEST_ID, &self.request_id);
+        line(out, ACCOUNT, &self.account.as_str());
+        line(out, MODEL, &self.model.as_str());
+        if let Some(asked) = &self.asked_model {
+            line(out, ASKED_MODEL, &asked.as_str());
+        }
+        line(out, PATH, &self.path.join(" "));
+        line(out, ATTEMPTS, &self.attempts);
+        line(out, ELAPSED, &self.elapsed_us);
+        line(out, QUEUED, &self.queued_us);
+        if let Some(site) = &self.only_site {
+            line(out, ONLY_SITE, site);
+        }
+    }
+
+    /// Reads them.
+    ///
+    /// # Errors
+    /// The header that is not as it should be.
+    pub fn read(headers: &HeaderMap) -> Result<Visit, NotOurs> {
+        let path: Vec<Arc<str>> = text(headers, PATH)?.split(' ').map(Arc::from).collect();
+        let is_place = |place: &Arc<str>| place.contains('/') && place.len() <= NAME_BYTES_MAX;
+        if path.len() > VISITED_MAX || !path.iter().all(is_place) {
+            return Err(NotOurs(PATH));
+        }
+        Ok(Visit {
+            from: name(headers, NODE_HEADER)?.into(),
+            hops: hops(headers)?,
+            request_id: name(headers, REQUEST_ID)?.into(),
+            account: name(headers, ACCOUNT)?.into(),
+            model: name(headers, MODEL)?.into(),
+            asked_model: optional(headers, ASKED_MODEL)?.map(ModelId::from),
+            path,
+            attempts: number(headers, ATTEMPTS)?,
+            elapsed_us: number(headers, ELAPSED)?,
+            queued_us: number(headers, QUEUED)?,
+            only_site: optional(headers, ONLY_SITE)?.map(Arc::from),
+        })
+    }
+}
+
+impl CameBack {
+    /// The header lines, as names with values.
+    pub fn lines(&self) -> Vec<(&'static str, String)> {
+        let mut lines = vec![
+            (HOPS, self.hops.to_string()),
+            (ATTEMPTS, self.attempts.to_string()),
+        ];
+        match self.cause {
+            Cause::NoRoom { free, wait_ms } => lines.extend([
+                (CAME_BACK, NO_ROOM.to_owned()),
+                (FREE, free.to_string()),
+                (WAIT_MS, wait_ms.to_string()),
+            ]),
+            Cause::Failed => lines.push((CAME_BACK, FAILED.to_owned())),
+        }
+        lines
+    }
+
+    /// Reads the head of an answer; none when it is one for the client.
+    ///
+    /// # Errors
+    /// The header that is not as it should be.
+    pub fn read(headers: &HeaderMap) -> Result<Option<CameBack>, NotOurs> {
+        let Some(cause) = optional(headers, CAME_BACK)? else {
+            return Ok(None);
+        };
+        let cause = match cause {
+            NO_ROOM => Cause::NoRoom {
+                free: number(headers, FREE)?,
+                wait_ms: number(headers, WAIT_MS)?,
+            },
+            FAILED => Cause::Failed,
+            _ => return Err(NotOurs(CAME_BACK)),
+        };
+        Ok(Some(CameBack {
+            cause,
+            hops: hops(headers)?,
+            attempts: number(headers, ATTEMPTS)?,
+        }))
+    }
+}
+
+/// Whether a header is between nodes only; clients get to see which model stood in.
+pub fn is_between_nodes(name: &str) -> bool {
+    name.starts_with("x-infergate-") && name != MODEL
+}
+
+fn line(out: &mut BytesMut, name: &str, value: &dyn std::fmt::Display) {
+    // Writing to memory does not fail.
+    let _ = write!(out, "{name}: {value}\r\n");
+}
+
+fn optional<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<Option<&'a str>, NotOurs> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (None, _) => Ok(None),
+        (Some(value), None) => value.to_str().map(Some).map_err(|_| NotOurs(name)),
+        (Some(_), Some(_)) => Err(NotOurs(name)),
+    }
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<&'a str, NotOurs> {
+    optional(headers, name)?.ok_or(NotOurs(name))
+}
+
+fn name<'a>(headers: &'a HeaderMap, header: &'static str) -> Result<&'a str, NotOurs> {
+    let name = text(headers, header)?;
+    match (1..=NAME_BYTES_MAX).contains(&name.len()) {
+        true => Ok(name),
+        false => Err(NotOurs(header)),
+    }
+}
+
+fn number<T: FromStr>(headers: &HeaderMap, name: &'static str) -> Result<T, NotOurs> {
+    let digits = text(headers, name)?;
+    let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+    let number = digits.parse().ok().filter(|_| is_plain);
+    number.ok_or(NotOurs(name))
+}
+
+fn hops(headers: &HeaderMap) -> Result<Hops, NotOurs> {
+    Hops::parse(text(headers, HOPS)?).map_err(|_| NotOurs(HOPS))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderName, HeaderValue};
+    use infergate_core::Millis;
+
+    use super::*;
+
+    fn visit() -> Visit {
+        let mut hops = Hops::begin(&"a".into(), Millis(9), 10);
+        let hops = hops.forward(&"b".into(), Millis(9), Millis(7), 1, true);
+        Visit {
+            from: "a".into(),
+            hops,
+            request_id: "r1".into(),
+            account: "acme".into(),
+            model: "@cf/m".into(),
+            asked_model: Some("big".into()),
+            path: vec!["fra/a".into(), "ams/b".into()],
+            attempts: 2,
+            elapsed_us: 5_000_000_000,
+            queued_us: 17,
+            only_site: Some("ams".into()),
+        }
+    }
+
+    fn headers(lines: &str) -> HeaderMap {
+        let lines = lines.split_terminator("\r\n");
+        let lines = lines.map(|line| line.split_once(": ").unwrap());
+        let header = |(name, value): (&str, &str)| {
+            let name: HeaderName = name.parse().unwrap();
+            (name, HeaderValue::from_str(value).unwrap())
+        };
+        let mut headers = HeaderMap::new();
+        lines.map(header).for_each(|(name, value)| {
+            headers.append(name, value);
+        });
+        headers
+    }
+
+    fn written(visit: &Visit) -> String {
+        let mut out = BytesMut::new();
+        visit.write(&mut out);
+        String::from_utf8(out.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn what_one_node_writes_the_other_reads() {
+        for asked_model in [None, Some("big".into())] {
+            let visit = Visit {
+                asked_model,
+                ..visit()
+            };
+            assert_eq!(Visit::read(&headers(&written(&visit))), Ok(visit));
+        }
+        let hops = visit().hops;
+        let no_room = Cause::NoRoom {
+            free: 3,
+            wait_ms: 40,
+        };
+        for cause in [no_room, Cause::Failed] {
+            let came_back = CameBack {
+                cause,
+                hops: hops.clone(),
+                attempts: 1,
+            };
+            let lines = came_back.lines().into_iter();
+            let lines: String = lines.map(|(n, v)| format!("{n}: {v}\r\n")).collect();
+            assert_eq!(CameBack::read(&headers(&lines)), Ok(Some(came_back)));
+        }
+        assert_eq!(CameBack::read(&HeaderMap::new()), Ok(None));
+    }
+
+    #[test]
+    fn a_line_that_is_missing_repeated_or_spoilt_is_refused_by_its_name() {
+        let whole = written(&visit());
+        let lines: Vec<&str> = whole.split_inclusive("\r\n").collect();
+        for (at, line) in lines.iter().enumerate() {
+            let (name, _) = line.split_once(':').unwrap();
+            let mut without = lines.clone();
+            without.remove(at);
+            let read = Visit::read(&headers(&without.concat()));
+            let may_be_missing = [ASKED_MODEL, ONLY_SITE].contains(&name);
+            assert_eq!(read.is_ok(), may_be_missing, "{name} missing");
+            let twice = Visit::read(&headers(&format!("{whole}{line}")));
+            assert_eq!(twice.unwrap_err().0, name, "{name} twice");
+        }
+        for (from, to) in [
+            ("attempts: 2", "attempts: +2"),
+            ("attempts: 2", "attempts: 99999999999"),
+            ("hops: 1;", "hops: 2;"),
+            ("path: fra/a ams/b", "path: fra"),
+            ("account: acme", "account: "),
+        ] {
+            let spoilt = whole.replace(from, to);
+            assert_ne!(spoilt, whole);
+            assert!(Visit::read(&headers(&spoilt)).is_err(), "{to}");
+        }
+    }
+}

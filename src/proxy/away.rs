@@ -1,0 +1,215 @@
+//! Step 11 of the walk where another node serves: its answer to the client, piece by piece.
+//!
+//! It reads no meaning into the bytes: they are in the client's dialect already, and what they cost is
+//! that node's to say. Memory is bounded by one piece. Every wait also listens to the client, to the
+//! deadline and to silence.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt;
+use http::header;
+use infergate_core::routing::fleet::Ended;
+use infergate_core::{Millis, Refusal};
+use pingora_core::protocols::http::ServerSession;
+use pingora_http::ResponseHeader;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::admit::client_gone;
+use super::call::{Left, Trip};
+use super::{Shared, respond, rules};
+use crate::peer::Sent;
+use crate::telemetry::Outcome;
+use crate::upstream::Exchange;
+
+/// The node that works ends the answer at the deadline; this is for its last word to arrive.
+const LAST_WORD: Millis = Millis(100);
+/// An error that comes after a sign of life becomes an event; up to this size.
+const ERROR_BODY_MAX_BYTES: usize = 64 * 1024;
+
+/// An answer that another node has begun.
+pub struct Away {
+    exchange: Exchange,
+    /// Its first piece; none when it has no body.
+    first: Option<Bytes>,
+    sent: Sent,
+    ttft_us: u32,
+}
+
+/// Why the next piece does not come.
+enum Stop {
+    ClientGone,
+    /// The node broke off, fell silent or did not end in time.
+    Broken,
+}
+
+impl Away {
+    /// It begins with its head and its first piece.
+    pub fn new(exchange: Exchange, first: Option<Bytes>, sent: Sent, ttft_us: u32) -> Away {
+        Away {
+            exchange,
+            first,
+            sent,
+            ttft_us,
+        }
+    }
+
+    /// Sends it to the client. Whatever comes of it, the node that works tells the event, unless it
+    /// is lost under way.
+    ///
+    /// # Errors
+    /// The client left, or the answer broke off after its first byte.
+    pub async fn relay(
+        mut self,
+        shared: &Shared,
+        session: &mut ServerSession,
+        trip: &mut Trip,
+    ) -> Result<(), Left> {
+        let relayed = match trip.committed && !self.exchange.head().status.is_success() {
+            true => self.error_event(shared, session, trip).await,
+            false => self.pass(shared, session, trip).await,
+        };
+        let Away { exchange, sent, .. } = self;
+        let ttft_us = self.ttft_us;
+        match relayed {
+            Ok(()) => {
+                shared.channel.finish(exchange).await;
+                sent.ended(Ended::Answered { ttft_us });
+                trip.ends_as(Outcome::Completed);
+                Ok(())
+            }
+            Err(Stop::ClientGone) => {
+                trip.client_gone();
+                Err(Left::Cut)
+            }
+            Err(Stop::Broken) => {
+                sent.ended(Ended::Failed);
+                broke_off(session, trip).await
+            }
+        }
+    }
+
+    async fn pass(
+        &mut self,
+        shared: &Shared,
+        session: &mut ServerSession,
+        trip: &mut Trip,
+    ) -> Result<(), Stop> {
+        if !trip.committed {
+            let head = self.head(session).map_err(|_| Stop::Broken)?;
+            trip.event().flags.streamed = is_stream(&head);
+            trip.event().status = head.status.as_u16();
+            let written = session.write_response_header(Box::new(head)).await;
+            written.map_err(|_| Stop::ClientGone)?;
+            trip.committed = true;
+        }
+        trip.first_byte();
+        let mut next = self.first.take();
+        while let Some(piece) = next {
+            // The end goes out together with the last piece where both are here.
+            let after = self.exchange.chunk().now_or_never();
+            let is_last = matches!(after, Some(Ok(None)));
+            send(shared, session, trip, piece, is_last).await?;
+            next = match after {
+                Some(Ok(None)) => return Ok(()),
+                Some(Ok(more)) => more,
+                Some(Err(_)) => return Err(Stop::Broken),
+                None => self.next(shared, session, trip).await?,
+            };
+        }
+        send(shared, session, trip, Bytes::new(), true).await
+    }
+
+    /// The client has been told that events follow: an error is one as well.
+    async fn error_event(
+        &mut self,
+        shared: &Shared,
+        session: &mut ServerSession,
+        trip: &mut Trip,
+    ) -> Result<(), Stop> {
+        let mut event = BytesMut::from(&b"data: "[..]);
+        let mut next = self.first.take();
+        while let Some(piece) = next {
+            if event.len() + piece.len() > ERROR_BODY_MAX_BYTES {
+                return Err(Stop::Broken);
+            }
+            event.extend_from_slice(&piece);
+            next = self.next(shared, session, trip).await?;
+        }
+        event.extend_from_slice(b"\n\n");
+        send(shared, session, trip, event.freeze(), true).await
+    }
+
+    async fn next(
+        &mut self,
+        shared: &Shared,
+        session: &mut ServerSession,
+        trip: &Trip,
+    ) -> Result<Option<Bytes>, Stop> {
+        let idle = Duration::from_secs(trip.world.timeouts.stream_idle_secs);
+        let until = last_word(shared, trip).min(Instant::now() + idle);
+        tokio::select! {
+            biased;
+            piece = self.exchange.chunk() => piece.map_err(|_| Stop::Broken),
+            () = client_gone(session) => Err(Stop::ClientGone),
+            () = sleep_until(until) => Err(Stop::Broken),
+        }
+    }
+
+    /// The head as the client gets it.
+    fn head(&self, session: &ServerSession) -> pingora_error::Result<ResponseHeader> {
+        let from = self.exchange.head();
+        let mut head =
+            ResponseHeader::build_no_case(from.status.as_u16(), Some(from.headers.len()))?;
+        let named = rules::connection_named(&from.headers);
+        for (name, value) in &from.headers {
+            if rules::passes_from_node(name) && !named.contains(name) {
+                head.append_header(name.clone(), value.clone())?;
+            }
+        }
+        let has_length = head.headers.contains_key(header::CONTENT_LENGTH);
+        if !has_length && session.req_header().version == http::Version::HTTP_11 {
+            head.insert_header(header::TRANSFER_ENCODING, "chunked")?;
+        }
+        Ok(head)
+    }
+}
+
+fn is_stream(head: &ResponseHeader) -> bool {
+    let kind = head.headers.get(header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+}
+
+fn last_word(shared: &Shared, trip: &Trip) -> Instant {
+    shared.clock.instant(trip.deadline + LAST_WORD).into()
+}
+
+async fn send(
+    shared: &Shared,
+    session: &mut ServerSession,
+    trip: &Trip,
+    piece: Bytes,
+    is_last: bool,
+) -> Result<(), Stop> {
+    let writing = session.write_response_body(piece, is_last);
+    match timeout_at(last_word(shared, trip), writing).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(_)) | Err(_) => Err(Stop::ClientGone),
+    }
+}
+
+/// The node is lost and cannot tell: the event is ours, and a stream is ended in its dialect.
+async fn broke_off(session: &mut ServerSession, trip: &mut Trip) -> Result<(), Left> {
+    if let Some(journey) = &mut trip.journey {
+        journey.set_told_elsewhere(false);
+    }
+    trip.refused(&Refusal::UpstreamFailed, Outcome::CutByBackend);
+    if !trip.committed {
+        return Err(Left::Refused(Refusal::UpstreamFailed));
+    }
+    if trip.event().flags.streamed {
+        // The client may be gone as well; the event already says what happened.
+        let _ = respond::refuse(session, trip, &Refusal::UpstreamFailed).await;
+    }
+    Err(Left::Cut)
+}

@@ -1,0 +1,173 @@
+//! What a request has only in a fleet: where it has been, what is left of its budget over all nodes,
+//! and what is sent when it goes on.
+//!
+//! It decides nothing: `Fleet` chooses nodes and [`Hops`] keeps the budget. A node that knows no other
+//! has no journeys, and its requests pay nothing for them.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use infergate_core::routing::Hops;
+use infergate_core::routing::fleet::{Chosen, Seek, Wants};
+use infergate_core::{AccountId, Millis, ModelId};
+
+use crate::peer::Visit;
+
+/// One request's journey.
+pub struct Journey {
+    /// Who has seen it, and what is left of its time and its budget.
+    pub hops: Hops,
+    /// Nodes of those that have handed it on to here, and this one.
+    way: usize,
+    /// `site/node` of each node it has been at, this one included, the first being the client's.
+    pub path: Vec<Arc<str>>,
+    /// The only site it may be served at.
+    pub only_site: Option<Arc<str>>,
+    /// What goes on to another node; nothing while the body is not read.
+    pub parcel: Parcel,
+    /// What the node said that forwards it; none where its client speaks to this node.
+    visit: Option<Told>,
+    /// Another node has begun to answer: the event is that node's.
+    told_elsewhere: bool,
+}
+
+/// What the node before has said once and for all.
+struct Told {
+    from: Arc<str>,
+    account: AccountId,
+    model: ModelId,
+}
+
+/// What a client has sent, as the next node gets it.
+#[derive(Default)]
+pub struct Parcel {
+    /// Path and query.
+    pub target: String,
+    /// Header lines in wire form: those that may pass, and the body's type.
+    pub headers: BytesMut,
+    /// The body as it came.
+    pub body: Bytes,
+}
+
+/// Where a request goes on to.
+pub struct Going {
+    /// Which node.
+    pub chosen: Chosen,
+    /// How long it may wait there.
+    pub wait_max: Millis,
+}
+
+impl Journey {
+    /// A client's request begins here.
+    pub fn begin(
+        here: &Arc<str>,
+        path: &[Arc<str>],
+        left: Millis,
+        only_site: Option<Arc<str>>,
+        parcel: Parcel,
+    ) -> Journey {
+        Journey {
+            hops: Hops::begin(here, left, parcel.body.len() as u64),
+            way: 1,
+            path: path.to_vec(),
+            only_site,
+            parcel,
+            visit: None,
+            told_elsewhere: false,
+        }
+    }
+
+    /// Another node forwards it. Its last place is this one.
+    pub fn of_visit(visit: Visit) -> Journey {
+        let told = Told {
+            from: visit.from,
+            account: visit.account,
+            model: visit.model,
+        };
+        Journey {
+            way: visit.hops.visited.len(),
+            hops: visit.hops,
+            path: visit.path,
+            only_site: visit.only_site,
+            parcel: Parcel::default(),
+            visit: Some(told),
+            told_elsewhere: false,
+        }
+    }
+
+    /// Its client speaks to this node.
+    pub fn is_first(&self) -> bool {
+        self.visit.is_none()
+    }
+
+    /// Who pays, by the word of the node before.
+    pub fn account(&self) -> Option<&AccountId> {
+        self.visit.as_ref().map(|told| &told.account)
+    }
+
+    /// The model it is to be served by, by the word of the node before.
+    pub fn model(&self) -> Option<&ModelId> {
+        self.visit.as_ref().map(|told| &told.model)
+    }
+
+    /// The node that has forwarded it here.
+    pub fn forwarder(&self) -> Option<Arc<str>> {
+        self.visit.as_ref().map(|told| Arc::clone(&told.from))
+    }
+
+    /// What it looks for in the fleet.
+    pub fn seek<'a>(&'a self, model: &'a ModelId, wants: Wants) -> Seek<'a> {
+        Seek {
+            model: model.as_str(),
+            visited: &self.hops.visited,
+            forced_site: self.only_site.as_deref(),
+            sites: None,
+            wants,
+        }
+    }
+
+    /// The same while it waits in line here: who had no room before may have some now.
+    pub fn seek_again<'a>(&'a self, model: &'a ModelId) -> Seek<'a> {
+        Seek {
+            visited: self.hops.visited_by_waiter(self.way),
+            ..self.seek(model, Wants::Permit)
+        }
+    }
+
+    /// Another model is to serve it: nodes that had no room for the former one may have some for that.
+    pub fn changes_model(&mut self) {
+        self.hops.visited.truncate(self.way);
+    }
+
+    /// It may be served at this site.
+    pub fn may_stay(&self, site: &str) -> bool {
+        self.only_site.as_deref().is_none_or(|only| only == site)
+    }
+
+    /// Another node has sent the head of an answer: whatever comes of it is told there.
+    pub fn is_told_elsewhere(&self) -> bool {
+        self.told_elsewhere
+    }
+
+    /// Whether another node tells what comes of it.
+    pub fn set_told_elsewhere(&mut self, told: bool) {
+        self.told_elsewhere = told;
+    }
+
+    /// What goes along to the chosen node, and what of it comes back is compared with.
+    pub fn go(&mut self, going: &Going, left: Millis) -> Hops {
+        let Going { chosen, wait_max } = going;
+        let place: Arc<str> = format!("{}/{}", chosen.site, chosen.node.name).into();
+        // Asked again, it stands where it was asked last.
+        self.path.retain(|before| *before != place);
+        self.path.push(place);
+        self.hops.asks_again(&chosen.node.name);
+        self.hops.forward(
+            &chosen.node.name,
+            left,
+            *wait_max,
+            chosen.in_flight.saturating_add(1),
+            chosen.only,
+        )
+    }
+}

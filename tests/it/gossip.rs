@@ -1,0 +1,215 @@
+//! Nodes of a fleet as child processes: they find each other, tell each other how busy they are and
+//! what accounts have used, and see each other go.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::billing::a_day_with_time_left;
+use crate::discovery::{Consul, instance};
+use crate::support::{
+    Authority, Node, Server, accounts, chat, endpoint, eventually, free_address, model,
+};
+
+const SECRET: &str = "a secret that all nodes know";
+
+/// What the nodes of a fleet have in common.
+struct Fleet {
+    authority: Authority,
+    dir: TempDir,
+}
+
+impl Fleet {
+    fn new() -> Fleet {
+        let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+        authority.write(dir.path());
+        Fleet { authority, dir }
+    }
+
+    /// The configuration of a node, in two parts: what stands under `listen` besides, and after it.
+    /// `cluster` comes without address and secret.
+    fn config(&self, name: &str, gossip: SocketAddr, cluster: &str) -> (String, String) {
+        let path = |file: &str| self.dir.path().join(file).display().to_string();
+        let (certificate, key) = self.authority.certify(name).pem();
+        let files = [
+            path(&format!("{name}.pem")),
+            path(&format!("{name}-key.pem")),
+        ];
+        std::fs::write(&files[0], certificate).unwrap();
+        std::fs::write(&files[1], key).unwrap();
+        let tls = format!(
+            "{{ certificate: \"{}\", private_key: \"{}\", client_ca: \"{}\" }}",
+            files[0],
+            files[1],
+            path("own-ca.pem")
+        );
+        let peers = free_address();
+        let listen = format!("  peers: {{ address: \"{peers}\", tls: {tls} }}\n");
+        let rest = format!(
+            "node: {{ id: {name}, site: fra }}\n\
+             cluster: {{ gossip: \"{gossip}\", secret: \"{SECRET}\", {cluster} }}\n"
+        );
+        (listen, rest)
+    }
+
+    async fn start(&self, name: &str, gossip: SocketAddr, cluster: &str, rest: &str) -> Node {
+        let (listen, node) = self.config(name, gossip, cluster);
+        Node::start(&(listen + &node + rest)).await
+    }
+}
+
+/// What `node` shows of another node, once `is_so`.
+async fn sees(node: &Node, name: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    eventually(&format!("{name} is seen so"), async || {
+        let state = node.state().await;
+        let nodes = state["nodes"].as_array().unwrap();
+        let other = nodes.iter().find(|other| other["id"] == name)?;
+        is_so(other).then(|| other.clone())
+    })
+    .await
+}
+
+fn seeds(seed: SocketAddr) -> String {
+    format!("seeds: [\"{seed}\"]")
+}
+
+fn with_model(server: &Server, more: &str) -> String {
+    let model = model("m", &[endpoint(server.address, 4)], more);
+    format!("models:\n{model}")
+}
+
+#[tokio::test]
+async fn a_node_is_seen_to_come_to_drain_to_go_and_to_come_again() {
+    let (fleet, server) = (Fleet::new(), Server::fast().await);
+    let (at_a, at_b) = (free_address(), free_address());
+    let nothing = "models:\n  - { id: m, task: text-generation, backend: openai }\n";
+    let a = fleet.start("a", at_a, "seeds: []", nothing).await;
+    let served = with_model(&server, "");
+    let b = fleet.start("b", at_b, &seeds(at_a), &served).await;
+    let seen = sees(&a, "b", |b| b["models"] == 1).await;
+    assert_eq!(
+        (&seen["site"], &seen["draining"], &seen["gone"]),
+        (&json!("fra"), &json!(false), &json!(false))
+    );
+    assert!(seen["age_ms"].is_u64() && seen["rtt_ms"].is_f64());
+    assert!(seen["address"].as_str().unwrap().starts_with("127.0.0.1:"));
+    // An edge node tells of no model that nobody wants.
+    sees(&b, "a", |a| a["models"] == 0).await;
+    assert_eq!(
+        a.metric(r#"infergate_nodes{state="live"}"#).await,
+        Some(1.0)
+    );
+
+    // A request keeps it from ending before it was seen to drain.
+    let slow = b.posting("", r#","x_sim_fault":"stall""#).await;
+    b.settles(1, 0).await;
+    b.signal("TERM");
+    sees(&a, "b", |b| b["draining"] == true).await;
+    let event = |word: &str| format!("infergate_node_events_total{{event=\"{word}\"}}");
+    eventually("the drain is told by gossip too", async || {
+        (a.metric(&event("draining")).await == Some(1.0)).then_some(())
+    })
+    .await;
+    drop(slow);
+    drop(b);
+    sees(&a, "b", |b| b["gone"] == true).await;
+    assert_eq!(
+        a.metric(r#"infergate_nodes{state="lost"}"#).await,
+        Some(1.0)
+    );
+
+    let b = fleet.start("b", at_b, &seeds(at_a), &served).await;
+    let again = sees(&a, "b", |b| b["gone"] == false).await;
+    assert!(again["generation"].as_u64() > seen["generation"].as_u64());
+    assert_eq!(again["draining"], false);
+    sees(&b, "a", |a| a["gone"] == false).await;
+    for word in ["appeared", "draining", "lost", "restarted"] {
+        assert_eq!(a.metric(&event(word)).await, Some(1.0), "{word}");
+        assert!(a.log().contains(&format!("node {word}")), "{word}");
+    }
+    assert_eq!(a.metric(&event("returned")).await, Some(0.0));
+}
+
+#[tokio::test]
+async fn nodes_that_start_before_consul_knows_any_join_when_it_does() {
+    let (fleet, consul) = (Fleet::new(), Consul::start().await);
+    consul.say(200, "[]");
+    let asked = format!(
+        "discovery: consul, consul: {{ url: \"http://{}\", service: gateway, datacenter: dc1 }}",
+        consul.address
+    );
+    let (at_a, at_b) = (free_address(), free_address());
+    let a = fleet.start("a", at_a, &asked, "").await;
+    let b = fleet.start("b", at_b, &asked, "").await;
+    eventually("both have asked", async || {
+        (consul.asked.lock().len() >= 2).then_some(())
+    })
+    .await;
+    assert_eq!(a.state().await["nodes"], json!([]));
+    let head = consul.asked.lock()[0].clone();
+    assert!(
+        head.starts_with("GET /v1/health/service/gateway?passing=1&dc=dc1 "),
+        "{head}"
+    );
+    consul.say(200, json!([instance(at_a), instance(at_b)]));
+    sees(&a, "b", |b| b["gone"] == false).await;
+    sees(&b, "a", |a| a["gone"] == false).await;
+}
+
+#[tokio::test]
+async fn what_an_account_uses_at_one_node_counts_at_the_other() {
+    a_day_with_time_left().await;
+    let (fleet, server) = (Fleet::new(), Server::fast().await);
+    let (at_a, at_b) = (free_address(), free_address());
+    // At b everything is free: nothing but what a tells can refuse anybody there.
+    let rest = |neurons: u32| {
+        let tariff = format!("    tariff: {{ cost_per_infer: {neurons} }}\n");
+        let served = with_model(&server, &tariff);
+        format!("{}{served}", accounts(", neurons_per_day: 10"))
+    };
+    let a = fleet.start("a", at_a, &seeds(at_b), &rest(6)).await;
+    let b = fleet.start("b", at_b, &seeds(at_a), &rest(0)).await;
+    sees(&a, "b", |b| b["gone"] == false).await;
+    let ask = async |node: &Node, key: &str| {
+        let headers = format!("Authorization: Bearer {key}\r\n");
+        node.post_as(&headers, "/v1/chat/completions", &chat("m", ""))
+            .await
+            .status
+    };
+    assert_eq!((ask(&a, "key-a").await, ask(&a, "key-a").await), (200, 200));
+    eventually("the other node has heard", async || {
+        (ask(&b, "key-a").await == 429).then_some(())
+    })
+    .await;
+    assert_eq!(ask(&b, "key-b").await, 200);
+    // What is used stays used, also when the node where it was is gone.
+    drop(a);
+    sees(&b, "a", |a| a["gone"] == true).await;
+    assert_eq!(ask(&b, "key-a").await, 429);
+}
+
+#[tokio::test]
+async fn a_taken_gossip_address_is_an_error_at_start() {
+    let fleet = Fleet::new();
+    let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let at = taken.local_addr().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("infergate.yaml");
+    let listen = format!(
+        "state_dir: \"{}\"\nlisten:\n  clients: [{{ address: \"{}\" }}]\n  admin: {{ address: \"{}\" }}\n",
+        dir.path().join("state").display(),
+        free_address(),
+        free_address()
+    );
+    let (peers, node) = fleet.config("a", at, "seeds: []");
+    std::fs::write(&path, listen + &peers + &node).unwrap();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_infergate"))
+        .args(["serve", "--config"])
+        .arg(&path)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains(&format!("cannot gossip on {at}")), "{said}");
+}
