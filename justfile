@@ -44,6 +44,10 @@ bench-plugin: plugins
 accept:
     cargo bench --bench accept
 
+# Three nodes in network namespaces, under load and with faults (root, about 4 minutes)
+fleet *ARGS:
+    ./scripts/fleet {{ARGS}}
+
 # Every shipped plugin: checked, tested, and built from source into plugins/dist
 plugins:
     ./scripts/plugins

@@ -117,8 +117,8 @@ pub struct QueueState {
 pub struct EndpointState {
     /// Its URL.
     pub url: String,
-    /// How it came to be one: `config`, or where it was found: `file`, `dns`, `consul`. Null for one
-    /// that drains.
+    /// How it came to be one: `config`, or where it was found: `file`, `dns`, `consul`,
+    /// `kubernetes`. Null for one that drains.
     pub source: Option<&'static str>,
     /// How it is.
     pub health: Health,

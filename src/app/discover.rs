@@ -16,7 +16,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::proxy::Shared;
 use crate::upstream::Client;
-use crate::upstream::discovery::{ask_consul, read_file, resolve};
+use crate::upstream::discovery::{Credentials, ask_consul, ask_kubernetes, read_file, resolve};
 
 /// Between two looks at who is due; a new model waits no longer for its first look.
 const TICK: Duration = Duration::from_millis(250);
@@ -123,6 +123,15 @@ async fn look(client: &Client, model: ModelId, source: Source) -> (ModelId, Sour
             }
             Source::Dns(name) => resolve(name).await,
             Source::Consul(consul) => ask_consul(client, consul).await,
+            Source::Kubernetes(kubernetes) => {
+                let spec = kubernetes.clone();
+                let reading = tokio::task::spawn_blocking(move || Credentials::read(&spec)).await;
+                let credentials = reading.map_err(|panic| panic.to_string())?;
+                match credentials {
+                    Ok(credentials) => ask_kubernetes(client, kubernetes, credentials).await,
+                    Err(error) => Err(error),
+                }
+            }
         }
         .map_err(|error| error.to_string())
     };

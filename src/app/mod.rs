@@ -42,7 +42,7 @@ use crate::admin::{Admin, reload_channel};
 use crate::config::watch::FileWatch;
 use crate::config::{self, Config, Loaded, Problem};
 use crate::peer::{Channel, Others};
-use crate::plugin::Plugins;
+use crate::plugin::{Plugins, RoutingMode};
 use crate::proxy::{Connections, Drain, Edge, Ledger, Shared, Stories, World};
 use crate::telemetry::log::LogHandle;
 use crate::telemetry::sink::Durability;
@@ -343,7 +343,8 @@ async fn probe(shared: Arc<Shared>) {
     }
 }
 
-/// Asks the cached routing policies, so that no request has to.
+/// Asks the routing policies about what no request has to ask: cached ones about endpoints, all of them
+/// about other sites.
 async fn rank(shared: Arc<Shared>) {
     let mut ticks = interval(RANKING_TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -351,7 +352,15 @@ async fn rank(shared: Arc<Shared>) {
         ticks.tick().await;
         let world = shared.world.load_full();
         for lane in world.lanes.iter() {
-            lane.routing.refresh(&lane.gate, shared.clock.now()).await;
+            let routing = &lane.routing;
+            let sites = match routing.mode() {
+                RoutingMode::None => continue,
+                RoutingMode::Cached | RoutingMode::PerRequest => {
+                    shared.others.site_candidates(&lane.spec.id)
+                }
+            };
+            let now = shared.clock.now();
+            routing.refresh(&lane.gate, &sites, now).await;
         }
     }
 }

@@ -59,8 +59,13 @@ fn resolve(config: &mut Config, folder: &Path) {
         .models
         .iter_mut()
         .filter_map(|m| m.discovery.as_mut());
-    for file in discoveries.filter_map(|discovery| discovery.file.as_mut()) {
-        *file = folder.join(&*file);
+    for discovery in discoveries {
+        let kubernetes = discovery.kubernetes.as_mut();
+        let secrets = kubernetes.map(|k| [k.token_file.as_mut(), k.ca_file.as_mut()]);
+        let secrets = secrets.into_iter().flatten();
+        for file in secrets.chain([discovery.file.as_mut()]).flatten() {
+            *file = folder.join(&*file);
+        }
     }
     for plugin in &mut config.plugins {
         plugin.file = folder.join(&plugin.file);

@@ -173,6 +173,7 @@ fn expected(schema: &Value) -> String {
         Some("string") => "text".to_owned(),
         Some("array") => "a list".to_owned(),
         Some("object") => "a mapping with keys below it".to_owned(),
+        None if schema["type"].is_array() => "a name or a whole number".to_owned(),
         _ => "another kind of value".to_owned(),
     }
 }

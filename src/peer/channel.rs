@@ -21,7 +21,9 @@ use tokio::time::timeout;
 
 use super::tls::{Credentials, Guest};
 use crate::telemetry::Clock;
-use crate::upstream::{Client, Exchange, Marks, Outgoing, SendError, Target, saturated};
+use crate::upstream::{
+    Client, Exchange, Marks, Outgoing, SendError, Target, saturated, watch_node,
+};
 
 /// Names the node that sends a request, by its `node.id`.
 pub const NODE_HEADER: &str = "x-infergate-node";
@@ -96,6 +98,7 @@ impl Channel {
         let Some(open) = self.open.load_full() else {
             return Err(std::io::ErrorKind::NotConnected.into());
         };
+        watch_node(&tcp).map_err(std::io::Error::other)?;
         open.credentials.accept(tcp, HANDSHAKE_LIMIT).await
     }
 

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use hashbrown::HashMap;
-use infergate_core::routing::Fleet;
 use infergate_core::routing::fleet::{
     Change, Chosen, Ended, FleetRule, NodeId, NodeReport, NodeView, Seek, Ticket,
 };
+use infergate_core::routing::{Candidate, Fleet};
 use infergate_core::{Millis, ModelId};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -25,7 +25,7 @@ pub struct Others {
     here: NodeId,
     site: Arc<str>,
     /// Guards the view of the others. Held by: requests that look for a node, forwards that end,
-    /// gossip that arrives, `/state`.
+    /// gossip that arrives, the ranker, `/state`.
     fleet: Mutex<Fleet>,
     /// Nodes known: where there is none nothing else is looked at.
     known: AtomicUsize,
@@ -173,6 +173,15 @@ impl Others {
         sites.sort_unstable();
         sites.dedup();
         sites
+    }
+
+    /// The sites that serve a model beside this node, as a policy ranks them.
+    pub fn site_candidates(&self, model: &ModelId) -> Vec<(Arc<str>, Candidate)> {
+        if self.is_alone() {
+            return Vec::new();
+        }
+        let now = self.clock.now();
+        self.fleet.lock().site_candidates(model.as_str(), now)
     }
 
     /// The nodes that have told of a model, and why those that are not asked are not.

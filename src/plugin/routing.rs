@@ -45,6 +45,11 @@ impl RoutingSlot {
         self.mode
     }
 
+    /// Whether a plugin ranks, unless it fails.
+    pub fn is_plugin(&self) -> bool {
+        !self.line.revisions.is_empty()
+    }
+
     /// The order of `candidates`. Without a caller the answer may be kept for others.
     pub fn rank(
         &self,

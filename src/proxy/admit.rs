@@ -168,12 +168,14 @@ fn look(
     if !journey.hops.may_forward() {
         return None;
     }
-    let seek = journey.seek(&lane.spec.id, wants);
+    let sites = lane.routing.sites(journey.class, shared.clock.now());
+    let seek = journey.seek(&lane.spec.id, sites.as_deref(), wants);
     let chosen = shared.others.next(&seek);
     trip.story.looked(
         &shared.others,
         shared.clock.micros(),
         &seek,
+        sites.as_ref(),
         chosen.as_ref(),
     );
     let chosen = chosen?;
@@ -245,11 +247,12 @@ impl<'a> Place<'a> {
     fn look(&self, trip: &mut Trip) -> Option<Going> {
         let want = self.want.as_ref()?;
         let journey = trip.journey.as_ref()?;
-        let seek = journey.seek_again(&self.lane.spec.id);
+        let now = self.shared.clock.now();
+        let sites = self.lane.routing.sites(journey.class, now);
+        let seek = journey.seek_again(&self.lane.spec.id, sites.as_deref());
         let others = &self.shared.others;
         let chosen = others.next(&seek)?;
         want.pass_on();
-        let now = self.shared.clock.now();
         // Who should have had its turn already is as one who comes now.
         let gate = &self.lane.gate;
         let wait = match self.until > now {
@@ -262,7 +265,8 @@ impl<'a> Place<'a> {
             return None;
         }
         let now_us = self.shared.clock.micros();
-        trip.story.looked(others, now_us, &seek, Some(&chosen));
+        let story = &mut trip.story;
+        story.looked(others, now_us, &seek, sites.as_ref(), Some(&chosen));
         let wait_max = Millis::ZERO;
         Some(Going { chosen, wait_max })
     }

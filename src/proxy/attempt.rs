@@ -48,9 +48,13 @@ enum NoAnswer {
 }
 
 /// Where the answer comes from.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "moved twice a request; a box would cost requests that stay here an allocation"
+)]
 pub enum Served {
     /// From a model server of this node.
-    Here(Permit, Box<Exchange>),
+    Here(Permit, Exchange),
     /// From another node.
     There(Box<Away>),
 }
@@ -201,7 +205,7 @@ impl<'a> Attempts<'a> {
             }
             let failed = match turn {
                 Turn::Here(permit) => match self.at(session, trip, &ask, &permit).await? {
-                    Ok(exchange) => return Ok(Served::Here(permit, Box::new(exchange))),
+                    Ok(exchange) => return Ok(Served::Here(permit, exchange)),
                     Err(failure) => {
                         ask.avoid.push(permit.endpoint);
                         failure

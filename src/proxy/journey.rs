@@ -12,6 +12,7 @@ use infergate_core::routing::fleet::{Chosen, Seek, Wants};
 use infergate_core::{AccountId, Millis, ModelId};
 
 use crate::peer::Visit;
+use crate::upstream::{Class, Sited};
 
 /// One request's journey.
 pub struct Journey {
@@ -23,6 +24,8 @@ pub struct Journey {
     pub path: Vec<Arc<str>>,
     /// The only site it may be served at.
     pub only_site: Option<Arc<str>>,
+    /// By what the model's policy tells requests apart when it ranks sites.
+    pub class: Class,
     /// What goes on to another node; nothing while the body is not read.
     pub parcel: Parcel,
     /// What the node said that forwards it; none where its client speaks to this node.
@@ -71,6 +74,7 @@ impl Journey {
             way: 1,
             path: path.to_vec(),
             only_site,
+            class: Class::default(),
             parcel,
             visit: None,
             told_elsewhere: false,
@@ -89,6 +93,7 @@ impl Journey {
             hops: visit.hops,
             path: visit.path,
             only_site: visit.only_site,
+            class: Class::default(),
             parcel: Parcel::default(),
             visit: Some(told),
             told_elsewhere: false,
@@ -115,22 +120,27 @@ impl Journey {
         self.visit.as_ref().map(|told| Arc::clone(&told.from))
     }
 
-    /// What it looks for in the fleet.
-    pub fn seek<'a>(&'a self, model: &'a ModelId, wants: Wants) -> Seek<'a> {
+    /// What it looks for in the fleet, its sites in the order of the model's policy.
+    pub fn seek<'a>(
+        &'a self,
+        model: &'a ModelId,
+        sites: Option<&'a Sited>,
+        wants: Wants,
+    ) -> Seek<'a> {
         Seek {
             model: model.as_str(),
             visited: &self.hops.visited,
             forced_site: self.only_site.as_deref(),
-            sites: None,
+            sites: sites.map(|sited| &sited.order),
             wants,
         }
     }
 
     /// The same while it waits in line here: who had no room before may have some now.
-    pub fn seek_again<'a>(&'a self, model: &'a ModelId) -> Seek<'a> {
+    pub fn seek_again<'a>(&'a self, model: &'a ModelId, sites: Option<&'a Sited>) -> Seek<'a> {
         Seek {
             visited: self.hops.visited_by_waiter(self.way),
-            ..self.seek(model, Wants::Permit)
+            ..self.seek(model, sites, Wants::Permit)
         }
     }
 

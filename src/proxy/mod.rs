@@ -109,8 +109,12 @@ pub struct Shared {
 }
 
 /// Somebody has begun to answer.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "moved once a request; a box would cost requests that stay here an allocation"
+)]
 enum Begun<'a> {
-    Here(Box<BegunHere<'a>>),
+    Here(BegunHere<'a>),
     There(Box<Away>),
 }
 
@@ -190,7 +194,7 @@ impl Edge {
                 exchange,
                 charged,
                 ..
-            } = *begun;
+            } = begun;
             attempts
                 .settle(permit, exchange, relayed, trip, &head.account, charged)
                 .await;
@@ -248,18 +252,18 @@ impl Edge {
         let heartbeat = beats.then_some(heartbeat);
         let served = attempts.run(session, trip, ask, heartbeat, ladder).await?;
         let (permit, exchange) = match served {
-            Served::Here(permit, exchange) => (permit, *exchange),
+            Served::Here(permit, exchange) => (permit, exchange),
             Served::There(away) => return Ok(Begun::There(away)),
         };
         route.taken(lane, &permit.target.url);
         let answer = attempts.answer(task);
-        Ok(Begun::Here(Box::new(BegunHere {
+        Ok(Begun::Here(BegunHere {
             attempts,
             permit,
             exchange,
             answer,
             charged,
-        })))
+        }))
     }
 
     /// What is asked of the catalog, not of a model.

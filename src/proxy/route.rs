@@ -32,16 +32,20 @@ impl Route {
             return Route::default();
         };
         let request_id = Arc::clone(trip.request_id());
+        let class = Class {
+            streaming: call.stream,
+            priority,
+            lora: prompt.lora(),
+            // Endpoints of this node are at site 0; whoever must go elsewhere takes none of them.
+            forced_site: trip.only_site.as_ref().map(|_| 0),
+        };
+        if let Some(journey) = &mut trip.journey {
+            journey.class = class;
+        }
         let wish = Wish {
             account: &account,
             request_id: &request_id,
-            class: Class {
-                streaming: call.stream,
-                priority,
-                lora: prompt.lora(),
-                // Policies number sites from this one.
-                forced_site: trip.only_site.as_ref().map(|_| 0),
-            },
+            class,
             body_bytes: call.body.len(),
             deadline_ms: u32::try_from(trip.deadline.since(now).0).unwrap_or(u32::MAX),
             prompt: &prompt,

@@ -87,7 +87,7 @@ impl Client {
     ) -> Result<Exchange, SendError> {
         let (mut stream, reused, dial) = self.connect(target).await?;
         marks.connected(reused);
-        let lost = |e: Box<pingora_error::Error>| match reused {
+        let lost = |e: Box<pingora_error::Error>| match reused && !fell_silent(&e) {
             true => SendError::ReusedLost(e),
             false => SendError::Lost(e.into()),
         };
@@ -198,6 +198,14 @@ impl Client {
     }
 }
 
+/// Whether the way to the server is gone, and not the connection alone: another connection of the
+/// pool would be as silent, and a request that tried one after the other would wait for each.
+fn fell_silent(error: &pingora_error::Error) -> bool {
+    use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
+    let cause = error.root_cause().downcast_ref::<std::io::Error>();
+    cause.is_some_and(|io| matches!(io.kind(), TimedOut | HostUnreachable | NetworkUnreachable))
+}
+
 /// A request whose answer has begun.
 pub struct Exchange {
     session: HttpSession,
@@ -282,6 +290,23 @@ mod tests {
     use tokio::net::{TcpListener, TcpSocket};
 
     use super::*;
+
+    #[test]
+    fn a_connection_that_was_closed_says_nothing_of_the_others_one_that_fell_silent_does() {
+        use std::io::ErrorKind as Kind;
+        let error = |kind: Kind| {
+            let io = std::io::Error::from(kind);
+            pingora_error::Error::because(ErrorType::ReadError, "reading the answer", io)
+        };
+        assert!(!fell_silent(&error(Kind::ConnectionReset)));
+        assert!(!fell_silent(&error(Kind::UnexpectedEof)));
+        assert!(fell_silent(&error(Kind::TimedOut)));
+        assert!(fell_silent(&error(Kind::HostUnreachable)));
+        let closed = pingora_error::Error::new(ErrorType::ConnectionClosed);
+        assert!(!fell_silent(&closed));
+        let wrapped = error(Kind::TimedOut).more_context("behind a context");
+        assert!(fell_silent(&wrapped));
+    }
 
     #[tokio::test]
     async fn a_name_whose_first_address_refuses_is_reached_by_the_next_one() {

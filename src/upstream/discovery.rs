@@ -1,12 +1,16 @@
-//! One look at where a model's endpoints are found: a file, a name's addresses, a service of Consul.
+//! One look at where a model's endpoints are found: a file, a name's addresses, a service of Consul or
+//! of Kubernetes.
 //!
 //! It keeps nothing, and when to look is the caller's affair. A look either finds a set, which may be
 //! empty, or fails as a whole: an entry of a file that is wrong fails it, because a file is taken
 //! whole or not at all. Bounds: [`ANSWER_BYTES_MAX`]; the caller bounds the time.
 
+mod kubernetes;
+
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,9 +24,12 @@ use super::target::Target;
 use super::url::{check_address, check_url};
 use crate::plugin::file::open_regular;
 
-/// Room for 256 endpoints with 16 KiB of metadata each, which is more than Consul's instances have.
+pub use kubernetes::{Credentials, ask_kubernetes};
+
+/// Room for 256 endpoints with 16 KiB of metadata each, which is more than Consul's instances or pods
+/// have.
 pub const ANSWER_BYTES_MAX: usize = 4 << 20;
-/// For Consul to take a connection.
+/// For Consul or Kubernetes to take a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// As for configured endpoints.
 const PERMITS_MAX: u32 = 65_536;
@@ -39,10 +46,10 @@ pub enum LookError {
     /// Read, but not what it should be.
     #[error("{0}")]
     Malformed(String),
-    /// Consul was asked and gave no answer.
+    /// Who was asked gave no answer.
     #[error("no answer: {0}")]
     Unanswered(String),
-    /// Consul said no.
+    /// Who was asked said no.
     #[error("answered with status {0}")]
     Status(u16),
 }
@@ -108,8 +115,6 @@ async fn instances(client: &Client, consul: &ConsulSpec) -> Result<Vec<u8>, Look
         api_key: consul.token.clone(),
         ca_file: None,
     };
-    let target = Target::new(&api, "", CONNECT_TIMEOUT)
-        .ok_or_else(|| LookError::Malformed("its url is none".to_owned()))?;
     let mut path = format!("/v1/health/service/{}?passing=1", consul.service);
     if let Some(tag) = &consul.tag {
         path += "&tag=";
@@ -119,16 +124,35 @@ async fn instances(client: &Client, consul: &ConsulSpec) -> Result<Vec<u8>, Look
         path += "&dc=";
         path += datacenter;
     }
+    get(client, &target(&api)?, &path, ANSWER_BYTES_MAX).await
+}
+
+/// An HTTP API that is asked where endpoints are.
+fn target(api: &EndpointSpec) -> Result<Target, LookError> {
+    let target = Target::new(api, "", CONNECT_TIMEOUT)
+        .ok_or_else(|| LookError::Malformed("its url is none".to_owned()))?;
+    // What is wrong with its certificate is said with the look, once.
+    target.is_distrusted.store(true, Ordering::Relaxed);
+    Ok(target)
+}
+
+/// What stands at `path`, `bytes_max` at most.
+async fn get(
+    client: &Client,
+    target: &Target,
+    path: &str,
+    bytes_max: usize,
+) -> Result<Vec<u8>, LookError> {
     let outgoing = Outgoing {
         method: "GET",
-        path: &path,
-        // Between two looks Consul would close the connection, and the pool is for requests.
+        path,
+        // Between two looks the connection would be closed, and the pool is for requests.
         headers: b"accept: application/json\r\nconnection: close\r\n",
         body: &Bytes::new(),
     };
     let unanswered = |error: &dyn std::error::Error| LookError::Unanswered(with_causes(error));
     let mut exchange = client
-        .send(&target, outgoing, &mut Marks::default())
+        .send(target, outgoing, &mut Marks::default())
         .await
         .map_err(|error| unanswered(&error))?;
     let status = exchange.head().status.as_u16();
@@ -137,7 +161,7 @@ async fn instances(client: &Client, consul: &ConsulSpec) -> Result<Vec<u8>, Look
     }
     let mut body = Vec::new();
     while let Some(chunk) = exchange.chunk().await.map_err(|error| unanswered(&error))? {
-        if body.len() + chunk.len() > ANSWER_BYTES_MAX {
+        if body.len() + chunk.len() > bytes_max {
             return Err(LookError::TooLarge);
         }
         body.extend_from_slice(&chunk);

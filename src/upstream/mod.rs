@@ -36,8 +36,8 @@ pub use client::{Client, Exchange, Outgoing, SendError};
 pub use gate::{Entry, Found, FoundEndpoint, Gate, Permit, Waiter};
 pub use health::{PROBE_TICK, probe_round};
 pub use marks::Marks;
-pub use ranking::{Advice, Class, Prompt, RANKING_TICK, Ranking, Wish};
-pub use target::{Target, saturated};
+pub use ranking::{Advice, Class, Prompt, RANKING_TICK, Ranking, Site, Sited, Wish};
+pub use target::{Target, saturated, watch_node};
 pub use tls::{Identity, read_ca_file, read_pem, roots};
 pub use url::{check_address, check_host_and_port, check_url};
 

@@ -1,10 +1,10 @@
 //! Where a model's requests should go, by its routing policy: the ranking as an [`Order`] that
-//! admission understands.
+//! admission understands, and that of other sites as one that the fleet understands.
 //!
 //! It neither decides (the policy does) nor takes permits. A `cached` policy is asked off the
 //! request path, once for each class of request in use, and the path reads a table; a
-//! `per-request` policy is asked on the path, with what is known of the prompt. Without a policy
-//! there is no order, and tier and load decide.
+//! `per-request` policy is asked on the path, with what is known of the prompt. Sites are ranked off
+//! the path by both. Without a policy there is no order: tier and load decide, and the distance of sites.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +24,13 @@ use serde_json::value::RawValue;
 use super::gate::Gate;
 use crate::plugin::{Caller, RoutingMode, RoutingSlot};
 use crate::telemetry::event::PluginUse;
+
+mod sites;
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;
+
+use sites::SiteTable;
+pub use sites::{Site, Sited};
 
 /// How often the table of a cached policy is made anew.
 pub const RANKING_TICK: Duration = Duration::from_millis(50);
@@ -79,6 +86,8 @@ pub struct Placed {
     pub order: Arc<Order>,
     /// What led to it.
     pub advice: Arc<Advice>,
+    /// The order of other sites for the class; none where there is nothing to order.
+    sites: Option<Arc<Sited>>,
     /// Somebody has read it since the last round.
     asked: AtomicBool,
 }
@@ -100,6 +109,8 @@ pub struct Advice {
 struct Table {
     at: Millis,
     placed: Vec<(Class, Arc<Placed>)>,
+    /// For requests of classes that are not in it.
+    sites: SiteTable,
 }
 
 /// What was sent where, and which classes are asked for: alive as long as the model is configured.
@@ -211,25 +222,54 @@ impl Ranking {
         }
     }
 
-    /// Ranks every class in use; called every [`RANKING_TICK`], off the request path. It gives way
-    /// to requests after each class. A class nobody has asked for lately is forgotten.
-    pub async fn refresh(&self, gate: &Gate, now: Millis) {
-        match self.slot.mode() {
-            RoutingMode::Cached => {}
-            RoutingMode::None | RoutingMode::PerRequest => return,
-        }
-        let classes = self.classes_in_use();
-        if classes.is_empty() && self.table.load().placed.is_empty() {
+    /// Ranks every class in use, and `sites` for it; called every [`RANKING_TICK`], off the request
+    /// path. It gives way to requests after each class. A class nobody has asked for lately is forgotten.
+    pub async fn refresh(&self, gate: &Gate, sites: &[Site], now: Millis) {
+        let classes = match self.slot.mode() {
+            RoutingMode::Cached => self.classes_in_use(),
+            // Endpoints are ranked when a request comes.
+            RoutingMode::PerRequest => Vec::new(),
+            RoutingMode::None => return,
+        };
+        let former = self.table.load();
+        let had_nothing = former.placed.is_empty() && former.sites.is_empty();
+        drop(former);
+        if classes.is_empty() && !sites::worth_ranking(sites) && had_nothing {
             return;
         }
-        let candidates = gate.candidates();
+        let candidates = match classes.is_empty() {
+            true => Vec::new(),
+            false => gate.candidates(),
+        };
         let mut placed = Vec::with_capacity(classes.len());
         for class in classes {
-            let ranked = self.rank(None, hints(class), &candidates, now);
+            let mut ranked = self.rank(None, hints(class), &candidates, now);
+            ranked.sites = self.rank_sites(class, sites, now);
             placed.push((class, Arc::new(ranked)));
             tokio::task::yield_now().await;
         }
-        self.table.store(Arc::new(Table { at: now, placed }));
+        self.table.store(Arc::new(Table {
+            at: now,
+            placed,
+            sites: SiteTable::of(|class| self.rank_sites(class, sites, now)),
+        }));
+    }
+
+    /// The policy's order of other sites for requests of a class; none where their distance decides.
+    pub fn sites(&self, class: Class, now: Millis) -> Option<Arc<Sited>> {
+        if self.slot.mode() == RoutingMode::None {
+            return None;
+        }
+        let table = self.table.load();
+        if now.since(table.at) > STALE_AFTER {
+            return None;
+        }
+        let placed = table.placed.iter().find(|(of, _)| *of == class);
+        let sited = match placed {
+            Some((_, placed)) => placed.sites.as_ref(),
+            None => table.sites.of_class(class),
+        };
+        sited.cloned()
     }
 
     /// Forgets what endpoints that left have seen.
@@ -293,6 +333,7 @@ impl Ranking {
                 left_out: ranked.choices.len().saturating_sub(TOLD_MAX),
                 uses: ranked.uses,
             }),
+            sites: None,
             asked: AtomicBool::new(false),
         }
     }
@@ -321,6 +362,3 @@ struct Body<'a> {
     #[serde(borrow)]
     text: Option<&'a RawValue>,
 }
-
-#[cfg(all(test, not(feature = "shuttle")))]
-mod tests;

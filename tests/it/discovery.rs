@@ -1,5 +1,7 @@
 //! Endpoints that are found serve like configured ones, and what cannot be read changes nothing.
 
+mod kubernetes;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 

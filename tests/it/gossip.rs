@@ -4,60 +4,12 @@
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use crate::billing::a_day_with_time_left;
 use crate::discovery::{Consul, instance};
 use crate::support::{
-    Authority, Node, Server, accounts, chat, endpoint, eventually, free_address, model,
+    Kin, Node, Server, accounts, chat, endpoint, eventually, free_address, model,
 };
-
-const SECRET: &str = "a secret that all nodes know";
-
-/// What the nodes of a fleet have in common.
-struct Fleet {
-    authority: Authority,
-    dir: TempDir,
-}
-
-impl Fleet {
-    fn new() -> Fleet {
-        let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
-        authority.write(dir.path());
-        Fleet { authority, dir }
-    }
-
-    /// The configuration of a node, in two parts: what stands under `listen` besides, and after it.
-    /// `cluster` comes without address and secret.
-    fn config(&self, name: &str, gossip: SocketAddr, cluster: &str) -> (String, String) {
-        let path = |file: &str| self.dir.path().join(file).display().to_string();
-        let (certificate, key) = self.authority.certify(name).pem();
-        let files = [
-            path(&format!("{name}.pem")),
-            path(&format!("{name}-key.pem")),
-        ];
-        std::fs::write(&files[0], certificate).unwrap();
-        std::fs::write(&files[1], key).unwrap();
-        let tls = format!(
-            "{{ certificate: \"{}\", private_key: \"{}\", client_ca: \"{}\" }}",
-            files[0],
-            files[1],
-            path("own-ca.pem")
-        );
-        let peers = free_address();
-        let listen = format!("  peers: {{ address: \"{peers}\", tls: {tls} }}\n");
-        let rest = format!(
-            "node: {{ id: {name}, site: fra }}\n\
-             cluster: {{ gossip: \"{gossip}\", secret: \"{SECRET}\", {cluster} }}\n"
-        );
-        (listen, rest)
-    }
-
-    async fn start(&self, name: &str, gossip: SocketAddr, cluster: &str, rest: &str) -> Node {
-        let (listen, node) = self.config(name, gossip, cluster);
-        Node::start(&(listen + &node + rest)).await
-    }
-}
 
 /// What `node` shows of another node, once `is_so`.
 async fn sees(node: &Node, name: &str, is_so: impl Fn(&Value) -> bool) -> Value {
@@ -81,7 +33,7 @@ fn with_model(server: &Server, more: &str) -> String {
 
 #[tokio::test]
 async fn a_node_is_seen_to_come_to_drain_to_go_and_to_come_again() {
-    let (fleet, server) = (Fleet::new(), Server::fast().await);
+    let (fleet, server) = (Kin::new(), Server::fast().await);
     let (at_a, at_b) = (free_address(), free_address());
     let nothing = "models:\n  - { id: m, task: text-generation, backend: openai }\n";
     let a = fleet.start("a", at_a, "seeds: []", nothing).await;
@@ -133,7 +85,7 @@ async fn a_node_is_seen_to_come_to_drain_to_go_and_to_come_again() {
 
 #[tokio::test]
 async fn nodes_that_start_before_consul_knows_any_join_when_it_does() {
-    let (fleet, consul) = (Fleet::new(), Consul::start().await);
+    let (fleet, consul) = (Kin::new(), Consul::start().await);
     consul.say(200, "[]");
     let asked = format!(
         "discovery: consul, consul: {{ url: \"http://{}\", service: gateway, datacenter: dc1 }}",
@@ -160,7 +112,7 @@ async fn nodes_that_start_before_consul_knows_any_join_when_it_does() {
 #[tokio::test]
 async fn what_an_account_uses_at_one_node_counts_at_the_other() {
     a_day_with_time_left().await;
-    let (fleet, server) = (Fleet::new(), Server::fast().await);
+    let (fleet, server) = (Kin::new(), Server::fast().await);
     let (at_a, at_b) = (free_address(), free_address());
     // At b everything is free: nothing but what a tells can refuse anybody there.
     let rest = |neurons: u32| {
@@ -191,7 +143,7 @@ async fn what_an_account_uses_at_one_node_counts_at_the_other() {
 
 #[tokio::test]
 async fn a_taken_gossip_address_is_an_error_at_start() {
-    let fleet = Fleet::new();
+    let fleet = Kin::new();
     let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let at = taken.local_addr().unwrap();
     let dir = tempfile::tempdir().unwrap();
@@ -202,8 +154,8 @@ async fn a_taken_gossip_address_is_an_error_at_start() {
         free_address(),
         free_address()
     );
-    let (peers, node) = fleet.config("a", at, "seeds: []");
-    std::fs::write(&path, listen + &peers + &node).unwrap();
+    let node = fleet.config("a", "fra", at, "seeds: []");
+    std::fs::write(&path, listen + &node).unwrap();
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_infergate"))
         .args(["serve", "--config"])
         .arg(&path)

@@ -2,6 +2,7 @@
 
 mod forwarding;
 mod losses;
+mod sites;
 mod trust;
 
 use crate::support::{Fleet, Member, Node, Server, endpoint, eventually, model};

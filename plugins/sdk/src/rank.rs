@@ -18,6 +18,15 @@ pub fn fitness(candidate: &Candidate) -> u8 {
     }
 }
 
+/// The number by which a candidate names another site: 32 bits of FNV-1a over the site's name, and 1
+/// instead of 0, which is the gateway's own site.
+pub fn site_number(name: &str) -> u32 {
+    let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    hash.max(1)
+}
+
 /// Whether requests should go there at all.
 pub fn is_fit(candidate: &&Candidate) -> bool {
     matches!(candidate.health, Health::Healthy | Health::Degraded)

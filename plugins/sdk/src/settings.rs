@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
 
+use crate::rank::site_number;
 use crate::{Plugin, Problem};
 
 /// The settings, while they are read. A key that is null counts as not given.
@@ -107,6 +108,15 @@ impl Settings {
     /// A whole number from a range.
     pub fn whole(&mut self, key: &'static str, range: RangeInclusive<u32>, default: u32) -> u32 {
         self.maybe_whole(key, range).unwrap_or(default)
+    }
+
+    /// A site by its name or number, when given.
+    pub fn maybe_site(&mut self, key: &'static str) -> Option<u32> {
+        self.read_as(key, "a site's name or number", |value| {
+            let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+            let name = value.as_str().filter(|name| !name.is_empty());
+            number.or_else(|| name.map(site_number))
+        })
     }
 
     /// A number from 0.

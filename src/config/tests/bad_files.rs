@@ -312,11 +312,11 @@ fn discovery_has_one_source_that_can_be_asked() {
     check(
         r#"
 put - id: llama => - id: llama⏎    discovery: {}
-  line 6: models[0].discovery: add one of file, dns, consul
+  line 6: models[0].discovery: add one of file, dns, consul, kubernetes
 put - id: llama => - id: llama⏎    discovery: 5
   line 6: models[0].discovery: expected a mapping
 put - id: llama => - id: llama⏎    discovery: { dns: "h:1", file: f }
-  line 6: models[0].discovery.dns: keep one of file, dns, consul
+  line 6: models[0].discovery.dns: keep one of file, dns, consul, kubernetes
 put - id: llama => - id: llama⏎    discovery: { dns: "http://h:1" }
   line 6: models[0].discovery.dns: expected host:port
 put - id: llama => - id: llama⏎    discovery: { dns: h }
@@ -345,6 +345,24 @@ put - id: llama => - id: llama⏎    discovery: { consul: { url: "http://c:8500"
   line 6: models[0].discovery.consul.tag: expected letters, digits
 put - id: llama => - id: llama⏎    discovery: { consul: { url: "http://c:8500", service: s, token: "${TWO_LINES}" } }
   line 6: models[0].discovery.consul.token: a line break
+put - id: llama => - id: llama⏎    discovery: { kubernetes: { service: s } }
+  line 6: models[0].discovery.kubernetes.namespace: `namespace` is required
+put - id: llama => - id: llama⏎    discovery: { kubernetes: { namespace: n, service: "a/b" } }
+  line 6: models[0].discovery.kubernetes.service: expected at most 63 of a-z
+put - id: llama => - id: llama⏎    discovery: { kubernetes: { namespace: n, service: s, port: [1] } }
+  line 6: models[0].discovery.kubernetes.port: expected a name or a whole number
+put - id: llama => - id: llama⏎    discovery: { kubernetes: { namespace: n, service: s, port: 65536 } }
+  line 6: models[0].discovery.kubernetes.port: 65536 is too large
+put - id: llama => - id: llama⏎    discovery: { kubernetes: { namespace: n, service: s, port: HTTP } }
+  line 6: models[0].discovery.kubernetes.port: expected at most 63 of a-z
+put - id: llama => - id: llama⏎    discovery: { kubernetes: { namespace: n, service: s, api: "k:443" } }
+  line 6: models[0].discovery.kubernetes.api: expected http://host:port
+put - id: llama => - id: llama⏎    discovery: { kubernetes: { namespace: n, service: s, token_file: "" } }
+  line 6: models[0].discovery.kubernetes.token_file: must not be empty
+put - id: llama => - id: llama⏎    discovery: { kubernetes: { namespace: n, service: s, api: "http://k:1", ca_file: c } }
+  line 6: models[0].discovery.kubernetes.ca_file: only an https API
+put - id: llama => - id: llama⏎    discovery: { file: f, kubernetes: { namespace: n, service: s } }
+  line 6: models[0].discovery.kubernetes: keep one of file, dns, consul, kubernetes
 "#,
     );
 }

@@ -160,6 +160,7 @@ fn kind(key: &Value) -> String {
         Some("string") => "text".to_owned(),
         Some("array") if key["items"]["properties"].is_object() => "list of mappings".to_owned(),
         Some("array") => "list of texts".to_owned(),
+        None if key["type"].is_array() => "text or number".to_owned(),
         _ => "mapping".to_owned(),
     }
 }

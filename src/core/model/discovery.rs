@@ -1,13 +1,14 @@
 //! Where a model's endpoints are found besides the configuration, and what becomes of what is found.
 //!
-//! It asks nobody: the shell reads a file, a name's addresses or Consul's answer and hands over what
-//! it found. [`Found`] is at most [`ENDPOINTS_MAX`] endpoints, sorted, each once.
+//! It asks nobody: the shell reads a file, a name's addresses, Consul's answer or Kubernetes' and hands
+//! over what it found. [`Found`] is at most [`ENDPOINTS_MAX`] endpoints, sorted, each once.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use super::spec::{EndpointSpec, ModelSpec, Secret};
@@ -31,6 +32,10 @@ pub struct DiscoverySpec {
     /// HTTP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consul: Option<ConsulSpec>,
+    /// A service of Kubernetes: every pod in its EndpointSlices that is ready is an endpoint, spoken to
+    /// by plain HTTP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubernetes: Option<KubernetesSpec>,
     /// Seconds between two looks.
     #[serde(default = "DiscoverySpec::default_every_secs")]
     #[schemars(range(min = 1, max = 3600))]
@@ -74,6 +79,89 @@ pub struct ConsulSpec {
     pub token: Option<Secret>,
 }
 
+/// A service in a Kubernetes cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KubernetesSpec {
+    /// The service's namespace.
+    pub namespace: Arc<str>,
+    /// The service's name.
+    pub service: Arc<str>,
+    /// The port's name or number in the EndpointSlices; their only TCP port when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<SlicePort>,
+    /// Base URL of the cluster's API.
+    #[serde(default = "KubernetesSpec::default_api")]
+    pub api: Arc<str>,
+    /// File with the token that is sent as `Authorization: Bearer` to the API, read anew at each look.
+    /// When absent that of the pod's service account, for an `https` API, or none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_file: Option<PathBuf>,
+    /// PEM file of the certificates that an `https` API's own must come from, read anew at each look;
+    /// when absent that of the pod's service account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_file: Option<PathBuf>,
+}
+
+/// Where a pod finds what it needs to speak to its cluster's API.
+/// <https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/>
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+impl KubernetesSpec {
+    fn default_api() -> Arc<str> {
+        "https://kubernetes.default.svc".into()
+    }
+
+    /// The API has to prove itself.
+    pub fn is_over_tls(&self) -> bool {
+        self.api.starts_with("https://")
+    }
+
+    /// Where its token stands. Nothing is sent in plain text that was not named.
+    pub fn token_path(&self) -> Option<PathBuf> {
+        let account = || PathBuf::from(format!("{SERVICE_ACCOUNT}/token"));
+        let named = self.token_file.clone();
+        named.or_else(|| self.is_over_tls().then(account))
+    }
+
+    /// Where the certificates stand by which it proves itself; none where it has not to.
+    pub fn ca_path(&self) -> Option<PathBuf> {
+        let account = || PathBuf::from(format!("{SERVICE_ACCOUNT}/ca.crt"));
+        let path = || self.ca_file.clone().unwrap_or_else(account);
+        self.is_over_tls().then(path)
+    }
+}
+
+/// One of the ports of an EndpointSlice.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum SlicePort {
+    /// By its number.
+    Number(u16),
+    /// By its name, which has a letter; digits alone are a number that was written as a text.
+    Name(Arc<str>),
+}
+
+impl SlicePort {
+    /// Its number, where it is told by that.
+    pub fn number(&self) -> Option<u16> {
+        match self {
+            SlicePort::Number(number) => Some(*number),
+            SlicePort::Name(text) => text.parse().ok(),
+        }
+    }
+}
+
+impl JsonSchema for SlicePort {
+    fn schema_name() -> Cow<'static, str> {
+        "SlicePort".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": ["string", "integer"], "minimum": 1, "maximum": 65_535 })
+    }
+}
+
 /// The one place to look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
@@ -83,6 +171,8 @@ pub enum Source {
     Dns(Arc<str>),
     /// A service of Consul.
     Consul(ConsulSpec),
+    /// A service of Kubernetes.
+    Kubernetes(KubernetesSpec),
 }
 
 impl Source {
@@ -92,6 +182,7 @@ impl Source {
             Source::File(_) => "file",
             Source::Dns(_) => "dns",
             Source::Consul(_) => "consul",
+            Source::Kubernetes(_) => "kubernetes",
         }
     }
 }
@@ -106,7 +197,8 @@ impl DiscoverySpec {
         let file = self.file.clone().map(Source::File);
         let dns = || self.dns.clone().map(Source::Dns);
         let consul = || self.consul.clone().map(Source::Consul);
-        file.or_else(dns).or_else(consul)
+        let kubernetes = || self.kubernetes.clone().map(Source::Kubernetes);
+        file.or_else(dns).or_else(consul).or_else(kubernetes)
     }
 
     fn endpoint(&self, found: &FoundEndpoint) -> EndpointSpec {
@@ -293,6 +385,25 @@ mod tests {
         assert_eq!(merged.source_of("http://gone:1"), None);
         // Merging begins with the configured model each time.
         assert_eq!(spec.with_found(&[]), spec);
+    }
+
+    #[test]
+    fn a_service_account_is_used_over_tls_only_and_a_port_may_be_written_as_text() {
+        let spec = |more: &str| -> KubernetesSpec {
+            serde_json::from_str(&format!(r#"{{"namespace":"n","service":"s"{more}}}"#)).unwrap()
+        };
+        let inside = spec(r#","port":"9001""#);
+        assert_eq!(&*inside.api, "https://kubernetes.default.svc");
+        let account = Some(format!("{SERVICE_ACCOUNT}/token").into());
+        assert_eq!(inside.token_path(), account);
+        assert!(inside.ca_path().unwrap().ends_with("ca.crt"));
+        assert_eq!(inside.port.unwrap().number(), Some(9001));
+        let proxied = spec(r#","api":"http://127.0.0.1:8001","ca_file":"c","port":"http""#);
+        assert_eq!((proxied.token_path(), proxied.ca_path()), (None, None));
+        assert_eq!(proxied.port.unwrap().number(), None);
+        let named = spec(r#","api":"http://h:1","token_file":"t","port":80"#);
+        assert_eq!(named.token_path(), Some("t".into()));
+        assert_eq!(named.port, Some(SlicePort::Number(80)));
     }
 
     #[test]

@@ -12,7 +12,8 @@ mod tariff;
 pub use account::{AccountSpec, KeyHash};
 pub use catalog::{Access, Catalog};
 pub use discovery::{
-    ConsulSpec, DiscoverySpec, ENDPOINTS_MAX, Found, FoundEndpoint, Source, same_server,
+    ConsulSpec, DiscoverySpec, ENDPOINTS_MAX, Found, FoundEndpoint, KubernetesSpec, SlicePort,
+    Source, same_server,
 };
 pub use spec::{
     Algorithm, BackendKind, CaFile, EndpointSpec, ModelSpec, QueueSpec, Secret, Task, WhenUnhealthy,

@@ -280,8 +280,8 @@ pub struct ModelSpec {
     /// Where it runs. With none, and none found, there are no permits and no line: every request is refused with 3040.
     #[serde(default)]
     pub endpoints: Vec<EndpointSpec>,
-    /// Where more endpoints are found while running: in one of `file`, `dns` and `consul`. What cannot
-    /// be read changes nothing.
+    /// Where more endpoints are found while running: in one of `file`, `dns`, `consul` and `kubernetes`.
+    /// What cannot be read changes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub discovery: Option<DiscoverySpec>,
     /// How requests for it wait.

@@ -5,14 +5,16 @@
 
 use std::sync::Arc;
 
+use infergate_core::routing::Candidate;
 use infergate_core::routing::fleet::{Chosen, NodeView, Seek, Wants};
 use serde_json::{Value, json};
 
-use super::tell::{ms, retry};
+use super::tell::{ms, ranked_by, retry};
 use super::{Again, Draft, Step, Story};
 use crate::peer::Others;
 use crate::proxy::journey::Going;
 use crate::telemetry::ForwardResult;
+use crate::upstream::Sited;
 
 /// Nodes of one look that are told; of a fleet of more the first that would be asked.
 const NODES_TOLD_MAX: usize = 16;
@@ -23,6 +25,8 @@ pub(super) struct Look {
     at_us: u64,
     wants: Wants,
     only_site: Option<Arc<str>>,
+    /// What the policy says of the sites; none where their distance decides.
+    sites: Option<Arc<Sited>>,
     nodes: Vec<NodeView>,
     nodes_left_out: usize,
     chosen: Option<Arc<str>>,
@@ -67,6 +71,7 @@ impl Draft {
         others: &Others,
         at_us: u64,
         seek: &Seek<'_>,
+        sites: Option<&Arc<Sited>>,
         chosen: Option<&Chosen>,
     ) {
         self.step(|| {
@@ -77,6 +82,7 @@ impl Draft {
                 at_us,
                 wants: seek.wants,
                 only_site: seek.forced_site.map(Arc::from),
+                sites: sites.cloned(),
                 nodes,
                 nodes_left_out,
                 chosen: chosen.map(|chosen| Arc::clone(&chosen.node.name)),
@@ -143,6 +149,9 @@ impl Story {
             "wants": wants,
             "wait_max_ms": wait_max_ms,
             "only_site": look.only_site,
+            "sites_by": look.sites.as_ref().map(|sited| ranked_by(&sited.uses)),
+            "sites_asked_ms_before": look.sites.as_ref().map(|sited| (look.at_us / 1000).saturating_sub(sited.at.0)),
+            "sites": look.sites.as_ref().map_or_else(Vec::new, |sited| sites(sited)),
             "chosen": look.chosen,
             "nodes": look.nodes.iter().map(node).collect::<Vec<_>>(),
             "nodes_left_out": look.nodes_left_out,
@@ -180,6 +189,22 @@ impl Story {
             "retry": forward.again.map(retry),
         })
     }
+}
+
+/// Sites in the policy's order.
+fn sites(sited: &Sited) -> Vec<Value> {
+    let site = |(name, rank, seen): &(Arc<str>, u8, Candidate)| {
+        json!({
+            "site": name,
+            "rank": rank,
+            "free": seen.permits_free,
+            "permits": seen.permits_total,
+            "queued": seen.queue_len,
+            "rtt_us": seen.rtt_us,
+            "ttft_us": seen.ttft_us,
+        })
+    };
+    sited.places.iter().map(site).collect()
 }
 
 fn node(view: &NodeView) -> Value {

@@ -14,6 +14,7 @@ use super::{Admission, Again, Deadline, End, QuotaHold, Refused, Routing, Said, 
 use crate::plugin::RoutingMode;
 use crate::telemetry::Clock;
 use crate::telemetry::clock::rfc3339;
+use crate::telemetry::event::PluginUse;
 use crate::upstream::{Advice, Found};
 
 /// Who tells.
@@ -134,7 +135,7 @@ impl Story {
             },
             // Null where it has not been asked yet: tier and load decide.
             "asked_ms_before": advice.map(|advice| now_ms.saturating_sub(advice.at.0)),
-            "by": advice.map(ranked_by),
+            "by": advice.map(|advice| ranked_by(&advice.uses)),
             "candidates": advice.map_or_else(Vec::new, places),
             "candidates_left_out": advice.map_or(0, |advice| advice.left_out),
         })
@@ -271,8 +272,9 @@ fn refusal(refusal: Refused) -> Value {
     })
 }
 
-fn ranked_by(advice: &Advice) -> Value {
-    match advice.uses.first() {
+/// Who worked out an order.
+pub(super) fn ranked_by(uses: &[PluginUse]) -> Value {
+    match uses.first() {
         Some(plugin) => json!({
             "plugin": plugin.name,
             "sha256": plugin.sha256,

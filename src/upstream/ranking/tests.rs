@@ -4,20 +4,59 @@ use std::pin::pin;
 use std::task::Poll;
 
 use infergate_core::model::{Algorithm, ModelSpec};
+use infergate_core::routing::Health;
+use infergate_core::routing::policy::site_number;
+use serde_json::{Value, json};
 
 use super::super::gate::fixtures::{spec, targets};
 use super::*;
 use crate::plugin::Plugins;
 use crate::telemetry::Clock;
 
-/// A model whose policy is asked off the path, and its gate.
-fn cached() -> (Ranking, Arc<Gate>) {
+/// A model with a policy, and its gate.
+fn with(policy: &str, settings: Value) -> (Ranking, Arc<Gate>) {
     let mut model: ModelSpec = spec(Algorithm::Fair);
-    model.plugins.routing = Some("latency".into());
+    model.plugins.routing = Some(policy.into());
+    model.routing = settings.as_object().cloned().unwrap_or_default();
     let ranking = Ranking::follow(Plugins::default().routing(&model), None);
-    assert_eq!(ranking.mode(), RoutingMode::Cached);
     let gate = Gate::new(&model, targets(&model), Clock::start());
     (ranking, gate)
+}
+
+/// A model whose policy is asked off the path, and its gate.
+fn cached() -> (Ranking, Arc<Gate>) {
+    let (ranking, gate) = with("latency", json!({}));
+    assert_eq!(ranking.mode(), RoutingMode::Cached);
+    (ranking, gate)
+}
+
+/// Our site, and others with their round trips.
+fn sites(others: &[(&str, u32)]) -> Vec<Site> {
+    let names = std::iter::once(("fra", 0, 100)).chain(
+        others
+            .iter()
+            .map(|&(name, rtt_us)| (name, site_number(name), rtt_us)),
+    );
+    let site = |(id, (name, site, rtt_us)): (u32, (&str, u32, u32))| {
+        let (_, gate) = cached();
+        let candidate = Candidate {
+            id,
+            site,
+            rtt_us,
+            health: Health::Healthy,
+            ..gate.candidates()[0].2
+        };
+        (name.into(), candidate)
+    };
+    (0..).zip(names).map(site).collect()
+}
+
+fn told(sited: Option<Arc<Sited>>) -> Vec<(String, u8)> {
+    let places = &sited.expect("sites are ranked").places;
+    let place = places
+        .iter()
+        .map(|(name, step, _)| (name.to_string(), *step));
+    place.collect()
 }
 
 fn class(number: usize) -> Class {
@@ -38,7 +77,7 @@ const NOW: Millis = Millis(1000);
 async fn a_class_is_ranked_from_the_round_after_it_was_first_asked_for() {
     let (ranking, gate) = cached();
     assert!(ranking.look_up(class(1), NOW).is_none());
-    ranking.refresh(&gate, NOW).await;
+    ranking.refresh(&gate, &[], NOW).await;
     assert!(ranking.look_up(class(1), NOW).is_some());
     assert!(ranking.look_up(class(2), NOW).is_none());
     let late = NOW + STALE_AFTER;
@@ -53,15 +92,15 @@ async fn a_class_that_nobody_asks_for_is_forgotten_and_one_that_is_asked_for_sta
         ranking.look_up(class(number), NOW);
     }
     // The first round finds both asked for.
-    ranking.refresh(&gate, NOW).await;
+    ranking.refresh(&gate, &[], NOW).await;
     for round in 1..FORGOTTEN_AFTER_TICKS {
         if round % 1000 == 0 {
             ranking.look_up(class(2), NOW);
         }
-        ranking.refresh(&gate, NOW).await;
+        ranking.refresh(&gate, &[], NOW).await;
         assert_eq!(known(&ranking), 2, "round {round}");
     }
-    ranking.refresh(&gate, NOW).await;
+    ranking.refresh(&gate, &[], NOW).await;
     assert_eq!(known(&ranking), 1);
     let ranked: Vec<Class> = ranking.table.load().placed.iter().map(|p| p.0).collect();
     assert_eq!(ranked, [class(2)]);
@@ -76,16 +115,16 @@ async fn classes_have_a_bound_and_those_beyond_it_come_in_when_others_are_forgot
         assert!(ranking.look_up(class(number), NOW).is_none());
     }
     assert_eq!(known(&ranking), CLASSES_MAX);
-    ranking.refresh(&gate, NOW).await;
+    ranking.refresh(&gate, &[], NOW).await;
     let newcomer = class(10 * CLASSES_MAX);
     for _ in 0..FORGOTTEN_AFTER_TICKS {
         assert!(ranking.look_up(newcomer, NOW).is_none());
         ranking.look_up(class(0), NOW);
-        ranking.refresh(&gate, NOW).await;
+        ranking.refresh(&gate, &[], NOW).await;
     }
     assert_eq!(known(&ranking), 1);
     assert!(ranking.look_up(newcomer, NOW).is_none());
-    ranking.refresh(&gate, NOW).await;
+    ranking.refresh(&gate, &[], NOW).await;
     assert!(ranking.look_up(newcomer, NOW).is_some());
     // A generation that follows knows them too.
     let next = Ranking::follow(ranking.slot.clone(), Some(&ranking));
@@ -98,7 +137,7 @@ async fn a_round_gives_way_after_each_class() {
     for number in 0..5 {
         ranking.look_up(class(number), NOW);
     }
-    let mut round = pin!(ranking.refresh(&gate, NOW));
+    let mut round = pin!(ranking.refresh(&gate, &[], NOW));
     let mut turns_of_others = 0;
     loop {
         let polled = std::future::poll_fn(|ctx| Poll::Ready(round.as_mut().poll(ctx))).await;
@@ -111,4 +150,58 @@ async fn a_round_gives_way_after_each_class() {
     }
     assert_eq!(turns_of_others, 5);
     assert_eq!(ranking.table.load().placed.len(), 5);
+}
+
+#[tokio::test]
+async fn sites_are_ranked_before_the_first_request_and_forgotten_with_the_fleet() {
+    let (ranking, gate) = cached();
+    let class = class(1);
+    let three = sites(&[("sin", 160_000), ("ams", 8_000)]);
+    assert!(ranking.sites(class, NOW).is_none());
+    ranking.refresh(&gate, &three, NOW).await;
+    let found = told(ranking.sites(class, NOW));
+    let expected = [("fra", 0), ("ams", 0), ("sin", 1)];
+    assert_eq!(found, expected.map(|(name, step)| (name.to_owned(), step)));
+    // The class is ranked by itself once it was asked for, with the sites.
+    ranking.look_up(class, NOW);
+    ranking.refresh(&gate, &three, NOW).await;
+    assert_eq!(told(ranking.sites(class, NOW)), found);
+    let late = NOW + STALE_AFTER;
+    assert!(ranking.sites(class, late).is_some());
+    assert!(ranking.sites(class, late + Millis(1)).is_none());
+    // One site needs no order.
+    ranking.refresh(&gate, &three[..1], NOW).await;
+    assert!(ranking.sites(class, NOW).is_none());
+}
+
+#[tokio::test]
+async fn a_policy_that_is_asked_for_each_request_ranks_sites_ahead_and_none_ranks_none() {
+    let three = sites(&[("sin", 160_000), ("ams", 8_000)]);
+    let (ranking, gate) = with("random", json!({}));
+    assert_eq!(ranking.mode(), RoutingMode::PerRequest);
+    ranking.refresh(&gate, &three, NOW).await;
+    assert_eq!(told(ranking.sites(Class::default(), NOW)).len(), 3);
+    let (forced, gate) = with("forced-site", json!({ "site": "sin" }));
+    forced.refresh(&gate, &three, NOW).await;
+    assert_eq!(told(forced.sites(Class::default(), NOW))[0].0, "sin");
+    let none = Ranking::follow(Plugins::default().routing(&spec(Algorithm::Fair)), None);
+    none.refresh(&gate, &three, NOW).await;
+    assert!(none.sites(Class::default(), NOW).is_none());
+}
+
+#[tokio::test]
+async fn streams_and_whole_answers_have_orders_of_their_own() {
+    let mut three = sites(&[("sin", 10_000), ("ams", 10_000)]);
+    three[1].1.ttft_us = 900_000;
+    three[2].1.ttft_us = 20_000;
+    let (ranking, gate) = cached();
+    ranking.refresh(&gate, &three, NOW).await;
+    let streaming = Class {
+        streaming: true,
+        ..Class::default()
+    };
+    let last = |class| told(ranking.sites(class, NOW))[2].clone();
+    assert_eq!(last(streaming).0, "sin");
+    assert!(last(streaming).1 > 0);
+    assert_eq!(last(Class::default()).1, 0, "all answers are near enough");
 }

@@ -17,46 +17,75 @@ pub struct Member<'a> {
     pub rest: String,
 }
 
+/// What the nodes of a fleet have in common: who signs their certificates, and a secret.
+pub struct Kin {
+    authority: Authority,
+    dir: TempDir,
+}
+
+impl Kin {
+    pub fn new() -> Kin {
+        let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+        authority.write(dir.path());
+        Kin { authority, dir }
+    }
+
+    /// The beginning of a node's configuration. `cluster` comes without address and secret.
+    pub fn config(&self, name: &str, site: &str, gossip: SocketAddr, cluster: &str) -> String {
+        let path = |file: &str| self.dir.path().join(file).display().to_string();
+        let (certificate, key) = self.authority.certify(name).pem();
+        let files = [
+            path(&format!("{name}.pem")),
+            path(&format!("{name}-key.pem")),
+        ];
+        std::fs::write(&files[0], certificate).unwrap();
+        std::fs::write(&files[1], key).unwrap();
+        let tls = format!(
+            "{{ certificate: \"{}\", private_key: \"{}\", client_ca: \"{}\" }}",
+            files[0],
+            files[1],
+            path("own-ca.pem")
+        );
+        let peers = free_address();
+        format!(
+            "  peers: {{ address: \"{peers}\", tls: {tls} }}\n\
+             node: {{ id: {name}, site: {site} }}\n\
+             cluster: {{ gossip: \"{gossip}\", secret: a-secret-of-the-fleet, {cluster} }}\n"
+        )
+    }
+
+    /// A node at site `fra`.
+    pub async fn start(&self, name: &str, gossip: SocketAddr, cluster: &str, rest: &str) -> Node {
+        Node::start(&(self.config(name, "fra", gossip, cluster) + rest)).await
+    }
+}
+
 /// Gateways that know each other.
 pub struct Fleet {
     /// In the order of the members.
     pub nodes: Vec<Node>,
-    /// Who signs their certificates.
-    pub authority: Authority,
-    /// Where each listens for the others.
-    pub peers: Vec<SocketAddr>,
-    dir: TempDir,
+    _kin: Kin,
 }
 
 impl Fleet {
     /// Starts them, and waits until each knows all others.
     pub async fn start(members: &[Member<'_>]) -> Fleet {
-        let dir = tempfile::tempdir().unwrap();
-        let mut fleet = Fleet {
-            nodes: Vec::new(),
-            authority: Authority::new(),
-            peers: members.iter().map(|_| free_address()).collect(),
-            dir,
-        };
+        let kin = Kin::new();
         let gossip: Vec<SocketAddr> = members.iter().map(|_| free_address()).collect();
         let seeds: Vec<String> = gossip.iter().map(|seed| format!("\"{seed}\"")).collect();
-        for (at, member) in members.iter().enumerate() {
-            let Member { name, site, rest } = member;
-            let listener = fleet.peers_listener(at, name);
-            let rest = format!(
-                "{listener}node: {{ id: {name}, site: {site} }}\ncluster:\n  gossip: \"{}\"\n  \
-                 seeds: [{}]\n  secret: a-secret-of-the-fleet\n{rest}",
-                gossip[at],
-                seeds.join(", ")
-            );
-            fleet.nodes.push(Node::start(&rest).await);
+        let cluster = format!("seeds: [{}]", seeds.join(", "));
+        let mut nodes = Vec::new();
+        for (Member { name, site, rest }, &gossip) in members.iter().zip(&gossip) {
+            let config = kin.config(name, site, gossip, &cluster);
+            nodes.push(Node::start(&(config + rest)).await);
         }
+        let fleet = Fleet { nodes, _kin: kin };
         fleet.is_whole().await;
         fleet
     }
 
-    /// Waits until each node that runs knows every other one, and what it serves.
-    pub async fn is_whole(&self) {
+    /// Waits until each node knows every other one.
+    async fn is_whole(&self) {
         for node in &self.nodes {
             eventually("a node knows all others", async || {
                 let state = node.state().await;
@@ -67,21 +96,5 @@ impl Fleet {
             })
             .await;
         }
-    }
-
-    fn peers_listener(&self, at: usize, name: &str) -> String {
-        let dir = self.dir.path();
-        let (certificate, key) = self.authority.certify(name).pem();
-        let path = |what: &str| dir.join(format!("{name}-{what}.pem"));
-        std::fs::write(path("certificate"), certificate).unwrap();
-        std::fs::write(path("key"), key).unwrap();
-        format!(
-            "  peers: {{ address: \"{}\", tls: {{ certificate: \"{}\", private_key: \"{}\", \
-             client_ca: \"{}\" }} }}\n",
-            self.peers[at],
-            path("certificate").display(),
-            path("key").display(),
-            self.authority.write(dir),
-        )
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 pub use backend::{ANSWER, Kept, Refusing, STREAM_HEAD, Scripted, Server, chunk, json_answer};
 pub use client::{Client, Response};
 pub use component::{flat_price, refusing_settings, trapping_price};
-pub use fleet::{Fleet, Member};
+pub use fleet::{Fleet, Kin, Member};
 pub use node::{A_WHILE, Node, Posted, accounts, endpoint, model, model_of, one_model};
 pub use ports::free_address;
 pub use tls::{Authority, Certificate, Front, over_tls};

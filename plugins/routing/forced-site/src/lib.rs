@@ -1,8 +1,8 @@
 //! `forced-site`: the candidates of one site first, for tests and for data that should stay there.
 //! Known in the source as forced colo.
 //!
-//! The site is the request's, else the setting `site` (0 is this one), else none. Other sites follow in
-//! later steps: a request is served elsewhere rather than refused.
+//! The site is the request's, else the setting `site` (its name, or 0 for this one), else none. Other sites
+//! follow in later steps: a request is served elsewhere rather than refused.
 
 use infergate_sdk::rank::{by_steps, fitness};
 use infergate_sdk::{Candidate, Choice, Hints, Plugin, Routing, Settings};
@@ -14,7 +14,7 @@ struct ForcedSite {
 impl Plugin for ForcedSite {
     fn configure(settings: &mut Settings) -> ForcedSite {
         ForcedSite {
-            site: settings.maybe_whole("site", 0..=u32::MAX),
+            site: settings.maybe_site("site"),
         }
     }
 }

@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use super::super::policy::{Choice, Dice};
+use super::super::policy::{Candidate, Choice, Dice};
 
 /// Sites in steps: within a step load is spread, and the next is used only when there is no room in
 /// those before. Sites it does not name come last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SiteOrder {
-    steps: Vec<(Arc<str>, u8)>,
+    steps: Vec<(Arc<str>, u16)>,
     /// Of the content, so that plans made for it are found again.
     key: u64,
 }
@@ -17,21 +17,28 @@ pub struct SiteOrder {
 impl SiteOrder {
     /// Sites with their steps, 0 first. A site named twice has its first step.
     pub fn new(steps: Vec<(Arc<str>, u8)>) -> SiteOrder {
+        let steps = steps.into_iter();
+        SiteOrder::of(steps.map(|(site, step)| (site, step.into())).collect())
+    }
+
+    /// What a policy made of [`Fleet::site_candidates`](super::Fleet::site_candidates): choices name
+    /// sites by their place in that list. Within a step our own site comes first: the others are
+    /// further away, and the policy did not mind.
+    pub fn of_choices(choices: &[Choice], sites: &[(Arc<str>, Candidate)]) -> SiteOrder {
+        let named = choices.iter().filter_map(|choice| {
+            let (site, candidate) = sites.get(choice.id as usize)?;
+            let is_other = u16::from(candidate.site != 0);
+            Some((site.clone(), u16::from(choice.step) * 2 + is_other))
+        });
+        SiteOrder::of(named.collect())
+    }
+
+    fn of(steps: Vec<(Arc<str>, u16)>) -> SiteOrder {
         let mut key = 0;
         for (site, step) in &steps {
             key = Dice::new(key ^ seed_of(site) ^ u64::from(*step)).roll();
         }
         SiteOrder { steps, key }
-    }
-
-    /// What a policy made of [`Fleet::site_candidates`](super::Fleet::site_candidates): choices name
-    /// sites by their place in that list.
-    pub fn of_choices(choices: &[Choice], sites: &[Arc<str>]) -> SiteOrder {
-        let named = choices.iter().filter_map(|choice| {
-            let site = sites.get(choice.id as usize)?;
-            Some((site.clone(), choice.step))
-        });
-        SiteOrder::new(named.collect())
     }
 
     /// The step of a site.

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::super::breaker::Health;
-use super::super::policy::Candidate;
+use super::super::policy::{Candidate, site_number};
 use super::choose::{Seek, Wants};
 use super::report::{ModelLoad, NodeId};
 use super::rule::WHOLE;
@@ -123,8 +123,8 @@ impl Fleet {
     }
 
     /// The sites that serve a model beside this node, as a policy ranks them: one candidate a site,
-    /// with what its askable nodes have in sum, discounted by age. Site 0 is ours; `id` is the place
-    /// in the list.
+    /// with what its askable nodes have in sum, discounted by age. Site 0 is ours, others
+    /// have the number of their names; `id` is the place in the list.
     pub fn site_candidates(&mut self, model: &str, now: Millis) -> Vec<(Arc<str>, Candidate)> {
         let seek = Seek {
             model,
@@ -146,7 +146,10 @@ impl Fleet {
             let site = &self.sites[usize::from(node.site)];
             let known = found.iter().position(|(name, _)| *name == site.name);
             let at = known.unwrap_or_else(|| {
-                let number = u32::from(node.site);
+                let number = match node.site {
+                    0 => 0,
+                    _ => site_number(&site.name),
+                };
                 found.push((
                     site.name.clone(),
                     nobody(found.len() as u32, number, site.rtt_us),

@@ -1,8 +1,8 @@
 //! `forced-site`: the candidates of one site first, for tests and for data that should stay there.
 //! Known in the source as forced colo.
 //!
-//! The site is the request's ([`Hints::forced_site`]), else the setting `site` (0 is this one),
-//! else none. Other sites follow in later steps: a request is served elsewhere rather than refused.
+//! The site is the request's ([`Hints::forced_site`]), else the setting `site` (its name, or 0 for this
+//! one), else none. Other sites follow in later steps: a request is served elsewhere rather than refused.
 
 use serde_json::{Map, Value};
 
@@ -18,7 +18,7 @@ pub(super) struct ForcedSite {
 impl ForcedSite {
     pub(super) fn configure(given: &Map<String, Value>) -> Result<ForcedSite, Vec<SettingProblem>> {
         let mut settings = Settings::of(given);
-        let site = settings.optional_number("site", (0, u32::MAX));
+        let site = settings.optional_site("site");
         settings.done(ForcedSite { site })
     }
 

@@ -17,7 +17,7 @@ mod values;
 pub use order::Dice;
 pub use ranking::{Ranking, check};
 pub use settings::SettingProblem;
-pub use values::{CANDIDATES_MAX, Candidate, Choice, Hints, WHOLE};
+pub use values::{CANDIDATES_MAX, Candidate, Choice, Hints, WHOLE, site_number};
 
 use affinity::Affinity;
 use flow::ResourceFlow;

@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use super::values::site_number;
+
 /// A setting that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingProblem {
@@ -49,6 +51,22 @@ impl<'a> Settings<'a> {
             });
         }
         number
+    }
+
+    /// A site by its name or number, when given.
+    pub(super) fn optional_site(&mut self, key: &'static str) -> Option<u32> {
+        self.known.push(key);
+        let value = self.given.get(key).filter(|value| !value.is_null())?;
+        let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+        let name = value.as_str().filter(|name| !name.is_empty());
+        let site = number.or_else(|| name.map(site_number));
+        if site.is_none() {
+            self.problems.push(SettingProblem {
+                path: key.to_owned(),
+                message: format!("expected a site's name or number, found {value}"),
+            });
+        }
+        site
     }
 
     /// One of `words`, the first when not given.

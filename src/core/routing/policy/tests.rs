@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use super::{Candidate, Choice, Dice, Hints, Policy, Ranking, WHOLE, check};
+use super::{Candidate, Choice, Dice, Hints, Policy, Ranking, WHOLE, check, site_number};
 use crate::routing::Health;
 
 fn candidate(id: u32) -> Candidate {
@@ -174,6 +174,33 @@ fn the_forced_site_is_first_and_the_request_outvotes_the_setting() {
     assert_eq!(rank(&forced, &hints, &candidates), [vec![2], vec![0, 1]]);
     let nowhere = policy("forced-site", json!({}));
     assert_eq!(rank(&nowhere, &Hints::default(), &candidates), [[0, 1, 2]]);
+}
+
+#[test]
+fn a_site_may_be_forced_by_its_name() {
+    let at = |id, site| Candidate {
+        site,
+        ..candidate(id)
+    };
+    let candidates = [
+        at(0, 0),
+        at(1, site_number("ams")),
+        at(2, site_number("sin")),
+    ];
+    let forced = |site| policy("forced-site", json!({ "site": site }));
+    let found = |site| rank(&forced(site), &Hints::default(), &candidates);
+    assert_eq!(found("sin"), [vec![2], vec![0, 1]]);
+    assert_eq!(found("ams"), [vec![1], vec![0, 2]]);
+    assert_eq!(
+        found("fra"),
+        [[0, 1, 2]],
+        "nobody serves it there, or it is ours"
+    );
+    // Published with the algorithm.
+    assert_eq!(site_number(""), 0x811c_9dc5);
+    assert_eq!(site_number("foobar"), 0xbf9c_f968);
+    let none: Map<String, Value> = serde_json::from_value(json!({"site": ""})).unwrap();
+    assert!(Policy::named("forced-site", &none).unwrap().is_err());
 }
 
 #[test]

@@ -7,14 +7,24 @@ pub const CANDIDATES_MAX: usize = 1024;
 /// A share that is whole: affinities are told in thousandths.
 pub const WHOLE: u16 = 1000;
 
-/// One place a request could go.
+/// The number of another site's name, the same on every node and after every restart: 32 bits of FNV-1a
+/// (<https://datatracker.ietf.org/doc/html/draft-eastlake-fnv>), and 1 instead of 0. Two names with one
+/// number are one site to a policy.
+pub fn site_number(name: &str) -> u32 {
+    let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    hash.max(1)
+}
+
+/// One place a request could go: an endpoint of this node, or a site with all its nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// Its position in the caller's list; the only thing an answer may name.
     pub id: u32,
-    /// The site it stands in, by the caller's numbering; 0 is this one.
+    /// The site it stands in: 0 is this one, others have the [`site_number`] of their names.
     pub site: u32,
-    /// The node it stands behind; none for an endpoint of this node.
+    /// The node it stands behind; none for an endpoint of this node, and for a site as a whole.
     pub node: Option<u32>,
     /// Whether it is fit.
     pub health: crate::routing::Health,

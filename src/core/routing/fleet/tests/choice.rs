@@ -1,6 +1,9 @@
 //! Which node is next.
 
+use serde_json::json;
+
 use super::*;
+use crate::routing::policy::{Hints, Policy, check};
 
 const NOW: Millis = Millis(10_000);
 
@@ -66,6 +69,72 @@ fn a_policys_order_of_sites_goes_before_distance() {
         names(&["d"]),
         "not named: last"
     );
+}
+
+#[test]
+fn our_site_is_first_among_those_that_a_policy_holds_for_equal() {
+    let mut fleet = five();
+    let sites = fleet.site_candidates(MODEL, NOW);
+    let choices = [(3, 0), (0, 1), (1, 1), (2, 2)];
+    let choices = choices.map(|(id, step)| crate::routing::Choice { id, step });
+    let order = SiteOrder::of_choices(&choices, &sites);
+    let ranked = Seek {
+        sites: Some(&order),
+        ..seek()
+    };
+    let expected = [
+        ("f", "sin"),
+        ("b", "fra"),
+        ("c", "fra"),
+        ("d", "ams"),
+        ("e", "par"),
+    ];
+    for tier in [0..1, 1..3, 3..4, 4..5] {
+        let tier = &expected[tier];
+        let there: Vec<&str> = tier.iter().map(|(node, _)| *node).collect();
+        assert_eq!(ever(&mut fleet, &ranked, NOW), names(&there));
+        for (node, site) in tier {
+            fill(&mut fleet, node, site);
+        }
+    }
+}
+
+#[test]
+fn every_built_in_policy_makes_an_order_of_sites() {
+    let mut fleet = five();
+    fill(&mut fleet, "d", "ams");
+    let sites = fleet.site_candidates(MODEL, NOW);
+    let list: Vec<_> = sites.iter().map(|(_, candidate)| *candidate).collect();
+    let first = |name: &str, settings: serde_json::Value, hints: Hints| {
+        let settings = settings.as_object().cloned().unwrap_or_default();
+        let policy = Policy::named(name, &settings).unwrap().unwrap();
+        let choices = check(&policy.rank(&hints, &list), &list);
+        let order = SiteOrder::of_choices(&choices, &sites);
+        let steps = sites.iter().map(|(site, _)| (order.step(site), &**site));
+        let mut steps: Vec<_> = steps.collect();
+        steps.sort_unstable();
+        steps.iter().map(|(_, site)| *site).collect::<Vec<_>>()
+    };
+    let seeded = |seed| Hints {
+        seed,
+        ..Hints::default()
+    };
+    // By round trips: ams and par are as good as fra within a step, and ours is first of them.
+    let by_latency = first("latency", json!({}), seeded(0));
+    assert_eq!(by_latency, ["fra", "ams", "par", "sin"]);
+    let forced = first("forced-site", json!({ "site": "sin" }), seeded(0));
+    assert_eq!(forced, ["sin", "fra", "ams", "par"]);
+    for seed in 0..100 {
+        let flow = first("resource-flow", json!({}), seeded(seed));
+        assert_eq!(flow[3], "ams", "nothing is free there");
+    }
+    // Who is busier than its share is second.
+    let affine = first("affinity", json!({}), seeded(0));
+    assert_eq!(affine, ["fra", "par", "sin", "ams"]);
+    let drawn: std::collections::BTreeSet<&str> = (0..100)
+        .map(|seed| first("random", json!({}), seeded(seed))[0])
+        .collect();
+    assert_eq!(drawn.len(), 4, "{drawn:?}");
 }
 
 #[test]
@@ -247,9 +316,9 @@ fn a_policy_sees_what_each_site_has_and_its_answer_is_an_order() {
     ];
     assert_eq!(seen, expected);
     assert_eq!(sites[0].1.site, 0);
+    assert_eq!(sites[3].1.site, crate::routing::policy::site_number("sin"));
     let choices = [(3, 0), (0, 1)].map(|(id, step)| crate::routing::Choice { id, step });
-    let names_of: Vec<Arc<str>> = sites.into_iter().map(|(name, _)| name).collect();
-    let order = SiteOrder::of_choices(&choices, &names_of);
+    let order = SiteOrder::of_choices(&choices, &sites);
     let ranked = Seek {
         sites: Some(&order),
         ..seek()

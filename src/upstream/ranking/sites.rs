@@ -1,0 +1,101 @@
+//! The order of other sites, as a model's policy ranks them.
+//!
+//! It knows no fleet: candidates come in as values, one a site, and an order goes out. The policy is asked
+//! off the request path only, also one that is asked for each request about endpoints: what a site has is
+//! told ten times a second, and no prompt is known to be cached there.
+
+use std::sync::Arc;
+
+use infergate_core::Millis;
+use infergate_core::routing::Candidate;
+use infergate_core::routing::fleet::SiteOrder;
+
+use super::{Class, Ranking, hints};
+use crate::telemetry::event::PluginUse;
+
+/// Sites of an order that stories tell of, as of endpoints.
+const TOLD_MAX: usize = 16;
+
+/// A site that serves the model, with what its nodes have in sum; `id` is its place in the list, site 0
+/// is ours.
+pub type Site = (Arc<str>, Candidate);
+
+/// An order of sites, and what led to it.
+#[derive(Debug)]
+pub struct Sited {
+    /// For the fleet.
+    pub order: SiteOrder,
+    /// When the policy was asked.
+    pub at: Millis,
+    /// The plugins that ranked; none for a built-in policy.
+    pub uses: Vec<PluginUse>,
+    /// Name, step and measurements of the first [`TOLD_MAX`] sites, the best one first.
+    pub places: Vec<(Arc<str>, u8, Candidate)>,
+}
+
+/// The orders of requests whose class is not ranked by itself: of those that stream, and of others.
+#[derive(Default)]
+pub(super) struct SiteTable {
+    streamed: Option<Arc<Sited>>,
+    whole: Option<Arc<Sited>>,
+}
+
+impl SiteTable {
+    pub fn of(rank: impl Fn(Class) -> Option<Arc<Sited>>) -> SiteTable {
+        let of = |streaming| {
+            rank(Class {
+                streaming,
+                ..Class::default()
+            })
+        };
+        SiteTable {
+            streamed: of(true),
+            whole: of(false),
+        }
+    }
+
+    pub fn of_class(&self, class: Class) -> Option<&Arc<Sited>> {
+        match class.streaming {
+            true => self.streamed.as_ref(),
+            false => self.whole.as_ref(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.streamed.is_none() && self.whole.is_none()
+    }
+}
+
+/// Whether there is an order to be made.
+pub(super) fn worth_ranking(sites: &[Site]) -> bool {
+    sites.len() > 1
+}
+
+impl Ranking {
+    pub(super) fn rank_sites(
+        &self,
+        class: Class,
+        sites: &[Site],
+        now: Millis,
+    ) -> Option<Arc<Sited>> {
+        if !worth_ranking(sites) {
+            return None;
+        }
+        let list: Vec<Candidate> = sites.iter().map(|(_, candidate)| *candidate).collect();
+        let ranked = self.slot.rank(None, &hints(class), &list);
+        // What stands in for a plugin that failed knows no distances.
+        if self.slot.is_plugin() && ranked.uses.is_empty() {
+            return None;
+        }
+        let told = ranked.choices.iter().take(TOLD_MAX).filter_map(|choice| {
+            let (name, candidate) = sites.get(choice.id as usize)?;
+            Some((Arc::clone(name), choice.step, *candidate))
+        });
+        Some(Arc::new(Sited {
+            order: SiteOrder::of_choices(&ranked.choices, sites),
+            at: now,
+            places: told.collect(),
+            uses: ranked.uses,
+        }))
+    }
+}
