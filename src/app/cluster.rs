@@ -8,16 +8,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use infergate_core::ModelId;
 use infergate_core::routing::fleet::{Change, ModelLoad, NodeId, NodeReport};
+use infergate_core::{Millis, ModelId};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::seeds::Seeds;
 use crate::config::Config;
-use crate::peer::{self, Bound, Cluster, Gossip, News};
+use crate::peer::{self, ACCOUNTS_MAX, Bound, Cluster, Gossip, News};
 use crate::proxy::Shared;
-use crate::telemetry::metrics::{NodeChange, NodeLevels};
+use crate::telemetry::metrics::{GossipRefused, NodeChange, NodeLevels};
 
 /// As often as gossip goes round: more often nobody would hear of it.
 const BEAT: Duration = Duration::from_millis(100);
@@ -26,6 +26,8 @@ const BEAT: Duration = Duration::from_millis(100);
 const DRAW_BEATS: u64 = 5;
 /// Beats between two sweeps, and between two greetings of a seed when there is company.
 const SWEEP_BEATS: u64 = 10;
+/// Between two log lines about what others told of accounts.
+const COMPLAINT_EVERY: Millis = Millis::from_secs(60);
 
 /// A node that has what it needs to join.
 pub struct Joining {
@@ -56,6 +58,7 @@ impl Joining {
     /// # Errors
     /// A sentence for the operator.
     pub async fn start(self, shared: &Arc<Shared>) -> Result<Membership, String> {
+        shared.others.join();
         let here = shared.others.here().clone();
         let address = reached_at(self.peers, self.cluster.advertised());
         Ok(Membership {
@@ -68,6 +71,9 @@ impl Joining {
             was_draining: false,
             draining: HashSet::new(),
             has_namesake: false,
+            has_untold: false,
+            left_out: 0,
+            complained: None,
         })
     }
 }
@@ -86,6 +92,11 @@ pub struct Membership {
     draining: HashSet<Arc<str>>,
     /// A process of the same name was complained about.
     has_namesake: bool,
+    /// More accounts than are told of were complained about.
+    has_untold: bool,
+    /// Sums that were left out when it was last said, and when.
+    left_out: u64,
+    complained: Option<Millis>,
 }
 
 impl Membership {
@@ -135,8 +146,16 @@ impl Membership {
         if beat.is_multiple_of(DRAW_BEATS)
             && let Some((version, spent)) = self.shared.ledger.news(self.told_spent)
         {
-            self.gossip.tell_spent(&spent).await;
-            self.told_spent = version;
+            let untold = self.gossip.tell_spent(&spent).await;
+            if untold > 0 && !self.has_untold {
+                let most = ACCOUNTS_MAX;
+                tracing::warn!(
+                    untold,
+                    most,
+                    "what these accounts use here counts here only"
+                );
+            }
+            (self.told_spent, self.has_untold) = (version, untold > 0);
         }
     }
 
@@ -170,6 +189,14 @@ impl Membership {
     }
 
     fn take(&mut self, news: News) {
+        // Before reports: a node may be lost and heard again as another generation at once.
+        for name in news.lost {
+            let site = self.site_of(&name);
+            if self.shared.others.lost(&name) {
+                tracing::warn!(node = &*name, site = &*site, "node lost");
+                self.shared.metrics.node_changed(NodeChange::Lost);
+            }
+        }
         for report in news.reports {
             let report = self.shared.others.understood(report);
             let Some(change) = self.shared.others.heard(&report) else {
@@ -193,17 +220,9 @@ impl Membership {
             }
         }
         let shared = &*self.shared;
-        for name in news.lost {
-            let site = self.site_of(&name);
-            if shared.others.lost(&name) {
-                tracing::warn!(node = &*name, site = &*site, "node lost");
-                shared.metrics.node_changed(NodeChange::Lost);
-            }
-        }
         let spent = news.spent.iter();
-        shared
-            .ledger
-            .heard(spent.map(|(node, account, sum)| (node, account, sum.day, sum.micro)));
+        let spent = spent.map(|(node, account, sum)| (node, account, sum.day, sum.micro));
+        shared.ledger.heard(spent, &shared.world.load());
         if let Some(at) = news.namesake.filter(|_| !self.has_namesake) {
             let name = &*shared.others.here().name;
             tracing::error!(name, %at, "another node has the same node.id: each needs its own");
@@ -227,8 +246,25 @@ impl Membership {
             );
             self.shared.metrics.node_changed(NodeChange::Forgotten);
         }
-        let (unsigned, malformed) = self.gossip.refused();
-        self.shared.metrics.set_gossip_refused(unsigned, malformed);
+        let left_out = self.shared.ledger.left_out();
+        let refused = GossipRefused {
+            sums: left_out,
+            ..self.gossip.refused()
+        };
+        self.shared.metrics.set_gossip_refused(refused);
+        let now = self.shared.clock.now();
+        if left_out > self.left_out && self.may_complain(now) {
+            tracing::warn!(
+                left_out,
+                "sums of accounts were left out: have all nodes the same accounts and the same day?"
+            );
+            (self.left_out, self.complained) = (left_out, Some(now));
+        }
+    }
+
+    fn may_complain(&self, now: Millis) -> bool {
+        self.complained
+            .is_none_or(|last| now.since(last) >= COMPLAINT_EVERY)
     }
 
     /// One seed at a time, in turn: the fleet may have fallen apart, or not have been there yet.

@@ -26,6 +26,9 @@ use crate::telemetry::plugin_metrics::PluginLevels;
 use crate::telemetry::{Levels, ModelLevels};
 use crate::upstream::Lane;
 
+/// Since the start: whoever has heard of no other node by then is taken to be the first.
+const COMPANY_LIMIT: Millis = Millis(2_000);
+
 /// The rooms of one node.
 pub struct NodeInsight {
     shared: Arc<Shared>,
@@ -184,8 +187,18 @@ impl Insight for NodeInsight {
     }
 
     fn readiness(&self) -> Result<(), String> {
-        match self.shared.drain.is_draining() {
-            true => Err("draining".to_owned()),
+        let Shared {
+            drain,
+            others,
+            clock,
+            ..
+        } = &*self.shared;
+        if drain.is_draining() {
+            return Err("draining".to_owned());
+        }
+        let is_new = clock.now() < COMPANY_LIMIT;
+        match others.has_joined() && others.is_alone() && is_new {
+            true => Err("looking for other nodes".to_owned()),
             false => Ok(()),
         }
     }

@@ -13,9 +13,10 @@ use pingora_core::apps::HttpServerApp;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::l4::stream::Stream as L4Stream;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::handshakes::Handshakes;
 use crate::admin::Admin;
 use crate::config::Listen;
 use crate::proxy::{Connections, Edge, Shared, serve_connection, serve_peer};
@@ -26,9 +27,6 @@ const BACKLOG: u32 = 4096;
 /// After a failed accept (no file descriptors left, usually) so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Connections to the peers listener that have not proved yet whose they are: whoever only connects
-/// costs others their turn for five seconds at most.
-const HANDSHAKES_MAX: usize = 256;
 /// Connections of other nodes: each carries one forwarded request at a time.
 const PEER_CONNECTIONS_MAX: usize = 16 * 1024;
 /// Between two lines of the log about who was not let in.
@@ -135,7 +133,7 @@ pub async fn accept_peers(
     mut closed: watch::Receiver<bool>,
 ) {
     let mut open = JoinSet::new();
-    let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+    let handshakes = Handshakes::new();
     let strangers = Arc::new(Strangers::default());
     loop {
         let accepted = tokio::select! {
@@ -146,8 +144,8 @@ pub async fn accept_peers(
         let Some((tcp, address)) = accepted else {
             continue;
         };
-        let turn = Arc::clone(&handshakes).try_acquire_owned();
-        let (Ok(turn), true) = (turn, open.len() < PEER_CONNECTIONS_MAX) else {
+        let pending = handshakes.enter(address.ip());
+        let (Some(pending), true) = (pending, open.len() < PEER_CONNECTIONS_MAX) else {
             shared.metrics.connection_refused("peer-limit");
             continue;
         };
@@ -158,6 +156,9 @@ pub async fn accept_peers(
             if tcp.set_nodelay(true).is_err() {
                 return;
             }
+            let Some(turn) = pending.turn().await else {
+                return shared.metrics.connection_refused("peer-limit");
+            };
             let guest = match shared.channel.accept(tcp).await {
                 Ok(guest) => guest,
                 Err(error) => {

@@ -10,6 +10,7 @@ mod cluster;
 mod demo;
 mod discover;
 mod found;
+mod handshakes;
 mod heap;
 mod insight;
 mod keep;
@@ -384,17 +385,18 @@ fn here(config: &Config, clock: Clock) -> NodeId {
     }
 }
 
-/// The plan of a world from a configuration.
+/// The plan of a world from a configuration, for a node of this name.
 fn plan(
     config: &Config,
+    node: &config::Node,
     generation: u64,
     models: Vec<Arc<ModelSpec>>,
     plugins: Plugins,
 ) -> crate::proxy::Plan {
     crate::proxy::Plan {
         generation,
-        node: Arc::clone(&config.node.id),
-        site: Arc::clone(&config.node.site),
+        node: Arc::clone(&node.id),
+        site: Arc::clone(&node.site),
         models,
         plugins,
         accounts: config.accounts.clone(),

@@ -240,11 +240,20 @@ impl Reloader {
         }
     }
 
+    /// Name and site, which other nodes do not see change.
+    fn node(&self) -> &config::Node {
+        match self.started_with.is_in_fleet() {
+            true => &self.started_with.node,
+            false => &self.current.node,
+        }
+    }
+
     /// Other nodes are shown these from now on. A listener that comes or goes needs a restart, and
-    /// what it is shown with does too.
+    /// what it is shown with does too; so does what bears the node's next name.
     fn open_channel(&self, credentials: Option<Arc<Credentials>>) {
-        if let Some(credentials) = credentials.filter(|_| self.started_with.listen.peers.is_some())
-        {
+        let listens = self.started_with.listen.peers.is_some();
+        let is_own = self.node().id == self.current.node.id;
+        if let Some(credentials) = credentials.filter(|_| listens && is_own) {
             let connect_timeout = Duration::from_millis(self.current.timeouts.connect_ms);
             self.shared.channel.open(credentials, connect_timeout);
         }
@@ -259,7 +268,7 @@ impl Reloader {
             sink,
             ..
         } = &*self.shared;
-        let plan = plan(&self.current, generation, models, plugins);
+        let plan = plan(&self.current, self.node(), generation, models, plugins);
         let next = world.load().follow(plan, *clock, metrics);
         self.enter(next);
         self.loader.retain_metrics(&self.current);

@@ -11,6 +11,10 @@ use super::Config;
 /// Keys that are read once, at start.
 pub(super) const NEEDS_RESTART: &[&str] = &["listen", "cluster", "threads", "state_dir"];
 
+/// Keys that are read once where other nodes know this one: they know it by its certificate and by what
+/// it began to tell under this name.
+const NEEDS_RESTART_IN_FLEET: &[&str] = &["node.id", "node.site"];
+
 /// Keys below those that are followed.
 const LIVE: &[&str] = &["listen.peers.tls"];
 
@@ -28,9 +32,10 @@ pub struct Diff {
 pub fn diff(old: &Config, new: &Config) -> Diff {
     let mut changed = Vec::new();
     compare("", &comparable(old), &comparable(new), &mut changed);
+    let in_fleet = |path: &str| NEEDS_RESTART_IN_FLEET.contains(&path) && old.is_in_fleet();
     let needs_restart = changed
         .iter()
-        .filter(|path| needs_restart(path))
+        .filter(|path| needs_restart(path) || in_fleet(path))
         .cloned()
         .collect();
     Diff {
@@ -268,6 +273,28 @@ mod tests {
         assert_eq!(found.needs_restart, ["cluster.secret"]);
         assert!(!format!("{found:?}").contains("-secret"));
         assert_eq!(diff(&config(|t| t), &with("s")).needs_restart, ["cluster"]);
+    }
+
+    #[test]
+    fn the_name_and_the_site_of_a_node_need_a_restart_where_others_know_it() {
+        let with = |cluster: bool, site: &str| {
+            let mut config = config(|t| t);
+            config.node.site = site.into();
+            if cluster {
+                let cluster = serde_json::json!({ "gossip": "127.0.0.1:1" });
+                config.cluster = serde_json::from_value(cluster).unwrap();
+            }
+            config
+        };
+        let found = diff(&with(true, "fra"), &with(true, "ams"));
+        assert_eq!(found.needs_restart, ["node.site"]);
+        let found = diff(&with(true, "fra"), &with(false, "ams"));
+        assert_eq!(found.needs_restart, ["node.site", "cluster"]);
+        // Nobody knows it before it is started with a cluster.
+        let found = diff(&with(false, "fra"), &with(true, "ams"));
+        assert_eq!(found.needs_restart, ["cluster"]);
+        let found = diff(&with(false, "fra"), &with(false, "ams"));
+        assert_eq!((found.changed.len(), found.needs_restart.len()), (1, 0));
     }
 
     #[test]

@@ -72,6 +72,11 @@ impl Config {
     fn default_state_dir() -> PathBuf {
         PathBuf::from("./state")
     }
+
+    /// Whether other nodes know this one, by its name and its site.
+    pub fn is_in_fleet(&self) -> bool {
+        self.cluster.is_some() || self.listen.peers.is_some()
+    }
 }
 
 /// Where the gateway listens.
@@ -120,9 +125,11 @@ impl Default for AdminListener {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Node {
-    /// The node's name in events and `/state`; unique among nodes.
+    /// The node's name in events and `/state`; unique among nodes. With `cluster` or `listen.peers` a
+    /// change takes a restart.
     pub id: Arc<str>,
-    /// The place the node stands in; nodes of one site are near each other.
+    /// The place the node stands in; nodes of one site are near each other. With `cluster` or
+    /// `listen.peers` a change takes a restart.
     pub site: Arc<str>,
 }
 

@@ -36,9 +36,10 @@ use tokio::net::UdpSocket;
 
 use super::settings::Cluster;
 use crate::telemetry::Clock;
+use crate::telemetry::metrics::GossipRefused;
 pub use codec::Spent;
 use codec::{About, NODE_KEY, NodeNews};
-use datagram::{RefusedCounts, SignedTransport, Signer};
+use datagram::{Pending, RefusedCounts, SignedTransport, Signer};
 
 /// Between two rounds. Permits turn over in hundreds of milliseconds: a view that is older sends
 /// requests to where there is no room any more. A round of three nodes is six small datagrams.
@@ -64,7 +65,7 @@ const LOST_KEPT: Duration = Duration::from_secs(300);
 /// is told everything anew.
 const TAKEN_BACK_KEPT: Duration = Duration::from_secs(60);
 
-/// Accounts whose sums a node tells, the first ones by name: 4,096 sums are a hundred kilobytes.
+/// Accounts whose sums a node tells, the first ones that come: 4,096 sums are a hundred kilobytes.
 pub const ACCOUNTS_MAX: usize = 4096;
 
 /// A bound address for gossip.
@@ -98,7 +99,7 @@ pub struct News {
     /// Nodes that lived and do not any more.
     pub lost: Vec<Arc<str>>,
     /// What accounts have used at other nodes: node, account, sum.
-    pub spent: Vec<(Arc<str>, AccountId, Spent)>,
+    pub spent: Vec<(NodeId, AccountId, Spent)>,
     /// Another process that lives has the name of this node.
     pub namesake: Option<SocketAddr>,
 }
@@ -111,6 +112,7 @@ pub struct Gossip {
     told_spent: HashMap<AccountId, Spent>,
     heard: HashMap<Arc<str>, Heard>,
     refused: Arc<RefusedCounts>,
+    pending: Arc<Pending>,
 }
 
 /// What was last heard of a node.
@@ -121,8 +123,8 @@ struct Heard {
     max_version: u64,
     /// Of its last report.
     version: u64,
-    /// Its models as they were named, to be named again.
-    models: Vec<ModelId>,
+    /// Its models in the order of their keys: what is not new is not read again.
+    models: Vec<(ModelId, ModelLoad)>,
 }
 
 impl Gossip {
@@ -138,7 +140,9 @@ impl Gossip {
     ) -> Result<Gossip, String> {
         let secret = cluster.secret.as_ref().map_or("", |secret| secret.reveal());
         let refused = Arc::new(RefusedCounts::default());
-        let transport = SignedTransport::new(bound.0, Signer::new(secret), refused.clone(), clock);
+        let pending = Arc::new(Pending::default());
+        let counts = (refused.clone(), pending.clone());
+        let transport = SignedTransport::new(bound.0, Signer::new(secret), counts, clock);
         let (name, generation) = (Arc::clone(&here.name), here.generation);
         let config = ChitchatConfig {
             chitchat_id: ChitchatId::new(name, generation, cluster.advertised()),
@@ -166,12 +170,17 @@ impl Gossip {
             told_spent: HashMap::new(),
             heard: HashMap::new(),
             refused,
+            pending,
         })
     }
 
-    /// Says hello to nodes at these addresses, whoever they are.
+    /// Says hello to nodes at these addresses, whoever they are. Not again to one that is still to be
+    /// sent the last one: chitchat's queue of them has no bound of its own.
     pub fn greet(&self, addresses: impl IntoIterator<Item = SocketAddr>) {
         for address in addresses {
+            if !self.pending.begin(address) {
+                continue;
+            }
             // It fails only once the task has ended, which `is_over` tells.
             let _ = self.handle.gossip(address);
         }
@@ -218,26 +227,36 @@ impl Gossip {
         state.set(NODE_KEY, codec::write_node(&news));
     }
 
-    /// Tells what accounts have used here today, of the first [`ACCOUNTS_MAX`].
-    pub async fn tell_spent(&mut self, spent: &QuotaSnapshot) {
+    /// Tells what accounts have used here today, of the first [`ACCOUNTS_MAX`] that came: who is told
+    /// of stays told of while it is used. Returns how many are not told of.
+    pub async fn tell_spent(&mut self, spent: &QuotaSnapshot) -> usize {
         let chitchat = self.handle.chitchat();
         let mut chitchat = chitchat.lock().await;
         let state = chitchat.self_node_state();
         let day = spent.day;
-        let accounts = || spent.used_micro.iter().take(ACCOUNTS_MAX);
-        for (account, micro) in accounts() {
-            let sum = Spent { day, micro: *micro };
-            if self.told_spent.get(account) != Some(&sum) {
-                state.set(codec::account_key(account), codec::write_spent(sum));
-                self.told_spent.insert(account.clone(), sum);
-            }
-        }
+        let used: HashMap<_, _> = spent.used_micro.iter().map(|(id, sum)| (id, sum)).collect();
         self.told_spent.retain(|account, sum| {
-            if sum.day != day {
+            let stays = sum.day == day || used.contains_key(account);
+            if !stays {
                 state.delete(&codec::account_key(account));
             }
-            sum.day == day
+            stays
         });
+        let mut untold = 0;
+        for (account, micro) in &spent.used_micro {
+            let sum = Spent { day, micro: *micro };
+            let told = self.told_spent.get(account);
+            if told == Some(&sum) {
+                continue;
+            }
+            if told.is_none() && self.told_spent.len() >= ACCOUNTS_MAX {
+                untold += 1;
+                continue;
+            }
+            state.set(codec::account_key(account), codec::write_spent(sum));
+            self.told_spent.insert(account.clone(), sum);
+        }
+        untold
     }
 
     /// What is new since the last call.
@@ -263,7 +282,10 @@ impl Gossip {
             }
         }
         self.heard.retain(|name, heard| {
-            let lives = living.contains_key(&**name);
+            // A node that was started again by an earlier clock is lost before it is heard.
+            let lives = living
+                .get(&**name)
+                .is_some_and(|id| id.generation_id >= heard.id.generation);
             if heard.lives && !lives {
                 news.lost.push(Arc::clone(name));
             }
@@ -284,8 +306,8 @@ impl Gossip {
         !self.heard.values().any(|heard| heard.lives)
     }
 
-    /// Datagrams that were not taken: without the right signature, and not understood.
-    pub fn refused(&self) -> (u64, u64) {
+    /// Datagrams that were not taken or not sent.
+    pub fn refused(&self) -> GossipRefused {
         self.refused.read()
     }
 
@@ -310,52 +332,57 @@ impl Gossip {
             .heard
             .entry(Arc::clone(&id.node_id))
             .or_insert_with(|| Heard::of(id));
-        if heard.id.generation > id.generation_id {
-            return;
-        }
-        if heard.id.generation < id.generation_id {
+        // Also to an earlier one: what lives was started by a clock that had been set back.
+        if heard.id.generation != id.generation_id {
             *heard = Heard::of(id);
         }
         heard.lives = true;
         if heard.max_version == state.max_version() {
             return;
         }
-        let told = state.get(NODE_KEY).and_then(codec::read_node);
-        let mut models = Vec::with_capacity(heard.models.len());
+        // chitchat is locked meanwhile: what was read before is not read again. Keys are in order.
+        let read_before = std::mem::take(&mut heard.models);
+        let mut read_before = read_before.into_iter().peekable();
+        let models = &mut heard.models;
         for (key, value) in state.key_values_including_deleted() {
             if value.is_deleted() {
+                continue;
+            }
+            if value.version <= heard.max_version {
+                let model = codec::old_model(key).filter(|_| models.len() < MODELS_MAX);
+                let Some(model) = model else { continue };
+                while read_before.next_if(|(id, _)| id.as_str() < model).is_some() {}
+                models.extend(read_before.next_if(|(id, _)| id.as_str() == model));
                 continue;
             }
             match codec::about(key) {
                 Some(About::Model(model)) if models.len() < MODELS_MAX => {
                     if let Some(load) = codec::read_model(&value.value) {
-                        // Keys are in order: mostly it is the one that stood here before.
-                        let same = heard.models.get(models.len());
-                        let same = same.filter(|id| id.as_str() == model).cloned();
-                        models.push((same.unwrap_or_else(|| model.into()), load));
+                        while read_before.next_if(|(id, _)| id.as_str() < model).is_some() {}
+                        let same = read_before.next_if(|(id, _)| id.as_str() == model);
+                        models.push((same.map_or_else(|| model.into(), |(id, _)| id), load));
                     }
                 }
-                Some(About::Account(account)) if value.version > heard.max_version => {
+                Some(About::Account(account)) => {
                     if let Some(spent) = codec::read_spent(&value.value) {
-                        let node = Arc::clone(&heard.id.name);
-                        news.spent.push((node, account.into(), spent));
+                        news.spent.push((heard.id.clone(), account.into(), spent));
                     }
                 }
                 _ => {}
             }
         }
         heard.max_version = state.max_version();
+        let told = state.get(NODE_KEY).and_then(codec::read_node);
         let Some(told) = told.filter(|told| told.version > heard.version) else {
             return;
         };
         heard.version = told.version;
-        heard.models = models.iter().map(|(model, _)| model.clone()).collect();
         news.reports.push(NodeReport {
             node: heard.id.clone(),
             site: told.site,
             address: told.address,
             draining: told.draining,
-            models,
+            models: heard.models.clone(),
             version: told.version,
             made: told.made,
         });

@@ -19,8 +19,8 @@ mod tls;
 mod visit;
 
 pub use channel::{Channel, DRAINING_PATH, GENERATION_HEADER, NODE_HEADER, PING_PATH, STORY_PATH};
-pub use gossip::{Bound, Gossip, News, Spent, bind};
+pub use gossip::{ACCOUNTS_MAX, Bound, Gossip, News, Spent, bind};
 pub use others::{Others, Sent, Want};
 pub use settings::{Cluster, NodeDiscovery, PeersListener, PeersTls};
 pub use tls::{Credentials, FileFault, Guest, PeerName, node_name_fault};
-pub use visit::{CameBack, Cause, NotOurs, Visit, is_between_nodes};
+pub use visit::{CameBack, Cause, NotOurs, VISIT_HEAD_BYTES_MAX, Visit, is_between_nodes};

@@ -6,7 +6,7 @@
 //! that is dropped anywhere is not counted as still there.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use hashbrown::HashMap;
 use infergate_core::routing::fleet::{
@@ -29,6 +29,8 @@ pub struct Others {
     fleet: Mutex<Fleet>,
     /// Nodes known: where there is none nothing else is looked at.
     known: AtomicUsize,
+    /// This node is one of a fleet.
+    joined: AtomicBool,
     /// This node goes, and the others are being told.
     leaving: AtomicBool,
     /// Nodes that have said themselves that they drain, with the generation that did: who goes does
@@ -43,6 +45,8 @@ pub struct Others {
 struct Bell {
     /// Rings for the waiter that came first; it passes the ring on.
     rings: Notify,
+    /// Number of the last ring: nobody passes one on twice.
+    number: AtomicU64,
     /// Who listens for it.
     listening: AtomicU32,
     /// Requests of own clients that wait.
@@ -61,6 +65,7 @@ impl Others {
             site,
             fleet: Mutex::new(fleet),
             known: AtomicUsize::new(0),
+            joined: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             goers: Mutex::default(),
             bells: Mutex::default(),
@@ -86,6 +91,16 @@ impl Others {
     /// Whether this node goes.
     pub fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Relaxed)
+    }
+
+    /// This node is one of a fleet, whoever of it is there.
+    pub fn join(&self) {
+        self.joined.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is.
+    pub fn has_joined(&self) -> bool {
+        self.joined.load(Ordering::Relaxed)
     }
 
     /// There is nobody else.
@@ -185,8 +200,9 @@ impl Others {
     }
 
     /// The nodes that have told of a model, and why those that are not asked are not.
-    pub fn explain(&self, seek: &Seek<'_>) -> Vec<NodeView> {
-        self.fleet.lock().explain(seek, self.clock.now())
+    /// The first `most` of them, and how many more there are.
+    pub fn explain(&self, seek: &Seek<'_>, most: usize) -> (Vec<NodeView>, usize) {
+        self.fleet.lock().explain(seek, most, self.clock.now())
     }
 
     /// A request that waits here looks for a permit elsewhere from now on, until the guard is
@@ -196,7 +212,12 @@ impl Others {
         bell.listening.fetch_add(1, Ordering::Relaxed);
         let waiting = u32::from(of_own_client);
         bell.waiting.fetch_add(waiting, Ordering::Relaxed);
-        Want { bell, waiting }
+        let passed = AtomicU64::new(bell.number.load(Ordering::Relaxed));
+        Want {
+            bell,
+            waiting,
+            passed,
+        }
     }
 
     /// A request of an own client was refused for want of room, here and elsewhere.
@@ -251,6 +272,7 @@ impl Bell {
     fn ring(&self) {
         // A ring that nobody hears would wake the next one who comes for nothing.
         if self.listening.load(Ordering::Relaxed) > 0 {
+            self.number.fetch_add(1, Ordering::Relaxed);
             self.rings.notify_one();
         }
     }
@@ -261,6 +283,8 @@ pub struct Want {
     bell: Arc<Bell>,
     /// What it counts as.
     waiting: u32,
+    /// Number of the last ring that it has passed on.
+    passed: AtomicU64,
 }
 
 impl Want {
@@ -269,9 +293,15 @@ impl Want {
         self.bell.rings.notified().await;
     }
 
-    /// It has looked, and others behind it should as well: it goes, or its turn here is near.
+    /// It has looked, and others behind it should as well: it goes, or its turn here is near. Each
+    /// ring is passed on once, or two that stay would ring for each other without end.
     pub fn pass_on(&self) {
-        self.bell.rings.notify_one();
+        let order = Ordering::Relaxed;
+        let number = self.bell.number.load(order);
+        let is_new = self.passed.swap(number, order) != number;
+        if is_new && self.bell.listening.load(order) > 1 {
+            self.bell.rings.notify_one();
+        }
     }
 }
 
@@ -290,6 +320,11 @@ pub struct Sent {
 }
 
 impl Sent {
+    /// The node has begun to answer, so all is well there.
+    pub fn answers(&self) {
+        self.others.fleet.lock().answers(self.ticket);
+    }
+
     /// How it ended there.
     pub fn ended(mut self, ended: Ended) {
         self.ended = ended;
@@ -357,9 +392,9 @@ mod tests {
         others.heard(&report(1, 1));
         let chosen = others.next(&seek()).unwrap();
         let sent = others.sent(&chosen);
-        assert_eq!(others.explain(&seek())[0].in_flight, 1);
+        assert_eq!(others.explain(&seek(), 1).0[0].in_flight, 1);
         drop(sent);
-        assert_eq!(others.explain(&seek())[0].in_flight, 0);
+        assert_eq!(others.explain(&seek(), 1).0[0].in_flight, 0);
     }
 
     #[test]
@@ -373,6 +408,18 @@ mod tests {
         restarted.node.generation = 2;
         others.heard(&others.understood(restarted));
         assert!(others.next(&seek()).is_some());
+    }
+
+    #[tokio::test]
+    async fn one_that_waits_alone_does_not_ring_for_itself() {
+        let others = others();
+        others.heard(&report(1, 0));
+        assert!(others.next(&seek()).is_none());
+        let alone = others.want(&"m".into(), true);
+        others.heard(&report(2, 1));
+        assert!(futures_util::poll!(Box::pin(alone.news())).is_ready());
+        alone.pass_on();
+        assert!(futures_util::poll!(Box::pin(alone.news())).is_pending());
     }
 
     #[tokio::test]
@@ -393,6 +440,15 @@ mod tests {
         first.pass_on();
         assert!(futures_util::poll!(&mut second_look).is_ready());
         assert_eq!(others.wanting(), [("m".into(), 1)]);
+        // Both stay: nobody rings again for the same news.
+        second.pass_on();
+        drop(first_look);
+        let mut first_look = Box::pin(first.news());
+        assert!(futures_util::poll!(&mut first_look).is_ready());
+        first.pass_on();
+        drop(second_look);
+        let mut second_look = Box::pin(second.news());
+        assert!(futures_util::poll!(&mut second_look).is_pending());
         drop((first_look, second_look));
         drop((first, second));
         others.refused(&"m".into());

@@ -25,6 +25,7 @@ const PATH: &str = "x-infergate-path";
 const ATTEMPTS: &str = "x-infergate-attempts";
 const ELAPSED: &str = "x-infergate-elapsed-us";
 const QUEUED: &str = "x-infergate-queued-us";
+const LIMITED: &str = "x-infergate-limited";
 const ONLY_SITE: &str = "x-infergate-only-site";
 const REQUEST_ID: &str = "x-request-id";
 const CAME_BACK: &str = "x-infergate-came-back";
@@ -37,6 +38,15 @@ const FAILED: &str = "failed";
 /// Bytes of one name, of whatever kind; the configuration allows no longer ones.
 const NAME_BYTES_MAX: usize = 256;
 
+/// Bytes that these headers add to a head at most: names at their longest.
+pub const VISIT_HEAD_BYTES_MAX: usize = 8 * 1024;
+
+/// Requests to model servers for one client's: each model of a ladder may take some.
+const ATTEMPTS_MAX: u32 = 100;
+
+/// Of the life of a request, microseconds: a day. Times of events are reckoned back from it.
+const LIFE_US_MAX: u64 = 24 * 3600 * 1_000_000;
+
 /// A request as one node hands it to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Visit {
@@ -48,6 +58,8 @@ pub struct Visit {
     pub request_id: Arc<str>,
     /// Who pays, as the node found out that the client spoke to.
     pub account: AccountId,
+    /// The account's day has a limit: what it comes to is counted, whether the account is known or not.
+    pub is_limited: bool,
     /// The model it is to be served by, whatever the body names.
     pub model: ModelId,
     /// The model its client asked for, where another one of its ladder stands in.
@@ -101,6 +113,7 @@ impl Visit {
         line(out, HOPS, &self.hops);
         line(out, REQUEST_ID, &self.request_id);
         line(out, ACCOUNT, &self.account.as_str());
+        line(out, LIMITED, &u8::from(self.is_limited));
         line(out, MODEL, &self.model.as_str());
         if let Some(asked) = &self.asked_model {
             line(out, ASKED_MODEL, &asked.as_str());
@@ -129,12 +142,13 @@ impl Visit {
             hops: hops(headers)?,
             request_id: name(headers, REQUEST_ID)?.into(),
             account: name(headers, ACCOUNT)?.into(),
+            is_limited: number::<u8>(headers, LIMITED)? > 0,
             model: name(headers, MODEL)?.into(),
             asked_model: optional(headers, ASKED_MODEL)?.map(ModelId::from),
             path,
-            attempts: number(headers, ATTEMPTS)?,
-            elapsed_us: number(headers, ELAPSED)?,
-            queued_us: number(headers, QUEUED)?,
+            attempts: at_most(ATTEMPTS_MAX, headers, ATTEMPTS)?,
+            elapsed_us: at_most(LIFE_US_MAX, headers, ELAPSED)?,
+            queued_us: at_most(LIFE_US_MAX, headers, QUEUED)?,
             only_site: optional(headers, ONLY_SITE)?.map(Arc::from),
         })
     }
@@ -177,7 +191,7 @@ impl CameBack {
         Ok(Some(CameBack {
             cause,
             hops: hops(headers)?,
-            attempts: number(headers, ATTEMPTS)?,
+            attempts: at_most(ATTEMPTS_MAX, headers, ATTEMPTS)?,
         }))
     }
 }
@@ -220,6 +234,18 @@ fn number<T: FromStr>(headers: &HeaderMap, name: &'static str) -> Result<T, NotO
     number.ok_or(NotOurs(name))
 }
 
+fn at_most<T: FromStr + PartialOrd>(
+    most: T,
+    headers: &HeaderMap,
+    name: &'static str,
+) -> Result<T, NotOurs> {
+    let number = number(headers, name)?;
+    match number <= most {
+        true => Ok(number),
+        false => Err(NotOurs(name)),
+    }
+}
+
 fn hops(headers: &HeaderMap) -> Result<Hops, NotOurs> {
     Hops::parse(text(headers, HOPS)?).map_err(|_| NotOurs(HOPS))
 }
@@ -239,6 +265,7 @@ mod tests {
             hops,
             request_id: "r1".into(),
             account: "acme".into(),
+            is_limited: true,
             model: "@cf/m".into(),
             asked_model: Some("big".into()),
             path: vec!["fra/a".into(), "ams/b".into()],
@@ -313,6 +340,9 @@ mod tests {
         for (from, to) in [
             ("attempts: 2", "attempts: +2"),
             ("attempts: 2", "attempts: 99999999999"),
+            ("attempts: 2", "attempts: 101"),
+            ("elapsed-us: 5000000000", "elapsed-us: 86400000001"),
+            ("queued-us: 17", "queued-us: 86400000001"),
             ("hops: 1;", "hops: 2;"),
             ("path: fra/a ams/b", "path: fra"),
             ("account: acme", "account: "),

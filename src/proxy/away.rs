@@ -9,21 +9,20 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
 use http::header;
-use infergate_core::routing::fleet::Ended;
-use infergate_core::{Millis, Refusal};
+use infergate_core::Refusal;
+use infergate_core::routing::fleet::{Chosen, Ended};
 use pingora_core::protocols::http::ServerSession;
 use pingora_http::ResponseHeader;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::admit::client_gone;
 use super::call::{Left, Trip};
+use super::journey::last_word;
 use super::{Shared, respond, rules};
 use crate::peer::Sent;
 use crate::telemetry::Outcome;
 use crate::upstream::Exchange;
 
-/// The node that works ends the answer at the deadline; this is for its last word to arrive.
-const LAST_WORD: Millis = Millis(100);
 /// An error that comes after a sign of life becomes an event; up to this size.
 const ERROR_BODY_MAX_BYTES: usize = 64 * 1024;
 
@@ -34,23 +33,34 @@ pub struct Away {
     first: Option<Bytes>,
     sent: Sent,
     ttft_us: u32,
+    /// How much longer than that node itself one waits for what it says.
+    last_word: Duration,
 }
 
 /// Why the next piece does not come.
 enum Stop {
     ClientGone,
-    /// The node broke off, fell silent or did not end in time.
+    /// The node is late: its own end of the answer may still be on the way.
+    Deadline,
+    /// The node broke off or fell silent.
     Broken,
 }
 
 impl Away {
     /// It begins with its head and its first piece.
-    pub fn new(exchange: Exchange, first: Option<Bytes>, sent: Sent, ttft_us: u32) -> Away {
+    pub fn new(
+        exchange: Exchange,
+        first: Option<Bytes>,
+        sent: Sent,
+        chosen: &Chosen,
+        ttft_us: u32,
+    ) -> Away {
         Away {
             exchange,
             first,
             sent,
             ttft_us,
+            last_word: last_word(chosen.rtt_us),
         }
     }
 
@@ -82,9 +92,19 @@ impl Away {
                 trip.client_gone();
                 Err(Left::Cut)
             }
+            // That node tells the event, as it knows the deadline.
+            Err(Stop::Deadline) => {
+                trip.refused(&Refusal::DeadlinePassed, Outcome::CutByDeadline);
+                cut(session, trip, Refusal::DeadlinePassed).await
+            }
             Err(Stop::Broken) => {
                 sent.ended(Ended::Failed);
-                broke_off(session, trip).await
+                // It is lost and cannot tell: the event is ours.
+                if let Some(journey) = &mut trip.journey {
+                    journey.set_told_elsewhere(false);
+                }
+                trip.refused(&Refusal::UpstreamFailed, Outcome::CutByBackend);
+                cut(session, trip, Refusal::UpstreamFailed).await
             }
         }
     }
@@ -109,7 +129,7 @@ impl Away {
             // The end goes out together with the last piece where both are here.
             let after = self.exchange.chunk().now_or_never();
             let is_last = matches!(after, Some(Ok(None)));
-            send(shared, session, trip, piece, is_last).await?;
+            self.send(shared, session, trip, piece, is_last).await?;
             next = match after {
                 Some(Ok(None)) => return Ok(()),
                 Some(Ok(more)) => more,
@@ -117,7 +137,7 @@ impl Away {
                 None => self.next(shared, session, trip).await?,
             };
         }
-        send(shared, session, trip, Bytes::new(), true).await
+        self.send(shared, session, trip, Bytes::new(), true).await
     }
 
     /// The client has been told that events follow: an error is one as well.
@@ -137,7 +157,7 @@ impl Away {
             next = self.next(shared, session, trip).await?;
         }
         event.extend_from_slice(b"\n\n");
-        send(shared, session, trip, event.freeze(), true).await
+        self.send(shared, session, trip, event.freeze(), true).await
     }
 
     async fn next(
@@ -147,12 +167,35 @@ impl Away {
         trip: &Trip,
     ) -> Result<Option<Bytes>, Stop> {
         let idle = Duration::from_secs(trip.world.timeouts.stream_idle_secs);
-        let until = last_word(shared, trip).min(Instant::now() + idle);
+        let idle = Instant::now() + idle + self.last_word;
+        let deadline = self.deadline(shared, trip);
         tokio::select! {
             biased;
             piece = self.exchange.chunk() => piece.map_err(|_| Stop::Broken),
             () = client_gone(session) => Err(Stop::ClientGone),
-            () = sleep_until(until) => Err(Stop::Broken),
+            () = sleep_until(deadline.min(idle)) => Err(match idle < deadline {
+                true => Stop::Broken,
+                false => Stop::Deadline,
+            }),
+        }
+    }
+
+    fn deadline(&self, shared: &Shared, trip: &Trip) -> Instant {
+        Instant::from(shared.clock.instant(trip.deadline)) + self.last_word
+    }
+
+    async fn send(
+        &self,
+        shared: &Shared,
+        session: &mut ServerSession,
+        trip: &Trip,
+        piece: Bytes,
+        is_last: bool,
+    ) -> Result<(), Stop> {
+        let writing = session.write_response_body(piece, is_last);
+        match timeout_at(self.deadline(shared, trip), writing).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(Stop::ClientGone),
         }
     }
 
@@ -180,36 +223,14 @@ fn is_stream(head: &ResponseHeader) -> bool {
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
-fn last_word(shared: &Shared, trip: &Trip) -> Instant {
-    shared.clock.instant(trip.deadline + LAST_WORD).into()
-}
-
-async fn send(
-    shared: &Shared,
-    session: &mut ServerSession,
-    trip: &Trip,
-    piece: Bytes,
-    is_last: bool,
-) -> Result<(), Stop> {
-    let writing = session.write_response_body(piece, is_last);
-    match timeout_at(last_word(shared, trip), writing).await {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(_)) | Err(_) => Err(Stop::ClientGone),
-    }
-}
-
-/// The node is lost and cannot tell: the event is ours, and a stream is ended in its dialect.
-async fn broke_off(session: &mut ServerSession, trip: &mut Trip) -> Result<(), Left> {
-    if let Some(journey) = &mut trip.journey {
-        journey.set_told_elsewhere(false);
-    }
-    trip.refused(&Refusal::UpstreamFailed, Outcome::CutByBackend);
+/// Ends what cannot be ended well: a stream in its dialect, other framings broken.
+async fn cut(session: &mut ServerSession, trip: &mut Trip, refusal: Refusal) -> Result<(), Left> {
     if !trip.committed {
-        return Err(Left::Refused(Refusal::UpstreamFailed));
+        return Err(Left::Refused(refusal));
     }
     if trip.event().flags.streamed {
         // The client may be gone as well; the event already says what happened.
-        let _ = respond::refuse(session, trip, &Refusal::UpstreamFailed).await;
+        let _ = respond::refuse(session, trip, &refusal).await;
     }
     Err(Left::Cut)
 }

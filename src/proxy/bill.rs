@@ -132,6 +132,15 @@ impl Spent {
     }
 }
 
+/// Up to what an account's day goes.
+#[derive(Clone, Copy)]
+pub enum Limit {
+    /// So many neurons.
+    PerDay(u64),
+    /// Another node has looked at it: what is used is counted here and never refused.
+    OfAnotherNode,
+}
+
 /// The bill of one request.
 #[derive(Default)]
 pub struct Bill {
@@ -166,21 +175,24 @@ impl Bill {
         &mut self,
         ledger: &Arc<Ledger>,
         account: &AccountSpec,
-        limit: Option<u64>,
+        limit: Option<Limit>,
         lane: &Lane,
         call: &Call,
     ) -> Result<(), Refusal> {
         self.input = call.body.clone();
-        if let Some(limit) = limit {
-            let amount = may_cost(lane, call);
-            let held = ledger.hold(&account.id, amount, limit);
-            self.quota = Some(QuotaHold {
-                neurons: amount,
-                per_day: limit,
-                granted: held.is_ok(),
-            });
-            self.held = Some(held?);
-        }
+        let (per_day, most) = match limit {
+            Some(Limit::PerDay(neurons)) => (Some(neurons), neurons),
+            Some(Limit::OfAnotherNode) => (None, u64::MAX),
+            None => return Ok(()),
+        };
+        let amount = may_cost(lane, call);
+        let held = ledger.hold(&account.id, amount, most);
+        self.quota = per_day.map(|per_day| QuotaHold {
+            neurons: amount,
+            per_day,
+            granted: held.is_ok(),
+        });
+        self.held = Some(held?);
         Ok(())
     }
 
@@ -195,6 +207,11 @@ impl Bill {
                 granted: true,
             });
         }
+    }
+
+    /// Something of the account's day is held.
+    pub fn is_held(&self) -> bool {
+        self.held.is_some()
     }
 
     /// What was to be held of the account's day; none where that has no limit.

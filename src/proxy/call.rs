@@ -17,7 +17,7 @@ use infergate_core::{Millis, ModelId};
 use tokio::time::timeout;
 
 use super::Shared;
-use super::bill::Bill;
+use super::bill::{Bill, Limit};
 use super::drain::InFlight;
 use super::explain::{Before, Draft};
 use super::journey::Journey;
@@ -284,11 +284,13 @@ impl Trip {
     /// [`Refusal::QuotaUsed`].
     pub fn hold(&mut self, account: &AccountSpec, lane: &Lane, call: &Call) -> Result<(), Refusal> {
         let ledger = &self.shared.ledger;
-        // The node its client speaks to has looked at the limit.
-        let limit = account.neurons_per_day.map(|limit| match self.is_first() {
-            true => limit,
-            false => u64::MAX,
-        });
+        let limit = match &self.journey {
+            // The node its client speaks to has looked at the limit: here it is counted.
+            Some(journey) if !journey.is_first() => {
+                journey.is_limited().then_some(Limit::OfAnotherNode)
+            }
+            _ => account.neurons_per_day.map(Limit::PerDay),
+        };
         self.bill.hold(ledger, account, limit, lane, call)
     }
 
@@ -347,6 +349,12 @@ impl Trip {
     pub fn tokens_used(&self) -> Option<u64> {
         let metrics = self.event.as_ref()?.metrics;
         Some(metrics.input_tokens? + metrics.output_tokens.unwrap_or(0))
+    }
+
+    /// It was none: nothing is left of it.
+    pub fn forget(&mut self) {
+        self.recorded = true;
+        self.event = None;
     }
 
     /// How it ended, so far; the last word before the drop counts.
@@ -421,12 +429,12 @@ impl Trip {
 
 impl Drop for Trip {
     fn drop(&mut self) {
-        let is_first = self.complete();
+        let is_ours = self.complete();
         // Before the event, so that whoever has seen that finds this.
         if let Some(story) = self.story.take() {
             self.shared.stories.keep(story);
         }
-        if is_first && let Some(event) = self.event.take() {
+        if is_ours && let Some(event) = self.event.take() {
             self.shared.sink.write(event);
         }
     }

@@ -6,8 +6,8 @@
 //! caller's words only the name of a model, cut at [`ASKED_MAX_BYTES`].
 //!
 //! Bounds: a story has at most [`STEPS_MAX`] steps of about 200 bytes, the usual two of them in
-//! place, and [`STORIES_KEPT`] stories are kept: about 4 MiB of usual requests, 50 MiB of the most
-//! eventful ones. Requests that got past key, route and options have one. Whoever has no key
+//! place, and a kilobyte for each look at other nodes; [`STORIES_KEPT`] stories are kept: about 4 MiB
+//! of usual requests, 50 MiB of the most eventful ones, twice that in a fleet. Requests that got past key, route and options have one. Whoever has no key
 //! must not wash out the stories of those who have.
 
 mod fleet;

@@ -6,6 +6,7 @@
 //! away, with what is left of its budget.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use infergate_core::routing::fleet::Ended;
@@ -20,14 +21,16 @@ use super::away::Away;
 use super::beat::Beats;
 use super::call::{Left, Trip};
 use super::explain::Forwarded;
-use super::journey::Going;
+use super::journey::{Going, last_word};
 use crate::peer::{CameBack, Cause, Sent, Visit};
 use crate::telemetry::ForwardResult;
 use crate::upstream::{Exchange, Lane, Marks, Outgoing, SendError, saturated};
 
-/// The node that works has the same deadline and tells the client of it; this is for its word to
-/// arrive.
-const LAST_WORD: Millis = Millis(100);
+/// A pooled connection that breaks so soon was closed for being idle. One that breaks later may have
+/// taken the node with it, or the node this request.
+const IDLE_BREAK: Duration = Duration::from_millis(100);
+/// Idle connections found closed before the forward counts as lost.
+const IDLE_BREAKS_MAX: u32 = 2;
 
 /// What came of a forward.
 pub enum Reply {
@@ -63,10 +66,11 @@ pub async fn forward(
     beats: &mut Beats,
 ) -> Result<Reply, Left> {
     let began_us = shared.clock.micros();
+    // The way there and back is not the other node's to use up.
     let left = trip.deadline.since(Millis(began_us / 1000));
+    let left = left.since(Millis(u64::from(going.chosen.rtt_us).div_ceil(1000)));
     let sent = shared.others.sent(&going.chosen);
-    let headers = headers(trip, lane, &going, left)?;
-    let (lent, headers) = headers;
+    let (lent, headers) = headers(trip, lane, &going, left)?;
     let forward = Forward {
         shared,
         lane,
@@ -87,7 +91,7 @@ fn headers(
     left: Millis,
 ) -> Result<(Hops, BytesMut), Refusal> {
     let request_id = Arc::clone(trip.request_id());
-    let elapsed_us = trip.elapsed_us();
+    let (elapsed_us, is_limited) = (trip.elapsed_us(), trip.is_limited());
     let event = trip.event();
     let account = event.account_id.clone().ok_or(Refusal::Internal)?;
     let asked_model = event.asked_model_id.clone();
@@ -99,6 +103,7 @@ fn headers(
         hops: lent,
         request_id,
         account,
+        is_limited,
         model: lane.spec.id.clone(),
         asked_model,
         path: journey.path.clone(),
@@ -121,10 +126,17 @@ impl Forward<'_> {
         headers: &[u8],
         beats: &mut Beats,
     ) -> Result<Reply, Left> {
-        let answered = self.wait(session, trip, headers, beats).await?;
-        match answered {
-            Ok((exchange, first)) => self.answered(trip, exchange, first).await,
-            Err(error) => Ok(self.lost(trip, &error)),
+        match self.wait(session, trip, headers, beats).await {
+            Ok(Ok((exchange, first))) => self.answered(trip, exchange, first).await,
+            Ok(Err(error)) => Ok(self.lost(trip, &error)),
+            Err(left) => {
+                self.lane.metrics.forwarded(ForwardResult::CutOff);
+                // It had all the time there was, and then some for its word to arrive.
+                if let Left::Refused(Refusal::DeadlinePassed) = left {
+                    self.sent.ended(Ended::Failed);
+                }
+                Err(left)
+            }
         }
     }
 
@@ -143,8 +155,11 @@ impl Forward<'_> {
             None => return Err(Refusal::Internal.into()),
         };
         let chosen = &self.going.chosen;
+        let rtt = Duration::from_micros(chosen.rtt_us.into());
         let begun = async {
+            let mut idle_breaks = 0;
             loop {
+                let sent_at = Instant::now();
                 let outgoing = Outgoing {
                     method: "POST",
                     path: &target,
@@ -157,8 +172,14 @@ impl Forward<'_> {
                         .send(&chosen.node, &chosen.address, outgoing, &mut marks);
                 let mut exchange = match sending.await {
                     Ok(exchange) => exchange,
-                    // The node has closed an idle connection. Each try takes one out of the pool.
-                    Err(SendError::ReusedLost(_)) => continue,
+                    // Each takes a connection out of the pool.
+                    Err(SendError::ReusedLost(_))
+                        if idle_breaks < IDLE_BREAKS_MAX
+                            && sent_at.elapsed() < IDLE_BREAK + rtt =>
+                    {
+                        idle_breaks += 1;
+                        continue;
+                    }
                     Err(error) => return Err(error),
                 };
                 // The client has seen nothing before this: until it is here, another node may answer.
@@ -168,7 +189,8 @@ impl Forward<'_> {
             }
         };
         tokio::pin!(begun);
-        let last_word = Instant::from(shared.clock.instant(trip.deadline + LAST_WORD));
+        let last_word = last_word(chosen.rtt_us);
+        let last_word = Instant::from(shared.clock.instant(trip.deadline)) + last_word;
         let deadline = sleep_until(last_word);
         tokio::pin!(deadline);
         loop {
@@ -213,7 +235,8 @@ impl Forward<'_> {
                 (reply, Ended::ServersFailed, ForwardResult::Failed)
             }
         };
-        trip.event().attempts = came_back.attempts;
+        let event = trip.event();
+        event.attempts = event.attempts.max(came_back.attempts);
         self.ends(trip, ended, result);
         Ok(reply)
     }
@@ -223,11 +246,12 @@ impl Forward<'_> {
         let status = exchange.head().status.as_u16();
         trip.story.forwarded(now_us, Forwarded::Answers(status));
         self.lane.metrics.forwarded(ForwardResult::Answered);
+        self.sent.answers();
         if let Some(journey) = &mut trip.journey {
             journey.set_told_elsewhere(true);
         }
         let ttft_us = saturated(now_us.saturating_sub(self.began_us));
-        Away::new(exchange, first, self.sent, ttft_us)
+        Away::new(exchange, first, self.sent, &self.going.chosen, ttft_us)
     }
 
     /// It could not be reached, or was lost on the way. The work of a lost node is lost with it, so

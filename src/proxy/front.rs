@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use infergate_core::Millis;
 use pingora_core::apps::HttpServerApp;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::server::ShutdownWatch;
@@ -16,6 +17,10 @@ use tokio::time::timeout;
 use super::Edge;
 use super::wire::Wire;
 use crate::peer::Guest;
+
+/// After so long a connection between nodes ends with its next request. Certificates are looked at when
+/// it begins: a busy one would outlive any. A handshake an hour costs nothing.
+const PEER_AGE_MAX: Millis = Millis::from_secs(60 * 60);
 
 /// Serves a connection until either side ends it. `drained` turns true when idle connections are
 /// to be closed.
@@ -47,6 +52,8 @@ fn is_outdated(edge: &Edge, wire: &Wire) -> bool {
 
 async fn serve(edge: Arc<Edge>, wire: Wire, mut drained: ShutdownWatch) {
     let mut wire = Box::new(wire);
+    let clock = edge.shared.clock;
+    let old_at = wire.guest().map(|_| clock.now() + PEER_AGE_MAX);
     loop {
         let keepalive = {
             let world = edge.shared.world.load();
@@ -61,7 +68,8 @@ async fn serve(edge: Arc<Edge>, wire: Wire, mut drained: ShutdownWatch) {
             return;
         }
         let mut session = ServerSession::new_http1(wire);
-        session.set_keepalive(Some(keepalive.as_secs()));
+        let is_last = old_at.is_some_and(|old_at| clock.now() >= old_at);
+        session.set_keepalive((!is_last).then_some(keepalive.as_secs()));
         session.set_pipelining_enabled(true);
         let Some(reused) = edge.process_new_http(session, &drained).await else {
             return;

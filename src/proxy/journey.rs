@@ -5,6 +5,7 @@
 //! has no journeys, and its requests pay nothing for them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use infergate_core::routing::Hops;
@@ -13,6 +14,15 @@ use infergate_core::{AccountId, Millis, ModelId};
 
 use crate::peer::Visit;
 use crate::upstream::{Class, Sited};
+
+/// Beyond the deadline and three round trips (a connection, its proof and the answer), for the last word
+/// of the node that works to arrive: it has the same deadline and tells the client of it.
+const LAST_WORD: Duration = Duration::from_millis(100);
+
+/// How much longer than the other node itself one waits for what it says.
+pub fn last_word(rtt_us: u32) -> Duration {
+    LAST_WORD + 3 * Duration::from_micros(rtt_us.into())
+}
 
 /// One request's journey.
 pub struct Journey {
@@ -39,6 +49,7 @@ struct Told {
     from: Arc<str>,
     account: AccountId,
     model: ModelId,
+    is_limited: bool,
 }
 
 /// What a client has sent, as the next node gets it.
@@ -87,6 +98,7 @@ impl Journey {
             from: visit.from,
             account: visit.account,
             model: visit.model,
+            is_limited: visit.is_limited,
         };
         Journey {
             way: visit.hops.visited.len(),
@@ -113,6 +125,11 @@ impl Journey {
     /// The model it is to be served by, by the word of the node before.
     pub fn model(&self) -> Option<&ModelId> {
         self.visit.as_ref().map(|told| &told.model)
+    }
+
+    /// The day of its account has a limit, by the word of the node before.
+    pub fn is_limited(&self) -> bool {
+        self.visit.as_ref().is_some_and(|told| told.is_limited)
     }
 
     /// The node that has forwarded it here.

@@ -4,11 +4,14 @@
 //! [`Ledger::news`]). Only accounts with a limit are counted, so their number bounds it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use infergate_core::billing::{Quota, QuotaSnapshot, Reservation, UnixSecs};
+use infergate_core::routing::fleet::NodeId;
 use infergate_core::{AccountId, Refusal};
 use parking_lot::Mutex;
 
+use super::World;
 use crate::telemetry::Clock;
 
 /// The counters of all accounts with a limit.
@@ -17,6 +20,8 @@ pub struct Ledger {
     /// Guards a table of numbers; held for one look-up by requests at their begin and end, and by
     /// the writer while it copies.
     quota: Mutex<Quota>,
+    /// Sums of accounts without a limit here.
+    unknown: AtomicU64,
 }
 
 impl Ledger {
@@ -26,6 +31,7 @@ impl Ledger {
         Arc::new(Ledger {
             clock,
             quota: Mutex::new(quota),
+            unknown: AtomicU64::new(0),
         })
     }
 
@@ -53,10 +59,20 @@ impl Ledger {
     }
 
     /// Other nodes tell what accounts have used there: node, account, day since 1970-01-01,
-    /// millionths of a neuron.
+    /// millionths of a neuron. Of accounts without a limit in `world` it is left out: one that gets
+    /// its limit later is told of whole with the next request it makes there.
     pub fn heard<'a>(
         &self,
-        told: impl IntoIterator<Item = (&'a Arc<str>, &'a AccountId, u64, u64)>,
+        told: impl IntoIterator<Item = (&'a NodeId, &'a AccountId, u64, u64)>,
+        world: &World,
+    ) {
+        self.heard_of(told, |account| world.counts(account));
+    }
+
+    fn heard_of<'a>(
+        &self,
+        told: impl IntoIterator<Item = (&'a NodeId, &'a AccountId, u64, u64)>,
+        counts: impl Fn(&AccountId) -> bool,
     ) {
         let now = unix_secs(self.clock);
         let mut told = told.into_iter().peekable();
@@ -65,8 +81,19 @@ impl Ledger {
         }
         let mut quota = self.quota.lock();
         for (node, account, day, micro) in told {
-            quota.heard(node, account, day, micro, now);
+            match counts(account) {
+                true => quota.heard(&node.name, node.generation, account, day, micro, now),
+                false => {
+                    self.unknown.fetch_add(1, Ordering::Relaxed);
+                }
+            }
         }
+    }
+
+    /// Sums of other nodes that were left out since the start.
+    pub fn left_out(&self) -> u64 {
+        let unknown = self.unknown.load(Ordering::Relaxed);
+        unknown + self.quota.lock().left_out()
     }
 
     /// What is to be kept, when it is not what was kept as `version`.
@@ -144,15 +171,23 @@ mod tests {
         let ledger = Ledger::restore(&QuotaSnapshot::default(), clock);
         let (account, day) = (AccountId::from("a"), unix_secs(clock).day());
         let (version, _) = ledger.news(u64::MAX).unwrap();
-        let (one, other) = (Arc::from("one"), Arc::from("other"));
-        ledger.heard([
+        let node = |name: &str| NodeId {
+            name: name.into(),
+            generation: 1,
+        };
+        let (one, other) = (node("one"), node("other"));
+        let invented = AccountId::from("invented");
+        let hear = |told: &[_]| ledger.heard_of(told.iter().copied(), |known| *known == account);
+        hear(&[
             (&one, &account, day, 4_000_000),
             (&other, &account, day, 5_000_000),
+            (&one, &invented, day, u64::MAX),
         ]);
+        assert_eq!(ledger.left_out(), 1);
         let held = ledger.hold(&account, 1.0, 10).unwrap();
         assert!(ledger.hold(&account, 1.0, 10).is_err());
         drop(held);
-        ledger.heard([(&one, &account, day, 5_000_000)]);
+        hear(&[(&one, &account, day, 5_000_000)]);
         assert!(ledger.hold(&account, 1.0, 10).is_err());
         assert_eq!(ledger.used(&account), 0.0);
         assert!(ledger.news(version).is_none());

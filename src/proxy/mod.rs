@@ -74,7 +74,7 @@ use relay::Relay;
 use route::Route;
 use wire::Wire;
 
-use crate::peer::{Channel, Others};
+use crate::peer::{Channel, Others, VISIT_HEAD_BYTES_MAX};
 use crate::telemetry::{Clock, EventSink, Metrics, Outcome};
 use crate::upstream::{Answer, Client, Exchange, Lane, Permit};
 
@@ -151,7 +151,7 @@ impl Edge {
         trip.begins_story();
         // 3. The body, whole and parsed as far as needed.
         let (bytes, mut body_share) = intake::read_body(shared, session, trip).await?;
-        if !(trip.is_first() && shared.others.is_alone()) {
+        if shared.others.has_joined() || !trip.is_first() {
             trip.sets_out(head.parcel(session, &bytes));
         }
         let path_model = path_model.map(|model| trip.model_named(model));
@@ -384,6 +384,12 @@ impl Edge {
         };
         if let Some(refusal) = refusal {
             self.shared.metrics.connection_refused(refusal.row().reason);
+            if head::is_from_node(session) {
+                // The other node must not take this for an answer to its client.
+                session.set_keepalive(None);
+                let _ = respond::no_visit(session).await;
+                return false;
+            }
             // A client that cannot frame a request may not be there to read about it either.
             let _ = respond::refuse_unread(session, face, &refusal).await;
             return false;
@@ -398,6 +404,7 @@ impl Edge {
         if head::is_from_node(session)
             && let Err(error) = head::read_visit(session, &mut trip)
         {
+            trip.forget();
             tracing::warn!(error, "another node forwards what cannot be read");
             return respond::no_visit(session).await.is_ok();
         }
@@ -464,6 +471,11 @@ fn check_framing(session: &ServerSession, world: &World) -> Result<(), Refusal> 
         None => Default::default(),
     };
     let max_bytes = world.limits.request_headers_bytes() as usize;
+    // What a node adds to its client's head is not the client's.
+    let max_bytes = match head::is_from_node(session) {
+        true => max_bytes + VISIT_HEAD_BYTES_MAX,
+        false => max_bytes,
+    };
     rules::check_head(session.req_header(), &raw, max_bytes)
 }
 

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use infergate_core::AccountId;
 use infergate_core::deadline::DeadlineRule;
 use infergate_core::model::{AccountSpec, Catalog, ModelSpec};
 
@@ -64,6 +65,11 @@ pub struct World {
 }
 
 impl World {
+    /// Whether the neurons of an account are counted here.
+    pub(super) fn counts(&self, account: &AccountId) -> bool {
+        self.accounts.by_id(account).spec.neurons_per_day.is_some()
+    }
+
     /// The world of the next generation. Gates, permits, waiters and paces go over into it.
     pub fn follow(&self, plan: Plan, clock: Clock, metrics: &Metrics) -> World {
         let connect_timeout = Duration::from_millis(plan.timeouts.connect_ms);

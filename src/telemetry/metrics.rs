@@ -58,16 +58,19 @@ pub enum ForwardResult {
     NotTrusted,
     /// The connection broke before the answer.
     Lost,
+    /// The client left or the deadline passed before the answer.
+    CutOff,
 }
 
 impl ForwardResult {
-    pub(super) const ALL: [ForwardResult; 6] = [
+    pub(super) const ALL: [ForwardResult; 7] = [
         ForwardResult::Answered,
         ForwardResult::NoRoom,
         ForwardResult::Failed,
         ForwardResult::ConnectFailed,
         ForwardResult::NotTrusted,
         ForwardResult::Lost,
+        ForwardResult::CutOff,
     ];
 
     /// The word for it in metric labels and stories.
@@ -79,6 +82,7 @@ impl ForwardResult {
             ForwardResult::ConnectFailed => "connect-failed",
             ForwardResult::NotTrusted => "not-trusted",
             ForwardResult::Lost => "lost",
+            ForwardResult::CutOff => "cut-off",
         }
     }
 }
@@ -179,6 +183,21 @@ pub struct NodeLevels {
     pub draining: u64,
     /// Nothing is heard of them.
     pub lost: u64,
+}
+
+/// Gossip that was not taken or did not go out, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GossipRefused {
+    /// Datagrams without the right signature.
+    pub unsigned: u64,
+    /// Datagrams of another minute, by our clock.
+    pub untimely: u64,
+    /// Datagrams that are not understood.
+    pub malformed: u64,
+    /// Datagrams that could not be sent.
+    pub unsent: u64,
+    /// Sums of accounts that are none here, of another day, or too many.
+    pub sums: u64,
 }
 
 /// One endpoint at one moment.
@@ -364,9 +383,15 @@ impl Metrics {
         self.node.fleet.changes.with_label_values(&[word]).inc();
     }
 
-    /// So many gossip datagrams were not taken since the start.
-    pub fn set_gossip_refused(&self, unsigned: u64, malformed: u64) {
-        for (reason, count) in [("signature", unsigned), ("malformed", malformed)] {
+    /// So much gossip was not taken or not sent since the start.
+    pub fn set_gossip_refused(&self, refused: GossipRefused) {
+        for (reason, count) in [
+            ("signature", refused.unsigned),
+            ("time", refused.untimely),
+            ("malformed", refused.malformed),
+            ("unsent", refused.unsent),
+            ("sum", refused.sums),
+        ] {
             let counter = self.node.fleet.gossip_refused.with_label_values(&[reason]);
             raise(&counter, count);
         }
@@ -521,7 +546,7 @@ impl FleetMetrics {
             ),
             gossip_refused: by_label(
                 "infergate_gossip_refused_total",
-                "gossip datagrams that were not taken, by reason",
+                "gossip that was not taken or not sent, by reason",
                 "reason",
             ),
         };

@@ -76,11 +76,15 @@ async fn a_node_is_seen_to_come_to_drain_to_go_and_to_come_again() {
     assert!(again["generation"].as_u64() > seen["generation"].as_u64());
     assert_eq!(again["draining"], false);
     sees(&b, "a", |a| a["gone"] == false).await;
-    for word in ["appeared", "draining", "lost", "restarted"] {
-        assert_eq!(a.metric(&event(word)).await, Some(1.0), "{word}");
-        assert!(a.log().contains(&format!("node {word}")), "{word}");
+    // On a busy machine it may have been lost and returned more often: what is counted is what is told.
+    let log = a.log();
+    for word in ["appeared", "draining", "lost", "restarted", "returned"] {
+        let told = log.matches(&format!("node {word}")).count();
+        assert_eq!(a.metric(&event(word)).await, Some(told as f64), "{word}");
     }
-    assert_eq!(a.metric(&event("returned")).await, Some(0.0));
+    let told = |word: &str| log.find(&format!("node {word}")).expect(word);
+    assert!(told("appeared") < told("draining"));
+    assert!(told("appeared") < told("lost") && told("lost") < told("restarted"));
 }
 
 #[tokio::test]

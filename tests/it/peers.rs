@@ -1,15 +1,16 @@
 //! The peers listener: nodes of the fleet are let in by their certificates, nobody else is, and nobody
 //! is served there what clients are.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use serde_json::Value;
 
 use crate::support::{
-    Authority, Certificate, Client, Node, Server, endpoint, eventually, free_address, model,
-    over_tls,
+    Authority, Certificate, Client, Kin, Node, Server, endpoint, eventually, free_address, model,
+    one_model, over_tls,
 };
 
 const PING: &str = "GET /peer/ping HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
@@ -38,6 +39,14 @@ fn config(address: SocketAddr, dir: &Path, server: &Server) -> String {
     let listener = listener(address, dir);
     let model = model("m", &[endpoint(server.address, 8)], "");
     format!("{listener}node: {{ id: a, site: fra }}\nmodels:\n{model}")
+}
+
+/// The word of a node that it takes no further requests.
+fn drains(name: &str, generation: u64) -> String {
+    format!(
+        "POST /peer/draining HTTP/1.1\r\nHost: a\r\nx-infergate-node: {name}\r\n\
+         x-infergate-generation: {generation}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    )
 }
 
 /// Status and body.
@@ -96,15 +105,9 @@ async fn a_node_of_the_fleet_is_answered_what_nodes_ask_and_nobody_else_anything
     .await;
     assert_eq!(told["request_id"], id);
 
-    let drains = |name: &str| {
-        format!(
-            "POST /peer/draining HTTP/1.1\r\nHost: a\r\nx-infergate-node: {name}\r\n\
-             x-infergate-generation: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-        )
-    };
     for (request, status) in [
-        (drains("b"), "204"),
-        (drains("c"), "403"),
+        (drains("b", 1), "204"),
+        (drains("c", 1), "403"),
         (story.replace(id, "0123"), "404"),
         (PING.replace("/peer/ping", "/peer/nothing"), "404"),
         // What a client would be told, a node that forwards for nobody is not.
@@ -115,6 +118,64 @@ async fn a_node_of_the_fleet_is_answered_what_nodes_ask_and_nobody_else_anything
     }
     let of_client = Client::exchange(node.clients, PING).await;
     assert_eq!(of_client.status, 404);
+}
+
+#[tokio::test]
+async fn a_burst_of_a_node_is_let_in_and_who_proves_nothing_keeps_only_its_own_address_waiting() {
+    let fleet = Authority::new();
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), &fleet, &fleet.certify("a"));
+    let (server, peers) = (Server::fast().await, free_address());
+    let node = Node::start(&config(peers, dir.path(), &server)).await;
+    let b = fleet.certify("b");
+    let burst = async |count: usize| {
+        let pings = (0..count).map(|_| over_tls(peers, "a", &fleet, Some(&b), PING));
+        for answer in join_all(pings).await {
+            assert_eq!(parts(&answer.unwrap()).0, "204");
+        }
+    };
+    // More than have their turns at once.
+    burst(18).await;
+    let limited = "infergate_connections_refused_total{reason=\"peer-limit\"}";
+    assert_eq!(node.metric(limited).await.unwrap_or(0.0), 0.0);
+    let mut silent = Vec::new();
+    for _ in 0..40 {
+        silent.push(Client::connect_from(Ipv4Addr::new(127, 0, 0, 2), peers).await);
+    }
+    burst(4).await;
+    eventually("those whose turn does not come are let go", async || {
+        (node.metric(limited).await >= Some(1.0)).then_some(())
+    })
+    .await;
+    burst(4).await;
+}
+
+#[tokio::test]
+async fn a_node_that_says_that_it_drains_is_believed_for_the_process_it_is() {
+    let (fleet, server) = (Kin::new(), Server::fast().await);
+    let (at_a, at_b) = (free_address(), free_address());
+    let seeds = format!("seeds: [\"{at_a}\"]");
+    let served = one_model(server.address, 4, "");
+    let a = fleet.start("a", at_a, "seeds: []", &served).await;
+    let b = fleet.start("b", at_b, &seeds, &served).await;
+    let sees = async |node: &Node| {
+        eventually("the other node is seen", async || {
+            let state = node.state().await;
+            let others = state["nodes"].as_array()?.first()?.clone();
+            (others["gone"] == false).then_some(others)
+        })
+        .await
+    };
+    let address: SocketAddr = sees(&b).await["address"].as_str().unwrap().parse().unwrap();
+    let generation = sees(&a).await["generation"].as_u64().unwrap();
+    for (said, believed) in [(generation - 1, false), (generation, true)] {
+        let answer = fleet.ask("b", "a", address, &drains("b", said)).await;
+        assert_eq!(parts(&answer).0, "204", "{answer}");
+        assert_eq!(sees(&a).await["draining"], believed, "{said}");
+    }
+    // It speaks for itself alone.
+    let answer = fleet.ask("b", "a", address, &drains("a", generation)).await;
+    assert_eq!(parts(&answer).0, "403", "{answer}");
 }
 
 #[tokio::test]
@@ -161,6 +222,18 @@ async fn certificates_of_nodes_are_followed_and_files_that_do_not_fit_change_not
     assert!(!ping(&first).await);
     let state = node.state().await;
     assert!(state["config"]["last_reload_error"].is_null(), "{state}");
+
+    let renamed = text.replace("{ id: a, site: fra }", "{ id: c, site: ams }");
+    write(dir.path(), &second, &second.certify("c"));
+    let report = node.reload(&renamed).await.json();
+    assert_eq!(
+        report["needs_restart"],
+        serde_json::json!(["node.id", "node.site"])
+    );
+    let own = &node.state().await["node"];
+    assert_eq!((&own["id"], &own["site"]), (&"a".into(), &"fra".into()));
+    assert!(ping(&second).await, "it shows the certificate of its name");
+    write(dir.path(), &second, &second.certify("a"));
 
     let moved = text.replace(&peers.to_string(), &free_address().to_string());
     let report = node.reload(&moved).await.json();

@@ -50,17 +50,29 @@ pub struct Quota {
     day: u64,
     accounts: HashMap<AccountId, Counter>,
     version: u64,
-    /// By node and account, the day and the sum. A node that is gone has used what it has used.
-    told: HashMap<Arc<str>, HashMap<AccountId, (u64, u64)>>,
+    /// By node and account. A node that is gone has used what it has used.
+    told: HashMap<Arc<str>, HashMap<AccountId, Told>>,
     told_count: usize,
+    left_out: u64,
+}
+
+/// What a node has told of an account.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    /// Of the node's process that told it.
+    generation: u64,
+    today: u64,
+    /// By a clock that is ahead.
+    tomorrow: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Counter {
     used: u64,
     reserved: u64,
-    /// The sum of what other nodes have told of this day.
-    elsewhere: u64,
+    /// The sum of what other nodes have told of this day. Wide, so that it stays exact whatever they
+    /// tell: what is told wrong can be taken back.
+    elsewhere: u128,
 }
 
 /// Neurons put aside for a request. Consumed by [`Quota::settle`] or [`Quota::give_back`]; it is
@@ -128,8 +140,8 @@ impl Quota {
         self.turn_to(now);
         let counter = self.accounts.entry(account.clone()).or_default();
         let here = counter.used.saturating_add(counter.reserved);
-        let taken = here.saturating_add(counter.elsewhere);
-        if taken >= limit.saturating_mul(MICRO as u64) {
+        let taken = u128::from(here) + counter.elsewhere;
+        if taken >= u128::from(limit.saturating_mul(MICRO as u64)) {
             return None;
         }
         let micro = to_micro(amount);
@@ -180,37 +192,55 @@ impl Quota {
         self.settle(reservation, 0.0, now);
     }
 
-    /// Another node tells how many millionths of a neuron the account has used there on `day`. A sum
-    /// of a day only grows: what is less than what was told before tells nothing.
+    /// Another node tells how many millionths of a neuron the account has used there on `day`, today
+    /// or, where its clock is ahead, tomorrow. Of one process of a node a sum of a day only grows: less
+    /// than before tells nothing. One that was started again is believed afresh, account by account.
+    /// What is of another day or beyond [`TOLD_MAX`] is left out.
     pub fn heard(
         &mut self,
         node: &Arc<str>,
+        generation: u64,
         account: &AccountId,
         day: u64,
         micro: u64,
         now: UnixSecs,
     ) {
         self.turn_to(now);
-        // A node whose clock is ahead is believed a day; one whose clock is wrong is not.
-        if !(self.day..=self.day + 1).contains(&day) {
+        // A node that has used nothing since yesterday tells yesterday's sum: nothing wrong with it.
+        if day < self.day {
             return;
         }
         let known = self.told.get_mut(node);
-        let before = match known.and_then(|known| known.get_mut(account)) {
-            Some(known) if (day, micro) <= *known => return,
-            Some(known) => std::mem::replace(known, (day, micro)),
-            None if self.told_count >= TOLD_MAX => return,
-            None => {
-                let known = self.told.entry(Arc::clone(node)).or_default();
-                known.insert(account.clone(), (day, micro));
-                self.told_count += 1;
-                (day, 0)
-            }
-        };
-        if day == self.day {
-            let counter = self.accounts.entry(account.clone()).or_default();
-            counter.elsewhere = counter.elsewhere.saturating_add(micro - before.1);
+        let is_known = known.is_some_and(|known| known.contains_key(account));
+        let is_one_too_many = !is_known && self.told_count >= TOLD_MAX;
+        if is_one_too_many || day > self.day + 1 {
+            self.left_out += 1;
+            return;
         }
+        self.told_count += usize::from(!is_known);
+        let known = self.told.entry(Arc::clone(node)).or_default();
+        let told = known.entry(account.clone()).or_default();
+        let before = told.today;
+        if told.generation != generation {
+            *told = Told {
+                generation,
+                ..Told::default()
+            };
+        }
+        let sum = match day == self.day {
+            true => &mut told.today,
+            false => &mut told.tomorrow,
+        };
+        *sum = micro.max(*sum);
+        if told.today != before {
+            let counter = self.accounts.entry(account.clone()).or_default();
+            counter.elsewhere = counter.elsewhere - u128::from(before) + u128::from(told.today);
+        }
+    }
+
+    /// Sums that were told and left out since the start.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
     }
 
     /// Neurons the account has used today at other nodes, as far as they have told.
@@ -238,23 +268,27 @@ impl Quota {
     /// A new day begins with nothing used. A clock that is set back does not bring back the old one.
     fn turn_to(&mut self, now: UnixSecs) {
         if now.day() > self.day {
+            let is_next = now.day() == self.day + 1;
             self.day = now.day();
             self.accounts.clear();
             self.version += 1;
-            self.forget_former_days();
+            self.begin_day(is_next);
         }
     }
 
-    /// What was told of this day already, by clocks that are ahead, counts from now on.
-    fn forget_former_days(&mut self) {
-        let (today, accounts) = (self.day, &mut self.accounts);
+    /// What was told of this day already, by clocks that are ahead, counts from now on; nothing of it
+    /// where days were slept through.
+    fn begin_day(&mut self, is_next: bool) {
+        let accounts = &mut self.accounts;
         self.told.retain(|_, told| {
-            told.retain(|account, (day, micro)| {
-                if *day == today {
+            told.retain(|account, told| {
+                told.today = std::mem::take(&mut told.tomorrow);
+                let stays = is_next && told.today > 0;
+                if stays {
                     let counter = accounts.entry(account.clone()).or_default();
-                    counter.elsewhere = counter.elsewhere.saturating_add(*micro);
+                    counter.elsewhere += u128::from(told.today);
                 }
-                *day >= today
+                stays
             });
             !told.is_empty()
         });

@@ -57,8 +57,8 @@ pub struct Hops {
     pub hops_left: u32,
     /// The longest the receiver may let it wait in its line; zero asks for a permit or a refusal.
     pub wait_max: Millis,
-    /// Requests of this model that the sender has at the receiver, this one included, so that the
-    /// receiver can tell when it holds what nobody waits for.
+    /// Requests of this model that the sender has at the receiver, this one included: for whoever
+    /// looks at the traffic.
     pub in_flight: u32,
 }
 

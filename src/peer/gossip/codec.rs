@@ -74,6 +74,11 @@ pub fn about(key: &str) -> Option<About<'_>> {
     is_name(account).then_some(About::Account(account))
 }
 
+/// The model of a key that was read before: nothing is checked.
+pub fn old_model(key: &str) -> Option<&str> {
+    key.strip_prefix(MODEL_PREFIX)
+}
+
 /// The key of a model.
 pub fn model_key(model: &ModelId) -> String {
     format!("{MODEL_PREFIX}{}", model.as_str())

@@ -1,9 +1,12 @@
 //! Datagrams of the gossip, signed: what does not bear the right signature is not looked at.
 //!
-//! It knows nothing of what is told. A datagram is `HMAC-SHA256 (32 bytes) ‖ message`; the key is the
-//! cluster's secret. A recorded datagram may be sent again: it tells nothing newer than what is
-//! known, and versions only rise. Bound: [`DATAGRAM_BYTES_MAX`].
+//! It knows nothing of what is told. A datagram is
+//! `HMAC-SHA256 (32 bytes) ‖ Unix seconds (8, big end first) ‖ message`; the key is the cluster's secret,
+//! and the signature is of all that follows it. A recorded datagram can be sent again for as long as
+//! [`SECS_OFF_MAX`], and is answered meanwhile; later it is not looked at. Bound:
+//! [`DATAGRAM_BYTES_MAX`].
 
+use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,18 +18,29 @@ use chitchat::transport::{Socket, Transport};
 use chitchat::{ChitchatMessage, Deserializable, Serializable};
 use hmac::{Hmac, Mac};
 use infergate_core::Millis;
+use infergate_core::routing::fleet::NODES_MAX;
 use parking_lot::Mutex;
 use sha2::Sha256;
 use tokio::net::UdpSocket;
 
 use crate::telemetry::Clock;
+use crate::telemetry::metrics::GossipRefused;
 
-/// What UDP over IPv4 takes.
+/// What UDP over IPv4 takes. chitchat fills a message up to this, and what we put before it may be too
+/// much: such a datagram is counted, and lost as others are. The next one is of other news.
 const DATAGRAM_BYTES_MAX: usize = 65_507;
 /// Of the signature.
 const TAG_BYTES: usize = 32;
 /// So that a signature made here is none of anything else that is signed with the same secret.
-const PURPOSE: &[u8] = b"infergate gossip 1\0";
+const PURPOSE: &[u8] = b"infergate gossip 2\0";
+/// Of the time.
+const TIME_BYTES: usize = 8;
+/// Greetings on their way to chitchat: one of each node that a fleet can have.
+const PENDING_MAX: usize = NODES_MAX;
+/// Before the message.
+const HEAD_BYTES: usize = TAG_BYTES + TIME_BYTES;
+/// So far the clocks of two nodes may be apart, and so long a recorded datagram is good.
+const SECS_OFF_MAX: u64 = 60;
 /// Between two log lines about datagrams that were not taken.
 const COMPLAINT_EVERY: Millis = Millis::from_secs(60);
 /// After a failed receive, so that a socket that is broken does not spin.
@@ -47,40 +61,76 @@ impl Signer {
         Signer { mac }
     }
 
-    /// Puts the signature into the first bytes of `datagram`, which are left free for it.
-    fn sign(&self, datagram: &mut [u8]) {
-        let (tag, message) = datagram.split_at_mut(TAG_BYTES);
-        let made = self.mac.clone().chain_update(message).finalize();
+    /// Puts time and signature into the first bytes of `datagram`, which are left free for them.
+    fn sign(&self, datagram: &mut [u8], unix_secs: u64) {
+        let (tag, signed) = datagram.split_at_mut(TAG_BYTES);
+        signed[..TIME_BYTES].copy_from_slice(&unix_secs.to_be_bytes());
+        let made = self.mac.clone().chain_update(signed).finalize();
         tag.copy_from_slice(&made.into_bytes());
     }
 
-    /// The message of a datagram that bears the right signature.
-    fn open<'a>(&self, datagram: &'a [u8]) -> Option<&'a [u8]> {
-        let (tag, message) = datagram.split_at_checked(TAG_BYTES)?;
-        let made = self.mac.clone().chain_update(message);
-        made.verify_slice(tag).is_ok().then_some(message)
+    /// The message of a datagram that bears the right signature and is of about now.
+    fn open<'a>(&self, datagram: &'a [u8], unix_secs: u64) -> Result<&'a [u8], Refused> {
+        let unsigned = Refused::Signature;
+        let (tag, signed) = datagram.split_at_checked(TAG_BYTES).ok_or(unsigned)?;
+        let made = self.mac.clone().chain_update(signed);
+        made.verify_slice(tag).map_err(|_| unsigned)?;
+        let (time, message) = signed.split_first_chunk().ok_or(Refused::Malformed)?;
+        let secs_off = u64::from_be_bytes(*time).abs_diff(unix_secs);
+        match secs_off <= SECS_OFF_MAX {
+            true => Ok(message),
+            false => Err(Refused::Time { secs_off }),
+        }
     }
 }
 
 /// Why a datagram was not taken.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refused {
     Signature,
+    Time { secs_off: u64 },
     Malformed,
 }
 
-/// Datagrams that were not taken, since the start.
+/// Datagrams that were not taken or not sent, since the start.
 #[derive(Default)]
 pub struct RefusedCounts {
     signature: AtomicU64,
+    time: AtomicU64,
     malformed: AtomicU64,
+    unsent: AtomicU64,
 }
 
 impl RefusedCounts {
-    /// Without the right signature, and with one but not understood.
-    pub fn read(&self) -> (u64, u64) {
+    /// How many; nothing of sums, which are not known here.
+    pub fn read(&self) -> GossipRefused {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        (count(&self.signature), count(&self.malformed))
+        GossipRefused {
+            unsigned: count(&self.signature),
+            untimely: count(&self.time),
+            malformed: count(&self.malformed),
+            unsent: count(&self.unsent),
+            sums: 0,
+        }
+    }
+}
+
+/// Addresses that chitchat was asked to send something to and has not yet: [`PENDING_MAX`].
+#[derive(Default)]
+pub struct Pending {
+    /// Guards a set of addresses, for one look-up.
+    addresses: Mutex<HashSet<SocketAddr>>,
+}
+
+impl Pending {
+    /// To be asked for `address` now; false while it is pending, or too many are.
+    pub fn begin(&self, address: SocketAddr) -> bool {
+        let mut addresses = self.addresses.lock();
+        addresses.len() < PENDING_MAX && addresses.insert(address)
+    }
+
+    fn end(&self, address: SocketAddr) {
+        self.addresses.lock().remove(&address);
     }
 }
 
@@ -90,6 +140,7 @@ pub struct SignedTransport {
     socket: Mutex<Option<UdpSocket>>,
     signer: Signer,
     refused: Arc<RefusedCounts>,
+    pending: Arc<Pending>,
     clock: Clock,
 }
 
@@ -98,13 +149,14 @@ impl SignedTransport {
     pub fn new(
         socket: UdpSocket,
         signer: Signer,
-        refused: Arc<RefusedCounts>,
+        (refused, pending): (Arc<RefusedCounts>, Arc<Pending>),
         clock: Clock,
     ) -> SignedTransport {
         SignedTransport {
             socket: Mutex::new(Some(socket)),
             signer,
             refused,
+            pending,
             clock,
         }
     }
@@ -121,6 +173,7 @@ impl Transport for SignedTransport {
             sent: Vec::new(),
             received: vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice(),
             refused: Arc::clone(&self.refused),
+            pending: Arc::clone(&self.pending),
             clock: self.clock,
             complained: None,
         }))
@@ -133,6 +186,7 @@ struct SignedSocket {
     sent: Vec<u8>,
     received: Box<[u8]>,
     refused: Arc<RefusedCounts>,
+    pending: Arc<Pending>,
     clock: Clock,
     /// When something was last said about datagrams.
     complained: Option<Millis>,
@@ -142,6 +196,7 @@ impl SignedSocket {
     fn refuse(&mut self, why: Refused, from: SocketAddr) {
         let counter = match why {
             Refused::Signature => &self.refused.signature,
+            Refused::Time { .. } => &self.refused.time,
             Refused::Malformed => &self.refused.malformed,
         };
         counter.fetch_add(1, Ordering::Relaxed);
@@ -150,6 +205,11 @@ impl SignedSocket {
                 Refused::Signature => tracing::warn!(
                     %from,
                     "gossip without the right signature: has each node the same cluster.secret?"
+                ),
+                Refused::Time { secs_off } => tracing::warn!(
+                    %from,
+                    secs_off,
+                    "gossip of another minute: is the clock of each node right? or it was recorded"
                 ),
                 Refused::Malformed => {
                     tracing::warn!(%from, "gossip that is not understood: another version?");
@@ -174,15 +234,17 @@ impl SignedSocket {
 impl Socket for SignedSocket {
     /// What cannot be sent is lost, as datagrams are: the next round tells it again.
     async fn send(&mut self, to: SocketAddr, message: ChitchatMessage) -> anyhow::Result<()> {
+        self.pending.end(to);
         self.sent.clear();
-        self.sent.resize(TAG_BYTES, 0);
+        self.sent.resize(HEAD_BYTES, 0);
         message.serialize(&mut self.sent);
-        self.signer.sign(&mut self.sent);
-        if let Err(error) = self.socket.send_to(&self.sent, to).await
-            && self.may_complain()
-        {
-            let bytes = self.sent.len();
-            tracing::warn!(%to, bytes, %error, "gossip could not be sent");
+        self.signer.sign(&mut self.sent, unix_secs(self.clock));
+        if let Err(error) = self.socket.send_to(&self.sent, to).await {
+            self.refused.unsent.fetch_add(1, Ordering::Relaxed);
+            if self.may_complain() {
+                let bytes = self.sent.len();
+                tracing::warn!(%to, bytes, %error, "gossip could not be sent");
+            }
         }
         Ok(())
     }
@@ -200,9 +262,13 @@ impl Socket for SignedSocket {
                     continue;
                 }
             };
-            let Some(mut message) = self.signer.open(&self.received[..count]) else {
-                self.refuse(Refused::Signature, from);
-                continue;
+            let now = unix_secs(self.clock);
+            let mut message = match self.signer.open(&self.received[..count], now) {
+                Ok(message) => message,
+                Err(why) => {
+                    self.refuse(why, from);
+                    continue;
+                }
             };
             match ChitchatMessage::deserialize(&mut message) {
                 Ok(message) => return Ok((from, message)),
@@ -212,14 +278,21 @@ impl Socket for SignedSocket {
     }
 }
 
+/// A wall clock before 1970 is taken for 1970.
+fn unix_secs(clock: Clock) -> u64 {
+    u64::try_from(clock.wall().unix_timestamp()).unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const NOW: u64 = 1_800_000_000;
+
     fn signed(secret: &str, message: &[u8]) -> Vec<u8> {
-        let mut datagram = vec![0; TAG_BYTES];
+        let mut datagram = vec![0; HEAD_BYTES];
         datagram.extend(message);
-        Signer::new(secret).sign(&mut datagram);
+        Signer::new(secret).sign(&mut datagram, NOW);
         datagram
     }
 
@@ -227,15 +300,41 @@ mod tests {
     fn only_what_was_signed_with_the_same_secret_is_opened() {
         let datagram = signed("a secret of some length", b"news");
         let signer = Signer::new("a secret of some length");
-        assert_eq!(signer.open(&datagram), Some(&b"news"[..]));
-        assert_eq!(Signer::new("another").open(&datagram), None);
+        assert_eq!(signer.open(&datagram, NOW), Ok(&b"news"[..]));
+        let unsigned = Err(Refused::Signature);
+        assert_eq!(Signer::new("another").open(&datagram, NOW), unsigned);
         for at in 0..datagram.len() {
             let mut touched = datagram.clone();
             touched[at] ^= 1;
-            assert_eq!(signer.open(&touched), None, "byte {at}");
+            assert_eq!(signer.open(&touched, NOW), unsigned, "byte {at}");
         }
         for length in 0..datagram.len() {
-            assert_eq!(signer.open(&datagram[..length]), None, "{length} bytes");
+            assert_eq!(signer.open(&datagram[..length], NOW), unsigned, "{length}");
         }
+    }
+
+    #[test]
+    fn an_address_is_greeted_again_only_after_something_was_sent_to_it() {
+        let pending = Pending::default();
+        let at = |port: usize| SocketAddr::from(([10, 0, 0, 1], 7000 + port as u16));
+        assert!(pending.begin(at(0)) && !pending.begin(at(0)));
+        assert!((1..PENDING_MAX).all(|port| pending.begin(at(port))));
+        assert!(!pending.begin(at(PENDING_MAX)));
+        pending.end(at(0));
+        assert!(pending.begin(at(0)));
+    }
+
+    #[test]
+    fn what_was_recorded_more_than_a_minute_ago_is_not_opened() {
+        let datagram = signed("a secret of some length", b"news");
+        let signer = Signer::new("a secret of some length");
+        for at in [NOW - 60, NOW + 60] {
+            assert_eq!(signer.open(&datagram, at), Ok(&b"news"[..]));
+        }
+        let untimely = Err(Refused::Time { secs_off: 61 });
+        for at in [NOW - 61, NOW + 61] {
+            assert_eq!(signer.open(&datagram, at), untimely);
+        }
+        assert!(signer.open(&datagram, u64::MAX).is_err());
     }
 }

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use infergate_core::Refusal;
 use infergate_core::routing::budget::ERRORS_MAX;
 use infergate_core::routing::hops::HopsError;
+use infergate_core::{Millis, Refusal};
 
 use super::Trip;
 use crate::peer::{CameBack, Cause, Visit};
@@ -27,7 +27,8 @@ impl Trip {
     pub fn visits(&mut self, visit: Visit) -> Result<(), HopsError> {
         let mut visit = visit;
         visit.hops.arrive(&self.world.node)?;
-        self.deadline = self.arrival + visit.hops.deadline_left;
+        let ceiling = Millis::from_secs(self.world.timeouts.ceiling_secs);
+        self.deadline = self.arrival + visit.hops.deadline_left.min(ceiling);
         self.only_site = visit.only_site.clone();
         self.elapsed_us = visit.elapsed_us;
         let event = self.event();
@@ -101,6 +102,11 @@ impl Trip {
     /// The other sites of the fleet.
     pub fn sites(&self) -> Vec<Arc<str>> {
         self.shared.others.sites()
+    }
+
+    /// What it comes to counts against a limit.
+    pub fn is_limited(&self) -> bool {
+        self.bill.is_held()
     }
 
     /// Tries that have failed, here and at other nodes.

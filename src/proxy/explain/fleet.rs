@@ -17,7 +17,7 @@ use crate::telemetry::ForwardResult;
 use crate::upstream::Sited;
 
 /// Nodes of one look that are told; of a fleet of more the first that would be asked.
-const NODES_TOLD_MAX: usize = 16;
+const NODES_TOLD_MAX: usize = 8;
 
 /// Other nodes were looked at.
 #[derive(Clone, Debug)]
@@ -75,9 +75,7 @@ impl Draft {
         chosen: Option<&Chosen>,
     ) {
         self.step(|| {
-            let mut nodes = others.explain(seek);
-            let nodes_left_out = nodes.len().saturating_sub(NODES_TOLD_MAX);
-            nodes.truncate(NODES_TOLD_MAX);
+            let (nodes, nodes_left_out) = others.explain(seek, NODES_TOLD_MAX);
             Step::Look(Box::new(Look {
                 at_us,
                 wants: seek.wants,

@@ -1,9 +1,21 @@
 //! Nodes that die, drain and come back under requests.
 
-use super::{edge_before, knows_what_serves};
-use crate::support::{Server, chat, eventually};
+use super::{SERVING_NOTHING, edge_before, knows_what_serves, member};
+use crate::support::{Fleet, Node, Scripted, Server, accounts, chat, endpoint, eventually, model};
 
 const CHAT: &str = "/v1/chat/completions";
+
+/// Waits until `node` sees that gpu0 is there, and drains or does not.
+async fn sees_gpu0(node: &Node, draining: bool) {
+    eventually("gpu0 is seen so", async || {
+        let state = node.state().await;
+        let gpu0 = state["nodes"].as_array()?.iter();
+        let gpu0 = gpu0.into_iter().find(|other| other["id"] == "gpu0")?;
+        let is_so = gpu0["draining"] == draining && gpu0["gone"] == false && gpu0["models"] == 1;
+        is_so.then_some(())
+    })
+    .await;
+}
 
 #[tokio::test]
 async fn a_request_without_a_byte_is_saved_when_the_node_that_has_it_dies() {
@@ -62,29 +74,51 @@ async fn a_stream_whose_node_dies_ends_with_an_error_event_and_its_own_event() {
 
 #[tokio::test]
 async fn a_node_that_drains_gets_nothing_new_finishes_what_it_has_and_comes_back() {
-    let (one, other) = (Server::taking(300).await, Server::fast().await);
-    let mut fleet = edge_before(&[&one, &other], 4).await;
-    let mut held = Vec::new();
-    while fleet.nodes[1].permits_used().await == 0 {
-        held.push(fleet.nodes[0].posting("", "").await);
+    let (one, other) = (Scripted::held().await, Server::fast().await);
+    let accounts = accounts(", may_force_site: true");
+    let serving = |address| {
+        let model = model("m", &[endpoint(address, 4)], "");
+        format!("{accounts}models:\n{model}")
+    };
+    let members = [
+        member("edge", "fra", &format!("{accounts}{SERVING_NOTHING}")),
+        member("gpu0", "one", &serving(one.address)),
+        member("gpu1", "other", &serving(other.address)),
+    ];
+    let mut fleet = Fleet::start(&members).await;
+    let only_gpu0 = "authorization: Bearer key-a\r\nx-infergate-site: one\r\n";
+    let anywhere = "authorization: Bearer key-b\r\n";
+    for name in ["gpu0", "gpu1"] {
+        knows_what_serves(&fleet.nodes[0], name).await;
     }
+    let held = fleet.nodes[0].posting(only_gpu0, "").await;
+    fleet.nodes[1].settles(1, 0).await;
     fleet.nodes[1].signal("TERM");
-    for _ in 0..20 {
-        let answer = fleet.nodes[0].post(CHAT, &chat("m", "")).await;
+    sees_gpu0(&fleet.nodes[0], true).await;
+    for _ in 0..8 {
+        let answer = fleet.nodes[0].post_as(anywhere, CHAT, &chat("m", "")).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
+        fleet.nodes[2].event_of(&answer).await;
     }
-    for posted in held {
-        assert_eq!(posted.answer().await.status, 200);
-    }
+    one.next();
+    let finished = held.answer().await;
+    assert_eq!(finished.status, 200, "{}", finished.text());
     assert!(fleet.nodes[1].ended().await.success());
+    // It has had one request, and nothing that came after it drained.
+    assert_eq!(one.requests().len(), 1);
+    let events = fleet.nodes[1].events(1).await;
+    assert_eq!(events.len(), 1);
+    assert_eq!(
+        events[0]["request_id"].as_str(),
+        finished.header("x-request-id")
+    );
+
     fleet.nodes[1].start_again().await;
-    knows_what_serves(&fleet.nodes[0], "gpu0").await;
-    eventually("the node that came back serves", async || {
-        let answer = fleet.nodes[0].post(CHAT, &chat("m", "")).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        let events = std::fs::read_to_string(fleet.nodes[1].events_path()).ok()?;
-        let id = answer.header("x-request-id")?;
-        events.contains(id).then_some(())
-    })
-    .await;
+    sees_gpu0(&fleet.nodes[0], false).await;
+    one.next();
+    let answer = fleet.nodes[0]
+        .post_as(only_gpu0, CHAT, &chat("m", ""))
+        .await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    fleet.nodes[1].event_of(&answer).await;
 }

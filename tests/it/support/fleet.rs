@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{Authority, Node, eventually, free_address};
+use super::{Authority, Node, eventually, free_address, over_tls};
 
 /// A node as a test wants it.
 pub struct Member<'a> {
@@ -52,6 +52,13 @@ impl Kin {
              node: {{ id: {name}, site: {site} }}\n\
              cluster: {{ gossip: \"{gossip}\", secret: a-secret-of-the-fleet, {cluster} }}\n"
         )
+    }
+
+    /// What the node `asked` at `peers` answers to this request of the node `asking`.
+    pub async fn ask(&self, asking: &str, asked: &str, peers: SocketAddr, request: &str) -> String {
+        let shown = self.authority.certify(asking);
+        let answer = over_tls(peers, asked, &self.authority, Some(&shown), request).await;
+        answer.expect("an answer of a node")
     }
 
     /// A node at site `fra`.

@@ -245,7 +245,7 @@ impl World {
     fn seen(&mut self, at: usize, model: usize) -> Vec<infergate_core::routing::fleet::NodeView> {
         let now = self.local(at);
         let seek = super::walk::seek(&self.models[model], &[]);
-        self.nodes[at].fleet.explain(&seek, now)
+        self.nodes[at].fleet.explain(&seek, usize::MAX, now).0
     }
 
     /// The clock of a node: since its own start, and as fast as it goes.

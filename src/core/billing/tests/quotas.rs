@@ -30,12 +30,12 @@ fn who_was_admitted_is_not_refused_for_what_it_may_cost_elsewhere() {
 fn what_other_nodes_tell_counts_once_for_its_day_and_does_not_fall() {
     let (mut quota, a, day) = (Quota::default(), account(), NOON.day());
     let (one, other) = ("one".into(), "other".into());
-    quota.heard(&one, &a, day, 30_000_000, NOON);
-    quota.heard(&one, &a, day, 40_000_000, NOON);
-    quota.heard(&one, &a, day, 10_000_000, NOON);
-    quota.heard(&other, &a, day, 50_000_000, NOON);
-    quota.heard(&other, &a, day - 1, 90_000_000, NOON);
-    quota.heard(&other, &a, day + 2, 90_000_000, NOON);
+    quota.heard(&one, 1, &a, day, 30_000_000, NOON);
+    quota.heard(&one, 1, &a, day, 40_000_000, NOON);
+    quota.heard(&one, 1, &a, day, 10_000_000, NOON);
+    quota.heard(&other, 1, &a, day, 50_000_000, NOON);
+    quota.heard(&other, 1, &a, day - 1, 90_000_000, NOON);
+    quota.heard(&other, 1, &a, day + 2, 90_000_000, NOON);
     assert_eq!(quota.elsewhere(&a, NOON), 90.0);
     assert_eq!(quota.used(&a, NOON), 0.0);
     let held = quota.reserve(&a, 10.0, 100, NOON).unwrap();
@@ -49,10 +49,10 @@ fn what_a_clock_that_is_ahead_tells_counts_from_midnight() {
     let (mut quota, a) = (Quota::default(), account());
     let tomorrow = UnixSecs((NOON.day() + 1) * 86_400);
     let one = "one".into();
-    quota.heard(&one, &a, NOON.day(), 5_000_000, NOON);
-    quota.heard(&one, &a, tomorrow.day(), 2_000_000, NOON);
+    quota.heard(&one, 1, &a, NOON.day(), 5_000_000, NOON);
+    quota.heard(&one, 1, &a, tomorrow.day(), 2_000_000, NOON);
     assert_eq!(quota.elsewhere(&a, NOON), 5.0);
-    quota.heard(&one, &a, tomorrow.day(), 3_000_000, tomorrow);
+    quota.heard(&one, 1, &a, tomorrow.day(), 3_000_000, tomorrow);
     assert_eq!(quota.elsewhere(&a, tomorrow), 3.0);
     let after = UnixSecs(tomorrow.0 + 86_400);
     assert_eq!(quota.elsewhere(&a, after), 0.0);
@@ -65,10 +65,38 @@ fn sums_beyond_the_bound_do_not_count() {
     let one = "one".into();
     for number in 0..=TOLD_MAX {
         let account = AccountId::from(&*number.to_string());
-        quota.heard(&one, &account, NOON.day(), 1_000_000, NOON);
+        quota.heard(&one, 1, &account, NOON.day(), 1_000_000, NOON);
     }
     let sum = |number: usize| quota.elsewhere(&AccountId::from(&*number.to_string()), NOON);
     assert_eq!((sum(TOLD_MAX - 1), sum(TOLD_MAX)), (1.0, 0.0));
+    assert_eq!(quota.left_out(), 1);
+}
+
+#[test]
+fn what_a_node_told_wrong_is_taken_back_by_its_next_process() {
+    let (mut quota, a) = (Quota::default(), account());
+    let tomorrow = UnixSecs(NOON.0 + 86_400);
+    quota.heard(&"good".into(), 1, &a, NOON.day(), 3_000_000, NOON);
+    for at in [NOON, tomorrow] {
+        quota.heard(&"bad".into(), 1, &a, at.day(), u64::MAX, NOON);
+        quota.heard(&"worse".into(), 1, &a, at.day(), u64::MAX, NOON);
+    }
+    assert_eq!(quota.reserve(&a, 1.0, u64::MAX, NOON), None);
+    quota.heard(&"bad".into(), 2, &a, NOON.day(), 1_000_000, NOON);
+    quota.heard(&"worse".into(), 2, &a, NOON.day(), 0, NOON);
+    assert_eq!(quota.elsewhere(&a, NOON), 4.0);
+    // The former process's word on tomorrow went with it.
+    assert_eq!(quota.elsewhere(&a, tomorrow), 0.0);
+    assert!(quota.reserve(&a, 1.0, 1, tomorrow).is_some());
+}
+
+#[test]
+fn a_day_further_than_tomorrow_is_left_out_and_counted() {
+    let (mut quota, a) = (Quota::default(), account());
+    let one = "one".into();
+    quota.heard(&one, 1, &a, NOON.day() + 2, 1, NOON);
+    quota.heard(&one, 1, &a, NOON.day() - 1, 1, NOON);
+    assert_eq!((quota.left_out(), quota.elsewhere(&a, NOON)), (1, 0.0));
 }
 
 #[test]

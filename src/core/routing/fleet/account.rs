@@ -53,6 +53,21 @@ impl Fleet {
         Ticket(place)
     }
 
+    /// The node has begun to answer: neither it nor its servers are in doubt, however long the answer
+    /// takes.
+    pub fn answers(&mut self, ticket: Ticket) {
+        let Ticket(place) = ticket;
+        let node = self.nodes[usize::from(place.slot)].as_mut();
+        let Some(node) = node.filter(|node| node.birth == place.node_birth) else {
+            return;
+        };
+        node.doubt.clear();
+        if let Some(seat) = self.seat_at(place) {
+            self.views[place.model as usize].seats[seat].doubt.clear();
+        }
+        self.wake_if_room(place.model, place.slot);
+    }
+
     /// It has ended there. To be called once for each ticket.
     pub fn ended(&mut self, ticket: Ticket, ended: Ended, now: Millis) {
         let Ticket(place) = ticket;

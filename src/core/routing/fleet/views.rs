@@ -1,6 +1,6 @@
 //! What others see of the fleet: `/state`, `/explain`, and routing policies that rank sites.
 //!
-//! It decides nothing. Lists are made anew with each call, O(nodes), off the hot path.
+//! It decides nothing. Lists are made anew with each call, O(nodes told).
 
 use std::sync::Arc;
 
@@ -99,16 +99,17 @@ impl Fleet {
         views
     }
 
-    /// Every node that has told of the model, in the order in which they would be tried, and why
-    /// those that would not be are not.
-    pub fn explain(&mut self, seek: &Seek<'_>, now: Millis) -> Vec<NodeView> {
+    /// The first `most` nodes that have told of the model, in the order in which they would be tried,
+    /// and why those that would not be are not; and how many more there are.
+    pub fn explain(&mut self, seek: &Seek<'_>, most: usize, now: Millis) -> (Vec<NodeView>, usize) {
         let Some(&model) = self.by_model.get(seek.model) else {
-            return Vec::new();
+            return (Vec::new(), 0);
         };
         let plan = self.plan(model, seek.sites);
         let search = self.search(seek, now);
         let view = &self.views[model as usize];
-        let seats = view.planned(plan).tiers().flatten();
+        let left_out = view.seats.len().saturating_sub(most);
+        let seats = view.planned(plan).tiers().flatten().take(most);
         let seats = seats.map(|&at| &view.seats[usize::from(at)]);
         let seen = seats.filter_map(|seat| {
             Some(NodeView {
@@ -119,7 +120,7 @@ impl Fleet {
                 ..self.node(seat.node, now)?
             })
         });
-        seen.collect()
+        (seen.collect(), left_out)
     }
 
     /// The sites that serve a model beside this node, as a policy ranks them: one candidate a site,

@@ -92,8 +92,8 @@ impl Fleet {
         &self.here
     }
 
-    /// A report arrived, by whatever way. Nothing when it is our own, of an older generation, not
-    /// newer than what is known, or of one node too many.
+    /// A report arrived, by whatever way. Nothing when it is our own, of an older generation
+    /// than one that is not gone, not newer than what is known, or of one node too many.
     pub fn heard(&mut self, report: &NodeReport, now: Millis) -> Option<Change> {
         let (slot, known) = self.place(report, now)?;
         self.settle(slot, &report.site);
@@ -207,7 +207,9 @@ impl Fleet {
             if report.node.generation == generation {
                 return (report.version > version).then_some((slot, Known::Same));
             }
-            if report.node.generation < generation {
+            // Generations are times of a wall clock: a node whose clock was set back starts again with
+            // an earlier one, and is heard once the later one is gone.
+            if report.node.generation < generation && !node.gone {
                 return None;
             }
             self.vacate(slot);

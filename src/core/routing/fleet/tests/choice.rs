@@ -185,7 +185,7 @@ fn of_two_the_freer_is_taken_and_what_was_sent_counts() {
         let chosen = fleet.next(&seek(), lot, NOW).expect("eighty are free");
         fleet.sent(&chosen, NOW);
     }
-    let seen = fleet.explain(&seek(), NOW);
+    let seen = fleet.explain(&seek(), usize::MAX, NOW).0;
     assert_eq!(seen.iter().map(|node| node.in_flight).sum::<u32>(), 60);
     for node in seen {
         assert!((4..=8).contains(&node.in_flight), "{node:?}");
@@ -213,7 +213,8 @@ fn who_refused_is_not_asked_until_it_tells_something_newer_or_a_second_is_over()
             wait_ms: 40,
         };
         fleet.ended(ticket, refused, NOW);
-        let reason = |fleet: &mut Fleet, now| fleet.explain(&seek(), now)[0].not_asked;
+        let reason =
+            |fleet: &mut Fleet, now| fleet.explain(&seek(), usize::MAX, now).0[0].not_asked;
         assert_eq!(reason(&mut fleet, NOW + Millis(999)), Some(NotAsked::Full));
         if newer {
             fleet.heard(&report("b", "fra", 2, load(2)), NOW);

@@ -51,7 +51,7 @@ fn a_restarted_node_is_a_new_one_and_its_former_life_is_over() {
     assert_eq!((chosen.node.generation, chosen.in_flight), (2, 0));
     fleet.sent(&chosen, NOW);
     fleet.ended(before, Ended::Failed, NOW);
-    let seen = fleet.explain(&seek(), NOW);
+    let seen = fleet.explain(&seek(), usize::MAX, NOW).0;
     assert_eq!(
         (seen[0].in_flight, seen[0].not_asked),
         (1, Some(NotAsked::NoneFree))
@@ -62,13 +62,30 @@ fn a_restarted_node_is_a_new_one_and_its_former_life_is_over() {
 }
 
 #[test]
+fn a_node_that_starts_again_by_an_earlier_clock_is_heard_once_its_former_life_is_lost() {
+    let mut fleet = alone();
+    let former = NodeReport {
+        node: id("b", 7),
+        ..report("b", "fra", 900, load(8))
+    };
+    fleet.heard(&former, NOW);
+    let reborn = report("b", "fra", 1, load(8));
+    assert_eq!(fleet.heard(&reborn, NOW), None);
+    assert!(fleet.lost("b"));
+    let heard = fleet.heard(&reborn, NOW);
+    assert_eq!(heard, Some(Change::Restarted(id("b", 1))));
+    assert!(fleet.next(&seek(), 0, NOW).is_some());
+    fleet.check();
+}
+
+#[test]
 fn who_drains_or_is_lost_or_silent_or_could_not_be_reached_is_not_asked() {
     let fresh = || {
         let mut fleet = alone();
         fleet.heard(&report("b", "fra", 1, load(8)), NOW);
         fleet
     };
-    let reason = |fleet: &mut Fleet, now| fleet.explain(&seek(), now)[0].not_asked;
+    let reason = |fleet: &mut Fleet, now| fleet.explain(&seek(), usize::MAX, now).0[0].not_asked;
 
     let mut fleet = fresh();
     let draining = NodeReport {
@@ -196,7 +213,7 @@ fn a_node_that_says_itself_that_it_drains_is_not_asked_until_it_reports_otherwis
     assert!(fleet.next(&seek(), 0, NOW).is_some());
     assert!(fleet.draining("b", 1));
     assert!(!fleet.draining("b", 1), "that was known");
-    let reason = fleet.explain(&seek(), NOW)[0].not_asked;
+    let reason = fleet.explain(&seek(), usize::MAX, NOW).0[0].not_asked;
     assert_eq!(reason, Some(NotAsked::Draining));
     fleet.heard(&report("b", "fra", 5, load(8)), NOW);
     assert_eq!(fleet.next(&seek(), 0, NOW), None, "an old report");

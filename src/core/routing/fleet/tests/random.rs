@@ -140,8 +140,10 @@ impl Life {
             made: Millis(self.now),
         };
         let known = self.told.get(&report.node.name);
-        let newer =
-            known.is_none_or(|told| (told.generation, told.version) < (*generation, *version));
+        let newer = known.is_none_or(|told| {
+            let is_back = told.lost && *generation < told.generation;
+            is_back || (told.generation, told.version) < (*generation, *version)
+        });
         let change = fleet.heard(&report, Millis(self.now));
         assert_eq!(
             change.is_some(),
@@ -200,7 +202,7 @@ impl Life {
                 false => Wants::Permit,
             },
         };
-        let seen = fleet.explain(&seek, now);
+        let seen = fleet.explain(&seek, usize::MAX, now).0;
         let Some(chosen) = fleet.next(&seek, *lot, now) else {
             assert!(
                 seen.iter().all(|node| node.not_asked.is_some()),
@@ -290,7 +292,7 @@ fn live(steps: Vec<Step>) {
             model: &model,
             ..seek()
         };
-        let seen = fleet.explain(&seek, Millis(life.now));
+        let seen = fleet.explain(&seek, usize::MAX, Millis(life.now)).0;
         assert!(seen.iter().all(|node| node.in_flight == 0), "{seen:?}");
     }
 }
