@@ -24,9 +24,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use infergate_core::admission::{Ask, Grant, Outcome, Turnstile, Wakes};
 use infergate_core::api::sse::Splitter;
 use infergate_core::api::{Face, Operation, body};
-use infergate_core::model::{
-    Algorithm, BackendKind, EndpointSpec, ModelSpec, QueueSpec, Task, WhenUnhealthy,
-};
+use infergate_core::model::{Algorithm, BackendKind, EndpointSpec, ModelSpec, QueueSpec, Task};
 use infergate_core::routing::fleet::{Ended, ModelLoad, NodeId, NodeReport, Seek, Wants};
 use infergate_core::routing::{Fleet, FleetRule, Hops};
 use infergate_core::{AccountId, Millis, ModelId};
@@ -369,34 +367,17 @@ fn spec(algorithm: Algorithm, endpoints: usize, max_concurrent_requests: u32) ->
     let endpoint = |number| EndpointSpec {
         url: format!("http://10.0.0.{number}:8000").into(),
         max_concurrent_requests,
-        priority: 0,
-        backend_model: None,
-        api_key: None,
-        ca_file: None,
+        ..EndpointSpec::default()
     };
     ModelSpec {
-        id: "model".into(),
-        aliases: Vec::new(),
-        task: Task::TextGeneration,
-        backend: BackendKind::Openai,
         endpoints: (0..endpoints).map(endpoint).collect(),
         queue: QueueSpec {
             algorithm,
             capacity: 1000,
-            site_queue_size: 0,
             total_capacity: 1_000_000,
-            when_unhealthy: WhenUnhealthy::Wait,
+            ..QueueSpec::default()
         },
         timeout_secs: 60,
-        allowed_accounts: Vec::new(),
-        queue_heartbeat_secs: 0,
-        plugins: Default::default(),
-        routing: Default::default(),
-        tariff: None,
-        metrics_trust: Default::default(),
-        ladder: Vec::new(),
-        pin_primary: false,
-        discovery: None,
-        metrics: Default::default(),
+        ..ModelSpec::new("model".into(), Task::TextGeneration, BackendKind::Openai)
     }
 }

@@ -80,8 +80,13 @@ pub enum Refusal {
         /// Expected time until there is room.
         retry_after: Millis,
     },
-    /// No endpoint of the model is healthy and the model does not wait for one.
+    /// No endpoint of the model is healthy, for longer than the model waits for one.
     NoHealthyEndpoint,
+    /// Every endpoint of the model has asked for a pause (`Retry-After`).
+    EndpointsPaused {
+        /// Time until the shortest pause is over.
+        retry_after: Millis,
+    },
     /// The model, or its endpoint, left the configuration while the request waited.
     Evicted,
     /// The account's requests per minute are used up.
@@ -91,10 +96,21 @@ pub enum Refusal {
     },
     /// The account's neurons of the day are used up.
     QuotaUsed,
+    /// The account's neurons of the day are not used up, but held by its requests under way.
+    QuotaHeld {
+        /// Expected time until one of those requests ends.
+        retry_after: Millis,
+    },
     /// The deadline passed before an answer.
     DeadlinePassed,
-    /// No backend answered and the retry budget is spent.
+    /// No backend answered, none may have begun to work, and the retry budget is spent.
     UpstreamFailed,
+    /// A backend failed after it may have begun to work: a repetition could do the work twice.
+    UpstreamLost,
+    /// A backend refused the path or the credentials that the operator configured.
+    UpstreamRejected,
+    /// The first byte of the answer did not come in `first_byte_timeout_secs`.
+    UpstreamTimeout,
     /// A backend could not prove over TLS that it is who it should be; it was sent nothing.
     UpstreamNotTrusted,
     /// A plugin of the model failed, and its policy is not to serve without it.
@@ -172,12 +188,17 @@ impl Refusal {
             QueueFull { .. } => row((429, 429), 3040, ("rate_limit_error", "out_of_capacity"), CAPACITY, Capacity, Retry::Later),
             Busy { .. } => row((429, 429), 3040, ("rate_limit_error", "out_of_capacity"), CAPACITY, Capacity, Retry::Later),
             CannotStartInTime { .. } => row((429, 429), 3040, ("rate_limit_error", "out_of_capacity"), CAPACITY, Capacity, Retry::Later),
-            NoHealthyEndpoint => row((429, 429), 3040, ("rate_limit_error", "out_of_capacity"), CAPACITY, Capacity, Retry::Later),
+            EndpointsPaused { .. } => row((429, 429), 3040, ("rate_limit_error", "out_of_capacity"), CAPACITY, Capacity, Retry::Later),
+            NoHealthyEndpoint => row((503, 503), 3053, ("server_error", "no_healthy_endpoint"), "no server of this model is healthy at the moment, please try again", Upstream, Retry::Later),
             Evicted => row((429, 429), 3040, ("rate_limit_error", "out_of_capacity"), CAPACITY, Capacity, Retry::Later),
             RateLimited { .. } => row((429, 429), 971, ("rate_limit_error", "rate_limit_exceeded"), "the account's requests per minute are used up", Caller, Retry::Later),
             QuotaUsed => row((429, 429), 3036, ("insufficient_quota", "insufficient_quota"), "the account's neurons of the day are used up; they come back at 00:00 UTC", Caller, Retry::Never),
+            QuotaHeld { .. } => row((429, 429), 971, ("rate_limit_error", "rate_limit_exceeded"), "the rest of the account's neurons of the day is held by its requests under way; try again when one has ended", Caller, Retry::Later),
             DeadlinePassed => row((408, 408), 3007, ("timeout_error", "deadline_exceeded"), "the deadline passed before the answer was complete", Capacity, Retry::Never),
             UpstreamFailed => row((502, 502), 3050, ("server_error", "upstream_failed"), "no model server answered", Upstream, Retry::Later),
+            UpstreamLost => row((502, 502), 3050, ("server_error", "upstream_failed"), "the model server failed while it may have been working on the request, which is not repeated", Upstream, Retry::Never),
+            UpstreamRejected => row((502, 502), 3054, ("server_error", "upstream_rejected"), "the model server does not accept this gateway: its operator has to correct the endpoint's address or key", Upstream, Retry::Never),
+            UpstreamTimeout => row((504, 504), 3055, ("timeout_error", "upstream_timeout"), "the model server did not begin to answer in time", Upstream, Retry::Never),
             UpstreamNotTrusted => row((502, 502), 3050, ("server_error", "upstream_not_trusted"), "the model server could not prove who it is", Upstream, Retry::Later),
             PluginFailed => row((502, 502), 3052, ("server_error", "plugin_failed"), "a plugin of this model failed", Us, Retry::Never),
             BodyBudgetSpent => row((503, 503), 3051, ("server_error", "overloaded"), "too many request bodies at once, please try again", Us, Retry::Later),
@@ -204,11 +225,16 @@ impl Refusal {
             Refusal::Busy { .. } => "busy",
             Refusal::CannotStartInTime { .. } => "cannot-start-in-time",
             Refusal::NoHealthyEndpoint => "no-healthy-endpoint",
+            Refusal::EndpointsPaused { .. } => "endpoints-paused",
             Refusal::Evicted => "evicted",
             Refusal::RateLimited { .. } => "rate-limited",
             Refusal::QuotaUsed => "quota-used",
+            Refusal::QuotaHeld { .. } => "quota-held",
             Refusal::DeadlinePassed => "deadline-passed",
             Refusal::UpstreamFailed => "upstream-failed",
+            Refusal::UpstreamLost => "upstream-lost",
+            Refusal::UpstreamRejected => "upstream-rejected",
+            Refusal::UpstreamTimeout => "upstream-timeout",
             Refusal::UpstreamNotTrusted => "upstream-not-trusted",
             Refusal::PluginFailed => "plugin-failed",
             Refusal::BodyBudgetSpent => "body-budget-spent",
@@ -218,9 +244,12 @@ impl Refusal {
         }
     }
 
-    /// There was no room, and no server has begun to work: the request cost nothing.
+    /// There was no room, and no server has begun to work: the request cost nothing, and another
+    /// node or model may serve it.
     pub const fn is_out_of_capacity(&self) -> bool {
-        matches!(self.row().blame, Blame::Capacity) && matches!(self.row().retry, Retry::Later)
+        let is_full = matches!(self.row().blame, Blame::Capacity);
+        matches!(self, Refusal::NoHealthyEndpoint)
+            || (is_full && matches!(self.row().retry, Retry::Later))
     }
 
     /// How long the client should wait before the next try, when there is a measured answer.
@@ -229,6 +258,8 @@ impl Refusal {
             Refusal::QueueFull { retry_after }
             | Refusal::Busy { retry_after }
             | Refusal::CannotStartInTime { retry_after }
+            | Refusal::EndpointsPaused { retry_after }
+            | Refusal::QuotaHeld { retry_after }
             | Refusal::RateLimited { retry_after } => Some(*retry_after),
             _ => None,
         }

@@ -81,7 +81,7 @@ impl NoAnswer {
     /// What the request comes to once its model makes no more tries.
     fn unserved(self, expected_wait: Millis) -> Unserved {
         match self {
-            NoAnswer::Lost => Refusal::UpstreamFailed.into(),
+            NoAnswer::Lost => Refusal::UpstreamLost.into(),
             NoAnswer::Busy => {
                 let retry_after = expected_wait;
                 Unserved::Missed(Missed::OutOfCapacity, Refusal::QueueFull { retry_after })

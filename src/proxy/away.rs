@@ -103,8 +103,8 @@ impl Away {
                 if let Some(journey) = &mut trip.journey {
                     journey.set_told_elsewhere(false);
                 }
-                trip.refused(&Refusal::UpstreamFailed, Outcome::CutByBackend);
-                cut(session, trip, Refusal::UpstreamFailed).await
+                trip.refused(&Refusal::UpstreamLost, Outcome::CutByBackend);
+                cut(session, trip, Refusal::UpstreamLost).await
             }
         }
     }

@@ -417,6 +417,9 @@ impl Edge {
                 let outcome = match refusal {
                     Refusal::DeadlinePassed => Outcome::CutByDeadline,
                     Refusal::UpstreamFailed
+                    | Refusal::UpstreamLost
+                    | Refusal::UpstreamRejected
+                    | Refusal::UpstreamTimeout
                     | Refusal::UpstreamNotTrusted
                     | Refusal::PluginFailed
                     | Refusal::Internal => Outcome::Failed,

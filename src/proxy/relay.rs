@@ -476,7 +476,7 @@ impl<'a> Relay<'a> {
             ),
             Stop::Silence | Stop::Broken => (
                 Relayed::ServerFailed,
-                Refusal::UpstreamFailed,
+                Refusal::UpstreamLost,
                 Outcome::CutByBackend,
             ),
             Stop::Task(refusal) => (Relayed::Abandoned, refusal, Outcome::Failed),

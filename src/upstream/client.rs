@@ -316,10 +316,7 @@ mod tests {
         let spec = EndpointSpec {
             url: "http://a-name:1".into(),
             max_concurrent_requests: 1,
-            priority: 0,
-            backend_model: None,
-            api_key: None,
-            ca_file: None,
+            ..EndpointSpec::default()
         };
         let target = Target::new(&spec, "m", Duration::from_secs(2)).unwrap();
         let refused = refusing.local_addr().unwrap();

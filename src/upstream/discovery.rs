@@ -109,11 +109,9 @@ async fn instances(client: &Client, consul: &ConsulSpec) -> Result<Vec<u8>, Look
     let api = EndpointSpec {
         url: consul.url.clone(),
         max_concurrent_requests: 1,
-        priority: 0,
-        backend_model: None,
         // Consul takes its token as a bearer's too.
         api_key: consul.token.clone(),
-        ca_file: None,
+        ..EndpointSpec::default()
     };
     let mut path = format!("/v1/health/service/{}?passing=1", consul.service);
     if let Some(tag) = &consul.tag {

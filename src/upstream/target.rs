@@ -376,10 +376,8 @@ mod tests {
         let spec = EndpointSpec {
             url: url.into(),
             max_concurrent_requests: 1,
-            priority: 0,
-            backend_model: None,
             api_key: Some("secret".into()),
-            ca_file: None,
+            ..EndpointSpec::default()
         };
         Target::new(&spec, "m", Duration::from_secs(1))
     }

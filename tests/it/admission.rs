@@ -407,7 +407,9 @@ async fn while_no_endpoint_is_healthy_requests_wait_or_are_refused_as_configured
     let waiter = node.posting("", "").await;
     node.settles(0, 1).await;
     let refused = node.post("/v1/chat/completions", &chat("n", "")).await;
-    assert_out_of_capacity(&refused);
+    assert_eq!(refused.status, 503, "{}", refused.text());
+    assert_eq!(refused.json()["error"]["code"], "no_healthy_endpoint");
+    assert!(refused.header("retry-after").is_some());
     let server = gone.serve();
     assert_eq!(waiter.answer().await.status, 200);
     assert_eq!(server.count("served").await, 1);

@@ -115,6 +115,8 @@ async fn a_fresh_connection_lost_before_the_head_is_not_sent_again_as_work_may_h
     let answer = ask(&node).await;
     assert_eq!(answer.status, 502, "{}", answer.text());
     assert_eq!(answer.json()["error"]["code"], "upstream_failed");
+    assert_eq!(answer.header("x-should-retry"), Some("false"));
+    assert_eq!(answer.header("retry-after"), None);
     let event = node.event_of(&answer).await;
     assert_eq!(
         (&event["attempts"], &event["status"]),

@@ -113,7 +113,7 @@ async fn refused(host: &str, front: &Front, more: &str) -> (Response, Value, Str
         );
         let reloaded = node.reload(&config).await;
         assert_eq!(reloaded.status, 200, "{}", reloaded.text());
-        Some(ask(&node, "").await).filter(|answer| answer.status != 429)
+        Some(ask(&node, "").await).filter(|answer| answer.status != 503)
     })
     .await;
     let event = node.event_of(&answer).await;

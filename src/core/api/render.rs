@@ -197,6 +197,22 @@ mod tests {
     }
 
     #[test]
+    fn what_a_server_may_have_begun_is_never_retried() {
+        for lost in [Refusal::UpstreamLost, Refusal::UpstreamTimeout] {
+            for face in [Face::OpenAi, Face::WorkersAi] {
+                let said = refusal(face, &lost);
+                assert!(matches!(said.status, 502 | 504), "{lost:?}");
+                assert!(
+                    said.never_retry && said.retry_after_secs.is_none(),
+                    "{lost:?}"
+                );
+            }
+        }
+        let not_begun = refusal(Face::OpenAi, &Refusal::UpstreamFailed);
+        assert!(!not_begun.never_retry && not_begun.retry_after_secs == Some(1));
+    }
+
+    #[test]
     fn a_passed_deadline_is_never_retried() {
         let said = refusal(Face::OpenAi, &Refusal::DeadlinePassed);
         assert_eq!(

@@ -210,7 +210,7 @@ impl DiscoverySpec {
             priority: found.priority.unwrap_or(self.priority),
             backend_model: own_name.or(self.backend_model.as_ref()).cloned(),
             api_key: self.api_key.clone(),
-            ca_file: None,
+            ..EndpointSpec::default()
         }
     }
 }

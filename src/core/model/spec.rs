@@ -187,6 +187,20 @@ pub struct EndpointSpec {
     pub ca_file: Option<CaFile>,
 }
 
+impl Default for EndpointSpec {
+    /// Nowhere yet, with everything that has a default.
+    fn default() -> Self {
+        EndpointSpec {
+            url: "".into(),
+            max_concurrent_requests: EndpointSpec::default_max_concurrent_requests(),
+            priority: 0,
+            backend_model: None,
+            api_key: None,
+            ca_file: None,
+        }
+    }
+}
+
 impl EndpointSpec {
     pub(super) fn default_max_concurrent_requests() -> u32 {
         4
@@ -324,6 +338,29 @@ pub struct ModelSpec {
 }
 
 impl ModelSpec {
+    /// Model without endpoints, with every other key at its default.
+    pub fn new(id: ModelId, task: Task, backend: BackendKind) -> ModelSpec {
+        ModelSpec {
+            id,
+            aliases: Vec::new(),
+            task,
+            backend,
+            endpoints: Vec::new(),
+            discovery: None,
+            queue: QueueSpec::default(),
+            timeout_secs: 0,
+            allowed_accounts: Vec::new(),
+            queue_heartbeat_secs: 0,
+            plugins: ModelPlugins::default(),
+            routing: serde_json::Map::new(),
+            tariff: None,
+            metrics_trust: Trust::default(),
+            metrics: BTreeMap::new(),
+            ladder: Vec::new(),
+            pin_primary: false,
+        }
+    }
+
     /// Requests for it may leave for somebody else's servers.
     pub fn is_external(&self) -> bool {
         self.endpoints.iter().any(EndpointSpec::is_external)

@@ -63,7 +63,9 @@ impl Trip {
             .filter(|journey| !journey.is_first())?;
         let event = self.event.as_ref().filter(|event| event.status == 0)?;
         let cause = match refusal {
-            Refusal::UpstreamFailed | Refusal::UpstreamNotTrusted => Cause::Failed,
+            Refusal::UpstreamFailed | Refusal::UpstreamRejected | Refusal::UpstreamNotTrusted => {
+                Cause::Failed
+            }
             Refusal::BodyBudgetSpent | Refusal::NoSuchModel => NOTHING_HERE,
             refusal if refusal.is_out_of_capacity() => self
                 .lane

@@ -83,7 +83,7 @@ impl From<AnswerError> for Refusal {
     fn from(error: AnswerError) -> Refusal {
         match error {
             AnswerError::Refused(refusal) => *refusal,
-            _ => Refusal::UpstreamFailed,
+            _ => Refusal::UpstreamLost,
         }
     }
 }

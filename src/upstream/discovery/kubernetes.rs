@@ -79,10 +79,9 @@ pub async fn ask_kubernetes(
     let api = EndpointSpec {
         url: Arc::clone(&spec.api),
         max_concurrent_requests: 1,
-        priority: 0,
-        backend_model: None,
         api_key: credentials.token,
         ca_file: credentials.ca_file,
+        ..EndpointSpec::default()
     };
     let target = target(&api)?;
     let first = format!(

@@ -11,33 +11,16 @@ pub const PERMITS: u32 = 2;
 
 pub fn spec(algorithm: Algorithm) -> ModelSpec {
     ModelSpec {
-        id: "m".into(),
-        aliases: Vec::new(),
-        task: Task::TextGeneration,
-        backend: BackendKind::Openai,
         endpoints: vec![EndpointSpec {
             url: "http://127.0.0.1:1".into(),
             max_concurrent_requests: PERMITS,
-            priority: 0,
-            backend_model: None,
-            api_key: None,
-            ca_file: None,
+            ..EndpointSpec::default()
         }],
         queue: QueueSpec {
             algorithm,
             ..QueueSpec::default()
         },
-        timeout_secs: 0,
-        allowed_accounts: Vec::new(),
-        queue_heartbeat_secs: 0,
-        plugins: Default::default(),
-        routing: Default::default(),
-        tariff: None,
-        metrics_trust: Default::default(),
-        ladder: Vec::new(),
-        pin_primary: false,
-        discovery: None,
-        metrics: Default::default(),
+        ..ModelSpec::new("m".into(), Task::TextGeneration, BackendKind::Openai)
     }
 }
 

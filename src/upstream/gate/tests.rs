@@ -72,12 +72,10 @@ fn others_are_told_of_endpoints_in_use_only_and_of_no_line_where_there_is_none()
 
 fn endpoint(url: &str, permits: u32, priority: u32) -> EndpointSpec {
     EndpointSpec {
-        ca_file: None,
         url: url.into(),
         max_concurrent_requests: permits,
         priority,
-        backend_model: None,
-        api_key: None,
+        ..EndpointSpec::default()
     }
 }
 

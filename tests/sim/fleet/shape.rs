@@ -3,9 +3,7 @@
 //! Values only; [`World`](super::world::World) plays them.
 
 use infergate_core::Millis;
-use infergate_core::model::{
-    Algorithm, BackendKind, EndpointSpec, ModelSpec, QueueSpec, Task, WhenUnhealthy,
-};
+use infergate_core::model::{Algorithm, BackendKind, EndpointSpec, ModelSpec, QueueSpec, Task};
 use infergate_core::routing::FleetRule;
 
 /// One node.
@@ -90,37 +88,23 @@ impl Shape {
 /// The model of that number with these permits.
 pub fn model_spec(model: usize, permits: &[u32], line: u32) -> ModelSpec {
     let endpoint = |(at, &max_concurrent_requests): (usize, &u32)| EndpointSpec {
-        ca_file: None,
         url: format!("http://backend-{at}").into(),
         max_concurrent_requests,
-        priority: 0,
-        backend_model: None,
-        api_key: None,
+        ..EndpointSpec::default()
     };
     ModelSpec {
-        ladder: Vec::new(),
-        pin_primary: false,
-        discovery: None,
-        id: model_name(model).as_str().into(),
-        aliases: Vec::new(),
-        task: Task::TextGeneration,
-        backend: BackendKind::Openai,
         endpoints: permits.iter().enumerate().map(endpoint).collect(),
         queue: QueueSpec {
             algorithm: Algorithm::Fifo,
             capacity: line,
-            site_queue_size: 0,
-            total_capacity: 4096,
-            when_unhealthy: WhenUnhealthy::Wait,
+            ..QueueSpec::default()
         },
         timeout_secs: 60,
-        allowed_accounts: Vec::new(),
-        queue_heartbeat_secs: 0,
-        plugins: Default::default(),
-        routing: Default::default(),
-        tariff: None,
-        metrics_trust: Default::default(),
-        metrics: Default::default(),
+        ..ModelSpec::new(
+            model_name(model).as_str().into(),
+            Task::TextGeneration,
+            BackendKind::Openai,
+        )
     }
 }
 

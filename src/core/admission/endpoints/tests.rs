@@ -7,9 +7,7 @@ fn spec(url: &str, limit: u32, priority: u32) -> EndpointSpec {
         url: url.into(),
         max_concurrent_requests: limit,
         priority,
-        backend_model: None,
-        api_key: None,
-        ca_file: None,
+        ..EndpointSpec::default()
     }
 }
 

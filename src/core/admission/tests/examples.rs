@@ -12,33 +12,16 @@ pub(super) fn spec(algorithm: Algorithm, endpoints: &[(&str, u32)]) -> ModelSpec
     let endpoint = |&(url, max_concurrent_requests): &(&str, u32)| EndpointSpec {
         url: url.into(),
         max_concurrent_requests,
-        priority: 0,
-        backend_model: None,
-        api_key: None,
-        ca_file: None,
+        ..EndpointSpec::default()
     };
     ModelSpec {
-        id: "model".into(),
-        aliases: Vec::new(),
-        task: Task::TextGeneration,
-        backend: BackendKind::Openai,
         endpoints: endpoints.iter().map(endpoint).collect(),
         queue: QueueSpec {
             algorithm,
             capacity: 1000,
             ..QueueSpec::default()
         },
-        timeout_secs: 0,
-        allowed_accounts: Vec::new(),
-        queue_heartbeat_secs: 0,
-        plugins: Default::default(),
-        routing: Default::default(),
-        tariff: None,
-        metrics_trust: Default::default(),
-        ladder: Vec::new(),
-        pin_primary: false,
-        discovery: None,
-        metrics: Default::default(),
+        ..ModelSpec::new("model".into(), Task::TextGeneration, BackendKind::Openai)
     }
 }
 

@@ -6,10 +6,7 @@ fn endpoints(urls: &[&str]) -> Vec<EndpointSpec> {
     let endpoint = |&url: &&str| EndpointSpec {
         url: url.into(),
         max_concurrent_requests: 4,
-        priority: 0,
-        backend_model: None,
-        api_key: None,
-        ca_file: None,
+        ..EndpointSpec::default()
     };
     urls.iter().map(endpoint).collect()
 }
