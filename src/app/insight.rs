@@ -59,11 +59,12 @@ impl NodeInsight {
         }
     }
 
-    /// Adds a sample to every model's permit window.
+    /// Adds a sample to every model's permit window, and drops guests of plugins that idle.
     pub fn sample(&self) {
         let world = self.shared.world.load();
         let levels: Vec<_> = world.lanes.iter().map(|lane| levels_of(lane)).collect();
         self.shared.metrics.sample(&levels);
+        self.loader.expire_guests();
     }
 
     fn levels(&self) -> Levels {

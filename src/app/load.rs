@@ -196,8 +196,25 @@ impl Loader {
         host.map(|host| host.counts()).unwrap_or_default()
     }
 
+    /// Applies what a configuration in force says of guests.
+    pub fn apply(&self, config: &Config) {
+        if let Some(running) = &*self.host.lock() {
+            let host = &running.host;
+            host.allow_warm_mib(config.limits.warm_guests_mib);
+        }
+        self.retain_metrics(config);
+    }
+
+    /// Drops guests of plugins that nobody asks any more.
+    pub fn expire_guests(&self) {
+        let host = self.host.lock().as_ref().map(|at| Arc::clone(&at.host));
+        if let Some(host) = host {
+            host.expire_guests();
+        }
+    }
+
     /// Drops the series of plugins and counters that `config` does not name.
-    pub fn retain_metrics(&self, config: &Config) {
+    fn retain_metrics(&self, config: &Config) {
         self.metrics.retain(|name| {
             let named = config.plugins.iter().find(|plugin| *plugin.name == *name);
             named.map(|plugin| &*plugin.counters)

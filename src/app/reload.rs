@@ -271,7 +271,7 @@ impl Reloader {
         let plan = plan(&self.current, self.node(), generation, models, plugins);
         let next = world.load().follow(plan, *clock, metrics);
         self.enter(next);
-        self.loader.retain_metrics(&self.current);
+        self.loader.apply(&self.current);
         sink.reconfigure(&self.current.events);
         if let Err(error) = self.logs.apply(&self.current.log) {
             tracing::warn!(%error, "the log level stays as it is");

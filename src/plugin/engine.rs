@@ -29,8 +29,6 @@ const KEEP_MEMORY_BYTES: usize = 256 << 10;
 const KEEP_TABLE_BYTES: usize = 16 << 10;
 /// A component made by the usual tools has three core instances, one of several libraries has more.
 const CORE_INSTANCES_PER_COMPONENT: u32 = 16;
-/// What most have: the pool has room for as many, times its slots.
-const CORE_INSTANCES_USUAL: u32 = 8;
 /// QuickJS has one, its stubs of WASI another, the glue between them a third.
 pub const MEMORIES_PER_COMPONENT: u32 = 4;
 /// Elements of one table.
@@ -147,17 +145,11 @@ fn config(purpose: Purpose, slots: Option<u32>) -> Config {
 fn pool(slots: u32) -> PoolingAllocationConfig {
     let mut pool = PoolingAllocationConfig::default();
     pool.total_component_instances(slots)
-        .total_core_instances(
-            slots
-                .saturating_mul(CORE_INSTANCES_USUAL)
-                .max(CORE_INSTANCES_PER_COMPONENT),
-        )
+        // As many parts as that many guests can have, so that nothing runs out before the slots do. A
+        // core instance costs nothing until it is made, a table 320 KB of address space.
+        .total_core_instances(slots.saturating_mul(CORE_INSTANCES_PER_COMPONENT))
         .total_memories(slots.saturating_mul(MEMORIES_PER_COMPONENT))
-        .total_tables(
-            slots
-                .saturating_mul(CORE_INSTANCES_USUAL)
-                .max(CORE_INSTANCES_PER_COMPONENT),
-        )
+        .total_tables(slots.saturating_mul(CORE_INSTANCES_PER_COMPONENT))
         .max_core_instances_per_component(CORE_INSTANCES_PER_COMPONENT)
         .max_memories_per_component(MEMORIES_PER_COMPONENT)
         .max_tables_per_component(CORE_INSTANCES_PER_COMPONENT)

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
+use infergate_core::Millis;
 use infergate_core::model::ModelSpec;
 use parking_lot::Mutex;
 use thiserror::Error;
@@ -18,7 +19,7 @@ use super::capture::Captures;
 use super::engine::{Purpose, Runtime};
 use super::plugins::{Inner, PluginProblem, Plugins};
 use super::resolve::{Resolver, native_only};
-use super::revision::{Ground, Revision};
+use super::revision::{Ground, Revision, off_the_worker};
 use super::spec::{PluginSpec, World};
 use super::warm::Warm;
 use crate::telemetry::{Clock, PluginsMetrics};
@@ -52,6 +53,8 @@ pub enum HostError {
 pub struct HostCounts {
     /// Guests alive.
     pub instances_live: u32,
+    /// Bytes of memory of the guests that wait to be used again.
+    pub warm_bytes: u64,
     /// Places of the engine's pool that are taken, by its own count; 0 without a pool.
     pub pool_used: u64,
     /// The deadline clock rests: nothing has run for a while.
@@ -72,6 +75,7 @@ pub struct Host {
     cache: Option<Cache>,
     metrics: Arc<PluginsMetrics>,
     captures: Arc<Captures>,
+    warm: Arc<Warm>,
     ground: OnceLock<Arc<Ground>>,
     /// Guards the start of the engine and whole loads: one configuration is loaded at a time.
     loading: Mutex<()>,
@@ -91,6 +95,7 @@ impl Host {
             cache: settings.cache_dir.as_ref().map(open).transpose()?,
             metrics: settings.metrics,
             captures: settings.captures,
+            warm: Arc::default(),
             ground: OnceLock::new(),
             loading: Mutex::new(()),
         }))
@@ -148,12 +153,33 @@ impl Host {
         })
     }
 
+    /// Memory that waiting guests may keep together from now on, in MiB; 0 keeps none.
+    pub fn allow_warm_mib(&self, mib: u64) {
+        let bytes = mib.saturating_mul(1 << 20);
+        self.warm
+            .allow_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+
+    /// Drops guests that nobody has asked for a minute. To be called about once a second; on a worker
+    /// of several it leaves the worker while memory is given back.
+    pub fn expire_guests(&self) {
+        if let Some(ground) = self.ground.get() {
+            self.expire_guests_at(ground.runtime.clock.now());
+        }
+    }
+
+    pub(super) fn expire_guests_at(&self, now: Millis) {
+        let idle = self.warm.expire(now);
+        off_the_worker(!idle.is_empty(), || drop(idle));
+    }
+
     /// What a host has counted.
     pub fn counts(&self) -> HostCounts {
         use std::sync::atomic::Ordering::Relaxed;
         let mut counts = HostCounts::default();
         if let Some(ground) = self.ground.get() {
             counts.instances_live = ground.runtime.slots.live();
+            counts.warm_bytes = self.warm.held_bytes() as u64;
             counts.ticks_missed = ground.runtime.ticker.missed();
             counts.rests = ground.runtime.ticker.rests();
             let pool = ground.runtime.engine.pooling_allocator_metrics();
@@ -255,7 +281,7 @@ impl Host {
         let runtime = Runtime::start(self.slots, Purpose::Serve, Clock::start())?;
         let ground = Arc::new(Ground {
             runtime,
-            warm: Warm::default(),
+            warm: Arc::clone(&self.warm),
             metrics: Arc::clone(&self.metrics),
             captures: Arc::clone(&self.captures),
         });

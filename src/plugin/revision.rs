@@ -50,7 +50,7 @@ const CRASH_LINES_PER_SECOND: u64 = 2;
 /// What is shared by all revisions.
 pub struct Ground {
     pub runtime: Runtime,
-    pub warm: Warm,
+    pub warm: Arc<Warm>,
     pub metrics: Arc<PluginsMetrics>,
     pub captures: Arc<Captures>,
 }
@@ -300,17 +300,6 @@ impl Revision {
     /// One guest, outside of breaker and statistics: for admission and tools.
     pub fn make(&self, deadline_ms: u32) -> Result<Instance, Box<Crash>> {
         let ground = &self.ground;
-        let slot = loop {
-            if let Some(slot) = ground.runtime.slots.take() {
-                break slot;
-            }
-            // One that waits makes room. Another caller may be quicker to take it, but each turn
-            // there is one waiting guest less.
-            if !ground.warm.evict() {
-                let busy = Failure::Unavailable("every instance is busy");
-                return Err(Crash::without_trace(busy, 0));
-            }
-        };
         let mould = Mould {
             runtime: &ground.runtime,
             pre: &self.parts.code.pre,
@@ -320,7 +309,21 @@ impl Revision {
             settings: &self.parts.settings,
             metrics: &self.metrics,
         };
-        Instance::make(&mould, slot, deadline_ms)
+        // One that waits makes room. Another caller may be quicker to take it, but each turn there is
+        // one waiting guest less.
+        loop {
+            let Some(slot) = ground.runtime.slots.take() else {
+                if ground.warm.evict() {
+                    continue;
+                }
+                let busy = Failure::Unavailable("every instance is busy");
+                return Err(Crash::without_trace(busy, 0));
+            };
+            match Instance::make(&mould, slot, deadline_ms) {
+                Err(crash) if crash.engine_is_full() && ground.warm.evict() => {}
+                made => return made,
+            }
+        }
     }
 
     /// The guest that waits for this caller, if one does.
@@ -480,7 +483,8 @@ impl Drop for Revision {
     }
 }
 
-fn off_the_worker<T>(is_slow: bool, enter: impl FnOnce() -> T) -> T {
+/// Runs what may take long where it holds up no other request of its worker.
+pub fn off_the_worker<T>(is_slow: bool, enter: impl FnOnce() -> T) -> T {
     let on_a_worker = is_slow
         && tokio::runtime::Handle::try_current().is_ok_and(|handle| {
             handle.runtime_flavor() == tokio::runtime::RuntimeFlavor::MultiThread

@@ -7,7 +7,9 @@
 use std::sync::Arc;
 
 use wasmtime::component::InstancePre;
-use wasmtime::{Error, ResourceLimiter, Store, Trap, UpdateDeadline, WasmBacktrace};
+use wasmtime::{
+    Error, PoolConcurrencyLimitError, ResourceLimiter, Store, Trap, UpdateDeadline, WasmBacktrace,
+};
 
 use super::bindings;
 use super::engine::{MEMORIES_PER_COMPONENT, Purpose, Runtime, Slot, TABLE_MAX_ELEMENTS};
@@ -23,6 +25,10 @@ use crate::telemetry::plugin_metrics::LiveInstance;
 const HANDLES_MAX: usize = 64;
 /// Core instances, tables and memories of one store.
 const PARTS_MAX: usize = 16;
+/// About what the host keeps of a guest besides its memories and tables.
+const GUEST_BYTES: usize = 16 << 10;
+/// Why a guest is not made; see [`Crash::engine_is_full`].
+const ENGINE_FULL: &str = "the engine is full";
 
 /// What a store carries: the guest's limits and what it was granted.
 pub struct Guest {
@@ -62,6 +68,8 @@ pub struct Limits {
     memory_max_bytes: usize,
     /// All memories together, now.
     pub memory_bytes: usize,
+    /// All tables together, now.
+    table_elements: usize,
     /// It asked for more than it may have, since the last call began.
     pub denied: bool,
 }
@@ -84,12 +92,15 @@ impl ResourceLimiter for Limits {
 
     fn table_growing(
         &mut self,
-        _current: usize,
+        current: usize,
         desired: usize,
         _maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
         let fits = desired <= TABLE_MAX_ELEMENTS;
         self.denied |= !fits;
+        if fits {
+            self.table_elements += desired.saturating_sub(current);
+        }
         Ok(fits)
     }
 
@@ -185,6 +196,7 @@ impl Instance {
             limits: Limits {
                 memory_max_bytes: mould.bounds.memory_bytes,
                 memory_bytes: 0,
+                table_elements: 0,
                 denied: false,
             },
             grants: Arc::clone(mould.grants),
@@ -222,6 +234,13 @@ impl Instance {
     pub fn arm(&mut self, deadline_ms: u32) {
         self.store.data_mut().limits.denied = false;
         arm(&mut self.store, deadline_ms);
+    }
+
+    /// Memory that the guest takes while it waits: its memories, its tables, and what the host needs
+    /// to know of it.
+    pub fn held_bytes(&self) -> usize {
+        let limits = &self.store.data().limits;
+        limits.memory_bytes + limits.table_elements * size_of::<usize>() + GUEST_BYTES
     }
 
     /// It has answered, and waits to be asked again.
@@ -331,6 +350,12 @@ impl Crash {
         })
     }
 
+    /// Whether the guest was not made because others hold all the engine has of something: then a
+    /// waiting guest that goes makes room.
+    pub fn engine_is_full(&self) -> bool {
+        matches!(self.failure, Failure::Unavailable(why) if why == ENGINE_FULL)
+    }
+
     /// A failure that left no trace in the guest.
     pub fn without_trace(failure: Failure, memory_bytes: usize) -> Box<Crash> {
         Box::new(Crash {
@@ -353,15 +378,15 @@ fn classify(error: &Error, denied: bool) -> Failure {
         Some(trap) => return Failure::Trapped(trap.to_string()),
         None => {}
     }
+    if error.is::<PoolConcurrencyLimitError>() {
+        return Failure::Unavailable(ENGINE_FULL);
+    }
     let text = format!("{:#}", error.root_cause());
     if text.contains("fuel allocated for hostcalls") {
         return Failure::Overrun;
     }
     if denied || text.contains("exceeds memory limits") {
         return Failure::Memory;
-    }
-    if text.contains("concurrent") && text.contains("limit") {
-        return Failure::Unavailable("the engine is full");
     }
     // What is left is about values that do not follow the canonical ABI: addresses outside memory,
     // text that is not UTF-8, cases that the type does not have.
@@ -381,6 +406,21 @@ fn frames(backtrace: &WasmBacktrace) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_engine_whose_parts_are_all_taken_is_full_and_no_fault_of_the_guest() {
+        let mut pool = wasmtime::PoolingAllocationConfig::default();
+        pool.total_core_instances(1);
+        let mut config = wasmtime::Config::new();
+        config.allocation_strategy(wasmtime::InstanceAllocationStrategy::Pooling(pool));
+        let engine = wasmtime::Engine::new(&config).unwrap();
+        let module = wasmtime::Module::new(&engine, "(module)").unwrap();
+        let mut one = Store::new(&engine, ());
+        wasmtime::Instance::new(&mut one, &module, &[]).unwrap();
+        let mut other = Store::new(&engine, ());
+        let full = wasmtime::Instance::new(&mut other, &module, &[]).unwrap_err();
+        assert!(Crash::without_trace(classify(&full, false), 0).engine_is_full());
+    }
 
     #[test]
     fn a_deadline_counts_what_the_thread_has_run_since_the_first_tick() {

@@ -1,57 +1,61 @@
 //! Guests that wait to be used again: by the same revision for the same account, never by another.
 //!
 //! It makes none and judges none: what is put here has answered well. Bounded by the slots of the
-//! engine; when those are used up, the guest that has waited longest goes.
+//! engine, by [`Warm::allow_bytes`] (the revision that keeps most memory gives up its longest waiting
+//! guest) and by [`IDLE_MAX`], which [`Warm::expire`] enforces whenever it is called.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use infergate_core::AccountId;
+use infergate_core::{AccountId, Millis};
 use parking_lot::Mutex;
 
 use super::store::Instance;
 
-/// Who a guest belongs to. Rankings off the request path have no account.
+/// Waiting guests have at most so much memory together unless the configuration says otherwise: two
+/// MiB for each of 128 slots, of which a guest of the usual tools needs a little more than one.
+pub const WARM_MIB_DEFAULT: u64 = 256;
+/// A guest not asked for so long is dropped: the next call makes one in well under a millisecond.
+pub const IDLE_MAX: Millis = Millis(60_000);
+
+/// Owner of a guest. Rankings off the request path have no account.
 pub type Owner = (u64, Option<AccountId>);
 
 /// The waiting guests of the process.
-#[derive(Default)]
 pub struct Warm {
     /// Guards the map only; taken twice a call, for a lookup each. Guests are dropped outside it.
-    shelf: Mutex<Shelf>,
+    shelf: Mutex<Shelf<Box<Instance>>>,
+    bytes_max: AtomicUsize,
 }
 
-#[derive(Default)]
-struct Shelf {
-    /// The longest waiting first; used from the end.
-    waiting: HashMap<Owner, Vec<Waiting>>,
-    /// Counts what was put here: the order of waiting.
-    puts: u64,
-}
-
-struct Waiting {
-    put: u64,
-    instance: Box<Instance>,
+impl Default for Warm {
+    fn default() -> Warm {
+        Warm {
+            shelf: Mutex::default(),
+            bytes_max: AtomicUsize::new((WARM_MIB_DEFAULT as usize) << 20),
+        }
+    }
 }
 
 impl Warm {
     /// The owner's guest that was used last.
     pub fn take(&self, owner: &Owner) -> Option<Box<Instance>> {
-        let mut shelf = self.shelf.lock();
-        let own = shelf.waiting.get_mut(owner)?;
-        let last = own.pop();
-        if own.is_empty() && last.is_none() {
-            shelf.waiting.remove(owner);
-        }
-        last.map(|waiting| waiting.instance)
+        self.shelf.lock().take(owner)
     }
 
-    /// Keeps a guest for its owner's next call.
+    /// Keeps a guest for its owner's next call, as far as memory for waiting guests lasts.
     pub fn put(&self, owner: Owner, instance: Box<Instance>) {
+        let bytes = instance.held_bytes();
+        let bytes_max = self.bytes_max.load(Ordering::Relaxed);
+        if bytes > bytes_max {
+            return;
+        }
         let mut shelf = self.shelf.lock();
-        shelf.puts += 1;
-        let put = shelf.puts;
-        let waiting = Waiting { put, instance };
-        shelf.waiting.entry(owner).or_default().push(waiting);
+        shelf.put(owner, instance, bytes);
+        while shelf.bytes > bytes_max {
+            let gone = shelf.remove_of_largest();
+            parking_lot::MutexGuard::unlocked(&mut shelf, || drop(gone));
+        }
     }
 
     /// Drops the guest that has waited longest; false when none waits.
@@ -62,30 +66,182 @@ impl Warm {
 
     /// Drops all guests of a revision: it is gone.
     pub fn forget(&self, revision: u64) {
-        let gone: Vec<_> = {
-            let mut shelf = self.shelf.lock();
-            shelf
-                .waiting
-                .extract_if(|(of, _), _| *of == revision)
-                .collect()
-        };
+        let gone = self.shelf.lock().remove_where(|(of, _), _| *of == revision);
         drop(gone);
+    }
+
+    /// Guests not asked for [`IDLE_MAX`] before `now`, for the caller to drop where it may take time.
+    /// Those put here from now on wait since `now`, so that putting reads no clock.
+    pub fn expire(&self, now: Millis) -> Expired {
+        let mut shelf = self.shelf.lock();
+        shelf.now = now;
+        let idle_since = now.0.saturating_sub(IDLE_MAX.0);
+        if idle_since == 0 {
+            return Expired::default();
+        }
+        Expired(shelf.remove_where(|_, since| since.0 <= idle_since))
+    }
+
+    /// Memory for all waiting guests together from now on. Less than is kept now takes effect with the
+    /// next guest that is put here, or expires.
+    pub fn allow_bytes(&self, bytes: usize) {
+        self.bytes_max.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Memory of all waiting guests together.
+    pub fn held_bytes(&self) -> usize {
+        self.shelf.lock().bytes
     }
 }
 
-impl Shelf {
-    fn remove_oldest(&mut self) -> Option<Box<Instance>> {
+/// Guests that idled too long, gone with this value.
+#[derive(Default)]
+#[allow(clippy::vec_box)] // as they lay on the shelf: nothing of a guest is moved
+pub struct Expired(Vec<Box<Instance>>);
+
+impl Expired {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// The map, of guests or of anything in tests.
+struct Shelf<T> {
+    /// The longest waiting first; used from the end.
+    waiting: HashMap<Owner, Vec<Waiting<T>>>,
+    /// Counts what was put here: the order of waiting.
+    puts: u64,
+    /// Of all that wait.
+    bytes: usize,
+    /// Time of the latest [`Warm::expire`].
+    now: Millis,
+}
+
+struct Waiting<T> {
+    put: u64,
+    since: Millis,
+    bytes: usize,
+    guest: T,
+}
+
+impl<T> Default for Shelf<T> {
+    fn default() -> Shelf<T> {
+        Shelf {
+            waiting: HashMap::new(),
+            puts: 0,
+            bytes: 0,
+            now: Millis(0),
+        }
+    }
+}
+
+impl<T> Shelf<T> {
+    fn take(&mut self, owner: &Owner) -> Option<T> {
+        let own = self.waiting.get_mut(owner)?;
+        let last = own.pop();
+        if own.is_empty() && last.is_none() {
+            self.waiting.remove(owner);
+        }
+        let Waiting { bytes, guest, .. } = last?;
+        self.bytes -= bytes;
+        Some(guest)
+    }
+
+    fn put(&mut self, owner: Owner, guest: T, bytes: usize) {
+        self.puts += 1;
+        self.bytes += bytes;
+        let waiting = Waiting {
+            put: self.puts,
+            since: self.now,
+            bytes,
+            guest,
+        };
+        self.waiting.entry(owner).or_default().push(waiting);
+    }
+
+    fn remove_oldest(&mut self) -> Option<T> {
         let oldest = self
             .waiting
             .iter()
             .filter_map(|(owner, own)| Some((own.first()?.put, owner)))
             .min_by_key(|(put, _)| *put)
             .map(|(_, owner)| owner.clone())?;
-        let own = self.waiting.get_mut(&oldest)?;
+        self.remove_first(&oldest)
+    }
+
+    /// The longest waiting guest of the revision that keeps most memory: a plugin of large guests
+    /// makes room at its own cost, not at that of its neighbours.
+    fn remove_of_largest(&mut self) -> Option<T> {
+        let mut of: HashMap<u64, usize> = HashMap::new();
+        for ((revision, _), own) in &self.waiting {
+            let bytes: usize = own.iter().map(|waiting| waiting.bytes).sum();
+            *of.entry(*revision).or_default() += bytes;
+        }
+        let (largest, _) = of.into_iter().max_by_key(|(of, bytes)| (*bytes, *of))?;
+        let oldest = self
+            .waiting
+            .iter()
+            .filter(|((of, _), _)| *of == largest)
+            .filter_map(|(owner, own)| Some((own.first()?.put, owner)))
+            .min_by_key(|(put, _)| *put)
+            .map(|(_, owner)| owner.clone())?;
+        self.remove_first(&oldest)
+    }
+
+    fn remove_first(&mut self, owner: &Owner) -> Option<T> {
+        let own = self.waiting.get_mut(owner)?;
         let waiting = own.remove(0);
         if own.is_empty() {
-            self.waiting.remove(&oldest);
+            self.waiting.remove(owner);
         }
-        Some(waiting.instance)
+        self.bytes -= waiting.bytes;
+        Some(waiting.guest)
+    }
+
+    fn remove_where(&mut self, gone: impl Fn(&Owner, Millis) -> bool) -> Vec<T> {
+        let mut removed = Vec::new();
+        self.waiting.retain(|owner, own| {
+            removed.extend(own.extract_if(.., |waiting| gone(owner, waiting.since)));
+            // An owner without a guest keeps its empty list for as long as its next guest may come.
+            !own.is_empty()
+        });
+        self.bytes -= removed.iter().map(|waiting| waiting.bytes).sum::<usize>();
+        removed.into_iter().map(|waiting| waiting.guest).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(revision: u64, account: &str) -> Owner {
+        (revision, Some(AccountId::from(account)))
+    }
+
+    #[test]
+    fn the_revision_with_most_memory_makes_room_with_its_longest_waiting_guest() {
+        let mut shelf = Shelf::default();
+        shelf.put(owner(1, "a"), "small", 10);
+        shelf.put(owner(2, "a"), "large, old", 40);
+        shelf.put(owner(2, "b"), "large, new", 50);
+        assert_eq!(shelf.bytes, 100);
+        assert_eq!(shelf.remove_of_largest(), Some("large, old"));
+        assert_eq!(shelf.remove_of_largest(), Some("large, new"));
+        assert_eq!(shelf.remove_of_largest(), Some("small"));
+        assert_eq!((shelf.bytes, shelf.remove_of_largest()), (0, None));
+    }
+
+    #[test]
+    fn a_guest_that_was_used_since_is_not_idle() {
+        let mut shelf = Shelf::default();
+        shelf.put(owner(1, "a"), "idle", 1);
+        shelf.put(owner(1, "b"), "used", 1);
+        shelf.now = Millis(50_000);
+        let used = shelf.take(&owner(1, "b")).unwrap();
+        shelf.put(owner(1, "b"), used, 1);
+        assert_eq!(shelf.remove_where(|_, since| since.0 <= 1_000), ["idle"]);
+        assert_eq!((shelf.bytes, shelf.take(&owner(1, "b"))), (1, Some("used")));
+        assert_eq!(shelf.bytes, 0);
     }
 }

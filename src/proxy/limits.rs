@@ -26,6 +26,10 @@ pub struct Limits {
     /// Open connections from one client address.
     #[schemars(range(min = 1, max = 1000000))]
     pub connections_per_client: u32,
+    /// Memory that waiting guests of plugins may keep together, MiB; above it the plugin that keeps most
+    /// gives up its longest waiting guest. 0 keeps none. One not asked for 60 seconds goes anyway.
+    #[schemars(range(max = 65536))]
+    pub warm_guests_mib: u64,
 }
 
 impl Default for Limits {
@@ -36,6 +40,7 @@ impl Default for Limits {
             request_headers_kib: 64,
             header_timeout_secs: 10,
             connections_per_client: 1024,
+            warm_guests_mib: 256,
         }
     }
 }

@@ -4,10 +4,99 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use bytes::Bytes;
+use infergate_core::Millis;
+use serde_json::json;
 
 use super::guests::Wat;
-use super::stand::{Stand, calling, failures, price, user_of};
-use crate::plugin::{Input, InstancePolicy, World};
+use super::stand::{Stand, calling, failures, model, price, user_of};
+use crate::plugin::{Input, InstancePolicy, Plugins, World};
+
+/// The component with a module more, of one table, made so many times.
+fn with_core_instances(component: &[u8], count: u8) -> Vec<u8> {
+    use wasmparser::{Parser, Payload};
+    let mut depth = 0;
+    let mut modules = 0;
+    for payload in Parser::new(0).parse_all(component) {
+        match payload.unwrap() {
+            Payload::Version { .. } => depth += 1,
+            Payload::End(_) => depth -= 1,
+            Payload::ModuleSection { .. } => modules += u8::from(depth == 1),
+            _ => {}
+        }
+    }
+    let module = wat::parse_str("(module (table 1 funcref))").unwrap();
+    let mut instances = vec![count];
+    for _ in 0..count {
+        instances.extend([0, modules, 0]);
+    }
+    let mut bytes = component.to_vec();
+    for (id, section) in [(1, module), (2, instances)] {
+        assert!(section.len() < 128, "a length of one byte");
+        bytes.extend([id, section.len() as u8]);
+        bytes.extend(section);
+    }
+    bytes
+}
+
+#[test]
+fn a_plugin_of_many_parts_does_not_keep_another_from_its_callers() {
+    let stand = Stand::new();
+    let world = World::BillingFormula;
+    let greedy = stand.spec("greedy", world, &Wat::of(world));
+    let bytes = std::fs::read(&greedy.file).unwrap();
+    std::fs::write(&greedy.file, with_core_instances(&bytes, 14)).unwrap();
+    let other = stand.spec("other", world, &Wat::of(world));
+    let uses =
+        |id: &str, plugin: &str| model(json!({ "id": id, "plugins": { "billing": plugin } }));
+    let models = [uses("m", "greedy"), uses("n", "other")];
+    let specs = [greedy, other];
+    let plugins = stand
+        .host
+        .load(&Plugins::default(), &specs, &models)
+        .unwrap();
+    for account in 0..16 {
+        let account = format!("account-{account}");
+        assert!(
+            !price(&plugins, &models[0], &account).fell_back,
+            "{account}"
+        );
+    }
+    for account in 0..16 {
+        let account = format!("another-{account}");
+        assert!(
+            !price(&plugins, &models[1], &account).fell_back,
+            "{account}"
+        );
+    }
+    assert_eq!(failures(&plugins, "unavailable"), 0);
+}
+
+#[test]
+fn waiting_guests_keep_no_more_memory_than_allowed_and_go_after_a_minute() {
+    let stand = Stand::new();
+    let world = World::BillingFormula;
+    let wat = Wat::of(world).memory("(memory (export \"memory\") 16)");
+    let spec = stand.spec("large", world, &wat);
+    let plugins = stand.load(&spec).unwrap();
+    let model = user_of(&spec);
+    stand.host.allow_warm_mib(4);
+    stand.host.expire_guests_at(Millis(60_000));
+    for account in 0..12 {
+        let account = format!("account-{account}");
+        assert!(!price(&plugins, &model, &account).fell_back, "{account}");
+    }
+    let counts = stand.host.counts();
+    assert_eq!(counts.instances_live, 3);
+    assert!(counts.warm_bytes <= 4 << 20, "{}", counts.warm_bytes);
+    stand.host.expire_guests_at(Millis(119_999));
+    assert_eq!(stand.host.counts().instances_live, 3);
+    stand.host.expire_guests_at(Millis(120_000));
+    let counts = stand.host.counts();
+    assert_eq!((counts.instances_live, counts.warm_bytes), (0, 0));
+    stand.host.allow_warm_mib(0);
+    assert!(!price(&plugins, &model, "acme").fell_back);
+    assert_eq!(stand.host.counts().instances_live, 0);
+}
 
 /// About 3 ms of work, then the body as it was.
 const SLOW: &str = "(local $n i32) (loop $on (local.set $n (i32.add (local.get $n) (i32.const 1)))

@@ -25,7 +25,6 @@ use super::revision::{Code, Ground, Parts, Revision};
 use super::rules::Identity;
 use super::spec::{Bounds, InstancePolicy, PluginLimits, PluginSpec, World};
 use super::tables::Granted;
-use super::warm::Warm;
 use crate::telemetry::Clock;
 
 pub use super::admit::percentile;
@@ -81,7 +80,7 @@ impl Workshop {
             Measure::Time => Purpose::Serve,
         };
         let runtime = Runtime::start(SLOTS, purpose, Clock::start())?;
-        let warm = Warm::default();
+        let warm = Arc::default();
         Ok(Workshop {
             ground: Arc::new(Ground {
                 runtime,
