@@ -4,6 +4,7 @@ A check is a function; its docstring's first line is the name it is reported und
 framework: no fixtures, no collection, no order but the order of writing.
 """
 
+import concurrent.futures
 import sys
 import traceback
 
@@ -28,6 +29,12 @@ def raises(kind, function, *args, **kwargs):
 
 def equal(got, wanted):
     assert got == wanted, f"got {got!r}, wanted {wanted!r}"
+
+
+def at_once(count, function):
+    """What `function` gives for the numbers below `count`, all called at the same time."""
+    with concurrent.futures.ThreadPoolExecutor(max_workers=count) as pool:
+        return list(pool.map(function, range(count)))
 
 
 def run(prefix):

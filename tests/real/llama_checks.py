@@ -15,7 +15,7 @@ import threading
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
 
 import openai  # noqa: E402
-from checks import check, equal, raises, run  # noqa: E402
+from checks import at_once, check, equal, raises, run  # noqa: E402
 from outside import get_json, until  # noqa: E402
 
 WAY = sys.argv[1]
@@ -111,6 +111,20 @@ def embeddings():
         assert all(math.isclose(a, b, abs_tol=1e-4) for a, b in zip(one.embedding, other.embedding))
         assert math.isclose(math.hypot(*one.embedding), 1.0, abs_tol=1e-3)
     assert packed.usage.prompt_tokens > 0
+
+
+@check
+def embeddings_crowded():
+    """twelve embeddings at once share two slots and are those of one after the other"""
+
+    def one(number):
+        answer = embed_client.embeddings.create(
+            model=EMBED_MODEL, input=f"gate {number}", encoding_format="float"
+        )
+        return answer.data[0].embedding
+
+    for got, wanted in zip(at_once(12, one), [one(number) for number in range(12)]):
+        assert all(math.isclose(a, b, abs_tol=1e-3) for a, b in zip(got, wanted))
 
 
 @check

@@ -10,7 +10,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
 
 import cloudflare  # noqa: E402
-from checks import check, equal, raises, run  # noqa: E402
+from checks import at_once, check, equal, raises, run  # noqa: E402
 from crowd import busy, mark, requests_since  # noqa: E402
 
 # The client sends the slashes of these names as %2F.
@@ -127,6 +127,17 @@ def reject_if_busy():
         error = raises(cloudflare.RateLimitError, ask, eager, **options, **fail_fast)
         equal(codes(error), [3040])
     equal(ask(eager, **options, **fail_fast)["response"], "hi")
+
+
+@check
+def crowd():
+    """twenty calls at once on eight permits are all answered"""
+
+    def one(number):
+        options = {"account": "sdk", "prompt": f"echo: number {number}"}
+        return ask(crowded, model="free", **options)["response"]
+
+    equal(at_once(20, one), [f"number {number}" for number in range(20)])
 
 
 @check

@@ -15,7 +15,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
 
 import openai  # noqa: E402
-from checks import check, equal, raises, run  # noqa: E402
+from checks import at_once, check, equal, raises, run  # noqa: E402
 from crowd import busy, mark, requests_since  # noqa: E402
 
 CHAT, ALIAS, EMBED = "@cf/meta/llama-3.1-8b-instruct", "llama-3.1-8b", "@cf/baai/bge-base-en-v1.5"
@@ -228,6 +228,19 @@ def early_close():
     seen = requests_since(before, 20)
     equal([event["outcome"] for event in seen], ["completed"] * 20)
     equal([event["metrics"]["output_tokens"] for event in seen], [2] * 20)
+
+
+@check
+def crowd():
+    """twenty streams and whole answers at once on eight permits are all answered"""
+
+    def one(number):
+        prompt = f"echo: number {number}"
+        if number % 2:
+            return joined(list(ask(crowded, prompt, model="free", stream=True)))
+        return ask(crowded, prompt, model="free").choices[0].message.content
+
+    equal(at_once(20, one), [f"number {number}" for number in range(20)])
 
 
 @check
