@@ -340,6 +340,8 @@ async fn probe(shared: Arc<Shared>) {
             let world = shared.world.load();
             world.lanes.iter().cloned().collect::<Vec<_>>()
         };
+        shared.client.sweep();
+        shared.channel.sweep();
         probe_round(&shared.client, lanes.into_iter(), tick).await;
     }
 }

@@ -130,6 +130,12 @@ impl Channel {
         sent
     }
 
+    /// Closes connections that have waited too long or were closed by their node. To be called twice a
+    /// second.
+    pub fn sweep(&self) {
+        self.client.sweep();
+    }
+
     /// Gives the connection back when the answer was read whole; closes it otherwise.
     pub async fn finish(&self, exchange: Exchange) {
         self.client.finish(exchange).await;
@@ -192,27 +198,23 @@ impl Channel {
         path: &str,
         headers: &[u8],
     ) -> Option<(Exchange, u32)> {
-        let body = Bytes::new();
-        loop {
-            let outgoing = Outgoing {
-                method,
-                path,
-                headers,
-                body: &body,
-            };
-            let mut marks = Marks::on(self.clock);
-            let sent = self.send(&node.node, &node.address, outgoing, &mut marks);
-            match sent.await {
-                Ok(exchange) => {
-                    let took_us = self.clock.micros().saturating_sub(marks.sent_us);
-                    return Some((exchange, saturated(took_us)));
-                }
-                // Each takes a connection out of the pool, so that it comes to an end.
-                Err(SendError::ReusedLost(_)) => {}
-                Err(error) => {
-                    tracing::debug!(node = &*node.node.name, %error, "a node was not reached");
-                    return None;
-                }
+        let outgoing = Outgoing {
+            method,
+            path,
+            headers,
+            body: &Bytes::new(),
+            fresh: false,
+        };
+        let mut marks = Marks::on(self.clock);
+        let sent = self.send(&node.node, &node.address, outgoing, &mut marks);
+        match sent.await {
+            Ok(exchange) => {
+                let took_us = self.clock.micros().saturating_sub(marks.sent_us);
+                Some((exchange, saturated(took_us)))
+            }
+            Err(error) => {
+                tracing::debug!(node = &*node.node.name, %error, "a node was not reached");
+                None
             }
         }
     }

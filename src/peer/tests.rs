@@ -109,6 +109,7 @@ fn ping(body: &Bytes) -> Outgoing<'_> {
         path: PING_PATH,
         headers: b"",
         body,
+        fresh: false,
     }
 }
 
@@ -213,7 +214,7 @@ async fn a_connection_is_kept_for_one_name_generation_and_set_of_certificates() 
 }
 
 #[tokio::test]
-async fn a_kept_connection_that_ends_before_an_answer_is_told_apart_from_a_new_one() {
+async fn a_kept_connection_that_ends_before_an_answer_is_replaced_by_a_new_one_once() {
     let fleet = Fleet::new("fleet");
     let a = channel("a", fleet.credentials("a"));
     let served = Served::by(&channel("b", fleet.credentials("b"))).await;
@@ -227,9 +228,13 @@ async fn a_kept_connection_that_ends_before_an_answer_is_told_apart_from_a_new_o
         guest.read_u8().await.unwrap();
         // Without a goodbye, as the end of a process.
         drop(guest);
+        let (tcp, _) = served.listener.accept().await.unwrap();
+        let mut guest = served.channel.accept(tcp).await.unwrap();
+        guest.read_u8().await.unwrap();
     };
     let sent = join(ending, sent).await.1.err();
-    assert!(matches!(sent, Some(SendError::ReusedLost(_))), "{sent:?}");
+    assert!(matches!(sent, Some(SendError::Lost(_))), "{sent:?}");
+    assert!(marks.replaced);
 }
 
 #[tokio::test]

@@ -38,9 +38,10 @@ enum NoAnswer {
     NotConnected,
     /// The server could not prove who it is, and was sent nothing.
     NotTrusted,
-    ReusedLost,
-    /// A fresh connection broke: the server may have begun to work on the request.
+    /// The server may have begun to work on the request.
     Lost,
+    /// The head of an answer did not come within the model's `first_byte_timeout_secs`.
+    Late,
     Busy,
     Unavailable,
     /// Another node could not be reached, was lost, or its servers failed.
@@ -64,9 +65,9 @@ impl NoAnswer {
     fn retry(self) -> Option<Failure> {
         match self {
             NoAnswer::NotConnected | NoAnswer::NotTrusted => Some(Failure::NotConnected),
-            NoAnswer::ReusedLost | NoAnswer::Busy | NoAnswer::Unavailable => Some(Failure::Failed),
+            NoAnswer::Busy | NoAnswer::Unavailable => Some(Failure::Failed),
             NoAnswer::Elsewhere(failure) => Some(failure),
-            NoAnswer::Lost => None,
+            NoAnswer::Lost | NoAnswer::Late => None,
         }
     }
 
@@ -82,15 +83,15 @@ impl NoAnswer {
     fn unserved(self, expected_wait: Millis) -> Unserved {
         match self {
             NoAnswer::Lost => Refusal::UpstreamLost.into(),
+            NoAnswer::Late => Refusal::UpstreamTimeout.into(),
             NoAnswer::Busy => {
                 let retry_after = expected_wait;
                 Unserved::Missed(Missed::OutOfCapacity, Refusal::QueueFull { retry_after })
             }
             NoAnswer::NotTrusted => Unserved::Missed(Missed::Failed, Refusal::UpstreamNotTrusted),
-            NoAnswer::NotConnected
-            | NoAnswer::ReusedLost
-            | NoAnswer::Unavailable
-            | NoAnswer::Elsewhere(_) => Unserved::Missed(Missed::Failed, Refusal::UpstreamFailed),
+            NoAnswer::NotConnected | NoAnswer::Unavailable | NoAnswer::Elsewhere(_) => {
+                Unserved::Missed(Missed::Failed, Refusal::UpstreamFailed)
+            }
         }
     }
 }
@@ -264,10 +265,9 @@ impl<'a> Attempts<'a> {
     ) -> Result<(), Unserved> {
         let gate = &self.lane.gate;
         let tries = trip.tried();
-        // A server that has closed an idle connection has not failed the request, and what another
-        // node has failed may be served here.
+        // What another node has failed may be served here.
         let has_fresh = match failed {
-            NoAnswer::ReusedLost | NoAnswer::Elsewhere(_) => true,
+            NoAnswer::Elsewhere(_) => true,
             _ => gate.has_fresh(&ask.avoid) || (trip.is_first() && trip.may_forward()),
         };
         let retry = failed.retry();
@@ -303,12 +303,14 @@ impl<'a> Attempts<'a> {
             path: &self.shaped.path,
             headers: &self.headers,
             body: &self.shaped.body,
+            fresh: trip.needs_fresh_connection,
         };
         let sent_at = self.shared.clock.now();
         self.sent_us = self.shared.clock.micros();
         self.trace = Trace::begin(self.shared.clock);
         trip.story.tries(self.sent_us, &permit.target);
-        let deadline = sleep_until(self.shared.clock.instant(trip.deadline).into());
+        let head_by = self.head_deadline(sent_at, trip);
+        let deadline = sleep_until(self.shared.clock.instant(head_by).into());
         let client = &self.shared.client;
         let sent = tokio::select! {
             biased;
@@ -319,40 +321,46 @@ impl<'a> Attempts<'a> {
                 return Err(Left::Cut);
             }
             () = deadline => {
+                if head_by < trip.deadline {
+                    self.count(permit, Seen::Failure, AttemptResult::TimedOut);
+                    return Ok(Err(NoAnswer::Late));
+                }
                 self.count(permit, self.silence_since(sent_at, trip), AttemptResult::TimedOut);
                 return Err(Refusal::DeadlinePassed.into());
             }
         };
-        Ok(match sent {
-            Ok(exchange) => self.judge(permit, exchange),
-            Err(error) => {
-                tracing::warn!(
-                    request_id = &**trip.request_id(),
-                    url = &*permit.target.url,
-                    error = &error as &dyn std::error::Error,
-                    "no answer from a model server"
-                );
-                Err(match error {
-                    SendError::Connect(_) => {
-                        self.count(permit, Seen::Failure, AttemptResult::ConnectFailed);
-                        NoAnswer::NotConnected
-                    }
-                    SendError::NotTrusted(_) => {
-                        self.count(permit, Seen::Failure, AttemptResult::NotTrusted);
-                        NoAnswer::NotTrusted
-                    }
-                    // The server closed an idle connection: that is its right, not a failure.
-                    SendError::ReusedLost(_) => {
-                        self.count(permit, Seen::Nothing, AttemptResult::ConnectionLost);
-                        NoAnswer::ReusedLost
-                    }
-                    SendError::Lost(_) => {
-                        self.count(permit, Seen::Failure, AttemptResult::ConnectionLost);
-                        NoAnswer::Lost
-                    }
-                })
-            }
-        })
+        // A request that met one crash shall meet no second one that looks like a closed connection.
+        trip.needs_fresh_connection |= self.trace.marks.replaced;
+        match sent {
+            Ok(exchange) => Ok(self.judge(permit, exchange).await),
+            Err(error) => Ok(Err(self.unsent(trip, permit, &error))),
+        }
+    }
+
+    /// When the head of an answer must have come.
+    fn head_deadline(&self, sent_at: Millis, trip: &Trip) -> Millis {
+        match self.lane.spec.first_byte_timeout_secs {
+            Some(secs) => trip.deadline.min(sent_at + Millis::from_secs(secs)),
+            None => trip.deadline,
+        }
+    }
+
+    /// What it means that no head of an answer came.
+    fn unsent(&mut self, trip: &Trip, permit: &Permit, error: &SendError) -> NoAnswer {
+        tracing::warn!(
+            request_id = &**trip.request_id(),
+            url = &*permit.target.url,
+            cause = error.cause(),
+            error = error as &dyn std::error::Error,
+            "no answer from a model server"
+        );
+        let (result, no_answer) = match error {
+            SendError::Connect(_) => (AttemptResult::ConnectFailed, NoAnswer::NotConnected),
+            SendError::NotTrusted(_) => (AttemptResult::NotTrusted, NoAnswer::NotTrusted),
+            SendError::Lost(_) => (AttemptResult::ConnectionLost, NoAnswer::Lost),
+        };
+        self.count(permit, Seen::Failure, result);
+        no_answer
     }
 
     /// What a server's silence until the deadline says about it. Only one that had most of the
@@ -368,34 +376,44 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    fn judge(&mut self, permit: &Permit, exchange: Exchange) -> Result<Exchange, NoAnswer> {
+    async fn judge(&mut self, permit: &Permit, exchange: Exchange) -> Result<Exchange, NoAnswer> {
         self.trace.head_us = self.shared.clock.micros();
         let status = exchange.head().status.as_u16();
         self.trace.status = status;
-        match status {
+        let refused = match status {
             429 => {
                 permit.target.load.lock().out_of_capacity();
                 self.count(permit, Seen::Nothing, AttemptResult::Rejected);
-                Err(NoAnswer::Busy)
+                NoAnswer::Busy
             }
-            502 | 503 => {
+            503 => {
                 self.count(permit, Seen::Failure, AttemptResult::Rejected);
-                Err(NoAnswer::Unavailable)
+                NoAnswer::Unavailable
+            }
+            502 => {
+                self.count(permit, Seen::Failure, AttemptResult::Rejected);
+                match self.trace.may_have_begun() {
+                    true => NoAnswer::Lost,
+                    false => NoAnswer::Unavailable,
+                }
             }
             500.. => {
                 self.count(permit, Seen::Failure, AttemptResult::Answered);
-                Ok(exchange)
+                return Ok(exchange);
             }
             // Whatever the caller did wrong says nothing about the server.
             400.. => {
                 self.count(permit, Seen::Nothing, AttemptResult::Answered);
-                Ok(exchange)
+                return Ok(exchange);
             }
             _ => {
                 self.answered_ok = true;
-                Ok(exchange)
+                return Ok(exchange);
             }
-        }
+        };
+        // Under saturation most answers are these: without their connections a handshake a try.
+        self.shared.client.discard(exchange).await;
+        Err(refused)
     }
 
     /// The reader of the answer, with the model's task for it.

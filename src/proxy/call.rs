@@ -62,6 +62,8 @@ pub struct Trip {
     pub journey: Option<Box<Journey>>,
     /// The answer's head has been written; from then on a refusal is an event of the stream.
     pub committed: bool,
+    /// A kept connection broke under it: further tries go out on new ones only.
+    pub needs_fresh_connection: bool,
     /// What happens to it, for whoever asks later.
     pub story: Draft,
     shared: Arc<Shared>,
@@ -127,6 +129,7 @@ impl Trip {
             only_site: None,
             journey: None,
             committed: false,
+            needs_fresh_connection: false,
             story: Draft::default(),
             shared: Arc::clone(shared),
             event: Some(event),

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use infergate_core::api::Face;
 use infergate_core::deadline::DeadlineRule;
+use infergate_core::routing::reuse::may_resend;
 use infergate_core::routing::{Failure, TRIES_MAX};
 use infergate_core::{AccountId, Millis, ModelId, Refusal};
 use smallvec::SmallVec;
@@ -165,6 +166,13 @@ impl Trace {
             marks: Marks::on(clock),
             ..Trace::default()
         }
+    }
+
+    /// Whether the server may have begun to work before it answered with a failure: a proxy before a
+    /// server answers at once where it cannot reach it.
+    pub fn may_have_begun(&self) -> bool {
+        let took_us = self.head_us.saturating_sub(self.marks.sent_us);
+        !may_resend(false, Millis(took_us / 1000))
     }
 }
 

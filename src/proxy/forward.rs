@@ -6,7 +6,6 @@
 //! away, with what is left of its budget.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use infergate_core::routing::fleet::Ended;
@@ -25,12 +24,6 @@ use super::journey::{Going, last_word};
 use crate::peer::{CameBack, Cause, Sent, Visit};
 use crate::telemetry::ForwardResult;
 use crate::upstream::{Exchange, Lane, Marks, Outgoing, SendError, saturated};
-
-/// A pooled connection that breaks so soon was closed for being idle. One that breaks later may have
-/// taken the node with it, or the node this request.
-const IDLE_BREAK: Duration = Duration::from_millis(100);
-/// Idle connections found closed before the forward counts as lost.
-const IDLE_BREAKS_MAX: u32 = 2;
 
 /// What came of a forward.
 pub enum Reply {
@@ -155,38 +148,22 @@ impl Forward<'_> {
             None => return Err(Refusal::Internal.into()),
         };
         let chosen = &self.going.chosen;
-        let rtt = Duration::from_micros(chosen.rtt_us.into());
         let begun = async {
-            let mut idle_breaks = 0;
-            loop {
-                let sent_at = Instant::now();
-                let outgoing = Outgoing {
-                    method: "POST",
-                    path: &target,
-                    headers,
-                    body: &body,
-                };
-                let sending =
-                    shared
-                        .channel
-                        .send(&chosen.node, &chosen.address, outgoing, &mut marks);
-                let mut exchange = match sending.await {
-                    Ok(exchange) => exchange,
-                    // Each takes a connection out of the pool.
-                    Err(SendError::ReusedLost(_))
-                        if idle_breaks < IDLE_BREAKS_MAX
-                            && sent_at.elapsed() < IDLE_BREAK + rtt =>
-                    {
-                        idle_breaks += 1;
-                        continue;
-                    }
-                    Err(error) => return Err(error),
-                };
-                // The client has seen nothing before this: until it is here, another node may answer.
-                let first = exchange.chunk().await;
-                let first = first.map_err(|error| SendError::Lost(error.into()))?;
-                return Ok((exchange, first));
-            }
+            let outgoing = Outgoing {
+                method: "POST",
+                path: &target,
+                headers,
+                body: &body,
+                fresh: false,
+            };
+            let sending = shared
+                .channel
+                .send(&chosen.node, &chosen.address, outgoing, &mut marks);
+            let mut exchange = sending.await?;
+            // The client has seen nothing before this: until it is here, another node may answer.
+            let first = exchange.chunk().await;
+            let first = first.map_err(|error| SendError::Lost(error.into()))?;
+            Ok((exchange, first))
         };
         tokio::pin!(begun);
         let last_word = last_word(chosen.rtt_us);
@@ -266,7 +243,7 @@ impl Forward<'_> {
         let result = match error {
             SendError::Connect(_) => ForwardResult::ConnectFailed,
             SendError::NotTrusted(_) => ForwardResult::NotTrusted,
-            SendError::ReusedLost(_) | SendError::Lost(_) => ForwardResult::Lost,
+            SendError::Lost(_) => ForwardResult::Lost,
         };
         if let Some(journey) = &mut trip.journey {
             match result {

@@ -407,6 +407,11 @@ impl<'a> Relay<'a> {
             // An older client reads until the connection closes.
             None => {}
         }
+        if matches!(status, 502 | 504) {
+            // The server may have begun: what a client library repeats would be worked twice.
+            head.remove_header(&header::RETRY_AFTER);
+            head.insert_header("x-should-retry", "false")?;
+        }
         self.add_own(&mut head)?;
         Ok(head)
     }

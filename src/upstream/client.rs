@@ -1,32 +1,42 @@
 //! One HTTP/1.1 request to a model server: head and body in one write, the answer as it comes.
 //!
-//! It does not decide on retries and reads no meaning into the answer. Connections come from and
-//! go back to Pingora's pool; one that is dropped before its answer was read whole is closed,
-//! which is how an abandoned generation is stopped. Nothing is written to an `https` endpoint before
-//! it has proved who it is, and nothing in plain text ever.
+//! It does not decide on retries and reads no meaning into the answer. A connection from the pool that
+//! turns out to be closed is replaced by a new one, once; by the core's rule
+//! ([`may_resend`](infergate_core::routing::reuse::may_resend)) the server has not begun then. A
+//! connection that is dropped before its answer was read whole is closed, which is how an abandoned
+//! generation is stopped. Nothing is written to an `https` endpoint before it has proved its identity,
+//! and nothing in plain text ever.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use pingora_core::connectors::{ConnectorOptions, TransportConnector};
-use pingora_core::protocols::Stream;
+use infergate_core::Millis;
+use infergate_core::routing::reuse::{
+    ConnectionUse, IDLE_MAX_PLAIN, IDLE_MAX_TLS, KeepAlive, may_resend,
+};
 use pingora_core::protocols::http::v1::client::HttpSession;
-use pingora_error::{ErrorType, RetryType};
+use pingora_error::ErrorType;
 use pingora_http::ResponseHeader;
-use tokio::io::AsyncWriteExt;
+use tokio::time::timeout;
 
+use super::connection::Connection;
 use super::marks::Marks;
+use super::pool::Pool;
 use super::target::{Dial, Target};
 use super::tls::{Unproved, is_certificate_refusal};
 
-/// Idle connections kept in all, so that a burst does not pay for handshakes.
-const IDLE_CONNECTIONS_MAX: usize = 1024;
 /// Interim answers (1xx) read before the real one; more is a server gone wrong.
 const INTERIM_ANSWERS_MAX: usize = 8;
 /// Bodies up to this size are copied behind the head and leave in one segment train; larger ones
 /// are written after it, where a copy would cost more than the call.
 const JOINED_BODY_MAX_BYTES: usize = 64 * 1024;
+/// Of an answer that is not passed on this much is read, so that its connection can be kept.
+const DISCARD_MAX_BYTES: usize = 64 * 1024;
+/// For so long at most: the permit is held meanwhile.
+const DISCARD_TIMEOUT: Duration = Duration::from_millis(100);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -39,12 +49,50 @@ pub enum SendError {
     /// The server could not prove who it is, or did not take our certificate: no request was read.
     #[error("the server's certificate is not trusted")]
     NotTrusted(#[source] BoxError),
-    /// A pooled connection turned out to be closed before an answer began.
-    #[error("a reused connection was lost")]
-    ReusedLost(#[source] Box<pingora_error::Error>),
     /// The connection broke after the request was sent.
     #[error("the connection was lost before the answer")]
     Lost(#[source] BoxError),
+}
+
+/// A host name without an address.
+#[derive(Debug, thiserror::Error)]
+#[error("the name does not resolve")]
+struct Unresolved(#[source] io::Error);
+
+impl SendError {
+    /// The cause in a word or two, for operators. Never contains bytes from the server.
+    pub fn cause(&self) -> &'static str {
+        use io::ErrorKind as Kind;
+        let (SendError::Connect(source) | SendError::Lost(source)) = self else {
+            return "not trusted";
+        };
+        let mut next: Option<&(dyn std::error::Error + 'static)> = Some(&**source);
+        while let Some(error) = next {
+            if error.is::<Unresolved>() {
+                return "name does not resolve";
+            }
+            if let Some(io) = error.downcast_ref::<io::Error>() {
+                return match io.kind() {
+                    Kind::ConnectionRefused => "refused",
+                    Kind::ConnectionReset | Kind::BrokenPipe | Kind::ConnectionAborted => "reset",
+                    Kind::UnexpectedEof => "closed",
+                    Kind::TimedOut => "timeout",
+                    Kind::HostUnreachable | Kind::NetworkUnreachable => "unreachable",
+                    _ => "input or output error",
+                };
+            }
+            // As it comes from a session: in a box of its own.
+            if let Some(error) = error.downcast_ref::<Box<pingora_error::Error>>() {
+                match error.etype() {
+                    ErrorType::ConnectionClosed => return "closed",
+                    ErrorType::InvalidHTTPHeader => return "not HTTP",
+                    _ => {}
+                }
+            }
+            next = error.source();
+        }
+        "not HTTP"
+    }
 }
 
 /// What a request carries.
@@ -57,20 +105,21 @@ pub struct Outgoing<'a> {
     pub headers: &'a [u8],
     /// The body; its length is announced.
     pub body: &'a Bytes,
+    /// Sent on a new connection, never on a kept one.
+    pub fresh: bool,
 }
 
-/// The connector to model servers.
+/// The way to model servers, or to other nodes.
+#[derive(Default)]
 pub struct Client {
-    connector: TransportConnector,
+    pool: Pool,
 }
 
-impl Default for Client {
-    fn default() -> Self {
-        let options = ConnectorOptions::new(IDLE_CONNECTIONS_MAX);
-        Client {
-            connector: TransportConnector::new(Some(options)),
-        }
-    }
+/// How a request failed on one connection.
+struct Failed {
+    error: SendError,
+    /// The server has not begun: the request may be sent once more.
+    may_resend: bool,
 }
 
 impl Client {
@@ -85,59 +134,55 @@ impl Client {
         outgoing: Outgoing<'_>,
         marks: &mut Marks,
     ) -> Result<Exchange, SendError> {
-        let (mut stream, reused, dial) = self.connect(target).await?;
-        marks.connected(reused);
-        let lost = |e: Box<pingora_error::Error>| match reused && !fell_silent(&e) {
-            true => SendError::ReusedLost(e),
-            false => SendError::Lost(e.into()),
-        };
-        let head = head(target, &outgoing);
-        let sent = write(&mut stream, head, outgoing.body).await;
-        sent.map_err(|e| {
-            lost(pingora_error::Error::because(
-                ErrorType::WriteError,
-                "sending the request",
-                e,
-            ))
-        })?;
-        marks.sent();
-        let mut session = HttpSession::new(stream);
-        for _ in 0..INTERIM_ANSWERS_MAX {
-            session.read_response().await.map_err(|e| match e.retry {
-                _ if !reused && e.cause.as_deref().is_some_and(is_certificate_refusal) => {
-                    SendError::NotTrusted(e.into())
+        let (head, body) = wire(target, &outgoing);
+        if !outgoing.fresh
+            && let Some((connection, dial)) = self.kept(target).await?
+        {
+            marks.connected(true);
+            let request = (head.clone(), body.clone());
+            match self.ask(connection, dial, request, marks).await {
+                Err(failed) if failed.may_resend => {
+                    tracing::debug!(url = &*target.url, "a kept connection was closed");
+                    marks.replaced();
                 }
-                RetryType::ReusedOnly => lost(e),
-                RetryType::Decided(_) => SendError::Lost(e.into()),
-            })?;
-            if session
-                .resp_header()
-                .is_some_and(|head| !head.status.is_informational())
-            {
-                return Ok(Exchange {
-                    session,
-                    dial,
-                    broken: false,
-                });
+                asked => return asked.map_err(|failed| failed.error),
             }
         }
-        Err(SendError::Lost(
-            "the server sent interim answers without end".into(),
-        ))
+        let (connection, dial) = self.open(target).await?;
+        marks.connected(false);
+        let asked = self.ask(connection, dial, (head, body), marks).await;
+        asked.map_err(|failed| failed.error)
     }
 
-    /// A connection to whichever of the target's addresses takes one, and whether it was in use
-    /// before.
-    async fn connect(&self, target: &Target) -> Result<(Stream, bool, Arc<Dial>), SendError> {
-        let dials = target.dials().await;
-        let dials = dials.map_err(|error| SendError::Connect(error.into()))?;
+    /// Closes connections that have waited too long or were closed by their server. To be called twice
+    /// a second.
+    pub fn sweep(&self) {
+        self.pool.sweep();
+    }
+
+    /// A connection from the pool to the address that worked last.
+    async fn kept(
+        &self,
+        target: &Target,
+    ) -> Result<Option<(Box<Connection>, Arc<Dial>)>, SendError> {
+        let dials = target.dials().await.map_err(unresolved)?;
+        let Some(dial) = dials.in_order().next() else {
+            return Ok(None);
+        };
+        let found = self.pool.take(dial.pool_key, dial.identity.as_ref());
+        Ok(found.map(|connection| (connection, Arc::clone(dial))))
+    }
+
+    /// A new connection to whichever of the target's addresses takes one.
+    async fn open(&self, target: &Target) -> Result<(Box<Connection>, Arc<Dial>), SendError> {
+        let dials = target.dials().await.map_err(unresolved)?;
         let mut failed = SendError::Connect("the name has no address".into());
         for dial in dials.in_order() {
-            match self.open(dial).await {
-                Ok((stream, reused)) => {
+            match self.connect(dial).await {
+                Ok(connection) => {
                     dials.prefer(dial);
                     target.is_distrusted.store(false, Ordering::Relaxed);
-                    return Ok((stream, reused, Arc::clone(dial)));
+                    return Ok((connection, Arc::clone(dial)));
                 }
                 // That one of its addresses could not prove itself is worth more than that another
                 // is not reached.
@@ -158,24 +203,93 @@ impl Client {
         Err(failed)
     }
 
-    /// A connection from the pool, or a new one, over which the server has proved who it is where
-    /// it has to.
-    async fn open(&self, dial: &Dial) -> Result<(Stream, bool), SendError> {
-        if let Some(stream) = self.connector.reused_stream(dial).await {
-            let identity = dial.identity.as_ref();
-            if identity.is_none_or(|identity| identity.is_of(&stream)) {
-                return Ok((stream, true));
-            }
-        }
-        let plain = self.connector.new_stream(dial).await;
-        let plain = plain.map_err(|error| SendError::Connect(error.into()))?;
+    /// A new connection, over which the server has proved its identity where it has to.
+    async fn connect(&self, dial: &Dial) -> Result<Box<Connection>, SendError> {
+        let tcp = dial.connect().await;
+        let tcp = tcp.map_err(|error| SendError::Connect(error.into()))?;
+        let now = self.pool.now();
         let Some(identity) = &dial.identity else {
-            return Ok((plain, false));
+            let usage = ConnectionUse::new(now, IDLE_MAX_PLAIN);
+            return Ok(Connection::plain(tcp, usage, self.pool.clock));
         };
-        match identity.prove(plain, dial.connect_timeout()).await {
-            Ok(stream) => Ok((stream, false)),
+        match identity.prove(tcp, dial.connect_timeout()).await {
+            Ok(sealed) => {
+                let usage = ConnectionUse::new(now, IDLE_MAX_TLS);
+                Ok(Connection::sealed(sealed, usage, self.pool.clock))
+            }
             Err(Unproved::NotTrusted(error)) => Err(SendError::NotTrusted(error.into())),
             Err(Unproved::Broken(error)) => Err(SendError::Connect(error.into())),
+        }
+    }
+
+    /// Sends a request over `connection` and reads the head of the answer, which may come before the
+    /// whole request has gone out.
+    async fn ask(
+        &self,
+        mut connection: Box<Connection>,
+        dial: Arc<Dial>,
+        (head, body): (Bytes, Bytes),
+        marks: &mut Marks,
+    ) -> Result<Exchange, Failed> {
+        connection.begin(head, body);
+        connection.write_ahead().await;
+        if connection.is_written() {
+            marks.sent(0);
+        }
+        let mut session = HttpSession::new(connection);
+        for _ in 0..INTERIM_ANSWERS_MAX {
+            if let Err(error) = session.read_response().await {
+                return Err(self.failed(&session, &dial, error, marks.reused));
+            }
+            let head = session.resp_header();
+            if head.is_some_and(|head| !head.status.is_informational()) {
+                // Written by the reads, where something came before all of it was taken.
+                if marks.sent_us == 0
+                    && let Some(connection) = connection_of(&session)
+                    && connection.is_written()
+                {
+                    marks.sent(connection.since_written_us());
+                }
+                return Ok(Exchange {
+                    session,
+                    dial,
+                    broken: false,
+                });
+            }
+        }
+        Err(Failed {
+            error: SendError::Lost("the server sent interim answers without end".into()),
+            may_resend: false,
+        })
+    }
+
+    /// What a break before the head of an answer means.
+    fn failed(
+        &self,
+        session: &HttpSession,
+        dial: &Dial,
+        error: Box<pingora_error::Error>,
+        reused: bool,
+    ) -> Failed {
+        let connection = connection_of(session);
+        let is_http = *error.etype() != ErrorType::InvalidHTTPHeader;
+        let may_resend = reused
+            && is_http
+            && connection.is_some_and(|connection| {
+                let since = Millis(connection.since_written_us() / 1000);
+                may_resend(connection.has_answered(), since)
+            });
+        if may_resend && let Some(connection) = connection {
+            let idle = connection.usage.idle_for(self.pool.now());
+            self.pool.record_close(dial.pool_key, idle);
+        }
+        let refuses_us = error.cause.as_deref().is_some_and(is_certificate_refusal);
+        Failed {
+            error: match !reused && refuses_us {
+                true => SendError::NotTrusted(error.into()),
+                false => SendError::Lost(error.into()),
+            },
+            may_resend,
         }
     }
 
@@ -186,24 +300,48 @@ impl Client {
             dial,
             broken,
         } = exchange;
-        if broken || !session.is_body_done() {
+        // After an early answer the server is still owed a part of the request.
+        let is_owed = connection_of(&session).is_none_or(|connection| !connection.is_written());
+        if broken || is_owed || !session.is_body_done() {
             return;
         }
         session.respect_keepalive();
-        if let Some(stream) = session.reuse().await {
-            use pingora_core::upstreams::peer::Peer;
-            self.connector
-                .release_stream(stream, dial.reuse_hash(), None);
+        let hint = session.get_header("keep-alive");
+        let hint = hint.map(|value| KeepAlive::parse(value.as_bytes()));
+        let Some(stream) = session.reuse().await else {
+            return;
+        };
+        if let Ok(mut connection) = stream.into_any().downcast::<Connection>() {
+            let now = self.pool.now();
+            let usage = &mut connection.usage;
+            usage.record_answer(now, hint.unwrap_or_default());
+            self.pool.keep(dial.pool_key, connection);
+        }
+    }
+
+    /// Reads the rest of a short answer that is not passed on, so that its connection can be kept.
+    pub async fn discard(&self, mut exchange: Exchange) {
+        let rest = async {
+            let mut read = 0;
+            while let Ok(Some(chunk)) = exchange.chunk().await {
+                read += chunk.len();
+                if read > DISCARD_MAX_BYTES {
+                    return;
+                }
+            }
+        };
+        if timeout(DISCARD_TIMEOUT, rest).await.is_ok() {
+            self.finish(exchange).await;
         }
     }
 }
 
-/// Whether the way to the server is gone, and not the connection alone: another connection of the
-/// pool would be as silent, and a request that tried one after the other would wait for each.
-fn fell_silent(error: &pingora_error::Error) -> bool {
-    use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
-    let cause = error.root_cause().downcast_ref::<std::io::Error>();
-    cause.is_some_and(|io| matches!(io.kind(), TimedOut | HostUnreachable | NetworkUnreachable))
+fn unresolved(error: io::Error) -> SendError {
+    SendError::Connect(Unresolved(error).into())
+}
+
+fn connection_of(session: &HttpSession) -> Option<&Connection> {
+    session.stream().as_any().downcast_ref()
 }
 
 /// A request whose answer has begun.
@@ -231,6 +369,16 @@ impl Exchange {
         self.broken |= read.is_err();
         read
     }
+}
+
+/// Head and body as they are written: in one piece where the body is small.
+fn wire(target: &Target, outgoing: &Outgoing<'_>) -> (Bytes, Bytes) {
+    let mut head = head(target, outgoing);
+    if outgoing.body.len() > JOINED_BODY_MAX_BYTES {
+        return (head.freeze(), outgoing.body.clone());
+    }
+    head.extend_from_slice(outgoing.body);
+    (head.freeze(), Bytes::new())
 }
 
 fn head(target: &Target, outgoing: &Outgoing<'_>) -> BytesMut {
@@ -261,6 +409,8 @@ fn head(target: &Target, outgoing: &Outgoing<'_>) -> BytesMut {
             head.extend_from_slice(part.as_bytes());
         }
     }
+    // Answers are read here: metered, converted, passed on in another framing.
+    head.extend_from_slice(b"accept-encoding: identity\r\n");
     head.extend_from_slice(outgoing.headers);
     if outgoing.method != "GET" {
         use std::fmt::Write;
@@ -271,59 +421,5 @@ fn head(target: &Target, outgoing: &Outgoing<'_>) -> BytesMut {
     head
 }
 
-async fn write(stream: &mut Stream, mut head: BytesMut, body: &Bytes) -> std::io::Result<()> {
-    if body.len() <= JOINED_BODY_MAX_BYTES {
-        head.extend_from_slice(body);
-        stream.write_all(&head).await?;
-    } else {
-        stream.write_all(&head).await?;
-        stream.write_all(body).await?;
-    }
-    stream.flush().await
-}
-
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use infergate_core::model::EndpointSpec;
-    use tokio::net::{TcpListener, TcpSocket};
-
-    use super::*;
-
-    #[test]
-    fn a_connection_that_was_closed_says_nothing_of_the_others_one_that_fell_silent_does() {
-        use std::io::ErrorKind as Kind;
-        let error = |kind: Kind| {
-            let io = std::io::Error::from(kind);
-            pingora_error::Error::because(ErrorType::ReadError, "reading the answer", io)
-        };
-        assert!(!fell_silent(&error(Kind::ConnectionReset)));
-        assert!(!fell_silent(&error(Kind::UnexpectedEof)));
-        assert!(fell_silent(&error(Kind::TimedOut)));
-        assert!(fell_silent(&error(Kind::HostUnreachable)));
-        let closed = pingora_error::Error::new(ErrorType::ConnectionClosed);
-        assert!(!fell_silent(&closed));
-        let wrapped = error(Kind::TimedOut).more_context("behind a context");
-        assert!(fell_silent(&wrapped));
-    }
-
-    #[tokio::test]
-    async fn a_name_whose_first_address_refuses_is_reached_by_the_next_one() {
-        let refusing = TcpSocket::new_v4().unwrap();
-        refusing.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let spec = EndpointSpec {
-            url: "http://a-name:1".into(),
-            max_concurrent_requests: 1,
-            ..EndpointSpec::default()
-        };
-        let target = Target::new(&spec, "m", Duration::from_secs(2)).unwrap();
-        let refused = refusing.local_addr().unwrap();
-        target.set_addresses(&[refused, listener.local_addr().unwrap()]);
-        let client = Client::default();
-        assert!(client.connect(&target).await.is_ok());
-        target.set_addresses(&[refused]);
-        assert!(client.connect(&target).await.is_err());
-    }
-}
+mod tests;

@@ -144,9 +144,11 @@ async fn get(
     let outgoing = Outgoing {
         method: "GET",
         path,
-        // Between two looks the connection would be closed, and the pool is for requests.
+        // The pool is for requests.
         headers: b"accept: application/json\r\nconnection: close\r\n",
         body: &Bytes::new(),
+        // Between two looks the connection would be closed.
+        fresh: true,
     };
     let unanswered = |error: &dyn std::error::Error| LookError::Unanswered(with_causes(error));
     let mut exchange = client

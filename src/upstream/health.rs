@@ -70,6 +70,7 @@ async fn is_well(client: &Client, target: &Target, probe: &Probe) -> bool {
         path: probe.path,
         headers: b"",
         body: &Bytes::new(),
+        fresh: false,
     };
     let mut unmeasured = Marks::default();
     let Ok(mut exchange) = client.send(target, outgoing, &mut unmeasured).await else {

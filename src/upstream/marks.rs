@@ -13,6 +13,8 @@ pub struct Marks {
     pub connected_us: u64,
     /// The connection had served others before.
     pub reused: bool,
+    /// A kept connection was found closed after the request was written: sent once more on a new one.
+    pub replaced: bool,
     /// The whole request was handed to the kernel.
     pub sent_us: u64,
 }
@@ -33,8 +35,14 @@ impl Marks {
         }
     }
 
-    pub(super) fn sent(&mut self) {
-        self.sent_us = self.now();
+    pub(super) fn replaced(&mut self) {
+        self.replaced = true;
+        self.sent_us = 0;
+    }
+
+    /// The request was written whole `ago_us` ago.
+    pub(super) fn sent(&mut self, ago_us: u64) {
+        self.sent_us = self.now().saturating_sub(ago_us);
     }
 
     fn now(&self) -> u64 {

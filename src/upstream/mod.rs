@@ -6,6 +6,7 @@
 mod answer;
 mod backend;
 mod client;
+mod connection;
 pub mod discovery;
 mod gate;
 mod health;
@@ -14,6 +15,7 @@ mod llama_server;
 mod marks;
 mod object;
 mod openai;
+mod pool;
 mod ranking;
 mod sync;
 mod target;

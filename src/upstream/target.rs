@@ -15,9 +15,8 @@ use infergate_core::model::{CaFile, EndpointSpec, Secret};
 use infergate_core::routing::Load;
 use parking_lot::Mutex;
 use pingora_core::protocols::l4::ext::{TcpKeepalive, set_tcp_keepalive};
-use pingora_core::protocols::l4::socket::SocketAddr as PeerAddress;
-use pingora_core::upstreams::peer::{Peer, PeerOptions};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use super::tls::Identity;
 
@@ -31,6 +30,14 @@ const NODE_SILENCE_MAX: Duration = Duration::from_secs(5);
 /// An end that was not heard of for so long is asked whether it is there, again every second.
 const NODE_ASKED_AFTER: Duration = Duration::from_secs(2);
 const NODE_ASKED_EVERY: Duration = Duration::from_secs(1);
+
+/// A model server that acknowledges nothing for so long is gone, for a connection that a firewall or a
+/// failed host has forgotten hangs to the deadline otherwise. Longer than a switch takes to come back.
+#[cfg(target_os = "linux")]
+const ENDPOINT_SILENCE_MAX: Duration = Duration::from_secs(30);
+/// A connection on which nothing came for so long is probed, again every five seconds.
+const ENDPOINT_PROBED_AFTER: Duration = Duration::from_secs(15);
+const ENDPOINT_PROBED_EVERY: Duration = Duration::from_secs(5);
 
 /// A model server of one model.
 pub struct Target {
@@ -58,8 +65,8 @@ pub struct Target {
     /// Whom it has to prove to be, over TLS.
     identity: Option<Arc<Identity>>,
     ca_file: Option<CaFile>,
-    /// Of nodes; endpoints have the deadline and `stream_idle_secs`.
-    watch: Option<TcpKeepalive>,
+    /// How its connections are watched while nothing comes.
+    watch: TcpKeepalive,
     dials: ArcSwapOption<Dials>,
 }
 
@@ -98,7 +105,7 @@ impl Target {
             connect_timeout,
             identity,
             ca_file: spec.ca_file.clone(),
-            watch: None,
+            watch: endpoint_watch(),
             dials: ArcSwapOption::empty(),
         };
         if let Ok(ip) = target.host.parse() {
@@ -130,7 +137,7 @@ impl Target {
             connect_timeout,
             identity: Some(identity),
             ca_file: None,
-            watch: Some(node_watch()),
+            watch: node_watch(),
             dials: ArcSwapOption::empty(),
         };
         if let Ok(ip) = target.host.parse() {
@@ -185,15 +192,11 @@ impl Target {
     }
 
     pub(super) fn set_addresses(&self, addresses: &[SocketAddr]) {
-        let mut options = PeerOptions::new();
-        options.connection_timeout = Some(self.connect_timeout);
-        options.total_connection_timeout = Some(self.connect_timeout);
-        options.tcp_keepalive.clone_from(&self.watch);
         let dial = |address: &SocketAddr| {
             Arc::new(Dial {
                 address: *address,
-                peer_address: PeerAddress::Inet(*address),
-                options: options.clone(),
+                connect_timeout: self.connect_timeout,
+                watch: self.watch.clone(),
                 identity: self.identity.clone(),
                 pool_key: pool_key(*address, self.identity.as_deref()),
             })
@@ -231,6 +234,17 @@ fn node_watch() -> TcpKeepalive {
         count: 3,
         #[cfg(target_os = "linux")]
         user_timeout: NODE_SILENCE_MAX,
+    }
+}
+
+fn endpoint_watch() -> TcpKeepalive {
+    TcpKeepalive {
+        idle: ENDPOINT_PROBED_AFTER,
+        interval: ENDPOINT_PROBED_EVERY,
+        // Where the kernel does not take the bound itself.
+        count: 3,
+        #[cfg(target_os = "linux")]
+        user_timeout: ENDPOINT_SILENCE_MAX,
     }
 }
 
@@ -307,7 +321,7 @@ impl Dials {
     }
 }
 
-/// The entry of Pingora's pool that connections to this server share.
+/// The entry of the pool that connections to this server share.
 fn pool_key(address: SocketAddr, identity: Option<&Identity>) -> u64 {
     use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
     let hasher = BuildHasherDefault::<DefaultHasher>::default();
@@ -321,50 +335,44 @@ fn pool_key(address: SocketAddr, identity: Option<&Identity>) -> u64 {
     }
 }
 
-/// A resolved address with its connect options: what Pingora's connector wants to know. To that one
-/// it is plain TCP: TLS is put over it here, see docs/decisions/017.
+/// A resolved address and how to connect to it. TLS is put over the connection, see
+/// docs/decisions/017.
 #[derive(Clone, Debug)]
 pub struct Dial {
     address: SocketAddr,
-    peer_address: PeerAddress,
-    options: PeerOptions,
+    connect_timeout: Duration,
+    watch: TcpKeepalive,
     /// Whom the server has to prove to be, over TLS.
     pub(super) identity: Option<Arc<Identity>>,
-    pool_key: u64,
+    /// The entry of the pool.
+    pub(super) pool_key: u64,
 }
 
 impl Dial {
     /// For TCP, and once more for TLS.
     pub(super) fn connect_timeout(&self) -> Duration {
-        self.options.connection_timeout.unwrap_or(Duration::MAX)
+        self.connect_timeout
+    }
+
+    /// Opens a TCP connection.
+    ///
+    /// # Errors
+    /// Refused, unreachable or out of time.
+    pub(super) async fn connect(&self) -> std::io::Result<TcpStream> {
+        let connecting = TcpStream::connect(self.address);
+        let tcp = match timeout(self.connect_timeout, connecting).await {
+            Ok(connected) => connected?,
+            Err(_) => return Err(std::io::ErrorKind::TimedOut.into()),
+        };
+        tcp.set_nodelay(true)?;
+        set_tcp_keepalive(&tcp, &self.watch).map_err(std::io::Error::other)?;
+        Ok(tcp)
     }
 }
 
 impl fmt::Display for Dial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.address)
-    }
-}
-
-impl Peer for Dial {
-    fn address(&self) -> &PeerAddress {
-        &self.peer_address
-    }
-
-    fn tls(&self) -> bool {
-        false
-    }
-
-    fn sni(&self) -> &str {
-        ""
-    }
-
-    fn reuse_hash(&self) -> u64 {
-        self.pool_key
-    }
-
-    fn get_peer_options(&self) -> Option<&PeerOptions> {
-        Some(&self.options)
     }
 }
 
@@ -431,7 +439,7 @@ mod tests {
             let target = target(url).unwrap();
             target.set_addresses(&["10.0.0.1:443".parse().unwrap()]);
             let dials = target.dials.load_full().unwrap();
-            dials.in_order().next().unwrap().reuse_hash()
+            dials.in_order().next().unwrap().pool_key
         };
         assert_eq!(key("http://a:443"), key("http://b:443/v1"));
         assert_eq!(key("https://a"), key("https://a/v1"));
@@ -441,16 +449,17 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_connection_to_another_node_ends_when_nothing_is_acknowledged_for_five_seconds() {
+    fn connections_end_when_nothing_is_acknowledged_those_to_nodes_after_five_seconds() {
         let silence = |target: &Target| {
             let dials = target.dials.load_full().unwrap();
             let dial = Arc::clone(dials.in_order().next().unwrap());
-            dial.tcp_keepalive().map(|watch| watch.user_timeout)
+            dial.watch.user_timeout
         };
         let identity = Arc::new(Identity::new("b", None).unwrap());
         let node = Target::of_node("10.0.0.1:7070", identity, Duration::from_secs(2)).unwrap();
-        assert_eq!(silence(&node), Some(Duration::from_secs(5)));
-        assert_eq!(silence(&target("http://10.0.0.1").unwrap()), None);
+        assert_eq!(silence(&node), NODE_SILENCE_MAX);
+        let endpoint = target("http://10.0.0.1").unwrap();
+        assert_eq!(silence(&endpoint), ENDPOINT_SILENCE_MAX);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! TLS towards servers: who a server has to prove to be, and the stream once it has.
 //!
-//! It opens no connection and keeps none; `client` does, through Pingora's pool. The server's name is
+//! It opens no connection and keeps none; `client` and `pool` do. The server's name is
 //! sent (SNI) and checked, its certificate too, and there is no way to switch either off. TLS 1.2
 //! and 1.3 with the `ring` provider; HTTP/1.1 is all that is offered. With `peer/tls.rs`, which says what
 //! nodes show each other, the only file that names rustls.
@@ -15,18 +15,13 @@ use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use pingora_core::protocols::raw_connect::ProxyDigest;
-use pingora_core::protocols::{
-    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, Stream,
-    TimingDigest, UniqueID, UniqueIDType,
-};
 use rustix::io::Errno;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{AlertDescription, ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -159,26 +154,18 @@ impl Identity {
         self.digest
     }
 
-    /// Whether `stream` is a connection to a server that has proved this to an equal identity.
-    pub fn is_of(&self, stream: &Stream) -> bool {
-        let sealed = stream.as_any().downcast_ref::<Sealed>();
-        sealed.is_some_and(|sealed| sealed.identity == (self.digest, self.name.clone()))
-    }
-
     /// The same connection once the server has proved itself, within `limit`.
     ///
     /// # Errors
     /// It has not; the connection is closed then.
-    pub async fn prove(&self, plain: Stream, limit: Duration) -> Result<Stream, Unproved> {
-        let id = plain.id();
+    pub async fn prove(&self, plain: TcpStream, limit: Duration) -> Result<Sealed, Unproved> {
         let connector = TlsConnector::from(Arc::clone(&self.config));
         let handshake = connector.connect(self.name.clone(), plain);
         match timeout(limit, handshake).await {
-            Ok(Ok(tls)) => Ok(Box::new(Sealed {
+            Ok(Ok(tls)) => Ok(Sealed {
                 tls,
-                id,
                 identity: (self.digest, self.name.clone()),
-            })),
+            }),
             Ok(Err(error)) => match of_tls(&error) {
                 true => Err(Unproved::NotTrusted(error)),
                 false => Err(Unproved::Broken(error)),
@@ -233,10 +220,27 @@ pub enum Unproved {
 
 /// A connection to a server that has proved who it is.
 #[derive(Debug)]
-struct Sealed {
-    tls: TlsStream<Stream>,
-    id: UniqueIDType,
+pub struct Sealed {
+    tls: TlsStream<TcpStream>,
     identity: (u64, ServerName<'static>),
+}
+
+impl Sealed {
+    /// Whether the server has proved this to an equal identity.
+    pub fn is_of(&self, identity: &Identity) -> bool {
+        self.identity == (identity.digest, identity.name.clone())
+    }
+
+    /// The socket below.
+    pub fn tcp(&self) -> &TcpStream {
+        self.tls.get_ref().0
+    }
+
+    /// Sends the last record. The server may be gone already, or take nothing any more, and a permit
+    /// must not wait for that.
+    pub async fn goodbye(&mut self) {
+        let _ = timeout(GOODBYE_LIMIT, AsyncWriteExt::shutdown(self)).await;
+    }
 }
 
 impl AsyncRead for Sealed {
@@ -270,43 +274,6 @@ impl AsyncWrite for Sealed {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.tls).poll_shutdown(cx)
-    }
-}
-
-#[async_trait]
-impl Shutdown for Sealed {
-    async fn shutdown(&mut self) {
-        // The server may be gone already, or take nothing any more: then there is nobody to say
-        // goodbye to, and whoever waits for the permit must not wait for that.
-        let _ = timeout(GOODBYE_LIMIT, AsyncWriteExt::shutdown(self)).await;
-    }
-}
-
-impl UniqueID for Sealed {
-    fn id(&self) -> UniqueIDType {
-        self.id
-    }
-}
-
-impl Ssl for Sealed {}
-
-impl Peek for Sealed {}
-
-impl GetTimingDigest for Sealed {
-    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
-        Vec::new()
-    }
-}
-
-impl GetProxyDigest for Sealed {
-    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
-        None
-    }
-}
-
-impl GetSocketDigest for Sealed {
-    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
-        None
     }
 }
 

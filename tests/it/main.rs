@@ -13,6 +13,7 @@ mod admission;
 mod billing;
 mod catalog;
 mod cli;
+mod connections;
 mod deadline;
 mod disconnect;
 mod discovery;

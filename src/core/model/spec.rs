@@ -304,6 +304,11 @@ pub struct ModelSpec {
     /// Seconds a request may take in all; raised to `timeouts.model_floor_secs`.
     #[serde(default)]
     pub timeout_secs: u64,
+    /// Seconds from the grant of a permit to the head of a server's answer, 1 to 86,400; then the request
+    /// ends with 504 and the endpoint has failed. Without it only the deadline ends the wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 86_400))]
+    pub first_byte_timeout_secs: Option<u64>,
     /// Accounts that may use it; empty means every account.
     #[serde(default)]
     pub allowed_accounts: Vec<AccountId>,
@@ -349,6 +354,7 @@ impl ModelSpec {
             discovery: None,
             queue: QueueSpec::default(),
             timeout_secs: 0,
+            first_byte_timeout_secs: None,
             allowed_accounts: Vec::new(),
             queue_heartbeat_secs: 0,
             plugins: ModelPlugins::default(),

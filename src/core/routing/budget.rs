@@ -39,7 +39,7 @@ const RETRIES_FLOOR: u32 = TRIES_MAX - 1;
 pub enum Failure {
     /// No connection: no backend has seen the request, so another try adds no load.
     NotConnected,
-    /// A backend answered 502, 503 or 429, or dropped a reused connection.
+    /// A backend answered 429, 503 or at once 502.
     Failed,
 }
 

@@ -12,6 +12,7 @@ pub mod hops;
 pub mod ladder;
 mod load;
 pub mod policy;
+pub mod reuse;
 mod window;
 
 pub use breaker::{Change, Ejector, Health, Seen};

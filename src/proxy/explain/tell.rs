@@ -186,6 +186,7 @@ impl Story {
         let connection = match (marks.reused, marks.connected_us) {
             (true, _) => Some("reused"),
             (false, 0) => None,
+            (false, _) if marks.replaced => Some("replaced"),
             (false, _) => Some("new"),
         };
         json!({

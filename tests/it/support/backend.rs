@@ -273,7 +273,8 @@ async fn answer(inner: &Inner, tcp: &mut TcpStream) -> bool {
     true
 }
 
-async fn request(tcp: &mut TcpStream, read: &mut Vec<u8>) -> Option<String> {
+/// Head and body of the next request; none when the client closed.
+pub(super) async fn request(tcp: &mut TcpStream, read: &mut Vec<u8>) -> Option<String> {
     loop {
         if let Some(end) = read.windows(4).position(|w| w == b"\r\n\r\n") {
             let head = String::from_utf8(read[..end + 4].to_vec()).unwrap();
@@ -297,6 +298,27 @@ async fn request(tcp: &mut TcpStream, read: &mut Vec<u8>) -> Option<String> {
             Ok(_) => {}
         }
     }
+}
+
+/// The address of a server that reads no body: it answers once it has read something of a request, and
+/// then neither reads nor closes, until the tasks are dropped. Health checks are answered.
+pub async fn early(answer: String) -> (SocketAddr, JoinSet<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let mut open = Vec::new();
+        while let Ok((mut tcp, _)) = listener.accept().await {
+            let mut begin = [0; 4];
+            let _ = tcp.read_exact(&mut begin).await;
+            let ok = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok";
+            let is_probe = &begin == b"GET ";
+            let said = if is_probe { ok } else { &*answer };
+            let _ = tcp.write_all(said.as_bytes()).await;
+            open.push(tcp);
+        }
+    });
+    (address, tasks)
 }
 
 /// A whole chat answer of one token.

@@ -7,16 +7,20 @@ mod backend;
 mod client;
 mod component;
 mod fleet;
+mod handled;
 mod node;
 mod ports;
 mod tls;
 
 use std::time::Duration;
 
-pub use backend::{ANSWER, Kept, Refusing, STREAM_HEAD, Scripted, Server, chunk, json_answer};
+pub use backend::{
+    ANSWER, Kept, Refusing, STREAM_HEAD, Scripted, Server, chunk, early, json_answer,
+};
 pub use client::{Client, Response};
 pub use component::{flat_price, refusing_settings, trapping_price};
 pub use fleet::{Fleet, Kin, Member};
+pub use handled::{Act, Handled};
 pub use node::{A_WHILE, Node, Posted, accounts, endpoint, model, model_of, one_model};
 pub use ports::free_address;
 pub use tls::{Authority, Certificate, Front, over_tls};

@@ -1,0 +1,298 @@
+//! A connection to a model server or another node as Pingora's sessions see it: plain TCP or TLS.
+//!
+//! It speaks no HTTP and keeps nothing: [`client`](super::client) does the first, [`pool`](super::pool)
+//! the second. What is to be sent is handed over once and goes out while the session reads, so that an
+//! answer that comes before the request has been taken is seen. Bounds are those of its [`ConnectionUse`].
+
+use std::fmt;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use async_trait::async_trait;
+use bytes::{Buf, Bytes};
+use futures_util::FutureExt;
+use infergate_core::routing::reuse::ConnectionUse;
+use pingora_core::protocols::raw_connect::ProxyDigest;
+use pingora_core::protocols::{
+    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
+    TimingDigest, UniqueID, UniqueIDType,
+};
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::task::unconstrained;
+
+use super::tls::{Identity, Sealed};
+use crate::telemetry::Clock;
+
+/// Looks at a TLS connection that has bytes waiting: records between answers (session tickets) are
+/// taken by the first look, and there are at most two of them in practice.
+const LOOKS_MAX: usize = 3;
+
+#[derive(Debug)]
+enum Io {
+    Plain(TcpStream),
+    Sealed(Box<Sealed>),
+}
+
+/// What is still to be written of a request.
+#[derive(Default)]
+struct Unsent {
+    head: Bytes,
+    body: Bytes,
+    /// Written to TLS and perhaps not yet to the socket.
+    is_unflushed: bool,
+}
+
+impl Unsent {
+    fn is_empty(&self) -> bool {
+        self.head.is_empty() && self.body.is_empty() && !self.is_unflushed
+    }
+}
+
+/// An open connection.
+pub(super) struct Connection {
+    io: Io,
+    /// Idle time, age and answers.
+    pub usage: ConnectionUse,
+    unsent: Unsent,
+    write_error: Option<io::Error>,
+    clock: Clock,
+    /// When the request was written whole; until then, when writing began.
+    written_us: u64,
+    /// Bytes of the answer to the present request, interim answers included.
+    bytes_read: u64,
+}
+
+impl Connection {
+    /// A new connection without TLS.
+    pub fn plain(tcp: TcpStream, usage: ConnectionUse, clock: Clock) -> Box<Connection> {
+        Connection::over(Io::Plain(tcp), usage, clock)
+    }
+
+    /// A new connection to a server that has proved its identity.
+    pub fn sealed(sealed: Sealed, usage: ConnectionUse, clock: Clock) -> Box<Connection> {
+        Connection::over(Io::Sealed(Box::new(sealed)), usage, clock)
+    }
+
+    fn over(io: Io, usage: ConnectionUse, clock: Clock) -> Box<Connection> {
+        Box::new(Connection {
+            io,
+            usage,
+            unsent: Unsent::default(),
+            write_error: None,
+            clock,
+            written_us: 0,
+            bytes_read: 0,
+        })
+    }
+
+    /// Whether the server has proved itself to an equal identity, or need not.
+    pub fn is_of(&self, identity: Option<&Arc<Identity>>) -> bool {
+        match (&self.io, identity) {
+            (Io::Plain(_), None) => true,
+            (Io::Sealed(sealed), Some(identity)) => sealed.is_of(identity),
+            _ => false,
+        }
+    }
+
+    /// Begins a request: `head` and `body` are written from now on, also by reads.
+    pub fn begin(&mut self, head: Bytes, body: Bytes) {
+        self.unsent = Unsent {
+            head,
+            body,
+            is_unflushed: true,
+        };
+        self.write_error = None;
+        self.written_us = self.clock.micros();
+        self.bytes_read = 0;
+    }
+
+    /// Returns once the request is written whole, writing has failed, or the server may have begun to
+    /// answer; reads go on with the rest.
+    pub async fn write_ahead(&mut self) {
+        std::future::poll_fn(|cx| match self.poll_unsent(cx) {
+            Poll::Ready(()) => Poll::Ready(()),
+            // An error is found by the read that follows.
+            Poll::Pending => self.tcp().poll_read_ready(cx).map(|_| ()),
+        })
+        .await;
+    }
+
+    /// Whether the whole request has gone out.
+    pub fn is_written(&self) -> bool {
+        self.unsent.is_empty() && self.write_error.is_none()
+    }
+
+    /// Microseconds since the request was written whole; before that, since writing began.
+    pub fn since_written_us(&self) -> u64 {
+        self.clock.micros().saturating_sub(self.written_us)
+    }
+
+    /// Whether bytes of an answer have come, interim answers included.
+    pub fn has_answered(&self) -> bool {
+        self.bytes_read > 0
+    }
+
+    /// Whether the socket is open and silent. Asks the kernel: a close that has not come through the
+    /// runtime yet counts too.
+    pub fn is_quiet(&mut self) -> bool {
+        for _ in 0..LOOKS_MAX {
+            let mut byte = [MaybeUninit::uninit(); 1];
+            match SockRef::from(self.tcp()).peek(&mut byte) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+                Ok(1..) if matches!(self.io, Io::Sealed(_)) => {
+                    // Anything but a record without content is an end, or an answer to no request.
+                    if unconstrained(self.read_u8()).now_or_never().is_some() {
+                        return false;
+                    }
+                }
+                _ => return false,
+            }
+        }
+        false
+    }
+
+    fn tcp(&self) -> &TcpStream {
+        match &self.io {
+            Io::Plain(tcp) => tcp,
+            Io::Sealed(sealed) => sealed.tcp(),
+        }
+    }
+
+    /// Writes what the socket takes; ready once nothing is left or writing has failed.
+    fn poll_unsent(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.unsent.is_empty() {
+            return Poll::Ready(());
+        }
+        match ready!(self.poll_unsent_to_end(cx)) {
+            Ok(()) => self.written_us = self.clock.micros(),
+            // What the server has said before it is still to be read.
+            Err(error) => {
+                self.write_error = Some(error);
+                self.unsent = Unsent::default();
+            }
+        }
+        Poll::Ready(())
+    }
+
+    fn poll_unsent_to_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Connection { io, unsent, .. } = self;
+        loop {
+            let part = match unsent.head.is_empty() {
+                false => &mut unsent.head,
+                true => &mut unsent.body,
+            };
+            if part.is_empty() {
+                break;
+            }
+            let written = ready!(match io {
+                Io::Plain(tcp) => Pin::new(tcp).poll_write(cx, part),
+                Io::Sealed(sealed) => Pin::new(&mut **sealed).poll_write(cx, part),
+            })?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            part.advance(written);
+        }
+        if let Io::Sealed(sealed) = io {
+            ready!(Pin::new(&mut **sealed).poll_flush(cx))?;
+        }
+        unsent.is_unflushed = false;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.io.fmt(f)
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let _ = this.poll_unsent(cx);
+        let before = buf.filled().len();
+        let read = match &mut this.io {
+            Io::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
+            Io::Sealed(sealed) => Pin::new(&mut **sealed).poll_read(cx, buf),
+        };
+        this.bytes_read += (buf.filled().len() - before) as u64;
+        read
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.get_mut().io {
+            Io::Plain(tcp) => Pin::new(tcp).poll_write(cx, bytes),
+            Io::Sealed(sealed) => Pin::new(&mut **sealed).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.get_mut().io {
+            Io::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
+            Io::Sealed(sealed) => Pin::new(&mut **sealed).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.get_mut().io {
+            Io::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            Io::Sealed(sealed) => Pin::new(&mut **sealed).poll_shutdown(cx),
+        }
+    }
+}
+
+#[async_trait]
+impl Shutdown for Connection {
+    async fn shutdown(&mut self) {
+        match &mut self.io {
+            // Closed by the drop; nothing waits for what is left to be written.
+            Io::Plain(tcp) => drop(AsyncWriteExt::shutdown(tcp).await),
+            Io::Sealed(sealed) => sealed.goodbye().await,
+        }
+    }
+}
+
+impl UniqueID for Connection {
+    fn id(&self) -> UniqueIDType {
+        self.tcp().as_raw_fd()
+    }
+}
+
+impl Ssl for Connection {}
+
+impl Peek for Connection {}
+
+impl GetTimingDigest for Connection {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        Vec::new()
+    }
+}
+
+impl GetProxyDigest for Connection {
+    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
+        None
+    }
+}
+
+impl GetSocketDigest for Connection {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        None
+    }
+}

@@ -1,0 +1,87 @@
+//! A model server of which a function decides what becomes of each request.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use super::backend::request;
+
+/// What becomes of a request.
+pub enum Act {
+    /// Answers with these bytes and keeps the connection.
+    Answer(String),
+    /// Answers with these bytes and closes without a word.
+    AnswerAndClose(String),
+    /// Works so long, then closes without a byte.
+    Crash(Duration),
+    /// Works so long, then answers with these bytes.
+    AnswerAfter(Duration, String),
+}
+
+type Decide = dyn Fn(&str) -> Act + Send + Sync;
+
+/// The server, ended with the value. Health checks are answered and not counted.
+pub struct Handled {
+    /// Where it listens.
+    pub address: SocketAddr,
+    seen: Arc<AtomicUsize>,
+    _tasks: JoinSet<()>,
+}
+
+impl Handled {
+    /// Serves requests as `decide` says, from head and body as text.
+    pub async fn by(decide: impl Fn(&str) -> Act + Send + Sync + 'static) -> Handled {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let seen = Arc::new(AtomicUsize::new(0));
+        let (decide, counter): (Arc<Decide>, _) = (Arc::new(decide), Arc::clone(&seen));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let (tcp, _) = listener.accept().await.unwrap();
+                tcp.set_nodelay(true).unwrap();
+                connections.spawn(serve(tcp, Arc::clone(&decide), Arc::clone(&counter)));
+            }
+        });
+        Handled {
+            address,
+            seen,
+            _tasks: tasks,
+        }
+    }
+
+    /// Requests received so far.
+    pub fn seen(&self) -> usize {
+        self.seen.load(Ordering::SeqCst)
+    }
+}
+
+async fn serve(mut tcp: TcpStream, decide: Arc<Decide>, seen: Arc<AtomicUsize>) {
+    let mut read = Vec::new();
+    while let Some(request) = request(&mut tcp, &mut read).await {
+        if request.starts_with("GET ") {
+            let ok = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok";
+            let _ = tcp.write_all(ok.as_bytes()).await;
+            return;
+        }
+        seen.fetch_add(1, Ordering::SeqCst);
+        let (answer, closes) = match decide(&request) {
+            Act::Answer(answer) => (answer, false),
+            Act::AnswerAndClose(answer) => (answer, true),
+            Act::Crash(after) => return tokio::time::sleep(after).await,
+            Act::AnswerAfter(after, answer) => {
+                tokio::time::sleep(after).await;
+                (answer, false)
+            }
+        };
+        if tcp.write_all(answer.as_bytes()).await.is_err() || closes {
+            return;
+        }
+    }
+}
