@@ -116,6 +116,7 @@ const SPAWNERS: &[&str] = &[
     "src/app",
     "src/simulate",
     "src/telemetry/sink.rs",
+    "src/telemetry/log/queue.rs",
     "src/plugin/ticker.rs",
     "src/plugin/compile.rs",
     "src/config/watch",

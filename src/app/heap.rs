@@ -1,4 +1,4 @@
-//! How the C library's allocator treats large blocks: two settings, made at the start.
+//! How the C library's allocator treats large blocks: two settings, made at the start, and giving back.
 //!
 //! It allocates nothing. As the library comes, a freed block of more than 128 KiB goes back to the
 //! kernel and the next request's body pays for its pages again; here a heap keeps what bodies of the
@@ -26,3 +26,17 @@ pub fn keep_large_blocks() {
 /// Other C libraries keep their own bounds.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 pub fn keep_large_blocks() {}
+
+/// Gives free pages of all heaps back to the kernel. Takes milliseconds, and each heap's lock meanwhile.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[allow(unsafe_code)]
+pub fn trim() {
+    // SAFETY: malloc_trim(3) takes a number and works on the allocator's own heaps under their locks.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Other C libraries give back by themselves.
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+pub fn trim() {}

@@ -21,6 +21,7 @@ use crate::admin::{
 use crate::plugin::{Plugins, Position};
 use crate::proxy::{Connections, Here, Shared, World};
 use crate::telemetry::clock::rfc3339;
+use crate::telemetry::log::LogHandle;
 use crate::telemetry::metrics::EndpointLevels;
 use crate::telemetry::plugin_metrics::PluginLevels;
 use crate::telemetry::{Levels, ModelLevels};
@@ -36,6 +37,7 @@ pub struct NodeInsight {
     status: Arc<ArcSwap<ConfigStatus>>,
     loader: Arc<Loader>,
     recorder: Arc<Recorder>,
+    logs: LogHandle,
     started_at: String,
 }
 
@@ -47,6 +49,7 @@ impl NodeInsight {
         status: Arc<ArcSwap<ConfigStatus>>,
         loader: Arc<Loader>,
         recorder: Arc<Recorder>,
+        logs: LogHandle,
     ) -> NodeInsight {
         let started_at = rfc3339(shared.clock.wall_at(0));
         NodeInsight {
@@ -55,6 +58,7 @@ impl NodeInsight {
             status,
             loader,
             recorder,
+            logs,
             started_at,
         }
     }
@@ -79,6 +83,7 @@ impl NodeInsight {
             buffered_body_bytes: self.shared.bodies.held_bytes(),
             config_generation: world.generation,
             events: self.shared.sink.counts(),
+            log_lines_dropped: self.logs.dropped(),
             plugins: self.plugin_levels(&world.plugins),
             nodes: cluster::levels(&self.shared),
         }

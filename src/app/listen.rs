@@ -27,6 +27,13 @@ const BACKLOG: u32 = 4096;
 /// After a failed accept (no file descriptors left, usually) so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// Answer to a connection over a limit, which is closed unread.
+const TOO_MANY_CONNECTIONS: &str = concat!(
+    "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 99\r\n",
+    "Retry-After: 1\r\nConnection: close\r\n\r\n",
+    r#"{"error":{"message":"too many connections","type":"server_error","param":null,"code":"overloaded"}}"#,
+);
+
 /// Connections of other nodes: each carries one forwarded request at a time.
 const PEER_CONNECTIONS_MAX: usize = 16 * 1024;
 /// Between two lines of the log about who was not let in.
@@ -108,10 +115,15 @@ pub async fn accept_clients(
         let Some((tcp, address)) = accepted else {
             continue;
         };
-        let limit = shared.world.load().limits.connections_per_client;
-        let Some(connection) = connections.open(address.ip(), limit) else {
-            shared.metrics.connection_refused("per-client-limit");
-            continue;
+        let opened = connections.open(address.ip(), &shared.world.load().limits);
+        let connection = match opened {
+            Ok(connection) => connection,
+            Err(too_many) => {
+                shared.metrics.connection_refused(too_many.reason());
+                // Best effort: a socket that takes nothing at once is closed all the same.
+                let _ = tcp.try_write(TOO_MANY_CONNECTIONS.as_bytes());
+                continue;
+            }
         };
         shared.metrics.connection_accepted();
         let serving = serve_connection(Arc::clone(&edge), tcp, closed.clone());

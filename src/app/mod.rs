@@ -2,7 +2,7 @@
 //!
 //! It decides nothing about requests. What runs besides requests can be read in [`Node::run`]:
 //! one accept loop per listener, the prober, the ranker, the lookers for endpoints and for nodes, the gossip, the
-//! sampler, the keeper of quotas, the writer of captured calls and the reload loop; the order in which they end is the order in
+//! sampler, the trimmer of memory, the keeper of quotas, the writer of captured calls and the reload loop; the order in which they end is the order in
 //! [`Node::drain`].
 
 mod capture;
@@ -22,6 +22,7 @@ mod runtime;
 mod seeds;
 mod signals;
 mod state_dir;
+mod trim;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -68,6 +69,8 @@ const SAMPLE_TICK: Duration = Duration::from_millis(500);
 const CUT_LIMIT: Duration = Duration::from_secs(1);
 /// For the last events to reach the disk; a dead disk must not keep the process.
 const SINK_CLOSE_LIMIT: Duration = Duration::from_secs(5);
+/// For the last lines of the log; a reader that has stopped must not keep the process.
+const LOG_CLOSE_LIMIT: Duration = Duration::from_secs(1);
 /// For idle tasks to notice the end of the runtime.
 const RUNTIME_CLOSE_LIMIT: Duration = Duration::from_millis(100);
 
@@ -83,6 +86,13 @@ pub fn serve(file: &Path) -> ExitCode {
         Ok(logs) => logs,
         Err(error) => return fail(&error.to_string()),
     };
+    let code = serve_logged(file, loaded, clock, logs.clone());
+    logs.close(LOG_CLOSE_LIMIT);
+    code
+}
+
+/// The same once there is a log.
+fn serve_logged(file: &Path, loaded: Loaded, clock: Clock, logs: LogHandle) -> ExitCode {
     let metrics = Arc::new(Metrics::new(
         env!("CARGO_PKG_VERSION"),
         env!("INFERGATE_GIT_HASH"),
@@ -190,7 +200,7 @@ impl Node {
             requests,
             discovery,
             Arc::clone(&shared),
-            logs,
+            logs.clone(),
         );
         let captures = Arc::clone(loader.captures());
         let recorder = Arc::new(Recorder::new(captures, &state_dir, clock));
@@ -200,6 +210,7 @@ impl Node {
             reloader.status(),
             loader,
             Arc::clone(&recorder),
+            logs,
         ));
         let controls = RuntimeKeeper::new(Arc::clone(&shared.runtime), state_dir.clone());
         Ok(Node {
@@ -265,6 +276,7 @@ impl Node {
         tasks.spawn(rank(Arc::clone(&shared)));
         tasks.spawn(discover::discover(Arc::clone(&shared), reports));
         tasks.spawn(sample(insight));
+        tasks.spawn(trim::give_back(Arc::clone(&shared)));
         tasks.spawn(keep::keep(Arc::clone(&shared.ledger), state_dir.clone()));
         tasks.spawn(capture::record(Arc::clone(&recorder)));
         tasks.spawn(reloader.run(signals.hangup()));

@@ -14,6 +14,8 @@ use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+use super::budget::AccountBytes;
+
 /// An account as the walk uses it.
 pub struct Account {
     /// As configured in this generation.
@@ -21,6 +23,8 @@ pub struct Account {
     /// Its requests per minute, when limited. Guards one small counter; shared by the generations
     /// of the account, so that a reload forgives nothing.
     pace: Option<Arc<Mutex<Rate>>>,
+    /// Bytes of its request bodies that are held; shared by the generations of the account.
+    pub bodies: AccountBytes,
 }
 
 impl Account {
@@ -58,10 +62,11 @@ impl Accounts {
         let unlisted =
             anonymous.filter(|anonymous| specs.iter().all(|spec| spec.id != anonymous.id));
         for spec in specs.iter().chain(&unlisted) {
+            let former = self.by_id.get(spec.id.as_str());
             let account = Arc::new(Account {
                 spec: Arc::new(spec.clone()),
+                bodies: former.map_or_else(Arc::default, |account| Arc::clone(&account.bodies)),
                 pace: spec.requests_per_minute.map(|per_minute| {
-                    let former = self.by_id.get(spec.id.as_str());
                     match former.and_then(|account| account.pace.as_ref()) {
                         Some(pace) => {
                             pace.lock().set_limit(per_minute, now);
@@ -96,8 +101,14 @@ impl Accounts {
             Arc::new(Account {
                 spec: Arc::new(spec),
                 pace: None,
+                bodies: AccountBytes::default(),
             })
         })
+    }
+
+    /// Returns whether there is one account only.
+    pub fn has_one(&self) -> bool {
+        self.by_id.len() == 1
     }
 
     /// Whose request this is.

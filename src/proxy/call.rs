@@ -419,8 +419,10 @@ impl Trip {
             .as_ref()
             .map_or(metrics.no_model(), |lane| &lane.metrics)
             .request_finished(event);
+        // Strangers are counted: they must not be able to write into the file of what is billed.
+        let is_known = event.account_id.is_some();
         self.tell_story();
-        true
+        is_known
     }
 
     fn tell_story(&mut self) {

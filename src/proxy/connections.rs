@@ -1,6 +1,6 @@
-//! How many connections each client address has open.
+//! How many connections each client address has open, and all of them together.
 //!
-//! It does not know requests. A connection over the limit is closed before a byte of it is read.
+//! It does not know requests. A connection over a limit is closed before a byte of it is read.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,23 +8,61 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-/// Open connections by client address.
+use super::Limits;
+
+/// Open connections of clients.
 #[derive(Default)]
 pub struct Connections {
     /// Guards the counts; held for one look-up when a connection opens or closes.
-    open: Mutex<HashMap<IpAddr, u32>>,
+    open: Mutex<Open>,
+}
+
+#[derive(Default)]
+struct Open {
+    total: u32,
+    by_address: HashMap<IpAddr, u32>,
+}
+
+/// Limit that a connection is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TooMany {
+    /// `limits.connections`.
+    OfAll,
+    /// `limits.connections_per_client`.
+    OfClient,
+}
+
+impl TooMany {
+    /// Label in metrics.
+    pub const fn reason(self) -> &'static str {
+        match self {
+            TooMany::OfAll => "limit",
+            TooMany::OfClient => "per-client-limit",
+        }
+    }
 }
 
 impl Connections {
-    /// Counts a connection, unless `limit` are open from `address` already.
-    pub fn open(self: &Arc<Connections>, address: IpAddr, limit: u32) -> Option<Connection> {
+    /// Counts a connection from `address`.
+    ///
+    /// # Errors
+    /// The limit that is reached already.
+    pub fn open(
+        self: &Arc<Connections>,
+        address: IpAddr,
+        limits: &Limits,
+    ) -> Result<Connection, TooMany> {
         let mut open = self.open.lock();
-        let count = open.entry(address).or_insert(0);
-        if *count >= limit {
-            return None;
+        if open.total >= limits.connections {
+            return Err(TooMany::OfAll);
+        }
+        let count = open.by_address.entry(address).or_insert(0);
+        if *count >= limits.connections_per_client {
+            return Err(TooMany::OfClient);
         }
         *count += 1;
-        Some(Connection {
+        open.total += 1;
+        Ok(Connection {
             all: Arc::clone(self),
             address,
         })
@@ -32,11 +70,7 @@ impl Connections {
 
     /// All open connections.
     pub fn total(&self) -> u64 {
-        self.open
-            .lock()
-            .values()
-            .map(|count| u64::from(*count))
-            .sum()
+        self.open.lock().total.into()
     }
 }
 
@@ -49,11 +83,12 @@ pub struct Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         let mut open = self.all.open.lock();
-        if let Some(count) = open.get_mut(&self.address) {
+        open.total = open.total.saturating_sub(1);
+        if let Some(count) = open.by_address.get_mut(&self.address) {
             *count -= 1;
             if *count == 0 {
                 // Addresses that left cost nothing.
-                open.remove(&self.address);
+                open.by_address.remove(&self.address);
             }
         }
     }
@@ -66,12 +101,18 @@ mod tests {
     #[test]
     fn a_client_over_its_limit_gets_in_again_when_one_of_its_connections_ends() {
         let all = Arc::new(Connections::default());
-        let (a, b) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([127, 0, 0, 2]));
-        let first = all.open(a, 1).unwrap();
-        assert!(all.open(a, 1).is_none());
-        let _other = all.open(b, 1).unwrap();
+        let limits = Limits {
+            connections: 2,
+            connections_per_client: 1,
+            ..Limits::default()
+        };
+        let [a, b, c] = [1, 2, 3].map(|last| IpAddr::from([127, 0, 0, last]));
+        let first = all.open(a, &limits).unwrap();
+        assert_eq!(all.open(a, &limits).err(), Some(TooMany::OfClient));
+        let _other = all.open(b, &limits).unwrap();
+        assert_eq!(all.open(c, &limits).err(), Some(TooMany::OfAll));
         drop(first);
-        assert!(all.open(a, 1).is_some());
+        assert!(all.open(a, &limits).is_ok());
         assert_eq!(all.total(), 1);
     }
 }

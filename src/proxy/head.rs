@@ -12,7 +12,6 @@ use infergate_core::api::route::{Route, Target, route};
 use infergate_core::api::{Face, Operation};
 use infergate_core::{Millis, Refusal};
 use pingora_core::protocols::http::ServerSession;
-use pingora_error::Error;
 use pingora_http::RequestHeader;
 
 use super::accounts::Account;
@@ -147,8 +146,30 @@ pub fn is_from_node(session: &ServerSession) -> bool {
 }
 
 fn peer(session: &ServerSession) -> Option<&PeerName> {
-    let stream = session.stream()?;
-    stream.as_any().downcast_ref::<Wire>()?.peer()
+    wire(session)?.peer()
+}
+
+/// Begins to count the bytes of a head; beyond `max` reading it fails.
+pub fn begin(session: &ServerSession, max: usize) {
+    if let Some(wire) = wire(session) {
+        wire.begin_head(max);
+    }
+}
+
+/// Ends the count.
+pub fn end(session: &ServerSession) {
+    if let Some(wire) = wire(session) {
+        wire.end_head();
+    }
+}
+
+/// Returns whether a head has reached its limit without an end.
+pub fn is_over(session: &ServerSession) -> bool {
+    wire(session).is_some_and(Wire::is_head_over)
+}
+
+fn wire(session: &ServerSession) -> Option<&Wire> {
+    session.stream()?.as_any().downcast_ref::<Wire>()
 }
 
 /// Reads what another node says of the request it forwards.
@@ -164,17 +185,9 @@ pub fn read_visit(session: &ServerSession, trip: &mut Trip) -> Result<(), String
     trip.visits(visit).map_err(|error| error.to_string())
 }
 
-/// How Pingora begins to say that a head is over its own, larger limit; its type is that of every
-/// head it cannot read.
-const OVER_PARSER_LIMIT: &str = "Request header larger than";
-
 /// Why there is no head.
-pub fn unreadable(error: &Error) -> Refusal {
-    let context = error
-        .context
-        .as_ref()
-        .map_or("", |context| context.as_str());
-    match context.starts_with(OVER_PARSER_LIMIT) {
+pub fn unreadable(session: &ServerSession) -> Refusal {
+    match is_over(session) {
         true => Refusal::HeadersTooLarge,
         false => Refusal::BadFraming("the request head could not be read"),
     }

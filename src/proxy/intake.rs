@@ -1,28 +1,30 @@
 //! Step 3 of the walk: the request's body, whole, within its bounds, and what it asks.
 //!
-//! The core reads it; an image or a sound is not looked into. The bytes count against one budget for
-//! all requests until the trip ends.
+//! The core reads it; an image or a sound is not looked into. The bytes that have arrived count against
+//! one budget for all requests, and its account's part of it, until the trip ends.
 
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::{Version, header};
-use infergate_core::Refusal;
+use infergate_core::admission::bodies::BodyPace;
 use infergate_core::api::{Call, Operation, body, opaque};
+use infergate_core::{Millis, Refusal};
 use pingora_core::protocols::http::ServerSession;
 use pingora_error::ErrorType;
 use tokio::time::timeout_at;
 
 use super::Shared;
+use super::accounts::Account;
 use super::budget::BodyShare;
 use super::call::{Left, Trip};
 
 /// How Pingora names chunks and trailers it cannot read; the constants themselves are private there.
 const BROKEN_CHUNKS: [&str; 2] = ["InvalidChunk", "InvalidTrailerEnd"];
-/// Reserved for a body that does not announce its length; grows as it comes.
-const UNKNOWN_LENGTH_BYTES: u64 = 64 * 1024;
+/// Memory for a body that comes in several pieces, at least; from there it doubles.
+const SEVERAL_PIECES_BYTES: u64 = 64 * 1024;
 
-/// Reads the body; the share holds its bytes in the budget.
+/// Reads the body; the share holds its bytes in the budget, as they arrive.
 ///
 /// # Errors
 /// Too large, too slow, no budget; or the client left.
@@ -30,32 +32,30 @@ pub async fn read_body(
     shared: &Shared,
     session: &mut ServerSession,
     trip: &mut Trip,
+    account: &Account,
 ) -> Result<(Bytes, BodyShare), Left> {
     let limit = trip.world.limits.request_body_bytes();
-    let budget = trip.world.limits.buffered_bodies_bytes();
-    let announced = announced_length(session);
-    if announced.is_some_and(|length| length > limit) {
+    let length = announced_length(session);
+    if length.is_some_and(|length| length > limit) {
         return Err(Refusal::BodyTooLarge.into());
     }
-    let mut held = announced.unwrap_or(UNKNOWN_LENGTH_BYTES);
     let mut share = shared
         .bodies
-        .take(held, budget)
-        .ok_or(Left::Refused(Refusal::BodyBudgetSpent))?;
-    let idle = Duration::from_secs(trip.world.timeouts.request_body_idle_secs);
-    session.set_read_timeout(Some(idle));
-    if asks_first(session) && !session.is_body_done() {
-        let keepalive = session.get_keepalive();
-        session
-            .write_continue_response()
-            .await
-            .map_err(|_| gone(trip))?;
-        // Pingora takes an answer before the body's end for the last one; an interim one is not.
-        session.set_keepalive(keepalive);
+        .share(&account.bodies, trip.world.body_limits());
+    // A body that does not fit now is refused before it is sent; nothing is taken for its length.
+    if !share.has_room_for(length.unwrap_or(0)) {
+        return Err(Refusal::BodyBudgetSpent.into());
     }
+    let idle_secs = trip.world.timeouts.request_body_idle_secs;
+    session.set_read_timeout(Some(Duration::from_secs(idle_secs)));
+    go_ahead(session, trip).await?;
+    let floor = trip.world.limits.body_min_kib_per_sec;
+    let mut pace = BodyPace::new(trip.arrival, Millis::from_secs(idle_secs), floor);
     let deadline = shared.clock.instant(trip.deadline).into();
-    let mut first: Option<Bytes> = None;
-    let mut rest = BytesMut::new();
+    let mut body = Pieces {
+        length_max: length.unwrap_or(limit),
+        ..Pieces::default()
+    };
     loop {
         let read = timeout_at(deadline, session.read_request_body()).await;
         let piece = match read {
@@ -70,30 +70,83 @@ pub async fn read_body(
             Ok(Err(_)) => return Err(gone(trip)),
             Err(_) => return Err(Refusal::DeadlinePassed.into()),
         };
-        let length = (first.as_ref().map_or(0, Bytes::len) + rest.len() + piece.len()) as u64;
-        if length > limit {
+        if body.length + piece.len() as u64 > limit {
             return Err(Refusal::BodyTooLarge.into());
         }
-        if length > held {
-            let more = (length - held).max(held).min(limit - held);
-            if !share.grow(more, budget) {
-                return Err(Refusal::BodyBudgetSpent.into());
-            }
-            held += more;
+        // Small bodies come in one piece, for which no clock is read.
+        let now = match body.length {
+            0 => trip.arrival,
+            _ => shared.clock.now(),
+        };
+        if !pace.record(piece.len() as u64, now) {
+            return Err(Refusal::TooSlow.into());
         }
-        match &first {
-            // Small bodies come in one piece, which is kept as it is.
-            None if rest.is_empty() => first = Some(piece),
-            _ => {
-                if let Some(first) = first.take() {
-                    rest.reserve(announced.unwrap_or(length) as usize);
-                    rest.extend_from_slice(&first);
-                }
-                rest.extend_from_slice(&piece);
-            }
+        if !body.push(piece, &mut share) {
+            return Err(Refusal::BodyBudgetSpent.into());
         }
     }
-    Ok((first.unwrap_or_else(|| rest.freeze()), share))
+    Ok((body.into_whole(), share))
+}
+
+/// A body as far as it has come.
+#[derive(Default)]
+struct Pieces {
+    /// The only piece so far, kept as it is.
+    first: Option<Bytes>,
+    rest: BytesMut,
+    length: u64,
+    /// The length that was announced, or else the largest there may be, bytes.
+    length_max: u64,
+}
+
+impl Pieces {
+    /// Adds a piece and takes memory for it; false, and nothing added, where there is none.
+    fn push(&mut self, piece: Bytes, share: &mut BodyShare) -> bool {
+        let length = self.length + piece.len() as u64;
+        let held = share.bytes();
+        // Of a body in several pieces as much again as has come, so that it is seldom moved.
+        let wanted = match held {
+            0 => length,
+            _ => (2 * held)
+                .max(SEVERAL_PIECES_BYTES)
+                .min(self.length_max)
+                .max(length),
+        };
+        if length > held {
+            let more = [wanted - held, length - held];
+            if !more.into_iter().any(|more| share.grow(more)) {
+                return false;
+            }
+        }
+        self.length = length;
+        if held == 0 && self.rest.is_empty() {
+            self.first = Some(piece);
+            return true;
+        }
+        let capacity = usize::try_from(share.bytes()).unwrap_or(usize::MAX);
+        self.rest.reserve(capacity.saturating_sub(self.rest.len()));
+        if let Some(first) = self.first.take() {
+            self.rest.extend_from_slice(&first);
+        }
+        self.rest.extend_from_slice(&piece);
+        true
+    }
+
+    fn into_whole(self) -> Bytes {
+        self.first.unwrap_or_else(|| self.rest.freeze())
+    }
+}
+
+/// Tells a client that waits for it to send the body.
+async fn go_ahead(session: &mut ServerSession, trip: &mut Trip) -> Result<(), Left> {
+    if asks_first(session) && !session.is_body_done() {
+        let keepalive = session.get_keepalive();
+        let written = session.write_continue_response().await;
+        written.map_err(|_| gone(trip))?;
+        // Pingora takes an answer before the body's end for the last one; an interim one is not.
+        session.set_keepalive(keepalive);
+    }
+    Ok(())
 }
 
 /// Reads what `body` asks. A model that stands in the path may take bytes instead of JSON.

@@ -53,6 +53,21 @@ impl Ledger {
         })
     }
 
+    /// Whether the account's day has anything left, whatever requests under way may still use.
+    ///
+    /// # Errors
+    /// [`Refusal::QuotaUsed`].
+    pub fn check(&self, account: &AccountId, limit: u64) -> Result<(), Refusal> {
+        match self
+            .quota
+            .lock()
+            .is_spent(account, limit, unix_secs(self.clock))
+        {
+            true => Err(Refusal::QuotaUsed),
+            false => Ok(()),
+        }
+    }
+
     /// Neurons the account has used today, at this node.
     pub fn used(&self, account: &AccountId) -> f64 {
         self.quota.lock().used(account, unix_secs(self.clock))

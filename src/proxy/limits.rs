@@ -2,6 +2,7 @@
 //!
 //! It does not count anything; the proxy does. Units stand in the keys, bounds beside them.
 
+use infergate_core::admission::bodies::BodyLimits;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -12,10 +13,17 @@ pub struct Limits {
     /// Largest request body, MiB; a larger one is refused with 413.
     #[schemars(range(min = 1, max = 1024))]
     pub request_body_mib: u64,
-    /// Memory for the request bodies of all requests together, MiB; above it a request gets 503
-    /// before its body is read.
+    /// Memory for the request bodies of all requests together, MiB; above it a request gets 503.
     #[schemars(range(min = 1, max = 1048576))]
     pub buffered_bodies_mib: u64,
+    /// Percent of `buffered_bodies_mib` that one account may hold while another account holds bodies,
+    /// one body at least; an account alone leaves as much free for the others.
+    #[schemars(range(min = 1, max = 100))]
+    pub body_share_percent: u64,
+    /// Slowest request body, KiB/s over `timeouts.request_body_idle_secs`; a slower one is refused with
+    /// 408. 0 is no floor.
+    #[schemars(range(max = 1048576))]
+    pub body_min_kib_per_sec: u64,
     /// Largest request header section, KiB; a larger one is refused with 431.
     #[schemars(range(min = 1, max = 1024))]
     pub request_headers_kib: u64,
@@ -23,7 +31,11 @@ pub struct Limits {
     /// per read.
     #[schemars(range(min = 1, max = 3600))]
     pub header_timeout_secs: u64,
-    /// Open connections from one client address.
+    /// Open connections of all clients together; one more gets 503.
+    #[schemars(range(min = 1, max = 1000000))]
+    pub connections: u32,
+    /// Open connections from one client address; one more gets 503. Behind a balancer all clients have
+    /// its address.
     #[schemars(range(min = 1, max = 1000000))]
     pub connections_per_client: u32,
     /// Memory that waiting guests of plugins may keep together, MiB; above it the plugin that keeps most
@@ -37,8 +49,11 @@ impl Default for Limits {
         Limits {
             request_body_mib: 32,
             buffered_bodies_mib: 512,
+            body_share_percent: 25,
+            body_min_kib_per_sec: 1,
             request_headers_kib: 64,
             header_timeout_secs: 10,
+            connections: 16384,
             connections_per_client: 1024,
             warm_guests_mib: 256,
         }
@@ -51,9 +66,15 @@ impl Limits {
         self.request_body_mib.saturating_mul(1 << 20)
     }
 
-    /// [`Limits::buffered_bodies_mib`] in bytes.
-    pub fn buffered_bodies_bytes(&self) -> u64 {
-        self.buffered_bodies_mib.saturating_mul(1 << 20)
+    /// Bounds of the memory for request bodies, where `is_alone` says that there is one account only.
+    pub fn bodies(&self, is_alone: bool) -> BodyLimits {
+        let total_bytes = self.buffered_bodies_mib.saturating_mul(1 << 20);
+        BodyLimits {
+            total_bytes,
+            share_bytes: total_bytes.saturating_mul(self.body_share_percent) / 100,
+            one_body_bytes: self.request_body_bytes(),
+            is_alone,
+        }
     }
 
     /// [`Limits::request_headers_kib`] in bytes.

@@ -45,7 +45,7 @@ use async_trait::async_trait;
 use infergate_core::Refusal;
 use infergate_core::admission::Ask;
 use infergate_core::api::catalog::{self, Search};
-use infergate_core::api::{Call, Face, render};
+use infergate_core::api::{Call, Face, Operation, render};
 use infergate_core::model::{Access, Algorithm, Catalog};
 use infergate_core::routing::Missed;
 use pingora_core::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream};
@@ -141,7 +141,6 @@ impl Edge {
 
     /// One request, in twelve steps.
     async fn walk(&self, session: &mut ServerSession, trip: &mut Trip) -> Result<(), Left> {
-        let shared = &*self.shared;
         // 1, 2. The trip has begun with a well-framed head: what is asked, and for whom.
         let (head, wanted) = Head::read(session, trip)?;
         let (operation, path_model) = match wanted {
@@ -149,64 +148,98 @@ impl Edge {
             other => return self.tell(session, trip, &head.account, other).await,
         };
         trip.begins_story();
-        // 3. The body, whole and parsed as far as needed.
-        let (bytes, mut body_share) = intake::read_body(shared, session, trip).await?;
-        if shared.others.has_joined() || !trip.is_first() {
-            trip.sets_out(head.parcel(session, &bytes));
-        }
         let path_model = path_model.map(|model| trip.model_named(model));
-        let mut call = intake::read_call(session, trip, operation, path_model, bytes)?;
-        call.model = trip.model_named(call.model);
-        trip.event().client_id = call.client_id.as_deref().map(Arc::from);
-        // 4. The model, and whether this account may use it.
-        let lane = find_lane(trip, &call, &head.account)?;
-        // 5. One deadline for queue, server and stream.
-        trip.sets_deadline(lane.spec.timeout_secs, head.wish);
-        // 6. The account's day and pace; capacity refusals give the unit back.
-        trip.hold(&head.account.spec, &lane, &call)?;
-        if trip.is_first() {
-            head.account.take(shared.clock.now())?;
-        }
-        let served = async {
-            // 7 to 10, at the model, and as long as nobody has begun to work at those of its ladder.
-            let mut ladder = Ladder::begin(shared, trip, &head.account.spec, lane, call);
-            let body_bytes = body_share.bytes();
-            let begun = loop {
-                let begun = self.begin(session, trip, &head, &mut ladder, &mut body_share);
-                match begun.await {
-                    Ok(begun) => break begun,
-                    Err(unserved) => ladder.go_down(trip, unserved)?,
-                }
-                body_share.shrink(body_share.bytes() - body_bytes);
-            };
-            // 11. The answer, chunk by chunk.
-            let mut begun = match begun {
-                Begun::Here(begun) => begun,
-                Begun::There(away) => return away.relay(shared, session, trip).await,
-            };
-            let face = trip.face();
-            let relay = Relay::new(shared, session, trip, &mut begun.exchange);
-            let (relayed, ended) = relay.run(&mut begun.answer, face).await;
-            // 12. The permit and the connection go back; tokens are settled.
-            let BegunHere {
-                mut attempts,
-                permit,
-                exchange,
-                charged,
-                ..
-            } = begun;
-            attempts
-                .settle(permit, exchange, relayed, trip, &head.account, charged)
-                .await;
-            ended
-        };
-        let ended = served.await;
+        let lane = self.enter(trip, &head, path_model.as_deref())?;
+        let ended = self
+            .run(session, trip, &head, operation, path_model, lane)
+            .await;
         if let Err(Left::Refused(refusal)) = &ended
-            && refusal.is_out_of_capacity()
+            && cost_nothing(refusal)
             && trip.is_first()
         {
             head.account.give_unit_back();
         }
+        ended
+    }
+
+    /// Step 3: what is looked at before the body, so that a request that cannot pass is not read. Gives
+    /// the model that stands in the path.
+    fn enter(
+        &self,
+        trip: &mut Trip,
+        head: &Head,
+        path_model: Option<&str>,
+    ) -> Result<Option<Arc<Lane>>, Refusal> {
+        let found = path_model.map(|model| find_lane(trip, model, &head.account));
+        let lane = found.transpose()?;
+        if trip.is_first() {
+            let spec = &head.account.spec;
+            if let Some(limit) = spec.neurons_per_day {
+                self.shared.ledger.check(&spec.id, limit)?;
+            }
+            head.account.take(self.shared.clock.now())?;
+        }
+        Ok(lane)
+    }
+
+    /// Steps 4 to 12.
+    async fn run(
+        &self,
+        session: &mut ServerSession,
+        trip: &mut Trip,
+        head: &Head,
+        operation: Operation,
+        path_model: Option<String>,
+        path_lane: Option<Arc<Lane>>,
+    ) -> Result<(), Left> {
+        let shared = &*self.shared;
+        // 4. The body, whole and parsed as far as needed.
+        let (bytes, mut body_share) =
+            intake::read_body(shared, session, trip, &head.account).await?;
+        if shared.others.has_joined() || !trip.is_first() {
+            trip.sets_out(head.parcel(session, &bytes));
+        }
+        let mut call = intake::read_call(session, trip, operation, path_model, bytes)?;
+        call.model = trip.model_named(call.model);
+        trip.event().client_id = call.client_id.as_deref().map(Arc::from);
+        // 5. The model, and whether this account may use it.
+        let lane = match path_lane {
+            Some(lane) => lane,
+            None => find_lane(trip, &call.model, &head.account)?,
+        };
+        // 6. One deadline for queue, server and stream, and what the request may cost of the day.
+        trip.sets_deadline(lane.spec.timeout_secs, head.wish);
+        trip.hold(&head.account.spec, &lane, &call)?;
+        // 7 to 10, at the model, and as long as nobody has begun to work at those of its ladder.
+        let mut ladder = Ladder::begin(shared, trip, &head.account.spec, lane, call);
+        let body_bytes = body_share.bytes();
+        let begun = loop {
+            let begun = self.begin(session, trip, head, &mut ladder, &mut body_share);
+            match begun.await {
+                Ok(begun) => break begun,
+                Err(unserved) => ladder.go_down(trip, unserved)?,
+            }
+            body_share.shrink(body_share.bytes() - body_bytes);
+        };
+        // 11. The answer, chunk by chunk.
+        let mut begun = match begun {
+            Begun::Here(begun) => begun,
+            Begun::There(away) => return away.relay(shared, session, trip).await,
+        };
+        let face = trip.face();
+        let relay = Relay::new(shared, session, trip, &mut begun.exchange);
+        let (relayed, ended) = relay.run(&mut begun.answer, face).await;
+        // 12. The permit and the connection go back; tokens are settled.
+        let BegunHere {
+            mut attempts,
+            permit,
+            exchange,
+            charged,
+            ..
+        } = begun;
+        attempts
+            .settle(permit, exchange, relayed, trip, &head.account, charged)
+            .await;
         ended
     }
 
@@ -232,8 +265,7 @@ impl Edge {
             // The client has been told that events follow.
             return Err(Unserved::Unfit(Refusal::Internal));
         }
-        let budget = trip.world.limits.buffered_bodies_bytes();
-        if !body_share.grow(attempts.copied_bytes(), budget) {
+        if !body_share.grow(attempts.copied_bytes()) {
             return Err(Unserved::Unfit(Refusal::BodyBudgetSpent));
         }
         // 8. Where it should go. The turnstile picks among what is free, so that the choice
@@ -371,15 +403,17 @@ impl Edge {
         let in_flight = self.shared.drain.enter();
         let header_timeout = {
             let world = self.shared.world.load();
+            head::begin(session, head_bytes_max(session, &world));
             Duration::from_secs(world.limits.header_timeout_secs)
         };
         let (face, refusal) = match timeout(header_timeout, session.read_request()).await {
-            Ok(Ok(true)) => (
-                head::face(session.req_header()),
-                check_framing(session, &self.shared.world.load()).err(),
-            ),
+            Ok(Ok(true)) => {
+                head::end(session);
+                let refused = check_framing(session, &self.shared.world.load()).err();
+                (head::face(session.req_header()), refused)
+            }
             Ok(Ok(false)) => return false,
-            Ok(Err(error)) => (Face::OpenAi, Some(head::unreadable(&error))),
+            Ok(Err(_)) => (Face::OpenAi, Some(head::unreadable(session))),
             Err(_) => (Face::OpenAi, Some(Refusal::TooSlow)),
         };
         if let Some(refusal) = refusal {
@@ -446,6 +480,9 @@ impl HttpServerApp for Edge {
     ) -> Option<ReusedHttpStream> {
         if !self.serve(&mut session).await {
             session.shutdown().await;
+            if head::is_over(&session) {
+                linger(session).await;
+            }
             return None;
         }
         let settings = HttpPersistentSettings::for_session(&session);
@@ -473,19 +510,39 @@ fn check_framing(session: &ServerSession, world: &World) -> Result<(), Refusal> 
         Some(http1) => http1.get_headers_raw_bytes(),
         None => Default::default(),
     };
-    let max_bytes = world.limits.request_headers_bytes() as usize;
-    // What a node adds to its client's head is not the client's.
-    let max_bytes = match head::is_from_node(session) {
-        true => max_bytes + VISIT_HEAD_BYTES_MAX,
-        false => max_bytes,
-    };
-    rules::check_head(session.req_header(), &raw, max_bytes)
+    rules::check_head(session.req_header(), &raw, head_bytes_max(session, world))
 }
 
-fn find_lane(trip: &mut Trip, call: &Call, account: &Account) -> Result<Arc<Lane>, Refusal> {
-    let found = trip.world.catalog.model(&call.model);
-    trip.story
-        .asked_for(&call.model, found.map(|(_, spec)| &spec.id));
+fn head_bytes_max(session: &ServerSession, world: &World) -> usize {
+    let max_bytes = world.limits.request_headers_bytes() as usize;
+    // What a node adds to its client's head is not the client's.
+    match head::is_from_node(session) {
+        true => max_bytes + VISIT_HEAD_BYTES_MAX,
+        false => max_bytes,
+    }
+}
+
+/// Lets go of a session, then reads on for a moment, so that the client sees why it was refused.
+async fn linger(session: ServerSession) {
+    let ServerSession::H1(session) = session else {
+        return;
+    };
+    let Some(mut wire) = session.into_inner().into_any().downcast::<Wire>().ok() else {
+        return;
+    };
+    wire.linger().await;
+}
+
+/// Returns whether a refused request leaves its account's pace as it was: there was no room for it, here
+/// or in the account's day.
+fn cost_nothing(refusal: &Refusal) -> bool {
+    let no_room = matches!(refusal, Refusal::BodyBudgetSpent | Refusal::QuotaUsed);
+    no_room || refusal.is_out_of_capacity()
+}
+
+fn find_lane(trip: &mut Trip, model: &str, account: &Account) -> Result<Arc<Lane>, Refusal> {
+    let found = trip.world.catalog.model(model);
+    trip.story.asked_for(model, found.map(|(_, spec)| &spec.id));
     let (index, spec) = found.ok_or(Refusal::NoSuchModel)?;
     let model_id = spec.id.clone();
     let lane = Arc::clone(trip.world.lanes.get(index));

@@ -61,7 +61,7 @@ pub fn prepare(
     });
     let body = call.stripped_body();
     let tree = tree_bytes(&call);
-    if !share.grow(tree, trip.world.limits.buffered_bodies_bytes()) {
+    if !share.grow(tree) {
         return Err(Refusal::BodyBudgetSpent);
     }
     let prepared = session.prepare(Input {

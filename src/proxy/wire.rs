@@ -9,6 +9,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use pingora_core::protocols::{
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Sleep, sleep, timeout};
 
 use crate::peer::{Guest, PeerName};
 
@@ -32,6 +33,14 @@ const AHEAD_BYTES: usize = 4 * 1024;
 const GATHER_MAX_BYTES: usize = 64 * 1024;
 /// A write of this size is not copied behind what was gathered but sent beside it.
 const COPY_MAX_BYTES: usize = 8 * 1024;
+
+/// No head is being read: bytes pass uncounted.
+const NO_HEAD: usize = usize::MAX;
+/// After a refused head this much more is read and discarded, so that the client sees the answer and not
+/// a reset (RFC 9112 section 9.6).
+const LINGER_MAX_BYTES: usize = 1024 * 1024;
+/// For this long at most.
+const LINGER_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Who is at the other end.
 #[derive(Debug)]
@@ -52,6 +61,8 @@ pub struct Wire {
     stall_max: Duration,
     /// Runs while the socket takes nothing.
     stalled: Option<Pin<Box<Sleep>>>,
+    /// How much more of a request's head is read; while none is, [`NO_HEAD`].
+    head_left: AtomicUsize,
 }
 
 impl Wire {
@@ -72,6 +83,7 @@ impl Wire {
             gathered: BytesMut::new(),
             stall_max,
             stalled: None,
+            head_left: AtomicUsize::new(NO_HEAD),
         }
     }
 
@@ -88,21 +100,58 @@ impl Wire {
         }
     }
 
-    /// Returns when the other side has closed or reset its connection. Bytes of a client's pipelined
-    /// request are not a departure, but a reset behind them is. Nodes send nothing before they are
+    /// Returns when the other side has closed or reset its connection, whatever bytes it has left behind.
+    /// Bytes of a client's pipelined request are not a departure. Nodes send nothing before they are
     /// answered.
     pub async fn departed(&self) {
         let tcp = match &self.end {
             End::Client(tcp) => tcp,
             End::Peer(guest) => return guest.departed().await,
         };
-        if self.ahead.is_empty()
-            && !matches!(tcp.peek(&mut [0; 1]).await, Ok(waiting) if waiting > 0)
+        #[cfg(target_os = "linux")]
         {
-            return;
+            // Ready with the end of the other side's bytes, however many of them are unread (the kernel's
+            // EPOLLRDHUP). An error of the wait is as good as what it waits for.
+            let _ = tcp.ready(Interest::PRIORITY | Interest::ERROR).await;
         }
-        // An error of the wait is as good as what it waits for.
-        let _ = tcp.ready(Interest::ERROR).await;
+        #[cfg(not(target_os = "linux"))]
+        {
+            let waiting = tcp.peek(&mut [0; 1]).await.unwrap_or(0);
+            if waiting > 0 || !self.ahead.is_empty() {
+                let _ = tcp.ready(Interest::ERROR).await;
+            }
+        }
+    }
+
+    /// Begins to count what a session reads: more than `max` bytes are no head.
+    pub fn begin_head(&self, max: usize) {
+        self.head_left.store(max, Ordering::Relaxed);
+    }
+
+    /// Ends the count: the head is there.
+    pub fn end_head(&self) {
+        self.head_left.store(NO_HEAD, Ordering::Relaxed);
+    }
+
+    /// Returns whether a head has reached its limit without an end.
+    pub fn is_head_over(&self) -> bool {
+        self.head_left.load(Ordering::Relaxed) == 0
+    }
+
+    /// Reads on for a moment after the last answer, and discards it.
+    pub async fn linger(&mut self) {
+        self.end_head();
+        let mut discarded = vec![0; AHEAD_BYTES];
+        let reading = async {
+            let mut read = 0;
+            while read < LINGER_MAX_BYTES {
+                match AsyncReadExt::read(self, &mut discarded).await {
+                    Ok(0) | Err(_) => return,
+                    Ok(more) => read += more,
+                }
+            }
+        };
+        let _ = timeout(LINGER_TIMEOUT, reading).await;
     }
 
     /// Puts back bytes that were read beyond the end of a request: a pipelined one follows.
@@ -127,6 +176,20 @@ impl Wire {
             End::Peer(guest) => guest.read_buf(&mut self.ahead).await,
         };
         matches!(read, Ok(read) if read > 0)
+    }
+
+    /// Gives what was read ahead, then what the socket has.
+    fn poll_take(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.ahead.is_empty() {
+            return match &mut self.end {
+                End::Client(tcp) => Pin::new(tcp).poll_read(cx, buf),
+                End::Peer(guest) => Pin::new(guest).poll_read(cx, buf),
+            };
+        }
+        let length = self.ahead.len().min(buf.remaining());
+        buf.put_slice(&self.ahead[..length]);
+        self.ahead.advance(length);
+        Poll::Ready(Ok(()))
     }
 
     /// Every write passes here: what the socket does not take starts a timer, and what it takes
@@ -182,15 +245,18 @@ impl AsyncRead for Wire {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.ahead.is_empty() {
-            return match &mut self.end {
-                End::Client(tcp) => Pin::new(tcp).poll_read(cx, buf),
-                End::Peer(guest) => Pin::new(guest).poll_read(cx, buf),
-            };
+        let head_left = self.head_left.load(Ordering::Relaxed);
+        if head_left == NO_HEAD {
+            return self.poll_take(cx, buf);
         }
-        let length = self.ahead.len().min(buf.remaining());
-        buf.put_slice(&self.ahead[..length]);
-        self.ahead.advance(length);
+        // A session asks for more only where what it has got holds no head's end.
+        if head_left == 0 {
+            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+        }
+        let before = buf.filled().len();
+        ready!(self.poll_take(cx, buf))?;
+        let left = head_left.saturating_sub(buf.filled().len() - before);
+        self.head_left.store(left, Ordering::Relaxed);
         Poll::Ready(Ok(()))
     }
 }
@@ -345,5 +411,33 @@ mod tests {
         let (mut wire, _client) = pair(Duration::from_secs(20)).await;
         wire.put_back(BytesMut::from(&b"G"[..]));
         assert!(futures_util::poll!(Box::pin(wire.departed())).is_pending());
+    }
+
+    #[tokio::test]
+    async fn a_close_behind_unread_bytes_is_a_departure() {
+        for ahead in [&b""[..], b"G"] {
+            let (mut wire, mut client) = pair(Duration::from_secs(20)).await;
+            wire.put_back(BytesMut::from(ahead));
+            client.write_all(b"\r\n").await.unwrap();
+            assert!(futures_util::poll!(Box::pin(wire.departed())).is_pending());
+            drop(client);
+            wire.departed().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_head_ends_at_its_limit_and_what_follows_a_head_is_not_counted() {
+        let (mut wire, mut client) = pair(Duration::from_secs(20)).await;
+        client.write_all(&[b'x'; 300]).await.unwrap();
+        wire.begin_head(100);
+        let mut some = [0; 60];
+        wire.read_exact(&mut some).await.unwrap();
+        assert!(!wire.is_head_over());
+        wire.read_exact(&mut some).await.unwrap();
+        assert!(wire.is_head_over());
+        assert!(wire.read_exact(&mut some).await.is_err());
+        wire.end_head();
+        wire.read_exact(&mut some).await.unwrap();
+        assert!(!wire.is_head_over());
     }
 }

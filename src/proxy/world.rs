@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use infergate_core::AccountId;
+use infergate_core::admission::bodies::BodyLimits;
 use infergate_core::deadline::DeadlineRule;
 use infergate_core::model::{AccountSpec, Catalog, ModelSpec};
 
@@ -68,6 +69,11 @@ impl World {
     /// Whether the neurons of an account are counted here.
     pub(super) fn counts(&self, account: &AccountId) -> bool {
         self.accounts.by_id(account).spec.neurons_per_day.is_some()
+    }
+
+    /// Bounds of the memory for request bodies.
+    pub(super) fn body_limits(&self) -> BodyLimits {
+        self.limits.bodies(self.accounts.has_one())
     }
 
     /// The world of the next generation. Gates, permits, waiters and paces go over into it.

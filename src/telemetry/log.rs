@@ -1,12 +1,19 @@
 //! Logs: one line a record on standard error, as text or JSON, level and format changeable live.
+//! Lines go through a bounded queue: a reader of standard error that stops stops nothing here.
 //!
 //! It does not decide what is logged; rooms use `tracing`'s macros with a `request_id` field where
 //! there is a request, and never with bodies or keys. Spans are not used: a request would pay for
 //! them. Records of libraries that use the `log` crate come in too, the noisy ones from `warn` on.
 
+mod queue;
+
 use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -21,6 +28,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, reload};
 
+use self::queue::LineQueue;
 use super::clock::{Clock, rfc3339};
 
 /// Libraries whose records below `warn` say nothing to an operator: a client that hangs up, a poll
@@ -83,6 +91,9 @@ pub enum LogInitError {
     /// Something in the process logs already.
     #[error("logging is set up already")]
     AlreadySet,
+    /// Standard error or a thread for it could not be had.
+    #[error("standard error cannot be written: {0}")]
+    NoWriter(#[from] io::Error),
 }
 
 /// Changes the logging of the process.
@@ -90,6 +101,8 @@ pub enum LogInitError {
 pub struct LogHandle {
     filter: reload::Handle<EnvFilter, Registry>,
     json: Arc<AtomicBool>,
+    /// None where lines are written at once, in tests.
+    lines: Option<LineQueue>,
 }
 
 /// Whether `level` is understood, for checking a configuration.
@@ -99,7 +112,11 @@ pub fn check_level(level: &str) -> Result<(), BadLevel> {
 
 /// Makes this process log to standard error. Call it once, before the first thread is started.
 pub fn init(config: &LogConfig, clock: Clock) -> Result<LogHandle, LogInitError> {
-    let (subscriber, handle) = subscriber(config, clock, std::io::stderr)?;
+    // Of its own descriptor: whoever else writes to standard error does not wait for the lock of this one.
+    let stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+    let lines = LineQueue::start(stderr)?;
+    let (subscriber, mut handle) = subscriber(config, clock, lines.clone())?;
+    handle.lines = Some(lines);
     subscriber
         .try_init()
         .map_err(|_| LogInitError::AlreadySet)?;
@@ -108,6 +125,18 @@ pub fn init(config: &LogConfig, clock: Clock) -> Result<LogHandle, LogInitError>
 }
 
 impl LogHandle {
+    /// Lines that were dropped since the start, because standard error did not take them.
+    pub fn dropped(&self) -> u64 {
+        self.lines.as_ref().map_or(0, LineQueue::dropped)
+    }
+
+    /// Writes what is queued; blocks for at most `limit`. What is logged afterwards is lost.
+    pub fn close(&self, limit: Duration) {
+        if let Some(lines) = &self.lines {
+            lines.close(limit);
+        }
+    }
+
     /// Takes over level and format of a new configuration; a level that is not understood changes
     /// nothing.
     pub fn apply(&self, config: &LogConfig) -> Result<(), BadLevel> {
@@ -158,6 +187,7 @@ where
         LogHandle {
             filter: filter_handle,
             json,
+            lines: None,
         },
     ))
 }

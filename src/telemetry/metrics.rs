@@ -237,6 +237,8 @@ pub struct Levels {
     pub config_generation: u64,
     /// The event file.
     pub events: EventCounts,
+    /// Log lines that standard error did not take, since the start.
+    pub log_lines_dropped: u64,
     /// The plugin room.
     pub plugins: PluginLevels,
     /// The other nodes.
@@ -275,6 +277,7 @@ struct NodeMetrics {
     buffered_body: IntGauge,
     events_written: IntCounter,
     events_dropped: IntCounterVec,
+    log_lines_dropped: IntCounter,
     fleet: FleetMetrics,
     process: Option<ProcessMetrics>,
 }
@@ -486,6 +489,10 @@ impl NodeMetrics {
                 "inference events dropped, by cause",
                 "cause",
             ),
+            log_lines_dropped: counter(
+                "infergate_log_lines_dropped_total",
+                "log lines that standard error did not take",
+            ),
             fleet: FleetMetrics::new(registry),
             process: process::read().map(|_| ProcessMetrics {
                 cpu: register(
@@ -519,6 +526,7 @@ impl NodeMetrics {
         ] {
             raise(&self.events_dropped.with_label_values(&[cause]), dropped);
         }
+        raise(&self.log_lines_dropped, levels.log_lines_dropped);
         if let (Some(metrics), Some(now)) = (&self.process, process::read()) {
             metrics
                 .cpu

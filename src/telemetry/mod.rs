@@ -20,4 +20,5 @@ pub use clock::Clock;
 pub use event::{InferenceEvent, MetricsSource, Outcome, TokenUsage};
 pub use metrics::{AttemptResult, ForwardResult, Levels, Metrics, ModelLevels, ModelMetrics};
 pub use plugin_metrics::{PluginMetrics, PluginsMetrics};
+pub use process::resident_bytes;
 pub use sink::{EventCounts, EventSink, EventsConfig};

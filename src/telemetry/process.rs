@@ -24,11 +24,16 @@ pub(super) struct ProcessLevels {
 pub(super) fn read() -> Option<ProcessLevels> {
     Some(ProcessLevels {
         cpu_seconds: cpu_seconds(&fs::read_to_string("/proc/self/stat").ok()?)?,
-        resident_bytes: resident_bytes(&fs::read_to_string("/proc/self/status").ok()?)?,
+        resident_bytes: rss_bytes(&fs::read_to_string("/proc/self/status").ok()?)?,
         // One of them is the directory being read.
         open_fds: (fs::read_dir("/proc/self/fd").ok()?.count() as u64).saturating_sub(1),
         max_fds: max_fds(&fs::read_to_string("/proc/self/limits").ok()?)?,
     })
+}
+
+/// Memory of this process in RAM, bytes; none where `/proc` is missing.
+pub fn resident_bytes() -> Option<u64> {
+    rss_bytes(&fs::read_to_string("/proc/self/status").ok()?)
 }
 
 /// Fields 14 and 15. The second field, the program's name, may hold spaces and parentheses.
@@ -40,7 +45,7 @@ fn cpu_seconds(stat: &str) -> Option<f64> {
     Some((user + system) as f64 / TICKS_PER_SEC)
 }
 
-fn resident_bytes(status: &str) -> Option<u64> {
+fn rss_bytes(status: &str) -> Option<u64> {
     let line = status
         .lines()
         .find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -72,7 +77,7 @@ mod tests {
     #[test]
     fn memory_and_descriptor_limits_are_read_from_their_lines() {
         assert_eq!(
-            resident_bytes("VmPeak:\t 9 kB\nVmRSS:\t  2048 kB\n"),
+            rss_bytes("VmPeak:\t 9 kB\nVmRSS:\t  2048 kB\n"),
             Some(2048 * 1024)
         );
         let limits = "Max processes  1 2 processes\nMax open files            1024  4096  files\n";

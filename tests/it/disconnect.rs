@@ -77,6 +77,20 @@ async fn a_reset_behind_a_pipelined_request_is_a_departure() {
 }
 
 #[tokio::test]
+async fn a_close_behind_a_stray_byte_is_a_departure() {
+    let server = Scripted::held().await;
+    let node = Node::start(&one_model(server.address, 1, "")).await;
+    for (round, goodbye) in GOODBYES.into_iter().enumerate() {
+        let mut client = chatting(&node, "").await;
+        node.settles(1, 0).await;
+        client.send("\r\n").await;
+        leave(client, goodbye);
+        node.settles(0, 0).await;
+        assert_left(&node, round + 1).await;
+    }
+}
+
+#[tokio::test]
 async fn a_client_that_leaves_before_the_first_byte_stops_the_server() {
     let server = Scripted::held().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;

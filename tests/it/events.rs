@@ -161,31 +161,40 @@ async fn a_completed_request_is_recorded_with_what_it_used() {
 }
 
 #[tokio::test]
+async fn what_comes_without_an_account_is_counted_and_never_written() {
+    let server = Server::fast().await;
+    let node = Node::start(&configured(server.address)).await;
+    for _ in 0..5 {
+        let wrong_key = "Authorization: Bearer wrong\r\n";
+        let chat = chat("m", "");
+        let refused = node.post_as(wrong_key, "/v1/chat/completions", &chat).await;
+        assert_eq!(refused.status, 401);
+    }
+    let served = node
+        .post_as(KEY, "/v1/chat/completions", &chat("m", ""))
+        .await;
+    assert_eq!(served.status, 200);
+    // Events are written in their order: those of the strangers would stand before it.
+    let event = node.event_of(&served).await;
+    assert_eq!(event["account_id"], "a");
+    assert_eq!(node.events(1).await.len(), 1);
+    let metrics = node.get("/metrics").await.text();
+    let counted = metrics.lines().find(|line| {
+        line.starts_with("infergate_refusals_total") && line.contains("invalid_api_key")
+    });
+    assert!(
+        counted.is_some_and(|line| line.ends_with(" 5")),
+        "{metrics}"
+    );
+}
+
+#[tokio::test]
 async fn a_refused_request_is_recorded_with_our_number_and_what_was_known_of_it() {
     let server = Server::fast().await;
     let node = Node::start(&configured(server.address)).await;
-    let wrong_key = "Authorization: Bearer wrong\r\n";
-    let (chat_path, run_path) = ("/v1/chat/completions", "/ai/run/m");
+    let chat_path = "/v1/chat/completions";
     let long_id = format!(r#","x_client_id":"{}""#, "x".repeat(65));
     for (headers, path, body, status, code, account, model) in [
-        (
-            wrong_key,
-            chat_path,
-            chat("m", ""),
-            401,
-            "10000",
-            Value::Null,
-            Value::Null,
-        ),
-        (
-            wrong_key,
-            run_path,
-            r#"{"prompt":"x"}"#.into(),
-            401,
-            "10000",
-            Value::Null,
-            Value::Null,
-        ),
         (
             KEY,
             chat_path,

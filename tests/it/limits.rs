@@ -3,8 +3,8 @@
 use std::net::Ipv4Addr;
 
 use crate::support::{
-    A_WHILE, Client, LIMIT, Node, Scripted, Server, chat, eventually, json_answer, model_of,
-    one_model,
+    A_WHILE, Client, LIMIT, Node, Scripted, Server, accounts, chat, eventually, json_answer,
+    model_of, one_model,
 };
 
 const CHAT: &str = "/v1/chat/completions";
@@ -186,7 +186,8 @@ async fn a_body_that_keeps_coming_is_not_cut_by_the_idle_time() {
     let backend = Scripted::new(&[&json_answer("{}")]).await;
     let timeouts = "timeouts: { request_body_idle_secs: 3 }\n";
     let node = Node::start(&format!("{timeouts}{}", one_model(backend.address, 1, ""))).await;
-    let body = chat("m", "");
+    // Ten times as fast as it must be, in all pieces.
+    let body = chat_of(36_000);
     let mut client = node.client().await;
     let head = format!(
         "POST {CHAT} HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n",
@@ -241,8 +242,10 @@ async fn a_client_has_as_many_connections_as_it_may() {
         open.push(client);
     }
     let mut over = node.client().await;
+    let refused = over.response().await;
+    assert_eq!((refused.status, refused.broken), (503, false));
+    assert_eq!(refused.json()["error"]["code"], "overloaded");
     assert!(over.closes_within(LIMIT).await);
-    assert_eq!(over.pending(), b"");
     // Another address has its own count, and a connection that ends makes room.
     let mut other = Client::connect_from(Ipv4Addr::new(127, 0, 0, 2), node.clients).await;
     assert_eq!(ask(&mut other).await, 200);
@@ -301,4 +304,157 @@ async fn slow_readers_of_long_answers_cost_little_memory() {
     assert!(grown < 40_000_000, "grown by {grown}");
     drop(readers);
     node.idle().await;
+}
+
+/// The beginning of an upload of 8 MiB by the account of `key`.
+fn upload_head(key: &str) -> String {
+    format!(
+        "POST {CHAT} HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {key}\r\nContent-Length: {}\r\n\r\n",
+        8 * MIB
+    )
+}
+
+#[tokio::test]
+async fn uploads_that_announce_much_and_send_little_take_nothing_from_others() {
+    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let limits = "limits: { request_body_mib: 8, buffered_bodies_mib: 32 }\n";
+    let config = format!(
+        "{limits}{}{}",
+        accounts(""),
+        one_model(backend.address, 1, "")
+    );
+    let node = Node::start(&config).await;
+    let mut uploads = Vec::new();
+    for _ in 0..16 {
+        let mut client = node.client().await;
+        client.send(upload_head("key-a") + "{").await;
+        uploads.push(client);
+    }
+    eventually("all of them have begun", async || {
+        (node.metric("infergate_buffered_body_bytes").await? == 16.0).then_some(())
+    })
+    .await;
+    let other = "Authorization: Bearer key-b\r\n";
+    assert_eq!(
+        node.post_as(other, CHAT, &chat_of(8 * MIB)).await.status,
+        200
+    );
+}
+
+#[tokio::test]
+async fn an_account_that_fills_its_part_with_bytes_leaves_others_theirs() {
+    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let limits = "limits: { request_body_mib: 8, buffered_bodies_mib: 32 }\n";
+    let config = format!(
+        "{limits}{}{}",
+        accounts(""),
+        one_model(backend.address, 1, "")
+    );
+    let node = Node::start(&config).await;
+    let mut uploads = Vec::new();
+    for _ in 0..5 {
+        let mut client = node.client().await;
+        client
+            .send(upload_head("key-a") + &" ".repeat(8 * MIB - 1))
+            .await;
+        uploads.push(client);
+    }
+    // Three fit beside what is kept for others.
+    eventually("its part is full", async || {
+        (node.metric("infergate_buffered_body_bytes").await? >= 24e6).then_some(())
+    })
+    .await;
+    let other = "Authorization: Bearer key-b\r\n";
+    assert_eq!(
+        node.post_as(other, CHAT, &chat_of(8 * MIB)).await.status,
+        200
+    );
+    drop(uploads);
+    no_body_is_held(&node).await;
+}
+
+#[tokio::test]
+async fn a_body_that_drips_is_refused_though_it_never_stops() {
+    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let timeouts = "timeouts: { request_body_idle_secs: 2 }\n";
+    let node = Node::start(&format!("{timeouts}{}", one_model(backend.address, 1, ""))).await;
+    let mut client = node.client().await;
+    client
+        .send(format!(
+            "POST {CHAT} HTTP/1.1\r\nHost: h\r\nContent-Length: 70000\r\n\r\n"
+        ))
+        .await;
+    while !client.closes_within(A_WHILE).await {
+        client.send(" ").await;
+    }
+    let answer = client.response().await;
+    assert_eq!(answer.status, 408);
+    assert_eq!(answer.json()["error"]["code"], "request_timeout");
+}
+
+#[tokio::test]
+async fn who_cannot_be_served_is_refused_before_the_body_is_asked_for() {
+    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let more = ", requests_per_minute: 1";
+    let config = format!("{}{}", accounts(more), one_model(backend.address, 1, ""));
+    let node = Node::start(&config).await;
+    let ask = async |path: &str| {
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer key-a\r\n\
+             Expect: 100-continue\r\nContent-Length: 20000000\r\n\r\n"
+        );
+        Client::exchange(node.clients, head).await.status
+    };
+    assert_eq!(ask("/ai/run/nowhere").await, 400);
+    // A body that is not JSON is one of the account's requests.
+    let key = "Authorization: Bearer key-a\r\n";
+    assert_eq!(node.post_as(key, CHAT, "{").await.status, 400);
+    assert_eq!(node.post_as(key, CHAT, "{").await.status, 429);
+    assert_eq!(ask(CHAT).await, 429);
+    assert_eq!(ask("/ai/run/m").await, 429);
+    assert_eq!(backend.requests().len(), 0);
+}
+
+#[tokio::test]
+async fn all_clients_together_have_as_many_connections_as_they_may() {
+    let server = Server::fast().await;
+    let limits = "limits: { connections: 2 }\n";
+    let node = Node::start(&format!("{limits}{}", one_model(server.address, 1, ""))).await;
+    let mut open = Vec::new();
+    for last in [2, 3] {
+        let mut client = Client::connect_from(Ipv4Addr::new(127, 0, 0, last), node.clients).await;
+        client.post("", CHAT, &chat("m", "")).await;
+        assert_eq!(client.response().await.status, 200);
+        open.push(client);
+    }
+    let mut over = node.client().await;
+    assert_eq!(over.response().await.status, 503);
+    drop(open);
+    eventually("there is room again", async || {
+        (node.post(CHAT, &chat("m", "")).await.status == 200).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn heads_without_an_end_cost_their_limit_at_most_and_are_answered_there() {
+    const STRANGERS: usize = 200;
+    let server = Server::fast().await;
+    let node = Node::start(&one_model(server.address, 1, "")).await;
+    let before = node.resident_bytes();
+    let endless = format!(
+        "GET /v1/models HTTP/1.1\r\nHost: h\r\nx-a: {}",
+        "a".repeat(MIB)
+    );
+    let mut strangers = Vec::new();
+    for _ in 0..STRANGERS {
+        let mut client = node.client().await;
+        client.send(&endless).await;
+        strangers.push(client);
+    }
+    for stranger in &mut strangers {
+        assert_eq!(stranger.response().await.status, 431);
+    }
+    let grown = node.resident_bytes().saturating_sub(before);
+    assert!(grown < 40_000_000, "grown by {grown}");
 }

@@ -25,6 +25,7 @@ mod framing;
 mod gossip;
 mod ladder;
 mod limits;
+mod logs;
 mod nodes;
 mod openai;
 mod peers;

@@ -18,6 +18,7 @@
 
 mod accounts;
 mod ask;
+pub mod bodies;
 mod discipline;
 mod endpoints;
 mod fair;

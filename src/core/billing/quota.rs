@@ -129,6 +129,14 @@ impl Quota {
         self.version
     }
 
+    /// Returns whether the account has used `limit` neurons today; reservations do not count.
+    pub fn is_spent(&mut self, account: &AccountId, limit: u64, now: UnixSecs) -> bool {
+        self.turn_to(now);
+        let counter = self.accounts.get(account).copied().unwrap_or_default();
+        let used = u128::from(counter.used) + counter.elsewhere;
+        used >= u128::from(limit.saturating_mul(MICRO as u64))
+    }
+
     /// Puts `amount` neurons aside, unless the day's use and all reservations have reached `limit`.
     pub fn reserve(
         &mut self,

@@ -32,6 +32,20 @@ impl Node {
         panic!("no free ports");
     }
 
+    /// Starts a gateway whose standard error goes to `stderr`; it is not waited for.
+    pub fn start_with_stderr(rest: &str, stderr: Stdio) -> Node {
+        let dir = tempfile::tempdir().unwrap();
+        let (clients, admin) = (free_address(), free_address());
+        let config = config_text(clients, admin, &dir, rest);
+        std::fs::write(dir.path().join("infergate.yaml"), config).unwrap();
+        Node {
+            child: spawn_with(dir.path(), stderr),
+            dir,
+            clients,
+            admin,
+        }
+    }
+
     async fn try_start(rest: &str) -> Option<Node> {
         let dir = tempfile::tempdir().unwrap();
         let (clients, admin) = (free_address(), free_address());
@@ -311,12 +325,16 @@ pub fn accounts(more_for_a: &str) -> String {
 
 fn spawn(dir: &Path) -> Child {
     let log = std::fs::File::create(dir.join("log")).unwrap();
+    spawn_with(dir, log.into())
+}
+
+fn spawn_with(dir: &Path, stderr: Stdio) -> Child {
     Command::new(env!("CARGO_BIN_EXE_infergate"))
         .args(["serve", "--config"])
         .arg(dir.join("infergate.yaml"))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(log)
+        .stderr(stderr)
         .spawn()
         .unwrap()
 }
