@@ -131,8 +131,11 @@ pub struct EndpointState {
 /// Permits of one endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PermitState {
-    /// In use.
+    /// In use, by this model.
     pub used: u32,
+    /// In use at the server, by all models that share its permits; absent where that is the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_used: Option<u32>,
     /// How many there are.
     pub limit: u32,
 }

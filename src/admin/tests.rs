@@ -26,7 +26,11 @@ impl Insight for Shown {
             url: "http://127.0.0.1:9001".into(),
             source: Some("config"),
             health: Health::Healthy,
-            permits: PermitState { used: 4, limit: 4 },
+            permits: PermitState {
+                used: 4,
+                server_used: None,
+                limit: 4,
+            },
             ejected_until: None,
         };
         let queue = QueueState {

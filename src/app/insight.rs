@@ -135,6 +135,7 @@ impl NodeInsight {
                     health: health.health,
                     permits: PermitState {
                         used: endpoint.used,
+                        server_used: Some(endpoint.server_used).filter(|&all| all != endpoint.used),
                         limit: endpoint.limit,
                     },
                     ejected_until: health.ejected_until.map(|at| self.wall(at)),

@@ -172,10 +172,10 @@ mod tests {
     #[test]
     fn a_changed_key_is_named_by_ids_not_by_positions() {
         let new = config(|text| {
-            text.replacen(
-                "max_concurrent_requests: 4",
-                "max_concurrent_requests: 5",
-                1,
+            // Two models share that server's permits, and must agree.
+            text.replace(
+                "9001\", max_concurrent_requests: 4",
+                "9001\", max_concurrent_requests: 5",
             ) + "    queue: { algorithm: fifo }\ntimeouts: { ceiling_secs: 100 }\n"
         });
         let changed = diff(&config(|t| t), &new).changed;
@@ -189,7 +189,7 @@ mod tests {
         );
         let endpoint = "models[@cf/meta/llama-3.1-8b-instruct].endpoints[http://127.0.0.1:9001].max_concurrent_requests";
         assert!(changed.contains(&endpoint.to_owned()), "{changed:?}");
-        assert_eq!(changed.len(), 3);
+        assert_eq!(changed.len(), 4);
     }
 
     #[test]

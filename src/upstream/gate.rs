@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use infergate_core::admission::{
-    Ask, EndpointId, Gauges, Grant, Outcome, PermitId, State, Ticket, Turnstile, Wakes,
+    Ask, EndpointId, GateId, Gauges, Grant, Handoff, Membership, Outcome, PermitId, State, Ticket,
+    Turnstile, Wakes,
 };
 use infergate_core::model::ModelSpec;
 use infergate_core::routing::fleet::ModelLoad;
@@ -19,6 +20,7 @@ use infergate_core::routing::{Candidate, Change, Ejector, Failure, Health, Retry
 use infergate_core::{AccountId, Millis, Refusal};
 use tokio::sync::oneshot;
 
+use super::servers::Servers;
 use super::sync::Mutex;
 use super::target::Target;
 use crate::telemetry::Clock;
@@ -28,6 +30,9 @@ use found::{Names, View};
 /// Admission of one model, alive as long as the model is configured or somebody holds a permit.
 pub struct Gate {
     pub(super) clock: Clock,
+    id: GateId,
+    /// The servers its endpoints are at, and the other gates that have endpoints there.
+    servers: Arc<Servers>,
     /// Guards the decisions and who waits for them. Held by: askers, permits being dropped,
     /// waiters leaving, probes reporting, reloads.
     inner: Mutex<Inner>,
@@ -56,11 +61,27 @@ pub enum Entry {
 }
 
 impl Gate {
-    /// A gate for a model, with the targets of its endpoints.
+    /// A gate for a model, with the targets of its endpoints, which shares its servers with no other.
+    #[cfg(test)]
     pub fn new(spec: &ModelSpec, targets: Vec<Arc<Target>>, clock: Clock) -> Arc<Gate> {
+        Gate::at(&Arc::default(), spec, targets, clock)
+    }
+
+    /// A gate for a model, with the targets of its endpoints, at `servers`.
+    pub fn at(
+        servers: &Arc<Servers>,
+        spec: &ModelSpec,
+        targets: Vec<Arc<Target>>,
+        clock: Clock,
+    ) -> Arc<Gate> {
         let now = clock.now();
+        let id = servers.number();
+        let membership = Membership {
+            gate: id,
+            server_of: &|endpoint| Some(servers.of(&spec.id, endpoint)),
+        };
         let mut inner = Inner {
-            turnstile: Turnstile::new(spec, now),
+            turnstile: Turnstile::sharing(spec, &membership, now),
             ejector: Ejector::default(),
             retries: RetryBudget::new(),
             targets: Vec::new(),
@@ -69,10 +90,14 @@ impl Gate {
             wakes: Wakes::default(),
         };
         inner.place(spec, targets, now);
-        Arc::new(Gate {
+        let gate = Arc::new(Gate {
             clock,
+            id,
+            servers: Arc::clone(servers),
             inner: Mutex::new(inner),
-        })
+        });
+        servers.register(id, &gate);
+        gate
     }
 
     /// Asks for a permit; also tells what the request has found here.
@@ -126,7 +151,11 @@ impl Gate {
             let Inner {
                 turnstile, wakes, ..
             } = inner;
-            turnstile.configure(spec, now, fastrand::u64(..), wakes);
+            let membership = Membership {
+                gate: self.id,
+                server_of: &|endpoint| Some(self.servers.of(&spec.id, endpoint)),
+            };
+            turnstile.configure_sharing(spec, &membership, now, fastrand::u64(..), wakes);
             inner.place(spec, targets, now);
         });
     }
@@ -156,6 +185,7 @@ impl Gate {
                 turnstile, wakes, ..
             } = inner;
             turnstile.expire_detached(now, fastrand::u64(..), wakes);
+            turnstile.poll(now, wakes);
         });
     }
 
@@ -333,14 +363,36 @@ impl Gate {
         });
     }
 
-    /// Runs a decision under the lock, then tells those it woke. A waiter that is gone by then
-    /// cannot take its grant, so the grant goes back and the next one is woken.
+    /// Takes a permit that was freed at one of its servers; returns those that it passes on.
+    pub(super) fn accept(&self, handoff: Handoff) -> Vec<Handoff> {
+        self.decide_here(|inner, now| {
+            let Inner {
+                turnstile, wakes, ..
+            } = inner;
+            turnstile.accept(handoff, now, wakes);
+        })
+    }
+
+    /// Runs a decision under the lock, tells those it woke, and brings permits that it freed for other
+    /// models to their gates.
     fn decide(&self, decision: impl FnOnce(&mut Inner, Millis)) {
+        let handoffs = self.decide_here(decision);
+        if !handoffs.is_empty() {
+            self.servers.deliver(handoffs);
+        }
+    }
+
+    /// Runs a decision under the lock, then tells those it woke. A waiter that is gone by then
+    /// cannot take its grant, so the grant goes back and the next one is woken. Returns permits that
+    /// others wait for.
+    fn decide_here(&self, decision: impl FnOnce(&mut Inner, Millis)) -> Vec<Handoff> {
+        let mut handoffs = Vec::new();
         let now = self.clock.now();
         let mut inner = self.inner.lock();
         decision(&mut inner, now);
         while !(inner.wakes.grants.is_empty() && inner.wakes.refusals.is_empty()) {
             let wakes = std::mem::take(&mut inner.wakes);
+            handoffs.extend(wakes.handoffs);
             for (ticket, refusal) in wakes.refusals {
                 if let Some(tell) = inner.waiting.remove(&ticket) {
                     // A gone waiter needs no refusal.
@@ -361,6 +413,8 @@ impl Gate {
                 }
             }
         }
+        handoffs.append(&mut inner.wakes.handoffs);
+        handoffs
     }
 }
 

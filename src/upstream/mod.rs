@@ -17,6 +17,7 @@ mod object;
 mod openai;
 mod pool;
 mod ranking;
+mod servers;
 mod sync;
 mod target;
 mod tei;
@@ -45,6 +46,7 @@ pub use url::{check_address, check_host_and_port, check_url};
 
 use crate::plugin::{BillingSlot, Plugins, TaskSlot};
 use crate::telemetry::{Clock, Metrics, ModelMetrics};
+use servers::Servers;
 
 /// One model, ready to serve.
 pub struct Lane {
@@ -92,6 +94,8 @@ impl Lane {
 #[derive(Default)]
 pub struct Lanes {
     list: Vec<Arc<Lane>>,
+    /// Where their endpoints are; shared by all generations.
+    servers: Arc<Servers>,
 }
 
 impl Lanes {
@@ -105,6 +109,8 @@ impl Lanes {
         clock: Clock,
         metrics: &Metrics,
     ) -> Lanes {
+        let servers = &self.servers;
+        servers.deliver(servers.configure(catalog));
         let list = catalog
             .models()
             .iter()
@@ -118,7 +124,7 @@ impl Lanes {
                         lane.gate.configure(spec, targets);
                         Arc::clone(&lane.gate)
                     }
-                    None => Gate::new(spec, new_targets(spec, connect_timeout), clock),
+                    None => Gate::at(servers, spec, new_targets(spec, connect_timeout), clock),
                 };
                 let metrics = metrics.model(&spec.id);
                 Some(Arc::new(Lane {
@@ -148,7 +154,10 @@ impl Lanes {
         }
         let configured: Vec<_> = list.iter().map(|lane| lane.spec.id.clone()).collect();
         metrics.retain(&configured);
-        Lanes { list }
+        Lanes {
+            list,
+            servers: Arc::clone(servers),
+        }
     }
 
     /// The lane at a position of the catalog.

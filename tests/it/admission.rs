@@ -431,3 +431,25 @@ async fn a_models_permits_do_not_depend_on_another_models_load() {
     busy.next();
     assert_eq!(holder.answer().await.status, 200);
 }
+
+#[tokio::test]
+async fn models_on_one_server_get_no_more_permits_than_it_has() {
+    let server = Server::taking(2).await;
+    let models = ["m", "n"].map(|id| model(id, &[endpoint(server.address, 2)], ""));
+    let node = Node::start(&format!("models:\n{}", models.concat())).await;
+    let mut clients = JoinSet::new();
+    for index in 0..40 {
+        let address = node.clients;
+        clients.spawn(async move {
+            let mut client = Client::connect(address).await;
+            let body = chat(["m", "n"][index % 2], "");
+            client.post("", "/v1/chat/completions", &body).await;
+            client.response().await.status
+        });
+    }
+    let statuses = clients.join_all().await;
+    let served = statuses.iter().filter(|status| **status == 200).count();
+    assert!(served >= 2, "{statuses:?}");
+    assert!(statuses.iter().all(|status| [200, 429].contains(status)));
+    assert_eq!(server.count("high_water").await, 2);
+}

@@ -476,3 +476,41 @@ async fn a_hundred_reloads_under_load_fail_no_request() {
     assert!(server.count("high_water").await <= 6);
     node.settles(0, 0).await;
 }
+
+#[tokio::test]
+async fn a_model_that_returns_or_is_renamed_does_not_get_its_permits_twice() {
+    let server = Scripted::held().await;
+    let named = |name: &str, more: &str| {
+        let model = model(name, &[endpoint(server.address, 2)], more);
+        format!("models:\n{model}")
+    };
+    let node = Node::start(&named("m", "")).await;
+    let before = [node.posting("", "").await, node.posting("", "").await];
+    node.settles(2, 0).await;
+    assert_eq!(node.reload("models: []\n").await.status, 200);
+    assert_eq!(node.reload(&named("m", "")).await.status, 200);
+    let waits = node.posting("", "").await;
+    node.settles(0, 1).await;
+    assert_eq!(
+        node.reload(&named("renamed", "    aliases: [m]\n"))
+            .await
+            .status,
+        200
+    );
+    let waits_too = node.posting("", "").await;
+    node.settles(0, 1).await;
+    assert_eq!(server.requests().len(), 2);
+    // Whoever waited for the name that went is told so.
+    assert_ne!(waits.answer().await.status, 200);
+    server.next();
+    server.next();
+    for posted in before {
+        assert_eq!(posted.answer().await.status, 200);
+    }
+    eventually("the permit was handed on", async || {
+        (server.requests().len() == 3).then_some(())
+    })
+    .await;
+    server.next();
+    assert_eq!(waits_too.answer().await.status, 200);
+}

@@ -4,7 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use infergate_core::model::{BackendKind, Task, same_server};
+use infergate_core::model::{BackendKind, EndpointSpec, Task, same_server, server_of};
 
 use super::{anonymous_allowed, discovery, is_anonymous, name_fault};
 use crate::config::document::Cursor;
@@ -68,6 +68,7 @@ pub fn check(
             )));
         }
     }
+    check_servers(&models, problems);
     if models.is_empty()
         && root
             .key("models")
@@ -194,6 +195,33 @@ fn check_endpoints(model: &Cursor<'_>, problems: &mut Problems) {
             )));
         } else {
             seen.insert(same, endpoint.path.clone());
+        }
+    }
+}
+
+/// Models whose endpoints share a server's permits must agree how many there are.
+fn check_servers(models: &[Cursor<'_>], problems: &mut Problems) {
+    let mut servers: HashMap<String, (u64, String)> = HashMap::new();
+    for endpoint in models.iter().flat_map(|model| model.list("endpoints")) {
+        let Some(url) = endpoint.text_of("url").filter(|url| check_url(url).is_ok()) else {
+            continue;
+        };
+        if endpoint.text_of("permits") == Some("model") {
+            continue;
+        }
+        let permits = endpoint
+            .number_of("max_concurrent_requests")
+            .unwrap_or(EndpointSpec::default_max_concurrent_requests().into());
+        let server = server_of(url);
+        let (first, place) = servers
+            .entry(server)
+            .or_insert((permits, endpoint.path.clone()));
+        if *first != permits {
+            let key = endpoint.key("max_concurrent_requests");
+            problems.add(key.as_ref().unwrap_or(&endpoint).problem(format!(
+                "{permits} permits, but {first} at `{place}` for the same server: write one number, \
+                 or `permits: model` at each where its models run side by side"
+            )));
         }
     }
 }

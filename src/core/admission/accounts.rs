@@ -107,6 +107,11 @@ impl<S> AccountLines<S> {
         &mut self.lines
     }
 
+    /// Weights of all accounts that have somebody waiting.
+    pub fn weights(&self) -> u64 {
+        self.weights
+    }
+
     pub fn lines(&self) -> &Slab<AccountLine<S>> {
         &self.lines
     }

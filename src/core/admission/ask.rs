@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::endpoints::EndpointId;
 use super::order::Order;
+use super::server::Handoff;
 use crate::{AccountId, Millis, Refusal};
 
 /// The place of a request in line; the shell keeps its waker under it. Not used twice.
@@ -84,4 +85,6 @@ pub struct Wakes {
     pub grants: Vec<Grant>,
     /// Waiters that will get none, and why.
     pub refusals: Vec<(Ticket, Refusal)>,
+    /// Permits for requests that wait at the turnstiles they name.
+    pub handoffs: Vec<Handoff>,
 }

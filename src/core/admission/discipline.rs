@@ -49,6 +49,13 @@ pub(super) trait Discipline: Send {
     /// Who gets the next permit.
     fn next(&self) -> Option<Place>;
 
+    /// Weight of the accounts that wait, against that of other models at a shared server: of the
+    /// next one alone where the order does not go by accounts.
+    fn weight(&self, waiters: &Waiters) -> u64 {
+        let next = self.next().map(|place| waiters[place].ask.weight);
+        next.unwrap_or(1).max(1).into()
+    }
+
     /// The next one gets its permit: leaves its line, and its account is charged.
     fn serve_next(&mut self, waiters: &mut Waiters);
 

@@ -5,16 +5,23 @@
 //! by lot, which is nearly as even and does not grow with their number
 //! (<https://www.eecs.harvard.edu/~michaelm/postscripts/tpds2001.pdf>). An endpoint is open when
 //! it is configured, usable and has a permit left; open ones are kept in a list per tier, so that
-//! full and unhealthy ones cost nothing.
+//! full and unhealthy ones cost nothing. Of those that share their server's permits with other models
+//! ([`server`](super::server)) the open list tells only what this model knows; whether the server has a
+//! permit left is looked up there.
 
 use std::sync::Arc;
 
 use super::order::Order;
+use super::server::{Handoff, Member, Membership};
 use super::state::EndpointState;
 use crate::model::EndpointSpec;
 
 /// Open endpoints of a tier up to which all are compared.
 const COMPARED_MAX: usize = 8;
+
+/// Choices that may be lost to other models in a row before a request waits like one that found no
+/// permit: each loss is a permit that somebody got within this call.
+const CHOICES_MAX: usize = 8;
 
 /// An endpoint of one model: an index that stays the same while its URL is configured and is not
 /// used again before its last permit has come back.
@@ -37,6 +44,23 @@ struct Endpoint {
     tier: usize,
     /// Index into the tier's open list, while it is there.
     open_at: Option<usize>,
+    /// Share in the permits of its server; none where its limit is its own.
+    member: Option<Member>,
+    /// The server counts it among those that requests wait for.
+    is_awaited: bool,
+}
+
+impl Endpoint {
+    /// May take a request as far as this model knows. How many a shared server takes is not known here.
+    fn is_fit(&self) -> bool {
+        let is_within = self.member.is_some() || self.used < self.limit;
+        self.usable && !self.draining && is_within
+    }
+
+    /// Its server has a permit left.
+    fn has_room(&self) -> bool {
+        self.member.as_ref().is_none_or(Member::has_room)
+    }
 }
 
 /// Endpoints of equal priority.
@@ -85,7 +109,8 @@ impl Endpoints {
 
     /// Whether any permit may be taken.
     pub fn any_open(&self) -> bool {
-        self.tiers.iter().any(|tier| !tier.open.is_empty())
+        let mut open = self.tiers.iter().flat_map(|tier| &tier.open);
+        open.any(|&id| self.has_room(id))
     }
 
     /// Where the next request goes: `None` when every permit is out.
@@ -128,31 +153,83 @@ impl Endpoints {
 
     fn is_open(&self, id: EndpointId) -> bool {
         let slot = self.slots.get(id.index()).and_then(Option::as_ref);
-        slot.is_some_and(|endpoint| endpoint.open_at.is_some())
+        slot.is_some_and(|endpoint| endpoint.open_at.is_some() && endpoint.has_room())
+    }
+
+    fn has_room(&self, id: EndpointId) -> bool {
+        let slot = self.slots.get(id.index()).and_then(Option::as_ref);
+        slot.is_some_and(Endpoint::has_room)
     }
 
     fn least_used(&self, tier: &Tier, avoid: &[EndpointId], dice: u64) -> Option<EndpointId> {
         let open = &tier.open[..];
+        let fit = |id: &EndpointId| !avoid.contains(id) && self.has_room(*id);
         let (low, high) = (dice & u64::from(u32::MAX), dice >> 32);
         let first = draw(low, open.len());
         if open.len() > COMPARED_MAX {
             let second = (first + 1 + draw(high, open.len() - 1)) % open.len();
             let drawn = [open[first], open[second]].into_iter();
-            let better = drawn
-                .filter(|id| !avoid.contains(id))
-                .min_by_key(|&id| self.used(id));
+            let better = drawn.filter(fit).min_by_key(|&id| self.used(id));
             if better.is_some() {
                 return better;
             }
         }
         // Beginning anywhere, so that equals take turns.
         let all = open[first..].iter().chain(&open[..first]).copied();
-        all.filter(|id| !avoid.contains(id))
-            .min_by_key(|&id| self.used(id))
+        all.filter(fit).min_by_key(|&id| self.used(id))
     }
 
-    /// Takes a permit of an endpoint that [`Endpoints::choose`] has just named.
-    pub fn take(&mut self, id: EndpointId) {
+    /// Takes a permit where the next request goes; `None` when every permit is out. A choice is made
+    /// again when another model takes the server's last permit meanwhile.
+    pub fn take_one(
+        &mut self,
+        order: Option<&Order>,
+        avoid: &[EndpointId],
+        dice: u64,
+    ) -> Option<EndpointId> {
+        for _ in 0..CHOICES_MAX {
+            let ordered = order.and_then(|order| self.choose_by(order, avoid, dice));
+            let id = ordered.or_else(|| self.choose(avoid, dice))?;
+            if self.take(id) {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// Takes a permit of an endpoint that [`Endpoints::choose`] has just named. False when another
+    /// model has taken the server's last one in between.
+    pub fn take(&mut self, id: EndpointId) -> bool {
+        let member = self.endpoint_mut(id).member.as_mut();
+        let taken = member.is_none_or(Member::take);
+        if taken {
+            self.count_taken(id);
+        }
+        taken
+    }
+
+    /// Takes the permit that was handed to an endpoint here.
+    ///
+    /// # Errors
+    /// No endpoint can use it: the handoff, to be passed on.
+    pub fn take_handoff(&mut self, handoff: Handoff) -> Result<EndpointId, Handoff> {
+        let mut slots = self.slots.iter_mut().enumerate();
+        let meant = slots.find_map(|(index, slot)| {
+            let endpoint = slot.as_mut().filter(|endpoint| endpoint.is_fit())?;
+            let member = endpoint.member.as_mut()?;
+            member
+                .is_meant(&handoff)
+                .then_some((EndpointId(index as u32), member))
+        });
+        let Some((id, member)) = meant else {
+            return Err(handoff);
+        };
+        member.keep(handoff);
+        self.count_taken(id);
+        Ok(id)
+    }
+
+    fn count_taken(&mut self, id: EndpointId) {
         let endpoint = self.endpoint_mut(id);
         endpoint.used += 1;
         let full = endpoint.used >= endpoint.limit;
@@ -162,10 +239,12 @@ impl Endpoints {
         }
     }
 
-    /// Gives a permit back; a draining endpoint is forgotten with its last one.
-    pub fn release(&mut self, id: EndpointId) {
+    /// Gives a permit back; a draining endpoint is forgotten with its last one. Returns the permit as
+    /// a handoff where requests wait for the server, of this model or another.
+    pub fn release(&mut self, id: EndpointId) -> Option<Handoff> {
         let endpoint = self.endpoint_mut(id);
         endpoint.used -= 1;
+        let handoff = endpoint.member.as_mut().and_then(Member::release);
         let forgotten = endpoint.draining && endpoint.used == 0;
         let closed = endpoint.open_at.is_none();
         self.totals.used -= 1;
@@ -173,6 +252,48 @@ impl Endpoints {
             self.slots[id.index()] = None;
         } else if closed {
             self.file(id);
+        }
+        handoff
+    }
+
+    /// Tells the servers whether requests wait here, and with which weight. Returns an endpoint
+    /// whose server turned out to have a permit, which is taken: to be called again then. With
+    /// `again` those that know are asked as well.
+    pub fn announce(&mut self, waiting: Option<u64>, again: bool) -> Option<EndpointId> {
+        for index in 0..self.slots.len() {
+            let Some(endpoint) = &mut self.slots[index] else {
+                continue;
+            };
+            let fit = endpoint.is_fit();
+            let Some(member) = &mut endpoint.member else {
+                continue;
+            };
+            match waiting.filter(|_| fit) {
+                Some(weight) if again || !endpoint.is_awaited => {
+                    endpoint.is_awaited = true;
+                    member.set_waiting(weight);
+                    if member.take() {
+                        let id = EndpointId(index as u32);
+                        self.count_taken(id);
+                        return Some(id);
+                    }
+                }
+                None if endpoint.is_awaited => {
+                    endpoint.is_awaited = false;
+                    member.set_idle();
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// Brings the weight of what waits for `id` up to date.
+    pub fn set_weight(&self, id: EndpointId, weight: u64) {
+        let slot = self.slots.get(id.index()).and_then(Option::as_ref);
+        let endpoint = slot.filter(|endpoint| endpoint.is_awaited);
+        if let Some(member) = endpoint.and_then(|endpoint| endpoint.member.as_ref()) {
+            member.set_waiting(weight);
         }
     }
 
@@ -187,7 +308,9 @@ impl Endpoints {
 
     /// Takes over a new list: who stays keeps its permits and health, who is gone drains, who
     /// is new (or comes back while it drains) is usable until told otherwise.
-    pub fn configure(&mut self, specs: &[EndpointSpec]) {
+    /// Returns permits that became free at servers that others wait for.
+    pub fn configure(&mut self, specs: &[EndpointSpec], servers: &Membership<'_>) -> Vec<Handoff> {
+        let mut handoffs = Vec::new();
         for slot in &mut self.slots {
             if let Some(endpoint) = slot {
                 let stays = specs.iter().any(|spec| spec.url == endpoint.url);
@@ -207,7 +330,21 @@ impl Endpoints {
             })
             .collect();
         for spec in specs {
-            self.configure_one(spec);
+            let id = self.configure_one(spec);
+            let endpoint = self.endpoint_mut(id);
+            let server = (servers.server_of)(spec);
+            let stays = match (&endpoint.member, &server) {
+                (Some(member), Some(server)) => member.is_of(server),
+                (None, None) => true,
+                _ => false,
+            };
+            if !stays {
+                endpoint.is_awaited = false;
+                if let Some(mut former) = endpoint.member.take() {
+                    handoffs.extend((0..endpoint.used).filter_map(|_| former.release()));
+                }
+                endpoint.member = server.map(|server| server.join(servers.gate, endpoint.used));
+            }
         }
         for index in 0..self.slots.len() {
             if let Some(endpoint) = &mut self.slots[index] {
@@ -216,9 +353,10 @@ impl Endpoints {
             }
         }
         self.count();
+        handoffs
     }
 
-    fn configure_one(&mut self, spec: &EndpointSpec) {
+    fn configure_one(&mut self, spec: &EndpointSpec) -> EndpointId {
         let tier = self
             .tiers
             .partition_point(|tier| tier.priority < spec.priority);
@@ -227,7 +365,7 @@ impl Endpoints {
             let endpoint = self.endpoint_mut(id);
             endpoint.limit = limit;
             endpoint.tier = tier;
-            return;
+            return id;
         }
         let endpoint = Endpoint {
             url: spec.url.clone(),
@@ -237,18 +375,23 @@ impl Endpoints {
             draining: false,
             tier,
             open_at: None,
+            member: None,
+            is_awaited: false,
         };
-        match self.slots.iter_mut().find(|slot| slot.is_none()) {
-            Some(slot) => *slot = Some(endpoint),
-            None => self.slots.push(Some(endpoint)),
-        }
+        let vacant = self.slots.iter().position(Option::is_none);
+        let index = vacant.unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[index] = Some(endpoint);
+        EndpointId(index as u32)
     }
 
     /// Puts `id` on its tier's open list or takes it off, as its state says.
     fn file(&mut self, id: EndpointId) {
         let endpoint = self.slots[id.index()].as_mut();
         let endpoint = endpoint.expect("endpoint exists: a permit or the configuration names it");
-        let is_open = endpoint.usable && !endpoint.draining && endpoint.used < endpoint.limit;
+        let is_open = endpoint.is_fit();
         match endpoint.open_at {
             None if is_open => {
                 let open = &mut self.tiers[endpoint.tier].open;
@@ -288,16 +431,18 @@ impl Endpoints {
         self.totals = totals;
     }
 
-    /// Permits used and allowed at an endpoint that is configured.
+    /// Permits used, by other models at its server too, and allowed at an endpoint that is
+    /// configured.
     pub fn permits(&self, id: EndpointId) -> Option<(u32, u32)> {
         let endpoint = self.slots.get(id.index())?.as_ref()?;
-        (!endpoint.draining).then_some((endpoint.used, endpoint.limit))
+        (!endpoint.draining).then_some((self.used(id), endpoint.limit))
     }
 
     fn used(&self, id: EndpointId) -> u32 {
-        self.slots[id.index()]
-            .as_ref()
-            .map_or(0, |endpoint| endpoint.used)
+        self.slots[id.index()].as_ref().map_or(0, |endpoint| {
+            let member = endpoint.member.as_ref();
+            member.map_or(endpoint.used, Member::server_used)
+        })
     }
 
     fn endpoint_mut(&mut self, id: EndpointId) -> &mut Endpoint {
@@ -314,6 +459,7 @@ impl Endpoints {
                 id: EndpointId(index as u32),
                 url: endpoint.url.clone(),
                 used: endpoint.used,
+                server_used: self.used(EndpointId(index as u32)),
                 limit: endpoint.limit,
                 usable: endpoint.usable,
                 draining: endpoint.draining,
@@ -329,7 +475,7 @@ impl Endpoints {
         for (index, slot) in self.slots.iter().enumerate() {
             let Some(endpoint) = slot else { continue };
             used += endpoint.used;
-            let is_open = endpoint.usable && !endpoint.draining && endpoint.used < endpoint.limit;
+            let is_open = endpoint.is_fit();
             assert_eq!(
                 endpoint.open_at.is_some(),
                 is_open,

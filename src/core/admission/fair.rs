@@ -95,6 +95,10 @@ impl Discipline for Fair {
         self.accounts[account].waiting.head()
     }
 
+    fn weight(&self, _waiters: &Waiters) -> u64 {
+        self.accounts.weights()
+    }
+
     fn serve_next(&mut self, waiters: &mut Waiters) {
         let Some(account) = self.rotation.head() else {
             return;

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! slab  ←  line  ←  discipline  ←  fifo, priority, accounts ← fair, token_fair
-//! ask, endpoints, permits, meter, discipline  ←  turnstile           rate stands alone
+//! server  ←  endpoints, ask, permits, meter, discipline  ←  turnstile           rate stands alone
 //! ```
 //!
 //! Four promises, asserted by [`Turnstile::check`] and the property tests: an endpoint never gets a
@@ -29,6 +29,7 @@ mod order;
 mod permits;
 mod priority;
 pub mod rate;
+mod server;
 mod slab;
 mod state;
 mod token_fair;
@@ -37,6 +38,7 @@ mod turnstile;
 pub use ask::{Ask, Grant, Outcome, PermitId, Ticket, Wakes};
 pub use endpoints::EndpointId;
 pub use order::Order;
+pub use server::{GateId, Handoff, Membership, ServerPermits};
 pub use state::{EndpointState, Gauges, State};
 pub use turnstile::Turnstile;
 

@@ -48,8 +48,10 @@ pub struct EndpointState {
     pub id: EndpointId,
     /// Base URL.
     pub url: Arc<str>,
-    /// Permits out.
+    /// Permits out, for this model.
     pub used: u32,
+    /// Permits out at its server, for all models that share them.
+    pub server_used: u32,
     /// Permits it has; `used` may be above it after the limit was lowered.
     pub limit: u32,
     /// Neither down nor ejected.

@@ -7,6 +7,7 @@ use crate::Millis;
 
 mod examples;
 mod random;
+mod shared;
 
 /// A discipline with waiters that have names: `a2` is of account `a`.
 pub(super) struct Lineup<D> {

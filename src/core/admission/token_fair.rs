@@ -134,6 +134,10 @@ impl Discipline for TokenFair {
         self.accounts[account].waiting.head()
     }
 
+    fn weight(&self, _waiters: &Waiters) -> u64 {
+        self.accounts.weights()
+    }
+
     fn serve_next(&mut self, waiters: &mut Waiters) {
         let Some((counter, account)) = self.order.pop_first() else {
             return;

@@ -15,6 +15,7 @@ use super::endpoints::{EndpointId, Endpoints};
 use super::meter::{Meter, retry_after};
 use super::order::Order;
 use super::permits::Permits;
+use super::server::{GateId, Handoff, Membership};
 use super::slab::{Place, Slab};
 use super::state::{Gauges, State};
 use crate::model::{Algorithm, ModelSpec, WhenUnhealthy};
@@ -35,11 +36,21 @@ pub struct Turnstile {
     total_capacity: usize,
     when_unhealthy: WhenUnhealthy,
     meter: Meter,
+    gate: GateId,
+    /// Every server of a usable endpoint knows that requests wait here.
+    is_announced: bool,
+    /// A server may count requests as waiting here.
+    is_awaited: bool,
 }
 
 impl Turnstile {
     /// All endpoints usable, no permit out, nobody waiting.
     pub fn new(spec: &ModelSpec, now: Millis) -> Turnstile {
+        Turnstile::sharing(spec, &Membership::NONE, now)
+    }
+
+    /// The same, with endpoints that share their servers' permits with other turnstiles.
+    pub fn sharing(spec: &ModelSpec, servers: &Membership<'_>, now: Millis) -> Turnstile {
         let mut turnstile = Turnstile {
             endpoints: Endpoints::default(),
             permits: Permits::new(),
@@ -50,9 +61,13 @@ impl Turnstile {
             total_capacity: 0,
             when_unhealthy: spec.queue.when_unhealthy,
             meter: Meter::default(),
+            gate: servers.gate,
+            is_announced: false,
+            is_awaited: false,
         };
         turnstile.meter.took(now);
-        turnstile.limit(spec);
+        // Nothing is out yet that could become free.
+        let _ = turnstile.limit(spec, servers);
         turnstile
     }
 
@@ -63,7 +78,7 @@ impl Turnstile {
         }
         // While anybody waits no permit is free, and if one were it would be theirs.
         if self.waiters.is_empty()
-            && let Some(endpoint) = self.open_endpoint(&ask, dice)
+            && let Some(endpoint) = self.take_endpoint(&ask.avoid, ask.order.as_deref(), dice)
         {
             self.discipline.serve_at_once(&ask);
             return Outcome::Leased(self.lease(endpoint, None, now));
@@ -97,6 +112,15 @@ impl Turnstile {
             account_line: prospect.account_line,
         });
         self.discipline.join(&mut self.waiters, place);
+        if !self.is_announced
+            && let Some(endpoint) = self.announce(false)
+        {
+            // Another model has given a permit back since: this one waiter is alone.
+            self.discipline.serve_next(&mut self.waiters);
+            self.waiters.remove(place);
+            self.withdraw();
+            return Outcome::Leased(self.lease(endpoint, None, now));
+        }
         let position = prospect.grants_ahead + 1;
         Outcome::Queued {
             ticket: self.ticket(place),
@@ -110,11 +134,34 @@ impl Turnstile {
         let Some(returned) = self.permits.give_back(permit, now) else {
             return;
         };
-        self.endpoints.release(returned.endpoint);
+        let handoff = self.endpoints.release(returned.endpoint);
         if let Some(hold) = returned.hold {
             self.meter.returned(hold, now);
         }
+        match handoff {
+            Some(handoff) if handoff.gate() == self.gate => self.accept(handoff, now, wakes),
+            handoff => wakes.handoffs.extend(handoff),
+        }
         self.admit(now, dice, wakes);
+    }
+
+    /// A server's permit was handed to this turnstile: it goes to whoever is next, or on to another
+    /// turnstile.
+    pub fn accept(&mut self, handoff: Handoff, now: Millis, wakes: &mut Wakes) {
+        match self.endpoints.take_handoff(handoff) {
+            Ok(endpoint) => self.serve_at(endpoint, now, wakes),
+            Err(handoff) => wakes.handoffs.extend(handoff.decline()),
+        }
+    }
+
+    /// Looks once more whether a server has a permit for those that wait. To be called about once a
+    /// second: a handoff that was dropped instead of delivered is found by this.
+    pub fn poll(&mut self, now: Millis, wakes: &mut Wakes) {
+        while !self.waiters.is_empty()
+            && let Some(endpoint) = self.announce(true)
+        {
+            self.serve_at(endpoint, now, wakes);
+        }
     }
 
     /// The client is gone, or its deadline has passed. True when it was still waiting; when false
@@ -124,6 +171,7 @@ impl Turnstile {
             return false;
         };
         self.dismiss(place);
+        self.withdraw();
         true
     }
 
@@ -144,6 +192,7 @@ impl Turnstile {
         wakes: &mut Wakes,
     ) {
         self.endpoints.set_usable(endpoint, usable);
+        self.is_announced = false;
         self.let_go(wakes);
         self.admit(now, dice, wakes);
     }
@@ -151,20 +200,37 @@ impl Turnstile {
     /// The model's configuration changed. Permits that are out stay out; waiters stay in line,
     /// under a new algorithm as far as they fit there.
     pub fn configure(&mut self, spec: &ModelSpec, now: Millis, dice: u64, wakes: &mut Wakes) {
-        self.limit(spec);
+        self.configure_sharing(spec, &Membership::NONE, now, dice, wakes);
+    }
+
+    /// The same, with endpoints that share their servers' permits with other turnstiles.
+    pub fn configure_sharing(
+        &mut self,
+        spec: &ModelSpec,
+        servers: &Membership<'_>,
+        now: Millis,
+        dice: u64,
+        wakes: &mut Wakes,
+    ) {
+        self.gate = servers.gate;
+        wakes.handoffs.extend(self.limit(spec, servers));
+        // New endpoints have not heard of those that wait.
+        self.is_announced = false;
         self.when_unhealthy = spec.queue.when_unhealthy;
         self.let_go(wakes);
         self.admit(now, dice, wakes);
         if spec.queue.algorithm != self.algorithm {
             self.algorithm = spec.queue.algorithm;
             self.line_up_again(wakes);
+            self.withdraw();
         }
     }
 
-    fn limit(&mut self, spec: &ModelSpec) {
-        self.endpoints.configure(&spec.endpoints);
+    fn limit(&mut self, spec: &ModelSpec, servers: &Membership<'_>) -> Vec<Handoff> {
+        let handoffs = self.endpoints.configure(&spec.endpoints, servers);
         self.line_capacity = spec.queue.line_capacity(spec.permits());
         self.total_capacity = spec.queue.total_capacity as usize;
+        handoffs
     }
 
     /// Everybody joins the new discipline's lines in the order of arrival; those for whom there
@@ -205,8 +271,7 @@ impl Turnstile {
         if !self.waiters.is_empty() {
             return None;
         }
-        let endpoint = self.free_endpoint(&[], None, dice)?;
-        self.endpoints.take(endpoint);
+        let endpoint = self.take_endpoint(&[], None, dice)?;
         self.meter.took(now);
         Some((self.permits.reserve(endpoint, now), endpoint))
     }
@@ -239,7 +304,8 @@ impl Turnstile {
         let mut expired = 0;
         while let Some(permit) = self.permits.expired(now) {
             if let Some(returned) = self.permits.give_back(permit, now) {
-                self.endpoints.release(returned.endpoint);
+                let handoff = self.endpoints.release(returned.endpoint);
+                wakes.handoffs.extend(handoff);
             }
             expired += 1;
         }
@@ -339,26 +405,87 @@ impl Turnstile {
     }
 
     /// Gives free permits to waiters until one of the two runs out. Waiters who would be late are
-    /// refused instead; each waiter is answered once, so this is O(1) amortised.
+    /// refused instead; each waiter is answered once, so this is O(1) amortised. In the end the
+    /// servers know whether requests wait here.
     fn admit(&mut self, now: Millis, mut dice: u64, wakes: &mut Wakes) {
         while let Some(place) = self.discipline.next() {
-            let ask = &self.waiters[place].ask;
             if self.is_shut() {
                 self.refuse(place, Refusal::NoHealthyEndpoint, wakes);
             } else if !self.endpoints.any_open() {
-                return;
-            } else if let Some(refusal) = self.too_late(ask.deadline, now) {
+                break;
+            } else if let Some(refusal) = self.too_late(self.waiters[place].ask.deadline, now) {
                 self.refuse(place, refusal, wakes);
-            } else if let Some(endpoint) = self.open_endpoint(ask, dice) {
-                self.discipline.serve_next(&mut self.waiters);
-                let ticket = self.ticket(place);
-                self.waiters.remove(place);
-                wakes.grants.push(self.lease(endpoint, Some(ticket), now));
+            } else if let Some(endpoint) = self.take_for(place, dice) {
+                self.serve(endpoint, now, wakes);
                 dice = stirred(dice);
             } else {
-                return;
+                break;
             }
         }
+        self.withdraw();
+        while !self.waiters.is_empty()
+            && !self.is_announced
+            && let Some(endpoint) = self.announce(false)
+        {
+            self.serve_at(endpoint, now, wakes);
+        }
+    }
+
+    /// Gives a permit that was taken at `endpoint` to whoever is next and not late; back to the
+    /// server when there is nobody.
+    fn serve_at(&mut self, endpoint: EndpointId, now: Millis, wakes: &mut Wakes) {
+        while !self.permits.is_full()
+            && let Some(place) = self.discipline.next()
+        {
+            if let Some(refusal) = self.too_late(self.waiters[place].ask.deadline, now) {
+                self.refuse(place, refusal, wakes);
+                continue;
+            }
+            let weight = self.discipline.weight(&self.waiters);
+            self.serve(endpoint, now, wakes);
+            self.endpoints.set_weight(endpoint, weight);
+            self.withdraw();
+            return;
+        }
+        self.retract();
+        wakes.handoffs.extend(self.endpoints.release(endpoint));
+    }
+
+    /// The next one gets the permit that was taken at `endpoint`.
+    fn serve(&mut self, endpoint: EndpointId, now: Millis, wakes: &mut Wakes) {
+        let Some(place) = self.discipline.next() else {
+            return;
+        };
+        self.discipline.serve_next(&mut self.waiters);
+        let ticket = self.ticket(place);
+        self.waiters.remove(place);
+        wakes.grants.push(self.lease(endpoint, Some(ticket), now));
+    }
+
+    /// Tells the servers that requests wait here, all but those of endpoints that are not usable.
+    /// Returns an endpoint whose server had a permit, which is taken: the rest is not told yet.
+    fn announce(&mut self, again: bool) -> Option<EndpointId> {
+        if self.permits.is_full() {
+            return None;
+        }
+        self.is_awaited = true;
+        let weight = self.discipline.weight(&self.waiters);
+        let taken = self.endpoints.announce(Some(weight), again);
+        self.is_announced = taken.is_none();
+        taken
+    }
+
+    /// Tells the servers, once nobody waits here.
+    fn withdraw(&mut self) {
+        if self.is_awaited && self.waiters.is_empty() {
+            self.retract();
+        }
+    }
+
+    fn retract(&mut self) {
+        self.is_announced = false;
+        self.is_awaited = false;
+        let _ = self.endpoints.announce(None, false);
     }
 
     fn too_late(&self, deadline: Millis, now: Millis) -> Option<Refusal> {
@@ -381,8 +508,8 @@ impl Turnstile {
         self.waiters.remove(place);
     }
 
+    /// Records a permit that was taken at `endpoint`.
     fn lease(&mut self, endpoint: EndpointId, ticket: Option<Ticket>, now: Millis) -> Grant {
-        self.endpoints.take(endpoint);
         self.meter.took(now);
         Grant {
             permit: self.permits.issue(endpoint, now),
@@ -391,12 +518,17 @@ impl Turnstile {
         }
     }
 
-    fn open_endpoint(&self, ask: &Ask, dice: u64) -> Option<EndpointId> {
-        self.free_endpoint(&ask.avoid, ask.order.as_deref(), dice)
+    fn take_for(&mut self, place: Place, dice: u64) -> Option<EndpointId> {
+        if self.permits.is_full() {
+            return None;
+        }
+        let ask = &self.waiters[place].ask;
+        let order = ask.order.as_deref();
+        self.endpoints.take_one(order, &ask.avoid, dice)
     }
 
-    fn free_endpoint(
-        &self,
+    fn take_endpoint(
+        &mut self,
         avoid: &[EndpointId],
         order: Option<&Order>,
         dice: u64,
@@ -404,9 +536,7 @@ impl Turnstile {
         if self.permits.is_full() {
             return None;
         }
-        order
-            .and_then(|order| self.endpoints.choose_by(order, avoid, dice))
-            .or_else(|| self.endpoints.choose(avoid, dice))
+        self.endpoints.take_one(order, avoid, dice)
     }
 
     /// The wait of somebody with `ahead` others before, at the endpoints in use now; while there

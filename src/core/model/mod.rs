@@ -16,6 +16,7 @@ pub use discovery::{
     Source, same_server,
 };
 pub use spec::{
-    Algorithm, BackendKind, CaFile, EndpointSpec, ModelSpec, QueueSpec, Secret, Task, WhenUnhealthy,
+    Algorithm, BackendKind, CaFile, EndpointSpec, ModelSpec, PermitScope, QueueSpec, Secret, Task,
+    WhenUnhealthy, server_of,
 };
 pub use tariff::{MetricMode, ModelPlugins, Tariff, Trust};

@@ -160,6 +160,32 @@ impl fmt::Debug for CaFile {
     }
 }
 
+/// What an endpoint's permits belong to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum PermitScope {
+    /// The server: all models there share them.
+    #[default]
+    Server,
+    /// The model at this URL.
+    Model,
+}
+
+/// The server of a URL as `scheme://host:port` in lower case, the port also where it is the usual one.
+pub fn server_of(url: &str) -> String {
+    let url = url.to_ascii_lowercase();
+    let (scheme, rest) = url.split_once("://").unwrap_or(("http", &url));
+    let authority = rest.split('/').next().unwrap_or(rest);
+    let has_port = authority
+        .rsplit_once(':')
+        .is_some_and(|(_, port)| !port.ends_with(']'));
+    match (has_port, scheme) {
+        (true, _) => format!("{scheme}://{authority}"),
+        (false, "https") => format!("{scheme}://{authority}:443"),
+        (false, _) => format!("{scheme}://{authority}:80"),
+    }
+}
+
 /// One model server that can run the model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -171,6 +197,10 @@ pub struct EndpointSpec {
     #[serde(default = "EndpointSpec::default_max_concurrent_requests")]
     #[schemars(range(min = 1, max = 65536))]
     pub max_concurrent_requests: u32,
+    /// Whose permits these are: those of the `server` (scheme, host and port), shared by every model
+    /// with an endpoint there, or of this `model` alone, for servers whose models run side by side.
+    #[serde(default)]
+    pub permits: PermitScope,
     /// Tier: an endpoint is used only when every endpoint of a lower number is full or unhealthy.
     #[serde(default)]
     pub priority: u32,
@@ -193,6 +223,7 @@ impl Default for EndpointSpec {
         EndpointSpec {
             url: "".into(),
             max_concurrent_requests: EndpointSpec::default_max_concurrent_requests(),
+            permits: PermitScope::default(),
             priority: 0,
             backend_model: None,
             api_key: None,
@@ -202,8 +233,14 @@ impl Default for EndpointSpec {
 }
 
 impl EndpointSpec {
-    pub(super) fn default_max_concurrent_requests() -> u32 {
+    /// Permits of an endpoint whose number is not written.
+    pub fn default_max_concurrent_requests() -> u32 {
         4
+    }
+
+    /// Its server as `scheme://host:port` in lower case: what endpoints on one server have in common.
+    pub fn server(&self) -> String {
+        server_of(&self.url)
     }
 
     /// Somebody else's server: reached by TLS, with a key to be let in.
@@ -378,5 +415,18 @@ impl ModelSpec {
             .iter()
             .map(|e| u64::from(e.max_concurrent_requests))
             .sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_its_scheme_host_and_port_whatever_the_path() {
+        assert_eq!(server_of("http://GPU-1/v1"), "http://gpu-1:80");
+        assert_eq!(server_of("https://gpu-1"), "https://gpu-1:443");
+        assert_eq!(server_of("http://[::1]/a"), "http://[::1]:80");
+        assert_eq!(server_of("http://[::1]:9/a/"), "http://[::1]:9");
     }
 }

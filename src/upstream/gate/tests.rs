@@ -1,7 +1,7 @@
 //! The gate as rooms see it, without a socket.
 
 use infergate_core::admission::Order;
-use infergate_core::model::{Algorithm, EndpointSpec, QueueSpec};
+use infergate_core::model::{Algorithm, EndpointSpec, PermitScope, QueueSpec};
 
 use super::fixtures::{ask, spec, targets};
 use super::*;
@@ -147,4 +147,79 @@ fn of_many_endpoints_a_permit_at_once_tells_of_its_own_and_a_refusal_of_the_firs
     assert!(matches!(refused, Err(Refusal::QueueFull { .. })));
     assert_eq!((told(&found).len(), found.left_out()), (8, 12));
     assert_eq!((found.gauges.used, found.gauges.limit), (20, 20));
+}
+
+/// A gate for a model of its own name at the servers of `model`.
+fn gate_of(servers: &Arc<Servers>, model: &ModelSpec, id: &str) -> Arc<Gate> {
+    let model = ModelSpec {
+        id: id.into(),
+        ..model.clone()
+    };
+    Gate::at(servers, &model, targets(&model), Clock::start())
+}
+
+#[test]
+fn models_on_one_server_share_its_permits_and_a_freed_one_goes_to_the_model_that_waits() {
+    let model = spec(Algorithm::Fair);
+    let servers = Arc::default();
+    let (one, other) = (
+        gate_of(&servers, &model, "one"),
+        gate_of(&servers, &model, "other"),
+    );
+    let mut held = Vec::new();
+    for gate in [&one, &other] {
+        let (_, Ok(Entry::Leased(permit))) = gate.ask(ask("a")) else {
+            panic!("a permit is free");
+        };
+        held.push(permit);
+    }
+    assert_eq!((one.standing().free, other.standing().free), (0, 0));
+    let (found, Ok(Entry::Queued(mut waiter))) = other.ask(ask("b")) else {
+        panic!("both permits are out");
+    };
+    assert_eq!(told(&found)[0].1, 2);
+    assert!(waiter.told.try_recv().is_err());
+    drop(held.remove(0));
+    assert!(waiter.told.try_recv().is_ok());
+    assert_eq!((one.gauges().used, other.gauges().used), (0, 2));
+}
+
+#[test]
+fn a_permit_for_a_waiter_that_left_goes_back_to_the_model_that_waits_beside_it() {
+    let mut model = spec(Algorithm::Fair);
+    model.endpoints[0].max_concurrent_requests = 1;
+    let servers = Arc::default();
+    let (one, other) = (
+        gate_of(&servers, &model, "one"),
+        gate_of(&servers, &model, "other"),
+    );
+    let (_, Ok(Entry::Leased(held))) = one.ask(ask("a")) else {
+        panic!("a permit is free");
+    };
+    let (_, Ok(Entry::Queued(leaves))) = other.ask(ask("b")) else {
+        panic!("the permit is out");
+    };
+    let (_, Ok(Entry::Queued(mut stays))) = one.ask(ask("a")) else {
+        panic!("the permit is out");
+    };
+    drop(held);
+    drop(leaves);
+    assert!(stays.told.try_recv().is_ok());
+    assert_eq!((one.gauges().used, other.gauges().used), (1, 0));
+}
+
+#[test]
+fn a_model_with_permits_of_its_own_shares_them_with_no_other() {
+    let mut model = spec(Algorithm::Fair);
+    model.endpoints[0].permits = PermitScope::Model;
+    let servers = Arc::default();
+    let (one, other) = (
+        gate_of(&servers, &model, "one"),
+        gate_of(&servers, &model, "other"),
+    );
+    let held: Vec<_> = (0..4)
+        .map(|n| if n % 2 == 0 { &one } else { &other }.ask(ask("a")))
+        .collect();
+    let leased = |entry: &(Found, _)| matches!(entry.1, Ok(Entry::Leased(_)));
+    assert!(held.iter().all(leased));
 }

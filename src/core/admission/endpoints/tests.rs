@@ -13,7 +13,7 @@ fn spec(url: &str, limit: u32, priority: u32) -> EndpointSpec {
 
 fn table(specs: &[EndpointSpec]) -> Endpoints {
     let mut table = Endpoints::default();
-    table.configure(specs);
+    let _ = table.configure(specs, &Membership::NONE);
     table
 }
 
@@ -78,9 +78,9 @@ fn a_removed_endpoint_drains_and_may_come_back_with_its_permits() {
     let a = take(&mut table, &[], 0).unwrap();
     table.set_usable(a, false);
 
-    table.configure(&[]);
+    let _ = table.configure(&[], &Membership::NONE);
     assert!(table.state()[0].draining && table.choose(&[], 0).is_none());
-    table.configure(&[spec("a", 2, 0)]);
+    let _ = table.configure(&[spec("a", 2, 0)], &Membership::NONE);
     assert_eq!(
         take(&mut table, &[], 0),
         Some(a),
@@ -88,7 +88,7 @@ fn a_removed_endpoint_drains_and_may_come_back_with_its_permits() {
     );
     assert_eq!(take(&mut table, &[], 0), None);
 
-    table.configure(&[spec("b", 1, 0)]);
+    let _ = table.configure(&[spec("b", 1, 0)], &Membership::NONE);
     table.release(a);
     let b = table.find("b").unwrap();
     assert_ne!(a, b, "an index in use is not given to another");
@@ -101,7 +101,7 @@ fn a_lowered_limit_holds_for_the_next_grant() {
     let mut table = table(&[spec("a", 3, 0)]);
     let a = take(&mut table, &[], 0).unwrap();
     take(&mut table, &[], 0);
-    table.configure(&[spec("a", 1, 0)]);
+    let _ = table.configure(&[spec("a", 1, 0)], &Membership::NONE);
     table.release(a);
     assert_eq!(table.choose(&[], 0), None, "one is still out");
     table.release(a);

@@ -1,0 +1,112 @@
+//! Servers by address: the permits that the gates of several models share, and who gets a freed one.
+//!
+//! It decides nothing: [`ServerPermits`] says whose turn it is; here a permit that was freed under one
+//! gate's lock is carried to another gate, after that lock was released. No two gates are ever locked
+//! at once. A server is known while a model has an endpoint there or a permit of it is out, so that a
+//! model that leaves and returns, or comes back under another name, finds its permits still counted.
+
+use std::sync::{Arc, Weak};
+
+use hashbrown::HashMap;
+use infergate_core::ModelId;
+use infergate_core::admission::{GateId, Handoff, ServerPermits};
+use infergate_core::model::{Catalog, EndpointSpec, PermitScope};
+use parking_lot::Mutex;
+
+use super::Gate;
+
+/// All servers and the gates that have endpoints there.
+#[derive(Default)]
+pub struct Servers {
+    /// Guards the table. Held by reloads, and for a look-up by whoever delivers a handoff; inside it
+    /// nothing is locked but the servers' own leaf locks.
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    permits: HashMap<Key, Arc<ServerPermits>>,
+    gates: HashMap<GateId, Weak<Gate>>,
+    latest: u64,
+}
+
+/// What permits belong to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    /// Scheme, host and port.
+    Server(String),
+    /// One model at one URL.
+    Model(ModelId, Arc<str>),
+}
+
+impl Key {
+    fn of(model: &ModelId, endpoint: &EndpointSpec) -> Key {
+        match endpoint.permits {
+            PermitScope::Server => Key::Server(endpoint.server()),
+            PermitScope::Model => Key::Model(model.clone(), Arc::clone(&endpoint.url)),
+        }
+    }
+}
+
+impl Servers {
+    /// Takes over the limits of a new configuration, and forgets servers that nothing uses. Where
+    /// endpoints that were found disagree about their server, the lowest limit counts. Returns the
+    /// permits that higher limits added where requests wait.
+    pub(super) fn configure(&self, catalog: &Catalog) -> Vec<Handoff> {
+        let mut limits: HashMap<Key, u32> = HashMap::new();
+        for model in catalog.models() {
+            for endpoint in &model.endpoints {
+                let own = endpoint.max_concurrent_requests;
+                let limit = limits.entry(Key::of(&model.id, endpoint)).or_insert(own);
+                *limit = own.min(*limit);
+            }
+        }
+        let mut table = self.table.lock();
+        let Table { permits, gates, .. } = &mut *table;
+        permits.retain(|key, server| limits.contains_key(key) || Arc::strong_count(server) > 1);
+        gates.retain(|_, gate| gate.strong_count() > 0);
+        let mut handoffs = Vec::new();
+        for (key, limit) in limits {
+            match permits.get(&key) {
+                Some(server) if server.limit() == limit => {}
+                Some(server) => handoffs.extend(server.set_limit(limit)),
+                None => {
+                    permits.insert(key, ServerPermits::new(limit));
+                }
+            }
+        }
+        handoffs
+    }
+
+    /// The permits that an endpoint of `model` takes part in.
+    pub(super) fn of(&self, model: &ModelId, endpoint: &EndpointSpec) -> Arc<ServerPermits> {
+        let mut table = self.table.lock();
+        let new = || ServerPermits::new(endpoint.max_concurrent_requests);
+        let server = table.permits.entry(Key::of(model, endpoint));
+        Arc::clone(server.or_insert_with(new))
+    }
+
+    /// A number for a gate that is about to be made.
+    pub(super) fn number(&self) -> GateId {
+        let mut table = self.table.lock();
+        table.latest += 1;
+        GateId(table.latest)
+    }
+
+    /// Handoffs to `id` go to `gate` from now on.
+    pub(super) fn register(&self, id: GateId, gate: &Arc<Gate>) {
+        self.table.lock().gates.insert(id, Arc::downgrade(gate));
+    }
+
+    /// Brings freed permits to the gates they are meant for; those that cannot use theirs pass them
+    /// on. No lock may be held by the caller.
+    pub(super) fn deliver(&self, mut handoffs: Vec<Handoff>) {
+        while let Some(handoff) = handoffs.pop() {
+            let gate = self.table.lock().gates.get(&handoff.gate()).cloned();
+            match gate.and_then(|gate| gate.upgrade()) {
+                Some(gate) => handoffs.extend(gate.accept(handoff)),
+                None => handoffs.extend(handoff.decline()),
+            }
+        }
+    }
+}
