@@ -172,7 +172,7 @@ impl Trace {
     /// server answers at once where it cannot reach it.
     pub fn may_have_begun(&self) -> bool {
         let took_us = self.head_us.saturating_sub(self.marks.sent_us);
-        !may_resend(false, Millis(took_us / 1000))
+        !may_resend(false, Millis(took_us / 1000), Millis::ZERO)
     }
 }
 

@@ -134,12 +134,11 @@ impl Client {
         outgoing: Outgoing<'_>,
         marks: &mut Marks,
     ) -> Result<Exchange, SendError> {
-        let (head, body) = wire(target, &outgoing);
         if !outgoing.fresh
             && let Some((connection, dial)) = self.kept(target).await?
         {
             marks.connected(true);
-            let request = (head.clone(), body.clone());
+            let request = wire(target, &outgoing);
             match self.ask(connection, dial, request, marks).await {
                 Err(failed) if failed.may_resend => {
                     tracing::debug!(url = &*target.url, "a kept connection was closed");
@@ -150,7 +149,8 @@ impl Client {
         }
         let (connection, dial) = self.open(target).await?;
         marks.connected(false);
-        let asked = self.ask(connection, dial, (head, body), marks).await;
+        let request = wire(target, &outgoing);
+        let asked = self.ask(connection, dial, request, marks).await;
         asked.map_err(|failed| failed.error)
     }
 
@@ -205,6 +205,7 @@ impl Client {
 
     /// A new connection, over which the server has proved its identity where it has to.
     async fn connect(&self, dial: &Dial) -> Result<Box<Connection>, SendError> {
+        let began = self.pool.now();
         let tcp = dial.connect().await;
         let tcp = tcp.map_err(|error| SendError::Connect(error.into()))?;
         let now = self.pool.now();
@@ -215,7 +216,9 @@ impl Client {
         match identity.prove(tcp, dial.connect_timeout()).await {
             Ok(sealed) => {
                 let usage = ConnectionUse::new(now, IDLE_MAX_TLS);
-                Ok(Connection::sealed(sealed, usage, self.pool.clock))
+                let mut connection = Connection::sealed(sealed, usage, self.pool.clock);
+                connection.round_trip = now.since(began);
+                Ok(connection)
             }
             Err(Unproved::NotTrusted(error)) => Err(SendError::NotTrusted(error.into())),
             Err(Unproved::Broken(error)) => Err(SendError::Connect(error.into())),
@@ -228,7 +231,7 @@ impl Client {
         &self,
         mut connection: Box<Connection>,
         dial: Arc<Dial>,
-        (head, body): (Bytes, Bytes),
+        (head, body): (BytesMut, Bytes),
         marks: &mut Marks,
     ) -> Result<Exchange, Failed> {
         connection.begin(head, body);
@@ -277,7 +280,7 @@ impl Client {
             && is_http
             && connection.is_some_and(|connection| {
                 let since = Millis(connection.since_written_us() / 1000);
-                may_resend(connection.has_answered(), since)
+                may_resend(connection.has_answered(), since, connection.round_trip)
             });
         if may_resend && let Some(connection) = connection {
             let idle = connection.usage.idle_for(self.pool.now());
@@ -372,13 +375,13 @@ impl Exchange {
 }
 
 /// Head and body as they are written: in one piece where the body is small.
-fn wire(target: &Target, outgoing: &Outgoing<'_>) -> (Bytes, Bytes) {
+fn wire(target: &Target, outgoing: &Outgoing<'_>) -> (BytesMut, Bytes) {
     let mut head = head(target, outgoing);
     if outgoing.body.len() > JOINED_BODY_MAX_BYTES {
-        return (head.freeze(), outgoing.body.clone());
+        return (head, outgoing.body.clone());
     }
     head.extend_from_slice(outgoing.body);
-    (head.freeze(), Bytes::new())
+    (head, Bytes::new())
 }
 
 fn head(target: &Target, outgoing: &Outgoing<'_>) -> BytesMut {

@@ -13,8 +13,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use async_trait::async_trait;
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 use futures_util::FutureExt;
+use infergate_core::Millis;
 use infergate_core::routing::reuse::ConnectionUse;
 use pingora_core::protocols::raw_connect::ProxyDigest;
 use pingora_core::protocols::{
@@ -42,7 +43,7 @@ enum Io {
 /// What is still to be written of a request.
 #[derive(Default)]
 struct Unsent {
-    head: Bytes,
+    head: BytesMut,
     body: Bytes,
     /// Written to TLS and perhaps not yet to the socket.
     is_unflushed: bool,
@@ -59,6 +60,8 @@ pub(super) struct Connection {
     io: Io,
     /// Idle time, age and answers.
     pub usage: ConnectionUse,
+    /// To connect there, for servers outside the own network; zero else.
+    pub round_trip: Millis,
     unsent: Unsent,
     write_error: Option<io::Error>,
     clock: Clock,
@@ -83,6 +86,7 @@ impl Connection {
         Box::new(Connection {
             io,
             usage,
+            round_trip: Millis::ZERO,
             unsent: Unsent::default(),
             write_error: None,
             clock,
@@ -101,7 +105,7 @@ impl Connection {
     }
 
     /// Begins a request: `head` and `body` are written from now on, also by reads.
-    pub fn begin(&mut self, head: Bytes, body: Bytes) {
+    pub fn begin(&mut self, head: BytesMut, body: Bytes) {
         self.unsent = Unsent {
             head,
             body,
@@ -183,9 +187,10 @@ impl Connection {
     fn poll_unsent_to_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Connection { io, unsent, .. } = self;
         loop {
-            let part = match unsent.head.is_empty() {
-                false => &mut unsent.head,
-                true => &mut unsent.body,
+            let is_head = !unsent.head.is_empty();
+            let part: &[u8] = match is_head {
+                true => &unsent.head,
+                false => &unsent.body,
             };
             if part.is_empty() {
                 break;
@@ -197,12 +202,16 @@ impl Connection {
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
-            part.advance(written);
+            match is_head {
+                true => unsent.head.advance(written),
+                false => unsent.body.advance(written),
+            }
         }
         if let Io::Sealed(sealed) = io {
             ready!(Pin::new(&mut **sealed).poll_flush(cx))?;
         }
-        unsent.is_unflushed = false;
+        // The answer may take minutes: what was written is not kept for so long.
+        *unsent = Unsent::default();
         Poll::Ready(Ok(()))
     }
 }

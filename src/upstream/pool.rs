@@ -83,14 +83,11 @@ impl Pool {
         }
     }
 
-    /// Keeps a connection whose answer was read whole, or closes it.
-    pub fn keep(&self, key: u64, mut connection: Box<Connection>) {
+    /// Keeps a connection whose answer was read whole, or closes it. It is looked at when it is taken.
+    pub fn keep(&self, key: u64, connection: Box<Connection>) {
         let now = self.now();
         if !connection.usage.may_serve(now) {
             return;
-        }
-        if !connection.is_quiet() {
-            return self.record_close(key, Millis::ZERO);
         }
         let mut servers = self.servers.lock();
         let Servers { by_key, kept } = &mut *servers;

@@ -197,7 +197,7 @@ async fn a_request_that_may_not_be_tried_again_tells_why() {
     assert_eq!(tried["head_at_ms"], Value::Null);
     assert_eq!(tried["retry"]["allowed"], false);
     assert_eq!(tried["retry"]["why"], "the server may have begun to work");
-    assert_eq!(story["refusal"]["cause"], "upstream-failed");
+    assert_eq!(story["refusal"]["cause"], "upstream-lost");
     assert_eq!(
         (&story["outcome"], &story["status"]),
         (&"failed".into(), &502.into())

@@ -67,9 +67,10 @@ def serve(connection, answers):
                 if head is None:
                     return
                 if head.startswith(b"GET "):
+                    # A health check reads a line, not a history.
                     with lock:
-                        told = json.dumps(seen).encode()
-                    respond(connection, told)
+                        told = json.dumps(seen if b" /seen " in head else {})
+                    respond(connection, told.encode())
                 else:
                     answer(connection, body)
             except OSError:

@@ -19,6 +19,9 @@ pub const AGE_MAX: Millis = Millis(600_000);
 /// being idle. One that breaks later may have taken the server with it.
 pub const RESEND_WITHIN: Millis = Millis(100);
 
+/// The break is seen a round trip after the write; of that at most so much is allowed for.
+pub const ROUND_TRIP_MAX: Millis = Millis(250);
+
 /// Earlier than the server's own limit by so much: the request must arrive before it.
 const IDLE_MARGIN: Millis = Millis(1_000);
 /// A close within this time after an answer belongs to that answer, not to idleness.
@@ -149,9 +152,10 @@ impl CloseHistory {
 }
 
 /// Whether a request may be sent once more after its kept connection broke: the server read nothing of
-/// it, as far as can be known. `answered` says that bytes of an answer came, interim ones included.
-pub fn may_resend(answered: bool, since_written: Millis) -> bool {
-    !answered && since_written < RESEND_WITHIN
+/// it, as far as can be known. `answered` says that bytes of an answer came, interim ones included;
+/// `round_trip` is that to a server outside the own network, and zero else.
+pub fn may_resend(answered: bool, since_written: Millis, round_trip: Millis) -> bool {
+    !answered && since_written < RESEND_WITHIN + round_trip.min(ROUND_TRIP_MAX)
 }
 
 #[cfg(test)]
@@ -230,8 +234,12 @@ mod tests {
 
     #[test]
     fn a_request_is_sent_again_only_without_a_byte_and_at_once() {
-        assert!(may_resend(false, at(99)));
-        assert!(!may_resend(false, at(100)));
-        assert!(!may_resend(true, at(0)));
+        assert!(may_resend(false, at(99), at(0)));
+        assert!(!may_resend(false, at(100), at(0)));
+        assert!(!may_resend(true, at(0), at(0)));
+        // The word of a server far away takes a while.
+        assert!(may_resend(false, at(219), at(120)));
+        assert!(!may_resend(false, at(220), at(120)));
+        assert!(!may_resend(false, at(350), at(10_000)));
     }
 }
