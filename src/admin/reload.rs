@@ -25,6 +25,8 @@ pub struct ReloadReport {
     pub changed: Vec<String>,
     /// Key paths that differ and need a restart.
     pub needs_restart: Vec<String>,
+    /// Plugins that are compiled still: models that need them keep what they had until then.
+    pub compiling: Vec<String>,
 }
 
 /// One thing wrong with a configuration file.

@@ -52,6 +52,8 @@ pub struct ConfigState {
     pub loaded_at: String,
     /// Why the newest file is not in use; null when it is.
     pub last_reload_error: Option<ReloadError>,
+    /// Plugins of the newest file that are compiled still: models that need them keep what they had.
+    pub compiling: Vec<String>,
 }
 
 /// A reload that was refused.

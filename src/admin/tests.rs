@@ -52,6 +52,7 @@ impl Insight for Shown {
                 generation: 3,
                 loaded_at: "2026-11-20T10:00:00.000Z".into(),
                 last_reload_error: None,
+                compiling: Vec::new(),
             },
             models: vec![ModelState {
                 id: "m".into(),
@@ -240,6 +241,7 @@ async fn a_reload_answers_with_what_changed_or_what_is_wrong() {
         generation: 4,
         changed: vec!["models[0].queue.capacity".into()],
         needs_restart: vec!["threads".into()],
+        compiling: vec!["prices".into()],
     };
     let problem = Problem {
         path: "models".into(),
@@ -257,7 +259,8 @@ async fn a_reload_answers_with_what_changed_or_what_is_wrong() {
         assert_eq!(good.status, 200);
         assert_eq!(
             good.json(),
-            json!({ "generation": 4, "changed": ["models[0].queue.capacity"], "needs_restart": ["threads"] })
+            json!({ "generation": 4, "changed": ["models[0].queue.capacity"],
+                    "needs_restart": ["threads"], "compiling": ["prices"] })
         );
         let bad = ask(&admin, "POST", "/reload").await;
         assert_eq!(bad.status, 422);

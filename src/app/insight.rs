@@ -181,6 +181,12 @@ impl Insight for NodeInsight {
                     .last_error
                     .clone()
                     .map(|(at, problems)| ReloadError { at, problems }),
+                compiling: self
+                    .loader
+                    .compiling()
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect(),
             },
             models: world
                 .lanes

@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use infergate_core::model::ModelSpec;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use super::state_dir;
 use crate::config::watch::WatchedFile;
 use crate::config::{self, Config, Loaded, Problem};
 use crate::peer::{Credentials, FileFault};
-use crate::plugin::{Captures, Host, HostCounts, HostSettings, PluginProblem, Plugins};
+use crate::plugin::{Captures, Host, HostCounts, HostSettings, Patience, PluginProblem, Plugins};
 use crate::telemetry::PluginsMetrics;
 use crate::upstream::read_ca_file;
 
@@ -59,6 +60,8 @@ pub struct Loader {
     state_dir: Option<PathBuf>,
     metrics: Arc<PluginsMetrics>,
     captures: Arc<Captures>,
+    /// Notified when a plugin is compiled that no load waited for.
+    compiled: Arc<Notify>,
     /// Held while a host begins, which is at most twice.
     host: Mutex<Option<Running>>,
 }
@@ -78,6 +81,7 @@ impl Loader {
             state_dir,
             metrics,
             captures: Arc::default(),
+            compiled: Arc::default(),
             host: Mutex::default(),
         }
     }
@@ -87,23 +91,48 @@ impl Loader {
         &self.captures
     }
 
-    /// Reads and checks the file, then loads its plugins; `former` are those in force.
-    pub fn load(&self, former: &Plugins) -> Result<Ready, Unready> {
+    /// Reads and checks the file, then loads its plugins, as far as they are compiled by then; `former`
+    /// are those in force.
+    pub fn load(&self, former: &Plugins, patience: Patience) -> Result<Ready, Unready> {
         let loaded = config::load(&self.file).map_err(|problems| Unready {
             problems,
             ..Unready::default()
         })?;
-        self.complete(loaded, former)
+        self.complete(loaded, former, patience)
+    }
+
+    /// Waits until a plugin is compiled that a load has left behind.
+    pub async fn compiled(&self) {
+        self.compiled.notified().await;
+    }
+
+    /// Plugins that are compiled now.
+    pub fn compiling(&self) -> Vec<Arc<str>> {
+        let running = self.host.lock();
+        let host = running.as_ref().map(|running| &running.host);
+        host.map(|host| host.compiling()).unwrap_or_default()
+    }
+
+    /// Makes the next load compile again what could not be compiled.
+    pub fn forget_failures(&self) {
+        if let Some(running) = &*self.host.lock() {
+            running.host.forget_failures();
+        }
     }
 
     /// Loads the certificates and plugins of a checked file.
-    pub fn complete(&self, mut loaded: Loaded, former: &Plugins) -> Result<Ready, Unready> {
+    pub fn complete(
+        &self,
+        mut loaded: Loaded,
+        former: &Plugins,
+        patience: Patience,
+    ) -> Result<Ready, Unready> {
         // Looked at before they are loaded: a change in between is seen as one.
         let files = named_files(&loaded.config);
         let mut unusable = read_certificates(&mut loaded);
         let credentials = read_credentials(&mut loaded, &mut unusable);
         let models: Vec<_> = loaded.config.models.iter().cloned().map(Arc::new).collect();
-        let plugins = match self.plugins(&loaded, &models, former) {
+        let plugins = match self.plugins(&loaded, &models, former, patience) {
             Ok(plugins) if unusable.is_empty() => Ok(plugins),
             Ok(_) => Err(unusable),
             Err(problems) => Err([unusable, problems].concat()),
@@ -137,6 +166,7 @@ impl Loader {
         loaded: &Loaded,
         models: &[Arc<ModelSpec>],
         former: &Plugins,
+        patience: Patience,
     ) -> Result<Plugins, Vec<Problem>> {
         let specs = &loaded.config.plugins;
         let host = self.host(!specs.is_empty()).map_err(|message| {
@@ -145,7 +175,8 @@ impl Loader {
                 ..Problem::of_file(message)
             }]
         })?;
-        host.load(former, specs, models).map_err(|problems| {
+        let plugins = host.load_within(former, specs, models, patience);
+        plugins.map_err(|problems| {
             let place = |found: PluginProblem| loaded.places.problem(&found.key, found.message);
             let mut problems: Vec<_> = problems.into_iter().map(place).collect();
             problems.sort_by_key(|problem| problem.line);
@@ -166,6 +197,8 @@ impl Loader {
             cache_dir: self.cache_dir(has_plugins)?,
             metrics: Arc::clone(&self.metrics),
             captures: Arc::clone(&self.captures),
+            compiler: this_program(),
+            compiled: Arc::clone(&self.compiled),
             ..HostSettings::default()
         };
         let host = Host::start(settings).map_err(|error| error.to_string())?;
@@ -219,6 +252,14 @@ impl Loader {
             let named = config.plugins.iter().find(|plugin| *plugin.name == *name);
             named.map(|plugin| &*plugin.counters)
         });
+    }
+}
+
+/// This process's own program, also where another has taken its place on the disk since.
+fn this_program() -> Option<PathBuf> {
+    match cfg!(target_os = "linux") {
+        true => Some("/proc/self/exe".into()),
+        false => std::env::current_exe().ok(),
     }
 }
 
@@ -309,7 +350,7 @@ pub fn changed_files(before: &[NamedFile], after: &[NamedFile]) -> Vec<String> {
 /// Checks `file` as a start would, plugins included; keeps nothing.
 pub fn check(file: &Path) -> Result<Loaded, Vec<Problem>> {
     let loader = Loader::new(file, None, Arc::default());
-    match loader.load(&Plugins::default()) {
+    match loader.load(&Plugins::default(), Patience::Whole) {
         Ok(ready) => Ok(ready.loaded),
         Err(unready) => Err(unready.problems),
     }

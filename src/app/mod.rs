@@ -16,6 +16,7 @@ mod insight;
 mod keep;
 mod listen;
 mod load;
+mod meanwhile;
 mod nodes;
 mod reload;
 mod runtime;
@@ -44,7 +45,7 @@ use crate::admin::{Admin, reload_channel};
 use crate::config::watch::FileWatch;
 use crate::config::{self, Config, Loaded, Problem};
 use crate::peer::{Channel, Others};
-use crate::plugin::{Plugins, RoutingMode};
+use crate::plugin::{Patience, Plugins, RoutingMode};
 use crate::proxy::{Connections, Drain, Edge, Ledger, Shared, Stories, World};
 use crate::telemetry::log::LogHandle;
 use crate::telemetry::sink::Durability;
@@ -100,7 +101,7 @@ fn serve_logged(file: &Path, loaded: Loaded, clock: Clock, logs: LogHandle) -> E
     ));
     let state_dir = Some(loaded.config.state_dir.clone());
     let loader = Loader::new(file, state_dir, Arc::clone(metrics.plugins()));
-    let ready = match loader.complete(loaded, &Plugins::default()) {
+    let ready = match loader.complete(loaded, &Plugins::default(), Patience::Whole) {
         Ok(ready) => ready,
         Err(unready) => return cannot_start(file, &unready.problems),
     };

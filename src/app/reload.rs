@@ -14,12 +14,13 @@ use tokio::sync::mpsc;
 use super::discover::{Discovery, Report};
 use super::found::{self, FoundEndpoints};
 use super::load::{Loader, NamedFile, Ready, Unready, changed_files};
+use super::meanwhile::meanwhile;
 use super::plan;
 use crate::admin::{Problem, ReloadReport, ReloadRequest};
 use crate::config::watch::FileWatch;
 use crate::config::{self, Config};
 use crate::peer::Credentials;
-use crate::plugin::Plugins;
+use crate::plugin::{Patience, Plugins};
 use crate::proxy::{Shared, World};
 use crate::telemetry::clock::rfc3339;
 use crate::telemetry::log::LogHandle;
@@ -27,6 +28,13 @@ use crate::telemetry::metrics::ReloadResult;
 
 /// After news of endpoints, so that what several looks find at once makes one new world.
 const FOUND_SETTLES: Duration = Duration::from_millis(100);
+
+/// A reload waits so long for compilers: small plugins take effect together with the rest of the file, and
+/// are refused with it. What takes longer does not hold up keys and endpoints.
+const COMPILE_WAIT: Duration = Duration::from_secs(2);
+
+/// The reason of a reload after plugins were compiled that an earlier one left behind.
+const COMPILED: &str = "compiled";
 
 /// What `/state` tells about the configuration.
 #[derive(Clone, Default)]
@@ -54,6 +62,8 @@ pub struct Reloader {
     shared: Arc<Shared>,
     logs: LogHandle,
     status: Arc<ArcSwap<ConfigStatus>>,
+    /// The configuration in effect lacks plugins that are compiled.
+    is_waiting: bool,
 }
 
 impl Reloader {
@@ -86,6 +96,7 @@ impl Reloader {
             shared,
             logs,
             status: Arc::default(),
+            is_waiting: false,
         };
         for report in discovery.first {
             reloader.found.take(report, &reloader.current.models);
@@ -116,6 +127,10 @@ impl Reloader {
                     let outcome = self.reload("request").await;
                     // The caller may have given up waiting; the reload stands.
                     let _ = request.answer.send(outcome);
+                }
+                () = self.loader.compiled(), if self.is_waiting => {
+                    // Answered in the log and in `/state`.
+                    let _ = self.reload(COMPILED).await;
                 }
                 Some(report) = self.reports.recv() => self.discovered(report).await,
             }
@@ -153,8 +168,15 @@ impl Reloader {
     async fn reload(&mut self, reason: &'static str) -> Result<ReloadReport, Vec<Problem>> {
         let loader = Arc::clone(&self.loader);
         let former = self.shared.world.load().plugins.clone();
+        let patience = match reason {
+            COMPILED => Patience::AtMost(Duration::ZERO),
+            _ => Patience::AtMost(COMPILE_WAIT),
+        };
+        if reason != COMPILED {
+            loader.forget_failures();
+        }
         // A large file, a slow disk or a compiler must not hold up a worker and the traffic on it.
-        let loading = tokio::task::spawn_blocking(move || loader.load(&former)).await;
+        let loading = tokio::task::spawn_blocking(move || loader.load(&former, patience)).await;
         let ready = loading.unwrap_or_else(|panic| {
             let message = format!("the file could not be checked: {panic}");
             Err(Unready {
@@ -189,10 +211,22 @@ impl Reloader {
             credentials,
             files,
         } = ready;
-        let mut changed = config::diff(&self.current, &loaded.config).changed;
+        let compiling = plugins.compiling().to_vec();
+        self.is_waiting = !compiling.is_empty();
+        let needs_restart = config::diff(&self.started_with, &loaded.config).needs_restart;
+        let next = meanwhile(&self.current, loaded.config, &plugins);
+        let models = match compiling.is_empty() {
+            true => models,
+            false => next.models.iter().cloned().map(Arc::new).collect(),
+        };
+        let mut changed = config::diff(&self.current, &next).changed;
+        let waits = |key: &str| {
+            let mut waiting = compiling.iter();
+            waiting.any(|name| key.starts_with(&format!("plugins[{name}]")))
+        };
         for key in changed_files(&self.files, &files) {
             // A plugin that is new, or whose file is another, is named already.
-            if !changed.iter().any(|path| key.starts_with(path.as_str())) {
+            if !waits(&key) && !changed.iter().any(|path| key.starts_with(path.as_str())) {
                 changed.push(key);
             }
         }
@@ -205,7 +239,6 @@ impl Reloader {
         }
         self.files = files;
         self.watch(&[]);
-        let needs_restart = config::diff(&self.started_with, &loaded.config).needs_restart;
         let mut generation = self.status.load().generation;
         if changed.is_empty() {
             let mut status = (**self.status.load()).clone();
@@ -213,7 +246,7 @@ impl Reloader {
             self.status.store(Arc::new(status));
         } else {
             generation += 1;
-            self.current = loaded.config;
+            self.current = next;
             self.open_channel(credentials);
             self.put_into_effect(generation, models, plugins);
         }
@@ -223,20 +256,15 @@ impl Reloader {
             generation,
             ?changed,
             ?needs_restart,
+            ?compiling,
             "configuration loaded"
         );
-        for warning in &loaded.warnings {
-            tracing::warn!(
-                path = warning.path,
-                line = warning.line,
-                "{}",
-                warning.message
-            );
-        }
+        warn_of(&loaded.warnings);
         ReloadReport {
             generation,
             changed,
             needs_restart,
+            compiling: compiling.iter().map(ToString::to_string).collect(),
         }
     }
 
@@ -297,6 +325,17 @@ impl Reloader {
         status.last_error = Some((at, problems.clone()));
         self.status.store(Arc::new(status));
         problems
+    }
+}
+
+fn warn_of(warnings: &[config::Problem]) {
+    for warning in warnings {
+        tracing::warn!(
+            path = warning.path,
+            line = warning.line,
+            "{}",
+            warning.message
+        );
     }
 }
 

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::plugin as plugin_room;
 use crate::{app, config, simulate};
 
 pub mod plugin;
@@ -86,6 +87,9 @@ enum Command {
         #[command(subcommand)]
         what: plugin::PluginCommand,
     },
+    /// Compile a plugin from standard input to standard output: what a gateway runs as a child.
+    #[command(hide = true, name = plugin_room::COMPILER_COMMAND)]
+    Compiler,
     /// Print a completion script for a shell.
     #[command(
         after_help = "Example: infergate completions bash > /etc/bash_completion.d/infergate"
@@ -120,6 +124,7 @@ pub fn run() -> ExitCode {
         } => print(config::EXAMPLE),
         Command::Demo => app::demo(),
         Command::Simulate(config) => app::simulate(config),
+        Command::Compiler => plugin_room::compiler(),
         Command::Plugin { what } => plugin::run(what),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -12,10 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
+use wasmtime::component::Component;
 
-use super::cache::Cache;
 use super::check::advice;
-use super::compile::compile;
 use super::failure::Failure;
 use super::file::open_regular;
 use super::fixture::{Fixture, Ran, Subject, settings_text, tables_of};
@@ -46,7 +45,6 @@ pub struct Checked {
 /// What all revisions of one load share.
 pub struct Admission<'a> {
     pub ground: &'a Arc<Ground>,
-    pub cache: Option<&'a Cache>,
 }
 
 /// Everything that can be said without running it. Problems are keys under the plugin.
@@ -165,17 +163,10 @@ pub fn fingerprint(spec: &PluginSpec, checked: &Checked, settings: &str) -> ([u8
 }
 
 impl Admission<'_> {
-    /// Compiles and links.
-    pub fn code(&self, checked: &Checked, grants: &Grants) -> Result<Code, Vec<Wrong>> {
+    /// Links.
+    fn code(&self, component: Component, grants: &Grants) -> Result<Code, Vec<Wrong>> {
         let engine = &self.ground.runtime.engine;
         let wrong = |why: String| vec![("file".to_owned(), why)];
-        let component = compile(
-            &self.ground.runtime,
-            self.cache,
-            &checked.bytes,
-            &checked.digest,
-        )
-        .map_err(|why| wrong(format!("it does not compile: {why}")))?;
         let pre = grants
             .linker(engine)
             .and_then(|linker| linker.instantiate_pre(&component))
@@ -193,10 +184,11 @@ impl Admission<'_> {
         &self,
         spec: &PluginSpec,
         checked: &Checked,
+        component: Component,
         settings: &str,
     ) -> Result<Revision, Vec<Wrong>> {
         let grants = grants(self.ground, spec, checked);
-        let mut revision = self.untried(spec, checked, grants, settings)?;
+        let mut revision = self.untried(spec, checked, component, grants, settings)?;
         revision.described = try_out(&revision)?;
         self.fixtures(spec, &revision)?;
         Ok(revision)
@@ -207,6 +199,7 @@ impl Admission<'_> {
         &self,
         spec: &PluginSpec,
         checked: &Checked,
+        component: Component,
         grants: Grants,
         settings: &str,
     ) -> Result<Revision, Vec<Wrong>> {
@@ -219,7 +212,7 @@ impl Admission<'_> {
             },
             fingerprint,
             world: spec.world,
-            code: self.code(checked, &grants)?,
+            code: self.code(component, &grants)?,
             settings: settings.into(),
             bounds: spec.bounds(),
             policy: spec.instance,

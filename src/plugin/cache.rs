@@ -45,7 +45,7 @@ pub struct CacheCounts {
 }
 
 /// Of what the code was made, by what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CacheKey([u8; KEY_BYTES]);
 
 impl CacheKey {
@@ -216,12 +216,23 @@ impl Cache {
     }
 }
 
+/// The code that a compiler of this process's own has handed over by a pipe.
+///
+/// # Errors
+/// When it is not for this engine: the program on the disk is another than this process's.
+pub fn of_compiler(engine: &Engine, code: &[u8]) -> Result<Component, String> {
+    deserialize(engine, code).ok_or_else(|| {
+        "its compiler was another version of this program: restart the gateway".to_owned()
+    })
+}
+
 /// The one door for compiled code.
 #[allow(unsafe_code)]
 fn deserialize(engine: &Engine, code: &[u8]) -> Option<Component> {
-    // SAFETY: `code` is what `Component::serialize` of this wasmtime wrote, by this user: the HMAC over
-    // it, its length and its key was verified under a secret that only this user can read, and the
-    // key names the engine's version, target, processor features and settings.
+    // SAFETY: `code` is what `Component::serialize` of this wasmtime wrote, by this user. It is from a
+    // file: the HMAC over it, its length and its key was verified under a secret that only this user can
+    // read, and the key names the engine's version, target, processor features and settings. Or it is
+    // from a pipe whose other end this process gave to a child that runs this process's own program.
     unsafe { Component::deserialize(engine, code) }.ok()
 }
 

@@ -118,6 +118,15 @@ impl Runtime {
     }
 }
 
+/// An engine that compiles for one that serves and runs nothing itself: no pool, whose address space a
+/// compiler's limit would not hold.
+///
+/// # Errors
+/// When the operating system has no memory for it.
+pub fn for_compiler() -> Result<Engine, String> {
+    Engine::new(&config(Purpose::Serve, None)).map_err(|problem| format!("{problem:#}"))
+}
+
 fn config(purpose: Purpose, slots: Option<u32>) -> Config {
     let mut config = Config::new();
     let on = features();

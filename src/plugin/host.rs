@@ -3,19 +3,22 @@
 //! It does not answer requests: it makes [`Plugins`] snapshots, off the request path. The engine, its
 //! ticking thread and the pool begin with the first Wasm plugin and end with the host.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use infergate_core::Millis;
 use infergate_core::model::ModelSpec;
+use infergate_core::{Millis, ModelId};
 use parking_lot::Mutex;
 use thiserror::Error;
+use tokio::sync::Notify;
 
 use super::admit::{Admission, Checked, check, fingerprint, merged};
 use super::builtin;
 use super::cache::Cache;
 use super::capture::Captures;
+use super::compile::{Compilers, Patience, Source};
 use super::engine::{Purpose, Runtime};
 use super::plugins::{Inner, PluginProblem, Plugins};
 use super::resolve::{Resolver, native_only};
@@ -29,6 +32,10 @@ use crate::telemetry::{Clock, PluginsMetrics};
 pub struct HostSettings {
     /// Where compiled components are kept; none keeps none.
     pub cache_dir: Option<PathBuf>,
+    /// The program that compiles, asked as the command `plugin-compiler`; none compiles in this process.
+    pub compiler: Option<PathBuf>,
+    /// Notified when a component is compiled that no load waited for.
+    pub compiled: Arc<Notify>,
     /// Instances alive at once, all plugins together; 0 is the default, 128.
     pub slots: u32,
     /// Where calls are counted.
@@ -72,7 +79,8 @@ pub struct HostCounts {
 /// The host of plugins.
 pub struct Host {
     slots: u32,
-    cache: Option<Cache>,
+    cache: Option<Arc<Cache>>,
+    compilers: Compilers,
     metrics: Arc<PluginsMetrics>,
     captures: Arc<Captures>,
     warm: Arc<Warm>,
@@ -90,9 +98,12 @@ impl Host {
         let open = |directory: &PathBuf| {
             Cache::open(directory).map_err(|why| HostError::Cache(directory.clone(), why))
         };
+        let cache = settings.cache_dir.as_ref().map(open).transpose()?;
+        let cache = cache.map(Arc::new);
         Ok(Arc::new(Host {
             slots: settings.slots,
-            cache: settings.cache_dir.as_ref().map(open).transpose()?,
+            compilers: Compilers::new(settings.compiler, cache.clone(), settings.compiled),
+            cache,
             metrics: settings.metrics,
             captures: settings.captures,
             warm: Arc::default(),
@@ -111,13 +122,42 @@ impl Host {
         specs: &[PluginSpec],
         models: &[Arc<ModelSpec>],
     ) -> Result<Plugins, Vec<PluginProblem>> {
+        self.load_within(former, specs, models, Patience::Whole)
+    }
+
+    /// The plugins of a configuration, as far as they are compiled by then: what is not
+    /// ([`Plugins::compiling`]) is compiled on, and the models that need it keep what they had
+    /// ([`Plugins::is_held`]).
+    ///
+    /// # Errors
+    /// Everything that is wrong, each with its key; `former` stays in force then.
+    pub fn load_within(
+        &self,
+        former: &Plugins,
+        specs: &[PluginSpec],
+        models: &[Arc<ModelSpec>],
+        patience: Patience,
+    ) -> Result<Plugins, Vec<PluginProblem>> {
         let _turn = self.loading.lock();
         let mut problems = native_only::problems(specs, models);
-        let mut warnings = Vec::new();
-        let ready = self.revisions(former, specs, models, &mut problems, &mut warnings);
+        let mut loading = Loading::new(former, specs, models, patience);
+        self.revisions(&mut loading, &mut problems);
         if !problems.is_empty() {
             return Err(problems);
         }
+        let Loading {
+            ready,
+            warnings,
+            compiling,
+            wanted,
+            ..
+        } = loading;
+        if let Some(ground) = self.ground.get() {
+            // With nothing left to compile, nothing is waited for either.
+            let wanted = if compiling.is_empty() { &[] } else { &*wanted };
+            self.compilers.keep_only(&ground.runtime.engine, wanted);
+        }
+        let held = held(specs, models, &compiling);
         let resolver = Resolver {
             former,
             specs,
@@ -125,18 +165,18 @@ impl Host {
         };
         let mut slots = HashMap::new();
         for (at, model) in models.iter().enumerate() {
-            slots.insert(model.id.clone(), resolver.model(at, model, &mut problems));
+            let kept = former.inner.models.get(&model.id);
+            if !held.contains(&model.id) {
+                slots.insert(model.id.clone(), resolver.model(at, model, &mut problems));
+            } else if let Some(kept) = kept {
+                slots.insert(model.id.clone(), kept.clone());
+            }
         }
         if !problems.is_empty() {
             return Err(problems);
         }
-        let mut active: Vec<Arc<Revision>> = Vec::new();
-        for revision in ready.into_values() {
-            if !active.iter().any(|known| Arc::ptr_eq(known, &revision)) {
-                active.push(revision);
-            }
-        }
-        active.sort_by(|one, other| one.parts.identity.name.cmp(&other.parts.identity.name));
+        let kept = kept(former, &compiling, &held).cloned();
+        let active = distinct(ready.into_values().chain(kept));
         let policies = specs
             .iter()
             .filter(|spec| spec.world == World::RoutingPolicy);
@@ -147,6 +187,8 @@ impl Host {
                 .map(|spec| (Arc::clone(&spec.name), spec.mode))
                 .collect(),
             warnings,
+            compiling,
+            held,
         };
         Ok(Plugins {
             inner: Arc::new(inner),
@@ -173,6 +215,16 @@ impl Host {
         off_the_worker(!idle.is_empty(), || drop(idle));
     }
 
+    /// Plugins that are compiled now, in order.
+    pub fn compiling(&self) -> Vec<Arc<str>> {
+        self.compilers.running()
+    }
+
+    /// Makes the next load compile again what could not be compiled.
+    pub fn forget_failures(&self) {
+        self.compilers.forget_failures();
+    }
+
     /// What a host has counted.
     pub fn counts(&self) -> HostCounts {
         use std::sync::atomic::Ordering::Relaxed;
@@ -194,15 +246,14 @@ impl Host {
     }
 
     /// Every revision that the configuration needs, by plugin and settings.
-    fn revisions(
-        &self,
-        former: &Plugins,
-        specs: &[PluginSpec],
-        models: &[Arc<ModelSpec>],
-        problems: &mut Vec<PluginProblem>,
-        warnings: &mut Vec<PluginProblem>,
-    ) -> Ready {
-        let mut ready = HashMap::new();
+    fn revisions(&self, loading: &mut Loading<'_>, problems: &mut Vec<PluginProblem>) {
+        let Loading {
+            former,
+            specs,
+            models,
+            wait,
+            ..
+        } = *loading;
         for (at, spec) in specs.iter().enumerate() {
             let mut add = |wrong: Vec<(String, String)>, prefix: Option<String>| {
                 if let Some((key, _)) = wrong.first() {
@@ -216,7 +267,7 @@ impl Host {
                     );
                     if spec.optional {
                         let message = format!("{message}; {OPTIONAL}");
-                        warnings.push(PluginProblem { key, message });
+                        loading.warnings.push(PluginProblem { key, message });
                     } else {
                         problems.push(PluginProblem { key, message });
                     }
@@ -227,33 +278,38 @@ impl Host {
                 Err(wrong) => {
                     add(wrong, None);
                     if spec.optional {
-                        keep_running(former, spec, models, &mut ready);
+                        keep_running(former, spec, models, &mut loading.ready);
                     }
                     continue;
                 }
             };
+            loading.wanted.push(checked.digest);
             for (settings, of_model) in settings_of(spec, models) {
-                match self.revision(former, spec, &checked, &settings) {
-                    Ok(revision) => {
-                        ready.insert((Arc::clone(&spec.name), settings), revision);
+                match self.revision(former, spec, &checked, &settings, wait.left()) {
+                    Ok(Some(revision)) => {
+                        let key = (Arc::clone(&spec.name), settings);
+                        loading.ready.insert(key, revision);
                     }
+                    Ok(None) if loading.compiling.contains(&spec.name) => {}
+                    Ok(None) => loading.compiling.push(Arc::clone(&spec.name)),
                     Err(wrong) => add(wrong, of_model.map(|at| format!("models[{at}]"))),
                 }
             }
             if spec.optional {
-                keep_running(former, spec, models, &mut ready);
+                keep_running(former, spec, models, &mut loading.ready);
             }
         }
-        ready
     }
 
+    /// None while its component is compiled.
     fn revision(
         &self,
         former: &Plugins,
         spec: &PluginSpec,
         checked: &Checked,
         settings: &str,
-    ) -> Result<Arc<Revision>, Vec<(String, String)>> {
+        wait: Patience,
+    ) -> Result<Option<Arc<Revision>>, Vec<(String, String)>> {
         let (print, _) = fingerprint(spec, checked, settings);
         let same = former
             .inner
@@ -261,16 +317,25 @@ impl Host {
             .iter()
             .find(|known| known.parts.fingerprint == print);
         if let Some(same) = same {
-            return Ok(Arc::clone(same));
+            return Ok(Some(Arc::clone(same)));
         }
-        let ground = self
-            .ground()
-            .map_err(|why| vec![("file".to_owned(), why)])?;
-        let admission = Admission {
-            ground: &ground,
-            cache: self.cache.as_ref(),
+        let wrong = |why: String| vec![("file".to_owned(), why)];
+        let ground = self.ground().map_err(wrong)?;
+        let source = Source {
+            plugin: &spec.name,
+            bytes: &checked.bytes,
+            digest: &checked.digest,
         };
-        admission.revision(spec, checked, settings).map(Arc::new)
+        let component = self
+            .compilers
+            .component(&ground.runtime.engine, source, wait)
+            .map_err(|why| wrong(format!("it does not compile: {why}")))?;
+        let Some(component) = component else {
+            return Ok(None);
+        };
+        let admission = Admission { ground: &ground };
+        let revision = admission.revision(spec, checked, component, settings)?;
+        Ok(Some(Arc::new(revision)))
     }
 
     /// The engine and what stands on it, started on first need. Called under `loading`.
@@ -295,6 +360,115 @@ const OPTIONAL: &str =
 
 /// Revisions by plugin and settings.
 type Ready = HashMap<(Arc<str>, String), Arc<Revision>>;
+
+/// A load under way: what it is about, and what has come of it so far.
+struct Loading<'a> {
+    former: &'a Plugins,
+    specs: &'a [PluginSpec],
+    models: &'a [Arc<ModelSpec>],
+    wait: Wait,
+    ready: Ready,
+    warnings: Vec<PluginProblem>,
+    /// Names of plugins whose component is not compiled yet.
+    compiling: Vec<Arc<str>>,
+    /// Digests of every component it read.
+    wanted: Vec<[u8; 32]>,
+}
+
+impl<'a> Loading<'a> {
+    fn new(
+        former: &'a Plugins,
+        specs: &'a [PluginSpec],
+        models: &'a [Arc<ModelSpec>],
+        patience: Patience,
+    ) -> Loading<'a> {
+        Loading {
+            former,
+            specs,
+            models,
+            wait: Wait {
+                patience,
+                began: Clock::start(),
+            },
+            ready: HashMap::new(),
+            warnings: Vec::new(),
+            compiling: Vec::new(),
+            wanted: Vec::new(),
+        }
+    }
+}
+
+/// How long a load waits for compilers in all, and since when.
+#[derive(Clone, Copy)]
+struct Wait {
+    patience: Patience,
+    began: Clock,
+}
+
+impl Wait {
+    /// What is left of the patience.
+    fn left(self) -> Patience {
+        match self.patience {
+            Patience::Whole => Patience::Whole,
+            Patience::AtMost(limit) => {
+                let passed = Duration::from_micros(self.began.micros());
+                Patience::AtMost(limit.saturating_sub(passed))
+            }
+        }
+    }
+}
+
+/// Models that need a plugin whose component is compiled.
+fn held(
+    specs: &[PluginSpec],
+    models: &[Arc<ModelSpec>],
+    compiling: &[Arc<str>],
+) -> HashSet<ModelId> {
+    let waits = |role: &str, name: &Option<Arc<str>>| {
+        let waited_for = specs.iter().filter(|spec| compiling.contains(&spec.name));
+        waited_for
+            .into_iter()
+            .any(|spec| spec.world.role() == role && Some(&spec.name) == name.as_ref())
+    };
+    let models = models.iter().filter(|model| {
+        let names = &model.plugins;
+        waits("task", &names.task)
+            || waits("billing", &names.billing)
+            || waits("routing", &names.routing)
+    });
+    models.map(|model| model.id.clone()).collect()
+}
+
+/// Revisions of `former` that stay: those of plugins whose next is compiled, and those that models keep
+/// meanwhile.
+fn kept<'a>(
+    former: &'a Plugins,
+    compiling: &'a [Arc<str>],
+    held: &'a HashSet<ModelId>,
+) -> impl Iterator<Item = &'a Arc<Revision>> {
+    let of_models = former
+        .inner
+        .models
+        .iter()
+        .filter(|(id, _)| held.contains(*id))
+        .flat_map(|(_, slots)| slots.revisions.values().filter_map(|chain| chain.first()));
+    let active = former.inner.active.iter();
+    active
+        .filter(|one| compiling.contains(&one.parts.identity.name))
+        .chain(of_models)
+}
+
+/// Each revision once, by the names of plugins.
+fn distinct(revisions: impl Iterator<Item = Arc<Revision>>) -> Vec<Arc<Revision>> {
+    let mut distinct: Vec<Arc<Revision>> = Vec::new();
+    for revision in revisions {
+        if !distinct.iter().any(|known| Arc::ptr_eq(known, &revision)) {
+            distinct.push(revision);
+        }
+    }
+    distinct.sort_by(|one, other| one.parts.identity.name.cmp(&other.parts.identity.name));
+    distinct
+}
 
 /// Fills what could not be loaded of a plugin with the revisions that are in force: a failed load
 /// changes nothing.

@@ -54,6 +54,7 @@ pub use breaker::Position;
 pub use capture::{
     CAPTURE_MAX_CALLS, CAPTURE_MAX_SECS, Capture, CaptureRefused, Captured, Captures,
 };
+pub use compile::{COMPILER_COMMAND, Patience, compiler};
 pub use failure::Failure;
 pub use grants::CounterValue;
 pub use host::{Host, HostCounts, HostError, HostSettings};

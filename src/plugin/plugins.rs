@@ -3,7 +3,7 @@
 //! It does not change; a reload makes the next one. A request keeps the one it began with, and a
 //! revision lives as long as something holds it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -102,6 +102,10 @@ pub(super) struct Inner {
     pub modes: HashMap<Arc<str>, RankMode>,
     /// What could not be loaded and need not be, because it is optional.
     pub warnings: Vec<PluginProblem>,
+    /// Plugins that are compiled still: what is said of them here is of their former revisions.
+    pub compiling: Vec<Arc<str>>,
+    /// Models that need one of those and keep what they had.
+    pub held: HashSet<ModelId>,
 }
 
 /// The answerers of one model, and the revisions among them, by role.
@@ -166,6 +170,17 @@ impl Plugins {
     /// Plugins that are optional and could not be loaded, with why.
     pub fn warnings(&self) -> &[PluginProblem] {
         &self.inner.warnings
+    }
+
+    /// Plugins of the configuration that are compiled still.
+    pub fn compiling(&self) -> &[Arc<str>] {
+        &self.inner.compiling
+    }
+
+    /// Whether a model needs one of [`Plugins::compiling`]. It has the slots that it had in the former
+    /// snapshot, and none when it is new: it is not to be served before the next.
+    pub fn is_held(&self, model: &ModelId) -> bool {
+        self.inner.held.contains(model)
     }
 
     /// Names of plugins whose revisions are not those of `former`, in order, each once.

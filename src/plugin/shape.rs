@@ -10,6 +10,17 @@ use super::spec::World;
 
 /// Larger components are not for a gateway; an interpreter of Python with its library has 18 MiB.
 pub const FILE_MAX_BYTES: u64 = 32 << 20;
+/// Levels of components and modules in each other. Composed components have four or five; each level
+/// costs the compiler a copy of all that it contains.
+const NESTING_MAX: usize = 16;
+/// Code of one function. The largest loop of an interpreter (QuickJS, CPython) has some 100 KiB, and
+/// the time for a function grows faster than its size.
+const FUNCTION_MAX_BYTES: usize = 1 << 20;
+/// Local variables of one function: unoptimised code of an interpreter's loop has some 2,000. The
+/// register allocator's time grows with their square.
+const LOCALS_MAX: u64 = 5_000;
+/// Types of all components and modules in it together; an interpreter with its bindings has some 1,500.
+const TYPES_MAX: u64 = 20_000;
 /// The package guests export interfaces of, with its major.
 const PLUGIN: &str = "infergate:plugin/";
 const HOST: &str = "infergate:host/";
@@ -39,6 +50,7 @@ impl Shape {
         if Parser::is_core_wasm(bytes) {
             return Err("it is a core module, not a component: `infergate plugin build` makes a component of it".into());
         }
+        within_limits(bytes)?;
         Validator::new_with_features(features())
             .validate_all(bytes)
             .map_err(|error| advice_on(&error.to_string()))?;
@@ -146,6 +158,51 @@ fn interface_of<'a>(name: &'a str, package: &str) -> Option<(&'a str, bool)> {
     ))
 }
 
+/// Whether a compiler would be done with the bytes in time. Looked at before they are validated: what
+/// nests deep or has a function of many megabytes costs validator and compiler more than its size.
+fn within_limits(bytes: &[u8]) -> Result<(), String> {
+    let invalid = |error: wasmparser::BinaryReaderError| advice_on(&error.to_string());
+    let (mut depth, mut types) = (0_usize, 0_u64);
+    for payload in Parser::new(0).parse_all(bytes) {
+        match payload.map_err(invalid)? {
+            Payload::Version { .. } => {
+                depth += 1;
+                if depth > NESTING_MAX {
+                    return Err(format!(
+                        "components and modules are nested deeper than {NESTING_MAX} in it"
+                    ));
+                }
+            }
+            Payload::End(_) => depth -= 1,
+            Payload::TypeSection(section) => types += u64::from(section.count()),
+            Payload::CoreTypeSection(section) => types += u64::from(section.count()),
+            Payload::ComponentTypeSection(section) => types += u64::from(section.count()),
+            Payload::CodeSectionEntry(body) => {
+                if body.range().len() > FUNCTION_MAX_BYTES {
+                    return Err(format!(
+                        "a function in it has more than {} KiB of code: split it",
+                        FUNCTION_MAX_BYTES >> 10
+                    ));
+                }
+                let mut locals = 0_u64;
+                for group in body.get_locals_reader().map_err(invalid)? {
+                    locals += u64::from(group.map_err(invalid)?.0);
+                }
+                if locals > LOCALS_MAX {
+                    return Err(format!(
+                        "a function in it has more than {LOCALS_MAX} local variables: build it optimised"
+                    ));
+                }
+            }
+            _ => {}
+        }
+        if types > TYPES_MAX {
+            return Err(format!("it declares more than {TYPES_MAX} types"));
+        }
+    }
+    Ok(())
+}
+
 fn read(bytes: &[u8]) -> wasmparser::Result<Shape> {
     let mut shape = Shape::default();
     let mut depth = 0_usize;
@@ -237,6 +294,27 @@ mod tests {
             ],
         );
         assert!(major.lacks(World::BillingFormula)[0].contains("speaks version 1"));
+    }
+
+    fn component(text: &str) -> String {
+        Shape::of(&wat::parse_str(text).unwrap()).unwrap_err()
+    }
+
+    #[test]
+    fn what_a_compiler_would_be_long_over_is_refused_before_it_is_validated() {
+        let nested = format!("{}{}", "(component ".repeat(17), ")".repeat(17));
+        assert!(component(&nested).contains("deeper than 16"));
+        let locals = format!("(func (local{}))", " i32".repeat(5_001));
+        let of = |inner: &str| format!("(component (core module {inner}))");
+        assert!(component(&of(&locals)).contains("5000 local variables"));
+        let long = format!("(func {})", "(drop (i32.const 1))".repeat(400_000));
+        assert!(component(&of(&long)).contains("1024 KiB of code"));
+        let types: String = (0..20_001)
+            .map(|n| format!("(type (func (param{})))", " i32".repeat(n % 20)))
+            .collect();
+        assert!(component(&of(&types)).contains("20000 types"));
+        let fits = format!("{}{}", "(component ".repeat(16), ")".repeat(16));
+        assert!(Shape::of(&wat::parse_str(&fits).unwrap()).is_ok());
     }
 
     #[test]

@@ -31,6 +31,7 @@ mod openai;
 mod peers;
 mod plugin_capture;
 mod plugin_cli;
+mod plugin_compiling;
 mod plugin_loading;
 mod plugins;
 mod reload;

@@ -1,6 +1,7 @@
 //! The room against guests that mean it well and guests that do not.
 
 mod capturing;
+mod compiling;
 mod crowd;
 mod evil;
 mod examining;

@@ -17,6 +17,7 @@ use wasmtime::component::Type;
 
 use super::admit::{Admission, Checked, SETUP_DEADLINE_MS, folder_of, try_out};
 use super::cache::Cache;
+use super::compile::{Compilers, Patience, Source};
 use super::engine::{Purpose, Runtime};
 use super::fixture::Subject;
 use super::grants::{Grants, Heard};
@@ -53,7 +54,7 @@ pub enum Measure {
 /// An engine for authors.
 pub struct Workshop {
     ground: Arc<Ground>,
-    cache: Option<Cache>,
+    compilers: Compilers,
 }
 
 /// A component, compiled.
@@ -88,7 +89,13 @@ impl Workshop {
                 metrics: Arc::default(),
                 captures: Arc::default(),
             }),
-            cache: cache.and_then(|folder| Cache::open(folder).ok()),
+            compilers: Compilers::new(
+                None,
+                cache
+                    .and_then(|folder| Cache::open(folder).ok())
+                    .map(Arc::new),
+                Arc::default(),
+            ),
         })
     }
 
@@ -105,12 +112,22 @@ impl Workshop {
             digest,
             granted: Granted::default(),
         };
+        let source = Source {
+            plugin: &spec.name,
+            bytes: &checked.bytes,
+            digest: &checked.digest,
+        };
+        let engine = &self.ground.runtime.engine;
+        let component = self
+            .compilers
+            .component(engine, source, Patience::Whole)
+            .map_err(|why| format!("it does not compile: {why}"))?
+            .ok_or("it is not compiled")?;
         let admission = Admission {
             ground: &self.ground,
-            cache: self.cache.as_ref(),
         };
         let grants = everything(&self.ground, &anatomy.sha256, Vec::new());
-        let base = admission.untried(&spec, &checked, grants, "{}");
+        let base = admission.untried(&spec, &checked, component, grants, "{}");
         let base = base.map_err(|wrong| {
             let said = wrong.into_iter().map(|(_, why)| why);
             said.collect::<Vec<_>>().join("; ")

@@ -9,6 +9,40 @@ pub fn flat_price(neurons: f64) -> Vec<u8> {
     billing(neurons, "(i32.const 16)", "(i32.const 1024)")
 }
 
+/// One of that price that a compiler is long over: with a module of so many functions beside it.
+pub fn slow_to_compile(neurons: f64, functions: usize) -> Vec<u8> {
+    // (param i64 i64) (result i64): 40 times $0 = ($0 * $1) ^ rotl($0, $1), then $0.
+    let step = [
+        0x20, 0, 0x20, 1, 0x7e, 0x20, 0, 0x20, 1, 0x89, 0x85, 0x21, 0,
+    ];
+    let body = [&[0][..], &step.repeat(40), &[0x20, 0, 0x0b]].concat();
+    let body = [leb(body.len()), body].concat();
+    let code = [leb(functions), body.repeat(functions)].concat();
+    let declared = [leb(functions), vec![0; functions]].concat();
+    let module = [
+        &b"\0asm\x01\0\0\0"[..],
+        &section(1, &[1, 0x60, 2, 0x7e, 0x7e, 1, 0x7e]),
+        &section(3, &declared),
+        &section(10, &code),
+    ]
+    .concat();
+    [flat_price(neurons), section(1, &module)].concat()
+}
+
+fn section(id: u8, content: &[u8]) -> Vec<u8> {
+    [&[id][..], &leb(content.len()), content].concat()
+}
+
+fn leb(mut number: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while number > 0x7f {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+    bytes
+}
+
 /// One whose every price traps.
 pub fn trapping_price() -> Vec<u8> {
     billing(0.0, "(i32.const 16)", "unreachable")

@@ -18,7 +18,7 @@ pub use backend::{
     ANSWER, Kept, Refusing, STREAM_HEAD, Scripted, Server, chunk, early, json_answer,
 };
 pub use client::{Client, Response};
-pub use component::{flat_price, refusing_settings, trapping_price};
+pub use component::{flat_price, refusing_settings, slow_to_compile, trapping_price};
 pub use fleet::{Fleet, Kin, Member};
 pub use handled::{Act, Handled};
 pub use node::{A_WHILE, Node, Posted, accounts, endpoint, model, model_of, one_model};

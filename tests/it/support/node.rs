@@ -264,6 +264,11 @@ impl Node {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
+    /// Process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Its memory in use, bytes.
     pub fn resident_bytes(&self) -> u64 {
         let statm = std::fs::read_to_string(format!("/proc/{}/statm", self.child.id())).unwrap();
