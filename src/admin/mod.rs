@@ -27,8 +27,8 @@ pub use reload::{
     Problem, ReloadFailed, ReloadHandle, ReloadReport, ReloadRequest, reload_channel,
 };
 pub use state::{
-    ConfigState, EndpointState, ModelState, NodeState, OtherNode, PermitState, QueueState,
-    ReloadError, State,
+    ConfigState, EndpointState, LastError, ModelState, NodeState, OtherNode, PermitState,
+    QueueState, ReloadError, State,
 };
 
 /// From the last answer to the end of the next head. Longer than a scrape interval, so that

@@ -126,8 +126,21 @@ pub struct EndpointState {
     pub health: Health,
     /// Its permits.
     pub permits: PermitState,
-    /// End of its back-off; null when it has none.
+    /// End of its back-off or pause; null when it has none.
     pub ejected_until: Option<String>,
+    /// Since when its health is what it is; null for one that drains.
+    pub since: Option<String>,
+    /// Its latest failure, of a request or a health check; null when it has had none.
+    pub last_error: Option<LastError>,
+}
+
+/// A failure of an endpoint.
+#[derive(Clone, Debug, Serialize)]
+pub struct LastError {
+    /// `refused`, `reset`, `timeout`, `status 503` and their kin; `health check: …` of a check.
+    pub cause: String,
+    /// When.
+    pub at: String,
 }
 
 /// Permits of one endpoint.

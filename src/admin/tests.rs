@@ -32,6 +32,8 @@ impl Insight for Shown {
                 limit: 4,
             },
             ejected_until: None,
+            since: None,
+            last_error: None,
         };
         let queue = QueueState {
             algorithm: "fair".into(),

@@ -15,8 +15,8 @@ use super::cluster;
 use super::load::Loader;
 use super::reload::ConfigStatus;
 use crate::admin::{
-    CaptureFailed, CaptureReport, ConfigState, EndpointState, Insight, ModelState, NodeState,
-    OtherNode, PermitState, QueueState, ReloadError, State,
+    CaptureFailed, CaptureReport, ConfigState, EndpointState, Insight, LastError, ModelState,
+    NodeState, OtherNode, PermitState, QueueState, ReloadError, State,
 };
 use crate::plugin::{Plugins, Position};
 use crate::proxy::{Connections, Here, Shared, World};
@@ -139,6 +139,11 @@ impl NodeInsight {
                         limit: endpoint.limit,
                     },
                     ejected_until: health.ejected_until.map(|at| self.wall(at)),
+                    since: health.since.map(|at| self.wall(at)),
+                    last_error: health.last_error.map(|(cause, at)| LastError {
+                        cause: cause.to_string(),
+                        at: self.wall(at),
+                    }),
                 })
                 .collect(),
         }

@@ -50,7 +50,7 @@ use crate::proxy::{Connections, Drain, Edge, Ledger, Shared, Stories, World};
 use crate::telemetry::log::LogHandle;
 use crate::telemetry::sink::Durability;
 use crate::telemetry::{Clock, EventSink, Metrics, log};
-use crate::upstream::{Client, PROBE_TICK, RANKING_TICK, probe_round};
+use crate::upstream::{Client, PROBE_TICK, RANKING_TICK, check_wanted, probe_round};
 use capture::Recorder;
 use cluster::Membership;
 use discover::Report;
@@ -344,18 +344,29 @@ async fn drain(shared: &Shared, closing: &watch::Sender<bool>, signals: &mut Sig
     }
 }
 
+/// The round of a check that does not wait for the tick: nothing that is well is due in it.
+const BETWEEN_TICKS: u64 = 1;
+
 async fn probe(shared: Arc<Shared>) {
     let mut ticks = interval(PROBE_TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    for tick in 0.. {
-        ticks.tick().await;
+    let mut tick = 0;
+    loop {
+        // Ticks of servers that are well are not counted while others are looked at at once.
+        let round = tokio::select! {
+            _ = ticks.tick() => {
+                tick += 1;
+                tick - 1
+            }
+            () = check_wanted() => BETWEEN_TICKS,
+        };
         let lanes = {
             let world = shared.world.load();
             world.lanes.iter().cloned().collect::<Vec<_>>()
         };
         shared.client.sweep();
         shared.channel.sweep();
-        probe_round(&shared.client, lanes.into_iter(), tick).await;
+        probe_round(&shared.client, lanes.into_iter(), round).await;
     }
 }
 

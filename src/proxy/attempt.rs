@@ -7,9 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use infergate_core::admission::Ask;
+use infergate_core::admission::{Ask, EndpointId};
 use infergate_core::api::Call;
-use infergate_core::routing::{Descent, Failure, Missed, Seen};
+use infergate_core::model::{BackendKind, Task};
+use infergate_core::routing::verdict::pause;
+use infergate_core::routing::{
+    Descent, Failure, FailureCause, Missed, PathOwner, RetryTarget, Seen, Verdict,
+};
 use infergate_core::{Millis, Refusal};
 use pingora_core::protocols::http::ServerSession;
 use tokio::time::sleep_until;
@@ -27,10 +31,15 @@ use super::relay::Relayed;
 use super::task::Asked;
 use crate::plugin::TaskSession;
 use crate::telemetry::AttemptResult;
-use crate::upstream::{Answer, Exchange, Lane, Outgoing, Permit, SendError, Shaped, saturated};
+use crate::upstream::{
+    Answer, Exchange, Lane, Outgoing, Permit, Retry, SendError, Shaped, saturated,
+};
 
 /// What a body is unless it is told otherwise.
 const JSON: &str = "application/json";
+const TIMEOUT: FailureCause = FailureCause::Named("timeout");
+const FIRST_BYTE: FailureCause = FailureCause::Named("first byte late");
+const BROKEN: FailureCause = FailureCause::Named("broken answer");
 
 /// Why a try brought no answer worth passing on.
 #[derive(Clone, Copy)]
@@ -44,6 +53,8 @@ enum NoAnswer {
     Late,
     Busy,
     Unavailable,
+    /// The server refused the operator's path or key, and has not begun.
+    Rejected,
     /// Another node could not be reached, was lost, or its servers failed.
     Elsewhere(Failure),
 }
@@ -65,10 +76,15 @@ impl NoAnswer {
     fn retry(self) -> Option<Failure> {
         match self {
             NoAnswer::NotConnected | NoAnswer::NotTrusted => Some(Failure::NotConnected),
-            NoAnswer::Busy | NoAnswer::Unavailable => Some(Failure::Failed),
+            NoAnswer::Busy | NoAnswer::Unavailable | NoAnswer::Rejected => Some(Failure::Failed),
             NoAnswer::Elsewhere(failure) => Some(failure),
             NoAnswer::Lost | NoAnswer::Late => None,
         }
+    }
+
+    /// The same server would say the same again at once.
+    fn is_settled(self) -> bool {
+        matches!(self, NoAnswer::Busy | NoAnswer::Rejected)
     }
 
     /// What it says of the model.
@@ -80,15 +96,21 @@ impl NoAnswer {
     }
 
     /// What the request comes to once its model makes no more tries.
-    fn unserved(self, expected_wait: Millis) -> Unserved {
+    fn unserved(self, expected_wait: Millis, pause: Option<Millis>) -> Unserved {
         match self {
             NoAnswer::Lost => Refusal::UpstreamLost.into(),
             NoAnswer::Late => Refusal::UpstreamTimeout.into(),
             NoAnswer::Busy => {
-                let retry_after = expected_wait;
-                Unserved::Missed(Missed::OutOfCapacity, Refusal::QueueFull { retry_after })
+                let refusal = match pause {
+                    Some(retry_after) => Refusal::EndpointsPaused { retry_after },
+                    None => Refusal::QueueFull {
+                        retry_after: expected_wait,
+                    },
+                };
+                Unserved::Missed(Missed::OutOfCapacity, refusal)
             }
             NoAnswer::NotTrusted => Unserved::Missed(Missed::Failed, Refusal::UpstreamNotTrusted),
+            NoAnswer::Rejected => Unserved::Missed(Missed::Failed, Refusal::UpstreamRejected),
             NoAnswer::NotConnected | NoAnswer::Unavailable | NoAnswer::Elsewhere(_) => {
                 Unserved::Missed(Missed::Failed, Refusal::UpstreamFailed)
             }
@@ -224,7 +246,8 @@ impl<'a> Attempts<'a> {
                     }
                 }
             };
-            self.again(trip, failed, &ask, ladder.descent())?;
+            let unproven = self.again(trip, failed, &ask, ladder.descent())?;
+            ask.avoid.extend(unproven);
             ask.resume = true;
         }
     }
@@ -255,14 +278,15 @@ impl<'a> Attempts<'a> {
         gate.correct_tokens(&ask.account, ask.weight, charged, 0);
     }
 
-    /// Whether a try that failed is made again; what the request comes to when it is not.
+    /// Whether a try that failed is made again, and which further endpoints to avoid then; what the
+    /// request comes to when it is not.
     fn again(
         &self,
         trip: &mut Trip,
         failed: NoAnswer,
         ask: &Ask,
         descent: Descent,
-    ) -> Result<(), Unserved> {
+    ) -> Result<Vec<EndpointId>, Unserved> {
         let gate = &self.lane.gate;
         let tries = trip.tried();
         // What another node has failed may be served here.
@@ -271,19 +295,26 @@ impl<'a> Attempts<'a> {
             _ => gate.has_fresh(&ask.avoid) || (trip.is_first() && trip.may_forward()),
         };
         let retry = failed.retry();
-        let has_try =
-            trip.has_errors_left() && descent.may_try_again(failed.missed(), tries, has_fresh);
-        let again = has_try && retry.is_some_and(|f| gate.may_retry(tries, f));
+        let has_try = trip.has_errors_left()
+            && descent.may_try_again(failed.missed(), tries, has_fresh)
+            && (has_fresh || !failed.is_settled());
+        let after_node = matches!(failed, NoAnswer::Elsewhere(_));
+        let decided = retry
+            .filter(|_| has_try)
+            .map(|failure| gate.may_retry(tries, failure, &ask.avoid, after_node));
+        let again = decided.as_ref().is_some_and(|decided| decided.allowed);
+        let proven = |decided: &Retry| decided.target == RetryTarget::Proven;
         trip.story.judged(Again {
             failure: retry,
             allowed: again,
+            proven: decided.as_ref().is_some_and(proven),
             kept_for_next: !has_try,
             tries,
             model_left: gate.retries_left(),
         });
-        match again {
-            true => Ok(()),
-            false => Err(failed.unserved(gate.expected_wait())),
+        match decided.filter(|decided| decided.allowed) {
+            Some(decided) => Ok(decided.avoid),
+            None => Err(failed.unserved(gate.expected_wait(), gate.pause_left())),
         }
     }
 
@@ -317,15 +348,18 @@ impl<'a> Attempts<'a> {
             sent = client.send(&permit.target, outgoing, &mut self.trace.marks) => sent,
             () = client_gone(session) => {
                 trip.client_gone();
-                self.count(permit, Seen::Nothing, AttemptResult::Abandoned);
+                self.count(permit, Seen::Nothing, None, AttemptResult::Abandoned);
                 return Err(Left::Cut);
             }
             () = deadline => {
                 if head_by < trip.deadline {
-                    self.count(permit, Seen::Failure, AttemptResult::TimedOut);
+                    let result = AttemptResult::TimedOut;
+                    self.count(permit, Seen::Failure, Some(FIRST_BYTE), result);
                     return Ok(Err(NoAnswer::Late));
                 }
-                self.count(permit, self.silence_since(sent_at, trip), AttemptResult::TimedOut);
+                let seen = self.silence_since(sent_at, trip);
+                let cause = (seen == Seen::Failure).then_some(TIMEOUT);
+                self.count(permit, seen, cause, AttemptResult::TimedOut);
                 return Err(Refusal::DeadlinePassed.into());
             }
         };
@@ -347,19 +381,31 @@ impl<'a> Attempts<'a> {
 
     /// What it means that no head of an answer came.
     fn unsent(&mut self, trip: &Trip, permit: &Permit, error: &SendError) -> NoAnswer {
-        tracing::warn!(
-            request_id = &**trip.request_id(),
-            url = &*permit.target.url,
-            cause = error.cause(),
-            error = error as &dyn std::error::Error,
-            "no answer from a model server"
-        );
-        let (result, no_answer) = match error {
-            SendError::Connect(_) => (AttemptResult::ConnectFailed, NoAnswer::NotConnected),
-            SendError::NotTrusted(_) => (AttemptResult::NotTrusted, NoAnswer::NotTrusted),
-            SendError::Lost(_) => (AttemptResult::ConnectionLost, NoAnswer::Lost),
+        if let Some(repeated) = permit.target.warnings.due(self.shared.clock.now()) {
+            tracing::warn!(
+                request_id = &**trip.request_id(),
+                url = &*permit.target.url,
+                cause = error.cause(),
+                error = error as &dyn std::error::Error,
+                repeated,
+                "no answer from a model server"
+            );
+        }
+        let (seen, result, no_answer) = match error {
+            SendError::Connect(_) => (
+                Seen::Unusable,
+                AttemptResult::ConnectFailed,
+                NoAnswer::NotConnected,
+            ),
+            SendError::NotTrusted(_) => (
+                Seen::Unusable,
+                AttemptResult::NotTrusted,
+                NoAnswer::NotTrusted,
+            ),
+            SendError::Lost(_) => (Seen::Failure, AttemptResult::ConnectionLost, NoAnswer::Lost),
         };
-        self.count(permit, Seen::Failure, result);
+        let cause = Some(FailureCause::Named(error.cause()));
+        self.count(permit, seen, cause, result);
         no_answer
     }
 
@@ -380,40 +426,59 @@ impl<'a> Attempts<'a> {
         self.trace.head_us = self.shared.clock.micros();
         let status = exchange.head().status.as_u16();
         self.trace.status = status;
-        let refused = match status {
-            429 => {
+        let headers = &exchange.head().headers;
+        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let is_html = text("content-type").is_some_and(is_html);
+        let pause = match status {
+            429 | 503 => pause(text("retry-after-ms"), text("retry-after")),
+            _ => None,
+        };
+        let verdict = Verdict::of_head(status, is_html, self.path_owner());
+        if verdict == Verdict::Answer {
+            self.answered_ok = true;
+            return Ok(exchange);
+        }
+        let (result, no_answer) = match verdict {
+            Verdict::Answer | Verdict::CallersFault | Verdict::ServerFailed => {
+                (AttemptResult::Answered, None)
+            }
+            Verdict::Busy => {
                 permit.target.load.lock().out_of_capacity();
-                self.count(permit, Seen::Nothing, AttemptResult::Rejected);
-                NoAnswer::Busy
+                (AttemptResult::Rejected, Some(NoAnswer::Busy))
             }
-            503 => {
-                self.count(permit, Seen::Failure, AttemptResult::Rejected);
-                NoAnswer::Unavailable
+            // A proxy in front of the server says this when the server broke while it worked.
+            Verdict::Unavailable if status == 502 && self.trace.may_have_begun() => {
+                (AttemptResult::Rejected, Some(NoAnswer::Lost))
             }
-            502 => {
-                self.count(permit, Seen::Failure, AttemptResult::Rejected);
-                match self.trace.may_have_begun() {
-                    true => NoAnswer::Lost,
-                    false => NoAnswer::Unavailable,
-                }
+            Verdict::Unavailable => (AttemptResult::Rejected, Some(NoAnswer::Unavailable)),
+            Verdict::Rejected => {
+                permit.target.rejects(status);
+                (AttemptResult::Rejected, Some(NoAnswer::Rejected))
             }
-            500.. => {
-                self.count(permit, Seen::Failure, AttemptResult::Answered);
-                return Ok(exchange);
-            }
-            // Whatever the caller did wrong says nothing about the server.
-            400.. => {
-                self.count(permit, Seen::Nothing, AttemptResult::Answered);
-                return Ok(exchange);
-            }
-            _ => {
-                self.answered_ok = true;
-                return Ok(exchange);
-            }
+            Verdict::Unusable => (AttemptResult::Rejected, Some(NoAnswer::Lost)),
+        };
+        let cause = match (verdict.seen(), pause) {
+            (Seen::Nothing, _) => None,
+            (_, Some(_)) => Some(FailureCause::Paused(status)),
+            (_, None) => Some(FailureCause::Status(status)),
+        };
+        self.count_with_pause(permit, verdict.seen(), cause, pause, result);
+        let Some(no_answer) = no_answer else {
+            return Ok(exchange);
         };
         // Under saturation most answers are these: without their connections a handshake a try.
         self.shared.client.discard(exchange).await;
-        Err(refused)
+        Err(no_answer)
+    }
+
+    /// Whose choice the request's path was.
+    fn path_owner(&self) -> PathOwner {
+        let spec = &self.lane.spec;
+        let is_plain = spec.backend == BackendKind::Http || spec.task == Task::DumbPipe;
+        match is_plain || self.asked.path.is_some() {
+            true => PathOwner::Operator,
+            false => PathOwner::Gateway,
+        }
     }
 
     /// The reader of the answer, with the model's task for it.
@@ -436,14 +501,16 @@ impl<'a> Attempts<'a> {
         if self.answered_ok {
             match relayed {
                 Relayed::ServerFailed => {
-                    self.count(&permit, Seen::Failure, AttemptResult::ConnectionLost);
+                    let cause = Some(BROKEN);
+                    self.count(&permit, Seen::Failure, cause, AttemptResult::ConnectionLost);
                 }
                 // It had begun to answer as it should.
                 Relayed::Abandoned => {
-                    self.count(&permit, Seen::Success, AttemptResult::Abandoned);
+                    self.count(&permit, Seen::Success, None, AttemptResult::Abandoned);
                 }
                 Relayed::Whole => {
-                    self.count(&permit, Seen::Success, AttemptResult::Answered);
+                    self.count(&permit, Seen::Success, None, AttemptResult::Answered);
+                    permit.target.accepts();
                     self.measured(&permit);
                 }
             }
@@ -468,17 +535,40 @@ impl<'a> Attempts<'a> {
         permit.target.load.lock().answered(first_us, whole_us);
     }
 
-    fn count(&mut self, permit: &Permit, seen: Seen, result: AttemptResult) {
+    fn count(
+        &mut self,
+        permit: &Permit,
+        seen: Seen,
+        cause: Option<FailureCause>,
+        result: AttemptResult,
+    ) {
+        self.count_with_pause(permit, seen, cause, None, result);
+    }
+
+    fn count_with_pause(
+        &mut self,
+        permit: &Permit,
+        seen: Seen,
+        cause: Option<FailureCause>,
+        pause: Option<Millis>,
+        result: AttemptResult,
+    ) {
         self.trace.result = Some(result);
         if result != AttemptResult::Answered {
             self.trace.failed_us = self.shared.clock.micros();
         }
-        if seen == Seen::Failure {
+        if matches!(seen, Seen::Failure | Seen::Unusable) {
             permit.target.load.lock().failed();
         }
-        permit.saw(seen);
+        permit.saw(seen, cause, pause);
         self.lane.metrics.attempt_finished(result);
     }
+}
+
+/// A web page: an error page of something in front of the server.
+fn is_html(content_type: &str) -> bool {
+    let kind = content_type.split(';').next().unwrap_or_default().trim();
+    kind.eq_ignore_ascii_case("text/html")
 }
 
 /// The request as a target wants it that calls the model `name`.

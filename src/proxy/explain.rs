@@ -183,6 +183,8 @@ pub struct Again {
     pub failure: Option<Failure>,
     /// Whether there is another try.
     pub allowed: bool,
+    /// Another endpoint has room, and its latest try went well.
+    pub proven: bool,
     /// The next model of the ladder has what is left.
     pub kept_for_next: bool,
     /// Servers tried so far.
@@ -466,7 +468,7 @@ impl Story {
 impl Again {
     /// The failed try counts against the retries that all requests of the model share.
     fn counted(&self) -> bool {
-        self.allowed && self.failure == Some(Failure::Failed)
+        self.allowed && !self.proven && self.failure == Some(Failure::Failed)
     }
 
     fn tries_left(&self) -> u32 {
@@ -479,7 +481,8 @@ impl Again {
             None => "the server may have begun to work",
             Some(_) if self.tries_left() == 0 => "the request has used its tries",
             Some(_) if self.kept_for_next => "the next model of the ladder is asked instead",
-            Some(Failure::Failed) if !self.allowed => "the model's retries are used up",
+            Some(_) if self.allowed && self.proven => "another server has room and is well",
+            Some(_) if !self.allowed => "the model's retries are used up",
             Some(Failure::Failed) => "the server has not begun to work",
             Some(Failure::NotConnected) => "no server has seen the request",
         }

@@ -20,7 +20,7 @@ use super::admit::client_gone;
 use super::call::{Left, Trip};
 use super::{Shared, rules};
 use crate::telemetry::Outcome;
-use crate::upstream::{Answer, AnswerError, Exchange, Push, client_error_body};
+use crate::upstream::{Answer, AnswerError, Exchange, Push, client_error_body, is_error_body};
 
 /// What is readable at once is gathered into one write up to this size.
 const GATHER_MAX_BYTES: usize = 64 * 1024;
@@ -134,6 +134,9 @@ impl<'a> Relay<'a> {
                         return (Relayed::Abandoned, Err(left));
                     }
                 }
+                Ok(Gathered::End(bytes)) if self.may_be_error(answer) && is_error_body(&bytes) => {
+                    return self.broke_off(Stop::Broken, answer, &told).await;
+                }
                 Ok(Gathered::End(bytes)) => {
                     return (Relayed::Whole, self.end(answer, &told, bytes).await);
                 }
@@ -227,6 +230,10 @@ impl<'a> Relay<'a> {
                     self.put_before(whole.take());
                     return Err(Stop::Broken);
                 }
+                None if self.holds(answer, whole.as_ref()) => {
+                    self.join(whole.take());
+                    self.next_chunk().await?
+                }
                 None => match whole.take() {
                     Some(first) => return Ok(Gathered::More(first)),
                     None if self.out.is_empty() => self.next_chunk().await?,
@@ -234,6 +241,17 @@ impl<'a> Relay<'a> {
                 },
             };
         }
+    }
+
+    /// A status 200 over JSON says nothing yet: the body may still be an error's.
+    fn may_be_error(&self, answer: &Answer) -> bool {
+        !self.trip.committed && answer.is_plain_json()
+    }
+
+    /// A short answer is not begun before it is known not to be an error.
+    fn holds(&self, answer: &Answer, whole: Option<&Bytes>) -> bool {
+        let read = self.out.len() + whole.map_or(0, Bytes::len);
+        self.may_be_error(answer) && read < ERROR_BODY_MAX_BYTES
     }
 
     fn put_before(&mut self, whole: Option<Bytes>) {

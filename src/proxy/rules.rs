@@ -172,6 +172,7 @@ pub fn passes_to_client(name: &HeaderName) -> bool {
             | "date"
             | "x-request-id"
             | "set-cookie"
+            | "location"
     ) && !is_internal(name.as_str())
 }
 

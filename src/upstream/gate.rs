@@ -5,6 +5,7 @@
 //! length of one decision and never across an await. There is no task per waiter.
 
 mod found;
+mod retry;
 
 use std::sync::Arc;
 
@@ -16,8 +17,10 @@ use infergate_core::admission::{
 use infergate_core::model::ModelSpec;
 use infergate_core::routing::fleet::ModelLoad;
 use infergate_core::routing::policy::CANDIDATES_MAX;
-use infergate_core::routing::{Candidate, Change, Ejector, Failure, Health, RetryBudget, Seen};
-use infergate_core::{AccountId, Millis, Refusal};
+use infergate_core::routing::{
+    AccountKey, Candidate, Change, Ejector, FailureCause, Health, Observation, RetryBudget, Seen,
+};
+use infergate_core::{AccountId, Millis, ModelId, Refusal};
 use tokio::sync::oneshot;
 
 use super::servers::Servers;
@@ -26,6 +29,7 @@ use super::target::Target;
 use crate::telemetry::Clock;
 pub use found::{Found, FoundEndpoint};
 use found::{Names, View};
+pub use retry::Retry;
 
 /// Admission of one model, alive as long as the model is configured or somebody holds a permit.
 pub struct Gate {
@@ -33,6 +37,7 @@ pub struct Gate {
     id: GateId,
     /// The servers its endpoints are at, and the other gates that have endpoints there.
     servers: Arc<Servers>,
+    model: ModelId,
     /// Guards the decisions and who waits for them. Held by: askers, permits being dropped,
     /// waiters leaving, probes reporting, reloads.
     inner: Mutex<Inner>,
@@ -94,6 +99,7 @@ impl Gate {
             clock,
             id,
             servers: Arc::clone(servers),
+            model: spec.id.clone(),
             inner: Mutex::new(inner),
         });
         servers.register(id, &gate);
@@ -109,8 +115,12 @@ impl Gate {
         let now = Millis(at_us / 1000);
         // For the story; the list of what was tried is empty but for retries.
         let (order, avoid) = (ask.order.clone(), ask.avoid.clone());
+        let account = AccountKey::from(&ask.account);
         let mut inner = self.inner.lock();
-        let outcome = inner.turnstile.ask(ask, now, fastrand::u64(..));
+        let outcome = match inner.ejector.pause_left(now) {
+            Some(retry_after) => Outcome::Full(Refusal::EndpointsPaused { retry_after }),
+            None => inner.turnstile.ask(ask, now, fastrand::u64(..)),
+        };
         let taken = match &outcome {
             Outcome::Leased(grant) => Some(grant.endpoint),
             Outcome::Queued { .. } | Outcome::Full(_) => None,
@@ -120,7 +130,7 @@ impl Gate {
             Outcome::Leased(grant) => {
                 let target = inner.target(grant.endpoint);
                 drop(inner);
-                Ok(Entry::Leased(Permit::new(self, grant, target)))
+                Ok(Entry::Leased(Permit::new(self, grant, target, account)))
             }
             Outcome::Queued {
                 ticket,
@@ -133,6 +143,7 @@ impl Gate {
                 let gate = Arc::clone(self);
                 Ok(Entry::Queued(Waiter {
                     gate,
+                    account,
                     ticket,
                     told,
                     found_waiting: found.gauges.depth - 1,
@@ -161,17 +172,21 @@ impl Gate {
     }
 
     /// A request's try at an endpoint ended.
-    pub fn request_saw(&self, url: &str, seen: Seen) {
+    pub fn request_saw(&self, url: &str, observed: Observation) {
         self.decide(|inner, now| {
-            let changes = inner.ejector.request_saw(url, seen, now);
+            let changes = inner.ejector.request_saw(url, observed, now);
             inner.apply(changes, now);
+            if !inner.ejector.take_checks().is_empty() {
+                // Endpoints that fail are due in every round.
+                super::health::check_soon();
+            }
         });
     }
 
-    /// A health check of an endpoint ended.
-    pub fn check_saw(&self, url: &str, seen: Seen) {
+    /// A health check of an endpoint ended; `cause` says why it failed.
+    pub fn check_saw(&self, url: &str, seen: Seen, cause: Option<FailureCause>) {
         self.decide(|inner, now| {
-            let changes = inner.ejector.check_saw(url, seen);
+            let changes = inner.ejector.check_saw(url, seen, cause, now);
             inner.apply(changes, now);
         });
     }
@@ -217,6 +232,8 @@ impl Gate {
                     false => inner.ejector.health(&endpoint.url),
                 },
                 ejected_until: inner.ejector.ejected_until(&endpoint.url),
+                since: inner.ejector.since(&endpoint.url),
+                last_error: inner.ejector.last_error(&endpoint.url),
             })
             .collect();
         (state, health)
@@ -279,38 +296,6 @@ impl Gate {
             candidates.push((id, Arc::clone(&target.url), candidate));
         }
         candidates
-    }
-
-    /// Whether an endpoint that is in use is not among `tried`.
-    pub fn has_fresh(&self, tried: &[EndpointId]) -> bool {
-        let inner = self.inner.lock();
-        let in_use = |target: &Target| {
-            let health = inner.ejector.health(&target.url);
-            matches!(health, Health::Healthy | Health::Degraded)
-        };
-        let is_fresh = |(index, target): (usize, &Option<Arc<Target>>)| {
-            let was_tried = tried.iter().any(|id| id.0 as usize == index);
-            !was_tried && target.as_deref().is_some_and(in_use)
-        };
-        inner.targets.iter().enumerate().any(is_fresh)
-    }
-
-    /// A request begins: retries are a share of these.
-    pub fn count_request(&self) {
-        let now = self.clock.now();
-        self.inner.lock().retries.request_begins(now);
-    }
-
-    /// Whether a request that has tried `tries` servers may try another one.
-    pub fn may_retry(&self, tries: u32, failure: Failure) -> bool {
-        let now = self.clock.now();
-        self.inner.lock().retries.may_retry(tries, failure, now)
-    }
-
-    /// Retries that the model's requests may still make together.
-    pub fn retries_left(&self) -> u32 {
-        let now = self.clock.now();
-        self.inner.lock().retries.left(now)
     }
 
     /// How busy the model is here, as other nodes are told: with the endpoints that are in use.
@@ -390,10 +375,18 @@ impl Gate {
         let now = self.clock.now();
         let mut inner = self.inner.lock();
         decision(&mut inner, now);
+        let reports = inner.ejector.take_reports();
         while !(inner.wakes.grants.is_empty() && inner.wakes.refusals.is_empty()) {
             let wakes = std::mem::take(&mut inner.wakes);
             handoffs.extend(wakes.handoffs);
+            let pause = inner.ejector.pause_left(now);
             for (ticket, refusal) in wakes.refusals {
+                let refusal = match (refusal, pause) {
+                    (Refusal::NoHealthyEndpoint, Some(retry_after)) => {
+                        Refusal::EndpointsPaused { retry_after }
+                    }
+                    (refusal, _) => refusal,
+                };
                 if let Some(tell) = inner.waiting.remove(&ticket) {
                     // A gone waiter needs no refusal.
                     let _ = tell.send(Err(refusal));
@@ -414,6 +407,10 @@ impl Gate {
             }
         }
         handoffs.append(&mut inner.wakes.handoffs);
+        drop(inner);
+        for change in reports {
+            self.report(&change);
+        }
         handoffs
     }
 }
@@ -477,14 +474,19 @@ pub struct EndpointHealth {
     pub url: Arc<str>,
     /// How it is.
     pub health: Health,
-    /// When it may serve again, while ejected.
+    /// When it may serve again, while ejected or paused.
     pub ejected_until: Option<Millis>,
+    /// Since when it is so; none of one that drains.
+    pub since: Option<Millis>,
+    /// The latest failure and when it was.
+    pub last_error: Option<(FailureCause, Millis)>,
 }
 
 /// The right to have one request in flight at one endpoint; given back by drop.
 pub struct Permit {
     gate: Arc<Gate>,
     id: PermitId,
+    account: AccountKey,
     /// Which endpoint.
     pub endpoint: EndpointId,
     /// Where it is.
@@ -492,18 +494,26 @@ pub struct Permit {
 }
 
 impl Permit {
-    fn new(gate: &Arc<Gate>, grant: Grant, target: Arc<Target>) -> Permit {
+    fn new(gate: &Arc<Gate>, grant: Grant, target: Arc<Target>, account: AccountKey) -> Permit {
         Permit {
             gate: Arc::clone(gate),
             id: grant.permit,
+            account,
             endpoint: grant.endpoint,
             target,
         }
     }
 
-    /// The try at its endpoint ended.
-    pub fn saw(&self, seen: Seen) {
-        self.gate.request_saw(&self.target.url, seen);
+    /// The try at its endpoint ended: what that says about the endpoint, why it failed, and the pause
+    /// that the endpoint asked for.
+    pub fn saw(&self, seen: Seen, cause: Option<FailureCause>, pause: Option<Millis>) {
+        let observed = Observation {
+            seen,
+            cause,
+            account: self.account,
+            pause,
+        };
+        self.gate.request_saw(&self.target.url, observed);
     }
 }
 
@@ -516,6 +526,7 @@ impl Drop for Permit {
 /// A place in the queue; left by drop.
 pub struct Waiter {
     gate: Arc<Gate>,
+    account: AccountKey,
     ticket: Ticket,
     told: oneshot::Receiver<Told>,
     /// How many waited when it came, of all accounts.
@@ -533,7 +544,7 @@ impl Waiter {
     /// The turnstile gave up on this waiter: late, evicted, or nowhere to go.
     pub async fn turn(&mut self) -> Result<Permit, Refusal> {
         match (&mut self.told).await {
-            Ok(Ok((grant, target))) => Ok(Permit::new(&self.gate, grant, target)),
+            Ok(Ok((grant, target))) => Ok(Permit::new(&self.gate, grant, target, self.account)),
             Ok(Err(refusal)) => Err(refusal),
             // The sender lives in the gate until it speaks or this waiter leaves.
             Err(_) => Err(Refusal::Evicted),

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
-use infergate_core::routing::Seen;
+use infergate_core::routing::{FailureCause, Seen};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::backend::Probe;
@@ -27,6 +28,20 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 const PROBE_BODY_MAX_BYTES: usize = 64 * 1024;
 /// Probes in flight at once, so that a large fleet does not starve the traffic of its workers.
 const PROBES_AT_ONCE: usize = 32;
+
+/// Rings when a server is to be checked before the next tick. One for all: a round more costs the
+/// servers that are not well a line.
+static CHECK_SOON: Notify = Notify::const_new();
+
+/// Has servers that are not well checked at once.
+pub(super) fn check_soon() {
+    CHECK_SOON.notify_one();
+}
+
+/// Waits until servers are to be checked at once.
+pub async fn check_wanted() {
+    CHECK_SOON.notified().await;
+}
 
 /// Probes what is due in round `tick` and lets the gates' time-driven decisions happen.
 pub async fn probe_round(client: &Client, lanes: impl Iterator<Item = Arc<Lane>>, tick: u64) {
@@ -51,20 +66,24 @@ async fn ask(client: &Client, gate: &Gate, target: &Target, probe: &Probe) {
     let well = timeout(PROBE_TIMEOUT, async {
         // A container behind a name may have moved; a name that no longer resolves is a failed
         // probe, and one that resolves slowly must not hold up the round.
-        target.resolve().await.is_ok() && is_well(client, target, probe).await
+        if target.resolve().await.is_err() {
+            return Err(FailureCause::Check(Some("name does not resolve")));
+        }
+        check(client, target, probe).await
     });
-    let well = well.await.unwrap_or(false);
-    if well {
+    let well = well.await.unwrap_or(Err(FailureCause::Check(None)));
+    if well.is_ok() {
         let took_us = gate.clock.micros().saturating_sub(asked_us);
         target.load.lock().probed(saturated(took_us));
     }
-    gate.check_saw(
-        &target.url,
-        if well { Seen::Success } else { Seen::Failure },
-    );
+    let seen = match well {
+        Ok(()) => Seen::Success,
+        Err(_) => Seen::Failure,
+    };
+    gate.check_saw(&target.url, seen, well.err());
 }
 
-async fn is_well(client: &Client, target: &Target, probe: &Probe) -> bool {
+async fn check(client: &Client, target: &Target, probe: &Probe) -> Result<(), FailureCause> {
     let outgoing = Outgoing {
         method: "GET",
         path: probe.path,
@@ -73,9 +92,8 @@ async fn is_well(client: &Client, target: &Target, probe: &Probe) -> bool {
         fresh: false,
     };
     let mut unmeasured = Marks::default();
-    let Ok(mut exchange) = client.send(target, outgoing, &mut unmeasured).await else {
-        return false;
-    };
+    let sent = client.send(target, outgoing, &mut unmeasured).await;
+    let mut exchange = sent.map_err(|error| FailureCause::Check(Some(error.cause())))?;
     let status = exchange.head().status.as_u16();
     let mut body = Vec::new();
     loop {
@@ -84,9 +102,12 @@ async fn is_well(client: &Client, target: &Target, probe: &Probe) -> bool {
                 body.extend_from_slice(&chunk);
             }
             Ok(None) => break,
-            _ => return false,
+            _ => return Err(FailureCause::Check(Some("broken answer"))),
         }
     }
     client.finish(exchange).await;
-    (probe.healthy)(status, &body)
+    match (probe.healthy)(status, &body) {
+        true => Ok(()),
+        false => Err(FailureCause::CheckStatus(status)),
+    }
 }

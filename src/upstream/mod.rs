@@ -17,6 +17,7 @@ mod object;
 mod openai;
 mod pool;
 mod ranking;
+mod repeats;
 mod servers;
 mod sync;
 mod target;
@@ -33,11 +34,13 @@ use std::time::Duration;
 
 use infergate_core::model::{Catalog, ModelSpec, QueueSpec, WhenUnhealthy};
 
-pub use answer::{Answer, AnswerError, Push, ReportedMetrics, SAMPLE_BYTES_MAX, client_error_body};
+pub use answer::{
+    Answer, AnswerError, Push, ReportedMetrics, SAMPLE_BYTES_MAX, client_error_body, is_error_body,
+};
 pub use backend::{Backend, Shaped, backend};
 pub use client::{Client, Exchange, Outgoing, SendError};
-pub use gate::{Entry, Found, FoundEndpoint, Gate, Permit, Waiter};
-pub use health::{PROBE_TICK, probe_round};
+pub use gate::{Entry, Found, FoundEndpoint, Gate, Permit, Retry, Waiter};
+pub use health::{PROBE_TICK, check_wanted, probe_round};
 pub use marks::Marks;
 pub use ranking::{Advice, Class, Prompt, RANKING_TICK, Ranking, Site, Sited, Wish};
 pub use target::{Target, saturated, watch_node};

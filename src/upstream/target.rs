@@ -18,6 +18,7 @@ use pingora_core::protocols::l4::ext::{TcpKeepalive, set_tcp_keepalive};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::repeats::Repeats;
 use super::tls::Identity;
 
 /// Between nodes, an end that acknowledges nothing for so long is gone, whether something was sent
@@ -59,6 +60,10 @@ pub struct Target {
     pub is_external: bool,
     /// Its last connection failed because it could not prove who it is.
     pub(super) is_distrusted: AtomicBool,
+    /// Its last answer refused the operator's path or key.
+    is_rejecting: AtomicBool,
+    /// Warnings about it.
+    pub warnings: Repeats,
     host: String,
     port: u16,
     connect_timeout: Duration,
@@ -100,6 +105,8 @@ impl Target {
             load: Mutex::default(),
             is_external: spec.is_external(),
             is_distrusted: AtomicBool::new(false),
+            is_rejecting: AtomicBool::new(false),
+            warnings: Repeats::default(),
             host: host.to_owned(),
             port,
             connect_timeout,
@@ -132,6 +139,8 @@ impl Target {
             load: Mutex::default(),
             is_external: false,
             is_distrusted: AtomicBool::new(false),
+            is_rejecting: AtomicBool::new(false),
+            warnings: Repeats::default(),
             host: host.to_owned(),
             port,
             connect_timeout,
@@ -144,6 +153,25 @@ impl Target {
             target.set_addresses(&[SocketAddr::new(ip, port)]);
         }
         Some(target)
+    }
+
+    /// It has refused the path or key that the operator configured: one line of the log until it
+    /// takes them.
+    pub fn rejects(&self, status: u16) {
+        if !self.is_rejecting.swap(true, Ordering::Relaxed) {
+            tracing::error!(
+                url = &*self.url,
+                status,
+                "the model server does not accept this gateway: check the endpoint's URL, `api_key` and `backend_model`"
+            );
+        }
+    }
+
+    /// It has answered as it should.
+    pub fn accepts(&self) {
+        if self.is_rejecting.load(Ordering::Relaxed) {
+            self.is_rejecting.store(false, Ordering::Relaxed);
+        }
     }
 
     /// The same server as `spec` describes it for `model`.

@@ -115,7 +115,10 @@ async fn state_has_the_fields_of_the_contract() {
         "health": "healthy",
         "permits": { "used": 0, "limit": 4 },
         "ejected_until": null,
+        "since": first["endpoints"][0]["since"],
+        "last_error": null,
     });
+    assert!(endpoint["since"].is_string(), "{endpoint}");
     assert_eq!(first["endpoints"], serde_json::json!([endpoint]));
     eventually("the other one is down", async || {
         let state = node.state().await;

@@ -157,10 +157,10 @@ async fn a_request_that_is_tried_again_tells_where_it_failed_and_what_was_left()
         step(1)["retry"],
         json!({
             "allowed": true,
-            "why": "the server has not begun to work",
-            "counted": true,
+            "why": "another server has room and is well",
+            "counted": false,
             "tries_left": 2,
-            "model_retries_left": 1,
+            "model_retries_left": 2,
         })
     );
     let candidates = &step(2)["candidates"];

@@ -1,6 +1,7 @@
 //! When a model server fails: what is tried again, where, how often, and what the client sees.
 
 mod health;
+mod statuses;
 
 use std::net::SocketAddr;
 
@@ -79,13 +80,8 @@ async fn a_server_that_answers_503_or_429_is_passed_over() {
         let answer = ask(&node).await;
         assert_eq!(answer.status, 200, "{status}: {}", answer.text());
         let event = node.event_of(&answer).await;
-        // The floor of the budget lets one request use all its tries; the third has none left.
         assert_eq!(event["attempts"], 2, "{status}");
         assert_eq!(event["upstream"], format!("http://{}", second.address));
-        for _ in 0..30 {
-            // Ten requests earn a retry.
-            assert_eq!(ask(&node).await.status, 200);
-        }
     }
     assert_eq!(second.count("served").await, 2);
     node.settles(0, 0).await;
@@ -214,8 +210,9 @@ async fn when_all_servers_fail_tries_grow_by_a_tenth_and_not_threefold() {
         tries.iter().all(|tries| (1..=3).contains(tries)),
         "{tries:?}"
     );
-    // A tenth, and two more in every ten seconds, of which a slow machine needs some.
-    assert!((201..=250).contains(&all), "{all}");
+    // A tenth, two more in every second, and one at each server before its first failure is known.
+    // A slow machine needs some tens of seconds for all.
+    assert!((201..=350).contains(&all), "{all}");
     let faulted = first.count("faulted").await + second.count("faulted").await;
     assert_eq!(faulted, all);
 }

@@ -102,7 +102,11 @@ fn flipping_the_algorithm_a_hundred_times_under_load_loses_nobody() {
 #[test]
 fn one_broken_backend_of_two_costs_few_requests_and_its_repair_brings_all_capacity_back() {
     for_each_seed(10, |dice| {
-        let sources = vec![Source::new("ant", Load::Poisson(100.0))];
+        // Of one account alone failures are believed only once its last success is ten seconds old.
+        let sources = vec![
+            Source::new("ant", Load::Poisson(50.0)),
+            Source::new("bee", Load::Poisson(50.0)),
+        ];
         let model = spec(Algorithm::Fair, &[("a", 8), ("b", 8)]);
         let mut world = World::new(model, sources, dice);
         let [broken, repaired, end] = [10, 40, 60].map(Millis::from_secs);

@@ -13,7 +13,9 @@ use infergate_core::admission::{
     Ask, EndpointId, Grant, Outcome, PermitId, Ticket, Turnstile, Wakes,
 };
 use infergate_core::model::ModelSpec;
-use infergate_core::routing::{Change, Ejector, Failure, RetryBudget, Seen};
+use infergate_core::routing::{
+    AccountKey, Change, Ejector, Failure, Observation, RetryBudget, RetryTarget, Seen,
+};
 
 use crate::traffic::{End, Load, Source};
 
@@ -246,7 +248,7 @@ impl World {
             } else {
                 Seen::Success
             };
-            let changes = self.ejector.check_saw(&url, seen);
+            let changes = self.ejector.check_saw(&url, seen, None, self.now);
             self.apply(changes);
         }
         self.after(Millis(1000), Event::Tick);
@@ -378,7 +380,13 @@ impl World {
         let url = self.urls[&endpoint].clone();
         let failed = self.backends[&url].failing;
         let seen = if failed { Seen::Failure } else { Seen::Success };
-        let changes = self.ejector.request_saw(&url, seen, self.now);
+        let observed = Observation {
+            seen,
+            cause: None,
+            account: AccountKey::from(&self.sources[request.source].account.into()),
+            pause: None,
+        };
+        let changes = self.ejector.request_saw(&url, observed, self.now);
         self.apply(changes);
         if !failed {
             self.correct_tokens(&request);
@@ -386,11 +394,18 @@ impl World {
         self.give_back(permit, endpoint);
         if !failed {
             self.end(request, End::Completed);
-        } else if self
-            .budget
-            .may_retry(request.tries, Failure::Failed, self.now)
-        {
-            request.avoid.push(endpoint);
+            return;
+        }
+        request.avoid.push(endpoint);
+        let is_proven = |(id, url): (&EndpointId, &Arc<str>)| {
+            !request.avoid.contains(id) && self.ejector.is_proven(url)
+        };
+        let target = match self.urls.iter().any(is_proven) {
+            true => RetryTarget::Proven,
+            false => RetryTarget::Unproven,
+        };
+        let (tries, now) = (request.tries, self.now);
+        if self.budget.may_retry(tries, Failure::Failed, target, now) {
             self.ask(number, request);
         } else {
             self.end(request, End::Failed);

@@ -6,46 +6,40 @@
 //! - *Requests* (passive, <https://www.envoyproxy.io/docs/envoy/latest/intro/arch_overview/upstream/outlier>):
 //!   an endpoint that fails too often is ejected for a time that doubles with each relapse, then
 //!   goes half open: it gets traffic again, and its next answer decides. A request says something
-//!   only in comparison, so the last usable endpoint is never ejected; it is merely degraded.
+//!   only in comparison, so the last usable endpoint is never ejected; it is merely degraded. Failures
+//!   that an input can cause count only as far as [`Evidence`](super::Evidence) corroborates them.
 //! - *Checks* (active): an endpoint that fails them in a row is down until it passes some. A check
 //!   is direct evidence, so even the last endpoint can be down; an ejected one is then put back to
 //!   use, which is better than none. A check that fails during an ejection and passes again ends
 //!   the ejection: the server was gone and is back.
 //!
-//! A 4xx is the caller's fault and says nothing. Endpoints are known by URL. O(log endpoints) per request.
+//! An endpoint that asks for a pause (`Retry-After`) gets one, the last one too. A 4xx of the caller's
+//! making says nothing. Endpoints are known by URL. O(log endpoints) per request.
+
+mod record;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::window::Window;
+use super::evidence::AccountKey;
 use crate::Millis;
 use crate::model::EndpointSpec;
-
-/// Failures in a row that eject: a crashed server has them at once, a flaky one hardly ever.
-const FAILURES_IN_A_ROW_MAX: u32 = 5;
-
-/// Fewer answers in the window are no statistics.
-const ANSWERS_MIN: u32 = 20;
-
-/// Share of failures in the window that ejects although successes lie between them.
-const FAILED_PERCENT_MAX: u32 = 50;
-
-/// The first ejection: longer than a server's hiccup, shorter than a person's patience.
-const EJECTION_MIN: Millis = Millis::from_secs(5);
-
-/// No ejection is longer: a repaired endpoint is back in two minutes whatever its past.
-const EJECTION_MAX: Millis = Millis::from_secs(120);
-
-/// Who has been in use for as long without an ejection begins with the shortest one again.
-const FORGIVEN_AFTER: Millis = Millis::from_secs(60);
+use record::{Record, Standing};
 
 /// Failed checks in a row that take an endpoint down: one or two may be lost in a busy moment.
 const CHECKS_FAILED_MAX: u32 = 3;
 
 /// Passed checks in a row that bring it back.
 const CHECKS_PASSED_MIN: u32 = 2;
+
+/// No endpoint is paused for longer, whatever its `Retry-After` says.
+pub const PAUSE_MAX: Millis = Millis::from_secs(60);
+
+/// Records of endpoints that left are kept for so long: a discovery that blinks forgives nothing.
+const ABSENCE_MAX: Millis = Millis::from_secs(60);
 
 /// What one try of a request, or one health check, says about an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +48,69 @@ pub enum Seen {
     Success,
     /// It answered, and the answer says nothing about it.
     Nothing,
-    /// No connection, no answer in time, a broken one, or a 5xx.
+    /// It has no room.
+    Busy,
+    /// No answer in time, a broken one, or a 5xx: the request may have caused it.
     Failure,
+    /// No connection, no trusted certificate, or a refusal of the operator's path or key: no input
+    /// causes these.
+    Unusable,
+}
+
+/// Why an endpoint is not well, in a word or as an HTTP status, for operators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureCause {
+    /// `refused`, `reset`, `timeout` and their kin.
+    Named(&'static str),
+    /// An HTTP status.
+    Status(u16),
+    /// An HTTP status with the answer's pause.
+    Paused(u16),
+    /// A health check failed by this cause; none where the check did not come to an end.
+    Check(Option<&'static str>),
+    /// A health check was answered with this status.
+    CheckStatus(u16),
+}
+
+impl fmt::Display for FailureCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FailureCause::Named(word) => f.write_str(word),
+            FailureCause::Status(status) => write!(f, "status {status}"),
+            FailureCause::Paused(status) => write!(f, "status {status} with Retry-After"),
+            FailureCause::Check(Some(word)) => write!(f, "health check: {word}"),
+            FailureCause::Check(None) => f.write_str("health check: timeout"),
+            FailureCause::CheckStatus(status) => write!(f, "health check: status {status}"),
+        }
+    }
+}
+
+/// What a request's try has shown, and whose request it was.
+#[derive(Clone, Copy, Debug)]
+pub struct Observation {
+    /// What it says about the endpoint.
+    pub seen: Seen,
+    /// Why it failed, where it did.
+    pub cause: Option<FailureCause>,
+    /// The account that asked.
+    pub account: AccountKey,
+    /// The pause that the endpoint asked for; at most [`PAUSE_MAX`] is obeyed.
+    pub pause: Option<Millis>,
+}
+
+/// An endpoint's health as operators are told of it, changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthChange {
+    /// Which one.
+    pub url: Arc<str>,
+    /// What it was when it was reported last.
+    pub from: Health,
+    /// What it is.
+    pub to: Health,
+    /// The latest failure, where it is not healthy.
+    pub cause: Option<FailureCause>,
+    /// Changes between healthy and degraded since the last report.
+    pub unreported: u32,
 }
 
 impl Seen {
@@ -116,89 +171,16 @@ pub struct Change {
     pub usable: bool,
 }
 
-/// What requests have made of an endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
-    InUse {
-        since: Millis,
-    },
-    Ejected {
-        until: Millis,
-    },
-    /// In use, on probation: the next success or failure decides.
-    HalfOpen,
-}
-
-#[derive(Clone, Debug)]
-struct Record {
-    url: Arc<str>,
-    standing: Standing,
-    failures_in_a_row: u32,
-    successes: Window,
-    failures: Window,
-    /// Ejections since it was last forgiven.
-    ejections: u32,
-    down: bool,
-    checks_failed_in_a_row: u32,
-    checks_passed_in_a_row: u32,
-    /// A check has failed since the ejection began.
-    gone_while_ejected: bool,
-}
-
-impl Record {
-    fn new(url: &Arc<str>, now: Millis) -> Record {
-        Record {
-            url: url.clone(),
-            standing: Standing::InUse { since: now },
-            failures_in_a_row: 0,
-            successes: Window::default(),
-            failures: Window::default(),
-            ejections: 0,
-            down: false,
-            checks_failed_in_a_row: 0,
-            checks_passed_in_a_row: 0,
-            gone_while_ejected: false,
-        }
-    }
-
-    fn is_usable(&self) -> bool {
-        !self.down && !matches!(self.standing, Standing::Ejected { .. })
-    }
-
-    fn fails_too_often(&mut self, now: Millis) -> bool {
-        if self.failures_in_a_row >= FAILURES_IN_A_ROW_MAX {
-            return true;
-        }
-        let failures = self.failures.sum(now);
-        let answers = failures.saturating_add(self.successes.sum(now));
-        let failed_share = u64::from(failures) * 100;
-        answers >= ANSWERS_MIN && failed_share >= u64::from(answers * FAILED_PERCENT_MAX)
-    }
-
-    fn eject(&mut self, now: Millis) {
-        let doubled = EJECTION_MIN.0.saturating_mul(1 << self.ejections.min(16));
-        self.standing = Standing::Ejected {
-            until: now + Millis(doubled).min(EJECTION_MAX),
-        };
-        self.ejections += 1;
-        self.checks_passed_in_a_row = 0;
-        self.gone_while_ejected = false;
-        self.forget_answers();
-    }
-
-    fn forget_answers(&mut self) {
-        self.failures_in_a_row = 0;
-        self.failures.clear();
-        self.successes.clear();
-    }
-}
-
 /// The judge of all endpoints of one model.
 #[derive(Clone, Debug, Default)]
 pub struct Ejector {
     /// Sorted, so that changes come in the same order on every run.
     records: BTreeMap<Arc<str>, Record>,
     usable: usize,
+    /// For operators, until taken.
+    reports: Vec<HealthChange>,
+    /// Endpoints to be checked at once, until taken.
+    checks: Vec<Arc<str>>,
 }
 
 impl Ejector {
@@ -209,30 +191,39 @@ impl Ejector {
         ejector
     }
 
-    /// The model's endpoints changed: who stays keeps its record, who is new or comes back starts
-    /// with a clean one. What the turnstile makes of the same list agrees with it; the changes are
-    /// of endpoints that stay, when one of those is needed because others went.
+    /// The model's endpoints changed: those that stay keep their record, and those that come back
+    /// within a minute have theirs again; new ones begin with a clean one. The changes are of
+    /// endpoints that came back unfit, and of ejected ones that are needed because others went.
     pub fn configure(&mut self, endpoints: &[EndpointSpec], now: Millis) -> Vec<Change> {
         let stays = |url: &Arc<str>| endpoints.iter().any(|endpoint| endpoint.url == *url);
-        self.records.retain(|url, _| stays(url));
+        self.records.retain(|url, record| {
+            if stays(url) {
+                return true;
+            }
+            let gone = *record.gone_since.get_or_insert(now);
+            now.since(gone) < ABSENCE_MAX
+        });
+        let mut changes = Vec::new();
         for endpoint in endpoints {
             let record = || Record::new(&endpoint.url, now);
-            self.records
-                .entry(endpoint.url.clone())
-                .or_insert_with(record);
+            let entry = self.records.entry(endpoint.url.clone());
+            let record = entry.or_insert_with(record);
+            if record.gone_since.take().is_some() && !record.is_usable() {
+                changes.push(Change {
+                    url: record.url.clone(),
+                    usable: false,
+                });
+            }
         }
-        self.usable = self
-            .records
-            .values()
-            .filter(|record| record.is_usable())
-            .count();
-        let mut changes = Vec::new();
+        let usable = |record: &&Record| record.is_usable();
+        self.usable = self.records.values().filter(usable).count();
         self.never_without(&mut changes);
+        self.report_all(now);
         changes
     }
 
     /// A request's try at `url` ended, before or with the head of the answer.
-    pub fn request_saw(&mut self, url: &str, seen: Seen, now: Millis) -> Vec<Change> {
+    pub fn request_saw(&mut self, url: &str, observed: Observation, now: Millis) -> Vec<Change> {
         let last = self.usable <= 1;
         let Some(record) = self.records.get_mut(url) else {
             return Vec::new();
@@ -241,45 +232,57 @@ impl Ejector {
         if !record.is_usable() {
             return Vec::new();
         }
-        match seen {
-            Seen::Nothing => Vec::new(),
-            Seen::Success => {
-                record.failures_in_a_row = 0;
-                record.successes.add(now);
-                match record.standing {
-                    Standing::HalfOpen => record.standing = Standing::InUse { since: now },
-                    Standing::InUse { since } if now.since(since) >= FORGIVEN_AFTER => {
-                        record.ejections = 0;
-                    }
-                    _ => {}
+        if let Some(cause) = observed.cause {
+            record.last_error = Some((cause, now));
+        }
+        let mut usable = true;
+        match observed.seen {
+            Seen::Nothing => {}
+            Seen::Success => record.succeeded(observed.account, now),
+            Seen::Busy => record.is_proven = false,
+            seen @ (Seen::Failure | Seen::Unusable) => {
+                let relapsed = record.relapses(seen, now);
+                record.failed(seen, observed.account, now);
+                if seen == Seen::Failure && record.evidence.wants_check() {
+                    self.checks.push(record.url.clone());
                 }
-                Vec::new()
-            }
-            Seen::Failure => {
-                record.failures_in_a_row = record.failures_in_a_row.saturating_add(1);
-                record.failures.add(now);
-                let relapsed = record.standing == Standing::HalfOpen;
-                if last || !(relapsed || record.fails_too_often(now)) {
-                    return Vec::new();
+                if !last && (relapsed || record.fails_too_often(now)) {
+                    record.eject(now);
+                    usable = false;
                 }
-                record.eject(now);
-                self.usable -= 1;
-                vec![Change {
-                    url: record.url.clone(),
-                    usable: false,
-                }]
             }
         }
+        if let Some(pause) = observed.pause.filter(|pause| pause.0 > 0) {
+            record.paused_until = Some(now + pause.min(PAUSE_MAX));
+            usable = false;
+        }
+        self.reports.extend(record.report(now));
+        if usable {
+            return Vec::new();
+        }
+        let mut changes = vec![Change {
+            url: record.url.clone(),
+            usable: false,
+        }];
+        self.usable -= 1;
+        self.never_without(&mut changes);
+        changes
     }
 
-    /// A health check of `url` ended.
-    pub fn check_saw(&mut self, url: &str, seen: Seen) -> Vec<Change> {
+    /// A health check of `url` ended; `cause` says why it failed.
+    pub fn check_saw(
+        &mut self,
+        url: &str,
+        seen: Seen,
+        cause: Option<FailureCause>,
+        now: Millis,
+    ) -> Vec<Change> {
         let Some(record) = self.records.get_mut(url) else {
             return Vec::new();
         };
         let was_usable = record.is_usable();
         match seen {
-            Seen::Nothing => return Vec::new(),
+            Seen::Nothing | Seen::Busy => return Vec::new(),
             Seen::Success => {
                 record.checks_failed_in_a_row = 0;
                 record.checks_passed_in_a_row = record.checks_passed_in_a_row.saturating_add(1);
@@ -294,7 +297,10 @@ impl Ejector {
                     }
                 }
             }
-            Seen::Failure => {
+            Seen::Failure | Seen::Unusable => {
+                if let Some(cause) = cause {
+                    record.last_error = Some((cause, now));
+                }
                 record.checks_passed_in_a_row = 0;
                 record.checks_failed_in_a_row = record.checks_failed_in_a_row.saturating_add(1);
                 record.down |= record.checks_failed_in_a_row >= CHECKS_FAILED_MAX;
@@ -302,6 +308,7 @@ impl Ejector {
             }
         }
         let usable = record.is_usable();
+        self.reports.extend(record.report(now));
         let mut changes = Vec::new();
         if usable != was_usable {
             changes.push(Change {
@@ -318,22 +325,73 @@ impl Ejector {
         changes
     }
 
-    /// Ejections that are over at `now`. To be called about once a second.
+    /// Ejections and pauses that are over at `now`. To be called about once a second.
     pub fn tick(&mut self, now: Millis) -> Vec<Change> {
         let mut changes = Vec::new();
         for record in self.records.values_mut() {
+            let was_usable = record.is_usable();
             if matches!(record.standing, Standing::Ejected { until } if until <= now) {
                 record.standing = Standing::HalfOpen;
-                if record.is_usable() {
-                    self.usable += 1;
-                    changes.push(Change {
-                        url: record.url.clone(),
-                        usable: true,
-                    });
-                }
+            }
+            if record.paused_until.is_some_and(|until| until <= now) {
+                record.paused_until = None;
+            }
+            if record.is_usable() && !was_usable {
+                self.usable += 1;
+                changes.push(Change {
+                    url: record.url.clone(),
+                    usable: true,
+                });
             }
         }
+        self.report_all(now);
         changes
+    }
+
+    fn report_all(&mut self, now: Millis) {
+        for record in self.records.values_mut() {
+            self.reports.extend(record.report(now));
+        }
+    }
+
+    /// Changes of health that operators have not been told of yet.
+    pub fn take_reports(&mut self) -> Vec<HealthChange> {
+        std::mem::take(&mut self.reports)
+    }
+
+    /// Endpoints whose health is to be checked at once.
+    pub fn take_checks(&mut self) -> Vec<Arc<str>> {
+        std::mem::take(&mut self.checks)
+    }
+
+    /// Whether `url` is in use and its latest try went well, or there was none yet.
+    pub fn is_proven(&self, url: &str) -> bool {
+        let record = self.records.get(url);
+        record.is_some_and(|record| record.is_usable() && record.is_proven)
+    }
+
+    /// The time until the shortest pause ends, where no endpoint is in use and at least one is
+    /// paused.
+    pub fn pause_left(&self, now: Millis) -> Option<Millis> {
+        if self.usable > 0 {
+            return None;
+        }
+        let present = self
+            .records
+            .values()
+            .filter(|r| r.gone_since.is_none() && !r.down);
+        let ends = present.filter_map(|record| record.paused_until);
+        ends.min().map(|until| until.since(now))
+    }
+
+    /// The latest failure of `url` and when it was.
+    pub fn last_error(&self, url: &str) -> Option<(FailureCause, Millis)> {
+        self.records.get(url)?.last_error
+    }
+
+    /// Since when `url` has its present health.
+    pub fn since(&self, url: &str) -> Option<Millis> {
+        Some(self.records.get(url)?.present.1)
     }
 
     /// When nothing is usable, ejections are over for all that are not down.
@@ -341,7 +399,10 @@ impl Ejector {
         if self.usable > 0 {
             return;
         }
-        for record in self.records.values_mut().filter(|record| !record.down) {
+        let fit = |record: &&mut Record| {
+            !record.down && record.paused_until.is_none() && record.gone_since.is_none()
+        };
+        for record in self.records.values_mut().filter(fit) {
             record.standing = Standing::HalfOpen;
             self.usable += 1;
             changes.push(Change {
@@ -353,24 +414,16 @@ impl Ejector {
 
     /// The endpoint's condition; of one that is not configured, that it drains.
     pub fn health(&self, url: &str) -> Health {
-        let Some(record) = self.records.get(url) else {
-            return Health::Draining;
-        };
-        let failing = record.failures_in_a_row > 0 || record.checks_failed_in_a_row > 0;
-        match record.standing {
-            _ if record.down => Health::Down,
-            Standing::Ejected { .. } => Health::Ejected,
-            Standing::HalfOpen => Health::Degraded,
-            Standing::InUse { .. } if failing => Health::Degraded,
-            Standing::InUse { .. } => Health::Healthy,
-        }
+        let record = self.records.get(url);
+        record.map_or(Health::Draining, Record::health)
     }
 
-    /// Until when `url` is ejected, if it is.
+    /// Until when `url` is ejected or paused, if it is.
     pub fn ejected_until(&self, url: &str) -> Option<Millis> {
-        match self.records.get(url)?.standing {
-            Standing::Ejected { until } => Some(until),
-            _ => None,
+        let record = self.records.get(url)?;
+        match record.standing {
+            Standing::Ejected { until } => Some(until.max(record.paused_until.unwrap_or(until))),
+            _ => record.paused_until,
         }
     }
 }

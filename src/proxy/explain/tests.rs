@@ -156,6 +156,7 @@ fn of_many_requests_that_nothing_happens_to_some_are_kept_and_of_the_others_all(
         if again {
             draft.judged(Again {
                 kept_for_next: false,
+                proven: false,
                 failure: None,
                 allowed: false,
                 tries: 1,
@@ -293,6 +294,7 @@ fn a_try_tells_its_moments_and_why_there_is_another_one_or_none() {
     draft.tried(&trace);
     draft.judged(Again {
         kept_for_next: false,
+        proven: false,
         failure: Some(Failure::Failed),
         allowed: true,
         tries: 1,
@@ -329,6 +331,7 @@ fn only_retries_that_load_another_server_count_for_the_whole_model() {
     let again = |failure, allowed, tries| {
         let again = Again {
             kept_for_next: false,
+            proven: false,
             failure,
             allowed,
             tries,

@@ -6,11 +6,15 @@
 use bytes::BytesMut;
 use infergate_core::Refusal;
 use infergate_core::api::{Face, render, sse};
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 /// The longest text of a backend that is passed on; a validation error of a long conversation is
 /// a few kilobytes.
 const MESSAGE_BYTES_MAX: usize = 4096;
+
+/// A longer body is not read as an error's.
+const ERROR_BODY_MAX_BYTES: usize = 64 * 1024;
 
 /// Workers AI code of a request the backend found wrong, and of a backend that failed.
 const CODE_BAD_REQUEST: u32 = 5006;
@@ -57,6 +61,28 @@ pub fn client_error_body(face: Face, status: u16, body: &[u8]) -> Vec<u8> {
     }
 }
 
+/// Whether the body of a 2xx is an error's: a non-null `error`, and none of `choices`, `data` and
+/// `result` beside it.
+pub fn is_error_body(body: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Members {
+        error: Option<IgnoredAny>,
+        choices: Option<IgnoredAny>,
+        data: Option<IgnoredAny>,
+        result: Option<IgnoredAny>,
+    }
+    // An error is short, and nearly no other answer has the word.
+    if body.len() > ERROR_BODY_MAX_BYTES || memchr::memmem::find(body, b"\"error\"").is_none() {
+        return false;
+    }
+    let members = serde_json::from_slice::<Members>(body);
+    members.is_ok_and(|members| {
+        let is_answer =
+            members.choices.is_some() || members.data.is_some() || members.result.is_some();
+        members.error.is_some() && !is_answer
+    })
+}
+
 /// All four members are there, as client libraries want them.
 fn is_openai_error(body: &Value) -> bool {
     let has = |name| body["error"].get(name).is_some();
@@ -89,6 +115,29 @@ fn kind(status: u16) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_body_has_an_error_and_no_answer_beside_it() {
+        for error in [
+            r#"{"error":{"message":"x"}}"#,
+            r#"{"id":1,"error":"x"}"#,
+            r#"{"error":{}}"#,
+        ] {
+            assert!(is_error_body(error.as_bytes()), "{error}");
+        }
+        for answer in [
+            r#"{"choices":[],"error":{"message":"x"}}"#,
+            r#"{"data":[],"error":"x"}"#,
+            r#"{"result":{},"error":"x"}"#,
+            r#"{"choices":[],"error":null}"#,
+            r#"{"error":null}"#,
+            r#"{"text":"\"error\""}"#,
+            r#"["error"]"#,
+            "\"error\"",
+        ] {
+            assert!(!is_error_body(answer.as_bytes()), "{answer}");
+        }
+    }
 
     #[test]
     fn a_backends_own_error_reaches_the_client_in_its_dialect() {

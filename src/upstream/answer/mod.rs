@@ -27,7 +27,7 @@ use infergate_core::billing::{Metrics, Usage, WordCount};
 use infergate_core::model::{ModelSpec, Task, Trust};
 use serde_json::value::RawValue;
 
-pub use failure::{client_error_body, error_event};
+pub use failure::{client_error_body, error_event, is_error_body};
 pub(super) use openai::{OPENAI_EMBEDDINGS, OPENAI_TEXT};
 pub use output::SAMPLE_BYTES_MAX;
 pub use report::ReportedMetrics;
@@ -285,6 +285,11 @@ impl Answer {
     /// The client gets events.
     pub fn is_stream(&self) -> bool {
         matches!(self.form, Form::PassEvents(_) | Form::RunEvents(_))
+    }
+
+    /// JSON of the client's own dialect, passed on as it comes.
+    pub fn is_plain_json(&self) -> bool {
+        matches!(self.form, Form::PassJson(_))
     }
 
     /// Every byte passes unchanged, so the backend's `Content-Length` holds for the client too.

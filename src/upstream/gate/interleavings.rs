@@ -88,11 +88,11 @@ fn no_schedule_of_an_algorithm_flip_loses_a_waiter_or_a_permit() {
 fn no_schedule_of_an_ejection_loses_a_waiter_or_a_permit() {
     explore(|gate| {
         for _ in 0..3 {
-            gate.check_saw("http://127.0.0.1:1", Seen::Failure);
+            gate.check_saw("http://127.0.0.1:1", Seen::Failure, None);
         }
         shuttle::thread::yield_now();
         for _ in 0..2 {
-            gate.check_saw("http://127.0.0.1:1", Seen::Success);
+            gate.check_saw("http://127.0.0.1:1", Seen::Success, None);
         }
     });
 }

@@ -10,7 +10,7 @@ use infergate_core::admission::{Ask, EndpointId, Grant, Outcome, PermitId, Ticke
 use infergate_core::routing::budget::{CAPACITY_TRIES_SMALL, ERRORS_MAX};
 use infergate_core::routing::fleet::{Chosen, Ended, Seek, Ticket as Sent, Wants};
 use infergate_core::routing::hops::SETTLES_AT;
-use infergate_core::routing::{Failure, Hops};
+use infergate_core::routing::{Failure, Hops, RetryTarget};
 
 use super::world::{End, Event, World};
 
@@ -552,7 +552,9 @@ impl World {
         let at = visit.node;
         let tried = ERRORS_MAX - visit.hops.tries.errors_left;
         let now = self.local(at);
-        if errors_left && self.nodes[at].retries.may_retry(tried, failure, now) {
+        let target = RetryTarget::AfterNode;
+        let retries = &mut self.nodes[at].retries;
+        if errors_left && retries.may_retry(tried, failure, target, now) {
             return self.ask(id);
         }
         let visit = &self.visits[&id];

@@ -1,6 +1,8 @@
 //! The judge's promises, one a test.
 
+use super::record::{EJECTION_MAX, EJECTION_MIN, FORGIVEN_AFTER};
 use super::*;
+use crate::AccountId;
 
 fn endpoints(urls: &[&str]) -> Vec<EndpointSpec> {
     let endpoint = |&url: &&str| EndpointSpec {
@@ -15,6 +17,20 @@ fn judge(urls: &[&str]) -> Ejector {
     Ejector::new(&endpoints(urls), Millis(0))
 }
 
+fn of(account: &str, seen: Seen) -> Observation {
+    Observation {
+        seen,
+        cause: None,
+        account: AccountKey::from(&AccountId::from(account)),
+        pause: None,
+    }
+}
+
+/// A failure that no input causes: it counts whoever asks.
+fn unusable() -> Observation {
+    of("ant", Seen::Unusable)
+}
+
 fn change(url: &str, usable: bool) -> Vec<Change> {
     vec![Change {
         url: url.into(),
@@ -25,7 +41,7 @@ fn change(url: &str, usable: bool) -> Vec<Change> {
 /// Failures at `url` until it is ejected; how many there were.
 fn fail(judge: &mut Ejector, url: &str, now: Millis) -> usize {
     (1..100)
-        .find(|_| judge.request_saw(url, Seen::Failure, now) == change(url, false))
+        .find(|_| judge.request_saw(url, unusable(), now) == change(url, false))
         .expect("a hundred failures eject")
 }
 
@@ -33,10 +49,10 @@ fn fail(judge: &mut Ejector, url: &str, now: Millis) -> usize {
 fn five_failures_in_a_row_eject_and_a_success_between_them_does_not() {
     let mut judge = judge(&["a", "b"]);
     for _ in 0..4 {
-        assert_eq!(judge.request_saw("a", Seen::Failure, Millis(0)), []);
+        assert_eq!(judge.request_saw("a", unusable(), Millis(0)), []);
     }
     assert_eq!(judge.health("a"), Health::Degraded);
-    judge.request_saw("a", Seen::Success, Millis(0));
+    judge.request_saw("a", of("ant", Seen::Success), Millis(0));
     assert_eq!(judge.health("a"), Health::Healthy);
 
     assert_eq!(fail(&mut judge, "a", Millis(0)), 5);
@@ -49,10 +65,9 @@ fn half_of_the_answers_failing_ejects_too() {
     let mut judge = judge(&["a", "b"]);
     let mut ejected_after = None;
     for answer in 1..=40 {
-        let seen = if answer % 2 == 0 {
-            Seen::Failure
-        } else {
-            Seen::Success
+        let seen = match answer % 2 {
+            0 => of(["ant", "bee"][answer as usize / 2 % 2], Seen::Failure),
+            _ => of("ant", Seen::Success),
         };
         if judge.request_saw("a", seen, Millis(answer)) == change("a", false) {
             ejected_after = Some(answer);
@@ -65,7 +80,7 @@ fn half_of_the_answers_failing_ejects_too() {
 fn what_the_caller_did_wrong_never_counts_against_an_endpoint() {
     let mut judge = judge(&["a", "b"]);
     for status in 400..500 {
-        judge.request_saw("a", Seen::from_status(status), Millis(0));
+        judge.request_saw("a", of("ant", Seen::from_status(status)), Millis(0));
     }
     assert_eq!(judge.health("a"), Health::Healthy);
 }
@@ -75,7 +90,7 @@ fn the_last_usable_endpoint_is_never_ejected() {
     let mut judge = judge(&["a", "b"]);
     fail(&mut judge, "a", Millis(0));
     for _ in 0..100 {
-        assert_eq!(judge.request_saw("b", Seen::Failure, Millis(1)), []);
+        assert_eq!(judge.request_saw("b", unusable(), Millis(1)), []);
     }
     assert_eq!(judge.health("b"), Health::Degraded);
 }
@@ -97,7 +112,7 @@ fn an_ejection_ends_half_open_and_the_next_answer_decides() {
     );
 
     judge.tick(again);
-    judge.request_saw("a", Seen::Success, again);
+    judge.request_saw("a", of("ant", Seen::Success), again);
     assert_eq!(judge.health("a"), Health::Healthy);
     assert_eq!(fail(&mut judge, "a", again), 5);
 }
@@ -113,9 +128,9 @@ fn ejections_grow_up_to_a_bound_and_are_forgiven_after_a_while() {
         now = until;
         judge.tick(now);
     }
-    judge.request_saw("a", Seen::Success, now);
+    judge.request_saw("a", of("ant", Seen::Success), now);
     now = now + FORGIVEN_AFTER;
-    judge.request_saw("a", Seen::Success, now);
+    judge.request_saw("a", of("ant", Seen::Success), now);
     fail(&mut judge, "a", now);
     assert_eq!(judge.ejected_until("a"), Some(now + EJECTION_MIN));
 }
@@ -125,7 +140,7 @@ fn stragglers_of_an_ejected_endpoint_change_nothing() {
     let mut judge = judge(&["a", "b"]);
     fail(&mut judge, "a", Millis(0));
     for seen in [Seen::Failure, Seen::Success] {
-        assert_eq!(judge.request_saw("a", seen, Millis(10)), []);
+        assert_eq!(judge.request_saw("a", of("ant", seen), Millis(10)), []);
     }
     assert_eq!(judge.ejected_until("a"), Some(EJECTION_MIN));
 }
@@ -134,12 +149,18 @@ fn stragglers_of_an_ejected_endpoint_change_nothing() {
 fn three_failed_checks_take_even_the_last_endpoint_down_and_two_bring_it_back() {
     let mut judge = judge(&["a"]);
     for _ in 0..2 {
-        assert_eq!(judge.check_saw("a", Seen::Failure), []);
+        assert_eq!(judge.check_saw("a", Seen::Failure, None, Millis(0)), []);
     }
-    assert_eq!(judge.check_saw("a", Seen::Failure), change("a", false));
+    assert_eq!(
+        judge.check_saw("a", Seen::Failure, None, Millis(0)),
+        change("a", false)
+    );
     assert_eq!(judge.health("a"), Health::Down);
-    assert_eq!(judge.check_saw("a", Seen::Success), []);
-    assert_eq!(judge.check_saw("a", Seen::Success), change("a", true));
+    assert_eq!(judge.check_saw("a", Seen::Success, None, Millis(0)), []);
+    assert_eq!(
+        judge.check_saw("a", Seen::Success, None, Millis(0)),
+        change("a", true)
+    );
     assert_eq!(judge.health("a"), Health::Healthy);
 }
 
@@ -147,42 +168,198 @@ fn three_failed_checks_take_even_the_last_endpoint_down_and_two_bring_it_back() 
 fn an_ejected_endpoint_is_better_than_none() {
     let mut judge = judge(&["a", "b"]);
     fail(&mut judge, "a", Millis(0));
-    judge.check_saw("b", Seen::Failure);
-    judge.check_saw("b", Seen::Failure);
-    let changes = judge.check_saw("b", Seen::Failure);
+    judge.check_saw("b", Seen::Failure, None, Millis(0));
+    judge.check_saw("b", Seen::Failure, None, Millis(0));
+    let changes = judge.check_saw("b", Seen::Failure, None, Millis(0));
     assert_eq!(changes, [change("b", false), change("a", true)].concat());
 }
 
 #[test]
-fn an_endpoint_that_comes_back_by_reload_starts_anew_and_one_that_stays_does_not() {
+fn an_absence_forgives_nothing_for_a_minute_and_everything_after() {
     let mut judge = judge(&["a", "b", "c"]);
     fail(&mut judge, "a", Millis(0));
     fail(&mut judge, "b", Millis(0));
     judge.configure(&endpoints(&["a", "c"]), Millis(1));
-    judge.configure(&endpoints(&["a", "b", "c"]), Millis(2));
-    assert_eq!(judge.health("a"), Health::Ejected);
-    assert_eq!(judge.health("b"), Health::Healthy);
+    assert_eq!(judge.health("b"), Health::Draining);
+    let back = judge.configure(&endpoints(&["a", "b", "c"]), Millis(2));
+    assert_eq!(back, change("b", false), "new to the turnstile, and unfit");
+    assert_eq!([judge.health("a"), judge.health("b")], [Health::Ejected; 2]);
 
+    judge.configure(&endpoints(&["c"]), Millis(3));
+    judge.configure(&endpoints(&["c"]), Millis(3) + ABSENCE_MAX);
+    judge.configure(&endpoints(&["b", "c"]), Millis(4) + ABSENCE_MAX);
+    assert_eq!(judge.health("b"), Health::Healthy);
+}
+
+#[test]
+fn an_ejected_endpoint_is_used_again_when_the_others_left() {
+    let mut judge = judge(&["a", "b"]);
+    fail(&mut judge, "a", Millis(0));
+    let changes = judge.configure(&endpoints(&["a"]), Millis(3));
+    assert_eq!(changes, change("a", true));
+    assert_eq!(judge.health("b"), Health::Draining);
+}
+
+#[test]
+fn one_account_ejects_nothing_that_others_use_and_its_fifth_failure_asks_for_a_check() {
+    let mut judge = judge(&["a", "b"]);
+    judge.request_saw("a", of("alice", Seen::Success), Millis(0));
+    for at in 1..=500 {
+        let saw = judge.request_saw("a", of("mallory", Seen::Failure), Millis(at));
+        assert_eq!(saw, []);
+        let due = judge.take_checks();
+        assert_eq!(due.len(), usize::from(at % 5 == 0), "after {at} failures");
+    }
+    let second = judge.request_saw("a", of("alice", Seen::Failure), Millis(501));
+    assert_eq!(second, change("a", false));
+}
+
+#[test]
+fn a_lone_account_ejects_only_what_has_not_served_it_for_ten_seconds() {
+    let mut judge = judge(&["a", "b"]);
+    judge.request_saw("a", of("alice", Seen::Success), Millis(0));
+    for at in 1..10 {
+        let saw = judge.request_saw("a", of("alice", Seen::Failure), Millis(at));
+        assert_eq!(saw, []);
+    }
+    let later = judge.request_saw("a", of("alice", Seen::Failure), Millis(10_000));
+    assert_eq!(later, change("a", false));
+}
+
+#[test]
+fn a_pause_takes_even_the_last_endpoint_out_and_says_how_long() {
+    let mut judge = judge(&["a", "b"]);
+    let busy = |secs| Observation {
+        pause: Some(Millis::from_secs(secs)),
+        ..of("ant", Seen::Busy)
+    };
+    let paused = judge.request_saw("a", busy(17), Millis(0));
+    assert_eq!(paused, change("a", false));
+    assert_eq!(judge.pause_left(Millis(0)), None);
+    judge.request_saw("b", busy(3600), Millis(0));
+    assert_eq!(judge.pause_left(Millis(1000)), Some(Millis::from_secs(16)));
+    assert_eq!(judge.tick(Millis::from_secs(17)), change("a", true));
+    assert_eq!(judge.pause_left(Millis::from_secs(17)), None);
+    assert_eq!(judge.ejected_until("b"), Some(PAUSE_MAX));
+}
+
+#[test]
+fn operators_are_told_of_every_change_with_its_cause_and_of_flapping_once_in_ten_seconds() {
+    let mut judge = judge(&["a", "b"]);
+    let failed = Observation {
+        cause: Some(FailureCause::Named("refused")),
+        ..of("ant", Seen::Failure)
+    };
+    judge.request_saw("a", failed, Millis(0));
+    let told = judge.take_reports();
     assert_eq!(
-        judge.configure(&endpoints(&["a"]), Millis(3)),
-        change("a", true)
+        told,
+        [HealthChange {
+            url: "a".into(),
+            from: Health::Healthy,
+            to: Health::Degraded,
+            cause: Some(FailureCause::Named("refused")),
+            unreported: 0,
+        }]
     );
-    assert_eq!(judge.health("c"), Health::Draining);
+    for at in 1..100 {
+        judge.request_saw("a", of("ant", Seen::Success), Millis(at));
+        judge.request_saw("a", failed, Millis(at));
+    }
+    judge.request_saw("a", of("ant", Seen::Success), Millis(100));
+    assert_eq!(judge.take_reports(), []);
+    judge.tick(Millis(10_000));
+    let told = judge.take_reports();
+    assert_eq!((told[0].to, told[0].unreported), (Health::Healthy, 198));
+    assert_eq!(
+        judge.last_error("a"),
+        Some((FailureCause::Named("refused"), Millis(99)))
+    );
+    assert_eq!(judge.since("a"), Some(Millis(100)));
+
+    fail(&mut judge, "a", Millis(10_001));
+    let told = judge.take_reports();
+    assert_eq!(
+        told.last().map(|change| change.to),
+        Some(Health::Ejected),
+        "at once"
+    );
+}
+
+#[test]
+fn a_server_is_proven_until_a_try_fails_and_again_after_one_that_does_not() {
+    let mut judge = judge(&["a", "b"]);
+    assert!(judge.is_proven("a"));
+    for seen in [Seen::Busy, Seen::Failure, Seen::Unusable] {
+        judge.request_saw("a", of("ant", seen), Millis(0));
+        assert!(!judge.is_proven("a"), "{seen:?}");
+        judge.request_saw("a", of("ant", Seen::Nothing), Millis(0));
+        assert!(!judge.is_proven("a"), "{seen:?}");
+        judge.request_saw("a", of("ant", Seen::Success), Millis(0));
+        assert!(judge.is_proven("a"));
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn with_all_endpoints_failing_attempts_grow_by_a_tenth_and_two_a_second(
+        pauses in proptest::collection::vec(0..400_u64, 1..400),
+        endpoint_count in 2..5_usize,
+    ) {
+        use crate::routing::{Failure, RetryBudget, RetryTarget};
+        let urls = ["a", "b", "c", "d"];
+        let urls = &urls[..endpoint_count];
+        let mut judge = judge(urls);
+        let mut budget = RetryBudget::new();
+        let (mut now, mut attempts) = (Millis(0), 0);
+        for (request, pause) in pauses.iter().enumerate() {
+            now = now + Millis(*pause);
+            judge.tick(now);
+            budget.request_begins(now);
+            let mut tried = Vec::new();
+            loop {
+                attempts += 1;
+                let used = |url: &&&str| judge.health(url) != Health::Ejected && !tried.contains(*url);
+                let usable: Vec<&str> = urls.iter().filter(used).copied().collect();
+                let proven = usable.iter().find(|url| judge.is_proven(url)).copied();
+                let url = proven.or(usable.first().copied()).unwrap_or(urls[0]);
+                tried.push(url);
+                let account = ["ant", "bee"][request % 2];
+                judge.request_saw(url, of(account, Seen::Failure), now);
+                judge.check_saw(url, Seen::Success, None, now);
+                let next = |url: &&&str| !tried.contains(*url) && judge.is_proven(url);
+                let target = match urls.iter().find(next) {
+                    Some(_) => RetryTarget::Proven,
+                    None => RetryTarget::Unproven,
+                };
+                if !budget.may_retry(tried.len() as u32, Failure::Failed, target, now) {
+                    break;
+                }
+            }
+        }
+        let seconds = now.0 as usize / 1000 + 1;
+        // Each endpoint is proven once: before its first failure.
+        let bound = pauses.len() * 11 / 10 + 2 * seconds + endpoint_count;
+        proptest::prop_assert!(attempts <= bound, "{attempts} attempts for {}", pauses.len());
+    }
 }
 
 #[test]
 fn a_server_that_was_gone_while_ejected_is_back_with_its_checks_but_a_sick_one_is_not() {
     let mut judge = judge(&["a", "b"]);
     for url in ["a", "b"] {
-        judge.check_saw(url, Seen::Success);
+        judge.check_saw(url, Seen::Success, None, Millis(0));
     }
     fail(&mut judge, "a", Millis(0));
     assert_eq!(judge.health("a"), Health::Ejected);
     for _ in 0..10 {
-        assert_eq!(judge.check_saw("a", Seen::Success), vec![]);
+        assert_eq!(judge.check_saw("a", Seen::Success, None, Millis(0)), vec![]);
     }
-    assert_eq!(judge.check_saw("a", Seen::Failure), vec![]);
-    assert_eq!(judge.check_saw("a", Seen::Success), vec![]);
-    assert_eq!(judge.check_saw("a", Seen::Success), change("a", true));
+    assert_eq!(judge.check_saw("a", Seen::Failure, None, Millis(0)), vec![]);
+    assert_eq!(judge.check_saw("a", Seen::Success, None, Millis(0)), vec![]);
+    assert_eq!(
+        judge.check_saw("a", Seen::Success, None, Millis(0)),
+        change("a", true)
+    );
     assert_eq!(judge.health("a"), Health::Degraded);
 }

@@ -1,0 +1,214 @@
+//! The record of one endpoint: what requests and checks have made of it.
+//!
+//! It counts and judges for itself alone; whether it may be taken out of use depends on the others and
+//! is the ejector's decision.
+
+use std::sync::Arc;
+
+use super::{FailureCause, Health, HealthChange, Seen};
+use crate::Millis;
+use crate::routing::evidence::{AccountKey, Evidence, FAILURES_IN_A_ROW_MAX};
+use crate::routing::window::{WINDOW, Window};
+
+/// Fewer answers in the window are no statistics.
+const ANSWERS_MIN: u32 = 20;
+
+/// Share of failures in the window that ejects although successes lie between them.
+const FAILED_PERCENT_MAX: u64 = 50;
+
+/// The first ejection: longer than a server's hiccup, shorter than a person's patience.
+pub(super) const EJECTION_MIN: Millis = Millis::from_secs(5);
+
+/// No ejection is longer: a repaired endpoint is back in two minutes whatever its past.
+pub(super) const EJECTION_MAX: Millis = Millis::from_secs(120);
+
+/// Who has been in use for as long without an ejection begins with the shortest one again.
+pub(super) const FORGIVEN_AFTER: Millis = Millis::from_secs(60);
+
+/// Between two reports of an endpoint that goes back and forth between healthy and degraded.
+const REPORT_EVERY: Millis = Millis::from_secs(10);
+
+/// What requests have made of an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    InUse {
+        since: Millis,
+    },
+    Ejected {
+        until: Millis,
+    },
+    /// In use, on probation: the next success or failure decides.
+    HalfOpen,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Record {
+    pub(super) url: Arc<str>,
+    pub(super) standing: Standing,
+    /// Failures that an input may have caused.
+    pub(super) evidence: Evidence,
+    /// Failures in a row that no input causes.
+    pub(super) unusable_in_a_row: u32,
+    pub(super) successes: Window,
+    pub(super) failures: Window,
+    /// Those of `failures` that no input causes.
+    pub(super) unusable: Window,
+    /// The latest try went well, or there was none.
+    pub(super) is_proven: bool,
+    pub(super) paused_until: Option<Millis>,
+    pub(super) last_error: Option<(FailureCause, Millis)>,
+    /// What operators were told last, and when.
+    pub(super) reported: (Health, Option<Millis>),
+    /// Health now, and since when.
+    pub(super) present: (Health, Millis),
+    pub(super) unreported: u32,
+    /// When it left the configuration.
+    pub(super) gone_since: Option<Millis>,
+    /// Ejections since it was last forgiven.
+    pub(super) ejections: u32,
+    pub(super) down: bool,
+    pub(super) checks_failed_in_a_row: u32,
+    pub(super) checks_passed_in_a_row: u32,
+    /// A check has failed since the ejection began.
+    pub(super) gone_while_ejected: bool,
+}
+
+impl Record {
+    pub(super) fn new(url: &Arc<str>, now: Millis) -> Record {
+        Record {
+            url: url.clone(),
+            standing: Standing::InUse { since: now },
+            evidence: Evidence::default(),
+            unusable_in_a_row: 0,
+            successes: Window::default(),
+            failures: Window::default(),
+            unusable: Window::default(),
+            is_proven: true,
+            paused_until: None,
+            last_error: None,
+            reported: (Health::Healthy, None),
+            present: (Health::Healthy, now),
+            unreported: 0,
+            gone_since: None,
+            ejections: 0,
+            down: false,
+            checks_failed_in_a_row: 0,
+            checks_passed_in_a_row: 0,
+            gone_while_ejected: false,
+        }
+    }
+
+    pub(super) fn is_usable(&self) -> bool {
+        !self.down
+            && !matches!(self.standing, Standing::Ejected { .. })
+            && self.paused_until.is_none()
+            && self.gone_since.is_none()
+    }
+
+    pub(super) fn fails_too_often(&mut self, now: Millis) -> bool {
+        if self.unusable_in_a_row >= FAILURES_IN_A_ROW_MAX || self.evidence.is_conclusive(now) {
+            return true;
+        }
+        let failures = self.failures.sum(now);
+        let answers = failures.saturating_add(self.successes.sum(now));
+        let is_share =
+            |count: u32| u64::from(count) * 100 >= u64::from(answers) * FAILED_PERCENT_MAX;
+        answers >= ANSWERS_MIN
+            && (is_share(self.unusable.sum(now))
+                || (is_share(failures) && self.evidence.is_corroborated_within(WINDOW, now)))
+    }
+
+    /// Whether one more failure of that kind ends a probation.
+    pub(super) fn relapses(&self, seen: Seen, now: Millis) -> bool {
+        self.standing == Standing::HalfOpen
+            && (seen == Seen::Unusable || self.evidence.is_corroborated(now))
+    }
+
+    pub(super) fn succeeded(&mut self, account: AccountKey, now: Millis) {
+        self.evidence.succeeded(account, now);
+        self.unusable_in_a_row = 0;
+        self.is_proven = true;
+        self.successes.add(now);
+        match self.standing {
+            Standing::HalfOpen => self.standing = Standing::InUse { since: now },
+            Standing::InUse { since } if now.since(since) >= FORGIVEN_AFTER => {
+                self.ejections = 0;
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn failed(&mut self, seen: Seen, account: AccountKey, now: Millis) {
+        self.is_proven = false;
+        self.failures.add(now);
+        match seen {
+            Seen::Unusable => {
+                self.unusable_in_a_row = self.unusable_in_a_row.saturating_add(1);
+                self.unusable.add(now);
+            }
+            _ => self.evidence.failed(account, now),
+        }
+    }
+
+    pub(super) fn health(&self) -> Health {
+        let failing = self.evidence.in_a_row() > 0
+            || self.unusable_in_a_row > 0
+            || self.checks_failed_in_a_row > 0;
+        match self.standing {
+            _ if self.gone_since.is_some() => Health::Draining,
+            _ if self.down => Health::Down,
+            Standing::Ejected { .. } => Health::Ejected,
+            _ if self.paused_until.is_some() => Health::Ejected,
+            Standing::HalfOpen => Health::Degraded,
+            Standing::InUse { .. } if failing => Health::Degraded,
+            Standing::InUse { .. } => Health::Healthy,
+        }
+    }
+
+    /// Notes the present health. Returns the change if operators are to be told of it now.
+    pub(super) fn report(&mut self, now: Millis) -> Option<HealthChange> {
+        let health = self.health();
+        if health != self.present.0 {
+            self.present = (health, now);
+            self.unreported = self.unreported.saturating_add(1);
+        }
+        let (from, at) = self.reported;
+        if health == from || self.gone_since.is_some() {
+            return None;
+        }
+        let is_in_use = |health| matches!(health, Health::Healthy | Health::Degraded);
+        let is_minor = is_in_use(from) && is_in_use(health);
+        if is_minor && at.is_some_and(|at| now.since(at) < REPORT_EVERY) {
+            return None;
+        }
+        self.reported = (health, Some(now));
+        let unreported = std::mem::take(&mut self.unreported).saturating_sub(1);
+        let error = self.last_error.filter(|_| health != Health::Healthy);
+        Some(HealthChange {
+            url: self.url.clone(),
+            from,
+            to: health,
+            cause: error.map(|(cause, _)| cause),
+            unreported,
+        })
+    }
+
+    pub(super) fn eject(&mut self, now: Millis) {
+        let doubled = EJECTION_MIN.0.saturating_mul(1 << self.ejections.min(16));
+        self.standing = Standing::Ejected {
+            until: now + Millis(doubled).min(EJECTION_MAX),
+        };
+        self.ejections += 1;
+        self.checks_passed_in_a_row = 0;
+        self.gone_while_ejected = false;
+        self.forget_answers();
+    }
+
+    pub(super) fn forget_answers(&mut self) {
+        self.evidence.restart();
+        self.unusable_in_a_row = 0;
+        self.failures.clear();
+        self.unusable.clear();
+        self.successes.clear();
+    }
+}

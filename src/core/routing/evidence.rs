@@ -1,0 +1,211 @@
+//! Whose failures are evidence against a server or a plugin, so that one account cannot take it from
+//! the others: an input may be what fails.
+//!
+//! It counts and compares, and decides nothing about what follows. Failures are corroborated when two
+//! accounts had them; or when one account alone used the subject in the last minute, and its latest
+//! success is older than ten seconds. O(1) a request, of constant size. Callers: the ejector of a
+//! model's endpoints, the breaker of a plugin.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use crate::{AccountId, Millis};
+
+/// Failures in a row that are enough: a crashed server has them at once, a flaky one hardly ever.
+pub const FAILURES_IN_A_ROW_MAX: u32 = 5;
+
+/// An account is alone when no other one used the subject for so long.
+const ALONE_AFTER: Millis = Millis::from_secs(60);
+
+/// A success more recent than this outweighs the failures of a lone account.
+const SUCCESS_HOLDS_FOR: Millis = Millis::from_secs(10);
+
+/// An account, told apart from others without keeping its name: 64 bits of a hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AccountKey(u64);
+
+impl From<&AccountId> for AccountKey {
+    fn from(account: &AccountId) -> AccountKey {
+        let mut hasher = DefaultHasher::new();
+        account.as_str().hash(&mut hasher);
+        AccountKey(hasher.finish())
+    }
+}
+
+/// The two accounts seen last, each with its latest time.
+#[derive(Clone, Copy, Debug, Default)]
+struct LastTwo {
+    latest: Option<(AccountKey, Millis)>,
+    other: Option<(AccountKey, Millis)>,
+}
+
+impl LastTwo {
+    fn add(&mut self, account: AccountKey, now: Millis) {
+        match &mut self.latest {
+            Some((known, at)) if *known == account => *at = now,
+            latest => self.other = latest.replace((account, now)),
+        }
+    }
+
+    /// Whether two accounts were seen after `since`.
+    fn are_two_after(&self, since: Option<Millis>) -> bool {
+        let after = |at: Millis| since.is_none_or(|since| at > since);
+        self.other.is_some_and(|(_, at)| after(at))
+    }
+}
+
+/// What the accounts' requests say about one server or plugin.
+#[derive(Clone, Debug, Default)]
+pub struct Evidence {
+    users: LastTwo,
+    failed: LastTwo,
+    in_a_row: u32,
+    /// Failures in a row of the account that failed last.
+    of_one_in_a_row: u32,
+    last_success: Option<Millis>,
+}
+
+impl Evidence {
+    /// A request of `account` was answered as it should.
+    pub fn succeeded(&mut self, account: AccountKey, now: Millis) {
+        self.users.add(account, now);
+        self.last_success = Some(now);
+        self.in_a_row = 0;
+        self.of_one_in_a_row = 0;
+    }
+
+    /// A request of `account` failed in a way that its input may have caused.
+    pub fn failed(&mut self, account: AccountKey, now: Millis) {
+        self.users.add(account, now);
+        let same = self.failed.latest.is_some_and(|(last, _)| last == account);
+        self.of_one_in_a_row = match same {
+            true => self.of_one_in_a_row.saturating_add(1),
+            false => 1,
+        };
+        self.failed.add(account, now);
+        self.in_a_row = self.in_a_row.saturating_add(1);
+    }
+
+    /// Failures since the last success.
+    pub fn in_a_row(&self) -> u32 {
+        self.in_a_row
+    }
+
+    /// Whether the failures since the last success are corroborated.
+    pub fn is_corroborated(&self, now: Millis) -> bool {
+        self.failed.are_two_after(self.last_success) || self.is_lone_and_stale(now)
+    }
+
+    /// Whether two accounts failed in the last `span`, with successes between or not.
+    pub fn is_corroborated_within(&self, span: Millis, now: Millis) -> bool {
+        let since = now.0.checked_sub(span.0).map(Millis);
+        self.failed.are_two_after(since) || self.is_lone_and_stale(now)
+    }
+
+    /// Enough failures in a row, and corroborated.
+    pub fn is_conclusive(&self, now: Millis) -> bool {
+        self.in_a_row >= FAILURES_IN_A_ROW_MAX && self.is_corroborated(now)
+    }
+
+    /// The last failure was one account's fifth in a row (or tenth, and so on): the subject is to be
+    /// checked at once, whatever the failures are worth.
+    pub fn wants_check(&self) -> bool {
+        let count = self.of_one_in_a_row;
+        count > 0 && count.is_multiple_of(FAILURES_IN_A_ROW_MAX)
+    }
+
+    /// Begins a new count of failures, with the accounts and the last success still known.
+    pub fn restart(&mut self) {
+        self.in_a_row = 0;
+        self.of_one_in_a_row = 0;
+    }
+
+    fn is_lone_and_stale(&self, now: Millis) -> bool {
+        let is_recent = |at: Millis| now.since(at) < ALONE_AFTER;
+        let is_alone = self.users.other.is_none_or(|(_, at)| !is_recent(at));
+        let succeeded = self.last_success;
+        is_alone && succeeded.is_none_or(|at| now.since(at) >= SUCCESS_HOLDS_FOR)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn key(name: &str) -> AccountKey {
+        AccountKey::from(&AccountId::from(name))
+    }
+
+    #[test]
+    fn failures_of_one_account_among_others_are_never_conclusive() {
+        let mut evidence = Evidence::default();
+        evidence.succeeded(key("alice"), Millis(0));
+        for at in 1..1000 {
+            evidence.failed(key("mallory"), Millis(at));
+            assert!(!evidence.is_conclusive(Millis(at)));
+        }
+        evidence.failed(key("alice"), Millis(1000));
+        assert!(evidence.is_conclusive(Millis(1000)));
+    }
+
+    #[test]
+    fn a_lone_account_is_believed_when_its_latest_success_is_ten_seconds_old() {
+        let mut evidence = Evidence::default();
+        evidence.succeeded(key("alice"), Millis(0));
+        for at in 0..5 {
+            evidence.failed(key("alice"), Millis(at));
+        }
+        assert!(!evidence.is_conclusive(Millis(9_999)));
+        assert!(evidence.is_conclusive(Millis(10_000)));
+
+        let mut never_well = Evidence::default();
+        for at in 0..5 {
+            assert!(!never_well.is_conclusive(Millis(at)));
+            never_well.failed(key("alice"), Millis(at));
+        }
+        assert!(never_well.is_conclusive(Millis(5)));
+    }
+
+    #[test]
+    fn the_fifth_failure_of_one_account_wants_a_check() {
+        let mut evidence = Evidence::default();
+        let wants: Vec<bool> = (0..10)
+            .map(|at| {
+                evidence.failed(key("mallory"), Millis(at));
+                evidence.wants_check()
+            })
+            .collect();
+        let fifth = [false, false, false, false, true];
+        assert_eq!(wants, [fifth, fifth].concat());
+    }
+
+    proptest! {
+        #[test]
+        fn no_way_of_failing_lets_one_account_conclude_while_another_uses_it(
+            steps in proptest::collection::vec((0..3_u8, 0..30_000_u64), 1..200),
+        ) {
+            let mut evidence = Evidence::default();
+            let (mut now, mut alice_at) = (Millis(0), Millis(0));
+            evidence.succeeded(key("alice"), now);
+            for (step, pause) in steps {
+                // Alice is there at least once a minute, and is served well.
+                now = now + Millis(pause);
+                if now.since(alice_at) >= ALONE_AFTER {
+                    evidence.succeeded(key("alice"), now);
+                    alice_at = now;
+                }
+                match step {
+                    0 => {
+                        evidence.succeeded(key("alice"), now);
+                        alice_at = now;
+                    }
+                    1 => evidence.succeeded(key("mallory"), now),
+                    _ => evidence.failed(key("mallory"), now),
+                }
+                prop_assert!(!evidence.is_conclusive(now));
+                prop_assert!(!evidence.is_corroborated_within(Millis::from_secs(10), now));
+            }
+        }
+    }
+}

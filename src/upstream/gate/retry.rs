@@ -1,0 +1,118 @@
+//! The gate's part in retries, and the log line of an endpoint whose health has changed.
+//!
+//! It decides nothing: the core's budget says whether a try is made again, the ejector which endpoints
+//! are proven.
+
+use std::sync::Arc;
+
+use infergate_core::Millis;
+use infergate_core::admission::EndpointId;
+use infergate_core::routing::{Failure, Health, HealthChange, RetryTarget};
+
+use super::{Gate, Target, in_u32};
+
+/// Decision on another try.
+#[derive(Debug)]
+pub struct Retry {
+    /// Whether there is one.
+    pub allowed: bool,
+    /// Where it goes.
+    pub target: RetryTarget,
+    /// Endpoints it does not go to while a proven one has room, beside those that were tried.
+    pub avoid: Vec<EndpointId>,
+}
+
+impl Gate {
+    /// Whether an endpoint that is in use is not among `tried`.
+    pub fn has_fresh(&self, tried: &[EndpointId]) -> bool {
+        let inner = self.inner.lock();
+        let in_use = |target: &Target| {
+            let health = inner.ejector.health(&target.url);
+            matches!(health, Health::Healthy | Health::Degraded)
+        };
+        let is_fresh = |(index, target): (usize, &Option<Arc<Target>>)| {
+            let was_tried = tried.iter().any(|id| id.0 as usize == index);
+            !was_tried && target.as_deref().is_some_and(in_use)
+        };
+        inner.targets.iter().enumerate().any(is_fresh)
+    }
+
+    /// A request begins: retries are a share of these.
+    pub fn count_request(&self) {
+        let now = self.clock.now();
+        self.inner.lock().retries.request_begins(now);
+    }
+
+    /// Whether a request that has made `tries` tries, at the endpoints `tried`, may make another one.
+    /// With `after_node` the last one was at another node.
+    pub fn may_retry(
+        &self,
+        tries: u32,
+        failure: Failure,
+        tried: &[EndpointId],
+        after_node: bool,
+    ) -> Retry {
+        let now = self.clock.now();
+        let mut inner = self.inner.lock();
+        let (mut has_proven, mut unproven) = (false, Vec::new());
+        for (index, target) in inner.targets.iter().enumerate() {
+            let id = EndpointId(in_u32(index));
+            let Some(target) = target.as_ref().filter(|_| !tried.contains(&id)) else {
+                continue;
+            };
+            let permits = inner.turnstile.permits(id);
+            // Waiting for a permit costs a server nothing where none has seen the request.
+            let has_room = failure == Failure::NotConnected
+                || permits.is_some_and(|(used, limit)| used < limit);
+            match has_room && inner.ejector.is_proven(&target.url) {
+                true => has_proven = true,
+                false => unproven.push(id),
+            }
+        }
+        let target = match has_proven {
+            true => RetryTarget::Proven,
+            false if after_node => RetryTarget::AfterNode,
+            false => RetryTarget::Unproven,
+        };
+        if !has_proven {
+            unproven.clear();
+        }
+        Retry {
+            allowed: inner.retries.may_retry(tries, failure, target, now),
+            target,
+            avoid: unproven,
+        }
+    }
+
+    /// The time until the shortest pause ends, where every endpoint in use has asked for one.
+    pub fn pause_left(&self) -> Option<Millis> {
+        let now = self.clock.now();
+        self.inner.lock().ejector.pause_left(now)
+    }
+
+    /// Retries that the model's requests may still make together.
+    pub fn retries_left(&self) -> u32 {
+        let now = self.clock.now();
+        self.inner.lock().retries.left(now)
+    }
+
+    /// One line of the log for a change of an endpoint's health.
+    pub(super) fn report(&self, change: &HealthChange) {
+        let (model, url) = (self.model.as_str(), &*change.url);
+        let (from, to) = (change.from.name(), change.to.name());
+        let unreported = change.unreported;
+        match change.cause {
+            Some(cause) => {
+                tracing::warn!(model, url, from, to, %cause, unreported, "an endpoint's health changed");
+            }
+            None => tracing::info!(
+                model,
+                url,
+                from,
+                to,
+                unreported,
+                "an endpoint's health changed"
+            ),
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Warnings that would repeat: one in ten seconds, with the number of those left out.
+//!
+//! It writes nothing. Two callers at the same moment may both be due; a line more is no harm.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use infergate_core::Millis;
+
+/// Between two warnings of one kind about one endpoint.
+const EVERY: Millis = Millis::from_secs(10);
+
+/// The warnings of one kind about one endpoint.
+#[derive(Debug, Default)]
+pub struct Repeats {
+    /// When the next one is due, milliseconds on the running clock.
+    due_ms: AtomicU64,
+    left_out: AtomicU32,
+}
+
+impl Repeats {
+    /// Whether a warning is to be written at `now`, and how many were left out before it.
+    pub fn due(&self, now: Millis) -> Option<u32> {
+        if now.0 < self.due_ms.load(Ordering::Relaxed) {
+            self.left_out.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        self.due_ms.store((now + EVERY).0, Ordering::Relaxed);
+        Some(self.left_out.swap(0, Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_warning_is_written_once_in_ten_seconds_and_counts_those_left_out() {
+        let repeats = Repeats::default();
+        assert_eq!(repeats.due(Millis(5)), Some(0));
+        for at in 6..106 {
+            assert_eq!(repeats.due(Millis(at)), None);
+        }
+        assert_eq!(repeats.due(Millis(10_005)), Some(100));
+        assert_eq!(repeats.due(Millis(20_005)), Some(0));
+    }
+}
