@@ -119,6 +119,7 @@ const SPAWNERS: &[&str] = &[
     "src/telemetry/log/queue.rs",
     "src/plugin/ticker.rs",
     "src/plugin/compile.rs",
+    "src/plugin/side.rs",
     "src/config/watch",
     "src/upstream/gate/interleavings.rs",
 ];

@@ -7,6 +7,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use pingora_core::apps::HttpServerApp;
@@ -20,7 +21,7 @@ use super::handshakes::Handshakes;
 use crate::admin::Admin;
 use crate::config::Listen;
 use crate::proxy::{Connections, Edge, Shared, serve_connection, serve_peer};
-use crate::telemetry::Clock;
+use crate::telemetry::{Clock, watched};
 
 /// Connections the kernel holds while every worker is busy.
 const BACKLOG: u32 = 4096;
@@ -127,10 +128,14 @@ pub async fn accept_clients(
         };
         shared.metrics.connection_accepted();
         let serving = serve_connection(Arc::clone(&edge), tcp, closed.clone());
-        open.spawn(async move {
-            serving.await;
-            drop(connection);
-        });
+        let metrics = Arc::clone(&shared.metrics);
+        open.spawn(watched(
+            async move {
+                serving.await;
+                drop(connection);
+            },
+            move |held_ms| metrics.worker_blocked(held_ms),
+        ));
     }
     // Nobody is to connect and then wait for nothing.
     drop(listener);
@@ -163,7 +168,8 @@ pub async fn accept_peers(
         };
         let (edge, shared) = (Arc::clone(&edge), Arc::clone(&shared));
         let (strangers, closed) = (Arc::clone(&strangers), closed.clone());
-        open.spawn(async move {
+        let metrics = Arc::clone(&shared.metrics);
+        let serving = async move {
             // Every event of a stream is a small write.
             if tcp.set_nodelay(true).is_err() {
                 return;
@@ -180,7 +186,10 @@ pub async fn accept_peers(
             };
             drop(turn);
             serve_peer(edge, guest, closed).await;
-        });
+        };
+        open.spawn(watched(serving, move |held_ms| {
+            metrics.worker_blocked(held_ms)
+        }));
     }
     drop(listener);
     while open.join_next().await.is_some() {}
@@ -215,8 +224,60 @@ impl Strangers {
     }
 }
 
-/// Serves operators, also while draining, until the set of tasks is ended.
-pub async fn accept_admin(listener: TcpListener, admin: Arc<Admin>, closed: watch::Receiver<bool>) {
+/// The operators' listener on a thread and a runtime of its own, so that operators get an answer
+/// whatever holds the workers.
+pub struct AdminThread {
+    /// Ends the listener by its drop.
+    running: watch::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl AdminThread {
+    /// Serves operators from now on, also while draining.
+    ///
+    /// # Errors
+    /// The operating system gives no thread or takes the socket back.
+    pub fn start(
+        listener: TcpListener,
+        admin: Arc<Admin>,
+        closed: watch::Receiver<bool>,
+    ) -> std::io::Result<AdminThread> {
+        let listener = listener.into_std()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let (running, mut ended) = watch::channel(());
+        let serve = move || {
+            runtime.block_on(async {
+                let listener = match TcpListener::from_std(listener) {
+                    Ok(listener) => listener,
+                    Err(error) => return tracing::error!(%error, "operators cannot be served"),
+                };
+                tokio::select! {
+                    () = accept_admin(listener, admin, closed) => {}
+                    // Nothing is ever sent: it ends with the sender.
+                    _ = ended.changed() => {}
+                }
+            });
+        };
+        Ok(AdminThread {
+            running,
+            thread: std::thread::Builder::new()
+                .name("admin".into())
+                .spawn(serve)?,
+        })
+    }
+
+    /// Ends it; connections are cut.
+    pub fn end(self) {
+        let AdminThread { running, thread } = self;
+        drop(running);
+        // A panic of the thread has been reported by the panic hook.
+        let _ = thread.join();
+    }
+}
+
+async fn accept_admin(listener: TcpListener, admin: Arc<Admin>, closed: watch::Receiver<bool>) {
     let mut open = JoinSet::new();
     loop {
         while open.try_join_next().is_some() {}

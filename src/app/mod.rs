@@ -46,7 +46,7 @@ use crate::config::watch::FileWatch;
 use crate::config::{self, Config, Loaded, Problem};
 use crate::peer::{Channel, Others};
 use crate::plugin::{Patience, Plugins, RoutingMode};
-use crate::proxy::{Connections, Drain, Edge, Ledger, Shared, Stories, World};
+use crate::proxy::{Checks, Connections, Drain, Edge, Ledger, Shared, Stories, World};
 use crate::telemetry::log::LogHandle;
 use crate::telemetry::sink::Durability;
 use crate::telemetry::{Clock, EventSink, Metrics, log};
@@ -55,7 +55,7 @@ use capture::Recorder;
 use cluster::Membership;
 use discover::Report;
 use insight::NodeInsight;
-use listen::Listeners;
+use listen::{AdminThread, Listeners};
 use load::{Loader, Ready};
 use reload::Reloader;
 use runtime::RuntimeKeeper;
@@ -257,7 +257,11 @@ impl Node {
                 closed.clone(),
             ));
         }
-        tasks.spawn(listen::accept_admin(listeners.admin, admin, closed.clone()));
+        let operators = AdminThread::start(listeners.admin, admin, closed.clone());
+        let operators = match operators {
+            Ok(operators) => operators,
+            Err(error) => return fail(&format!("operators cannot be served: {error}")),
+        };
         if let Some(listener) = listeners.peers {
             tasks.spawn(listen::accept_peers(
                 listener,
@@ -291,6 +295,7 @@ impl Node {
         }
         keep::keep_once(&shared.ledger, &state_dir, 0).await;
         recorder.write();
+        operators.end();
         if !shared.sink.close(SINK_CLOSE_LIMIT) {
             tracing::error!("the last events could not be written in time");
         }
@@ -315,6 +320,7 @@ fn share(config: &Config, metrics: Arc<Metrics>, clock: Clock) -> Result<Arc<Sha
         sink,
         drain: Arc::new(Drain::default()),
         bodies: Arc::default(),
+        checks: Checks::default(),
         stories: Stories::default(),
         ledger: Ledger::restore(&kept, clock),
         runtime: flags,

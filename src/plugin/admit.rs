@@ -31,6 +31,9 @@ use super::tables::{self, Granted, Wrong};
 /// Milliseconds that `configure` and `describe` may take while a plugin is loaded.
 pub const SETUP_DEADLINE_MS: u32 = 500;
 
+/// Bytes of fixtures that a revision keeps, to be tried again when it is in doubt.
+const FIXTURES_KEPT_BYTES: usize = 1 << 20;
+
 /// Making a guest that decides in the middle of a request should take less. A task's caller waits for
 /// the model anyway.
 const SETUP_SLOW_US: u32 = 5_000;
@@ -190,7 +193,7 @@ impl Admission<'_> {
         let grants = grants(self.ground, spec, checked);
         let mut revision = self.untried(spec, checked, component, grants, settings)?;
         revision.described = try_out(&revision)?;
-        self.fixtures(spec, &revision)?;
+        revision.fixtures = self.fixtures(spec, &revision)?;
         Ok(revision)
     }
 
@@ -222,15 +225,15 @@ impl Admission<'_> {
     }
 
     /// Runs the plugin's own fixtures, where it has some beside it.
-    fn fixtures(&self, spec: &PluginSpec, revision: &Revision) -> Result<(), Vec<Wrong>> {
+    fn fixtures(&self, spec: &PluginSpec, revision: &Revision) -> Result<Vec<Fixture>, Vec<Wrong>> {
         let Some(folder) = folder_of(&spec.file) else {
-            return Ok(());
+            return Ok(Vec::new());
         };
         let wrong = |why: String| vec![("file".to_owned(), why)];
         let fixtures = Fixture::folder(&folder).map_err(wrong)?;
         let mut took_us = Vec::new();
-        for fixture in fixtures {
-            let ran = run(revision, &fixture);
+        for fixture in &fixtures {
+            let ran = run(revision, fixture);
             if let Some(difference) = fixture.judge(&ran) {
                 return Err(wrong(format!(
                     "its fixture `{}`: {difference}",
@@ -254,11 +257,20 @@ impl Admission<'_> {
                 .mean_us
                 .store(u32::try_from(p50).unwrap_or(u32::MAX), Ordering::Relaxed);
         }
-        Ok(())
+        // As many as are worth keeping for a check while it serves.
+        let mut kept_bytes = 0;
+        Ok(fixtures
+            .into_iter()
+            .take_while(|fixture| {
+                kept_bytes += fixture.bytes();
+                kept_bytes <= FIXTURES_KEPT_BYTES
+            })
+            .collect())
     }
 }
 
-fn run(revision: &Revision, fixture: &Fixture) -> Ran {
+/// Calls a fixture on a guest of its own.
+pub fn run(revision: &Revision, fixture: &Fixture) -> Ran {
     let variant = variant(revision, fixture);
     match Subject::make(&variant, SETUP_DEADLINE_MS) {
         Ok(mut subject) => subject.call(fixture),

@@ -1,18 +1,23 @@
 //! Whether a revision is asked at all: it is left alone once it fails too often.
 //!
-//! It does not know what stands in. Pure: `now` is an argument. Closed, it opens after
-//! [`FAILURES_MAX`] failures in ten seconds or one call in [`RATE_ONE_IN`] over a minute; open, it
-//! lets one call through after [`PROBE_AFTER`], whose end decides.
+//! It does not know what stands in. Pure: `now` is an argument. Too often is [`FAILURES_MAX`] failures
+//! in ten seconds or one call in [`RATE_ONE_IN`] over a minute. One account alone cannot take a plugin
+//! from the others: two accounts must have had failures, or only one have used it for a minute, none
+//! of whose calls went well for ten seconds. The fifth failure of one account asks for the fixtures,
+//! which decide by themselves. Open, it lets one call through after [`PROBE_AFTER`], whose end alone
+//! decides.
 
 use infergate_core::Millis;
 use serde::Serialize;
 
-/// Failures in [`WINDOW`] that open it.
+/// Failures in [`WINDOW`] that open it, and failures of one account that ask for the fixtures.
 pub const FAILURES_MAX: u32 = 5;
 /// How far back failures count, each of [`LONG`] such spans.
 const WINDOW: Millis = Millis::from_secs(10);
 /// Windows the rate looks at.
 const LONG: usize = 6;
+/// All of them together: how long an account counts as a user.
+const MINUTE: Millis = Millis::from_secs(60);
 /// One failed call in this many opens it, …
 pub const RATE_ONE_IN: u64 = 100;
 /// … from this many calls and failures on: one bad call in the first few is no rate.
@@ -23,6 +28,10 @@ pub const RATE_FAILURES_MIN: u32 = 3;
 pub const PROBE_AFTER: Millis = Millis::from_secs(30);
 /// A probe that never came back is not waited for longer than this.
 const PROBE_LOST_AFTER: Millis = Millis::from_secs(10);
+/// Hooks whose successes are told apart.
+const HOOKS: usize = 16;
+/// Accounts whose failures are counted one by one; beyond, the one that failed longest ago is left out.
+const ACCOUNTS_COUNTED: usize = 8;
 
 /// Its position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -37,12 +46,41 @@ pub enum Position {
     HalfOpen,
 }
 
+/// One call as the breaker knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct By {
+    /// Digest of the account; none where no account chose the input.
+    pub account: Option<u64>,
+    /// Number of the hook.
+    pub hook: usize,
+}
+
+/// Leave to make a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// One of many.
+    Call,
+    /// The one that tries, by its number.
+    Probe(u32),
+}
+
+/// What the end of a call led to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// The breaker opened over it.
+    pub opened: bool,
+    /// It was the fifth failure of its account: the fixtures should be run.
+    pub check_due: bool,
+}
+
 /// The breaker of one revision.
 #[derive(Clone, Debug, Default)]
 pub struct Breaker {
     position: Position,
     /// Since when it has its position.
     since: Millis,
+    /// The probe that is awaited while it is half open.
+    probe: u32,
     /// Calls and failures of the last windows, the newest at `newest % LONG`.
     calls: [u32; LONG],
     failures: [u32; LONG],
@@ -50,16 +88,55 @@ pub struct Breaker {
     /// Moments of the last failures, a ring.
     moments: [Millis; FAILURES_MAX as usize],
     seen: usize,
+    using: LastTwo,
+    failing: LastTwo,
+    /// The last two successes of each hook.
+    good: [[Option<Millis>; 2]; HOOKS],
+    counted: [AccountFailures; ACCOUNTS_COUNTED],
+    /// It was closed by a probe, and no call has ended since.
+    closed_by_probe: bool,
+}
+
+/// The two accounts that were last seen, with when.
+#[derive(Clone, Copy, Debug, Default)]
+struct LastTwo {
+    latest: Option<(u64, Millis)>,
+    other: Option<(u64, Millis)>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct AccountFailures {
+    account: u64,
+    failures: u32,
+    latest: Millis,
+}
+
+impl LastTwo {
+    fn note(&mut self, account: u64, now: Millis) {
+        if self.latest.is_some_and(|(latest, _)| latest != account) {
+            self.other = self.latest;
+        }
+        self.latest = Some((account, now));
+    }
+
+    /// Two accounts were seen within a span that ends now.
+    fn are_two(&self, now: Millis, span: Millis) -> bool {
+        self.other.is_some_and(|(_, at)| now.since(at) < span)
+    }
 }
 
 impl Breaker {
-    /// Whether a call may be made now. One that may must end with [`Breaker::ended`].
-    pub fn admits(&mut self, now: Millis) -> bool {
-        let may = self.would_admit(now);
-        if may && self.position != Position::Closed {
-            self.turn(Position::HalfOpen, now);
+    /// Leave to make a call now, which must end with [`Breaker::ended`]; none while it is open.
+    pub fn admits(&mut self, now: Millis) -> Option<Pass> {
+        if !self.would_admit(now) {
+            return None;
         }
-        may
+        if self.position == Position::Closed {
+            return Some(Pass::Call);
+        }
+        self.turn(Position::HalfOpen, now);
+        self.probe = self.probe.wrapping_add(1);
+        Some(Pass::Probe(self.probe))
     }
 
     /// What [`Breaker::admits`] would say, without making this call the one that tries.
@@ -71,37 +148,52 @@ impl Breaker {
         }
     }
 
-    /// A call ended. True when the breaker opened over it.
-    pub fn ended(&mut self, good: bool, now: Millis) -> bool {
+    /// A call ended.
+    pub fn ended(&mut self, pass: Pass, by: By, good: bool, now: Millis) -> Ended {
         match self.position {
-            Position::Closed => {
-                self.count(good, now);
-                let opens = !good && self.is_too_much(now);
-                if opens {
-                    self.turn(Position::Open, now);
-                }
-                opens
-            }
+            Position::Closed => self.count(by, good, now),
             // A call that began before it opened says nothing about now.
-            Position::Open => false,
+            Position::Open => Ended::default(),
+            Position::HalfOpen if pass != Pass::Probe(self.probe) => Ended::default(),
             Position::HalfOpen if good => {
                 *self = Breaker {
                     since: now,
+                    probe: self.probe,
+                    closed_by_probe: true,
                     ..Breaker::default()
                 };
-                false
+                Ended::default()
             }
-            Position::HalfOpen => {
-                self.turn(Position::Open, now);
-                true
-            }
+            Position::HalfOpen => self.open(now),
         }
     }
 
+    /// What a good call answered turned out to be of no use.
+    pub fn disproved(&mut self, by: By, now: Millis) -> Ended {
+        if self.position != Position::Closed {
+            return Ended::default();
+        }
+        if self.closed_by_probe {
+            return self.open(now);
+        }
+        let good = &mut self.good[by.hook % HOOKS];
+        *good = [good[1], good[1]];
+        self.count(by, false, now)
+    }
+
     /// The admitted call was not made after all: it says nothing, and a probe may be tried again.
-    pub fn was_not_asked(&mut self, now: Millis) {
-        if self.position == Position::HalfOpen {
+    pub fn was_not_asked(&mut self, pass: Pass, now: Millis) {
+        if self.position == Position::HalfOpen && pass == Pass::Probe(self.probe) {
             self.turn(Position::Open, now - PROBE_AFTER);
+        }
+    }
+
+    /// Opens it, whoever called.
+    pub fn open(&mut self, now: Millis) -> Ended {
+        self.turn(Position::Open, now);
+        Ended {
+            opened: true,
+            check_due: false,
         }
     }
 
@@ -115,7 +207,36 @@ impl Breaker {
         self.since = now;
     }
 
-    fn count(&mut self, good: bool, now: Millis) {
+    fn count(&mut self, by: By, good: bool, now: Millis) -> Ended {
+        self.closed_by_probe = false;
+        self.move_on(now);
+        let at = (self.newest % LONG as u64) as usize;
+        self.calls[at] = self.calls[at].saturating_add(1);
+        if let Some(account) = by.account {
+            self.using.note(account, now);
+        }
+        if good {
+            let known = &mut self.good[by.hook % HOOKS];
+            *known = [Some(now), known[0]];
+            return Ended::default();
+        }
+        self.failures[at] = self.failures[at].saturating_add(1);
+        self.moments[self.seen % self.moments.len()] = now;
+        self.seen += 1;
+        let check_due = by.account.is_some_and(|account| {
+            self.failing.note(account, now);
+            self.is_fifth_of(account, now)
+        });
+        match self.is_too_much(by, now) {
+            true => self.open(now),
+            false => Ended {
+                opened: false,
+                check_due,
+            },
+        }
+    }
+
+    fn move_on(&mut self, now: Millis) {
         let window = now.0 / WINDOW.0;
         let passed = window.saturating_sub(self.newest).min(LONG as u64);
         for old in 1..=passed {
@@ -124,16 +245,32 @@ impl Breaker {
             self.failures[at] = 0;
         }
         self.newest = self.newest.max(window);
-        let at = (self.newest % LONG as u64) as usize;
-        self.calls[at] = self.calls[at].saturating_add(1);
-        if !good {
-            self.failures[at] = self.failures[at].saturating_add(1);
-            self.moments[self.seen % self.moments.len()] = now;
-            self.seen += 1;
-        }
     }
 
-    fn is_too_much(&self, now: Millis) -> bool {
+    /// Counts a failure of an account; true for each fifth within a minute of the one before.
+    fn is_fifth_of(&mut self, account: u64, now: Millis) -> bool {
+        let known = self
+            .counted
+            .iter()
+            .position(|one| one.account == account && one.failures > 0);
+        let oldest = || {
+            let all = self.counted.iter().enumerate();
+            all.min_by_key(|(_, one)| one.latest.0)
+                .map_or(0, |(at, _)| at)
+        };
+        let at = known.unwrap_or_else(oldest);
+        let one = &mut self.counted[at];
+        let is_recent = known.is_some() && now.since(one.latest) < MINUTE;
+        let failures = if is_recent { one.failures + 1 } else { 1 };
+        *one = AccountFailures {
+            account,
+            failures: failures % FAILURES_MAX,
+            latest: now,
+        };
+        failures == FAILURES_MAX
+    }
+
+    fn is_too_much(&self, by: By, now: Millis) -> bool {
         let ring = self.moments.len();
         // The slot that the next failure would take holds the oldest of the last five.
         let oldest = self.moments[self.seen % ring];
@@ -143,7 +280,18 @@ impl Breaker {
         let rate = calls >= RATE_CALLS_MIN
             && failures >= RATE_FAILURES_MIN
             && u64::from(failures) * RATE_ONE_IN >= calls;
-        burst || rate
+        let is_alone = !self.using.are_two(now, MINUTE);
+        let no_good = |span: Millis| {
+            let latest = self.good[by.hook % HOOKS][0];
+            latest.is_none_or(|at| now.since(at) >= span)
+        };
+        let is_no_ones = by.account.is_none();
+        let is_sole = is_alone && no_good(WINDOW);
+        let by_two = |span| self.failing.are_two(now, span);
+        (burst && (is_no_ones || is_sole || by_two(WINDOW)))
+            || (rate && (is_no_ones || by_two(MINUTE)))
+            // A lone account may call seldom.
+            || (is_sole && self.seen >= ring && now.since(oldest) < MINUTE)
     }
 }
 
@@ -151,20 +299,32 @@ impl Breaker {
 mod tests {
     use super::*;
 
-    fn fail(breaker: &mut Breaker, at: u64) -> bool {
-        assert!(breaker.admits(Millis(at)));
-        breaker.ended(false, Millis(at))
+    fn by(account: u64) -> By {
+        By {
+            account: Some(account),
+            hook: 0,
+        }
+    }
+
+    /// A failed call of an account; whether the breaker opened.
+    fn fail(breaker: &mut Breaker, account: u64, at: u64) -> bool {
+        let pass = breaker.admits(Millis(at)).unwrap();
+        breaker.ended(pass, by(account), false, Millis(at)).opened
+    }
+
+    fn succeed(breaker: &mut Breaker, account: u64, at: u64) {
+        let pass = breaker.admits(Millis(at)).unwrap();
+        breaker.ended(pass, by(account), true, Millis(at));
     }
 
     fn opened() -> Breaker {
         let mut breaker = Breaker::default();
-        for _ in 0..100 {
-            breaker.ended(true, Millis(0));
+        for n in 0..100 {
+            succeed(&mut breaker, n, 0);
         }
-        for at in 0..FAILURES_MAX {
-            fail(&mut breaker, u64::from(at));
-            if breaker.position() == Position::Open {
-                break;
+        for at in 0..u64::from(FAILURES_MAX) {
+            if breaker.position() == Position::Closed {
+                fail(&mut breaker, at, at);
             }
         }
         assert_eq!(breaker.position(), Position::Open);
@@ -172,36 +332,112 @@ mod tests {
     }
 
     #[test]
-    fn five_failures_in_ten_seconds_open_it_among_however_many_calls() {
+    fn five_failures_of_two_accounts_in_ten_seconds_open_it_among_however_many_calls() {
         let mut breaker = Breaker::default();
-        for _ in 0..100_000 {
-            breaker.ended(true, Millis(0));
+        for n in 0..100_000 {
+            succeed(&mut breaker, n % 7, 0);
         }
-        assert!(!(0..4).any(|n| fail(&mut breaker, n * 2_000)));
-        assert!(fail(&mut breaker, 9_999));
-        assert!(!breaker.admits(Millis(10_000)));
+        assert!(!(0..4).any(|n| fail(&mut breaker, n % 2, n * 2_000)));
+        assert!(fail(&mut breaker, 1, 9_999));
+        assert_eq!(breaker.admits(Millis(10_000)), None);
+    }
+
+    #[test]
+    fn one_account_cannot_open_it_for_the_others() {
+        let mut breaker = Breaker::default();
+        for second in 0..600 {
+            succeed(&mut breaker, 1, second * 1000);
+            for n in 0..4 {
+                assert!(!fail(&mut breaker, 2, second * 1000 + n), "second {second}");
+            }
+        }
+        // Nor where the others were here less than a minute ago, without a call that went well.
+        let mut breaker = Breaker::default();
+        succeed(&mut breaker, 1, 0);
+        assert!(!(0..20).any(|n| fail(&mut breaker, 2, 20_000 + n)));
+    }
+
+    #[test]
+    fn an_account_that_is_alone_opens_it_once_nothing_has_gone_well_for_ten_seconds() {
+        let mut breaker = Breaker::default();
+        succeed(&mut breaker, 1, 0);
+        assert!(!(1..8).any(|n| fail(&mut breaker, 1, n * 1000)));
+        assert!(fail(&mut breaker, 1, 10_000));
+        // One that calls seldom, too.
+        let mut breaker = Breaker::default();
+        let opened: Vec<bool> = (0..5).map(|n| fail(&mut breaker, 1, n * 12_000)).collect();
+        assert_eq!(opened, [false, false, false, false, true]);
+    }
+
+    #[test]
+    fn successes_of_one_hook_do_not_hide_that_another_always_fails() {
+        let mut breaker = Breaker::default();
+        let mut opened = false;
+        for at in 0..5 {
+            let now = Millis(at * 100);
+            let prepare = By { hook: 2, ..by(1) };
+            breaker.ended(Pass::Call, prepare, true, now);
+            let finish = By { hook: 3, ..by(1) };
+            opened = breaker.ended(Pass::Call, finish, false, now).opened;
+        }
+        assert!(opened);
+    }
+
+    #[test]
+    fn the_fifth_failure_of_one_account_asks_for_the_fixtures_and_they_decide() {
+        let mut breaker = Breaker::default();
+        succeed(&mut breaker, 1, 0);
+        let mut due = Vec::new();
+        for n in 0..10 {
+            succeed(&mut breaker, 1, n);
+            let ended = breaker.ended(Pass::Call, by(2), false, Millis(n));
+            assert!(!ended.opened);
+            due.push(ended.check_due);
+        }
+        let at: Vec<usize> = (0..10).filter(|n| due[*n]).collect();
+        assert_eq!(at, [4, 9]);
+        assert!(breaker.open(Millis(11)).opened);
+        assert_eq!(breaker.admits(Millis(12)), None);
+    }
+
+    #[test]
+    fn failures_that_no_account_chose_open_it_by_themselves() {
+        let mut breaker = Breaker::default();
+        succeed(&mut breaker, 1, 0);
+        let nobody = By {
+            account: None,
+            hook: 8,
+        };
+        let opened = (0..5).any(|n| breaker.ended(Pass::Call, nobody, false, Millis(n)).opened);
+        assert!(opened);
     }
 
     #[test]
     fn failures_far_apart_among_many_calls_do_not_open_it() {
         let mut breaker = Breaker::default();
         for second in 0..600 {
-            for _ in 0..200 {
-                breaker.ended(true, Millis(second * 1000));
+            for n in 0..200 {
+                succeed(&mut breaker, n % 3, second * 1000);
             }
             if second % 3 == 0 {
-                assert!(!fail(&mut breaker, second * 1000), "second {second}");
+                assert!(
+                    !fail(&mut breaker, second % 5, second * 1000),
+                    "second {second}"
+                );
             }
         }
     }
 
     #[test]
-    fn one_call_in_a_hundred_opens_it_from_the_third_failure_on() {
+    fn one_call_in_a_hundred_of_two_accounts_opens_it_from_the_third_failure_on() {
         let mut breaker = Breaker::default();
         let mut opened_at = None;
         for n in 0..2_000_u64 {
-            let now = Millis(n * 25);
-            if breaker.ended(n % 100 != 50, now) {
+            let by = by(n / 100 % 2);
+            if breaker
+                .ended(Pass::Call, by, n % 100 != 50, Millis(n * 25))
+                .opened
+            {
                 opened_at = Some(n);
                 break;
             }
@@ -212,44 +448,77 @@ mod tests {
     #[test]
     fn it_lets_one_call_through_after_thirty_seconds_and_believes_it() {
         let mut breaker = opened();
-        assert!(!breaker.admits(Millis(29_000)));
+        assert_eq!(breaker.admits(Millis(29_000)), None);
         assert!(!breaker.would_admit(Millis(29_000)));
         assert!(breaker.would_admit(Millis(30_005)));
         assert!(breaker.would_admit(Millis(30_005)), "nothing was begun");
-        assert!(breaker.admits(Millis(30_005)));
-        assert!(!breaker.admits(Millis(30_006)), "one probe at a time");
-        breaker.ended(true, Millis(30_007));
+        let probe = breaker.admits(Millis(30_005)).unwrap();
+        assert_eq!(breaker.admits(Millis(30_006)), None, "one probe at a time");
+        breaker.ended(probe, by(1), true, Millis(30_007));
         assert_eq!(breaker.position(), Position::Closed);
 
         let mut breaker = opened();
-        assert!(breaker.admits(Millis(30_005)));
-        assert!(breaker.ended(false, Millis(30_007)));
-        assert!(!breaker.admits(Millis(60_006)));
-        assert!(breaker.admits(Millis(60_007)));
+        let probe = breaker.admits(Millis(30_005)).unwrap();
+        assert!(breaker.ended(probe, by(1), false, Millis(30_007)).opened);
+        assert_eq!(breaker.admits(Millis(60_006)), None);
+        assert!(breaker.admits(Millis(60_007)).is_some());
+    }
+
+    #[test]
+    fn only_its_own_probe_closes_it() {
+        let mut breaker = opened();
+        let lost = breaker.admits(Millis(31_000)).unwrap();
+        let probe = breaker.admits(Millis(41_000)).unwrap();
+        for late in [Pass::Call, lost] {
+            breaker.ended(late, by(1), true, Millis(41_001));
+            breaker.ended(late, by(1), false, Millis(41_001));
+            assert_eq!(breaker.position(), Position::HalfOpen);
+        }
+        breaker.ended(probe, by(1), true, Millis(41_002));
+        assert_eq!(breaker.position(), Position::Closed);
+    }
+
+    #[test]
+    fn a_probe_whose_answer_was_of_no_use_opens_it_again() {
+        let mut breaker = opened();
+        let probe = breaker.admits(Millis(31_000)).unwrap();
+        breaker.ended(probe, by(1), true, Millis(31_001));
+        assert!(breaker.disproved(by(1), Millis(31_001)).opened);
+    }
+
+    #[test]
+    fn answers_of_no_use_count_as_failures_and_not_as_successes() {
+        let mut breaker = Breaker::default();
+        let mut opened = 0;
+        for n in 0..5 {
+            breaker.ended(Pass::Call, by(1), true, Millis(n));
+            opened += u32::from(breaker.disproved(by(1), Millis(n)).opened);
+        }
+        assert_eq!(opened, 1);
     }
 
     #[test]
     fn a_probe_that_never_came_back_does_not_keep_it_shut() {
         let mut breaker = opened();
-        assert!(breaker.admits(Millis(31_000)));
-        assert!(!breaker.admits(Millis(40_000)));
-        assert!(breaker.admits(Millis(41_000)));
+        assert!(breaker.admits(Millis(31_000)).is_some());
+        assert!(breaker.admits(Millis(40_000)).is_none());
+        assert!(breaker.admits(Millis(41_000)).is_some());
     }
 
     #[test]
     fn a_probe_that_was_not_made_may_be_made_again_at_once() {
         let mut breaker = opened();
-        assert!(breaker.admits(Millis(31_000)));
-        breaker.was_not_asked(Millis(31_000));
-        assert!(breaker.admits(Millis(31_001)));
+        let probe = breaker.admits(Millis(31_000)).unwrap();
+        breaker.was_not_asked(probe, Millis(31_000));
+        assert!(breaker.admits(Millis(31_001)).is_some());
     }
 
     #[test]
     fn calls_from_before_it_opened_change_nothing() {
         let mut breaker = opened();
-        breaker.ended(true, Millis(10));
-        breaker.ended(false, Millis(11));
+        breaker.ended(Pass::Call, by(1), true, Millis(10));
+        breaker.ended(Pass::Call, by(2), false, Millis(11));
         assert_eq!(breaker.position(), Position::Open);
-        assert!(breaker.admits(Millis(30_005)));
+        assert!(breaker.admits(Millis(30_005)).is_some());
     }
 }

@@ -18,8 +18,9 @@ use thiserror::Error;
 
 use super::Caller;
 use super::failure::Failure;
+use super::hook::Hook;
 use super::judge;
-use super::revision::{Hook, Parts};
+use super::revision::Parts;
 
 /// Calls of one capture.
 pub const CAPTURE_MAX_CALLS: u32 = 1000;

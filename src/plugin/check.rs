@@ -12,6 +12,7 @@ use infergate_core::task::{
 };
 
 use super::pointer::{EDITS_MAX, is_pointer, overlap};
+use super::spec::Bounds;
 
 /// Facts an answer may add.
 const ATTRIBUTES_MAX: usize = 64;
@@ -72,8 +73,8 @@ pub fn advice(rule: &str) -> &'static str {
 }
 
 /// What `prepare` answers.
-pub fn prepared(prepared: &Prepared, output_max: usize) -> Verdict {
-    edit(&prepared.edit, output_max)?;
+pub fn prepared(prepared: &Prepared, bounds: &Bounds) -> Verdict {
+    edit(&prepared.edit, bounds)?;
     metrics(&prepared.metrics)?;
     state(&prepared.state)?;
     rule(
@@ -94,8 +95,8 @@ pub fn prepared(prepared: &Prepared, output_max: usize) -> Verdict {
 }
 
 /// What `finish` answers.
-pub fn finished(finished: &Finished, output_max: usize) -> Verdict {
-    edit(&finished.edit, output_max)?;
+pub fn finished(finished: &Finished, bounds: &Bounds) -> Verdict {
+    edit(&finished.edit, bounds)?;
     metrics(&finished.metrics)
 }
 
@@ -142,7 +143,9 @@ pub fn tame(rejection: Rejection) -> Rejection {
         400..=499 => rejection.status,
         _ => 400,
     };
-    let pointer = rejection.pointer.filter(|pointer| is_pointer(pointer));
+    let pointer = rejection
+        .pointer
+        .filter(|pointer| is_pointer(pointer) && !pointer.contains(char::is_control));
     let message = rejection
         .message
         .chars()
@@ -157,16 +160,18 @@ pub fn tame(rejection: Rejection) -> Rejection {
     }
 }
 
-fn edit(edit: &Edit, output_max: usize) -> Verdict {
+fn edit(edit: &Edit, bounds: &Bounds) -> Verdict {
     let bytes = match edit {
         Edit::Keep => 0,
         Edit::Replace(body) => body.len(),
         Edit::Set(fields) => {
             rule(fields.len() <= EDITS_MAX, "edit-count")?;
+            let largest = fields.iter().map(|field| field.json.len()).max();
+            rule(largest.unwrap_or(0) <= bounds.set_bytes, "set-size")?;
             fields.iter().map(|f| f.json.len() + f.pointer.len()).sum()
         }
     };
-    rule(bytes <= output_max, "output-size")
+    rule(bytes <= bounds.output_bytes, "output-size")
 }
 
 fn state(state: &[u8]) -> Verdict {
@@ -180,7 +185,15 @@ fn is_path(path: &str) -> bool {
         && path.starts_with('/')
         && path.bytes().all(plain)
         && !path.split('/').any(|part| part == "..")
-        && !path.to_ascii_lowercase().contains("%2e")
+        && !hides_a_way(path)
+}
+
+/// Whether a path holds a dot, a slash or a control character that only its server would see.
+fn hides_a_way(path: &str) -> bool {
+    let path = path.to_ascii_lowercase();
+    ["%2e", "%2f", "%5c", "%7f", "%0", "%1"]
+        .iter()
+        .any(|hidden| path.contains(hidden))
 }
 
 #[cfg(test)]
@@ -189,6 +202,13 @@ mod tests {
     use infergate_core::task::{Event, Field};
 
     const MAX: usize = 1 << 20;
+    const BOUNDS: Bounds = Bounds {
+        memory_bytes: 1 << 20,
+        deadline_ms: 1,
+        stream_deadline_ms: 1,
+        output_bytes: MAX,
+        set_bytes: 100,
+    };
 
     fn one(name: &str, value: f64) -> Verdict {
         metrics(&[(name.into(), value)])
@@ -241,7 +261,7 @@ mod tests {
         let prepared = |change: fn(&mut Prepared)| {
             let mut answer = Prepared::default();
             change(&mut answer);
-            super::prepared(&answer, MAX)
+            super::prepared(&answer, &BOUNDS)
         };
         assert_eq!(prepared(|_| {}), Ok(()));
         assert_eq!(prepared(|p| p.state = vec![0; 4097]), Err("state-size"));
@@ -253,12 +273,26 @@ mod tests {
             prepared(|p| p.attributes = vec![("Authorization".into(), "x".into())]),
             Err("attribute-name")
         );
-        for path in ["v1", "/../x", "/a b", "/a?b", "/%2E%2e/x", "/x\r\nHost: y"] {
+        for path in [
+            "v1",
+            "/../x",
+            "/a b",
+            "/a?b",
+            "/%2E%2e/x",
+            "/x/..%2fy",
+            "/x%5C..",
+            "/x%0d",
+            "/x\r\nHost: y",
+        ] {
             let answer = Prepared {
                 backend_path: Some(path.into()),
                 ..Prepared::default()
             };
-            assert_eq!(super::prepared(&answer, MAX), Err("backend-path"), "{path}");
+            assert_eq!(
+                super::prepared(&answer, &BOUNDS),
+                Err("backend-path"),
+                "{path}"
+            );
         }
         let field = Field {
             pointer: "/x".into(),
@@ -268,7 +302,16 @@ mod tests {
             edit: Edit::Set(vec![field; 257]),
             ..Finished::default()
         };
-        assert_eq!(finished(&answer, MAX), Err("edit-count"));
+        assert_eq!(finished(&answer, &BOUNDS), Err("edit-count"));
+        let large = Field {
+            pointer: "/x".into(),
+            json: "1".repeat(101),
+        };
+        let answer = Finished {
+            edit: Edit::Set(vec![large]),
+            ..Finished::default()
+        };
+        assert_eq!(finished(&answer, &BOUNDS), Err("set-size"));
     }
 
     #[test]

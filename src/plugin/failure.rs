@@ -33,6 +33,12 @@ pub enum Failure {
     /// It was not asked.
     #[error("not asked: {0}")]
     Unavailable(&'static str),
+    /// It ran past its deadline over an input that is large. The input's fault.
+    #[error("ran past its deadline over {bytes} bytes")]
+    TooSlow {
+        /// What it was handed.
+        bytes: usize,
+    },
     /// It was not asked: what it would be handed is too large for its memory. The input's fault.
     #[error("not asked: {bytes} bytes are more than {max}, a quarter of `limits.memory_mib`")]
     TooLarge {
@@ -61,7 +67,7 @@ impl Failure {
             Failure::Rejected(_) => "rejected",
             Failure::Broken(_) => "broken",
             Failure::Trapped(_) => "trapped",
-            Failure::Deadline => "deadline",
+            Failure::Deadline | Failure::TooSlow { .. } => "deadline",
             Failure::Memory => "memory",
             Failure::Overrun => "overrun",
             Failure::Invalid(_) => "invalid",

@@ -24,6 +24,7 @@ use wasmtime::component::{ComponentExportIndex, Type, Val};
 
 use super::failure::Failure;
 use super::file::open_regular;
+use super::hook::Hook;
 use super::judge::{self, Difference};
 use super::revision::Revision;
 use super::store::{Crash, Instance};
@@ -198,6 +199,15 @@ impl Fixture {
         Fixture::parse(&name, &text)
     }
 
+    /// Bytes of its arguments and of what it expects, about.
+    pub fn bytes(&self) -> usize {
+        let expected = self
+            .expect
+            .as_ref()
+            .map_or(0, |value| value.to_string().len());
+        expected + settings_text(&self.args).len() + settings_text(&self.settings).len()
+    }
+
     /// The interface its hook stands in.
     pub fn interface(&self) -> &'static str {
         let hook = HOOKS.iter().find(|(hook, _)| *hook == self.hook);
@@ -300,7 +310,17 @@ impl<'a> Subject<'a> {
             "task-stream" => bounds.stream_deadline_ms,
             _ => bounds.deadline_ms,
         };
-        self.instance.arm(deadline_ms);
+        let hook = Hook {
+            name: "",
+            deadline_ms,
+            input_bytes: 0,
+        };
+        // A task's input may be a picture.
+        let hook = match fixture.interface() {
+            "task" => hook.with_input(settings_text(&fixture.args).len()),
+            _ => hook,
+        };
+        self.instance.arm(hook.deadline_ms);
         let full = self.instance.store.get_fuel().ok();
         let mut elapsed_us = 0;
         let ended = self.enter(fixture, &mut elapsed_us);

@@ -184,12 +184,22 @@ impl log::Host for Guest {
     }
 }
 
+/// What one call may add to a counter: more bytes than a body has.
+const COUNT_MAX: u64 = 1 << 32;
+/// Where a counter stops: the largest whole number that every reader of metrics agrees on.
+const TOTAL_MAX: u64 = 1 << 53;
+
 impl counters::Host for Guest {
     fn add(&mut self, counter: u32, delta: u64) {
         match self.grants.declared.get(counter as usize) {
             Some(counter) => {
-                counter.series.add(delta);
-                counter.value.fetch_add(delta, Ordering::Relaxed);
+                // A negative number, as a guest may write it, is none: a counter only grows.
+                let delta = delta.min(COUNT_MAX);
+                let order = Ordering::Relaxed;
+                let grown = |value: u64| value.checked_add(delta).filter(|sum| *sum <= TOTAL_MAX);
+                if counter.value.fetch_update(order, order, grown).is_ok() {
+                    counter.series.add(delta);
+                }
             }
             None => {
                 self.grants.metrics.undeclared();

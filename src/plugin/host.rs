@@ -22,10 +22,11 @@ use super::compile::{Compilers, Patience, Source};
 use super::engine::{Purpose, Runtime};
 use super::plugins::{Inner, PluginProblem, Plugins};
 use super::resolve::{Resolver, native_only};
-use super::revision::{Ground, Revision, off_the_worker};
+use super::revision::{Ground, Revision};
+use super::side::Side;
 use super::spec::{PluginSpec, World};
 use super::warm::Warm;
-use crate::telemetry::{Clock, PluginsMetrics};
+use crate::telemetry::{Clock, PluginsMetrics, off_the_worker};
 
 /// What a host is given at start.
 #[derive(Clone, Debug, Default)]
@@ -335,7 +336,7 @@ impl Host {
         };
         let admission = Admission { ground: &ground };
         let revision = admission.revision(spec, checked, component, settings)?;
-        Ok(Some(Arc::new(revision)))
+        Ok(Some(revision.shared()))
     }
 
     /// The engine and what stands on it, started on first need. Called under `loading`.
@@ -344,8 +345,10 @@ impl Host {
             return Ok(Arc::clone(ground));
         }
         let runtime = Runtime::start(self.slots, Purpose::Serve, Clock::start())?;
+        let side = Side::start().map_err(|why| format!("no thread for its checks: {why}"))?;
         let ground = Arc::new(Ground {
             runtime,
+            side,
             warm: Arc::clone(&self.warm),
             metrics: Arc::clone(&self.metrics),
             captures: Arc::clone(&self.captures),

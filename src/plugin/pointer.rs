@@ -1,11 +1,11 @@
 //! JSON Pointers (RFC 6901) into a body: what a task wants to see, and what it sets.
 //!
-//! It keeps nothing. A pointer has at most [`POINTER_MAX_BYTES`], an edit at most [`EDITS_MAX`]
-//! places; objects on the way are made where they are missing, lists grow by one at `-` or at their
-//! end.
+//! It keeps nothing and edits nothing (`json/splice.rs` does). A pointer has at most
+//! [`POINTER_MAX_BYTES`], an edit at most [`EDITS_MAX`] places.
 
 use infergate_core::task::Field;
-use serde_json::{Map, Value};
+
+use super::json::Outline;
 
 /// Deeper or longer ones have no use.
 pub const POINTER_MAX_BYTES: usize = 1024;
@@ -47,65 +47,28 @@ pub fn overlap(pointers: &[String]) -> bool {
     })
 }
 
-/// The wanted places that exist. Of places that do not [`overlap`] it is at most the body's own text.
-pub fn pick(root: &Value, wants: &[String]) -> Vec<Field> {
-    wants
-        .iter()
-        .filter_map(|pointer| {
-            let json = root.pointer(pointer)?.to_string();
-            let pointer = pointer.clone();
-            Some(Field { pointer, json })
+/// The wanted places that exist, as they are written. Of places that do not [`overlap`] it is at most
+/// the body's own text.
+pub fn pick(body: &Outline, wants: &[String]) -> Vec<Field> {
+    body.refill(u32::MAX);
+    let found = |pointer: &String| {
+        let json = body.root().pointer(pointer)?.raw();
+        Some(Field {
+            pointer: pointer.clone(),
+            json: String::from_utf8_lossy(json).into_owned(),
         })
-        .collect()
-}
-
-/// Sets every place, or none.
-///
-/// # Errors
-/// The rule that an edit breaks; `root` is then half edited and must not be used.
-pub fn set_all(root: &mut Value, fields: &[Field]) -> Result<(), &'static str> {
-    if fields.len() > EDITS_MAX {
-        return Err("edit-count");
-    }
-    for field in fields {
-        if !is_pointer(&field.pointer) {
-            return Err("edit-pointer");
-        }
-        let value: Value = serde_json::from_str(&field.json).map_err(|_| "edit-json")?;
-        *place(root, &field.pointer).ok_or("edit-pointer")? = value;
-    }
-    Ok(())
-}
-
-fn place<'a>(root: &'a mut Value, pointer: &str) -> Option<&'a mut Value> {
-    let mut here = root;
-    for part in pointer.split('/').skip(1) {
-        let key = unescape(part);
-        if here.is_null() {
-            *here = Value::Object(Map::new());
-        }
-        here = match here {
-            Value::Object(object) => object.entry(key).or_insert(Value::Null),
-            Value::Array(list) => {
-                let at = match key.as_str() {
-                    "-" => list.len(),
-                    index => index.parse().ok()?,
-                };
-                if at == list.len() {
-                    list.push(Value::Null);
-                }
-                list.get_mut(at)?
-            }
-            _ => return None,
-        };
-    }
-    Some(here)
+    };
+    wants.iter().filter_map(found).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+
+    fn outline(value: serde_json::Value) -> Outline {
+        Outline::read(value.to_string().into()).unwrap()
+    }
 
     fn field(pointer: &str, json: &str) -> Field {
         Field {
@@ -118,7 +81,7 @@ mod tests {
     fn only_wanted_places_that_exist_are_picked() {
         let body = json!({ "a": { "b/c": [1, 2] }, "secret": "x" });
         let wants = ["/a/b~1c/1".to_owned(), "/missing".to_owned()];
-        assert_eq!(pick(&body, &wants), [field("/a/b~1c/1", "2")]);
+        assert_eq!(pick(&outline(body), &wants), [field("/a/b~1c/1", "2")]);
     }
 
     #[test]
@@ -126,7 +89,10 @@ mod tests {
         let body = json!({ "a": "x".repeat(100), "b": ["y".repeat(50), 1] });
         let wants = ["/a", "/b/0", "/b/1"].map(str::to_owned);
         assert!(!overlap(&wants));
-        let picked: usize = pick(&body, &wants).iter().map(|f| f.json.len()).sum();
+        let picked: usize = pick(&outline(body.clone()), &wants)
+            .iter()
+            .map(|f| f.json.len())
+            .sum();
         assert!(picked <= body.to_string().len());
     }
 
@@ -141,39 +107,5 @@ mod tests {
         assert!(!overlap(&names(&["/a~1b", "/a/b", "/a~0b", "/ab"])));
         assert!(overlap(&names(&["/messages", "/messages/0"])));
         assert!(overlap(&names(&["/x", "/x"])));
-    }
-
-    #[test]
-    fn places_are_set_and_made() {
-        let mut body = json!({ "keep": 1, "list": [1] });
-        let edits = [
-            field("/new/deep", "true"),
-            field("/list/0", "9"),
-            field("/list/-", "8"),
-            field("/keep", "null"),
-        ];
-        set_all(&mut body, &edits).unwrap();
-        assert_eq!(
-            body,
-            json!({ "keep": null, "list": [9, 8], "new": { "deep": true } })
-        );
-        set_all(&mut body, &[field("", "[]")]).unwrap();
-        assert_eq!(body, json!([]));
-    }
-
-    #[test]
-    fn a_place_that_cannot_be_is_refused() {
-        let body = json!({ "number": 1, "list": [] });
-        for (edit, rule) in [
-            (field("/number/x", "1"), "edit-pointer"),
-            (field("/list/5", "1"), "edit-pointer"),
-            (field("/list/x", "1"), "edit-pointer"),
-            (field("no-slash", "1"), "edit-pointer"),
-            (field("/x", "{"), "edit-json"),
-        ] {
-            assert_eq!(set_all(&mut body.clone(), &[edit]), Err(rule));
-        }
-        let many = vec![field("/x", "1"); EDITS_MAX + 1];
-        assert_eq!(set_all(&mut body.clone(), &many), Err("edit-count"));
     }
 }

@@ -1,7 +1,7 @@
 //! Names in `models[].plugins` → who answers: a declared plugin first, then a built-in one.
 //!
-//! It loads nothing. The last good revision of a model's plugin is the one that the former
-//! configuration had in force for that model, unless that had failed; then the one before.
+//! It loads nothing. The last good revision of a model's plugin is the latest that was in force for
+//! that model and has a good record; one that is merely not failing yet has none.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::line::Line;
 use super::plugins::{ModelSlots, PluginProblem, Plugins, native_routing, native_task, no_routing};
 use super::revision::Revision;
 use super::routing::{RoutingMode, RoutingSlot};
-use super::rules::{Pricing, Ranker, TaskRules};
+use super::rules::{Identity, Pricing, Ranker, TaskRules};
 use super::spec::{PluginSpec, RankMode};
 use super::task::TaskSlot;
 
@@ -112,19 +112,29 @@ impl Resolver<'_> {
         let mut chain = vec![Arc::clone(current)];
         let former = self.former.inner.models.get(&model.id);
         let before = former.and_then(|slots| slots.revisions.get(role));
-        chain.extend(before.and_then(|before| last_good(current, before)));
+        chain.extend(before.and_then(|before| last_good(spec, current, before)));
         Some((spec, chain))
     }
 }
 
 /// The revision that stands in for `current`, of those the model had before.
-fn last_good(current: &Arc<Revision>, before: &[Arc<Revision>]) -> Option<Arc<Revision>> {
-    let of_the_same_plugin =
-        |one: &&Arc<Revision>| one.parts.identity.name == current.parts.identity.name;
+fn last_good(
+    spec: &PluginSpec,
+    current: &Arc<Revision>,
+    before: &[Arc<Revision>],
+) -> Option<Arc<Revision>> {
+    if !spec.last_good {
+        return None;
+    }
+    let may_stand_in = |one: &&Arc<Revision>| {
+        let Identity { name, sha256, .. } = &one.parts.identity;
+        let is_barred = |barred: &Arc<str>| barred.eq_ignore_ascii_case(sha256);
+        *name == current.parts.identity.name && !spec.barred_sha256.iter().any(is_barred)
+    };
     let others = before.iter().filter(|one| !Arc::ptr_eq(one, current));
     others
-        .filter(of_the_same_plugin)
-        .find(|one| one.position() == Position::Closed)
+        .filter(may_stand_in)
+        .find(|one| one.position() == Position::Closed && one.has_good_record())
         .cloned()
 }
 

@@ -5,8 +5,8 @@
 //! snapshot or a request holds it; its waiting guests go with it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 use infergate_core::task::Description;
 use parking_lot::Mutex;
@@ -14,19 +14,23 @@ use wasmtime::Store;
 use wasmtime::component::{Component, InstancePre};
 
 use super::Caller;
-use super::breaker::{Breaker, Position};
+use super::admit;
+use super::breaker::{Breaker, By, Ended as BreakerEnded, Pass, Position};
 use super::capture::{Capture, Captures, Made};
 use super::engine::Runtime;
 use super::failure::Failure;
+use super::fixture::Fixture;
 use super::grants::Grants;
+use super::hook::{Hook, slow_by_size};
 use super::rules::Identity;
 use super::schema::Schema;
+use super::side::Side;
 use super::spec::{Bounds, InstancePolicy, World};
 use super::store::{Crash, Exports, Guest, Indices, Instance, Mould};
 use super::warm::{Owner, Warm};
 use crate::telemetry::clock::rfc3339;
 use crate::telemetry::plugin_metrics::{self, CallResult};
-use crate::telemetry::{PluginMetrics, PluginsMetrics};
+use crate::telemetry::{PluginMetrics, PluginsMetrics, off_the_worker};
 
 /// Calls one guest answers before it is replaced: bounds what a leak can add up to.
 pub const CALLS_MAX: u32 = 10_000;
@@ -44,6 +48,10 @@ const SETUP_DEADLINE_MS: u32 = 5;
 /// text and as what it makes of it), and then its answer: were it asked with more, whoever sends a
 /// large body could exhaust its memory at will, and open its breaker for every account.
 pub const INPUT_SHARE: usize = 4;
+/// A hook with so large an input leaves its worker, however fast others were.
+const LARGE_INPUT_BYTES: usize = 64 << 10;
+/// A revision of whose calls more than one in so many failed has no good record.
+const GOOD_ONE_IN: u64 = 100;
 /// Crashes a revision may log in a second; more are counted.
 const CRASH_LINES_PER_SECOND: u64 = 2;
 
@@ -51,6 +59,8 @@ const CRASH_LINES_PER_SECOND: u64 = 2;
 pub struct Ground {
     pub runtime: Runtime,
     pub warm: Arc<Warm>,
+    /// Where revisions are checked beside the requests.
+    pub side: Side,
     pub metrics: Arc<PluginsMetrics>,
     pub captures: Arc<Captures>,
 }
@@ -88,6 +98,8 @@ pub struct Revision {
     pub parts: Parts,
     pub described: Described,
     pub tally: Tally,
+    /// Calls whose answers are known, to be tried again when it is in doubt.
+    pub fixtures: Vec<Fixture>,
     /// When it was made, RFC 3339.
     pub loaded_at: Arc<str>,
     /// Whether calls of the plugin are written down, all its revisions together.
@@ -99,6 +111,8 @@ pub struct Revision {
     number: u64,
     /// Guards a few words; taken twice a call.
     breaker: Mutex<Breaker>,
+    /// Itself, for work that outlives the call that asked for it; absent in a variant for tools.
+    shared: OnceLock<Weak<Revision>>,
 }
 
 /// What has been counted of a revision.
@@ -123,15 +137,6 @@ pub struct Tally {
     pub crashes_unlogged: AtomicU64,
 }
 
-/// A hook, with how long it may take.
-#[derive(Clone, Copy, Debug)]
-pub struct Hook {
-    pub name: &'static str,
-    pub deadline_ms: u32,
-    /// Its input comes from a model server, or from both sides of an exchange.
-    pub reads_answers: bool,
-}
-
 /// Whose guest a call needs, and the one that waits for it.
 struct Seat {
     owner: Owner,
@@ -154,15 +159,37 @@ impl Revision {
             parts,
             described: Described::default(),
             tally: Tally::default(),
+            fixtures: Vec::new(),
             ground,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             breaker: Mutex::new(Breaker::default()),
+            shared: OnceLock::new(),
         }
+    }
+
+    /// The revision as it is used from now on.
+    pub fn shared(self) -> Arc<Revision> {
+        let revision = Arc::new(self);
+        // Set once: nobody else has it yet.
+        let _ = revision.shared.set(Arc::downgrade(&revision));
+        revision
     }
 
     /// Where its breaker stands.
     pub fn position(&self) -> Position {
         self.breaker.lock().position()
+    }
+
+    /// Whether it has answered calls, and of [`GOOD_ONE_IN`] at most one has failed.
+    pub fn has_good_record(&self) -> bool {
+        let calls = self.tally.calls.load(Ordering::Relaxed);
+        // Calls that were not made say nothing about it.
+        let made = Failure::CLASSES.iter().zip(&self.tally.failures);
+        let failed: u64 = made
+            .filter(|(class, _)| **class != "unavailable")
+            .map(|(_, count)| count.load(Ordering::Relaxed))
+            .sum();
+        calls > failed && failed * GOOD_ONE_IN <= calls
     }
 
     /// The host's part that all revisions share.
@@ -182,14 +209,16 @@ impl Revision {
         ask: impl FnOnce(&mut Store<Guest>, &Exports) -> wasmtime::Result<Result<T, Failure>>,
     ) -> Result<T, Failure> {
         let clock = self.ground.runtime.clock;
-        if !self.breaker.lock().admits(clock.now()) {
+        let Some(pass) = self.breaker.lock().admits(clock.now()) else {
             self.passed_over(hook);
             return Err(Failure::Unavailable("its breaker is open"));
-        }
+        };
+        let by = hook.by(caller);
         let began_us = clock.micros();
         let seat = self.seat(caller);
         let is_slow = self.is_slow(hook, seat.waiting.is_some());
         let ended = off_the_worker(is_slow, || self.enter(hook, caller, seat, ask));
+        let ended = ended.map_err(|crash| slow_by_size(hook, crash));
         let took_us = clock.micros().saturating_sub(began_us);
         self.learn(took_us);
         let result = match &ended {
@@ -199,11 +228,11 @@ impl Revision {
         self.observe(hook, result, took_us);
         match ended {
             Ok(answer) => {
-                self.breaker.lock().ended(true, clock.now());
+                self.breaker.lock().ended(pass, by, true, clock.now());
                 Ok(answer)
             }
             Err(crash) => {
-                let opened = self.judge(hook, &crash.failure);
+                let opened = self.judge(hook, (pass, by), &crash.failure);
                 if !matches!(crash.failure, Failure::Rejected(_)) {
                     self.count(&crash.failure);
                     self.report(hook, caller, &crash, took_us, opened);
@@ -265,7 +294,10 @@ impl Revision {
     /// An answer that passed the checks of its call turned out to break a rule where it was used.
     pub fn lied(&self, hook: Hook, caller: Caller<'_>, rule: &'static str) {
         let failure = Failure::Invalid(rule);
-        let opened = self.judge(hook, &failure);
+        let now = self.ground.runtime.clock.now();
+        let by = hook.by(Some(caller));
+        let ended = self.breaker.lock().disproved(by, now);
+        let opened = self.follow_up(ended);
         self.count(&failure);
         if let Some(hook) = plugin_metrics::Hook::named(hook.name) {
             self.metrics.lied(hook);
@@ -280,20 +312,58 @@ impl Revision {
     }
 
     /// What a failure says about the revision; true when its breaker opened over it.
-    fn judge(&self, hook: Hook, failure: &Failure) -> bool {
+    fn judge(&self, hook: Hook, (pass, by): (Pass, By), failure: &Failure) -> bool {
         let now = self.ground.runtime.clock.now();
-        let mut breaker = self.breaker.lock();
-        match failure {
-            // It was not asked.
-            Failure::Unavailable(_) | Failure::TooLarge { .. } => {
-                breaker.was_not_asked(now);
-                false
+        let ended = {
+            let mut breaker = self.breaker.lock();
+            match failure {
+                // It was not asked, or with more than it can read in time.
+                Failure::Unavailable(_) | Failure::TooLarge { .. } | Failure::TooSlow { .. } => {
+                    breaker.was_not_asked(pass, now);
+                    BreakerEnded::default()
+                }
+                Failure::Rejected(_) => breaker.ended(pass, by, true, now),
+                // Metrics a formula can make nothing of are the model server's, or the client's.
+                Failure::Broken(_) if matches!(hook.name, "price" | "estimate") => {
+                    breaker.ended(pass, by, true, now)
+                }
+                _ => breaker.ended(pass, by, false, now),
             }
-            Failure::Rejected(_) => breaker.ended(true, now),
-            // What it can make nothing of may be the model server's or the client's fault; neither must
-            // be able to take the plugin from all its models.
-            Failure::Broken(_) if hook.reads_answers => breaker.ended(true, now),
-            _ => breaker.ended(false, now),
+        };
+        self.follow_up(ended)
+    }
+
+    /// Has the fixtures tried where one account keeps failing; true when the breaker opened.
+    fn follow_up(&self, ended: BreakerEnded) -> bool {
+        if ended.check_due
+            && !self.fixtures.is_empty()
+            && let Some(shared) = self.shared.get()
+        {
+            let shared = Weak::clone(shared);
+            self.ground.side.offer(move || {
+                if let Some(revision) = shared.upgrade() {
+                    revision.try_fixtures();
+                }
+            });
+        }
+        ended.opened
+    }
+
+    /// Runs the fixtures once more; the breaker opens when one fails.
+    fn try_fixtures(&self) {
+        let failed = self.fixtures.iter().find_map(|fixture| {
+            let difference = fixture.judge(&admit::run(self, fixture))?;
+            Some((&fixture.name, difference))
+        });
+        if let Some((fixture, difference)) = failed {
+            self.breaker.lock().open(self.ground.runtime.clock.now());
+            tracing::error!(
+                plugin = &*self.parts.identity.name,
+                sha256 = &*self.parts.identity.sha256,
+                fixture,
+                difference,
+                "one account's calls of a plugin failed, and so does its fixture: not asked for 30 s"
+            );
         }
     }
 
@@ -342,7 +412,8 @@ impl Revision {
     /// its worker.
     fn is_slow(&self, hook: Hook, is_warm: bool) -> bool {
         let hooks = hook.deadline_ms > INLINE_DEADLINE_MS
-            && self.tally.mean_us.load(Ordering::Relaxed) > SLOW_US;
+            && (self.tally.mean_us.load(Ordering::Relaxed) > SLOW_US
+                || hook.input_bytes >= LARGE_INPUT_BYTES);
         hooks || (!is_warm && self.tally.setup_us.load(Ordering::Relaxed) > SLOW_US)
     }
 
@@ -480,19 +551,6 @@ impl Revision {
 impl Drop for Revision {
     fn drop(&mut self) {
         self.ground.warm.forget(self.number);
-    }
-}
-
-/// Runs what may take long where it holds up no other request of its worker.
-pub fn off_the_worker<T>(is_slow: bool, enter: impl FnOnce() -> T) -> T {
-    let on_a_worker = is_slow
-        && tokio::runtime::Handle::try_current().is_ok_and(|handle| {
-            handle.runtime_flavor() == tokio::runtime::RuntimeFlavor::MultiThread
-        });
-    if on_a_worker {
-        tokio::task::block_in_place(enter)
-    } else {
-        enter()
     }
 }
 

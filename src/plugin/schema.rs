@@ -1,8 +1,9 @@
 //! JSON Schemas of tasks, compiled once and enforced natively before any guest is called.
 //!
 //! It fetches nothing: a `$ref` out of the schema is refused. Patterns run on an engine of linear
-//! time. A schema has at most [`SCHEMA_MAX_BYTES`]; a message at most [`MESSAGE_MAX_CHARS`] and never
-//! repeats what the client sent.
+//! time. A schema has at most [`SCHEMA_MAX_BYTES`] and stands for at most 10,000 subschemas;
+//! a check takes a bounded number of steps for each byte of the body and builds no tree. A message has
+//! at most [`MESSAGE_MAX_CHARS`] and never repeats what the client sent.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -11,6 +12,8 @@ use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::{Draft, PatternOptions, ValidationError, Validator};
 use serde_json::Value;
 
+use super::expansion;
+use super::json::{Outline, Text};
 use super::pointer;
 
 /// Real schemas have a tenth of it.
@@ -20,12 +23,28 @@ const PATTERN_MAX_BYTES: usize = 1 << 20;
 /// Long enough for a sentence and a list of words.
 const MESSAGE_MAX_CHARS: usize = 400;
 
+/// Errors that are listed to find the one that is told.
+const ERRORS_MAX: u32 = 1_000;
+/// A schema that stands for more subschemas is heavy: even a short body takes long.
+const HEAVY_FROM: u64 = 1_000;
+
 /// A compiled schema with its text.
 #[derive(Debug)]
 pub struct Schema {
     text: Arc<str>,
     root: Value,
-    validator: Validator,
+    validator: Validator<Text>,
+    /// Subschemas it stands for.
+    expansion: u64,
+}
+
+/// Reason why a body does not pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// It breaks the schema.
+    Misfit(Misfit),
+    /// The check took more steps than a body of its length may.
+    TooCostly,
 }
 
 /// Where a value does not fit and what is expected there.
@@ -50,10 +69,12 @@ impl Schema {
         }
         let root: Value = serde_json::from_str(text)
             .map_err(|error| format!("the schema is not JSON: {error}"))?;
+        let expansion =
+            expansion::count(&root).map_err(|why| format!("the schema cannot be used: {why}"))?;
         let patterns = PatternOptions::regex()
             .size_limit(PATTERN_MAX_BYTES)
             .dfa_size_limit(PATTERN_MAX_BYTES);
-        let validator = jsonschema::options()
+        let validator = jsonschema::options_for::<Text>()
             .with_draft(Draft::Draft202012)
             .with_pattern_options(patterns)
             .offline()
@@ -63,7 +84,13 @@ impl Schema {
             text: text.into(),
             root,
             validator,
+            expansion,
         })
+    }
+
+    /// Whether even a short body is better checked off the worker.
+    pub fn is_heavy(&self) -> bool {
+        self.expansion > HEAVY_FROM
     }
 
     /// The schema as it was written.
@@ -71,14 +98,34 @@ impl Schema {
         &self.text
     }
 
-    /// Whether `value` fits.
+    /// Whether a body fits.
     ///
     /// # Errors
     /// The first place where it does not.
-    pub fn check(&self, value: &Value) -> Result<(), Misfit> {
-        self.validator
-            .validate(value)
-            .map_err(|error| self.misfit(&error))
+    pub fn check(&self, body: &Outline) -> Result<(), Unfit> {
+        body.refill(u32::MAX);
+        let fits = self.validator.is_valid(body.root());
+        if body.is_exhausted() {
+            return Err(Unfit::TooCostly);
+        }
+        if fits {
+            return Ok(());
+        }
+        body.refill(ERRORS_MAX);
+        let misfit = match self.validator.validate(body.root()) {
+            Err(error) if !body.is_exhausted() => self.misfit(&error),
+            // Listing the errors took too long; that there are some is known.
+            _ => Misfit {
+                pointer: String::new(),
+                message: "the body does not fit the schema of its input".into(),
+            },
+        };
+        Err(Unfit::Misfit(misfit))
+    }
+
+    /// Whether a value fits, for tools.
+    pub fn fits(&self, value: &Value) -> bool {
+        Outline::read(value.to_string().into()).is_ok_and(|body| self.check(&body).is_ok())
     }
 
     fn misfit(&self, error: &ValidationError<'_>) -> Misfit {
@@ -156,7 +203,8 @@ impl Schema {
             };
         }
         let depth = |e: &ValidationError<'_>| e.instance_path().as_str().matches('/').count();
-        let deepest = context.iter().flatten().max_by_key(|e| {
+        // Of several as deep, the first.
+        let deepest = context.iter().flatten().rev().max_by_key(|e| {
             let is_type = matches!(e.kind(), ValidationErrorKind::Type { .. });
             (depth(e), !is_type)
         });
@@ -286,9 +334,15 @@ mod tests {
         Schema::compile(&value.to_string()).unwrap()
     }
 
+    fn outline(value: &Value) -> Outline {
+        Outline::read(value.to_string().into()).unwrap()
+    }
+
     fn misfit(schema: &Schema, value: Value) -> (String, String) {
-        let misfit = schema.check(&value).unwrap_err();
-        (misfit.pointer, misfit.message)
+        match schema.check(&outline(&value)).unwrap_err() {
+            Unfit::Misfit(misfit) => (misfit.pointer, misfit.message),
+            Unfit::TooCostly => panic!("too costly"),
+        }
     }
 
     fn image() -> Schema {
@@ -389,7 +443,7 @@ mod tests {
             assert!(Schema::compile(&text).is_err(), "{reference}");
         }
         let inside = json!({ "$ref": "#/$defs/x", "$defs": { "x": { "type": "string" } } });
-        assert!(schema(inside).check(&json!(1)).is_err());
+        assert!(!schema(inside).fits(&json!(1)));
     }
 
     #[test]
@@ -401,7 +455,7 @@ mod tests {
         let bomb = json!({ "type": "string", "pattern": "(((a{1000}){1000}){1000})" });
         assert!(Schema::compile(&bomb.to_string()).is_err());
         let slow = schema(json!({ "type": "string", "pattern": "^(a+)+$" }));
-        assert!(slow.check(&json!("a".repeat(30_000) + "b")).is_err());
+        assert!(!slow.fits(&json!("a".repeat(30_000) + "b")));
     }
 
     #[test]
@@ -410,5 +464,47 @@ mod tests {
         let (_, message) = misfit(&s, json!("my secret"));
         assert!(!message.contains("secret"));
         assert!(message.chars().count() <= MESSAGE_MAX_CHARS + 1);
+    }
+
+    #[test]
+    fn a_long_list_is_checked_item_by_item_and_the_first_misfit_found() {
+        let bytes = schema(json!({ "properties": { "image": {
+            "type": ["string", "array"],
+            "items": { "type": "integer", "minimum": 0, "maximum": 255 }
+        } } }));
+        let list = |last: &str| format!(r#"{{"image":[{}{last}]}}"#, "255,".repeat(300_000));
+        let check = |text: String| bytes.check(&Outline::read(text.into()).unwrap());
+        assert_eq!(check(list("0")), Ok(()));
+        let misfit = Misfit {
+            pointer: "/image/300000".into(),
+            message: "`image[300000]` must be at most 255".into(),
+        };
+        assert_eq!(check(list("256")), Err(Unfit::Misfit(misfit)));
+    }
+
+    #[test]
+    fn errors_of_a_long_list_under_several_shapes_are_not_all_collected() {
+        let s = schema(json!({ "anyOf": [
+            { "type": "string" },
+            { "type": "array", "items": { "type": "string" } }
+        ] }));
+        let list = json!(vec![7; 300_000]);
+        let (pointer, message) = misfit(&s, list);
+        assert_eq!(
+            (pointer.as_str(), message.as_str()),
+            ("/0", "`0` must be text")
+        );
+    }
+
+    #[test]
+    fn a_recursive_schema_that_doubles_with_depth_ends_in_bounded_time() {
+        let below = json!({ "properties": { "a": { "allOf": [{ "$ref": "#" }, { "$ref": "#" }, { "$ref": "#" }] } } });
+        let mut value = json!(1);
+        for _ in 0..100 {
+            value = json!({ "a": value });
+        }
+        let s = schema(below);
+        let checked = s.check(&outline(&value));
+        assert!(matches!(checked, Ok(()) | Err(Unfit::TooCostly)));
     }
 }

@@ -111,6 +111,11 @@ pub struct PluginLimits {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 163840))]
     pub output_kib: Option<u32>,
+    /// KiB of one value that a task sets at a place in a body: 4096 unless set. A body that it
+    /// replaces is bounded by `output_kib`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 163840))]
+    pub set_kib: Option<u32>,
 }
 
 /// One plugin.
@@ -148,6 +153,12 @@ pub struct PluginSpec {
     /// What happens when it fails: `closed` for tasks, `builtin` for the others, unless set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_failure: Option<OnFailure>,
+    /// Whether the revision before stands in when this one fails, as long as it has a good record.
+    #[serde(default = "stands_in")]
+    pub last_good: bool,
+    /// Digests of components that stand in for no other: revisions that were replaced for a fault.
+    #[serde(default)]
+    pub barred_sha256: Vec<Arc<str>>,
     /// Whether its instances are used again.
     #[serde(default)]
     pub instance: InstancePolicy,
@@ -171,7 +182,16 @@ pub struct Bounds {
     pub stream_deadline_ms: u32,
     /// Bytes of an answer.
     pub output_bytes: usize,
+    /// Bytes of one value that is set at a place in a body.
+    pub set_bytes: usize,
 }
+
+const fn stands_in() -> bool {
+    true
+}
+
+/// KiB of one value that is set, unless configured: a document, not a picture or a sound.
+const SET_KIB: u32 = 4096;
 
 impl PluginSpec {
     /// What happens when it fails.
@@ -201,6 +221,7 @@ impl PluginSpec {
                 .unwrap_or(output_kib)
                 .clamp(1, 163_840) as usize)
                 << 10,
+            set_bytes: (self.limits.set_kib.unwrap_or(SET_KIB).clamp(1, 163_840) as usize) << 10,
         }
     }
 }

@@ -10,16 +10,24 @@ use std::sync::Arc;
 use bytes::Bytes;
 use infergate_core::billing::{MetricModes, Metrics, Source};
 use infergate_core::model::{BackendKind, ModelSpec};
-use infergate_core::task::{Edit, Event, Field, Out, Rejection};
+use infergate_core::task::{Event, Out, Rejection};
 use infergate_core::{AccountId, Refusal};
-use serde_json::Value;
 
+use super::body::{
+    apply, are_events, check_input, is_binary, is_json_edit, read, seen, seen_fields, unchanged,
+};
 use super::failure::Failure;
+use super::json::{self, Outline};
 use super::line::Line;
-use super::rules::{Answered, Asked, Seen, TaskRules};
+use super::rules::{Answered, Asked, TaskRules};
+use super::schema::Schema;
 use super::spec::OnFailure;
-use super::{Caller, check, pointer};
+use super::{Caller, check};
 use crate::telemetry::event::PluginUse;
+use crate::telemetry::off_the_worker;
+
+/// Bytes of a model server's answer from which on it is shaped off the worker.
+const LARGE_ANSWER_BYTES: usize = 64 * 1024;
 
 /// What the task of one model is, in one configuration generation.
 #[derive(Clone)]
@@ -73,9 +81,18 @@ impl TaskSlot {
             })
     }
 
+    /// Whether even a small body takes so long to check that it should leave its worker.
+    pub fn is_heavy(&self) -> bool {
+        let mut schemas = self
+            .line
+            .answerers()
+            .filter_map(|rules| rules.input_schema());
+        schemas.any(Schema::is_heavy)
+    }
+
     /// JSON Schema of the input, as its author wrote it.
     pub fn input_schema(&self) -> Option<Arc<str>> {
-        let first = first_asked(&self.line)?;
+        let first = self.line.answerers().next()?;
         first.input_schema().map(|schema| Arc::clone(schema.text()))
     }
 
@@ -135,13 +152,20 @@ impl TaskSession {
     /// [`Refusal::BadRequest`] and [`Refusal::Rejected`] are the client's; [`Refusal::PluginFailed`]
     /// when nobody who may answer could.
     pub fn prepare(&mut self, input: Input<'_>) -> Result<Payload, Refusal> {
-        let json = parse(&input)?;
+        let json = read(&input)?;
         let line = Arc::clone(&self.line);
+        let in_force = line.answerers().next();
+        if let Some(rules) = in_force {
+            // Whoever answers, and also where the body passes as it came.
+            check_input(&**rules, json.as_ref())?;
+        }
         for rules in line.answerers() {
-            // Not even its schema counts: it would be pinned, and fail at the answer.
             if !rules.is_asked() {
                 rules.passed_over();
                 continue;
+            }
+            if !in_force.is_some_and(|first| Arc::ptr_eq(first, rules)) {
+                check_input(&**rules, json.as_ref())?;
             }
             match self.prepare_by(rules, &input, json.as_ref()) {
                 Ok(payload) => {
@@ -192,12 +216,22 @@ impl TaskSession {
             json: OnceCell::new(),
             body,
         };
-        match self.finish_by(&first, &answer) {
+        off_the_worker(answer.body.len() >= LARGE_ANSWER_BYTES, || {
+            self.finish_with(&first, answer)
+        })
+    }
+
+    fn finish_with(
+        &mut self,
+        first: &Arc<dyn TaskRules>,
+        answer: Answer<'_>,
+    ) -> Result<Bytes, Refusal> {
+        match self.finish_by(first, &answer) {
             Ok(result) => return Ok(result),
             Err(Stop::Refused(refusal)) => return Err(refusal),
             Err(Stop::Failed) => {}
         }
-        self.finish_by_next(&first, answer)
+        self.finish_by_next(first, answer)
     }
 
     /// What becomes of some events of a stream; one word for each, in order.
@@ -210,35 +244,51 @@ impl TaskSession {
             return Ok(passes);
         };
         let step = rules.push(self.caller(), &self.state, &events);
-        match step {
-            Ok(step) => {
-                self.say(&rules, "push");
-                self.count(&step.metrics, Source::Answered);
-                self.state = step.state;
-                Ok(step.events)
+        let given = events.iter().map(|event| json::is_json(&event.data));
+        let step = step.ok().filter(|step| {
+            let is_good = are_events(&step.events, given.map(Some));
+            if !is_good {
+                rules.lied(self.caller(), "push", "json");
             }
-            Err(_) => {
-                self.gave_up = true;
-                match self.line.on_failure {
-                    OnFailure::Passthrough | OnFailure::Builtin => Ok(passes),
-                    OnFailure::Closed | OnFailure::Cut => Err(Refusal::PluginFailed),
-                }
-            }
-        }
+            is_good
+        });
+        let Some(step) = step else {
+            self.gave_up = true;
+            return self.failed_in_stream(passes);
+        };
+        self.say(&rules, "push");
+        self.count(&step.metrics, Source::Answered);
+        self.state = step.state;
+        Ok(step.events)
     }
 
     /// Ends the stream; `cut` when it broke off. Gives the events that go before the end mark.
-    pub fn close(&mut self, cut: bool) -> Vec<Out> {
+    ///
+    /// # Errors
+    /// [`Refusal::PluginFailed`] when the hook failed and its policy is to cut the stream.
+    pub fn close(&mut self, cut: bool) -> Result<Vec<Out>, Refusal> {
         let Some(rules) = self.pinned.clone().filter(|_| self.shapes_events()) else {
-            return Vec::new();
+            return Ok(Vec::new());
         };
         self.gave_up = true;
         let Ok(step) = rules.close(self.caller(), &self.state, cut) else {
-            return Vec::new();
+            return self.failed_in_stream(Vec::new());
         };
+        if !are_events(&step.events, std::iter::repeat(None)) {
+            rules.lied(self.caller(), "close", "json");
+            return self.failed_in_stream(Vec::new());
+        }
         self.say(&rules, "close");
         self.count(&step.metrics, Source::Answered);
-        step.events
+        Ok(step.events)
+    }
+
+    /// What becomes of a stream one of whose hooks has failed.
+    fn failed_in_stream(&self, passes: Vec<Out>) -> Result<Vec<Out>, Refusal> {
+        match self.line.on_failure {
+            OnFailure::Passthrough | OnFailure::Builtin => Ok(passes),
+            OnFailure::Closed | OnFailure::Cut => Err(Refusal::PluginFailed),
+        }
     }
 
     /// What the task has told so far: of the input as [`Source::Derived`], of the answer as
@@ -256,16 +306,8 @@ impl TaskSession {
         &mut self,
         rules: &Arc<dyn TaskRules>,
         input: &Input<'_>,
-        json: Option<&Value>,
+        json: Option<&Outline>,
     ) -> Result<Payload, Stop> {
-        if let (Some(schema), Some(json)) = (rules.input_schema(), json) {
-            schema.check(json).map_err(|misfit| {
-                Stop::Refused(Refusal::BadRequest {
-                    pointer: misfit.pointer,
-                    message: misfit.message,
-                })
-            })?;
-        }
         let description = rules.description();
         if !description.active.prepare {
             // What another revision made of it is no more.
@@ -281,7 +323,12 @@ impl TaskSession {
             attributes: &input.attributes,
         };
         let prepared = rules.prepare(self.caller(), &asked).map_err(stop)?;
-        let edited = apply(prepared.edit, input.body, json);
+        // What came as JSON goes on as JSON.
+        let is_good = json.is_none() || is_json_edit(&prepared.edit);
+        let edited = match is_good {
+            true => apply(prepared.edit, input.body, json),
+            false => Err("json"),
+        };
         let edited = edited.map_err(|rule| self.lied(rules, "prepare", rule))?;
         self.say(rules, "prepare");
         self.state = prepared.state;
@@ -338,10 +385,14 @@ impl TaskSession {
             other => stop(other),
         })?;
         let known = answer.json.get().and_then(Option::as_ref);
-        let edited = apply(finished.edit, &answer.body, known);
+        // A result is JSON, whatever the server's answer was.
+        let edited = match is_json_edit(&finished.edit) {
+            true => apply(finished.edit, &answer.body, known),
+            false => Err("json"),
+        };
         let edited = edited.map_err(|rule| self.lied(rules, "finish", rule))?;
         if let (Some(body), Some(schema)) = (&edited, rules.output_schema())
-            && !serde_json::from_slice(body).is_ok_and(|value| schema.check(&value).is_ok())
+            && !Outline::read(body.clone()).is_ok_and(|body| schema.check(&body).is_ok())
         {
             return Err(self.lied(rules, "finish", "output-schema"));
         }
@@ -370,8 +421,9 @@ impl TaskSession {
                     body: &kept.body,
                     attributes: kept.attributes.clone(),
                 };
-                let json = parse(&input).ok().flatten();
-                if self.prepare_by(rules, &input, json.as_ref()).is_ok()
+                let json = read(&input).ok().flatten();
+                if check_input(&**rules, json.as_ref()).is_ok()
+                    && self.prepare_by(rules, &input, json.as_ref()).is_ok()
                     && let Ok(result) = self.finish_by(rules, &answer)
                 {
                     self.pinned = Some(Arc::clone(rules));
@@ -422,14 +474,14 @@ struct Answer<'a> {
     content_type: &'a str,
     body: Bytes,
     /// Made when somebody needs it: an answer may have tens of MiB.
-    json: OnceCell<Option<Value>>,
+    json: OnceCell<Option<Outline>>,
 }
 
 impl Answer<'_> {
-    fn json(&self) -> Option<&Value> {
+    fn json(&self) -> Option<&Outline> {
         let json = self
             .json
-            .get_or_init(|| serde_json::from_slice(&self.body).ok());
+            .get_or_init(|| Outline::read(self.body.clone()).ok());
         json.as_ref()
     }
 }
@@ -457,77 +509,7 @@ fn stop(failure: Failure) -> Stop {
                 message,
             })
         }
-        Failure::TooLarge { .. } => Stop::Refused(Refusal::BodyTooLarge),
+        Failure::TooLarge { .. } | Failure::TooSlow { .. } => Stop::Refused(Refusal::BodyTooLarge),
         _ => Stop::Failed,
-    }
-}
-
-/// The JSON of a JSON body; none of an opaque one.
-fn parse(input: &Input<'_>) -> Result<Option<Value>, Refusal> {
-    if !is_json(input.content_type) {
-        return Ok(None);
-    }
-    serde_json::from_slice(input.body)
-        .map(Some)
-        .map_err(|error| Refusal::BadRequest {
-            pointer: String::new(),
-            message: format!("the body is not JSON: {error}"),
-        })
-}
-
-fn unchanged(body: &Bytes) -> Payload {
-    Payload {
-        body: body.clone(),
-        changed: false,
-        backend_path: None,
-    }
-}
-
-fn essence(content_type: &str) -> &str {
-    content_type.split(';').next().unwrap_or_default().trim()
-}
-
-/// A body without a type is JSON, as the faces take it.
-fn is_json(content_type: &str) -> bool {
-    let essence = essence(content_type);
-    essence.is_empty()
-        || essence.eq_ignore_ascii_case("application/json")
-        || essence.to_ascii_lowercase().ends_with("+json")
-}
-
-/// Images and sounds: no task has anything to say about their bytes.
-fn is_binary(content_type: &str) -> bool {
-    let essence = essence(content_type).to_ascii_lowercase();
-    ["image/", "audio/", "video/"]
-        .iter()
-        .any(|kind| essence.starts_with(kind))
-        || essence == "application/octet-stream"
-}
-
-fn seen_fields(wants: &[String], json: Option<&Value>) -> Vec<Field> {
-    json.map_or_else(Vec::new, |json| pointer::pick(json, wants))
-}
-
-fn seen<'a>(wants: &[String], fields: &'a [Field], body: &'a Bytes) -> Seen<'a> {
-    if wants.is_empty() {
-        Seen::Whole(body)
-    } else {
-        Seen::Fields(fields)
-    }
-}
-
-/// The edited body; none where it is kept.
-fn apply(edit: Edit, body: &Bytes, json: Option<&Value>) -> Result<Option<Bytes>, &'static str> {
-    match edit {
-        Edit::Keep => Ok(None),
-        Edit::Replace(body) => Ok(Some(body.into())),
-        Edit::Set(fields) => {
-            let mut root = match json {
-                Some(json) => json.clone(),
-                None => serde_json::from_slice(body).map_err(|_| "edit-body")?,
-            };
-            pointer::set_all(&mut root, &fields)?;
-            Ok(Some(root.to_string().into()))
-        }
     }
 }

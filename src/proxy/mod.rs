@@ -15,6 +15,7 @@ mod beat;
 mod bill;
 mod budget;
 mod call;
+mod checks;
 mod connections;
 mod drain;
 mod explain;
@@ -26,6 +27,7 @@ mod journey;
 mod ladder;
 mod ledger;
 mod limits;
+mod listing;
 mod peers;
 mod relay;
 mod respond;
@@ -44,8 +46,7 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use infergate_core::Refusal;
 use infergate_core::admission::Ask;
-use infergate_core::api::catalog::{self, Search};
-use infergate_core::api::{Call, Face, Operation, render};
+use infergate_core::api::{Call, Face, Operation};
 use infergate_core::model::{Access, Algorithm, Catalog};
 use infergate_core::routing::Missed;
 use pingora_core::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream};
@@ -53,6 +54,7 @@ use pingora_core::protocols::http::ServerSession;
 use pingora_core::server::ShutdownWatch;
 use tokio::time::timeout;
 
+pub use checks::Checks;
 pub use connections::Connections;
 pub use drain::Drain;
 pub use explain::{Here, STORIES_KEPT, Stories, Story};
@@ -96,6 +98,8 @@ pub struct Shared {
     pub bodies: Arc<BodyBudget>,
     /// The last requests, for operators who ask.
     pub stories: Stories,
+    /// Turns at checking large bodies.
+    pub checks: Checks,
     /// Neurons of the day.
     pub ledger: Arc<Ledger>,
     /// What operators change while it runs.
@@ -258,7 +262,7 @@ impl Edge {
         let mut ask = ask_for(trip, &head.account, lane, &call, head.reject_if_busy);
         let account = &head.account.spec.id;
         let (asked, task) =
-            task::prepare(lane, trip, account, call, body_share).map_err(Unserved::Unfit)?;
+            task::prepare(shared, session, trip, account, (lane, call), body_share).await?;
         let mut attempts =
             Attempts::new(shared, lane, asked, &head.passing, trip).map_err(Unserved::Unfit)?;
         if trip.committed && !attempts.streams() {
@@ -296,106 +300,6 @@ impl Edge {
             answer,
             charged,
         }))
-    }
-
-    /// What is asked of the catalog, not of a model.
-    async fn tell(
-        &self,
-        session: &mut ServerSession,
-        trip: &mut Trip,
-        account: &Account,
-        wanted: Wanted,
-    ) -> Result<(), Left> {
-        match wanted {
-            // Not reached: the walk takes calls itself.
-            Wanted::Call(..) => Err(Refusal::NoSuchRoute.into()),
-            Wanted::Models => self.list_models(session, trip, account).await,
-            Wanted::Model(id) => self.show_model(session, trip, account, &id).await,
-            Wanted::Search(search) => self.search_models(session, trip, account, &search).await,
-            Wanted::Schema(id) => self.show_schema(session, trip, account, &id).await,
-        }
-    }
-
-    async fn list_models(
-        &self,
-        session: &mut ServerSession,
-        trip: &mut Trip,
-        account: &Account,
-    ) -> Result<(), Left> {
-        let world = Arc::clone(&trip.world);
-        let allowed = world
-            .catalog
-            .models()
-            .iter()
-            .filter(|model| Catalog::access(&account.spec, model) == Access::Allowed)
-            .map(|model| &**model);
-        let body = render::models(allowed, self.shared.started_unix_secs);
-        trip.ends_as(Outcome::Completed);
-        respond::json(session, trip, body)
-            .await
-            .map_err(|_| Left::Cut)
-    }
-
-    async fn show_model(
-        &self,
-        session: &mut ServerSession,
-        trip: &mut Trip,
-        account: &Account,
-        id: &str,
-    ) -> Result<(), Left> {
-        let world = Arc::clone(&trip.world);
-        let (_, model) = world
-            .catalog
-            .model(id)
-            .filter(|(_, model)| Catalog::access(&account.spec, model) == Access::Allowed)
-            .ok_or(Refusal::NoSuchModel)?;
-        let body = render::model(model, self.shared.started_unix_secs);
-        trip.ends_as(Outcome::Completed);
-        respond::json(session, trip, body)
-            .await
-            .map_err(|_| Left::Cut)
-    }
-
-    async fn search_models(
-        &self,
-        session: &mut ServerSession,
-        trip: &mut Trip,
-        account: &Account,
-        search: &Search,
-    ) -> Result<(), Left> {
-        let world = Arc::clone(&trip.world);
-        let models = world.catalog.models().iter();
-        let allowed =
-            models.filter(|model| Catalog::access(&account.spec, model) == Access::Allowed);
-        let body = search.render(allowed.map(|model| &**model));
-        trip.ends_as(Outcome::Completed);
-        respond::json(session, trip, body)
-            .await
-            .map_err(|_| Left::Cut)
-    }
-
-    async fn show_schema(
-        &self,
-        session: &mut ServerSession,
-        trip: &mut Trip,
-        account: &Account,
-        id: &str,
-    ) -> Result<(), Left> {
-        let world = Arc::clone(&trip.world);
-        let (index, _) = world
-            .catalog
-            .model(id)
-            .filter(|(_, model)| Catalog::access(&account.spec, model) == Access::Allowed)
-            .ok_or(Refusal::NoSuchModel)?;
-        let task = &world.lanes.get(index).task;
-        let body = catalog::schema(
-            task.input_schema().as_deref(),
-            task.output_schema().as_deref(),
-        );
-        trip.ends_as(Outcome::Completed);
-        respond::json(session, trip, body)
-            .await
-            .map_err(|_| Left::Cut)
     }
 
     /// Reads one head, walks, and tells whether the connection may carry another request.

@@ -6,23 +6,18 @@
 use bytes::Bytes;
 use infergate_core::api::{Call, body};
 use infergate_core::{AccountId, Refusal};
+use pingora_core::protocols::http::ServerSession;
 
+use super::Shared;
 use super::budget::BodyShare;
 use super::call::Trip;
-use crate::plugin::{Caller, Input, Payload, TaskSession};
+use super::checks::{self, LARGE_BYTES};
+use super::ladder::Unserved;
+use crate::plugin::{Caller, Input, Payload, TaskSession, index_bytes_max};
+use crate::telemetry::off_the_worker;
 use crate::upstream::Lane;
 
 const JSON: &str = "application/json";
-
-/// Memory of one value while a body is checked against a schema, with its part of a map or list.
-const VALUE_BYTES: u64 = 72;
-
-/// Memory that checking the body takes for a while: a value for each comma at most, since text with
-/// commas is counted as if they parted values.
-fn tree_bytes(call: &Call) -> u64 {
-    let values = 1 + memchr::memchr_iter(b',', &call.body).count() as u64;
-    values * VALUE_BYTES
-}
 
 /// A request as the model server is to be asked.
 pub struct Asked {
@@ -35,17 +30,20 @@ pub struct Asked {
 }
 
 /// Asks the model's task. Where it has something to say, its session goes on to the answer. What the
-/// check takes is a part of `share` for as long.
+/// check takes is a part of `share` for as long. A large body waits for a turn and is checked off the
+/// worker.
 ///
 /// # Errors
-/// Input that the task does not take, [`Refusal::PluginFailed`], [`Refusal::BodyBudgetSpent`].
-pub fn prepare(
-    lane: &Lane,
+/// Input that the task does not take, [`Refusal::PluginFailed`], [`Refusal::BodyBudgetSpent`]; the
+/// client left while the body waited for its turn.
+pub async fn prepare(
+    shared: &Shared,
+    session: &mut ServerSession,
     trip: &mut Trip,
     account: &AccountId,
-    call: Call,
+    (lane, call): (&Lane, Call),
     share: &mut BodyShare,
-) -> Result<(Asked, Option<TaskSession>), Refusal> {
+) -> Result<(Asked, Option<TaskSession>), Unserved> {
     if !lane.task.is_active() {
         let asked = Asked {
             call,
@@ -54,33 +52,48 @@ pub fn prepare(
         };
         return Ok((asked, None));
     }
-    lane.backend.accepts(&call, lane.spec.task)?;
-    let mut session = lane.task.begin(Caller {
+    lane.backend
+        .accepts(&call, lane.spec.task)
+        .map_err(Unserved::Unfit)?;
+    let mut task = lane.task.begin(Caller {
         account,
         request_id: trip.request_id(),
     });
     let body = call.stripped_body();
-    let tree = tree_bytes(&call);
-    if !share.grow(tree) {
-        return Err(Refusal::BodyBudgetSpent);
+    let is_large = body.len() >= LARGE_BYTES || lane.task.is_heavy();
+    let turn = match is_large {
+        true => Some(checks::turn(shared, session, trip).await?),
+        false => None,
+    };
+    let index = index_bytes_max(body.len());
+    if !share.grow(index) {
+        return Err(Unserved::Unfit(Refusal::BodyBudgetSpent));
     }
-    let prepared = session.prepare(Input {
+    let asked = off_the_worker(is_large, || ask(lane, &mut task, call, body));
+    share.shrink(index);
+    drop(turn);
+    let asked = asked.map_err(|refusal| {
+        trip.had_say(task.uses());
+        Unserved::Unfit(refusal)
+    })?;
+    Ok((asked, Some(task)))
+}
+
+fn ask(lane: &Lane, task: &mut TaskSession, call: Call, body: Bytes) -> Result<Asked, Refusal> {
+    let payload = task.prepare(Input {
         model: lane.spec.id.as_str(),
         content_type: call.content_type.as_deref().unwrap_or(JSON),
         body: &body,
         attributes: attributes(&call),
-    });
-    share.shrink(tree);
-    let payload = prepared.inspect_err(|_| trip.had_say(session.uses()))?;
+    })?;
     let copied = payload.body.as_ptr() != call.body.as_ptr();
     let copied_bytes = if copied { payload.body.len() as u64 } else { 0 };
     let path = payload.backend_path.clone();
-    let asked = Asked {
+    Ok(Asked {
         call: asked_with(lane, call, payload)?,
         path: path.filter(|_| lane.backend.posts_payload()),
         copied_bytes,
-    };
-    Ok((asked, Some(session)))
+    })
 }
 
 /// Facts the gateway vouches for.

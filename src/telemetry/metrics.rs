@@ -20,6 +20,7 @@ pub use super::model_metrics::ModelMetrics;
 use super::plugin_metrics::{PluginLevels, PluginsMetrics};
 use super::process;
 use super::sink::EventCounts;
+use super::worker::WorkersMetrics;
 
 /// The label of requests whose model is not known: never the name a client sent.
 pub const NO_MODEL: &str = "(none)";
@@ -274,6 +275,7 @@ struct NodeMetrics {
     connections: IntGauge,
     connections_accepted: IntCounter,
     connections_refused: IntCounterVec,
+    workers: WorkersMetrics,
     buffered_body: IntGauge,
     events_written: IntCounter,
     events_dropped: IntCounterVec,
@@ -380,6 +382,11 @@ impl Metrics {
             .inc();
     }
 
+    /// One step of a request held its worker for so long.
+    pub fn worker_blocked(&self, held_ms: u64) {
+        self.node.workers.blocked(held_ms);
+    }
+
     /// Something became of another node.
     pub fn node_changed(&self, change: NodeChange) {
         let word = change.name();
@@ -479,6 +486,7 @@ impl NodeMetrics {
                 "connections closed before a request was read, by reason",
                 "reason",
             ),
+            workers: WorkersMetrics::new(registry),
             buffered_body: gauge(
                 "infergate_buffered_body_bytes",
                 "request bodies held in memory",

@@ -15,6 +15,7 @@ mod process;
 mod rotate;
 pub mod sink;
 pub mod window;
+mod worker;
 
 pub use clock::Clock;
 pub use event::{InferenceEvent, MetricsSource, Outcome, TokenUsage};
@@ -22,3 +23,4 @@ pub use metrics::{AttemptResult, ForwardResult, Levels, Metrics, ModelLevels, Mo
 pub use plugin_metrics::{PluginMetrics, PluginsMetrics};
 pub use process::resident_bytes;
 pub use sink::{EventCounts, EventSink, EventsConfig};
+pub use worker::{off_the_worker, watched};

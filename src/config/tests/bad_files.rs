@@ -601,7 +601,7 @@ add plugins: [{ name: p, world: billing-formula, file: f, dev: true, limits: { m
 add plugins: [{ name: p, world: billing-formula, file: f, dev: true, limits: { deadline_ms: 0 } }]
   line 9: plugins[0].limits.deadline_ms: 0 is too small
 add plugins: [{ name: p, world: billing-formula, file: f, dev: true, limits: { fuel: 1 } }]
-  line 9: plugins[0].limits.fuel: the keys here are memory_mib, deadline_ms, output_kib
+  line 9: plugins[0].limits.fuel: the keys here are memory_mib, deadline_ms, output_kib, set_kib
 add plugins: [{ name: p, world: routing-policy, file: f, dev: true, on_failure: closed }]
   line 9: plugins[0].on_failure: "closed" is for tasks: when a routing plugin fails
 add plugins: [{ name: p, world: task-schema, file: f, dev: true, on_failure: open }]

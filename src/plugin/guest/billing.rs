@@ -12,7 +12,8 @@ use crate::plugin::Caller;
 use crate::plugin::bindings::billing as wit;
 use crate::plugin::check;
 use crate::plugin::failure::Failure;
-use crate::plugin::revision::{Hook, Revision};
+use crate::plugin::hook::Hook;
+use crate::plugin::revision::Revision;
 use crate::plugin::rules::{Identity, Pricing};
 
 impl Pricing for Revision {
@@ -118,9 +119,7 @@ impl Revision {
         Hook {
             name,
             deadline_ms: self.parts.bounds.deadline_ms,
-            // Metrics are the model server's, bodies the client's as well: `unknown-metric` and
-            // `bad-value` speak of them.
-            reads_answers: true,
+            input_bytes: 0,
         }
     }
 }

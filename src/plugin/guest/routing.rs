@@ -9,7 +9,8 @@ use super::{ABSENT, args, broken};
 use crate::plugin::Caller;
 use crate::plugin::bindings::routing as wit;
 use crate::plugin::failure::Failure;
-use crate::plugin::revision::{Hook, Revision};
+use crate::plugin::hook::Hook;
+use crate::plugin::revision::Revision;
 use crate::plugin::rules::{Identity, Ranker};
 
 impl Ranker for Revision {
@@ -28,7 +29,7 @@ impl Ranker for Revision {
         let hook = Hook {
             name: "rank",
             deadline_ms: self.parts.bounds.deadline_ms,
-            reads_answers: false,
+            input_bytes: 0,
         };
         let told = hints_in(hints);
         let ended = self.call(hook, caller, |store, exports| {

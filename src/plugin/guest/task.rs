@@ -11,7 +11,8 @@ use crate::plugin::Caller;
 use crate::plugin::bindings::{task as wit, task_stream as wit_stream};
 use crate::plugin::check;
 use crate::plugin::failure::Failure;
-use crate::plugin::revision::{Hook, Revision};
+use crate::plugin::hook::Hook;
+use crate::plugin::revision::Revision;
 use crate::plugin::rules::{Answered, Asked, Identity, Seen, TaskRules};
 use crate::plugin::schema::Schema;
 use crate::plugin::store::{Crash, Instance};
@@ -86,8 +87,8 @@ impl TaskRules for Revision {
             body: view(asked.body, &fields),
             attributes: &attributes,
         };
-        let output_max = self.parts.bounds.output_bytes;
-        let hook = self.hook("prepare");
+        let bounds = &self.parts.bounds;
+        let hook = self.hook("prepare").with_input(asked.body.bytes());
         let ended = self.call(hook, Some(caller), |store, exports| {
             let Some(task) = &exports.task else {
                 return Ok(Err(ABSENT));
@@ -95,7 +96,7 @@ impl TaskRules for Revision {
             let said = task.infergate_plugin_task().call_prepare(store, request)?;
             Ok(said.map_err(fault).and_then(|said| {
                 let prepared = prepared_out(said);
-                let verdict = check::prepared(&prepared, output_max);
+                let verdict = check::prepared(&prepared, bounds);
                 believe(prepared, verdict)
             }))
         });
@@ -113,8 +114,8 @@ impl TaskRules for Revision {
             body: view(answered.body, &fields),
             state: answered.state,
         };
-        let output_max = self.parts.bounds.output_bytes;
-        let hook = self.hook("finish");
+        let bounds = &self.parts.bounds;
+        let hook = self.hook("finish").with_input(answered.body.bytes());
         let ended = self.call(hook, Some(caller), |store, exports| {
             let Some(task) = &exports.task else {
                 return Ok(Err(ABSENT));
@@ -125,7 +126,7 @@ impl TaskRules for Revision {
                     edit: edit_out(said.edit),
                     metrics: said.metrics,
                 };
-                let verdict = check::finished(&finished, output_max);
+                let verdict = check::finished(&finished, bounds);
                 believe(finished, verdict)
             }))
         });
@@ -195,7 +196,7 @@ impl Revision {
         Hook {
             name,
             deadline_ms: self.parts.bounds.deadline_ms,
-            reads_answers: name != "prepare",
+            input_bytes: 0,
         }
     }
 
@@ -203,7 +204,7 @@ impl Revision {
         Hook {
             name,
             deadline_ms: self.parts.bounds.stream_deadline_ms,
-            reads_answers: true,
+            input_bytes: 0,
         }
     }
 }

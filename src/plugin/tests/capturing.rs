@@ -120,7 +120,7 @@ fn every_hook_of_every_world_is_spelled_as_fixtures_are() {
             data: vec![0xff, 0xfe],
         };
         session.push(vec![event]).unwrap();
-        session.close(true);
+        session.close(true).unwrap();
     });
     assert_eq!(hooks(&lines), ["prepare", "finish", "push", "close"]);
     let body = &lines[0]["args"]["request"]["body"]["whole"]["text"];

@@ -346,6 +346,7 @@ fn a_call_that_fails_in_a_new_revision_is_answered_by_the_last_good_one() {
     let spec = stand.spec("p", World::BillingFormula, &charging(3));
     let user = [user_of(&spec)];
     let first = stand.load(&spec).unwrap();
+    price(&first, &user[0], "a");
     fs::write(&spec.file, good().price("unreachable").bytes()).unwrap();
     let bad = stand
         .host
@@ -375,6 +376,28 @@ fn a_call_that_fails_in_a_new_revision_is_answered_by_the_last_good_one() {
         .load(&bad, std::slice::from_ref(&spec), &user)
         .unwrap();
     assert_eq!(price(&worse, &user[0], "a").charge.total, 3.0);
+}
+
+#[test]
+fn only_a_revision_with_a_good_record_that_is_not_barred_stands_in() {
+    let stand = Stand::new();
+    let mut spec = stand.spec("p", World::BillingFormula, &charging(3));
+    let user = [user_of(&spec)];
+    let never_asked = stand.load(&spec).unwrap();
+    let asked = stand.load(&spec).unwrap();
+    price(&asked, &user[0], "a");
+    fs::write(&spec.file, good().price("unreachable").bytes()).unwrap();
+    let priced = |former: &Plugins, spec: &PluginSpec| {
+        let bad = stand.host.load(former, std::slice::from_ref(spec), &user);
+        price(&bad.unwrap(), &user[0], "a").charge.total
+    };
+    assert_eq!(priced(&asked, &spec), 3.0);
+    assert_eq!(priced(&never_asked, &spec), BUILTIN_PRICE);
+    spec.barred_sha256 = vec![asked.state()[0].sha256.clone()];
+    assert_eq!(priced(&asked, &spec), BUILTIN_PRICE);
+    spec.barred_sha256.clear();
+    spec.last_good = false;
+    assert_eq!(priced(&asked, &spec), BUILTIN_PRICE);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::guests::Wat;
 use super::stand::{Stand, calling, user_of};
-use crate::plugin::{Input, Payload, PluginSpec, Plugins, TaskSession, World};
+use crate::plugin::{Input, Payload, PluginSpec, Plugins, Position, TaskSession, World};
 
 const WORLD: World = World::TaskSchemaStreaming;
 
@@ -217,20 +217,21 @@ fn an_answer_is_edited_whole_or_not_at_all_and_binary_ones_pass() {
 }
 
 #[test]
-fn a_server_that_answers_nonsense_does_not_take_the_plugin_from_its_models() {
+fn a_task_that_reports_itself_broken_over_answers_counts_as_failed() {
     let stand = Stand::new();
     // task-error::broken with no text.
     let broken = "(call $clear) (i32.store8 (i32.const 1024) (i32.const 1))
         (i32.store8 (i32.const 1028) (i32.const 1)) (i32.const 1024)";
     let spec = stand.spec("t", WORLD, &Wat::of(WORLD).finish(broken));
     let plugins = stand.load(&spec).unwrap();
-    for _ in 0..20 {
+    for _ in 0..5 {
         let mut session = begin(&plugins, &spec);
         prepare(&mut session, "{}").unwrap();
         let refused = session.finish(200, "application/json", "{}".into());
         assert_eq!(refused, Err(Refusal::PluginFailed));
     }
-    assert_eq!(plugins.state()[0].failures["broken"], 20);
+    assert_eq!(plugins.state()[0].failures["broken"], 5);
+    assert_eq!(plugins.state()[0].breaker, Position::Open);
 }
 
 #[test]
@@ -258,6 +259,7 @@ fn an_answer_that_a_new_revision_cannot_shape_is_the_last_good_ones_alone() {
     let good = Wat::of(WORLD).more(&data).finish(&body);
     let spec = stand.spec("t", WORLD, &good);
     let first = stand.load(&spec).unwrap();
+    prepare(&mut begin(&first, &spec), "{}").unwrap();
     std::fs::write(&spec.file, Wat::of(WORLD).finish("unreachable").bytes()).unwrap();
     let user = [user_of(&spec)];
     let second = stand
@@ -303,7 +305,7 @@ fn a_stream_hook_answers_every_event_and_one_failure_ends_its_say() {
     prepare(&mut session, "{}").unwrap();
     assert_eq!(session.push(events(3)).unwrap(), vec![Out::Drop; 3]);
     assert_eq!(session.push(events(1)).unwrap(), vec![Out::Drop]);
-    assert!(session.close(false).is_empty());
+    assert!(session.close(false).unwrap().is_empty());
     assert_eq!(
         session
             .uses()
@@ -379,7 +381,8 @@ fn a_revision_that_only_shapes_answers_is_not_taken_while_its_breaker_is_open() 
     let good = Wat::of(WORLD).more(&data).describe(FINISH_ALONE);
     std::fs::write(&spec.file, good.finish(&body).bytes()).unwrap();
     let first = stand.load(&spec).unwrap();
-    // Its schema would refuse every input.
+    whole(&first, &spec).unwrap();
+    // Its schema refuses every other input.
     let (schema, describe) = described(r#"{"type":"array"}"#);
     let never = Wat::of(WORLD).more(&schema).describe(&describe);
     std::fs::write(&spec.file, never.prepare("unreachable").bytes()).unwrap();
@@ -394,8 +397,13 @@ fn a_revision_that_only_shapes_answers_is_not_taken_while_its_breaker_is_open() 
         let mut session = begin(&second, &spec);
         prepare(&mut session, "[]").unwrap();
     }
-    assert_eq!(whole(&second, &spec).unwrap(), r#"{"response":"v1"}"#);
-    assert_eq!(second.task(&user[0]).input_schema(), None);
+    // The schema in force holds whoever answers.
+    let refused = whole(&second, &spec).unwrap_err().0;
+    assert!(matches!(refused, Refusal::BadRequest { .. }), "{refused:?}");
+    let mut session = begin(&second, &spec);
+    prepare(&mut session, "[]").unwrap();
+    let shaped = session.finish(200, "application/json", "{}".into());
+    assert_eq!(shaped.unwrap(), r#"{"response":"v1"}"#);
 }
 
 #[test]
@@ -433,4 +441,82 @@ fn a_metric_of_a_stream_is_the_largest_report_unless_it_is_declared_incremental(
         assert_eq!(read, Some(total), "{modes}");
         assert_eq!(session.metrics().of(Source::Derived).count(), 0);
     }
+}
+
+#[test]
+fn a_result_that_is_not_json_is_a_failure_and_opens_the_breaker() {
+    let stand = Stand::new();
+    let (data, body) = replacing("not JSON at all");
+    let spec = stand.spec("t", WORLD, &Wat::of(WORLD).more(&data).finish(&body));
+    let plugins = stand.load(&spec).unwrap();
+    for _ in 0..5 {
+        let mut session = begin(&plugins, &spec);
+        prepare(&mut session, "{}").unwrap();
+        let refused = session.finish(200, "application/json", "{}".into());
+        assert_eq!(refused, Err(Refusal::PluginFailed));
+    }
+    assert_eq!(plugins.state()[0].failures["invalid"], 5);
+    assert_eq!(plugins.state()[0].breaker, Position::Open);
+}
+
+#[test]
+fn a_stream_whose_end_hook_fails_is_cut_where_the_policy_says_so() {
+    let stand = Stand::new();
+    for (policy, expected) in [
+        ("closed", Err(Refusal::PluginFailed)),
+        ("cut", Err(Refusal::PluginFailed)),
+        ("passthrough", Ok(Vec::new())),
+    ] {
+        let mut spec = stand.spec("t", WORLD, &Wat::of(WORLD).close("unreachable"));
+        spec.on_failure = serde_json::from_value(json!(policy)).unwrap();
+        let plugins = stand.load(&spec).unwrap();
+        let mut session = begin(&plugins, &spec);
+        prepare(&mut session, "{}").unwrap();
+        assert_eq!(session.close(false), expected, "{policy}");
+        assert_eq!(plugins.state()[0].failures["trapped"], 1);
+    }
+}
+
+#[test]
+fn the_schema_is_checked_whatever_the_breaker_says() {
+    let stand = Stand::new();
+    let (schema, describe) = described(r#"{"type":"object","required":["prompt"]}"#);
+    let wat = Wat::of(WORLD).more(&schema).describe(&describe);
+    let mut spec = stand.spec("t", WORLD, &wat.prepare("unreachable"));
+    spec.on_failure = serde_json::from_value(json!("passthrough")).unwrap();
+    let plugins = stand.load(&spec).unwrap();
+    let refused = |body: &str| prepare(&mut begin(&plugins, &spec), body).is_err();
+    assert!(refused(r#"{"nothing":1}"#));
+    for _ in 0..6 {
+        assert!(!refused(r#"{"prompt":"x"}"#));
+    }
+    assert_eq!(plugins.state()[0].breaker, Position::Open);
+    assert!(refused(r#"{"nothing":1}"#));
+    assert!(refused(r#"{"prompt":5,"prompt":"x"}"#), "stands twice");
+}
+
+#[test]
+fn a_body_of_too_many_containers_is_too_large_and_a_list_of_bytes_is_not() {
+    let plugins = Plugins::default();
+    let model = super::stand::model(json!({ "task": "image-to-text" }));
+    let check = |body: &str| {
+        let mut session = calling("a", |caller| plugins.task(&model).begin(caller));
+        prepare(&mut session, body).map(|_| ())
+    };
+    let unit = format!("{}0{}", r#"{"":"#.repeat(120), "}".repeat(120));
+    let nested = |n| {
+        format!(
+            r#"{{"image":"aGk=","pad":[{}0]}}"#,
+            format!("{unit},").repeat(n)
+        )
+    };
+    assert_eq!(check(&nested(800)), Ok(()));
+    assert_eq!(check(&nested(900)), Err(Refusal::BodyTooLarge));
+    let flat = format!(
+        r#"{{"image":"aGk=","pad":[{}0]}}"#,
+        r#"{"":0},"#.repeat(100_000)
+    );
+    assert_eq!(check(&flat), Err(Refusal::BodyTooLarge));
+    let bytes = format!(r#"{{"image":[{}0]}}"#, "255,".repeat(250_000));
+    assert_eq!(check(&bytes), Ok(()));
 }

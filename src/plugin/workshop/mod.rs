@@ -24,6 +24,7 @@ use super::grants::{Grants, Heard};
 use super::judge;
 use super::revision::{Code, Ground, Parts, Revision};
 use super::rules::Identity;
+use super::side::Side;
 use super::spec::{Bounds, InstancePolicy, PluginLimits, PluginSpec, World};
 use super::tables::Granted;
 use crate::telemetry::Clock;
@@ -85,6 +86,7 @@ impl Workshop {
         Ok(Workshop {
             ground: Arc::new(Ground {
                 runtime,
+                side: Side::start().map_err(|why| format!("no thread: {why}"))?,
                 warm,
                 metrics: Arc::default(),
                 captures: Arc::default(),
@@ -322,6 +324,8 @@ fn spec(world: World) -> PluginSpec {
             ..PluginLimits::default()
         },
         on_failure: None,
+        last_good: false,
+        barred_sha256: Vec::new(),
         instance: InstancePolicy::Fresh,
         optional: false,
         mode: Default::default(),

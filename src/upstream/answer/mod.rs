@@ -320,8 +320,12 @@ impl Answer {
             Ok(Push::Whole) => chunk,
             Ok(Push::Out) | Err(_) => &events,
         };
-        if let Some(shaper) = &mut self.shaper {
-            shaper.events(events, out)?;
+        if let Some(shaper) = &mut self.shaper
+            && let Err(error) = shaper.events(events, out)
+        {
+            // The end mark may have been among them, and does not reach the client.
+            self.seen.end = End::Open;
+            return Err(error);
         }
         read.map(|_| Push::Out)
     }
@@ -444,7 +448,8 @@ impl Answer {
     pub fn abort(&mut self, out: &mut BytesMut, refusal: &Refusal) {
         if self.is_stream() && self.seen.end == End::Open {
             if let Some(shaper) = &mut self.shaper {
-                shaper.close(true, out);
+                // It is told already that the answer failed.
+                let _ = shaper.close(true, out);
             }
             error_event(self.face, refusal, out);
         }
@@ -459,7 +464,7 @@ impl Answer {
         let cut = self.seen.end != End::Complete;
         if let Some(shaper) = &mut self.shaper {
             // The client has all it gets.
-            shaper.close(cut, &mut BytesMut::new());
+            let _ = shaper.close(cut, &mut BytesMut::new());
         }
     }
 

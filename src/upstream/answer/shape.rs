@@ -77,7 +77,7 @@ impl Shaper {
         while let Some(done) = end_mark(rest) {
             let (before, after) = rest.split_at(done.start);
             self.batch(before, out)?;
-            self.close(false, out);
+            self.close(false, out)?;
             let (mark, after) = after.split_at(done.len());
             out.extend_from_slice(mark);
             rest = after;
@@ -86,15 +86,16 @@ impl Shaper {
     }
 
     /// Tells the task the end, once; `cut` when the stream broke off.
-    pub(super) fn close(&mut self, cut: bool, out: &mut BytesMut) {
+    pub(super) fn close(&mut self, cut: bool, out: &mut BytesMut) -> Result<(), AnswerError> {
         if !std::mem::take(&mut self.streaming) {
-            return;
+            return Ok(());
         }
-        for added in self.session.close(cut) {
+        for added in self.session.close(cut).map_err(AnswerError::refused)? {
             if let Out::Replace(event) = added {
                 write(&event, out);
             }
         }
+        Ok(())
     }
 
     fn batch(&mut self, bytes: &[u8], out: &mut BytesMut) -> Result<(), AnswerError> {
@@ -139,7 +140,7 @@ impl Shaper {
 impl Drop for Shaper {
     fn drop(&mut self) {
         // Whoever drops a stream in the middle has cut it.
-        self.close(true, &mut BytesMut::new());
+        let _ = self.close(true, &mut BytesMut::new());
     }
 }
 

@@ -4,6 +4,7 @@
 mod bytes;
 mod faces;
 mod inputs;
+mod large;
 mod payloads;
 mod streams;
 

@@ -1,0 +1,136 @@
+//! Bodies as a task session handles them: read, checked, shown in part, edited.
+//!
+//! It asks no guest and keeps nothing. Large bodies are never a tree: `json` says how.
+
+use bytes::Bytes;
+use infergate_core::Refusal;
+use infergate_core::task::{Edit, Field, Out};
+
+use super::json::{self, Outline, Unreadable};
+use super::pointer;
+use super::rules::{Seen, TaskRules};
+use super::schema::Unfit;
+use super::task::{Input, Payload};
+
+/// Characters of a member's name that a message repeats.
+const NAME_MAX_CHARS: usize = 64;
+
+/// The JSON of a JSON body; none of an opaque one.
+pub fn read(input: &Input<'_>) -> Result<Option<Outline>, Refusal> {
+    if !is_json(input.content_type) {
+        return Ok(None);
+    }
+    let read = Outline::read(input.body.clone());
+    read.map(Some).map_err(|unreadable| match unreadable {
+        Unreadable::Syntax(why) => Refusal::BadRequest {
+            pointer: String::new(),
+            message: format!("the body is not JSON: {why}"),
+        },
+        Unreadable::TooComplex => Refusal::BodyTooLarge,
+    })
+}
+
+/// Whether a body is what the task's schema says; one without a schema takes any.
+pub fn check_input(rules: &dyn TaskRules, json: Option<&Outline>) -> Result<(), Refusal> {
+    let (Some(schema), Some(json)) = (rules.input_schema(), json) else {
+        return Ok(());
+    };
+    // Readers differ in which of them counts: the server might see another than was checked.
+    if let Some(twice) = json.duplicate() {
+        let key: String = twice.key.chars().take(NAME_MAX_CHARS).collect();
+        return Err(Refusal::BadRequest {
+            pointer: twice.pointer.clone(),
+            message: format!("`{key}` stands twice in one object"),
+        });
+    }
+    schema.check(json).map_err(|unfit| match unfit {
+        Unfit::Misfit(misfit) => Refusal::BadRequest {
+            pointer: misfit.pointer,
+            message: misfit.message,
+        },
+        Unfit::TooCostly => Refusal::BodyTooLarge,
+    })
+}
+
+/// Whether a body that a task replaces is JSON; the values of places are looked at as they are set.
+pub fn is_json_edit(edit: &Edit) -> bool {
+    match edit {
+        Edit::Replace(body) => json::is_json(body),
+        Edit::Keep | Edit::Set(_) => true,
+    }
+}
+
+/// Whether what stands in for events is JSON. An event that was none itself may become anything.
+pub fn are_events(outs: &[Out], mut given: impl Iterator<Item = Option<bool>>) -> bool {
+    outs.iter().all(|out| {
+        let was_json = given.next().flatten();
+        match out {
+            Out::Replace(event) => was_json == Some(false) || json::is_json(&event.data),
+            Out::Keep | Out::Drop => true,
+        }
+    })
+}
+
+pub fn unchanged(body: &Bytes) -> Payload {
+    Payload {
+        body: body.clone(),
+        changed: false,
+        backend_path: None,
+    }
+}
+
+pub fn essence(content_type: &str) -> &str {
+    content_type.split(';').next().unwrap_or_default().trim()
+}
+
+/// A body without a type is JSON, as the faces take it.
+pub fn is_json(content_type: &str) -> bool {
+    let essence = essence(content_type);
+    essence.is_empty()
+        || essence.eq_ignore_ascii_case("application/json")
+        || essence.to_ascii_lowercase().ends_with("+json")
+}
+
+/// Images and sounds: no task has anything to say about their bytes.
+pub fn is_binary(content_type: &str) -> bool {
+    let essence = essence(content_type).to_ascii_lowercase();
+    ["image/", "audio/", "video/"]
+        .iter()
+        .any(|kind| essence.starts_with(kind))
+        || essence == "application/octet-stream"
+}
+
+pub fn seen_fields(wants: &[String], json: Option<&Outline>) -> Vec<Field> {
+    json.map_or_else(Vec::new, |json| pointer::pick(json, wants))
+}
+
+pub fn seen<'a>(wants: &[String], fields: &'a [Field], body: &'a Bytes) -> Seen<'a> {
+    if wants.is_empty() {
+        Seen::Whole(body)
+    } else {
+        Seen::Fields(fields)
+    }
+}
+
+/// The edited body; none where it is kept.
+pub fn apply(
+    edit: Edit,
+    body: &Bytes,
+    json: Option<&Outline>,
+) -> Result<Option<Bytes>, &'static str> {
+    match edit {
+        Edit::Keep => Ok(None),
+        Edit::Replace(body) => Ok(Some(body.into())),
+        Edit::Set(fields) => {
+            let read;
+            let json = match json {
+                Some(json) => json,
+                None => {
+                    read = Outline::read(body.clone()).map_err(|_| "edit-body")?;
+                    &read
+                }
+            };
+            json::splice(json, fields).map(Some)
+        }
+    }
+}
