@@ -137,6 +137,11 @@ impl Accounts {
 /// header that holds something else is a wrong key, not none; a scheme alone is what client
 /// libraries send for an empty key, and is none.
 fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
+    // Of two keys, readers could take either.
+    let is_repeated = |name: &str| headers.get_all(name).iter().nth(1).is_some();
+    if is_repeated("authorization") || is_repeated("x-api-key") {
+        return Some(b"");
+    }
     let Some(value) = headers.get(header::AUTHORIZATION) else {
         return headers.get("x-api-key").map(|value| value.as_bytes());
     };
@@ -222,6 +227,24 @@ mod tests {
         for empty in ["Bearer", "Bearer ", "token"] {
             let served = accounts.identify(&headers("authorization", empty));
             assert_eq!(served.unwrap().spec.id.as_str(), "anonymous", "{empty}");
+        }
+    }
+
+    #[test]
+    fn two_keys_are_refused_whichever_of_them_is_known() {
+        let accounts = accounts(true);
+        for name in ["authorization", "x-api-key"] {
+            for keys in [
+                ["Bearer good", "Bearer good"],
+                ["Bearer good", "Bearer bad"],
+            ] {
+                let mut headers = HeaderMap::new();
+                for key in keys {
+                    let name: header::HeaderName = name.parse().unwrap();
+                    headers.append(name, key.parse().unwrap());
+                }
+                assert!(accounts.identify(&headers).is_err(), "{name}");
+            }
         }
     }
 

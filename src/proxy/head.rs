@@ -168,6 +168,17 @@ pub fn is_over(session: &ServerSession) -> bool {
     wire(session).is_some_and(Wire::is_head_over)
 }
 
+/// Lets go of a session, then reads on for a moment, so that the client sees why it was refused.
+pub async fn linger(session: ServerSession) {
+    let ServerSession::H1(session) = session else {
+        return;
+    };
+    let Some(mut wire) = session.into_inner().into_any().downcast::<Wire>().ok() else {
+        return;
+    };
+    wire.linger().await;
+}
+
 fn wire(session: &ServerSession) -> Option<&Wire> {
     session.stream()?.as_any().downcast_ref::<Wire>()
 }

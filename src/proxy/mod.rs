@@ -385,7 +385,7 @@ impl HttpServerApp for Edge {
         if !self.serve(&mut session).await {
             session.shutdown().await;
             if head::is_over(&session) {
-                linger(session).await;
+                head::linger(session).await;
             }
             return None;
         }
@@ -426,17 +426,6 @@ fn head_bytes_max(session: &ServerSession, world: &World) -> usize {
     }
 }
 
-/// Lets go of a session, then reads on for a moment, so that the client sees why it was refused.
-async fn linger(session: ServerSession) {
-    let ServerSession::H1(session) = session else {
-        return;
-    };
-    let Some(mut wire) = session.into_inner().into_any().downcast::<Wire>().ok() else {
-        return;
-    };
-    wire.linger().await;
-}
-
 /// Returns whether a refused request leaves its account's pace as it was: there was no room for it, here
 /// or in the account's day.
 fn cost_nothing(refusal: &Refusal) -> bool {
@@ -460,6 +449,7 @@ fn find_lane(trip: &mut Trip, model: &str, account: &Account) -> Result<Arc<Lane
     match access {
         Access::Allowed => Ok(lane),
         Access::Denied => Err(Refusal::NotAllowed),
+        Access::Hidden => Err(Refusal::NoSuchModel),
     }
 }
 

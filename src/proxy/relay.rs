@@ -79,6 +79,8 @@ pub struct Relay<'a> {
     exchange: &'a mut Exchange,
     /// Read and not yet written.
     out: BytesMut,
+    /// The server's bytes pass as they are.
+    verbatim: bool,
     /// The deadline, or the end of the patience with a silent server, whichever is first.
     timer: Pin<Box<Sleep>>,
 }
@@ -99,6 +101,7 @@ impl<'a> Relay<'a> {
             trip,
             exchange,
             out: BytesMut::new(),
+            verbatim: false,
             timer,
         }
     }
@@ -344,6 +347,7 @@ impl<'a> Relay<'a> {
         if !self.trip.committed {
             let length = self.length(answer, end.then_some(bytes.len()));
             self.trip.event().flags.streamed = answer.is_stream();
+            self.verbatim = answer.passes_length();
             if end {
                 // All is known before the head: it can say what the answer costs.
                 self.trip.price();
@@ -389,6 +393,11 @@ impl<'a> Relay<'a> {
         content_type: HeaderValue,
         length: Option<HeaderValue>,
     ) -> Result<(), Left> {
+        let is_http11 = self.session.req_header().version == http::Version::HTTP_11;
+        if length.is_none() && !is_http11 {
+            // The close is what ends the answer, so nothing else is promised.
+            self.session.set_keepalive(None);
+        }
         let head = self
             .head(status, content_type, length)
             .map_err(|_| Refusal::Internal)?;
@@ -411,7 +420,9 @@ impl<'a> Relay<'a> {
         let mut head = ResponseHeader::build_no_case(status, Some(from.headers.len() + 4))?;
         let named = rules::connection_named(&from.headers);
         for (name, value) in &from.headers {
-            let passes = rules::passes_to_client(name) && !named.contains(name);
+            let passes = rules::passes_to_client(name)
+                && !named.contains(name)
+                && (self.verbatim || !rules::describes_bytes(name));
             if *name != header::CONTENT_TYPE && passes {
                 head.append_header(name.clone(), value.clone())?;
             }

@@ -39,6 +39,8 @@ pub async fn refuse(session: &mut ServerSession, trip: &mut Trip, refusal: &Refu
     let mut head = json_head(said.status, said.body.len(), trip.request_id())?;
     if let Some(secs) = said.retry_after_secs {
         head.insert_header(header::RETRY_AFTER, secs.to_string())?;
+        let exact = refusal.retry_after().map_or(secs * 1000, |wait| wait.0);
+        head.insert_header("retry-after-ms", exact.clamp(1, secs * 1000).to_string())?;
     }
     if said.never_retry {
         head.insert_header("x-should-retry", "false")?;

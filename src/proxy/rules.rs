@@ -33,10 +33,39 @@ pub fn check_head(head: &RequestHeader, raw: &[u8], max_bytes: usize) -> Result<
 fn check_host(headers: &HeaderMap) -> Result<(), Refusal> {
     let mut hosts = headers.get_all(header::HOST).iter();
     match (hosts.next(), hosts.next()) {
-        (Some(host), None) if !host.is_empty() => Ok(()),
+        (Some(host), None) if host.is_empty() => {
+            Err(Refusal::BadFraming("the Host header is missing or empty"))
+        }
+        (Some(host), None) if is_host(host.as_bytes()) => Ok(()),
+        (Some(_), None) => Err(Refusal::BadFraming("the Host header is not host[:port]")),
         (Some(_), Some(_)) => Err(Refusal::BadFraming("more than one Host header")),
         _ => Err(Refusal::BadFraming("the Host header is missing or empty")),
     }
+}
+
+/// Returns whether `host` is `uri-host [ ":" port ]` (RFC 9110 section 7.2): a name, an IPv4 address or an
+/// IPv6 address in brackets.
+fn is_host(host: &[u8]) -> bool {
+    let (name, rest, is_literal) = match host.strip_prefix(b"[") {
+        Some(literal) => match memchr::memchr(b']', literal) {
+            Some(end) => (&literal[..end], &literal[end + 1..], true),
+            None => return false,
+        },
+        None => {
+            let end = memchr::memchr(b':', host).unwrap_or(host.len());
+            (&host[..end], &host[end..], false)
+        }
+    };
+    let is_name_byte = |byte: &u8| match is_literal {
+        true => byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.'),
+        false => byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(byte),
+    };
+    let is_port = match rest {
+        [] => true,
+        [b':', port @ ..] => port.len() <= 5 && port.iter().all(u8::is_ascii_digit),
+        _ => false,
+    };
+    !name.is_empty() && name.iter().all(is_name_byte) && is_port
 }
 
 fn check_lengths(headers: &HeaderMap, raw: &[u8]) -> Result<(), Refusal> {
@@ -174,6 +203,41 @@ pub fn passes_to_client(name: &HeaderName) -> bool {
             | "set-cookie"
             | "location"
     ) && !is_internal(name.as_str())
+        && !is_of_the_servers_host(name.as_str())
+}
+
+/// Fields by which a server speaks for its host: they would bind clients to this gateway's address, or
+/// lead them past it.
+fn is_of_the_servers_host(name: &str) -> bool {
+    matches!(
+        name,
+        "alt-svc"
+            | "clear-site-data"
+            | "content-security-policy"
+            | "location"
+            | "proxy-authenticate"
+            | "refresh"
+            | "server"
+            | "strict-transport-security"
+            | "www-authenticate"
+            | "x-upstream-host"
+    ) || name.starts_with("access-control-")
+}
+
+/// Whether a header describes the server's bytes as they were: false of a body that was rewritten.
+pub fn describes_bytes(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "accept-ranges"
+            | "content-digest"
+            | "content-encoding"
+            | "content-md5"
+            | "content-range"
+            | "digest"
+            | "etag"
+            | "last-modified"
+            | "repr-digest"
+    )
 }
 
 #[cfg(test)]
@@ -218,6 +282,26 @@ mod tests {
         let both = "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\n";
         assert!(check(&[("Host", "h"), ("Transfer-Encoding", "chunked")], both).is_err());
         assert!(check(&[("Host", "h"), ("Transfer-Encoding", "Chunked")], "").is_ok());
+    }
+
+    #[test]
+    fn a_host_is_a_host_and_a_port_and_nothing_else() {
+        for good in [
+            "h",
+            "h:80",
+            "a.b-c_d:8080",
+            "127.0.0.1:1",
+            "[::1]",
+            "[::1]:80",
+            "h:",
+        ] {
+            assert!(check(&[("Host", good)], "").is_ok(), "{good}");
+        }
+        for bad in [
+            "a/b", "u@h", "h:80a", "h:1:2", "a b", "h#x", "h?x", ":80", "[::1", "[]", "[::1]x",
+        ] {
+            assert!(check(&[("Host", bad)], "").is_err(), "{bad}");
+        }
     }
 
     #[test]

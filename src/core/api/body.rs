@@ -13,13 +13,19 @@ use serde::de::{Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::prompt::is_file_member;
+use super::scan::text_end;
 use super::{Call, Edit, Face, Operation};
 use crate::Refusal;
 
 /// Top-level members a body may have. Real ones have fewer than 40; each costs a slot in a list.
 const MEMBERS_MAX: usize = 512;
+/// Objects and lists within each other: real bodies have fewer than 20, and servers' readers end at 100 to
+/// 1,000.
+const DEPTH_MAX: usize = 128;
 /// Longest `x_client_id`, bytes: it is copied into the event.
 const CLIENT_ID_MAX_BYTES: usize = 64;
+/// Up to here every whole number is an `f64`.
+const TOKENS_EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 /// The least urgent `x_priority`.
 const PRIORITY_MAX: u64 = 9;
 
@@ -79,9 +85,9 @@ pub fn parse(
         Some(member) => Some(client_id(member, &body)?),
         None => None,
     };
-    let max_tokens = match number(known.max_completion_tokens, &body, "/max_completion_tokens")? {
+    let max_tokens = match tokens(known.max_completion_tokens, &body, "/max_completion_tokens")? {
         Some(tokens) => Some(tokens),
-        None => number(known.max_tokens, &body, "/max_tokens")?,
+        None => tokens(known.max_tokens, &body, "/max_tokens")?,
     };
     let (strips, kept) = members.strips(|m| {
         m.key.starts_with("x_priority")
@@ -119,6 +125,44 @@ fn bad(pointer: &str, message: impl Into<String>) -> Refusal {
     }
 }
 
+/// Returns whether a reader that matches names without case takes `name` for `known`, which is ASCII. Some of
+/// them fold the long s and the Kelvin sign too (Go's `encoding/json`).
+fn differs_in_case_at_most(name: &str, known: &str) -> bool {
+    if name.is_ascii() {
+        return name.eq_ignore_ascii_case(known);
+    }
+    let folded = name.chars().map(|c| match c {
+        '\u{17f}' => 's',
+        '\u{212a}' => 'k',
+        c => c.to_ascii_lowercase(),
+    });
+    folded.eq(known.chars())
+}
+
+/// Returns whether objects and lists are nested deeper than [`DEPTH_MAX`].
+fn is_too_deep(body: &[u8]) -> bool {
+    // Most bodies have not so many in all.
+    if memchr::memchr2_iter(b'{', b'[', body)
+        .nth(DEPTH_MAX)
+        .is_none()
+    {
+        return false;
+    }
+    let (mut at, mut depth) = (0, 0_usize);
+    while at < body.len() {
+        at += 1;
+        match body[at - 1] {
+            // A string without an end is not JSON, which its reader says.
+            b'"' => at += text_end(&body[at..]).unwrap_or(body.len()),
+            b'{' | b'[' if depth == DEPTH_MAX => return true,
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    false
+}
+
 /// One top-level member: its key, and where it stands.
 struct Member<'a> {
     key: Cow<'a, str>,
@@ -134,6 +178,13 @@ struct Members<'a> {
 impl<'a> Members<'a> {
     fn read(body: &'a [u8]) -> Result<Members<'a>, Refusal> {
         let text = std::str::from_utf8(body).map_err(|_| bad("", "the body is not UTF-8"))?;
+        if is_too_deep(body) {
+            return Err(Refusal::Rejected {
+                status: 413,
+                pointer: String::new(),
+                message: format!("the body is nested deeper than {DEPTH_MAX} levels"),
+            });
+        }
         let mut from = serde_json::Deserializer::from_str(text);
         let list = from
             .deserialize_any(ListOf { text })
@@ -150,7 +201,17 @@ impl<'a> Members<'a> {
     fn one(&self, key: &str) -> Result<Option<&Member<'a>>, Refusal> {
         let mut found = None;
         for member in &self.list {
-            if member.key == key && found.replace(member).is_some() {
+            if !differs_in_case_at_most(&member.key, key) {
+                continue;
+            }
+            // Servers that match names without case would take it for the one that was looked at here.
+            if member.key != key {
+                return Err(bad(
+                    &format!("/{key}"),
+                    format!("a member differs from `{key}` in case only: spell it `{key}`"),
+                ));
+            }
+            if found.replace(member).is_some() {
                 return Err(bad(
                     &format!("/{key}"),
                     format!("`{key}` stands twice in the body"),
@@ -313,6 +374,25 @@ fn number(member: Option<&Member<'_>>, body: &[u8], pointer: &str) -> Result<Opt
     read(member, body, pointer, "an integer of 0 or more")
 }
 
+/// A bound on tokens. -1 is how llama.cpp and LM Studio say that there is none; whole numbers may be spelled
+/// as `100.0` or `1e2`.
+fn tokens(member: Option<&Member<'_>>, body: &[u8], pointer: &str) -> Result<Option<u64>, Refusal> {
+    if let Ok(tokens) = number(member, body, pointer) {
+        return Ok(tokens);
+    }
+    const WANTED: &str = "an integer of 0 or more, or -1 for no bound";
+    match read::<f64>(member, body, pointer, WANTED)? {
+        Some(-1.0) => Ok(None),
+        Some(tokens) if tokens >= 0.0 && tokens.fract() == 0.0 && tokens <= TOKENS_EXACT_MAX => {
+            Ok(Some(tokens as u64))
+        }
+        _ => Err(bad(
+            pointer,
+            format!("`{}` must be {WANTED}", &pointer[1..]),
+        )),
+    }
+}
+
 fn priority(member: Option<&Member<'_>>, body: &[u8]) -> Result<Option<u8>, Refusal> {
     let priority = number(member, body, "/x_priority")?;
     if priority.is_some_and(|p| p > PRIORITY_MAX) {
@@ -428,6 +508,55 @@ mod tests {
     }
 
     #[test]
+    fn known_names_are_spelled_one_way() {
+        for (body, pointer) in [
+            (r#"{"model":"m","MODEL":"big"}"#, "/model"),
+            (r#"{"model":"m","Stream":true}"#, "/stream"),
+            (r#"{"model":"m","Max_Tokens":9}"#, "/max_tokens"),
+            (r#"{"model":"m","\u017ftream":true}"#, "/stream"),
+            (r#"{"model":"m","max_to\u212aens":9}"#, "/max_tokens"),
+        ] {
+            assert_eq!(refused_at(body), pointer, "{body}");
+        }
+        // Below the top level names are the task's own.
+        assert!(chat(r#"{"model":"m","x":{"MODEL":"big"}}"#).is_ok());
+    }
+
+    #[test]
+    fn a_bound_on_tokens_may_be_spelled_as_clients_do() {
+        let bound = |tokens: &str| {
+            chat(&format!(r#"{{"model":"m","max_tokens":{tokens}}}"#)).map(|call| call.max_tokens)
+        };
+        assert_eq!(bound("-1"), Ok(None));
+        assert_eq!(bound("100.0"), Ok(Some(100)));
+        assert_eq!(bound("1e2"), Ok(Some(100)));
+        assert_eq!(bound("null"), Ok(None));
+        for bad in ["-2", "1.5", "1e30", "\"7\"", "true"] {
+            assert!(bound(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_body_is_nested_128_levels_at_most() {
+        let nested = |levels: usize| {
+            let (open, close) = ("[".repeat(levels), "]".repeat(levels));
+            chat(&format!(r#"{{"model":"m","x":{open}{close}}}"#))
+        };
+        assert!(nested(127).is_ok());
+        assert!(matches!(
+            nested(128),
+            Err(Refusal::Rejected { status: 413, .. })
+        ));
+        // Neither many beside each other nor any in a string.
+        let flat = format!(
+            r#"{{"model":"m","x":[{}0],"y":"{}"}}"#,
+            "[],".repeat(500),
+            "[".repeat(500)
+        );
+        assert!(chat(&flat).is_ok());
+    }
+
+    #[test]
     fn an_unchanged_body_is_not_copied() {
         let call = chat(r#"{"model":"m","messages":[]}"#).unwrap();
         assert_eq!(call.openai_body("m").as_ptr(), call.body.as_ptr());
@@ -480,7 +609,7 @@ mod tests {
             assert_eq!(refused_at(&body), "/stream_options", "{options}");
         }
         assert_eq!(
-            refused_at(r#"{"model":"m","max_tokens":-1}"#),
+            refused_at(r#"{"model":"m","max_tokens":-2}"#),
             "/max_tokens"
         );
         assert_eq!(

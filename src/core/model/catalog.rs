@@ -14,8 +14,10 @@ use crate::ModelId;
 pub enum Access {
     /// It may.
     Allowed,
-    /// The account's own list leaves the model out, or the model's list the account.
+    /// The account's own list leaves the model out.
     Denied,
+    /// The model is private to other accounts: for this one it does not exist.
+    Hidden,
 }
 
 /// The models of one configuration generation.
@@ -54,10 +56,10 @@ impl Catalog {
     pub fn access(account: &AccountSpec, model: &ModelSpec) -> Access {
         let listed =
             model.allowed_accounts.is_empty() || model.allowed_accounts.contains(&account.id);
-        if listed && account.allows(&model.id) {
-            Access::Allowed
-        } else {
-            Access::Denied
+        match (listed, account.allows(&model.id)) {
+            (true, true) => Access::Allowed,
+            (true, false) => Access::Denied,
+            (false, _) => Access::Hidden,
         }
     }
 }
