@@ -32,7 +32,8 @@ pub async fn time(shared: Arc<Shared>) {
                 shared.others.timed(&node.node.name, rtt_us);
             }
         };
-        stream::iter(there(&shared))
+        // Those that are said to be gone as well: who answers is not lost.
+        stream::iter(shared.others.nodes())
             .for_each_concurrent(TIMED_AT_ONCE, measure)
             .await;
     }

@@ -19,6 +19,7 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::interim::Hearing;
 use super::tls::{Credentials, Guest};
 use crate::telemetry::Clock;
 use crate::upstream::{
@@ -109,20 +110,35 @@ impl Channel {
             .is_some_and(|open| open.credentials.digest() == let_in_by)
     }
 
-    /// Sends a request to a node and reads the head of its answer.
+    /// Forwards a request to a node and reads the head of its answer; what the node says before that is
+    /// for `hearing`.
     ///
     /// # Errors
     /// [`SendError`] tells what the node can have seen.
-    pub async fn send(
+    pub async fn forward(
+        &self,
+        node: &NodeId,
+        address: &str,
+        outgoing: Outgoing<'_>,
+        hearing: &Hearing,
+    ) -> Result<Exchange, SendError> {
+        let mut marks = Marks::on(self.clock);
+        self.send(node, address, outgoing, &mut marks, hearing)
+            .await
+    }
+
+    pub(super) async fn send(
         &self,
         node: &NodeId,
         address: &str,
         outgoing: Outgoing<'_>,
         marks: &mut Marks,
+        hearing: &Hearing,
     ) -> Result<Exchange, SendError> {
         let target = self.target(node, address);
         let target = target.map_err(|fault| SendError::Connect(fault.into()))?;
-        let sent = self.client.send(&target, outgoing, marks).await;
+        let sent = self.client.send_hearing(&target, outgoing, marks, hearing);
+        let sent = sent.await;
         if matches!(sent, Err(SendError::Connect(_))) {
             // Its name may stand for another address by now.
             self.forget(&node.name, &target);
@@ -206,7 +222,8 @@ impl Channel {
             fresh: false,
         };
         let mut marks = Marks::on(self.clock);
-        let sent = self.send(&node.node, &node.address, outgoing, &mut marks);
+        let hearing = Hearing::begin(self.clock);
+        let sent = self.send(&node.node, &node.address, outgoing, &mut marks, &hearing);
         match sent.await {
             Ok(exchange) => {
                 let took_us = self.clock.micros().saturating_sub(marks.sent_us);

@@ -7,17 +7,24 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use hashbrown::HashMap;
 use infergate_core::routing::fleet::{
-    Change, Chosen, Ended, FleetRule, NodeId, NodeReport, NodeView, Seek, Ticket,
+    Change, Chosen, Ended, FleetRule, Liveness, NodeId, NodeReport, NodeView, SILENCE_MAX, Seek,
+    Ticket,
 };
 use infergate_core::routing::{Candidate, Fleet};
 use infergate_core::{Millis, ModelId};
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
+use tokio::time::sleep;
 
+use super::interim::Hearing;
 use crate::telemetry::Clock;
+
+/// Between two looks at a node that may be lost.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// The other nodes.
 pub struct Others {
@@ -38,6 +45,8 @@ pub struct Others {
     goers: Mutex<HashMap<Arc<str>, u64>>,
     /// Guards the list; held for a look-up.
     bells: Mutex<HashMap<ModelId, Arc<Bell>>>,
+    /// How often a node was lost: who has a request at one looks whether it is that.
+    losses: watch::Sender<u64>,
 }
 
 /// Who of a model's requests looks for a permit elsewhere.
@@ -69,6 +78,7 @@ impl Others {
             leaving: AtomicBool::new(false),
             goers: Mutex::default(),
             bells: Mutex::default(),
+            losses: watch::Sender::new(0),
         })
     }
 
@@ -141,7 +151,44 @@ impl Others {
 
     /// The failure detector says that a node is gone. False when that was known.
     pub fn lost(&self, name: &str) -> bool {
-        self.changed(|fleet, _| fleet.lost(name))
+        let is_new = self.changed(|fleet, _| fleet.lost(name));
+        if is_new {
+            self.losses.send_modify(|losses| *losses += 1);
+        }
+        is_new
+    }
+
+    /// Looks after a node that works on a request of ours.
+    pub fn watch(self: &Arc<Others>, node: &NodeId) -> Watch {
+        Watch {
+            losses: self.losses.subscribe(),
+            others: Arc::clone(self),
+            node: node.clone(),
+            // It may have been lost a moment ago.
+            alarmed: true,
+        }
+    }
+
+    /// Returns when a request that no permit was granted for is lost at a node.
+    pub async fn lost_in_line(&self, node: &NodeId, hearing: &Hearing) {
+        let silence_max = Duration::from_millis(SILENCE_MAX.0);
+        let mut pause = silence_max;
+        loop {
+            sleep(pause).await;
+            let silent = hearing.silent();
+            let liveness = self.liveness(node);
+            if liveness.is_lost_in_line(silent, hearing.is_connected()) {
+                return;
+            }
+            // It was heard of meanwhile, or the rest of the evidence is still to come.
+            let rest = silence_max.saturating_sub(Duration::from_millis(silent.0));
+            pause = rest.max(LOOK_EVERY);
+        }
+    }
+
+    fn liveness(&self, node: &NodeId) -> Liveness {
+        let now = self.clock.now();
+        self.fleet.lock().liveness(node, now)
     }
 
     /// A node says itself that it takes no further requests. False when it is not known, or that was.
@@ -161,9 +208,12 @@ impl Others {
         report
     }
 
-    /// A round trip to a node was measured.
+    /// The peers listener of a node has answered, after this round trip.
     pub fn timed(&self, name: &str, rtt_us: u32) {
-        self.fleet.lock().timed(name, rtt_us);
+        let now = self.clock.now();
+        let mut fleet = self.fleet.lock();
+        fleet.timed(name, rtt_us);
+        fleet.answered(name, now);
     }
 
     /// Forgets nodes that were not heard of for long. To be called about once a second.
@@ -309,6 +359,38 @@ impl Drop for Want {
     fn drop(&mut self) {
         self.bell.waiting.fetch_sub(self.waiting, Ordering::Relaxed);
         self.bell.listening.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Looks after the node that works on a request of ours.
+pub struct Watch {
+    others: Arc<Others>,
+    node: NodeId,
+    losses: watch::Receiver<u64>,
+    /// A node was lost since the last look.
+    alarmed: bool,
+}
+
+impl Watch {
+    /// Returns when the request is lost there, counting silence from the call on. Dropping the future
+    /// loses nothing.
+    pub async fn lost(&mut self) {
+        let began = self.others.clock.now();
+        loop {
+            if !self.alarmed {
+                // The sender lives as long as the others do.
+                let _ = self.losses.changed().await;
+                self.alarmed = true;
+            }
+            let liveness = self.others.liveness(&self.node);
+            self.alarmed = liveness.gone;
+            if liveness.is_lost_at_work(self.others.clock.now().since(began)) {
+                return;
+            }
+            if liveness.gone {
+                sleep(LOOK_EVERY).await;
+            }
+        }
     }
 }
 

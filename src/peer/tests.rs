@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use super::tls::{Credentials, FileFault, Guest};
-use super::{Channel, PING_PATH};
+use super::{Channel, Hearing, PING_PATH};
 use crate::telemetry::Clock;
 use crate::upstream::{Client, Exchange, Identity, Marks, Outgoing, SendError, Target};
 
@@ -146,8 +146,8 @@ impl Served {
         node: &NodeId,
     ) -> (io::Result<Guest>, Result<Exchange, SendError>) {
         let body = Bytes::new();
-        let mut marks = Marks::default();
-        let sent = client.send(node, &self.address, ping(&body), &mut marks);
+        let (mut marks, hearing) = (Marks::default(), Hearing::begin(Clock::start()));
+        let sent = client.send(node, &self.address, ping(&body), &mut marks, &hearing);
         let (served, sent) = join(self.one(), sent).await;
         assert!(!marks.reused, "a new connection is served");
         (served, sent)
@@ -181,7 +181,8 @@ async fn both_sides_know_each_other_by_name_and_keep_the_connection() {
 
     let (body, mut marks) = (Bytes::new(), Marks::default());
     let node = id("b", 1);
-    let sent = a.send(&node, &served.address, ping(&body), &mut marks);
+    let hearing = Hearing::begin(Clock::start());
+    let sent = a.send(&node, &served.address, ping(&body), &mut marks, &hearing);
     let (answered, sent) = join(answer(&mut guest), sent).await;
     answered.unwrap();
     assert_eq!(sent.unwrap().head().status.as_u16(), 204);
@@ -222,7 +223,8 @@ async fn a_kept_connection_that_ends_before_an_answer_is_replaced_by_a_new_one_o
     let (guest, exchange) = served.ask(&a, &node).await;
     a.finish(exchange.unwrap()).await;
     let (body, mut marks) = (Bytes::new(), Marks::default());
-    let sent = a.send(&node, &served.address, ping(&body), &mut marks);
+    let hearing = Hearing::begin(Clock::start());
+    let sent = a.send(&node, &served.address, ping(&body), &mut marks, &hearing);
     let mut guest = guest.unwrap();
     let ending = async {
         guest.read_u8().await.unwrap();
@@ -333,7 +335,8 @@ async fn without_certificates_nobody_is_asked() {
     let closed = Channel::new(id("a", 1), Clock::start());
     let (body, mut marks) = (Bytes::new(), Marks::default());
     let node = id("b", 1);
-    let sent = closed.send(&node, "127.0.0.1:1", ping(&body), &mut marks);
+    let hearing = Hearing::begin(Clock::start());
+    let sent = closed.send(&node, "127.0.0.1:1", ping(&body), &mut marks, &hearing);
     assert!(matches!(sent.await, Err(SendError::Connect(_))));
 }
 

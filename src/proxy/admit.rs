@@ -14,6 +14,7 @@ use tokio::time::sleep_until;
 use super::Shared;
 use super::beat::Beats;
 use super::call::{Left, Trip};
+use super::interim;
 use super::journey::Going;
 use super::wire::Wire;
 use crate::peer::Want;
@@ -39,6 +40,7 @@ pub async fn admit(
     ask: Ask,
     beats: &mut Beats,
 ) -> Result<Turn, Left> {
+    interim::still_wanted(shared, session, trip)?;
     let may_stay = trip
         .journey
         .as_ref()
@@ -231,7 +233,7 @@ impl<'a> Place<'a> {
                         return Ok(Turn::There(going));
                     }
                 }
-                () = beats.next() => beats.beat(session, trip, late).await?,
+                () = beats.next() => beats.beat(self.shared, session, trip, late).await?,
             }
         }
     }

@@ -26,6 +26,7 @@ use super::beat::Beats;
 use super::call::{Left, Trip};
 use super::explain::{Again, Trace};
 use super::forward::{Reply, forward};
+use super::interim;
 use super::ladder::{Ladder, Unserved};
 use super::relay::Relayed;
 use super::task::Asked;
@@ -47,7 +48,7 @@ enum NoAnswer {
     NotConnected,
     /// The server could not prove who it is, and was sent nothing.
     NotTrusted,
-    /// The server may have begun to work on the request.
+    /// The server, or one of a node that had granted a permit, may have begun to work on the request.
     Lost,
     /// The head of an answer did not come within the model's `first_byte_timeout_secs`.
     Late,
@@ -212,7 +213,10 @@ impl<'a> Attempts<'a> {
         ladder: &Ladder<'_>,
     ) -> Result<Served, Unserved> {
         let mut ask = ask;
-        let mut beats = Beats::new(heartbeat);
+        let mut beats = match trip.is_first() {
+            true => Beats::new(heartbeat),
+            false => Beats::of_forward(),
+        };
         let lane = Arc::clone(&self.lane);
         if trip.is_first() {
             lane.gate.count_request();
@@ -227,13 +231,16 @@ impl<'a> Attempts<'a> {
                 return Err(Unserved::at_the_gate(Refusal::NoHealthyEndpoint.into()));
             }
             let failed = match turn {
-                Turn::Here(permit) => match self.at(session, trip, &ask, &permit).await? {
-                    Ok(exchange) => return Ok(Served::Here(permit, exchange)),
-                    Err(failure) => {
-                        ask.avoid.push(permit.endpoint);
-                        failure
+                Turn::Here(permit) => {
+                    interim::granted(self.shared, session, trip).await?;
+                    match self.at(session, trip, &ask, &permit).await? {
+                        Ok(exchange) => return Ok(Served::Here(permit, exchange)),
+                        Err(failure) => {
+                            ask.avoid.push(permit.endpoint);
+                            failure
+                        }
                     }
-                },
+                }
                 Turn::There(going) => {
                     let away = forward(self.shared, session, trip, &lane, going, &mut beats);
                     match away.await? {
@@ -243,6 +250,7 @@ impl<'a> Attempts<'a> {
                             continue;
                         }
                         Reply::Failed(failure) => NoAnswer::Elsewhere(failure),
+                        Reply::Lost => NoAnswer::Lost,
                     }
                 }
             };

@@ -2,7 +2,7 @@
 //!
 //! It reads no meaning into the bytes: they are in the client's dialect already, and what they cost is
 //! that node's to say. Memory is bounded by one piece. Every wait also listens to the client, to the
-//! deadline and to silence.
+//! deadline, to silence, and to whether the node still lives.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
 use http::header;
 use infergate_core::Refusal;
-use infergate_core::routing::fleet::{Chosen, Ended};
+use infergate_core::routing::fleet::Ended;
 use pingora_core::protocols::http::ServerSession;
 use pingora_http::ResponseHeader;
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -19,7 +19,7 @@ use super::admit::client_gone;
 use super::call::{Left, Trip};
 use super::journey::last_word;
 use super::{Shared, respond, rules};
-use crate::peer::Sent;
+use crate::peer::{Sent, Watch};
 use crate::telemetry::Outcome;
 use crate::upstream::Exchange;
 
@@ -32,6 +32,7 @@ pub struct Away {
     /// Its first piece; none when it has no body.
     first: Option<Bytes>,
     sent: Sent,
+    watch: Watch,
     ttft_us: u32,
     /// How much longer than that node itself one waits for what it says.
     last_word: Duration,
@@ -52,15 +53,17 @@ impl Away {
         exchange: Exchange,
         first: Option<Bytes>,
         sent: Sent,
-        chosen: &Chosen,
+        watch: Watch,
+        rtt_us: u32,
         ttft_us: u32,
     ) -> Away {
         Away {
             exchange,
             first,
             sent,
+            watch,
             ttft_us,
-            last_word: last_word(chosen.rtt_us),
+            last_word: last_word(rtt_us),
         }
     }
 
@@ -173,6 +176,7 @@ impl Away {
             biased;
             piece = self.exchange.chunk() => piece.map_err(|_| Stop::Broken),
             () = client_gone(session) => Err(Stop::ClientGone),
+            () = self.watch.lost() => Err(Stop::Broken),
             () = sleep_until(deadline.min(idle)) => Err(match idle < deadline {
                 true => Stop::Broken,
                 false => Stop::Deadline,

@@ -2,13 +2,13 @@
 //! comes back.
 //!
 //! Nothing is held here meanwhile but the body. Whoever answers tells the event; a request that comes
-//! back, or whose node is lost before the first byte for the client, goes on here as if it had not been
-//! away, with what is left of its budget.
+//! back, or whose node is lost before it has granted a permit, goes on here as if it had not been away,
+//! with what is left of its budget. One that is given up is reset, so that the node does not begin it.
 
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use infergate_core::routing::fleet::Ended;
+use infergate_core::routing::fleet::{Chosen, Ended};
 use infergate_core::routing::{Failure, Hops};
 use infergate_core::{Millis, Refusal};
 use pingora_core::protocols::http::ServerSession;
@@ -20,10 +20,11 @@ use super::away::Away;
 use super::beat::Beats;
 use super::call::{Left, Trip};
 use super::explain::Forwarded;
+use super::interim;
 use super::journey::{Going, last_word};
-use crate::peer::{CameBack, Cause, Sent, Visit};
+use crate::peer::{CameBack, Cause, Hearing, Sent, Visit, Watch};
 use crate::telemetry::ForwardResult;
-use crate::upstream::{Exchange, Lane, Marks, Outgoing, SendError, saturated};
+use crate::upstream::{Exchange, Lane, Outgoing, SendError, saturated};
 
 /// What came of a forward.
 pub enum Reply {
@@ -31,8 +32,11 @@ pub enum Reply {
     Answer(Box<Away>),
     /// It has no room.
     NoRoom,
-    /// It could not be reached, was lost, or its model servers failed. What another try counts as.
+    /// It could not be reached, was lost before it had granted a permit, or its model servers failed.
+    /// What another try counts as.
     Failed(Failure),
+    /// It was lost after it had granted a permit: a model server may have begun to work.
+    Lost,
 }
 
 /// One forward on its way.
@@ -43,6 +47,8 @@ struct Forward<'a> {
     sent: Sent,
     lent: Hops,
     began_us: u64,
+    hearing: Hearing,
+    watch: Watch,
 }
 
 /// Sends the request to another node and waits until it answers or comes back. `beats` go to the
@@ -67,6 +73,8 @@ pub async fn forward(
     let forward = Forward {
         shared,
         lane,
+        hearing: Hearing::begin(shared.clock),
+        watch: shared.others.watch(&going.chosen.node),
         going,
         sent,
         lent,
@@ -113,7 +121,7 @@ fn headers(
 
 impl Forward<'_> {
     async fn run(
-        self,
+        mut self,
         session: &mut ServerSession,
         trip: &mut Trip,
         headers: &[u8],
@@ -133,43 +141,43 @@ impl Forward<'_> {
         }
     }
 
-    /// The head of an answer and its first piece, while listening to client and deadline.
+    /// The head of an answer and its first piece, while listening to client, deadline, and whether the
+    /// node still lives.
     async fn wait(
-        &self,
+        &mut self,
         session: &mut ServerSession,
         trip: &mut Trip,
         headers: &[u8],
         beats: &mut Beats,
     ) -> Result<Result<(Exchange, Option<Bytes>), SendError>, Left> {
-        let shared = self.shared;
-        let mut marks = Marks::on(shared.clock);
-        let (target, body) = match &trip.journey {
-            Some(journey) => (journey.parcel.target.clone(), journey.parcel.body.clone()),
-            None => return Err(Refusal::Internal.into()),
+        let Forward {
+            shared,
+            going: Going { chosen, .. },
+            hearing,
+            watch,
+            ..
+        } = self;
+        let Some(journey) = &trip.journey else {
+            return Err(Refusal::Internal.into());
         };
-        let chosen = &self.going.chosen;
-        let begun = async {
-            let outgoing = Outgoing {
-                method: "POST",
-                path: &target,
-                headers,
-                body: &body,
-                fresh: false,
-            };
-            let sending = shared
-                .channel
-                .send(&chosen.node, &chosen.address, outgoing, &mut marks);
-            let mut exchange = sending.await?;
-            // The client has seen nothing before this: until it is here, another node may answer.
-            let first = exchange.chunk().await;
-            let first = first.map_err(|error| SendError::Lost(error.into()))?;
-            Ok((exchange, first))
+        let (target, body) = (journey.parcel.target.clone(), journey.parcel.body.clone());
+        let outgoing = Outgoing {
+            method: "POST",
+            path: &target,
+            headers,
+            body: &body,
+            fresh: false,
         };
+        let begun = begun(shared, chosen, outgoing, hearing);
         tokio::pin!(begun);
-        let last_word = last_word(chosen.rtt_us);
-        let last_word = Instant::from(shared.clock.instant(trip.deadline)) + last_word;
+        let last_word =
+            Instant::from(shared.clock.instant(trip.deadline)) + last_word(chosen.rtt_us);
         let deadline = sleep_until(last_word);
         tokio::pin!(deadline);
+        let lost_in_line = shared.others.lost_in_line(&chosen.node, hearing);
+        let lost_at_work = watch.lost();
+        tokio::pin!(lost_in_line, lost_at_work);
+        let mut is_granted = false;
         loop {
             tokio::select! {
                 biased;
@@ -179,7 +187,14 @@ impl Forward<'_> {
                     return Err(Left::Cut);
                 }
                 () = &mut deadline => return Err(Refusal::DeadlinePassed.into()),
-                () = beats.next() => beats.beat(session, trip, last_word).await?,
+                () = hearing.grant(), if !is_granted => {
+                    is_granted = true;
+                    // Whoever forwards it here may not repeat it from now on.
+                    interim::granted(shared, session, trip).await?;
+                }
+                () = &mut lost_in_line, if !is_granted => return Ok(Err(fell_silent())),
+                () = &mut lost_at_work, if is_granted => return Ok(Err(fell_silent())),
+                () = beats.next() => beats.beat(shared, session, trip, last_word).await?,
             }
         }
     }
@@ -228,15 +243,18 @@ impl Forward<'_> {
             journey.set_told_elsewhere(true);
         }
         let ttft_us = saturated(now_us.saturating_sub(self.began_us));
-        Away::new(exchange, first, self.sent, &self.going.chosen, ttft_us)
+        let rtt_us = self.going.chosen.rtt_us;
+        Away::new(exchange, first, self.sent, self.watch, rtt_us, ttft_us)
     }
 
-    /// It could not be reached, or was lost on the way. The work of a lost node is lost with it, so
-    /// another try adds none.
+    /// It could not be reached, or was lost on the way. Nobody has begun to work unless a permit was
+    /// granted.
     fn lost(self, trip: &mut Trip, error: &SendError) -> Reply {
+        let is_granted = self.hearing.is_granted();
         tracing::warn!(
             request_id = &**trip.request_id(),
             node = &*self.going.chosen.node.name,
+            granted = is_granted,
             error = error as &dyn std::error::Error,
             "no answer from another node"
         );
@@ -247,12 +265,16 @@ impl Forward<'_> {
         };
         if let Some(journey) = &mut trip.journey {
             match result {
-                ForwardResult::Lost => journey.hops.lost(&self.lent),
+                ForwardResult::Lost if is_granted => journey.hops.lost(&self.lent),
+                ForwardResult::Lost => journey.hops.lost_in_line(),
                 _ => journey.hops.tries.error(),
             };
         }
         self.ends(trip, Ended::Failed, result);
-        Reply::Failed(Failure::NotConnected)
+        match is_granted {
+            true => Reply::Lost,
+            false => Reply::Failed(Failure::NotConnected),
+        }
     }
 
     fn ends(self, trip: &mut Trip, ended: Ended, result: ForwardResult) {
@@ -268,4 +290,24 @@ impl Forward<'_> {
         self.lane.metrics.forwarded(result);
         self.sent.ended(ended);
     }
+}
+
+/// Sends it, and reads the head of an answer with its first piece.
+async fn begun(
+    shared: &Shared,
+    chosen: &Chosen,
+    outgoing: Outgoing<'_>,
+    hearing: &Hearing,
+) -> Result<(Exchange, Option<Bytes>), SendError> {
+    let channel = &shared.channel;
+    let sending = channel.forward(&chosen.node, &chosen.address, outgoing, hearing);
+    let mut exchange = sending.await?;
+    // The client has seen nothing before this.
+    let first = exchange.chunk().await;
+    let first = first.map_err(|error| SendError::Lost(error.into()))?;
+    Ok((exchange, first))
+}
+
+fn fell_silent() -> SendError {
+    SendError::Lost("the node fell silent".into())
 }

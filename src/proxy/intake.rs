@@ -18,6 +18,7 @@ use super::Shared;
 use super::accounts::Account;
 use super::budget::BodyShare;
 use super::call::{Left, Trip};
+use super::interim;
 
 /// How Pingora names chunks and trailers it cannot read; the constants themselves are private there.
 const BROKEN_CHUNKS: [&str; 2] = ["InvalidChunk", "InvalidTrailerEnd"];
@@ -70,6 +71,7 @@ pub async fn read_body(
             Ok(Err(_)) => return Err(gone(trip)),
             Err(_) => return Err(Refusal::DeadlinePassed.into()),
         };
+        interim::queued(shared, session, trip).await?;
         if body.length + piece.len() as u64 > limit {
             return Err(Refusal::BodyTooLarge.into());
         }

@@ -12,7 +12,7 @@ use infergate_core::routing::Hops;
 use infergate_core::routing::fleet::{Chosen, Seek, Wants};
 use infergate_core::{AccountId, Millis, ModelId};
 
-use crate::peer::Visit;
+use crate::peer::{Interim, Visit};
 use crate::upstream::{Class, Sited};
 
 /// Beyond the deadline and three round trips (a connection, its proof and the answer), for the last word
@@ -50,6 +50,16 @@ struct Told {
     account: AccountId,
     model: ModelId,
     is_limited: bool,
+    word: Word,
+}
+
+/// What that node was told of the request before its answer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Word {
+    /// When it was told last.
+    pub at: Option<Millis>,
+    /// A model server may begin: there is nothing more to say.
+    pub granted: bool,
 }
 
 /// What a client has sent, as the next node gets it.
@@ -99,6 +109,7 @@ impl Journey {
             account: visit.account,
             model: visit.model,
             is_limited: visit.is_limited,
+            word: Word::default(),
         };
         Journey {
             way: visit.hops.visited.len(),
@@ -130,6 +141,22 @@ impl Journey {
     /// The day of its account has a limit, by the word of the node before.
     pub fn is_limited(&self) -> bool {
         self.visit.as_ref().is_some_and(|told| told.is_limited)
+    }
+
+    /// What the node that has forwarded it here was told; none where its client speaks to this node.
+    pub fn word(&self) -> Option<Word> {
+        self.visit.as_ref().map(|told| told.word)
+    }
+
+    /// That node is told that the request is in line, or that a model server may begin.
+    pub fn has_said(&mut self, interim: Interim, at: Millis) {
+        if let Some(told) = &mut self.visit {
+            let granted = told.word.granted || interim == Interim::Granted;
+            told.word = Word {
+                at: Some(at),
+                granted,
+            };
+        }
     }
 
     /// The node that has forwarded it here.

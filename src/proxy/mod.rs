@@ -23,6 +23,7 @@ mod forward;
 mod front;
 mod head;
 mod intake;
+mod interim;
 mod journey;
 mod ladder;
 mod ledger;
@@ -339,12 +340,16 @@ impl Edge {
             return usable;
         }
         let mut trip = Trip::begin(&self.shared, in_flight);
-        if head::is_from_node(session)
-            && let Err(error) = head::read_visit(session, &mut trip)
-        {
-            trip.forget();
-            tracing::warn!(error, "another node forwards what cannot be read");
-            return respond::no_visit(session).await.is_ok();
+        if head::is_from_node(session) {
+            if let Err(error) = head::read_visit(session, &mut trip) {
+                trip.forget();
+                tracing::warn!(error, "another node forwards what cannot be read");
+                return respond::no_visit(session).await.is_ok();
+            }
+            let heard = interim::queued(&self.shared, session, &mut trip).await;
+            if heard.is_err() {
+                return false;
+            }
         }
         match self.walk(session, &mut trip).await {
             Ok(()) => true,

@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
 use infergate_core::Millis;
 use infergate_core::routing::reuse::{
     ConnectionUse, IDLE_MAX_PLAIN, IDLE_MAX_TLS, KeepAlive, may_resend,
@@ -109,6 +110,26 @@ pub struct Outgoing<'a> {
     pub fresh: bool,
 }
 
+/// Who listens to what comes before an answer.
+pub trait Hears: Send + Sync {
+    /// There is a connection: from now on there may be something to hear.
+    fn connected(&self);
+    /// An interim answer with these headers; whether it is one that is waited for, of which there may be
+    /// any number.
+    fn interim(&self, headers: &HeaderMap) -> bool;
+}
+
+/// Nobody: a model server's interim answers mean nothing here.
+struct Deaf;
+
+impl Hears for Deaf {
+    fn connected(&self) {}
+
+    fn interim(&self, _: &HeaderMap) -> bool {
+        false
+    }
+}
+
 /// The way to model servers, or to other nodes.
 #[derive(Default)]
 pub struct Client {
@@ -134,12 +155,27 @@ impl Client {
         outgoing: Outgoing<'_>,
         marks: &mut Marks,
     ) -> Result<Exchange, SendError> {
+        self.send_hearing(target, outgoing, marks, &Deaf).await
+    }
+
+    /// The same, and `ears` hear what comes before the answer.
+    ///
+    /// # Errors
+    /// [`SendError`] tells what the server can have seen.
+    pub async fn send_hearing(
+        &self,
+        target: &Target,
+        outgoing: Outgoing<'_>,
+        marks: &mut Marks,
+        ears: &dyn Hears,
+    ) -> Result<Exchange, SendError> {
         if !outgoing.fresh
             && let Some((connection, dial)) = self.kept(target).await?
         {
             marks.connected(true);
+            ears.connected();
             let request = wire(target, &outgoing);
-            match self.ask(connection, dial, request, marks).await {
+            match self.ask(connection, dial, request, marks, ears).await {
                 Err(failed) if failed.may_resend => {
                     tracing::debug!(url = &*target.url, "a kept connection was closed");
                     marks.replaced();
@@ -149,8 +185,9 @@ impl Client {
         }
         let (connection, dial) = self.open(target).await?;
         marks.connected(false);
+        ears.connected();
         let request = wire(target, &outgoing);
-        let asked = self.ask(connection, dial, request, marks).await;
+        let asked = self.ask(connection, dial, request, marks, ears).await;
         asked.map_err(|failed| failed.error)
     }
 
@@ -233,6 +270,7 @@ impl Client {
         dial: Arc<Dial>,
         (head, body): (BytesMut, Bytes),
         marks: &mut Marks,
+        ears: &dyn Hears,
     ) -> Result<Exchange, Failed> {
         connection.begin(head, body);
         connection.write_ahead().await;
@@ -240,7 +278,8 @@ impl Client {
             marks.sent(0);
         }
         let mut session = HttpSession::new(connection);
-        for _ in 0..INTERIM_ANSWERS_MAX {
+        let mut interim = 0;
+        while interim < INTERIM_ANSWERS_MAX {
             if let Err(error) = session.read_response().await {
                 return Err(self.failed(&session, &dial, error, marks.reused));
             }
@@ -258,6 +297,9 @@ impl Client {
                     dial,
                     broken: false,
                 });
+            }
+            if !head.is_some_and(|head| ears.interim(&head.headers)) {
+                interim += 1;
             }
         }
         Err(Failed {

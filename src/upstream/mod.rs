@@ -38,7 +38,7 @@ pub use answer::{
     Answer, AnswerError, Push, ReportedMetrics, SAMPLE_BYTES_MAX, client_error_body, is_error_body,
 };
 pub use backend::{Backend, Shaped, backend};
-pub use client::{Client, Exchange, Outgoing, SendError};
+pub use client::{Client, Exchange, Hears, Outgoing, SendError};
 pub use gate::{Entry, Found, FoundEndpoint, Gate, Permit, Retry, Waiter};
 pub use health::{PROBE_TICK, check_wanted, probe_round};
 pub use marks::Marks;

@@ -1,6 +1,7 @@
 //! Several gateways as one: requests go where there is room, and come through when a node does not.
 
 mod forwarding;
+mod frozen;
 mod losses;
 mod sites;
 mod trust;

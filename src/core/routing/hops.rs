@@ -203,6 +203,14 @@ impl Hops {
         self.tries.lost(sent.tries)
     }
 
+    /// The forward was lost before a permit was granted for it: nobody has begun, so that it has used no
+    /// attempt but its own, and counts as an answer that there is no room. Whether another attempt may
+    /// be made.
+    pub fn lost_in_line(&mut self) -> bool {
+        self.tries.no_room();
+        self.tries.error()
+    }
+
     /// Reads the text form.
     ///
     /// # Errors

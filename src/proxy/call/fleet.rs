@@ -9,8 +9,8 @@ use infergate_core::routing::hops::HopsError;
 use infergate_core::{Millis, Refusal};
 
 use super::Trip;
-use crate::peer::{CameBack, Cause, Visit};
-use crate::proxy::journey::{Journey, Parcel};
+use crate::peer::{CameBack, Cause, Interim, Visit};
+use crate::proxy::journey::{Journey, Parcel, Word};
 use crate::upstream::Lane;
 
 /// A node that cannot serve a request at all.
@@ -99,6 +99,18 @@ impl Trip {
         self.journey
             .as_ref()
             .is_none_or(|journey| journey.is_first())
+    }
+
+    /// What the node that forwards it was told; none of a client's.
+    pub fn forwarded(&self) -> Option<Word> {
+        self.journey.as_ref()?.word()
+    }
+
+    /// That node was told this.
+    pub fn has_said(&mut self, interim: Interim, at: Millis) {
+        if let Some(journey) = &mut self.journey {
+            journey.has_said(interim, at);
+        }
     }
 
     /// The other sites of the fleet.

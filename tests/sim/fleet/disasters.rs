@@ -151,7 +151,7 @@ fn who_is_killed_takes_only_its_own_clients_along() {
 }
 
 #[test]
-fn a_request_whose_node_is_killed_is_saved_by_another() {
+fn of_a_killed_node_only_what_had_begun_there_fails() {
     for_each_seed(5, |dice| {
         // Forwards of two seconds to four nodes, two of which die in the middle of them.
         let mut shape = Shape::even(5, 0.0).at_one_node();
@@ -160,13 +160,16 @@ fn a_request_whose_node_is_killed_is_saved_by_another() {
         shape.traffic.rate = 8.0;
         let mut world = World::new(shape, dice);
         world.run(Millis::from_secs(10), |_| {});
+        let mut begun = world.at_work(2);
         world.crash(2);
         world.run(Millis::from_secs(5), |_| {});
+        begun += world.at_work(4);
         world.crash(4);
         world.run(Millis::from_secs(5), |_| {});
         world.wind_down();
+        assert_eq!(world.ended(End::Failed), begun, "{:?}", world.tally.ended);
         assert_eq!(
-            world.ended(End::Completed),
+            world.ended(End::Completed) + begun,
             world.tally.arrivals,
             "{:?}",
             world.tally.ended

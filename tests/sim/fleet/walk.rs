@@ -31,6 +31,8 @@ pub enum Answer {
     Failed {
         hops: String,
     },
+    /// A node further on was lost with it after a backend may have begun.
+    Lost,
 }
 
 /// A client's request.
@@ -75,6 +77,14 @@ struct Visiting {
     depth: usize,
 }
 
+/// A forward that is over.
+struct Landed {
+    at: usize,
+    sent: Hops,
+    ticket: Sent,
+    granted: bool,
+}
+
 enum Stage {
     Deciding,
     Waiting {
@@ -87,6 +97,8 @@ enum Stage {
         to: usize,
         sent: Hops,
         ticket: Sent,
+        /// A backend there, or further on, may have begun.
+        granted: bool,
     },
 }
 
@@ -399,6 +411,7 @@ impl World {
             to,
             sent,
             ticket,
+            granted: false,
         };
         self.tally.forwards += 1;
         let sites = self.sites(at, to);
@@ -516,6 +529,20 @@ impl World {
             service
         };
         self.after(span, Event::Worked { visit: id, attempt });
+        self.grant(id);
+    }
+
+    /// Whoever has handed it on knows before a backend begins.
+    fn grant(&mut self, id: u64) {
+        let mut child = id;
+        while let Some(parent) = self.visits.get(&child).and_then(|visit| visit.parent) {
+            if let Some(visit) = self.visits.get_mut(&parent)
+                && let Stage::Away { granted, .. } = &mut visit.stage
+            {
+                *granted = true;
+            }
+            child = parent;
+        }
     }
 
     fn worked(&mut self, id: u64, attempt: u32) {
@@ -617,7 +644,7 @@ impl World {
             let end = match answer {
                 Answer::Done => End::Completed,
                 Answer::Refused { .. } => End::Refused,
-                Answer::Failed { .. } => End::Failed,
+                Answer::Failed { .. } | Answer::Lost => End::Failed,
             };
             return self.end(visit.request, end);
         };
@@ -648,19 +675,22 @@ impl World {
     }
 
     fn back(&mut self, parent: u64, child: u64, answer: Answer) {
-        let Some((at, sent, ticket)) = self.landed(parent, child) else {
+        let Some(Landed {
+            at, sent, ticket, ..
+        }) = self.landed(parent, child)
+        else {
             return;
         };
         let now = self.local(at);
         let ended = match answer {
             Answer::Refused { free, wait_ms, .. } => Ended::Refused { free, wait_ms },
             Answer::Failed { .. } => Ended::ServersFailed,
-            Answer::Done => Ended::Answered { ttft_us: 0 },
+            Answer::Done | Answer::Lost => Ended::Answered { ttft_us: 0 },
         };
         self.nodes[at].fleet.ended(ticket, ended, now);
         let (text, refused) = match answer {
-            Answer::Done => {
-                self.answer(parent, Answer::Done);
+            Answer::Done | Answer::Lost => {
+                self.answer(parent, answer);
                 return self.wake_seekers(at);
             }
             Answer::Refused { hops, .. } => (hops, true),
@@ -691,16 +721,26 @@ impl World {
         if connected && self.is_fine(parent, child) {
             return;
         }
-        let Some((at, sent, ticket)) = self.landed(parent, child) else {
+        let Some(Landed {
+            at,
+            ticket,
+            granted,
+            ..
+        }) = self.landed(parent, child)
+        else {
             return;
         };
         let now = self.local(at);
         self.nodes[at].fleet.ended(ticket, Ended::Failed, now);
+        if connected && granted {
+            self.answer(parent, Answer::Lost);
+            return self.wake_seekers(at);
+        }
         let visit = self.visits.get_mut(&parent).expect("it has just landed");
         let request = self.requests.get_mut(&visit.request).expect("it is open");
         let (errors_left, failure) = if connected {
             request.lost_hop = true;
-            (visit.hops.lost(&sent), Failure::Failed)
+            (visit.hops.lost_in_line(), Failure::NotConnected)
         } else {
             (visit.hops.tries.error(), Failure::NotConnected)
         };
@@ -719,13 +759,23 @@ impl World {
     }
 
     /// What a visit had on its way, if it was this.
-    fn landed(&mut self, parent: u64, child: u64) -> Option<(usize, Hops, Sent)> {
+    fn landed(&mut self, parent: u64, child: u64) -> Option<Landed> {
         let visit = self.visits.get_mut(&parent)?;
         if visit.away()?.0 != child {
             return None;
         }
         match std::mem::replace(&mut visit.stage, Stage::Deciding) {
-            Stage::Away { sent, ticket, .. } => Some((visit.node, sent, ticket)),
+            Stage::Away {
+                sent,
+                ticket,
+                granted,
+                ..
+            } => Some(Landed {
+                at: visit.node,
+                sent,
+                ticket,
+                granted,
+            }),
             _ => None,
         }
     }

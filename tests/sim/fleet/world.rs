@@ -284,6 +284,12 @@ impl World {
         }
     }
 
+    /// Requests that its backends work on.
+    pub fn at_work(&self, node: usize) -> u64 {
+        let backends = self.nodes[node].backends.iter().flatten();
+        backends.map(|&used| u64::from(used)).sum()
+    }
+
     /// It is started again, as a new generation that knows nobody.
     pub fn restart(&mut self, node: usize) {
         if self.nodes[node].up {

@@ -18,7 +18,7 @@
 //! - *Failures are remembered longer*: a node whose servers fail quickly looks free all the time.
 //!
 //! ```text
-//! report, rule, past, doubt  ←  seat, node, order  ←  plan  ←  world  ←  choose, account, views
+//! report, rule, past, doubt  ←  seat, node, order  ←  plan  ←  world  ←  choose, account, liveness, views
 //! ```
 //!
 //! Bounds: [`NODES_MAX`] nodes, [`MODELS_MAX`] models. Known in the source system as the world map.
@@ -26,6 +26,7 @@
 mod account;
 mod choose;
 mod doubt;
+mod liveness;
 mod node;
 mod order;
 mod past;
@@ -38,6 +39,7 @@ mod world;
 
 pub use account::{Ended, Ticket};
 pub use choose::{Chosen, Seek, Wants};
+pub use liveness::{GIVEN_UP_AFTER, Liveness, QUEUED_EVERY, SILENCE_MAX};
 pub use order::SiteOrder;
 pub use report::{Change, ModelLoad, NodeId, NodeReport};
 pub use rule::FleetRule;

@@ -34,6 +34,8 @@ pub(super) struct Node {
     pub models: Vec<u32>,
     /// Said to be gone, and not heard of since.
     pub gone: bool,
+    /// When its peers listener answered last.
+    pub answered_at: Option<Millis>,
     heard_at: Millis,
     /// How long the last report was on its way, beyond the quickest one.
     delay: Millis,
@@ -56,6 +58,7 @@ impl Node {
             rtt_us: 0,
             models: Vec::new(),
             gone: false,
+            answered_at: None,
             heard_at: now,
             delay: Millis::ZERO,
             behind_ms: behind_ms(report.made, now),
