@@ -60,6 +60,7 @@ GET  /config/runtime       flags that are set while it runs, as JSON
 PUT  /config/runtime       set them: {\"allow_cloud_fallback\": true}
 GET  /explain              the last requests as JSON
 GET  /explain/{request id} what happened to one of them and why
+POST /nodes/{name}/forget   forget another node until it is heard of again, and what it told of accounts
 POST /plugins/{name}/capture?calls={n}
                            write the next calls of a plugin, at most 1000, to a file in state_dir,
                            with what clients send, for `infergate plugin replay`
@@ -79,6 +80,9 @@ pub trait Insight: Send + Sync + 'static {
     async fn story(&self, request_id: &str) -> Option<Value>;
     /// The last `count` requests with a story, the newest first.
     fn stories(&self, count: usize) -> Vec<Value>;
+
+    /// Forgets another node and the sums of the day that it has told. False when nothing was known.
+    fn forget(&self, node: &str) -> bool;
 
     /// Begins to write calls of a plugin to a file.
     async fn capture(&self, plugin: &str, calls: u32) -> Result<CaptureReport, CaptureFailed>;
@@ -160,10 +164,11 @@ impl Admin {
     /// `body` is none when it did not come whole or is over its bound.
     async fn answer(&self, method: &str, path: &str, query: &str, body: Option<&[u8]>) -> Answer {
         let captured = capture::plugin_of(path);
+        let forgotten = node_of(path);
         let takes = match path {
             "/reload" => "POST",
             "/config/runtime" => "GET, PUT",
-            _ if captured.is_some() => "POST",
+            _ if captured.is_some() || forgotten.is_some() => "POST",
             "/" | "/healthz" | "/readyz" | "/metrics" | "/state" | "/explain" => "GET",
             path if path.starts_with("/explain/") => "GET",
             _ => return Answer::error(404, "no such path here; `GET /` lists them"),
@@ -177,6 +182,12 @@ impl Admin {
         }
         if let Some(plugin) = captured {
             return self.capture(plugin, query).await;
+        }
+        if let Some(node) = forgotten {
+            return match self.insight.forget(node) {
+                true => Answer::json(200, &json!({ "forgotten": node })),
+                false => Answer::error(404, "no such node; `GET /state` lists them under `nodes`"),
+            };
         }
         match path {
             "/" => Answer::text(200, INDEX),
@@ -251,6 +262,12 @@ impl Admin {
             }
         }
     }
+}
+
+/// The node of `/nodes/{name}/forget`.
+fn node_of(path: &str) -> Option<&str> {
+    let name = path.strip_prefix("/nodes/")?.strip_suffix("/forget")?;
+    (!name.is_empty() && !name.contains('/')).then_some(name)
 }
 
 #[async_trait]

@@ -87,6 +87,10 @@ impl Insight for Shown {
         vec![json!({ "request_id": KNOWN_ID })]
     }
 
+    fn forget(&self, node: &str) -> bool {
+        node == "a2"
+    }
+
     async fn capture(&self, plugin: &str, calls: u32) -> Result<CaptureReport, CaptureFailed> {
         match plugin {
             "p" => Ok(CaptureReport {
@@ -300,6 +304,25 @@ async fn calls_of_a_plugin_are_captured_on_request() {
         assert!(reply.json()["error"].is_string(), "{path}");
     }
     assert_eq!(ask(&f.admin, "GET", "/plugins/p/capture").await.status, 405);
+}
+
+#[tokio::test]
+async fn a_node_is_forgotten_on_request() {
+    let f = fixture();
+    let forgotten = ask(&f.admin, "POST", "/nodes/a2/forget").await;
+    assert_eq!(
+        (forgotten.status, &forgotten.json()["forgotten"]),
+        (200, &json!("a2"))
+    );
+    for (path, status) in [
+        ("/nodes/a3/forget", 404),
+        ("/nodes//forget", 404),
+        ("/nodes/a/b/forget", 404),
+        ("/nodes/a2", 404),
+    ] {
+        assert_eq!(ask(&f.admin, "POST", path).await.status, status, "{path}");
+    }
+    assert_eq!(ask(&f.admin, "GET", "/nodes/a2/forget").await.status, 405);
 }
 
 #[tokio::test]

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use infergate_core::routing::fleet::{Change, ModelLoad, NodeId, NodeReport};
-use infergate_core::{Millis, ModelId};
+use infergate_core::{AccountId, Millis, ModelId};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::seeds::Seeds;
 use crate::config::Config;
-use crate::peer::{self, ACCOUNTS_MAX, Bound, Cluster, Gossip, News};
+use crate::peer::{self, ACCOUNTS_MAX, Bound, Cluster, Drift, Gossip, News, Spent};
 use crate::proxy::Shared;
 use crate::telemetry::metrics::{GossipRefused, NodeChange, NodeLevels};
 
@@ -26,6 +26,8 @@ const BEAT: Duration = Duration::from_millis(100);
 const DRAW_BEATS: u64 = 5;
 /// Beats between two sweeps, and between two greetings of a seed when there is company.
 const SWEEP_BEATS: u64 = 10;
+/// Sums that wait for their node's proof: as many as sixteen nodes tell. It comes within a second or two.
+const UNPROVEN_MAX: usize = 16 * ACCOUNTS_MAX;
 /// Between two log lines about what others told of accounts.
 const COMPLAINT_EVERY: Millis = Millis::from_secs(60);
 
@@ -68,10 +70,13 @@ impl Joining {
             cluster: self.cluster,
             version: 0,
             told_spent: u64::MAX,
+            told_generation: None,
+            drifted: HashMap::new(),
             was_draining: false,
             draining: HashSet::new(),
             has_namesake: false,
             has_untold: false,
+            unproven: HashMap::new(),
             left_out: 0,
             complained: None,
         })
@@ -87,6 +92,10 @@ pub struct Membership {
     cluster: Cluster,
     version: u64,
     told_spent: u64,
+    /// The configuration that was told of.
+    told_generation: Option<u64>,
+    /// How nodes differed when that was last said.
+    drifted: HashMap<Arc<str>, Drift>,
     was_draining: bool,
     /// Nodes that have told that they drain.
     draining: HashSet<Arc<str>>,
@@ -94,6 +103,8 @@ pub struct Membership {
     has_namesake: bool,
     /// More accounts than are told of were complained about.
     has_untold: bool,
+    /// What nodes have told that have not proved themselves yet; at most [`UNPROVEN_MAX`].
+    unproven: HashMap<(NodeId, AccountId), Spent>,
     /// Sums that were left out when it was last said, and when.
     left_out: u64,
     complained: Option<Millis>,
@@ -143,6 +154,13 @@ impl Membership {
             self.gossip.hurry().await;
         }
         self.was_draining = report.draining;
+        let world = self.shared.world.load_full();
+        if self.told_generation != Some(world.generation) {
+            let digests = world.digests();
+            self.shared.others.drifts.set_here(digests);
+            self.gossip.tell_config(digests).await;
+            self.told_generation = Some(world.generation);
+        }
         if beat.is_multiple_of(DRAW_BEATS)
             && let Some((version, spent)) = self.shared.ledger.news(self.told_spent)
         {
@@ -219,15 +237,47 @@ impl Membership {
                 self.changed(event, &report.node, &report.site);
             }
         }
+        self.take_spent(news.spent);
+        for (node, digests) in &news.configs {
+            self.shared.others.drifts.heard(node, *digests);
+        }
         let shared = &*self.shared;
-        let spent = news.spent.iter();
-        let spent = spent.map(|(node, account, sum)| (node, account, sum.day, sum.micro));
-        shared.ledger.heard(spent, &shared.world.load());
         if let Some(at) = news.namesake.filter(|_| !self.has_namesake) {
             let name = &*shared.others.here().name;
             tracing::error!(name, %at, "another node has the same node.id: each needs its own");
         }
         self.has_namesake = news.namesake.is_some();
+    }
+
+    /// Sums of the day count once their node has proved over TLS to be who it says: the secret of the
+    /// gossip alone is not enough to lock accounts out. Until then the latest of them wait.
+    fn take_spent(&mut self, news: Vec<(NodeId, AccountId, Spent)>) {
+        if news.is_empty() && self.unproven.is_empty() {
+            return;
+        }
+        let shared = &*self.shared;
+        for (node, account, sum) in news {
+            let is_known = self.unproven.contains_key(&(node.clone(), account.clone()));
+            if is_known || self.unproven.len() < UNPROVEN_MAX {
+                self.unproven.insert((node, account), sum);
+            }
+        }
+        let mut proven: HashMap<NodeId, bool> = HashMap::new();
+        let mut taken = Vec::new();
+        self.unproven.retain(|(node, account), sum| {
+            let others = &shared.others;
+            let is_proven = *proven
+                .entry(node.clone())
+                .or_insert_with(|| others.is_proven(node));
+            if is_proven {
+                taken.push((node.clone(), account.clone(), *sum));
+            }
+            // Of a node that is gone nothing is waited for.
+            !is_proven && others.is_member(&node.name, node.generation)
+        });
+        let told = taken.iter();
+        let told = told.map(|(node, account, sum)| (node, account, sum.day, sum.micro));
+        shared.ledger.heard(told, &shared.world.load());
     }
 
     fn changed(&self, event: NodeChange, id: &NodeId, site: &str) {
@@ -236,7 +286,31 @@ impl Membership {
         self.shared.metrics.node_changed(event);
     }
 
+    /// Says which nodes have come to differ from this one, and which no longer do.
+    fn compare(&mut self) {
+        let shared = &*self.shared;
+        let nodes = shared.others.nodes();
+        self.drifted
+            .retain(|name, _| nodes.iter().any(|view| view.node.name == *name));
+        for view in nodes.iter().filter(|view| !view.gone) {
+            let (name, drift) = (&view.node.name, shared.others.drifts.of(&view.node));
+            let before = self.drifted.insert(Arc::clone(name), drift);
+            if before.unwrap_or_default() == drift {
+                continue;
+            }
+            match drift.is_none() {
+                true => tracing::info!(node = &**name, "node is configured like this one again"),
+                false => tracing::warn!(
+                    node = &**name,
+                    differs = drift.names().join(", "),
+                    "node is configured otherwise than this one: requests that it forwards, or gets, are priced and allowed by two rules"
+                ),
+            }
+        }
+    }
+
     fn sweep(&mut self) {
+        self.compare();
         for id in self.shared.others.sweep() {
             self.draining.remove(&id.name);
             tracing::info!(
@@ -256,7 +330,7 @@ impl Membership {
         if left_out > self.left_out && self.may_complain(now) {
             tracing::warn!(
                 left_out,
-                "sums of accounts were left out: have all nodes the same accounts and the same day?"
+                "sums of accounts were left out, as unknown here, of another day or beyond ten times the limit: have all nodes the same accounts and the same day?"
             );
             (self.left_out, self.complained) = (left_out, Some(now));
         }
@@ -303,6 +377,12 @@ fn reached_at(listener: SocketAddr, advertised: SocketAddr) -> SocketAddr {
 pub fn levels(shared: &Shared) -> NodeLevels {
     let mut levels = NodeLevels::default();
     for view in shared.others.nodes() {
+        let drift = shared.others.drifts.of(&view.node);
+        if !view.gone {
+            levels.other_accounts += u64::from(drift.accounts);
+            levels.other_models += u64::from(drift.models);
+            levels.other_tariffs += u64::from(drift.tariffs);
+        }
         match (view.gone, view.draining) {
             (true, _) => levels.lost += 1,
             (false, true) => levels.draining += 1,

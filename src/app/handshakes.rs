@@ -1,35 +1,29 @@
-//! Turns to prove oneself at the peers listener: how many handshakes run at once, and who waits for one.
+//! Places for connections to the peers listener that have not proved who they are.
 //!
-//! It reads no byte. A burst of connections of a node waits for its turns instead of being closed, which
-//! would put the whole node in doubt at the other side; whoever connects and proves nothing takes turns
-//! and places from its own address before it takes them from others. Bounds: [`PENDING_MAX`] connections,
-//! and [`TURN_LIMIT`] for each to wait.
+//! It reads no byte. A node proves itself within milliseconds, so that who has been silent longest is the
+//! least likely to be one: when the places of an address are taken, its oldest connection gives way to
+//! the next one, and when all are, the oldest of the address that has most. Whoever connects and proves
+//! nothing thus keeps neither others out nor nodes of its own address. Proved connections have no place
+//! here. Bounds: [`PENDING_MAX`] and [`PENDING_PER_ADDRESS`] connections.
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::sync::Notify;
 
-/// Handshakes at once: each is a millisecond of a core at most, or five seconds of silence.
-const TURNS: usize = 256;
-/// Of those, for connections from one address: sixteen addresses that prove nothing take them all.
-const TURNS_PER_ADDRESS: usize = 16;
-/// Connections that have not proved themselves, those that wait for a turn included: a file descriptor
-/// and a task each.
+/// Connections that have not proved themselves: a file descriptor, a task and a handshake of some 20 KiB
+/// each.
 const PENDING_MAX: usize = 1024;
 /// Of those, from one address: as many as a node opens at once that has a burst to forward.
 const PENDING_PER_ADDRESS: usize = 256;
-/// To wait for a turn: the other side gives up connecting a little later.
-const TURN_LIMIT: Duration = Duration::from_secs(1);
 
 /// The connections that have not proved themselves yet.
+#[derive(Default)]
 pub struct Handshakes {
-    turns: Arc<Semaphore>,
-    /// Guards the addresses and their counts; held for a look-up when a connection comes and when it
+    /// Guards the addresses and their connections; held for a look-up when a connection comes and when it
     /// has proved itself or goes.
     addresses: Mutex<Addresses>,
 }
@@ -37,162 +31,140 @@ pub struct Handshakes {
 #[derive(Default)]
 struct Addresses {
     pending: usize,
-    known: HashMap<IpAddr, Address>,
+    last: u64,
+    /// Of each address with a connection, the oldest one first.
+    known: HashMap<IpAddr, VecDeque<Place>>,
 }
 
-/// Of one address, for as long as there is a connection from it.
-struct Address {
-    pending: usize,
-    turns: Arc<Semaphore>,
+struct Place {
+    number: u64,
+    evicted: Arc<Notify>,
 }
 
 /// One connection that has not proved itself; its place is given back by drop.
 pub struct Pending {
     all: Arc<Handshakes>,
     address: IpAddr,
-    turns: Arc<Semaphore>,
-}
-
-/// A turn to do so; given back by drop.
-pub struct Turn {
-    _of_address: OwnedSemaphorePermit,
-    _of_all: OwnedSemaphorePermit,
-    _pending: Pending,
+    number: u64,
+    evicted: Arc<Notify>,
 }
 
 impl Handshakes {
-    /// None under way.
-    pub fn new() -> Arc<Handshakes> {
-        Arc::new(Handshakes {
-            turns: Arc::new(Semaphore::new(TURNS)),
-            addresses: Mutex::default(),
-        })
-    }
-
-    /// A place for a connection from `address`; none when all places, or those of its address, are taken.
-    pub fn enter(self: &Arc<Handshakes>, address: IpAddr) -> Option<Pending> {
+    /// A place for a connection from `address`; another one may have to give way for it.
+    pub fn enter(self: &Arc<Handshakes>, address: IpAddr) -> Pending {
         let address = address.to_canonical();
         let mut addresses = self.addresses.lock();
-        if addresses.pending >= PENDING_MAX {
-            return None;
+        let of_address = addresses.known.get(&address).map_or(0, VecDeque::len);
+        if of_address >= PENDING_PER_ADDRESS {
+            addresses.evict(address);
+        } else if addresses.pending >= PENDING_MAX
+            && let Some(largest) = addresses.largest()
+        {
+            addresses.evict(largest);
         }
-        let known = addresses.known.entry(address).or_insert_with(|| Address {
-            pending: 0,
-            turns: Arc::new(Semaphore::new(TURNS_PER_ADDRESS)),
-        });
-        if known.pending >= PENDING_PER_ADDRESS {
-            return None;
-        }
-        known.pending += 1;
-        let turns = Arc::clone(&known.turns);
         addresses.pending += 1;
-        Some(Pending {
+        addresses.last += 1;
+        let (number, evicted) = (addresses.last, Arc::new(Notify::new()));
+        let place = Place {
+            number,
+            evicted: Arc::clone(&evicted),
+        };
+        addresses.known.entry(address).or_default().push_back(place);
+        Pending {
             all: Arc::clone(self),
             address,
-            turns,
-        })
+            number,
+            evicted,
+        }
+    }
+}
+
+impl Addresses {
+    /// The oldest connection of an address gives way.
+    fn evict(&mut self, address: IpAddr) {
+        let oldest = self.known.get_mut(&address).and_then(VecDeque::pop_front);
+        if let Some(oldest) = oldest {
+            oldest.evicted.notify_one();
+            self.pending -= 1;
+        }
+    }
+
+    /// The address with most of them. O(addresses), and only when all places are taken.
+    fn largest(&self) -> Option<IpAddr> {
+        let largest = self.known.iter().max_by_key(|(_, places)| places.len());
+        largest.map(|(address, _)| *address)
     }
 }
 
 impl Pending {
-    /// Waits for its turn, in the order of coming; none when it does not come within a second.
-    pub async fn turn(self) -> Option<Turn> {
-        let turns = async {
-            // Who waits for its address's turn keeps none of the turns of all.
-            let of_address = Arc::clone(&self.turns).acquire_owned().await.ok()?;
-            let of_all = Arc::clone(&self.all.turns).acquire_owned().await.ok()?;
-            Some((of_address, of_all))
-        };
-        let (of_address, of_all) = timeout(TURN_LIMIT, turns).await.ok()??;
-        Some(Turn {
-            _of_address: of_address,
-            _of_all: of_all,
-            _pending: self,
-        })
+    /// Returns when it has to give way.
+    pub async fn evicted(&self) {
+        self.evicted.notified().await;
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
         let mut addresses = self.all.addresses.lock();
-        addresses.pending -= 1;
-        if let Some(known) = addresses.known.get_mut(&self.address) {
-            known.pending -= 1;
-            if known.pending == 0 {
-                addresses.known.remove(&self.address);
-            }
+        let Some(places) = addresses.known.get_mut(&self.address) else {
+            return;
+        };
+        let before = places.len();
+        places.retain(|place| place.number != self.number);
+        let (given_back, is_last) = (before - places.len(), places.is_empty());
+        addresses.pending -= given_back;
+        if is_last {
+            addresses.known.remove(&self.address);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
 
     fn address(last: u8) -> IpAddr {
         IpAddr::from([10, 0, 0, last])
     }
 
-    async fn turns(all: &Arc<Handshakes>, last: u8, count: usize) -> Vec<Turn> {
-        let mut taken = Vec::new();
-        for _ in 0..count {
-            let pending = all.enter(address(last)).expect("a place");
-            taken.push(pending.turn().await.expect("a turn"));
-        }
-        taken
+    fn enter(all: &Arc<Handshakes>, last: u8, count: usize) -> Vec<Pending> {
+        (0..count).map(|_| all.enter(address(last))).collect()
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_burst_of_one_address_waits_for_its_turns_and_gets_them() {
-        let all = Handshakes::new();
-        let mut held = turns(&all, 1, TURNS_PER_ADDRESS).await;
-        let waits = all.enter(address(1)).unwrap().turn();
-        tokio::pin!(waits);
-        assert!(timeout(TURN_LIMIT / 2, &mut waits).await.is_err());
-        held.pop();
-        assert!(waits.await.is_some());
+    fn evicted(pending: &[Pending]) -> usize {
+        let gone = pending
+            .iter()
+            .filter(|one| one.evicted().now_or_never().is_some());
+        gone.count()
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_turn_that_does_not_come_within_a_second_is_waited_for_no_longer() {
-        let all = Handshakes::new();
-        let _held = turns(&all, 1, TURNS_PER_ADDRESS).await;
-        assert!(all.enter(address(1)).unwrap().turn().await.is_none());
-        assert_eq!(turns(&all, 2, 1).await.len(), 1, "others are not concerned");
+    #[test]
+    fn the_oldest_of_an_address_gives_way_to_its_next_and_to_nobody_elses() {
+        let all = Arc::new(Handshakes::default());
+        let other = enter(&all, 2, 1);
+        let silent = enter(&all, 1, PENDING_PER_ADDRESS);
+        assert_eq!(evicted(&silent), 0);
+        let mapped = IpAddr::from([0, 0, 0, 0, 0, 0xffff, 0x0a00, 1]);
+        let node = all.enter(mapped);
+        assert!(silent[0].evicted().now_or_never().is_some());
+        assert_eq!((evicted(&silent[1..]), evicted(&[node])), (0, 0));
+        assert_eq!(evicted(&other), 0);
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn all_turns_are_taken_by_sixteen_addresses_and_waited_for_by_the_next() {
-        let all = Handshakes::new();
-        let mut held = Vec::new();
-        for last in 0..16 {
-            held.extend(turns(&all, last, TURNS_PER_ADDRESS).await);
-        }
-        let waits = all.enter(address(99)).unwrap().turn();
-        tokio::pin!(waits);
-        assert!(timeout(TURN_LIMIT / 2, &mut waits).await.is_err());
-        held.pop();
-        assert!(waits.await.is_some());
-    }
-
-    #[tokio::test]
-    async fn places_are_bounded_for_an_address_and_for_all_and_come_back() {
-        let all = Handshakes::new();
-        let mut held = Vec::new();
-        for last in 0..4 {
-            for _ in 0..PENDING_PER_ADDRESS {
-                held.push(all.enter(address(last)).expect("a place"));
-            }
-            assert!(all.enter(address(last)).is_none());
-            assert!(
-                all.enter(IpAddr::from([0, 0, 0, 0, 0, 0xffff, 0x0a00, last.into()]))
-                    .is_none()
-            );
-        }
-        assert!(all.enter(address(99)).is_none(), "no place is left");
-        held.pop();
-        assert!(all.enter(address(99)).is_some());
-        held.clear();
-        assert!(all.addresses.lock().known.is_empty());
+    #[test]
+    fn when_all_places_are_taken_the_address_with_most_gives_one_up() {
+        let all = Arc::new(Handshakes::default());
+        let mut held: Vec<Vec<Pending>> = (0..3).map(|at| enter(&all, at, 250)).collect();
+        held.push(enter(&all, 3, 256));
+        held.push(enter(&all, 4, PENDING_MAX - 3 * 250 - 256));
+        let node = all.enter(address(99));
+        assert_eq!(evicted(&held[3]), 1);
+        assert_eq!(held[..3].iter().map(|one| evicted(one)).sum::<usize>(), 0);
+        assert_eq!(all.addresses.lock().pending, PENDING_MAX);
+        drop((held, node));
+        let addresses = all.addresses.lock();
+        assert!(addresses.known.is_empty() && addresses.pending == 0);
     }
 }

@@ -199,7 +199,13 @@ impl Insight for NodeInsight {
                 .map(|lane| self.model_state(lane))
                 .collect(),
             plugins: world.plugins.state(),
-            nodes: self.shared.others.nodes().into_iter().map(other).collect(),
+            nodes: self
+                .shared
+                .others
+                .nodes()
+                .into_iter()
+                .map(|view| self.other(view))
+                .collect(),
             events: self.shared.sink.counts(),
         }
     }
@@ -243,6 +249,15 @@ impl Insight for NodeInsight {
         stories.map(|story| story.line(self.here(&world))).collect()
     }
 
+    fn forget(&self, node: &str) -> bool {
+        let was_known = self.shared.others.forget(node);
+        let had_told = self.shared.ledger.forget(node);
+        if was_known || had_told {
+            tracing::warn!(node, "forgotten by an operator");
+        }
+        was_known || had_told
+    }
+
     async fn capture(&self, plugin: &str, calls: u32) -> Result<CaptureReport, CaptureFailed> {
         let (recorder, plugin) = (Arc::clone(&self.recorder), plugin.to_owned());
         let starting = tokio::task::spawn_blocking(move || recorder.start(&plugin, calls)).await;
@@ -250,17 +265,20 @@ impl Insight for NodeInsight {
     }
 }
 
-fn other(view: NodeView) -> OtherNode {
-    OtherNode {
-        id: view.node.name.to_string(),
-        generation: view.node.generation,
-        site: view.site.to_string(),
-        address: view.address.to_string(),
-        draining: view.draining,
-        gone: view.gone,
-        age_ms: view.age.0,
-        rtt_ms: f64::from(view.rtt_us) / 1000.0,
-        models: view.models,
+impl NodeInsight {
+    fn other(&self, view: NodeView) -> OtherNode {
+        OtherNode {
+            drift: self.shared.others.drifts.of(&view.node).names(),
+            id: view.node.name.to_string(),
+            generation: view.node.generation,
+            site: view.site.to_string(),
+            address: view.address.to_string(),
+            draining: view.draining,
+            gone: view.gone,
+            age_ms: view.age.0,
+            rtt_ms: f64::from(view.rtt_us) / 1000.0,
+            models: view.models,
+        }
     }
 }
 

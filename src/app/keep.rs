@@ -9,13 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use infergate_core::billing::QuotaSnapshot;
+use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::state_dir::{self, Outlasts};
+use super::state_lock::StateLock;
 use crate::proxy::Ledger;
 
 /// Half of the second that may be granted again.
 const KEEP_TICK: Duration = Duration::from_millis(500);
+/// Between two log lines about a directory that is another process's: a minute.
+const COMPLAINT_TICKS: u32 = 120;
 /// The file's name in `state_dir`.
 const FILE: &str = "neurons-of-the-day.json";
 /// Far more than a line for each of 100,000 accounts.
@@ -42,31 +46,123 @@ pub fn read(state_dir: &Path) -> io::Result<QuotaSnapshot> {
     }
 }
 
-/// Writes what has changed, for the life of the process.
-pub async fn keep(ledger: Arc<Ledger>, state_dir: PathBuf) {
-    let mut ticks = interval(KEEP_TICK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut kept = 0;
-    loop {
-        ticks.tick().await;
-        kept = keep_once(&ledger, &state_dir, kept).await;
-    }
+/// Keeps the neurons of the day in a directory that is this process's.
+pub struct Keeper {
+    ledger: Arc<Ledger>,
+    lock: StateLock,
+    state_dir: PathBuf,
+    /// What this process began with: what the file has beyond it when the directory becomes this
+    /// process's was counted by the one before.
+    began_with: QuotaSnapshot,
+    /// The version that is kept.
+    kept: u64,
+    /// A write under way, with the version that it keeps: two at once would spoil the file.
+    writing: Option<(u64, JoinHandle<io::Result<()>>)>,
+    /// That nothing is kept was said so many ticks ago.
+    silent_ticks: u32,
 }
 
-/// Writes what has changed since `kept`, and tells what is kept then.
-pub async fn keep_once(ledger: &Ledger, state_dir: &Path, kept: u64) -> u64 {
-    let Some((version, snapshot)) = ledger.news(kept) else {
-        return kept;
-    };
-    let state_dir = state_dir.to_owned();
-    let writing = tokio::task::spawn_blocking(move || write(&state_dir, &snapshot)).await;
-    match writing {
-        Ok(Ok(())) => version,
-        Ok(Err(error)) => {
-            tracing::error!(%error, "the neurons of the day could not be kept; tried again");
-            kept
+impl Keeper {
+    /// One that has kept nothing yet.
+    pub fn new(
+        ledger: Arc<Ledger>,
+        lock: StateLock,
+        state_dir: &Path,
+        began_with: QuotaSnapshot,
+    ) -> Keeper {
+        Keeper {
+            ledger,
+            lock,
+            state_dir: state_dir.to_owned(),
+            began_with,
+            kept: 0,
+            writing: None,
+            silent_ticks: 0,
         }
-        Err(_) => kept,
+    }
+
+    /// Writes what has changed, every half second, until `end`.
+    pub async fn keep_until<T>(&mut self, end: impl Future<Output = T>) -> T {
+        let mut ticks = interval(KEEP_TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        tokio::pin!(end);
+        loop {
+            // A write under way is waited for by the next one.
+            let kept = async {
+                ticks.tick().await;
+                self.keep_once().await;
+            };
+            tokio::select! {
+                biased;
+                ended = &mut end => return ended,
+                () = kept => {}
+            }
+        }
+    }
+
+    /// This process drains: the one that follows may begin beside it.
+    pub fn drains(&mut self) {
+        self.lock.drains();
+    }
+
+    /// Writes what has changed since the last time.
+    pub async fn keep_once(&mut self) {
+        self.written().await;
+        let Some((version, snapshot)) = self.ledger.news(self.kept) else {
+            return;
+        };
+        if !self.lock.is_held() && !self.takes_over() {
+            return;
+        }
+        let (version, snapshot) = self.ledger.news(self.kept).unwrap_or((version, snapshot));
+        let state_dir = self.state_dir.clone();
+        let writing = tokio::task::spawn_blocking(move || write(&state_dir, &snapshot));
+        self.writing = Some((version, writing));
+        self.written().await;
+    }
+
+    /// Waits for the write under way. Dropping the future leaves it where it is.
+    async fn written(&mut self) {
+        let Some((version, writing)) = &mut self.writing else {
+            return;
+        };
+        let (version, written) = (*version, writing.await);
+        self.writing = None;
+        match written {
+            Ok(Ok(())) => self.kept = version,
+            Ok(Err(error)) => {
+                tracing::error!(%error, "the neurons of the day could not be kept; tried again");
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Asks for the directory, and counts what the process before has counted since this one began.
+    fn takes_over(&mut self) -> bool {
+        let taken = self.lock.take().and_then(|is_ours| match is_ours {
+            true => read(&self.state_dir).map(Some),
+            false => Ok(None),
+        });
+        match taken {
+            Ok(Some(after)) => {
+                let before = std::mem::take(&mut self.began_with);
+                self.ledger.absorb(&before, &after);
+                true
+            }
+            Ok(None) => {
+                if self.silent_ticks.is_multiple_of(COMPLAINT_TICKS) {
+                    tracing::warn!(
+                        "another process has `state_dir`: the neurons of the day are not kept before it ends"
+                    );
+                }
+                self.silent_ticks = self.silent_ticks.wrapping_add(1);
+                false
+            }
+            Err(error) => {
+                tracing::error!(%error, "the neurons of the day could not be kept; tried again");
+                false
+            }
+        }
     }
 }
 
@@ -82,6 +178,36 @@ mod tests {
     use super::*;
     use crate::telemetry::clock::well_before_midnight;
 
+    fn keeper(ledger: &Arc<Ledger>, dir: &Path) -> Keeper {
+        let lock = StateLock::at_start(dir).unwrap();
+        Keeper::new(Arc::clone(ledger), lock, dir, read(dir).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_process_that_begins_beside_one_that_drains_counts_on_from_both() {
+        let dir = tempfile::tempdir().unwrap();
+        let begin = || Ledger::restore(&read(dir.path()).unwrap(), well_before_midnight());
+        let account = AccountId::from("a");
+        let spend = |ledger: &Arc<Ledger>, neurons| {
+            ledger.hold(&account, 1.0, 100).unwrap().settle(neurons);
+        };
+        let old = begin();
+        let mut keeps_old = keeper(&old, dir.path());
+        spend(&old, 4.0);
+        keeps_old.keep_once().await;
+        keeps_old.drains();
+        let new = begin();
+        let mut keeps_new = keeper(&new, dir.path());
+        spend(&new, 3.0);
+        spend(&old, 2.0);
+        keeps_new.keep_once().await;
+        keeps_old.keep_once().await;
+        assert_eq!(begin().used(&account), 6.0, "only the first has written");
+        drop(keeps_old);
+        keeps_new.keep_once().await;
+        assert_eq!((new.used(&account), begin().used(&account)), (9.0, 9.0));
+    }
+
     #[tokio::test]
     async fn what_is_kept_is_read_again_and_a_damaged_file_is_not_taken_for_none() {
         let dir = tempfile::tempdir().unwrap();
@@ -89,8 +215,9 @@ mod tests {
         let ledger = Ledger::restore(&QuotaSnapshot::default(), well_before_midnight());
         let account = AccountId::from("a");
         ledger.hold(&account, 5.0, 10).unwrap().settle(4.0);
-        let kept = keep_once(&ledger, dir.path(), 0).await;
-        assert!(ledger.news(kept).is_none());
+        let mut keeper = keeper(&ledger, dir.path());
+        keeper.keep_once().await;
+        assert!(ledger.news(keeper.kept).is_none());
         let again = Ledger::restore(&read(dir.path()).unwrap(), well_before_midnight());
         assert_eq!(again.used(&account), 4.0);
 

@@ -150,7 +150,7 @@ pub async fn accept_peers(
     mut closed: watch::Receiver<bool>,
 ) {
     let mut open = JoinSet::new();
-    let handshakes = Handshakes::new();
+    let handshakes = Arc::new(Handshakes::default());
     let strangers = Arc::new(Strangers::default());
     loop {
         let accepted = tokio::select! {
@@ -161,11 +161,11 @@ pub async fn accept_peers(
         let Some((tcp, address)) = accepted else {
             continue;
         };
-        let pending = handshakes.enter(address.ip());
-        let (Some(pending), true) = (pending, open.len() < PEER_CONNECTIONS_MAX) else {
+        if open.len() >= PEER_CONNECTIONS_MAX {
             shared.metrics.connection_refused("peer-limit");
             continue;
-        };
+        }
+        let pending = handshakes.enter(address.ip());
         let (edge, shared) = (Arc::clone(&edge), Arc::clone(&shared));
         let (strangers, closed) = (Arc::clone(&strangers), closed.clone());
         let metrics = Arc::clone(&shared.metrics);
@@ -174,17 +174,18 @@ pub async fn accept_peers(
             if tcp.set_nodelay(true).is_err() {
                 return;
             }
-            let Some(turn) = pending.turn().await else {
-                return shared.metrics.connection_refused("peer-limit");
+            let accepted = tokio::select! {
+                accepted = shared.channel.accept(tcp) => accepted,
+                () = pending.evicted() => return shared.metrics.connection_refused("peer-limit"),
             };
-            let guest = match shared.channel.accept(tcp).await {
+            drop(pending);
+            let guest = match accepted {
                 Ok(guest) => guest,
                 Err(error) => {
                     shared.metrics.connection_refused("peer-not-trusted");
                     return strangers.tell(shared.clock, address, &error);
                 }
             };
-            drop(turn);
             serve_peer(edge, guest, closed).await;
         };
         open.spawn(watched(serving, move |held_ms| {

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use super::state_dir;
 use crate::config::watch::WatchedFile;
 use crate::config::{self, Config, Loaded, Problem};
-use crate::peer::{Credentials, FileFault};
+use crate::peer::{CRL, Credentials, FileFault};
 use crate::plugin::{Captures, Host, HostCounts, HostSettings, Patience, PluginProblem, Plugins};
 use crate::telemetry::PluginsMetrics;
 use crate::upstream::read_ca_file;
@@ -286,10 +286,16 @@ fn read_certificates(loaded: &mut Loaded) -> Vec<Problem> {
 /// Reads what other nodes are shown, with what is wrong with it and what will be.
 fn read_credentials(loaded: &mut Loaded, problems: &mut Vec<Problem>) -> Option<Arc<Credentials>> {
     let peers = loaded.config.listen.peers.as_ref()?;
-    let read = Credentials::read(&peers.tls, &loaded.config.node.id);
+    let config = &loaded.config;
+    let read = Credentials::read(&peers.tls, config.cluster.as_ref(), &config.node.id);
     let places = &loaded.places;
-    let place =
-        |(key, message): FileFault| places.problem(&format!("listen.peers.tls.{key}"), message);
+    let place = |(key, message): FileFault| {
+        let key = match key {
+            CRL => format!("cluster.{key}"),
+            key => format!("listen.peers.tls.{key}"),
+        };
+        places.problem(&key, message)
+    };
     match read {
         Ok((credentials, warnings)) => {
             loaded.warnings.extend(warnings.into_iter().map(place));
@@ -317,6 +323,9 @@ fn named_files(config: &Config) -> Vec<(NamedFile, bool)> {
         .flat_map(|peers| peers.tls.files())
     {
         files.push((named(format!("listen.peers.tls.{key}"), path), true));
+    }
+    if let Some(crl) = config.cluster.as_ref().and_then(|c| c.crl.as_deref()) {
+        files.push((named("cluster.crl".to_owned(), crl), true));
     }
     for model in &config.models {
         for endpoint in &model.endpoints {

@@ -23,14 +23,16 @@ mod runtime;
 mod seeds;
 mod signals;
 mod state_dir;
+mod state_lock;
 mod trim;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use infergate_core::billing::QuotaSnapshot;
 use infergate_core::model::ModelSpec;
 use infergate_core::routing::fleet::NodeId;
 use tokio::runtime::{Builder, Runtime};
@@ -55,12 +57,14 @@ use capture::Recorder;
 use cluster::Membership;
 use discover::Report;
 use insight::NodeInsight;
+use keep::Keeper;
 use listen::{AdminThread, Listeners};
 use load::{Loader, Ready};
 use reload::Reloader;
 use runtime::RuntimeKeeper;
 use seeds::Seeds;
 use signals::Signals;
+use state_lock::StateLock;
 
 /// A configuration that does not load at start, or an address that is taken.
 const EXIT_CANNOT_START: u8 = 2;
@@ -165,7 +169,7 @@ struct Node {
     recorder: Arc<Recorder>,
     membership: Option<Membership>,
     signals: Signals,
-    state_dir: PathBuf,
+    keeper: Keeper,
 }
 
 impl Node {
@@ -183,7 +187,10 @@ impl Node {
         let listeners = Listeners::bind(&config.listen).await?;
         let joining = cluster::bind(config).await?;
         let state_dir = config.state_dir.clone();
-        let shared = share(config, metrics, clock)?;
+        let lock = StateLock::at_start(&state_dir)?;
+        let kept = keep::read(&state_dir).map_err(|e| format!("state_dir: {e}"))?;
+        let shared = share(config, &kept, metrics, clock)?;
+        let keeper = Keeper::new(Arc::clone(&shared.ledger), lock, &state_dir, kept);
         let membership = match joining {
             Some(joining) => Some(joining.start(&shared).await?),
             None => None,
@@ -225,7 +232,7 @@ impl Node {
             reports,
             recorder,
             membership,
-            state_dir,
+            keeper,
             signals: Signals::listen().map_err(|e| format!("cannot listen for signals: {e}"))?,
         })
     }
@@ -244,7 +251,7 @@ impl Node {
             recorder,
             membership,
             mut signals,
-            state_dir,
+            mut keeper,
         } = self;
         let (closing, closed) = watch::channel(false);
         let mut tasks = JoinSet::new();
@@ -257,8 +264,7 @@ impl Node {
                 closed.clone(),
             ));
         }
-        let operators = AdminThread::start(listeners.admin, admin, closed.clone());
-        let operators = match operators {
+        let operators = match AdminThread::start(listeners.admin, admin, closed.clone()) {
             Ok(operators) => operators,
             Err(error) => return fail(&format!("operators cannot be served: {error}")),
         };
@@ -282,18 +288,19 @@ impl Node {
         tasks.spawn(discover::discover(Arc::clone(&shared), reports));
         tasks.spawn(sample(insight));
         tasks.spawn(trim::give_back(Arc::clone(&shared)));
-        tasks.spawn(keep::keep(Arc::clone(&shared.ledger), state_dir.clone()));
         tasks.spawn(capture::record(Arc::clone(&recorder)));
         tasks.spawn(reloader.run(signals.hangup()));
         tracing::info!(version = env!("CARGO_PKG_VERSION"), "serving");
-        signals.terminate().await;
-        let code = drain(&shared, &closing, &mut signals).await;
+        keeper.keep_until(signals.terminate()).await;
+        keeper.drains();
+        let drained = drain(&shared, &closing, &mut signals);
+        let code = keeper.keep_until(drained).await;
         tasks.shutdown().await;
         // Requests that were cut off leave their events on the way out.
         if timeout(CUT_LIMIT, shared.drain.idle()).await.is_err() {
             tracing::error!("some requests could not be ended");
         }
-        keep::keep_once(&shared.ledger, &state_dir, 0).await;
+        keeper.keep_once().await;
         recorder.write();
         operators.end();
         if !shared.sink.close(SINK_CLOSE_LIMIT) {
@@ -304,10 +311,14 @@ impl Node {
 }
 
 /// What all requests share, with what was kept of the life before.
-fn share(config: &Config, metrics: Arc<Metrics>, clock: Clock) -> Result<Arc<Shared>, String> {
+fn share(
+    config: &Config,
+    kept: &QuotaSnapshot,
+    metrics: Arc<Metrics>,
+    clock: Clock,
+) -> Result<Arc<Shared>, String> {
     let sink = EventSink::start(&config.events, clock)
         .map_err(|e| format!("events.file cannot be written: {e}"))?;
-    let kept = keep::read(&config.state_dir).map_err(|e| format!("state_dir: {e}"))?;
     let flags = runtime::restore(&config.state_dir).map_err(|e| format!("state_dir: {e}"))?;
     let here = here(config, clock);
     Ok(Arc::new(Shared {
@@ -322,7 +333,7 @@ fn share(config: &Config, metrics: Arc<Metrics>, clock: Clock) -> Result<Arc<Sha
         bodies: Arc::default(),
         checks: Checks::default(),
         stories: Stories::default(),
-        ledger: Ledger::restore(&kept, clock),
+        ledger: Ledger::restore(kept, clock),
         runtime: flags,
         started_unix_secs: clock.wall().unix_timestamp().unsigned_abs(),
     }))

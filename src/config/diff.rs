@@ -16,7 +16,7 @@ pub(super) const NEEDS_RESTART: &[&str] = &["listen", "cluster", "threads", "sta
 const NEEDS_RESTART_IN_FLEET: &[&str] = &["node.id", "node.site"];
 
 /// Keys below those that are followed.
-const LIVE: &[&str] = &["listen.peers.tls"];
+const LIVE: &[&str] = &["listen.peers.tls", "cluster.node_names", "cluster.crl"];
 
 /// What differs between two configurations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

@@ -62,7 +62,7 @@ pub struct Config {
     pub log: LogConfig,
     /// Directory for what survives a restart: compiled plugins, the neurons used today, the flags of
     /// `/config/runtime`, and calls of plugins that were captured. Only its owner may read it; it is
-    /// made where it is needed.
+    /// made where it is needed, and one process has it at a time.
     #[serde(default = "Config::default_state_dir")]
     #[schemars(length(min = 1))]
     pub state_dir: PathBuf,

@@ -51,6 +51,9 @@ fn resolve(config: &mut Config, folder: &Path) {
     if let Some(peers) = &mut config.listen.peers {
         peers.tls.resolve(folder);
     }
+    if let Some(crl) = config.cluster.as_mut().and_then(|c| c.crl.as_mut()) {
+        *crl = folder.join(&*crl);
+    }
     let endpoints = config.models.iter_mut().flat_map(|m| &mut m.endpoints);
     for file in endpoints.filter_map(|endpoint| endpoint.ca_file.as_mut()) {
         file.path = folder.join(&file.path);

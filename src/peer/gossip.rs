@@ -9,6 +9,7 @@
 //! node         version, when made, draining, address, site                 with every report, last
 //! model/<id>   permits, free, queued, queue_room, wait_ms, wanting, ttft   when other than before
 //! spent/<id>   day, millionths of a neuron                                 when other than before
+//! config       digests of accounts, models and tariffs                     when other than before
 //! ```
 //!
 //! A node's keys arrive in the order in which they were written, so that whoever has its `node` of a
@@ -34,6 +35,7 @@ use infergate_core::routing::hops::is_node_name;
 use infergate_core::{AccountId, ModelId};
 use tokio::net::UdpSocket;
 
+use super::drift::Digests;
 use super::settings::Cluster;
 use crate::telemetry::Clock;
 use crate::telemetry::metrics::GossipRefused;
@@ -100,6 +102,8 @@ pub struct News {
     pub lost: Vec<Arc<str>>,
     /// What accounts have used at other nodes: node, account, sum.
     pub spent: Vec<(NodeId, AccountId, Spent)>,
+    /// What the configurations of other nodes are like.
+    pub configs: Vec<(NodeId, Digests)>,
     /// Another process that lives has the name of this node.
     pub namesake: Option<SocketAddr>,
 }
@@ -110,6 +114,7 @@ pub struct Gossip {
     here: NodeId,
     told_models: HashMap<ModelId, ModelLoad>,
     told_spent: HashMap<AccountId, Spent>,
+    told_config: Option<Digests>,
     heard: HashMap<Arc<str>, Heard>,
     refused: Arc<RefusedCounts>,
     pending: Arc<Pending>,
@@ -168,6 +173,7 @@ impl Gossip {
             here,
             told_models: HashMap::new(),
             told_spent: HashMap::new(),
+            told_config: None,
             heard: HashMap::new(),
             refused,
             pending,
@@ -225,6 +231,17 @@ impl Gossip {
             site: Arc::clone(&report.site),
         };
         state.set(NODE_KEY, codec::write_node(&news));
+    }
+
+    /// Tells what the configuration of this node is like, when it is other than before.
+    pub async fn tell_config(&mut self, digests: Digests) {
+        if self.told_config != Some(digests) {
+            let chitchat = self.handle.chitchat();
+            let mut chitchat = chitchat.lock().await;
+            let text = codec::write_digests(&digests);
+            chitchat.self_node_state().set(codec::CONFIG_KEY, text);
+            self.told_config = Some(digests);
+        }
     }
 
     /// Tells what accounts have used here today, of the first [`ACCOUNTS_MAX`] that came: who is told
@@ -366,6 +383,11 @@ impl Gossip {
                 Some(About::Account(account)) => {
                     if let Some(spent) = codec::read_spent(&value.value) {
                         news.spent.push((heard.id.clone(), account.into(), spent));
+                    }
+                }
+                Some(About::Config) => {
+                    if let Some(digests) = codec::read_digests(&value.value) {
+                        news.configs.push((heard.id.clone(), digests));
                     }
                 }
                 _ => {}

@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
+use super::drift::Drifts;
 use super::interim::Hearing;
 use crate::telemetry::Clock;
 
@@ -45,6 +46,8 @@ pub struct Others {
     goers: Mutex<HashMap<Arc<str>, u64>>,
     /// Guards the list; held for a look-up.
     bells: Mutex<HashMap<ModelId, Arc<Bell>>>,
+    /// Whether they are configured like this node.
+    pub drifts: Drifts,
     /// How often a node was lost: who has a request at one looks whether it is that.
     losses: watch::Sender<u64>,
 }
@@ -78,6 +81,7 @@ impl Others {
             leaving: AtomicBool::new(false),
             goers: Mutex::default(),
             bells: Mutex::default(),
+            drifts: Drifts::default(),
             losses: watch::Sender::new(0),
         })
     }
@@ -186,6 +190,30 @@ impl Others {
         }
     }
 
+    /// Whether a node of this name and generation is one of the fleet, as far as the gossip has told.
+    pub fn is_member(&self, name: &str, generation: u64) -> bool {
+        let node = NodeId {
+            name: name.into(),
+            generation,
+        };
+        !self.liveness(&node).gone
+    }
+
+    /// Whether a node has shown its certificate: its peers listener has answered.
+    pub fn is_proven(&self, node: &NodeId) -> bool {
+        self.liveness(node).unanswered < Millis::MAX
+    }
+
+    /// What is known of a node is forgotten until it is heard of again. False when nothing was.
+    pub fn forget(&self, name: &str) -> bool {
+        let is_known = self.changed(|fleet, _| fleet.forget(name));
+        self.goers.lock().remove(name);
+        if is_known {
+            self.losses.send_modify(|losses| *losses += 1);
+        }
+        is_known
+    }
+
     fn liveness(&self, node: &NodeId) -> Liveness {
         let now = self.clock.now();
         self.fleet.lock().liveness(node, now)
@@ -222,6 +250,7 @@ impl Others {
         let mut goers = self.goers.lock();
         for id in &swept {
             goers.remove(&id.name);
+            self.drifts.forget(&id.name);
         }
         swept
     }

@@ -4,6 +4,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use infergate_core::model::{ConsulSpec, Secret};
 use schemars::JsonSchema;
@@ -32,6 +33,16 @@ pub struct Cluster {
     /// port of its gossip.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consul: Option<ConsulSpec>,
+    /// Names that nodes of the fleet have, `*` standing for any part of one, such as `gpu-*`. Who shows a
+    /// certificate of another name is not let in, and not connected to. Empty: whatever `client_ca` has
+    /// certified.
+    #[serde(default)]
+    #[schemars(length(max = 256))]
+    pub node_names: Vec<Arc<str>>,
+    /// PEM file of the certificates that the authority has taken back, seen from the folder of the
+    /// configuration file. A change of it reloads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub crl: Option<PathBuf>,
     /// Known to all nodes of the fleet and to nobody else: it signs every datagram. At least 16
     /// bytes; may be absent only on a loopback address. Usually `"${CLUSTER_SECRET}"`.
     #[serde(default, skip_serializing)]
@@ -111,3 +122,5 @@ impl PeersTls {
 pub(super) const CERTIFICATE: &str = "certificate";
 pub(super) const PRIVATE_KEY: &str = "private_key";
 pub(super) const CLIENT_CA: &str = "client_ca";
+/// Of `cluster`.
+pub const CRL: &str = "crl";

@@ -9,14 +9,14 @@ use futures_util::future::join;
 use infergate_core::Millis;
 use infergate_core::routing::fleet::{ModelLoad, NodeId, NodeView};
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
-    KeyPair, date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType,
+    ExtendedKeyUsagePurpose, IsCa, KeyIdMethod, KeyPair, RevokedCertParams, date_time_ymd,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use super::tls::{Credentials, FileFault, Guest};
-use super::{Channel, Hearing, PING_PATH};
+use super::tls::{Circle, Credentials, FileFault, Guest};
+use super::{Channel, Hearing, NodeNames, PING_PATH};
 use crate::telemetry::Clock;
 use crate::upstream::{Client, Exchange, Identity, Marks, Outgoing, SendError, Target};
 
@@ -54,6 +54,25 @@ impl Fleet {
         (certificate.pem(), key.serialize_pem())
     }
 
+    /// The list of certificates taken back: this one.
+    fn takes_back(&self, serial_number: u64) -> String {
+        let revoked = RevokedCertParams {
+            serial_number: serial_number.into(),
+            revocation_time: date_time_ymd(2020, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let params = CertificateRevocationListParams {
+            this_update: date_time_ymd(2020, 1, 1),
+            next_update: date_time_ymd(2090, 1, 1),
+            crl_number: 1.into(),
+            issuing_distribution_point: None,
+            revoked_certs: vec![revoked],
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        params.signed_by(&self.authority).unwrap().pem().unwrap()
+    }
+
     fn credentials(&self, name: &str) -> Arc<Credentials> {
         let pair = self.certify(&[name], |_| ());
         read(&pair, &self.ca(), name).unwrap().0
@@ -65,7 +84,14 @@ fn read(
     ca: &str,
     node: &str,
 ) -> Result<(Arc<Credentials>, Vec<FileFault>), FileFault> {
-    Credentials::of_pem(certificate.as_bytes(), key.as_bytes(), ca.as_bytes(), node)
+    let circle = Circle::default();
+    Credentials::of_pem(
+        certificate.as_bytes(),
+        key.as_bytes(),
+        ca.as_bytes(),
+        circle,
+        node,
+    )
 }
 
 fn expired(params: &mut CertificateParams) {
@@ -328,6 +354,46 @@ async fn a_round_trip_is_measured_and_a_node_that_is_not_there_has_none() {
     assert!(guest.is_ok() && rtt_us.is_some());
     drop((guest, b));
     assert_eq!(a.ping(&node, LONG).await, None);
+}
+
+#[tokio::test]
+async fn a_certificate_that_was_taken_back_or_is_of_another_name_is_not_let_in() {
+    let fleet = Fleet::new("fleet");
+    let own = fleet.certify(&["a"], |_| ());
+    let circle = Circle {
+        names: NodeNames::new(&["a".into(), "gpu-*".into()]),
+        crl: Some(fleet.takes_back(7).into_bytes()),
+    };
+    let ca = fleet.ca();
+    let of_a = |circle: Circle| {
+        Credentials::of_pem(
+            own.0.as_bytes(),
+            own.1.as_bytes(),
+            ca.as_bytes(),
+            circle,
+            "a",
+        )
+    };
+    let (credentials, _) = of_a(circle.clone()).unwrap();
+    assert!(credentials.identity("gpu-1", 1).is_ok());
+    assert!(
+        credentials.identity("grafana", 1).is_err(),
+        "nor is it asked"
+    );
+    let served = Served::by(&channel("a", credentials)).await;
+    let is_let_in = async |name: &str, serial: u64| {
+        let pair = fleet.certify(&[name], |params| params.serial_number = Some(serial.into()));
+        let client = channel(name, read(&pair, &ca, name).unwrap().0);
+        served.ask(&client, &id("a", 1)).await.0.is_ok()
+    };
+    assert!(is_let_in("gpu-1", 8).await);
+    assert!(!is_let_in("gpu-1", 7).await, "taken back");
+    assert!(!is_let_in("grafana", 9).await, "of another name");
+    let spoilt = Circle {
+        crl: Some(b"-----BEGIN NOTHING-----".to_vec()),
+        ..circle
+    };
+    assert_eq!(of_a(spoilt).err().unwrap().0, "crl");
 }
 
 #[tokio::test]

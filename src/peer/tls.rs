@@ -16,7 +16,9 @@ use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{
+    CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName, UnixTime,
+};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{CertificateError, ClientConfig, RootCertStore, ServerConfig, version::TLS13};
@@ -26,7 +28,8 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::settings::{CERTIFICATE, CLIENT_CA, PRIVATE_KEY, PeersTls};
+use super::names::NodeNames;
+use super::settings::{CERTIFICATE, CLIENT_CA, CRL, Cluster, PRIVATE_KEY, PeersTls};
 use crate::upstream::{Identity, read_pem, roots};
 
 const ALPN: &[u8] = b"http/1.1";
@@ -53,8 +56,19 @@ pub type FileFault = (&'static str, String);
 pub struct Credentials {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
-    /// The same for equal files only.
+    /// Who may be a node.
+    names: NodeNames,
+    /// The same for equal files and names only.
     digest: u64,
+}
+
+/// Who is believed beside the authority's word.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Circle {
+    /// Names of nodes.
+    pub names: NodeNames,
+    /// PEM of the certificates that were taken back.
+    pub crl: Option<Vec<u8>>,
 }
 
 impl Credentials {
@@ -64,6 +78,7 @@ impl Credentials {
     /// What is wrong with which file.
     pub fn read(
         files: &PeersTls,
+        cluster: Option<&Cluster>,
         node: &str,
     ) -> Result<(Arc<Credentials>, Vec<FileFault>), Vec<FileFault>> {
         let mut faults = Vec::new();
@@ -72,17 +87,25 @@ impl Credentials {
             read.map_err(|fault| faults.push((key, fault))).ok()
         };
         let [certificate, private_key, client_ca] = files.files().map(&mut read);
+        let crl = cluster.and_then(|cluster| cluster.crl.as_deref());
+        let crl_read = crl.map(|path| read((CRL, path)));
+        if let Some(None) = crl_read {
+            return Err(faults);
+        }
         let (Some(certificate), Some(private_key), Some(client_ca)) =
             (certificate, private_key, client_ca)
         else {
             return Err(faults);
         };
-        Credentials::of_pem(&certificate, &private_key, &client_ca, node).map_err(|(key, fault)| {
-            let (_, path) = *files
-                .files()
-                .iter()
-                .find(|(k, _)| *k == key)
-                .unwrap_or(&files.files()[0]);
+        let circle = Circle {
+            names: cluster.map_or_else(NodeNames::default, |c| NodeNames::new(&c.node_names)),
+            crl: crl_read.flatten(),
+        };
+        let read = Credentials::of_pem(&certificate, &private_key, &client_ca, circle, node);
+        read.map_err(|(key, fault)| {
+            let named = files.files();
+            let path = named.iter().find(|(k, _)| *k == key).map(|(_, path)| *path);
+            let path = path.or(crl).unwrap_or(named[0].1);
             vec![(key, format!("{}: {fault}", path.display()))]
         })
     }
@@ -91,6 +114,7 @@ impl Credentials {
         certificate: &[u8],
         private_key: &[u8],
         client_ca: &[u8],
+        circle: Circle,
         node: &str,
     ) -> Result<(Arc<Credentials>, Vec<FileFault>), FileFault> {
         let chain = CertificateDer::pem_slice_iter(certificate)
@@ -116,7 +140,11 @@ impl Credentials {
             (PRIVATE_KEY, none.to_owned())
         })?;
         let roots = roots(client_ca).map_err(|fault| (CLIENT_CA, fault))?;
-        let sides = Sides::new(roots).map_err(|fault| (CLIENT_CA, fault))?;
+        let crls = match &circle.crl {
+            Some(pem) => taken_back(pem).map_err(|fault| (CRL, fault))?,
+            None => Vec::new(),
+        };
+        let sides = Sides::new(roots, crls).map_err(|fault| (CLIENT_CA, fault))?;
         let warnings = match sides.check(&chain, node) {
             Err(fault) if fault.will_pass => vec![(CERTIFICATE, fault.message)],
             Err(fault) => return Err((CERTIFICATE, fault.message)),
@@ -132,7 +160,14 @@ impl Credentials {
         let credentials = Credentials {
             client: Arc::new(client),
             server: Arc::new(server),
-            digest: hasher.hash_one((certificate, private_key, client_ca)),
+            digest: hasher.hash_one((
+                certificate,
+                private_key,
+                client_ca,
+                &circle.crl,
+                &circle.names,
+            )),
+            names: circle.names,
         };
         Ok((Arc::new(credentials), warnings))
     }
@@ -147,6 +182,9 @@ impl Credentials {
     /// # Errors
     /// No DNS name.
     pub fn identity(&self, name: &str, generation: u64) -> Result<Identity, String> {
+        if !self.names.has(name) {
+            return Err(format!("{name:?} is none of `cluster.node_names`"));
+        }
         let hasher = BuildHasherDefault::<DefaultHasher>::default();
         let digest = hasher.hash_one((name, generation, self.digest));
         Identity::of_node(name, Arc::clone(&self.client), digest)
@@ -159,7 +197,7 @@ impl Credentials {
     pub async fn accept(&self, tcp: TcpStream, limit: Duration) -> io::Result<Guest> {
         let acceptor = TlsAcceptor::from(Arc::clone(&self.server));
         match timeout(limit, acceptor.accept(tcp).into_fallible()).await {
-            Ok(Ok(tls)) => Guest::new(tls, self.digest),
+            Ok(Ok(tls)) => Guest::new(tls, self.digest, &self.names),
             Ok(Err((error, tcp))) => {
                 // Whoever is refused may be gone, too.
                 let _ = timeout(LAST_WORD_LIMIT, last_word(tcp)).await;
@@ -193,12 +231,21 @@ struct OwnFault {
 }
 
 impl Sides {
-    fn new(roots: RootCertStore) -> Result<Sides, String> {
+    fn new(
+        roots: RootCertStore,
+        crls: Vec<CertificateRevocationListDer<'static>>,
+    ) -> Result<Sides, String> {
         let provider = Arc::new(ring::default_provider());
         let roots = Arc::new(roots);
         let servers =
-            WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
-        let clients = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider));
+            WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
+                .with_crls(crls.clone())
+                .only_check_end_entity_revocation()
+                .allow_unknown_revocation_status();
+        let clients = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
+            .with_crls(crls)
+            .only_check_end_entity_revocation()
+            .allow_unknown_revocation_status();
         Ok(Sides {
             provider,
             servers: servers.build().map_err(|error| error.to_string())?,
@@ -272,9 +319,30 @@ impl PeerName {
         self.0.iter().any(|own| own.eq_ignore_ascii_case(name))
     }
 
+    /// Those of them that nodes of the fleet may have.
+    fn known(&self, names: &NodeNames) -> PeerName {
+        PeerName(
+            self.0
+                .iter()
+                .filter(|name| names.has(name))
+                .cloned()
+                .collect(),
+        )
+    }
+
     /// The first one, for logs.
     pub fn first(&self) -> &str {
         self.0.first().map_or("", |name| name)
+    }
+}
+
+/// The lists in a file of certificates that were taken back.
+fn taken_back(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
+    let lists = CertificateRevocationListDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+    let lists = lists.map_err(|error| format!("not PEM: {error}"))?;
+    match lists.is_empty() {
+        true => Err("no list in it: expected PEM, `-----BEGIN X509 CRL-----`".to_owned()),
+        false => Ok(lists),
     }
 }
 
@@ -296,12 +364,19 @@ pub struct Guest {
 }
 
 impl Guest {
-    fn new(tls: TlsStream<TcpStream>, let_in_by: u64) -> io::Result<Guest> {
+    fn new(tls: TlsStream<TcpStream>, let_in_by: u64, names: &NodeNames) -> io::Result<Guest> {
         let shown = tls.get_ref().1.peer_certificates();
         let own = shown
             .and_then(<[_]>::first)
             .ok_or(io::ErrorKind::InvalidData)?;
-        let name = names_in(own).map_err(io::Error::other)?;
+        let shown = names_in(own).map_err(io::Error::other)?;
+        let name = shown.known(names);
+        if name.0.is_empty() {
+            return Err(io::Error::other(format!(
+                "its certificate is of {:?}, which is none of `cluster.node_names`",
+                shown.0
+            )));
+        }
         Ok(Guest {
             tls,
             name,

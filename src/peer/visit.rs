@@ -15,7 +15,7 @@ use infergate_core::routing::hops::VISITED_MAX;
 use infergate_core::{AccountId, ModelId};
 use thiserror::Error;
 
-use super::channel::NODE_HEADER;
+use super::channel::{GENERATION_HEADER, NODE_HEADER};
 
 const HOPS: &str = "x-infergate-hops";
 const ACCOUNT: &str = "x-infergate-account";
@@ -52,6 +52,8 @@ const LIFE_US_MAX: u64 = 24 * 3600 * 1_000_000;
 pub struct Visit {
     /// The node that hands it over, which its certificate has to bear out.
     pub from: Arc<str>,
+    /// Which of its processes.
+    pub generation: u64,
     /// Who has seen it, and what is left of its time and its budget.
     pub hops: Hops,
     /// Its name at every node.
@@ -110,6 +112,7 @@ impl Visit {
     /// Appends the header lines.
     pub fn write(&self, out: &mut BytesMut) {
         line(out, NODE_HEADER, &self.from);
+        line(out, GENERATION_HEADER, &self.generation);
         line(out, HOPS, &self.hops);
         line(out, REQUEST_ID, &self.request_id);
         line(out, ACCOUNT, &self.account.as_str());
@@ -139,6 +142,7 @@ impl Visit {
         }
         Ok(Visit {
             from: name(headers, NODE_HEADER)?.into(),
+            generation: number(headers, GENERATION_HEADER)?,
             hops: hops(headers)?,
             request_id: name(headers, REQUEST_ID)?.into(),
             account: name(headers, ACCOUNT)?.into(),
@@ -262,6 +266,7 @@ mod tests {
         let hops = hops.forward(&"b".into(), Millis(9), Millis(7), 1, true);
         Visit {
             from: "a".into(),
+            generation: 7,
             hops,
             request_id: "r1".into(),
             account: "acme".into(),

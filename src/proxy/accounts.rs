@@ -89,11 +89,20 @@ impl Accounts {
         next
     }
 
+    /// Every account, in no order.
+    pub fn specs(&self) -> impl Iterator<Item = &AccountSpec> {
+        self.by_id.values().map(|account| &*account.spec)
+    }
+
+    /// The account of this name, where it is configured.
+    pub fn known(&self, id: &AccountId) -> Option<&Arc<Account>> {
+        self.by_id.get(id.as_str())
+    }
+
     /// The account of this name, by the word of another node. One that is not configured here is
-    /// served like any other without limits of its own.
+    /// served like any other without limits of its own, and not counted.
     pub fn by_id(&self, id: &AccountId) -> Arc<Account> {
-        let known = self.by_id.get(id.as_str()).map(Arc::clone);
-        known.unwrap_or_else(|| {
+        self.known(id).map(Arc::clone).unwrap_or_else(|| {
             let spec = AccountSpec {
                 id: id.clone(),
                 ..AccountSpec::anonymous()

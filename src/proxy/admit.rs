@@ -20,6 +20,10 @@ use super::wire::Wire;
 use crate::peer::Want;
 use crate::upstream::{Entry, Lane, Permit, Waiter};
 
+/// Whoever may be served at one site only, and finds it full, may ask again then: about as soon as that
+/// site has told something newer.
+const THERE_AGAIN: Millis = Millis::from_secs(1);
+
 /// Where the request is served.
 pub enum Turn {
     /// Here, with this permit.
@@ -46,7 +50,9 @@ pub async fn admit(
         .as_ref()
         .is_none_or(|journey| journey.may_stay(&trip.world.site));
     if !may_stay {
-        let refusal = Refusal::NoHealthyEndpoint;
+        let refusal = Refusal::QueueFull {
+            retry_after: THERE_AGAIN,
+        };
         return Ok(elsewhere(shared, trip, lane, refusal, ask.no_wait)?);
     }
     // Whoever has failed here already comes after nodes that have not.

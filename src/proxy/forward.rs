@@ -69,7 +69,8 @@ pub async fn forward(
     let left = trip.deadline.since(Millis(began_us / 1000));
     let left = left.since(Millis(u64::from(going.chosen.rtt_us).div_ceil(1000)));
     let sent = shared.others.sent(&going.chosen);
-    let (lent, headers) = headers(trip, lane, &going, left)?;
+    let generation = shared.others.here().generation;
+    let (lent, headers) = headers(trip, lane, &going, (generation, left))?;
     let forward = Forward {
         shared,
         lane,
@@ -89,7 +90,7 @@ fn headers(
     trip: &mut Trip,
     lane: &Lane,
     going: &Going,
-    left: Millis,
+    (generation, left): (u64, Millis),
 ) -> Result<(Hops, BytesMut), Refusal> {
     let request_id = Arc::clone(trip.request_id());
     let (elapsed_us, is_limited) = (trip.elapsed_us(), trip.is_limited());
@@ -101,6 +102,7 @@ fn headers(
     let lent = journey.go(going, left);
     let visit = Visit {
         from: Arc::clone(&trip.world.node),
+        generation,
         hops: lent,
         request_id,
         account,
@@ -288,6 +290,10 @@ impl Forward<'_> {
         };
         trip.story.forwarded(self.shared.clock.micros(), how);
         self.lane.metrics.forwarded(result);
+        if result != ForwardResult::NoRoom {
+            let site = &self.going.chosen.site;
+            self.shared.metrics.forward_failed(site, result);
+        }
         self.sent.ended(ended);
     }
 }

@@ -19,7 +19,7 @@ use super::call::Trip;
 use super::journey::Parcel;
 use super::rules;
 use super::wire::Wire;
-use crate::peer::{PeerName, Visit};
+use crate::peer::{Others, PeerName, Visit};
 
 /// For whom a request is, and what of its head later steps need.
 pub struct Head {
@@ -183,17 +183,40 @@ fn wire(session: &ServerSession) -> Option<&Wire> {
     session.stream()?.as_any().downcast_ref::<Wire>()
 }
 
+/// Why a request that another node forwards is not taken.
+pub enum NotTaken {
+    /// It is not as nodes write it, or not the sender's to say, or has been here before.
+    NotRead(String),
+    /// The sender is not one of the fleet, as far as this node has heard.
+    NotOfFleet(Arc<str>),
+}
+
 /// Reads what another node says of the request it forwards.
 ///
 /// # Errors
-/// It is not as nodes write it, or not the sender's to say, or has been here before.
-pub fn read_visit(session: &ServerSession, trip: &mut Trip) -> Result<(), String> {
+/// Why it is not taken.
+pub fn read_visit(
+    others: &Others,
+    session: &ServerSession,
+    trip: &mut Trip,
+) -> Result<(), NotTaken> {
+    let (from, generation) = read(session, trip).map_err(NotTaken::NotRead)?;
+    match others.is_member(&from, generation) {
+        true => Ok(()),
+        false => Err(NotTaken::NotOfFleet(from)),
+    }
+}
+
+/// Who has sent it, and which process of that node.
+fn read(session: &ServerSession, trip: &mut Trip) -> Result<(Arc<str>, u64), String> {
     let visit = Visit::read(&session.req_header().headers).map_err(|error| error.to_string())?;
     let is_senders = peer(session).is_some_and(|peer| peer.has(&visit.from));
     if !is_senders || !visit.hops.visited.contains(&visit.from) {
         return Err("the request says to come from another node than its certificate".to_owned());
     }
-    trip.visits(visit).map_err(|error| error.to_string())
+    let sender = (Arc::clone(&visit.from), visit.generation);
+    trip.visits(visit).map_err(|error| error.to_string())?;
+    Ok(sender)
 }
 
 /// Why there is no head.

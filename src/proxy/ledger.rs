@@ -20,8 +20,8 @@ pub struct Ledger {
     /// Guards a table of numbers; held for one look-up by requests at their begin and end, and by
     /// the writer while it copies.
     quota: Mutex<Quota>,
-    /// Sums of accounts without a limit here.
-    unknown: AtomicU64,
+    /// Sums of accounts without a limit here, and those beyond reason.
+    left_out: AtomicU64,
 }
 
 impl Ledger {
@@ -31,7 +31,7 @@ impl Ledger {
         Arc::new(Ledger {
             clock,
             quota: Mutex::new(quota),
-            unknown: AtomicU64::new(0),
+            left_out: AtomicU64::new(0),
         })
     }
 
@@ -75,19 +75,20 @@ impl Ledger {
 
     /// Other nodes tell what accounts have used there: node, account, day since 1970-01-01,
     /// millionths of a neuron. Of accounts without a limit in `world` it is left out: one that gets
-    /// its limit later is told of whole with the next request it makes there.
+    /// its limit later is told of whole with the next request it makes there. So is what is beyond
+    /// reason for the account's limit.
     pub fn heard<'a>(
         &self,
         told: impl IntoIterator<Item = (&'a NodeId, &'a AccountId, u64, u64)>,
         world: &World,
     ) {
-        self.heard_of(told, |account| world.counts(account));
+        self.heard_of(told, |account| world.limit_of(account));
     }
 
     fn heard_of<'a>(
         &self,
         told: impl IntoIterator<Item = (&'a NodeId, &'a AccountId, u64, u64)>,
-        counts: impl Fn(&AccountId) -> bool,
+        limit_of: impl Fn(&AccountId) -> Option<u64>,
     ) {
         let now = unix_secs(self.clock);
         let mut told = told.into_iter().peekable();
@@ -96,10 +97,12 @@ impl Ledger {
         }
         let mut quota = self.quota.lock();
         for (node, account, day, micro) in told {
-            match counts(account) {
-                true => quota.heard(&node.name, node.generation, account, day, micro, now),
-                false => {
-                    self.unknown.fetch_add(1, Ordering::Relaxed);
+            match limit_of(account) {
+                Some(limit) if Quota::is_within_reason(micro, limit) => {
+                    quota.heard(&node.name, node.generation, account, day, micro, now);
+                }
+                _ => {
+                    self.left_out.fetch_add(1, Ordering::Relaxed);
                 }
             }
         }
@@ -107,8 +110,19 @@ impl Ledger {
 
     /// Sums of other nodes that were left out since the start.
     pub fn left_out(&self) -> u64 {
-        let unknown = self.unknown.load(Ordering::Relaxed);
-        unknown + self.quota.lock().left_out()
+        let left_out = self.left_out.load(Ordering::Relaxed);
+        left_out + self.quota.lock().left_out()
+    }
+
+    /// What a node has told is forgotten. Whether it had told anything.
+    pub fn forget(&self, node: &str) -> bool {
+        self.quota.lock().forget(node)
+    }
+
+    /// What another process has counted since `before` was kept, and kept as `after`, counts here as well.
+    pub fn absorb(&self, before: &QuotaSnapshot, after: &QuotaSnapshot) {
+        let now = unix_secs(self.clock);
+        self.quota.lock().absorb(before, after, now);
     }
 
     /// What is to be kept, when it is not what was kept as `version`.
@@ -192,13 +206,15 @@ mod tests {
         };
         let (one, other) = (node("one"), node("other"));
         let invented = AccountId::from("invented");
-        let hear = |told: &[_]| ledger.heard_of(told.iter().copied(), |known| *known == account);
+        let limit = |known: &AccountId| (*known == account).then_some(10);
+        let hear = |told: &[_]| ledger.heard_of(told.iter().copied(), limit);
         hear(&[
             (&one, &account, day, 4_000_000),
             (&other, &account, day, 5_000_000),
             (&one, &invented, day, u64::MAX),
+            (&one, &account, day, 100_000_001),
         ]);
-        assert_eq!(ledger.left_out(), 1);
+        assert_eq!(ledger.left_out(), 2);
         let held = ledger.hold(&account, 1.0, 10).unwrap();
         assert!(ledger.hold(&account, 1.0, 10).is_err());
         drop(held);

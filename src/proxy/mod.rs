@@ -9,6 +9,7 @@
 
 mod accounts;
 mod admit;
+mod arrival;
 mod attempt;
 mod away;
 mod beat;
@@ -17,6 +18,7 @@ mod budget;
 mod call;
 mod checks;
 mod connections;
+mod digest;
 mod drain;
 mod explain;
 mod forward;
@@ -340,16 +342,8 @@ impl Edge {
             return usable;
         }
         let mut trip = Trip::begin(&self.shared, in_flight);
-        if head::is_from_node(session) {
-            if let Err(error) = head::read_visit(session, &mut trip) {
-                trip.forget();
-                tracing::warn!(error, "another node forwards what cannot be read");
-                return respond::no_visit(session).await.is_ok();
-            }
-            let heard = interim::queued(&self.shared, session, &mut trip).await;
-            if heard.is_err() {
-                return false;
-            }
+        if let Some(usable) = self.arrives(session, &mut trip).await {
+            return usable;
         }
         match self.walk(session, &mut trip).await {
             Ok(()) => true,

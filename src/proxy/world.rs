@@ -66,9 +66,9 @@ pub struct World {
 }
 
 impl World {
-    /// Whether the neurons of an account are counted here.
-    pub(super) fn counts(&self, account: &AccountId) -> bool {
-        self.accounts.by_id(account).spec.neurons_per_day.is_some()
+    /// The limit of an account whose neurons are counted here.
+    pub(super) fn limit_of(&self, account: &AccountId) -> Option<u64> {
+        self.accounts.known(account)?.spec.neurons_per_day
     }
 
     /// Bounds of the memory for request bodies.

@@ -12,10 +12,9 @@ use infergate_core::ModelId;
 use parking_lot::{Mutex, RwLock};
 use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;
-use prometheus::{
-    Gauge, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
-};
+use prometheus::{Gauge, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
 
+use super::fleet_metrics::FleetMetrics;
 pub use super::model_metrics::ModelMetrics;
 use super::plugin_metrics::{PluginLevels, PluginsMetrics};
 use super::process;
@@ -153,7 +152,7 @@ pub enum NodeChange {
 }
 
 impl NodeChange {
-    const ALL: [NodeChange; 6] = [
+    pub(super) const ALL: [NodeChange; 6] = [
         NodeChange::Appeared,
         NodeChange::Restarted,
         NodeChange::Draining,
@@ -184,6 +183,12 @@ pub struct NodeLevels {
     pub draining: u64,
     /// Nothing is heard of them.
     pub lost: u64,
+    /// Of those that are heard of, configured with other accounts than this one.
+    pub other_accounts: u64,
+    /// With other models.
+    pub other_models: u64,
+    /// With other tariffs.
+    pub other_tariffs: u64,
 }
 
 /// Gossip that was not taken or did not go out, since the start.
@@ -284,12 +289,6 @@ struct NodeMetrics {
     process: Option<ProcessMetrics>,
 }
 
-struct FleetMetrics {
-    nodes: IntGaugeVec,
-    changes: IntCounterVec,
-    gossip_refused: IntCounterVec,
-}
-
 struct ProcessMetrics {
     cpu: prometheus::Counter,
     resident: IntGauge,
@@ -323,6 +322,11 @@ impl Metrics {
             plugins: Arc::default(),
             scrape: Mutex::default(),
         }
+    }
+
+    /// A forward to this site was not answered.
+    pub fn forward_failed(&self, site: &Arc<str>, result: ForwardResult) {
+        self.node.fleet.forward_failed(site, result);
     }
 
     /// The metrics of `model`, made when they are first asked for. Keep the answer beside the
@@ -546,49 +550,12 @@ impl NodeMetrics {
     }
 }
 
-impl FleetMetrics {
-    fn new(registry: &Registry) -> FleetMetrics {
-        let by_label = |name, help, label: &str| {
-            let opts = Opts::new(name, help);
-            register(registry, IntCounterVec::new(opts, &[label]))
-        };
-        let states = Opts::new("infergate_nodes", "other nodes known, by state");
-        let fleet = FleetMetrics {
-            nodes: register(registry, IntGaugeVec::new(states, &["state"])),
-            changes: by_label(
-                "infergate_node_events_total",
-                "what became of other nodes",
-                "event",
-            ),
-            gossip_refused: by_label(
-                "infergate_gossip_refused_total",
-                "gossip that was not taken or not sent, by reason",
-                "reason",
-            ),
-        };
-        for change in NodeChange::ALL {
-            fleet.changes.with_label_values(&[change.name()]);
-        }
-        fleet
-    }
-
-    fn set(&self, levels: NodeLevels) {
-        for (state, count) in [
-            ("live", levels.live),
-            ("draining", levels.draining),
-            ("lost", levels.lost),
-        ] {
-            self.nodes.with_label_values(&[state]).set(count as i64);
-        }
-    }
-}
-
 /// Brings a counter up to a count that is kept elsewhere.
 fn raise(counter: &IntCounter, to: u64) {
     counter.inc_by(to.saturating_sub(counter.get()));
 }
 
-fn register<C: Collector + Clone + 'static>(
+pub(super) fn register<C: Collector + Clone + 'static>(
     registry: &Registry,
     collector: prometheus::Result<C>,
 ) -> C {

@@ -7,6 +7,7 @@
 
 pub mod clock;
 pub mod event;
+mod fleet_metrics;
 pub mod log;
 pub mod metrics;
 mod model_metrics;

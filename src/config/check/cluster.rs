@@ -3,13 +3,14 @@
 //! It reaches nobody; seeds that do not answer show while running.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use infergate_core::routing::hops::is_node_name;
 
 use super::discovery::check_consul;
 use crate::config::document::Cursor;
 use crate::config::problem::Problems;
-use crate::peer::node_name_fault;
+use crate::peer::{NodeNames, node_name_fault, pattern_fault};
 use crate::upstream::check_address;
 
 /// A secret that is shorter can be guessed.
@@ -35,6 +36,7 @@ pub fn check(root: &Cursor<'_>, problems: &mut Problems) {
     check_addresses(&cluster, problems);
     check_seeds(&cluster, problems);
     check_secret(&cluster, problems);
+    check_node_names(root, &cluster, problems);
 }
 
 /// Every node has a name of its own. `listen` has looked at it as the name of a certificate.
@@ -89,6 +91,27 @@ fn check_seeds(cluster: &Cursor<'_>, problems: &mut Problems) {
         None if in_consul => problems
             .add(cluster.problem("where to ask is missing: add `consul` with `url` and `service`")),
         None => {}
+    }
+}
+
+/// The other nodes have the same list: this one has to stand in it.
+fn check_node_names(root: &Cursor<'_>, cluster: &Cursor<'_>, problems: &mut Problems) {
+    let mut patterns: Vec<Arc<str>> = Vec::new();
+    for pattern in cluster.list("node_names") {
+        let Some(text) = pattern.text() else { continue };
+        match pattern_fault(text) {
+            Some(fault) => problems.add(pattern.problem(fault)),
+            None => patterns.push(text.into()),
+        }
+    }
+    let id = root.key("node").and_then(|node| node.key("id"));
+    if let (Some(names), Some(id)) = (cluster.key("node_names"), id)
+        && let Some(own) = id.text()
+        && !NodeNames::new(&patterns).has(own)
+    {
+        problems.add(names.problem(format!(
+            "none of them is {own:?}, this node's own `node.id`: the others would not let it in"
+        )));
     }
 }
 

@@ -461,6 +461,14 @@ fn a_fleet_takes_a_name_a_way_to_the_node_and_a_secret() {
             "line 5: cluster.secret: shorter than 16 bytes",
         ),
         (
+            with(r#"node_names: ["gpu/1", "a*"]"#),
+            "line 5: cluster.node_names[0]: no pattern of names",
+        ),
+        (
+            with(r#"node_names: ["gpu-*"]"#),
+            "line 5: cluster.node_names: this node's own `node.id`",
+        ),
+        (
             with(r#"seeds: ["a2"]"#),
             "line 5: cluster.seeds[0]: the port is missing",
         ),

@@ -43,6 +43,10 @@ impl UnixSecs {
 /// each are a fifth less. What is told beyond it does not count.
 pub const TOLD_MAX: usize = 262_144;
 
+/// A sum beyond so many times an account's limit is a mistake, or a lie to lock the account out until
+/// midnight: requests in flight overshoot a limit by their own cost only.
+const TOLD_LIMITS_MAX: u64 = 10;
+
 /// The counters of all accounts that have a limit: their number bounds it, and [`TOLD_MAX`] what
 /// others tell.
 #[derive(Clone, Debug, Default)]
@@ -54,7 +58,20 @@ pub struct Quota {
     told: HashMap<Arc<str>, HashMap<AccountId, Told>>,
     told_count: usize,
     left_out: u64,
+    former: Former,
 }
+
+/// What was used on the day before, in case that it is still that day: a clock may be ahead, and be
+/// right again.
+#[derive(Clone, Debug, Default)]
+struct Former {
+    day: u64,
+    used: Vec<(AccountId, u64)>,
+}
+
+/// A clock that is back before a day by more than this was ahead when it began that day; less is how
+/// clocks are kept right about midnight. Seconds.
+const CLOCK_CORRECTION_MAX: u64 = 3_600;
 
 /// What a node has told of an account.
 #[derive(Clone, Copy, Debug, Default)]
@@ -94,21 +111,59 @@ pub struct QuotaSnapshot {
     pub day: u64,
     /// Millionths of a neuron, by account.
     pub used_micro: Vec<(AccountId, u64)>,
+    /// The day before that was counted on; the clock may have been ahead since.
+    #[serde(default)]
+    pub former_day: u64,
+    /// What was used on it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub former_micro: Vec<(AccountId, u64)>,
+}
+
+impl QuotaSnapshot {
+    /// What was used today, by account, as far as can be told: what was counted on a day that is still
+    /// to come was counted by a clock that was ahead.
+    fn today(&self, now: UnixSecs) -> impl Iterator<Item = (&AccountId, u64)> {
+        let days = [
+            (self.day, &self.used_micro),
+            (self.former_day, &self.former_micro),
+        ];
+        let days = days.into_iter().filter(move |(day, _)| *day >= now.day());
+        let used = days.flat_map(|(_, used)| used);
+        used.map(|(account, micro)| (account, *micro))
+    }
 }
 
 impl Quota {
-    /// Counters as they were when the snapshot was taken; empty when that was another day.
+    /// Counters as they were when the snapshot was taken; empty when that was a day that is over.
     pub fn restore(snapshot: &QuotaSnapshot, now: UnixSecs) -> Quota {
         let mut quota = Quota {
             day: now.day(),
             ..Quota::default()
         };
-        if snapshot.day == now.day() {
-            for (account, used) in &snapshot.used_micro {
-                quota.accounts.entry(account.clone()).or_default().used = *used;
-            }
+        for (account, micro) in snapshot.today(now) {
+            quota.add(account, micro);
         }
         quota
+    }
+
+    /// What another process has counted since `before` was kept counts here as well: it has ended, and
+    /// `after` is what it kept last.
+    pub fn absorb(&mut self, before: &QuotaSnapshot, after: &QuotaSnapshot, now: UnixSecs) {
+        self.turn_to(now);
+        let mut known: HashMap<&AccountId, u64> = HashMap::new();
+        for (account, micro) in before.today(now) {
+            *known.entry(account).or_default() += micro;
+        }
+        for (account, micro) in after.today(now) {
+            let counted = known.remove(account).unwrap_or(0);
+            self.add(account, micro.saturating_sub(counted));
+        }
+        self.version += 1;
+    }
+
+    fn add(&mut self, account: &AccountId, micro: u64) {
+        let counter = self.accounts.entry(account.clone()).or_default();
+        counter.used = counter.used.saturating_add(micro);
     }
 
     /// What is to be kept, by account.
@@ -121,6 +176,8 @@ impl Quota {
         QuotaSnapshot {
             day: self.day,
             used_micro,
+            former_day: self.former.day,
+            former_micro: self.former.used.clone(),
         }
     }
 
@@ -185,7 +242,8 @@ impl Quota {
     /// over, nowhere.
     pub fn settle(&mut self, reservation: Reservation, actual: f64, now: UnixSecs) {
         self.turn_to(now);
-        if reservation.day != self.day {
+        // One of a day that is still to come was made by a clock that was ahead.
+        if reservation.day < self.day {
             return;
         }
         let counter = self.accounts.entry(reservation.account).or_default();
@@ -246,6 +304,26 @@ impl Quota {
         }
     }
 
+    /// Whether another node may have used so many millionths of a neuron of an account with this limit.
+    pub fn is_within_reason(micro: u64, limit: u64) -> bool {
+        let most = u128::from(limit) * MICRO as u128 * u128::from(TOLD_LIMITS_MAX);
+        u128::from(micro) <= most
+    }
+
+    /// What a node has told is forgotten, until it tells something else. Whether it had told anything.
+    pub fn forget(&mut self, node: &str) -> bool {
+        let Some(told) = self.told.remove(node) else {
+            return false;
+        };
+        self.told_count -= told.len();
+        for (account, told) in told {
+            if let Some(counter) = self.accounts.get_mut(&account) {
+                counter.elsewhere = counter.elsewhere.saturating_sub(u128::from(told.today));
+            }
+        }
+        true
+    }
+
     /// Sums that were told and left out since the start.
     pub fn left_out(&self) -> u64 {
         self.left_out
@@ -273,14 +351,28 @@ impl Quota {
         self.accounts.get(account).copied().unwrap_or_default()
     }
 
-    /// A new day begins with nothing used. A clock that is set back does not bring back the old one.
+    /// A new day begins with nothing used. A clock that is set back a little does not bring back the old
+    /// one; one that was ahead does, with what was counted meanwhile.
     fn turn_to(&mut self, now: UnixSecs) {
         if now.day() > self.day {
             let is_next = now.day() == self.day + 1;
+            self.former = Former {
+                day: self.day,
+                used: self.snapshot().used_micro,
+            };
             self.day = now.day();
             self.accounts.clear();
             self.version += 1;
             self.begin_day(is_next);
+        } else if now.day() < self.day
+            && now.day() == self.former.day
+            && now.0 + CLOCK_CORRECTION_MAX < self.day * SECS_PER_DAY
+        {
+            self.day = now.day();
+            self.version += 1;
+            for (account, micro) in std::mem::take(&mut self.former).used {
+                self.add(&account, micro);
+            }
         }
     }
 

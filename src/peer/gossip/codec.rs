@@ -10,10 +10,13 @@ use std::sync::Arc;
 use infergate_core::routing::fleet::ModelLoad;
 use infergate_core::{AccountId, Millis, ModelId};
 
+use crate::peer::drift::Digests;
 use crate::upstream::check_address;
 
 /// The one key of the node itself.
 pub const NODE_KEY: &str = "node";
+/// The key of its configuration.
+pub const CONFIG_KEY: &str = "config";
 /// Before the id of a model.
 const MODEL_PREFIX: &str = "model/";
 /// Before the id of an account.
@@ -60,12 +63,17 @@ pub enum About<'a> {
     Model(&'a str),
     /// An account.
     Account(&'a str),
+    /// What the node's configuration is like.
+    Config,
 }
 
 /// Reads a key; none of another form, or with a name that is none.
 pub fn about(key: &str) -> Option<About<'_>> {
     if key == NODE_KEY {
         return Some(About::Node);
+    }
+    if key == CONFIG_KEY {
+        return Some(About::Config);
     }
     if let Some(model) = key.strip_prefix(MODEL_PREFIX) {
         return is_name(model).then_some(About::Model(model));
@@ -155,6 +163,26 @@ pub fn read_model(text: &str) -> Option<ModelLoad> {
         ttft_us: number(ttft_us)?,
     };
     (load.free <= load.permits).then_some(load)
+}
+
+/// `1 accounts models tariffs`, in decimal.
+pub fn write_digests(digests: &Digests) -> String {
+    let Digests {
+        accounts,
+        models,
+        tariffs,
+    } = digests;
+    format!("{FORM} {accounts} {models} {tariffs}")
+}
+
+/// Reads [`write_digests`].
+pub fn read_digests(text: &str) -> Option<Digests> {
+    let [accounts, models, tariffs] = fields(text)?;
+    Some(Digests {
+        accounts: number(accounts)?,
+        models: number(models)?,
+        tariffs: number(tariffs)?,
+    })
 }
 
 /// `1 day micro`.

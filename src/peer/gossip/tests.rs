@@ -159,6 +159,7 @@ async fn three_nodes_with_one_seed_know_each_other_and_what_they_tell() {
     c.spent = QuotaSnapshot {
         day: 20_000,
         used_micro: vec![("acme".into(), 5)],
+        ..QuotaSnapshot::default()
     };
     let seed = [a.address];
     let nodes = &mut [&mut a, &mut b, &mut c];
@@ -192,6 +193,7 @@ async fn who_is_told_of_stays_told_of_whoever_comes_later() {
     let spent = |day, accounts: Vec<(AccountId, u64)>| QuotaSnapshot {
         day,
         used_micro: accounts,
+        ..QuotaSnapshot::default()
     };
     let first: Vec<_> = (1..=ACCOUNTS_MAX).map(account).collect();
     assert_eq!(a.gossip.tell_spent(&spent(1, first.clone())).await, 0);

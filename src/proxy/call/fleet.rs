@@ -80,6 +80,15 @@ impl Trip {
         })
     }
 
+    /// What the node that forwards it is told before anything is looked at: there is nothing for it here.
+    pub fn comes_back_at_once(&self) -> Option<CameBack> {
+        Some(CameBack {
+            cause: NOTHING_HERE,
+            hops: self.journey.as_ref()?.hops.clone(),
+            attempts: self.event.as_ref()?.attempts,
+        })
+    }
+
     /// What may be sent to another node, should it come to that.
     pub fn sets_out(&mut self, parcel: Parcel) {
         match &mut self.journey {

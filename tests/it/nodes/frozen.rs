@@ -1,9 +1,10 @@
 //! A node whose process stands still while its kernel goes on acknowledging: nothing waits for it for
 //! long, and it begins nothing of what was given up when it goes on.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::time::Instant;
 
 use super::{SERVING_NOTHING, edge_before, knows_what_serves, member};
 use crate::support::{A_WHILE, Fleet, Node, Scripted, Server, chat, endpoint, eventually, model};

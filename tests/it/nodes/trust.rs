@@ -3,7 +3,10 @@
 use serde_json::json;
 
 use super::{SERVING_NOTHING, knows_what_serves, member};
-use crate::support::{ANSWER, Fleet, Scripted, chat, endpoint, json_answer, model};
+use crate::support::{
+    ANSWER, Fleet, Kin, Scripted, accounts, chat, endpoint, eventually, free_address, json_answer,
+    model,
+};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -50,6 +53,83 @@ fn heads() -> Vec<String> {
     }
     assert_eq!(heads.len(), 50);
     heads
+}
+
+/// What a node called `from` says of a chat that it forwards for `account`.
+fn forwarded(from: &str, generation: u64, account: &str) -> String {
+    let body = chat("m", "");
+    let length = body.len();
+    format!(
+        "POST {CHAT} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n\
+         x-infergate-node: {from}\r\nx-infergate-generation: {generation}\r\n\
+         x-infergate-hops: 1; visited={from}; deadline_ms=29500; errors=2; capacity=4; hops=1; wait_ms=0; in_flight=1\r\n\
+         x-request-id: 0123456789abcdef0123456789abcdef\r\nx-infergate-account: {account}\r\n\
+         x-infergate-limited: 1\r\nx-infergate-model: m\r\nx-infergate-path: fra/{from}\r\n\
+         x-infergate-attempts: 0\r\nx-infergate-elapsed-us: 0\r\nx-infergate-queued-us: 0\r\n\
+         Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    )
+}
+
+#[tokio::test]
+async fn who_has_a_certificate_and_is_not_of_the_fleet_is_served_nothing() {
+    let server = Scripted::new(&[&json_answer(ANSWER)]).await;
+    let (kin, at_gpu, at_edge) = (Kin::new(), free_address(), free_address());
+    let limited = accounts(", neurons_per_day: 1000");
+    let tariff = "    tariff: { cost_per_infer: 4, coefficients: {} }\n";
+    let model = model("m", &[endpoint(server.address, 4)], tariff);
+    let serving = format!("{limited}models:\n{model}");
+    let gpu = kin.start("gpu0", at_gpu, "seeds: []", &serving).await;
+    let peers = Kin::peers_of(&gpu);
+    let stranger = forwarded("grafana", 1, "a");
+    let answer = kin.ask("grafana", "gpu0", peers, &stranger).await;
+    assert!(
+        answer.contains("x-infergate-came-back: no-room"),
+        "{answer}"
+    );
+    assert!(!answer.contains(" 200 "), "{answer}");
+    let refused = "infergate_connections_refused_total{reason=\"peer-not-of-fleet\"}";
+    assert_eq!(gpu.metric(refused).await, Some(1.0));
+    assert!(server.requests().is_empty());
+
+    let seeds = format!("seeds: [\"{at_gpu}\"]");
+    let edge = format!("{limited}{SERVING_NOTHING}");
+    let edge = kin.start("edge", at_edge, &seeds, &edge).await;
+    let generation = eventually("gpu0 knows the edge", async || {
+        let state = gpu.state().await;
+        let known = state["nodes"].as_array()?.first()?.clone();
+        (known["gone"] == false).then(|| known["generation"].as_u64().unwrap())
+    })
+    .await;
+    // Of another process of that name nothing is taken either.
+    let former = forwarded("edge", generation - 1, "a");
+    let answer = kin.ask("edge", "gpu0", peers, &former).await;
+    assert!(
+        answer.contains("x-infergate-came-back: no-room"),
+        "{answer}"
+    );
+    // An account that is not configured here is served, and not counted.
+    for account in ["a", "invented"] {
+        let answer = kin
+            .ask(
+                "edge",
+                "gpu0",
+                peers,
+                &forwarded("edge", generation, account),
+            )
+            .await;
+        assert!(answer.contains(" 200 "), "{answer}");
+    }
+    let kept = eventually("the day's use is on the disk", async || {
+        let path = gpu.dir().join("state/neurons-of-the-day.json");
+        let kept = std::fs::read_to_string(path).ok()?;
+        kept.contains("4000000").then_some(kept)
+    })
+    .await;
+    assert!(
+        kept.contains("\"a\"") && !kept.contains("invented"),
+        "{kept}"
+    );
+    drop(edge);
 }
 
 #[tokio::test]

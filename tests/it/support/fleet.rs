@@ -61,6 +61,13 @@ impl Kin {
         answer.expect("an answer of a node")
     }
 
+    /// The peers listener of a node.
+    pub fn peers_of(node: &Node) -> SocketAddr {
+        let config = std::fs::read_to_string(node.config_path()).unwrap();
+        let (_, peers) = config.split_once("peers: { address: \"").unwrap();
+        peers.split_once('"').unwrap().0.parse().unwrap()
+    }
+
     /// A node at site `fra`.
     pub async fn start(&self, name: &str, gossip: SocketAddr, cluster: &str, rest: &str) -> Node {
         Node::start(&(self.config(name, "fra", gossip, cluster) + rest)).await

@@ -91,6 +91,69 @@ fn what_a_node_told_wrong_is_taken_back_by_its_next_process() {
 }
 
 #[test]
+fn a_sum_far_above_the_limit_is_not_within_reason_and_a_node_that_is_forgotten_has_used_nothing() {
+    assert!(Quota::is_within_reason(1_000_000_000, 100));
+    assert!(!Quota::is_within_reason(1_000_000_001, 100));
+    assert!(Quota::is_within_reason(u64::MAX, u64::MAX));
+    let (mut quota, a) = (Quota::default(), account());
+    quota.heard(&"one".into(), 1, &a, NOON.day(), 3_000_000, NOON);
+    quota.heard(&"other".into(), 1, &a, NOON.day(), 4_000_000, NOON);
+    assert!(quota.forget("one") && !quota.forget("one"));
+    assert_eq!(quota.elsewhere(&a, NOON), 4.0);
+    quota.heard(&"one".into(), 1, &a, NOON.day(), 5_000_000, NOON);
+    assert_eq!(quota.elsewhere(&a, NOON), 9.0);
+}
+
+#[test]
+fn a_clock_that_was_a_day_ahead_and_is_right_again_does_not_forgive_the_day() {
+    let (mut quota, a) = (Quota::default(), account());
+    let ahead = UnixSecs(NOON.0 + 86_400);
+    let spend = |quota: &mut Quota, amount: f64, at: UnixSecs| {
+        let held = quota.reserve(&a, amount, 100, at).unwrap();
+        quota.settle(held, amount, at);
+    };
+    spend(&mut quota, 40.0, NOON);
+    spend(&mut quota, 30.0, ahead);
+    assert_eq!(quota.used(&a, ahead), 30.0);
+    let restarted = Quota::restore(&quota.snapshot(), NOON);
+    assert_eq!(restarted.used(&a, NOON), 70.0);
+    spend(&mut quota, 20.0, NOON);
+    assert_eq!(quota.used(&a, NOON), 90.0, "in the same process as well");
+    // Midnight, and a clock that is put right by a minute: the new day stays.
+    let (late, early) = (
+        UnixSecs(ahead.day() * 86_400 - 60),
+        UnixSecs(ahead.day() * 86_400),
+    );
+    let mut quota = Quota::default();
+    spend(&mut quota, 40.0, late);
+    spend(&mut quota, 30.0, early);
+    spend(&mut quota, 5.0, late);
+    assert_eq!(quota.used(&a, early), 35.0);
+    assert_eq!(
+        Quota::restore(&quota.snapshot(), ahead).used(&a, ahead),
+        35.0
+    );
+}
+
+#[test]
+fn what_a_former_process_counted_after_this_one_began_counts_here_as_well() {
+    let a = account();
+    let mut old = Quota::default();
+    let held = old.reserve(&a, 8.0, 100, NOON).unwrap();
+    let late = old.reserve(&a, 5.0, 100, NOON).unwrap();
+    old.settle(held, 8.0, NOON);
+    let before = old.snapshot();
+    let mut new = Quota::restore(&before, NOON);
+    let held = new.reserve(&a, 3.0, 100, NOON).unwrap();
+    new.settle(held, 3.0, NOON);
+    old.settle(late, 5.0, NOON);
+    new.absorb(&before, &old.snapshot(), NOON);
+    assert_eq!(new.used(&a, NOON), 16.0);
+    new.absorb(&old.snapshot(), &old.snapshot(), NOON);
+    assert_eq!(new.used(&a, NOON), 16.0);
+}
+
+#[test]
 fn a_day_further_than_tomorrow_is_left_out_and_counted() {
     let (mut quota, a) = (Quota::default(), account());
     let one = "one".into();

@@ -1,0 +1,151 @@
+//! One `state_dir` belongs to one process: a lock on a file in it, which the kernel gives back when the
+//! process ends, however it does.
+//!
+//! Two that write the same files would each undo what the other has counted. A process that drains is the
+//! exception: the one that follows it may begin beside it, and writes nothing before the other has ended.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use super::state_dir;
+
+/// The file's name in `state_dir`.
+const FILE: &str = "lock";
+const FILE_MODE: u32 = 0o600;
+/// What a process that drains has written into it.
+const DRAINING: &str = "draining";
+const SERVING: &str = "serving";
+
+/// This process's claim to the directory.
+#[derive(Debug)]
+pub struct StateLock {
+    state_dir: PathBuf,
+    /// Locked; none before it was asked for, or while another process has it.
+    file: Option<File>,
+}
+
+impl StateLock {
+    /// Asks for the directory where there is one. One that is not there yet is asked for with the first
+    /// write.
+    ///
+    /// # Errors
+    /// A sentence: another process has it and does not drain.
+    pub fn at_start(state_dir: &Path) -> Result<StateLock, String> {
+        let mut lock = StateLock {
+            state_dir: state_dir.to_owned(),
+            file: None,
+        };
+        if !state_dir.is_dir() {
+            return Ok(lock);
+        }
+        match lock.take() {
+            Ok(true) => Ok(lock),
+            Ok(false) if lock.is_draining() => {
+                tracing::info!(
+                    state_dir = %state_dir.display(),
+                    "another process that drains has this directory: nothing is kept before it has ended"
+                );
+                Ok(lock)
+            }
+            Ok(false) => Err(format!(
+                "state_dir: {} is in use by another process: give each its own `state_dir`",
+                state_dir.display()
+            )),
+            // A directory that is not ours to write may still be read; what is to be kept says so.
+            Err(error) => {
+                tracing::warn!(state_dir = %state_dir.display(), %error, "cannot be locked");
+                Ok(lock)
+            }
+        }
+    }
+
+    /// Whether the directory is this process's.
+    pub fn is_held(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Asks for it, again where another process had it. Whether it is this process's now.
+    ///
+    /// # Errors
+    /// The file cannot be opened.
+    pub fn take(&mut self) -> io::Result<bool> {
+        if self.is_held() {
+            return Ok(true);
+        }
+        state_dir::make(&self.state_dir)?;
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(FILE_MODE)
+            .open(self.state_dir.join(FILE))?;
+        match file.try_lock() {
+            Ok(()) => {
+                write(&mut file, SERVING)?;
+                self.file = Some(file);
+                Ok(true)
+            }
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    /// This process drains: the one that follows may begin.
+    pub fn drains(&mut self) {
+        if let Some(file) = &mut self.file
+            && let Err(error) = write(file, DRAINING)
+        {
+            tracing::warn!(%error, "the process that follows cannot begin before this one ends");
+        }
+    }
+
+    /// Whether the process that has it drains.
+    fn is_draining(&self) -> bool {
+        let mut text = String::new();
+        let read = File::open(self.state_dir.join(FILE))
+            .and_then(|mut file| file.read_to_string(&mut text));
+        read.is_ok() && text.starts_with(DRAINING)
+    }
+}
+
+fn write(file: &mut File, text: &str) -> io::Result<()> {
+    file.rewind()?;
+    file.set_len(0)?;
+    writeln!(file, "{text} {}", std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_one_processes_and_the_next_ones_once_the_first_drains() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut first = StateLock::at_start(dir.path()).unwrap();
+        assert!(first.is_held());
+        // A second file description is as good as a second process.
+        let refused = StateLock::at_start(dir.path()).unwrap_err();
+        assert!(refused.contains("give each its own"), "{refused}");
+        first.drains();
+        let mut second = StateLock::at_start(dir.path()).unwrap();
+        assert!(!second.is_held() && !second.take().unwrap());
+        drop(first);
+        assert!(second.take().unwrap() && second.is_held());
+        assert!(
+            StateLock::at_start(dir.path()).is_err(),
+            "it serves, not drains"
+        );
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_made_with_the_first_write_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state");
+        let mut lock = StateLock::at_start(&state).unwrap();
+        assert!(!lock.is_held() && !state.exists());
+        assert!(lock.take().unwrap() && state.exists());
+    }
+}

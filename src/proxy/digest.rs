@@ -1,0 +1,51 @@
+//! Digests of what all nodes of a fleet have to agree on.
+//!
+//! It compares nothing, that is `peer`'s. Endpoints, queues and the rest of a model are each node's own
+//! and not in them.
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::World;
+use crate::peer::Digests;
+
+impl World {
+    /// What the accounts, models and tariffs of this generation are like. O(accounts + models), for the
+    /// few times that they change.
+    pub fn digests(&self) -> Digests {
+        let accounts = self.accounts.specs();
+        let accounts = accounts.map(|spec| (spec.id.as_str().to_owned(), json!(spec)));
+        let models = self.catalog.models().iter().map(|spec| {
+            let said = json!([spec.aliases, spec.task]);
+            (spec.id.as_str().to_owned(), said)
+        });
+        let tariffs = self.catalog.models().iter().map(|spec| {
+            let said = json!([
+                spec.tariff,
+                spec.metrics_trust,
+                spec.metrics,
+                spec.plugins.billing
+            ]);
+            (spec.id.as_str().to_owned(), said)
+        });
+        Digests {
+            accounts: digest(accounts.collect()),
+            models: digest(models.collect()),
+            tariffs: digest(tariffs.collect()),
+        }
+    }
+}
+
+/// In whatever order they stand in the file.
+fn digest(mut parts: Vec<(String, Value)>) -> u64 {
+    parts.sort_by(|(one, _), (other, _)| one.cmp(other));
+    let mut hasher = Sha256::new();
+    for (name, said) in parts {
+        hasher.update(format!("{name} {said}\n"));
+    }
+    let digest: [u8; 32] = hasher.finalize().into();
+    let (first, _) = digest.split_at(8);
+    first
+        .iter()
+        .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+}
