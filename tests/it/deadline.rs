@@ -120,9 +120,12 @@ async fn a_stream_cut_by_the_deadline_ends_with_an_error_event_and_no_end_mark()
 
 #[tokio::test]
 async fn a_whole_answer_cut_by_the_deadline_is_left_broken() {
-    let half =
-        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n{\"a\":";
-    let backend = Scripted::new(&[half, "never"]).await;
+    // Longer than an answer that is held until it is known not to be an error.
+    let half = format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 200000\r\n\r\n{{\"a\":\"{}",
+        "x".repeat(100_000)
+    );
+    let backend = Scripted::new(&[&half, "never"]).await;
     let node = Node::start(&one_model(backend.address, 1, "")).await;
     let answer = node.post_as(&wish(REACHED_MS), CHAT, &chat("m", "")).await;
     assert_eq!(answer.status, 200);
