@@ -201,6 +201,7 @@ impl Gate {
             } = inner;
             turnstile.expire_detached(now, fastrand::u64(..), wakes);
             turnstile.poll(now, wakes);
+            turnstile.expire_unhealthy(now, wakes);
         });
     }
 

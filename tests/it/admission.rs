@@ -392,7 +392,8 @@ async fn while_no_endpoint_is_healthy_requests_wait_or_are_refused_as_configured
     let gone = Refusing::new();
     let models = |wait: &str, refuse: &str| {
         let one = |id: &str, what: &str| {
-            let queue = format!("    queue: {{ when_unhealthy: {what} }}\n");
+            let queue =
+                format!("    queue: {{ when_unhealthy: {what}, when_unhealthy_wait_secs: 60 }}\n");
             model(id, &[endpoint(gone.address, 1)], &queue)
         };
         format!("models:\n{}{}", one("m", wait), one("n", refuse))

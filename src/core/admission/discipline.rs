@@ -11,12 +11,14 @@ use super::fifo::Fifo;
 use super::priority::Priority;
 use super::slab::{Place, Slab};
 use super::token_fair::TokenFair;
-use crate::AccountId;
 use crate::model::Algorithm;
+use crate::{AccountId, Millis};
 
 /// A request that waits.
 pub(super) struct Waiter {
     pub ask: Ask,
+    /// When it joined.
+    pub joined: Millis,
     /// Where its account's line is, under disciplines that keep one per account: as the prospect
     /// said before it joined, then as the discipline sets it.
     pub account_line: Option<Place>,

@@ -63,7 +63,9 @@ impl Discipline for Fair {
     }
 
     fn join(&mut self, waiters: &mut Waiters, place: Place) {
-        let Waiter { ask, account_line } = &waiters[place];
+        let Waiter {
+            ask, account_line, ..
+        } = &waiters[place];
         let resume = ask.resume;
         let account = match *account_line {
             Some(account) => {

@@ -28,7 +28,11 @@ impl<D: Discipline> Lineup<D> {
     pub fn join(&mut self, name: &str, ask: AskBuilder) {
         let ask = ask.build();
         let account_line = self.discipline.prospect(&ask, &self.waiters).account_line;
-        let place = self.waiters.insert(Waiter { ask, account_line });
+        let place = self.waiters.insert(Waiter {
+            ask,
+            joined: Millis::ZERO,
+            account_line,
+        });
         self.discipline.join(&mut self.waiters, place);
         self.discipline.check(&self.waiters);
         self.names.push((place, name.into()));

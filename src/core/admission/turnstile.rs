@@ -7,6 +7,8 @@
 //! Known in the source system as the endpoint group's `find_best_available_endpoint` with the
 //! queue's processor.
 
+mod unhealthy;
+
 use hashbrown::HashMap;
 
 use super::ask::{Ask, Grant, Outcome, PermitId, Ticket, Wakes};
@@ -35,6 +37,10 @@ pub struct Turnstile {
     line_capacity: usize,
     total_capacity: usize,
     when_unhealthy: WhenUnhealthy,
+    /// How long requests wait while no endpoint is usable.
+    unhealthy_wait: Millis,
+    /// Since when no endpoint is usable.
+    out_of_order_since: Option<Millis>,
     meter: Meter,
     gate: GateId,
     /// Every server of a usable endpoint knows that requests wait here.
@@ -60,6 +66,8 @@ impl Turnstile {
             line_capacity: 0,
             total_capacity: 0,
             when_unhealthy: spec.queue.when_unhealthy,
+            unhealthy_wait: Millis::ZERO,
+            out_of_order_since: None,
             meter: Meter::default(),
             gate: servers.gate,
             is_announced: false,
@@ -109,6 +117,7 @@ impl Turnstile {
         }
         let place = self.waiters.insert(Waiter {
             ask,
+            joined: now,
             account_line: prospect.account_line,
         });
         self.discipline.join(&mut self.waiters, place);
@@ -192,6 +201,7 @@ impl Turnstile {
         wakes: &mut Wakes,
     ) {
         self.endpoints.set_usable(endpoint, usable);
+        self.note_order(now);
         self.is_announced = false;
         self.let_go(wakes);
         self.admit(now, dice, wakes);
@@ -217,6 +227,7 @@ impl Turnstile {
         // New endpoints have not heard of those that wait.
         self.is_announced = false;
         self.when_unhealthy = spec.queue.when_unhealthy;
+        self.note_order(now);
         self.let_go(wakes);
         self.admit(now, dice, wakes);
         if spec.queue.algorithm != self.algorithm {
@@ -228,6 +239,7 @@ impl Turnstile {
 
     fn limit(&mut self, spec: &ModelSpec, servers: &Membership<'_>) -> Vec<Handoff> {
         let handoffs = self.endpoints.configure(&spec.endpoints, servers);
+        self.unhealthy_wait = Millis::from_secs(spec.queue.when_unhealthy_wait_secs);
         self.line_capacity = spec.queue.line_capacity(spec.permits());
         self.total_capacity = spec.queue.total_capacity as usize;
         handoffs
@@ -389,19 +401,6 @@ impl Turnstile {
             !self.is_out_of_order() || self.waiters.iter().all(|(_, w)| !w.ask.elsewhere),
             "nobody who has somewhere else to go waits where nothing can be served"
         );
-    }
-
-    /// Tells those who have somewhere else to go that no endpoint is usable. It visits every
-    /// waiter, when the last endpoint goes; those who come later are told on asking.
-    fn let_go(&mut self, wakes: &mut Wakes) {
-        if !self.is_out_of_order() {
-            return;
-        }
-        let going = self.waiters.iter().filter(|(_, w)| w.ask.elsewhere);
-        let going: Vec<Place> = going.map(|(place, _)| place).collect();
-        for place in going {
-            self.refuse(place, Refusal::NoHealthyEndpoint, wakes);
-        }
     }
 
     /// Gives free permits to waiters until one of the two runs out. Waiters who would be late are

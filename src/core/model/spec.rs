@@ -268,9 +268,9 @@ pub enum Algorithm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum WhenUnhealthy {
-    /// Wait for one to come back, until the deadline.
+    /// Wait for one to come back, for `when_unhealthy_wait_secs`.
     Wait,
-    /// Get the out-of-capacity answer at once.
+    /// Get the answer that none is healthy at once.
     Refuse,
 }
 
@@ -290,6 +290,9 @@ pub struct QueueSpec {
     pub total_capacity: u32,
     /// What waiting requests do while no endpoint is healthy.
     pub when_unhealthy: WhenUnhealthy,
+    /// Seconds that a request waits for a healthy endpoint, at most to its deadline; then 503.
+    #[schemars(range(max = 3600))]
+    pub when_unhealthy_wait_secs: u64,
 }
 
 impl QueueSpec {
@@ -311,6 +314,7 @@ impl Default for QueueSpec {
             site_queue_size: 0,
             total_capacity: 4096,
             when_unhealthy: WhenUnhealthy::Wait,
+            when_unhealthy_wait_secs: 5,
         }
     }
 }

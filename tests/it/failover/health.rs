@@ -108,6 +108,36 @@ async fn a_server_that_is_not_there_is_down_by_its_checks_and_healthy_soon_after
 }
 
 #[tokio::test]
+async fn with_every_server_down_requests_are_told_so_after_the_models_wait_and_not_at_their_deadline()
+ {
+    let gone = Refusing::new();
+    let queue = "    queue: { when_unhealthy_wait_secs: 1 }\n";
+    let endpoints = [endpoint(gone.address, 2)];
+    let node = Node::start(&format!("models:\n{}", model("m", &endpoints, queue))).await;
+    until_health(&node, gone.address, "down").await;
+    let answer = ask(&node).await;
+    assert_eq!(answer.status, 503, "{}", answer.text());
+    assert_eq!(answer.json()["error"]["code"], "no_healthy_endpoint");
+    assert!(answer.header("retry-after").is_some());
+    let event = node.event_of(&answer).await;
+    assert_eq!(event["error_code"], "3053");
+    assert_eq!(event["outcome"], "refused");
+    assert!(
+        event["queuing_time_ms"].as_u64().unwrap() >= 1000,
+        "{event}"
+    );
+    let state = endpoint_state(&node, gone.address).await;
+    assert_eq!(state["last_error"]["cause"], "health check: refused");
+    assert!(state["since"].is_string(), "{state}");
+    assert!(
+        node.log().contains("health check: refused"),
+        "{}",
+        node.log()
+    );
+    node.settles(0, 0).await;
+}
+
+#[tokio::test]
 async fn a_server_that_is_loading_its_model_gets_no_traffic_yet() {
     let loading = Server::start(infergate::simulate::Config {
         dialect: infergate::simulate::Dialect::Tgi,
@@ -117,7 +147,8 @@ async fn a_server_that_is_loading_its_model_gets_no_traffic_yet() {
     loading
         .fault(r#"{"fault":"status=503","health":true}"#)
         .await;
-    let spec = model("m", &[endpoint(loading.address, 2)], "");
+    let queue = "    queue: { when_unhealthy_wait_secs: 60 }\n";
+    let spec = model("m", &[endpoint(loading.address, 2)], queue);
     let spec = spec.replace("backend: openai", "backend: tgi");
     let node = Node::start(&format!("models:\n{spec}")).await;
     until_health(&node, loading.address, "down").await;

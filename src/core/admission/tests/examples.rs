@@ -320,6 +320,31 @@ fn waiters_are_refused_with_the_last_healthy_endpoint_where_the_model_refuses() 
 }
 
 #[test]
+fn requests_wait_for_an_endpoint_to_come_back_for_as_long_as_the_model_says() {
+    let mut door = Door::new(&spec(Algorithm::Fair, &[("a", 1)]));
+    door.lease(ask("ant").deadline(900_000));
+    let waiting = door.queue(ask("ant").deadline(900_000));
+    let expired = |door: &mut Door, now: Millis| {
+        let mut wakes = Wakes::default();
+        door.turnstile.expire_unhealthy(now, &mut wakes);
+        wakes.refusals
+    };
+    assert_eq!(
+        expired(&mut door, Millis::from_secs(60)),
+        [],
+        "it is in use"
+    );
+    door.now = Millis::from_secs(60);
+    door.set_usable("a", false);
+    door.now = Millis::from_secs(62);
+    let later = door.queue(ask("bee").deadline(900_000));
+    assert_eq!(expired(&mut door, Millis::from_secs(64)), []);
+    let refused = |ticket| [(ticket, Refusal::NoHealthyEndpoint)];
+    assert_eq!(expired(&mut door, Millis::from_secs(65)), refused(waiting));
+    assert_eq!(expired(&mut door, Millis::from_secs(67)), refused(later));
+}
+
+#[test]
 fn who_has_another_model_to_go_to_does_not_wait_for_an_endpoint_to_come_back() {
     let mut door = Door::new(&spec(Algorithm::Fair, &[("a", 1)]));
     door.lease(ask("ant"));

@@ -1,0 +1,45 @@
+//! What waits while no endpoint of the model is usable, and for how long.
+//!
+//! It does not know why an endpoint is not usable.
+
+use super::Turnstile;
+use crate::admission::ask::Wakes;
+use crate::admission::slab::Place;
+use crate::{Millis, Refusal};
+
+impl Turnstile {
+    /// Tells those who have somewhere else to go that no endpoint is usable. It visits every
+    /// waiter, when the last endpoint goes; those who come later are told on asking.
+    pub(super) fn let_go(&mut self, wakes: &mut Wakes) {
+        if !self.is_out_of_order() {
+            return;
+        }
+        let going = self.waiters.iter().filter(|(_, w)| w.ask.elsewhere);
+        let going: Vec<Place> = going.map(|(place, _)| place).collect();
+        for place in going {
+            self.refuse(place, Refusal::NoHealthyEndpoint, wakes);
+        }
+    }
+
+    pub(super) fn note_order(&mut self, now: Millis) {
+        match self.is_out_of_order() {
+            true => _ = self.out_of_order_since.get_or_insert(now),
+            false => self.out_of_order_since = None,
+        }
+    }
+
+    /// Refuses requests that have waited long enough for an endpoint to come back. To be called about
+    /// once a second; it visits every waiter while no endpoint is usable.
+    pub fn expire_unhealthy(&mut self, now: Millis, wakes: &mut Wakes) {
+        let wait = self.unhealthy_wait;
+        let is_over = |since: Millis| now.since(since) >= wait;
+        if !self.out_of_order_since.is_some_and(is_over) {
+            return;
+        }
+        let over = self.waiters.iter().filter(|(_, w)| is_over(w.joined));
+        let over: Vec<Place> = over.map(|(place, _)| place).collect();
+        for place in over {
+            self.refuse(place, Refusal::NoHealthyEndpoint, wakes);
+        }
+    }
+}
