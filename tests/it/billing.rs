@@ -337,7 +337,7 @@ async fn what_was_held_comes_back_when_a_request_is_not_billed() {
         accounts(", neurons_per_day: 10"),
         model(
             "m",
-            &[endpoint(server.address, 4)],
+            &[endpoint(server.address, 2)],
             "    tariff: { cost_per_infer: 9 }\n"
         ),
         model_of("e", "text-embeddings", "openai", server.address)

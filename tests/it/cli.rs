@@ -99,6 +99,8 @@ fn the_schema_is_a_json_schema_and_the_example_passes_the_check() {
     let fleet = Authority::new();
     let ca = fleet.write(dir.path());
     std::fs::rename(ca, dir.path().join("fleet-ca.pem")).unwrap();
+    let revoked = dir.path().join("fleet-crl.pem");
+    std::fs::write(revoked, fleet.revocation_list()).unwrap();
     let own = rcgen::generate_simple_self_signed(["gpu-2".to_owned()]).unwrap();
     std::fs::write(dir.path().join("own-ca.pem"), own.cert.pem()).unwrap();
     let (certificate, key) = fleet.certify("a1").pem();

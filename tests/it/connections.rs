@@ -6,8 +6,8 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 
 use crate::support::{
-    ANSWER, Act, Client, Handled, Node, Response, STREAM_HEAD, chat, chunk, endpoint, json_answer,
-    model, one_model,
+    ANSWER, Act, Handled, Node, Response, STREAM_HEAD, chat, chunk, endpoint, json_answer, model,
+    one_model,
 };
 
 /// Above the time within which a break counts as that of an idle connection.
@@ -221,8 +221,7 @@ async fn a_kept_connection_is_used_again_and_explained_as_such() {
     let node = warm(std::slice::from_ref(&server), "").await;
     let answer = node.posting("", "").await.answer().await;
     let id = answer.header("x-request-id").unwrap();
-    let path = format!("/explain/{id}");
-    let story = Client::try_get(node.admin, &path).await.unwrap().json();
+    let story = node.explain(id).await;
     let steps = story["steps"].as_array().unwrap();
     let step = steps.iter().find(|step| step["step"] == "try").unwrap();
     assert_eq!(step["connection"], "reused", "{story}");

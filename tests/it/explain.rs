@@ -12,11 +12,7 @@ const NO_ROOM: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n
 
 /// The story with this id, once the request has left it.
 async fn story(node: &Node, request_id: &str) -> Value {
-    eventually("the story is there", async || {
-        let told = node.get(&format!("/explain/{request_id}")).await;
-        (told.status == 200).then(|| told.json())
-    })
-    .await
+    node.explain(request_id).await
 }
 
 async fn story_of(node: &Node, answer: &Response) -> Value {

@@ -221,6 +221,16 @@ impl Node {
         .await
     }
 
+    /// Trace of the request with this id, once the request has ended.
+    pub async fn explain(&self, request_id: &str) -> Value {
+        let path = format!("/explain/{request_id}");
+        eventually("the request's trace", async || {
+            let answer = Client::try_get(self.admin, &path).await?;
+            (answer.status == 200).then(|| answer.json())
+        })
+        .await
+    }
+
     /// A sample of `/metrics` by its name and its labels in any order.
     pub async fn metric(&self, series: &str) -> Option<f64> {
         let text = self.get("/metrics").await.text();

@@ -41,20 +41,16 @@ async fn a_model_of_any_task_is_run_by_every_path_of_the_face() {
         let answer = hall.node.post(path, body).await;
         assert_eq!(result_of(path, &answer)["translated_text"], "x");
     }
-    let answer = hall.node.post("/ai/run/no-such-model", "not json").await;
-    assert_eq!(
-        answer.json()["errors"][0]["code"],
-        5006,
-        "{}",
-        answer.text()
-    );
-    let answer = hall.node.post("/ai/run/no-such-model", "{}").await;
-    assert_eq!(
-        answer.json()["errors"][0]["code"],
-        5007,
-        "{}",
-        answer.text()
-    );
+    // The model of the path is looked at before the body is.
+    for (model, body, code) in [
+        ("translation", "not json", 5006),
+        ("no-such-model", "not json", 5007),
+        ("no-such-model", "{}", 5007),
+    ] {
+        let answer = hall.node.post(&format!("/ai/run/{model}"), body).await;
+        let found = &answer.json()["errors"][0]["code"];
+        assert_eq!(found, code, "{}", answer.text());
+    }
 }
 
 #[tokio::test]
