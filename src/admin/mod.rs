@@ -7,6 +7,7 @@
 
 mod capture;
 mod controls;
+mod foreign;
 mod reload;
 mod state;
 
@@ -294,8 +295,16 @@ impl HttpServerApp for Admin {
         let head = session.req_header();
         let (method, path) = (head.method.as_str().to_owned(), head.uri.path().to_owned());
         let query = head.uri.query().unwrap_or_default().to_owned();
+        let is_local = session
+            .client_addr()
+            .and_then(|address| address.as_inet())
+            .is_some_and(|address| address.ip().is_loopback());
+        let foreign = foreign::reason(&session.req_header().headers, &method, is_local);
         let body = read.filter(|body| body.len() <= BODY_BYTES_MAX);
-        let answer = self.answer(&method, &path, &query, body.as_deref()).await;
+        let answer = match foreign {
+            Some(why) => Answer::error(403, why),
+            None => self.answer(&method, &path, &query, body.as_deref()).await,
+        };
         send(&mut session, answer).await.ok()?;
         let settings = HttpPersistentSettings::for_session(&session);
         let stream = session.finish().await.ok()??;

@@ -189,6 +189,15 @@ async fn ask(admin: &Arc<Admin>, method: &str, path: &str) -> Reply {
 }
 
 #[tokio::test]
+async fn a_web_page_cannot_reload() {
+    let f = fixture();
+    let request = "POST /reload HTTP/1.1\r\nHost: a\r\nOrigin: https://evil.example\r\n\r\n";
+    let reply = exchange(&f.admin, request).await;
+    assert_eq!(reply.status, 403);
+    assert!(reply.body.contains("web page"), "{}", reply.body);
+}
+
+#[tokio::test]
 async fn state_has_the_fields_operators_rely_on() {
     let f = fixture();
     let reply = ask(&f.admin, "GET", "/state").await;

@@ -5,6 +5,7 @@
 //! sampler, the trimmer of memory, the keeper of quotas, the writer of captured calls and the reload loop; the order in which they end is the order in
 //! [`Node::drain`].
 
+mod announce;
 mod capture;
 mod cluster;
 mod demo;
@@ -51,7 +52,7 @@ use crate::plugin::{Patience, Plugins, RoutingMode};
 use crate::proxy::{Checks, Connections, Drain, Edge, Ledger, Shared, Stories, World};
 use crate::telemetry::log::LogHandle;
 use crate::telemetry::sink::Durability;
-use crate::telemetry::{Clock, EventSink, Metrics, log};
+use crate::telemetry::{Clock, EventSink, Metrics, log, printable};
 use crate::upstream::{Client, PROBE_TICK, RANKING_TICK, check_wanted, probe_round};
 use capture::Recorder;
 use cluster::Membership;
@@ -134,7 +135,8 @@ fn serve_logged(file: &Path, loaded: Loaded, clock: Clock, logs: LogHandle) -> E
 /// Prints problems as `check` does; for start only, before there is a log.
 fn cannot_start(file: &Path, problems: &[Problem]) -> ExitCode {
     for problem in problems {
-        eprintln!("{}: error: {problem}", file.display());
+        let problem = problem.to_string();
+        eprintln!("{}: error: {}", file.display(), printable(&problem));
     }
     eprintln!(
         "the configuration does not load; `infergate check {}` repeats this",
@@ -289,6 +291,7 @@ impl Node {
         tasks.spawn(sample(insight));
         tasks.spawn(trim::give_back(Arc::clone(&shared)));
         tasks.spawn(capture::record(Arc::clone(&recorder)));
+        announce::announce(reloader.config(), &shared.world.load());
         tasks.spawn(reloader.run(signals.hangup()));
         tracing::info!(version = env!("CARGO_PKG_VERSION"), "serving");
         keeper.keep_until(signals.terminate()).await;
@@ -303,10 +306,14 @@ impl Node {
         keeper.keep_once().await;
         recorder.write();
         operators.end();
-        if !shared.sink.close(SINK_CLOSE_LIMIT) {
-            tracing::error!("the last events could not be written in time");
-        }
+        close_events(&shared.sink);
         code
+    }
+}
+
+fn close_events(sink: &EventSink) {
+    if !sink.close(SINK_CLOSE_LIMIT) {
+        tracing::error!("the last events could not be written in time");
     }
 }
 

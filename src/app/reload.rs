@@ -107,6 +107,11 @@ impl Reloader {
         reloader
     }
 
+    /// The configuration in effect.
+    pub fn config(&self) -> &Config {
+        &self.current
+    }
+
     /// What `/state` tells.
     pub fn status(&self) -> Arc<ArcSwap<ConfigStatus>> {
         Arc::clone(&self.status)

@@ -11,8 +11,10 @@ use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::plugin as plugin_room;
+use crate::telemetry::{printable, printable_lines};
 use crate::{app, config, simulate};
 
+mod key;
 pub mod plugin;
 
 const VERSION: &str = concat!(
@@ -70,6 +72,12 @@ enum Command {
         #[command(subcommand)]
         what: ConfigCommand,
     },
+    /// Make API keys.
+    #[command(after_help = "Example: infergate key new")]
+    Key {
+        #[command(subcommand)]
+        what: KeyCommand,
+    },
     /// Run the gateway in front of two simulated GPU containers, with curl lines to paste.
     #[command(
         after_help = "The ports of config/quickstart.yaml are used: 8080 for clients, 9090 \
@@ -101,6 +109,12 @@ enum Command {
 }
 
 #[derive(Subcommand)]
+enum KeyCommand {
+    /// Print a new key, and its hash for `accounts[].api_keys_sha256`.
+    New,
+}
+
+#[derive(Subcommand)]
 enum ConfigCommand {
     /// The JSON Schema, for editors: `# yaml-language-server: $schema=infergate.schema.json`.
     Schema,
@@ -122,6 +136,15 @@ pub fn run() -> ExitCode {
         Command::Config {
             what: ConfigCommand::Example,
         } => print(config::EXAMPLE),
+        Command::Key {
+            what: KeyCommand::New,
+        } => match key::new() {
+            Ok(text) => print(&text),
+            Err(problem) => {
+                let _ = writeln!(std::io::stderr(), "error: {problem}");
+                ExitCode::FAILURE
+            }
+        },
         Command::Demo => app::demo(),
         Command::Simulate(config) => app::simulate(config),
         Command::Compiler => plugin_room::compiler(),
@@ -134,8 +157,9 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Writes to standard output; a reader that closed early (`| head`) is no error.
+/// Writes to standard output, cleaned of what a component or a file could do to a terminal; a reader that closed early (`| head`) is no error.
 fn print(text: &str) -> ExitCode {
+    let text = printable_lines(text);
     let _ = std::io::stdout().write_all(text.as_bytes());
     ExitCode::SUCCESS
 }
@@ -153,6 +177,7 @@ fn check(file: &std::path::Path, json: bool) -> ExitCode {
     }
     for problem in &problems {
         let kind = if good { "warning" } else { "error" };
+        let problem = printable(&problem.to_string()).into_owned();
         print(&format!("{}: {kind}: {problem}\n", file.display()));
     }
     match good {

@@ -30,6 +30,7 @@ use tracing_subscriber::{Layer, Registry, reload};
 
 use self::queue::LineQueue;
 use super::clock::{Clock, rfc3339};
+use super::printable;
 
 /// Libraries whose records below `warn` say nothing to an operator: a client that hangs up, a poll
 /// that returned. Directives in `log.level` bring them back.
@@ -314,34 +315,24 @@ fn write_json(mut writer: Writer<'_>, head: Head, record: Record) -> fmt::Result
     for (name, value) in record.fields {
         line.insert(name.into(), value);
     }
-    writeln!(writer, "{}", Value::Object(line))
+    let line = Value::Object(line).to_string();
+    writeln!(writer, "{}", printable(&line))
 }
 
 fn write_text(mut writer: Writer<'_>, head: &Head, record: &Record) -> fmt::Result {
     write!(writer, "{} {:5} {}: ", head.time, head.level, head.target)?;
-    write_printable(&mut writer, &record.message)?;
+    writer.write_str(&printable(&record.message))?;
     for (name, value) in &record.fields {
         write!(writer, " {name}=")?;
         match value {
             Value::String(text) if !text.contains([' ', '=', '"']) && !text.is_empty() => {
-                write_printable(&mut writer, text)?;
+                writer.write_str(&printable(text))?;
             }
-            other => write!(writer, "{other}")?,
+            // As JSON, which escapes line ends and quotes.
+            other => writer.write_str(&printable(&other.to_string()))?,
         }
     }
     writeln!(writer)
-}
-
-/// A value that came from outside must not be able to begin a line of its own.
-fn write_printable(writer: &mut Writer<'_>, text: &str) -> fmt::Result {
-    for c in text.chars() {
-        if c.is_control() {
-            write!(writer, "{}", c.escape_default())?;
-        } else {
-            writer.write_char(c)?;
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -409,6 +400,24 @@ mod tests {
                 "{text}"
             );
         });
+    }
+
+    #[test]
+    fn a_line_holds_no_mark_that_ends_it_or_turns_its_direction() {
+        let evil = "a\u{2028}b \u{202e}gnp.exe\u{1b}[2J";
+        for format in [LogFormat::Text, LogFormat::Json] {
+            let config = LogConfig {
+                format,
+                ..LogConfig::default()
+            };
+            logged(&config, |_, memory| {
+                tracing::info!(value = evil, word = "x\u{2066}", "{evil}");
+                let text = memory.take();
+                let written = text.trim_end_matches('\n');
+                assert_eq!(super::printable(written), written);
+                assert!(written.contains("gnp.exe"), "{written}");
+            });
+        }
     }
 
     #[test]

@@ -212,6 +212,30 @@ fn what_is_no_plugin_is_told_apart_each_with_what_to_do() {
 }
 
 #[test]
+fn check_and_test_hold_a_component_to_the_limits_of_a_gateway() {
+    let large = "(if (i32.lt_u (memory.size) (i32.const 300)) (then
+        (if (i32.eq (memory.grow (i32.const 300)) (i32.const -1)) (then unreachable))))
+        (call $one) (i32.const 1024)";
+    let bench = Bench::with(large);
+    bench.fixture("one", 1, json!({ "expect": { "total": 1 } }));
+    for command in ["check", "test"] {
+        let (code, text) = bench.run(&[command, "p.wasm"]);
+        assert_eq!(code, 1, "{command}: {text}");
+        assert!(text.contains("memory"), "{command}: {text}");
+        let (code, text) = bench.run(&[command, "p.wasm", "--limits", "{\"memory_mib\": 32}"]);
+        assert_eq!(code, 0, "{command}: {text}");
+    }
+    let endless = Bench::with("(loop $on (br $on)) unreachable");
+    endless.fixture("one", 1, json!({ "expect": { "total": 1 } }));
+    let (code, text) = endless.run(&["check", "p.wasm"]);
+    assert_eq!(code, 1, "{text}");
+    assert!(
+        text.contains("`one`") && text.contains("deadline"),
+        "{text}"
+    );
+}
+
+#[test]
 fn fixtures_pass_or_are_told_with_every_difference_and_can_be_taken_over() {
     let bench = Bench::with(ONE);
     bench.fixture("good", 1, json!({ "expect": { "total": 1 } }));

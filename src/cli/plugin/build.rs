@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
+use crate::plugin::Shape;
 use crate::plugin::encode::{self, EncodeError};
 
 mod javascript;
@@ -70,6 +71,14 @@ pub enum BuildError {
         name: String,
         /// Why.
         error: EncodeError,
+    },
+    /// It is a component and no plugin.
+    #[error("{name}: {why}")]
+    NoPlugin {
+        /// The plugin.
+        name: String,
+        /// What it lacks, and what to do.
+        why: String,
     },
     /// It asks the gateway for more than its manifest says.
     #[error("{name}: imports {import}: {advice}")]
@@ -159,6 +168,9 @@ fn finish(compiled: Compiled, out: Option<&Path>) -> Result<Built, BuildError> {
             advice,
         });
     }
+    if let Some(why) = no_plugin(&component) {
+        return Err(BuildError::NoPlugin { name, why });
+    }
     let path = out.map_or_else(|| folder.join(format!("{name}.wasm")), Path::to_owned);
     let io = |error| BuildError::Io {
         path: path.clone(),
@@ -173,6 +185,24 @@ fn finish(compiled: Compiled, out: Option<&Path>) -> Result<Built, BuildError> {
         imports,
         sha256: hex::encode(Sha256::digest(&component)),
     })
+}
+
+/// Why no gateway could take it.
+fn no_plugin(component: &[u8]) -> Option<String> {
+    match Shape::of(component) {
+        Err(why) => Some(why),
+        Ok(shape) if !shape.worlds().is_empty() => None,
+        Ok(shape) => {
+            let exports = match shape.exports.as_slice() {
+                [] => "nothing".to_owned(),
+                exports => exports.join(", "),
+            };
+            Some(format!(
+                "it exports {exports}, which is no world of a plugin: in Rust the macro `export_…!` of the \
+                 SDK says what is exported, in JavaScript `export const` does"
+            ))
+        }
+    }
 }
 
 /// What to do about an import that the manifest does not declare.
@@ -231,6 +261,12 @@ mod tests {
         let advice = undeclared("infergate:host/tables@1.0.0", &grants).unwrap();
         assert!(advice.contains("grants = [\"tables\"]"), "{advice}");
         assert!(undeclared("wasi:cli/stdout@0.2.0", &grants).is_some());
+    }
+
+    #[test]
+    fn a_component_that_exports_nothing_is_not_built() {
+        let why = no_plugin(&wat::parse_str("(component)").unwrap()).unwrap();
+        assert!(why.contains("exports nothing"), "{why}");
     }
 
     #[test]

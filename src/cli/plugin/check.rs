@@ -1,6 +1,7 @@
 //! `plugin check`: everything that would keep a gateway from loading a component, each with what to do.
 //!
-//! It runs no fixture; `plugin test` does. Beyond reading the file it compiles it and makes one instance.
+//! It compares no fresh instance with a used one; `plugin test` does. Beyond reading the file it compiles it,
+//! makes an instance and runs the fixtures, all of it under the limits of a gateway.
 
 use std::path::Path;
 
@@ -10,7 +11,8 @@ use serde_json::json;
 use super::Outcome;
 use super::say::{self, Finding, Level};
 use super::target::{self, Target, Which};
-use crate::plugin::workshop::{Anatomy, FILE_MAX_BYTES, Measure};
+use crate::plugin::workshop::{Anatomy, FILE_MAX_BYTES, Measure, Opened};
+use crate::telemetry::printable;
 
 /// `--help` of it.
 pub const EXAMPLES: &str = "\
@@ -186,7 +188,7 @@ fn exports(anatomy: &Anatomy, findings: &mut Vec<Finding>) {
 
 fn inside(args: &CheckArgs, target: &Target, findings: &mut Vec<Finding>) -> Result<(), String> {
     let workshop = target::workshop(Measure::Time)?;
-    let opened = match workshop.open(&target.anatomy, target.world) {
+    let opened = match workshop.open(&target.anatomy, target.world, target.limits) {
         Ok(opened) => opened,
         Err(why) => {
             findings.push(fail("compile", why));
@@ -215,18 +217,45 @@ fn inside(args: &CheckArgs, target: &Target, findings: &mut Vec<Finding>) -> Res
     for line in trial.log() {
         findings.push(note("log", line));
     }
-    let fixtures = target.fixtures.len();
-    findings.push(note(
-        "fixtures",
-        match fixtures {
-            0 => "none: put calls with their expected answers into tests/*.json".into(),
-            some => format!(
-                "{}: `infergate plugin test` runs them",
-                say::some(some, "file")
-            ),
-        },
-    ));
+    for (which, word) in trial.unknown_keywords() {
+        findings.push(note("schema", format!("{which}: {word}")));
+    }
+    fixtures(target, &opened, findings);
     Ok(())
+}
+
+/// Fixtures that fail and are named; the others are counted.
+const FIXTURES_SHOWN: usize = 5;
+
+/// As a gateway runs them before it lets the plugin in.
+fn fixtures(target: &Target, opened: &Opened, findings: &mut Vec<Finding>) {
+    if target.fixtures.is_empty() {
+        let none = "none: put calls with their expected answers into tests/*.json";
+        findings.push(note("fixtures", none.into()));
+        return;
+    }
+    let mut wrong = Vec::new();
+    for fixture in &target.fixtures {
+        let ran = opened
+            .trial(&fixture.settings, &fixture.tables)
+            .run(fixture);
+        if let Some(difference) = fixture.judge(&ran) {
+            wrong.push(format!("`{}`: {difference}", fixture.name));
+        }
+    }
+    let all = say::some(target.fixtures.len(), "file");
+    if wrong.is_empty() {
+        findings.push(ok("fixtures", format!("{all}, all as expected")));
+        return;
+    }
+    let more = wrong.len().saturating_sub(FIXTURES_SHOWN);
+    for why in wrong.into_iter().take(FIXTURES_SHOWN) {
+        findings.push(fail("fixtures", why));
+    }
+    if more > 0 {
+        let rest = format!("{more} more; `infergate plugin test` shows them all");
+        findings.push(fail("fixtures", rest));
+    }
 }
 
 fn ok(about: &'static str, message: String) -> Finding {
@@ -245,6 +274,6 @@ fn finding(level: Level, about: &'static str, message: String) -> Finding {
     Finding {
         level,
         about,
-        message,
+        message: printable(&message).into_owned(),
     }
 }

@@ -22,6 +22,7 @@ mod say;
 mod target;
 mod test;
 
+use crate::telemetry::printable_lines;
 use build::Built;
 
 const BUILD_EXAMPLES: &str = "\
@@ -117,7 +118,7 @@ pub fn run(command: PluginCommand) -> ExitCode {
             }
         }
         Err(why) => {
-            let _ = writeln!(std::io::stderr(), "error: {why}");
+            let _ = writeln!(std::io::stderr(), "error: {}", printable_lines(&why));
             ExitCode::FAILURE
         }
     }

@@ -12,8 +12,9 @@ use clap::Args;
 use serde_json::{Map, Value};
 
 use super::manifest::Manifest;
-use crate::plugin::World;
 use crate::plugin::workshop::{Anatomy, Fixture, Measure, Opened, Workshop, fixtures_beside};
+use crate::plugin::{PluginLimits, World};
+use crate::telemetry::printable;
 
 /// Folders upwards in which `dist` is looked for: a plugin in a workspace has it at the workspace's.
 const PARENTS_MAX: usize = 4;
@@ -30,6 +31,10 @@ pub struct Which {
     /// Where its fixtures are: `tests` of a project, or `NAME.tests` beside a component, unless told.
     #[arg(long, value_name = "DIR")]
     pub fixtures: Option<PathBuf>,
+    /// Limits it will be configured with, as under `plugins[].limits`: `{"memory_mib": 64}`. What is left
+    /// out is the world's default.
+    #[arg(long, value_name = "JSON", value_parser = limits)]
+    pub limits: Option<PluginLimits>,
 }
 
 /// One plugin.
@@ -44,6 +49,8 @@ pub struct Target {
     pub folder: Option<PathBuf>,
     /// Its fixtures, in the order of names.
     pub fixtures: Vec<Fixture>,
+    /// What it is held to.
+    pub limits: PluginLimits,
 }
 
 /// A world by its name.
@@ -53,6 +60,11 @@ pub fn world(name: &str) -> Result<World, String> {
         let names = World::ALL.map(World::name);
         format!("the worlds are {}", names.join(", "))
     })
+}
+
+/// Limits as the configuration spells them.
+fn limits(text: &str) -> Result<PluginLimits, String> {
+    serde_json::from_str(text).map_err(|error| format!("not as under `plugins[].limits`: {error}"))
 }
 
 /// The component that is meant, its project's folder, and what the project says.
@@ -141,6 +153,7 @@ impl Which {
             world,
             folder,
             fixtures,
+            limits: self.limits.unwrap_or_default(),
         })
     }
 }
@@ -149,7 +162,7 @@ impl Target {
     /// Compiles it.
     pub fn open(&self, workshop: &Workshop) -> Result<Opened, String> {
         progress(&format!("compiling {}", self.file.display()));
-        let opened = workshop.open(&self.anatomy, self.world);
+        let opened = workshop.open(&self.anatomy, self.world, self.limits);
         opened.map_err(|why| format!("{}: {why}", self.file.display()))
     }
 
@@ -274,11 +287,11 @@ fn newer_source(project: &Path, component: &Path) -> Option<PathBuf> {
 pub fn progress(text: &str) {
     let mut stderr = std::io::stderr();
     if stderr.is_terminal() {
-        let _ = writeln!(stderr, "{text} …");
+        let _ = writeln!(stderr, "{} …", printable(text));
     }
 }
 
 /// A line on standard error.
 pub fn warn(text: &str) {
-    let _ = writeln!(std::io::stderr(), "warning: {text}");
+    let _ = writeln!(std::io::stderr(), "warning: {}", printable(text));
 }

@@ -28,7 +28,7 @@ fn price(expect: serde_json::Value) -> Fixture {
 fn opened(world: World, wat: &Wat) -> (Anatomy, Opened) {
     let anatomy = Anatomy::of(wat.bytes()).unwrap();
     let workshop = Workshop::start(Measure::Fuel, None).unwrap();
-    let opened = workshop.open(&anatomy, world).unwrap();
+    let opened = workshop.open(&anatomy, world, Default::default()).unwrap();
     (anatomy, opened)
 }
 

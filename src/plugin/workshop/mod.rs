@@ -1,11 +1,12 @@
 //! The host as authors' tools need it: one component, opened without a configuration, asked by fixtures.
 //!
 //! It serves no request and prints nothing. Everything is granted, so that what is missing is told by
-//! the check and not by the linker; log lines are kept instead of logged; deadlines are ten times the
-//! gateway's, because counting instructions takes time and the time of a slow machine is no finding.
+//! the check and not by the linker; log lines are kept instead of logged. Memory and answers are held to what
+//! a gateway grants. Where instructions are counted, which takes time, deadlines are ten times the gateway's.
 
 mod anatomy;
 mod dice;
+mod keywords;
 mod manual;
 
 use std::collections::BTreeMap;
@@ -36,11 +37,12 @@ pub use super::judge::Difference;
 pub use super::schema::Schema;
 pub use anatomy::{Anatomy, FILE_MAX_BYTES, Memory, Producer};
 pub use dice::Dice;
+pub use keywords::unknown_keywords;
 pub use manual::{manual, world_text};
 
 /// Guests alive at once: a fresh one, a used one, and one that is being made.
 const SLOTS: u32 = 8;
-/// Deadlines of the tools, in deadlines of the gateway.
+/// Deadlines where instructions are counted, in deadlines of the gateway.
 const PATIENCE: u32 = 10;
 
 /// Which clock the tools read.
@@ -101,12 +103,18 @@ impl Workshop {
         })
     }
 
-    /// Compiles a component for that world.
+    /// Compiles a component for that world, to be held to these limits: what is left out is the world's
+    /// default.
     ///
     /// # Errors
     /// The compiler's or the linker's word.
-    pub fn open(&self, anatomy: &Anatomy, world: World) -> Result<Opened, String> {
-        let spec = spec(world);
+    pub fn open(
+        &self,
+        anatomy: &Anatomy,
+        world: World,
+        limits: PluginLimits,
+    ) -> Result<Opened, String> {
+        let spec = spec(world, limits);
         let mut digest = [0; 32];
         hex::decode_to_slice(&anatomy.sha256, &mut digest).map_err(|error| error.to_string())?;
         let checked = Checked {
@@ -191,6 +199,10 @@ impl Opened {
             stream_deadline_ms,
             ..
         } = of.bounds;
+        let patience = match ground.runtime.purpose {
+            Purpose::Tools => PATIENCE,
+            Purpose::Serve => 1,
+        };
         let parts = Parts {
             identity: Identity::clone(&of.identity),
             fingerprint: of.fingerprint,
@@ -198,8 +210,8 @@ impl Opened {
             code: Code::clone(&of.code),
             settings: super::fixture::settings_text(settings).into(),
             bounds: Bounds {
-                deadline_ms: deadline_ms * PATIENCE,
-                stream_deadline_ms: stream_deadline_ms * PATIENCE,
+                deadline_ms: deadline_ms * patience,
+                stream_deadline_ms: stream_deadline_ms * patience,
                 ..of.bounds
             },
             policy: InstancePolicy::Fresh,
@@ -246,6 +258,21 @@ impl Trial {
         drop(self.guest());
         let took_us = clock.micros().saturating_sub(began_us);
         Ok(u32::try_from(took_us).unwrap_or(u32::MAX))
+    }
+
+    /// Words in its schemas that no version of JSON Schema knows: which schema, and a sentence.
+    pub fn unknown_keywords(&self) -> Vec<(&'static str, String)> {
+        let Ok(described) = try_out(&self.revision) else {
+            return Vec::new();
+        };
+        let schemas = [("input", described.input), ("output", described.output)];
+        let mut found = Vec::new();
+        for (which, schema) in schemas {
+            let root = schema.and_then(|schema| serde_json::from_str(schema.text()).ok());
+            let words = root.as_ref().map(unknown_keywords).unwrap_or_default();
+            found.extend(words.into_iter().map(|word| (which, word)));
+        }
+        found
     }
 
     /// A fixture's call on a fresh guest.
@@ -307,7 +334,7 @@ pub fn is_same(one: &Ran, other: &Ran) -> bool {
     one.answer == other.answer
 }
 
-fn spec(world: World) -> PluginSpec {
+fn spec(world: World, limits: PluginLimits) -> PluginSpec {
     PluginSpec {
         name: "plugin".into(),
         world,
@@ -318,11 +345,7 @@ fn spec(world: World) -> PluginSpec {
         counters: Vec::new(),
         tables: BTreeMap::new(),
         settings: Map::new(),
-        limits: PluginLimits {
-            // As much as can be granted: what was needed is told.
-            memory_mib: Some(128),
-            ..PluginLimits::default()
-        },
+        limits,
         on_failure: None,
         last_good: false,
         barred_sha256: Vec::new(),

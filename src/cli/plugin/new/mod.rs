@@ -49,12 +49,14 @@ pub struct NewArgs {
     sdk_only: bool,
 }
 
-/// Languages that have been asked for.
+/// Languages; those that are hidden have been asked for, and are told how to do without a project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Language {
     Rust,
     Js,
+    #[value(hide = true)]
     Python,
+    #[value(hide = true)]
     C,
 }
 

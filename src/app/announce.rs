@@ -1,0 +1,61 @@
+//! What a gateway says of itself when it starts: where it listens, what it serves, where its events go.
+//!
+//! It starts nothing. A line each, and of models and plugins at most [`LISTED`] lines; `/state` has all.
+
+use crate::config::Config;
+use crate::proxy::World;
+
+/// Models and plugins that get a line of their own.
+const LISTED: usize = 50;
+
+/// Writes it to the log. Health is what the first checks have found by now.
+pub fn announce(config: &Config, world: &World) {
+    let listen = &config.listen;
+    let clients: Vec<String> = listen
+        .clients
+        .iter()
+        .map(|listener| listener.address.to_string())
+        .collect();
+    tracing::info!(
+        clients = clients.join(","),
+        admin = %listen.admin.address,
+        anonymous = ?config.anonymous,
+        accounts = config.accounts.len(),
+        "listening"
+    );
+    for lane in world.lanes.iter().take(LISTED) {
+        let health = lane.gate.health();
+        let endpoints: Vec<String> = health
+            .iter()
+            .map(|(url, health)| {
+                let health = format!("{health:?}").to_lowercase();
+                format!("{url} {health}")
+            })
+            .collect();
+        tracing::info!(
+            model = lane.spec.id.as_str(),
+            task = lane.spec.task.slug(),
+            permits = lane.spec.permits(),
+            endpoints = endpoints.join(", "),
+            "serves a model"
+        );
+    }
+    for plugin in world.plugins.state().iter().take(LISTED) {
+        tracing::info!(
+            plugin = &*plugin.name,
+            world = plugin.world.name(),
+            sha256 = &*plugin.sha256,
+            "runs a plugin"
+        );
+    }
+    let more = world.lanes.iter().count().saturating_sub(LISTED);
+    if more > 0 {
+        tracing::info!(more, "serves more models: see /state");
+    }
+    match &config.events.file {
+        Some(file) => {
+            tracing::info!(file = %file.path.display(), "writes an event for each request")
+        }
+        None => tracing::info!("writes no events: `events.file` is not configured"),
+    }
+}
