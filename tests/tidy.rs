@@ -201,3 +201,30 @@ fn the_house_is_tidy() {
     let found = offences(&sources);
     assert!(found.is_empty(), "\n{}\n", found.join("\n"));
 }
+
+/// Two branches that take the next number at once would both keep it.
+#[test]
+fn decisions_are_numbered_without_a_gap_and_say_their_number() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/decisions");
+    let mut files: Vec<_> = fs::read_dir(&folder)
+        .expect("the decisions are listed")
+        .map(|entry| entry.expect("an entry is read").path())
+        .collect();
+    files.sort();
+    for (nth, file) in files.iter().enumerate() {
+        let number = format!("{:03}", nth + 1);
+        let name = file
+            .file_name()
+            .and_then(|name| name.to_str())
+            .expect("a name");
+        let text = fs::read_to_string(file).expect("a decision is read");
+        assert!(
+            name.starts_with(&format!("{number}-")),
+            "{name} is not {number}"
+        );
+        assert!(
+            text.starts_with(&format!("# {number}: ")),
+            "{name} calls itself otherwise"
+        );
+    }
+}
