@@ -3,8 +3,9 @@
 //! It builds nothing; `app` and `simulate` do. 0 is good, 1 is problems found or a forced stop,
 //! 2 is a configuration that does not load at start.
 
-use std::io::Write;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -27,7 +28,8 @@ const VERSION: &str = concat!(
 const EXAMPLES: &str = "\
 Examples:
   infergate demo                               try it: gateway and two simulated GPU containers
-  infergate config example > infergate.yaml    start from a file with every key
+  infergate config init                        write infergate.yaml: one model server, to begin with
+  infergate config example                     every key, commented
   infergate check infergate.yaml               every problem at once, with line and key
   infergate serve --config infergate.yaml      run it; the file is reloaded when it changes
   kill -HUP $(pidof infergate)                 reload by hand
@@ -67,7 +69,7 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Print the JSON Schema of the configuration, or an example with every key.
+    /// Write a configuration to begin with, or print its JSON Schema or an example with every key.
     Config {
         #[command(subcommand)]
         what: ConfigCommand,
@@ -120,6 +122,13 @@ enum ConfigCommand {
     Schema,
     /// A commented file with every key.
     Example,
+    /// Write a small file that can be served as it is; a file that is there stays as it is.
+    #[command(after_help = "Example: infergate config init && infergate check infergate.yaml")]
+    Init {
+        /// The file to make.
+        #[arg(value_name = "FILE", default_value = "infergate.yaml")]
+        file: PathBuf,
+    },
 }
 
 /// Runs the command of this process's arguments.
@@ -136,6 +145,9 @@ pub fn run() -> ExitCode {
         Command::Config {
             what: ConfigCommand::Example,
         } => print(config::EXAMPLE),
+        Command::Config {
+            what: ConfigCommand::Init { file },
+        } => init(&file),
         Command::Key {
             what: KeyCommand::New,
         } => match key::new() {
@@ -164,7 +176,29 @@ fn print(text: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn check(file: &std::path::Path, json: bool) -> ExitCode {
+fn init(file: &Path) -> ExitCode {
+    let made =
+        File::create_new(file).and_then(|mut made| made.write_all(config::STARTER.as_bytes()));
+    let name = file.display();
+    match made {
+        Ok(()) => print(&format!(
+            "{name} is written: one model server on 127.0.0.1:8000, clients on 127.0.0.1:8080.\n\
+             Next: infergate check {name}; infergate serve --config {name}\n"
+        )),
+        Err(error) => {
+            let error = match error.kind() {
+                ErrorKind::AlreadyExists => {
+                    "it exists and stays as it is; name another file".to_owned()
+                }
+                _ => error.to_string(),
+            };
+            let _ = writeln!(std::io::stderr(), "error: {name}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn check(file: &Path, json: bool) -> ExitCode {
     let (problems, code) = match app::check(file) {
         Ok(loaded) => (loaded.warnings, ExitCode::SUCCESS),
         Err(problems) => (problems, ExitCode::FAILURE),

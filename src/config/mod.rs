@@ -36,6 +36,9 @@ pub use schema::schema;
 /// The example file: every key with its default or an example, and a comment.
 pub const EXAMPLE: &str = include_str!("../../config/example.yaml");
 
+/// The file to begin with: one model server, and comments that say what comes next.
+pub const STARTER: &str = include_str!("../../config/starter.yaml");
+
 /// The file `infergate demo` runs on: two simulated GPU containers on ports 9001 and 9002.
 pub const QUICKSTART: &str = include_str!("../../config/quickstart.yaml");
 

@@ -119,6 +119,25 @@ fn the_schema_is_a_json_schema_and_the_example_passes_the_check() {
 }
 
 #[test]
+fn a_starter_is_written_once_and_passes_the_check_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("infergate.yaml");
+    let path = path.to_str().unwrap();
+    let made = infergate(&["config", "init", path]);
+    assert_eq!(made.status.code(), Some(0), "{}", stderr(&made));
+    assert!(stdout(&made).contains(path), "{}", stdout(&made));
+    let checked = infergate(&["check", path]);
+    assert_eq!(checked.status.code(), Some(0), "{}", stdout(&checked));
+    assert_eq!(stdout(&checked), format!("{path}: good\n"));
+
+    std::fs::write(path, "mine").unwrap();
+    let again = infergate(&["config", "init", path]);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(stderr(&again).contains("exists"), "{}", stderr(&again));
+    assert_eq!(std::fs::read_to_string(path).unwrap(), "mine");
+}
+
+#[test]
 fn the_version_names_its_commit() {
     let output = infergate(&["--version"]);
     assert_eq!(output.status.code(), Some(0));
