@@ -430,11 +430,12 @@ impl Metrics {
                 model.set(levels);
             }
         }
-        let mut models: Vec<_> = self.models.read().values().cloned().collect();
-        models.push(self.no_model.clone());
+        let models: Vec<_> = self.models.read().values().cloned().collect();
+        let nameless = self.no_model.gather().into_iter().filter_map(counted);
         let families = models
             .iter()
             .flat_map(|model| model.gather())
+            .chain(nameless)
             .chain(self.plugins.gather())
             .chain(self.registry.gather());
         TextEncoder::new()
@@ -444,6 +445,16 @@ impl Metrics {
                 String::new()
             })
     }
+}
+
+/// The family without what has never counted anything: [`NO_MODEL`] has no permits, attempts or tokens.
+fn counted(mut family: MetricFamily) -> Option<MetricFamily> {
+    family.mut_metric().retain(|metric| {
+        metric.get_counter().get_value() > 0.0
+            || metric.get_gauge().get_value() > 0.0
+            || metric.get_histogram().get_sample_count() > 0
+    });
+    (!family.get_metric().is_empty()).then_some(family)
 }
 
 /// Families of one name become one family, as the exposition format wants them.
