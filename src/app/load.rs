@@ -10,7 +10,7 @@ use infergate_core::model::ModelSpec;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::state_dir;
+use super::{missing, state_dir};
 use crate::config::watch::WatchedFile;
 use crate::config::{self, Config, Loaded, Problem};
 use crate::peer::{CRL, Credentials, FileFault};
@@ -360,6 +360,16 @@ pub fn changed_files(before: &[NamedFile], after: &[NamedFile]) -> Vec<String> {
 pub fn check(file: &Path) -> Result<Loaded, Vec<Problem>> {
     let loader = Loader::new(file, None, Arc::default());
     match loader.load(&Plugins::default(), Patience::Whole) {
+        Ok(ready) => Ok(ready.loaded),
+        Err(unready) => Err(unready.problems),
+    }
+}
+
+/// The same where secrets and files may be elsewhere: what is missing is a warning.
+pub fn check_without(file: &Path) -> Result<Loaded, Vec<Problem>> {
+    let loaded = missing::load(file)?;
+    let loader = Loader::new(file, None, Arc::default());
+    match loader.complete(loaded, &Plugins::default(), Patience::Whole) {
         Ok(ready) => Ok(ready.loaded),
         Err(unready) => Err(unready.problems),
     }

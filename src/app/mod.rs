@@ -18,6 +18,7 @@ mod keep;
 mod listen;
 mod load;
 mod meanwhile;
+mod missing;
 mod nodes;
 mod reload;
 mod runtime;
@@ -42,7 +43,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 pub use demo::{demo, simulate};
-pub use load::check;
+pub use load::{check, check_without};
 
 use crate::admin::{Admin, reload_channel};
 use crate::config::watch::FileWatch;

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::config::{Loaded, Problem};
 use crate::plugin as plugin_room;
 use crate::telemetry::{printable, printable_lines};
 use crate::{app, config, simulate};
@@ -68,6 +69,10 @@ enum Command {
         /// Print the problems as JSON.
         #[arg(long)]
         json: bool,
+        /// Warn of variables that are not set and files that are not there instead of failing: for a
+        /// check where the secrets are not.
+        #[arg(long)]
+        allow_missing: bool,
     },
     /// Write a configuration to begin with, or print its JSON Schema or an example with every key.
     Config {
@@ -135,7 +140,12 @@ enum ConfigCommand {
 pub fn run() -> ExitCode {
     match Cli::parse().command {
         Command::Serve { config } => app::serve(&config),
-        Command::Check { file, json } => check(&file, json),
+        Command::Check {
+            file,
+            json,
+            allow_missing: true,
+        } => report(&file, json, app::check_without(&file)),
+        Command::Check { file, json, .. } => report(&file, json, app::check(&file)),
         Command::Config {
             what: ConfigCommand::Schema,
         } => {
@@ -198,8 +208,8 @@ fn init(file: &Path) -> ExitCode {
     }
 }
 
-fn check(file: &Path, json: bool) -> ExitCode {
-    let (problems, code) = match app::check(file) {
+fn report(file: &Path, json: bool, checked: Result<Loaded, Vec<Problem>>) -> ExitCode {
+    let (problems, code) = match checked {
         Ok(loaded) => (loaded.warnings, ExitCode::SUCCESS),
         Err(problems) => (problems, ExitCode::FAILURE),
     };

@@ -36,10 +36,15 @@ pub struct Loaded {
 /// Loads the file at `path`; `${NAME}` comes from the process environment, and files that
 /// it names are looked for from the folder of `path`.
 pub fn load(path: &Path) -> Result<Loaded, Vec<Problem>> {
+    load_with(path, &|name| std::env::var(name).ok())
+}
+
+/// The same with another environment.
+pub fn load_with(path: &Path, env: Lookup<'_>) -> Result<Loaded, Vec<Problem>> {
     let bytes = read(path).map_err(|problem| vec![problem])?;
     let content = content_hash(&bytes);
     let text = std::str::from_utf8(&bytes).map_err(|error| vec![not_utf8(&bytes, &error)])?;
-    let mut loaded = parse(text, &|name| std::env::var(name).ok())?;
+    let mut loaded = parse(text, env)?;
     if let Some(folder) = path.parent() {
         resolve(&mut loaded.config, folder);
     }

@@ -28,7 +28,7 @@ mod yaml;
 
 pub use diff::{Diff, diff};
 pub use file::{AdminListener, Anonymous, ClientListener, Config, Listen, Node};
-pub use load::{ContentHash, FILE_BYTES_MAX, Loaded, content_hash, load, parse};
+pub use load::{ContentHash, FILE_BYTES_MAX, Loaded, content_hash, load, load_with, parse};
 pub use places::Places;
 pub use problem::Problem;
 pub use schema::schema;

@@ -103,6 +103,7 @@ fn the_schema_is_a_json_schema_and_the_example_passes_the_check() {
     std::fs::write(revoked, fleet.revocation_list()).unwrap();
     let own = rcgen::generate_simple_self_signed(["gpu-2".to_owned()]).unwrap();
     std::fs::write(dir.path().join("own-ca.pem"), own.cert.pem()).unwrap();
+    std::fs::write(dir.path().join("fleet-crl.pem"), fleet.takes_back_none()).unwrap();
     let (certificate, key) = fleet.certify("a1").pem();
     std::fs::write(dir.path().join("node.pem"), certificate).unwrap();
     std::fs::write(dir.path().join("node-key.pem"), key).unwrap();
@@ -116,6 +117,26 @@ fn the_schema_is_a_json_schema_and_the_example_passes_the_check() {
         .output()
         .unwrap();
     assert_eq!(check.status.code(), Some(0), "{}", stdout(&check));
+}
+
+#[test]
+fn the_example_passes_a_check_that_allows_what_is_missing_and_names_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(dir.path(), &stdout(&infergate(&["config", "example"])));
+    assert_eq!(infergate(&["check", &path]).status.code(), Some(1));
+    let check = infergate(&["check", "--allow-missing", &path]);
+    let said = stdout(&check);
+    assert_eq!(check.status.code(), Some(0), "{said}");
+    for missing in ["CLUSTER_SECRET", "node.pem", "fleet-crl.pem", "own-ca.pem"] {
+        let named = |line: &str| line.contains("warning") && line.contains(missing);
+        assert!(said.lines().any(named), "no {missing} in:\n{said}");
+    }
+
+    // Everything else is judged as ever.
+    let bad = GOOD.replace("http://", "ftp://") + "state_dir: \"${INFERGATE_TEST_UNSET}\"\n";
+    let check = infergate(&["check", "--allow-missing", &file(dir.path(), &bad)]);
+    assert_eq!(check.status.code(), Some(1));
+    assert!(stdout(&check).contains("line 7"), "{}", stdout(&check));
 }
 
 #[test]

@@ -51,6 +51,19 @@ impl Authority {
         path.display().to_string()
     }
 
+    /// Its list of certificates taken back, as PEM: none.
+    pub fn takes_back_none(&self) -> String {
+        let params = CertificateRevocationListParams {
+            this_update: date_time_ymd(2020, 1, 1),
+            next_update: date_time_ymd(2090, 1, 1),
+            crl_number: 1.into(),
+            issuing_distribution_point: None,
+            revoked_certs: Vec::new(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        params.signed_by(&self.issuer).unwrap().pem().unwrap()
+    }
+
     /// A certificate for this name or address.
     pub fn certify(&self, name: &str) -> Certificate {
         self.sign(CertificateParams::new([name.to_owned()]).unwrap())
