@@ -1,9 +1,9 @@
-//! The acceptance table: overload, fairness, clients that leave, reloads under load, several nodes, events
-//! that add up.
+//! The acceptance table: overload, fairness, clients that leave, reloads under load, several nodes,
+//! failover, events that add up.
 //! Not a benchmark of speed: `benches/proxy.rs` is that one.
 //!
 //! A gateway process in front of a backend inside this program, whose own counters are believed instead of
-//! the gateway's. Usage: `cargo bench --bench accept -- [overload fairness disconnect reload nodes] [--seconds S]`;
+//! the gateway's. Usage: `cargo bench --bench accept -- [overload fairness disconnect reload nodes failover] [--seconds S]`;
 //! S (default 30) is the length of one load step and scales the number of trials and reloads.
 
 // Acceptance lives on the clock and starts its own tasks; the product's rules about both protect the walk.
@@ -21,6 +21,8 @@ mod client;
 mod crowd;
 #[path = "accept/disconnect.rs"]
 mod disconnect;
+#[path = "accept/failover.rs"]
+mod failover;
 #[path = "accept/fairness.rs"]
 mod fairness;
 #[path = "accept/nodes.rs"]
@@ -43,12 +45,13 @@ type Item = (
     fn(&tokio::runtime::Runtime, Scale, &mut Table) -> kit::Fallible<()>,
 );
 
-const ITEMS: [Item; 5] = [
+const ITEMS: [Item; 6] = [
     ("overload", overload::run),
     ("fairness", fairness::run),
     ("disconnect", disconnect::run),
     ("reload", reload::run),
     ("nodes", nodes::run),
+    ("failover", failover::run),
 ];
 
 fn main() -> kit::Fallible<()> {

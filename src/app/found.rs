@@ -6,22 +6,28 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use infergate_core::ModelId;
 use infergate_core::model::{DiscoverySpec, FoundEndpoint, ModelSpec};
+use infergate_core::{Millis, ModelId};
 
 use super::discover::Report;
 use crate::proxy::World;
 use crate::telemetry::metrics::EndpointChange;
 
+/// A set that lost half of its endpoints or all of them is believed when it has been found for so long:
+/// a source that restarts is empty for a moment. Servers that are really gone fail their health checks.
+const LOSS_HOLDS_FOR: Millis = Millis::from_secs(10);
+
 /// What was found last for each model.
 #[derive(Default)]
 pub struct FoundEndpoints {
     by_model: HashMap<ModelId, Vec<FoundEndpoint>>,
+    /// Since when a model's source says that half of its endpoints are gone.
+    losses: HashMap<ModelId, Millis>,
 }
 
 impl FoundEndpoints {
     /// Takes a report; whether anything is other than before.
-    pub fn take(&mut self, report: Report, models: &[ModelSpec]) -> bool {
+    pub fn take(&mut self, report: Report, models: &[ModelSpec], now: Millis) -> bool {
         let spec = models.iter().find(|spec| spec.id == report.model);
         let named = spec.and_then(|spec| spec.discovery.as_ref()?.source());
         if named.as_ref() != Some(&report.source) {
@@ -33,6 +39,14 @@ impl FoundEndpoints {
             Some(known) => *known == endpoints,
             None => endpoints.is_empty(),
         };
+        let known = known.map_or(0, Vec::len);
+        if endpoints.len() * 2 <= known && known > 0 {
+            let since = *self.losses.entry(report.model.clone()).or_insert(now);
+            if now.since(since) < LOSS_HOLDS_FOR {
+                return false;
+            }
+        }
+        self.losses.remove(&report.model);
         if !same {
             self.by_model.insert(report.model, endpoints);
         }
@@ -47,6 +61,7 @@ impl FoundEndpoints {
             models.any(|spec| spec.id == *id && spec.discovery.is_some())
         };
         self.by_model.retain(|id, _| looked_for(id));
+        self.losses.retain(|id, _| looked_for(id));
         let join = |spec: &Arc<ModelSpec>| match self.by_model.get(&spec.id) {
             Some(found) => Arc::new(spec.with_found(found)),
             None => Arc::clone(spec),
@@ -124,25 +139,56 @@ mod tests {
     fn equal_sets_change_nothing_and_an_empty_one_empties() {
         let models = [model(HERE)];
         let mut found = FoundEndpoints::default();
-        assert!(!found.take(report("here:1", &[]), &models));
-        assert!(found.take(report("here:1", &["http://a:1", "http://b:1"]), &models));
-        assert!(!found.take(report("here:1", &["http://b:1", "http://a:1"]), &models));
+        assert!(!found.take(report("here:1", &[]), &models, Millis(0)));
+        assert!(found.take(
+            report("here:1", &["http://a:1", "http://b:1"]),
+            &models,
+            Millis(0)
+        ));
+        assert!(!found.take(
+            report("here:1", &["http://b:1", "http://a:1"]),
+            &models,
+            Millis(0)
+        ));
         let [joined] = &found.join(&models.map(Arc::new))[..] else {
             panic!("one model")
         };
         assert_eq!(urls(joined), ["http://a:1", "http://b:1"]);
-        assert!(found.take(report("here:1", &[]), &[model(HERE)]));
+        assert!(!found.take(report("here:1", &[]), &[model(HERE)], Millis(0)));
+        assert!(found.take(report("here:1", &[]), &[model(HERE)], LOSS_HOLDS_FOR));
         assert!(urls(&found.join(&[Arc::new(model(HERE))])[0]).is_empty());
+    }
+
+    #[test]
+    fn a_source_that_blinks_takes_no_endpoint_away() {
+        let models = [model(HERE)];
+        let all = ["http://a:1", "http://b:1", "http://c:1", "http://d:1"];
+        let mut found = FoundEndpoints::default();
+        let mut take = |urls: &[&str], secs| {
+            let now = Millis::from_secs(secs);
+            found.take(report("here:1", urls), &models, now)
+        };
+        assert!(take(&all, 0));
+        assert!(!take(&[], 1));
+        assert!(!take(&all[..2], 5));
+        assert!(!take(&all, 9), "it is as it was");
+        // Counted anew, and believed in the end.
+        assert!(!take(&all[..1], 10));
+        assert!(!take(&all[..1], 19));
+        assert!(take(&all[..1], 20));
+        // One of many is gone at once.
+        assert!(take(&all, 21));
+        assert!(take(&all[..3], 22));
     }
 
     #[test]
     fn a_place_that_is_not_named_any_more_counts_for_nothing_and_the_new_one_replaces_it() {
         let mut found = FoundEndpoints::default();
-        assert!(found.take(report("here:1", &["http://a:1"]), &[model(HERE)]));
+        assert!(found.take(report("here:1", &["http://a:1"]), &[model(HERE)], Millis(0)));
         let there = || model(r#","discovery":{"dns":"there:1"}"#);
-        assert!(!found.take(report("here:1", &["http://b:1"]), &[there()]));
+        assert!(!found.take(report("here:1", &["http://b:1"]), &[there()], Millis(0)));
         assert_eq!(urls(&found.join(&[Arc::new(there())])[0]), ["http://a:1"]);
-        assert!(found.take(report("there:1", &["http://c:1"]), &[there()]));
+        assert!(found.take(report("there:1", &["http://c:1"]), &[there()], Millis(0)));
         assert_eq!(urls(&found.join(&[Arc::new(there())])[0]), ["http://c:1"]);
         // Without discovery nothing is kept for later.
         assert!(urls(&found.join(&[Arc::new(model(""))])[0]).is_empty());

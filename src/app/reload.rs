@@ -99,7 +99,8 @@ impl Reloader {
             is_waiting: false,
         };
         for report in discovery.first {
-            reloader.found.take(report, &reloader.current.models);
+            let now = reloader.shared.clock.now();
+            reloader.found.take(report, &reloader.current.models, now);
         }
         reloader.watch(&[]);
         reloader.open_channel(credentials);
@@ -144,12 +145,13 @@ impl Reloader {
 
     /// Endpoints were found: nothing else of the world changes.
     async fn discovered(&mut self, report: Report) {
-        if !self.found.take(report, &self.current.models) {
+        let now = self.shared.clock.now();
+        if !self.found.take(report, &self.current.models, now) {
             return;
         }
         tokio::time::sleep(FOUND_SETTLES).await;
         while let Ok(report) = self.reports.try_recv() {
-            self.found.take(report, &self.current.models);
+            self.found.take(report, &self.current.models, now);
         }
         let models: Vec<_> = self.current.models.iter().cloned().map(Arc::new).collect();
         let models = self.found.join(&models);
