@@ -91,7 +91,10 @@ impl Turnstile {
             self.discipline.serve_at_once(&ask);
             return Outcome::Leased(self.lease(endpoint, None, now));
         }
-        if self.is_shut() || (ask.elsewhere && self.is_out_of_order()) {
+        if self.is_shut() {
+            return Outcome::Full(self.shut_refusal());
+        }
+        if ask.elsewhere && self.is_out_of_order() {
             return Outcome::Full(Refusal::NoHealthyEndpoint);
         }
         self.queue(ask, now)
@@ -409,7 +412,7 @@ impl Turnstile {
     fn admit(&mut self, now: Millis, mut dice: u64, wakes: &mut Wakes) {
         while let Some(place) = self.discipline.next() {
             if self.is_shut() {
-                self.refuse(place, Refusal::NoHealthyEndpoint, wakes);
+                self.refuse(place, self.shut_refusal(), wakes);
             } else if !self.endpoints.any_open() {
                 break;
             } else if let Some(refusal) = self.too_late(self.waiters[place].ask.deadline, now) {

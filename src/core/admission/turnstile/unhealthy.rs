@@ -21,6 +21,14 @@ impl Turnstile {
         }
     }
 
+    /// The refusal of a shut door: a model that left the configuration has no endpoints.
+    pub(super) fn shut_refusal(&self) -> Refusal {
+        match self.endpoints.totals().configured {
+            0 => Refusal::Evicted,
+            _ => Refusal::NoHealthyEndpoint,
+        }
+    }
+
     pub(super) fn note_order(&mut self, now: Millis) {
         match self.is_out_of_order() {
             true => _ = self.out_of_order_since.get_or_insert(now),
