@@ -1,12 +1,20 @@
 //! `demo` and `simulate`: something to try the gateway on.
 
+use std::fs::DirBuilder;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-
-use tokio::net::TcpListener;
+use std::time::Duration;
 
 use super::{fail, runtime, signals::Signals};
 use crate::config;
 use crate::simulate;
+use crate::telemetry::printable;
+
+/// The event file's name in the demo's folder.
+const EVENTS: &str = "events.jsonl";
 
 /// What the demo serves, beside the curl lines that use it.
 const BANNER: &str = r#"
@@ -37,39 +45,119 @@ Look inside
 Ctrl-C ends it.
 "#;
 
+/// What the quickstart configuration and the banner name; another port stands in for one that is taken.
+const PORTS: [u16; 4] = [8080, 9090, 9001, 9002];
+/// Of those, the ports of the gateway itself.
+const OWN_PORTS: usize = 2;
+/// Between two looks for the first event.
+const EVENT_TICK: Duration = Duration::from_millis(200);
+/// Folders that are tried: what another process of this id has left may be in the way.
+const FOLDERS_MAX: u32 = 100;
+
 /// Runs the gateway on the quickstart configuration in front of two simulated containers.
 pub fn demo() -> ExitCode {
-    let _containers = match Containers::start() {
+    let (folder, file) = match Folder::make() {
+        Ok(made) => made,
+        Err(error) => return fail(&format!("cannot make the demo's folder: {error}")),
+    };
+    let listeners = match PORTS
+        .map(listener)
+        .into_iter()
+        .collect::<io::Result<Vec<_>>>()
+    {
+        Ok(listeners) => listeners,
+        Err(error) => return fail(&format!("the demo finds no ports: {error}")),
+    };
+    let ports: Vec<u16> = listeners.iter().map(|(port, _)| *port).collect();
+    if let Err(error) = folder.fill(&file, &ports) {
+        return fail(&format!("cannot write the demo's configuration: {error}"));
+    }
+    // The gateway's own are free again from here on.
+    let containers = listeners.into_iter().skip(OWN_PORTS);
+    let events = folder.0.join(EVENTS);
+    let _containers = match Containers::start(containers.map(|of| of.1).collect(), events.clone()) {
         Ok(containers) => containers,
         Err(problem) => return fail(&problem),
     };
-    let file = match quickstart_file() {
-        Ok(file) => file,
-        Err(error) => return fail(&format!("cannot write the demo's configuration: {error}")),
-    };
-    println!("{BANNER}");
+    println!("{}", with_ports(BANNER, &ports));
     println!(
-        "The configuration is {}: edit it and watch the reload.\n",
-        file.display()
+        "The configuration is {}: edit it and watch the reload.\n\
+         An event for each request goes to {}; the first one is shown here. Both go with the demo.\n",
+        file.display(),
+        events.display()
     );
     super::serve(&file)
 }
 
-/// Where the demo keeps its configuration: in the working directory when that has the project's
-/// own, else in a temporary folder.
-fn quickstart_file() -> std::io::Result<std::path::PathBuf> {
-    let own = std::path::PathBuf::from("config/quickstart.yaml");
-    if own.exists() {
-        return Ok(own);
+/// The port on this machine, or another when it is taken, bound.
+fn listener(port: u16) -> io::Result<(u16, TcpListener)> {
+    let bind = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port));
+    let listener = bind(port).or_else(|_| bind(0))?;
+    Ok((listener.local_addr()?.port(), listener))
+}
+
+/// `text` with these ports in place of [`PORTS`].
+fn with_ports(text: &str, ports: &[u16]) -> String {
+    let pairs = PORTS.iter().zip(ports);
+    // By way of a mark, so that a port that was put in is not taken for one that is to be replaced.
+    let marked = pairs.clone().fold(text.to_owned(), |text, (wanted, _)| {
+        text.replace(
+            &format!("127.0.0.1:{wanted}"),
+            &format!("127.0.0.1:<{wanted}>"),
+        )
+    });
+    pairs.fold(marked, |text, (wanted, port)| {
+        text.replace(&format!("<{wanted}>"), &port.to_string())
+    })
+}
+
+/// Where the demo keeps its files: a folder of its own that goes with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    /// The folder, and the configuration file that will be in it.
+    fn make() -> io::Result<(Folder, PathBuf)> {
+        let mut last = Err(io::Error::from(io::ErrorKind::AlreadyExists));
+        for nth in 0..FOLDERS_MAX {
+            let name = format!("infergate-demo-{}-{nth}", std::process::id());
+            let folder = std::env::temp_dir().join(name);
+            // It fails for what is there, a link of somebody else's as well.
+            last = DirBuilder::new()
+                .mode(0o700)
+                .create(&folder)
+                .map(|()| folder);
+            if last.is_ok() {
+                break;
+            }
+        }
+        let folder = Folder(last?);
+        let file = folder.0.join("quickstart.yaml");
+        Ok((folder, file))
     }
-    let folder = std::env::temp_dir().join(format!("infergate-demo-{}", std::process::id()));
-    std::fs::create_dir_all(folder.join("quickstart"))?;
-    for (path, bytes) in config::QUICKSTART_PLUGINS {
-        std::fs::write(folder.join(path), bytes)?;
+
+    fn fill(&self, file: &Path, ports: &[u16]) -> io::Result<()> {
+        std::fs::create_dir(self.0.join("quickstart"))?;
+        for (path, bytes) in config::QUICKSTART_PLUGINS {
+            std::fs::write(self.0.join(path), bytes)?;
+        }
+        let text = with_ports(config::QUICKSTART, ports);
+        // A path as a JSON string is one in YAML too, whatever is in it.
+        let quoted =
+            |name| serde_json::Value::from(self.0.join(name).to_string_lossy()).to_string();
+        let (state, events) = (quoted("state"), quoted(EVENTS));
+        std::fs::write(
+            file,
+            format!("{text}\nstate_dir: {state}\nevents:\n  file: {{ path: {events} }}\n"),
+        )
     }
-    let file = folder.join("quickstart.yaml");
-    std::fs::write(&file, config::QUICKSTART)?;
-    Ok(file)
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("{} is left: {error}", self.0.display());
+        }
+    }
 }
 
 /// The demo's simulated containers, on a runtime of their own; they end with this value.
@@ -78,23 +166,14 @@ struct Containers {
 }
 
 impl Containers {
-    fn start() -> Result<Containers, String> {
-        let loaded = config::parse(config::QUICKSTART, &|_| None)
-            .map_err(|problems| format!("the quickstart configuration is broken: {problems:?}"))?;
-        let mut addresses: Vec<String> = loaded
-            .config
-            .models
-            .iter()
-            .flat_map(|model| &model.endpoints)
-            .filter_map(|endpoint| endpoint.url.strip_prefix("http://").map(str::to_owned))
-            .collect();
-        addresses.sort();
-        addresses.dedup();
-        let runtime = runtime(1).map_err(|e| format!("cannot start the containers: {e}"))?;
-        for address in addresses {
-            let listener = runtime
-                .block_on(TcpListener::bind(&address))
-                .map_err(|e| format!("cannot listen on {address}: {e}"))?;
+    /// Containers on these listeners, and who shows the first line of the event file.
+    fn start(listeners: Vec<TcpListener>, events: PathBuf) -> Result<Containers, String> {
+        let cannot = |error: io::Error| format!("cannot start the containers: {error}");
+        let runtime = runtime(1).map_err(cannot)?;
+        let inside = runtime.enter();
+        for listener in listeners {
+            listener.set_nonblocking(true).map_err(cannot)?;
+            let listener = tokio::net::TcpListener::from_std(listener).map_err(cannot)?;
             let simulated = simulate::Config::default();
             runtime.spawn(async move {
                 if let Err(error) =
@@ -104,7 +183,22 @@ impl Containers {
                 }
             });
         }
+        runtime.spawn(show_first(events));
+        drop(inside);
         Ok(Containers { _runtime: runtime })
+    }
+}
+
+/// Prints the first event once there is one.
+async fn show_first(events: PathBuf) {
+    loop {
+        tokio::time::sleep(EVENT_TICK).await;
+        // A runtime of the demo's own may wait for a disk.
+        let text = std::fs::read_to_string(&events).unwrap_or_default();
+        if let Some((line, _)) = text.split_once('\n') {
+            println!("The first event: {}", printable(line));
+            return;
+        }
     }
 }
 
@@ -116,7 +210,7 @@ pub fn simulate(simulated: simulate::Config) -> ExitCode {
     };
     runtime.block_on(async {
         let address = simulated.address;
-        let listener = match TcpListener::bind(address).await {
+        let listener = match tokio::net::TcpListener::bind(address).await {
             Ok(listener) => listener,
             Err(error) => return fail(&format!("cannot listen on {address}: {error}")),
         };

@@ -88,7 +88,8 @@ enum Command {
     /// Run the gateway in front of two simulated GPU containers, with curl lines to paste.
     #[command(
         after_help = "The ports of config/quickstart.yaml are used: 8080 for clients, 9090 \
-        for the admin listener, 9001 and 9002 for the simulated containers."
+        for the admin listener, 9001 and 9002 for the simulated containers; others where they are \
+        taken. Its files are in a temporary folder and go when it ends."
     )]
     Demo,
     /// Run a simulated GPU container, for demos and tests.

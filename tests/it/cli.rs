@@ -1,12 +1,13 @@
 //! The command line: exit codes, and text that a person or a tool can go on with.
 
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-use crate::support::Authority;
+use crate::support::{Authority, eventually};
 
 const GOOD: &str = "\
 listen: { clients: [ { address: \"127.0.0.1:0\" } ], admin: { address: \"127.0.0.1:0\" } }
@@ -156,6 +157,53 @@ fn a_starter_is_written_once_and_passes_the_check_as_it_is() {
     assert_eq!(again.status.code(), Some(1));
     assert!(stderr(&again).contains("exists"), "{}", stderr(&again));
     assert_eq!(std::fs::read_to_string(path).unwrap(), "mine");
+}
+
+#[tokio::test]
+async fn a_demo_takes_other_ports_shows_its_first_event_and_leaves_nothing() {
+    // Taken by us, or by somebody else already.
+    let _taken = TcpListener::bind("127.0.0.1:8080");
+    let dir = tempfile::tempdir().unwrap();
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_infergate"))
+        .arg("demo")
+        .current_dir(dir.path())
+        .env("TMPDIR", dir.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines();
+    let mut next = |wanted: &str| {
+        let found = lines.find(|line| line.as_ref().unwrap().contains(wanted));
+        found.unwrap().unwrap()
+    };
+    let banner = next("infergate demo: the gateway on ");
+    let address = banner.split_whitespace().nth(5).unwrap().to_owned();
+    assert_ne!(address, "127.0.0.1:8080");
+    assert!(next("An event for each request").contains(dir.path().to_str().unwrap()));
+
+    let body = r#"{"model":"llama-3.1-8b","messages":[{"role":"user","content":"hello"}]}"#;
+    let request = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: demo\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let answer = eventually("the demo answers", async || {
+        let mut stream = TcpStream::connect(&address).ok()?;
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer)
+    })
+    .await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(next("The first event: ").contains(r#""outcome":"completed""#));
+
+    let end = Command::new("kill").arg(demo.id().to_string()).status();
+    assert!(end.unwrap().success());
+    assert_eq!(demo.wait().unwrap().code(), Some(0));
+    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 #[test]
