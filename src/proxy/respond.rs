@@ -24,6 +24,8 @@ const DRAIN_BEFORE_MAX_BYTES: u64 = 64 * 1024;
 const DRAIN_AFTER_MAX_BYTES: u64 = 1024 * 1024;
 /// For this long at most, either way.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
+/// The shortest wait a client library is asked for; below it, all that were refused come back at once.
+const RETRY_AFTER_MS_MIN: u64 = 100;
 
 type Sent = Result<(), Box<Error>>;
 
@@ -39,14 +41,21 @@ pub async fn refuse(session: &mut ServerSession, trip: &mut Trip, refusal: &Refu
     let mut head = json_head(said.status, said.body.len(), trip.request_id())?;
     if let Some(secs) = said.retry_after_secs {
         head.insert_header(header::RETRY_AFTER, secs.to_string())?;
-        let exact = refusal.retry_after().map_or(secs * 1000, |wait| wait.0);
-        head.insert_header("retry-after-ms", exact.clamp(1, secs * 1000).to_string())?;
+        if let Some(ms) = retry_after_ms(refusal, secs) {
+            head.insert_header("retry-after-ms", ms.to_string())?;
+        }
     }
     if said.never_retry {
         head.insert_header("x-should-retry", "false")?;
     }
     trip.event().status = said.status;
     send(session, head, said.body.into()).await
+}
+
+/// The expected wait in milliseconds, never beyond `Retry-After`; absent where nothing was measured.
+fn retry_after_ms(refusal: &Refusal, secs: u64) -> Option<u64> {
+    let measured = refusal.retry_after().filter(|wait| wait.0 > 0)?.0;
+    Some(measured.max(RETRY_AFTER_MS_MIN).min(secs * 1000))
 }
 
 /// Answers 200 with a JSON body.
@@ -182,4 +191,24 @@ async fn drain(session: &mut ServerSession, max_bytes: u64) {
     };
     // Past the limit the connection is closed with bytes unread, which is the client's doing.
     let _ = timeout(DRAIN_TIMEOUT, reading).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use infergate_core::Millis;
+
+    use super::*;
+
+    #[test]
+    fn an_expected_wait_is_sent_as_measured_and_within_its_bounds() {
+        let ms = |wait, secs| {
+            let retry_after = Millis(wait);
+            retry_after_ms(&Refusal::QueueFull { retry_after }, secs)
+        };
+        assert_eq!(ms(0, 1), None);
+        assert_eq!(ms(1, 1), Some(100));
+        assert_eq!(ms(1_400, 2), Some(1_400));
+        assert_eq!(ms(90_000, 60), Some(60_000));
+        assert_eq!(retry_after_ms(&Refusal::Draining, 1), None);
+    }
 }
