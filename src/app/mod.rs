@@ -454,6 +454,7 @@ fn plan(
         anonymous_allowed: config.anonymous == config::Anonymous::Allow,
         limits: config.limits.clone(),
         timeouts: config.timeouts.clone(),
+        headers: config.headers.clone(),
         event_before_last_byte: config.events.durability == Durability::BeforeLastByte,
     }
 }

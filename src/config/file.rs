@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::peer::{Cluster, PeersListener};
 use crate::plugin::PluginSpec;
-use crate::proxy::{Limits, Timeouts};
+use crate::proxy::{Headers, Limits, Timeouts};
 use crate::telemetry::EventsConfig;
 use crate::telemetry::log::LogConfig;
 
@@ -42,6 +42,9 @@ pub struct Config {
     /// How long a request, a silence, a connection and a drain may last.
     #[serde(default)]
     pub timeouts: Timeouts,
+    /// Which headers pass between clients and model servers, besides those that always do.
+    #[serde(default)]
+    pub headers: Headers,
     /// What may be asked for.
     #[serde(default)]
     pub models: Vec<ModelSpec>,

@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
 use infergate_core::admission::{Ask, EndpointId};
 use infergate_core::api::Call;
 use infergate_core::model::{BackendKind, Task};
@@ -29,6 +28,7 @@ use super::forward::{Reply, forward};
 use super::interim;
 use super::ladder::{Ladder, Unserved};
 use super::relay::Relayed;
+use super::rules::Passing;
 use super::task::Asked;
 use crate::plugin::TaskSession;
 use crate::telemetry::AttemptResult;
@@ -124,7 +124,7 @@ pub struct Attempts<'a> {
     shared: &'a Shared,
     lane: Arc<Lane>,
     asked: Asked,
-    headers: BytesMut,
+    headers: Passing,
     /// The request as the last target wants it, and the model name it was shaped for.
     shaped: Shaped,
     shaped_for: Arc<str>,
@@ -143,7 +143,7 @@ impl<'a> Attempts<'a> {
         shared: &'a Shared,
         lane: &Arc<Lane>,
         asked: Asked,
-        passing: &[u8],
+        passing: &Passing,
         trip: &Trip,
     ) -> Result<Attempts<'a>, Refusal> {
         let first = lane
@@ -153,20 +153,12 @@ impl<'a> Attempts<'a> {
             .and_then(|e| e.backend_model.clone());
         let model = first.unwrap_or_else(|| lane.spec.id.as_str().into());
         let shaped = shape(lane, &asked, &model)?;
-        let mut headers = BytesMut::with_capacity(passing.len() + 128);
-        headers.extend_from_slice(passing);
-        for (name, value) in [
-            (
-                "content-type",
-                shaped.content_type.as_deref().unwrap_or(JSON),
-            ),
+        let content_type = shaped.content_type.as_deref().unwrap_or(JSON);
+        let own = [
+            ("content-type", content_type),
             ("x-request-id", trip.request_id()),
-        ] {
-            headers.extend_from_slice(name.as_bytes());
-            headers.extend_from_slice(b": ");
-            headers.extend_from_slice(value.as_bytes());
-            headers.extend_from_slice(b"\r\n");
-        }
+        ];
+        let headers = passing.with(&own);
         Ok(Attempts {
             shared,
             lane: Arc::clone(lane),
@@ -340,7 +332,7 @@ impl<'a> Attempts<'a> {
         let outgoing = Outgoing {
             method: "POST",
             path: &self.shaped.path,
-            headers: &self.headers,
+            headers: self.headers.towards(permit.target.is_external),
             body: &self.shaped.body,
             fresh: trip.needs_fresh_connection,
         };

@@ -91,6 +91,7 @@ impl Trip {
             request_id: request_id(),
             account_id: None,
             client_id: None,
+            client_request_id: None,
             model_id: None,
             asked_model_id: None,
             face: Face::OpenAi,

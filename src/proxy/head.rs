@@ -17,16 +17,19 @@ use pingora_http::RequestHeader;
 use super::accounts::Account;
 use super::call::Trip;
 use super::journey::Parcel;
-use super::rules;
+use super::rules::Passing;
 use super::wire::Wire;
 use crate::peer::{Others, PeerName, Visit};
+
+/// Longest `x-client-request-id` that an event keeps.
+const CLIENT_REQUEST_ID_BYTES_MAX: usize = 128;
 
 /// For whom a request is, and what of its head later steps need.
 pub struct Head {
     /// The account whose key was presented.
     pub account: Arc<Account>,
-    /// Header lines a backend may see, in wire form.
-    pub passing: BytesMut,
+    /// Header lines that model servers may see.
+    pub passing: Passing,
     /// `x-infergate-timeout-ms`.
     pub wish: Option<Millis>,
     /// `x-infergate-queue: reject`.
@@ -64,6 +67,7 @@ impl Head {
             target,
         } = route(head.method.as_str(), path);
         trip.event().face = face;
+        trip.event().client_request_id = client_request_id(&head.headers);
         let account = Arc::clone(trip.world.accounts.identify(&head.headers)?);
         trip.event().account_id = Some(account.spec.id.clone());
         if named.is_some_and(|named| *named != *account.spec.id.as_str()) {
@@ -94,7 +98,7 @@ impl Head {
         }
         let read = Head {
             account,
-            passing: rules::passing_headers(&head.headers),
+            passing: Passing::of(&head.headers, &trip.world.headers_pass),
             wish,
             reject_if_busy: head
                 .headers
@@ -107,7 +111,7 @@ impl Head {
     /// What of the request another node may be sent: what its client has sent, and what may pass.
     pub fn parcel(&self, session: &ServerSession, body: &Bytes) -> Parcel {
         let head = session.req_header();
-        let mut headers = self.passing.clone();
+        let mut headers = BytesMut::from(self.passing.towards(false));
         if let Some(kind) = head.headers.get(header::CONTENT_TYPE) {
             headers.extend_from_slice(b"content-type: ");
             headers.extend_from_slice(kind.as_bytes());
@@ -124,6 +128,7 @@ impl Head {
     fn of_visit(head: &RequestHeader, trip: &mut Trip) -> Result<(Head, Wanted), Refusal> {
         let Route { face, target, .. } = route(head.method.as_str(), target_path(head));
         trip.event().face = face;
+        trip.event().client_request_id = client_request_id(&head.headers);
         let Target::Call(operation, model) = target else {
             return Err(Refusal::NoSuchRoute);
         };
@@ -131,7 +136,7 @@ impl Head {
         let account = account.ok_or(Refusal::Internal)?;
         let read = Head {
             account: trip.world.accounts.by_id(account),
-            passing: rules::passing_headers(&head.headers),
+            passing: Passing::of(&head.headers, &trip.world.headers_pass),
             wish: None,
             // The node before says how long it may wait here.
             reject_if_busy: false,
@@ -271,6 +276,14 @@ fn forced_site(headers: &HeaderMap, trip: &Trip) -> Result<Option<Arc<str>>, Ref
             known.join(", ")
         ),
     })
+}
+
+/// What the client calls the request, where that fits into an event.
+fn client_request_id(headers: &HeaderMap) -> Option<Arc<str>> {
+    let named = headers.get("x-client-request-id")?.to_str().ok()?;
+    (1..=CLIENT_REQUEST_ID_BYTES_MAX)
+        .contains(&named.len())
+        .then(|| named.into())
 }
 
 fn timeout_wish(headers: &HeaderMap) -> Result<Option<Millis>, Refusal> {

@@ -420,7 +420,7 @@ impl<'a> Relay<'a> {
         let mut head = ResponseHeader::build_no_case(status, Some(from.headers.len() + 4))?;
         let named = rules::connection_named(&from.headers);
         for (name, value) in &from.headers {
-            let passes = rules::passes_to_client(name)
+            let passes = rules::passes_to_client(name, &self.trip.world.headers_pass)
                 && !named.contains(name)
                 && (self.verbatim || !rules::describes_bytes(name));
             if *name != header::CONTENT_TYPE && passes {

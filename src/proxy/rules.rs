@@ -25,6 +25,11 @@ pub fn check_head(head: &RequestHeader, raw: &[u8], max_bytes: usize) -> Result<
             ));
         }
     }
+    let request_line = memchr::memchr(b'\n', raw).map_or(raw, |end| &raw[..end]);
+    if memchr::memchr(b'#', request_line).is_some() {
+        // The parser below drops it; a server that does not would see another path.
+        return Err(Refusal::BadFraming("the request target has a fragment"));
+    }
     let headers = &head.headers;
     check_host(headers)?;
     check_lengths(headers, raw)
@@ -103,21 +108,80 @@ fn has_name(line: &[u8], name: &[u8]) -> bool {
         && matches!(line[name.len()], b':' | b' ' | b'\t')
 }
 
-/// Header lines a backend may see, in wire form: everything but what is ours to set, the client's
-/// credentials, hop-by-hop fields and internal names. What the body is stands not among them.
-pub fn passing_headers(headers: &HeaderMap) -> BytesMut {
-    let named = connection_named(headers);
-    let mut out = BytesMut::with_capacity(512);
-    for (name, value) in headers {
-        if is_withheld(name) || named.iter().any(|n| n == name) {
-            continue;
-        }
-        out.extend_from_slice(name.as_str().as_bytes());
-        out.extend_from_slice(b": ");
-        out.extend_from_slice(value.as_bytes());
-        out.extend_from_slice(b"\r\n");
+/// Header lines of a client that model servers may see, in wire form. What the body is, is not among them.
+#[derive(Default)]
+pub struct Passing {
+    lines: BytesMut,
+    /// Where the lines begin that somebody else's server may see as well.
+    anywhere_at: usize,
+}
+
+impl Passing {
+    /// Picks from the headers of a request; `listed` is `headers.pass`.
+    pub fn of(headers: &HeaderMap, listed: &[HeaderName]) -> Passing {
+        let named = connection_named(headers);
+        let mut lines = BytesMut::with_capacity(512);
+        let mut append = |wanted: Reach| {
+            for (name, value) in headers {
+                if reach(name, listed) == wanted && !named.contains(name) {
+                    lines.extend_from_slice(name.as_str().as_bytes());
+                    lines.extend_from_slice(b": ");
+                    lines.extend_from_slice(value.as_bytes());
+                    lines.extend_from_slice(b"\r\n");
+                }
+            }
+            lines.len()
+        };
+        let anywhere_at = append(Reach::OwnServers);
+        append(Reach::Anywhere);
+        Passing { lines, anywhere_at }
     }
-    out
+
+    /// The same with lines of the gateway's own.
+    pub fn with(&self, own: &[(&str, &str)]) -> Passing {
+        let mut lines = BytesMut::with_capacity(self.lines.len() + 128);
+        lines.extend_from_slice(&self.lines);
+        for &(name, value) in own {
+            for part in [name, ": ", value, "\r\n"] {
+                lines.extend_from_slice(part.as_bytes());
+            }
+        }
+        Passing {
+            lines,
+            anywhere_at: self.anywhere_at,
+        }
+    }
+
+    /// The lines for the operator's own servers and nodes, or for somebody else's.
+    pub fn towards(&self, is_external: bool) -> &[u8] {
+        &self.lines[if is_external { self.anywhere_at } else { 0 }..]
+    }
+}
+
+/// How far a client's header goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    Nowhere,
+    /// Servers of the operator.
+    OwnServers,
+    /// External endpoints as well.
+    Anywhere,
+}
+
+/// A list of what passes: names of credentials and of addresses are invented faster than a list of what
+/// does not pass could follow.
+fn reach(name: &HeaderName, listed: &[HeaderName]) -> Reach {
+    match name.as_str() {
+        "accept" | "traceparent" | "tracestate" | "user-agent" => Reach::Anywhere,
+        "anthropic-beta"
+        | "anthropic-version"
+        | "baggage"
+        | "openai-beta"
+        | "x-client-request-id" => Reach::OwnServers,
+        text if text.starts_with("x-stainless-") => Reach::OwnServers,
+        _ if listed.contains(name) => Reach::OwnServers,
+        _ => Reach::Nowhere,
+    }
 }
 
 /// Fields the `Connection` header declares hop-by-hop (RFC 9110 section 7.6.1).
@@ -132,10 +196,16 @@ pub(super) fn connection_named(headers: &HeaderMap) -> Vec<HeaderName> {
         .collect()
 }
 
-fn is_withheld(name: &HeaderName) -> bool {
+/// Names that never pass, whatever the configuration lists.
+pub fn is_reserved(name: &HeaderName) -> bool {
+    is_of_this_hop(name) || is_of_the_servers_host(name.as_str()) || is_internal(name.as_str())
+}
+
+fn is_of_this_hop(name: &HeaderName) -> bool {
     match name.as_str() {
         // Set by the client that speaks to the backend.
-        "host" | "content-length" | "transfer-encoding" | "expect" | "x-request-id" => true,
+        "host" | "content-length" | "date" | "expect" | "origin" | "transfer-encoding"
+        | "x-request-id" => true,
         // Told as it was read, whatever the client called it: the documented curl lines of Workers AI
         // call JSON a form, which vLLM refuses to read.
         "content-type" => true,
@@ -150,10 +220,10 @@ fn is_withheld(name: &HeaderName) -> bool {
         | "proxy-authorization"
         | "http2-settings" => true,
         // Credentials for this gateway, nobody else.
-        "authorization" | "cookie" | "x-api-key" => true,
+        "authorization" | "cookie" | "cookie2" | "x-api-key" => true,
         // The answer is read on its way, so it must come as it is.
         "accept-encoding" => true,
-        name => is_internal(name),
+        _ => false,
     }
 }
 
@@ -185,25 +255,24 @@ pub fn passes_from_node(name: &HeaderName) -> bool {
     !of_connection && !is_between_nodes(name.as_str())
 }
 
-/// Whether a backend's answer header goes on to the client: framing and hop-by-hop ones do not,
-/// nor the names that only this gateway may set.
-pub fn passes_to_client(name: &HeaderName) -> bool {
-    !matches!(
+/// Returns whether a header of a model server's answer passes to the client; `listed` is `headers.pass`.
+/// Those that [describe bytes](describes_bytes) pass with bytes as they were. A server's rate limits do
+/// not: they are those of the gateway's key.
+pub fn passes_to_client(name: &HeaderName, listed: &[HeaderName]) -> bool {
+    matches!(
         name.as_str(),
-        "connection"
-            | "keep-alive"
-            | "proxy-connection"
-            | "te"
-            | "trailer"
-            | "transfer-encoding"
-            | "upgrade"
-            | "content-length"
-            | "date"
-            | "x-request-id"
-            | "set-cookie"
-            | "location"
-    ) && !is_internal(name.as_str())
-        && !is_of_the_servers_host(name.as_str())
+        "cache-control"
+            | "content-disposition"
+            | "content-language"
+            | "content-type"
+            | "expires"
+            | "openai-processing-ms"
+            | "openai-version"
+            | "retry-after"
+            | "retry-after-ms"
+            | "vary"
+    ) || describes_bytes(name)
+        || listed.contains(name)
 }
 
 /// Fields by which a server speaks for its host: they would bind clients to this gateway's address, or
@@ -218,9 +287,10 @@ fn is_of_the_servers_host(name: &str) -> bool {
             | "proxy-authenticate"
             | "refresh"
             | "server"
+            | "set-cookie"
+            | "set-cookie2"
             | "strict-transport-security"
             | "www-authenticate"
-            | "x-upstream-host"
     ) || name.starts_with("access-control-")
 }
 
@@ -261,6 +331,8 @@ mod tests {
         let ok = [("Host", "h")];
         assert!(check(&ok, "POST / HTTP/1.1\r\nHost: h\r\n\r\n").is_ok());
         assert!(check(&ok, "POST / HTTP/1.1\nHost: h\r\n\r\n").is_err());
+        assert!(check(&ok, "POST /v1/x#y HTTP/1.1\r\nHost: h\r\n\r\n").is_err());
+        assert!(check(&ok, "POST / HTTP/1.1\r\nHost: h\r\nA: #\r\n\r\n").is_ok());
         assert!(check(&[], "").is_err());
         assert!(check(&[("Host", "")], "").is_err());
         assert!(check(&[("Host", "a"), ("Host", "b")], "").is_err());
@@ -311,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_hop_by_hop_and_internal_names_stay_here() {
+    fn what_is_not_on_the_list_stays_here_and_less_goes_to_somebody_else() {
         let head = head(&[
             ("Host", "h"),
             ("Authorization", "Bearer k"),
@@ -329,9 +401,55 @@ mod tests {
             ("Content-Type", "application/x-www-form-urlencoded"),
             ("traceparent", "00-1-2-3"),
             ("User-Agent", "t"),
+            ("X-Auth-Key", "k"),
+            ("api-key", "k"),
+            ("OpenAI-Organization", "o"),
+            ("X-Real-IP", "1.2.3.4"),
+            ("Range", "bytes=0-1"),
+            ("baggage", "a=b"),
+            ("x-stainless-lang", "python"),
+            ("x-tenant", "t"),
         ]);
-        let passed = passing_headers(&head.headers);
-        let text = std::str::from_utf8(&passed).unwrap();
-        assert_eq!(text, "traceparent: 00-1-2-3\r\nuser-agent: t\r\n");
+        let passed = |listed: &[HeaderName]| {
+            let passing = Passing::of(&head.headers, listed);
+            let text =
+                |is_external| String::from_utf8(passing.towards(is_external).to_vec()).unwrap();
+            (text(false), text(true))
+        };
+        let anywhere = "traceparent: 00-1-2-3\r\nuser-agent: t\r\n";
+        let own = "baggage: a=b\r\nx-stainless-lang: python\r\n";
+        assert_eq!(
+            passed(&[]),
+            (format!("{own}{anywhere}"), anywhere.to_owned())
+        );
+        let listed = [HeaderName::from_static("x-tenant")];
+        let all = format!("{own}x-tenant: t\r\n{anywhere}");
+        assert_eq!(passed(&listed), (all, anywhere.to_owned()));
+    }
+
+    #[test]
+    fn names_of_credentials_of_the_connection_and_of_this_gateway_cannot_be_listed() {
+        let is_reserved = |name: &str| is_reserved(&HeaderName::try_from(name).unwrap());
+        for name in [
+            "authorization",
+            "cookie",
+            "x-api-key",
+            "x_api_key",
+            "connection",
+            "te",
+            "host",
+            "content-length",
+            "content-type",
+            "x-infergate-site",
+            "cf-ai-neurons",
+            "cf_ai_neurons",
+            "x-forwarded-for",
+            "set-cookie",
+            "location",
+            "access-control-allow-origin",
+        ] {
+            assert!(is_reserved(name), "{name}");
+        }
+        assert!(!is_reserved("x-tenant") && !is_reserved("x-ratelimit-limit-requests"));
     }
 }

@@ -5,13 +5,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::header::HeaderName;
 use infergate_core::AccountId;
 use infergate_core::admission::bodies::BodyLimits;
 use infergate_core::deadline::DeadlineRule;
 use infergate_core::model::{AccountSpec, Catalog, ModelSpec};
 
 use super::accounts::Accounts;
-use super::{Limits, Timeouts};
+use super::{Headers, Limits, Timeouts};
 use crate::plugin::Plugins;
 use crate::telemetry::{Clock, Metrics};
 use crate::upstream::Lanes;
@@ -36,6 +37,8 @@ pub struct Plan {
     pub limits: Limits,
     /// `timeouts`.
     pub timeouts: Timeouts,
+    /// `headers`.
+    pub headers: Headers,
     /// An answer's last byte waits until its event is on the disk.
     pub event_before_last_byte: bool,
 }
@@ -61,6 +64,8 @@ pub struct World {
     pub limits: Limits,
     /// `timeouts`.
     pub timeouts: Timeouts,
+    /// `headers.pass`.
+    pub(super) headers_pass: Arc<[HeaderName]>,
     pub(super) deadline: DeadlineRule,
     pub(super) event_before_last_byte: bool,
 }
@@ -97,6 +102,7 @@ impl World {
             plugins: plan.plugins,
             accounts: Arc::new(accounts),
             deadline: plan.timeouts.deadline_rule(),
+            headers_pass: plan.headers.names(),
             limits: plan.limits,
             timeouts: plan.timeouts,
             event_before_last_byte: plan.event_before_last_byte,
@@ -126,6 +132,7 @@ impl World {
             plugins: self.plugins.clone(),
             accounts: Arc::clone(&self.accounts),
             deadline: self.timeouts.deadline_rule(),
+            headers_pass: Arc::clone(&self.headers_pass),
             limits: self.limits.clone(),
             timeouts: self.timeouts.clone(),
             event_before_last_byte: self.event_before_last_byte,

@@ -18,7 +18,7 @@ const DEFAULT_EMBEDDING_DIMS: usize = 768;
 const AFTER_HELP: &str = "\
 Faults on demand, for one request by the header `x-sim-fault` or the body's field \"x_sim_fault\":
   refuse | reset-before-headers | reset-mid-stream | stall | stall-mid-stream | slow | status=503
-and for the whole server:
+(a gateway passes the header where its headers.pass lists it) and for the whole server:
   curl -X PUT http://127.0.0.1:9001/sim/fault -d '{\"fault\":\"status=503\",\"probability\":0.1}'
   curl -X PUT http://127.0.0.1:9001/sim/fault -d '{\"fault\":\"refuse\",\"count\":20}'
   curl -X DELETE http://127.0.0.1:9001/sim/fault

@@ -137,6 +137,8 @@ pub struct InferenceEvent {
     pub account_id: Option<AccountId>,
     /// The end user named by `x_client_id`.
     pub client_id: Option<Arc<str>>,
+    /// The client's own name for the request, from `x-client-request-id`.
+    pub client_request_id: Option<Arc<str>>,
     /// The model that served it, or was asked last; none when unknown. What it cost is by this one.
     pub model_id: Option<ModelId>,
     /// The model the client asked for, when another one of its ladder took its place.
@@ -219,6 +221,7 @@ struct Line<'a> {
     request_id: &'a str,
     account_id: Option<&'a str>,
     client_id: Option<&'a str>,
+    client_request_id: Option<&'a str>,
     model_id: Option<&'a str>,
     asked_model_id: Option<&'a str>,
     face: &'static str,
@@ -257,6 +260,7 @@ impl<'a> Line<'a> {
             request_id: &event.request_id,
             account_id: event.account_id.as_ref().map(AccountId::as_str),
             client_id: event.client_id.as_deref(),
+            client_request_id: event.client_request_id.as_deref(),
             model_id: event.model_id.as_ref().map(ModelId::as_str),
             asked_model_id: event.asked_model_id.as_ref().map(ModelId::as_str),
             face: event.face.name(),
@@ -367,6 +371,7 @@ pub(crate) fn sample_event(request_id: &str) -> InferenceEvent {
         request_id: request_id.into(),
         account_id: None,
         client_id: None,
+        client_request_id: None,
         model_id: None,
         asked_model_id: None,
         face: Face::OpenAi,
@@ -418,6 +423,7 @@ mod tests {
         for null in [
             "account_id",
             "client_id",
+            "client_request_id",
             "model_id",
             "asked_model_id",
             "time_to_first_token_ms",

@@ -21,11 +21,12 @@ fn assert_contract(event: &Value) {
     let list: Check = Value::is_array;
     let map: Check = Value::is_object;
     let map_or_null: Check = |v| v.is_object() || v.is_null();
-    let contract: [(&str, Check); 33] = [
+    let contract: [(&str, Check); 34] = [
         ("time", text),
         ("request_id", text),
         ("account_id", text_or_null),
         ("client_id", text_or_null),
+        ("client_request_id", text_or_null),
         ("model_id", text_or_null),
         ("asked_model_id", text_or_null),
         ("face", text),

@@ -93,6 +93,8 @@ def config(folder, client, admin, ports, with_guests):
         "accounts": [
             {"id": "hall", "api_keys_sha256": [hashlib.sha256(KEY.encode()).hexdigest()]}
         ],
+        # How a simulated server is asked for JSON instead of bytes.
+        "headers": {"pass": ["x-sim-answer"]},
         "models": models,
         "plugins": [guest(task) for task in TASKS] if with_guests else [],
         "state_dir": str(folder / "hall-state"),

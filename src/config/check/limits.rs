@@ -1,10 +1,10 @@
-//! `limits`, `timeouts` and paths: values that cannot hold together.
+//! `limits`, `timeouts` and `headers`: values that cannot hold together or cannot be meant.
 //!
 //! Each value's own bounds are in the schema.
 
 use crate::config::document::Cursor;
 use crate::config::problem::Problems;
-use crate::proxy::{Limits, Timeouts};
+use crate::proxy::{Limits, Timeouts, header_fault};
 
 pub fn check(root: &Cursor<'_>, problems: &mut Problems) {
     if let Some(limits) = root.key("limits") {
@@ -39,6 +39,13 @@ pub fn check(root: &Cursor<'_>, problems: &mut Problems) {
             problems.add(key.problem(format!(
                 "ceiling_secs ({ceiling}) is below model_floor_secs ({floor}): raise the ceiling or lower the floor"
             )));
+        }
+    }
+    if let Some(headers) = root.key("headers") {
+        for name in headers.list("pass") {
+            if let Some(fault) = name.text().and_then(header_fault) {
+                problems.add(name.problem(fault));
+            }
         }
     }
 }

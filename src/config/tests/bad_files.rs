@@ -717,3 +717,19 @@ add ---⏎threads: 1
 "#,
     );
 }
+
+#[test]
+fn headers_that_never_pass_are_not_listed() {
+    check(
+        r#"
+add headers: { pass: [authorization] }
+  line 9: headers.pass[0]: `authorization` never passes
+add headers: { pass: [x-tenant, X-Trace] }
+  line 9: headers.pass[1]: write "x-trace"
+add headers: { pass: ["x tenant"] }
+  line 9: headers.pass[0]: is not the name of a header
+add headers: { pass: [x-infergate-site] }
+  line 9: headers.pass[0]: `x-infergate-site` never passes
+"#,
+    );
+}

@@ -81,6 +81,7 @@ pub fn refused() -> Vec<(&'static str, Vec<u8>, &'static [u16])> {
         ("a bare line feed hiding a length", post(&format!("X-A: 1\nContent-Length: 1\r\nContent-Length: {n}\r\n"), BODY), &[400]),
         ("a folded header", with("X-A: 1\r\n folded\r\n"), &[400]),
         ("a header folded by a tab", with("X-A: 1\r\n\tfolded\r\n"), &[400]),
+        ("a target with a fragment", format!("POST {CHAT}#x HTTP/1.1\r\nHost: h\r\nContent-Length: {n}\r\n\r\n{BODY}").into_bytes(), &[400]),
         ("NUL in a value", with("X-A: a\0b\r\n"), &[400]),
         ("NUL in a name", with("X\0A: b\r\n"), &[400]),
         ("a bare CR in a value", with("X-A: a\rb\r\n"), &[400]),

@@ -2,7 +2,8 @@
 
 use super::CHAT;
 use crate::support::{
-    Client, Node, Scripted, accounts, chat, endpoint, json_answer, model, one_model,
+    Authority, Client, Front, Node, Scripted, accounts, chat, endpoint, json_answer, model,
+    one_model,
 };
 
 fn head_lines(request: &str) -> Vec<(String, String)> {
@@ -34,7 +35,11 @@ async fn the_backend_sees_the_body_byte_for_byte_but_for_the_model_and_our_own_f
 async fn credentials_and_internal_names_stay_here_and_the_endpoints_key_goes_instead() {
     let backend = Scripted::new(&[&json_answer("{}")]).await;
     let with_key = format!("{}, api_key: \"sk-back\"", endpoint(backend.address, 1));
-    let config = format!("{}models:\n{}", accounts(""), model("m", &[with_key], ""));
+    let config = format!(
+        "{}headers: {{ pass: [x-custom] }}\nmodels:\n{}",
+        accounts(""),
+        model("m", &[with_key], "")
+    );
     let node = Node::start(&config).await;
     let headers = "Authorization: Bearer key-a\r\nCookie: s=secret1\r\nX-Api-Key: secret2\r\n\
                    x_api_key: secret3\r\nCF-AI-Neurons: secret4\r\ncf_ai_x: secret5\r\n\
@@ -42,7 +47,12 @@ async fn credentials_and_internal_names_stay_here_and_the_endpoints_key_goes_ins
                    Connection: keep-alive, X-Hop\r\nConnection: x-hop-2\r\nX-Hop: secret8\r\n\
                    X-Hop-2: secret9\r\nKeep-Alive: secret10\r\nTE: secret11\r\n\
                    Proxy-Authorization: secret12\r\nX-Request-Id: secret13\r\n\
-                   Accept-Encoding: gzip\r\ntraceparent: 00-aa-bb-01\r\nx-custom: kept\r\n";
+                   Accept-Encoding: gzip\r\ntraceparent: 00-aa-bb-01\r\nx-custom: kept\r\n\
+                   X-Auth-Key: secret14\r\nX-Auth-Email: secret15\r\napi-key: secret16\r\n\
+                   x-goog-api-key: secret17\r\nOpenAI-Organization: secret18\r\n\
+                   CF-Access-Client-Secret: secret19\r\nX-Real-IP: secret20\r\nRange: secret21\r\n\
+                   Forwarded: secret22\r\nIf-None-Match: secret23\r\nx-client-request-id: mine-7\r\n\
+                   x-stainless-lang: python\r\n";
     let answer = node.post_as(headers, CHAT, &chat("m", "")).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     let request = backend.requests().remove(0);
@@ -64,6 +74,7 @@ async fn credentials_and_internal_names_stay_here_and_the_endpoints_key_goes_ins
     assert_eq!(all("content-length").len(), 1);
     assert_eq!(all("traceparent"), ["00-aa-bb-01"]);
     assert_eq!(all("x-custom"), ["kept"]);
+    assert_eq!(all("x-stainless-lang"), ["python"]);
     assert_eq!(all("accept-encoding"), ["identity"]);
     assert_eq!(
         all("x-request-id"),
@@ -72,6 +83,69 @@ async fn credentials_and_internal_names_stay_here_and_the_endpoints_key_goes_ins
     for absent in ["connection", "keep-alive", "te", "cookie", "x-api-key"] {
         assert_eq!(all(absent), [""; 0], "{absent}");
     }
+    assert_eq!(node.events(1).await[0]["client_request_id"], "mine-7");
+}
+
+#[tokio::test]
+async fn an_external_endpoint_gets_less_of_a_clients_headers_than_an_own_one() {
+    let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let front = Front::start(&authority.certify("127.0.0.1"), backend.address).await;
+    let external = format!(
+        "url: \"https://{}\", max_concurrent_requests: 1, api_key: sk-1, ca_file: \"{}\"",
+        front.address,
+        authority.write(dir.path())
+    );
+    let models = model("m", &[external], "");
+    let node = Node::start(&format!(
+        "headers: {{ pass: [x-tenant] }}\nmodels:\n{models}"
+    ))
+    .await;
+    let headers = "x-tenant: secret1\r\nbaggage: secret2\r\nx-stainless-os: secret3\r\n\
+                   x-auth-key: secret4\r\ntraceparent: 00-aa-bb-01\r\nuser-agent: t\r\n";
+    let answer = node.post_as(headers, CHAT, &chat("m", "")).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let request = backend.requests().remove(0);
+    assert!(!request.contains("secret"), "{request}");
+    let lines = head_lines(&request);
+    for (name, value) in [
+        ("traceparent", "00-aa-bb-01"),
+        ("user-agent", "t"),
+        ("authorization", "Bearer sk-1"),
+        ("content-type", "application/json"),
+    ] {
+        assert!(lines.contains(&(name.into(), value.into())), "{request}");
+    }
+}
+
+#[tokio::test]
+async fn of_an_answers_headers_only_those_on_the_list_reach_the_client() {
+    let answer = json_answer("{}").replacen(
+        "\r\n",
+        "\r\nServer: vllm-7\r\nX-Upstream-Host: gpu-7\r\nSet-Cookie: a=b\r\nAlt-Svc: h3\r\n\
+         Refresh: 0\r\nX-Ratelimit-Remaining-Requests: 7\r\nOpenAI-Organization: org-own\r\n\
+         Cache-Control: no-store\r\nOpenAI-Processing-Ms: 12\r\nX-Tenant: t\r\n",
+        1,
+    );
+    let backend = Scripted::new(&[&answer]).await;
+    let config = one_model(backend.address, 1, "");
+    let node = Node::start(&format!("headers: {{ pass: [x-tenant] }}\n{config}")).await;
+    let answer = node.post(CHAT, &chat("m", "")).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    for absent in [
+        "server",
+        "x-upstream-host",
+        "set-cookie",
+        "alt-svc",
+        "refresh",
+        "x-ratelimit-remaining-requests",
+        "openai-organization",
+    ] {
+        assert_eq!(answer.header(absent), None, "{absent}");
+    }
+    assert_eq!(answer.header("cache-control"), Some("no-store"));
+    assert_eq!(answer.header("openai-processing-ms"), Some("12"));
+    assert_eq!(answer.header("x-tenant"), Some("t"));
 }
 
 #[tokio::test]

@@ -373,8 +373,13 @@ fn config_text(clients: SocketAddr, admin: SocketAddr, dir: &TempDir, rest: &str
         true => String::new(),
         false => format!("state_dir: \"{}\"\n", dir.path().join("state").display()),
     };
+    // The control header of simulated servers passes to them.
+    let headers = match rest.contains("\nheaders:") || rest.starts_with("headers:") {
+        true => "",
+        false => "headers: { pass: [x-sim-fault] }\n",
+    };
     format!(
-        "{state}listen:\n  clients: [{{ address: \"{clients}\" }}]\n  admin: {{ address: \"{admin}\" }}\n\
+        "{state}{headers}listen:\n  clients: [{{ address: \"{clients}\" }}]\n  admin: {{ address: \"{admin}\" }}\n\
          {peers}{anonymous}{events}{rest}\n"
     )
 }
