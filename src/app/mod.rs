@@ -340,6 +340,7 @@ fn share(
         drain: Arc::new(Drain::default()),
         bodies: Arc::default(),
         checks: Checks::default(),
+        backlogs: Arc::default(),
         stories: Stories::default(),
         ledger: Ledger::restore(kept, clock),
         runtime: flags,

@@ -191,7 +191,7 @@ impl Refusal {
             EndpointsPaused { .. } => row((429, 429), 3040, ("rate_limit_error", "out_of_capacity"), CAPACITY, Capacity, Retry::Later),
             NoHealthyEndpoint => row((503, 503), 3053, ("server_error", "no_healthy_endpoint"), "no server of this model is healthy at the moment, please try again", Upstream, Retry::Later),
             Evicted => row((429, 429), 3040, ("rate_limit_error", "out_of_capacity"), CAPACITY, Capacity, Retry::Later),
-            RateLimited { .. } => row((429, 429), 971, ("rate_limit_error", "rate_limit_exceeded"), "the account's requests per minute are used up", Caller, Retry::Later),
+            RateLimited { .. } => row((429, 429), 971, ("rate_limit_error", "rate_limit_exceeded"), "a limit of the account (requests or tokens per minute, or requests at once) is reached: try again later", Caller, Retry::Later),
             QuotaUsed => row((429, 429), 3036, ("insufficient_quota", "insufficient_quota"), "the account's neurons of the day are used up; they come back at 00:00 UTC", Caller, Retry::Never),
             QuotaHeld { .. } => row((429, 429), 971, ("rate_limit_error", "rate_limit_exceeded"), "the rest of the account's neurons of the day is held by its requests under way; try again when one has ended", Caller, Retry::Later),
             DeadlinePassed => row((408, 408), 3007, ("timeout_error", "deadline_exceeded"), "the deadline passed before the answer was complete", Capacity, Retry::Never),

@@ -1,13 +1,14 @@
-//! Keys → accounts, and each account's pace.
+//! Keys → accounts, each account's pace, and its requests under way.
 //!
 //! It does not know models. Keys are compared by their SHA-256, in constant time, before any body
 //! is read; the key itself is never kept.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use hashbrown::HashMap;
 use http::header::{self, HeaderMap};
-use infergate_core::admission::rate::Rate;
+use infergate_core::admission::rate::{Rate, Standing};
 use infergate_core::model::{AccountSpec, KeyHash};
 use infergate_core::{AccountId, Millis, Refusal};
 use parking_lot::Mutex;
@@ -25,9 +26,75 @@ pub struct Account {
     pace: Option<Arc<Mutex<Rate>>>,
     /// Bytes of its request bodies that are held; shared by the generations of the account.
     pub bodies: AccountBytes,
+    /// Its tokens per minute, likewise.
+    tokens: Option<Arc<Mutex<Rate>>>,
+    /// Its requests under way; shared by all generations.
+    under_way: Arc<AtomicU32>,
 }
 
+/// When an account with all its requests under way may try again: one of them may end at any time.
+const CROWDED_RETRY_AFTER: Millis = Millis(1000);
+
 impl Account {
+    /// Whether answers tell it of its limits.
+    pub fn has_rates(&self) -> bool {
+        self.pace.is_some() || self.tokens.is_some()
+    }
+
+    /// Counts a request that may use `tokens` tokens among those under way, until the value returned is
+    /// dropped; nothing where the account has no such limits.
+    ///
+    /// # Errors
+    /// [`Refusal::RateLimited`].
+    pub fn enter(
+        self: &Arc<Account>,
+        tokens: impl FnOnce() -> u64,
+        now: Millis,
+    ) -> Result<Option<Entered>, Refusal> {
+        if self.spec.max_concurrent.is_none() && self.tokens.is_none() {
+            return Ok(None);
+        }
+        let limit = self.spec.max_concurrent.unwrap_or(u32::MAX);
+        let more = |count: u32| (count < limit).then_some(count + 1);
+        let order = Ordering::AcqRel;
+        if self
+            .under_way
+            .fetch_update(order, Ordering::Acquire, more)
+            .is_err()
+        {
+            return Err(Refusal::RateLimited {
+                retry_after: CROWDED_RETRY_AFTER,
+            });
+        }
+        // From here on the drop gives back.
+        let mut entered = Entered {
+            account: Arc::clone(self),
+            tokens: 0,
+        };
+        if let Some(rate) = &self.tokens {
+            let tokens = tokens();
+            rate.lock().take_many(tokens, now)?;
+            entered.tokens = tokens;
+        }
+        Ok(Some(entered))
+    }
+
+    /// The lines that tell a client how much of its limits is left, as OpenAI writes them.
+    pub fn rate_lines(&self, now: Millis) -> Vec<(&'static str, String)> {
+        let mut lines = Vec::new();
+        for (rate, names) in [(&self.pace, &REQUEST_LINES), (&self.tokens, &TOKEN_LINES)] {
+            let Some(rate) = rate else { continue };
+            let Standing {
+                limit,
+                remaining,
+                reset,
+            } = rate.lock().standing(now);
+            let values = [limit.to_string(), remaining.to_string(), span(reset)];
+            lines.extend(names.iter().copied().zip(values));
+        }
+        lines
+    }
+
     /// Takes one request of the account's pace.
     ///
     /// # Errors
@@ -42,6 +109,55 @@ impl Account {
     pub fn give_unit_back(&self) {
         if let Some(pace) = &self.pace {
             pace.lock().give_unit_back();
+        }
+    }
+}
+
+const REQUEST_LINES: [&str; 3] = [
+    "x-ratelimit-limit-requests",
+    "x-ratelimit-remaining-requests",
+    "x-ratelimit-reset-requests",
+];
+const TOKEN_LINES: [&str; 3] = [
+    "x-ratelimit-limit-tokens",
+    "x-ratelimit-remaining-tokens",
+    "x-ratelimit-reset-tokens",
+];
+
+/// `120ms`, `6.5s`, `1m0s`.
+fn span(of: Millis) -> String {
+    let (minutes, ms) = (of.0 / 60_000, of.0 % 60_000);
+    match (minutes, ms) {
+        (0, ms) if ms < 1000 => format!("{ms}ms"),
+        (0, ms) => format!("{}s", ms as f64 / 1000.0),
+        (minutes, ms) => format!("{minutes}m{}s", ms as f64 / 1000.0),
+    }
+}
+
+/// A request among those under way of its account; given back by drop, with the tokens it was charged
+/// unless they were settled.
+pub struct Entered {
+    account: Arc<Account>,
+    tokens: u64,
+}
+
+impl Entered {
+    /// A model server worked on the request and used so many tokens; the number charged, when that is
+    /// not known.
+    pub fn settle(mut self, used: Option<u64>, now: Millis) {
+        let charged = std::mem::take(&mut self.tokens);
+        if let Some(rate) = &self.account.tokens {
+            rate.lock().correct(charged, used.unwrap_or(charged), now);
+        }
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.account.under_way.fetch_sub(1, Ordering::AcqRel);
+        if let Some(rate) = &self.account.tokens {
+            // Less can be due at any moment: no clock is needed.
+            rate.lock().correct(self.tokens, 0, Millis::ZERO);
         }
     }
 }
@@ -63,18 +179,28 @@ impl Accounts {
             anonymous.filter(|anonymous| specs.iter().all(|spec| spec.id != anonymous.id));
         for spec in specs.iter().chain(&unlisted) {
             let former = self.by_id.get(spec.id.as_str());
+            let follow = |per_minute: u32, former: Option<&Arc<Mutex<Rate>>>| match former {
+                Some(rate) => {
+                    rate.lock().set_limit(per_minute, now);
+                    Arc::clone(rate)
+                }
+                None => Arc::new(Mutex::new(Rate::new(per_minute))),
+            };
             let account = Arc::new(Account {
                 spec: Arc::new(spec.clone()),
                 bodies: former.map_or_else(Arc::default, |account| Arc::clone(&account.bodies)),
                 pace: spec.requests_per_minute.map(|per_minute| {
-                    match former.and_then(|account| account.pace.as_ref()) {
-                        Some(pace) => {
-                            pace.lock().set_limit(per_minute, now);
-                            Arc::clone(pace)
-                        }
-                        None => Arc::new(Mutex::new(Rate::new(per_minute))),
-                    }
+                    follow(per_minute, former.and_then(|account| account.pace.as_ref()))
                 }),
+                tokens: spec.tokens_per_minute.map(|per_minute| {
+                    follow(
+                        per_minute,
+                        former.and_then(|account| account.tokens.as_ref()),
+                    )
+                }),
+                under_way: former
+                    .map(|account| Arc::clone(&account.under_way))
+                    .unwrap_or_default(),
             });
             for key in &spec.api_keys_sha256 {
                 next.by_key
@@ -111,6 +237,8 @@ impl Accounts {
                 spec: Arc::new(spec),
                 pace: None,
                 bodies: AccountBytes::default(),
+                tokens: None,
+                under_way: Arc::default(),
             })
         })
     }
@@ -118,6 +246,11 @@ impl Accounts {
     /// Returns whether there is one account only.
     pub fn has_one(&self) -> bool {
         self.by_id.len() == 1
+    }
+
+    /// The account of this name as configured.
+    pub fn spec(&self, id: &AccountId) -> Option<&AccountSpec> {
+        Some(&*self.by_id.get(id.as_str())?.spec)
     }
 
     /// Whose request this is.
@@ -255,6 +388,39 @@ mod tests {
                 assert!(accounts.identify(&headers).is_err(), "{name}");
             }
         }
+    }
+
+    #[test]
+    fn requests_under_way_are_counted_until_they_end_and_tokens_come_to_what_was_used() {
+        let spec = AccountSpec {
+            max_concurrent: Some(2),
+            tokens_per_minute: Some(600),
+            ..AccountSpec::anonymous()
+        };
+        let accounts = Accounts::default().follow(&[spec], true, Millis::ZERO);
+        let account = accounts.identify(&HeaderMap::new()).unwrap();
+        let enter = |tokens: u64| account.enter(|| tokens, Millis(0));
+        let (one, two) = (enter(100).unwrap(), enter(100).unwrap());
+        assert!(matches!(enter(1), Err(Refusal::RateLimited { .. })));
+        one.unwrap().settle(Some(300), Millis(0));
+        drop(two);
+        let lines = account.rate_lines(Millis(0));
+        let left = [
+            ("x-ratelimit-limit-tokens", "600".to_owned()),
+            ("x-ratelimit-remaining-tokens", "300".to_owned()),
+            ("x-ratelimit-reset-tokens", "30s".to_owned()),
+        ];
+        assert_eq!(lines, left);
+        drop(enter(1000).unwrap());
+        enter(1000).unwrap().unwrap().settle(None, Millis(0));
+        assert!(enter(1).is_err());
+        assert_eq!(account.under_way.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn spans_are_written_as_openai_writes_them() {
+        let spans = [0, 120, 6_500, 60_000, 179_560].map(|ms| span(Millis(ms)));
+        assert_eq!(spans, ["0ms", "120ms", "6.5s", "1m0s", "2m59.56s"]);
     }
 
     #[test]

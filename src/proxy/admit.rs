@@ -291,3 +291,10 @@ pub async fn client_gone(session: &mut ServerSession) {
     }
     while session.read_body_or_idle(true).await.is_ok() {}
 }
+
+/// Takes back what was charged ahead for a permit that came to no answer.
+pub fn uncharge(lane: &Lane, ask: &Ask) {
+    let charged = u64::from(ask.tokens);
+    lane.gate
+        .correct_tokens(&ask.account, ask.weight, charged, 0);
+}

@@ -19,7 +19,7 @@ use tokio::time::sleep_until;
 
 use super::Shared;
 use super::accounts::Account;
-use super::admit::{Turn, admit, client_gone};
+use super::admit::{Turn, admit, client_gone, uncharge};
 use super::away::Away;
 use super::beat::Beats;
 use super::call::{Left, Trip};
@@ -27,6 +27,7 @@ use super::explain::{Again, Trace};
 use super::forward::{Reply, forward};
 use super::interim;
 use super::ladder::{Ladder, Unserved};
+use super::regrant::look_again;
 use super::relay::Relayed;
 use super::rules::Passing;
 use super::task::Asked;
@@ -215,10 +216,10 @@ impl<'a> Attempts<'a> {
         }
         loop {
             let turn = admit(self.shared, session, trip, &lane, ask.clone(), &mut beats).await;
-            let turn = turn.map_err(Unserved::at_the_gate)?;
+            let turn = look_again(self.shared, trip, &lane, &ask, turn).await?;
             if ladder.is_barred() {
                 if let Turn::Here(_) = turn {
-                    self.uncharge(&ask);
+                    uncharge(&lane, &ask);
                 }
                 return Err(Unserved::at_the_gate(Refusal::NoHealthyEndpoint.into()));
             }
@@ -266,16 +267,10 @@ impl<'a> Attempts<'a> {
         let tried = tried?;
         if tried.is_err() {
             // A server's failure is not its users' consumption.
-            self.uncharge(ask);
+            uncharge(&self.lane, ask);
             trip.failed_here();
         }
         Ok(tried)
-    }
-
-    fn uncharge(&self, ask: &Ask) {
-        let charged = u64::from(ask.tokens);
-        let gate = &self.lane.gate;
-        gate.correct_tokens(&ask.account, ask.weight, charged, 0);
     }
 
     /// Whether a try that failed is made again, and which further endpoints to avoid then; what the
@@ -488,11 +483,10 @@ impl<'a> Attempts<'a> {
         answer.of_model(spec, task)
     }
 
-    /// Gives everything back and settles what was charged ahead.
-    pub async fn settle(
+    /// Gives the permit back and settles what was charged ahead.
+    pub fn release(
         &mut self,
         permit: Permit,
-        exchange: Exchange,
         relayed: Relayed,
         trip: &mut Trip,
         account: &Account,
@@ -522,8 +516,6 @@ impl<'a> Attempts<'a> {
                 .gate
                 .correct_tokens(&account.id, account.weight, charged.into(), used);
         }
-        // The connection first: whoever gets the permit next finds it warm.
-        self.shared.client.finish(exchange).await;
         drop(permit);
     }
 

@@ -119,7 +119,7 @@ impl Away {
         trip: &mut Trip,
     ) -> Result<(), Stop> {
         if !trip.committed {
-            let head = self.head(session).map_err(|_| Stop::Broken)?;
+            let head = self.head(session, trip).map_err(|_| Stop::Broken)?;
             trip.event().flags.streamed = is_stream(&head);
             trip.event().status = head.status.as_u16();
             let written = session.write_response_header(Box::new(head)).await;
@@ -204,7 +204,7 @@ impl Away {
     }
 
     /// The head as the client gets it.
-    fn head(&self, session: &ServerSession) -> pingora_error::Result<ResponseHeader> {
+    fn head(&self, session: &ServerSession, trip: &Trip) -> pingora_error::Result<ResponseHeader> {
         let from = self.exchange.head();
         let mut head =
             ResponseHeader::build_no_case(from.status.as_u16(), Some(from.headers.len()))?;
@@ -213,6 +213,9 @@ impl Away {
             if rules::passes_from_node(name) && !named.contains(name) {
                 head.append_header(name.clone(), value.clone())?;
             }
+        }
+        for (name, value) in trip.rate_lines() {
+            head.insert_header(name, value)?;
         }
         let has_length = head.headers.contains_key(header::CONTENT_LENGTH);
         if !has_length && session.req_header().version == http::Version::HTTP_11 {

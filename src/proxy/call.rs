@@ -17,6 +17,7 @@ use infergate_core::{Millis, ModelId};
 use tokio::time::timeout;
 
 use super::Shared;
+use super::accounts::{Account, Entered};
 use super::bill::{Bill, Limit};
 use super::drain::InFlight;
 use super::explain::{Before, Draft};
@@ -58,6 +59,10 @@ pub struct Trip {
     pub lane: Option<Arc<Lane>>,
     /// The site it must be served at.
     pub only_site: Option<Arc<str>>,
+    /// The account whose limits its answer tells of.
+    pub rates_of: Option<Arc<Account>>,
+    /// Its place among the requests under way of its account, where that has limits.
+    pub entered: Option<Entered>,
     /// Where it has been and may go on to; none at a node that knows no other.
     pub journey: Option<Box<Journey>>,
     /// The answer's head has been written; from then on a refusal is an event of the stream.
@@ -128,6 +133,8 @@ impl Trip {
             arrival,
             lane: None,
             only_site: None,
+            rates_of: None,
+            entered: None,
             journey: None,
             committed: false,
             needs_fresh_connection: false,
@@ -142,6 +149,14 @@ impl Trip {
             bill: Bill::default(),
             _in_flight: in_flight,
         }
+    }
+
+    /// Lines of the answer's head that tell how much of its account's limits is left.
+    pub fn rate_lines(&self) -> Vec<(&'static str, String)> {
+        let account = self.rates_of.as_ref();
+        account.map_or_else(Vec::new, |account| {
+            account.rate_lines(self.shared.clock.now())
+        })
     }
 
     /// The event as filled so far.

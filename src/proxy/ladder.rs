@@ -21,6 +21,8 @@ pub enum Unserved {
     Unfit(Refusal),
     /// It could not serve it, and nobody has begun to work on it.
     Missed(Missed, Refusal),
+    /// The configuration changed while it waited, in what the request was checked for.
+    Outdated,
     /// The request ends here, whatever other models could do.
     Ended(Left),
 }
@@ -56,7 +58,9 @@ impl Unserved {
 /// One request's ladder.
 pub struct Ladder<'a> {
     shared: &'a Shared,
-    account: &'a AccountSpec,
+    account: Arc<AccountSpec>,
+    /// It has waited for its first model already, and goes to the head of its line.
+    resumes: bool,
     /// Taken when no other model can need it any more.
     call: Option<Call>,
     lane: Arc<Lane>,
@@ -72,13 +76,14 @@ impl<'a> Ladder<'a> {
     pub fn begin(
         shared: &'a Shared,
         trip: &Trip,
-        account: &'a AccountSpec,
+        account: &Arc<AccountSpec>,
         lane: Arc<Lane>,
         call: Call,
     ) -> Ladder<'a> {
         let mut ladder = Ladder {
             shared,
-            account,
+            account: Arc::clone(account),
+            resumes: false,
             call: Some(call),
             below: Vec::new(),
             descent: Descent::begin(lane.spec.pin_primary, 0),
@@ -105,7 +110,7 @@ impl<'a> Ladder<'a> {
 
     fn is_open(&self, lane: &Lane) -> bool {
         let rung = Rung {
-            is_allowed: Catalog::access(self.account, &lane.spec) == Access::Allowed,
+            is_allowed: Catalog::access(&self.account, &lane.spec) == Access::Allowed,
             is_external: lane.spec.is_external(),
         };
         rung.is_open(self.shared.runtime.flags().allow_cloud_fallback)
@@ -114,6 +119,16 @@ impl<'a> Ladder<'a> {
     /// The model to ask now.
     pub fn lane(&self) -> &Arc<Lane> {
         &self.lane
+    }
+
+    /// Whether its request has waited for the present model already.
+    pub fn resumes(&self) -> bool {
+        self.resumes
+    }
+
+    /// Goes to the head of the line where it has waited at the gate of `former`.
+    pub fn resume_after(&mut self, former: &Lane) {
+        self.resumes = Arc::ptr_eq(&self.lane.gate, &former.gate);
     }
 
     /// The guard has come down since this model was chosen: nothing may be sent there any more.
@@ -143,6 +158,8 @@ impl<'a> Ladder<'a> {
     pub fn go_down(&mut self, trip: &mut Trip, unserved: Unserved) -> Result<(), Left> {
         let (missed, refusal) = match unserved {
             Unserved::Ended(left) => return Err(left),
+            // The walk has gone back by now.
+            Unserved::Outdated => return Err(Refusal::Internal.into()),
             // What is wrong with a request is for the model that was asked for to say.
             Unserved::Unfit(refusal) if self.top.is_none() => return Err(refusal.into()),
             Unserved::Unfit(refusal) => (None, refusal),
@@ -164,13 +181,14 @@ impl<'a> Ladder<'a> {
             self.lane.metrics.fell_back(missed);
         }
         self.descent.goes_down(self.below.len());
+        self.resumes = false;
         self.lane = next;
         trip.goes_to(&self.lane, &top);
         let now_us = self.shared.clock.micros();
         trip.story.fell_back(now_us, &self.lane.spec.id, &cause);
         match &self.call {
             Some(call) => {
-                trip.holds_instead(self.account, &self.lane, call);
+                trip.holds_instead(&self.account, &self.lane, call);
                 Ok(())
             }
             None => Err(Refusal::Internal.into()),

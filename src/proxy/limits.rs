@@ -38,6 +38,11 @@ pub struct Limits {
     /// its address.
     #[schemars(range(min = 1, max = 1000000))]
     pub connections_per_client: u32,
+    /// What a client has to take of an answer, KiB per second over `timeouts.stream_idle_secs`, once the
+    /// 8 MiB that are kept of it (64 MiB of all answers together) are full; a slower one is cut off. 0
+    /// is no floor.
+    #[schemars(range(max = 1048576))]
+    pub reader_min_kib_per_sec: u64,
     /// Memory that waiting guests of plugins may keep together, MiB; above it the plugin that keeps most
     /// gives up its longest waiting guest. 0 keeps none. One not asked for 60 seconds goes anyway.
     #[schemars(range(max = 65536))]
@@ -55,12 +60,18 @@ impl Default for Limits {
             header_timeout_secs: 10,
             connections: 16384,
             connections_per_client: 1024,
+            reader_min_kib_per_sec: 1,
             warm_guests_mib: 256,
         }
     }
 }
 
 impl Limits {
+    /// [`Limits::reader_min_kib_per_sec`] in bytes.
+    pub fn reader_min_bytes_per_sec(&self) -> u64 {
+        self.reader_min_kib_per_sec.saturating_mul(1 << 10)
+    }
+
     /// [`Limits::request_body_mib`] in bytes.
     pub fn request_body_bytes(&self) -> u64 {
         self.request_body_mib.saturating_mul(1 << 20)

@@ -12,6 +12,7 @@ mod admit;
 mod arrival;
 mod attempt;
 mod away;
+mod backlog;
 mod beat;
 mod bill;
 mod budget;
@@ -33,6 +34,7 @@ mod ledger;
 mod limits;
 mod listing;
 mod peers;
+mod regrant;
 mod relay;
 mod respond;
 mod route;
@@ -48,9 +50,10 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
+use bytes::Bytes;
 use infergate_core::Refusal;
 use infergate_core::admission::Ask;
-use infergate_core::api::{Call, Face, Operation};
+use infergate_core::api::{Call, Face, Operation, body};
 use infergate_core::model::{Access, Algorithm, Catalog};
 use infergate_core::routing::Missed;
 use pingora_core::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream};
@@ -58,6 +61,7 @@ use pingora_core::protocols::http::ServerSession;
 use pingora_core::server::ShutdownWatch;
 use tokio::time::timeout;
 
+pub use backlog::BacklogBudget;
 pub use checks::Checks;
 pub use connections::Connections;
 pub use drain::Drain;
@@ -77,7 +81,7 @@ use budget::{BodyBudget, BodyShare};
 use call::{Left, Trip};
 use head::{Head, Wanted};
 use ladder::{Ladder, Unserved};
-use relay::Relay;
+use relay::{Relay, Relayed};
 use route::Route;
 use wire::Wire;
 
@@ -101,6 +105,8 @@ pub struct Shared {
     pub drain: Arc<Drain>,
     /// Memory of request bodies.
     pub bodies: Arc<BodyBudget>,
+    /// Memory of answers that clients have not taken yet.
+    pub backlogs: Arc<BacklogBudget>,
     /// The last requests, for operators who ask.
     pub stories: Stories,
     /// Turns at checking large bodies.
@@ -159,14 +165,20 @@ impl Edge {
         trip.begins_story();
         let path_model = path_model.map(|model| trip.model_named(model));
         let lane = self.enter(trip, &head, path_model.as_deref())?;
+        let account = Arc::clone(&head.account);
         let ended = self
-            .run(session, trip, &head, operation, path_model, lane)
+            .run(session, trip, head, operation, path_model, lane)
             .await;
+        if let Some(entered) = trip.entered.take()
+            && trip.event().attempts > 0
+        {
+            entered.settle(trip.tokens_used(), self.shared.clock.now());
+        }
         if let Err(Left::Refused(refusal)) = &ended
             && cost_nothing(refusal)
             && trip.is_first()
         {
-            head.account.give_unit_back();
+            account.give_unit_back();
         }
         ended
     }
@@ -186,6 +198,9 @@ impl Edge {
             if let Some(limit) = spec.neurons_per_day {
                 self.shared.ledger.check(&spec.id, limit)?;
             }
+            if head.account.has_rates() {
+                trip.rates_of = Some(Arc::clone(&head.account));
+            }
             head.account.take(self.shared.clock.now())?;
         }
         Ok(lane)
@@ -196,7 +211,7 @@ impl Edge {
         &self,
         session: &mut ServerSession,
         trip: &mut Trip,
-        head: &Head,
+        mut head: Head,
         operation: Operation,
         path_model: Option<String>,
         path_lane: Option<Arc<Lane>>,
@@ -208,7 +223,7 @@ impl Edge {
         if shared.others.has_joined() || !trip.is_first() {
             trip.sets_out(head.parcel(session, &bytes));
         }
-        let mut call = intake::read_call(session, trip, operation, path_model, bytes)?;
+        let mut call = intake::read_call(session, trip, operation, path_model, bytes.clone())?;
         call.model = trip.model_named(call.model);
         trip.event().client_id = call.client_id.as_deref().map(Arc::from);
         // 5. The model, and whether this account may use it.
@@ -219,37 +234,86 @@ impl Edge {
         // 6. One deadline for queue, server and stream, and what the request may cost of the day.
         trip.sets_deadline(lane.spec.timeout_secs, head.wish);
         trip.hold(&head.account.spec, &lane, &call)?;
+        if trip.is_first() {
+            let now = shared.clock.now();
+            trip.entered = head.account.enter(|| tokens_ahead(&call), now)?;
+        }
         // 7 to 10, at the model, and as long as nobody has begun to work at those of its ladder.
         let mut ladder = Ladder::begin(shared, trip, &head.account.spec, lane, call);
         let body_bytes = body_share.bytes();
         let begun = loop {
-            let begun = self.begin(session, trip, head, &mut ladder, &mut body_share);
+            let begun = self.begin(session, trip, &head, &mut ladder, &mut body_share);
             match begun.await {
                 Ok(begun) => break begun,
+                Err(Unserved::Outdated) => {
+                    (head, ladder) = self.look_again(session, trip, &bytes, ladder)?;
+                }
                 Err(unserved) => ladder.go_down(trip, unserved)?,
             }
             body_share.shrink(body_share.bytes() - body_bytes);
         };
         // 11. The answer, chunk by chunk.
-        let mut begun = match begun {
+        let begun = match begun {
             Begun::Here(begun) => begun,
             Begun::There(away) => return away.relay(shared, session, trip).await,
         };
-        let face = trip.face();
-        let relay = Relay::new(shared, session, trip, &mut begun.exchange);
-        let (relayed, ended) = relay.run(&mut begun.answer, face).await;
-        // 12. The permit and the connection go back; tokens are settled.
+        self.finish(session, trip, begun, &head.account).await
+    }
+
+    /// Steps 11 and 12: the answer, chunk by chunk, and what goes back.
+    async fn finish(
+        &self,
+        session: &mut ServerSession,
+        trip: &mut Trip,
+        begun: BegunHere<'_>,
+        account: &Account,
+    ) -> Result<(), Left> {
+        let shared = &*self.shared;
         let BegunHere {
             mut attempts,
             permit,
-            exchange,
+            mut exchange,
+            mut answer,
             charged,
-            ..
         } = begun;
-        attempts
-            .settle(permit, exchange, relayed, trip, &head.account, charged)
-            .await;
+        let mut permit = Some(permit);
+        let mut release = |relayed: Relayed, trip: &mut Trip| {
+            if let Some(permit) = permit.take() {
+                attempts.release(permit, relayed, trip, account, charged);
+            }
+        };
+        let face = trip.face();
+        let relay = Relay::new(shared, session, trip, &mut exchange, &mut release);
+        let (relayed, ended) = relay.run(&mut answer, face).await;
+        // The connection and the permit go back, in this order so that the next request finds the
+        // connection warm; tokens are settled.
+        shared.client.finish(exchange).await;
+        release(relayed, trip);
         ended
+    }
+
+    /// Steps 2, 4 and 5 once more, under the configuration that holds now.
+    fn look_again<'a>(
+        &'a self,
+        session: &ServerSession,
+        trip: &mut Trip,
+        bytes: &Bytes,
+        former: Ladder<'a>,
+    ) -> Result<(Head, Ladder<'a>), Left> {
+        trip.world = self.shared.world.load_full();
+        let (head, wanted) = Head::read(session, trip)?;
+        let Wanted::Call(operation, path_model) = wanted else {
+            return Err(Refusal::NoSuchRoute.into());
+        };
+        let path_model = path_model.map(|model| trip.model_named(model));
+        let mut call = intake::read_call(session, trip, operation, path_model, bytes.clone())?;
+        call.model = trip.model_named(call.model);
+        let lane = find_lane(trip, &call.model, &head.account)?;
+        trip.holds_instead(&head.account.spec, &lane, &call);
+        trip.goes_to(&lane, &lane);
+        let mut ladder = Ladder::begin(&self.shared, trip, &head.account.spec, lane, call);
+        ladder.resume_after(former.lane());
+        Ok((head, ladder))
     }
 
     /// Steps 7 to 10 at one model.
@@ -263,6 +327,7 @@ impl Edge {
     ) -> Result<Begun<'a>, Unserved> {
         let shared = &*self.shared;
         let (call, lane) = (ladder.call()?, ladder.lane());
+        let call = with_parameters(call, lane, body_share)?;
         // 7. What the server will be asked.
         let mut ask = ask_for(trip, &head.account, lane, &call, head.reject_if_busy);
         let account = &head.account.spec.id;
@@ -282,6 +347,7 @@ impl Edge {
         let now = shared.clock.now();
         let route = Route::find(lane, trip, attempts.call(), ask.priority, now);
         ask.order = route.order.clone();
+        ask.resume = ladder.resumes();
         let descent = ladder.descent();
         ask.elsewhere = descent.may_leave(Missed::Unhealthy, trip.event().attempts);
         let charged = ask.tokens;
@@ -462,6 +528,28 @@ const TOKENS_AHEAD_MAX: u64 = 256;
 const PROMPT_AHEAD_MAX: u64 = 1 << 20;
 /// `x_priority` of requests that name none.
 const PRIORITY_DEFAULT: u8 = 5;
+
+/// The request with the parameters that the model's operator wants; a copy of its body has a part of
+/// `body_share`.
+fn with_parameters(call: Call, lane: &Lane, body_share: &mut BodyShare) -> Result<Call, Unserved> {
+    let parameters = &lane.spec.parameters;
+    if parameters.is_empty() {
+        return Ok(call);
+    }
+    let before = call.body.as_ptr();
+    let call = body::with_parameters(call, parameters).map_err(Unserved::Unfit)?;
+    if call.body.as_ptr() != before && !body_share.grow(call.body.len() as u64) {
+        return Err(Unserved::Unfit(Refusal::BodyBudgetSpent));
+    }
+    Ok(call)
+}
+
+/// Tokens that an account is charged before they are known.
+fn tokens_ahead(call: &Call) -> u64 {
+    let generated = call.max_tokens.unwrap_or(TOKENS_AHEAD_MAX);
+    let prompt = call.prompt_tokens().min(PROMPT_AHEAD_MAX);
+    prompt.saturating_add(generated.min(TOKENS_AHEAD_MAX))
+}
 
 /// What the client's request asks of admission. A task's payload may hide the images in it.
 fn ask_for(trip: &Trip, account: &Account, lane: &Lane, call: &Call, reject_if_busy: bool) -> Ask {

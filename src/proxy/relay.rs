@@ -1,10 +1,15 @@
 //! Step 11 of the walk: the model server's answer to the client, chunk by chunk.
 //!
-//! It reads no meaning into the bytes; the [`Answer`] does. Memory is bounded by one gathered
-//! write: nothing more is read from the server while the client has not taken the last one. Every
-//! wait also listens to the client, the deadline and the server's silence.
+//! It reads no meaning into the bytes; the [`Answer`] does. While the client keeps up, memory is
+//! bounded by one gathered write. While it does not take a write, the server is read on into a
+//! [`Backlog`], so that the permit goes back with the server's last byte. Every wait also listens to the
+//! client, the deadline and the server's silence.
+
+mod ahead;
 
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -17,7 +22,9 @@ use pingora_http::ResponseHeader;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use super::admit::client_gone;
+use super::backlog::{Backlog, ReaderPace};
 use super::call::{Left, Trip};
+use super::wire::Wire;
 use super::{Shared, rules};
 use crate::telemetry::Outcome;
 use crate::upstream::{Answer, AnswerError, Exchange, Push, client_error_body, is_error_body};
@@ -71,6 +78,19 @@ enum Gathered {
     End(Bytes),
 }
 
+/// How far the server's answer was read ahead of the client.
+enum ReadAhead {
+    /// Not to its end.
+    Reading,
+    /// To its end; the permit is back.
+    Ended,
+    /// Until it broke off.
+    Stopped(Stop),
+}
+
+/// Gives the permit back, with how the relay of the server's answer ended.
+pub type Release<'a> = dyn FnMut(Relayed, &mut Trip) + Send + 'a;
+
 /// Relays one answer.
 pub struct Relay<'a> {
     shared: &'a Shared,
@@ -83,6 +103,14 @@ pub struct Relay<'a> {
     verbatim: bool,
     /// The deadline, or the end of the patience with a silent server, whichever is first.
     timer: Pin<Box<Sleep>>,
+    /// Read and shaped while the client did not take what came before.
+    backlog: Backlog,
+    ahead: ReadAhead,
+    /// Begun with the first time the backlog was full.
+    pace: Option<ReaderPace>,
+    /// Bytes the client's connection has taken.
+    sent: Option<Arc<AtomicU64>>,
+    release: &'a mut Release<'a>,
 }
 
 impl<'a> Relay<'a> {
@@ -92,7 +120,12 @@ impl<'a> Relay<'a> {
         session: &'a mut ServerSession,
         trip: &'a mut Trip,
         exchange: &'a mut Exchange,
+        release: &'a mut Release<'a>,
     ) -> Relay<'a> {
+        let wire = session
+            .stream()
+            .and_then(|stream| stream.as_any().downcast_ref::<Wire>());
+        let sent = wire.map(|wire| Arc::clone(wire.sent()));
         let deadline = shared.clock.instant(trip.deadline).into();
         let timer = Box::pin(sleep_until(deadline));
         Relay {
@@ -103,6 +136,11 @@ impl<'a> Relay<'a> {
             out: BytesMut::new(),
             verbatim: false,
             timer,
+            backlog: Backlog::new(&shared.backlogs),
+            ahead: ReadAhead::Reading,
+            pace: None,
+            sent,
+            release,
         }
     }
 
@@ -131,7 +169,7 @@ impl<'a> Relay<'a> {
         let own = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
         let told = HeaderValue::from_bytes(answer.content_type(own)).unwrap_or(JSON);
         loop {
-            match self.gather(answer).await {
+            match self.next(answer).await {
                 Ok(Gathered::More(bytes)) => {
                     if let Err(left) = self.forward(answer, &told, bytes).await {
                         return (Relayed::Abandoned, Err(left));
@@ -294,14 +332,12 @@ impl<'a> Relay<'a> {
 
     /// What the answer has told so far. The last time is before the event is handed over.
     fn note(&mut self, answer: &Answer) {
-        self.trip.used(answer.usage());
-        self.trip.had_say(answer.task_uses());
-        self.trip.spent(answer);
+        note(self.trip, answer);
     }
 
     async fn forward(
         &mut self,
-        answer: &Answer,
+        answer: &mut Answer,
         told: &HeaderValue,
         bytes: Bytes,
     ) -> Result<(), Left> {
@@ -310,6 +346,8 @@ impl<'a> Relay<'a> {
         }
         let sent = self.send(answer, told, bytes, false).await;
         match sent {
+            // What is still kept here, the client has not got.
+            Ok(()) if !self.backlog.is_empty() => {}
             Ok(()) => self.trip.progress(answer),
             Err(_) => {
                 self.note(answer);
@@ -319,7 +357,12 @@ impl<'a> Relay<'a> {
         sent
     }
 
-    async fn end(&mut self, answer: &Answer, told: &HeaderValue, bytes: Bytes) -> Result<(), Left> {
+    async fn end(
+        &mut self,
+        answer: &mut Answer,
+        told: &HeaderValue,
+        bytes: Bytes,
+    ) -> Result<(), Left> {
         self.note(answer);
         if !bytes.is_empty() {
             self.trip.first_byte();
@@ -335,7 +378,7 @@ impl<'a> Relay<'a> {
     /// Writes the head before the first bytes, then the bytes, until the deadline.
     async fn send(
         &mut self,
-        answer: &Answer,
+        answer: &mut Answer,
         told: &HeaderValue,
         bytes: Bytes,
         end: bool,
@@ -358,11 +401,7 @@ impl<'a> Relay<'a> {
         if end {
             self.settle().await;
         }
-        tokio::select! {
-            biased;
-            sent = self.session.write_response_body(bytes, end) => sent.map_err(|_| Left::Cut),
-            () = self.timer.as_mut() => Err(Left::Cut),
-        }
+        self.write(answer, bytes, end).await
     }
 
     /// The length to announce: the server's own where bytes pass unchanged, else that of the whole
@@ -377,7 +416,7 @@ impl<'a> Relay<'a> {
 
     /// The client did not take what was sent to it.
     fn unsent(&mut self, answer: &Answer) {
-        match answer.done_seen() {
+        match answer.done_seen() && self.backlog.is_empty() {
             true => self.trip.ends_as(Outcome::Completed),
             false if self.is_late() => {
                 self.trip
@@ -449,6 +488,9 @@ impl<'a> Relay<'a> {
     /// reports is known by now.
     fn add_own(&self, head: &mut ResponseHeader) -> pingora_error::Result<()> {
         head.insert_header("x-request-id", &**self.trip.request_id())?;
+        for (name, value) in self.trip.rate_lines() {
+            head.insert_header(name, value)?;
+        }
         if let Some(model) = self.trip.stand_in() {
             head.insert_header("x-infergate-model", model.as_str())?;
         }
@@ -539,4 +581,10 @@ impl<'a> Relay<'a> {
         }
         (relayed, Err(Left::Cut))
     }
+}
+
+fn note(trip: &mut Trip, answer: &Answer) {
+    trip.used(answer.usage());
+    trip.had_say(answer.task_uses());
+    trip.spent(answer);
 }

@@ -45,6 +45,9 @@ pub async fn refuse(session: &mut ServerSession, trip: &mut Trip, refusal: &Refu
             head.insert_header("retry-after-ms", ms.to_string())?;
         }
     }
+    for (name, value) in trip.rate_lines() {
+        head.insert_header(name, value)?;
+    }
     if said.never_retry {
         head.insert_header("x-should-retry", "false")?;
     }
@@ -122,6 +125,9 @@ pub async fn heartbeat(session: &mut ServerSession, trip: &mut Trip) -> Sent {
         head.insert_header(header::CACHE_CONTROL, "no-cache")?;
         head.insert_header(header::TRANSFER_ENCODING, "chunked")?;
         head.insert_header("x-request-id", trip.request_id().as_bytes())?;
+        for (name, value) in trip.rate_lines() {
+            head.insert_header(name, value)?;
+        }
         session.write_response_header(Box::new(head)).await?;
         trip.committed = true;
         trip.event().status = 200;

@@ -9,7 +9,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -63,6 +63,8 @@ pub struct Wire {
     stalled: Option<Pin<Box<Sleep>>>,
     /// How much more of a request's head is read; while none is, [`NO_HEAD`].
     head_left: AtomicUsize,
+    /// Bytes the socket has taken since it was accepted.
+    sent: Arc<AtomicU64>,
 }
 
 impl Wire {
@@ -84,7 +86,13 @@ impl Wire {
             stall_max,
             stalled: None,
             head_left: AtomicUsize::new(NO_HEAD),
+            sent: Arc::default(),
         }
+    }
+
+    /// Bytes the socket has taken since it was accepted, counted on while a session writes.
+    pub fn sent(&self) -> &Arc<AtomicU64> {
+        &self.sent
     }
 
     /// The other node as its certificate names it; none of a client.
@@ -200,9 +208,12 @@ impl Wire {
         send: impl FnOnce(&mut Wire, &mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         let sent = send(self, cx);
-        if sent.is_ready() {
+        if let Poll::Ready(sent) = sent {
             self.stalled = None;
-            return sent;
+            if let Ok(bytes) = sent {
+                self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+            }
+            return Poll::Ready(sent);
         }
         let stall_max = self.stall_max;
         let stalled = self

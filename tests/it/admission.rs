@@ -454,3 +454,64 @@ async fn models_on_one_server_get_no_more_permits_than_it_has() {
     assert!(statuses.iter().all(|status| [200, 429].contains(status)));
     assert_eq!(server.count("high_water").await, 2);
 }
+
+#[tokio::test]
+async fn an_account_at_its_limits_is_told_so_and_how_much_is_left() {
+    let server = Scripted::held().await;
+    let limits = ", max_concurrent: 1, requests_per_minute: 6, tokens_per_minute: 6000";
+    let node = Node::start(&two_accounts(limits, &server, 4, "")).await;
+    let holder = tagged(&node, "a", "first", "").await;
+    node.settles(1, 0).await;
+    let refused = tagged(&node, "a", "second", "").await.answer().await;
+    assert_eq!(refused.status, 429, "{}", refused.text());
+    assert_eq!(refused.json()["error"]["code"], "rate_limit_exceeded");
+    assert!(refused.header("retry-after").is_some());
+    server.next();
+    let answer = holder.answer().await;
+    assert_eq!(answer.status, 200);
+    let told = |name: &str| answer.header(name).unwrap_or_default().to_owned();
+    assert_eq!(told("x-ratelimit-limit-requests"), "6");
+    // One comes back in ten seconds.
+    let left = told("x-ratelimit-remaining-requests");
+    assert!(left == "4" || left == "5", "{left}");
+    assert_eq!(told("x-ratelimit-limit-tokens"), "6000");
+    assert!(told("x-ratelimit-reset-tokens").ends_with('s'));
+    node.settles(0, 0).await;
+    // What it really used was 4 tokens.
+    let next = tagged(&node, "a", "third", "").await;
+    node.settles(1, 0).await;
+    server.next();
+    let left: u32 = next
+        .answer()
+        .await
+        .header("x-ratelimit-remaining-tokens")
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!(left > 5000, "{left}");
+    // The other account has no limits and hears of none.
+    let other = tagged(&node, "b", "other", "").await;
+    node.settles(1, 0).await;
+    server.next();
+    assert!(
+        other
+            .answer()
+            .await
+            .header("x-ratelimit-limit-requests")
+            .is_none()
+    );
+}
+
+#[tokio::test]
+async fn parameters_of_a_model_reach_its_server_filled_in_set_and_capped() {
+    let server = Scripted::new(&[&json_answer(ANSWER)]).await;
+    let parameters =
+        "    parameters: { default: { seed: 7 }, force: { user: gw }, max: { max_tokens: 9 } }\n";
+    let node = Node::start(&one_model(server.address, 1, parameters)).await;
+    let body = chat("m", r#","user":"me","max_tokens":100"#);
+    assert_eq!(node.post("/v1/chat/completions", &body).await.status, 200);
+    let sent = server.requests().remove(0);
+    for member in [r#""seed":7"#, r#""user":"gw""#, r#""max_tokens":9"#] {
+        assert!(sent.contains(member), "{sent}");
+    }
+}

@@ -34,6 +34,7 @@ mod plugin_cli;
 mod plugin_compiling;
 mod plugin_loading;
 mod plugins;
+mod readers;
 mod reload;
 mod routing;
 mod smoke;

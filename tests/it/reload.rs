@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;
 
 use crate::support::{
-    ANSWER, Client, Node, Scripted, Server, chat, endpoint, eventually, model, one_model,
+    ANSWER, Client, Node, Scripted, Server, accounts, chat, endpoint, eventually, model, model_of,
+    one_model,
 };
 
 async fn generation(node: &Node) -> u64 {
@@ -349,8 +351,9 @@ async fn those_who_wait_for_a_removed_model_are_told_and_those_it_serves_are_ser
     node.settles(1, 1).await;
     assert_eq!(node.reload(&other).await.status, 200);
     let told = waiter.answer().await;
-    assert_eq!(told.status, 429, "{}", told.text());
-    assert_eq!(node.event_of(&told).await["error_code"], "3040");
+    assert_eq!(told.status, 404, "{}", told.text());
+    assert_eq!(told.json()["error"]["code"], "model_not_found");
+    assert_eq!(node.event_of(&told).await["error_code"], "5007");
     let unknown = node.posting("", "").await.answer().await;
     assert_eq!(unknown.json()["error"]["code"], "model_not_found");
     server.next();
@@ -377,8 +380,8 @@ async fn a_request_of_the_old_configuration_cannot_wait_where_nobody_serves_any_
     assert_eq!(node.reload(&other).await.status, 200);
     late.send(end).await;
     let answer = late.response().await;
-    assert_eq!(answer.status, 429, "{}", answer.text());
-    assert_eq!(node.event_of(&answer).await["error_code"], "3040");
+    assert_eq!(answer.status, 404, "{}", answer.text());
+    assert_eq!(node.event_of(&answer).await["error_code"], "5007");
     assert_eq!(server.requests().len(), 0);
 }
 
@@ -513,4 +516,50 @@ async fn a_model_that_returns_or_is_renamed_does_not_get_its_permits_twice() {
     .await;
     server.next();
     assert_eq!(waits_too.answer().await.status, 200);
+}
+
+#[tokio::test]
+async fn who_waits_while_the_model_becomes_another_kind_of_server_is_asked_in_its_protocol() {
+    let (old, new) = (Scripted::held().await, Scripted::held().await);
+    let node = Node::start(&one_model(old.address, 1, "")).await;
+    let holder = node.posting("", "").await;
+    node.settles(1, 0).await;
+    let mut waiter = node.client().await;
+    waiter.post("", "/ai/run/m", r#"{"prompt":"hi"}"#).await;
+    node.settles(1, 1).await;
+    let tgi = model_of("m", "text-generation", "tgi", new.address);
+    assert_eq!(node.reload(&format!("models:\n{tgi}")).await.status, 200);
+    eventually("the waiter is at the new server", async || {
+        (new.requests().len() == 1).then_some(())
+    })
+    .await;
+    assert!(new.requests()[0].starts_with("POST /generate "));
+    new.next();
+    waiter.response().await;
+    old.next();
+    assert_eq!(holder.answer().await.status, 200);
+}
+
+#[tokio::test]
+async fn who_waits_while_the_key_is_revoked_or_the_model_withdrawn_is_refused_at_its_turn() {
+    for (change, status) in [("revoked", 401), ("withdrawn", 403)] {
+        let server = Scripted::held().await;
+        let one = one_model(server.address, 1, "");
+        let node = Node::start(&(accounts("") + &one)).await;
+        let holder = node.posting("Authorization: Bearer key-b\r\n", "").await;
+        node.settles(1, 0).await;
+        let waiter = node.posting("Authorization: Bearer key-a\r\n", "").await;
+        node.settles(1, 1).await;
+        let hash = |key: &str| hex::encode(Sha256::digest(key));
+        let next = match change {
+            "revoked" => accounts("").replace(&hash("key-a"), &hash("key-c")),
+            _ => accounts(", models: [other]"),
+        };
+        assert_eq!(node.reload(&(next + &one)).await.status, 200, "{change}");
+        server.next();
+        assert_eq!(holder.answer().await.status, 200);
+        assert_eq!(waiter.answer().await.status, status, "{change}");
+        assert_eq!(server.requests().len(), 1, "{change}");
+        node.settles(0, 0).await;
+    }
 }

@@ -4,10 +4,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use infergate_core::model::{BackendKind, EndpointSpec, Task, same_server, server_of};
+use infergate_core::model::{BackendKind, EndpointSpec, RESERVED, Task, same_server, server_of};
 
 use super::{anonymous_allowed, discovery, is_anonymous, name_fault};
-use crate::config::document::Cursor;
+use crate::config::document::{Cursor, Data};
 use crate::config::problem::{Problem, Problems};
 use crate::config::unsupported::word;
 use crate::proxy::Timeouts;
@@ -52,6 +52,7 @@ pub fn check(
         check_names(model, &mut taken, &mut names, problems);
         check_backend(model, problems);
         check_endpoints(model, problems);
+        check_parameters(model, problems);
         // In a fleet another node may serve it.
         if root.key("cluster").is_none() {
             warn_of_none(model, warnings);
@@ -195,6 +196,24 @@ fn check_endpoints(model: &Cursor<'_>, problems: &mut Problems) {
             )));
         } else {
             seen.insert(same, endpoint.path.clone());
+        }
+    }
+}
+
+/// Parameters are the caller's to send; what the gateway reads and writes itself is not among them.
+fn check_parameters(model: &Cursor<'_>, problems: &mut Problems) {
+    let Some(parameters) = model.key("parameters") else {
+        return;
+    };
+    for kind in ["default", "force", "max"] {
+        for (name, value) in parameters.entries(kind) {
+            if RESERVED.contains(&name) {
+                problems.add(value.problem(format!(
+                    "`{name}` is written by the gateway: it cannot be a parameter"
+                )));
+            } else if kind == "max" && !matches!(value.node.data, Data::Number(_)) {
+                problems.add(value.problem("expected a number: the largest that may be sent"));
+            }
         }
     }
 }

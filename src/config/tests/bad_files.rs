@@ -293,6 +293,10 @@ put "http://127.0.0.1:9001" => "http://[::g]:9001"
   line 8: models[0].endpoints[0].url: expected http://host:port
 put "http://127.0.0.1:9001" => "http://h:1" }, { url: "http://H:1/"
   line 8: models[0].endpoints[1].url: already stands at `models[0].endpoints[0]`
+put task: text-generation => parameters: { force: { model: x } }⏎    task: text-generation
+  line 6: models[0].parameters.force.model: `model` is written by the gateway
+put task: text-generation => parameters: { max: { n: "4" } }⏎    task: text-generation
+  line 6: models[0].parameters.max.n: expected a number
 put "http://127.0.0.1:9001" => "http://h:1" }, { url: "http://H:1/v2", max_concurrent_requests: 5
   line 8: models[0].endpoints[1].max_concurrent_requests: 5 permits, but 4 at `models[0].endpoints[0]` for the same server
 put "http://127.0.0.1:9001" => "http://h:1", api_key: "${EMPTY}"

@@ -1,4 +1,4 @@
-//! Requests per minute of one account, by the generic cell rate algorithm: one number instead of a
+//! Requests or tokens per minute of one account, by the generic cell rate algorithm: one number instead of a
 //! list of timestamps (<https://en.wikipedia.org/wiki/Generic_cell_rate_algorithm>).
 //!
 //! It does not know accounts; the shell keeps one [`Rate`] for each that has a limit. O(1).
@@ -10,39 +10,48 @@
 
 use crate::{Millis, Refusal};
 
-/// One request in units of which `requests_per_minute` go by each millisecond: exact for every
+/// One request (or token) in units of which `per_minute` go by each millisecond: exact for every
 /// limit, without a fraction.
 const REQUEST: u128 = 60_000;
 
 /// What an account has used of its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    requests_per_minute: u32,
+    per_minute: u32,
     /// The moment, in units, at which everything taken so far would have been due one by one.
     due: u128,
 }
 
 impl Rate {
     /// Nothing used. A limit of 0 counts as 1.
-    pub fn new(requests_per_minute: u32) -> Rate {
+    pub fn new(per_minute: u32) -> Rate {
         Rate {
-            requests_per_minute: requests_per_minute.max(1),
+            per_minute: per_minute.max(1),
             due: 0,
         }
     }
 
     /// One request passes, or is told when the next one will.
     pub fn take(&mut self, now: Millis) -> Result<(), Refusal> {
+        self.take_many(1, now)
+    }
+
+    /// `count` pass while one is left, however many they are: what is taken above the limit is waited
+    /// off by those that come later.
+    ///
+    /// # Errors
+    /// [`Refusal::RateLimited`] with the time until one is left.
+    pub fn take_many(&mut self, count: u64, now: Millis) -> Result<(), Refusal> {
         let now = self.units(now);
         let due = self.due.max(now);
-        let burst = u128::from(self.requests_per_minute - 1) * REQUEST;
+        let burst = u128::from(self.per_minute - 1) * REQUEST;
         if due > now + burst {
             let early = due - burst - now;
-            let retry_after = early.div_ceil(u128::from(self.requests_per_minute));
+            let retry_after = early.div_ceil(u128::from(self.per_minute));
             let retry_after = Millis(u64::try_from(retry_after).unwrap_or(u64::MAX));
             return Err(Refusal::RateLimited { retry_after });
         }
-        self.due = due + REQUEST;
+        self.due = due.saturating_add(u128::from(count).saturating_mul(REQUEST));
         Ok(())
     }
 
@@ -51,16 +60,51 @@ impl Rate {
         self.due = self.due.saturating_sub(REQUEST);
     }
 
-    /// The limit was changed by a reload: requests taken stay taken.
-    pub fn set_limit(&mut self, requests_per_minute: u32, now: Millis) {
+    /// What was taken as `taken` came to `actual`.
+    pub fn correct(&mut self, taken: u64, actual: u64, now: Millis) {
+        let units = |count: u64| u128::from(count).saturating_mul(REQUEST);
+        match actual.checked_sub(taken) {
+            Some(more) => {
+                let due = self.due.max(self.units(now));
+                self.due = due.saturating_add(units(more));
+            }
+            None => self.due = self.due.saturating_sub(units(taken - actual)),
+        }
+    }
+
+    /// What a caller may be told of its limit.
+    pub fn standing(&self, now: Millis) -> Standing {
+        let per_minute = u128::from(self.per_minute);
         let used = self.due.saturating_sub(self.units(now));
-        self.requests_per_minute = requests_per_minute.max(1);
+        let left = (per_minute * REQUEST).saturating_sub(used) / REQUEST;
+        Standing {
+            limit: self.per_minute,
+            remaining: u32::try_from(left).unwrap_or(u32::MAX),
+            reset: Millis(u64::try_from(used.div_ceil(per_minute)).unwrap_or(u64::MAX)),
+        }
+    }
+
+    /// The limit was changed by a reload: requests taken stay taken.
+    pub fn set_limit(&mut self, per_minute: u32, now: Millis) {
+        let used = self.due.saturating_sub(self.units(now));
+        self.per_minute = per_minute.max(1);
         self.due = self.units(now) + used;
     }
 
     fn units(&self, at: Millis) -> u128 {
-        u128::from(at.0) * u128::from(self.requests_per_minute)
+        u128::from(at.0) * u128::from(self.per_minute)
     }
+}
+
+/// How much of a limit is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Per minute.
+    pub limit: u32,
+    /// What would pass now.
+    pub remaining: u32,
+    /// Time until all of it is left again.
+    pub reset: Millis,
 }
 
 #[cfg(test)]
@@ -116,6 +160,25 @@ mod tests {
         }
         rate.set_limit(6, Millis(0));
         assert_eq!(taken(&mut rate, 0), 2);
+    }
+
+    #[test]
+    fn tokens_pass_while_one_is_left_and_a_debt_is_waited_off() {
+        let mut rate = Rate::new(600);
+        assert!(rate.take_many(1_000, Millis(0)).is_ok());
+        let Err(Refusal::RateLimited { retry_after }) = rate.take_many(1, Millis(0)) else {
+            panic!("400 above the limit");
+        };
+        assert_eq!(retry_after, Millis(40_100));
+        rate.correct(1_000, 300, Millis(0));
+        let left = Standing {
+            limit: 600,
+            remaining: 300,
+            reset: Millis(30_000),
+        };
+        assert_eq!(rate.standing(Millis(0)), left);
+        rate.correct(0, 200, Millis(60_000));
+        assert_eq!(rate.standing(Millis(60_000)).remaining, 400);
     }
 
     #[test]

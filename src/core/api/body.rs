@@ -10,12 +10,14 @@ use std::ops::Range;
 use bytes::Bytes;
 use serde::Deserializer as _;
 use serde::de::{Error as _, MapAccess, Visitor};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::prompt::is_file_member;
 use super::scan::text_end;
 use super::{Call, Edit, Face, Operation};
 use crate::Refusal;
+use crate::model::Parameters;
 
 /// Top-level members a body may have. Real ones have fewer than 40; each costs a slot in a list.
 const MEMBERS_MAX: usize = 512;
@@ -42,6 +44,54 @@ pub fn parse_again(call: Call, body: Bytes) -> Result<Call, Refusal> {
         reject_if_busy: call.reject_if_busy || again.reject_if_busy,
         ..again
     })
+}
+
+/// Fills in, sets and caps the parameters of `call` as its model's operator wants them. Costs a
+/// comparison where there are none.
+///
+/// # Errors
+/// As [`parse`]: a parameter does not fit the request.
+pub fn with_parameters(call: Call, parameters: &Parameters) -> Result<Call, Refusal> {
+    // A body that is no JSON has no members.
+    if parameters.is_empty() || call.content_type.is_some() {
+        return Ok(call);
+    }
+    let members = Members::read(&call.body)?;
+    let text = |value: &Value| serde_json::to_vec(value).unwrap_or_default();
+    let replaced = members.list.iter().filter_map(|member| {
+        let sent = &call.body[member.value.clone()];
+        let value = parameters.replacement(&member.key, sent)?;
+        Some(Edit {
+            range: member.value.clone(),
+            text: text(value),
+        })
+    });
+    let mut edits: Vec<Edit> = replaced.collect();
+    let has = |name: &str| members.list.iter().any(|member| member.key == name);
+    let mut added = Vec::new();
+    for (name, value) in parameters.missing(has) {
+        if !added.is_empty() {
+            added.push(b',');
+        }
+        added.extend(text(&Value::from(name)));
+        added.push(b':');
+        added.extend(text(value));
+    }
+    if !added.is_empty() {
+        if !members.list.is_empty() {
+            added.push(b',');
+        }
+        let at = members.first_member;
+        edits.push(Edit {
+            range: at..at,
+            text: added,
+        });
+    }
+    if edits.is_empty() {
+        return Ok(call);
+    }
+    let body = call.edited(edits);
+    parse_again(call, body)
 }
 
 /// Reads the body of a call. `path_model` is the model of a Workers AI path.
@@ -494,6 +544,52 @@ mod tests {
             Err(Refusal::BadRequest { pointer, .. }) => pointer,
             other => panic!("{body}: {other:?}"),
         }
+    }
+
+    #[test]
+    fn parameters_are_filled_in_set_and_capped_where_they_stand() {
+        let parameters: Parameters = serde_json::from_str(
+            r#"{"default":{"temperature":0.5,"top_k":3},"force":{"user":"gw"},"max":{"max_tokens":100}}"#,
+        )
+        .unwrap();
+        let with = |body: &str| {
+            let call = with_parameters(chat(body).unwrap(), &parameters).unwrap();
+            (
+                call.max_tokens,
+                String::from_utf8(call.body.to_vec()).unwrap(),
+            )
+        };
+        assert_eq!(
+            with(r#"{"model":"m","max_tokens":5000,"temperature":1,"top_k":null,"user":"me"}"#),
+            (
+                Some(100),
+                r#"{"model":"m","max_tokens":100,"temperature":1,"top_k":3,"user":"gw"}"#.into()
+            )
+        );
+        assert_eq!(
+            with(r#"{"model":"m","max_tokens":7}"#),
+            (
+                Some(7),
+                r#"{"user":"gw","temperature":0.5,"top_k":3,"model":"m","max_tokens":7}"#.into()
+            )
+        );
+        let plain = chat(r#"{"model":"m"}"#).unwrap();
+        let at = plain.body.as_ptr();
+        let same = with_parameters(plain, &Parameters::default()).unwrap();
+        assert_eq!(same.body.as_ptr(), at);
+    }
+
+    #[test]
+    fn what_only_the_gateway_reads_is_still_known_after_parameters_were_set() {
+        let parameters: Parameters = serde_json::from_str(r#"{"force":{"seed":1}}"#).unwrap();
+        let call = chat(r#"{"x_priority":2,"model":"m","stream":true}"#).unwrap();
+        let call = with_parameters(call, &parameters).unwrap();
+        assert_eq!((call.priority, call.stream), (Some(2), true));
+        let body = String::from_utf8(call.openai_body("b").to_vec()).unwrap();
+        assert_eq!(
+            body,
+            r#"{"stream_options":{"include_usage":true},"seed":1,"model":"b","stream":true}"#
+        );
     }
 
     #[test]

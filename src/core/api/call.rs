@@ -198,7 +198,8 @@ impl Call {
         }
     }
 
-    fn edited(&self, mut edits: Vec<Edit>) -> Bytes {
+    /// The body with `edits`, which do not overlap. No copy is made when there are none.
+    pub(super) fn edited(&self, mut edits: Vec<Edit>) -> Bytes {
         if edits.is_empty() {
             return self.body.clone();
         }

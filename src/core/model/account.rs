@@ -70,6 +70,15 @@ pub struct AccountSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub requests_per_minute: Option<u32>,
+    /// Tokens per minute, input and output: a request passes while one is left, is charged what it may
+    /// use and corrected to what it used. Counted by each node; unlimited when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub tokens_per_minute: Option<u32>,
+    /// Requests under way at once, waiting ones included. Counted by each node; unlimited when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub max_concurrent: Option<u32>,
     /// Neurons per day, counted by all nodes of the fleet and reset at 00:00 UTC; unlimited when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub neurons_per_day: Option<u64>,
@@ -93,6 +102,8 @@ impl AccountSpec {
             api_keys_sha256: Vec::new(),
             weight: Self::default_weight(),
             requests_per_minute: None,
+            tokens_per_minute: None,
+            max_concurrent: None,
             neurons_per_day: None,
             models: Self::default_models(),
             max_priority: Self::default_max_priority(),

@@ -6,6 +6,7 @@
 mod account;
 mod catalog;
 mod discovery;
+mod parameters;
 mod spec;
 mod tariff;
 
@@ -15,6 +16,7 @@ pub use discovery::{
     ConsulSpec, DiscoverySpec, ENDPOINTS_MAX, Found, FoundEndpoint, KubernetesSpec, SlicePort,
     Source, same_server,
 };
+pub use parameters::{Parameters, RESERVED};
 pub use spec::{
     Algorithm, BackendKind, CaFile, EndpointSpec, ModelSpec, PermitScope, QueueSpec, Secret, Task,
     WhenUnhealthy, server_of,

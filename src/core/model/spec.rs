@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::discovery::DiscoverySpec;
+use super::parameters::Parameters;
 use super::tariff::{MetricMode, ModelPlugins, Tariff, Trust};
 use crate::{AccountId, ModelId};
 
@@ -357,6 +358,10 @@ pub struct ModelSpec {
     /// one commits the status 200. 0 sends none.
     #[serde(default)]
     pub queue_heartbeat_secs: u64,
+    /// Request parameters that are filled in, set or capped before a server is asked; bodies that are
+    /// not JSON stay as they are.
+    #[serde(default)]
+    pub parameters: Parameters,
     /// Plugins, by name; a name that `plugins` does not declare is a built-in one's.
     #[serde(default)]
     pub plugins: ModelPlugins,
@@ -398,6 +403,7 @@ impl ModelSpec {
             first_byte_timeout_secs: None,
             allowed_accounts: Vec::new(),
             queue_heartbeat_secs: 0,
+            parameters: Parameters::default(),
             plugins: ModelPlugins::default(),
             routing: serde_json::Map::new(),
             tariff: None,
@@ -411,6 +417,20 @@ impl ModelSpec {
     /// Requests for it may leave for somebody else's servers.
     pub fn is_external(&self) -> bool {
         self.endpoints.iter().any(EndpointSpec::is_external)
+    }
+
+    /// Whether a request that was checked for `other` is served by this one without another look:
+    /// same kind of server, same task, same price.
+    pub fn serves_like(&self, other: &ModelSpec) -> bool {
+        self.id == other.id
+            && self.task == other.task
+            && self.backend == other.backend
+            && self.plugins == other.plugins
+            && self.tariff == other.tariff
+            && self.parameters == other.parameters
+            && self.metrics_trust == other.metrics_trust
+            && self.metrics == other.metrics
+            && self.allowed_accounts == other.allowed_accounts
     }
 
     /// The sum of all endpoints' permits.

@@ -1,0 +1,120 @@
+//! Reading a server's answer on while its client does not take what came before.
+//!
+//! It bounds nothing itself: the [`Backlog`] does, and [`ReaderPace`] says who is too slow.
+
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::poll;
+
+use super::super::backlog::{Backlog, ReaderPace};
+use super::super::call::Left;
+use super::{Gathered, ReadAhead, Relay, Relayed, Stop, note};
+use crate::upstream::{Answer, Push};
+
+impl Relay<'_> {
+    /// What goes to the client next: what was read ahead of it, then what the server has.
+    pub(super) async fn next(&mut self, answer: &mut Answer) -> Result<Gathered, Stop> {
+        if let Some(piece) = self.backlog.pop() {
+            return Ok(Gathered::More(piece));
+        }
+        match std::mem::replace(&mut self.ahead, ReadAhead::Reading) {
+            ReadAhead::Reading => {
+                self.pace = None;
+                self.gather(answer).await
+            }
+            ReadAhead::Ended => Ok(Gathered::End(Bytes::new())),
+            ReadAhead::Stopped(stop) => Err(stop),
+        }
+    }
+
+    /// Writes to the client, and reads the server on while the client does not take it.
+    pub(super) async fn write(
+        &mut self,
+        answer: &mut Answer,
+        bytes: Bytes,
+        end: bool,
+    ) -> Result<(), Left> {
+        let Relay {
+            session,
+            trip,
+            exchange,
+            out,
+            timer,
+            backlog,
+            ahead,
+            pace,
+            sent,
+            release,
+            ..
+        } = self;
+        let mut writing = pin!(session.write_response_body(bytes, end));
+        // A client that keeps up costs no more than this.
+        if let Poll::Ready(written) = poll!(writing.as_mut()) {
+            return written.map_err(|_| Left::Cut);
+        }
+        let idle = Duration::from_secs(trip.world.timeouts.stream_idle_secs);
+        let floor = trip.world.limits.reader_min_bytes_per_sec();
+        let unseen = AtomicU64::new(0);
+        let sent = sent.as_deref().unwrap_or(&unseen);
+        if end {
+            // All is read: what is left is between the client and the gateway.
+            release(Relayed::Whole, trip);
+        }
+        loop {
+            let is_reading = matches!(ahead, ReadAhead::Reading) && !end;
+            let reads = is_reading && backlog.reserve();
+            if is_reading && !reads {
+                let begin = || ReaderPace::begin(idle, floor, sent.load(Ordering::Relaxed));
+                pace.get_or_insert_with(begin);
+            }
+            tokio::select! {
+                biased;
+                written = writing.as_mut() => return written.map_err(|_| Left::Cut),
+                () = timer.as_mut() => return Err(Left::Cut),
+                chunk = exchange.chunk(), if reads => {
+                    *ahead = read_ahead(chunk, answer, out, backlog);
+                    if matches!(ahead, ReadAhead::Ended) {
+                        note(trip, answer);
+                        release(Relayed::Whole, trip);
+                    }
+                }
+                () = too_slow(pace, sent), if is_reading && !reads => {
+                    tracing::debug!(request_id = &**trip.request_id(), "the client reads too slowly");
+                    return Err(Left::Cut);
+                }
+            }
+        }
+    }
+}
+
+async fn too_slow(pace: &mut Option<ReaderPace>, sent: &AtomicU64) {
+    match pace {
+        Some(pace) => pace.falls_short(sent).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Shapes what was read while the client was not reading, and keeps it for later.
+fn read_ahead(
+    chunk: Result<Option<Bytes>, Box<pingora_error::Error>>,
+    answer: &mut Answer,
+    out: &mut BytesMut,
+    backlog: &mut Backlog,
+) -> ReadAhead {
+    let shaped = match chunk {
+        Ok(Some(chunk)) => answer.push(&chunk, out).map(|push| {
+            if push == Push::Whole {
+                out.extend_from_slice(&chunk);
+            }
+            ReadAhead::Reading
+        }),
+        Ok(None) => answer.finish(out).map(|()| ReadAhead::Ended),
+        Err(_) => Ok(ReadAhead::Stopped(Stop::Broken)),
+    };
+    backlog.push(out.split().freeze());
+    shaped.unwrap_or_else(|error| ReadAhead::Stopped(error.into()))
+}
