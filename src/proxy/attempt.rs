@@ -342,6 +342,7 @@ impl<'a> Attempts<'a> {
             biased;
             sent = client.send(&permit.target, outgoing, &mut self.trace.marks) => sent,
             () = client_gone(session) => {
+                self.notice_work(trip);
                 trip.client_gone();
                 self.count(permit, Seen::Nothing, None, AttemptResult::Abandoned);
                 return Err(Left::Cut);
@@ -352,6 +353,7 @@ impl<'a> Attempts<'a> {
                     self.count(permit, Seen::Failure, Some(FIRST_BYTE), result);
                     return Ok(Err(NoAnswer::Late));
                 }
+                self.notice_work(trip);
                 let seen = self.silence_since(sent_at, trip);
                 let cause = (seen == Seen::Failure).then_some(TIMEOUT);
                 self.count(permit, seen, cause, AttemptResult::TimedOut);
@@ -402,6 +404,13 @@ impl<'a> Attempts<'a> {
         let cause = Some(FailureCause::Named(error.cause()));
         self.count(permit, seen, cause, result);
         no_answer
+    }
+
+    /// The request ends while a server has it: what is worked there is paid.
+    fn notice_work(&self, trip: &mut Trip) {
+        if self.trace.marks.head_sent() {
+            trip.is_sent();
+        }
     }
 
     /// What a server's silence until the deadline says about it. Only one that had most of the

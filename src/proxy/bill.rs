@@ -1,9 +1,11 @@
 //! What a request is billed: metrics gathered, priced once, and the account's day settled.
 //!
-//! It neither counts (the answer does) nor knows a formula (the model's billing does). A request is
-//! billed when a model server has begun to answer it with a 2xx; whatever ended the answer then,
-//! what was made until that moment is charged. Neurons held for a request that is not billed go
-//! back by drop.
+//! It neither counts (the answer does) nor knows a formula (the model's billing does). What was worked is
+//! paid, once: a whole answer as it is; one that its client or the deadline cut, from the moment its
+//! request was sent to a server, for its input and the output seen until then; one that its server or a
+//! plugin failed, as if the client had left when it was receiving the answer already, else not at
+//! all. A try that is repeated is never charged. Neurons held for a request that is not billed go back by
+//! drop.
 
 use std::sync::Arc;
 
@@ -11,9 +13,10 @@ use bytes::Bytes;
 use infergate_core::Refusal;
 use infergate_core::api::Call;
 use infergate_core::billing::{
-    Charge, Ending, Metric, Metrics, Report, Settled, Source, estimate, reserve_estimate, settle,
+    Charge, Ending, Metric, Metrics, Report, Settled, Source, Usage, add_parts_of_input, estimate,
+    reserve_estimate, settle,
 };
-use infergate_core::model::{AccountSpec, ModelSpec, Trust};
+use infergate_core::model::{AccountSpec, BackendKind, ChargeCut, ModelSpec, Tariff, Trust};
 
 use super::explain::QuotaHold;
 use super::ledger::{Held, Ledger};
@@ -25,8 +28,14 @@ use crate::upstream::{Answer, Lane, ReportedMetrics};
 /// [`InferenceEvent::priced_by`] where the model server named its own price.
 const REPORTED: &str = "reported";
 
+const OUTPUT_TOKENS: &str = "output_tokens";
+
 /// The server's own price, as a metric that a tariff may have a coefficient for.
 const NEURONS: &str = "neurons";
+
+/// Bodies over this many bytes are estimated by their size and files, without a look at their members:
+/// a longer look would keep a worker from its other requests.
+const READ_BYTES_MAX: usize = 1 << 20;
 
 /// What an answer has told, as far as it has come.
 struct Told {
@@ -34,8 +43,14 @@ struct Told {
     reported: ReportedMetrics,
     /// By the model's task.
     task: Metrics,
-    /// Events of a stream with generated text.
-    token_events: u64,
+    /// Tokens of the text of a stream, by the gateway's own count.
+    generated: u64,
+    /// Those that came after the server's latest report of its output.
+    unreported: u64,
+    /// The answer is whole.
+    complete: bool,
+    /// Tokens are what the model is about.
+    of_tokens: bool,
 }
 
 impl Told {
@@ -43,26 +58,59 @@ impl Told {
         Told {
             reported: answer.reported(),
             task: answer.task_metrics().cloned().unwrap_or_default(),
-            token_events: answer.token_events(),
+            generated: answer.generated_tokens(),
+            unreported: answer.unreported_tokens(),
+            complete: answer.done_seen(),
+            of_tokens: answer.is_of_tokens() || answer.is_stream(),
         }
     }
 
-    /// Tokens are all there is, and nobody prices them.
+    /// A request whose answer has not begun.
+    fn nothing(lane: &Lane) -> Told {
+        Told {
+            reported: ReportedMetrics::default(),
+            task: Metrics::default(),
+            generated: 0,
+            unreported: 0,
+            complete: false,
+            of_tokens: lane.spec.backend != BackendKind::Http,
+        }
+    }
+
+    fn usage(&self) -> Usage {
+        self.reported.usage.unwrap_or_default()
+    }
+
+    /// The server has reported what there is of tokens.
+    fn is_metered(&self) -> bool {
+        let usage = self.usage();
+        match self.complete {
+            true => usage.output_tokens > 0 || usage.input_tokens > 0 && self.generated == 0,
+            false => usage.input_tokens > 0 && self.unreported == 0,
+        }
+    }
+
+    /// Tokens are all there is, the server has reported them, and nobody prices them.
     fn is_plain(&self, spec: &ModelSpec) -> bool {
         spec.tariff.is_none()
             && spec.metrics_trust == Trust::Trust
+            && self.is_metered()
             && self.reported.neurons.is_none()
             && self.reported.metrics.is_empty()
             && self.task.is_empty()
     }
 
-    /// All of it, each figure with its source.
+    /// All that was told, each figure with its source.
     fn metrics(&self, spec: &ModelSpec) -> Metrics {
         let mut metrics = Metrics::default();
         if let (Some(neurons), Some(_)) = (self.reported.neurons, &spec.tariff) {
             metrics.report(NEURONS, neurons, Source::Reported, &spec.metrics);
         }
-        if let Some(usage) = self.reported.usage {
+        if let Some(mut usage) = self.reported.usage {
+            if !self.complete && self.unreported > 0 {
+                // A part of the output only; the gateway's count has all of it.
+                usage.output_tokens = 0;
+            }
             metrics.report_usage(usage, &spec.metrics);
         }
         metrics.report_all(&self.reported.metrics, Source::Reported, &spec.metrics);
@@ -70,18 +118,61 @@ impl Told {
         metrics
     }
 
-    /// The gateway's own count where no texts were kept to estimate from: an event is a token. A
-    /// server that is trusted and has reported needs none.
-    fn counted(&self, trust: Trust, metrics: &Metrics, input: &[u8]) -> Vec<(String, f64)> {
-        let is_silent = metrics.of(Source::Reported).next().is_none();
-        if trust == Trust::Trust && !(is_silent && self.token_events > 0) {
-            return Vec::new();
+    /// The gateway's own count of what a trusted server has not reported; `output` is a whole answer.
+    fn counted(
+        &self,
+        spec: &ModelSpec,
+        input: &Input,
+        output: Option<&[u8]>,
+    ) -> Vec<(String, f64)> {
+        let usage = self.usage();
+        let mut counted = Vec::new();
+        if usage.input_tokens == 0 {
+            counted.extend(input.estimate());
         }
-        let mut counted = estimate(input, b"");
-        if self.token_events > 0 {
-            counted.push(("output_tokens".into(), self.token_events as f64));
+        let streamed = match self.complete {
+            true if usage.output_tokens > 0 => 0,
+            true => self.generated,
+            false => usage.output_tokens + self.unreported,
+        };
+        if streamed > 0 {
+            counted.push((OUTPUT_TOKENS.into(), streamed as f64));
+        } else if let Some(output) = output
+            && usage.output_tokens == 0
+        {
+            counted.extend(estimate(b"", output));
         }
+        let priced = |name: &str| {
+            let tariff = spec.tariff.as_ref();
+            tariff.is_some_and(|tariff| tariff.coefficients.contains_key(name))
+        };
+        counted.retain(|(name, _)| self.of_tokens || priced(name));
         counted
+    }
+}
+
+/// What the client sent, for estimates.
+#[derive(Default)]
+struct Input {
+    body: Bytes,
+    /// Tokens by its size, of a body that is too large for more.
+    tokens: Option<u64>,
+}
+
+impl Input {
+    fn of(call: &Call) -> Input {
+        let is_large = call.body.len() > READ_BYTES_MAX;
+        Input {
+            body: call.body.clone(),
+            tokens: is_large.then(|| call.prompt_tokens()),
+        }
+    }
+
+    fn estimate(&self) -> Vec<(String, f64)> {
+        match self.tokens {
+            Some(tokens) => vec![("input_tokens".into(), tokens as f64)],
+            None => estimate(&self.body, b""),
+        }
     }
 }
 
@@ -97,38 +188,52 @@ struct Spent {
 
 impl Spent {
     /// Everything an answer tells; none where tokens are all there is and nobody prices them.
-    /// `input` is the body the answer is to.
-    fn of(answer: &Answer, lane: &Lane, caller: Caller<'_>, input: &[u8]) -> Option<Spent> {
+    fn of(answer: &Answer, lane: &Lane, caller: Caller<'_>, input: &Input) -> Option<Spent> {
         let told = Told::by(answer);
-        if told.is_plain(&lane.spec) {
-            return None;
-        }
-        let metrics = told.metrics(&lane.spec);
-        let estimated = match answer.output() {
-            Some(output) => lane.billing.estimate(caller, input, &output),
-            // A server that reports at the end may have been cut off before.
-            None => told.counted(lane.spec.metrics_trust, &metrics, input),
-        };
-        Some(Spent {
-            metrics,
-            estimated,
-            neurons: told.reported.neurons,
-        })
-    }
-
-    /// The same of a stream whose relay was dropped under way: its texts are gone, the count of its
-    /// events is left.
-    fn of_progress(told: &Told, spec: &ModelSpec, input: &[u8]) -> Option<Spent> {
+        let spec = &lane.spec;
         if told.is_plain(spec) {
             return None;
         }
-        let metrics = told.metrics(spec);
-        let estimated = told.counted(spec.metrics_trust, &metrics, input);
-        Some(Spent {
-            metrics,
+        let output = answer.output();
+        let estimated = match spec.metrics_trust {
+            Trust::Trust if told.is_metered() => Vec::new(),
+            Trust::Trust => told.counted(spec, input, output.as_deref()),
+            Trust::Estimate | Trust::Compare => {
+                let output = output.as_deref().unwrap_or_default();
+                lane.billing.estimate(caller, &input.body, output)
+            }
+        };
+        Some(told.spent(spec, estimated))
+    }
+
+    /// The same without the answer: it has not begun, or its relay was dropped under way and its texts
+    /// are gone.
+    fn of_progress(told: &Told, spec: &ModelSpec, input: &Input) -> Option<Spent> {
+        if told.is_plain(spec) {
+            return None;
+        }
+        let estimated = match spec.metrics_trust {
+            Trust::Trust if told.is_metered() => Vec::new(),
+            Trust::Trust => told.counted(spec, input, None),
+            Trust::Estimate | Trust::Compare => {
+                let mut counted = input.estimate();
+                if told.generated > 0 {
+                    counted.push((OUTPUT_TOKENS.into(), told.generated as f64));
+                }
+                counted
+            }
+        };
+        Some(told.spent(spec, estimated))
+    }
+}
+
+impl Told {
+    fn spent(&self, spec: &ModelSpec, estimated: Vec<(String, f64)>) -> Spent {
+        Spent {
+            metrics: self.metrics(spec),
             estimated,
-            neurons: told.reported.neurons,
-        })
+            neurons: self.reported.neurons,
+        }
     }
 }
 
@@ -149,8 +254,11 @@ pub struct Bill {
     quota: Option<QuotaHold>,
     /// Of a stream that is under way.
     progress: Option<Told>,
-    /// The client's body, for estimates.
-    input: Bytes,
+    input: Input,
+    /// A server was sent the request, and no try follows.
+    sent: bool,
+    /// The client has bytes of the answer.
+    received: bool,
     spent: Option<Spent>,
     /// The event has the metrics that are billed: what is told later changes nothing.
     settled: bool,
@@ -179,7 +287,7 @@ impl Bill {
         lane: &Lane,
         call: &Call,
     ) -> Result<(), Refusal> {
-        self.input = call.body.clone();
+        self.input = Input::of(call);
         let (per_day, most) = match limit {
             Some(Limit::PerDay(neurons)) => (Some(neurons), neurons),
             Some(Limit::OfAnotherNode) => (None, u64::MAX),
@@ -219,6 +327,16 @@ impl Bill {
         self.quota
     }
 
+    /// A server was sent the request, and no other will be: from now on it has worked.
+    pub fn sent(&mut self) {
+        self.sent = true;
+    }
+
+    /// The client has got bytes of the answer.
+    pub fn received(&mut self) {
+        self.received = true;
+    }
+
     /// How far a stream has come; counts only when nothing more is told.
     pub fn progress(&mut self, answer: &Answer) {
         self.progress = Some(Told::by(answer));
@@ -236,20 +354,41 @@ impl Bill {
 
     /// Prices what was spent, once, and writes it into the event.
     pub fn price(&mut self, lane: &Lane, event: &mut InferenceEvent) -> Option<&Charge> {
-        if self.spent.is_none() {
-            let told = self.progress.as_ref();
-            self.spent = told.and_then(|told| Spent::of_progress(told, &lane.spec, &self.input));
+        if self.settled {
+            return self.charge.as_ref();
         }
-        if !self.settled
-            && let Some(spent) = &self.spent
-        {
+        if self.spent.is_none() && self.sent {
+            let nothing = Told::nothing(lane);
+            let told = self.progress.as_ref().unwrap_or(&nothing);
+            self.spent = Spent::of_progress(told, &lane.spec, &self.input);
+        }
+        if let Some(spent) = &self.spent {
             self.settled = true;
-            let settled = settle(lane.spec.metrics_trust, &spent.metrics, &spent.estimated);
+            let mut settled = settle(lane.spec.metrics_trust, &spent.metrics, &spent.estimated);
+            if let Some(tariff) = &lane.spec.tariff {
+                let is_priced = |name: &str| tariff.coefficients.contains_key(name);
+                add_parts_of_input(&mut settled.metrics, is_priced);
+            }
             note_metrics(&settled, event);
-            self.charge = charge(lane, event, spent, &settled.metrics);
+            if self.is_due(lane.spec.tariff.as_ref(), event.outcome) {
+                self.charge = charge(lane, event, spent, &settled.metrics);
+            }
             event.neurons = self.charge.as_ref().map(|charge| charge.total);
         }
         self.charge.as_ref()
+    }
+
+    /// Whether a request that a server was sent is charged, by how it ended.
+    fn is_due(&self, tariff: Option<&Tariff>, outcome: Outcome) -> bool {
+        let cut = tariff.map_or(ChargeCut::Seen, |tariff| tariff.charge_cut);
+        match outcome {
+            Outcome::Completed => true,
+            Outcome::CutByClient | Outcome::CutByDeadline => cut == ChargeCut::Seen,
+            Outcome::CutByBackend | Outcome::Failed | Outcome::Refused => {
+                let is_cut = self.received && cut == ChargeCut::Seen;
+                is_cut || tariff.is_some_and(|tariff| tariff.charge_failed)
+            }
+        }
     }
 
     /// Whether the event has the metrics that are billed.
@@ -345,9 +484,9 @@ fn note_metrics(settled: &Settled, event: &mut InferenceEvent) {
         .iter()
         .map(|one| Comparison {
             metric: Arc::clone(&one.metric),
-            reported: Some(one.reported),
-            estimated: Some(one.estimated),
-            matches: Some(one.matches),
+            reported: one.reported,
+            estimated: one.estimated,
+            matches: one.matches,
         })
         .collect();
 }

@@ -335,6 +335,16 @@ impl Trip {
         }
     }
 
+    /// A server was sent it, and no other will be.
+    pub fn is_sent(&mut self) {
+        self.bill.sent();
+    }
+
+    /// The client has got bytes of the answer.
+    pub fn received(&mut self) {
+        self.bill.received();
+    }
+
     /// How far a stream has come: what is billed should the walk end here.
     pub fn progress(&mut self, answer: &Answer) {
         if answer.is_stream() {

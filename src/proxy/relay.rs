@@ -151,6 +151,7 @@ impl<'a> Relay<'a> {
             self.trip.had_say(answer.task_uses());
             return self.failure(face).await;
         }
+        self.trip.is_sent();
         let relayed = self.success(answer).await;
         // The task hears of the end before the last count is taken.
         answer.close();
@@ -398,6 +399,9 @@ impl<'a> Relay<'a> {
             self.write_head(self.exchange.head().status.as_u16(), told.clone(), length)
                 .await?;
         }
+        if !bytes.is_empty() {
+            self.trip.received();
+        }
         if end {
             self.settle().await;
         }
@@ -566,6 +570,7 @@ impl<'a> Relay<'a> {
                 return (relayed, Err(left));
             }
             self.trip.first_byte();
+            self.trip.received();
             self.trip.event().flags.streamed = true;
         }
         if !self.trip.committed {

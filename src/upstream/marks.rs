@@ -28,6 +28,14 @@ impl Marks {
         }
     }
 
+    /// A connection was there on which the head of the request has gone out.
+    pub fn head_sent(&self) -> bool {
+        match self.replaced {
+            true => !self.reused,
+            false => self.reused || self.connected_us > 0,
+        }
+    }
+
     pub(super) fn connected(&mut self, reused: bool) {
         self.reused = reused;
         if !reused {

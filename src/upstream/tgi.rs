@@ -160,8 +160,8 @@ fn read_json(
     let json = usage.map(Usage::to_openai);
     let result = TextResult {
         response: Some(text),
-        tool_calls: &[],
         usage: json.as_deref(),
+        ..TextResult::default()
     };
     write_text(&result, out);
     Ok(usage)

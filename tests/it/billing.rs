@@ -1,6 +1,8 @@
 //! Bills: what a request costs is what its metrics come to, to the last digit, however it ends;
 //! and an account's day has an end.
 
+mod worked;
+
 use std::sync::Arc;
 
 use serde_json::{Value, json};

@@ -95,7 +95,14 @@ impl TopLevel {
     /// Reads at least one byte, unless the state changes, and says how many.
     fn step(&mut self, bytes: &[u8]) -> usize {
         match self.state {
-            State::BeforeObject => self.expect(bytes, b"{", State::BeforeKey),
+            State::BeforeObject => {
+                // A byte order mark, which some servers write.
+                let is_mark = |byte: &&u8| b"\xef\xbb\xbf".contains(byte);
+                match bytes.iter().take_while(is_mark).count() {
+                    0 => self.expect(bytes, b"{", State::BeforeKey),
+                    mark => mark,
+                }
+            }
             State::BeforeColon => self.expect(bytes, b":", State::BeforeValue),
             State::BeforeKey => {
                 self.key.clear();

@@ -1,17 +1,22 @@
 //! The gateway's own count, from the bodies: for models whose figures are not believed, and for
 //! servers that report none.
 //!
-//! Known in the source as Director's estimates. It has no tokenizer: a text has as many tokens as
-//! words × 4/3, rounded down for each text. Input texts stand under keys that contain `prompt`,
+//! Known in the source as Director's estimates. It has no tokenizer: a text has
+//! max(words × 4/3, UTF-8 bytes ÷ 4) tokens, rounded down for each text. Words alone would count a
+//! page of Chinese or of minified code as one. Input texts stand under keys that contain `prompt`,
 //! as in the source, and under the other keys of our faces (`messages`, `text`, `input`,
-//! `input_text`). An output that is a list of strings has a token for each, as a streaming model's
-//! has. Unlike the source it looks at what it counts as an image. Total on any bytes, one pass, no
-//! tree; bodies are bounded by the caller.
+//! `input_text`, `tools`, `functions`); an image or a sound beside them is [`FILE_TOKENS`]. An output
+//! that is a list of strings is one text, as a streaming model's is. Unlike the source it looks at
+//! what it counts as an image. Total on any bytes, one pass, no tree; bodies are bounded by the
+//! caller.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use serde::de::{Deserializer as _, SeqAccess, Visitor};
 use serde_json::value::RawValue;
+
+use crate::api::prompt::{BYTES_PER_TOKEN, FILE_TOKENS};
 
 /// Texts of an answer, by the names that servers and our faces give them.
 const OUTPUT_TEXTS: [&str; 12] = [
@@ -35,21 +40,35 @@ const IMAGE_MARKS: [&[u8]; 4] = [b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8",
 /// Characters from which on a word of base64 is taken for a file, not for a text.
 const BASE64_FILE_MIN: usize = 256;
 
-/// Words, told piece by piece: one that is cut by the end of a piece counts once.
+/// Bytes of base64 that one token of generated sound comes to: 24 kHz of 16 bits are 64,000 a second,
+/// of which OpenAI makes 20 tokens.
+const SOUND_BYTES_PER_TOKEN: u64 = 3200;
+
+/// Size of a text given piece by piece: a word that is cut by the end of a piece counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WordCount {
+pub struct TextCount {
     words: u64,
     in_word: bool,
+    /// UTF-8.
+    bytes: u64,
+    /// Tokens that are no text.
+    others: u64,
 }
 
-impl WordCount {
-    /// Takes the next piece of the text.
+impl TextCount {
+    /// Adds the next piece of the text.
     pub fn push(&mut self, piece: &str) {
         for character in piece.chars() {
             let in_word = !character.is_whitespace();
             self.words += u64::from(in_word && !self.in_word);
             self.in_word = in_word;
         }
+        self.bytes += piece.len() as u64;
+    }
+
+    /// Adds generated sound, in bytes of base64: a token at least.
+    pub fn push_sound(&mut self, base64_bytes: u64) {
+        self.others += (base64_bytes / SOUND_BYTES_PER_TOKEN).max(1);
     }
 
     /// Words so far.
@@ -57,15 +76,18 @@ impl WordCount {
         self.words
     }
 
-    /// Tokens so far, about.
+    /// Tokens so far, about: max(words × 4/3, bytes ÷ 4), rounded down.
     pub fn tokens(self) -> u64 {
-        tokens_of_words(self.words)
+        let by_words = self.words.saturating_mul(4) / 3;
+        by_words.max(self.bytes / BYTES_PER_TOKEN) + self.others
     }
 }
 
-/// Words × 4/3, rounded down.
-pub fn tokens_of_words(words: u64) -> u64 {
-    words.saturating_mul(4) / 3
+/// Tokens of a text, about: max(words × 4/3, bytes ÷ 4), rounded down.
+fn tokens(text: &str) -> u64 {
+    let mut count = TextCount::default();
+    count.push(text);
+    count.tokens()
 }
 
 /// What the bodies of a request come to: `input_tokens`, `output_tokens`, `output_images`. What was
@@ -94,14 +116,37 @@ fn list(raw: &RawValue) -> Option<Vec<&RawValue>> {
     serde_json::from_str(raw.get()).ok()
 }
 
+/// Sum of `count` over the elements of a list, none of which is kept: a prompt may be millions of
+/// tokens. A value that is no list has no elements.
+fn sum(raw: &RawValue, count: impl Fn(&RawValue) -> u64) -> u64 {
+    struct Sum<F>(F);
+    impl<'de, F: Fn(&RawValue) -> u64> Visitor<'de> for Sum<F> {
+        type Value = u64;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a list")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<u64, A::Error> {
+            let mut sum = 0;
+            while let Some(element) = list.next_element::<&RawValue>()? {
+                sum += (self.0)(element);
+            }
+            Ok(sum)
+        }
+    }
+    let mut json = serde_json::Deserializer::from_str(raw.get());
+    json.deserialize_seq(Sum(count)).unwrap_or(0)
+}
+
 /// The text of a JSON string.
 fn text(raw: &RawValue) -> Option<String> {
     raw.get().starts_with('"').then_some(())?;
     serde_json::from_str(raw.get()).ok()
 }
 
-fn tokens(text: &str) -> u64 {
-    tokens_of_words(text.split_whitespace().count() as u64)
+fn text_tokens(raw: &RawValue) -> u64 {
+    text(raw).map_or(0, |text| tokens(&text))
 }
 
 fn input_tokens(body: &[u8]) -> u64 {
@@ -109,42 +154,67 @@ fn input_tokens(body: &[u8]) -> u64 {
         return 0;
     };
     let of = |(name, value): (&Cow<'_, str>, &&RawValue)| match &**name {
-        "messages" => list(value).map_or(0, |all| all.into_iter().map(message_tokens).sum()),
+        "messages" => sum(value, message_tokens),
         "text" | "input" | "input_text" => texts_tokens(value),
+        "tools" | "functions" => tokens(null_as_nothing(value)),
         name if name.contains("prompt") => texts_tokens(value),
         _ => 0,
     };
-    members.iter().map(of).sum()
+    let texts: u64 = members.iter().map(of).sum();
+    // An image alone is what another task works on; beside a text a language model reads it.
+    let image = members.get("image").filter(|_| texts > 0);
+    texts + image.map_or(0, |image| file_tokens(image))
+}
+
+/// An image under its own key: base64, an address, or bytes.
+fn file_tokens(value: &RawValue) -> u64 {
+    match value.get() {
+        "null" | "\"\"" | "[]" => 0,
+        _ => FILE_TOKENS,
+    }
 }
 
 /// A text, a list of texts, or a list of what are tokens already.
 fn texts_tokens(value: &RawValue) -> u64 {
-    if let Some(text) = text(value) {
-        return tokens(&text);
-    }
     let each = |value: &RawValue| match value.get().as_bytes().first() {
-        Some(b'"') => text(value).map_or(0, |text| tokens(&text)),
+        Some(b'"') => text_tokens(value),
         Some(b'0'..=b'9') => 1,
-        Some(b'[') => list(value).map_or(0, |tokens| tokens.len() as u64),
+        Some(b'[') => sum(value, |_| 1),
         _ => 0,
     };
-    list(value).map_or(0, |all| all.into_iter().map(each).sum())
+    match value.get().as_bytes().first() {
+        Some(b'"') => text_tokens(value),
+        _ => sum(value, each),
+    }
 }
 
-/// A message's content: a text, or parts with texts.
+/// A message's content, a text or parts, and the calls of tools that were made in it.
 fn message_tokens(message: &RawValue) -> u64 {
-    let Some(content) = members(message).and_then(|members| members.get("content").copied()) else {
+    let Some(members) = members(message) else {
         return 0;
     };
-    let part = |part: &RawValue| members(part).and_then(|part| text(part.get("text")?));
-    match list(content) {
-        Some(parts) => parts
-            .into_iter()
-            .filter_map(part)
-            .map(|text| tokens(&text))
-            .sum(),
-        None => text(content).map_or(0, |text| tokens(&text)),
-    }
+    let called = ["tool_calls", "function_call"];
+    let called = called.iter().filter_map(|name| members.get(*name));
+    let called: u64 = called.map(|calls| tokens(null_as_nothing(calls))).sum();
+    let Some(content) = members.get("content") else {
+        return called;
+    };
+    let said = match content.get().starts_with('[') {
+        true => sum(content, part_tokens),
+        false => text_tokens(content),
+    };
+    said + called
+}
+
+/// A part with a text, or with an image or a sound.
+fn part_tokens(part: &RawValue) -> u64 {
+    let Some(part) = members(part) else {
+        return 0;
+    };
+    let is_file = ["image_url", "input_audio", "image"]
+        .iter()
+        .any(|name| part.contains_key(*name));
+    part.get("text").map_or(0, |text| text_tokens(text)) + if is_file { FILE_TOKENS } else { 0 }
 }
 
 /// What was counted in an output.
@@ -217,7 +287,7 @@ fn of_list(all: &[&RawValue]) -> Found {
         if texts.iter().all(|text| is_file(text)) {
             return Found::images(count);
         }
-        return Found::tokens(count);
+        return Found::tokens(tokens(&texts.concat()));
     }
     let each = all.iter().filter_map(|value| members(value));
     Found::tokens(each.map(|members| of_members(&members).tokens).sum())
@@ -263,9 +333,44 @@ fn choice_tokens(choice: &RawValue) -> u64 {
         choice.get("text"),
         message.get("content"),
         message.get("reasoning_content"),
+        message.get("reasoning"),
+        message.get("refusal"),
     ];
-    let texts = texts.into_iter().flatten().filter_map(|value| text(value));
-    texts.map(|text| tokens(&text)).sum()
+    let texts = texts.into_iter().flatten().map(|text| text_tokens(text));
+    let sound = message.get("audio").and_then(|audio| members(audio));
+    let calls = message.get("tool_calls").map_or(0, |calls| {
+        sum(calls, |call| {
+            let call = members(call).unwrap_or_default();
+            call.get("function")
+                .map_or(0, |called| called_tokens(called))
+        })
+    });
+    let called = message.get("function_call");
+    texts.sum::<u64>()
+        + sound.map_or(0, |sound| sound_tokens(&sound))
+        + calls
+        + called.map_or(0, |called| called_tokens(called))
+}
+
+/// `{name, arguments}`
+fn called_tokens(function: &RawValue) -> u64 {
+    let function = members(function).unwrap_or_default();
+    let parts = ["name", "arguments"].iter();
+    parts
+        .filter_map(|name| function.get(*name))
+        .map(|part| text_tokens(part))
+        .sum()
+}
+
+/// `{data, transcript}`
+fn sound_tokens(sound: &Members<'_>) -> u64 {
+    let data = sound.get("data").and_then(|data| text(data));
+    let mut count = TextCount::default();
+    if let Some(data) = data.filter(|data| !data.is_empty()) {
+        count.push_sound(data.len() as u64);
+    }
+    let said = sound.get("transcript").map_or(0, |said| text_tokens(said));
+    count.tokens() + said
 }
 
 /// `data: [{b64_json | url}]`

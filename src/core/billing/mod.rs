@@ -17,11 +17,11 @@ pub use charge::{
     QUANTITY_MAX, Report, Source, price,
 };
 pub use check::LINES_MAX;
-pub use estimate::{WordCount, estimate, tokens_of_words};
+pub use estimate::{TextCount, estimate};
 pub use headers::{NEURONS, cost_headers};
 pub use metrics::{MetricModes, Metrics};
 pub use quota::{Quota, QuotaSnapshot, Reservation, TOLD_MAX, UnixSecs, reserve_estimate};
-pub use settle::{Comparison, Settled, settle};
+pub use settle::{Comparison, Settled, add_parts_of_input, settle};
 pub use usage::Usage;
 
 #[cfg(test)]

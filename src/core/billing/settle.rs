@@ -23,31 +23,32 @@ const MATCH_WITHIN_PERCENT: f64 = 10.0;
 pub struct Settled {
     /// Each name once, by name; at most [`METRICS_MAX`].
     pub metrics: Vec<Metric>,
-    /// Whose figures they are: [`Source::Derived`] where there are none but the task's, of input
-    /// or answer.
+    /// Whose figures they are: [`Source::Estimated`] as soon as one of them is an estimate,
+    /// [`Source::Derived`] where there are none but the task's, of input or answer.
     pub source: Source,
-    /// How a reported figure compares to the estimate, with [`Trust::Compare`] and when there are
-    /// both for some metric. The first that does not agree, else the first, by name.
-    pub comparison: Option<Comparison>,
+    /// How reported figures compare to estimates, with [`Trust::Compare`]: every metric that has
+    /// either, by name.
+    pub comparison: Vec<Comparison>,
 }
 
-/// A figure reported and counted.
+/// What the server said of a metric, and what the gateway counted; one of them at least.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
     /// The metric.
     pub metric: Arc<str>,
     /// What the server said; this is billed.
-    pub reported: f64,
+    pub reported: Option<f64>,
     /// What the gateway counted.
-    pub estimated: f64,
-    /// They differ by at most 2, or by at most a tenth of the reported one.
-    pub matches: bool,
+    pub estimated: Option<f64>,
+    /// They differ by at most 2, or by at most a tenth of the reported one; none where one of them is
+    /// missing.
+    pub matches: Option<bool>,
 }
 
 /// Chooses the figures.
 ///
 /// - `trust`: the server's, then what the task read in the answer, then what it worked out from the
-///   input; estimates only where the server reported nothing at all, and marked as such.
+///   input; an estimate only of what none of them told, and marked as such.
 /// - `estimate`: the estimates, then what the task worked out from the input; nothing that comes
 ///   from the server is used, whether it reported it or the task read it in its answer.
 /// - `compare`: as `trust`, with the comparison.
@@ -56,22 +57,14 @@ pub struct Comparison {
 pub fn settle(trust: Trust, metrics: &Metrics, estimated: &[(String, f64)]) -> Settled {
     let mut all = metrics.clone();
     all.report_all(estimated, Source::Estimated, &super::MetricModes::new());
-    let has_reports = all.of(Source::Reported).next().is_some();
-    let has_estimates = all.of(Source::Estimated).next().is_some();
-    let (order, source): (&[Source], Source) = match trust {
-        Trust::Trust | Trust::Compare if has_reports => (
-            &[Source::Reported, Source::Answered, Source::Derived],
+    let order: &[Source] = match trust {
+        Trust::Trust | Trust::Compare => &[
             Source::Reported,
-        ),
-        Trust::Trust | Trust::Compare if has_estimates => (
-            &[Source::Answered, Source::Derived, Source::Estimated],
+            Source::Answered,
+            Source::Derived,
             Source::Estimated,
-        ),
-        Trust::Trust | Trust::Compare => (&[Source::Answered, Source::Derived], Source::Derived),
-        Trust::Estimate if has_estimates => {
-            (&[Source::Estimated, Source::Derived], Source::Estimated)
-        }
-        Trust::Estimate => (&[Source::Derived], Source::Derived),
+        ],
+        Trust::Estimate => &[Source::Estimated, Source::Derived],
     };
     let mut chosen: Vec<Metric> = Vec::new();
     for metric in order.iter().flat_map(|source| all.of(*source)) {
@@ -81,35 +74,74 @@ pub fn settle(trust: Trust, metrics: &Metrics, estimated: &[(String, f64)]) -> S
     }
     // The sources that come first keep their places.
     chosen.truncate(METRICS_MAX);
+    let has = |source| chosen.iter().any(|metric| metric.source == source);
+    let source = match (has(Source::Estimated), has(Source::Reported)) {
+        (true, _) => Source::Estimated,
+        (false, true) => Source::Reported,
+        (false, false) => Source::Derived,
+    };
     chosen.sort_by(|one, other| one.name.cmp(&other.name));
     Settled {
         metrics: chosen,
         source,
-        comparison: (trust == Trust::Compare).then(|| compare(&all)).flatten(),
+        comparison: match trust {
+            Trust::Compare => compare(&all),
+            Trust::Trust | Trust::Estimate => Vec::new(),
+        },
     }
 }
 
-fn compare(all: &Metrics) -> Option<Comparison> {
-    let read = all.of(Source::Answered);
-    let read = read.filter(|metric| all.value(&metric.name, Source::Reported).is_none());
-    let mut pairs: Vec<Comparison> = all
-        .of(Source::Reported)
-        .chain(read)
-        .filter_map(|metric| {
-            let estimated = all.value(&metric.name, Source::Estimated)?;
-            Some(Comparison {
-                metric: Arc::clone(&metric.name),
-                reported: metric.value,
-                estimated,
-                matches: agree(metric.value, estimated),
-            })
-        })
-        .collect();
-    pairs.sort_by(|one, other| (one.matches, &one.metric).cmp(&(other.matches, &other.metric)));
-    pairs.into_iter().next()
+fn compare(all: &Metrics) -> Vec<Comparison> {
+    let sides = [Source::Reported, Source::Answered, Source::Estimated];
+    let mut pairs: Vec<Comparison> = Vec::new();
+    for metric in sides.iter().flat_map(|source| all.of(*source)) {
+        if pairs.iter().any(|pair| pair.metric == metric.name) {
+            continue;
+        }
+        let of = |source| all.value(&metric.name, source);
+        let reported = of(Source::Reported).or(of(Source::Answered));
+        let estimated = of(Source::Estimated);
+        let both = reported.zip(estimated);
+        pairs.push(Comparison {
+            metric: Arc::clone(&metric.name),
+            reported,
+            estimated,
+            matches: both.map(|(reported, estimated)| agree(reported, estimated)),
+        });
+    }
+    pairs.sort_by(|one, other| one.metric.cmp(&other.metric));
+    pairs
 }
 
 fn agree(reported: f64, estimated: f64) -> bool {
     let within = MATCH_WITHIN.max(reported * MATCH_WITHIN_PERCENT / 100.0);
     (reported - estimated).abs() <= within
+}
+
+/// Adds the two parts of a prompt that may have prices of their own: `cached_input_tokens`, which came
+/// from a prefix cache, and `uncached_input_tokens`, the rest. `is_wanted` says whether a tariff names
+/// one; without a figure for the input there are none.
+pub fn add_parts_of_input(metrics: &mut Vec<Metric>, is_wanted: impl Fn(&str) -> bool) {
+    let value = |name: &str| metrics.iter().find(|metric| &*metric.name == name);
+    let Some(input) = value("input_tokens").cloned() else {
+        return;
+    };
+    let cached = value("cached_tokens").map_or(0.0, |cached| cached.value.min(input.value));
+    let parts = [
+        ("cached_input_tokens", cached),
+        ("uncached_input_tokens", input.value - cached),
+    ];
+    if !parts.iter().any(|(name, _)| is_wanted(name)) {
+        return;
+    }
+    for (name, value) in parts {
+        if metrics.len() < METRICS_MAX && !metrics.iter().any(|metric| &*metric.name == name) {
+            metrics.push(Metric {
+                name: name.into(),
+                value,
+                source: input.source,
+            });
+        }
+    }
+    metrics.sort_by(|one, other| one.name.cmp(&other.name));
 }

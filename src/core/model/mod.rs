@@ -21,4 +21,4 @@ pub use spec::{
     Algorithm, BackendKind, CaFile, EndpointSpec, ModelSpec, PermitScope, QueueSpec, Secret, Task,
     WhenUnhealthy, server_of,
 };
-pub use tariff::{MetricMode, ModelPlugins, Tariff, Trust};
+pub use tariff::{ChargeCut, MetricMode, ModelPlugins, Tariff, Trust};

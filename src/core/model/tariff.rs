@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tariff {
-    /// Neurons of every answered request.
+    /// Neurons of every request that is charged.
     #[schemars(range(min = 0))]
     pub cost_per_infer: f64,
     /// Neurons per unit of a metric, by the metric's name (`input_tokens`, `output_tokens`, …).
@@ -20,6 +20,23 @@ pub struct Tariff {
     /// Free keys a billing plugin may look at, such as `resolution: 1080p`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub criteria: BTreeMap<Arc<str>, Arc<str>>,
+    /// Whether a request that ended early after a server began to work costs something.
+    pub charge_cut: ChargeCut,
+    /// Whether a request is charged, as one that was cut, when its server or a plugin failed before
+    /// any byte of the answer reached the client. A repeated try is never charged.
+    pub charge_failed: bool,
+}
+
+/// What a request costs whose client left, or whose deadline passed, after a server was sent it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ChargeCut {
+    /// `cost_per_infer`, the input, and the output that was seen until then. Output that nobody saw is
+    /// not guessed.
+    #[default]
+    Seen,
+    /// Nothing.
+    None,
 }
 
 /// The configuration admits only finite numbers, so that equality is reflexive.

@@ -23,7 +23,7 @@ use bytes::BytesMut;
 use infergate_core::Refusal;
 use infergate_core::api::scan::TopLevel;
 use infergate_core::api::{Call, Face, Operation, sse, workers_ai};
-use infergate_core::billing::{Metrics, Usage, WordCount};
+use infergate_core::billing::{Metrics, TextCount, Usage};
 use infergate_core::model::{ModelSpec, Task, Trust};
 use serde_json::value::RawValue;
 
@@ -104,17 +104,34 @@ struct Seen {
     usage: Option<Usage>,
     modes: Modes,
     token: bool,
-    token_events: u64,
+    /// Everything that was generated on a stream.
+    text: TextCount,
+    /// Its tokens when the backend last reported how many it had generated.
+    reported_at: u64,
     /// Which of the known places the last token stood at.
     text_place: Option<usize>,
-    /// Kept where the backend's own count is not believed.
+    /// Sample for an estimate; of a stream only where the backend's own count is not believed.
     output: Option<Box<Output>>,
     end: End,
 }
 
 impl Seen {
     fn report(&mut self, usage: Option<Usage>) {
+        if usage.is_some_and(|usage| usage.output_tokens > 0) {
+            self.reported_at = self.text.tokens();
+        }
         self.usage = self.modes.fold(self.usage, usage);
+    }
+
+    /// Counts a generated text, a JSON string.
+    fn generated(&mut self, text: &RawValue) {
+        let Ok(plain) = serde_json::from_str::<Cow<'_, str>>(text.get()) else {
+            return;
+        };
+        self.text.push(&plain);
+        if let Some(output) = &mut self.output {
+            output.text(text);
+        }
     }
 
     /// Of an answer that is no stream.
@@ -141,6 +158,8 @@ pub struct Answer {
     source: Source,
     /// The usage chunk was asked for by the gateway, so the client must not see it.
     hides_usage: bool,
+    /// A whole answer has generated text in it.
+    has_text: bool,
     /// Of the head, 2xx.
     status: u16,
     form: Form,
@@ -204,6 +223,7 @@ impl Answer {
             face: call.face,
             source,
             hides_usage,
+            has_text: call.operation != Operation::Embeddings,
             status: 200,
             form: form(source, Kind::asked(streams)),
             seen: Seen::default(),
@@ -338,6 +358,9 @@ impl Answer {
         match &mut self.form {
             Form::PassBytes | Form::PassJson(_) => {
                 self.seen.token = true;
+                if self.has_text && matches!(self.form, Form::PassJson(_)) {
+                    self.seen.output.get_or_insert_default();
+                }
                 self.seen.keep(chunk);
                 if let Form::PassJson(scan) = &mut self.form {
                     scan.push(chunk);
@@ -382,8 +405,11 @@ impl Answer {
             return Err(AnswerError::Malformed);
         };
         let mut converted = BytesMut::new();
-        self.seen.usage = (reader.json)(body, self.seen.usage, &mut converted)?;
+        self.seen.usage = (reader.json)(without_bom(body), self.seen.usage, &mut converted)?;
         let result = workers_ai::result_of(&converted).ok_or(AnswerError::Malformed)?;
+        if self.has_text {
+            self.seen.output.get_or_insert_default();
+        }
         self.seen.keep(result);
         let shaped = match &mut self.shaper {
             Some(shaper) => shaper.result(self.status, "application/json", result)?,
@@ -401,6 +427,7 @@ impl Answer {
         let Form::Posted { body, content_type } = &self.form else {
             return Err(AnswerError::Malformed);
         };
+        let body = without_bom(body);
         let mut scan = TopLevel::new("usage");
         scan.push(body);
         self.seen.usage = scan.value().and_then(Usage::from_openai);
@@ -409,6 +436,9 @@ impl Answer {
             None => None,
         };
         let result = json(shaped.as_deref().unwrap_or(body))?;
+        if self.has_text {
+            self.seen.output.get_or_insert_default();
+        }
         self.seen.keep(result);
         workers_ai::write_result(result, out);
         Ok(())
@@ -485,21 +515,30 @@ impl Answer {
         }
     }
 
-    /// Events of a stream that carried generated text.
-    pub fn token_events(&self) -> u64 {
-        self.seen.token_events
+    /// Tokens of the generated text of a stream so far, by the gateway's own count.
+    pub fn generated_tokens(&self) -> u64 {
+        self.seen.text.tokens()
     }
 
-    /// Words of the generated text of a stream so far, where the backend's own count is not
-    /// believed.
-    pub fn words(&self) -> Option<WordCount> {
-        Some(self.seen.output.as_ref()?.words())
+    /// Those of them that came after the backend's latest report of its output.
+    pub fn unreported_tokens(&self) -> u64 {
+        let counted = self.seen.text.tokens();
+        counted.saturating_sub(self.seen.reported_at)
     }
 
-    /// The output for an estimate, where the backend's own count is not believed: a whole answer,
-    /// or the texts of a stream as a JSON list; the first [`SAMPLE_BYTES_MAX`] of either.
+    /// The output for an estimate: a whole answer that is complete, or, where the backend's own count
+    /// is not believed, the texts of a stream as a JSON list; the first [`SAMPLE_BYTES_MAX`] of
+    /// either. An unfinished whole answer is not guessed at.
     pub fn output(&self) -> Option<Cow<'_, [u8]>> {
-        Some(self.seen.output.as_ref()?.sample())
+        match self.is_stream() || self.done_seen() {
+            true => Some(self.seen.output.as_ref()?.sample()),
+            false => None,
+        }
+    }
+
+    /// A server with a protocol of its own for models that read and write tokens.
+    pub fn is_of_tokens(&self) -> bool {
+        matches!(self.source, Source::Pass | Source::Run(_))
     }
 
     /// What the model's task has told so far, where it has one.
@@ -555,6 +594,11 @@ impl Kind {
             Kind::Other
         }
     }
+}
+
+/// The body without the byte order mark that some servers put before it.
+fn without_bom(body: &[u8]) -> &[u8] {
+    body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body)
 }
 
 /// One JSON value, without the space around it.

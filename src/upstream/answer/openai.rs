@@ -10,8 +10,8 @@ use infergate_core::billing::Usage;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::AnswerError;
 use super::run::{Piece, Reader, ToolCalls, ToolFragment, no_events, write_rows};
+use super::{AnswerError, Seen};
 
 /// Chat and completions.
 pub(in crate::upstream) static OPENAI_TEXT: Reader = Reader {
@@ -83,7 +83,36 @@ struct Message<'a> {
     #[serde(borrow)]
     reasoning: Option<&'a RawValue>,
     #[serde(borrow)]
+    refusal: Option<&'a RawValue>,
+    #[serde(borrow)]
+    audio: Option<&'a RawValue>,
+    #[serde(borrow)]
     tool_calls: Option<Vec<Tool<'a>>>,
+    /// What `tool_calls` was called before there were several.
+    #[serde(borrow)]
+    function_call: Option<Function<'a>>,
+}
+
+impl<'a> Message<'a> {
+    fn reasoning(&self) -> Option<&'a RawValue> {
+        self.reasoning_content.or(self.reasoning)
+    }
+
+    /// Functions whose call is written, in whole or in parts.
+    fn called(&self) -> impl Iterator<Item = &Function<'a>> {
+        let tools = self.tool_calls.iter().flatten();
+        let tools = tools.filter_map(|tool| tool.function.as_ref());
+        tools.chain(&self.function_call)
+    }
+}
+
+/// A piece of generated sound.
+#[derive(Deserialize)]
+struct Sound<'a> {
+    #[serde(borrow)]
+    data: Option<&'a RawValue>,
+    #[serde(borrow)]
+    transcript: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -117,21 +146,43 @@ struct Embedding<'a> {
 }
 
 impl<'a> Chunk<'a> {
-    /// Whether anything was generated: text, reasoning or a tool call, in any choice.
-    pub(super) fn has_token(&self) -> bool {
+    /// Counts all that was generated: text, reasoning, sound or a call of a tool, in any choice. Tells
+    /// whether there was anything.
+    pub(super) fn count(&self, seen: &mut Seen) -> bool {
         let mut has = false;
-        self.each_text(|_| has = true);
-        let calls = |choice: &Choice<'_>| {
-            let tools = choice
-                .message()
-                .and_then(|message| message.tool_calls.as_ref());
-            tools.is_some_and(|tools| !tools.is_empty())
-        };
-        has || self.choices.iter().flatten().any(calls)
+        self.each_text(|text| {
+            has = true;
+            seen.generated(text);
+        });
+        let messages = self.choices.iter().flatten();
+        for message in messages.filter_map(Choice::message) {
+            has |= message.tool_calls.as_ref().is_some_and(|t| !t.is_empty());
+            for function in message.called() {
+                has = true;
+                seen.text.push(function.name.as_deref().unwrap_or_default());
+                if let Some(arguments) = function.arguments.filter(|raw| is_text(raw)) {
+                    seen.generated(arguments);
+                }
+            }
+            let sound = message.audio.map(RawValue::get);
+            let sound = sound.and_then(|raw| serde_json::from_str::<Sound<'a>>(raw).ok());
+            let Some(Sound { data, transcript }) = sound else {
+                continue;
+            };
+            if let Some(data) = data.filter(|raw| is_text(raw)) {
+                has = true;
+                seen.text.push_sound(data.get().len() as u64 - 2);
+            }
+            if let Some(said) = transcript.filter(|raw| is_text(raw)) {
+                has = true;
+                seen.generated(said);
+            }
+        }
+        has
     }
 
     /// Every text that was generated and is not empty, as JSON.
-    pub(super) fn each_text(&self, text: impl FnMut(&'a RawValue)) {
+    fn each_text(&self, text: impl FnMut(&'a RawValue)) {
         let token = self.token.and_then(|token| {
             let token: Token<'a> = serde_json::from_str(token.get()).ok()?;
             token.text.filter(|_| !token.special)
@@ -144,37 +195,61 @@ impl<'a> Chunk<'a> {
                 of(|message| message.content),
                 of(|message| message.reasoning_content),
                 of(|message| message.reasoning),
+                of(|message| message.refusal),
             ]
         });
         [self.response, self.text, token]
             .into_iter()
             .chain(chosen)
             .flatten()
-            .filter(|raw| raw.get().starts_with('"') && raw.get() != "\"\"")
+            .filter(|raw| is_text(raw))
             .for_each(text);
     }
 
-    /// What the first choice says and which tools it calls; a `run` has one choice.
-    fn first(self) -> (Option<&'a RawValue>, Vec<ToolFragment>) {
+    /// What the first choice says, thinks and which tools it calls; a `run` has one choice. A refusal
+    /// is what it says.
+    fn first(self) -> First<'a> {
         let is_first = |choice: &Choice<'_>| choice.index.is_none_or(|index| index.get() == "0");
         let Some(choice) = self.choices.into_iter().flatten().find(is_first) else {
-            return (None, Vec::new());
+            return First::default();
         };
         let Some(message) = choice.delta.or(choice.message) else {
-            return (choice.text, Vec::new());
+            return First {
+                text: choice.text,
+                ..First::default()
+            };
         };
+        let reasoning = message.reasoning().filter(|raw| is_text(raw));
+        let called = message.function_call.map(|function| Tool {
+            index: None,
+            id: None,
+            function: Some(function),
+        });
         let tools = message.tool_calls.unwrap_or_default();
-        let fragments = tools
-            .into_iter()
-            .enumerate()
-            .map(|(at, tool)| tool.fragment(at))
-            .collect();
-        (message.content.or(choice.text), fragments)
+        let tools = tools.into_iter().chain(called).enumerate();
+        First {
+            text: message.content.or(message.refusal).or(choice.text),
+            reasoning,
+            fragments: tools.map(|(at, tool)| tool.fragment(at)).collect(),
+        }
     }
 
     fn usage(&self) -> Option<Usage> {
         Usage::from_openai(self.usage?.get().as_bytes())
     }
+}
+
+/// What the first choice adds.
+#[derive(Default)]
+struct First<'a> {
+    text: Option<&'a RawValue>,
+    reasoning: Option<&'a RawValue>,
+    fragments: Vec<ToolFragment>,
+}
+
+/// A JSON string that is not empty.
+fn is_text(raw: &RawValue) -> bool {
+    raw.get().starts_with('"') && raw.get() != "\"\""
 }
 
 impl Tool<'_> {
@@ -212,9 +287,14 @@ fn parse(json: &[u8]) -> Result<Chunk<'_>, AnswerError> {
 fn text_event(data: &[u8]) -> Result<Piece<'_>, AnswerError> {
     let chunk = parse(data)?;
     let usage = chunk.usage();
-    let (text, tool_calls) = chunk.first();
+    let First {
+        text,
+        reasoning,
+        fragments: tool_calls,
+    } = chunk.first();
     Ok(Piece {
         text,
+        reasoning,
         tool_calls,
         usage,
         last: false,
@@ -231,7 +311,11 @@ fn text_json(
         return Err(AnswerError::Malformed);
     }
     let usage = Usage::join(known, completion.usage());
-    let (response, fragments) = completion.first();
+    let First {
+        text: response,
+        reasoning,
+        fragments,
+    } = completion.first();
     let mut tools = ToolCalls::default();
     for fragment in fragments {
         tools.add(fragment)?;
@@ -240,6 +324,7 @@ fn text_json(
     write_text(
         &TextResult {
             response,
+            reasoning,
             tool_calls: &tools.calls,
             usage: json.as_deref(),
         },

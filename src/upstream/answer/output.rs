@@ -1,12 +1,11 @@
-//! What a model generated, kept for the gateway's own count of it: for models whose figures are not
-//! believed, and for no others.
+//! Sample of what a model generated, for the gateway's own count of it: of models whose figures are
+//! not believed, and of whole answers whose server may report none.
 //!
-//! It counts words and keeps a sample of [`SAMPLE_BYTES_MAX`]; what tokens that makes is the
-//! estimator's to say.
+//! It counts nothing: what tokens a sample of at most [`SAMPLE_BYTES_MAX`] makes is the estimator's to
+//! say.
 
 use std::borrow::Cow;
 
-use infergate_core::billing::WordCount;
 use serde_json::value::RawValue;
 
 /// Bytes of output that are kept. A stream of 131,072 tokens is well below; of a larger answer the
@@ -16,7 +15,6 @@ pub const SAMPLE_BYTES_MAX: usize = 1 << 20;
 /// The output so far.
 #[derive(Debug, Default)]
 pub(super) struct Output {
-    words: WordCount,
     /// A whole answer, or the texts of a stream as a JSON list that lacks its end.
     sample: Vec<u8>,
     is_list: bool,
@@ -26,10 +24,6 @@ pub(super) struct Output {
 impl Output {
     /// The text of one event, a JSON string.
     pub(super) fn text(&mut self, text: &RawValue) {
-        let Ok(plain) = serde_json::from_str::<Cow<'_, str>>(text.get()) else {
-            return;
-        };
-        self.words.push(&plain);
         let text = text.get().as_bytes();
         self.full |= self.sample.len() + text.len() + 2 > SAMPLE_BYTES_MAX;
         if self.full {
@@ -46,10 +40,6 @@ impl Output {
         self.full |= bytes.len() > room;
         self.sample
             .extend_from_slice(&bytes[..bytes.len().min(room)]);
-    }
-
-    pub(super) fn words(&self) -> WordCount {
-        self.words
     }
 
     /// A whole answer as it came, or the texts of a stream as a JSON list.
@@ -70,25 +60,23 @@ mod tests {
     }
 
     #[test]
-    fn the_texts_of_a_stream_are_a_list_and_words_run_across_them() {
+    fn the_texts_of_a_stream_are_a_list() {
         let mut output = Output::default();
         assert_eq!(&output.sample()[..], b"");
-        for json in [r#""one tw""#, r#""o\nthree""#, "7"] {
+        for json in [r#""one tw""#, r#""o\nthree""#] {
             text(&mut output, json);
         }
         assert_eq!(&output.sample()[..], br#"["one tw","o\nthree"]"#);
-        assert_eq!(output.words().words(), 3);
     }
 
     #[test]
-    fn the_sample_is_bounded_and_the_words_go_on() {
+    fn the_sample_is_bounded() {
         let mut output = Output::default();
         let long = format!("\"{}\"", "x".repeat(SAMPLE_BYTES_MAX - 10));
         for json in [&*long, "\" second word\"", "\" third\""] {
             text(&mut output, json);
         }
         assert_eq!(output.sample().len(), long.len() + 2);
-        assert_eq!(output.words().words(), 4);
         let mut output = Output::default();
         output.bytes(&[b'x'; SAMPLE_BYTES_MAX - 1]);
         output.bytes(b"yz");

@@ -1,14 +1,14 @@
 //! A stream passed on event by event, with an eye on usage, errors and the end mark.
 //!
 //! It does not parse what it can rule out: once a token has come, an event with text in the same
-//! place is one more, unless it names `usage` or `error`. Nothing is allocated for those. A half
-//! event is held back, so that a broken stream can still end in a well-formed error event.
+//! place has more of it, unless it names `usage` or `error`; only that text is read. A half event is
+//! held back, so that a broken stream can still end in a well-formed error event.
 
 use std::sync::LazyLock;
 
 use bytes::BytesMut;
 use infergate_core::api::sse::{self, Splitter};
-use infergate_core::billing::Usage;
+use infergate_core::billing::{TextCount, Usage};
 use memchr::memmem::Finder;
 
 use super::openai::Chunk;
@@ -105,8 +105,10 @@ fn look(event: &[u8], hides_usage: bool, seen: &mut Seen) -> Verdict {
         .find(&data)
         .is_some_and(|at| !is_null(&data[at + "\"usage\"".len()..]));
     let quiet = seen.output.is_none() && !names_usage && ERROR.find(&data).is_none();
-    if quiet && seen.text_place.is_some_and(|place| has_text(&data, place)) {
-        seen.token_events += 1;
+    if quiet
+        && let Some(place) = seen.text_place
+        && count_texts(&data, place, &mut seen.text)
+    {
         return Verdict::Pass;
     }
     // What cannot be read is the client's to judge: it is passed, as a proxy does.
@@ -116,13 +118,9 @@ fn look(event: &[u8], hides_usage: bool, seen: &mut Seen) -> Verdict {
     if chunk.error.is_some() {
         return Verdict::Fail;
     }
-    if chunk.has_token() {
+    if chunk.count(seen) {
         seen.token = true;
-        seen.token_events += 1;
         seen.text_place = (0..TEXTS.len()).find(|place| has_text(&data, *place));
-        if let Some(output) = &mut seen.output {
-            chunk.each_text(|text| output.text(text));
-        }
     }
     let usage = chunk
         .usage
@@ -145,6 +143,43 @@ fn has_text(data: &[u8], place: usize) -> bool {
         let value = data[at + finder.needle().len()..].trim_ascii_start();
         matches!(value, [b'"', first, ..] if *first != b'"')
     })
+}
+
+/// Counts every text at this place, one for each choice; whether there is any that is not empty.
+fn count_texts(data: &[u8], place: usize, count: &mut TextCount) -> bool {
+    let finder = &TEXTS[place];
+    let mut rest = data;
+    let mut found = false;
+    while let Some(at) = finder.find(rest) {
+        rest = rest[at + finder.needle().len()..].trim_ascii_start();
+        let Some(text) = rest.strip_prefix(b"\"") else {
+            continue;
+        };
+        let Some(end) = text_end(text) else { break };
+        match std::str::from_utf8(&text[..end]) {
+            Ok(plain) if !plain.contains('\\') => count.push(plain),
+            _ => match serde_json::from_slice::<String>(&rest[..end + 2]) {
+                Ok(plain) => count.push(&plain),
+                Err(_) => break,
+            },
+        }
+        found |= end > 0;
+        rest = &text[end..];
+    }
+    found
+}
+
+/// Length of a JSON string behind its opening quote.
+fn text_end(text: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        at += memchr::memchr2(b'"', b'\\', text.get(at..)?)?;
+        match text[at] {
+            b'"' => return Some(at),
+            // Whatever is escaped is no end.
+            _ => at += 2,
+        }
+    }
 }
 
 /// Whether `: null` follows: many servers put that into every chunk.

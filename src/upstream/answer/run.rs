@@ -40,6 +40,8 @@ pub(in crate::upstream) struct Reader {
 pub(in crate::upstream) struct Piece<'a> {
     /// Text, as JSON.
     pub(in crate::upstream) text: Option<&'a RawValue>,
+    /// Reasoning before it, as JSON.
+    pub(in crate::upstream) reasoning: Option<&'a RawValue>,
     /// Fragments of tool calls.
     pub(in crate::upstream) tool_calls: Vec<ToolFragment>,
     /// Usage so far.
@@ -141,21 +143,22 @@ fn convert(
     let mut last = sse::is_done(&data);
     if !last {
         let piece = (reader.event)(&data)?;
-        seen.report(piece.usage);
-        let text = piece.text.filter(|text| text.get() != "\"\"");
-        if text.is_some() || !piece.tool_calls.is_empty() {
-            seen.token = true;
-            seen.token_events += 1;
+        let written = |text: &&RawValue| text.get().len() > "\"\"".len();
+        let text = piece.text.filter(written);
+        let reasoning = piece.reasoning.filter(written);
+        seen.token |= text.is_some() || reasoning.is_some() || !piece.tool_calls.is_empty();
+        for generated in [reasoning, text].into_iter().flatten() {
+            seen.generated(generated);
         }
-        if let Some(text) = text {
-            if let Some(output) = &mut seen.output {
-                output.text(text);
-            }
-            write_piece(text, out);
+        if text.is_some() || reasoning.is_some() {
+            write_piece(text, reasoning, out);
         }
         for fragment in piece.tool_calls {
+            seen.text.push(&fragment.call.name);
+            seen.text.push(&fragment.call.arguments);
             tool_calls.add(fragment)?;
         }
+        seen.report(piece.usage);
         last = piece.last;
     }
     if last {

@@ -1,10 +1,11 @@
 //! Prices as `neurons` does, and counts for itself what a model is not trusted to report. Known in the
 //! source as Director's estimates.
 //!
-//! There is no tokenizer: a text has as many tokens as words × 4/3, rounded down. Input texts stand
-//! under keys that contain `prompt`, and under `messages`, `text`, `input`, `input_text`. An output that
-//! is a list of strings has a token for each. Images are counted by their marks, data URIs, addresses or
-//! long base64. One pass over each body, no tree. No settings.
+//! There is no tokenizer: a text has max(words × 4/3, UTF-8 bytes ÷ 4) tokens, rounded down. Input texts
+//! stand under keys that contain `prompt`, and under `messages`, `text`, `input`, `input_text`, `tools`,
+//! `functions`; an image or a sound beside them is 1,024 tokens. An output that is a list of strings is
+//! one text. Images of an output are counted by their marks, data URIs, addresses or long base64. One
+//! pass over each body, no tree. No settings.
 
 use std::collections::BTreeMap;
 
@@ -29,6 +30,10 @@ const OUTPUT_TEXTS: [&str; 12] = [
     "caption",
     "transcription",
 ];
+/// Tokens of an image or a sound that a language model reads.
+const FILE_TOKENS: u64 = 1024;
+/// Bytes of base64 that one token of generated sound comes to.
+const SOUND_BYTES_PER_TOKEN: u64 = 3200;
 /// Characters from which on a word of base64 is taken for a file.
 const BASE64_FILE_MIN: usize = 256;
 
@@ -73,7 +78,8 @@ impl Estimator for Estimates {
 }
 
 fn tokens(text: &str) -> u64 {
-    text.split_whitespace().count() as u64 * 4 / 3
+    let by_words = text.split_whitespace().count() as u64 * 4 / 3;
+    by_words.max(text.len() as u64 / 4)
 }
 
 fn object(value: &RawValue) -> Object<'_> {
@@ -93,38 +99,68 @@ fn text_tokens(value: &RawValue) -> u64 {
     text(value).map_or(0, |text| tokens(&text))
 }
 
+fn json_tokens(value: &RawValue) -> u64 {
+    match value.get() {
+        "null" => 0,
+        json => tokens(json),
+    }
+}
+
+fn items_of(value: &RawValue) -> impl Iterator<Item = &RawValue> {
+    list(value).into_iter().flatten()
+}
+
 fn of_input(body: &[u8]) -> u64 {
     let members: Object<'_> = serde_json::from_slice(body).unwrap_or_default();
     let of_member = |(key, value): (&String, &&RawValue)| match key.as_str() {
-        "messages" => list(value).into_iter().flatten().map(of_message).sum(),
+        "messages" => items_of(value).map(of_message).sum(),
         "text" | "input" | "input_text" => of_texts(value),
+        "tools" | "functions" => json_tokens(value),
         key if key.contains("prompt") => of_texts(value),
         _ => 0,
     };
-    members.iter().map(of_member).sum()
+    let texts: u64 = members.iter().map(of_member).sum();
+    match members.get("image").map(|image| image.get()) {
+        None | Some("null" | "\"\"" | "[]") => texts,
+        Some(_) if texts > 0 => texts + FILE_TOKENS,
+        Some(_) => texts,
+    }
 }
 
 /// A text, a list of texts, or a list of what are tokens already.
 fn of_texts(value: &RawValue) -> u64 {
     let of_item = |item: &RawValue| match item.get().as_bytes()[0] {
         b'0'..=b'9' => 1,
-        b'[' => list(item).map_or(0, |tokens| tokens.len() as u64),
+        b'[' => items_of(item).count() as u64,
         _ => text_tokens(item),
     };
-    let items = list(value).into_iter().flatten();
-    text_tokens(value) + items.map(of_item).sum::<u64>()
+    text_tokens(value) + items_of(value).map(of_item).sum::<u64>()
 }
 
-/// A message's content: a text, or parts with texts.
+/// A message's content, a text or parts, and the calls of tools that were made in it.
 fn of_message(message: &RawValue) -> u64 {
-    let of_part = |part: &RawValue| object(part).get("text").map_or(0, |text| text_tokens(text));
-    match object(message).get("content") {
-        Some(content) => match list(content) {
+    let members = object(message);
+    let called = ["tool_calls", "function_call"].into_iter();
+    let called = called.filter_map(|name| members.get(name));
+    let called: u64 = called.map(|calls| json_tokens(calls)).sum();
+    let said = members
+        .get("content")
+        .map_or(0, |content| match list(content) {
             Some(parts) => parts.into_iter().map(of_part).sum(),
             None => text_tokens(content),
-        },
-        None => 0,
-    }
+        });
+    said + called
+}
+
+/// A part with a text, or with an image or a sound.
+fn of_part(part: &RawValue) -> u64 {
+    let part = object(part);
+    let mut files = ["image_url", "input_audio", "image"].into_iter();
+    let file = match files.any(|name| part.contains_key(name)) {
+        true => FILE_TOKENS,
+        false => 0,
+    };
+    file + part.get("text").map_or(0, |text| text_tokens(text))
 }
 
 fn of_output(body: &[u8]) -> Counts {
@@ -176,7 +212,7 @@ fn of_list(all: &[&RawValue]) -> Counts {
                 ..none
             },
             false => Counts {
-                tokens: count,
+                tokens: tokens(&texts.concat()),
                 ..none
             },
         },
@@ -220,12 +256,38 @@ fn of_choice(choice: &RawValue) -> u64 {
         choice.get("text"),
         message.get("content"),
         message.get("reasoning_content"),
+        message.get("reasoning"),
+        message.get("refusal"),
     ];
-    texts
-        .into_iter()
-        .flatten()
-        .map(|text| text_tokens(text))
-        .sum()
+    let texts = texts.into_iter().flatten();
+    let calls = message.get("tool_calls").into_iter();
+    let called = calls
+        .flat_map(|calls| items_of(calls))
+        .map(object)
+        .filter_map(|call| call.get("function").copied())
+        .chain(message.get("function_call").copied());
+    texts.map(|text| text_tokens(text)).sum::<u64>()
+        + called.map(of_called).sum::<u64>()
+        + message.get("audio").map_or(0, |sound| of_sound(sound))
+}
+
+/// `{name, arguments}`
+fn of_called(function: &RawValue) -> u64 {
+    let function = object(function);
+    let parts = ["name", "arguments"].into_iter();
+    let parts = parts.filter_map(|name| function.get(name));
+    parts.map(|part| text_tokens(part)).sum()
+}
+
+/// `{data, transcript}`
+fn of_sound(sound: &RawValue) -> u64 {
+    let sound = object(sound);
+    let data = sound.get("data").and_then(|data| text(data));
+    let data = data.filter(|data| !data.is_empty());
+    let made = data.map_or(0, |data| {
+        (data.len() as u64 / SOUND_BYTES_PER_TOKEN).max(1)
+    });
+    made + sound.get("transcript").map_or(0, |said| text_tokens(said))
 }
 
 /// A data URI, an address, or a long word of base64.

@@ -24,6 +24,8 @@ pub struct ToolCall {
 pub struct TextResult<'a> {
     /// The text, as JSON; none is written as null.
     pub response: Option<&'a RawValue>,
+    /// What the model thought before it, as JSON; left out when there is none.
+    pub reasoning: Option<&'a RawValue>,
     /// Functions to call; left out when there are none.
     pub tool_calls: &'a [ToolCall],
     /// A JSON object, when the backend said.
@@ -43,7 +45,13 @@ pub struct EmbeddingsResult<'a> {
 pub fn write_text(result: &TextResult<'_>, out: &mut BytesMut) {
     out.extend_from_slice(OPENING);
     let response = result.response.map_or("null", RawValue::get);
-    write_members(response, result.tool_calls, result.usage, out);
+    write_members(
+        response,
+        result.reasoning,
+        result.tool_calls,
+        result.usage,
+        out,
+    );
     close_envelope(out);
 }
 
@@ -65,17 +73,19 @@ pub fn write_embeddings(result: &EmbeddingsResult<'_>, out: &mut BytesMut) {
     close_envelope(out);
 }
 
-/// Appends one piece of a stream: a text as JSON.
-pub fn write_piece(response: &RawValue, out: &mut BytesMut) {
-    let mut data = BytesMut::with_capacity(response.get().len() + 16);
-    write_members(response.get(), &[], None, &mut data);
+/// Appends one piece of a stream: a text, reasoning or both, as JSON. A piece of reasoning alone has
+/// an empty text, which clients that know no reasoning add to theirs unharmed.
+pub fn write_piece(response: Option<&RawValue>, reasoning: Option<&RawValue>, out: &mut BytesMut) {
+    let response = response.map_or("\"\"", RawValue::get);
+    let mut data = BytesMut::with_capacity(response.len() + 16);
+    write_members(response, reasoning, &[], None, &mut data);
     sse::event(&data, out);
 }
 
 /// Appends what ends a stream: a piece with the tool calls and the usage, then `[DONE]`.
 pub fn write_last_piece(tool_calls: &[ToolCall], usage: Option<&str>, out: &mut BytesMut) {
     let mut data = BytesMut::new();
-    write_members("\"\"", tool_calls, usage, &mut data);
+    write_members("\"\"", None, tool_calls, usage, &mut data);
     sse::event(&data, out);
     sse::event(b"[DONE]", out);
 }
@@ -100,9 +110,19 @@ fn close_envelope(out: &mut BytesMut) {
     out.extend_from_slice(CLOSING);
 }
 
-fn write_members(response: &str, tool_calls: &[ToolCall], usage: Option<&str>, out: &mut BytesMut) {
+fn write_members(
+    response: &str,
+    reasoning: Option<&RawValue>,
+    tool_calls: &[ToolCall],
+    usage: Option<&str>,
+    out: &mut BytesMut,
+) {
     out.extend_from_slice(b"{\"response\":");
     out.extend_from_slice(response.as_bytes());
+    if let Some(reasoning) = reasoning {
+        out.extend_from_slice(b",\"reasoning_content\":");
+        out.extend_from_slice(reasoning.get().as_bytes());
+    }
     if !tool_calls.is_empty() {
         let calls: Vec<String> = tool_calls.iter().map(tool_call).collect();
         out.extend_from_slice(format!(",\"tool_calls\":[{}]", calls.join(",")).as_bytes());

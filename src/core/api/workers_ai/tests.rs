@@ -132,6 +132,7 @@ fn a_text_result_stands_in_the_envelope() {
     };
     let full = TextResult {
         response: None,
+        reasoning: Some(&raw(r#""hm""#)),
         tool_calls: &[call, broken],
         usage: Some(r#"{"prompt_tokens":3}"#),
     };
@@ -139,6 +140,7 @@ fn a_text_result_stands_in_the_envelope() {
         serde_json::from_str::<Value>(&written(|out| write_text(&full, out))).unwrap()["result"],
         json!({
             "response": null,
+            "reasoning_content": "hm",
             "tool_calls": [
                 { "id": "c1", "name": "f", "arguments": { "a": 1 } },
                 { "id": "c1", "name": "f", "arguments": "{\"a\":" },
@@ -164,12 +166,14 @@ fn an_embeddings_result_tells_its_shape() {
 #[test]
 fn a_stream_is_pieces_then_usage_then_done() {
     let text = written(|out| {
-        write_piece(&raw(r#"" a""#), out);
+        write_piece(None, Some(&raw(r#""hm""#)), out);
+        write_piece(Some(&raw(r#"" a""#)), None, out);
         write_last_piece(&[], Some(r#"{"prompt_tokens":3}"#), out);
     });
     assert_eq!(
         text,
-        "data: {\"response\":\" a\"}\n\n\
+        "data: {\"response\":\"\",\"reasoning_content\":\"hm\"}\n\n\
+         data: {\"response\":\" a\"}\n\n\
          data: {\"response\":\"\",\"usage\":{\"prompt_tokens\":3}}\n\n\
          data: [DONE]\n\n",
     );

@@ -115,7 +115,7 @@ fn costs_in_the_head_are_paired_by_their_numbers() {
 }
 
 #[test]
-fn trust_bills_the_report_and_the_estimate_only_where_nothing_was_reported() {
+fn trust_bills_the_report_and_the_estimate_only_of_what_was_not_reported() {
     let counted = estimates(&[("input_tokens", 5.0), ("output_tokens", 6.0)]);
     let mut metrics = reported(&[("output_tokens", 9.0)], &MetricModes::new());
     metrics.report("image_steps", 20.0, Source::Derived, &MetricModes::new());
@@ -123,13 +123,14 @@ fn trust_bills_the_report_and_the_estimate_only_where_nothing_was_reported() {
     let settled = settle(Trust::Trust, &metrics, &counted);
     let expected = [
         ("image_steps", 20.0, Source::Derived),
+        ("input_tokens", 5.0, Source::Estimated),
         ("output_tokens", 9.0, Source::Reported),
     ];
     assert_eq!(figures(&settled), expected);
-    assert_eq!(
-        (settled.source, &settled.comparison),
-        (Source::Reported, &None)
-    );
+    assert_eq!(settled.source, Source::Estimated);
+    assert_eq!(settled.comparison, []);
+    let reported = settle(Trust::Trust, &metrics, &[]);
+    assert_eq!(reported.source, Source::Reported);
 
     let silent = settle(Trust::Trust, &Metrics::default(), &counted);
     assert_eq!(silent.source, Source::Estimated);
@@ -232,9 +233,16 @@ fn what_a_task_reads_in_the_answer_is_believed_as_far_as_the_server_is() {
         assert_eq!(tokens(&settled), billed, "{trust:?} {counted:?}");
     }
     let compared = settle(Trust::Compare, &metrics, &counted).comparison;
+    let all: Vec<_> = compared
+        .iter()
+        .map(|one| (&*one.metric, one.reported, one.estimated, one.matches))
+        .collect();
     assert_eq!(
-        compared.map(|one| (one.reported, one.estimated, one.matches)),
-        Some((9000.0, 6.0, false))
+        all,
+        [
+            ("audio_seconds", Some(60.0), None, None),
+            ("output_tokens", Some(9000.0), Some(6.0), Some(false)),
+        ]
     );
 }
 
@@ -272,10 +280,13 @@ fn compare_bills_the_report_and_says_whether_the_estimate_agrees() {
             &metrics,
             &estimates(&[("output_tokens", counted)]),
         );
-        let found = settled.comparison.as_ref().unwrap();
+        let [other, found] = &settled.comparison[..] else {
+            panic!("two metrics: {:?}", settled.comparison);
+        };
+        assert_eq!((&*other.metric, other.matches), ("other", None));
         assert_eq!(
             (found.reported, found.estimated, found.matches),
-            (said, counted, matches)
+            (Some(said), Some(counted), Some(matches))
         );
         assert_eq!(settled.source, Source::Reported);
     }
@@ -283,10 +294,51 @@ fn compare_bills_the_report_and_says_whether_the_estimate_agrees() {
     let settled = settle(
         Trust::Compare,
         &metrics,
-        &estimates(&[("a", 5.0), ("b", 50.0)]),
+        &estimates(&[("a", 5.0), ("b", 50.0), ("c", 1.0)]),
     );
-    assert_eq!(&*settled.comparison.unwrap().metric, "b");
-    assert_eq!(settle(Trust::Compare, &metrics, &[]).comparison, None);
+    let names = settled.comparison.iter();
+    let names: Vec<_> = names.map(|one| (&*one.metric, one.matches)).collect();
+    assert_eq!(names, [("a", Some(true)), ("b", Some(false)), ("c", None)]);
+}
+
+#[test]
+fn a_tariff_may_price_the_cached_and_the_fresh_part_of_a_prompt() {
+    let parts = |figures: &[(&str, f64)]| {
+        let metrics = reported(figures, &MetricModes::new());
+        let mut settled = settle(Trust::Trust, &metrics, &[]).metrics;
+        add_parts_of_input(&mut settled, |name| name == "uncached_input_tokens");
+        let all = settled.into_iter();
+        all.map(|metric| (metric.name.to_string(), metric.value))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        parts(&[("input_tokens", 9.0), ("cached_tokens", 8.0)]),
+        estimates(&[
+            ("cached_input_tokens", 8.0),
+            ("cached_tokens", 8.0),
+            ("input_tokens", 9.0),
+            ("uncached_input_tokens", 1.0),
+        ])
+    );
+    // More cached than read is a broken report; a server without a cache tells none.
+    let uncached = |figures| parts(figures).pop().map(|(_, value)| value);
+    assert_eq!(
+        uncached(&[("input_tokens", 9.0), ("cached_tokens", 12.0)]),
+        Some(0.0)
+    );
+    assert_eq!(uncached(&[("input_tokens", 9.0)]), Some(9.0));
+    assert_eq!(
+        parts(&[("output_tokens", 9.0)]),
+        estimates(&[("output_tokens", 9.0)])
+    );
+    let mut unpriced = settle(
+        Trust::Trust,
+        &reported(&[("input_tokens", 9.0)], &MetricModes::new()),
+        &[],
+    )
+    .metrics;
+    add_parts_of_input(&mut unpriced, |_| false);
+    assert_eq!(unpriced.len(), 1);
 }
 
 #[test]
@@ -416,10 +468,13 @@ proptest! {
         prop_assert!(settled.metrics.windows(2).all(|pair| pair[0].name < pair[1].name));
         prop_assert!(settled.metrics.len() <= METRICS_MAX);
         let has = |source| settled.metrics.iter().any(|metric| metric.source == source);
-        prop_assert!(!(has(Source::Reported) && has(Source::Estimated)), "both billed at once");
+        for metric in settled.metrics.iter().filter(|metric| metric.source == Source::Estimated) {
+            let is_reported = metrics.value(&metric.name, Source::Reported).is_some();
+            prop_assert!(trust == Trust::Estimate || !is_reported, "an estimate of what was reported");
+        }
         let of_server = has(Source::Reported) || has(Source::Answered);
         prop_assert!(!(trust == Trust::Estimate && of_server));
-        prop_assert_eq!(settled.comparison.is_some() && trust != Trust::Compare, false);
+        prop_assert_eq!(!settled.comparison.is_empty() && trust != Trust::Compare, false);
         let tariff = Tariff {
             cost_per_infer: base,
             coefficients: coefficients.into_iter().map(|(name, value)| (name.into(), value)).collect(),

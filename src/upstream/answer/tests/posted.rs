@@ -200,18 +200,21 @@ fn tool_calls_that_the_task_has_kept_come_before_the_end_mark() {
 }
 
 #[test]
-fn every_event_with_text_counts_as_a_token_and_no_other_does() {
+fn what_is_generated_on_a_stream_counts_by_its_text_and_not_by_its_events() {
     let chunk = |delta: &str| format!("data: {{\"choices\":[{{\"delta\":{delta}}}]}}\n\n");
     let stream = [
         chunk(r#"{"role":"assistant","content":""}"#),
-        chunk(r#"{"reasoning_content":"hm"}"#),
-        chunk(r#"{"content":"a"}"#),
-        chunk(r#"{"content": "b \"content\":\"\" "}"#),
+        chunk(r#"{"reasoning_content":"hm hm "}"#),
+        chunk(r#"{"content":"one two three four five"}"#),
+        chunk(r#"{"content": " b \"content\":\"\" "}"#),
+        chunk(r#"{"content":"\n字\u0061 é\\"}"#),
         chunk(r#"{"content":""}"#),
         chunk("{}"),
-        chunk(r#"{"tool_calls":[{"index":0,"function":{"name":"f"}}]}"#),
-        chunk(r#"{"content":"c"}"#),
+        chunk(r#"{"tool_calls":[{"index":0,"function":{"name":" f","arguments":"{\"x\":"}}]}"#),
+        chunk(r#"{"tool_calls":[{"index":0,"function":{"arguments":"1}"}}]}"#),
+        chunk(r#"{"content":" c"}"#),
         "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":5}}\n\n".into(),
+        chunk(r#"{"content":" and more"}"#),
         ": comment\n\n".into(),
         "data: [DONE]\n\n".into(),
     ]
@@ -229,11 +232,15 @@ fn every_event_with_text_counts_as_a_token_and_no_other_does() {
             for piece in stream.as_bytes().chunks(size) {
                 let _ = answer.push(piece, &mut out).unwrap();
             }
-            // A run has no place for reasoning.
-            let expected = if call.face == Face::OpenAi { 5 } else { 4 };
-            assert_eq!(answer.token_events(), expected, "{trust} by {size}");
+            let mut text = TextCount::default();
+            text.push("hm hm one two three four five b \"content\":\"\" \n字a é\\ f{\"x\":1} c");
+            let reported = text.tokens();
+            text.push(" and more");
+            let expected = (text.tokens(), text.tokens() - reported);
+            let counted = (answer.generated_tokens(), answer.unreported_tokens());
+            assert_eq!(counted, expected, "{trust} by {size}");
             assert_eq!(answer.usage().unwrap().output_tokens, 5);
-            assert_eq!(answer.words().is_some(), trust == "compare");
+            assert_eq!(answer.output().is_some(), trust == "compare");
         }
     }
 }
@@ -249,30 +256,102 @@ fn output_is_kept_where_the_servers_count_is_not_believed() {
             let _ = answer.push(piece, &mut out).unwrap();
         }
         answer.finish(&mut out).unwrap();
-        let words = answer.words().unwrap().words();
-        (
-            String::from_utf8(answer.output().unwrap().into_owned()).unwrap(),
-            words,
-        )
+        String::from_utf8(answer.output().unwrap().into_owned()).unwrap()
     };
     let stream = "data: {\"choices\":[{\"delta\":{\"content\":\"one t\"}}]}\n\n\
                   data: {\"choices\":[{\"delta\":{\"content\":\"wo\"}}]}\n\ndata: [DONE]\n\n";
-    let texts = (r#"["one t","wo"]"#.to_owned(), 2);
+    let texts = r#"["one t","wo"]"#;
     assert_eq!(output(&chat(STREAM), EVENTS, stream), texts);
     assert_eq!(
         output(&run_call(r#"{"prompt":"a","stream":true}"#), EVENTS, stream),
         texts
     );
     let whole = r#"{"choices":[{"message":{"content":"one two"}}]}"#;
-    assert_eq!(output(&chat(""), OBJECT, whole).0, whole);
+    assert_eq!(output(&chat(""), OBJECT, whole), whole);
     let result = r#"{"response":"one two"}"#;
     assert_eq!(
-        output(&run_call(r#"{"prompt":"a"}"#), OBJECT, whole).0,
+        output(&run_call(r#"{"prompt":"a"}"#), OBJECT, whole),
         result
     );
-    let believed = answer_of(BackendKind::Openai, &chat(""))
+    let believed = answer_of(BackendKind::Openai, &chat(STREAM))
         .of_model(&spec(Task::TextGeneration, json!({})), None);
-    assert!(believed.output().is_none() && believed.words().is_none());
+    assert!(believed.output().is_none());
+}
+
+#[test]
+fn an_unfinished_whole_answer_is_not_counted_a_finished_one_is() {
+    let whole = r#"{"choices":[{"message":{"content":"one two"}}]}"#;
+    for call in [chat(""), run_call(r#"{"prompt":"a"}"#)] {
+        let mut answer = answer_of(BackendKind::Openai, &call);
+        begin(&mut answer, OBJECT);
+        let mut out = BytesMut::new();
+        let _ = answer.push(whole.as_bytes(), &mut out).unwrap();
+        assert!(answer.output().is_none());
+        answer.finish(&mut out).unwrap();
+        assert!(answer.output().is_some_and(|kept| !kept.is_empty()));
+    }
+}
+
+#[test]
+fn a_byte_order_mark_hides_no_usage() {
+    let whole = format!("\u{feff}{COMPLETION}");
+    let call = chat("");
+    let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &call), OBJECT, &whole);
+    assert_eq!((&*got.text, got.usage), (&*whole, Some(tokens(7, 2))));
+    let call = run_call(r#"{"prompt":"a"}"#);
+    let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &call), OBJECT, &whole);
+    assert_eq!(got.usage, Some(tokens(7, 2)));
+}
+
+#[test]
+fn everything_a_delta_can_carry_counts_and_reasoning_reaches_a_run() {
+    let delta = |delta: Value| {
+        let event = json!({ "choices": [{ "index": 0, "delta": delta }] });
+        format!("data: {event}\n\n")
+    };
+    let function = json!({ "name": "f", "arguments": "x y z" });
+    for (what, expected) in [
+        (json!({ "content": "a b c d e" }), 6),
+        (json!({ "reasoning_content": "a b c d e" }), 6),
+        (json!({ "reasoning": "a b c d e" }), 6),
+        (json!({ "refusal": "a b c d e" }), 6),
+        (
+            json!({ "tool_calls": [{ "index": 0, "function": function }] }),
+            4,
+        ),
+        (json!({ "function_call": function }), 4),
+    ] {
+        for call in [chat(STREAM), run_call(r#"{"prompt":"a","stream":true}"#)] {
+            let mut answer = answer_of(BackendKind::Openai, &call);
+            begin(&mut answer, EVENTS);
+            let mut out = BytesMut::new();
+            let pushed = answer.push(delta(what.clone()).as_bytes(), &mut out);
+            assert!(pushed.is_ok());
+            let counted = answer.generated_tokens();
+            assert!(counted.abs_diff(expected) <= 1, "{what}: {counted}");
+            assert!(answer.token_seen());
+        }
+    }
+    let mut answer = answer_of(BackendKind::Openai, &chat(STREAM));
+    begin(&mut answer, EVENTS);
+    let sound = json!({ "audio": { "data": "A".repeat(64_000), "transcript": "a b c" } });
+    let pushed = answer.push(delta(sound).as_bytes(), &mut BytesMut::new());
+    assert!(pushed.is_ok());
+    assert_eq!(answer.generated_tokens(), 20 + 4);
+
+    let thinking = delta(json!({ "reasoning_content": "hm" }));
+    let call = run_call(r#"{"prompt":"a","stream":true}"#);
+    let got = relay(
+        answer_of(BackendKind::Openai, &call),
+        EVENTS,
+        [thinking.as_bytes(), b"data: [DONE]\n\n"],
+    );
+    assert!(
+        got.text
+            .starts_with("data: {\"response\":\"\",\"reasoning_content\":\"hm\"}\n\n"),
+        "{}",
+        got.text
+    );
 }
 
 #[test]
