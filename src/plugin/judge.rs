@@ -2,7 +2,7 @@
 //!
 //! It runs nothing. The same rules as on the request path, applied to what a fixture's call answered.
 
-use infergate_core::billing::{Charge, Line, Metric, Report, Source};
+use infergate_core::billing::{CHARGE_MAX_DEFAULT, Charge, Line, Metric, Report, Source};
 use infergate_core::model::Trust;
 use infergate_core::task::{Rejection, STATE_MAX_BYTES};
 use serde::Deserialize;
@@ -174,7 +174,7 @@ fn charge(said: &Value, fixture: &Fixture) -> Result<(), &'static str> {
             .collect(),
         visible: items(&said["visible"]).iter().map(name).collect(),
     };
-    charge.check(&Report {
+    let report = Report {
         model: "",
         trust: Trust::Trust,
         ending: infergate_core::billing::Ending::Completed,
@@ -182,7 +182,8 @@ fn charge(said: &Value, fixture: &Fixture) -> Result<(), &'static str> {
         metrics: &given,
         queue_ms: 0,
         infer_ms: 0,
-    })
+    };
+    charge.check(&report, CHARGE_MAX_DEFAULT as f64)
 }
 
 /// Stricter than the request path, which repairs: an author wants to know.

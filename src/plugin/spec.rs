@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use infergate_core::billing::CHARGE_MAX_DEFAULT;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -116,6 +117,10 @@ pub struct PluginLimits {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 163840))]
     pub set_kib: Option<u32>,
+    /// Neurons that a billing plugin may charge for one request, and the most of each line: 1000000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub charge_max: Option<u64>,
 }
 
 /// One plugin.
@@ -184,6 +189,8 @@ pub struct Bounds {
     pub output_bytes: usize,
     /// Bytes of one value that is set at a place in a body.
     pub set_bytes: usize,
+    /// Neurons of one request.
+    pub charge_max: u64,
 }
 
 const fn stands_in() -> bool {
@@ -222,6 +229,7 @@ impl PluginSpec {
                 .clamp(1, 163_840) as usize)
                 << 10,
             set_bytes: (self.limits.set_kib.unwrap_or(SET_KIB).clamp(1, 163_840) as usize) << 10,
+            charge_max: self.limits.charge_max.unwrap_or(CHARGE_MAX_DEFAULT),
         }
     }
 }

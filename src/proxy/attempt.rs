@@ -4,6 +4,7 @@
 //! first byte of an answer, nor when the server may have begun to work on it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use infergate_core::admission::{Ask, EndpointId};
@@ -320,7 +321,11 @@ impl<'a> Attempts<'a> {
         trip: &mut Trip,
         permit: &Permit,
     ) -> Result<Result<Exchange, NoAnswer>, Left> {
-        if self.shaped_for != permit.target.backend_model {
+        let continuous_usage = self.has_continuous_usage(&permit.target.url);
+        if self.shaped_for != permit.target.backend_model
+            || self.asked.call.continuous_usage != continuous_usage
+        {
+            self.asked.call.continuous_usage = continuous_usage;
             self.shaped_for = Arc::clone(&permit.target.backend_model);
             self.shaped = shape(&self.lane, &self.asked, &self.shaped_for)?;
         }
@@ -404,6 +409,11 @@ impl<'a> Attempts<'a> {
         let cause = Some(FailureCause::Named(error.cause()));
         self.count(permit, seen, cause, result);
         no_answer
+    }
+
+    fn has_continuous_usage(&self, url: &str) -> bool {
+        let mut endpoints = self.lane.spec.endpoints.iter();
+        endpoints.any(|endpoint| endpoint.continuous_usage && *endpoint.url == *url)
     }
 
     /// The request ends while a server has it: what is worked there is paid.
@@ -515,6 +525,9 @@ impl<'a> Attempts<'a> {
                     self.count(&permit, Seen::Success, None, AttemptResult::Answered);
                     permit.target.accepts();
                     self.measured(&permit);
+                    if trip.is_unmetered() {
+                        self.unmetered(&permit);
+                    }
                 }
             }
             trip.story.tried(&self.trace);
@@ -526,6 +539,18 @@ impl<'a> Attempts<'a> {
                 .correct_tokens(&account.id, account.weight, charged.into(), used);
         }
         drop(permit);
+    }
+
+    /// The server has not said what its answer used: the gateway's estimate is billed.
+    fn unmetered(&self, permit: &Permit) {
+        self.lane.metrics.answer_unmetered();
+        if !permit.target.is_unmetered.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                model = self.lane.spec.id.as_str(),
+                url = &*permit.target.url,
+                "the server answers without usage: its answers are billed by estimates"
+            );
+        }
     }
 
     /// How fast the server was, for whoever ranks by it.

@@ -10,13 +10,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use infergate_core::Refusal;
 use infergate_core::api::Call;
 use infergate_core::billing::{
-    Charge, Ending, Metric, Metrics, Report, Settled, Source, Usage, add_parts_of_input, estimate,
-    reserve_estimate, settle,
+    Charge, Ending, Exhausted, Metric, Metrics, Report, Settled, Source, Usage, add_parts_of_input,
+    estimate, reserve_estimate, settle,
 };
 use infergate_core::model::{AccountSpec, BackendKind, ChargeCut, ModelSpec, Tariff, Trust};
+use infergate_core::{Millis, Refusal};
 
 use super::explain::QuotaHold;
 use super::ledger::{Held, Ledger};
@@ -36,6 +36,10 @@ const NEURONS: &str = "neurons";
 /// Bodies over this many bytes are estimated by their size and files, without a look at their members:
 /// a longer look would keep a worker from its other requests.
 const READ_BYTES_MAX: usize = 1 << 20;
+
+/// The least that a caller is told to wait for what its own requests hold: the shortest answer of a
+/// language model takes about as long.
+const HELD_WAIT_MIN: Millis = Millis::from_secs(1);
 
 /// What an answer has told, as far as it has come.
 struct Told {
@@ -259,6 +263,7 @@ pub struct Bill {
     sent: bool,
     /// The client has bytes of the answer.
     received: bool,
+    unmetered: bool,
     spent: Option<Spent>,
     /// The event has the metrics that are billed: what is told later changes nothing.
     settled: bool,
@@ -268,7 +273,8 @@ pub struct Bill {
 /// Neurons that a request may come to at a model: what its tokens may cost, at least what answers of
 /// the model have cost lately.
 fn may_cost(lane: &Lane, call: &Call) -> f64 {
-    let tokens = |tariff| reserve_estimate(tariff, call.prompt_tokens(), call.max_tokens);
+    let prompt = call.prompt_tokens();
+    let tokens = |tariff| reserve_estimate(tariff, prompt, call.max_tokens, call.outputs);
     let amount = lane.spec.tariff.as_ref().map_or(0.0, tokens);
     amount.max(lane.usual_charge())
 }
@@ -278,7 +284,7 @@ impl Bill {
     /// tokens may cost, at least what answers of the model have cost lately.
     ///
     /// # Errors
-    /// [`Refusal::QuotaUsed`].
+    /// [`Refusal::QuotaUsed`], and [`Refusal::QuotaHeld`] where requests under way may leave some.
     pub fn hold(
         &mut self,
         ledger: &Arc<Ledger>,
@@ -300,7 +306,12 @@ impl Bill {
             per_day,
             granted: held.is_ok(),
         });
-        self.held = Some(held?);
+        self.held = Some(held.map_err(|exhausted| match exhausted {
+            Exhausted::Used => Refusal::QuotaUsed,
+            Exhausted::Held => Refusal::QuotaHeld {
+                retry_after: lane.gate.expected_wait().max(HELD_WAIT_MIN),
+            },
+        })?);
         Ok(())
     }
 
@@ -337,6 +348,11 @@ impl Bill {
         self.received = true;
     }
 
+    /// The answer is whole, and its server has not said what it used.
+    pub fn is_unmetered(&self) -> bool {
+        self.unmetered
+    }
+
     /// How far a stream has come; counts only when nothing more is told.
     pub fn progress(&mut self, answer: &Answer) {
         self.progress = Some(Told::by(answer));
@@ -347,6 +363,7 @@ impl Bill {
         if self.settled {
             return;
         }
+        self.unmetered = answer.is_unmetered() && lane.spec.metrics_trust != Trust::Estimate;
         if let Some(spent) = Spent::of(answer, lane, caller, &self.input) {
             self.spent = Some(spent);
         }

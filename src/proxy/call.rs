@@ -300,7 +300,7 @@ impl Trip {
     /// Holds what the request may come to of its account's day.
     ///
     /// # Errors
-    /// [`Refusal::QuotaUsed`].
+    /// [`Refusal::QuotaUsed`], [`Refusal::QuotaHeld`].
     pub fn hold(&mut self, account: &AccountSpec, lane: &Lane, call: &Call) -> Result<(), Refusal> {
         let ledger = &self.shared.ledger;
         let limit = match &self.journey {
@@ -343,6 +343,11 @@ impl Trip {
     /// The client has got bytes of the answer.
     pub fn received(&mut self) {
         self.bill.received();
+    }
+
+    /// Its answer is whole, and its server has not said what it used.
+    pub fn is_unmetered(&self) -> bool {
+        self.bill.is_unmetered()
     }
 
     /// How far a stream has come: what is billed should the walk end here.

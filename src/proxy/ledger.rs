@@ -6,9 +6,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use infergate_core::billing::{Quota, QuotaSnapshot, Reservation, UnixSecs};
+use infergate_core::AccountId;
+use infergate_core::billing::{Exhausted, Quota, QuotaSnapshot, Reservation, UnixSecs};
 use infergate_core::routing::fleet::NodeId;
-use infergate_core::{AccountId, Refusal};
 use parking_lot::Mutex;
 
 use super::World;
@@ -38,18 +38,18 @@ impl Ledger {
     /// Holds `amount` neurons of the account's day.
     ///
     /// # Errors
-    /// [`Refusal::QuotaUsed`] when its limit is reached.
+    /// Its limit is reached, by what is used or by what is held.
     pub fn hold(
         self: &Arc<Self>,
         account: &AccountId,
         amount: f64,
         limit: u64,
-    ) -> Result<Held, Refusal> {
+    ) -> Result<Held, Exhausted> {
         let now = unix_secs(self.clock);
         let reservation = self.quota.lock().reserve(account, amount, limit, now);
         Ok(Held {
             ledger: Arc::clone(self),
-            reservation: Some(reservation.ok_or(Refusal::QuotaUsed)?),
+            reservation: Some(reservation?),
         })
     }
 
@@ -185,7 +185,7 @@ mod tests {
         let second = ledger.hold(&account, 8.0, 10).unwrap();
         assert!(matches!(
             ledger.hold(&account, 1.0, 10),
-            Err(Refusal::QuotaUsed)
+            Err(Exhausted::Held)
         ));
         drop(second);
         held.settle(9.5);

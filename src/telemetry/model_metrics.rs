@@ -83,6 +83,7 @@ struct Used {
     cached_tokens: IntCounter,
     neurons: Counter,
     billing_fallbacks: IntCounter,
+    unmetered: IntCounter,
     /// By [`COMPARED`].
     comparisons: [IntCounter; COMPARED.len()],
 }
@@ -256,6 +257,11 @@ impl ModelMetrics {
         });
     }
 
+    /// A whole answer came without usage.
+    pub fn answer_unmetered(&self) {
+        self.used.unmetered.inc();
+    }
+
     /// Sets the gauges; the caller keeps two scrapes from doing so at once.
     pub(super) fn set(&self, levels: &ModelLevels) {
         self.gauges.set(levels, self.window());
@@ -296,6 +302,11 @@ impl Used {
                 registry,
                 "infergate_billing_fallbacks_total",
                 "requests priced without the newest revision of their billing plugin, which failed",
+            ),
+            unmetered: counter(
+                registry,
+                "infergate_answers_unmetered_total",
+                "whole answers whose model server did not say what they used",
             ),
             comparisons: COMPARED.map(|result| comparisons.with_label_values(&[result])),
         }

@@ -119,7 +119,7 @@ pub(super) fn shape_generation(
     }
     if call.stream {
         object.member("stream", "true");
-        object.member("stream_options", r#"{"include_usage":true}"#);
+        object.member("stream_options", call.stream_options_json());
     }
     Shaped {
         path: path.into(),

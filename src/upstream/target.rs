@@ -64,6 +64,8 @@ pub struct Target {
     is_rejecting: AtomicBool,
     /// Warnings about it.
     pub warnings: Repeats,
+    /// It has answered without usage, and the log has said so.
+    pub is_unmetered: AtomicBool,
     host: String,
     port: u16,
     connect_timeout: Duration,
@@ -107,6 +109,7 @@ impl Target {
             is_distrusted: AtomicBool::new(false),
             is_rejecting: AtomicBool::new(false),
             warnings: Repeats::default(),
+            is_unmetered: AtomicBool::new(false),
             host: host.to_owned(),
             port,
             connect_timeout,
@@ -141,6 +144,7 @@ impl Target {
             is_distrusted: AtomicBool::new(false),
             is_rejecting: AtomicBool::new(false),
             warnings: Repeats::default(),
+            is_unmetered: AtomicBool::new(false),
             host: host.to_owned(),
             port,
             connect_timeout,

@@ -1,6 +1,7 @@
 //! Bills: what a request costs is what its metrics come to, to the last digit, however it ends;
 //! and an account's day has an end.
 
+mod mixture;
 mod worked;
 
 use std::sync::Arc;

@@ -13,6 +13,7 @@ use serde::de::{Error as _, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::outputs;
 use super::prompt::is_file_member;
 use super::scan::text_end;
 use super::{Call, Edit, Face, Operation};
@@ -139,6 +140,8 @@ pub fn parse(
         Some(tokens) => Some(tokens),
         None => tokens(known.max_tokens, &body, "/max_tokens")?,
     };
+    let value = |key: &str| Some(&body[members.last(key)?]);
+    let (outputs, choices) = outputs::count(operation, value);
     let (strips, kept) = members.strips(|m| {
         m.key.starts_with("x_priority")
             || m.key.starts_with("x_client_id")
@@ -153,6 +156,9 @@ pub fn parse(
         stream,
         usage_asked,
         max_tokens,
+        outputs,
+        choices,
+        continuous_usage: false,
         priority,
         client_id,
         reject_if_busy: options.reject_if_busy,

@@ -69,6 +69,12 @@ pub struct Call {
     pub usage_asked: bool,
     /// `max_tokens` or `max_completion_tokens`, when given.
     pub max_tokens: Option<u64>,
+    /// Outputs that are generated: `n`, or `best_of` where that is more, for each prompt; at least 1.
+    pub outputs: u32,
+    /// Those that the answer has: `n` for each prompt; at least 1.
+    pub choices: u32,
+    /// The server is asked to report usage with every event of a stream.
+    pub continuous_usage: bool,
     /// `x_priority`: 0 is first, 9 last.
     pub priority: Option<u8>,
     /// `x_client_id`, at most 64 bytes; recorded in the event only.
@@ -106,6 +112,9 @@ impl Call {
             stream: false,
             usage_asked: false,
             max_tokens: None,
+            outputs: 1,
+            choices: 1,
+            continuous_usage: false,
             priority: None,
             client_id: None,
             reject_if_busy: false,
@@ -167,7 +176,7 @@ impl Call {
             // Only a body that was changed on its way lacks it.
             None => edits.push(self.insert(&[br#""model":"#, &quoted[..]].concat())),
         }
-        if self.stream && !self.usage_asked {
+        if self.stream && (!self.usage_asked || self.continuous_usage) {
             edits.push(self.ask_for_usage());
         }
         self.edited(edits)
@@ -179,13 +188,27 @@ impl Call {
                 let mut options: serde_json::Map<String, serde_json::Value> =
                     serde_json::from_slice(&self.body[range.clone()]).unwrap_or_default();
                 options.insert("include_usage".into(), true.into());
+                if self.continuous_usage {
+                    options.insert("continuous_usage_stats".into(), true.into());
+                }
                 let text = serde_json::to_vec(&options).unwrap_or_default();
                 Edit {
                     range: range.clone(),
                     text,
                 }
             }
-            None => self.insert(br#""stream_options":{"include_usage":true}"#),
+            None => {
+                let options = self.stream_options_json();
+                self.insert(&[br#""stream_options":"#, options.as_bytes()].concat())
+            }
+        }
+    }
+
+    /// `stream_options` as a server is asked for usage.
+    pub fn stream_options_json(&self) -> &'static str {
+        match self.continuous_usage {
+            true => r#"{"include_usage":true,"continuous_usage_stats":true}"#,
+            false => r#"{"include_usage":true}"#,
         }
     }
 

@@ -17,6 +17,10 @@ pub const QUANTITY_MAX: f64 = 9_007_199_254_740_992.0;
 /// No request costs more: a larger charge is a defect of its formula.
 pub const CHARGE_MAX_NEURONS: f64 = 1e12;
 
+/// Neurons of one request that a formula, or a model server, may ask for unless it is configured
+/// otherwise: `plugins[].limits.charge_max`.
+pub const CHARGE_MAX_DEFAULT: u64 = 1_000_000;
+
 /// Where a value came from. The gateway decides this, never a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {

@@ -1,18 +1,19 @@
 //! What any formula's answer must pass before it is believed.
 
-use super::charge::{CHARGE_MAX_NEURONS, Charge, Report};
+use super::charge::{Charge, Report};
 
 /// Lines a charge may have: a few per metric, for prices in tiers.
 pub const LINES_MAX: usize = 256;
 
-/// How far the total may be from the sum of its parts, relative to the sum of their sizes.
+/// How far the total may be from the sum of its parts, relative to the total.
 const SUM_TOLERANCE: f64 = 1e-9;
 
 impl Charge {
     /// Whether the charge can be believed; the error is the name of the rule that it breaks.
-    /// A line may be negative (a rebate), the total may not.
-    pub fn check(&self, report: &Report<'_>) -> Result<(), &'static str> {
-        let is_price = |neurons: f64| (0.0..=CHARGE_MAX_NEURONS).contains(&neurons);
+    /// A line may be negative (a rebate), the total may not. No part is larger than `charge_max`
+    /// neurons.
+    pub fn check(&self, report: &Report<'_>, charge_max: f64) -> Result<(), &'static str> {
+        let is_price = |neurons: f64| (0.0..=charge_max).contains(&neurons);
         let known = |name: &str| report.metrics.iter().any(|metric| &*metric.name == name);
         if !is_price(self.total) {
             return Err("total-range");
@@ -23,7 +24,7 @@ impl Charge {
         if self.lines.len() > LINES_MAX || self.visible.len() > LINES_MAX {
             return Err("too-many-lines");
         }
-        let (mut sum, mut size) = (self.base, self.base);
+        let mut sum = self.base;
         for line in &self.lines {
             if !known(&line.metric) {
                 return Err("line-unknown-metric");
@@ -35,9 +36,8 @@ impl Charge {
                 return Err("line-range");
             }
             sum += line.neurons;
-            size += line.neurons.abs();
         }
-        if (self.total - sum).abs() > SUM_TOLERANCE * size {
+        if (self.total - sum).abs() > SUM_TOLERANCE * self.total.max(1.0) {
             return Err("total-is-not-the-sum");
         }
         if !self.visible.iter().all(|name| known(name)) {

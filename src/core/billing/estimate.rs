@@ -16,8 +16,6 @@ use std::collections::BTreeMap;
 use serde::de::{Deserializer as _, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::api::prompt::{BYTES_PER_TOKEN, FILE_TOKENS};
-
 /// Texts of an answer, by the names that servers and our faces give them.
 const OUTPUT_TEXTS: [&str; 12] = [
     "response",
@@ -39,6 +37,12 @@ const IMAGE_MARKS: [&[u8]; 4] = [b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8",
 
 /// Characters from which on a word of base64 is taken for a file, not for a text.
 const BASE64_FILE_MIN: usize = 256;
+
+/// UTF-8 bytes of a token, at most; as in `api::prompt`.
+const BYTES_PER_TOKEN: u64 = 4;
+
+/// Tokens of an image or a sound that a language model reads; as in `api::prompt`.
+const FILE_TOKENS: u64 = 1024;
 
 /// Bytes of base64 that one token of generated sound comes to: 24 kHz of 16 bits are 64,000 a second,
 /// of which OpenAI makes 20 tokens.

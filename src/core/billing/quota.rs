@@ -102,6 +102,15 @@ pub struct Reservation {
     micro: u64,
 }
 
+/// Why nothing can be put aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exhausted {
+    /// The limit is used up: nothing more today.
+    Used,
+    /// The rest is held by requests under way, which may leave some of it.
+    Held,
+}
+
 /// The counters as they are kept across a restart. Reservations are not: their requests ended
 /// with the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -195,23 +204,29 @@ impl Quota {
     }
 
     /// Puts `amount` neurons aside, unless the day's use and all reservations have reached `limit`.
+    ///
+    /// # Errors
+    /// Which of the two has.
     pub fn reserve(
         &mut self,
         account: &AccountId,
         amount: f64,
         limit: u64,
         now: UnixSecs,
-    ) -> Option<Reservation> {
+    ) -> Result<Reservation, Exhausted> {
         self.turn_to(now);
         let counter = self.accounts.entry(account.clone()).or_default();
-        let here = counter.used.saturating_add(counter.reserved);
-        let taken = u128::from(here) + counter.elsewhere;
-        if taken >= u128::from(limit.saturating_mul(MICRO as u64)) {
-            return None;
+        let limit = u128::from(limit.saturating_mul(MICRO as u64));
+        let used = u128::from(counter.used) + counter.elsewhere;
+        if used >= limit {
+            return Err(Exhausted::Used);
+        }
+        if used + u128::from(counter.reserved) >= limit {
+            return Err(Exhausted::Held);
         }
         let micro = to_micro(amount);
         counter.reserved = counter.reserved.saturating_add(micro);
-        Some(Reservation {
+        Ok(Reservation {
             account: account.clone(),
             day: self.day,
             micro,
@@ -406,14 +421,22 @@ fn to_micro(neurons: f64) -> u64 {
 
 /// What a request may come to, in neurons, before it is known: its prompt, about
 /// ([`Call::prompt_tokens`](crate::api::Call::prompt_tokens)), and as many output tokens as it asks
-/// for, 256 when it does not say.
-pub fn reserve_estimate(tariff: &Tariff, prompt_tokens: u64, max_tokens: Option<u64>) -> f64 {
+/// for, 256 when it does not say, in each of the `outputs` that are generated.
+pub fn reserve_estimate(
+    tariff: &Tariff,
+    prompt_tokens: u64,
+    max_tokens: Option<u64>,
+    outputs: u32,
+) -> f64 {
+    let output_tokens = max_tokens.unwrap_or(OUTPUT_TOKENS_ASSUMED);
+    let output_tokens = output_tokens.saturating_mul(outputs.into());
     let cost = |metric: &str, quantity: u64| {
         tariff.coefficients.get(metric).copied().unwrap_or(0.0) * quantity as f64
     };
     let cost = tariff.cost_per_infer
         + cost("input_tokens", prompt_tokens)
-        + cost("output_tokens", max_tokens.unwrap_or(OUTPUT_TOKENS_ASSUMED));
+        + cost("uncached_input_tokens", prompt_tokens)
+        + cost("output_tokens", output_tokens);
     if cost.is_nan() {
         return 0.0;
     }

@@ -216,6 +216,10 @@ pub struct EndpointSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub ca_file: Option<CaFile>,
+    /// The server understands `stream_options.continuous_usage_stats`, as vLLM's does: it is asked to
+    /// report usage with every event, and a stream that is cut is billed by its own count.
+    #[serde(default)]
+    pub continuous_usage: bool,
 }
 
 impl Default for EndpointSpec {
@@ -229,6 +233,7 @@ impl Default for EndpointSpec {
             backend_model: None,
             api_key: None,
             ca_file: None,
+            continuous_usage: false,
         }
     }
 }

@@ -73,7 +73,7 @@ impl Pricing for Revision {
                 .call_price(store, rates, usage)?;
             Ok(said.map_err(fault).and_then(|said| {
                 let charge = charge_out(said);
-                let verdict = charge.check(report);
+                let verdict = charge.check(report, self.parts.bounds.charge_max as f64);
                 believe(charge, verdict)
             }))
         });
@@ -158,17 +158,18 @@ fn fault(error: wit::BillingError) -> Failure {
     }
 }
 
+/// A zero added makes a zero of minus zero, which no price is.
 fn charge_out(said: wit::Charge) -> Charge {
     Charge {
-        total: said.total,
-        base: said.base,
+        total: said.total + 0.0,
+        base: said.base + 0.0,
         lines: said
             .lines
             .into_iter()
             .map(|line| Line {
                 metric: Arc::from(line.metric),
                 quantity: line.quantity,
-                neurons: line.neurons,
+                neurons: line.neurons + 0.0,
             })
             .collect(),
         visible: said.visible.into_iter().map(Arc::from).collect(),

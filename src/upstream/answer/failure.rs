@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 /// The longest text of a backend that is passed on; a validation error of a long conversation is
 /// a few kilobytes.
-const MESSAGE_BYTES_MAX: usize = 4096;
+pub(super) const MESSAGE_BYTES_MAX: usize = 4096;
 
 /// A longer body is not read as an error's.
 const ERROR_BODY_MAX_BYTES: usize = 64 * 1024;

@@ -8,11 +8,13 @@
 //! [`Answer::close`] however it ended. A model's task sees what is in the Workers AI dialect only.
 
 mod failure;
+mod kind;
 mod openai;
 mod output;
 mod pass;
 mod report;
 mod run;
+mod seen;
 mod shape;
 #[cfg(test)]
 mod tests;
@@ -23,7 +25,7 @@ use bytes::BytesMut;
 use infergate_core::Refusal;
 use infergate_core::api::scan::TopLevel;
 use infergate_core::api::{Call, Face, Operation, sse, workers_ai};
-use infergate_core::billing::{Metrics, TextCount, Usage};
+use infergate_core::billing::{Metrics, Usage};
 use infergate_core::model::{ModelSpec, Task, Trust};
 use serde_json::value::RawValue;
 
@@ -33,8 +35,9 @@ pub use output::SAMPLE_BYTES_MAX;
 pub use report::ReportedMetrics;
 pub(super) use run::{Piece, Reader, no_events, write_rows};
 
-use output::Output;
+use kind::{EVENT_STREAM, JSON, Kind};
 use report::Modes;
+use seen::{End, Seen};
 use shape::Shaper;
 
 use crate::plugin::TaskSession;
@@ -44,9 +47,6 @@ use crate::telemetry::event::PluginUse;
 /// with all digits, are 9 MB.
 pub const ANSWER_BYTES_MAX: usize = 16 << 20;
 
-const EVENT_STREAM: &[u8] = b"text/event-stream";
-const JSON: &[u8] = b"application/json";
-const JSON_SUFFIX: &[u8] = b"+json";
 /// Bytes that the backend gave no name.
 const UNNAMED: &[u8] = b"application/octet-stream";
 
@@ -98,60 +98,6 @@ pub enum Push {
     Out,
 }
 
-/// What has been learned from the bytes that went by.
-#[derive(Debug, Default)]
-struct Seen {
-    usage: Option<Usage>,
-    modes: Modes,
-    token: bool,
-    /// Everything that was generated on a stream.
-    text: TextCount,
-    /// Its tokens when the backend last reported how many it had generated.
-    reported_at: u64,
-    /// Which of the known places the last token stood at.
-    text_place: Option<usize>,
-    /// Sample for an estimate; of a stream only where the backend's own count is not believed.
-    output: Option<Box<Output>>,
-    end: End,
-}
-
-impl Seen {
-    fn report(&mut self, usage: Option<Usage>) {
-        if usage.is_some_and(|usage| usage.output_tokens > 0) {
-            self.reported_at = self.text.tokens();
-        }
-        self.usage = self.modes.fold(self.usage, usage);
-    }
-
-    /// Counts a generated text, a JSON string.
-    fn generated(&mut self, text: &RawValue) {
-        let Ok(plain) = serde_json::from_str::<Cow<'_, str>>(text.get()) else {
-            return;
-        };
-        self.text.push(&plain);
-        if let Some(output) = &mut self.output {
-            output.text(text);
-        }
-    }
-
-    /// Of an answer that is no stream.
-    fn keep(&mut self, bytes: &[u8]) {
-        if let Some(output) = &mut self.output {
-            output.bytes(bytes);
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum End {
-    #[default]
-    Open,
-    /// The client has everything.
-    Complete,
-    /// The client has been told that there is no more.
-    Broken,
-}
-
 /// One answer being read.
 pub struct Answer {
     face: Face,
@@ -160,6 +106,8 @@ pub struct Answer {
     hides_usage: bool,
     /// A whole answer has generated text in it.
     has_text: bool,
+    /// Choices that a whole stream has.
+    choices: u32,
     /// Of the head, 2xx.
     status: u16,
     form: Form,
@@ -223,6 +171,10 @@ impl Answer {
             face: call.face,
             source,
             hides_usage,
+            choices: match source {
+                Source::Run(_) => 1,
+                Source::Pass | Source::Posted | Source::Pipe => call.choices,
+            },
             has_text: call.operation != Operation::Embeddings,
             status: 200,
             form: form(source, Kind::asked(streams)),
@@ -300,6 +252,11 @@ impl Answer {
             _ if self.is_stream() => EVENT_STREAM,
             _ => JSON,
         }
+    }
+
+    /// The bytes are looked into: they must not be compressed.
+    pub fn is_read(&self) -> bool {
+        !matches!(self.form, Form::PassBytes)
     }
 
     /// The client gets events.
@@ -452,22 +409,25 @@ impl Answer {
             _ => b"",
         };
         let is_done = sse::data(held).is_some_and(|data| sse::is_done(&data));
-        match (is_done, self.source) {
-            // A line end of its own first: the mark may lack even that.
-            (true, _) => {
-                let _ = self.push(b"\n\n", out)?;
-            }
+        let is_blank = held.trim_ascii().is_empty();
+        let end: &[u8] = match held {
+            b"" => b"data: [DONE]\n\n",
+            _ => b"\n\ndata: [DONE]\n\n",
+        };
+        let is_whole = match self.source {
             // Plain servers need not know the mark; the end of the message is theirs.
-            (false, Source::Posted) => {
-                let end: &[u8] = match held {
-                    b"" => b"data: [DONE]\n\n",
-                    _ => b"\n\ndata: [DONE]\n\n",
-                };
-                if self.push(end, out)? == Push::Whole {
-                    out.extend_from_slice(end);
-                }
-            }
-            (false, _) => return Err(AnswerError::EndedEarly),
+            Source::Posted => true,
+            // Some others forget it: what every choice has ended is whole.
+            Source::Pass | Source::Run(_) => is_blank && self.seen.is_finished(self.choices),
+            Source::Pipe => false,
+        };
+        if is_done {
+            // A line end of its own first: the mark may lack even that.
+            let _ = self.push(b"\n\n", out)?;
+        } else if !is_whole {
+            return Err(AnswerError::EndedEarly);
+        } else if self.push(end, out)? == Push::Whole {
+            out.extend_from_slice(end);
         }
         self.seen.end = End::Complete;
         Ok(())
@@ -536,6 +496,12 @@ impl Answer {
         }
     }
 
+    /// The answer is whole and has nothing that it could be billed by.
+    pub fn is_unmetered(&self) -> bool {
+        let is_told = self.neurons.is_some() || !self.metrics.is_empty() || self.usage().is_some();
+        self.is_of_tokens() && self.done_seen() && !is_told
+    }
+
     /// A server with a protocol of its own for models that read and write tokens.
     pub fn is_of_tokens(&self) -> bool {
         matches!(self.source, Source::Pass | Source::Run(_))
@@ -560,39 +526,6 @@ impl Answer {
     /// The first generated text has come.
     pub fn token_seen(&self) -> bool {
         self.seen.token
-    }
-}
-
-/// What a content type says of a body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Events,
-    Json,
-    Other,
-}
-
-impl Kind {
-    fn asked(streams: bool) -> Kind {
-        match streams {
-            true => Kind::Events,
-            false => Kind::Json,
-        }
-    }
-
-    fn told(content_type: Option<&[u8]>) -> Kind {
-        let kind = content_type.unwrap_or_default();
-        let end = memchr::memchr(b';', kind).unwrap_or(kind.len());
-        let kind = kind[..end].trim_ascii();
-        let suffix = kind.len().checked_sub(JSON_SUFFIX.len());
-        if kind.eq_ignore_ascii_case(EVENT_STREAM) {
-            Kind::Events
-        } else if kind.eq_ignore_ascii_case(JSON)
-            || suffix.is_some_and(|at| kind[at..].eq_ignore_ascii_case(JSON_SUFFIX))
-        {
-            Kind::Json
-        } else {
-            Kind::Other
-        }
     }
 }
 

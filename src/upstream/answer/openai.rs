@@ -5,11 +5,13 @@
 //! stream that are looked into.
 
 use bytes::BytesMut;
+use infergate_core::Refusal;
 use infergate_core::api::workers_ai::{TextResult, ToolCall, write_text};
 use infergate_core::billing::Usage;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::failure::MESSAGE_BYTES_MAX;
 use super::run::{Piece, Reader, ToolCalls, ToolFragment, no_events, write_rows};
 use super::{AnswerError, Seen};
 
@@ -51,6 +53,9 @@ pub(super) struct Chunk<'a> {
 pub(super) struct Choice<'a> {
     #[serde(borrow)]
     index: Option<&'a RawValue>,
+    /// Why it ended; none or null before.
+    #[serde(borrow)]
+    finish_reason: Option<&'a RawValue>,
     #[serde(borrow)]
     message: Option<Message<'a>>,
     #[serde(borrow)]
@@ -60,6 +65,12 @@ pub(super) struct Choice<'a> {
 }
 
 impl<'a> Choice<'a> {
+    /// Its number; one without is the first.
+    fn number(&self) -> u32 {
+        let index = self.index.and_then(|index| index.get().parse().ok());
+        index.unwrap_or(0)
+    }
+
     fn message(&self) -> Option<&Message<'a>> {
         self.delta.as_ref().or(self.message.as_ref())
     }
@@ -154,6 +165,8 @@ impl<'a> Chunk<'a> {
             has = true;
             seen.generated(text);
         });
+        let choices = self.choices.iter().flatten();
+        choices.for_each(|choice| seen.choice(choice.number(), choice.finish_reason.is_some()));
         let messages = self.choices.iter().flatten();
         for message in messages.filter_map(Choice::message) {
             has |= message.tool_calls.as_ref().is_some_and(|t| !t.is_empty());
@@ -213,9 +226,11 @@ impl<'a> Chunk<'a> {
         let Some(choice) = self.choices.into_iter().flatten().find(is_first) else {
             return First::default();
         };
+        let finished = choice.finish_reason.is_some();
         let Some(message) = choice.delta.or(choice.message) else {
             return First {
                 text: choice.text,
+                finished,
                 ..First::default()
             };
         };
@@ -230,6 +245,7 @@ impl<'a> Chunk<'a> {
         First {
             text: message.content.or(message.refusal).or(choice.text),
             reasoning,
+            finished,
             fragments: tools.map(|(at, tool)| tool.fragment(at)).collect(),
         }
     }
@@ -245,6 +261,7 @@ struct First<'a> {
     text: Option<&'a RawValue>,
     reasoning: Option<&'a RawValue>,
     fragments: Vec<ToolFragment>,
+    finished: bool,
 }
 
 /// A JSON string that is not empty.
@@ -284,15 +301,60 @@ fn parse(json: &[u8]) -> Result<Chunk<'_>, AnswerError> {
     }
 }
 
+/// What a server's own error in a stream comes to. Its words reach the client only where it says that
+/// the request is wrong; those of its own failures may name paths and addresses.
+pub(super) fn failure(error: &RawValue) -> AnswerError {
+    #[derive(Deserialize)]
+    struct Told<'a> {
+        message: Option<String>,
+        r#type: Option<String>,
+        #[serde(borrow)]
+        code: Option<&'a RawValue>,
+    }
+    let Ok(told) = serde_json::from_str::<Told<'_>>(error.get()) else {
+        return AnswerError::BackendFailed;
+    };
+    let code = told.code.map(|code| code.get().trim_matches('"'));
+    let status = match code.and_then(|code| code.parse::<u16>().ok()) {
+        Some(status) => Some(status).filter(|status| CALLERS_FAULTS.contains(status)),
+        None => told
+            .r#type
+            .filter(|kind| kind == CALLERS_FAULT)
+            .map(|_| 400),
+    };
+    match (status, told.message) {
+        (Some(status), Some(mut message)) => {
+            message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
+            AnswerError::refused(Refusal::Rejected {
+                status,
+                pointer: String::new(),
+                message,
+            })
+        }
+        _ => AnswerError::BackendFailed,
+    }
+}
+
+/// Statuses with which a server speaks of the request, and of nothing that its operator has set up.
+const CALLERS_FAULTS: [u16; 3] = [400, 413, 422];
+
+/// The type of an OpenAI error that speaks of the request.
+const CALLERS_FAULT: &str = "invalid_request_error";
+
 fn text_event(data: &[u8]) -> Result<Piece<'_>, AnswerError> {
-    let chunk = parse(data)?;
+    let chunk: Chunk<'_> = serde_json::from_slice(data).map_err(|_| AnswerError::Malformed)?;
+    if let Some(error) = chunk.error {
+        return Err(failure(error));
+    }
     let usage = chunk.usage();
     let First {
         text,
         reasoning,
         fragments: tool_calls,
+        finished,
     } = chunk.first();
     Ok(Piece {
+        finished,
         text,
         reasoning,
         tool_calls,
@@ -315,6 +377,7 @@ fn text_json(
         text: response,
         reasoning,
         fragments,
+        ..
     } = completion.first();
     let mut tools = ToolCalls::default();
     for fragment in fragments {

@@ -11,11 +11,12 @@ use infergate_core::api::sse::{self, Splitter};
 use infergate_core::billing::{TextCount, Usage};
 use memchr::memmem::Finder;
 
-use super::openai::Chunk;
+use super::openai::{Chunk, failure};
 use super::{AnswerError, End, Push, Seen};
 
 /// Built once: building a finder costs more than one search.
 static USAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"usage\""));
+static FINISH: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"finish_reason\""));
 static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"error\""));
 
 /// Where generated text stands, in each kind of stream.
@@ -54,13 +55,14 @@ impl Events {
         let mut failed = None;
         let split = self.splitter.push(chunk, &mut |event| {
             let verdict = if failed.is_some() {
-                Verdict::Drop
+                Ok(Verdict::Drop)
             } else {
                 look(event, hides_usage, seen)
             };
-            if verdict == Verdict::Fail {
-                failed = Some(AnswerError::BackendFailed);
-            }
+            let verdict = verdict.unwrap_or_else(|error| {
+                failed = Some(error);
+                Verdict::Drop
+            });
             match (verdict, copying) {
                 (Verdict::Pass, true) => out.extend_from_slice(event),
                 (Verdict::Pass, false) => passed += event.len(),
@@ -86,37 +88,37 @@ impl Events {
 enum Verdict {
     Pass,
     Drop,
-    Fail,
 }
 
 /// Whether the client sees this event, and what it tells us.
-fn look(event: &[u8], hides_usage: bool, seen: &mut Seen) -> Verdict {
+fn look(event: &[u8], hides_usage: bool, seen: &mut Seen) -> Result<Verdict, AnswerError> {
     if seen.end != End::Open {
-        return Verdict::Drop;
+        return Ok(Verdict::Drop);
     }
     let Some(data) = sse::data(event) else {
-        return Verdict::Pass;
+        return Ok(Verdict::Pass);
     };
     if sse::is_done(&data) {
         seen.end = End::Complete;
-        return Verdict::Pass;
+        return Ok(Verdict::Pass);
     }
-    let names_usage = USAGE
-        .find(&data)
-        .is_some_and(|at| !is_null(&data[at + "\"usage\"".len()..]));
-    let quiet = seen.output.is_none() && !names_usage && ERROR.find(&data).is_none();
+    let names = |finder: &Finder<'_>| {
+        let at = finder.find(&data);
+        at.is_some_and(|at| !is_null(&data[at + finder.needle().len()..]))
+    };
+    let quiet = seen.output.is_none() && !names(&USAGE) && !names(&FINISH) && !names(&ERROR);
     if quiet
         && let Some(place) = seen.text_place
         && count_texts(&data, place, &mut seen.text)
     {
-        return Verdict::Pass;
+        return Ok(Verdict::Pass);
     }
     // What cannot be read is the client's to judge: it is passed, as a proxy does.
     let Ok(chunk) = serde_json::from_slice::<Chunk<'_>>(&data) else {
-        return Verdict::Pass;
+        return Ok(Verdict::Pass);
     };
-    if chunk.error.is_some() {
-        return Verdict::Fail;
+    if let Some(error) = chunk.error {
+        return Err(failure(error));
     }
     if chunk.count(seen) {
         seen.token = true;
@@ -128,11 +130,10 @@ fn look(event: &[u8], hides_usage: bool, seen: &mut Seen) -> Verdict {
     seen.report(usage);
     let only_usage =
         chunk.usage.is_some() && chunk.choices.is_some_and(|choices| choices.is_empty());
-    if only_usage && hides_usage {
-        Verdict::Drop
-    } else {
-        Verdict::Pass
-    }
+    Ok(match only_usage && hides_usage {
+        true => Verdict::Drop,
+        false => Verdict::Pass,
+    })
 }
 
 /// Whether a text that is not empty stands at this place. A text that only speaks of such a place

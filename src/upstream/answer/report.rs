@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use infergate_core::billing::{NEURONS, QUANTITY_MAX, Usage, cost_headers};
+use infergate_core::billing::{CHARGE_MAX_DEFAULT, NEURONS, QUANTITY_MAX, Usage, cost_headers};
 use infergate_core::model::MetricMode;
 
 /// What all headers of a bill begin with.
@@ -84,7 +84,12 @@ pub(super) fn read_headers<'h>(
     metrics.retain(|(_, value)| (0.0..=QUANTITY_MAX).contains(value));
     let total = metrics.iter().position(|(name, _)| name == NEURONS);
     let neurons = total.map(|at| metrics.remove(at).1);
-    (neurons, metrics)
+    let is_price = |neurons: &f64| *neurons <= CHARGE_MAX_DEFAULT as f64;
+    // A zero added makes a zero of minus zero.
+    (
+        neurons.filter(is_price).map(|neurons| neurons + 0.0),
+        metrics,
+    )
 }
 
 #[cfg(test)]
@@ -113,6 +118,14 @@ mod tests {
             metrics,
             expected.map(|(name, value)| (name.to_owned(), value))
         );
+    }
+
+    #[test]
+    fn a_price_beyond_what_one_request_may_cost_is_as_good_as_not_said() {
+        assert_eq!(read(&[("cf-ai-neurons", "1000000")]).0, Some(1e6));
+        assert_eq!(read(&[("cf-ai-neurons", "9e15")]).0, None);
+        let zero = read(&[("cf-ai-neurons", "-0")]).0.unwrap();
+        assert!(zero.is_sign_positive());
     }
 
     #[test]

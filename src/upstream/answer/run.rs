@@ -46,6 +46,8 @@ pub(in crate::upstream) struct Piece<'a> {
     pub(in crate::upstream) tool_calls: Vec<ToolFragment>,
     /// Usage so far.
     pub(in crate::upstream) usage: Option<Usage>,
+    /// The text has come to its end.
+    pub(in crate::upstream) finished: bool,
     /// The stream ends with this event, without an end mark.
     pub(in crate::upstream) last: bool,
 }
@@ -159,6 +161,7 @@ fn convert(
             tool_calls.add(fragment)?;
         }
         seen.report(piece.usage);
+        seen.choice(0, piece.finished);
         last = piece.last;
     }
     if last {

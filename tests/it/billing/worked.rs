@@ -230,3 +230,113 @@ async fn an_account_cannot_work_on_beyond_its_day_by_leaving_early() {
     assert_eq!(refused.json()["error"]["code"], "insufficient_quota");
     assert_eq!(server.requests().len(), 1);
 }
+
+#[tokio::test]
+async fn answers_without_usage_are_estimated_and_flagged_and_counted() {
+    let chat = |members: &str| {
+        let choice = r#"{"index":0,"message":{"role":"assistant","content":"a b c d e f"}}"#;
+        format!(r#"{{"id":"x","choices":[{choice}]{members}}}"#)
+    };
+    for said in [
+        chat(""),
+        chat(r#","usage":null"#),
+        chat(r#","usage":{}"#),
+        format!("[{}]", chat("")),
+    ] {
+        let server = Scripted::new(&[&json_answer(&said)]).await;
+        let node = Node::start(&priced(&server, "")).await;
+        for count in 1..=2 {
+            let answer = node.post("/v1/chat/completions", &body(false)).await;
+            let event = node.event_of(&answer).await;
+            assert_eq!(event["neurons"], 0.5 + INPUT + 80.0, "{said} {event}");
+            assert_eq!(event["metrics_source"], "estimated");
+            eventually("it is counted", async || {
+                let series = r#"infergate_answers_unmetered_total{model="m"}"#;
+                (node.metric(series).await == Some(f64::from(count))).then_some(())
+            })
+            .await;
+        }
+        let warned = node.log().matches("answers without usage").count();
+        assert_eq!(warned, 1, "{}", node.log());
+    }
+    let marked = format!("\u{feff}{}", crate::support::ANSWER);
+    let server = Scripted::new(&[&json_answer(&marked)]).await;
+    let node = Node::start(&priced(&server, "")).await;
+    let answer = node.post("/v1/chat/completions", &body(false)).await;
+    let event = node.event_of(&answer).await;
+    assert_eq!(event["neurons"], 0.5 + 3.0 + 10.0, "{event}");
+    assert_eq!(event["metrics_source"], "reported");
+}
+
+#[tokio::test]
+async fn a_compressed_answer_is_a_failure_and_costs_nothing() {
+    let whole = json_answer("\u{1f}not gzip, but said to be")
+        .replace("Content-Type", "Content-Encoding: gzip\r\nContent-Type");
+    let server = Scripted::new(&[&whole]).await;
+    let node = Node::start(&priced(&server, "")).await;
+    for path in ["/v1/chat/completions", "/ai/run/m"] {
+        let answer = node.post(path, &body(false)).await;
+        assert_eq!(answer.status, 502);
+        let event = node.event_of(&answer).await;
+        assert_eq!(event["neurons"], Value::Null, "{event}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_held_for_requests_under_way_is_not_used_up() {
+    a_day_with_time_left().await;
+    let server = Scripted::held().await;
+    let config = format!(
+        "{}{}",
+        accounts(", neurons_per_day: 1000"),
+        priced(&server, "")
+    );
+    let node = Node::start(&config).await;
+    let key = "Authorization: Bearer key-a\r\n";
+    let many = body(false).replace("\"stream\"", "\"n\":128,\"max_tokens\":1,\"stream\"");
+    let mut first = node.client().await;
+    first.post(key, "/v1/chat/completions", &many).await;
+    eventually("the server has the request", async || {
+        (server.open() == 1).then_some(())
+    })
+    .await;
+    let held = node.post_as(key, "/v1/chat/completions", &many).await;
+    assert_eq!(held.status, 429, "{}", held.text());
+    assert_eq!(held.json()["error"]["code"], "rate_limit_exceeded");
+    assert!(held.header("retry-after").is_some());
+    assert_ne!(held.header("x-should-retry"), Some("false"));
+    server.next();
+    let answer = first.response().await;
+    assert_eq!(answer.status, 200);
+    node.event_of(&answer).await;
+    let mut again = node.client().await;
+    again.post(key, "/v1/chat/completions", &many).await;
+    eventually("the server has the next request", async || {
+        (server.open() == 1).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_endpoint_that_can_is_asked_for_continuous_usage() {
+    let server = Scripted::held().await;
+    let endpoints = [format!(
+        "{}, continuous_usage: true",
+        endpoint(server.address, 4)
+    )];
+    let node = Node::start(&format!("models:\n{}", model("m", &endpoints, ""))).await;
+    for path in ["/v1/chat/completions", "/ai/run/m"] {
+        let before = server.requests().len();
+        let mut client = node.client().await;
+        client.post("", path, &body(true)).await;
+        eventually("the server has the request", async || {
+            (server.requests().len() > before).then_some(())
+        })
+        .await;
+        let asked = server.requests().pop().unwrap();
+        assert!(
+            asked.contains(r#""continuous_usage_stats":true"#),
+            "{asked}"
+        );
+    }
+}

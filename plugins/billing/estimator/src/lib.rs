@@ -284,9 +284,7 @@ fn of_sound(sound: &RawValue) -> u64 {
     let sound = object(sound);
     let data = sound.get("data").and_then(|data| text(data));
     let data = data.filter(|data| !data.is_empty());
-    let made = data.map_or(0, |data| {
-        (data.len() as u64 / SOUND_BYTES_PER_TOKEN).max(1)
-    });
+    let made = data.map_or(0, |data| (data.len() as u64 / SOUND_BYTES_PER_TOKEN).max(1));
     made + sound.get("transcript").map_or(0, |said| text_tokens(said))
 }
 

@@ -358,7 +358,7 @@ fn every_lie_of_a_charge_has_its_rule() {
         }],
         visible: vec!["t".into()],
     };
-    assert_eq!(honest.check(&report(&metrics)), Ok(()));
+    assert_eq!(honest.check(&report(&metrics), CHARGE_MAX_NEURONS), Ok(()));
     let rebate = Line {
         metric: "t".into(),
         quantity: 10.0,
@@ -367,18 +367,40 @@ fn every_lie_of_a_charge_has_its_rule() {
     let mut rebated = honest.clone();
     rebated.lines.push(rebate);
     rebated.total = 2.5;
-    assert_eq!(rebated.check(&report(&metrics)), Ok(()));
+    assert_eq!(rebated.check(&report(&metrics), CHARGE_MAX_NEURONS), Ok(()));
 
     let lie = |change: fn(&mut Charge)| {
         let mut charge = honest.clone();
         change(&mut charge);
-        charge.check(&report(&metrics)).unwrap_err()
+        charge
+            .check(&report(&metrics), CHARGE_MAX_NEURONS)
+            .unwrap_err()
     };
     assert_eq!(lie(|c| c.total = f64::NAN), "total-range");
     assert_eq!(lie(|c| c.total = -1.0), "total-range");
     assert_eq!(lie(|c| c.total = CHARGE_MAX_NEURONS * 2.0), "total-range");
     assert_eq!(lie(|c| c.base = f64::INFINITY), "base-range");
     assert_eq!(lie(|c| c.total = 3.000_001), "total-is-not-the-sum");
+    // Lines that cancel each other out are no margin for the total.
+    assert_eq!(
+        lie(|c| {
+            let line = |neurons| Line {
+                neurons,
+                ..c.lines[0].clone()
+            };
+            c.lines = [line(1e12), line(-1e12), line(2.0)].into();
+            c.total = 1999.0;
+        }),
+        "total-is-not-the-sum"
+    );
+    let capped = |total, line| {
+        let mut charge = honest.clone();
+        (charge.total, charge.base) = (total, total - line);
+        charge.lines[0].neurons = line;
+        charge.check(&report(&metrics), 1e6)
+    };
+    assert_eq!(capped(1e6, 1e6 - 1.0), Ok(()));
+    assert_eq!(capped(1e6 + 1.0, 2.0), Err("total-range"));
     assert_eq!(lie(|c| c.lines[0].neurons = f64::NAN), "line-range");
     assert_eq!(lie(|c| c.lines[0].quantity = -1.0), "line-quantity-range");
     assert_eq!(
@@ -483,7 +505,7 @@ proptest! {
         let report = report(&settled.metrics);
         let charge = price(&tariff, &report);
         let small = settled.metrics.iter().all(|metric| metric.value <= 1e9);
-        prop_assert_eq!(charge.check(&report).is_ok() || !small, true);
+        prop_assert_eq!(charge.check(&report, CHARGE_MAX_NEURONS).is_ok() || !small, true);
     }
 
     #[test]
@@ -491,7 +513,7 @@ proptest! {
         let metrics = [Metric { name: "t".into(), value: 1.0, source: Source::Derived }];
         let lines: Vec<Line> = lines.into_iter().map(|neurons| Line { metric: "t".into(), quantity: 1.0, neurons }).collect();
         let charge = Charge { total, base, lines, visible: Vec::new() };
-        if charge.check(&report(&metrics)).is_ok() {
+        if charge.check(&report(&metrics), CHARGE_MAX_NEURONS).is_ok() {
             prop_assert!((0.0..=CHARGE_MAX_NEURONS).contains(&total));
         }
     }

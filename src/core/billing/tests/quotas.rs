@@ -3,7 +3,9 @@
 use proptest::prelude::*;
 
 use crate::AccountId;
-use crate::billing::{Quota, QuotaSnapshot, Reservation, TOLD_MAX, UnixSecs, reserve_estimate};
+use crate::billing::{
+    Exhausted, Quota, QuotaSnapshot, Reservation, TOLD_MAX, UnixSecs, reserve_estimate,
+};
 use crate::model::Tariff;
 
 const NOON: UnixSecs = UnixSecs(20_000 * 86_400 + 43_200);
@@ -19,7 +21,7 @@ fn who_was_admitted_is_not_refused_for_what_it_may_cost_elsewhere() {
     let second = quota.reserve(&account(), 60.0, 100, NOON).unwrap();
     let first = quota.exchange(first, 90.0, NOON);
     assert_eq!(quota.reserved(&account(), NOON), 150.0);
-    assert_eq!(quota.reserve(&account(), 1.0, 100, NOON), None);
+    assert!(quota.reserve(&account(), 1.0, 100, NOON).is_err());
     quota.settle(first, 5.0, NOON);
     quota.give_back(second, NOON);
     assert_eq!(quota.used(&account(), NOON), 5.0);
@@ -39,7 +41,7 @@ fn what_other_nodes_tell_counts_once_for_its_day_and_does_not_fall() {
     assert_eq!(quota.elsewhere(&a, NOON), 90.0);
     assert_eq!(quota.used(&a, NOON), 0.0);
     let held = quota.reserve(&a, 10.0, 100, NOON).unwrap();
-    assert_eq!(quota.reserve(&a, 1.0, 100, NOON), None);
+    assert!(quota.reserve(&a, 1.0, 100, NOON).is_err());
     quota.settle(held, 9.0, NOON);
     assert_eq!(quota.snapshot().used_micro, [(a, 9_000_000)]);
 }
@@ -56,7 +58,7 @@ fn what_a_clock_that_is_ahead_tells_counts_from_midnight() {
     assert_eq!(quota.elsewhere(&a, tomorrow), 3.0);
     let after = UnixSecs(tomorrow.0 + 86_400);
     assert_eq!(quota.elsewhere(&a, after), 0.0);
-    assert!(quota.reserve(&a, 1.0, 1, after).is_some());
+    assert!(quota.reserve(&a, 1.0, 1, after).is_ok());
 }
 
 #[test]
@@ -81,13 +83,13 @@ fn what_a_node_told_wrong_is_taken_back_by_its_next_process() {
         quota.heard(&"bad".into(), 1, &a, at.day(), u64::MAX, NOON);
         quota.heard(&"worse".into(), 1, &a, at.day(), u64::MAX, NOON);
     }
-    assert_eq!(quota.reserve(&a, 1.0, u64::MAX, NOON), None);
+    assert!(quota.reserve(&a, 1.0, u64::MAX, NOON).is_err());
     quota.heard(&"bad".into(), 2, &a, NOON.day(), 1_000_000, NOON);
     quota.heard(&"worse".into(), 2, &a, NOON.day(), 0, NOON);
     assert_eq!(quota.elsewhere(&a, NOON), 4.0);
     // The former process's word on tomorrow went with it.
     assert_eq!(quota.elsewhere(&a, tomorrow), 0.0);
-    assert!(quota.reserve(&a, 1.0, 1, tomorrow).is_some());
+    assert!(quota.reserve(&a, 1.0, 1, tomorrow).is_ok());
 }
 
 #[test]
@@ -167,7 +169,7 @@ fn a_request_is_refused_only_when_use_and_reservations_have_reached_the_limit() 
     let mut quota = Quota::default();
     let first = quota.reserve(&account(), 60.0, 100, NOON).unwrap();
     let second = quota.reserve(&account(), 60.0, 100, NOON).unwrap();
-    assert_eq!(quota.reserve(&account(), 1.0, 100, NOON), None);
+    assert!(quota.reserve(&account(), 1.0, 100, NOON).is_err());
     assert_eq!(quota.reserved(&account(), NOON), 120.0);
     quota.settle(first, 10.0, NOON);
     let third = quota.reserve(&account(), 1.0, 100, NOON).unwrap();
@@ -180,8 +182,8 @@ fn a_request_is_refused_only_when_use_and_reservations_have_reached_the_limit() 
         ),
         (10.0, 0.0)
     );
-    assert_eq!(quota.reserve(&account(), 1.0, 10, NOON), None);
-    assert_eq!(quota.reserve(&AccountId::from("b"), 1.0, 0, NOON), None);
+    assert!(quota.reserve(&account(), 1.0, 10, NOON).is_err());
+    assert!(quota.reserve(&AccountId::from("b"), 1.0, 0, NOON).is_err());
 }
 
 #[test]
@@ -196,7 +198,7 @@ fn the_day_ends_at_midnight_utc_and_not_a_second_sooner() {
     let early = quota.reserve(&account(), 5.0, 10, NOON).unwrap();
     let late = quota.reserve(&account(), 5.0, 10, last).unwrap();
     quota.settle(early, 10.0, last);
-    assert_eq!(quota.reserve(&account(), 1.0, 10, last), None);
+    assert!(quota.reserve(&account(), 1.0, 10, last).is_err());
     assert_eq!(quota.used(&account(), midnight), 0.0);
     let next = quota.reserve(&account(), 1.0, 10, midnight).unwrap();
     // Admitted yesterday: it takes nothing from today.
@@ -210,7 +212,7 @@ fn the_day_ends_at_midnight_utc_and_not_a_second_sooner() {
     );
     // A clock that is set back does not bring yesterday back.
     quota.settle(next, 10.0, last);
-    assert_eq!(quota.reserve(&account(), 1.0, 10, last), None);
+    assert!(quota.reserve(&account(), 1.0, 10, last).is_err());
 }
 
 #[test]
@@ -241,19 +243,35 @@ fn what_was_used_survives_a_restart_on_the_same_day() {
 }
 
 #[test]
+fn what_is_held_and_not_spent_is_not_used_up() {
+    let mut quota = Quota::default();
+    let open = quota.reserve(&account(), 200.0, 100, NOON).unwrap();
+    let refused = |quota: &mut Quota| quota.reserve(&account(), 1.0, 100, NOON).unwrap_err();
+    assert_eq!(refused(&mut quota), Exhausted::Held);
+    quota.settle(open, 99.0, NOON);
+    let last = quota.reserve(&account(), 1.0, 100, NOON).unwrap();
+    assert_eq!(refused(&mut quota), Exhausted::Held);
+    quota.settle(last, 1.0, NOON);
+    assert_eq!(refused(&mut quota), Exhausted::Used);
+    quota.heard(&"one".into(), 1, &"b".into(), NOON.day(), 100_000_000, NOON);
+    let elsewhere = quota.reserve(&"b".into(), 1.0, 100, NOON);
+    assert_eq!(elsewhere.unwrap_err(), Exhausted::Used);
+}
+
+#[test]
 fn a_reservation_is_for_the_prompt_and_the_answer_asked_for() {
     let tariff = Tariff {
         cost_per_infer: 1.0,
         coefficients: [("input_tokens".into(), 0.5), ("output_tokens".into(), 2.0)].into(),
         ..Tariff::default()
     };
-    assert_eq!(reserve_estimate(&tariff, 3, Some(10)), 1.0 + 1.5 + 20.0);
-    assert_eq!(reserve_estimate(&tariff, 0, None), 1.0 + 512.0);
-    assert_eq!(
-        reserve_estimate(&Tariff::default(), 1 << 40, Some(u64::MAX)),
-        0.0
-    );
-    assert!(reserve_estimate(&tariff, u64::MAX, Some(u64::MAX)) <= 1e12);
+    let of = |prompt, max_tokens, outputs| reserve_estimate(&tariff, prompt, max_tokens, outputs);
+    assert_eq!(of(3, Some(10), 1), 1.0 + 1.5 + 20.0);
+    assert_eq!(of(0, None, 1), 1.0 + 512.0);
+    assert_eq!(of(3, Some(10), 128), 1.0 + 1.5 + 128.0 * 20.0);
+    assert!(of(u64::MAX, Some(u64::MAX), u32::MAX) <= 1e12);
+    let free = reserve_estimate(&Tariff::default(), 1 << 40, Some(u64::MAX), 9);
+    assert_eq!(free, 0.0);
 }
 
 #[derive(Clone, Debug)]
@@ -303,8 +321,9 @@ proptest! {
             match act {
                 Act::Reserve(amount) => {
                     let granted = quota.reserve(&account(), amount.into(), limit, now);
-                    prop_assert_eq!(granted.is_some(), used + reserved < limit);
-                    if let Some(reservation) = granted {
+                    prop_assert_eq!(granted.is_ok(), used + reserved < limit);
+                    prop_assert_eq!(granted == Err(Exhausted::Used), used >= limit);
+                    if let Ok(reservation) = granted {
                         open.push((reservation, amount.into(), day));
                         prop_assert!(used + reserved + u64::from(amount) < limit + u64::from(amount));
                     }

@@ -113,6 +113,79 @@ fn a_failure_the_backend_reports_in_its_stream_is_told_in_the_dialect() {
 }
 
 #[test]
+fn an_error_that_is_the_callers_fault_keeps_its_words() {
+    for error in [
+        r#"{"message":"too long: at most 8 tokens","type":"invalid_request_error","code":400}"#,
+        r#"{"message":"too long: at most 8 tokens","type":"invalid_request_error","code":"x"}"#,
+        r#"{"message":"too long: at most 8 tokens","type":"BadRequestError","code":422}"#,
+    ] {
+        let stream = [VLLM_TEXT, &format!("data: {{\"error\":{error}}}\n\n")].concat();
+        for call in [chat(STREAM), run_call(r#"{"prompt":"a","stream":true}"#)] {
+            let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &call), EVENTS, &stream);
+            let Err(AnswerError::Refused(refusal)) = &got.result else {
+                panic!("{:?}", got.result);
+            };
+            let Refusal::Rejected { message, .. } = &**refusal else {
+                panic!("{refusal:?}");
+            };
+            assert_eq!(message, "too long: at most 8 tokens");
+        }
+    }
+    for error in [
+        r#"{"message":"bad key sk-1","type":"invalid_request_error","code":401}"#,
+        r#"{"message":"at /opt/x","code":500}"#,
+        r#""at /opt/x""#,
+    ] {
+        let stream = [VLLM_TEXT, &format!("data: {{\"error\":{error}}}\n\n")].concat();
+        let call = chat(STREAM);
+        let got = relay(
+            answer_of(BackendKind::Openai, &call),
+            EVENTS,
+            [stream.as_bytes()],
+        );
+        assert_eq!(got.result, Err(AnswerError::BackendFailed), "{error}");
+    }
+}
+
+#[test]
+fn a_stream_whose_choices_all_ended_is_whole_without_its_end_mark() {
+    let event = |index: u32, reason: &str| {
+        let delta = r#"{"content":"a b"}"#;
+        format!(
+            "data: {{\"choices\":[{{\"index\":{index},\"delta\":{delta},\"finish_reason\":{reason}}}]}}\n\n"
+        )
+    };
+    let one = [event(0, "null"), event(0, "\"stop\"")].concat();
+    for call in [chat(STREAM), run_call(r#"{"prompt":"a","stream":true}"#)] {
+        let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &call), EVENTS, &one);
+        assert_eq!((&got.result, got.done), (&Ok(()), true));
+        assert!(got.text.ends_with("data: [DONE]\n\n"), "{}", got.text);
+    }
+    let two = chat(r#","stream":true,"n":2"#);
+    let got = relay(
+        answer_of(BackendKind::Openai, &two),
+        EVENTS,
+        [one.as_bytes()],
+    );
+    assert_eq!(got.result, Err(AnswerError::EndedEarly));
+    let both = [one.clone(), event(1, "\"length\"")].concat();
+    let got = relay(
+        answer_of(BackendKind::Openai, &two),
+        EVENTS,
+        [both.as_bytes()],
+    );
+    assert_eq!(got.result, Ok(()));
+    let half = [&one, "data: {\"choices\":["].concat();
+    let call = chat(STREAM);
+    let got = relay(
+        answer_of(BackendKind::Openai, &call),
+        EVENTS,
+        [half.as_bytes()],
+    );
+    assert_eq!(got.result, Err(AnswerError::EndedEarly));
+}
+
+#[test]
 fn the_word_error_in_a_text_is_not_a_failure() {
     let event = r#"data: {"choices":[{"index":0,"delta":{"content":"error"}}],"x":{"error":1}}"#;
     let stream = [VLLM_TEXT, event, "\n\n", DONE].concat();
