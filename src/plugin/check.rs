@@ -208,6 +208,7 @@ mod tests {
         stream_deadline_ms: 1,
         output_bytes: MAX,
         set_bytes: 100,
+        charge_max: 100,
     };
 
     fn one(name: &str, value: f64) -> Verdict {

@@ -4,7 +4,6 @@
 //! first byte of an answer, nor when the server may have begun to work on it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use infergate_core::admission::{Ask, EndpointId};
@@ -321,11 +320,10 @@ impl<'a> Attempts<'a> {
         trip: &mut Trip,
         permit: &Permit,
     ) -> Result<Result<Exchange, NoAnswer>, Left> {
-        let continuous_usage = self.has_continuous_usage(&permit.target.url);
-        if self.shaped_for != permit.target.backend_model
-            || self.asked.call.continuous_usage != continuous_usage
-        {
-            self.asked.call.continuous_usage = continuous_usage;
+        let continuous_usage = self.lane.has_continuous_usage(&permit.target.url);
+        let asked = &mut self.asked.call.continuous_usage;
+        let changed = std::mem::replace(asked, continuous_usage) != continuous_usage;
+        if changed || self.shaped_for != permit.target.backend_model {
             self.shaped_for = Arc::clone(&permit.target.backend_model);
             self.shaped = shape(&self.lane, &self.asked, &self.shaped_for)?;
         }
@@ -347,7 +345,7 @@ impl<'a> Attempts<'a> {
             biased;
             sent = client.send(&permit.target, outgoing, &mut self.trace.marks) => sent,
             () = client_gone(session) => {
-                self.notice_work(trip);
+                trip.notice_work(&self.trace.marks);
                 trip.client_gone();
                 self.count(permit, Seen::Nothing, None, AttemptResult::Abandoned);
                 return Err(Left::Cut);
@@ -358,7 +356,7 @@ impl<'a> Attempts<'a> {
                     self.count(permit, Seen::Failure, Some(FIRST_BYTE), result);
                     return Ok(Err(NoAnswer::Late));
                 }
-                self.notice_work(trip);
+                trip.notice_work(&self.trace.marks);
                 let seen = self.silence_since(sent_at, trip);
                 let cause = (seen == Seen::Failure).then_some(TIMEOUT);
                 self.count(permit, seen, cause, AttemptResult::TimedOut);
@@ -409,18 +407,6 @@ impl<'a> Attempts<'a> {
         let cause = Some(FailureCause::Named(error.cause()));
         self.count(permit, seen, cause, result);
         no_answer
-    }
-
-    fn has_continuous_usage(&self, url: &str) -> bool {
-        let mut endpoints = self.lane.spec.endpoints.iter();
-        endpoints.any(|endpoint| endpoint.continuous_usage && *endpoint.url == *url)
-    }
-
-    /// The request ends while a server has it: what is worked there is paid.
-    fn notice_work(&self, trip: &mut Trip) {
-        if self.trace.marks.head_sent() {
-            trip.is_sent();
-        }
     }
 
     /// What a server's silence until the deadline says about it. Only one that had most of the
@@ -525,9 +511,7 @@ impl<'a> Attempts<'a> {
                     self.count(&permit, Seen::Success, None, AttemptResult::Answered);
                     permit.target.accepts();
                     self.measured(&permit);
-                    if trip.is_unmetered() {
-                        self.unmetered(&permit);
-                    }
+                    trip.warn_of_unmetered(&self.lane, &permit.target);
                 }
             }
             trip.story.tried(&self.trace);
@@ -539,18 +523,6 @@ impl<'a> Attempts<'a> {
                 .correct_tokens(&account.id, account.weight, charged.into(), used);
         }
         drop(permit);
-    }
-
-    /// The server has not said what its answer used: the gateway's estimate is billed.
-    fn unmetered(&self, permit: &Permit) {
-        self.lane.metrics.answer_unmetered();
-        if !permit.target.is_unmetered.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                model = self.lane.spec.id.as_str(),
-                url = &*permit.target.url,
-                "the server answers without usage: its answers are billed by estimates"
-            );
-        }
     }
 
     /// How fast the server was, for whoever ranks by it.

@@ -264,6 +264,8 @@ pub struct Bill {
     /// The client has bytes of the answer.
     received: bool,
     unmetered: bool,
+    /// The answer has told what it used, which may be nothing that is priced.
+    noted: bool,
     spent: Option<Spent>,
     /// The event has the metrics that are billed: what is told later changes nothing.
     settled: bool,
@@ -364,9 +366,8 @@ impl Bill {
             return;
         }
         self.unmetered = answer.is_unmetered() && lane.spec.metrics_trust != Trust::Estimate;
-        if let Some(spent) = Spent::of(answer, lane, caller, &self.input) {
-            self.spent = Some(spent);
-        }
+        self.noted = true;
+        self.spent = Spent::of(answer, lane, caller, &self.input);
     }
 
     /// Prices what was spent, once, and writes it into the event.
@@ -374,7 +375,7 @@ impl Bill {
         if self.settled {
             return self.charge.as_ref();
         }
-        if self.spent.is_none() && self.sent {
+        if !self.noted && self.sent {
             let nothing = Told::nothing(lane);
             let told = self.progress.as_ref().unwrap_or(&nothing);
             self.spent = Spent::of_progress(told, &lane.spec, &self.input);

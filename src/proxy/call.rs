@@ -7,6 +7,7 @@
 mod fleet;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use infergate_core::api::{Call, Face};
@@ -26,7 +27,7 @@ use super::world::World;
 use crate::plugin::Caller;
 use crate::telemetry::event::{EventFlags, PluginUse};
 use crate::telemetry::{Clock, InferenceEvent, MetricsSource, Outcome, TokenUsage};
-use crate::upstream::{Answer, Lane, Target};
+use crate::upstream::{Answer, Lane, Marks, Target};
 
 /// The most an answer waits for its event to be on the disk: longer than a busy disk takes, and a
 /// hanging one must not keep permits for ever.
@@ -340,14 +341,33 @@ impl Trip {
         self.bill.sent();
     }
 
-    /// The client has got bytes of the answer.
-    pub fn received(&mut self) {
-        self.bill.received();
+    /// These bytes of the answer, if any, go to the client.
+    pub fn received(&mut self, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            self.bill.received();
+        }
     }
 
-    /// Its answer is whole, and its server has not said what it used.
-    pub fn is_unmetered(&self) -> bool {
-        self.bill.is_unmetered()
+    /// It ends while a server has it: what is worked there is paid.
+    pub fn notice_work(&mut self, marks: &Marks) {
+        if marks.head_sent() {
+            self.is_sent();
+        }
+    }
+
+    /// Counts an answer whose server has not said what it used, and says so once for each server.
+    pub fn warn_of_unmetered(&self, lane: &Lane, target: &Target) {
+        if !self.bill.is_unmetered() {
+            return;
+        }
+        lane.metrics.answer_unmetered();
+        if !target.is_unmetered.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                model = lane.spec.id.as_str(),
+                url = &*target.url,
+                "the server answers without usage: its answers are billed by estimates"
+            );
+        }
     }
 
     /// How far a stream has come: what is billed should the walk end here.

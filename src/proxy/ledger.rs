@@ -6,9 +6,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use infergate_core::AccountId;
 use infergate_core::billing::{Exhausted, Quota, QuotaSnapshot, Reservation, UnixSecs};
 use infergate_core::routing::fleet::NodeId;
+use infergate_core::{AccountId, Refusal};
 use parking_lot::Mutex;
 
 use super::World;

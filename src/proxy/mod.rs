@@ -21,6 +21,7 @@ mod checks;
 mod connections;
 mod digest;
 mod drain;
+mod event;
 mod explain;
 mod forward;
 mod front;

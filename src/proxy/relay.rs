@@ -24,6 +24,7 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use super::admit::client_gone;
 use super::backlog::{Backlog, ReaderPace};
 use super::call::{Left, Trip};
+use super::event::OneEvent;
 use super::wire::Wire;
 use super::{Shared, rules};
 use crate::telemetry::Outcome;
@@ -101,9 +102,7 @@ pub struct Relay<'a> {
     out: BytesMut,
     /// The server's bytes pass as they are.
     verbatim: bool,
-    /// The answer is no stream, and the client has been told that events follow: it is one event.
-    is_event: bool,
-    event_begun: bool,
+    one_event: OneEvent,
     /// The deadline, or the end of the patience with a silent server, whichever is first.
     timer: Pin<Box<Sleep>>,
     /// Read and shaped while the client did not take what came before.
@@ -138,8 +137,7 @@ impl<'a> Relay<'a> {
             exchange,
             out: BytesMut::new(),
             verbatim: false,
-            is_event: false,
-            event_begun: false,
+            one_event: OneEvent::default(),
             timer,
             backlog: Backlog::new(&shared.backlogs),
             ahead: ReadAhead::Reading,
@@ -170,18 +168,11 @@ impl<'a> Relay<'a> {
         answer.begin(head.status.as_u16(), |name| {
             headers.get(name).map(HeaderValue::as_bytes)
         });
-        let lines = headers.iter();
-        answer.read_bill(lines.map(|(name, value)| (name.as_str(), value.as_bytes())));
+        answer.read_bill(rules::lines(headers));
         let own = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
         let told = HeaderValue::from_bytes(answer.content_type(own)).unwrap_or(JSON);
-        self.is_event = self.trip.committed && !answer.is_stream();
-        let coding = headers.get(header::CONTENT_ENCODING);
-        if coding.is_some_and(|coding| coding != "identity") && answer.is_read() {
-            // What it used could not be read, and what a client got would not be what was billed.
-            tracing::warn!(
-                request_id = &**self.trip.request_id(),
-                "a model server compressed its answer although it was asked not to"
-            );
+        self.one_event.is_on = self.trip.committed && !answer.is_stream();
+        if answer.is_read() && rules::is_compressed(headers) {
             return self.broke_off(Stop::Broken, answer, &told).await;
         }
         loop {
@@ -391,21 +382,6 @@ impl<'a> Relay<'a> {
         sent
     }
 
-    /// A piece of a JSON answer as a piece of one event. Line ends stand between its tokens only, and
-    /// would end the event's line.
-    fn as_event(&mut self, piece: &[u8], end: bool) -> Bytes {
-        let mut event = BytesMut::with_capacity(piece.len() + 32);
-        if !std::mem::replace(&mut self.event_begun, true) {
-            event.extend_from_slice(b"data: ");
-        }
-        let blank = |byte: &u8| if b"\r\n".contains(byte) { b' ' } else { *byte };
-        event.extend(piece.iter().map(blank));
-        if end {
-            event.extend_from_slice(b"\n\ndata: [DONE]\n\n");
-        }
-        event.freeze()
-    }
-
     /// Writes the head before the first bytes, then the bytes, until the deadline.
     async fn send(
         &mut self,
@@ -429,13 +405,8 @@ impl<'a> Relay<'a> {
             self.write_head(self.exchange.head().status.as_u16(), told.clone(), length)
                 .await?;
         }
-        let bytes = match self.is_event {
-            true => self.as_event(&bytes, end),
-            false => bytes,
-        };
-        if !bytes.is_empty() {
-            self.trip.received();
-        }
+        let bytes = self.one_event.piece(bytes, end);
+        self.trip.received(&bytes);
         if end {
             self.settle().await;
         }
@@ -604,7 +575,7 @@ impl<'a> Relay<'a> {
                 return (relayed, Err(left));
             }
             self.trip.first_byte();
-            self.trip.received();
+            self.trip.received(&self.out);
             self.trip.event().flags.streamed = true;
         }
         if !self.trip.committed {

@@ -310,6 +310,23 @@ pub fn describes_bytes(name: &HeaderName) -> bool {
     )
 }
 
+/// Names and values of all headers.
+pub fn lines(headers: &http::HeaderMap) -> impl Iterator<Item = (&str, &[u8])> {
+    let lines = headers.iter();
+    lines.map(|(name, value)| (name.as_str(), value.as_bytes()))
+}
+
+/// Whether the body is compressed. Servers are asked not to: what an answer used could not be read, and
+/// one of those that do is said in the log.
+pub fn is_compressed(headers: &http::HeaderMap) -> bool {
+    let coding = headers.get(http::header::CONTENT_ENCODING);
+    let is_compressed = coding.is_some_and(|coding| coding != "identity");
+    if is_compressed {
+        tracing::warn!("a model server compressed its answer although it was asked not to");
+    }
+    is_compressed
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

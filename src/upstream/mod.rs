@@ -75,6 +75,12 @@ pub struct Lane {
 const MICRO: f64 = 1e6;
 
 impl Lane {
+    /// The endpoint at `url` reports usage with every event of a stream, where it is asked to.
+    pub fn has_continuous_usage(&self, url: &str) -> bool {
+        let mut endpoints = self.spec.endpoints.iter();
+        endpoints.any(|endpoint| endpoint.continuous_usage && *endpoint.url == *url)
+    }
+
     /// An answer cost `neurons`. The mean weighs the last one an eighth; two at once may lose one of
     /// them, which a mean can bear.
     pub fn charged(&self, neurons: f64) {

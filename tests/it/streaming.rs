@@ -364,6 +364,29 @@ async fn a_waiting_stream_gets_signs_of_life_and_then_its_answer() {
 }
 
 #[tokio::test]
+async fn a_json_answer_after_signs_of_life_is_an_event() {
+    let backend = Scripted::new(&["", &json_answer("{\"a\":\r\n1}")]).await;
+    let more = "    queue_heartbeat_secs: 1\n";
+    let node = Node::start(&one_model(backend.address, 1, more)).await;
+    let mut holder = ask_for_stream(&node).await;
+    eventually("the permit is taken", async || {
+        (backend.open() == 1).then_some(())
+    })
+    .await;
+    let mut waiting = ask_for_stream(&node).await;
+    waiting.saw(": queued\n\n").await;
+    backend.next();
+    assert_eq!(holder.response().await.text(), "{\"a\":\r\n1}");
+    eventually("it is its turn", async || {
+        (backend.requests().len() == 2).then_some(())
+    })
+    .await;
+    backend.next();
+    let answer = waiting.response().await;
+    assert_eq!(answer.events(), ["{\"a\":  1}", "[DONE]"]);
+}
+
+#[tokio::test]
 async fn a_stream_refused_after_its_first_sign_of_life_ends_with_an_error_event() {
     let backend = Scripted::new(&["", &json_answer("{}")]).await;
     let node = Node::start(&one_model(

@@ -125,12 +125,6 @@ pub fn parse(
         None => false,
     };
     let options = Options::read(known.options, &body)?;
-    if options.queue_request {
-        return Err(bad(
-            "/options/queueRequest",
-            "queued requests are not available here",
-        ));
-    }
     let priority = priority(known.x_priority, &body)?;
     let client_id = match known.x_client_id {
         Some(member) => Some(client_id(member, &body)?),
@@ -496,7 +490,6 @@ struct Options {
     /// The member holds gateway options, so the backend must not see it.
     ours: bool,
     reject_if_busy: bool,
-    queue_request: bool,
 }
 
 impl Options {
@@ -520,10 +513,18 @@ impl Options {
             "/options",
             "an object of true or false values",
         )?;
+        if wire
+            .as_ref()
+            .is_some_and(|wire| wire.queue_request == Some(true))
+        {
+            return Err(bad(
+                "/options/queueRequest",
+                "queued requests are not available here",
+            ));
+        }
         Ok(wire.map_or_else(Options::default, |wire| Options {
             ours: wire.reject_if_busy.is_some() || wire.queue_request.is_some(),
             reject_if_busy: wire.reject_if_busy.unwrap_or(false),
-            queue_request: wire.queue_request.unwrap_or(false),
         }))
     }
 }

@@ -65,6 +65,12 @@ enum Escape {
     Yes,
 }
 
+/// Bytes of a byte order mark, which some servers write.
+fn mark(bytes: &[u8]) -> usize {
+    let is_mark = |byte: &&u8| b"\xef\xbb\xbf".contains(byte);
+    bytes.iter().take_while(is_mark).count()
+}
+
 impl TopLevel {
     /// Looks for the member of this name.
     pub fn new(member: &'static str) -> TopLevel {
@@ -95,14 +101,10 @@ impl TopLevel {
     /// Reads at least one byte, unless the state changes, and says how many.
     fn step(&mut self, bytes: &[u8]) -> usize {
         match self.state {
-            State::BeforeObject => {
-                // A byte order mark, which some servers write.
-                let is_mark = |byte: &&u8| b"\xef\xbb\xbf".contains(byte);
-                match bytes.iter().take_while(is_mark).count() {
-                    0 => self.expect(bytes, b"{", State::BeforeKey),
-                    mark => mark,
-                }
-            }
+            State::BeforeObject => match mark(bytes) {
+                0 => self.expect(bytes, b"{", State::BeforeKey),
+                mark => mark,
+            },
             State::BeforeColon => self.expect(bytes, b":", State::BeforeValue),
             State::BeforeKey => {
                 self.key.clear();

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use fastrand::Rng;
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -173,25 +174,18 @@ async fn what_is_billed_of_a_mixture_with_cuts_is_what_was_worked_and_seen() {
     let tariff = format!(
         "    tariff: {{ coefficients: {{ input_tokens: 1, output_tokens: {OUTPUT_PRICE} }} }}\n"
     );
-    let node = Arc::new(Node::start(&one_model(address, 64, &tariff)).await);
-    let mut workers = JoinSet::new();
-    for worker in 0..WORKERS {
-        let (node, begun) = (Arc::clone(&node), Arc::clone(&begun));
-        workers.spawn(async move {
-            let mut dice = Rng::with_seed(worker);
-            let mut asked = Vec::new();
-            for turn in 0..count / WORKERS {
-                let (id, work) = (format!("{worker}-{turn}"), Work::roll(&mut dice));
-                ask(&node, &begun, &id, work).await;
-                asked.push((id, work));
-            }
-            asked
-        });
-    }
-    let mut asked = Vec::new();
-    while let Some(done) = workers.join_next().await {
-        asked.extend(done.unwrap());
-    }
+    let node = Node::start(&one_model(address, 64, &tariff)).await;
+    let workers = (0..WORKERS).map(async |worker| {
+        let mut dice = Rng::with_seed(worker);
+        let mut asked = Vec::new();
+        for turn in 0..count / WORKERS {
+            let (id, work) = (format!("{worker}-{turn}"), Work::roll(&mut dice));
+            ask(&node, &begun, &id, work).await;
+            asked.push((id, work));
+        }
+        asked
+    });
+    let asked = join_all(workers).await.concat();
     let events = node.events(asked.len()).await;
     assert_eq!(events.len(), asked.len());
     let (mut billed, mut worked) = (0.0, 0.0);

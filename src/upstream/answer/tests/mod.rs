@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use infergate_core::Refusal;
 use infergate_core::api::{Call, Face, Operation, body};
-use infergate_core::billing::Usage;
+use infergate_core::billing::{TextCount, Usage};
 use infergate_core::model::{BackendKind, Task};
 
 use super::*;
