@@ -253,7 +253,7 @@ async fn token_fair_does_not_charge_an_image_by_its_bytes() {
     let node = Node::start(&two_accounts("", &server, 1, queue)).await;
     // 262,144 tokens, were it text.
     let image = format!(r#","image":"{}""#, "AAAA".repeat(256 << 10));
-    let page = format!(r#","page":"{}""#, "x".repeat(4000));
+    let page = format!(r#","input_text":"{}""#, "x".repeat(4000));
     let mut waiting = vec![tagged(&node, "b", "holder", "").await];
     node.settles(1, 0).await;
     for (account, tag, more) in [
@@ -270,8 +270,9 @@ async fn token_fair_does_not_charge_an_image_by_its_bytes() {
     let holder = waiting.remove(0);
     serve_all(&server, waiting).await;
     assert_eq!(holder.answer().await.status, 200);
-    // The image costs a little more than one page, not more than all of them.
-    let order = ["holder", "image", "b1", "b2", "a2", "b3"];
+    // The image costs a little more than one page, not more than all of them. The holder has used
+    // less than was charged ahead for it, so its account is first.
+    let order = ["holder", "b1", "image", "b2", "a2", "b3"];
     assert_eq!(tags(&server), order);
 }
 

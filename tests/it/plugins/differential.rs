@@ -221,12 +221,44 @@ fn every_wasm_task_takes_shapes_and_refuses_what_the_built_in_one_does() {
             pair[0].id
         );
     }
+    for pair in models.chunks(2) {
+        finish_well(&plugins, &pair[1]);
+    }
     let mut dice = Rng::with_seed(3);
     for case in 0..CASES {
         let at = case % Task::ALL.len() * 2;
         compare_task(case, &plugins, [&models[at], &models[at + 1]], &mut dice);
     }
     assert_asked(&plugins, CASES as u64 / 10);
+}
+
+/// One answer that fits: a plugin none of whose answers was ever of use to its only account is left
+/// alone after five, and random answers often fit no task.
+fn finish_well(plugins: &Plugins, model: &Arc<ModelSpec>) {
+    let input = json!({ "prompt": "x", "text": "x", "input_text": "x", "target_lang": "fr",
+                        "image": [1, 2], "audio": [1, 2] });
+    let answer = match model.task {
+        Task::TextClassification | Task::ImageClassification => {
+            json!([{ "label": "cat", "score": 0.5 }])
+        }
+        Task::ObjectDetection => json!([{ "label": "cat", "score": 0.5,
+            "box": { "xmin": 1, "ymin": 1, "xmax": 2, "ymax": 2 } }]),
+        Task::TextEmbeddings | Task::MultimodalEmbeddings => json!([[0.5, 1.0]]),
+        _ => json!({ "response": "x", "generated_text": "x", "text": "x", "translation_text": "x",
+                     "summary_text": "x", "image": "iVBORw0KGgo=", "audio": "AAAA" }),
+    };
+    let mut session: TaskSession = on_behalf(|caller| plugins.task(model).begin(caller));
+    let body = Bytes::from(input.to_string());
+    let prepared = session.prepare(Input {
+        model: "m",
+        content_type: "application/json",
+        body: &body,
+        attributes: Vec::new(),
+    });
+    assert!(prepared.is_ok(), "{}: {prepared:?}", model.id);
+    let answer = Bytes::from(answer.to_string());
+    let finished = session.finish(200, "application/json", answer);
+    assert!(finished.is_ok(), "{}: {finished:?}", model.id);
 }
 
 fn compare_task(case: usize, plugins: &Plugins, models: [&Arc<ModelSpec>; 2], dice: &mut Rng) {
