@@ -8,7 +8,8 @@ use std::cell::Cell;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use prometheus::{IntCounter, Registry};
+use prometheus::core::Collector;
+use prometheus::{Counter, IntCounter, Registry};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
@@ -73,34 +74,36 @@ fn coarse_ms() -> u64 {
 /// Counters of workers that were held.
 pub(super) struct WorkersMetrics {
     times: IntCounter,
-    milliseconds: IntCounter,
+    seconds: Counter,
 }
 
 impl WorkersMetrics {
     /// Registers them.
     pub fn new(registry: &Registry) -> WorkersMetrics {
-        let counter = |name: &str, help: &str| {
-            let made = IntCounter::new(name, help).expect("the name is a metric's");
-            let registered = registry.register(Box::new(made.clone()));
+        let times = IntCounter::new(
+            "infergate_workers_blocked_total",
+            "times that one step of a request held its worker for 50 ms or longer",
+        );
+        let seconds = Counter::new(
+            "infergate_workers_blocked_seconds_total",
+            "seconds for which they were held then",
+        );
+        let times = times.expect("the name is a metric's");
+        let seconds = seconds.expect("the name is a metric's");
+        for counter in [
+            Box::new(times.clone()) as Box<dyn Collector>,
+            Box::new(seconds.clone()),
+        ] {
+            let registered = registry.register(counter);
             registered.expect("the name is registered once");
-            made
-        };
-        WorkersMetrics {
-            times: counter(
-                "infergate_workers_blocked_total",
-                "times that one step of a request held its worker for 50 ms or longer",
-            ),
-            milliseconds: counter(
-                "infergate_workers_blocked_milliseconds_total",
-                "milliseconds for which they were held then",
-            ),
         }
+        WorkersMetrics { times, seconds }
     }
 
     /// One was held for so long.
     pub fn blocked(&self, held_ms: u64) {
         self.times.inc();
-        self.milliseconds.inc_by(held_ms);
+        self.seconds.inc_by(held_ms as f64 / 1000.0);
     }
 }
 

@@ -115,6 +115,8 @@ fn read_ahead(
         Ok(None) => answer.finish(out).map(|()| ReadAhead::Ended),
         Err(_) => Ok(ReadAhead::Stopped(Stop::Broken)),
     };
-    backlog.push(out.split().freeze());
+    // Of its own size: a part of the buffer would keep the whole of it, which no bound has counted.
+    backlog.push(Bytes::copy_from_slice(out));
+    out.clear();
     shaped.unwrap_or_else(|error| ReadAhead::Stopped(error.into()))
 }
