@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use infergate_core::model::ModelSpec;
+use infergate_core::model::{BackendKind, ModelSpec, Task};
 
 use super::admit::merged;
 use super::billing::BillingSlot;
@@ -50,6 +50,11 @@ impl Resolver<'_> {
             of("billing", names.billing.as_ref()),
         );
         let routing = of("routing", names.routing.as_ref());
+        problems.extend(task.as_ref().and_then(|(spec, chain)| {
+            let place = self.specs.iter().position(|one| one.name == spec.name)?;
+            undecided(place, spec, chain.first()?, model)
+        }));
+        let openai = task.as_ref().and_then(|(spec, _)| spec.openai_answers);
         let task = task.map_or_else(
             || Line::native(native_task(model)),
             |(spec, chain)| Line {
@@ -83,7 +88,7 @@ impl Resolver<'_> {
             }),
         };
         ModelSlots {
-            task: TaskSlot::new(Arc::new(task), model),
+            task: TaskSlot::new(Arc::new(task), model).for_openai(openai),
             billing: BillingSlot {
                 line: Arc::new(billing),
             },
@@ -115,6 +120,37 @@ impl Resolver<'_> {
         chain.extend(before.and_then(|before| last_good(spec, current, before)));
         Some((spec, chain))
     }
+}
+
+/// A task that shapes or counts answers, at a model with answers that nobody has decided about.
+fn undecided(
+    place: usize,
+    spec: &PluginSpec,
+    current: &Revision,
+    model: &ModelSpec,
+) -> Option<PluginProblem> {
+    let active = current.described.description.active;
+    let hook = match (active.finish, active.events) {
+        (true, _) => "`finish`",
+        (false, true) => "`push` and `close`",
+        (false, false) => return None,
+    };
+    let is_open = spec.openai_answers.is_none() && has_openai_api(model);
+    is_open.then(|| PluginProblem {
+        key: format!("plugins[{place}].openai_answers"),
+        message: format!(
+            "`{}` has {hook}, and clients reach the model `{}` by the OpenAI API too: write \
+             `openai_answers: shape` where the plugin knows those answers, or \
+             `openai_answers: pass` to have them neither edited nor counted by it",
+            spec.name, model.id
+        ),
+    })
+}
+
+/// Whether clients reach a model by the OpenAI API and not by `/ai/run` alone.
+fn has_openai_api(model: &ModelSpec) -> bool {
+    let is_of_tokens = matches!(model.task, Task::TextGeneration | Task::TextEmbeddings);
+    is_of_tokens && model.backend != BackendKind::Http
 }
 
 /// The revision that stands in for `current`, of those the model had before.

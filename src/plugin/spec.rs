@@ -94,6 +94,16 @@ pub enum RankMode {
     PerRequest,
 }
 
+/// What a task's hooks have to do with answers of the OpenAI API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum OpenaiAnswers {
+    /// `finish`, `push` and `close` edit and count them, as they do the results of `/ai/run`.
+    Shape,
+    /// Nothing: they pass as the model server made them, and are not counted by the plugin.
+    Pass,
+}
+
 /// How much a plugin may use; what is left out is its world's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -158,6 +168,10 @@ pub struct PluginSpec {
     /// What happens when it fails: `closed` for tasks, `builtin` for the others, unless set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_failure: Option<OnFailure>,
+    /// Tasks only: what becomes of answers of the OpenAI API. Required where a plugin that has
+    /// `finish`, `push` or `close` meets a model that clients reach by that API too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub openai_answers: Option<OpenaiAnswers>,
     /// Whether the revision before stands in when this one fails, as long as it has a good record.
     #[serde(default = "stands_in")]
     pub last_good: bool,

@@ -8,6 +8,7 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use infergate_core::api::Face;
 use infergate_core::billing::{MetricModes, Metrics, Source};
 use infergate_core::model::{BackendKind, ModelSpec};
 use infergate_core::task::{Event, Out, Rejection};
@@ -21,7 +22,7 @@ use super::json::{self, Outline};
 use super::line::Line;
 use super::rules::{Answered, Asked, TaskRules};
 use super::schema::Schema;
-use super::spec::OnFailure;
+use super::spec::{OnFailure, OpenaiAnswers};
 use super::{Caller, check};
 use crate::telemetry::event::PluginUse;
 use crate::telemetry::off_the_worker;
@@ -37,6 +38,8 @@ pub struct TaskSlot {
     /// The configuration names a task, or the server speaks no protocol of its own. Other servers'
     /// adapters know what their bodies look like.
     applies: bool,
+    /// The hooks for answers know those of the OpenAI API.
+    knows_openai: bool,
 }
 
 /// What a client sent.
@@ -69,6 +72,15 @@ impl TaskSlot {
             line,
             modes: Arc::new(model.metrics.clone()),
             applies: model.plugins.task.is_some() || model.backend == BackendKind::Http,
+            knows_openai: false,
+        }
+    }
+
+    /// The same task, with what the configuration says about answers of the OpenAI API.
+    pub(super) fn for_openai(self, answers: Option<OpenaiAnswers>) -> TaskSlot {
+        TaskSlot {
+            knows_openai: answers == Some(OpenaiAnswers::Shape),
+            ..self
         }
     }
 
@@ -109,6 +121,8 @@ impl TaskSlot {
         TaskSession {
             line: Arc::clone(&self.line),
             modes: Arc::clone(&self.modes),
+            knows_openai: self.knows_openai,
+            is_result: true,
             account: caller.account.clone(),
             request_id: caller.request_id.into(),
             pinned: first_asked(&self.line).cloned(),
@@ -125,6 +139,9 @@ impl TaskSlot {
 pub struct TaskSession {
     line: Arc<Line<dyn TaskRules>>,
     modes: Arc<MetricModes>,
+    knows_openai: bool,
+    /// The answer is a result of `/ai/run`, of which the output schema speaks.
+    is_result: bool,
     account: AccountId,
     request_id: Arc<str>,
     /// Who answers this request; none once all have failed and bodies pass as they are.
@@ -181,6 +198,12 @@ impl TaskSession {
             OnFailure::Passthrough => Ok(unchanged(input.body)),
             OnFailure::Builtin | OnFailure::Closed | OnFailure::Cut => Err(Refusal::PluginFailed),
         }
+    }
+
+    /// Prepares for the answer of this API; whether the hooks for answers are asked about it.
+    pub fn answers(&mut self, face: Face) -> bool {
+        self.is_result = face == Face::WorkersAi;
+        self.is_result || self.knows_openai
     }
 
     /// Whether [`TaskSession::finish`] has something to do.
@@ -392,6 +415,7 @@ impl TaskSession {
         };
         let edited = edited.map_err(|rule| self.lied(rules, "finish", rule))?;
         if let (Some(body), Some(schema)) = (&edited, rules.output_schema())
+            && self.is_result
             && !Outline::read(body.clone()).is_ok_and(|body| schema.check(&body).is_ok())
         {
             return Err(self.lied(rules, "finish", "output-schema"));

@@ -224,6 +224,14 @@ fn check_world(plugin: &Cursor<'_>, world: World, problems: &mut Problems) {
             "{text:?} is for tasks: when a {role} plugin fails the built-in one always answers, write builtin or remove the key"
         )));
     }
+    if let Some(answers) = plugin.key("openai_answers")
+        && role != "task"
+    {
+        problems.add(answers.problem(format!(
+            "only tasks shape answers, and the world is {}: remove the key",
+            world.name()
+        )));
+    }
     if let Some(mode) = plugin.key("mode")
         && role != "routing"
     {

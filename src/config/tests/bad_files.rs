@@ -620,6 +620,8 @@ add plugins: [{ name: p, world: task-schema, file: f, dev: true, on_failure: ope
   line 9: plugins[0].on_failure: expected one of builtin, closed, passthrough, cut, found "open"
 add plugins: [{ name: p, world: task-schema, file: f, dev: true, mode: per-request }]
   line 9: plugins[0].mode: only routing policies have a mode
+add plugins: [{ name: p, world: billing-formula, file: f, dev: true, openai_answers: shape }]
+  line 9: plugins[0].openai_answers: only tasks shape answers
 add plugins: [{ name: p, world: task-schema, file: f, dev: true, settings: [1] }]
   line 9: plugins[0].settings: expected a mapping with keys below it, found a list
 add plugins: [{ name: p, world: task-schema, file: f, dev: true, instance: pooled }]

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use infergate_core::Refusal;
+use infergate_core::api::Face;
 use infergate_core::billing::Source;
 use infergate_core::task::{Event, Out};
 use serde_json::json;
@@ -281,6 +282,47 @@ fn an_answer_that_a_new_revision_cannot_shape_is_the_last_good_ones_alone() {
     );
 }
 
+#[test]
+fn a_task_that_shapes_answers_does_not_load_until_it_is_said_what_openai_answers_are_to_it() {
+    let stand = Stand::new();
+    let load = |wat: &Wat, backend: &str, answers: Option<&str>| {
+        let mut spec = stand.spec("t", WORLD, wat);
+        spec.openai_answers = serde_json::from_value(json!(answers)).unwrap();
+        let user = json!({ "backend": backend, "plugins": { "task": "t" } });
+        let user = super::stand::model(user);
+        let loaded = stand.host.load(
+            &Plugins::default(),
+            std::slice::from_ref(&spec),
+            std::slice::from_ref(&user),
+        );
+        loaded.map(|plugins| calling("a", |caller| plugins.task(&user).begin(caller)))
+    };
+    let all = Wat::of(WORLD);
+    for (wat, hook) in [
+        (all.clone(), "finish"),
+        (all.clone().describe(FINISH_ALONE), "finish"),
+        (all.clone().describe(EVENTS_ALONE), "push"),
+    ] {
+        let problems = load(&wat, "openai", None).err().unwrap();
+        assert_eq!(problems.len(), 1);
+        assert_eq!(problems[0].key, "plugins[0].openai_answers");
+        for word in [hook, "`m`", "openai_answers: shape", "openai_answers: pass"] {
+            assert!(problems[0].message.contains(word), "{problems:?}");
+        }
+    }
+    // Without such an API, and with input to check alone, there is nothing to decide.
+    let checks = all
+        .clone()
+        .describe("(call $clear) (i32.store8 (i32.const 1064) (i32.const 1)) (i32.const 1024)");
+    load(&checks, "openai", None).unwrap();
+    load(&all, "http", None).unwrap();
+    for (answers, sees) in [("shape", true), ("pass", false)] {
+        let mut session = load(&all, "llama-server", Some(answers)).unwrap();
+        assert!(session.answers(Face::WorkersAi), "{answers}");
+        assert_eq!(session.answers(Face::OpenAi), sees, "{answers}");
+    }
+}
+
 fn events(count: usize) -> Vec<Event> {
     let one = Event {
         name: None,
@@ -349,6 +391,9 @@ fn a_model_without_a_task_plugin_has_nothing_to_call_but_its_own_kind() {
     assert!(!prepare(&mut session, body).unwrap().changed);
 }
 
+/// Says that it has stream hooks alone.
+const EVENTS_ALONE: &str =
+    "(call $clear) (i32.store8 (i32.const 1064) (i32.const 4)) (i32.const 1024)";
 /// Says that it has a `finish` hook alone.
 const FINISH_ALONE: &str =
     "(call $clear) (i32.store8 (i32.const 1064) (i32.const 2)) (i32.const 1024)";

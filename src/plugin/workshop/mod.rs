@@ -347,6 +347,7 @@ fn spec(world: World, limits: PluginLimits) -> PluginSpec {
         settings: Map::new(),
         limits,
         on_failure: None,
+        openai_answers: None,
         last_good: false,
         barred_sha256: Vec::new(),
         instance: InstancePolicy::Fresh,

@@ -5,7 +5,8 @@
 //! [`sse::EVENT_BYTES_MAX`] or, where a whole answer is converted, [`ANSWER_BYTES_MAX`]. The walk
 //! calls [`Answer::begin`] once with the 2xx head, [`Answer::push`] for each chunk, then
 //! [`Answer::finish`] — or [`Answer::abort`], which is also what follows any error — and
-//! [`Answer::close`] however it ended. A model's task sees what is in the Workers AI dialect only.
+//! [`Answer::close`] however it ended. A model's task sees what is in the Workers AI dialect, and in
+//! the OpenAI dialect where the operator has said that it knows such answers.
 
 mod failure;
 mod kind;
@@ -193,8 +194,7 @@ impl Answer {
         if model.metrics_trust != Trust::Trust {
             self.seen.output = Some(Box::default());
         }
-        let sees = self.face == Face::WorkersAi;
-        self.shaper = session.map(|session| Shaper::new(session, sees));
+        self.shaper = session.map(|session| Shaper::new(session, self.face));
         self
     }
 
@@ -207,8 +207,11 @@ impl Answer {
             (kind, _) => kind,
         };
         self.form = form(self.source, kind);
-        if let Source::Posted = self.source {
-            self.begin_posted(header("content-type").unwrap_or_default());
+        let told = header("content-type").unwrap_or_default();
+        match self.source {
+            Source::Posted => self.begin_posted(told),
+            Source::Pass => self.begin_shaped(told),
+            Source::Run(_) | Source::Pipe => {}
         }
         if let Source::Run(reader) = self.source
             && let Some(name) = reader.input_tokens_header
@@ -218,6 +221,17 @@ impl Answer {
         let is_stream = self.is_stream();
         if let Some(shaper) = &mut self.shaper {
             shaper.begin(is_stream);
+        }
+    }
+
+    /// A whole answer in the client's dialect is collected where the task makes another of it.
+    fn begin_shaped(&mut self, told: &[u8]) {
+        let shapes = self.shaper.as_ref().is_some_and(Shaper::shapes_answer);
+        if shapes && matches!(self.form, Form::PassJson(_)) {
+            self.form = Form::Posted {
+                body: BytesMut::new(),
+                content_type: String::from_utf8_lossy(told).into_owned(),
+            };
         }
     }
 
@@ -385,6 +399,10 @@ impl Answer {
             return Err(AnswerError::Malformed);
         };
         let body = without_bom(body);
+        let passes = matches!(self.source, Source::Pass);
+        if passes && is_error_body(body) {
+            return Err(AnswerError::BackendFailed);
+        }
         let mut scan = TopLevel::new("usage");
         scan.push(body);
         self.seen.usage = scan.value().and_then(Usage::from_openai);
@@ -396,8 +414,14 @@ impl Answer {
         if self.has_text {
             self.seen.output.get_or_insert_default();
         }
-        self.seen.keep(result);
-        workers_ai::write_result(result, out);
+        if passes {
+            // What the server has made is counted, in its own shape.
+            self.seen.keep(body);
+            out.extend_from_slice(result);
+        } else {
+            self.seen.keep(result);
+            workers_ai::write_result(result, out);
+        }
         Ok(())
     }
 

@@ -1,10 +1,11 @@
-//! The task's say on an answer in the Workers AI dialect: on the whole result, or on the events of a
-//! stream as they come.
+//! The task's say on an answer: on the whole result, or on the events of a stream as they come. Answers
+//! in the OpenAI dialect it sees where the operator has said that it knows them.
 //!
 //! It reads no server's shapes: what comes here is a result or whole events. Events of one read are
 //! one call of the task. Comments and the end mark are not the task's; they keep their place.
 
 use bytes::{Bytes, BytesMut};
+use infergate_core::api::Face;
 use infergate_core::api::sse::{self, Splitter};
 use infergate_core::task::{Event, Out};
 
@@ -14,7 +15,7 @@ use crate::plugin::TaskSession;
 /// The task of one request while its answer goes by.
 pub(super) struct Shaper {
     session: TaskSession,
-    /// The task sees this answer; OpenAI answers it does not.
+    /// The task sees answers of this dialect.
     sees: bool,
     /// It has been given events, or will be, and is not yet told the end.
     streaming: bool,
@@ -29,10 +30,10 @@ enum Part<'a> {
 }
 
 impl Shaper {
-    pub(super) fn new(session: TaskSession, sees: bool) -> Shaper {
+    pub(super) fn new(mut session: TaskSession, face: Face) -> Shaper {
         Shaper {
+            sees: session.answers(face),
             session,
-            sees,
             streaming: false,
         }
     }
