@@ -149,6 +149,9 @@ fn word(level: log::Level) -> &'static str {
 
 impl log::Host for Guest {
     fn emit(&mut self, level: log::Level, message: String) {
+        if self.is_silent {
+            return;
+        }
         let grants = &self.grants;
         if !grants.heard.take_line(grants.clock.now()) {
             grants.metrics.log_dropped();
@@ -189,14 +192,23 @@ const COUNT_MAX: u64 = 1 << 32;
 /// Where a counter stops: the largest whole number that every reader of metrics agrees on.
 const TOTAL_MAX: u64 = 1 << 53;
 
+/// A counter after a count; none where it would pass [`TOTAL_MAX`], and then it stays. A negative
+/// number, as a guest may write it, is the largest count: a counter only grows.
+fn grown(value: u64, delta: u64) -> Option<u64> {
+    let sum = value.checked_add(delta.min(COUNT_MAX));
+    sum.filter(|sum| *sum <= TOTAL_MAX)
+}
+
 impl counters::Host for Guest {
     fn add(&mut self, counter: u32, delta: u64) {
+        if self.is_silent {
+            return;
+        }
         match self.grants.declared.get(counter as usize) {
             Some(counter) => {
-                // A negative number, as a guest may write it, is none: a counter only grows.
                 let delta = delta.min(COUNT_MAX);
                 let order = Ordering::Relaxed;
-                let grown = |value: u64| value.checked_add(delta).filter(|sum| *sum <= TOTAL_MAX);
+                let grown = |value| grown(value, delta);
                 if counter.value.fetch_update(order, order, grown).is_ok() {
                     counter.series.add(delta);
                 }
@@ -218,6 +230,16 @@ impl tables::Host for Guest {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_counter_grows_and_never_wraps() {
+        assert_eq!(grown(7, 5), Some(12));
+        let negative = (-5_i64).cast_unsigned();
+        assert_eq!(grown(7, negative), Some(7 + COUNT_MAX));
+        assert_eq!(grown(TOTAL_MAX - 5, 5), Some(TOTAL_MAX));
+        assert_eq!(grown(TOTAL_MAX - 5, 6), None);
+        assert_eq!(grown(TOTAL_MAX, negative), None);
+    }
 
     #[test]
     fn lines_over_the_rate_are_dropped_and_counted_until_the_next_second() {

@@ -32,6 +32,7 @@ mod judge;
 mod line;
 mod plugins;
 mod pointer;
+mod repeat;
 mod resolve;
 mod revision;
 mod routing;
@@ -42,6 +43,7 @@ mod side;
 mod spec;
 mod store;
 mod tables;
+mod tally;
 mod task;
 mod ticker;
 mod values;
@@ -68,7 +70,9 @@ pub use plugins::{PluginProblem, PluginState, Plugins};
 pub use routing::{Ranked, RoutingMode, RoutingSlot};
 pub use schema::{Misfit, Schema, Unfit};
 pub use shape::Shape;
-pub use spec::{Bounds, InstancePolicy, OnFailure, PluginLimits, PluginSpec, RankMode, World};
+pub use spec::{
+    Bounds, InstancePolicy, OnFailure, OpenaiAnswers, PluginLimits, PluginSpec, RankMode, World,
+};
 pub use tables::COUNTERS_MAX;
 pub use task::{Input, Payload, TaskSession, TaskSlot};
 

@@ -21,7 +21,7 @@ use super::line::Line;
 use super::revision::Revision;
 use super::routing::{RoutingMode, RoutingSlot};
 use super::rules::{Pricing, TaskRules};
-use super::spec::{InstancePolicy, RankMode, World};
+use super::spec::{RankMode, World};
 use super::task::TaskSlot;
 
 /// What keeps the plugins of a configuration from being used.
@@ -229,10 +229,7 @@ fn state(revision: &Revision, role: &'static str) -> PluginState {
         role,
         loaded_at: Arc::clone(&revision.loaded_at),
         mode: None,
-        instance: match parts.policy {
-            InstancePolicy::Auto => "warm",
-            InstancePolicy::Fresh => "fresh",
-        },
+        instance: if revision.reuses() { "warm" } else { "fresh" },
         capturing: revision.capture.left(),
         breaker: revision.position(),
         calls: tally.calls.load(Ordering::Relaxed),

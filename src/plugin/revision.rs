@@ -5,7 +5,7 @@
 //! snapshot or a request holds it; its waiting guests go with it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use infergate_core::task::Description;
@@ -27,6 +27,7 @@ use super::schema::Schema;
 use super::side::Side;
 use super::spec::{Bounds, InstancePolicy, World};
 use super::store::{Crash, Exports, Guest, Indices, Instance, Mould};
+use super::tally::Tally;
 use super::warm::{Owner, Warm};
 use crate::telemetry::clock::rfc3339;
 use crate::telemetry::plugin_metrics::{self, CallResult};
@@ -50,10 +51,6 @@ const SETUP_DEADLINE_MS: u32 = 5;
 pub const INPUT_SHARE: usize = 4;
 /// A hook with so large an input leaves its worker, however fast others were.
 const LARGE_INPUT_BYTES: usize = 64 << 10;
-/// A revision of whose calls more than one in so many failed has no good record.
-const GOOD_ONE_IN: u64 = 100;
-/// Crashes a revision may log in a second; more are counted.
-const CRASH_LINES_PER_SECOND: u64 = 2;
 
 /// What is shared by all revisions.
 pub struct Ground {
@@ -115,34 +112,14 @@ pub struct Revision {
     shared: OnceLock<Weak<Revision>>,
 }
 
-/// What has been counted of a revision.
-#[derive(Default)]
-pub struct Tally {
-    pub calls: AtomicU64,
-    /// By class, in the order of [`Failure::CLASSES`].
-    pub failures: [AtomicU64; Failure::CLASSES.len()],
-    /// Microseconds of a call, smoothed.
-    pub mean_us: AtomicU32,
-    /// Microseconds that making a guest takes: measured when the revision was loaded.
-    pub setup_us: AtomicU32,
-    /// Microseconds of its fixtures when it was loaded; 0 without any.
-    pub fixture_p50_us: AtomicU64,
-    pub fixture_p99_us: AtomicU64,
-    /// Memory of a guest under them.
-    pub peak_bytes: AtomicU64,
-    /// Memory of the largest guest that failed.
-    pub crash_bytes: AtomicU64,
-    crash_second: AtomicU64,
-    crash_lines: AtomicU64,
-    pub crashes_unlogged: AtomicU64,
-}
-
 /// Whose guest a call needs, and the one that waits for it.
 struct Seat {
     owner: Owner,
     /// Whether a guest may wait at all.
     keeps: bool,
     waiting: Option<Box<Instance>>,
+    /// What it logs and counts is left out.
+    is_silent: bool,
 }
 
 /// What a call ended with, and how it went.
@@ -180,16 +157,9 @@ impl Revision {
         self.breaker.lock().position()
     }
 
-    /// Whether it has answered calls, and of [`GOOD_ONE_IN`] at most one has failed.
+    /// Whether it has answered calls, nearly all of them well.
     pub fn has_good_record(&self) -> bool {
-        let calls = self.tally.calls.load(Ordering::Relaxed);
-        // Calls that were not made say nothing about it.
-        let made = Failure::CLASSES.iter().zip(&self.tally.failures);
-        let failed: u64 = made
-            .filter(|(class, _)| **class != "unavailable")
-            .map(|(_, count)| count.load(Ordering::Relaxed))
-            .sum();
-        calls > failed && failed * GOOD_ONE_IN <= calls
+        self.tally.has_good_record()
     }
 
     /// The host's part that all revisions share.
@@ -220,7 +190,7 @@ impl Revision {
         let ended = off_the_worker(is_slow, || self.enter(hook, caller, seat, ask));
         let ended = ended.map_err(|crash| slow_by_size(hook, crash));
         let took_us = clock.micros().saturating_sub(began_us);
-        self.learn(took_us);
+        self.tally.learn(took_us);
         let result = match &ended {
             Ok(_) => CallResult::Answered,
             Err(crash) => result_of(&crash.failure),
@@ -234,7 +204,7 @@ impl Revision {
             Err(crash) => {
                 let opened = self.judge(hook, (pass, by), &crash.failure);
                 if !matches!(crash.failure, Failure::Rejected(_)) {
-                    self.count(&crash.failure);
+                    self.tally.count(&crash.failure);
                     self.report(hook, caller, &crash, took_us, opened);
                 }
                 Err(crash.failure)
@@ -271,7 +241,7 @@ impl Revision {
 
     /// Counts a call that its breaker kept from it.
     pub fn passed_over(&self, hook: Hook) {
-        self.count(&Failure::Unavailable("breaker"));
+        self.tally.count(&Failure::Unavailable("breaker"));
         self.observe(hook, CallResult::Unavailable, 0);
     }
 
@@ -286,7 +256,7 @@ impl Revision {
             return Ok(());
         }
         let failure = Failure::TooLarge { bytes, max };
-        self.count(&failure);
+        self.tally.count(&failure);
         self.observe(hook, CallResult::Unavailable, 0);
         Err(failure)
     }
@@ -298,7 +268,7 @@ impl Revision {
         let by = hook.by(Some(caller));
         let ended = self.breaker.lock().disproved(by, now);
         let opened = self.follow_up(ended);
-        self.count(&failure);
+        self.tally.count(&failure);
         if let Some(hook) = plugin_metrics::Hook::named(hook.name) {
             self.metrics.lied(hook);
         }
@@ -335,18 +305,54 @@ impl Revision {
 
     /// Has the fixtures tried where one account keeps failing; true when the breaker opened.
     fn follow_up(&self, ended: BreakerEnded) -> bool {
-        if ended.check_due
-            && !self.fixtures.is_empty()
-            && let Some(shared) = self.shared.get()
-        {
-            let shared = Weak::clone(shared);
-            self.ground.side.offer(move || {
-                if let Some(revision) = shared.upgrade() {
-                    revision.try_fixtures();
-                }
-            });
+        if ended.check_due && !self.fixtures.is_empty() {
+            self.beside(Revision::try_fixtures);
         }
         ended.opened
+    }
+
+    /// Has `work` done beside the requests, as long as the revision is there then; false when too much
+    /// waits already.
+    pub fn beside(&self, work: impl FnOnce(&Revision) + Send + 'static) -> bool {
+        let Some(shared) = self.shared.get().map(Weak::clone) else {
+            return false;
+        };
+        self.ground.side.offer(move || {
+            if let Some(revision) = shared.upgrade() {
+                work(&revision);
+            }
+        })
+    }
+
+    /// Asks a guest that has answered nothing before: outside of breaker and statistics, and what it
+    /// logs and counts is left out.
+    ///
+    /// # Errors
+    /// The class of the failure.
+    pub fn call_afresh<T>(
+        &self,
+        hook: Hook,
+        ask: impl FnOnce(&mut Store<Guest>, &Exports) -> wasmtime::Result<Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let seat = Seat {
+            owner: (self.number, None),
+            keeps: false,
+            waiting: None,
+            is_silent: true,
+        };
+        let ended = self.enter(hook, None, seat, ask);
+        ended.map_err(|crash| crash.failure)
+    }
+
+    /// Uses no instance again from now on.
+    pub fn stays_fresh(&self) {
+        self.tally.remembers.store(true, Ordering::Relaxed);
+        self.ground.warm.forget(self.number);
+    }
+
+    /// Counters of the plugin, all its revisions together.
+    pub fn metrics(&self) -> &PluginMetrics {
+        &self.metrics
     }
 
     /// Runs the fixtures once more; the breaker opens when one fails.
@@ -369,6 +375,10 @@ impl Revision {
 
     /// One guest, outside of breaker and statistics: for admission and tools.
     pub fn make(&self, deadline_ms: u32) -> Result<Instance, Box<Crash>> {
+        self.make_guest(deadline_ms, false)
+    }
+
+    fn make_guest(&self, deadline_ms: u32, is_silent: bool) -> Result<Instance, Box<Crash>> {
         let ground = &self.ground;
         let mould = Mould {
             runtime: &ground.runtime,
@@ -378,6 +388,7 @@ impl Revision {
             grants: &self.parts.grants,
             settings: &self.parts.settings,
             metrics: &self.metrics,
+            is_silent,
         };
         // One that waits makes room. Another caller may be quicker to take it, but each turn there is
         // one waiting guest less.
@@ -399,13 +410,20 @@ impl Revision {
     /// The guest that waits for this caller, if one does.
     fn seat(&self, caller: Option<Caller<'_>>) -> Seat {
         let owner = (self.number, caller.map(|caller| caller.account.clone()));
-        let keeps = self.parts.policy == InstancePolicy::Auto;
+        let keeps = self.reuses();
         let waiting = keeps.then(|| self.ground.warm.take(&owner)).flatten();
         Seat {
             owner,
             keeps,
             waiting,
+            is_silent: false,
         }
+    }
+
+    /// Whether an instance may answer more than one call.
+    pub fn reuses(&self) -> bool {
+        let remembers = self.tally.remembers.load(Ordering::Relaxed);
+        self.parts.policy == InstancePolicy::Auto && !remembers
     }
 
     /// A slow hook, or a guest that is long in the making, must not hold up the requests that share
@@ -445,10 +463,11 @@ impl Revision {
             owner,
             keeps,
             waiting,
+            is_silent,
         } = seat;
         let mut instance = match waiting {
             Some(instance) => instance,
-            None => Box::new(self.make(self.setup_deadline_ms(hook))?),
+            None => Box::new(self.make_guest(self.setup_deadline_ms(hook), is_silent)?),
         };
         if self.parts.grants.log {
             let text = &mut instance.store.data_mut().request_id;
@@ -467,7 +486,7 @@ impl Revision {
             Err(crash) => matches!(crash.failure, Failure::Rejected(_)),
         };
         instance.calls += 1;
-        if usable && keeps && !is_worn(&instance) {
+        if usable && keeps && self.reuses() && !is_worn(&instance) {
             instance.rest();
             self.ground.warm.put(owner, instance);
         }
@@ -479,30 +498,9 @@ impl Revision {
         hook.deadline_ms.max(SETUP_DEADLINE_MS).max(measured * 4)
     }
 
-    /// Moves the mean an eighth of the way to what a call took.
-    fn learn(&self, took_us: u64) {
-        let took = u32::try_from(took_us).unwrap_or(u32::MAX);
-        let mean = self.tally.mean_us.load(Ordering::Relaxed);
-        let next = match mean {
-            0 => took,
-            mean => mean - mean / 8 + took / 8,
-        };
-        self.tally.mean_us.store(next, Ordering::Relaxed);
-        self.tally.calls.fetch_add(1, Ordering::Relaxed);
-    }
-
     fn observe(&self, hook: Hook, result: CallResult, took_us: u64) {
         if let Some(hook) = plugin_metrics::Hook::named(hook.name) {
             self.metrics.called(hook, result, took_us);
-        }
-    }
-
-    fn count(&self, failure: &Failure) {
-        let at = Failure::CLASSES
-            .iter()
-            .position(|class| *class == failure.class());
-        if let Some(at) = at {
-            self.tally.failures[at].fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -525,12 +523,7 @@ impl Revision {
                 "plugin fails too often: not asked for 30 s"
             );
         }
-        let second = self.ground.runtime.clock.now().0 / 1000;
-        if self.tally.crash_second.swap(second, Ordering::Relaxed) != second {
-            self.tally.crash_lines.store(0, Ordering::Relaxed);
-        }
-        if self.tally.crash_lines.fetch_add(1, Ordering::Relaxed) >= CRASH_LINES_PER_SECOND {
-            self.tally.crashes_unlogged.fetch_add(1, Ordering::Relaxed);
+        if !self.tally.may_log_crash(self.ground.runtime.clock.now()) {
             return;
         }
         tracing::warn!(

@@ -36,6 +36,8 @@ pub struct Guest {
     pub grants: Arc<Grants>,
     /// Of the call that runs; kept only where the plugin may log.
     pub request_id: String,
+    /// What it logs and counts is left out: the call was made before.
+    pub is_silent: bool,
     counts_fuel: bool,
     deadline: Deadline,
     turns: Turns,
@@ -177,6 +179,8 @@ pub struct Mould<'a> {
     pub settings: &'a str,
     /// Where the guest is counted.
     pub metrics: &'a PluginMetrics,
+    /// Repeats a call: what it logs and counts is left out.
+    pub is_silent: bool,
 }
 
 /// What an attempt at a call ended with, besides its answer.
@@ -201,6 +205,7 @@ impl Instance {
             },
             grants: Arc::clone(mould.grants),
             request_id: String::new(),
+            is_silent: mould.is_silent,
             counts_fuel: mould.runtime.purpose == Purpose::Tools,
             deadline: Deadline::default(),
             turns: mould.runtime.ticker.turns(),

@@ -169,6 +169,31 @@ impl CallResult {
     }
 }
 
+/// What came of working a price out again on a fresh instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Repeated {
+    /// The same price.
+    Same,
+    /// Another one, or none: it depends on what an instance remembers.
+    Different,
+    /// No instance was free, or it ran past its deadline.
+    Unknown,
+    /// Too many waited: it was left out.
+    Dropped,
+}
+
+impl Repeated {
+    /// Its name on labels.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Repeated::Same => "same",
+            Repeated::Different => "different",
+            Repeated::Unknown => "unknown",
+            Repeated::Dropped => "dropped",
+        }
+    }
+}
+
 /// The metrics of all plugins of a process. The plugin room's host holds it, and so does
 /// [`Metrics`](super::Metrics), which renders it.
 pub struct PluginsMetrics {
@@ -279,6 +304,7 @@ pub struct PluginMetrics {
     durations: HistogramVec,
     /// Held counters of the hooks that were called: a plugin has no series of hooks it has not.
     hooks: [OnceLock<HookMetrics>; Hook::ALL.len()],
+    repeats: IntCounterVec,
     instances_live: IntGauge,
     reload_failed: IntCounterVec,
     breaker_open: IntGauge,
@@ -320,6 +346,12 @@ impl PluginMetrics {
             ),
             durations,
             hooks: [const { OnceLock::new() }; Hook::ALL.len()],
+            repeats: counters(
+                &registry,
+                "infergate_plugin_repeats_total",
+                "prices that were worked out again on a fresh instance, by what came of it",
+                &["result"],
+            ),
             instances_live: gauge(
                 &registry,
                 "infergate_plugin_instances_live",
@@ -365,6 +397,16 @@ impl PluginMetrics {
     /// An answer that was counted turned out to break a rule where it was used.
     pub fn lied(&self, hook: Hook) {
         self.hook(hook).results[CallResult::Invalid as usize].inc();
+    }
+
+    /// A price was worked out again, or should have been.
+    pub fn repeated(&self, result: Repeated) {
+        self.repeats.with_label_values(&[result.name()]).inc();
+    }
+
+    /// How often that came of it, so far.
+    pub fn repeats(&self, result: Repeated) -> u64 {
+        self.repeats.with_label_values(&[result.name()]).get()
     }
 
     /// An instance is in memory for as long as the answer is held.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use infergate_core::billing::{Charge, Ending, Line, Report, Source};
 use infergate_core::model::{Tariff, Trust};
+use wasmtime::Store;
 
 use super::{ABSENT, args, believe, broken};
 use crate::plugin::Caller;
@@ -15,6 +16,7 @@ use crate::plugin::failure::Failure;
 use crate::plugin::hook::Hook;
 use crate::plugin::revision::Revision;
 use crate::plugin::rules::{Identity, Pricing};
+use crate::plugin::store::{Exports, Guest};
 
 impl Pricing for Revision {
     fn identity(&self) -> Option<&Identity> {
@@ -27,57 +29,14 @@ impl Pricing for Revision {
         tariff: &Tariff,
         report: &Report<'_>,
     ) -> Result<Charge, Failure> {
-        let coefficients: Vec<wit::Coefficient<'_>> = tariff
-            .coefficients
-            .iter()
-            .map(|(metric, neurons)| wit::Coefficient {
-                metric,
-                neurons: *neurons,
-            })
-            .collect();
-        let criteria: Vec<(&str, &str)> = tariff
-            .criteria
-            .iter()
-            .map(|(name, value)| (&**name, &**value))
-            .collect();
-        let metrics: Vec<wit::Metric<'_>> = report
-            .metrics
-            .iter()
-            .map(|metric| wit::Metric {
-                name: &metric.name,
-                value: metric.value,
-                source: source(metric.source),
-            })
-            .collect();
-        let rates = wit::Tariff {
-            cost_per_infer: tariff.cost_per_infer,
-            coefficients: &coefficients,
-            criteria: &criteria,
-        };
-        let usage = wit::Usage {
-            model: report.model,
-            trust: trust(report.trust),
-            outcome: outcome(report.ending),
-            streamed: report.streamed,
-            metrics: &metrics,
-            queue_ms: report.queue_ms,
-            infer_ms: report.infer_ms,
-        };
         let hook = self.billing_hook("price");
         let ended = self.call(hook, Some(caller), |store, exports| {
-            let Some(billing) = &exports.billing else {
-                return Ok(Err(ABSENT));
-            };
-            let said = billing
-                .infergate_plugin_billing()
-                .call_price(store, rates, usage)?;
-            Ok(said.map_err(fault).and_then(|said| {
-                let charge = charge_out(said);
-                let verdict = charge.check(report, self.parts.bounds.charge_max as f64);
-                believe(charge, verdict)
-            }))
+            self.ask_price(store, exports, tariff, report)
         });
-        let bytes = args::SMALL * (1 + metrics.len());
+        if let Ok(charge) = &ended {
+            self.repeat(caller, tariff, report, charge);
+        }
+        let bytes = args::SMALL * (1 + report.metrics.len());
         self.capture(hook, Some(caller), (&ended, bytes), || {
             args::price(tariff, report)
         });
@@ -115,7 +74,64 @@ impl Pricing for Revision {
 }
 
 impl Revision {
-    fn billing_hook(&self, name: &'static str) -> Hook {
+    /// The charge as this guest works it out, checked.
+    pub fn ask_price(
+        &self,
+        store: &mut Store<Guest>,
+        exports: &Exports,
+        tariff: &Tariff,
+        report: &Report<'_>,
+    ) -> wasmtime::Result<Result<Charge, Failure>> {
+        let Some(billing) = &exports.billing else {
+            return Ok(Err(ABSENT));
+        };
+        let coefficients: Vec<wit::Coefficient<'_>> = tariff
+            .coefficients
+            .iter()
+            .map(|(metric, neurons)| wit::Coefficient {
+                metric,
+                neurons: *neurons,
+            })
+            .collect();
+        let criteria: Vec<(&str, &str)> = tariff
+            .criteria
+            .iter()
+            .map(|(name, value)| (&**name, &**value))
+            .collect();
+        let metrics: Vec<wit::Metric<'_>> = report
+            .metrics
+            .iter()
+            .map(|metric| wit::Metric {
+                name: &metric.name,
+                value: metric.value,
+                source: source(metric.source),
+            })
+            .collect();
+        let rates = wit::Tariff {
+            cost_per_infer: tariff.cost_per_infer,
+            coefficients: &coefficients,
+            criteria: &criteria,
+        };
+        let usage = wit::Usage {
+            model: report.model,
+            trust: trust(report.trust),
+            outcome: outcome(report.ending),
+            streamed: report.streamed,
+            metrics: &metrics,
+            queue_ms: report.queue_ms,
+            infer_ms: report.infer_ms,
+        };
+        let billing = billing.infergate_plugin_billing();
+        let said = billing.call_price(store, rates, usage)?;
+        Ok(said.map_err(fault).and_then(|said| {
+            let charge = charge_out(said);
+            let verdict = charge.check(report, self.parts.bounds.charge_max as f64);
+            believe(charge, verdict)
+        }))
+    }
+
+    /// A hook of this world, under its deadline.
+    pub fn billing_hook(&self, name: &'static str) -> Hook {
         Hook {
             name,
             deadline_ms: self.parts.bounds.deadline_ms,

@@ -1,8 +1,18 @@
 //! Guests of one account never meet another's; a fresh one never meets anybody.
 
-use super::guests::Wat;
-use super::stand::{BUILTIN_PRICE, Stand, price, user_of};
+use std::time::Duration;
+
+use super::guests::{ONE, Wat};
+use super::stand::{BUILTIN_PRICE, Stand, failures, price, user_of};
+use crate::plugin::repeat::REPEATED_ONE_IN;
 use crate::plugin::{InstancePolicy, World};
+use crate::telemetry::Clock;
+use crate::telemetry::plugin_metrics::Repeated;
+
+/// Of waiting for what is done beside the requests.
+const LIMIT: Duration = Duration::from_secs(60);
+const COUNTERS: &str =
+    "(import \"infergate:host/counters@1.0.0\" \"add\" (func $add (param i32 i64)))";
 
 /// Charges what it has charged so far, plus one: a secret kept in a global.
 const COUNTING: &str = "(global.set $secret (i64.add (global.get $secret) (i64.const 1)))
@@ -27,6 +37,87 @@ fn what_a_guest_keeps_of_one_account_is_never_seen_by_another() {
         [charge("zeta"), charge("acme"), charge("zeta")],
         [1.0, 4.0, 2.0]
     );
+}
+
+/// Waits until a count of work beside the requests is reached.
+fn until(what: &str, is_reached: impl Fn() -> bool) {
+    let began = Clock::start();
+    while !is_reached() {
+        assert!(began.micros() < LIMIT.as_micros() as u64, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_price_that_depends_on_what_an_instance_remembers_is_found_and_no_instance_is_used_again() {
+    let (stand, metrics) = Stand::with_metrics();
+    let wat = Wat::of(World::BillingFormula).price(COUNTING);
+    let spec = stand.spec("keeper", World::BillingFormula, &wat);
+    let plugins = stand.load(&spec).unwrap();
+    let model = user_of(&spec);
+    let charge = |account: &str| price(&plugins, &model, account).charge.total;
+    let different = || metrics.plugin("keeper").repeats(Repeated::Different);
+    for n in 1..REPEATED_ONE_IN {
+        assert_eq!(charge("acme"), n as f64);
+    }
+    assert_eq!((different(), failures(&plugins, "invalid")), (0, 0));
+    assert_eq!(charge("acme"), REPEATED_ONE_IN as f64);
+    until("the hundredth price is repeated", || {
+        failures(&plugins, "invalid") == 1
+    });
+    assert_eq!(different(), 1);
+    assert_eq!(plugins.state()[0].instance, "fresh");
+    for _ in 0..3 {
+        assert_eq!((charge("acme"), charge("zeta")), (1.0, 1.0));
+    }
+    assert_eq!(stand.host.counts().instances_live, 0);
+}
+
+#[test]
+fn a_price_that_depends_on_its_arguments_alone_is_confirmed_and_stays_on_warm_instances() {
+    let (stand, metrics) = Stand::with_metrics();
+    let spec = stand.spec(
+        "honest",
+        World::BillingFormula,
+        &Wat::of(World::BillingFormula),
+    );
+    let plugins = stand.load(&spec).unwrap();
+    let model = user_of(&spec);
+    for n in 0..3 * REPEATED_ONE_IN {
+        let account = format!("account-{}", n % 3);
+        assert_eq!(price(&plugins, &model, &account).charge.total, 1.0);
+        if (n + 1).is_multiple_of(REPEATED_ONE_IN) {
+            let times = (n + 1) / REPEATED_ONE_IN;
+            until("it is repeated", || {
+                metrics.plugin("honest").repeats(Repeated::Same) == times
+            });
+        }
+    }
+    let state = &plugins.state()[0];
+    assert_eq!((state.instance, failures(&plugins, "invalid")), ("warm", 0));
+    // What is repeated is no call of a request.
+    assert_eq!(state.calls, 3 * REPEATED_ONE_IN);
+}
+
+#[test]
+fn what_a_repeated_price_counts_is_counted_once() {
+    let (stand, metrics) = Stand::with_metrics();
+    let body = format!("(call $add (i32.const 0) (i64.const 1)) {ONE}");
+    let wat = Wat::of(World::BillingFormula)
+        .imports(COUNTERS)
+        .price(&body);
+    let mut spec = stand.spec("counts", World::BillingFormula, &wat);
+    spec.grants = vec!["counters".into()];
+    spec.counters = vec!["prices".into()];
+    let plugins = stand.load(&spec).unwrap();
+    let model = user_of(&spec);
+    for _ in 0..REPEATED_ONE_IN {
+        price(&plugins, &model, "acme");
+    }
+    until("it is repeated", || {
+        metrics.plugin("counts").repeats(Repeated::Same) == 1
+    });
+    assert_eq!(plugins.state()[0].counters[0].value, REPEATED_ONE_IN);
 }
 
 #[test]
@@ -85,20 +176,28 @@ fn a_guest_is_replaced_when_it_has_grown_and_after_ten_thousand_calls() {
         "1 MiB over its first size"
     );
 
-    let wat = Wat::of(World::BillingFormula).price(COUNTING).realloc(
+    let first_call =
+        "(if (i64.eqz (global.get $secret)) (then (call $add (i32.const 0) (i64.const 1))))
+        (global.set $secret (i64.const 1))";
+    let wat = Wat::of(World::BillingFormula).imports(COUNTERS);
+    let wat = wat.price(&format!("{first_call} {ONE}")).realloc(
         // Reuses its heap, so that ten thousand calls fit.
         "(global.set $heap (i32.add (global.get $heap) (i32.add (local.get $size) (i32.const 16))))
          (if (i32.gt_u (global.get $heap) (i32.const 60000)) (then (global.set $heap (i32.const 8192))))
          (i32.and (i32.sub (global.get $heap) (local.get $size)) (i32.const -16))",
     );
-    let spec = stand.spec("long", World::BillingFormula, &wat);
+    let mut spec = stand.spec("long", World::BillingFormula, &wat);
+    spec.grants = vec!["counters".into()];
+    spec.counters = vec!["instances".into()];
     let plugins = stand.load(&spec).unwrap();
     let model = user_of(&spec);
-    let last = (0..10_000)
-        .map(|_| price(&plugins, &model, "a").charge.total)
-        .fold(0.0, f64::max);
-    assert_eq!(last, 10_000.0);
-    assert_eq!(price(&plugins, &model, "a").charge.total, 1.0);
+    let instances = || plugins.state()[0].counters[0].value;
+    for _ in 0..10_000 {
+        assert!(!price(&plugins, &model, "a").fell_back);
+    }
+    assert_eq!(instances(), 1);
+    price(&plugins, &model, "a");
+    assert_eq!(instances(), 2);
 }
 
 #[test]
@@ -107,9 +206,7 @@ fn a_hundred_thousand_good_and_trapping_calls_leave_the_slots_as_they_were() {
     let good = stand.spec(
         "good",
         World::BillingFormula,
-        &Wat::of(World::BillingFormula)
-            .price(COUNTING)
-            .realloc("(i32.const 8192)"),
+        &Wat::of(World::BillingFormula).realloc("(i32.const 8192)"),
     );
     let evil_wat = Wat::of(World::BillingFormula).price("unreachable");
     let evil = stand.spec("evil", World::BillingFormula, &evil_wat);
@@ -132,12 +229,13 @@ fn a_hundred_thousand_good_and_trapping_calls_leave_the_slots_as_they_were() {
             assert!(!price(&goods, &good_model, account).fell_back);
         }
     }
-    let counts = stand.host.counts();
-    assert_eq!(counts.instances_live, accounts.len() as u32);
-    // The gauge is ours, the other number the engine's own.
-    assert_eq!(counts.pool_used, u64::from(counts.instances_live));
+    // The gauge is ours, the other number the engine's own. A price may be repeated still.
+    let are_live = |count: usize| {
+        let counts = stand.host.counts();
+        (counts.instances_live as usize, counts.pool_used as usize) == (count, count)
+    };
+    until("one for each account", || are_live(accounts.len()));
     // What the process has left is measured by `benches/plugin.rs`, which has one to itself.
     drop((goods, evils));
-    let counts = stand.host.counts();
-    assert_eq!((counts.instances_live, counts.pool_used), (0, 0));
+    until("guests go with their revision", || are_live(0));
 }

@@ -78,6 +78,12 @@ fn greedy() -> Vec<Row> {
                   (memory.fill (i32.mul (local.get $old) (i32.const 65536)) (i32.const 1) (i32.const 1048576))
                   (br $on)))) unreachable")
         }),
+        // One fill is not interrupted: it ends late by what all its memory takes, and no later.
+        billing("fills of all its memory", "deadline", |w| {
+            w.memory("(memory (export \"memory\") 256)").price(
+                "(loop $on (memory.fill (i32.const 8192) (i32.const 1) (i32.const 16769024)) (br $on)) unreachable",
+            )
+        }),
         billing("table bomb", "memory", |w| {
             w.more("(table $t 1 funcref)").price(
                 "(loop $on (br_if $on (i32.ne (table.grow $t (ref.null func) (i32.const 1000)) (i32.const -1)))) unreachable",

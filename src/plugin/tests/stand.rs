@@ -13,6 +13,7 @@ use super::guests::Wat;
 use crate::plugin::{
     Caller, Host, HostSettings, PluginProblem, PluginSpec, Plugins, Priced, Ranked, World,
 };
+use crate::telemetry::PluginsMetrics;
 
 /// A host with a folder for its plugins.
 pub struct Stand {
@@ -22,16 +23,21 @@ pub struct Stand {
 
 impl Stand {
     pub fn new() -> Stand {
+        Stand::with_metrics().0
+    }
+
+    /// The same with the metrics that its host writes.
+    pub fn with_metrics() -> (Stand, Arc<PluginsMetrics>) {
         let folder = TempDir::new().unwrap();
+        let metrics = Arc::<PluginsMetrics>::default();
         let settings = HostSettings {
             cache_dir: None,
             slots: 16,
+            metrics: Arc::clone(&metrics),
             ..HostSettings::default()
         };
-        Stand {
-            host: Host::start(settings).unwrap(),
-            folder,
-        }
+        let host = Host::start(settings).unwrap();
+        (Stand { host, folder }, metrics)
     }
 
     /// The spec of a plugin called `name` with these bytes.

@@ -1,0 +1,149 @@
+//! One price in a hundred, worked out again on an instance that has answered nothing before.
+//!
+//! It changes no charge that was made. Prices that depend on what an instance remembers are found by
+//! it: the difference counts as `invalid` and is logged, and no instance of the revision is used again.
+//! Which prices are repeated is a count, not chance. It is done beside the requests, where at most a
+//! few wait ([`Side`](super::side::Side)); the others are left out and counted. Called after each price.
+
+use std::sync::atomic::Ordering;
+
+use infergate_core::AccountId;
+use infergate_core::billing::{Charge, Ending, Metric, Report};
+use infergate_core::model::{Tariff, Trust};
+
+use super::Caller;
+use super::failure::Failure;
+use super::revision::Revision;
+use crate::telemetry::plugin_metrics::Repeated;
+
+/// Of so many prices of a revision one is repeated.
+pub const REPEATED_ONE_IN: u64 = 100;
+/// The rule that a price breaks which another instance does not confirm.
+const RULE: &str = "repeat";
+
+/// A price that was asked for, and its answer.
+struct Asked {
+    account: AccountId,
+    request_id: Box<str>,
+    tariff: Tariff,
+    model: Box<str>,
+    trust: Trust,
+    ending: Ending,
+    streamed: bool,
+    metrics: Vec<Metric>,
+    queue_ms: u64,
+    infer_ms: u64,
+    charge: Charge,
+}
+
+impl Asked {
+    fn report(&self) -> Report<'_> {
+        Report {
+            model: &self.model,
+            trust: self.trust,
+            ending: self.ending,
+            streamed: self.streamed,
+            metrics: &self.metrics,
+            queue_ms: self.queue_ms,
+            infer_ms: self.infer_ms,
+        }
+    }
+}
+
+impl Revision {
+    /// Has a price that was answered repeated, where it is the hundredth.
+    pub fn repeat(
+        &self,
+        caller: Caller<'_>,
+        tariff: &Tariff,
+        report: &Report<'_>,
+        charge: &Charge,
+    ) {
+        if !self.reuses() {
+            return;
+        }
+        let before = self.tally.prices.fetch_add(1, Ordering::Relaxed);
+        if !(before + 1).is_multiple_of(REPEATED_ONE_IN) {
+            return;
+        }
+        let asked = Asked {
+            account: caller.account.clone(),
+            request_id: caller.request_id.into(),
+            tariff: tariff.clone(),
+            model: report.model.into(),
+            trust: report.trust,
+            ending: report.ending,
+            streamed: report.streamed,
+            metrics: report.metrics.to_vec(),
+            queue_ms: report.queue_ms,
+            infer_ms: report.infer_ms,
+            charge: charge.clone(),
+        };
+        if !self.beside(move |revision| revision.repeat_now(&asked)) {
+            self.metrics().repeated(Repeated::Dropped);
+        }
+    }
+
+    fn repeat_now(&self, asked: &Asked) {
+        let hook = self.billing_hook("price");
+        let again = self.call_afresh(hook, |store, exports| {
+            self.ask_price(store, exports, &asked.tariff, &asked.report())
+        });
+        let result = compare(&asked.charge, &again);
+        self.metrics().repeated(result);
+        // Several may have been on their way: one is enough.
+        if result != Repeated::Different || !self.reuses() {
+            return;
+        }
+        self.stays_fresh();
+        tracing::error!(
+            plugin = &*self.parts.identity.name,
+            sha256 = &*self.parts.identity.sha256,
+            request_id = &*asked.request_id,
+            charged = asked.charge.total,
+            again = again.map_or(f64::NAN, |charge| charge.total),
+            "a price depends on what an instance remembers: none of this plugin is used twice from now on"
+        );
+        let caller = Caller {
+            account: &asked.account,
+            request_id: &asked.request_id,
+        };
+        self.lied(hook, caller, RULE);
+    }
+}
+
+/// A failure that a busy machine can cause says nothing about the price.
+fn compare(charge: &Charge, again: &Result<Charge, Failure>) -> Repeated {
+    match again {
+        Ok(again) if again == charge => Repeated::Same,
+        Err(Failure::Unavailable(_) | Failure::Deadline) => Repeated::Unknown,
+        Ok(_) | Err(_) => Repeated::Different,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_another_answer_is_a_difference_and_not_a_busy_machine() {
+        let one = Charge {
+            total: 1.0,
+            ..Charge::default()
+        };
+        let two = Charge {
+            total: 2.0,
+            ..Charge::default()
+        };
+        let busy = Failure::Unavailable("every instance is busy");
+        for (again, found) in [
+            (Ok(one.clone()), Repeated::Same),
+            (Ok(two), Repeated::Different),
+            (Err(Failure::Trapped("x".into())), Repeated::Different),
+            (Err(Failure::Deadline), Repeated::Unknown),
+            (Err(busy), Repeated::Unknown),
+        ] {
+            assert_eq!(compare(&one, &again), found, "{again:?}");
+        }
+    }
+}
