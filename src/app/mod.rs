@@ -456,6 +456,7 @@ fn plan(
         limits: config.limits.clone(),
         timeouts: config.timeouts.clone(),
         headers: config.headers.clone(),
+        cors: config.cors.clone(),
         event_before_last_byte: config.events.durability == Durability::BeforeLastByte,
     }
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::peer::{Cluster, PeersListener};
 use crate::plugin::PluginSpec;
-use crate::proxy::{Headers, Limits, Timeouts};
+use crate::proxy::{Cors, Headers, Limits, Timeouts};
 use crate::telemetry::EventsConfig;
 use crate::telemetry::log::LogConfig;
 
@@ -45,6 +45,9 @@ pub struct Config {
     /// Which headers pass between clients and model servers, besides those that always do.
     #[serde(default)]
     pub headers: Headers,
+    /// Web pages that may call from browsers.
+    #[serde(default)]
+    pub cors: Cors,
     /// What may be asked for.
     #[serde(default)]
     pub models: Vec<ModelSpec>,

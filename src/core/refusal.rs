@@ -37,6 +37,8 @@ pub enum Refusal {
     Unauthenticated,
     /// The account may not use this model, or this account path.
     NotAllowed,
+    /// A web page of another origin, where requests without a key are served.
+    ForeignOrigin,
     /// No model of that name.
     NoSuchModel,
     /// No such path or method on this gateway.
@@ -177,6 +179,7 @@ impl Refusal {
         match self {
             Unauthenticated => row((401, 401), 10000, ("authentication_error", "invalid_api_key"), "no valid API key: send `Authorization: Bearer <key>`", Caller, Retry::No),
             NotAllowed => row((403, 403), 5018, ("permission_error", "model_not_allowed"), "this account may not use this model", Caller, Retry::No),
+            ForeignOrigin => row((403, 403), 3057, ("permission_error", "origin_not_allowed"), "web pages of this origin may not use this gateway without a key: its operator can list them in `cors.origins`", Caller, Retry::No),
             NoSuchModel => row((404, 400), 5007, ("invalid_request_error", "model_not_found"), "no such model: `GET /v1/models` lists those this key may use", Caller, Retry::No),
             NoSuchRoute => row((404, 404), 7003, ("invalid_request_error", "not_found"), "no such path or method here", Caller, Retry::No),
             BadFraming(_) => row((400, 400), 3003, ("invalid_request_error", "bad_framing"), "the request is not well-formed HTTP/1.1", Caller, Retry::No),
@@ -213,6 +216,7 @@ impl Refusal {
         match self {
             Refusal::Unauthenticated => "unauthenticated",
             Refusal::NotAllowed => "not-allowed",
+            Refusal::ForeignOrigin => "foreign-origin",
             Refusal::NoSuchModel => "no-such-model",
             Refusal::NoSuchRoute => "no-such-route",
             Refusal::BadFraming(_) => "bad-framing",

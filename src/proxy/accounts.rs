@@ -275,6 +275,11 @@ impl Accounts {
     }
 }
 
+/// Returns whether a key is presented, known or not.
+pub fn has_key(headers: &HeaderMap) -> bool {
+    presented_key(headers).is_some()
+}
+
 /// The key of `Authorization: Bearer …` (or `Token …`, as older clients say) or `x-api-key`. A
 /// header that holds something else is a wrong key, not none; a scheme alone is what client
 /// libraries send for an empty key, and is none.

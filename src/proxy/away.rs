@@ -214,6 +214,7 @@ impl Away {
                 head.append_header(name.clone(), value.clone())?;
             }
         }
+        trip.page.write(&mut head)?;
         for (name, value) in trip.rate_lines() {
             head.insert_header(name, value)?;
         }

@@ -20,6 +20,7 @@ use tokio::time::timeout;
 use super::Shared;
 use super::accounts::{Account, Entered};
 use super::bill::{Bill, Limit};
+use super::cors::Page;
 use super::drain::InFlight;
 use super::explain::{Before, Draft};
 use super::journey::Journey;
@@ -56,6 +57,8 @@ pub struct Trip {
     pub arrival: Millis,
     /// Moment at which everything ends.
     pub deadline: Millis,
+    /// The web page that makes it.
+    pub page: Page,
     /// The model it goes to, once known.
     pub lane: Option<Arc<Lane>>,
     /// The site it must be served at.
@@ -132,6 +135,7 @@ impl Trip {
             deadline: arrival + Millis::from_secs(world.timeouts.ceiling_secs),
             world,
             arrival,
+            page: Page::None,
             lane: None,
             only_site: None,
             rates_of: None,

@@ -14,7 +14,7 @@ use infergate_core::{Millis, Refusal};
 use pingora_core::protocols::http::ServerSession;
 use pingora_http::RequestHeader;
 
-use super::accounts::Account;
+use super::accounts::{Account, has_key};
 use super::call::Trip;
 use super::journey::Parcel;
 use super::rules::Passing;
@@ -69,6 +69,10 @@ impl Head {
         trip.event().face = face;
         trip.event().client_request_id = client_request_id(&head.headers);
         let account = Arc::clone(trip.world.accounts.identify(&head.headers)?);
+        if trip.page.is_foreign() && !has_key(&head.headers) {
+            // Any page that somebody looks at could spend what this network may.
+            return Err(Refusal::ForeignOrigin);
+        }
         trip.event().account_id = Some(account.spec.id.clone());
         if named.is_some_and(|named| *named != *account.spec.id.as_str()) {
             return Err(Refusal::NotAllowed);

@@ -19,6 +19,7 @@ mod budget;
 mod call;
 mod checks;
 mod connections;
+mod cors;
 mod digest;
 mod drain;
 mod event;
@@ -65,6 +66,7 @@ use tokio::time::timeout;
 pub use backlog::BacklogBudget;
 pub use checks::Checks;
 pub use connections::Connections;
+pub use cors::Cors;
 pub use drain::Drain;
 pub use explain::{Here, STORIES_KEPT, Stories, Story};
 pub use front::{serve_connection, serve_peer};
@@ -80,6 +82,7 @@ use attempt::{Attempts, Served};
 use away::Away;
 use budget::{BodyBudget, BodyShare};
 use call::{Left, Trip};
+use cors::Page;
 use head::{Head, Wanted};
 use ladder::{Ladder, Unserved};
 use relay::{Relay, Relayed};
@@ -87,7 +90,7 @@ use route::Route;
 use wire::Wire;
 
 use crate::peer::{Channel, Others, VISIT_HEAD_BYTES_MAX};
-use crate::telemetry::{Clock, EventSink, Metrics, Outcome};
+use crate::telemetry::{Clock, EventSink, Metrics};
 use crate::upstream::{Answer, Client, Exchange, Lane, Permit};
 
 /// What all requests share for the life of the process.
@@ -382,10 +385,14 @@ impl Edge {
             head::begin(session, head_bytes_max(session, &world));
             Duration::from_secs(world.limits.header_timeout_secs)
         };
+        let mut page = Page::None;
         let (face, refusal) = match timeout(header_timeout, session.read_request()).await {
             Ok(Ok(true)) => {
                 head::end(session);
-                let refused = check_framing(session, &self.shared.world.load()).err();
+                let world = self.shared.world.load();
+                page = world.cors.page_of(session.req_header());
+                let refused = check_framing(session, &world).err();
+                let refused = refused.or_else(|| cors::refuse_preflight(session, &page));
                 (head::face(session.req_header()), refused)
             }
             Ok(Ok(false)) => return false,
@@ -401,7 +408,7 @@ impl Edge {
                 return false;
             }
             // A client that cannot frame a request may not be there to read about it either.
-            let _ = respond::refuse_unread(session, face, &refusal).await;
+            let _ = respond::refuse_unread(session, face, &refusal, &page).await;
             return false;
         }
         if self.shared.drain.is_draining() {
@@ -410,34 +417,17 @@ impl Edge {
         if let Some(usable) = peers::serve(&self.shared, session).await {
             return usable;
         }
+        if page.is_listed() && cors::is_preflight(session.req_header()) {
+            return cors::grant(session, &page).await.is_ok();
+        }
         let mut trip = Trip::begin(&self.shared, in_flight);
+        trip.page = page;
         if let Some(usable) = self.arrives(session, &mut trip).await {
             return usable;
         }
         match self.walk(session, &mut trip).await {
             Ok(()) => true,
-            Err(Left::Refused(refusal)) => {
-                if let Some(came_back) = trip.comes_back(&refusal) {
-                    return respond::came_back(session, &came_back).await.is_ok();
-                }
-                let outcome = match refusal {
-                    Refusal::DeadlinePassed => Outcome::CutByDeadline,
-                    Refusal::UpstreamFailed
-                    | Refusal::UpstreamLost
-                    | Refusal::UpstreamRejected
-                    | Refusal::UpstreamTimeout
-                    | Refusal::UpstreamNotTrusted
-                    | Refusal::PluginFailed
-                    | Refusal::Internal => Outcome::Failed,
-                    _ => Outcome::Refused,
-                };
-                trip.refused(&refusal, outcome);
-                let told = respond::refuse(session, &mut trip, &refusal).await;
-                if told.is_err() {
-                    trip.client_gone();
-                }
-                told.is_ok()
-            }
+            Err(Left::Refused(refusal)) => respond::end(session, &mut trip, &refusal).await,
             Err(Left::Cut) => false,
         }
     }

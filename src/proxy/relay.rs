@@ -6,6 +6,7 @@
 //! client, the deadline and the server's silence.
 
 mod ahead;
+mod head;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,7 +19,6 @@ use http::{HeaderValue, header};
 use infergate_core::Refusal;
 use infergate_core::api::Face;
 use pingora_core::protocols::http::ServerSession;
-use pingora_http::ResponseHeader;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use super::admit::client_gone;
@@ -36,8 +36,6 @@ const GATHER_MAX_BYTES: usize = 64 * 1024;
 const ERROR_BODY_MAX_BYTES: usize = 64 * 1024;
 /// For the last words of an answer that went wrong.
 const PARTING_TIMEOUT: Duration = Duration::from_secs(2);
-/// Metrics told in an answer's head, `cf-ai-cost-metric-name-1` to `-16`.
-const HEADER_METRICS_MAX: usize = 16;
 /// Events and errors have a type of their own; what else a server says passes as it says it.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
@@ -433,89 +431,6 @@ impl<'a> Relay<'a> {
             }
             false => self.trip.client_gone(),
         }
-    }
-
-    async fn write_head(
-        &mut self,
-        status: u16,
-        content_type: HeaderValue,
-        length: Option<HeaderValue>,
-    ) -> Result<(), Left> {
-        let is_http11 = self.session.req_header().version == http::Version::HTTP_11;
-        if length.is_none() && !is_http11 {
-            // The close is what ends the answer, so nothing else is promised.
-            self.session.set_keepalive(None);
-        }
-        let head = self
-            .head(status, content_type, length)
-            .map_err(|_| Refusal::Internal)?;
-        self.session
-            .write_response_header(Box::new(head))
-            .await
-            .map_err(|_| Left::Cut)?;
-        self.trip.committed = true;
-        self.trip.event().status = status;
-        Ok(())
-    }
-
-    fn head(
-        &self,
-        status: u16,
-        content_type: HeaderValue,
-        length: Option<HeaderValue>,
-    ) -> pingora_error::Result<ResponseHeader> {
-        let from = self.exchange.head();
-        let mut head = ResponseHeader::build_no_case(status, Some(from.headers.len() + 4))?;
-        let named = rules::connection_named(&from.headers);
-        for (name, value) in &from.headers {
-            let passes = rules::passes_to_client(name, &self.trip.world.headers_pass)
-                && !named.contains(name)
-                && (self.verbatim || !rules::describes_bytes(name));
-            if *name != header::CONTENT_TYPE && passes {
-                head.append_header(name.clone(), value.clone())?;
-            }
-        }
-        head.insert_header(header::CONTENT_TYPE, content_type)?;
-        match length {
-            Some(length) => head.insert_header(header::CONTENT_LENGTH, length)?,
-            None if self.session.req_header().version == http::Version::HTTP_11 => {
-                head.insert_header(header::TRANSFER_ENCODING, "chunked")?;
-            }
-            // An older client reads until the connection closes.
-            None => {}
-        }
-        if matches!(status, 502 | 504) {
-            // The server may have begun: what a client library repeats would be worked twice.
-            head.remove_header(&header::RETRY_AFTER);
-            head.insert_header("x-should-retry", "false")?;
-        }
-        self.add_own(&mut head)?;
-        Ok(head)
-    }
-
-    /// The gateway's own words in the head. Where a whole answer is sent at once, all that it
-    /// reports is known by now.
-    fn add_own(&self, head: &mut ResponseHeader) -> pingora_error::Result<()> {
-        head.insert_header("x-request-id", &**self.trip.request_id())?;
-        for (name, value) in self.trip.rate_lines() {
-            head.insert_header(name, value)?;
-        }
-        if let Some(model) = self.trip.stand_in() {
-            head.insert_header("x-infergate-model", model.as_str())?;
-        }
-        let Some(charge) = self.trip.charge() else {
-            return Ok(());
-        };
-        head.insert_header("cf-ai-neurons", charge.total.to_string())?;
-        let told = charge.lines.iter();
-        let told = told.filter(|line| charge.visible.contains(&line.metric));
-        for (number, line) in (1..=HEADER_METRICS_MAX).zip(told) {
-            let name = format!("cf-ai-cost-metric-name-{number}");
-            let value = format!("cf-ai-cost-metric-value-{number}");
-            head.insert_header(name, &*line.metric)?;
-            head.insert_header(value, line.quantity.to_string())?;
-        }
-        Ok(())
     }
 
     /// Writes the end of something that went wrong. The deadline may have passed already, so this

@@ -16,7 +16,9 @@ use pingora_http::ResponseHeader;
 use tokio::time::timeout;
 
 use super::call::{Trip, request_id};
+use super::cors::Page;
 use crate::peer::CameBack;
+use crate::telemetry::Outcome;
 
 /// An unread body up to this size is read before the answer, which keeps the connection usable.
 const DRAIN_BEFORE_MAX_BYTES: u64 = 64 * 1024;
@@ -29,6 +31,31 @@ const RETRY_AFTER_MS_MIN: u64 = 100;
 
 type Sent = Result<(), Box<Error>>;
 
+/// Tells the client, or the node that forwards, why it is not served; whether the connection may carry
+/// another request.
+pub async fn end(session: &mut ServerSession, trip: &mut Trip, refusal: &Refusal) -> bool {
+    if let Some(rejection) = trip.comes_back(refusal) {
+        return came_back(session, &rejection).await.is_ok();
+    }
+    let outcome = match refusal {
+        Refusal::DeadlinePassed => Outcome::CutByDeadline,
+        Refusal::UpstreamFailed
+        | Refusal::UpstreamLost
+        | Refusal::UpstreamRejected
+        | Refusal::UpstreamTimeout
+        | Refusal::UpstreamNotTrusted
+        | Refusal::PluginFailed
+        | Refusal::Internal => Outcome::Failed,
+        _ => Outcome::Refused,
+    };
+    trip.refused(refusal, outcome);
+    let told = refuse(session, trip, refusal).await;
+    if told.is_err() {
+        trip.client_gone();
+    }
+    told.is_ok()
+}
+
 /// Tells the client why it is not served.
 ///
 /// # Errors
@@ -39,6 +66,7 @@ pub async fn refuse(session: &mut ServerSession, trip: &mut Trip, refusal: &Refu
     }
     let said = render::refusal(trip.face(), refusal);
     let mut head = json_head(said.status, said.body.len(), trip.request_id())?;
+    trip.page.write(&mut head)?;
     if let Some(secs) = said.retry_after_secs {
         head.insert_header(header::RETRY_AFTER, secs.to_string())?;
         if let Some(ms) = retry_after_ms(refusal, secs) {
@@ -66,7 +94,8 @@ fn retry_after_ms(refusal: &Refusal, secs: u64) -> Option<u64> {
 /// # Errors
 /// The client is gone.
 pub async fn json(session: &mut ServerSession, trip: &mut Trip, body: Vec<u8>) -> Sent {
-    let head = json_head(200, body.len(), trip.request_id())?;
+    let mut head = json_head(200, body.len(), trip.request_id())?;
+    trip.page.write(&mut head)?;
     trip.event().status = 200;
     send(session, head, body.into()).await
 }
@@ -101,12 +130,18 @@ pub async fn no_visit(session: &mut ServerSession) -> Sent {
 ///
 /// # Errors
 /// The client is gone.
-pub async fn refuse_unread(session: &mut ServerSession, face: Face, refusal: &Refusal) -> Sent {
+pub async fn refuse_unread(
+    session: &mut ServerSession,
+    face: Face,
+    refusal: &Refusal,
+    page: &Page,
+) -> Sent {
     let said = render::refusal(face, refusal);
     let id = request_id();
     tracing::debug!(request_id = &*id, ?refusal, "not a request");
     session.set_keepalive(None);
     let mut head = json_head(said.status, said.body.len(), &id)?;
+    page.write(&mut head)?;
     if said.never_retry {
         head.insert_header("x-should-retry", "false")?;
     }
@@ -125,6 +160,7 @@ pub async fn heartbeat(session: &mut ServerSession, trip: &mut Trip) -> Sent {
         head.insert_header(header::CACHE_CONTROL, "no-cache")?;
         head.insert_header(header::TRANSFER_ENCODING, "chunked")?;
         head.insert_header("x-request-id", trip.request_id().as_bytes())?;
+        trip.page.write(&mut head)?;
         for (name, value) in trip.rate_lines() {
             head.insert_header(name, value)?;
         }

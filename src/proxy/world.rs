@@ -12,7 +12,8 @@ use infergate_core::deadline::DeadlineRule;
 use infergate_core::model::{AccountSpec, Catalog, ModelSpec};
 
 use super::accounts::Accounts;
-use super::{Headers, Limits, Timeouts};
+use super::cors::CorsRules;
+use super::{Cors, Headers, Limits, Timeouts};
 use crate::plugin::Plugins;
 use crate::telemetry::{Clock, Metrics};
 use crate::upstream::Lanes;
@@ -39,6 +40,8 @@ pub struct Plan {
     pub timeouts: Timeouts,
     /// `headers`.
     pub headers: Headers,
+    /// `cors`.
+    pub cors: Cors,
     /// An answer's last byte waits until its event is on the disk.
     pub event_before_last_byte: bool,
 }
@@ -66,6 +69,7 @@ pub struct World {
     pub timeouts: Timeouts,
     /// `headers.pass`.
     pub(super) headers_pass: Arc<[HeaderName]>,
+    pub(super) cors: Arc<CorsRules>,
     pub(super) deadline: DeadlineRule,
     pub(super) event_before_last_byte: bool,
 }
@@ -91,6 +95,7 @@ impl World {
         let accounts = self
             .accounts
             .follow(&plan.accounts, plan.anonymous_allowed, clock.now());
+        let headers_pass = plan.headers.names();
         let here: Arc<str> = format!("{}/{}", plan.site, plan.node).into();
         World {
             generation: plan.generation,
@@ -102,7 +107,8 @@ impl World {
             plugins: plan.plugins,
             accounts: Arc::new(accounts),
             deadline: plan.timeouts.deadline_rule(),
-            headers_pass: plan.headers.names(),
+            cors: Arc::new(CorsRules::new(&plan.cors, &headers_pass)),
+            headers_pass,
             limits: plan.limits,
             timeouts: plan.timeouts,
             event_before_last_byte: plan.event_before_last_byte,
@@ -133,6 +139,7 @@ impl World {
             accounts: Arc::clone(&self.accounts),
             deadline: self.timeouts.deadline_rule(),
             headers_pass: Arc::clone(&self.headers_pass),
+            cors: Arc::clone(&self.cors),
             limits: self.limits.clone(),
             timeouts: self.timeouts.clone(),
             event_before_last_byte: self.event_before_last_byte,

@@ -14,6 +14,7 @@ mod billing;
 mod catalog;
 mod cli;
 mod connections;
+mod cors;
 mod deadline;
 mod disconnect;
 mod discovery;

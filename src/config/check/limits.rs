@@ -1,6 +1,8 @@
-//! `limits`, `timeouts` and `headers`: values that cannot hold together or cannot be meant.
+//! `limits`, `timeouts`, `headers` and `cors`: values that cannot hold together or cannot be meant.
 //!
 //! Each value's own bounds are in the schema.
+
+use infergate_core::api::origin;
 
 use crate::config::document::Cursor;
 use crate::config::problem::Problems;
@@ -45,6 +47,13 @@ pub fn check(root: &Cursor<'_>, problems: &mut Problems) {
         for name in headers.list("pass") {
             if let Some(fault) = name.text().and_then(header_fault) {
                 problems.add(name.problem(fault));
+            }
+        }
+    }
+    if let Some(cors) = root.key("cors") {
+        for entry in cors.list("origins") {
+            if let Some(fault) = entry.text().and_then(origin::fault) {
+                problems.add(entry.problem(fault));
             }
         }
     }

@@ -739,3 +739,21 @@ add headers: { pass: [x-infergate-site] }
 "#,
     );
 }
+
+#[test]
+fn an_origin_is_listed_as_browsers_write_it() {
+    check(
+        r#"
+add cors: { origins: ["https://a.example/"] }
+  line 9: cors.origins[0]: remove it
+add cors: { origins: ["*", "https://a.example/app"] }
+  line 9: cors.origins[1]: an origin has no path
+add cors: { origins: ["a.example"] }
+  line 9: cors.origins[0]: write scheme://host[:port]
+add cors: { origins: ["https://A.example"] }
+  line 9: cors.origins[0]: write "https://a.example"
+add cors: { origins: ["https://a.example:443"] }
+  line 9: cors.origins[0]: browsers leave out the port 443
+"#,
+    );
+}

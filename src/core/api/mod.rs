@@ -7,6 +7,7 @@ pub mod body;
 pub mod call;
 pub mod catalog;
 pub mod opaque;
+pub mod origin;
 mod outputs;
 pub mod prompt;
 pub mod render;

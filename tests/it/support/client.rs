@@ -178,7 +178,9 @@ impl Client {
                 .headers
                 .push((name.to_ascii_lowercase(), value.to_owned()));
         }
-        if response.header("transfer-encoding") == Some("chunked") {
+        if response.status == 204 {
+            response.broken = false;
+        } else if response.header("transfer-encoding") == Some("chunked") {
             response.broken = !self.chunks(&mut response.body).await;
         } else if let Some(length) = response.header("content-length") {
             let length: usize = length.parse().unwrap();

@@ -1,0 +1,182 @@
+//! `cors`: web pages of which origins may call, and the headers that tell a browser so.
+//!
+//! It does not compare origins; the core does. A preflight is answered here, before any key is looked at:
+//! browsers send none with it. Specification: <https://fetch.spec.whatwg.org/#http-cors-protocol>.
+
+use bytes::Bytes;
+use http::Method;
+use http::header::{self, HeaderName, HeaderValue};
+use infergate_core::Refusal;
+use infergate_core::api::origin::{self, Relation};
+use pingora_core::protocols::http::ServerSession;
+use pingora_http::{RequestHeader, ResponseHeader};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How long a browser may keep the answer to a preflight, seconds: the most that Chromium keeps one.
+const MAX_AGE_SECS: u32 = 7200;
+/// Methods that this gateway serves.
+const METHODS: &str = "GET, POST";
+/// What a page may read of an answer's head, besides `headers.pass` and what browsers show anyway.
+const EXPOSED: [&str; 12] = [
+    "cf-ai-neurons",
+    "retry-after",
+    "retry-after-ms",
+    "x-infergate-model",
+    "x-ratelimit-limit-requests",
+    "x-ratelimit-limit-tokens",
+    "x-ratelimit-remaining-requests",
+    "x-ratelimit-remaining-tokens",
+    "x-ratelimit-reset-requests",
+    "x-ratelimit-reset-tokens",
+    "x-request-id",
+    "x-should-retry",
+];
+
+/// Web pages that may call.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Cors {
+    /// Origins (`https://app.example.com`, with a port where it is not the usual one) whose web pages may
+    /// call from browsers; `"*"` is every origin. Where none is listed, browsers are told nothing, and a
+    /// page of another origin without a key is refused with 403 even where `anonymous: allow`.
+    #[schemars(length(max = 256))]
+    pub origins: Vec<String>,
+}
+
+/// [`Cors`] as requests use it.
+#[derive(Default)]
+pub struct CorsRules {
+    origins: Vec<String>,
+    /// Every origin is listed: answers are the same for all.
+    lists_all: bool,
+    /// `Access-Control-Expose-Headers`.
+    exposed: Option<HeaderValue>,
+}
+
+impl CorsRules {
+    /// Rules of a configuration; `passing` is `headers.pass`.
+    pub fn new(cors: &Cors, passing: &[HeaderName]) -> CorsRules {
+        let passing = passing.iter().map(HeaderName::as_str);
+        let names: Vec<&str> = EXPOSED.into_iter().chain(passing).collect();
+        CorsRules {
+            lists_all: origin::lists_all(&cors.origins),
+            exposed: HeaderValue::try_from(names.join(", ")).ok(),
+            origins: cors.origins.clone(),
+        }
+    }
+
+    /// Returns what the page that makes a request with this head is.
+    pub fn page_of(&self, head: &RequestHeader) -> Page {
+        let varies = !self.origins.is_empty() && !self.lists_all;
+        let Some(origin) = head.headers.get(header::ORIGIN) else {
+            return if varies { Page::Unlisted } else { Page::None };
+        };
+        let host = head.headers.get(header::HOST);
+        let host = host.map_or(&b""[..], HeaderValue::as_bytes);
+        match origin::relation(origin.as_bytes(), host, &self.origins) {
+            Relation::Listed => Page::Listed {
+                origin: match self.lists_all {
+                    true => HeaderValue::from_static("*"),
+                    false => origin.clone(),
+                },
+                exposed: self.exposed.clone(),
+            },
+            Relation::Foreign => Page::Foreign { varies },
+            Relation::Same if varies => Page::Unlisted,
+            Relation::Same => Page::None,
+        }
+    }
+}
+
+/// The web page that makes a request, and so what the head of its answer says of origins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Page {
+    /// None, or one of this host; answers do not depend on the origin.
+    #[default]
+    None,
+    /// Likewise, but pages of listed origins get other heads.
+    Unlisted,
+    /// One of another origin that is not listed.
+    Foreign {
+        /// Pages of listed origins get other heads.
+        varies: bool,
+    },
+    /// One of a listed origin.
+    Listed {
+        /// `Access-Control-Allow-Origin`.
+        origin: HeaderValue,
+        /// `Access-Control-Expose-Headers`.
+        exposed: Option<HeaderValue>,
+    },
+}
+
+impl Page {
+    /// Whether its origin is neither listed nor that of this host.
+    pub fn is_foreign(&self) -> bool {
+        matches!(self, Page::Foreign { .. })
+    }
+
+    /// Whether its origin is listed.
+    pub fn is_listed(&self) -> bool {
+        matches!(self, Page::Listed { .. })
+    }
+
+    /// Adds what browsers read to the head of an answer.
+    ///
+    /// # Errors
+    /// Never, as the values are headers already.
+    pub fn write(&self, head: &mut ResponseHeader) -> pingora_error::Result<()> {
+        let varies = match self {
+            Page::None | Page::Foreign { varies: false } => return Ok(()),
+            Page::Unlisted | Page::Foreign { varies: true } => true,
+            Page::Listed { origin, .. } => origin != "*",
+        };
+        if varies {
+            head.append_header(header::VARY, "origin")?;
+        }
+        if let Page::Listed { origin, exposed } = self {
+            head.insert_header(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone())?;
+            if let Some(exposed) = exposed {
+                head.insert_header(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed.clone())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a browser asks if a page may make the request that it describes.
+pub fn is_preflight(head: &RequestHeader) -> bool {
+    head.method == Method::OPTIONS
+        && head
+            .headers
+            .contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
+}
+
+/// Why a preflight is not granted, if this is one: its page is foreign.
+pub fn refuse_preflight(session: &ServerSession, page: &Page) -> Option<Refusal> {
+    (page.is_foreign() && is_preflight(session.req_header())).then_some(Refusal::ForeignOrigin)
+}
+
+/// Answers a preflight of a listed page with 204. Whether the request itself may pass is decided when it
+/// comes, so any header that is asked for is granted.
+///
+/// # Errors
+/// The client is gone.
+pub async fn grant(session: &mut ServerSession, page: &Page) -> pingora_error::Result<()> {
+    let mut head = ResponseHeader::build_no_case(204, Some(6))?;
+    page.write(&mut head)?;
+    head.remove_header(&header::ACCESS_CONTROL_EXPOSE_HEADERS);
+    head.append_header(header::VARY, "access-control-request-headers")?;
+    head.insert_header(header::ACCESS_CONTROL_ALLOW_METHODS, METHODS)?;
+    head.insert_header(header::ACCESS_CONTROL_MAX_AGE, MAX_AGE_SECS)?;
+    let asked = session.get_header(header::ACCESS_CONTROL_REQUEST_HEADERS);
+    if let Some(asked) = asked.cloned() {
+        head.insert_header(header::ACCESS_CONTROL_ALLOW_HEADERS, asked)?;
+    }
+    if !session.is_body_done() {
+        session.set_keepalive(None);
+    }
+    session.write_response_header(Box::new(head)).await?;
+    session.write_response_body(Bytes::new(), true).await
+}
