@@ -264,3 +264,23 @@ async fn an_early_refusal_is_readable_by_a_client_that_still_sends() {
         assert!(told_in_full(&answer));
     }
 }
+
+#[tokio::test]
+async fn what_stands_in_a_chunk_extension_reaches_no_server_and_moves_no_boundary() {
+    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let node = Node::start(&one_model(backend.address, 1, "")).await;
+    // A reader that ended the line at the bare line feed would see chunks of other sizes.
+    let body = format!("{:x};a\n3\r\n{BODY}\r\n0;b\n\r\n\r\n", BODY.len());
+    let mut client = Client::connect(node.clients).await;
+    client.send([chunked(&body), with("")].concat()).await;
+    for _ in 0..2 {
+        assert_eq!(client.response().await.status, 200);
+    }
+    let requests = backend.requests();
+    assert_eq!(requests.len(), 2);
+    for request in requests {
+        let (head, body) = request.split_once("\r\n\r\n").unwrap();
+        assert_eq!(body, BODY);
+        assert!(!head.to_ascii_lowercase().contains("chunked"), "{head}");
+    }
+}

@@ -181,3 +181,51 @@ async fn a_body_sent_as_a_form_is_told_to_the_backend_as_the_json_it_is() {
         assert_eq!(lines, [("content-type".into(), "application/json".into())]);
     }
 }
+
+/// What a server says of its bytes, in an answer of `status`.
+fn described(status: &str, body: &str) -> String {
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nETag: \"old\"\r\n\
+         Content-Range: bytes 0-1/2\r\nContent-MD5: b2xk\r\nContent-Encoding: identity\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+const DESCRIPTIONS: [&str; 4] = ["etag", "content-range", "content-md5", "content-encoding"];
+
+#[tokio::test]
+async fn a_rewritten_body_is_not_described_as_the_old_one_was() {
+    let refusing = Scripted::new(&[&described("422 No", "{\"detail\":\"old\"}")]).await;
+    let squeezed = described("400 No", "\u{1f}old").replace("identity", "gzip");
+    let squeezing = Scripted::new(&[&squeezed]).await;
+    let whole = r#"{"choices":[{"message":{"content":"a"}}]}"#;
+    let answering = Scripted::new(&[&described("200 OK", whole)]).await;
+    let models = [
+        ("refusing", &refusing),
+        ("squeezing", &squeezing),
+        ("answering", &answering),
+    ];
+    let models = models.map(|(id, server)| model(id, &[endpoint(server.address, 1)], ""));
+    let node = Node::start(&format!("models:\n{}", models.concat())).await;
+    let refused = node.post(CHAT, &chat("refusing", "")).await;
+    assert_eq!(refused.status, 422);
+    let unread = node.post(CHAT, &chat("squeezing", "")).await;
+    assert_eq!(unread.status, 400);
+    let converted = node.post("/ai/run/answering", r#"{"prompt":"hi"}"#).await;
+    assert_eq!(converted.status, 200);
+    for answer in [refused, unread, converted] {
+        answer.json();
+        for name in DESCRIPTIONS {
+            assert_eq!(answer.header(name), None, "{name} {}", answer.status);
+        }
+    }
+    let passed = node.post(CHAT, &chat("answering", "")).await;
+    assert_eq!(passed.text(), whole);
+    for name in DESCRIPTIONS {
+        assert!(
+            passed.header(name).is_some(),
+            "{name}: these bytes are the old ones"
+        );
+    }
+}

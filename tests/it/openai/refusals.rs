@@ -210,3 +210,38 @@ async fn a_failing_backends_words_do_not_reach_the_client() {
     assert_eq!(answer.json()["error"]["message"], "the model server failed");
     assert_eq!(node.events(1).await[0]["error_code"], "3050");
 }
+
+#[tokio::test]
+async fn a_private_model_is_answered_for_like_one_that_does_not_exist() {
+    let server = server(Dialect::Openai).await;
+    let config = format!(
+        "{}models:\n{}",
+        accounts(""),
+        model(
+            "secret",
+            &[endpoint(server.address, 1)],
+            "    allowed_accounts: [b]\n"
+        )
+    );
+    let node = Node::start(&config).await;
+    let key = "Authorization: Bearer key-a\r\n";
+    let said = async |path: &str, body: &str| {
+        let answer = node.post_as(key, path, body).await;
+        (answer.status, answer.text())
+    };
+    let chats = [
+        said(CHAT, &chat("secret", "")).await,
+        said(CHAT, &chat("absent", "")).await,
+    ];
+    assert_eq!(chats[0], chats[1]);
+    assert_eq!(chats[0].0, 404);
+    let runs = [
+        said("/ai/run/secret", r#"{"prompt":"hi"}"#).await,
+        said("/ai/run/absent", r#"{"prompt":"hi"}"#).await,
+    ];
+    assert_eq!(runs[0], runs[1]);
+    assert_eq!(runs[0].0, 400);
+    let own = "Authorization: Bearer key-b\r\n";
+    let served = node.post_as(own, CHAT, &chat("secret", "")).await;
+    assert_eq!(served.status, 200, "{}", served.text());
+}
