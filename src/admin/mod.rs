@@ -56,6 +56,8 @@ GET  /healthz              200 while the process works
 GET  /readyz               200 when configured and not draining, else 503 with the reason
 GET  /metrics              Prometheus metrics
 GET  /state                configuration, models, queues, endpoints and plugins as JSON
+GET  /config               the configuration that has effect as JSON, secrets as digests, for
+                           `infergate config diff`
 POST /reload               read the configuration file again
 GET  /config/runtime       flags that are set while it runs, as JSON
 PUT  /config/runtime       set them: {\"allow_cloud_fallback\": true}
@@ -72,6 +74,8 @@ POST /plugins/{name}/capture?calls={n}
 pub trait Insight: Send + Sync + 'static {
     /// The body of `/state`.
     fn state(&self) -> State;
+    /// The body of `/config`: the configuration that has effect, without secrets.
+    fn config(&self) -> Value;
     /// Whether requests are welcome; the error says why not.
     fn readiness(&self) -> Result<(), String>;
     /// The body of `/metrics`.
@@ -170,7 +174,7 @@ impl Admin {
             "/reload" => "POST",
             "/config/runtime" => "GET, PUT",
             _ if captured.is_some() || forgotten.is_some() => "POST",
-            "/" | "/healthz" | "/readyz" | "/metrics" | "/state" | "/explain" => "GET",
+            "/" | "/healthz" | "/readyz" | "/metrics" | "/state" | "/config" | "/explain" => "GET",
             path if path.starts_with("/explain/") => "GET",
             _ => return Answer::error(404, "no such path here; `GET /` lists them"),
         };
@@ -202,6 +206,7 @@ impl Admin {
                 ..Answer::text(200, self.insight.metrics_text())
             },
             "/state" => Answer::json(200, &self.insight.state()),
+            "/config" => Answer::json(200, &self.insight.config()),
             "/reload" => self.reload().await,
             "/config/runtime" if method == "PUT" => self.set_flags(body).await,
             "/config/runtime" => Answer::json(200, &self.controls.flags()),

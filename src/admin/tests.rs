@@ -70,6 +70,10 @@ impl Insight for Shown {
         }
     }
 
+    fn config(&self) -> Value {
+        json!({ "generation": 3, "config": {} })
+    }
+
     fn readiness(&self) -> Result<(), String> {
         self.readiness.lock().clone()
     }

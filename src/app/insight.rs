@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use infergate_core::Millis;
 use infergate_core::routing::fleet::NodeView;
 use infergate_core::routing::hops::VISITED_MAX;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::capture::Recorder;
 use super::cluster;
@@ -18,6 +18,7 @@ use crate::admin::{
     CaptureFailed, CaptureReport, ConfigState, EndpointState, Insight, LastError, ModelState,
     NodeState, OtherNode, PermitState, QueueState, ReloadError, State,
 };
+use crate::config;
 use crate::plugin::{Plugins, Position};
 use crate::proxy::{Connections, Here, Shared, World};
 use crate::telemetry::clock::rfc3339;
@@ -208,6 +209,19 @@ impl Insight for NodeInsight {
                 .collect(),
             events: self.shared.sink.counts(),
         }
+    }
+
+    fn config(&self) -> Value {
+        let status = self.status.load();
+        // Not a secret: it makes digests of this answer useless for any other.
+        let salt = format!("{:016x}", fastrand::u64(..));
+        let running = status.running.as_deref();
+        json!({
+            "generation": status.generation,
+            "loaded_at": status.loaded_at,
+            "salt": salt,
+            "config": running.map(|running| config::shown(running, self.loader.folder(), &salt)),
+        })
     }
 
     fn readiness(&self) -> Result<(), String> {

@@ -86,6 +86,11 @@ impl Loader {
         }
     }
 
+    /// The folder of the configuration file.
+    pub fn folder(&self) -> &Path {
+        self.file.parent().unwrap_or(Path::new(""))
+    }
+
     /// Which calls of its plugins are written down.
     pub fn captures(&self) -> &Arc<Captures> {
         &self.captures

@@ -45,6 +45,8 @@ pub struct ConfigStatus {
     pub loaded_at: String,
     /// The last reload failed: when and why. None after one that did not.
     pub last_error: Option<(String, Vec<Problem>)>,
+    /// The configuration that has effect; none before the first one has.
+    pub running: Option<Arc<Config>>,
 }
 
 /// Applies configurations.
@@ -315,6 +317,7 @@ impl Reloader {
             generation,
             loaded_at: rfc3339(clock.wall()),
             last_error: None,
+            running: Some(Arc::new(config::running(&self.current, &self.started_with))),
         }));
     }
 

@@ -16,6 +16,9 @@ use crate::plugin as plugin_room;
 use crate::telemetry::{printable, printable_lines};
 use crate::{app, config, simulate};
 
+mod admin;
+mod diff;
+mod explain;
 mod key;
 pub mod plugin;
 
@@ -74,10 +77,34 @@ enum Command {
         #[arg(long)]
         allow_missing: bool,
     },
-    /// Write a configuration to begin with, or print its JSON Schema or an example with every key.
+    /// Write a configuration to begin with, compare one with what runs, or print its JSON Schema or an
+    /// example with every key.
     Config {
         #[command(subcommand)]
         what: ConfigCommand,
+    },
+    /// Tell what happened to a request and why: when, where it waited, which endpoints were considered,
+    /// what it cost.
+    #[command(
+        after_help = "Exit codes: 0 shown, 1 no such request is kept, 2 the gateway does not answer.\nExamples:\n  \
+        infergate explain                                   the last 100 requests, a line each\n  \
+        infergate explain last                              the newest of them\n  \
+        infergate explain 9f86d081884c7d659a2feaa0c55ad015  the `x-request-id` of an answer, or `request_id` in the event file\n\n\
+        A node tells of the requests that came to it, and asks the nodes that it has forwarded them to."
+    )]
+    Explain {
+        /// The request's id, 32 hex digits, or `last`. Without it the last requests are listed.
+        #[arg(value_name = "ID")]
+        id: Option<String>,
+        /// The admin listener, HOST:PORT; 127.0.0.1:9090 unless --config says where it is.
+        #[arg(long, value_name = "ADDRESS")]
+        admin: Option<String>,
+        /// The configuration file whose `listen.admin` is asked.
+        #[arg(long, short, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Print what the gateway answers, as JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Make API keys.
     #[command(after_help = "Example: infergate key new")]
@@ -128,6 +155,24 @@ enum ConfigCommand {
     Schema,
     /// A commented file with every key.
     Example,
+    /// Compare a file with the configuration that a gateway runs on, by key paths; secrets show as
+    /// changed only. Nothing is reloaded.
+    #[command(
+        after_help = "Exit codes: 0 no differences, 1 differences, 2 the file does not load or the gateway does not \
+        answer.\nVariables of the file (`${NAME}`) come from this command's environment.\n\
+        Example: infergate config diff infergate.yaml && echo it runs already"
+    )]
+    Diff {
+        /// The configuration file (YAML).
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// The admin listener of the gateway, HOST:PORT; the file's `listen.admin` unless given.
+        #[arg(long, value_name = "ADDRESS")]
+        admin: Option<String>,
+        /// Print the differences as JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// Write a small file that can be served as it is; a file that is there stays as it is.
     #[command(after_help = "Example: infergate config init && infergate check infergate.yaml")]
     Init {
@@ -159,12 +204,21 @@ pub fn run() -> ExitCode {
         Command::Config {
             what: ConfigCommand::Init { file },
         } => init(&file),
+        Command::Config {
+            what: ConfigCommand::Diff { file, admin, json },
+        } => diff::run(&file, admin.as_deref(), json),
+        Command::Explain {
+            id,
+            admin,
+            config,
+            json,
+        } => explain::run(id.as_deref(), admin.as_deref(), config.as_deref(), json),
         Command::Key {
             what: KeyCommand::New,
         } => match key::new() {
             Ok(text) => print(&text),
-            Err(problem) => {
-                let _ = writeln!(std::io::stderr(), "error: {problem}");
+            Err(why) => {
+                problem(&format!("error: {why}"));
                 ExitCode::FAILURE
             }
         },
@@ -187,6 +241,11 @@ fn print(text: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// Writes a line to standard error, cleaned as above.
+fn problem(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{}", printable(text));
+}
+
 fn init(file: &Path) -> ExitCode {
     let made =
         File::create_new(file).and_then(|mut made| made.write_all(config::STARTER.as_bytes()));
@@ -203,7 +262,7 @@ fn init(file: &Path) -> ExitCode {
                 }
                 _ => error.to_string(),
             };
-            let _ = writeln!(std::io::stderr(), "error: {name}: {error}");
+            problem(&format!("error: {name}: {error}"));
             ExitCode::FAILURE
         }
     }

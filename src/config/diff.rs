@@ -1,12 +1,14 @@
-//! What a reload changes: key paths that differ, and which of them need a restart.
+//! Differences of two configurations: key paths, and which of them need a restart.
 //!
-//! It applies nothing and shows no values, so that a changed secret stays one. Models and accounts
+//! It applies nothing. [`diff`] shows no values, so that a changed secret stays one; [`differences`] compares
+//! configurations whose secrets are hidden already. Models and accounts
 //! are compared by id, endpoints by URL, listeners by address: order is not a change.
 
 use serde::Serialize;
 use serde_json::Value;
 
 use super::Config;
+use super::problem::path_of_key;
 
 /// Keys that are read once, at start.
 pub(super) const NEEDS_RESTART: &[&str] = &["listen", "cluster", "threads", "state_dir"];
@@ -28,10 +30,37 @@ pub struct Diff {
     pub needs_restart: Vec<String>,
 }
 
+/// One key that differs between two configurations.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Difference {
+    /// Its path, such as `models[@cf/x].queue.capacity`.
+    pub path: String,
+    /// The former value; none where the key or the item is new.
+    pub old: Option<Value>,
+    /// The value from now on; none where the key or the item is gone.
+    pub new: Option<Value>,
+    /// It takes effect only after a restart.
+    pub needs_restart: bool,
+}
+
+/// Compares two configurations as [`super::shown`] makes them, key by key.
+pub fn differences(old: &Value, new: &Value) -> Vec<Difference> {
+    let mut found = Vec::new();
+    compare("", old, new, &mut found);
+    let in_fleet = [&old["cluster"], &old["listen"]["peers"]];
+    let in_fleet = in_fleet.iter().any(|part| !part.is_null());
+    for one in &mut found {
+        one.needs_restart = needs_restart(&one.path)
+            || in_fleet && NEEDS_RESTART_IN_FLEET.contains(&one.path.as_str());
+    }
+    found
+}
+
 /// Compares two configurations key by key.
 pub fn diff(old: &Config, new: &Config) -> Diff {
-    let mut changed = Vec::new();
-    compare("", &comparable(old), &comparable(new), &mut changed);
+    let mut found = Vec::new();
+    compare("", &comparable(old), &comparable(new), &mut found);
+    let changed: Vec<String> = found.into_iter().map(|one| one.path).collect();
     let in_fleet = |path: &str| NEEDS_RESTART_IN_FLEET.contains(&path) && old.is_in_fleet();
     let needs_restart = changed
         .iter()
@@ -55,7 +84,7 @@ pub(super) fn needs_restart(path: &str) -> bool {
 }
 
 /// The configuration as a tree. Keys are never serialised: put in here, for comparison.
-fn comparable(config: &Config) -> Value {
+pub(super) fn comparable(config: &Config) -> Value {
     let mut tree = serde_json::to_value(config).unwrap_or_default();
     if let Some(cluster) = &config.cluster {
         if let Some(secret) = &cluster.secret {
@@ -86,33 +115,37 @@ fn comparable(config: &Config) -> Value {
     tree
 }
 
-fn compare(path: &str, old: &Value, new: &Value, changed: &mut Vec<String>) {
+fn compare(path: &str, old: &Value, new: &Value, found: &mut Vec<Difference>) {
     match (old, new) {
         (Value::Object(before), Value::Object(after)) => {
             for (key, value) in before {
-                let path = if path.is_empty() {
-                    key.clone()
-                } else {
-                    format!("{path}.{key}")
-                };
+                let path = path_of_key(path, key);
                 match after.get(key) {
-                    Some(other) => compare(&path, value, other, changed),
-                    None => changed.push(path),
+                    Some(other) => compare(&path, value, other, found),
+                    None => found.push(Difference::of(path, Some(value), None)),
                 }
             }
-            for key in after.keys().filter(|key| !before.contains_key(*key)) {
-                changed.push(if path.is_empty() {
-                    key.clone()
-                } else {
-                    format!("{path}.{key}")
-                });
+            for (key, value) in after.iter().filter(|(key, _)| !before.contains_key(*key)) {
+                found.push(Difference::of(path_of_key(path, key), None, Some(value)));
             }
         }
         (Value::Array(before), Value::Array(after)) if named(before) && named(after) => {
-            compare_named(path, before, after, changed);
+            compare_named(path, before, after, found);
         }
-        _ if old != new => changed.push(path.to_owned()),
+        _ if old != new => found.push(Difference::of(path.to_owned(), Some(old), Some(new))),
         _ => {}
+    }
+}
+
+impl Difference {
+    /// A key without a value is a key that is not there.
+    fn of(path: String, old: Option<&Value>, new: Option<&Value>) -> Difference {
+        Difference {
+            path,
+            old: old.filter(|value| !value.is_null()).cloned(),
+            new: new.filter(|value| !value.is_null()).cloned(),
+            needs_restart: false,
+        }
     }
 }
 
@@ -127,7 +160,7 @@ fn name(item: &Value) -> Option<&str> {
         .find_map(|key| item.get(key)?.as_str())
 }
 
-fn compare_named(path: &str, before: &[Value], after: &[Value], changed: &mut Vec<String>) {
+fn compare_named(path: &str, before: &[Value], after: &[Value], found: &mut Vec<Difference>) {
     use std::collections::HashMap;
     let index = |items: &'_ [Value]| -> HashMap<String, usize> {
         items
@@ -141,16 +174,14 @@ fn compare_named(path: &str, before: &[Value], after: &[Value], changed: &mut Ve
         let Some(name) = name(item) else { continue };
         let path = format!("{path}[{name}]");
         match new.get(name) {
-            Some(&at) => compare(&path, item, &after[at], changed),
-            None => changed.push(path),
+            Some(&at) => compare(&path, item, &after[at], found),
+            None => found.push(Difference::of(path, Some(item), None)),
         }
     }
-    for name in after
-        .iter()
-        .filter_map(name)
-        .filter(|name| !old.contains_key(*name))
-    {
-        changed.push(format!("{path}[{name}]"));
+    for item in after {
+        if let Some(name) = name(item).filter(|name| !old.contains_key(*name)) {
+            found.push(Difference::of(format!("{path}[{name}]"), None, Some(item)));
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
@@ -53,33 +53,43 @@ pub fn load_with(path: &Path, env: Lookup<'_>) -> Result<Loaded, Vec<Problem>> {
 
 /// Files stand where the configuration file says, seen from its own folder.
 fn resolve(config: &mut Config, folder: &Path) {
+    each_path(config, |path| *path = folder.join(&*path));
+}
+
+/// Paths of files as the configuration file says them, where it stands in `folder`.
+pub(super) fn unresolve(config: &mut Config, folder: &Path) {
+    each_path(config, |path| {
+        if let Ok(below) = path.strip_prefix(folder) {
+            *path = below.to_owned();
+        }
+    });
+}
+
+fn each_path(config: &mut Config, mut edit: impl FnMut(&mut PathBuf)) {
     if let Some(peers) = &mut config.listen.peers {
-        peers.tls.resolve(folder);
+        peers.tls.files_mut().into_iter().for_each(&mut edit);
     }
     if let Some(crl) = config.cluster.as_mut().and_then(|c| c.crl.as_mut()) {
-        *crl = folder.join(&*crl);
+        edit(crl);
     }
-    let endpoints = config.models.iter_mut().flat_map(|m| &mut m.endpoints);
-    for file in endpoints.filter_map(|endpoint| endpoint.ca_file.as_mut()) {
-        file.path = folder.join(&file.path);
-    }
-    let discoveries = config
-        .models
-        .iter_mut()
-        .filter_map(|m| m.discovery.as_mut());
-    for discovery in discoveries {
+    for model in &mut config.models {
+        let files = model.endpoints.iter_mut();
+        for file in files.filter_map(|endpoint| endpoint.ca_file.as_mut()) {
+            edit(&mut file.path);
+        }
+        let Some(discovery) = &mut model.discovery else {
+            continue;
+        };
         let kubernetes = discovery.kubernetes.as_mut();
         let secrets = kubernetes.map(|k| [k.token_file.as_mut(), k.ca_file.as_mut()]);
         let secrets = secrets.into_iter().flatten();
         for file in secrets.chain([discovery.file.as_mut()]).flatten() {
-            *file = folder.join(&*file);
+            edit(file);
         }
     }
     for plugin in &mut config.plugins {
-        plugin.file = folder.join(&plugin.file);
-        for table in plugin.tables.values_mut() {
-            *table = folder.join(&*table);
-        }
+        edit(&mut plugin.file);
+        plugin.tables.values_mut().for_each(&mut edit);
     }
 }
 

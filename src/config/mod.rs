@@ -21,17 +21,19 @@ mod places;
 mod problem;
 mod scalar;
 mod schema;
+mod shown;
 mod structure;
 mod unsupported;
 pub mod watch;
 mod yaml;
 
-pub use diff::{Diff, diff};
+pub use diff::{Diff, Difference, diff, differences};
 pub use file::{AdminListener, Anonymous, ClientListener, Config, Listen, Node};
 pub use load::{ContentHash, FILE_BYTES_MAX, Loaded, content_hash, load, load_with, parse};
 pub use places::Places;
 pub use problem::Problem;
 pub use schema::schema;
+pub use shown::{has_secret, running, shown};
 
 /// The example file: every key with its default or an example, and a comment.
 pub const EXAMPLE: &str = include_str!("../../config/example.yaml");

@@ -98,15 +98,13 @@ pub struct PeersTls {
 }
 
 impl PeersTls {
-    /// Files stand where the configuration file says, seen from its own folder.
-    pub fn resolve(&mut self, folder: &Path) {
-        for file in [
+    /// Paths of its files, to be edited.
+    pub fn files_mut(&mut self) -> [&mut PathBuf; 3] {
+        [
             &mut self.certificate,
             &mut self.private_key,
             &mut self.client_ca,
-        ] {
-            *file = folder.join(&*file);
-        }
+        ]
     }
 
     /// Each file with its key below `listen.peers.tls`.

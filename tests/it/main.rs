@@ -29,6 +29,7 @@ mod limits;
 mod logs;
 mod nodes;
 mod openai;
+mod operator_commands;
 mod peers;
 mod plugin_capture;
 mod plugin_cli;

@@ -1,0 +1,157 @@
+//! Questions to the admin listener of a gateway that runs: one GET over a connection of its own.
+//!
+//! It changes nothing there. Bounds: 5 s to connect, 30 s of silence, 256 MiB of answer.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::config::AdminListener;
+
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+const SILENCE_LIMIT: Duration = Duration::from_secs(30);
+/// A configuration of 100,000 accounts is smaller.
+const ANSWER_BYTES_MAX: u64 = 256 << 20;
+/// Of one line of the head, and lines of it.
+const HEAD_LINE_BYTES_MAX: u64 = 8 * 1024;
+const HEAD_LINES_MAX: usize = 64;
+
+/// The answer of an admin listener.
+pub struct AdminAnswer {
+    /// HTTP status.
+    pub status: u16,
+    /// Its body; null where it is not JSON.
+    pub body: Value,
+}
+
+/// The address to ask: `admin` where it is given, else that of the configuration.
+///
+/// # Errors
+/// A sentence: the name does not resolve, or the port is chosen at start.
+pub fn address(admin: Option<&str>, listener: &AdminListener) -> Result<SocketAddr, String> {
+    let mut address = match admin {
+        None => listener.address,
+        Some(text) => {
+            let name = text.strip_prefix("http://").unwrap_or(text);
+            let name = name.trim_end_matches('/');
+            let mut found = name.to_socket_addrs().map_err(|error| {
+                format!("{text}: {error}; give HOST:PORT, such as 127.0.0.1:9090")
+            })?;
+            let none = || format!("{text}: no address has this name");
+            found.next().ok_or_else(none)?
+        }
+    };
+    if address.port() == 0 {
+        return Err(
+            "the port of listen.admin is chosen at start: give the address that `serve` says with --admin"
+                .to_owned(),
+        );
+    }
+    // A listener on all addresses is reached on this machine.
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    Ok(address)
+}
+
+/// The listener of the configuration in `file`; the default one without a file.
+///
+/// # Errors
+/// The first problem of the file.
+pub fn listener(file: Option<&Path>) -> Result<AdminListener, String> {
+    let Some(file) = file else {
+        return Ok(AdminListener::default());
+    };
+    match crate::config::load(file) {
+        Ok(loaded) => Ok(loaded.config.listen.admin),
+        Err(problems) => {
+            let first = problems
+                .first()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            Err(format!("{}: {first}", file.display()))
+        }
+    }
+}
+
+/// Asks for `path`.
+///
+/// # Errors
+/// A sentence: nothing listens there, or it is no admin listener.
+pub fn get(address: SocketAddr, path: &str) -> Result<AdminAnswer, String> {
+    exchange(address, path).map_err(|error| {
+        format!(
+            "the admin listener at {address} does not answer: {error}; is the gateway running, and is this \
+             its `listen.admin`?"
+        )
+    })
+}
+
+fn exchange(address: SocketAddr, path: &str) -> Result<AdminAnswer, std::io::Error> {
+    let stream = TcpStream::connect_timeout(&address, CONNECT_LIMIT)?;
+    stream.set_read_timeout(Some(SILENCE_LIMIT))?;
+    stream.set_write_timeout(Some(SILENCE_LIMIT))?;
+    let head = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    (&stream).write_all(head.as_bytes())?;
+    let mut reader = BufReader::new(stream);
+    let mut line = || {
+        let mut line = String::new();
+        (&mut reader)
+            .take(HEAD_LINE_BYTES_MAX)
+            .read_line(&mut line)?;
+        Ok::<_, std::io::Error>(line.trim_end().to_owned())
+    };
+    let not_http = || std::io::Error::other("the answer is not HTTP");
+    let first = line()?;
+    let status = first.split(' ').nth(1).and_then(|word| word.parse().ok());
+    let status = status.ok_or_else(not_http)?;
+    let mut length = None;
+    for _ in 0..HEAD_LINES_MAX {
+        let line = line()?;
+        let Some((name, value)) = line.split_once(':') else {
+            break;
+        };
+        if name.eq_ignore_ascii_case("content-length") {
+            length = value.trim().parse::<u64>().ok();
+        }
+    }
+    let length = length.filter(|length| *length <= ANSWER_BYTES_MAX);
+    let mut body = Vec::new();
+    reader
+        .take(length.ok_or_else(not_http)?)
+        .read_to_end(&mut body)?;
+    Ok(AdminAnswer {
+        status,
+        body: serde_json::from_slice(&body).unwrap_or_default(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_on_all_addresses_is_asked_on_this_machine_and_a_port_of_chance_needs_a_word() {
+        let at = |text: &str| AdminListener {
+            address: text.parse().unwrap(),
+        };
+        let asked = |admin, listener| address(admin, &at(listener)).unwrap().to_string();
+        assert_eq!(asked(None, "0.0.0.0:9090"), "127.0.0.1:9090");
+        assert_eq!(asked(None, "[::]:9090"), "[::1]:9090");
+        assert_eq!(
+            asked(Some("http://10.0.0.1:99/"), "127.0.0.1:0"),
+            "10.0.0.1:99"
+        );
+        assert!(
+            address(None, &at("127.0.0.1:0"))
+                .unwrap_err()
+                .contains("--admin")
+        );
+        assert!(address(Some("nonsense"), &at("127.0.0.1:1")).is_err());
+    }
+}

@@ -1,0 +1,553 @@
+//! `infergate explain`: the trace of a request for people, or the list of the last ones.
+//!
+//! It decides nothing about requests and adds nothing to what `/explain` answers but words. Texts of callers and
+//! servers are cleaned of what could make a line or move a cursor.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde_json::Value;
+
+use super::{admin, print, problem};
+use crate::telemetry::printable;
+
+const UNKNOWN: u8 = 1;
+const FAILED: u8 = 2;
+
+/// Stands for the id of the newest request.
+const LAST: &str = "last";
+
+/// Columns before the words of a step: when, how long, which.
+const INDENT: &str = "                                 ";
+
+/// Prints the trace of a request, or the last requests without an id.
+pub fn run(
+    id: Option<&str>,
+    admin: Option<&str>,
+    config: Option<&Path>,
+    is_json: bool,
+) -> ExitCode {
+    let address = admin::listener(config).and_then(|it| admin::address(admin, &it));
+    let asked = address.and_then(|address| ask(address, id));
+    match asked {
+        Ok((200, body)) => print(&match id {
+            _ if is_json => format!("{body:#}\n"),
+            None => list(&body),
+            Some(_) => trace(&body),
+        }),
+        Ok((_, body)) => {
+            let why = body["error"].as_str().unwrap_or("no such request");
+            problem(&format!("error: {why}"));
+            ExitCode::from(UNKNOWN)
+        }
+        Err(why) => {
+            problem(&format!("error: {why}"));
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+fn ask(address: SocketAddr, id: Option<&str>) -> Result<(u16, Value), String> {
+    let get = |path: &str| admin::get(address, path).map(|answer| (answer.status, answer.body));
+    let id = match id {
+        None => return get("/explain"),
+        Some(LAST) => {
+            let (_, newest) = get("/explain")?;
+            match newest["newest"][0]["request_id"].as_str() {
+                Some(id) => id.to_owned(),
+                None => {
+                    let none = serde_json::json!({ "error": "no request has been kept yet" });
+                    return Ok((404, none));
+                }
+            }
+        }
+        Some(id) => id.to_owned(),
+    };
+    // Whatever is not an id is said to be none by the listener, which sees a path of one segment.
+    let is_id = id.bytes().all(|byte| byte.is_ascii_alphanumeric()) && !id.is_empty();
+    get(&format!("/explain/{}", if is_id { &id } else { "-" }))
+}
+
+/// A line for each of the last requests.
+fn list(body: &Value) -> String {
+    let mut out = format!(
+        "{:<32}  {:<24}  {:>6}  {:<17}  {:>10}  {}\n",
+        "request", "began at", "status", "outcome", "ms", "account, model, cause"
+    );
+    for one in body["newest"].as_array().into_iter().flatten() {
+        let mut about = format!("{}, {}", word(&one["account"]), word(&one["model"]));
+        if !one["cause"].is_null() {
+            about = format!("{about}, {}", word(&one["cause"]));
+        }
+        let _ = writeln!(
+            out,
+            "{:<32}  {:<24}  {:>6}  {:<17}  {:>10}  {about}",
+            word(&one["request_id"]),
+            word(&one["began_at"]),
+            word(&one["status"]),
+            word(&one["outcome"]),
+            ms(&one["total_ms"]),
+        );
+    }
+    out
+}
+
+/// The whole trace.
+fn trace(story: &Value) -> String {
+    let mut lines = head(story);
+    lines.push(String::new());
+    lines.push(format!(
+        "{:>10} {:>10}  {:<10}what happened",
+        "at ms", "took ms", "step"
+    ));
+    for step in list_of(&story["steps"]) {
+        lines.extend(step_lines(step));
+    }
+    if let Some(more) = story["steps_left_out"].as_u64().filter(|more| *more > 0) {
+        lines.push(format!("{INDENT}and {more} more step(s)"));
+    }
+    for (node, told) in story["nodes"].as_object().into_iter().flatten() {
+        lines.push(String::new());
+        lines.push(format!("at node {}:", printable(node)));
+        match told.is_object() {
+            // That node has been asked for its own part, which names no further nodes.
+            true => lines.extend(trace(told).lines().map(|line| format!("  {line}"))),
+            false => lines.push("  the node is gone or has forgotten the request".to_owned()),
+        }
+    }
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+fn head(story: &Value) -> Vec<String> {
+    let mut lines = vec![
+        format!(
+            "request   {}, began {}",
+            word(&story["request_id"]),
+            word(&story["began_at"])
+        ),
+        format!("for       {}", caller(story)),
+        format!("at        {}", place(story)),
+        format!("ended     {}", ending(story)),
+    ];
+    let refusal = &story["refusal"];
+    if refusal.is_object() {
+        lines.push(format!(
+            "because   {}: {}",
+            word(&refusal["cause"]),
+            word(&refusal["message"])
+        ));
+    }
+    if story["deadline"].is_object() {
+        lines.push(format!("deadline  {}", deadline(&story["deadline"])));
+    }
+    lines.push(format!("bill      {}", bill(story)));
+    let plugins: Vec<String> = list_of(&story["plugins"])
+        .map(|plugin| format!("{} ({})", word(&plugin["name"]), word(&plugin["hook"])))
+        .collect();
+    if !plugins.is_empty() {
+        lines.push(format!("plugins   {}", plugins.join(", ")));
+    }
+    lines
+}
+
+fn caller(story: &Value) -> String {
+    let (model, asked) = (word(&story["model"]), word(&story["model_asked"]));
+    let model = match model == asked {
+        true => format!("model {model}"),
+        false => format!("model {model}, asked for as {asked}"),
+    };
+    format!(
+        "account {}, {model}, {} API",
+        word(&story["account"]),
+        word(&story["face"])
+    )
+}
+
+fn place(story: &Value) -> String {
+    let from = match story["forwarded_by"].as_str() {
+        Some(node) => format!(
+            ", forwarded by node {} after {} ms",
+            printable(node),
+            ms(&story["forwarded_after_ms"])
+        ),
+        None => String::new(),
+    };
+    format!(
+        "node {} at site {}, configuration {}{from}",
+        word(&story["node"]),
+        word(&story["site"]),
+        word(&story["config_generation"])
+    )
+}
+
+fn ending(story: &Value) -> String {
+    let mut text = format!(
+        "{}, HTTP {} after {} ms",
+        word(&story["outcome"]),
+        word(&story["status"]),
+        ms(&story["total_ms"])
+    );
+    if let Some(queued) = story["queued_ms"].as_f64().filter(|queued| *queued > 0.0) {
+        let _ = write!(text, ", of which {queued:.1} ms in line");
+    }
+    if story["first_byte_at_ms"].is_number() {
+        let _ = write!(
+            text,
+            ", first byte at {} ms",
+            ms(&story["first_byte_at_ms"])
+        );
+    }
+    if story["error_code"].is_string() {
+        let _ = write!(text, ", code {}", word(&story["error_code"]));
+    }
+    text
+}
+
+fn deadline(deadline: &Value) -> String {
+    let from = match deadline["from"].as_str().unwrap_or_default() {
+        "caller" => "as its caller wanted",
+        "model" => "as its model has it",
+        "floor" => "the least that a request gets",
+        "ceiling" => "the most that a request gets",
+        _ => "by the configuration",
+    };
+    format!("{} ms after it came, {from}", word(&deadline["after_ms"]))
+}
+
+fn bill(story: &Value) -> String {
+    let quota = &story["quota"];
+    let held = match quota.is_object() {
+        true => format!(
+            "; {} of the day's {} were to be held for it: {}",
+            word(&quota["neurons"]),
+            word(&quota["per_day"]),
+            word(&quota["then"])
+        ),
+        false => String::new(),
+    };
+    match story["neurons"].as_f64() {
+        Some(neurons) => format!("{neurons} neurons{held}"),
+        None => format!("nothing is priced here{held}"),
+    }
+}
+
+/// A step: what happened on the first line, what was looked at below it.
+fn step_lines(step: &Value) -> Vec<String> {
+    let (what, details) = match step["step"].as_str().unwrap_or_default() {
+        "routing" => (routing(step), Vec::new()),
+        "admission" => (admission(step), considered(step)),
+        "try" => (tried(step), again(&step["retry"])),
+        "look" => (look(step), step_nodes(step)),
+        "forward" => (forward(step), again(&step["retry"])),
+        "fallback" => (
+            format!(
+                "model {} takes its place ({})",
+                word(&step["to"]),
+                word(&step["cause"])
+            ),
+            Vec::new(),
+        ),
+        // A gateway that is newer than this command.
+        _ => (printable(&step.to_string()).into_owned(), Vec::new()),
+    };
+    let first = format!(
+        "{:>10} {:>10}  {:<10}{what}",
+        ms(&step["at_ms"]),
+        took(step),
+        word(&step["step"])
+    );
+    let details = details
+        .into_iter()
+        .map(|detail| format!("{INDENT}{detail}"));
+    std::iter::once(first).chain(details).collect()
+}
+
+/// How long a step lasted; empty where it took no time that is known.
+fn took(step: &Value) -> String {
+    if step["waited_ms"].is_number() {
+        return ms(&step["waited_ms"]);
+    }
+    let ends = ["ended_at_ms", "failed_at_ms", "head_at_ms"];
+    let end = ends.iter().find_map(|end| step[*end].as_f64());
+    match (end, step["at_ms"].as_f64()) {
+        (Some(end), Some(at)) => format!("{:.2}", end - at),
+        _ => String::new(),
+    }
+}
+
+fn routing(step: &Value) -> String {
+    let by = &step["by"];
+    let by = match by["plugin"].as_str() {
+        Some(plugin) => format!("by plugin {}", printable(plugin)),
+        None if by.is_null() => "not asked yet: tier and load decide".to_owned(),
+        None => "built in".to_owned(),
+    };
+    let order: Vec<String> = list_of(&step["candidates"])
+        .map(|one| word(&one["endpoint"]))
+        .collect();
+    format!(
+        "policy {} ({by}): {}",
+        word(&step["policy"]),
+        order.join(", ")
+    )
+}
+
+fn admission(step: &Value) -> String {
+    match step["said"].as_str().unwrap_or_default() {
+        "leased" => "a permit was free".to_owned(),
+        "queued" => format!(
+            "in line at position {}, {} ms expected: {}",
+            word(&step["position"]),
+            word(&step["expected_wait_ms"]),
+            word(&step["ended"])
+        ),
+        _ => format!("no place ({}){}", word(&step["cause"]), retry_after(step)),
+    }
+}
+
+fn retry_after(step: &Value) -> String {
+    match step["retry_after_ms"].as_u64() {
+        Some(after) => format!(", to come again after {after} ms"),
+        None => String::new(),
+    }
+}
+
+/// Endpoints of an admission, and why each is not the one.
+fn considered(step: &Value) -> Vec<String> {
+    let mut lines = vec![format!(
+        "{} permits of the model in use, {} in line, {} of {} endpoints usable",
+        permits(&step["permits"]),
+        word(&step["waiting"]),
+        word(&step["usable_endpoints"]),
+        word(&step["endpoints"])
+    )];
+    for one in list_of(&step["candidates"]) {
+        let (used, limit) = (
+            one["permits"]["used"].as_u64(),
+            one["permits"]["limit"].as_u64(),
+        );
+        let mut why = Vec::new();
+        if one["health"] != "healthy" {
+            why.push(word(&one["health"]));
+        }
+        if one["tried_before"] == true {
+            why.push("has failed this request".to_owned());
+        }
+        // The request's own permit is counted.
+        if step["said"] != "leased" && used >= limit {
+            why.push("no permit free".to_owned());
+        }
+        let why = match why.is_empty() {
+            true => "fit".to_owned(),
+            false => why.join(", "),
+        };
+        let permits = permits(&one["permits"]);
+        lines.push(format!(
+            "{}: {why}; {permits} permits in use",
+            word(&one["endpoint"])
+        ));
+    }
+    lines.extend(left_out(&step["candidates_left_out"], "endpoint(s)"));
+    lines
+}
+
+fn tried(step: &Value) -> String {
+    let mut text = format!(
+        "{} as {}: {}",
+        word(&step["endpoint"]),
+        word(&step["model"]),
+        word(&step["result"])
+    );
+    if step["status"].is_number() {
+        let _ = write!(text, ", HTTP {}", word(&step["status"]));
+    }
+    if step["connection"].is_string() {
+        let _ = write!(text, ", {} connection", word(&step["connection"]));
+    }
+    text
+}
+
+/// Whether there was another try, and why.
+fn again(retry: &Value) -> Vec<String> {
+    if !retry.is_object() {
+        return Vec::new();
+    }
+    let verdict = match retry["allowed"] == true {
+        true => "tried again",
+        false => "not tried again",
+    };
+    vec![format!(
+        "{verdict}: {}; {} of its tries and {} retries of the model left",
+        word(&retry["why"]),
+        word(&retry["tries_left"]),
+        word(&retry["model_retries_left"])
+    )]
+}
+
+fn look(step: &Value) -> String {
+    let wants = match step["wants"].as_str() {
+        Some("permit") => "for a free permit",
+        _ => "for a place in line",
+    };
+    match step["chosen"].as_str() {
+        Some(node) => format!("at other nodes {wants}: node {}", printable(node)),
+        None => format!("at other nodes {wants}: none is fit"),
+    }
+}
+
+fn step_nodes(step: &Value) -> Vec<String> {
+    let mut lines: Vec<String> = list_of(&step["nodes"])
+        .map(|node| {
+            format!(
+                "node {} at {}: {}; {} of {} permits believed free, {} in line, told {} ms ago",
+                word(&node["node"]),
+                word(&node["site"]),
+                node["not_asked"].as_str().map_or("fit".into(), printable),
+                word(&node["free"]),
+                word(&node["permits"]),
+                word(&node["queued"]),
+                word(&node["told_ms_ago"])
+            )
+        })
+        .collect();
+    lines.extend(left_out(&step["nodes_left_out"], "node(s)"));
+    lines
+}
+
+fn forward(step: &Value) -> String {
+    let mut text = format!(
+        "to node {} at {}: {}",
+        word(&step["node"]),
+        word(&step["site"]),
+        word(&step["result"])
+    );
+    if step["status"].is_number() {
+        let _ = write!(text, ", HTTP {}", word(&step["status"]));
+    }
+    if step["said"].is_object() {
+        let said = &step["said"];
+        let _ = write!(
+            text,
+            " ({} permits free there, a wait of {} ms)",
+            word(&said["free"]),
+            word(&said["wait_ms"])
+        );
+    }
+    text
+}
+
+fn left_out(count: &Value, what: &str) -> Option<String> {
+    let count = count.as_u64().filter(|count| *count > 0)?;
+    Some(format!("and {count} more {what}"))
+}
+
+fn permits(permits: &Value) -> String {
+    format!("{} of {}", word(&permits["used"]), word(&permits["limit"]))
+}
+
+fn list_of(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+/// A value as a word of a sentence, on one line.
+fn word(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => printable(text).into_owned(),
+        value => value.to_string(),
+    }
+}
+
+/// Milliseconds with two decimals.
+fn ms(value: &Value) -> String {
+    value
+        .as_f64()
+        .map_or_else(|| "-".to_owned(), |ms| format!("{ms:.2}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_trace_says_when_and_why_and_keeps_to_its_lines() {
+        let story = json!({
+            "request_id": "0123", "began_at": "2026-11-21T10:00:00.000Z", "account": "acme",
+            "model": "m", "model_asked": "n\nforged line", "face": "openai", "node": "a1",
+            "site": "fra", "config_generation": 3, "forwarded_by": null,
+            "deadline": { "after_ms": 30000, "from": "floor" },
+            "quota": { "neurons": 20.0, "per_day": 1000, "then": "settled" },
+            "steps": [
+                { "step": "admission", "at_ms": 0.21, "said": "queued", "position": 1,
+                  "expected_wait_ms": 120, "waited_ms": 97.4, "ended": "granted", "waiting": 1,
+                  "permits": { "used": 8, "limit": 8 }, "endpoints": 2, "usable_endpoints": 1,
+                  "candidates": [
+                    { "endpoint": "http://10.0.0.7:1", "health": "healthy",
+                      "permits": { "used": 4, "limit": 4 }, "tried_before": false },
+                    { "endpoint": "http://10.0.0.8:1", "health": "ejected",
+                      "permits": { "used": 0, "limit": 4 }, "tried_before": true }],
+                  "candidates_left_out": 3 },
+                { "step": "try", "at_ms": 97.65, "endpoint": "http://10.0.0.7:1", "model": "m",
+                  "connection": "reused", "failed_at_ms": 99.15, "head_at_ms": 99.1, "status": 503,
+                  "result": "rejected", "retry": { "allowed": true, "why": "the server has not begun",
+                  "tries_left": 2, "model_retries_left": 11 } },
+                { "step": "a-new-one", "at_ms": 1.0 }],
+            "steps_left_out": 0, "plugins": [{ "name": "p", "hook": "price" }],
+            "outcome": "completed", "status": 200, "error_code": null, "refusal": null,
+            "queued_ms": 97.4, "first_byte_at_ms": 180.2, "total_ms": 181.0, "neurons": 12.5,
+            "nodes": { "b": null },
+        });
+        let text = trace(&story);
+        for expected in [
+            "account acme, model m, asked for as n\\nforged line, openai API",
+            "completed, HTTP 200 after 181.00 ms, of which 97.4 ms in line, first byte at 180.20 ms",
+            "12.5 neurons; 20.0 of the day's 1000 were to be held for it: settled",
+            "      0.21      97.40  admission in line at position 1, 120 ms expected: granted",
+            "8 of 8 permits of the model in use, 1 in line, 1 of 2 endpoints usable",
+            "http://10.0.0.7:1: no permit free; 4 of 4 permits in use",
+            "http://10.0.0.8:1: ejected, has failed this request; 0 of 4 permits in use",
+            "and 3 more endpoint(s)",
+            "     97.65       1.50  try       http://10.0.0.7:1 as m: rejected, HTTP 503, reused connection",
+            "tried again: the server has not begun; 2 of its tries and 11 retries of the model left",
+            "p (price)",
+            "a-new-one",
+            "the node is gone or has forgotten the request",
+        ] {
+            assert!(text.contains(expected), "no {expected:?} in:\n{text}");
+        }
+        assert!(
+            text.lines().all(|line| !line.starts_with("forged")),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_forward_is_told_with_the_nodes_that_were_not_fit_and_the_story_of_the_one_that_was() {
+        let story = json!({
+            "steps": [
+                { "step": "look", "at_ms": 0.1, "wants": "permit", "chosen": "b", "nodes": [
+                    { "node": "b", "site": "fra", "not_asked": null, "free": 1, "permits": 2,
+                      "queued": 0, "told_ms_ago": 40 },
+                    { "node": "c", "site": "ams", "not_asked": "stale", "free": 0, "permits": 2,
+                      "queued": 3, "told_ms_ago": 9000 }], "nodes_left_out": 0 },
+                { "step": "forward", "at_ms": 0.2, "ended_at_ms": 5.2, "node": "b", "site": "fra",
+                  "result": "answered", "status": 200, "said": null, "retry": null }],
+            "nodes": { "b": { "node": "b", "steps": [{ "step": "admission", "at_ms": 0.0, "said": "leased" }] } },
+        });
+        let text = trace(&story);
+        for expected in [
+            "at other nodes for a free permit: node b",
+            "node c at ams: stale; 0 of 2 permits believed free, 3 in line, told 9000 ms ago",
+            "5.00  forward   to node b at fra: answered, HTTP 200",
+            "at node b:",
+            "admission a permit was free",
+        ] {
+            assert!(text.contains(expected), "no {expected:?} in:\n{text}");
+        }
+    }
+}
