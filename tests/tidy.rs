@@ -75,6 +75,7 @@ const CORE_DEPENDENCIES: &[&str] = &[
     "schemars",
     "serde",
     "serde_json",
+    "simdutf8",
     "thiserror",
 ];
 

@@ -51,16 +51,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use async_trait::async_trait;
 use bytes::Bytes;
 use infergate_core::Refusal;
 use infergate_core::admission::Ask;
 use infergate_core::api::{Call, Face, Operation, body};
 use infergate_core::model::{Access, Algorithm, Catalog};
 use infergate_core::routing::Missed;
-use pingora_core::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream};
 use pingora_core::protocols::http::ServerSession;
-use pingora_core::server::ShutdownWatch;
 use tokio::time::timeout;
 
 pub use backlog::BacklogBudget;
@@ -433,13 +430,9 @@ impl Edge {
     }
 }
 
-#[async_trait]
-impl HttpServerApp for Edge {
-    async fn process_new_http(
-        self: &Arc<Self>,
-        mut session: ServerSession,
-        _shutdown: &ShutdownWatch,
-    ) -> Option<ReusedHttpStream> {
+impl Edge {
+    /// Serves the next request of a connection. Returns the connection when it can carry another.
+    async fn serve_next(self: Arc<Self>, mut session: ServerSession) -> Option<Box<Wire>> {
         if !self.serve(&mut session).await {
             session.shutdown().await;
             if head::is_over(&session) {
@@ -447,18 +440,13 @@ impl HttpServerApp for Edge {
             }
             return None;
         }
-        let settings = HttpPersistentSettings::for_session(&session);
         let (stream, ahead) = session.finish().await.ok()??.into_parts();
-        let stream = match (ahead, stream.as_any().is::<Wire>()) {
-            (Some(ahead), true) => {
-                let mut wire = stream.into_any().downcast::<Wire>().ok()?;
-                wire.put_back(ahead);
-                wire
-            }
-            // Only our own connections read ahead of a request's end.
-            _ => stream,
-        };
-        Some(ReusedHttpStream::new(stream, Some(settings)))
+        // Only our own connections carry requests, and read ahead of a request's end.
+        let mut wire = stream.into_any().downcast::<Wire>().ok()?;
+        if let Some(ahead) = ahead {
+            wire.put_back(ahead);
+        }
+        Some(wire)
     }
 }
 

@@ -1,7 +1,8 @@
 """Write a llama model of random weights, about a megabyte: real llama.cpp runs it in milliseconds.
 
 Not a model anyone can talk to: its answers are noise, broken UTF-8 included, which is what stream
-readers should meet. Usage: make_gguf.py OUT.gguf
+readers should meet. Usage: make_gguf.py OUT.gguf [VOCABULARY.gguf]; without the second the vocabulary
+is our own.
 """
 
 import sys
@@ -37,8 +38,37 @@ def vocabulary():
     return tokens
 
 
-def main(path):
+def add_own_vocabulary(writer):
+    """Returns how many tokens it has."""
     tokens = vocabulary()
+    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list([text for text, _ in tokens])
+    writer.add_token_types([kind for _, kind in tokens])
+    # Later pieces are rarer: SentencePiece merges the best score first.
+    writer.add_token_scores([-float(rank) for rank in range(len(tokens))])
+    writer.add_unk_token_id(UNKNOWN)
+    writer.add_bos_token_id(BEGIN)
+    writer.add_eos_token_id(END)
+    writer.add_add_bos_token(True)
+    return len(tokens)
+
+
+def copy_vocabulary(writer, path):
+    """Returns how many tokens it has."""
+    reader = gguf.GGUFReader(path)
+    for key, field in reader.fields.items():
+        if not key.startswith("tokenizer.") or key == "tokenizer.chat_template":
+            continue
+        kind = field.types[0]
+        if kind == gguf.GGUFValueType.ARRAY:
+            writer.add_array(key, field.contents())
+        else:
+            writer.add_key_value(key, field.contents(), kind)
+    return len(reader.fields["tokenizer.ggml.tokens"].data)
+
+
+def main(path, vocabulary_path=None):
     random = np.random.default_rng(SEED)
 
     def matrix(rows, columns, gain=1.0):
@@ -55,24 +85,18 @@ def main(path):
     writer.add_head_count_kv(HEADS)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(WIDTH // HEADS)
-    writer.add_vocab_size(len(tokens))
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    writer.add_tokenizer_model("llama")
-    writer.add_tokenizer_pre("default")
-    writer.add_token_list([text for text, _ in tokens])
-    writer.add_token_types([kind for _, kind in tokens])
-    # Later pieces are rarer: SentencePiece merges the best score first.
-    writer.add_token_scores([-float(rank) for rank in range(len(tokens))])
-    writer.add_unk_token_id(UNKNOWN)
-    writer.add_bos_token_id(BEGIN)
-    writer.add_eos_token_id(END)
-    writer.add_add_bos_token(True)
+    if vocabulary_path:
+        count = copy_vocabulary(writer, vocabulary_path)
+    else:
+        count = add_own_vocabulary(writer)
+    writer.add_vocab_size(count)
     writer.add_chat_template(CHAT_TEMPLATE)
 
-    writer.add_tensor("token_embd.weight", matrix(len(tokens), WIDTH))
+    writer.add_tensor("token_embd.weight", matrix(count, WIDTH))
     writer.add_tensor("output_norm.weight", np.ones(WIDTH, np.float32))
     # Strong output weights keep the choice of the next token clear, so greedy answers repeat.
-    writer.add_tensor("output.weight", matrix(len(tokens), WIDTH, gain=4.0))
+    writer.add_tensor("output.weight", matrix(count, WIDTH, gain=4.0))
     for layer in range(LAYERS):
         block = f"blk.{layer}"
         writer.add_tensor(f"{block}.attn_norm.weight", np.ones(WIDTH, np.float32))
@@ -89,4 +113,4 @@ def main(path):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

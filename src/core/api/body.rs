@@ -227,7 +227,8 @@ struct Members<'a> {
 
 impl<'a> Members<'a> {
     fn read(body: &'a [u8]) -> Result<Members<'a>, Refusal> {
-        let text = std::str::from_utf8(body).map_err(|_| bad("", "the body is not UTF-8"))?;
+        let text =
+            simdutf8::basic::from_utf8(body).map_err(|_| bad("", "the body is not UTF-8"))?;
         if is_too_deep(body) {
             return Err(Refusal::Rejected {
                 status: 413,
