@@ -3,7 +3,7 @@
 //! It does not know what stands in. Pure: `now` is an argument. Too often is [`FAILURES_MAX`] failures
 //! in ten seconds or one call in [`RATE_ONE_IN`] over a minute. One account alone cannot take a plugin
 //! from the others: two accounts must have had failures, or only one have used it for a minute, none
-//! of whose calls went well for ten seconds. The fifth failure of one account asks for the fixtures,
+//! of whose calls went well for ten seconds, or since its first use where none ever did. The fifth failure of one account asks for the fixtures,
 //! which decide by themselves. Open, it lets one call through after [`PROBE_AFTER`], whose end alone
 //! decides.
 
@@ -89,6 +89,8 @@ pub struct Breaker {
     moments: [Millis; FAILURES_MAX as usize],
     seen: usize,
     using: LastTwo,
+    /// Since when the account that called last has done so without another one in between.
+    alone_since: Millis,
     failing: LastTwo,
     /// The last two successes of each hook.
     good: [[Option<Millis>; 2]; HOOKS],
@@ -213,6 +215,13 @@ impl Breaker {
         let at = (self.newest % LONG as u64) as usize;
         self.calls[at] = self.calls[at].saturating_add(1);
         if let Some(account) = by.account {
+            if self
+                .using
+                .latest
+                .is_none_or(|(latest, _)| latest != account)
+            {
+                self.alone_since = now;
+            }
             self.using.note(account, now);
         }
         if good {
@@ -281,12 +290,9 @@ impl Breaker {
             && failures >= RATE_FAILURES_MIN
             && u64::from(failures) * RATE_ONE_IN >= calls;
         let is_alone = !self.using.are_two(now, MINUTE);
-        let no_good = |span: Millis| {
-            let latest = self.good[by.hook % HOOKS][0];
-            latest.is_none_or(|at| now.since(at) >= span)
-        };
+        let well_at = self.good[by.hook % HOOKS][0].unwrap_or(self.alone_since);
         let is_no_ones = by.account.is_none();
-        let is_sole = is_alone && no_good(WINDOW);
+        let is_sole = is_alone && now.since(well_at) >= WINDOW;
         let by_two = |span| self.failing.are_two(now, span);
         (burst && (is_no_ones || is_sole || by_two(WINDOW)))
             || (rate && (is_no_ones || by_two(MINUTE)))
@@ -370,11 +376,23 @@ mod tests {
     }
 
     #[test]
+    fn a_lone_account_that_never_had_a_good_call_opens_it_ten_seconds_after_its_first() {
+        let mut breaker = Breaker::default();
+        assert!(!(0..100).any(|n| fail(&mut breaker, 1, n * 99)));
+        assert!(fail(&mut breaker, 1, 10_000));
+        // Nor is the time counted from what another account did long ago.
+        let mut breaker = Breaker::default();
+        fail(&mut breaker, 1, 0);
+        assert!(!(0..100).any(|n| fail(&mut breaker, 2, 90_000 + n * 99)));
+        assert!(fail(&mut breaker, 2, 100_000));
+    }
+
+    #[test]
     fn successes_of_one_hook_do_not_hide_that_another_always_fails() {
         let mut breaker = Breaker::default();
         let mut opened = false;
         for at in 0..5 {
-            let now = Millis(at * 100);
+            let now = Millis(at * 2_500);
             let prepare = By { hook: 2, ..by(1) };
             breaker.ended(Pass::Call, prepare, true, now);
             let finish = By { hook: 3, ..by(1) };
@@ -491,8 +509,9 @@ mod tests {
         let mut breaker = Breaker::default();
         let mut opened = 0;
         for n in 0..5 {
-            breaker.ended(Pass::Call, by(1), true, Millis(n));
-            opened += u32::from(breaker.disproved(by(1), Millis(n)).opened);
+            let now = Millis(n * 2_500);
+            breaker.ended(Pass::Call, by(1), true, now);
+            opened += u32::from(breaker.disproved(by(1), now).opened);
         }
         assert_eq!(opened, 1);
     }

@@ -130,6 +130,8 @@ pub struct Attempts<'a> {
     shaped: Shaped,
     shaped_for: Arc<str>,
     answered_ok: bool,
+    /// The present try is a retry at a proven endpoint.
+    at_proven: bool,
     /// When the last try began, and how it goes.
     sent_us: u64,
     trace: Trace,
@@ -168,6 +170,7 @@ impl<'a> Attempts<'a> {
             shaped,
             shaped_for: model,
             answered_ok: false,
+            at_proven: false,
             sent_us: 0,
             trace: Trace::default(),
         })
@@ -276,7 +279,7 @@ impl<'a> Attempts<'a> {
     /// Whether a try that failed is made again, and which further endpoints to avoid then; what the
     /// request comes to when it is not.
     fn again(
-        &self,
+        &mut self,
         trip: &mut Trip,
         failed: NoAnswer,
         ask: &Ask,
@@ -284,6 +287,9 @@ impl<'a> Attempts<'a> {
     ) -> Result<Vec<EndpointId>, Unserved> {
         let gate = &self.lane.gate;
         let tries = trip.tried();
+        if std::mem::take(&mut self.at_proven) {
+            gate.proven_retry_failed();
+        }
         // What another node has failed may be served here.
         let has_fresh = match failed {
             NoAnswer::Elsewhere(_) => true,
@@ -308,7 +314,10 @@ impl<'a> Attempts<'a> {
             model_left: gate.retries_left(),
         });
         match decided.filter(|decided| decided.allowed) {
-            Some(decided) => Ok(decided.avoid),
+            Some(decided) => {
+                self.at_proven = proven(&decided);
+                Ok(decided.avoid)
+            }
             None => Err(failed.unserved(gate.expected_wait(), gate.pause_left())),
         }
     }

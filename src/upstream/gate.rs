@@ -440,8 +440,12 @@ impl Inner {
 
     fn apply(&mut self, changes: Vec<Change>, now: Millis) {
         let Inner {
-            turnstile, wakes, ..
+            turnstile,
+            ejector,
+            wakes,
+            ..
         } = self;
+        turnstile.set_failing(ejector.failing_since());
         for change in changes {
             if let Some(endpoint) = turnstile.endpoint(&change.url) {
                 turnstile.set_usable(endpoint, change.usable, now, fastrand::u64(..), wakes);

@@ -210,7 +210,7 @@ async fn when_all_servers_fail_tries_grow_by_a_tenth_and_not_threefold() {
         tries.iter().all(|tries| (1..=3).contains(tries)),
         "{tries:?}"
     );
-    // A tenth, two more in every second, and one at each server before its first failure is known.
+    // A tenth, and two more in every second.
     // A slow machine needs some tens of seconds for all.
     assert!((201..=350).contains(&all), "{all}");
     let faulted = first.count("faulted").await + second.count("faulted").await;

@@ -157,3 +157,31 @@ fn refusals_end_soon_after_load_does() {
         assert_eq!(late.count(), 0);
     });
 }
+
+#[test]
+fn with_all_servers_silent_no_answer_is_later_than_eight_seconds() {
+    for_each_seed(3, |dice| {
+        for algorithm in ALGORITHMS {
+            let mut model = spec(algorithm, &[("a", 4), ("b", 4)]);
+            model.queue.capacity = 128;
+            let sources = ["ant", "bee"].map(|account| Source {
+                service: Service {
+                    mean: Millis::from_secs(2),
+                    jitter: 0.0,
+                },
+                patience: Millis::from_secs(30),
+                ..Source::new(account, Load::Poisson(100.0))
+            });
+            let mut world = World::new(model, sources.to_vec(), dice.clone());
+            for backend in world.backends.values_mut() {
+                backend.silent = true;
+            }
+            world.run(Millis::from_secs(30), |_| {});
+            world.wind_down();
+            let slowest = world.ended.iter().map(|ended| ended.took).max();
+            let bound = Millis::from_secs(8);
+            assert!(slowest < Some(bound), "{algorithm:?}: {slowest:?}");
+            assert!(world.ended.iter().all(|ended| ended.end != End::LeftLine));
+        }
+    });
+}

@@ -69,6 +69,8 @@ pub struct Backend {
     pub in_flight: u32,
     pub high_water: u32,
     pub failing: bool,
+    /// Answers nothing: requests are given up once their service time has passed. Checks pass.
+    pub silent: bool,
 }
 
 pub struct World {
@@ -251,6 +253,9 @@ impl World {
             let changes = self.ejector.check_saw(&url, seen, None, self.now);
             self.apply(changes);
         }
+        let mut wakes = Wakes::default();
+        self.turnstile.expire_unhealthy(self.now, &mut wakes);
+        self.wake(wakes);
         self.after(Millis(1000), Event::Tick);
     }
 
@@ -378,7 +383,8 @@ impl World {
             return;
         }
         let url = self.urls[&endpoint].clone();
-        let failed = self.backends[&url].failing;
+        let is_silent = self.backends[&url].silent;
+        let failed = self.backends[&url].failing || is_silent;
         let seen = if failed { Seen::Failure } else { Seen::Success };
         let observed = Observation {
             seen,
@@ -405,7 +411,8 @@ impl World {
             false => RetryTarget::Unproven,
         };
         let (tries, now) = (request.tries, self.now);
-        if self.budget.may_retry(tries, Failure::Failed, target, now) {
+        // A silent server may have begun.
+        if !is_silent && self.budget.may_retry(tries, Failure::Failed, target, now) {
             self.ask(number, request);
         } else {
             self.end(request, End::Failed);
@@ -480,6 +487,7 @@ impl World {
     }
 
     fn apply(&mut self, changes: Vec<Change>) {
+        self.turnstile.set_failing(self.ejector.failing_since());
         for change in changes {
             let Some(endpoint) = self.turnstile.endpoint(&change.url) else {
                 continue;

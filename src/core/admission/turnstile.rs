@@ -41,6 +41,8 @@ pub struct Turnstile {
     unhealthy_wait: Millis,
     /// Since when no endpoint is usable.
     out_of_order_since: Option<Millis>,
+    /// Latest success, while every usable endpoint keeps failing.
+    failing_since: Option<Millis>,
     meter: Meter,
     gate: GateId,
     /// Every server of a usable endpoint knows that requests wait here.
@@ -68,6 +70,7 @@ impl Turnstile {
             when_unhealthy: spec.queue.when_unhealthy,
             unhealthy_wait: Millis::ZERO,
             out_of_order_since: None,
+            failing_since: None,
             meter: Meter::default(),
             gate: servers.gate,
             is_announced: false,
@@ -415,7 +418,7 @@ impl Turnstile {
                 self.refuse(place, self.shut_refusal(), wakes);
             } else if !self.endpoints.any_open() {
                 break;
-            } else if let Some(refusal) = self.too_late(self.waiters[place].ask.deadline, now) {
+            } else if let Some(refusal) = self.gives_up(place, now) {
                 self.refuse(place, refusal, wakes);
             } else if let Some(endpoint) = self.take_for(place, dice) {
                 self.serve(endpoint, now, wakes);
@@ -439,7 +442,7 @@ impl Turnstile {
         while !self.permits.is_full()
             && let Some(place) = self.discipline.next()
         {
-            if let Some(refusal) = self.too_late(self.waiters[place].ask.deadline, now) {
+            if let Some(refusal) = self.gives_up(place, now) {
                 self.refuse(place, refusal, wakes);
                 continue;
             }

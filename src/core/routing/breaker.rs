@@ -38,6 +38,9 @@ const CHECKS_PASSED_MIN: u32 = 2;
 /// No endpoint is paused for longer, whatever its `Retry-After` says.
 pub const PAUSE_MAX: Millis = Millis::from_secs(60);
 
+/// An endpoint that has had no failure for so long no longer counts as failing.
+const SICK_MAX: Millis = Millis::from_secs(60);
+
 /// Records of endpoints that left are kept for so long: a discovery that blinks forgives nothing.
 const ABSENCE_MAX: Millis = Millis::from_secs(60);
 
@@ -177,6 +180,8 @@ pub struct Ejector {
     /// Sorted, so that changes come in the same order on every run.
     records: BTreeMap<Arc<str>, Record>,
     usable: usize,
+    /// Latest success of a model of which every endpoint in use keeps failing.
+    failing_since: Option<Millis>,
     /// For operators, until taken.
     reports: Vec<HealthChange>,
     /// Endpoints to be checked at once, until taken.
@@ -218,6 +223,7 @@ impl Ejector {
         let usable = |record: &&Record| record.is_usable();
         self.usable = self.records.values().filter(usable).count();
         self.never_without(&mut changes);
+        self.note_failing();
         self.report_all(now);
         changes
     }
@@ -246,7 +252,11 @@ impl Ejector {
                 if seen == Seen::Failure && record.evidence.wants_check() {
                     self.checks.push(record.url.clone());
                 }
-                if !last && (relapsed || record.fails_too_often(now)) {
+                let is_sick = relapsed || record.fails_too_often(now);
+                if is_sick || record.sick_at.is_some() {
+                    record.sick_at = Some(now);
+                }
+                if !last && is_sick {
                     record.eject(now);
                     usable = false;
                 }
@@ -257,15 +267,19 @@ impl Ejector {
             usable = false;
         }
         self.reports.extend(record.report(now));
-        if usable {
-            return Vec::new();
+        let mut changes = Vec::new();
+        let may_fail = record.sick_at.is_some();
+        if !usable {
+            changes.push(Change {
+                url: record.url.clone(),
+                usable: false,
+            });
+            self.usable -= 1;
+            self.never_without(&mut changes);
         }
-        let mut changes = vec![Change {
-            url: record.url.clone(),
-            usable: false,
-        }];
-        self.usable -= 1;
-        self.never_without(&mut changes);
+        if may_fail || !usable || self.failing_since.is_some() {
+            self.note_failing();
+        }
         changes
     }
 
@@ -289,9 +303,11 @@ impl Ejector {
                 if record.checks_passed_in_a_row >= CHECKS_PASSED_MIN {
                     if record.down {
                         record.down = false;
+                        record.sick_at = None;
                         record.forget_answers();
                     }
                     if record.gone_while_ejected {
+                        record.sick_at = None;
                         record.gone_while_ejected = false;
                         record.standing = Standing::HalfOpen;
                     }
@@ -322,6 +338,7 @@ impl Ejector {
             };
         }
         self.never_without(&mut changes);
+        self.note_failing();
         changes
     }
 
@@ -336,6 +353,9 @@ impl Ejector {
             if record.paused_until.is_some_and(|until| until <= now) {
                 record.paused_until = None;
             }
+            if matches!(record.sick_at, Some(at) if now.since(at) >= SICK_MAX) {
+                record.sick_at = None;
+            }
             if record.is_usable() && !was_usable {
                 self.usable += 1;
                 changes.push(Change {
@@ -344,8 +364,23 @@ impl Ejector {
                 });
             }
         }
+        self.note_failing();
         self.report_all(now);
         changes
+    }
+
+    /// The latest success of a model of which every endpoint in use keeps failing, or the beginning of
+    /// time where there was none; `None` while one may serve.
+    pub fn failing_since(&self) -> Option<Millis> {
+        self.failing_since
+    }
+
+    fn note_failing(&mut self) {
+        let in_use = || self.records.values().filter(|record| record.is_usable());
+        let is_failing = self.usable > 0 && in_use().all(|record| record.sick_at.is_some());
+        let latest = |record: &Record| record.evidence.last_success();
+        self.failing_since =
+            is_failing.then(|| in_use().filter_map(latest).max().unwrap_or(Millis::ZERO));
     }
 
     fn report_all(&mut self, now: Millis) {

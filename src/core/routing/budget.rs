@@ -6,8 +6,8 @@
 //! allowed, both over a sliding window of ten seconds. When every backend fails, the load on them
 //! thus grows by a tenth and two a second, and not threefold
 //! (<https://sre.google/sre-book/handling-overload/>). A retry at another endpoint whose latest try went
-//! well is not counted: it costs that endpoint what a first try would, and once such a retry fails
-//! there, the budget decides again.
+//! well is always allowed: it costs that endpoint what a first try would. One that fails there is counted,
+//! and the budget decides again.
 //!
 //! An attempt is a request whose head was sent to a backend. Known in the source as the entry's
 //! error budget and its out-of-capacity budget.
@@ -36,6 +36,8 @@ const REQUESTS_PER_RETRY: u32 = 10;
 /// Retries allowed in any second however few requests there are: enough for one request to use
 /// all its tries.
 const RETRIES_A_SECOND_MIN: u32 = TRIES_MAX - 1;
+
+const SECOND: Millis = Millis::from_secs(1);
 
 /// How a try ended, as far as it matters for another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +134,8 @@ impl Tries {
 pub struct RetryBudget {
     requests: Window,
     retries: Window,
+    /// Times of the latest retries, for the floor over any second.
+    latest: [Option<Millis>; RETRIES_A_SECOND_MIN as usize],
 }
 
 impl RetryBudget {
@@ -149,12 +153,24 @@ impl RetryBudget {
     pub fn left(&mut self, now: Millis) -> u32 {
         let earned = self.requests.sum(now) / REQUESTS_PER_RETRY;
         let earned = earned.saturating_sub(self.retries.sum(now));
-        let floor = RETRIES_A_SECOND_MIN.saturating_sub(self.retries.this_second(now));
+        let is_past = |at: &&Option<Millis>| at.is_none_or(|at| now.since(at) >= SECOND);
+        let floor = self.latest.iter().filter(is_past).count() as u32;
         earned.max(floor)
     }
 
+    /// Counts a retry at a proven endpoint, which was allowed without being counted and has failed.
+    pub fn proven_retry_failed(&mut self, now: Millis) {
+        self.count(now);
+    }
+
+    fn count(&mut self, now: Millis) {
+        self.retries.add(now);
+        self.latest.rotate_left(1);
+        self.latest[RETRIES_A_SECOND_MIN as usize - 1] = Some(now);
+    }
+
     /// Whether a request that has made `tries` tries may make another one at `target`, which is then
-    /// counted unless it adds no load.
+    /// counted unless it adds no load. One at a proven endpoint is counted once it has failed.
     pub fn may_retry(
         &mut self,
         tries: u32,
@@ -170,7 +186,7 @@ impl RetryBudget {
             (RetryTarget::Unproven | RetryTarget::AfterNode, _) => {
                 let allowed = self.left(now) > 0;
                 if allowed {
-                    self.retries.add(now);
+                    self.count(now);
                 }
                 allowed
             }
@@ -207,6 +223,24 @@ mod tests {
             budget.request_begins(Millis(0));
         }
         assert_eq!(budget.left(Millis(0)), 4);
+    }
+
+    #[test]
+    fn a_retry_at_a_proven_endpoint_is_counted_when_it_fails() {
+        let mut budget = RetryBudget::new();
+        assert!(budget.may_retry(1, Failure::Failed, RetryTarget::Proven, Millis(0)));
+        budget.proven_retry_failed(Millis(1));
+        assert_eq!(budget.left(Millis(1)), RETRIES_A_SECOND_MIN - 1);
+    }
+
+    #[test]
+    fn the_floor_is_two_in_any_second_and_not_in_each_of_the_clocks() {
+        let mut budget = RetryBudget::new();
+        assert!(again(&mut budget, 1, Millis(900)));
+        assert!(again(&mut budget, 1, Millis(950)));
+        assert!(!again(&mut budget, 1, Millis(1_100)));
+        assert!(again(&mut budget, 1, Millis(1_900)));
+        assert!(!again(&mut budget, 1, Millis(1_949)));
     }
 
     #[test]

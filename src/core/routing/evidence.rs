@@ -3,7 +3,7 @@
 //!
 //! It counts and compares, and decides nothing about what follows. Failures are corroborated when two
 //! accounts had them; or when one account alone used the subject in the last minute, and its latest
-//! success is older than ten seconds. O(1) a request, of constant size. Callers: the ejector of a
+//! success, or else its first use, is older than ten seconds. O(1) a request, of constant size. Callers: the ejector of a
 //! model's endpoints, the breaker of a plugin.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -57,6 +57,9 @@ impl LastTwo {
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
     users: LastTwo,
+    /// First use. Without a success since, failures of two accounts are corroborated already, so that
+    /// this matters to the only account there ever was.
+    first_use: Option<Millis>,
     failed: LastTwo,
     in_a_row: u32,
     /// Failures in a row of the account that failed last.
@@ -67,7 +70,7 @@ pub struct Evidence {
 impl Evidence {
     /// A request of `account` was answered as it should.
     pub fn succeeded(&mut self, account: AccountKey, now: Millis) {
-        self.users.add(account, now);
+        self.used(account, now);
         self.last_success = Some(now);
         self.in_a_row = 0;
         self.of_one_in_a_row = 0;
@@ -75,7 +78,7 @@ impl Evidence {
 
     /// A request of `account` failed in a way that its input may have caused.
     pub fn failed(&mut self, account: AccountKey, now: Millis) {
-        self.users.add(account, now);
+        self.used(account, now);
         let same = self.failed.latest.is_some_and(|(last, _)| last == account);
         self.of_one_in_a_row = match same {
             true => self.of_one_in_a_row.saturating_add(1),
@@ -119,11 +122,21 @@ impl Evidence {
         self.of_one_in_a_row = 0;
     }
 
+    /// Latest success, whoever asked.
+    pub fn last_success(&self) -> Option<Millis> {
+        self.last_success
+    }
+
+    fn used(&mut self, account: AccountKey, now: Millis) {
+        self.first_use.get_or_insert(now);
+        self.users.add(account, now);
+    }
+
     fn is_lone_and_stale(&self, now: Millis) -> bool {
         let is_recent = |at: Millis| now.since(at) < ALONE_AFTER;
         let is_alone = self.users.other.is_none_or(|(_, at)| !is_recent(at));
-        let succeeded = self.last_success;
-        is_alone && succeeded.is_none_or(|at| now.since(at) >= SUCCESS_HOLDS_FOR)
+        let well_at = self.last_success.or(self.first_use);
+        is_alone && well_at.is_some_and(|at| now.since(at) >= SUCCESS_HOLDS_FOR)
     }
 }
 
@@ -158,13 +171,17 @@ mod tests {
         }
         assert!(!evidence.is_conclusive(Millis(9_999)));
         assert!(evidence.is_conclusive(Millis(10_000)));
+    }
 
-        let mut never_well = Evidence::default();
-        for at in 0..5 {
-            assert!(!never_well.is_conclusive(Millis(at)));
-            never_well.failed(key("alice"), Millis(at));
+    #[test]
+    fn a_lone_account_that_never_was_served_is_believed_ten_seconds_after_its_first_use() {
+        let mut evidence = Evidence::default();
+        for at in 0..100 {
+            evidence.failed(key("mallory"), Millis(at));
+            assert!(!evidence.is_conclusive(Millis(at)));
         }
-        assert!(never_well.is_conclusive(Millis(5)));
+        assert!(!evidence.is_conclusive(Millis(9_999)));
+        assert!(evidence.is_conclusive(Millis(10_000)));
     }
 
     #[test]

@@ -31,12 +31,6 @@ impl Window {
             .fold(0, |sum, &count| sum.saturating_add(count))
     }
 
-    /// Events of the second that `now` is in.
-    pub fn this_second(&mut self, now: Millis) -> u32 {
-        self.turn_to(now);
-        self.counts[(self.newest % BUCKETS) as usize]
-    }
-
     pub fn clear(&mut self) {
         self.counts = Default::default();
     }

@@ -84,6 +84,12 @@ impl Gate {
         }
     }
 
+    /// Counts a retry at a proven endpoint that has failed.
+    pub fn proven_retry_failed(&self) {
+        let now = self.clock.now();
+        self.inner.lock().retries.proven_retry_failed(now);
+    }
+
     /// The time until the shortest pause ends, where every endpoint in use has asked for one.
     pub fn pause_left(&self) -> Option<Millis> {
         let now = self.clock.now();

@@ -1,9 +1,20 @@
 //! Which servers get traffic: ejection by what requests saw, and health checks.
 
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 
 use super::{ask, endpoint_state, first_then, until_health};
-use crate::support::{Node, Refusing, Scripted, Server, endpoint, eventually, model, one_model};
+use crate::support::{
+    Node, Refusing, Response, Scripted, Server, accounts, endpoint, eventually, model, one_model,
+};
+
+const KEY_A: &str = "Authorization: Bearer key-a\r\n";
+const KEY_B: &str = "Authorization: Bearer key-b\r\n";
+
+async fn ask_as(node: &Node, key: &str) -> Response {
+    node.posting(key, "").await.answer().await
+}
 
 #[tokio::test]
 async fn a_callers_mistakes_eject_nobody_and_the_servers_words_reach_the_caller() {
@@ -34,10 +45,13 @@ async fn a_callers_mistakes_eject_nobody_and_the_servers_words_reach_the_caller(
 #[tokio::test]
 async fn a_server_that_fails_too_often_is_ejected_and_back_after_its_time() {
     let (first, second) = (Server::fast().await, Server::fast().await);
-    let node = Node::start(&first_then(first.address, second.address)).await;
+    let config = accounts("") + &first_then(first.address, second.address);
+    let node = Node::start(&config).await;
     first.fault(r#"{"fault":"status=500"}"#).await;
     eventually("the first is ejected", async || {
-        ask(&node).await;
+        for key in [KEY_A, KEY_B] {
+            ask_as(&node, key).await;
+        }
         let state = endpoint_state(&node, first.address).await;
         (state["health"] == "ejected").then(|| assert!(state["ejected_until"].is_string()))
     })
@@ -45,7 +59,7 @@ async fn a_server_that_fails_too_often_is_ejected_and_back_after_its_time() {
     first.fault(r#"{"fault":null}"#).await;
     let mut passed_over = 0;
     loop {
-        assert_eq!(ask(&node).await.status, 200);
+        assert_eq!(ask_as(&node, KEY_A).await.status, 200);
         let served = first.count("served").await;
         if endpoint_state(&node, first.address).await["health"] != "ejected" {
             break;
@@ -55,7 +69,7 @@ async fn a_server_that_fails_too_often_is_ejected_and_back_after_its_time() {
     }
     assert!(passed_over > 0);
     eventually("the first serves again", async || {
-        assert_eq!(ask(&node).await.status, 200);
+        assert_eq!(ask_as(&node, KEY_A).await.status, 200);
         (first.count("served").await > 0).then_some(())
     })
     .await;
@@ -188,10 +202,11 @@ async fn a_server_that_stays_silent_for_a_models_whole_time_is_ejected() {
     let (first, second) = (Scripted::held().await, Server::fast().await);
     // Half of it may go by before the server has the request.
     let rules = "timeouts: { model_floor_secs: 3, ceiling_secs: 3 }\n";
-    let node = Node::start(&(rules.to_owned() + &first_then(first.address, second.address))).await;
+    let config = first_then(first.address, second.address);
+    let node = Node::start(&(rules.to_owned() + &accounts("") + &config)).await;
     let mut silent = Vec::new();
-    for _ in 0..4 {
-        silent.push(node.posting("", "").await);
+    for key in [KEY_A, KEY_B, KEY_A, KEY_B] {
+        silent.push(node.posting(key, "").await);
     }
     for posted in silent {
         assert_eq!(posted.answer().await.status, 408);
@@ -200,10 +215,51 @@ async fn a_server_that_stays_silent_for_a_models_whole_time_is_ejected() {
         endpoint_state(&node, first.address).await["health"],
         "degraded"
     );
-    assert_eq!(ask(&node).await.status, 408);
+    assert_eq!(ask_as(&node, KEY_A).await.status, 408);
     assert_eq!(
         endpoint_state(&node, first.address).await["health"],
         "ejected"
     );
-    assert_eq!(ask(&node).await.status, 200);
+    assert_eq!(ask_as(&node, KEY_A).await.status, 200);
+}
+
+#[tokio::test]
+async fn one_accounts_failures_alone_eject_nothing_that_it_began_to_use_just_now() {
+    let (first, second) = (Server::fast().await, Server::fast().await);
+    first.fault(r#"{"fault":"status=500"}"#).await;
+    let node = Node::start(&first_then(first.address, second.address)).await;
+    let begun = Instant::now();
+    let mut failures = 0;
+    eventually("the first is ejected", async || {
+        failures += u32::from(ask(&node).await.status == 500);
+        let state = endpoint_state(&node, first.address).await;
+        (state["health"] == "ejected").then_some(())
+    })
+    .await;
+    assert!(begun.elapsed() >= Duration::from_secs(10));
+    assert!(failures >= 5, "{failures}");
+}
+
+#[tokio::test]
+async fn with_every_server_silent_requests_wait_no_longer_than_for_one_to_come_back() {
+    let server = Scripted::held().await;
+    let more = "    first_byte_timeout_secs: 1\n    queue: { when_unhealthy_wait_secs: 1 }\n";
+    let node = Node::start(&(accounts("") + &one_model(server.address, 1, more))).await;
+    let mut posted = Vec::new();
+    for _ in 0..6 {
+        for key in [KEY_A, KEY_B] {
+            posted.push(node.posting(key, "").await);
+        }
+    }
+    let mut statuses = Vec::new();
+    for posted in posted {
+        let answer = posted.answer().await;
+        statuses.push(answer.status);
+        if answer.status == 503 {
+            assert_eq!(answer.json()["error"]["code"], "no_healthy_endpoint");
+        }
+    }
+    let count = |status| statuses.iter().filter(|&&is| is == status).count();
+    // One permit, held for a second by each: the fifth failure in a row settles it.
+    assert_eq!((count(504), count(503)), (5, 7), "{statuses:?}");
 }

@@ -232,8 +232,8 @@ fn every_wasm_task_takes_shapes_and_refuses_what_the_built_in_one_does() {
     assert_asked(&plugins, CASES as u64 / 10);
 }
 
-/// One answer that fits: a plugin none of whose answers was ever of use to its only account is left
-/// alone after five, and random answers often fit no task.
+/// One answer that fits: a plugin none of whose answers was of use to its only account for ten seconds is
+/// left alone after five, and random answers often fit no task.
 fn finish_well(plugins: &Plugins, model: &Arc<ModelSpec>) {
     let input = json!({ "prompt": "x", "text": "x", "input_text": "x", "target_lang": "fr",
                         "image": [1, 2], "audio": [1, 2] });

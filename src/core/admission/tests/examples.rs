@@ -345,6 +345,36 @@ fn requests_wait_for_an_endpoint_to_come_back_for_as_long_as_the_model_says() {
 }
 
 #[test]
+fn requests_wait_no_longer_for_endpoints_that_all_keep_failing() {
+    let mut door = Door::new(&spec(Algorithm::Fifo, &[("a", 1)]));
+    let first = door.lease(ask("ant"));
+    let waiting = [door.queue(ask("ant")), door.queue(ask("bee"))];
+    door.now = Millis::from_secs(3);
+    let later = door.queue(ask("ant"));
+    let last = door.queue(ask("bee"));
+
+    // The latest success is three seconds old: the next ones are not given up yet.
+    door.turnstile.set_failing(Some(Millis::ZERO));
+    let wakes = door.give_back(first);
+    assert_eq!(tickets(&wakes), [waiting[0]]);
+    door.now = Millis::from_secs(5);
+    let wakes = door.give_back(wakes.grants[0]);
+    assert_eq!(wakes.refusals, [(waiting[1], Refusal::NoHealthyEndpoint)]);
+    assert_eq!(tickets(&wakes), [later], "it has waited for two seconds");
+
+    let mut expired = Wakes::default();
+    let now = Millis::from_secs(8);
+    door.turnstile.expire_unhealthy(now, &mut expired);
+    assert_eq!(expired.refusals, [(last, Refusal::NoHealthyEndpoint)]);
+    door.now = now;
+    let patient = door.queue(ask("ant"));
+    door.turnstile.set_failing(None);
+    door.turnstile
+        .expire_unhealthy(Millis::from_secs(60), &mut expired);
+    assert!(door.turnstile.leave(patient, door.now), "it still waits");
+}
+
+#[test]
 fn who_has_another_model_to_go_to_does_not_wait_for_an_endpoint_to_come_back() {
     let mut door = Door::new(&spec(Algorithm::Fair, &[("a", 1)]));
     door.lease(ask("ant"));

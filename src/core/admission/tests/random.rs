@@ -83,6 +83,12 @@ impl Model {
             25 => self.configure(&mut choices, &mut wakes),
             26..=27 => self.reserve(&mut choices),
             28..=29 => self.detach(&mut choices, &mut wakes),
+            30 => {
+                let is_failing = choices.one_in(2);
+                self.turnstile
+                    .set_failing(is_failing.then_some(Millis::ZERO));
+                self.turnstile.expire_unhealthy(self.now, &mut wakes);
+            }
             _ => {
                 let account = account(choices.below(ACCOUNTS));
                 let (charged, actual) = (choices.below(100), choices.below(100));

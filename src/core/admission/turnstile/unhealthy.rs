@@ -1,6 +1,6 @@
-//! What waits while no endpoint of the model is usable, and for how long.
+//! What waits while no endpoint of the model is usable, or all that are keep failing, and for how long.
 //!
-//! It does not know why an endpoint is not usable.
+//! It does not know why an endpoint is not usable, nor what a failure is.
 
 use super::Turnstile;
 use crate::admission::ask::Wakes;
@@ -36,12 +36,30 @@ impl Turnstile {
         }
     }
 
+    /// Sets the time of the latest success while every usable endpoint keeps failing, `None` otherwise.
+    /// Requests then wait no longer than for an endpoint to come back: a permit that each failure holds
+    /// for long serves none of them.
+    pub fn set_failing(&mut self, failing_since: Option<Millis>) {
+        self.failing_since = failing_since;
+    }
+
+    /// Returns the refusal of a waiter that is to get no permit any more.
+    pub(super) fn gives_up(&self, place: Place, now: Millis) -> Option<Refusal> {
+        let waiter = &self.waiters[place];
+        let is_over = |since: Millis| now.since(since) >= self.unhealthy_wait;
+        if self.failing_since.is_some_and(is_over) && is_over(waiter.joined) {
+            return Some(Refusal::NoHealthyEndpoint);
+        }
+        self.too_late(waiter.ask.deadline, now)
+    }
+
     /// Refuses requests that have waited long enough for an endpoint to come back. To be called about
-    /// once a second; it visits every waiter while no endpoint is usable.
+    /// once a second; it visits every waiter while no endpoint is usable or all keep failing.
     pub fn expire_unhealthy(&mut self, now: Millis, wakes: &mut Wakes) {
         let wait = self.unhealthy_wait;
         let is_over = |since: Millis| now.since(since) >= wait;
-        if !self.out_of_order_since.is_some_and(is_over) {
+        if !self.out_of_order_since.is_some_and(is_over) && !self.failing_since.is_some_and(is_over)
+        {
             return;
         }
         let over = self.waiters.iter().filter(|(_, w)| is_over(w.joined));

@@ -55,6 +55,8 @@ pub(super) struct Record {
     pub(super) unusable: Window,
     /// The latest try went well, or there was none.
     pub(super) is_proven: bool,
+    /// The latest failure since failures were enough for an ejection, with no success since.
+    pub(super) sick_at: Option<Millis>,
     pub(super) paused_until: Option<Millis>,
     pub(super) last_error: Option<(FailureCause, Millis)>,
     /// What operators were told last, and when.
@@ -84,6 +86,7 @@ impl Record {
             failures: Window::default(),
             unusable: Window::default(),
             is_proven: true,
+            sick_at: None,
             paused_until: None,
             last_error: None,
             reported: (Health::Healthy, None),
@@ -128,6 +131,7 @@ impl Record {
         self.evidence.succeeded(account, now);
         self.unusable_in_a_row = 0;
         self.is_proven = true;
+        self.sick_at = None;
         self.successes.add(now);
         match self.standing {
             Standing::HalfOpen => self.standing = Standing::InUse { since: now },
