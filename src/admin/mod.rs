@@ -53,7 +53,7 @@ const INDEX: &str = "\
 infergate admin
 
 GET  /healthz              200 while the process works
-GET  /readyz               200 when configured and not draining, else 503 with the reason
+GET  /readyz               200 when configured, not draining and required models have servers, else 503 with the reason
 GET  /metrics              Prometheus metrics
 GET  /state                configuration, models, queues, endpoints and plugins as JSON
 GET  /config               the configuration that has effect as JSON, secrets as digests, for

@@ -235,9 +235,13 @@ impl Insight for NodeInsight {
             return Err("draining".to_owned());
         }
         let is_new = clock.now() < COMPANY_LIMIT;
-        match others.has_joined() && others.is_alone() && is_new {
-            true => Err("looking for other nodes".to_owned()),
-            false => Ok(()),
+        if others.has_joined() && others.is_alone() && is_new {
+            return Err("looking for other nodes".to_owned());
+        }
+        let world = self.shared.world.load();
+        match world.readiness.fault(&world.lanes) {
+            Some(fault) => Err(fault),
+            None => Ok(()),
         }
     }
 

@@ -457,6 +457,7 @@ fn plan(
         timeouts: config.timeouts.clone(),
         headers: config.headers.clone(),
         cors: config.cors.clone(),
+        readiness: config.readiness.clone(),
         event_before_last_byte: config.events.durability == Durability::BeforeLastByte,
     }
 }

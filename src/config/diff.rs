@@ -100,6 +100,9 @@ pub(super) fn comparable(config: &Config) -> Value {
             if let Some(key) = &endpoint.api_key {
                 tree["models"][at]["endpoints"][nth]["api_key"] = key.reveal().into();
             }
+            for (name, value) in &endpoint.headers {
+                tree["models"][at]["endpoints"][nth]["headers"][&**name] = value.reveal().into();
+            }
         }
         let Some(discovery) = &model.discovery else {
             continue;
@@ -272,6 +275,15 @@ mod tests {
         assert_eq!(found.changed.len(), 1);
         assert!(found.changed[0].ends_with(".api_key"));
         assert!(!format!("{found:?}").contains("secret"));
+
+        let with_header = |value: &str| {
+            let mut config = config(|t| t);
+            config.models[0].endpoints[0].headers = [("x-k".into(), value.into())].into();
+            config
+        };
+        let found = diff(&with_header("old-secret"), &with_header("new-secret"));
+        assert_eq!(found.changed.len(), 1);
+        assert!(found.changed[0].contains("headers") && !format!("{found:?}").contains("secret"));
     }
 
     #[test]

@@ -225,7 +225,9 @@ impl<'a> Cursor<'a> {
 
     /// Keys and hashes are not repeated in messages: those reach logs and `/state`.
     fn is_secret(&self) -> bool {
-        self.path.contains("api_key") || self.path.ends_with(".token")
+        self.path.contains("api_key")
+            || self.path.ends_with(".token")
+            || self.path.contains("].headers")
     }
 }
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::peer::{Cluster, PeersListener};
 use crate::plugin::PluginSpec;
-use crate::proxy::{Cors, Headers, Limits, Timeouts};
+use crate::proxy::{Cors, Headers, Limits, Readiness, Timeouts};
 use crate::telemetry::EventsConfig;
 use crate::telemetry::log::LogConfig;
 
@@ -48,6 +48,9 @@ pub struct Config {
     /// Web pages that may call from browsers.
     #[serde(default)]
     pub cors: Cors,
+    /// When this node is ready for requests.
+    #[serde(default)]
+    pub readiness: Readiness,
     /// What may be asked for.
     #[serde(default)]
     pub models: Vec<ModelSpec>,

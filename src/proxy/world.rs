@@ -13,7 +13,7 @@ use infergate_core::model::{AccountSpec, Catalog, ModelSpec};
 
 use super::accounts::Accounts;
 use super::cors::CorsRules;
-use super::{Cors, Headers, Limits, Timeouts};
+use super::{Cors, Headers, Limits, Readiness, Timeouts};
 use crate::plugin::Plugins;
 use crate::telemetry::{Clock, Metrics};
 use crate::upstream::Lanes;
@@ -42,6 +42,8 @@ pub struct Plan {
     pub headers: Headers,
     /// `cors`.
     pub cors: Cors,
+    /// `readiness`.
+    pub readiness: Readiness,
     /// An answer's last byte waits until its event is on the disk.
     pub event_before_last_byte: bool,
 }
@@ -67,6 +69,8 @@ pub struct World {
     pub limits: Limits,
     /// `timeouts`.
     pub timeouts: Timeouts,
+    /// `readiness`.
+    pub readiness: Readiness,
     /// `headers.pass`.
     pub(super) headers_pass: Arc<[HeaderName]>,
     pub(super) cors: Arc<CorsRules>,
@@ -111,6 +115,7 @@ impl World {
             headers_pass,
             limits: plan.limits,
             timeouts: plan.timeouts,
+            readiness: plan.readiness,
             event_before_last_byte: plan.event_before_last_byte,
         }
     }
@@ -142,6 +147,7 @@ impl World {
             cors: Arc::clone(&self.cors),
             limits: self.limits.clone(),
             timeouts: self.timeouts.clone(),
+            readiness: self.readiness.clone(),
             event_before_last_byte: self.event_before_last_byte,
         }
     }

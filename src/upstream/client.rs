@@ -438,25 +438,25 @@ fn head(target: &Target, outgoing: &Outgoing<'_>) -> BytesMut {
         "" if target.prefix.is_empty() => "/",
         path => path,
     };
-    for part in [
-        outgoing.method,
-        " ",
-        &target.prefix,
-        path,
-        " HTTP/1.1\r\nhost: ",
-    ] {
+    for part in [outgoing.method, " ", &target.prefix] {
         head.extend_from_slice(part.as_bytes());
     }
-    head.extend_from_slice(target.authority.as_bytes());
-    head.extend_from_slice(b"\r\n");
-    if let Some(authorization) = &target.authorization {
-        for part in ["authorization: ", authorization, "\r\n"] {
-            head.extend_from_slice(part.as_bytes());
-        }
+    target.credentials.write_path(path, &mut head);
+    for part in [" HTTP/1.1\r\nhost: ", &target.authority, "\r\n"] {
+        head.extend_from_slice(part.as_bytes());
     }
+    head.extend_from_slice(target.credentials.lines());
     // Answers are read here: metered, converted, passed on in another framing.
     head.extend_from_slice(b"accept-encoding: identity\r\n");
-    head.extend_from_slice(outgoing.headers);
+    match target.credentials.replaces_any() {
+        true => {
+            let lines = outgoing.headers.split_inclusive(|&byte| byte == b'\n');
+            for line in lines.filter(|line| !target.credentials.replaces(line)) {
+                head.extend_from_slice(line);
+            }
+        }
+        false => head.extend_from_slice(outgoing.headers),
+    }
     if outgoing.method != "GET" {
         use std::fmt::Write;
         write!(head, "content-length: {}\r\n", outgoing.body.len())

@@ -20,8 +20,9 @@ use super::{Gate, Lane};
 
 /// Between two looks at servers that are not well: one that is back serves again within three.
 pub const PROBE_TICK: Duration = Duration::from_millis(500);
-/// Servers that serve are asked every so many ticks; their traffic tells of them anyway.
-const HEALTHY_EVERY_TICKS: u64 = 10;
+/// Ticks in a second. Servers that serve are asked every `health.interval_secs`; their traffic tells of
+/// them anyway.
+const TICKS_A_SECOND: u64 = 2;
 /// A server that needs longer to say it is well is not.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Health answers are a line; more is not read.
@@ -49,7 +50,8 @@ pub async fn probe_round(client: &Client, lanes: impl Iterator<Item = Arc<Lane>>
     for lane in lanes {
         lane.gate.tick();
         for (target, well) in lane.gate.targets() {
-            if !well || tick.is_multiple_of(HEALTHY_EVERY_TICKS) {
+            let every = target.health.interval_secs.saturating_mul(TICKS_A_SECOND);
+            if !well || tick.is_multiple_of(every) {
                 due.push((Arc::clone(&lane.gate), target, lane.backend.probe()));
             }
         }
@@ -84,9 +86,10 @@ async fn ask(client: &Client, gate: &Gate, target: &Target, probe: &Probe) {
 }
 
 async fn check(client: &Client, target: &Target, probe: &Probe) -> Result<(), FailureCause> {
+    let own_path = target.health.path.as_deref();
     let outgoing = Outgoing {
         method: "GET",
-        path: probe.path,
+        path: own_path.unwrap_or(probe.path),
         headers: b"",
         body: &Bytes::new(),
         fresh: false,
@@ -106,7 +109,11 @@ async fn check(client: &Client, target: &Target, probe: &Probe) -> Result<(), Fa
         }
     }
     client.finish(exchange).await;
-    match (probe.healthy)(status, &body) {
+    let is_well = match own_path {
+        Some(_) => (200..300).contains(&status),
+        None => (probe.healthy)(status, &body),
+    };
+    match is_well {
         true => Ok(()),
         false => Err(FailureCause::CheckStatus(status)),
     }

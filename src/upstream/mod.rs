@@ -7,6 +7,7 @@ mod answer;
 mod backend;
 mod client;
 mod connection;
+mod credentials;
 pub mod discovery;
 mod gate;
 mod health;
@@ -39,6 +40,7 @@ pub use answer::{
 };
 pub use backend::{Backend, Shaped, backend};
 pub use client::{Client, Exchange, Hears, Outgoing, SendError};
+pub use credentials::API_KEY_HEADER;
 pub use gate::{Entry, Found, FoundEndpoint, Gate, Permit, Retry, Waiter};
 pub use health::{PROBE_TICK, check_wanted, probe_round};
 pub use marks::Marks;

@@ -11,13 +11,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use infergate_core::model::{CaFile, EndpointSpec, Secret};
+use infergate_core::model::{CaFile, EndpointSpec, HealthCheckSpec};
 use infergate_core::routing::Load;
 use parking_lot::Mutex;
 use pingora_core::protocols::l4::ext::{TcpKeepalive, set_tcp_keepalive};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::credentials::Credentials;
 use super::repeats::Repeats;
 use super::tls::Identity;
 
@@ -50,8 +51,10 @@ pub struct Target {
     pub authority: String,
     /// Path before the backend's own paths, without a trailing slash.
     pub prefix: String,
-    /// `Bearer …`, ready to send.
-    pub authorization: Option<String>,
+    /// Key and headers of the endpoint, ready to send.
+    pub(super) credentials: Credentials,
+    /// How its health is checked.
+    pub(super) health: HealthCheckSpec,
     /// `priority` of the endpoint; above 255 it is 255.
     pub tier: u8,
     /// How fast it answers. Guards five numbers; held by whoever adds a measurement or ranks.
@@ -102,7 +105,8 @@ impl Target {
             backend_model: spec.backend_model.clone().unwrap_or_else(|| model.into()),
             authority: authority.to_owned(),
             prefix: prefix.to_owned(),
-            authorization: spec.api_key.as_ref().map(bearer),
+            credentials: Credentials::of(spec),
+            health: spec.health.clone(),
             tier: u8::try_from(spec.priority).unwrap_or(u8::MAX),
             load: Mutex::default(),
             is_external: spec.is_external(),
@@ -137,7 +141,8 @@ impl Target {
             backend_model: "".into(),
             authority: address.to_owned(),
             prefix: String::new(),
-            authorization: None,
+            credentials: Credentials::default(),
+            health: HealthCheckSpec::default(),
             tier: 0,
             load: Mutex::default(),
             is_external: false,
@@ -166,7 +171,7 @@ impl Target {
             tracing::error!(
                 url = &*self.url,
                 status,
-                "the model server does not accept this gateway: check the endpoint's URL, `api_key` and `backend_model`"
+                "the model server does not accept this gateway: check the endpoint's URL, `api_key`, `auth` and `backend_model`"
             );
         }
     }
@@ -180,10 +185,10 @@ impl Target {
 
     /// The same server as `spec` describes it for `model`.
     pub fn matches(&self, spec: &EndpointSpec, model: &str, connect_timeout: Duration) -> bool {
-        let key = spec.api_key.as_ref().map(bearer);
         self.url == spec.url
             && self.connect_timeout == connect_timeout
-            && self.authorization == key
+            && self.credentials == Credentials::of(spec)
+            && self.health == spec.health
             && self.ca_file == spec.ca_file
             && u32::from(self.tier) == spec.priority.min(u32::from(u8::MAX))
             && *self.backend_model == *spec.backend_model.as_deref().unwrap_or(model)
@@ -283,10 +288,6 @@ fn endpoint_watch() -> TcpKeepalive {
 /// Microseconds as policies take them: more than 71 minutes is 71 minutes.
 pub fn saturated(micros: u64) -> u32 {
     u32::try_from(micros).unwrap_or(u32::MAX)
-}
-
-fn bearer(key: &Secret) -> String {
-    format!("Bearer {}", key.reveal())
 }
 
 const HTTP_PORT: u16 = 80;

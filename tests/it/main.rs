@@ -19,6 +19,7 @@ mod deadline;
 mod disconnect;
 mod discovery;
 mod drain;
+mod endpoints;
 mod events;
 mod explain;
 mod failover;

@@ -8,6 +8,7 @@ mod accounts;
 mod billing;
 mod cluster;
 mod discovery;
+mod endpoints;
 mod ladders;
 mod limits;
 mod listen;
@@ -30,6 +31,7 @@ pub(super) fn check(root: &Node, problems: &mut Problems, warnings: &mut Problem
     let accounts = accounts::check(&root, problems, warnings);
     let models = models::check(&root, &accounts, problems, warnings);
     accounts::check_models(&root, &models, warnings);
+    check_readiness(&root, &models, problems);
     ladders::check(&root, &models, problems, warnings);
     let plugins = plugins::check(&root, problems, warnings);
     plugins::check_models(&root, &plugins, problems, warnings);
@@ -42,6 +44,21 @@ fn check_log(root: &Cursor<'_>, problems: &mut Problems) {
         && let Err(bad) = log::check_level(text)
     {
         problems.add(level.problem(bad.to_string()));
+    }
+}
+
+fn check_readiness(root: &Cursor<'_>, models: &models::ModelNames, problems: &mut Problems) {
+    let Some(readiness) = root.key("readiness") else {
+        return;
+    };
+    for entry in readiness.list("require_models") {
+        let Some(id) = entry.text().filter(|id| *id != "*" && !models.has(id)) else {
+            continue;
+        };
+        problems.add(entry.problem(match models.id_of_alias(id) {
+            Some(of) => format!("`{id}` is another name of `{of}`: write the id"),
+            None => format!("no model has the id {id:?}: correct it, or write \"*\" for all"),
+        }));
     }
 }
 

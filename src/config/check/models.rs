@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 
 use infergate_core::model::{BackendKind, EndpointSpec, RESERVED, Task, same_server, server_of};
 
-use super::{anonymous_allowed, discovery, is_anonymous, name_fault};
+use super::{anonymous_allowed, discovery, endpoints, is_anonymous, name_fault};
 use crate::config::document::{Cursor, Data};
 use crate::config::problem::{Problem, Problems};
 use crate::config::unsupported::word;
@@ -27,6 +27,11 @@ impl ModelNames {
             Some(prefix) => self.ids.iter().any(|id| id.starts_with(prefix)),
             None => self.ids.iter().any(|id| id == pattern),
         }
+    }
+
+    /// Whether a model has this id.
+    pub fn has(&self, id: &str) -> bool {
+        self.ids.iter().any(|known| known == id)
     }
 
     /// The id of the model that has this alias.
@@ -181,6 +186,7 @@ fn check_endpoints(model: &Cursor<'_>, problems: &mut Problems) {
     for endpoint in &model.list("endpoints") {
         check_ca_file(endpoint, problems);
         check_sent(endpoint, problems);
+        endpoints::check(endpoint, problems);
         let Some(url) = endpoint.key("url") else {
             continue;
         };
@@ -248,7 +254,7 @@ fn check_servers(models: &[Cursor<'_>], problems: &mut Problems) {
 /// What is sent to an endpoint, or to those that are found.
 pub(super) fn check_sent(map: &Cursor<'_>, problems: &mut Problems) {
     if let Some(key) = map.key("api_key")
-        && let Some(fault) = key.text().and_then(key_fault)
+        && let Some(fault) = key.text().and_then(|text| endpoints::form_fault(map, text))
     {
         problems.add(key.problem(fault));
     }

@@ -303,6 +303,30 @@ put "http://127.0.0.1:9001" => "http://h:1", api_key: "${EMPTY}"
   line 8: models[0].endpoints[0].api_key: must not be empty
 put "http://127.0.0.1:9001" => "http://h:1", api_key: "${TWO_LINES}"
   line 8: models[0].endpoints[0].api_key: a line break
+add readiness: { require_models: ["*", lama] }
+  line 9: readiness.require_models[1]: no model has the id "lama"
+put "http://127.0.0.1:9001" => "http://h:1", auth: api-key
+  line 8: models[0].endpoints[0].auth: add `api_key`
+put "http://127.0.0.1:9001" => "http://h:1", api_key: k, auth: query
+  line 8: models[0].endpoints[0].auth: a name is missing
+put "http://127.0.0.1:9001" => "http://h:1", api_key: k, auth_name: x
+  line 8: models[0].endpoints[0].auth_name: only `auth: header` and `auth: query`
+put "http://127.0.0.1:9001" => "http://h:1", api_key: k, auth: header, auth_name: Host
+  line 8: models[0].endpoints[0].auth_name: written by the gateway
+put "http://127.0.0.1:9001" => "http://h:1", api_key: k, auth: query, auth_name: "a b"
+  line 8: models[0].endpoints[0].auth_name: expected the name of a query parameter
+put "http://127.0.0.1:9001" => "http://h:1", headers: { "x y": z }
+  line 8: models[0].endpoints[0].headers["x y"]: expected the name of a header
+put "http://127.0.0.1:9001" => "http://h:1", headers: { Authorization: z }
+  line 8: models[0].endpoints[0].headers.Authorization: a key goes into `api_key`
+put "http://127.0.0.1:9001" => "http://h:1", headers: { x-a: "1", X-A: "2" }
+  line 8: models[0].endpoints[0].headers.X-A: in other letters
+put "http://127.0.0.1:9001" => "http://h:1", headers: { x-a: "${TWO_LINES}" }
+  line 8: models[0].endpoints[0].headers.x-a: a line break
+put "http://127.0.0.1:9001" => "http://h:1", health: { path: health }
+  line 8: models[0].endpoints[0].health.path: such as /health
+put "http://127.0.0.1:9001" => "http://h:1", health: { interval_secs: 0 }
+  line 8: models[0].endpoints[0].health.interval_secs: from 1 to
 put "http://127.0.0.1:9001" => "http://h:1", backend_model: ""
   line 8: models[0].endpoints[0].backend_model: must not be empty
 put backend: openai => backend: tei

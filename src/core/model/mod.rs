@@ -5,6 +5,7 @@
 
 mod account;
 mod catalog;
+mod credentials;
 mod discovery;
 mod parameters;
 mod spec;
@@ -12,6 +13,7 @@ mod tariff;
 
 pub use account::{AccountSpec, KeyHash};
 pub use catalog::{Access, Catalog};
+pub use credentials::{AuthForm, HealthCheckSpec};
 pub use discovery::{
     ConsulSpec, DiscoverySpec, ENDPOINTS_MAX, Found, FoundEndpoint, KubernetesSpec, SlicePort,
     Source, same_server,

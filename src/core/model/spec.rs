@@ -10,6 +10,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::credentials::{AuthForm, HealthCheckSpec};
 use super::discovery::DiscoverySpec;
 use super::parameters::Parameters;
 use super::tariff::{MetricMode, ModelPlugins, Tariff, Trust};
@@ -191,8 +192,8 @@ pub fn server_of(url: &str) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EndpointSpec {
-    /// Base URL, `http://host:port[/prefix]` or `https://host[:port][/prefix]`. The endpoint's
-    /// identity across reloads.
+    /// Base URL, `http://host:port[/prefix]` or `https://host[:port][/prefix]`; the API's paths are
+    /// appended to the prefix. The endpoint's identity across reloads.
     pub url: Arc<str>,
     /// Permits: how many requests may be in flight there at once. At least 1, at most 65,536.
     #[serde(default = "EndpointSpec::default_max_concurrent_requests")]
@@ -208,9 +209,22 @@ pub struct EndpointSpec {
     /// The model name the server knows; the model's `id` when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend_model: Option<Arc<str>>,
-    /// Sent as `Authorization: Bearer` to this endpoint; usually `"${SOME_KEY}"`.
+    /// Key for this endpoint, sent as `auth` says; usually `"${SOME_KEY}"`.
     #[serde(default, skip_serializing)]
     pub api_key: Option<Secret>,
+    /// Form in which the key is sent.
+    #[serde(default)]
+    pub auth: AuthForm,
+    /// Name of the header or query parameter that carries the key, for `header` and `query`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auth_name: Option<Arc<str>>,
+    /// Further headers of every request and check to this endpoint, in place of a client's of the same
+    /// name. Values are kept secret as keys are, and may come from the environment.
+    #[serde(default, skip_serializing)]
+    pub headers: BTreeMap<Arc<str>, Secret>,
+    /// How its health is checked.
+    #[serde(default)]
+    pub health: HealthCheckSpec,
     /// PEM file of the certificates that an `https` endpoint's own must come from, in place of the
     /// public ones. Seen from the folder of this file; a change reloads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -232,6 +246,10 @@ impl Default for EndpointSpec {
             priority: 0,
             backend_model: None,
             api_key: None,
+            auth: AuthForm::default(),
+            auth_name: None,
+            headers: BTreeMap::new(),
+            health: HealthCheckSpec::default(),
             ca_file: None,
             continuous_usage: false,
         }
@@ -296,7 +314,8 @@ pub struct QueueSpec {
     pub total_capacity: u32,
     /// What waiting requests do while no endpoint is healthy.
     pub when_unhealthy: WhenUnhealthy,
-    /// Seconds that a request waits for a healthy endpoint, at most to its deadline; then 503.
+    /// Seconds that a request waits while no endpoint is healthy, or every one in use keeps failing, at
+    /// most to its deadline; then 503.
     #[schemars(range(max = 3600))]
     pub when_unhealthy_wait_secs: u64,
 }

@@ -1,8 +1,9 @@
 //! Which servers get traffic: ejection by what requests saw, and health checks.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::{ask, endpoint_state, first_then, until_health};
 use crate::support::{
@@ -125,7 +126,7 @@ async fn a_server_that_is_not_there_is_down_by_its_checks_and_healthy_soon_after
 async fn with_every_server_down_requests_are_told_so_after_the_models_wait_and_not_at_their_deadline()
  {
     let gone = Refusing::new();
-    let queue = "    queue: { when_unhealthy_wait_secs: 1 }\n";
+    let queue = "    queue: { capacity: 16, when_unhealthy_wait_secs: 1 }\n";
     let endpoints = [endpoint(gone.address, 2)];
     let node = Node::start(&format!("models:\n{}", model("m", &endpoints, queue))).await;
     until_health(&node, gone.address, "down").await;
@@ -243,7 +244,7 @@ async fn one_accounts_failures_alone_eject_nothing_that_it_began_to_use_just_now
 #[tokio::test]
 async fn with_every_server_silent_requests_wait_no_longer_than_for_one_to_come_back() {
     let server = Scripted::held().await;
-    let more = "    first_byte_timeout_secs: 1\n    queue: { when_unhealthy_wait_secs: 1 }\n";
+    let more = "    first_byte_timeout_secs: 1\n    queue: { capacity: 16, when_unhealthy_wait_secs: 1 }\n";
     let node = Node::start(&(accounts("") + &one_model(server.address, 1, more))).await;
     let mut posted = Vec::new();
     for _ in 0..6 {

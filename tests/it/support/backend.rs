@@ -156,6 +156,7 @@ struct Inner {
     pieces: Vec<Vec<u8>>,
     close_at_end: bool,
     requests: Mutex<Vec<String>>,
+    probes: Mutex<Vec<String>>,
     step: Notify,
     open: AtomicUsize,
     gone: AtomicUsize,
@@ -182,6 +183,7 @@ impl Scripted {
                 .collect(),
             close_at_end,
             requests: Mutex::new(Vec::new()),
+            probes: Mutex::new(Vec::new()),
             step: Notify::new(),
             open: AtomicUsize::new(0),
             gone: AtomicUsize::new(0),
@@ -219,6 +221,11 @@ impl Scripted {
         self.inner.requests.lock().clone()
     }
 
+    /// Health probes received so far: heads as text.
+    pub fn probes(&self) -> Vec<String> {
+        self.inner.probes.lock().clone()
+    }
+
     /// Requests being answered.
     pub fn open(&self) -> usize {
         self.inner.open.load(Ordering::SeqCst)
@@ -234,6 +241,7 @@ async fn serve(inner: Arc<Inner>, mut tcp: TcpStream) {
     let mut read = Vec::new();
     while let Some(request) = request(&mut tcp, &mut read).await {
         if request.starts_with("GET ") {
+            inner.probes.lock().push(request);
             // Closed, so that no request finds the probe's connection in a pool.
             let ok = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok";
             // A gateway that ends in the middle of a probe is of no interest here.

@@ -1,0 +1,53 @@
+//! How an endpoint is addressed beside its URL: the form of its key, and how its health is asked.
+//!
+//! Shapes of the configuration only; requests are written by the shell.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Form in which an endpoint's `api_key` is sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum AuthForm {
+    /// As `Authorization: Bearer KEY`.
+    #[default]
+    Bearer,
+    /// As `api-key: KEY`, which Azure's servers take.
+    ApiKey,
+    /// As the value of the header `auth_name`.
+    Header,
+    /// As the query parameter `auth_name`.
+    Query,
+}
+
+impl AuthForm {
+    /// Whether `auth_name` says where the key goes.
+    pub const fn has_name(self) -> bool {
+        matches!(self, AuthForm::Header | AuthForm::Query)
+    }
+}
+
+/// How an endpoint's health is checked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct HealthCheckSpec {
+    /// Path below the base URL that answers 2xx while the server is well; the backend's own when
+    /// absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<Arc<str>>,
+    /// Seconds between two checks of an endpoint that is healthy; one that is not is checked every half
+    /// second.
+    #[schemars(range(min = 1, max = 3600))]
+    pub interval_secs: u64,
+}
+
+impl Default for HealthCheckSpec {
+    fn default() -> HealthCheckSpec {
+        HealthCheckSpec {
+            path: None,
+            interval_secs: 5,
+        }
+    }
+}
