@@ -67,11 +67,14 @@ impl Failure {
             Failure::Rejected(_) => "rejected",
             Failure::Broken(_) => "broken",
             Failure::Trapped(_) => "trapped",
-            Failure::Deadline | Failure::TooSlow { .. } => "deadline",
+            Failure::Deadline => "deadline",
             Failure::Memory => "memory",
             Failure::Overrun => "overrun",
             Failure::Invalid(_) => "invalid",
-            Failure::Unavailable(_) | Failure::TooLarge { .. } => "unavailable",
+            // The two of an input say nothing about the plugin.
+            Failure::Unavailable(_) | Failure::TooLarge { .. } | Failure::TooSlow { .. } => {
+                "unavailable"
+            }
         }
     }
 }

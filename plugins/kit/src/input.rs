@@ -10,7 +10,7 @@ use std::borrow::Cow;
 
 use crate::METRIC_MAX;
 use crate::base64;
-use crate::json::{Members, list, member, number, quoted_plain, text};
+use crate::json::{Byte, Members, first_of_list, list, member, number, quoted_plain, text};
 
 /// Members that are for the gateway: they are not passed on.
 const FOR_THE_GATEWAY: [&str; 3] = ["model", "options", "stream_options"];
@@ -81,13 +81,16 @@ impl<'a> Input<'a> {
 
     /// As [`Input::file`], where it may be a list of files too; how many there are.
     pub fn files(&mut self, name: &str) -> Result<usize, TaskError> {
-        let all = self.members.get(name).and_then(list);
-        let Some(all) = all.filter(|all| all.first().is_some_and(|one| one.starts_with('"')))
-        else {
+        let all = self
+            .members
+            .get(name)
+            .and_then(|json| first_of_list(json, IMAGES_MAX));
+        let is_text = |json: &&str| json.starts_with('"');
+        let Some((all, count)) = all.filter(|(all, _)| all.first().is_some_and(is_text)) else {
             return Ok(usize::from(self.file(name)?.is_some()));
         };
-        if all.len() > IMAGES_MAX {
-            let message = format!("expected at most {IMAGES_MAX} files, found {}", all.len());
+        if count > IMAGES_MAX {
+            let message = format!("expected at most {IMAGES_MAX} files, found {count}");
             return Err(rejected("invalid_input", &format!("/{name}"), &message));
         }
         let mut files = Vec::with_capacity(all.len());
@@ -210,17 +213,10 @@ fn plain_file<'a>(json: &'a str, pointer: &str) -> Result<(Cow<'a, str>, usize),
     Ok((Cow::Owned(base64::encode(&bytes)), bytes.len()))
 }
 
-/// Bytes as a list of numbers. Some clients write floats: 7.0 is whole, to a JSON Schema as well.
+/// Bytes as a list of numbers.
 fn listed(json: &str) -> Option<Vec<u8>> {
-    if let Ok(bytes) = serde_json::from_str(json) {
-        return Some(bytes);
-    }
-    let numbers: Vec<f64> = serde_json::from_str(json).ok()?;
-    let byte = |number: f64| {
-        let byte = number as u8;
-        (f64::from(byte) == number).then_some(byte)
-    };
-    numbers.into_iter().map(byte).collect()
+    let bytes: Vec<Byte> = serde_json::from_str(json).ok()?;
+    Some(bytes.into_iter().map(|Byte(byte)| byte).collect())
 }
 
 /// The caller's fault, and where it is.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// The members of an object, in the order of their first mention.
@@ -139,6 +139,79 @@ pub fn list(json: &str) -> Option<Vec<&str>> {
         .starts_with('[')
         .then(|| serde_json::from_str(json).ok())??;
     Some(list.into_iter().map(RawValue::get).collect())
+}
+
+/// The first values of a JSON array, at most so many, and how many it has: a list of bytes has millions,
+/// which are not worth a place each.
+pub fn first_of_list(json: &str, max: usize) -> Option<(Vec<&str>, usize)> {
+    if !json.starts_with('[') {
+        return None;
+    }
+    let mut reader = serde_json::Deserializer::from_str(json);
+    let read = reader.deserialize_seq(FirstOfList { max }).ok()?;
+    reader.end().is_ok().then_some(read)
+}
+
+struct FirstOfList {
+    max: usize,
+}
+
+impl<'a> Visitor<'a> for FirstOfList {
+    type Value = (Vec<&'a str>, usize);
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'a>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut first = Vec::new();
+        while first.len() < self.max {
+            match list.next_element::<&RawValue>()? {
+                Some(value) => first.push(value.get()),
+                None => {
+                    let count = first.len();
+                    return Ok((first, count));
+                }
+            }
+        }
+        let mut count = first.len();
+        while list.next_element::<IgnoredAny>()?.is_some() {
+            count += 1;
+        }
+        Ok((first, count))
+    }
+}
+
+/// A byte as a JSON number. Some clients write floats: 7.0 is whole, to a JSON Schema as well.
+#[derive(Clone, Copy)]
+pub struct Byte(pub u8);
+
+impl<'de> Deserialize<'de> for Byte {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Byte, D::Error> {
+        struct Number;
+
+        impl Visitor<'_> for Number {
+            type Value = Byte;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a whole number from 0 to 255")
+            }
+
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Byte, E> {
+                u8::try_from(number).map(Byte).map_err(E::custom)
+            }
+
+            fn visit_f64<E: Error>(self, number: f64) -> Result<Byte, E> {
+                let byte = number as u8;
+                match f64::from(byte) == number {
+                    true => Ok(Byte(byte)),
+                    false => Err(E::custom("not a whole number from 0 to 255")),
+                }
+            }
+        }
+
+        deserializer.deserialize_any(Number)
+    }
 }
 
 /// The members of a JSON object.

@@ -5,6 +5,7 @@ use infergate_core::Refusal;
 use serde_json::json;
 
 use super::guests::Wat;
+use super::rows::LOOP;
 use super::stand::{BUILTIN_PRICE, Stand, calling, failures, price, user_of};
 use crate::plugin::{Input, Payload, PluginSpec, Plugins, Position, TaskSession, World};
 
@@ -41,6 +42,25 @@ fn a_body_too_large_for_a_guest_is_refused_and_leaves_its_breaker_alone() {
     assert_eq!(failures(&plugins, "unavailable"), 20);
     assert_eq!(plugins.state()[0].breaker, Position::Closed);
     assert!(prepare(&mut begin(&plugins, &spec), &small).is_ok());
+}
+
+#[test]
+fn an_input_that_is_slow_by_its_size_is_too_large_and_a_small_one_is_a_failure() {
+    let stand = Stand::new();
+    let mut spec = stand.spec("t", WORLD, &Wat::of(WORLD).prepare(LOOP));
+    spec.limits.deadline_ms = Some(1);
+    let plugins = stand.load(&spec).unwrap();
+    let large = Bytes::from(vec![b'x'; 1 << 20]);
+    for _ in 0..6 {
+        let refused = prepare(&mut begin(&plugins, &spec), &large);
+        assert_eq!(refused, Err(Refusal::BodyTooLarge));
+    }
+    assert_eq!(failures(&plugins, "deadline"), 0);
+    assert_eq!(failures(&plugins, "unavailable"), 6);
+    assert_eq!(plugins.state()[0].breaker, Position::Closed);
+    let refused = prepare(&mut begin(&plugins, &spec), &Bytes::from_static(b"x"));
+    assert_eq!(refused, Err(Refusal::PluginFailed));
+    assert_eq!(failures(&plugins, "deadline"), 1);
 }
 
 #[test]

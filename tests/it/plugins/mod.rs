@@ -1,6 +1,7 @@
 //! Plugins: what the shipped guests promise, against the host that runs them.
 
 mod differential;
+mod estimates;
 mod faces;
 mod reload;
-mod shelf;
+pub mod shelf;

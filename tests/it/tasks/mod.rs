@@ -6,6 +6,7 @@ mod faces;
 mod inputs;
 mod large;
 mod payloads;
+mod photos;
 mod streams;
 
 use infergate::simulate::{self, Dialect, Task};

@@ -1,0 +1,182 @@
+//! The shipped estimator counts what the gateway itself counts: max(words × 4/3, UTF-8 bytes ÷ 4).
+
+use fastrand::Rng;
+use infergate::plugin::Caller;
+use infergate_core::AccountId;
+use serde_json::{Value, json};
+
+use super::shelf::{loaded, model, shipped};
+
+const CASES: usize = 20_000;
+
+/// What texts are made of: words, scripts without spaces, emoji of several characters, code, and space
+/// of many kinds.
+const PIECES: [&str; 24] = [
+    "word",
+    "Internationalisierung",
+    "naïve",
+    "我们在测试",
+    "こんにちは",
+    "안녕하세요",
+    "مرحبا",
+    "🙂",
+    "👩‍👩‍👧‍👦",
+    "🇩🇪",
+    "fn main() {",
+    "x[i]+=y*(z<<3);",
+    "\"quoted\\n\"",
+    "https://example.com/a?b=c",
+    "data:image/png;base64,AAAA",
+    "-",
+    " ",
+    "   ",
+    "\n",
+    "\t",
+    "\r\n",
+    "\u{a0}",
+    "\u{3000}",
+    "\u{200b}",
+];
+
+fn text(dice: &mut Rng) -> String {
+    let count = [0, 1, dice.usize(..6), dice.usize(..80)][dice.usize(..4)];
+    let mut text = String::new();
+    for _ in 0..count {
+        text += PIECES[dice.usize(..PIECES.len())];
+        if dice.bool() {
+            text.push(' ');
+        }
+    }
+    text
+}
+
+fn value(dice: &mut Rng) -> Value {
+    match dice.usize(..8) {
+        0 => Value::Null,
+        1 => json!(dice.u32(..9)),
+        2 => (0..dice.usize(..5)).map(|_| text(dice)).collect(),
+        3 => (0..dice.usize(..5)).map(|_| dice.u32(..1 << 17)).collect(),
+        4 => json!([{ "type": "text", "text": text(dice) }, { "type": "image_url" }]),
+        _ => json!(text(dice)),
+    }
+}
+
+fn input(dice: &mut Rng) -> Value {
+    let message = json!({ "role": "user", "content": value(dice), "tool_calls": value(dice) });
+    let keys = ["prompt", "negative_prompt", "text", "input", "input_text"];
+    let mut body = json!({ "model": "m", keys[dice.usize(..keys.len())]: value(dice) });
+    for (key, member) in [
+        ("messages", json!([message, value(dice)])),
+        ("tools", value(dice)),
+        ("image", value(dice)),
+    ] {
+        if dice.bool() {
+            body[key] = member;
+        }
+    }
+    body
+}
+
+fn output(dice: &mut Rng) -> Value {
+    match dice.usize(..8) {
+        0 => json!({ "success": true, "result": { "response": value(dice) } }),
+        1 => json!({ "output": value(dice) }),
+        2 => json!({ "summary": text(dice), "image": text(dice) }),
+        3 => json!({ "images": value(dice), "data": [{ "url": text(dice) }] }),
+        4 => json!({ "choices": [
+            { "message": { "content": value(dice), "reasoning_content": value(dice),
+              "tool_calls": [{ "function": { "name": text(dice), "arguments": text(dice) } }] } },
+            { "text": text(dice) },
+        ] }),
+        5 => json!([{ "generated_text": text(dice) }, { "text": value(dice) }]),
+        _ => value(dice),
+    }
+}
+
+/// A body as bytes, now and then of no JSON at all.
+fn body(dice: &mut Rng, json: &Value) -> Vec<u8> {
+    match dice.usize(..12) {
+        0 => text(dice).into_bytes(),
+        1 => Vec::new(),
+        2 => {
+            let text = json.to_string().into_bytes();
+            text[..dice.usize(..=text.len())].to_vec()
+        }
+        3 => (0..dice.usize(..40)).map(|_| dice.u8(..)).collect(),
+        _ => json.to_string().into_bytes(),
+    }
+}
+
+#[test]
+fn the_wasm_estimator_counts_what_the_built_in_one_counts() {
+    let models = [
+        model(json!({ "id": "native" })),
+        model(json!({ "id": "wasm", "plugins": { "billing": "wasm-estimator" } })),
+    ];
+    let (_host, plugins) = loaded(&[shipped("estimator", "billing-estimator")], &models);
+    let slots = models.each_ref().map(|model| plugins.billing(model));
+    let account = AccountId::from("acme");
+    let caller = Caller {
+        account: &account,
+        request_id: "r",
+    };
+    let mut dice = Rng::with_seed(9);
+    let mut counted = 0;
+    for case in 0..CASES {
+        let (input, output) = (input(&mut dice), output(&mut dice));
+        let bodies = [&input, &output].map(|json| body(&mut dice, json));
+        let estimates = slots
+            .each_ref()
+            .map(|slot| slot.estimate(caller, &bodies[0], &bodies[1]));
+        counted += estimates[0].len();
+        let shown = bodies.each_ref().map(|body| String::from_utf8_lossy(body));
+        assert_eq!(estimates[0], estimates[1], "case {case}: {shown:#?}");
+    }
+    assert!(
+        counted > CASES,
+        "{counted} counts: the bodies are of no use"
+    );
+    let state = &plugins.state()[0];
+    assert!(
+        state.failures.values().all(|count| *count == 0),
+        "{state:#?}"
+    );
+    assert_eq!(state.calls, CASES as u64);
+}
+
+/// The formula itself, where it is easy to say: of one text on either side.
+#[test]
+fn a_text_has_four_thirds_of_its_words_or_a_quarter_of_its_bytes_in_tokens() {
+    let models = [
+        model(json!({ "id": "native" })),
+        model(json!({ "id": "wasm", "plugins": { "billing": "wasm-estimator" } })),
+    ];
+    let (_host, plugins) = loaded(&[shipped("estimator", "billing-estimator")], &models);
+    let account = AccountId::from("acme");
+    let caller = Caller {
+        account: &account,
+        request_id: "r",
+    };
+    for (text, tokens) in [
+        ("", 0.0),
+        (" ", 0.0),
+        ("a", 1.0),
+        ("a b c d e f", 8.0),
+        ("我们在测试文本", 5.0),
+        ("👩‍👩‍👧‍👦👩‍👩‍👧‍👦", 12.0),
+        ("abcdefghijklmnop", 4.0),
+        ("\u{3000}\u{a0} \t", 1.0),
+    ] {
+        let input = json!({ "prompt": text }).to_string().into_bytes();
+        let output = json!({ "response": text }).to_string().into_bytes();
+        let expected: Vec<(String, f64)> = ["input_tokens", "output_tokens"]
+            .into_iter()
+            .filter(|_| tokens > 0.0)
+            .map(|name| (name.to_owned(), tokens))
+            .collect();
+        for model in &models {
+            let said = plugins.billing(model).estimate(caller, &input, &output);
+            assert_eq!(said, expected, "{text:?} by {}", model.id);
+        }
+    }
+}
