@@ -60,7 +60,8 @@ impl Schema {
     /// Compiles a schema (2020-12 unless it says otherwise).
     ///
     /// # Errors
-    /// A sentence, when it is too large, not JSON, not a schema, or refers elsewhere.
+    /// A sentence with the place in the schema, when it is too large, not JSON, not a schema, or refers
+    /// elsewhere.
     pub fn compile(text: &str) -> Result<Schema, String> {
         if text.len() > SCHEMA_MAX_BYTES {
             return Err(format!(
@@ -79,7 +80,7 @@ impl Schema {
             .with_pattern_options(patterns)
             .offline()
             .build(&root)
-            .map_err(|error| format!("the schema cannot be used: {}", error.masked()))?;
+            .map_err(|error| unusable(&error))?;
         Ok(Schema {
             text: text.into(),
             root,
@@ -325,6 +326,20 @@ fn short(message: String) -> String {
     }
 }
 
+/// Why a text that is JSON is no schema, for its author: the place, what stands there and what may.
+fn unusable(error: &ValidationError<'_>) -> String {
+    let place = error.instance_path().as_str();
+    let shown = if place.is_empty() { "/" } else { place };
+    let hint = match place.rsplit('/').next() {
+        Some("type") => {
+            "; a type is array, boolean, integer, null, number, object or string, or a list of these"
+        }
+        _ => "",
+    };
+    let why: String = error.to_string().chars().take(MESSAGE_MAX_CHARS).collect();
+    format!("the schema cannot be used: at `{shown}`: {why}{hint}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -452,6 +467,23 @@ mod tests {
         assert!(Schema::compile(&large).is_err());
         assert!(Schema::compile("{").is_err());
         assert!(Schema::compile(r#"{"type":"strin"}"#).is_err());
+        for (schema, said) in [
+            (
+                json!({ "properties": { "prompt": { "type": "strin" } } }),
+                ["`/properties/prompt/type`", "\"strin\"", "a type is array"],
+            ),
+            (
+                json!({ "properties": { "n": { "minimum": "1" } } }),
+                ["`/properties/n/minimum`", "\"1\"", "number"],
+            ),
+            (
+                json!({ "anyOf": [{}, { "required": "prompt" }] }),
+                ["`/anyOf/1/required`", "\"prompt\"", "array"],
+            ),
+        ] {
+            let why = Schema::compile(&schema.to_string()).unwrap_err();
+            assert!(said.iter().all(|word| why.contains(word)), "{why}");
+        }
         let bomb = json!({ "type": "string", "pattern": "(((a{1000}){1000}){1000})" });
         assert!(Schema::compile(&bomb.to_string()).is_err());
         let slow = schema(json!({ "type": "string", "pattern": "^(a+)+$" }));

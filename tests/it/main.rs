@@ -36,6 +36,7 @@ mod plugin_capture;
 mod plugin_cli;
 mod plugin_compiling;
 mod plugin_loading;
+mod plugin_watch;
 mod plugins;
 mod readers;
 mod reload;

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
+use super::say::Step;
+
 use crate::plugin::Shape;
 use crate::plugin::encode::{self, EncodeError};
 
@@ -153,6 +155,7 @@ fn finish(compiled: Compiled, out: Option<&Path>) -> Result<Built, BuildError> {
         folder,
         fixtures,
     } = compiled;
+    let _step = Step::begin(&format!("checking {name} and writing it with its fixtures"));
     let imports = encode::imports(&component).map_err(|error| BuildError::Encode {
         name: name.clone(),
         error,

@@ -44,6 +44,18 @@ pub struct CheckArgs {
     json: bool,
 }
 
+impl CheckArgs {
+    /// What is asked of a plugin without any option.
+    pub fn plain(which: Which) -> CheckArgs {
+        CheckArgs {
+            which,
+            grants: Vec::new(),
+            settings: None,
+            json: false,
+        }
+    }
+}
+
 /// Runs it.
 pub fn run(args: &CheckArgs) -> Result<Outcome, String> {
     let found = args.which.find()?;

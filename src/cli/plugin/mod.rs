@@ -21,6 +21,7 @@ mod replay;
 mod say;
 mod target;
 mod test;
+mod watch;
 
 use crate::telemetry::printable_lines;
 use build::Built;
@@ -28,7 +29,8 @@ use build::Built;
 const BUILD_EXAMPLES: &str = "\
 A folder with a Cargo.toml is built for wasm32-unknown-unknown and made a component; that needs rustup \
 and nothing else. A folder with a package.json is built with componentize-qjs from npm. The result is \
-dist/NAME.wasm in the workspace's folder, and the fixtures of the plugin beside it as dist/NAME.tests.
+dist/NAME.wasm in the workspace's folder, and the fixtures of the plugin beside it as dist/NAME.tests. \
+Each step and how long it took is told on standard error.
 
 Examples:
   infergate plugin build my-prices                     one plugin
@@ -54,6 +56,9 @@ pub enum PluginCommand {
         #[arg(long)]
         all: bool,
     },
+    /// Build, check and test a plugin whenever its source changes, and have a gateway reload it.
+    #[command(after_help = watch::EXAMPLES)]
+    Watch(watch::WatchArgs),
     /// Say whether a gateway would take a component, and if not, what to do.
     #[command(after_help = check::EXAMPLES)]
     Check(check::CheckArgs),
@@ -97,6 +102,7 @@ pub fn run(command: PluginCommand) -> ExitCode {
     let ended = match command {
         PluginCommand::New(args) => new::run(&args),
         PluginCommand::Build { dir, out, all } => run_build(&dir, out.as_deref(), all),
+        PluginCommand::Watch(args) => watch::run(&args),
         PluginCommand::Check(args) => check::run(&args),
         PluginCommand::Inspect(args) => inspect::run(&args),
         PluginCommand::Test(args) => test::run(&args),

@@ -1,6 +1,10 @@
-//! How numbers and findings are written for people. It decides nothing.
+//! How numbers, findings and steps of long work are written for people. It decides nothing.
+
+use std::io::Write;
 
 use serde::Serialize;
+
+use crate::telemetry::{Clock, printable};
 
 /// What a check has found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -34,6 +38,33 @@ impl Level {
             Level::Fail => "FAIL",
         }
     }
+}
+
+/// A step of work that takes a while: told on standard error when it begins and, with how long it took,
+/// when the value is dropped.
+pub struct Step {
+    began: Clock,
+}
+
+impl Step {
+    /// Says what is done now.
+    pub fn begin(what: &str) -> Step {
+        let _ = writeln!(std::io::stderr(), "{} …", printable(what));
+        Step {
+            began: Clock::start(),
+        }
+    }
+}
+
+impl Drop for Step {
+    fn drop(&mut self) {
+        let _ = writeln!(std::io::stderr(), "  {}", seconds(self.began.micros()));
+    }
+}
+
+/// `36.2 s`
+pub fn seconds(us: u64) -> String {
+    format!("{:.1} s", us as f64 / 1e6)
 }
 
 /// `38.1 KiB`
@@ -85,6 +116,7 @@ mod tests {
         assert_eq!(size(12), "12 B");
         assert_eq!(count(1_234_567), "1 234 567");
         assert_eq!(count(123), "123");
+        assert_eq!(seconds(36_240_000), "36.2 s");
         assert_eq!(micros(18), "18 µs");
         assert_eq!(micros(2_430), "2.4 ms");
         assert_eq!(some(1, "fixture") + &some(2, "run"), "1 fixture2 runs");

@@ -50,6 +50,17 @@ pub struct TestArgs {
     json: bool,
 }
 
+impl TestArgs {
+    /// What is asked of a plugin without any option.
+    pub fn plain(which: Which) -> TestArgs {
+        TestArgs {
+            which,
+            update: false,
+            json: false,
+        }
+    }
+}
+
 /// One fixture's outcome.
 struct Tried<'a> {
     fixture: &'a Fixture,

@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use super::{BuildError, Compiled};
+use crate::cli::plugin::say::Step;
 use crate::plugin::wit;
 
 const TOOL: &str = "node_modules/.bin/componentize-qjs";
@@ -21,6 +22,7 @@ const FLAGS: [&str; 4] = ["--sync", "--stub-wasi", "--opt-size", "--minify"];
 pub fn compile(dir: &Path) -> Result<Compiled, BuildError> {
     let manifest = Manifest::read(&dir.join("package.json"))?;
     if !dir.join(TOOL).exists() {
+        let _step = Step::begin("fetching componentize-qjs with npm");
         install(dir)?;
     }
     let work = dir.join("node_modules/.infergate");
@@ -41,6 +43,10 @@ pub fn compile(dir: &Path) -> Result<Compiled, BuildError> {
             PathBuf::from("node_modules/.infergate/wit")
         }
     };
+    let step = Step::begin(&format!(
+        "putting {} and QuickJS into a component",
+        manifest.script
+    ));
     let output = Command::new(Path::new(".").join(TOOL))
         .current_dir(dir)
         .arg("--wit")
@@ -50,6 +56,7 @@ pub fn compile(dir: &Path) -> Result<Compiled, BuildError> {
         .args(["--output", "node_modules/.infergate/plugin.wasm"])
         .stdin(Stdio::null())
         .output();
+    drop(step);
     match output {
         Ok(output) if output.status.success() => {}
         Ok(output) => {

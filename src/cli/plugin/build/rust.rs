@@ -4,12 +4,14 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
 use super::{BuildError, Compiled};
+use crate::cli::plugin::say::Step;
 use crate::plugin::encode;
 
 const TARGET: &str = "wasm32-unknown-unknown";
@@ -32,7 +34,13 @@ pub fn compile(dir: &Path, which: Which) -> Result<Vec<Compiled>, BuildError> {
         return Err(BuildError::NoManifest(dir.to_owned()));
     }
     let workspace = Workspace::read(dir)?;
+    let step = Step::begin(&format!(
+        "compiling {} for {TARGET}; a first build compiles what it depends on, for about a minute",
+        dir.display()
+    ));
     let messages = build(dir, which)?;
+    drop(step);
+    let _step = Step::begin("making a component of it");
     let mut compiled = Vec::new();
     for message in messages.lines() {
         let Ok(message) = serde_json::from_str::<Value>(message) else {
@@ -58,11 +66,15 @@ fn build(dir: &Path, which: Which) -> Result<String, BuildError> {
     let mut cargo = Command::new("cargo");
     cargo
         .current_dir(dir)
-        .args(["build", "--release", "--quiet", "--target", TARGET])
+        .args(["build", "--release", "--target", TARGET])
         .arg("--message-format=json-render-diagnostics")
         .arg(format!("--config=target.{TARGET}.rustflags=[\"{STACK}\"]"));
     if which == Which::Workspace {
         cargo.arg("--workspace");
+    }
+    // To a person it tells crate by crate how far it is.
+    if !std::io::stderr().is_terminal() {
+        cargo.arg("--quiet");
     }
     // Flags in the environment win over those of any configuration, so they have to carry ours.
     if let Some(mut flags) = std::env::var_os("RUSTFLAGS") {
