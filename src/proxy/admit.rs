@@ -18,6 +18,7 @@ use super::interim;
 use super::journey::Going;
 use super::wire::Wire;
 use crate::peer::Want;
+use crate::telemetry::Admission;
 use crate::upstream::{Entry, Lane, Permit, Waiter};
 
 /// Whoever may be served at one site only, and finds it full, may ask again then: about as soon as that
@@ -104,6 +105,11 @@ fn enter(trip: &mut Trip, lane: &Lane, ask: Ask) -> Result<Entry, Refusal> {
     let (found, entry) = lane.gate.ask(ask);
     let waiting = found.gauges.depth;
     let entry = too_long(trip, entry);
+    lane.metrics.admission(match &entry {
+        Ok(Entry::Leased(_)) => Admission::Leased,
+        Ok(Entry::Queued(_)) => Admission::Queued,
+        Err(refusal) => Admission::NoSlots(refusal),
+    });
     trip.story.admission(found, &entry);
     entry.inspect_err(|_| trip.found_waiting(waiting))
 }

@@ -265,6 +265,7 @@ impl<'a> Attempts<'a> {
         permit: &Permit,
     ) -> Result<Result<Exchange, NoAnswer>, Left> {
         trip.tries(&permit.target);
+        self.lane.metrics.endpoint_given(permit.health);
         let tried = self.once(session, trip, permit).await;
         trip.story.tried(&self.trace);
         let tried = tried?;

@@ -5,6 +5,7 @@
 //! plain values; here it becomes a line in a file, a counter or a log record. Account and request
 //! ids stand in events only, never on metric labels.
 
+mod admissions;
 pub mod clock;
 pub mod event;
 mod fleet_metrics;
@@ -19,6 +20,7 @@ pub mod sink;
 pub mod window;
 mod worker;
 
+pub use admissions::Admission;
 pub use clock::Clock;
 pub use event::{InferenceEvent, MetricsSource, Outcome, TokenUsage};
 pub use metrics::{AttemptResult, ForwardResult, Levels, Metrics, ModelLevels, ModelMetrics};

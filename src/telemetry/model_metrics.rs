@@ -17,6 +17,7 @@ use prometheus::{
     Opts, Registry,
 };
 
+use super::admissions::{Admission, Admissions};
 use super::event::{InferenceEvent, Outcome};
 use super::metrics::{AttemptResult, EndpointChange, ForwardResult, ModelLevels};
 use super::window::{PermitWindow, Sample, WindowSummary};
@@ -59,6 +60,7 @@ pub struct ModelMetrics {
     errors: IntCounterVec,
     spans: Spans,
     used: Used,
+    admissions: Admissions,
     attempts: [IntCounter; AttemptResult::ALL.len()],
     forwards: [IntCounter; ForwardResult::ALL.len()],
     /// By [`Missed`].
@@ -191,6 +193,7 @@ impl ModelMetrics {
             ),
             spans: Spans::new(&registry),
             used: Used::new(&registry),
+            admissions: Admissions::new(&registry),
             attempts: AttemptResult::ALL.map(|result| attempts.with_label_values(&[result.name()])),
             forwards: ForwardResult::ALL.map(|result| forwards.with_label_values(&[result.name()])),
             fallbacks: Missed::ALL.map(|missed| fallbacks.with_label_values(&[missed.name()])),
@@ -215,6 +218,16 @@ impl ModelMetrics {
         }
         self.spans.count(event);
         self.used.count(event);
+    }
+
+    /// A request, or a retry of one, came for a permit.
+    pub fn admission(&self, admission: Admission<'_>) {
+        self.admissions.count(admission);
+    }
+
+    /// A request, or a retry of one, was given an endpoint of this health.
+    pub fn endpoint_given(&self, health: Health) {
+        self.admissions.count_health(health);
     }
 
     /// A try at a model server has ended.
@@ -426,7 +439,12 @@ fn register<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -
     collector
 }
 
-fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+pub(super) fn counters(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    labels: &[&str],
+) -> IntCounterVec {
     let family = IntCounterVec::new(Opts::new(name, help), labels)
         .expect("the name and labels are well-formed constants");
     register(registry, family)

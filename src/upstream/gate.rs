@@ -55,7 +55,13 @@ struct Inner {
 }
 
 /// What a waiter is told: its grant with the target it is for, or why there is none.
-type Told = Result<(Grant, Arc<Target>), Refusal>;
+type Told = Result<(Grant, Given), Refusal>;
+
+/// The endpoint of a grant, as it is at the grant.
+struct Given {
+    target: Arc<Target>,
+    health: Health,
+}
 
 /// What asking led to.
 pub enum Entry {
@@ -128,9 +134,9 @@ impl Gate {
         let found = inner.view().found(at_us, order.as_deref(), &avoid, taken);
         let entry = match outcome {
             Outcome::Leased(grant) => {
-                let target = inner.target(grant.endpoint);
+                let given = inner.given(grant.endpoint);
                 drop(inner);
-                Ok(Entry::Leased(Permit::new(self, grant, target, account)))
+                Ok(Entry::Leased(Permit::new(self, grant, given, account)))
             }
             Outcome::Queued {
                 ticket,
@@ -397,8 +403,8 @@ impl Gate {
                 let tell = grant
                     .ticket
                     .and_then(|ticket| inner.waiting.remove(&ticket));
-                let target = inner.target(grant.endpoint);
-                let kept = tell.is_some_and(|tell| tell.send(Ok((grant, target))).is_ok());
+                let given = inner.given(grant.endpoint);
+                let kept = tell.is_some_and(|tell| tell.send(Ok((grant, given))).is_ok());
                 if !kept {
                     let Inner {
                         turnstile, wakes, ..
@@ -462,10 +468,12 @@ impl Inner {
         }
     }
 
-    fn target(&self, endpoint: EndpointId) -> Arc<Target> {
-        self.targets[endpoint.0 as usize]
+    fn given(&self, endpoint: EndpointId) -> Given {
+        let target = self.targets[endpoint.0 as usize]
             .clone()
-            .expect("the turnstile grants only endpoints that were placed with it")
+            .expect("the turnstile grants only endpoints that were placed with it");
+        let health = self.ejector.health(&target.url);
+        Given { target, health }
     }
 }
 
@@ -496,16 +504,19 @@ pub struct Permit {
     pub endpoint: EndpointId,
     /// Where it is.
     pub target: Arc<Target>,
+    /// Health of the endpoint at the grant.
+    pub health: Health,
 }
 
 impl Permit {
-    fn new(gate: &Arc<Gate>, grant: Grant, target: Arc<Target>, account: AccountKey) -> Permit {
+    fn new(gate: &Arc<Gate>, grant: Grant, given: Given, account: AccountKey) -> Permit {
         Permit {
             gate: Arc::clone(gate),
             id: grant.permit,
             account,
             endpoint: grant.endpoint,
-            target,
+            target: given.target,
+            health: given.health,
         }
     }
 
@@ -549,7 +560,7 @@ impl Waiter {
     /// The turnstile gave up on this waiter: late, evicted, or nowhere to go.
     pub async fn turn(&mut self) -> Result<Permit, Refusal> {
         match (&mut self.told).await {
-            Ok(Ok((grant, target))) => Ok(Permit::new(&self.gate, grant, target, self.account)),
+            Ok(Ok((grant, given))) => Ok(Permit::new(&self.gate, grant, given, self.account)),
             Ok(Err(refusal)) => Err(refusal),
             // The sender lives in the gate until it speaks or this waiter leaves.
             Err(_) => Err(Refusal::Evicted),

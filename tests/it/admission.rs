@@ -134,6 +134,20 @@ async fn who_asks_not_to_wait_is_refused_while_the_queue_is_still_empty() {
     assert_eq!(on_the_other_face.json()["errors"][0]["code"], 3040);
     server.next();
     assert_eq!(holder.answer().await.status, 200);
+    for (outcome, cause, count) in [
+        ("leased", "none", 1.0),
+        ("queued", "none", 0.0),
+        ("no_slots", "busy", 3.0),
+    ] {
+        let series = format!(
+            r#"infergate_admissions_total{{model="m",outcome="{outcome}",cause="{cause}"}}"#
+        );
+        assert_eq!(node.metric(&series).await, Some(count), "{series}");
+    }
+    let full = r#"infergate_admissions_total{model="m",outcome="no_slots",cause="queue-full"}"#;
+    assert_eq!(node.metric(full).await, None);
+    let healthy = r#"infergate_endpoint_requests_total{model="m",health="healthy"}"#;
+    assert_eq!(node.metric(healthy).await, Some(1.0));
 }
 
 #[tokio::test]

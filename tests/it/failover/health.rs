@@ -222,6 +222,10 @@ async fn a_server_that_stays_silent_for_a_models_whole_time_is_ejected() {
         "ejected"
     );
     assert_eq!(ask_as(&node, KEY_A).await.status, 200);
+    for (health, count) in [("healthy", 5.0), ("degraded", 1.0), ("ejected", 0.0)] {
+        let series = format!(r#"infergate_endpoint_requests_total{{model="m",health="{health}"}}"#);
+        assert_eq!(node.metric(&series).await, Some(count), "{health}");
+    }
 }
 
 #[tokio::test]
