@@ -438,12 +438,13 @@ impl<'a> Attempts<'a> {
         self.trace.status = status;
         let headers = &exchange.head().headers;
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-        let is_html = text("content-type").is_some_and(is_html);
+        let is_useless =
+            text("content-type").is_some_and(is_html) || text("content-length") == Some("0");
         let pause = match status {
             429 | 503 => pause(text("retry-after-ms"), text("retry-after")),
             _ => None,
         };
-        let verdict = Verdict::of_head(status, is_html, self.path_owner());
+        let verdict = Verdict::of_head(status, is_useless, self.path_owner());
         if verdict == Verdict::Answer {
             self.answered_ok = true;
             return Ok(exchange);

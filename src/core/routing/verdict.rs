@@ -37,12 +37,12 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Judges a status. `is_html` says that a 2xx carries a web page.
-    pub fn of_head(status: u16, is_html: bool, path: PathOwner) -> Verdict {
+    /// Judges a status. `is_useless` says that a 2xx carries a web page, or nothing.
+    pub fn of_head(status: u16, is_useless: bool, path: PathOwner) -> Verdict {
         let is_ours = path == PathOwner::Gateway;
         match status {
             204 | 205 | 304 if is_ours => Verdict::Unusable,
-            200..300 if is_html && is_ours => Verdict::Unusable,
+            200..300 if is_useless && is_ours => Verdict::Unusable,
             200..300 | 304 => Verdict::Answer,
             401 | 402 | 403 | 407 => Verdict::Rejected,
             300..400 | 404 | 405 if is_ours => Verdict::Rejected,
@@ -103,8 +103,8 @@ mod tests {
 
     #[test]
     fn an_answer_that_no_client_can_use_is_a_failure_that_may_have_begun() {
-        for (status, is_html) in [(200, true), (204, false), (205, false), (304, false)] {
-            let verdict = Verdict::of_head(status, is_html, PathOwner::Gateway);
+        for (status, is_useless) in [(200, true), (204, false), (205, false), (304, false)] {
+            let verdict = Verdict::of_head(status, is_useless, PathOwner::Gateway);
             assert_eq!(verdict, Verdict::Unusable, "{status}");
         }
         for status in [0, 101, 199, 600, 700, 999] {

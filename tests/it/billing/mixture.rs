@@ -202,6 +202,7 @@ async fn what_is_billed_of_a_mixture_with_cuts_is_what_was_worked_and_seen() {
         worked += work.worth();
     }
     let share = billed / worked;
+    println!("{count} requests: billed {billed} of {worked} worked and seen ({share:.4})");
     assert!(
         (0.95..=1.05).contains(&share),
         "billed {share} of what was worked"

@@ -120,6 +120,7 @@ async fn an_answer_no_client_can_use_is_a_failure_that_is_not_repeated() {
         html.to_owned(),
         json_answer(r#"{"error":{"message":"CUDA out of memory","code":500}}"#),
         "HTTP/1.1 204 No Content\r\n\r\n".to_owned(),
+        json_answer(""),
         "HTTP/1.1 304 Not Modified\r\nETag: x\r\n\r\n".to_owned(),
         answer("600 Odd", "", ANSWER),
     ];
