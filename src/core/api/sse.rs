@@ -1,8 +1,8 @@
 //! Server-sent events as bytes: where one ends, what it carries, how one is written.
 //!
 //! It knows no dialect: what stands in the data is the caller's. Lines end in LF or CR LF; a bare
-//! CR, which the specification permits and no model server sends, does not end a line. One event
-//! is at most [`EVENT_BYTES_MAX`]. Called by the relay of streamed answers.
+//! CR, which the specification permits and no model server sends, does not end a line. Of one event at
+//! most [`EVENT_BYTES_MAX`] are held, if nothing else is said. Called by the relay of streamed answers.
 //! Specification: <https://html.spec.whatwg.org/multipage/server-sent-events.html>.
 
 use std::borrow::Cow;
@@ -11,54 +11,147 @@ use bytes::BytesMut;
 use memchr::{memchr, memchr_iter};
 
 /// The longest event held while its end is awaited. A chunk with the logprobs of a long tool call
-/// is tens of kilobytes; a megabyte without a blank line is not an event stream.
+/// is tens of kilobytes; images and sounds in base64 are longer, and pass in pieces.
 pub const EVENT_BYTES_MAX: usize = 1 << 20;
 
-/// An event grew over [`EVENT_BYTES_MAX`] without an end.
+/// An event that has to be held whole grew over its bound without an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an event is longer than {EVENT_BYTES_MAX} bytes")]
+#[error("an event is longer than its bound")]
 pub struct EventTooLong;
 
+/// What a [`Splitter`] finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part<'a> {
+    /// A whole event with its blank line.
+    Event(&'a [u8]),
+    /// A piece of an event over the bound, its first one included; the last one ends in its blank line.
+    Piece {
+        bytes: &'a [u8],
+        /// The event begins here.
+        begins: bool,
+    },
+}
+
 /// Finds whole events in bytes that arrive cut anywhere.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Splitter {
     /// The beginning of an event whose end has not arrived.
     held: Vec<u8>,
+    /// Bytes of one event that are held.
+    max: usize,
+    /// In an event over the bound: the last bytes of it, in which its blank line may have begun.
+    long: Option<[u8; 2]>,
+}
+
+impl Default for Splitter {
+    fn default() -> Splitter {
+        Splitter::holding(EVENT_BYTES_MAX)
+    }
 }
 
 impl Splitter {
-    /// Hands each event that `chunk` completes to `sink`, as it came and with its blank line, and
-    /// holds what is left over. Events that lie within the chunk are not copied.
-    pub fn push(&mut self, chunk: &[u8], sink: &mut impl FnMut(&[u8])) -> Result<(), EventTooLong> {
-        let mut rest = chunk;
-        if !self.held.is_empty() {
-            let end = first_end_after(&self.held, rest);
-            let taken = end.unwrap_or(rest.len());
-            if self.held.len() + taken > EVENT_BYTES_MAX {
-                return Err(EventTooLong);
-            }
-            self.held.extend_from_slice(&rest[..taken]);
-            if end.is_none() {
-                return Ok(());
-            }
-            sink(&self.held);
-            self.held.clear();
-            rest = &rest[taken..];
+    /// Holds at most `max` bytes of one event.
+    pub fn holding(max: usize) -> Splitter {
+        Splitter {
+            held: Vec::new(),
+            max,
+            long: None,
         }
-        while let Some(end) = first_end(rest) {
-            sink(&rest[..end]);
-            rest = &rest[end..];
-        }
-        if rest.len() > EVENT_BYTES_MAX {
-            return Err(EventTooLong);
-        }
-        self.held.extend_from_slice(rest);
-        Ok(())
     }
 
-    /// The event that has begun and not ended.
+    /// Hands each event that `chunk` completes to `sink`, as it came and with its blank line, and
+    /// holds what is left over. Events that lie within the chunk are not copied.
+    ///
+    /// # Errors
+    /// An event over the bound has not ended.
+    pub fn push(&mut self, chunk: &[u8], sink: &mut impl FnMut(&[u8])) -> Result<(), EventTooLong> {
+        let mut is_too_long = false;
+        self.push_parts(chunk, &mut |part| match part {
+            Part::Event(event) if !is_too_long => sink(event),
+            Part::Event(_) => {}
+            Part::Piece { .. } => is_too_long = true,
+        });
+        match is_too_long {
+            true => Err(EventTooLong),
+            false => Ok(()),
+        }
+    }
+
+    /// The same, but an event over the bound is handed on in pieces as they come, and none of it is held.
+    pub fn push_parts(&mut self, chunk: &[u8], sink: &mut impl FnMut(Part<'_>)) {
+        let mut rest = self.push_long(chunk, sink);
+        if !self.held.is_empty() {
+            let end = first_end_after(&self.held, rest);
+            let (taken, after) = rest.split_at(end.unwrap_or(rest.len()));
+            if self.held.len() + taken.len() > self.max {
+                self.long = end
+                    .is_none()
+                    .then(|| last_two(last_two([0; 2], &self.held), taken));
+                let held = std::mem::take(&mut self.held);
+                sink(Part::Piece {
+                    bytes: &held,
+                    begins: true,
+                });
+                sink(Part::Piece {
+                    bytes: taken,
+                    begins: false,
+                });
+            } else {
+                self.held.extend_from_slice(taken);
+                if end.is_some() {
+                    sink(Part::Event(&self.held));
+                    self.held.clear();
+                }
+            }
+            rest = after;
+        }
+        while let Some(end) = first_end(rest) {
+            sink(Part::Event(&rest[..end]));
+            rest = &rest[end..];
+        }
+        if rest.len() > self.max {
+            self.long = Some(last_two([0; 2], rest));
+            sink(Part::Piece {
+                bytes: rest,
+                begins: true,
+            });
+            return;
+        }
+        self.held.extend_from_slice(rest);
+    }
+
+    /// Hands on what of `chunk` belongs to an event over the bound, and returns the rest.
+    fn push_long<'a>(&mut self, chunk: &'a [u8], sink: &mut impl FnMut(Part<'_>)) -> &'a [u8] {
+        let Some(tail) = self.long else { return chunk };
+        let end = first_end_after(&tail, chunk);
+        let (bytes, rest) = chunk.split_at(end.unwrap_or(chunk.len()));
+        self.long = end.is_none().then(|| last_two(tail, bytes));
+        if !bytes.is_empty() {
+            sink(Part::Piece {
+                bytes,
+                begins: false,
+            });
+        }
+        rest
+    }
+
+    /// The event that has begun and not ended; empty where it is over the bound.
     pub fn held(&self) -> &[u8] {
         &self.held
+    }
+
+    /// Whether an event over the bound has begun and not ended.
+    pub fn is_in_long_event(&self) -> bool {
+        self.long.is_some()
+    }
+}
+
+/// The last two bytes of what came before and `bytes`.
+fn last_two(before: [u8; 2], bytes: &[u8]) -> [u8; 2] {
+    match bytes {
+        [.., last_but_one, last] => [*last_but_one, *last],
+        [last] => [before[1], *last],
+        [] => before,
     }
 }
 
@@ -224,6 +317,36 @@ mod tests {
             Splitter::default().push(&whole, &mut sink),
             Err(EventTooLong)
         );
+    }
+
+    #[test]
+    fn an_event_over_the_bound_passes_in_pieces_and_those_around_it_whole() {
+        let long = b"data: 0123456789\r\n\r\n";
+        let stream = [&b"data: a\n\n"[..], long, b"data: b\n\n", long, b"data: c"].concat();
+        for size in 1..stream.len() {
+            let mut splitter = Splitter::holding(12);
+            let (mut all, mut events, mut begun) = (Vec::new(), Vec::new(), 0);
+            for chunk in stream.chunks(size) {
+                splitter.push_parts(chunk, &mut |part| match part {
+                    Part::Event(event) => {
+                        all.extend_from_slice(event);
+                        events.push(event.to_vec());
+                    }
+                    Part::Piece { bytes, begins } => {
+                        all.extend_from_slice(bytes);
+                        begun += usize::from(begins);
+                    }
+                });
+                assert!(splitter.held().len() <= 12, "{size}");
+            }
+            all.extend_from_slice(splitter.held());
+            assert_eq!(all, stream, "{size}");
+            assert!(!splitter.is_in_long_event());
+            // What lies within one chunk is an event, however long it is.
+            events.retain(|event| event != long);
+            assert_eq!(events, [b"data: a\n\n", b"data: b\n\n"], "{size}");
+            assert!(begun <= 2 && (size > 8 || begun == 2), "{size}");
+        }
     }
 
     #[test]

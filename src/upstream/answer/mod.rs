@@ -2,7 +2,8 @@
 //! by the model's task.
 //!
 //! It is bytes in, bytes out: no socket and no clock. Per answer it holds at most one event of
-//! [`sse::EVENT_BYTES_MAX`] or, where a whole answer is converted, [`ANSWER_BYTES_MAX`]. The walk
+//! [`sse::EVENT_BYTES_MAX`] or, where an answer or an event is converted or shaped by the task,
+//! [`ANSWER_BYTES_MAX`]. The walk
 //! calls [`Answer::begin`] once with the 2xx head, [`Answer::push`] for each chunk, then
 //! [`Answer::finish`] — or [`Answer::abort`], which is also what follows any error — and
 //! [`Answer::close`] however it ended. A model's task sees what is in the Workers AI dialect, and in
@@ -54,8 +55,8 @@ const UNNAMED: &[u8] = b"application/octet-stream";
 /// Why an answer that began well cannot be passed on to its end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerError {
-    /// An event grew over its bound.
-    #[error("the backend sent an event over {} bytes", sse::EVENT_BYTES_MAX)]
+    /// An event that has to be read grew over its bound.
+    #[error("the backend sent an event over {ANSWER_BYTES_MAX} bytes")]
     EventTooLong,
     /// An answer to be converted grew over its bound.
     #[error("the backend's answer is over {ANSWER_BYTES_MAX} bytes")]
@@ -221,6 +222,9 @@ impl Answer {
         let is_stream = self.is_stream();
         if let Some(shaper) = &mut self.shaper {
             shaper.begin(is_stream);
+            if let (true, Form::PassEvents(events)) = (shaper.is_streaming(), &mut self.form) {
+                *events = pass::Events::whole(ANSWER_BYTES_MAX);
+            }
         }
     }
 
@@ -426,6 +430,9 @@ impl Answer {
     }
 
     fn finish_stream(&mut self, out: &mut BytesMut) -> Result<(), AnswerError> {
+        if self.is_in_long_event() {
+            return Err(AnswerError::EndedEarly);
+        }
         // Some servers close right after the end mark, without its blank line.
         let held = match &self.form {
             Form::PassEvents(events) => events.held(),
@@ -457,6 +464,11 @@ impl Answer {
         Ok(())
     }
 
+    /// The client has a part of an event, and not its end.
+    fn is_in_long_event(&self) -> bool {
+        matches!(&self.form, Form::PassEvents(events) if events.is_in_long_event())
+    }
+
     /// The answer breaks off: a half-received event is dropped and, on a stream, an error event in
     /// the client's dialect is appended, never an end mark. Any other answer can only be cut.
     pub fn abort(&mut self, out: &mut BytesMut, refusal: &Refusal) {
@@ -464,6 +476,9 @@ impl Answer {
             if let Some(shaper) = &mut self.shaper {
                 // It is told already that the answer failed.
                 let _ = shaper.close(true, out);
+            }
+            if self.is_in_long_event() {
+                out.extend_from_slice(b"\n\n");
             }
             error_event(self.face, refusal, out);
         }

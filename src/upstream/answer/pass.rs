@@ -2,12 +2,13 @@
 //!
 //! It does not parse what it can rule out: once a token has come, an event with text in the same
 //! place has more of it, unless it names `usage` or `error`; only that text is read. A half event is
-//! held back, so that a broken stream can still end in a well-formed error event.
+//! held back, so that a broken stream can still end in a well-formed error event; one over
+//! [`sse::EVENT_BYTES_MAX`] passes unread, in pieces as they come.
 
 use std::sync::LazyLock;
 
 use bytes::BytesMut;
-use infergate_core::api::sse::{self, Splitter};
+use infergate_core::api::sse::{self, Part, Splitter};
 use infergate_core::billing::{TextCount, Usage};
 use memchr::memmem::Finder;
 
@@ -35,11 +36,26 @@ static TEXTS: LazyLock<[Finder<'static>; 5]> = LazyLock::new(|| {
 #[derive(Debug, Default)]
 pub(super) struct Events {
     splitter: Splitter,
+    /// Every event is held whole, for a task that reads it.
+    is_shaped: bool,
 }
 
 impl Events {
+    /// Events are held whole up to `max` bytes, for a task that reads them.
+    pub(super) fn whole(max: usize) -> Events {
+        Events {
+            splitter: Splitter::holding(max),
+            is_shaped: true,
+        }
+    }
+
     pub(super) fn held(&self) -> &[u8] {
         self.splitter.held()
+    }
+
+    /// A part of an event that passes in pieces has gone to the client, and its end has not.
+    pub(super) fn is_in_long_event(&self) -> bool {
+        self.splitter.is_in_long_event()
     }
 
     pub(super) fn push(
@@ -53,11 +69,15 @@ impl Events {
         let mut passed = 0;
         let mut copying = !self.splitter.held().is_empty();
         let mut failed = None;
-        let split = self.splitter.push(chunk, &mut |event| {
-            let verdict = if failed.is_some() {
-                Ok(Verdict::Drop)
-            } else {
-                look(event, hides_usage, seen)
+        let is_shaped = self.is_shaped;
+        self.splitter.push_parts(chunk, &mut |part| {
+            let (event, verdict) = match part {
+                Part::Event(event) | Part::Piece { bytes: event, .. } if failed.is_some() => {
+                    (event, Ok(Verdict::Drop))
+                }
+                Part::Event(event) => (event, look(event, hides_usage, seen)),
+                Part::Piece { bytes, .. } if is_shaped => (bytes, Err(AnswerError::EventTooLong)),
+                Part::Piece { bytes, begins } => (bytes, Ok(pass_unread(bytes, begins, seen))),
             };
             let verdict = verdict.unwrap_or_else(|error| {
                 failed = Some(error);
@@ -79,7 +99,6 @@ impl Events {
         if !copying {
             out.extend_from_slice(&chunk[..passed]);
         }
-        split.map_err(|_| AnswerError::EventTooLong)?;
         failed.map_or(Ok(Push::Out), Err)
     }
 }
@@ -88,6 +107,16 @@ impl Events {
 enum Verdict {
     Pass,
     Drop,
+}
+
+/// Whether the client sees this piece of an event over the bound. Unless it is a comment, it is taken for
+/// something generated that counts nothing.
+fn pass_unread(piece: &[u8], begins: bool, seen: &mut Seen) -> Verdict {
+    if seen.end != End::Open {
+        return Verdict::Drop;
+    }
+    seen.token |= begins && !piece.starts_with(b":");
+    Verdict::Pass
 }
 
 /// Whether the client sees this event, and what it tells us.

@@ -11,7 +11,7 @@ use infergate_core::api::workers_ai::{
 use infergate_core::billing::Usage;
 use serde_json::value::RawValue;
 
-use super::{AnswerError, End, Seen};
+use super::{ANSWER_BYTES_MAX, AnswerError, End, Seen};
 
 /// Tool calls of one answer; models ask for a handful, OpenAI allows 128 tools.
 pub(super) const TOOL_CALLS_MAX: usize = 128;
@@ -97,7 +97,8 @@ impl Events {
     pub(super) fn new(reader: &'static Reader) -> Events {
         Events {
             reader,
-            splitter: Splitter::default(),
+            // What is converted has to be read whole.
+            splitter: Splitter::holding(ANSWER_BYTES_MAX),
             tool_calls: ToolCalls::default(),
         }
     }

@@ -9,7 +9,7 @@ use infergate_core::api::Face;
 use infergate_core::api::sse::{self, Splitter};
 use infergate_core::task::{Event, Out};
 
-use super::AnswerError;
+use super::{ANSWER_BYTES_MAX, AnswerError};
 use crate::plugin::TaskSession;
 
 /// The task of one request while its answer goes by.
@@ -103,7 +103,7 @@ impl Shaper {
         let mut parts = Vec::new();
         let mut events = Vec::new();
         let mut at = 0;
-        let mut splitter = Splitter::default();
+        let mut splitter = Splitter::holding(ANSWER_BYTES_MAX);
         let split = splitter.push(bytes, &mut |raw| {
             let raw = &bytes[at..at + raw.len()];
             at += raw.len();

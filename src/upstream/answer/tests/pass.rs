@@ -223,16 +223,37 @@ fn an_end_mark_without_its_blank_line_still_ends_the_stream() {
 }
 
 #[test]
-fn an_event_over_the_bound_breaks_the_stream() {
-    let mut answer = answer_of(BackendKind::Openai, &chat(STREAM));
-    let endless = vec![b'x'; sse::EVENT_BYTES_MAX + 1];
-    let mut out = BytesMut::new();
-    let chunk = [VLLM_TEXT.as_bytes(), &endless].concat();
-    assert_eq!(
-        answer.push(&chunk, &mut out),
-        Err(AnswerError::EventTooLong)
-    );
-    assert_eq!(out, VLLM_TEXT);
+fn an_event_over_the_bound_passes_unread_and_the_others_are_read() {
+    let long = "x".repeat(sse::EVENT_BYTES_MAX);
+    for long in [
+        format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{long}\"}}}}]}}\n\n"),
+        format!(": {long}\r\n\r\n"),
+    ] {
+        let stream = [&long, VLLM_TEXT, &long, VLLM_USAGE, DONE].concat();
+        let passed = [&long, VLLM_TEXT, &long, DONE].concat();
+        for size in [1000, 16 * 1024, 300_000] {
+            let answer = answer_of(BackendKind::Openai, &chat(STREAM));
+            let got = relay(answer, EVENTS, stream.as_bytes().chunks(size));
+            assert!(got.text == passed, "every byte, in pieces of {size}");
+            assert_eq!((got.result, got.done, got.token), (Ok(()), true, true));
+            let usage = Usage {
+                cached_tokens: Some(8),
+                ..tokens(9, 3)
+            };
+            assert_eq!(got.usage, Some(usage));
+        }
+    }
+}
+
+#[test]
+fn a_break_in_an_event_over_the_bound_is_told_in_an_event_of_its_own() {
+    let long = format!("data: {}", "x".repeat(sse::EVENT_BYTES_MAX));
+    let answer = answer_of(BackendKind::Openai, &chat(STREAM));
+    let got = relay(answer, EVENTS, [VLLM_TEXT.as_bytes(), long.as_bytes()]);
+    assert_eq!(got.result, Err(AnswerError::EndedEarly));
+    let (begun, error) = got.text.rsplit_once("\n\ndata: ").unwrap();
+    assert!(begun == [VLLM_TEXT, &long].concat());
+    assert!(error.contains("\"error\"") && error.ends_with("\n\n"));
 }
 
 #[test]
