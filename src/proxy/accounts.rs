@@ -62,6 +62,8 @@ impl Account {
             .fetch_update(order, Ordering::Acquire, more)
             .is_err()
         {
+            // It was counted in the pace, and costs nothing.
+            self.give_unit_back();
             return Err(Refusal::RateLimited {
                 retry_after: CROWDED_RETRY_AFTER,
             });
@@ -95,11 +97,18 @@ impl Account {
         lines
     }
 
-    /// Takes one request of the account's pace.
+    /// Takes one request of the account's pace, unless as many requests are under way as the account may
+    /// have.
     ///
     /// # Errors
     /// [`Refusal::RateLimited`] with the time until the next one passes.
     pub fn take(&self, now: Millis) -> Result<(), Refusal> {
+        let is_full = |limit| self.under_way.load(Ordering::Acquire) >= limit;
+        if self.spec.max_concurrent.is_some_and(is_full) {
+            return Err(Refusal::RateLimited {
+                retry_after: CROWDED_RETRY_AFTER,
+            });
+        }
         self.pace
             .as_ref()
             .map_or(Ok(()), |pace| pace.lock().take(now))
@@ -393,6 +402,32 @@ mod tests {
                 assert!(accounts.identify(&headers).is_err(), "{name}");
             }
         }
+    }
+
+    #[test]
+    fn a_request_refused_for_those_under_way_uses_up_nothing_of_the_pace() {
+        let spec = AccountSpec {
+            max_concurrent: Some(1),
+            requests_per_minute: Some(3),
+            ..AccountSpec::anonymous()
+        };
+        let accounts = Accounts::default().follow(&[spec], true, Millis::ZERO);
+        let account = accounts.identify(&HeaderMap::new()).unwrap();
+        let remaining = || account.rate_lines(Millis(0))[1].1.clone();
+        account.take(Millis(0)).unwrap();
+        account.take(Millis(0)).unwrap();
+        let one = account.enter(|| 0, Millis(0)).unwrap();
+        assert_eq!(remaining(), "1");
+        // One that came past the first look at the same moment.
+        assert!(account.enter(|| 0, Millis(0)).is_err());
+        assert_eq!(remaining(), "2");
+        for _ in 0..9 {
+            assert!(account.take(Millis(0)).is_err());
+        }
+        assert_eq!(remaining(), "2");
+        drop(one);
+        account.take(Millis(0)).unwrap();
+        assert_eq!(remaining(), "1");
     }
 
     #[test]

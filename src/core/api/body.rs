@@ -59,9 +59,14 @@ pub fn with_parameters(call: Call, parameters: &Parameters) -> Result<Call, Refu
     }
     let members = Members::read(&call.body)?;
     let text = |value: &Value| serde_json::to_vec(value).unwrap_or_default();
+    let sent_of = |member: &Member<'_>| &call.body[member.value.clone()];
+    let says = |name: &str| {
+        let mut list = members.list.iter();
+        list.any(|member| member.key == name && sent_of(member) != b"null")
+    };
     let replaced = members.list.iter().filter_map(|member| {
-        let sent = &call.body[member.value.clone()];
-        let value = parameters.replacement(&member.key, sent)?;
+        let sent = sent_of(member);
+        let value = parameters.replacement(&member.key, sent, says)?;
         Some(Edit {
             range: member.value.clone(),
             text: text(value),

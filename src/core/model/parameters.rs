@@ -19,7 +19,12 @@ const TOKEN_BOUNDS: [&str; 5] = [
     "n_predict",
 ];
 
-/// What becomes of the parameters of each request.
+/// Names of one bound, in which clients and servers differ: what stands in the configuration for one of them
+/// is said of all.
+const SAME_BOUND: [&str; 3] = ["max_tokens", "max_completion_tokens", "max_output_tokens"];
+
+/// What becomes of the parameters of each request. `max_tokens`, `max_completion_tokens` and
+/// `max_output_tokens` are one parameter: what is said of one holds for the others that are not named.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Parameters {
@@ -28,7 +33,8 @@ pub struct Parameters {
     /// Sent whatever the request says.
     pub force: Map<String, Value>,
     /// Largest numbers: a larger one in the request is lowered to it, and so is what is not a number, or an
-    /// unlimited number of tokens (-1). What the request does not say is not capped.
+    /// unlimited number of tokens (-1). What the request does not say is not capped. `max_tokens` is said of
+    /// `max_completion_tokens` and `max_output_tokens` too.
     pub max: Map<String, Value>,
 }
 
@@ -38,15 +44,22 @@ impl Parameters {
         self.default.is_empty() && self.force.is_empty() && self.max.is_empty()
     }
 
-    /// What takes the place of `sent`, the value of `name` in a request; none where it stays.
-    pub fn replacement(&self, name: &str, sent: &[u8]) -> Option<&Value> {
-        if let Some(forced) = self.force.get(name) {
+    /// What takes the place of `sent`, the value of `name` in a request; none where it stays. `says` tells
+    /// which names have a value that is not `null` there.
+    pub fn replacement(
+        &self,
+        name: &str,
+        sent: &[u8],
+        says: impl Fn(&str) -> bool,
+    ) -> Option<&Value> {
+        if let Some(forced) = said_of(&self.force, name) {
             return Some(forced);
         }
         if sent == b"null" {
-            return self.default.get(name);
+            let is_said = same_as(name).any(says);
+            return said_of(&self.default, name).filter(|_| !is_said);
         }
-        let max = self.max.get(name)?;
+        let max = said_of(&self.max, name)?;
         let text = std::str::from_utf8(sent).ok();
         // Servers read "100" as a number too.
         let Some(number) = text.and_then(|text| text.parse::<f64>().ok()) else {
@@ -58,12 +71,26 @@ impl Parameters {
 
     /// What is added to a request in which `has` finds no such name.
     pub fn missing(&self, has: impl Fn(&str) -> bool) -> impl Iterator<Item = (&str, &Value)> {
-        let unforced = |name: &&String| !self.force.contains_key(*name);
+        let unforced = |name: &&String| said_of(&self.force, name).is_none();
         let defaults = self.default.iter().filter(move |(name, _)| unforced(name));
         let all = self.force.iter().chain(defaults);
         all.map(|(name, value)| (name.as_str(), value))
-            .filter(move |(name, _)| !has(name))
+            .filter(move |(name, _)| !has(name) && !same_as(name).any(&has))
     }
+}
+
+/// What `values` say of `name`, by this name or another one of the same bound.
+fn said_of<'a>(values: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    let other = || same_as(name).find_map(|same| values.get(same));
+    values.get(name).or_else(other)
+}
+
+/// The other names of the bound that `name` is.
+fn same_as(name: &str) -> impl Iterator<Item = &'static str> {
+    let is_one = SAME_BOUND.contains(&name);
+    SAME_BOUND
+        .into_iter()
+        .filter(move |same| is_one && *same != name)
 }
 
 #[cfg(test)]
@@ -75,7 +102,7 @@ mod tests {
         let parameters: Parameters =
             serde_json::from_str(r#"{"max":{"max_tokens":9,"n":2,"penalty":1}}"#).unwrap();
         let becomes = |name: &str, sent: &str| {
-            let value = parameters.replacement(name, sent.as_bytes());
+            let value = parameters.replacement(name, sent.as_bytes(), |_| false);
             value.and_then(Value::as_u64)
         };
         assert_eq!(becomes("max_tokens", "-1"), Some(9));
@@ -85,5 +112,36 @@ mod tests {
         assert_eq!(becomes("n", "null"), None);
         assert_eq!(becomes("penalty", "-2.0"), None);
         assert_eq!(becomes("other", "100"), None);
+    }
+
+    #[test]
+    fn what_is_said_of_one_name_of_the_bound_on_tokens_holds_for_the_others() {
+        let parameters = |json: &str| serde_json::from_str::<Parameters>(json).unwrap();
+        let capped = parameters(r#"{"max":{"max_tokens":9,"max_output_tokens":5}}"#);
+        let becomes = |name: &str| {
+            let value = capped.replacement(name, b"100", |_| false);
+            value.and_then(Value::as_u64)
+        };
+        assert_eq!(becomes("max_tokens"), Some(9));
+        assert_eq!(becomes("max_completion_tokens"), Some(9));
+        assert_eq!(becomes("max_output_tokens"), Some(5));
+        assert_eq!(becomes("max_new_tokens"), None);
+
+        let forced = parameters(r#"{"force":{"max_tokens":7}}"#);
+        let replaced = forced.replacement("max_completion_tokens", b"100", |_| true);
+        assert_eq!(replaced, Some(&Value::from(7)));
+        let added = |parameters: &Parameters, has: &str| {
+            let missing = parameters.missing(|name| name == has);
+            missing.map(|(name, _)| name.to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(added(&forced, "max_completion_tokens"), [""; 0]);
+        assert_eq!(added(&forced, "n"), ["max_tokens"]);
+
+        let default = parameters(r#"{"default":{"max_completion_tokens":7}}"#);
+        assert_eq!(added(&default, "max_tokens"), [""; 0]);
+        assert_eq!(added(&default, "n"), ["max_completion_tokens"]);
+        let null = |says: &str| default.replacement("max_tokens", b"null", |name| name == says);
+        assert_eq!(null("max_output_tokens"), None);
+        assert_eq!(null("n"), Some(&Value::from(7)));
     }
 }
