@@ -117,6 +117,8 @@ pub enum Refusal {
     UpstreamNotTrusted,
     /// A plugin of the model failed, and its policy is not to serve without it.
     PluginFailed,
+    /// A backend's answer has no form that the model's task knows.
+    AnswerUnfit,
     /// The budget for buffered bodies is spent.
     BodyBudgetSpent,
     /// This node is going away.
@@ -204,6 +206,7 @@ impl Refusal {
             UpstreamTimeout => row((504, 504), 3055, ("timeout_error", "upstream_timeout"), "the model server did not begin to answer in time", Upstream, Retry::Never),
             UpstreamNotTrusted => row((502, 502), 3050, ("server_error", "upstream_not_trusted"), "the model server could not prove who it is", Upstream, Retry::Later),
             PluginFailed => row((502, 502), 3052, ("server_error", "plugin_failed"), "a plugin of this model failed", Us, Retry::Never),
+            AnswerUnfit => row((502, 502), 3050, ("server_error", "upstream_failed"), "the model server answered in a form that does not fit the task of this model", Upstream, Retry::Never),
             BodyBudgetSpent => row((503, 503), 3051, ("server_error", "overloaded"), "too many request bodies at once, please try again", Us, Retry::Later),
             Draining => row((503, 503), 3051, ("server_error", "overloaded"), "this node is shutting down, please try again", Us, Retry::Later),
             Internal => row((500, 500), 3099, ("server_error", "internal_error"), "an internal error occurred; quote the request id", Us, Retry::No),
@@ -241,6 +244,7 @@ impl Refusal {
             Refusal::UpstreamTimeout => "upstream-timeout",
             Refusal::UpstreamNotTrusted => "upstream-not-trusted",
             Refusal::PluginFailed => "plugin-failed",
+            Refusal::AnswerUnfit => "answer-unfit",
             Refusal::BodyBudgetSpent => "body-budget-spent",
             Refusal::Draining => "draining",
             Refusal::Internal => "internal",

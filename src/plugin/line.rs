@@ -27,6 +27,11 @@ impl<R: ?Sized> Line<R> {
         }
     }
 
+    /// No plugin has a say: all that answers is built in.
+    pub fn is_native(&self) -> bool {
+        self.revisions.is_empty()
+    }
+
     /// Everybody who may answer, in order.
     pub fn answerers(&self) -> impl Iterator<Item = &Arc<R>> {
         let native = (self.revisions.is_empty() || self.on_failure == OnFailure::Builtin)

@@ -219,7 +219,8 @@ impl TaskSession {
     /// The result, from the model server's whole answer. Images and sounds pass untouched.
     ///
     /// # Errors
-    /// [`Refusal::PluginFailed`] when nobody who may answer could; [`Refusal::Rejected`] when the
+    /// [`Refusal::PluginFailed`] when nobody who may answer could, [`Refusal::AnswerUnfit`] where no plugin
+    /// is among them; [`Refusal::Rejected`] when the
     /// task finds the input wrong only now.
     pub fn finish(
         &mut self,
@@ -457,6 +458,7 @@ impl TaskSession {
         }
         match self.line.on_failure {
             OnFailure::Passthrough => Ok(answer.body),
+            OnFailure::Builtin if self.line.is_native() => Err(Refusal::AnswerUnfit),
             OnFailure::Builtin | OnFailure::Closed | OnFailure::Cut => Err(Refusal::PluginFailed),
         }
     }

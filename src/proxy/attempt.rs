@@ -440,8 +440,9 @@ impl<'a> Attempts<'a> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let is_useless =
             text("content-type").is_some_and(is_html) || text("content-length") == Some("0");
+        let now = || self.shared.clock.wall().unix_timestamp();
         let pause = match status {
-            429 | 503 => pause(text("retry-after-ms"), text("retry-after")),
+            429 | 503 => pause(text, now),
             _ => None,
         };
         let verdict = Verdict::of_head(status, is_useless, self.path_owner());
@@ -510,7 +511,10 @@ impl<'a> Attempts<'a> {
     ) {
         if self.answered_ok {
             match relayed {
-                Relayed::ServerFailed => {
+                Relayed::ServerFailed | Relayed::Compressed => {
+                    if relayed == Relayed::Compressed {
+                        permit.target.compresses(self.shared.clock.now());
+                    }
                     let cause = Some(BROKEN);
                     self.count(&permit, Seen::Failure, cause, AttemptResult::ConnectionLost);
                 }

@@ -46,6 +46,8 @@ pub enum Relayed {
     Whole,
     /// The server broke off or fell silent.
     ServerFailed,
+    /// The server compressed an answer that has to be read.
+    Compressed,
     /// The client or the deadline ended it; the server is not to blame.
     Abandoned,
 }
@@ -171,7 +173,8 @@ impl<'a> Relay<'a> {
         let told = HeaderValue::from_bytes(answer.content_type(own)).unwrap_or(JSON);
         self.one_event.is_on = self.trip.committed && !answer.is_stream();
         if answer.is_read() && rules::is_compressed(headers) {
-            return self.broke_off(Stop::Broken, answer, &told).await;
+            let (_, ended) = self.broke_off(Stop::Broken, answer, &told).await;
+            return (Relayed::Compressed, ended);
         }
         loop {
             match self.next(answer).await {

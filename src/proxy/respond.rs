@@ -45,6 +45,7 @@ pub async fn end(session: &mut ServerSession, trip: &mut Trip, refusal: &Refusal
         | Refusal::UpstreamTimeout
         | Refusal::UpstreamNotTrusted
         | Refusal::PluginFailed
+        | Refusal::AnswerUnfit
         | Refusal::Internal => Outcome::Failed,
         _ => Outcome::Refused,
     };

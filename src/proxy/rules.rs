@@ -316,15 +316,10 @@ pub fn lines(headers: &http::HeaderMap) -> impl Iterator<Item = (&str, &[u8])> {
     lines.map(|(name, value)| (name.as_str(), value.as_bytes()))
 }
 
-/// Whether the body is compressed. Servers are asked not to: what an answer used could not be read, and
-/// one of those that do is said in the log.
+/// Whether the body is compressed. Servers are asked not to: what an answer used could not be read.
 pub fn is_compressed(headers: &http::HeaderMap) -> bool {
     let coding = headers.get(http::header::CONTENT_ENCODING);
-    let is_compressed = coding.is_some_and(|coding| coding != "identity");
-    if is_compressed {
-        tracing::warn!("a model server compressed its answer although it was asked not to");
-    }
-    is_compressed
+    coding.is_some_and(|coding| coding != "identity")
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use infergate_core::Millis;
 use infergate_core::model::{CaFile, EndpointSpec, HealthCheckSpec};
 use infergate_core::routing::Load;
 use parking_lot::Mutex;
@@ -65,8 +66,10 @@ pub struct Target {
     pub(super) is_distrusted: AtomicBool,
     /// Its last answer refused the operator's path or key.
     is_rejecting: AtomicBool,
-    /// Warnings about it.
+    /// Warnings about requests that it did not answer.
     pub warnings: Repeats,
+    /// Warnings about answers that it compressed.
+    compressed: Repeats,
     /// It has answered without usage, and the log has said so.
     pub is_unmetered: AtomicBool,
     host: String,
@@ -113,6 +116,7 @@ impl Target {
             is_distrusted: AtomicBool::new(false),
             is_rejecting: AtomicBool::new(false),
             warnings: Repeats::default(),
+            compressed: Repeats::default(),
             is_unmetered: AtomicBool::new(false),
             host: host.to_owned(),
             port,
@@ -149,6 +153,7 @@ impl Target {
             is_distrusted: AtomicBool::new(false),
             is_rejecting: AtomicBool::new(false),
             warnings: Repeats::default(),
+            compressed: Repeats::default(),
             is_unmetered: AtomicBool::new(false),
             host: host.to_owned(),
             port,
@@ -172,6 +177,17 @@ impl Target {
                 url = &*self.url,
                 status,
                 "the model server does not accept this gateway: check the endpoint's URL, `api_key`, `auth` and `backend_model`"
+            );
+        }
+    }
+
+    /// It compressed an answer although it was asked not to: what that used could not be read.
+    pub fn compresses(&self, now: Millis) {
+        if let Some(repeated) = self.compressed.due(now) {
+            tracing::warn!(
+                url = &*self.url,
+                repeated,
+                "a model server compressed its answer although it was asked not to"
             );
         }
     }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::support::{
-    Client, Node, STREAM_HEAD, Scripted, chat, chunk, eventually, json_answer, one_model,
+    Client, Node, STREAM_HEAD, Scripted, chat, chunk, eventually, json_answer, model_of, one_model,
 };
 
 const CHAT: &str = "/v1/chat/completions";
@@ -240,6 +240,28 @@ async fn an_answer_of_the_wrong_shape_is_a_failure_with_a_status() {
         assert_eq!(answer.status, 502, "{wrong}: {}", answer.text());
         assert_eq!(answer.json()["errors"][0]["code"], 3050, "{wrong}");
     }
+}
+
+#[tokio::test]
+async fn an_answer_that_fits_no_task_is_not_blamed_on_a_plugin_where_there_is_none() {
+    let backend = Scripted::new(&[&json_answer("{\"odd\":1}")]).await;
+    let node = Node::start(&format!(
+        "models:\n{}",
+        model_of("m", "text-generation", "http", backend.address)
+    ))
+    .await;
+    let failed = node.post("/ai/run/m", r#"{"prompt":"hi"}"#).await;
+    assert_eq!(failed.status, 502, "{}", failed.text());
+    let text = failed.text();
+    assert!(
+        text.contains("does not fit the task") && !text.contains("plugin"),
+        "{text}"
+    );
+    let event = node.event_of(&failed).await;
+    assert_eq!(
+        (&event["reason"], &event["neurons"]),
+        (&"upstream_failed".into(), &serde_json::Value::Null)
+    );
 }
 
 #[tokio::test]
@@ -485,4 +507,31 @@ async fn a_stream_cut_anywhere_on_its_way_arrives_unchanged() {
         };
         assert_eq!(answer.text(), stream);
     }
+}
+
+#[tokio::test]
+async fn an_event_of_megabytes_passes_and_what_else_is_read_is_billed() {
+    let long = format!("data: {{\"image\":\"{}\"}}\n\n", "x".repeat(3 << 20));
+    let comment = format!(": {}\n\n", "x".repeat(3 << 20));
+    let stream = [&long, &token("a"), &comment, USAGE, DONE].concat();
+    let chunks: String = stream
+        .as_bytes()
+        .chunks(100_000)
+        .map(|piece| chunk(std::str::from_utf8(piece).unwrap()))
+        .collect();
+    let backend = Scripted::new(&[&format!("{STREAM_HEAD}{chunks}0\r\n\r\n")]).await;
+    let node = Node::start(&one_model(backend.address, 1, "")).await;
+    for _ in 0..6 {
+        let answer = ask_for_stream(&node).await.response().await;
+        assert!(!answer.broken);
+        let text = answer.text();
+        assert!(
+            text == [&long, &token("a"), &comment, DONE].concat(),
+            "every byte"
+        );
+        let event = node.event_of(&answer).await;
+        assert_eq!(event["outcome"], "completed", "{event}");
+        assert_eq!(event["metrics"]["output_tokens"], 2, "{event}");
+    }
+    assert!(!node.log().contains("ejected"), "{}", node.log());
 }

@@ -67,12 +67,54 @@ impl Verdict {
     }
 }
 
-/// The pause a server asks for in `retry-after-ms` or `Retry-After` (seconds; a date is not read).
-pub fn pause(retry_after_ms: Option<&str>, retry_after: Option<&str>) -> Option<Millis> {
+/// The pause a server asks for in `retry-after-ms` or `Retry-After`: seconds, or a date, which counts from
+/// the server's own `date`, or from `now_unix_secs` where it has not told one.
+pub fn pause<'a>(
+    header: impl Fn(&'static str) -> Option<&'a str>,
+    now_unix_secs: impl FnOnce() -> i64,
+) -> Option<Millis> {
+    let (retry_after_ms, retry_after) = (header("retry-after-ms"), header("retry-after"));
     let parse = |text: &str| text.trim().parse::<f64>().ok();
+    let date = || header("date").and_then(unix_secs);
+    let until = |at: i64| (at - date().unwrap_or_else(now_unix_secs)) as f64;
+    let secs = |text: &str| parse(text).or_else(|| unix_secs(text).map(until));
     let millis = retry_after_ms.and_then(parse);
-    let millis = millis.or_else(|| Some(retry_after.and_then(parse)? * 1000.0));
+    let millis = millis.or_else(|| Some(retry_after.and_then(secs)? * 1000.0));
     millis.filter(|ms| *ms > 0.0).map(|ms| Millis(ms as u64))
+}
+
+/// Seconds from 1970 to an HTTP date in the form that servers have to write (RFC 9110 section 5.6.7).
+fn unix_secs(date: &str) -> Option<i64> {
+    const MONTHS: [&str; 12] = [
+        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+    ];
+    let (_, rest) = date.trim().strip_suffix(" GMT")?.split_once(", ")?;
+    let mut parts = rest.split([' ', ':']);
+    let mut number = |max: i64, name: fn(&str) -> Option<i64>| {
+        let part = parts.next()?;
+        let number = name(part)?;
+        (0..=max).contains(&number).then_some(number)
+    };
+    let digits = |part: &str| part.parse().ok();
+    let day = number(31, digits)?;
+    let month = number(12, |part| {
+        Some(MONTHS.iter().position(|month| *month == part)? as i64 + 1)
+    })?;
+    let year = number(9999, digits)?;
+    let (hour, minute, second) = (
+        number(23, digits)?,
+        number(59, digits)?,
+        number(60, digits)?,
+    );
+    if parts.next().is_some() {
+        return None;
+    }
+    // <https://howardhinnant.github.io/date_algorithms.html#days_from_civil>: a year begins in March.
+    let year = year - i64::from(month <= 2);
+    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468;
+    Some(((days * 24 + hour) * 60 + minute) * 60 + second)
 }
 
 #[cfg(test)]
@@ -117,6 +159,7 @@ mod tests {
 
     #[test]
     fn a_pause_is_read_in_seconds_or_milliseconds() {
+        let pause = |ms, after| paused(ms, after, None, NOW);
         assert_eq!(pause(None, Some("17")), Some(Millis(17_000)));
         assert_eq!(pause(Some("250"), Some("17")), Some(Millis(250)));
         assert_eq!(pause(None, Some(" 1.5 ")), Some(Millis(1500)));
@@ -125,5 +168,46 @@ mod tests {
         }
         assert_eq!(pause(None, None), None);
         assert!(pause(None, Some("1e300")).is_some());
+    }
+
+    fn paused(
+        ms: Option<&str>,
+        after: Option<&str>,
+        date: Option<&str>,
+        now: i64,
+    ) -> Option<Millis> {
+        let header = |name| match name {
+            "retry-after-ms" => ms,
+            "retry-after" => after,
+            _ => date,
+        };
+        pause(header, || now)
+    }
+
+    /// Sun, 06 Nov 1994 08:49:37 GMT, and a moment of today.
+    const THEN: i64 = 784_111_777;
+    const NOW: i64 = 1_795_000_000;
+
+    #[test]
+    fn a_pause_until_a_date_is_counted_by_the_servers_own_clock() {
+        let until = Some("Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(paused(None, until, None, THEN - 30), Some(Millis(30_000)));
+        let date = Some("Sun, 06 Nov 1994 08:49:20 GMT");
+        assert_eq!(paused(None, until, date, NOW), Some(Millis(17_000)));
+        assert_eq!(paused(None, until, None, NOW), None, "gone by");
+        assert_eq!(paused(None, until, Some("?"), THEN - 1), Some(Millis(1000)));
+        for (date, secs) in [
+            ("Thu, 01 Jan 1970 00:00:00 GMT", Some(0)),
+            ("Tue, 29 Feb 2000 23:59:59 GMT", Some(951_868_799)),
+            ("Wed, 01 Mar 2000 00:00:00 GMT", Some(951_868_800)),
+            ("Sun, 06 Nov 1994 08:49:37 CET", None),
+            ("Sun, 06 Nov 1994 08:49 GMT", None),
+            ("Sun, 06 Foo 1994 08:49:37 GMT", None),
+            ("Sun, 32 Nov 1994 08:49:37 GMT", None),
+            ("Sun, 06 Nov -1994 08:49:37 GMT", None),
+            ("Sun, 06 Nov 1994 08:49:37:00 GMT", None),
+        ] {
+            assert_eq!(unix_secs(date), secs, "{date}");
+        }
     }
 }

@@ -280,6 +280,8 @@ async fn a_compressed_answer_is_a_failure_and_costs_nothing() {
         let event = node.event_of(&answer).await;
         assert_eq!(event["neurons"], Value::Null, "{event}");
     }
+    let warnings = node.log().matches("compressed its answer").count();
+    assert_eq!(warnings, 1, "one in ten seconds");
 }
 
 #[tokio::test]

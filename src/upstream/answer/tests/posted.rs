@@ -161,7 +161,7 @@ fn the_task_shapes_a_result_whatever_server_it_came_from() {
     // What is none of the task's is not the server's fault alone, and is not passed on.
     let answer = with_task(posted(Task::ImageToText), Task::ImageToText, image);
     let got = relay(answer, OBJECT, [&b"{\"x\":1}"[..]]);
-    let refused = AnswerError::Refused(Box::new(Refusal::PluginFailed));
+    let refused = AnswerError::Refused(Box::new(Refusal::AnswerUnfit));
     assert_eq!((got.result, &*got.text), (Err(refused), ""));
 }
 
