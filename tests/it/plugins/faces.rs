@@ -1,19 +1,21 @@
 //! What a task makes of answers holds on every API that its model is reached by, or it is not loaded.
 
+use std::net::SocketAddr;
+
 use serde_json::{Value, json};
 
 use super::shelf::shipped;
-use crate::support::{Node, Response, Server, chat, one_model};
+use crate::support::{Node, Response, Scripted, Server, chat, json_answer, one_model};
 
 /// A text model on an OpenAI server whose task counts the characters of answers, and its price.
-fn config(server: &Server, more: &str) -> String {
+fn config(server: SocketAddr, more: &str) -> String {
     let spec = shipped("text-generation", "task-schema-streaming");
     let model =
         "    tariff: { coefficients: { output_characters: 1 } }\n    plugins: { task: t }\n";
     format!(
         "{}plugins:\n  - {{ name: t, world: task-schema-streaming, file: \"{}\", dev: true, \
          limits: {{ deadline_ms: 500 }}{more} }}\n",
-        one_model(server.address, 2, model),
+        one_model(server, 2, model),
         spec.file.display()
     )
 }
@@ -41,7 +43,7 @@ fn hooks(events: &[Value]) -> Vec<Vec<&str>> {
 async fn a_task_that_shapes_answers_is_refused_until_the_operator_decides_about_openai_answers() {
     let server = Server::fast().await;
     let node = Node::start(&one_model(server.address, 2, "")).await;
-    let answer = node.reload(&config(&server, "")).await;
+    let answer = node.reload(&config(server.address, "")).await;
     assert_eq!(answer.status, 422, "{}", answer.text());
     let problem = &answer.json()["problems"][0];
     assert_eq!(problem["path"], "plugins[0].openai_answers");
@@ -52,7 +54,7 @@ async fn a_task_that_shapes_answers_is_refused_until_the_operator_decides_about_
 #[tokio::test]
 async fn a_task_that_knows_openai_answers_edits_and_counts_them_as_it_does_results() {
     let server = Server::fast().await;
-    let node = Node::start(&config(&server, ", openai_answers: shape")).await;
+    let node = Node::start(&config(server.address, ", openai_answers: shape")).await;
     let run = node.post("/ai/run/m", r#"{"prompt":"echo: abcd"}"#).await;
     let body = r#"{"model":"m","messages":[{"role":"user","content":"echo: abcd"}]}"#;
     let whole = node.post("/v1/chat/completions", body).await;
@@ -85,7 +87,7 @@ async fn a_task_that_knows_openai_answers_edits_and_counts_them_as_it_does_resul
 #[tokio::test]
 async fn a_task_that_lets_openai_answers_pass_neither_edits_nor_counts_them() {
     let server = Server::fast().await;
-    let node = Node::start(&config(&server, ", openai_answers: pass")).await;
+    let node = Node::start(&config(server.address, ", openai_answers: pass")).await;
     let run = node.post("/ai/run/m", r#"{"prompt":"echo: abcd"}"#).await;
     assert_eq!(neurons(&run), 4.0);
     let whole = node.post("/v1/chat/completions", &chat("m", "")).await;
@@ -94,4 +96,17 @@ async fn a_task_that_lets_openai_answers_pass_neither_edits_nor_counts_them() {
     node.post("/v1/chat/completions", &streamed).await;
     let events = node.events(3).await;
     assert_eq!(hooks(&events), [vec!["finish"], vec![], vec![]]);
+}
+
+#[tokio::test]
+async fn an_error_with_status_200_is_the_servers_failure_and_no_answer_to_shape() {
+    let error = r#"{"error":{"message":"out of memory","type":"server_error"}}"#;
+    let server = Scripted::new(&[&json_answer(error)]).await;
+    let node = Node::start(&config(server.address, ", openai_answers: shape")).await;
+    let answer = node.post("/v1/chat/completions", &chat("m", "")).await;
+    assert_eq!(answer.status, 502, "{}", answer.text());
+    assert!(!answer.text().contains("out of memory"));
+    let events = node.events(1).await;
+    assert_eq!(hooks(&events), [Vec::<&str>::new()]);
+    assert_eq!(events[0]["neurons"], Value::Null);
 }
