@@ -196,8 +196,12 @@ async fn one_account_does_not_take_a_server_from_the_others() {
     for _ in 0..8 {
         assert_eq!(post("key-b", "").await, 200);
     }
+    let poison = r#","x_sim_fault":"status=500""#;
     for _ in 0..40 {
-        let poison = r#","x_sim_fault":"status=500""#;
+        let both = futures_util::future::join(post("key-a", poison), post("key-b", ""));
+        assert_eq!(both.await, (500, 200));
+    }
+    for _ in 0..40 {
         assert_eq!(post("key-a", poison).await, 500);
     }
     for server in [&first, &second] {
@@ -205,6 +209,12 @@ async fn one_account_does_not_take_a_server_from_the_others() {
         assert_ne!(state["health"], "ejected", "{state}");
     }
     assert_eq!(post("key-b", "").await, 200);
+    let queued = r#"infergate_admissions_total{model="m",outcome="queued",cause="none"}"#;
+    assert_eq!(
+        node.metric(queued).await,
+        Some(0.0),
+        "all permits stay in use"
+    );
     let state = node.state().await;
     let errors: Vec<_> = state["models"][0]["endpoints"]
         .as_array()
