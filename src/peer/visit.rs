@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use http::HeaderMap;
+use infergate_core::model::TARIFF_TEXT_BYTES_MAX;
 use infergate_core::routing::Hops;
 use infergate_core::routing::hops::VISITED_MAX;
 use infergate_core::{AccountId, ModelId};
@@ -27,6 +28,7 @@ const ELAPSED: &str = "x-infergate-elapsed-us";
 const QUEUED: &str = "x-infergate-queued-us";
 const LIMITED: &str = "x-infergate-limited";
 const ONLY_SITE: &str = "x-infergate-only-site";
+const TARIFF: &str = "x-infergate-tariff";
 const REQUEST_ID: &str = "x-request-id";
 const CAME_BACK: &str = "x-infergate-came-back";
 const FREE: &str = "x-infergate-free";
@@ -38,8 +40,8 @@ const FAILED: &str = "failed";
 /// Bytes of one name, of whatever kind; the configuration allows no longer ones.
 const NAME_BYTES_MAX: usize = 256;
 
-/// Bytes that these headers add to a head at most: names at their longest.
-pub const VISIT_HEAD_BYTES_MAX: usize = 8 * 1024;
+/// Bytes that these headers add to a head at most: names at their longest, and a tariff.
+pub const VISIT_HEAD_BYTES_MAX: usize = 8 * 1024 + TARIFF_TEXT_BYTES_MAX;
 
 /// Requests to model servers for one client's: each model of a ladder may take some.
 const ATTEMPTS_MAX: u32 = 100;
@@ -76,6 +78,9 @@ pub struct Visit {
     pub queued_us: u64,
     /// The only site it may be served at.
     pub only_site: Option<Arc<str>>,
+    /// Tariff of the model at the node that the client asked, as [`infergate_core::model::tariff_text`]
+    /// writes it. None where it is too long for a header.
+    pub tariff: Option<Arc<str>>,
 }
 
 /// A request that comes back: nobody has begun to answer it.
@@ -128,6 +133,9 @@ impl Visit {
         if let Some(site) = &self.only_site {
             line(out, ONLY_SITE, site);
         }
+        if let Some(tariff) = &self.tariff {
+            line(out, TARIFF, tariff);
+        }
     }
 
     /// Reads them.
@@ -154,6 +162,7 @@ impl Visit {
             elapsed_us: at_most(LIFE_US_MAX, headers, ELAPSED)?,
             queued_us: at_most(LIFE_US_MAX, headers, QUEUED)?,
             only_site: optional(headers, ONLY_SITE)?.map(Arc::from),
+            tariff: tariff(headers)?.map(Arc::from),
         })
     }
 }
@@ -231,6 +240,13 @@ fn name<'a>(headers: &'a HeaderMap, header: &'static str) -> Result<&'a str, Not
     }
 }
 
+fn tariff(headers: &HeaderMap) -> Result<Option<&str>, NotOurs> {
+    match optional(headers, TARIFF)? {
+        Some(text) if text.len() > TARIFF_TEXT_BYTES_MAX => Err(NotOurs(TARIFF)),
+        text => Ok(text),
+    }
+}
+
 fn number<T: FromStr>(headers: &HeaderMap, name: &'static str) -> Result<T, NotOurs> {
     let digits = text(headers, name)?;
     let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -278,6 +294,7 @@ mod tests {
             elapsed_us: 5_000_000_000,
             queued_us: 17,
             only_site: Some("ams".into()),
+            tariff: Some(r#"{"cost_per_infer":1.5,"coefficients":{}}"#.into()),
         }
     }
 
@@ -337,7 +354,7 @@ mod tests {
             let mut without = lines.clone();
             without.remove(at);
             let read = Visit::read(&headers(&without.concat()));
-            let may_be_missing = [ASKED_MODEL, ONLY_SITE].contains(&name);
+            let may_be_missing = [ASKED_MODEL, ONLY_SITE, TARIFF].contains(&name);
             assert_eq!(read.is_ok(), may_be_missing, "{name} missing");
             let twice = Visit::read(&headers(&format!("{whole}{line}")));
             assert_eq!(twice.unwrap_err().0, name, "{name} twice");

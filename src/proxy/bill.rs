@@ -15,7 +15,9 @@ use infergate_core::billing::{
     Charge, Ending, Exhausted, Metric, Metrics, Report, Settled, Source, Usage, add_parts_of_input,
     estimate, reserve_estimate, settle,
 };
-use infergate_core::model::{AccountSpec, BackendKind, ChargeCut, ModelSpec, Tariff, Trust};
+use infergate_core::model::{
+    AccountSpec, BackendKind, ChargeCut, ModelSpec, Tariff, Trust, read_tariff_text,
+};
 use infergate_core::{Millis, Refusal};
 
 use super::explain::QuotaHold;
@@ -40,6 +42,26 @@ const READ_BYTES_MAX: usize = 1 << 20;
 /// The least that a caller is told to wait for what its own requests hold: the shortest answer of a
 /// language model takes about as long.
 const HELD_WAIT_MIN: Millis = Millis::from_secs(1);
+
+/// What an answer is counted and priced by.
+#[derive(Clone, Copy)]
+struct Rules<'a> {
+    spec: &'a ModelSpec,
+    /// Of the node that the client asked.
+    tariff: Option<&'a Tariff>,
+}
+
+impl<'a> Rules<'a> {
+    /// `asked` is the tariff of another node, where that counts.
+    fn of(lane: &'a Lane, asked: &'a Option<Box<Option<Tariff>>>) -> Rules<'a> {
+        let spec = &*lane.spec;
+        let tariff = match asked {
+            Some(asked) => (**asked).as_ref(),
+            None => spec.tariff.as_ref(),
+        };
+        Rules { spec, tariff }
+    }
+}
 
 /// What an answer has told, as far as it has come.
 struct Told {
@@ -95,8 +117,8 @@ impl Told {
     }
 
     /// Tokens are all there is, the server has reported them, and nobody prices them.
-    fn is_plain(&self, spec: &ModelSpec) -> bool {
-        spec.tariff.is_none()
+    fn is_plain(&self, Rules { spec, tariff }: Rules<'_>) -> bool {
+        tariff.is_none()
             && spec.metrics_trust == Trust::Trust
             && self.is_metered()
             && self.reported.neurons.is_none()
@@ -105,9 +127,9 @@ impl Told {
     }
 
     /// All that was told, each figure with its source.
-    fn metrics(&self, spec: &ModelSpec) -> Metrics {
+    fn metrics(&self, Rules { spec, tariff }: Rules<'_>) -> Metrics {
         let mut metrics = Metrics::default();
-        if let (Some(neurons), Some(_)) = (self.reported.neurons, &spec.tariff) {
+        if let (Some(neurons), Some(_)) = (self.reported.neurons, tariff) {
             metrics.report(NEURONS, neurons, Source::Reported, &spec.metrics);
         }
         if let Some(mut usage) = self.reported.usage {
@@ -125,7 +147,7 @@ impl Told {
     /// The gateway's own count of what a trusted server has not reported; `output` is a whole answer.
     fn counted(
         &self,
-        spec: &ModelSpec,
+        rules: Rules<'_>,
         input: &Input,
         output: Option<&[u8]>,
     ) -> Vec<(String, f64)> {
@@ -147,7 +169,7 @@ impl Told {
             counted.extend(estimate(b"", output));
         }
         let priced = |name: &str| {
-            let tariff = spec.tariff.as_ref();
+            let tariff = rules.tariff;
             tariff.is_some_and(|tariff| tariff.coefficients.contains_key(name))
         };
         counted.retain(|(name, _)| self.of_tokens || priced(name));
@@ -192,33 +214,37 @@ struct Spent {
 
 impl Spent {
     /// Everything an answer tells; none where tokens are all there is and nobody prices them.
-    fn of(answer: &Answer, lane: &Lane, caller: Caller<'_>, input: &Input) -> Option<Spent> {
+    fn of(
+        answer: &Answer,
+        (lane, rules): (&Lane, Rules<'_>),
+        caller: Caller<'_>,
+        input: &Input,
+    ) -> Option<Spent> {
         let told = Told::by(answer);
-        let spec = &lane.spec;
-        if told.is_plain(spec) {
+        if told.is_plain(rules) {
             return None;
         }
         let output = answer.output();
-        let estimated = match spec.metrics_trust {
+        let estimated = match rules.spec.metrics_trust {
             Trust::Trust if told.is_metered() => Vec::new(),
-            Trust::Trust => told.counted(spec, input, output.as_deref()),
+            Trust::Trust => told.counted(rules, input, output.as_deref()),
             Trust::Estimate | Trust::Compare => {
                 let output = output.as_deref().unwrap_or_default();
                 lane.billing.estimate(caller, &input.body, output)
             }
         };
-        Some(told.spent(spec, estimated))
+        Some(told.spent(rules, estimated))
     }
 
     /// The same without the answer: it has not begun, or its relay was dropped under way and its texts
     /// are gone.
-    fn of_progress(told: &Told, spec: &ModelSpec, input: &Input) -> Option<Spent> {
-        if told.is_plain(spec) {
+    fn of_progress(told: &Told, rules: Rules<'_>, input: &Input) -> Option<Spent> {
+        if told.is_plain(rules) {
             return None;
         }
-        let estimated = match spec.metrics_trust {
+        let estimated = match rules.spec.metrics_trust {
             Trust::Trust if told.is_metered() => Vec::new(),
-            Trust::Trust => told.counted(spec, input, None),
+            Trust::Trust => told.counted(rules, input, None),
             Trust::Estimate | Trust::Compare => {
                 let mut counted = input.estimate();
                 if told.generated > 0 {
@@ -227,14 +253,14 @@ impl Spent {
                 counted
             }
         };
-        Some(told.spent(spec, estimated))
+        Some(told.spent(rules, estimated))
     }
 }
 
 impl Told {
-    fn spent(&self, spec: &ModelSpec, estimated: Vec<(String, f64)>) -> Spent {
+    fn spent(&self, rules: Rules<'_>, estimated: Vec<(String, f64)>) -> Spent {
         Spent {
-            metrics: self.metrics(spec),
+            metrics: self.metrics(rules),
             estimated,
             neurons: self.reported.neurons,
         }
@@ -270,18 +296,35 @@ pub struct Bill {
     /// The event has the metrics that are billed: what is told later changes nothing.
     settled: bool,
     charge: Option<Charge>,
+    /// Tariff of the node that the client asked, which may be none, where it is another than here.
+    asked_tariff: Option<Box<Option<Tariff>>>,
 }
 
 /// Neurons that a request may come to at a model: what its tokens may cost, at least what answers of
 /// the model have cost lately.
-fn may_cost(lane: &Lane, call: &Call) -> f64 {
+fn may_cost(rules: Rules<'_>, lane: &Lane, call: &Call) -> f64 {
     let prompt = call.prompt_tokens();
     let tokens = |tariff| reserve_estimate(tariff, prompt, call.max_tokens, call.outputs);
-    let amount = lane.spec.tariff.as_ref().map_or(0.0, tokens);
+    let amount = rules.tariff.map_or(0.0, tokens);
     amount.max(lane.usual_charge())
 }
 
 impl Bill {
+    /// Prices by the tariff of the node that the client asked, `text`, where it is another than here.
+    ///
+    /// # Errors
+    /// [`Refusal::Internal`]: no node of this version has written the text.
+    pub fn price_by(&mut self, text: Option<&Arc<str>>, lane: &Lane) -> Result<(), Refusal> {
+        self.asked_tariff = match text {
+            Some(text) if lane.tariff_text.as_ref() != Some(text) => {
+                let tariff = read_tariff_text(text).map_err(|_| Refusal::Internal)?;
+                Some(Box::new(tariff))
+            }
+            _ => None,
+        };
+        Ok(())
+    }
+
     /// Holds what the request may come to, where the account's day has a limit (neurons): what its
     /// tokens may cost, at least what answers of the model have cost lately.
     ///
@@ -301,7 +344,7 @@ impl Bill {
             Some(Limit::OfAnotherNode) => (None, u64::MAX),
             None => return Ok(()),
         };
-        let amount = may_cost(lane, call);
+        let amount = may_cost(Rules::of(lane, &self.asked_tariff), lane, call);
         let held = ledger.hold(&account.id, amount, most);
         self.quota = per_day.map(|per_day| QuotaHold {
             neurons: amount,
@@ -320,7 +363,7 @@ impl Bill {
     /// Holds what it may come to at another model instead: who was admitted is not refused for it.
     pub fn hold_instead(&mut self, account: &AccountSpec, lane: &Lane, call: &Call) {
         if let (Some(held), Some(per_day)) = (&mut self.held, account.neurons_per_day) {
-            let neurons = may_cost(lane, call);
+            let neurons = may_cost(Rules::of(lane, &self.asked_tariff), lane, call);
             held.becomes(neurons);
             self.quota = Some(QuotaHold {
                 neurons,
@@ -367,7 +410,8 @@ impl Bill {
         }
         self.unmetered = answer.is_unmetered() && lane.spec.metrics_trust != Trust::Estimate;
         self.noted = true;
-        self.spent = Spent::of(answer, lane, caller, &self.input);
+        let rules = Rules::of(lane, &self.asked_tariff);
+        self.spent = Spent::of(answer, (lane, rules), caller, &self.input);
     }
 
     /// Prices what was spent, once, and writes it into the event.
@@ -375,21 +419,22 @@ impl Bill {
         if self.settled {
             return self.charge.as_ref();
         }
+        let rules = Rules::of(lane, &self.asked_tariff);
         if !self.noted && self.sent {
             let nothing = Told::nothing(lane);
             let told = self.progress.as_ref().unwrap_or(&nothing);
-            self.spent = Spent::of_progress(told, &lane.spec, &self.input);
+            self.spent = Spent::of_progress(told, rules, &self.input);
         }
         if let Some(spent) = &self.spent {
             self.settled = true;
             let mut settled = settle(lane.spec.metrics_trust, &spent.metrics, &spent.estimated);
-            if let Some(tariff) = &lane.spec.tariff {
+            if let Some(tariff) = rules.tariff {
                 let is_priced = |name: &str| tariff.coefficients.contains_key(name);
                 add_parts_of_input(&mut settled.metrics, is_priced);
             }
             note_metrics(&settled, event);
-            if self.is_due(lane.spec.tariff.as_ref(), event.outcome) {
-                self.charge = charge(lane, event, spent, &settled.metrics);
+            if self.is_due(rules.tariff, event.outcome) {
+                self.charge = charge((lane, rules.tariff), event, spent, &settled.metrics);
             }
             event.neurons = self.charge.as_ref().map(|charge| charge.total);
         }
@@ -436,12 +481,12 @@ impl Bill {
 /// The charge of what was spent: the server's own figure where it names one and is trusted, the
 /// model's billing where it has a tariff, else none.
 fn charge(
-    lane: &Lane,
+    (lane, tariff): (&Lane, Option<&Tariff>),
     event: &mut InferenceEvent,
     spent: &Spent,
     metrics: &[Metric],
 ) -> Option<Charge> {
-    let Some(tariff) = &lane.spec.tariff else {
+    let Some(tariff) = tariff else {
         let is_trusted = lane.spec.metrics_trust != Trust::Estimate;
         let total = spent.neurons.filter(|_| is_trusted)?;
         event.priced_by = Some(REPORTED.into());

@@ -114,6 +114,10 @@ fn headers(
         elapsed_us,
         queued_us,
         only_site: journey.only_site.clone(),
+        tariff: match journey.is_first() {
+            true => lane.tariff_text.clone(),
+            false => journey.tariff().cloned(),
+        },
     };
     let mut headers = BytesMut::with_capacity(journey.parcel.headers.len() + 512);
     headers.extend_from_slice(&journey.parcel.headers);

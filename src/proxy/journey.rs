@@ -50,6 +50,7 @@ struct Told {
     account: AccountId,
     model: ModelId,
     is_limited: bool,
+    tariff: Option<Arc<str>>,
     word: Word,
 }
 
@@ -109,6 +110,7 @@ impl Journey {
             account: visit.account,
             model: visit.model,
             is_limited: visit.is_limited,
+            tariff: visit.tariff,
             word: Word::default(),
         };
         Journey {
@@ -141,6 +143,11 @@ impl Journey {
     /// The day of its account has a limit, by the word of the node before.
     pub fn is_limited(&self) -> bool {
         self.visit.as_ref().is_some_and(|told| told.is_limited)
+    }
+
+    /// Tariff of the node that the client asked, as text; none where its client speaks to this node.
+    pub fn tariff(&self) -> Option<&Arc<str>> {
+        self.visit.as_ref()?.tariff.as_ref()
     }
 
     /// What the node that has forwarded it here was told; none where its client speaks to this node.

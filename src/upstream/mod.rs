@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use infergate_core::model::{Catalog, ModelSpec, QueueSpec, WhenUnhealthy};
+use infergate_core::model::{Catalog, ModelSpec, QueueSpec, WhenUnhealthy, tariff_text};
 
 pub use answer::{
     Answer, AnswerError, Push, ReportedMetrics, SAMPLE_BYTES_MAX, client_error_body, is_error_body,
@@ -65,6 +65,8 @@ pub struct Lane {
     pub task: TaskSlot,
     /// What prices its answers.
     pub billing: BillingSlot,
+    /// Its tariff as it goes along with a request to another node; none where that is too long.
+    pub tariff_text: Option<Arc<str>>,
     /// What orders its endpoints.
     pub routing: Ranking,
     /// Its held counters.
@@ -144,6 +146,7 @@ impl Lanes {
                     backend,
                     task: plugins.task(spec),
                     billing: plugins.billing(spec),
+                    tariff_text: tariff_text(spec.tariff.as_ref()).map(Arc::from),
                     routing: Ranking::follow(
                         plugins.routing(spec),
                         former.map(|lane| &lane.routing),

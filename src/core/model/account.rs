@@ -66,7 +66,7 @@ pub struct AccountSpec {
     #[serde(default = "AccountSpec::default_weight")]
     #[schemars(range(min = 1, max = 1000))]
     pub weight: u32,
-    /// Requests per minute, counted by the generic cell rate algorithm; unlimited when absent.
+    /// Requests per minute over all nodes of the fleet, counted by the generic cell rate algorithm; unlimited when absent. What passes at another node counts here about a second later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub requests_per_minute: Option<u32>,

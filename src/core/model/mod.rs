@@ -23,4 +23,7 @@ pub use spec::{
     Algorithm, BackendKind, CaFile, EndpointSpec, ModelSpec, PermitScope, QueueSpec, Secret, Task,
     WhenUnhealthy, server_of,
 };
-pub use tariff::{ChargeCut, MetricMode, ModelPlugins, Tariff, Trust};
+pub use tariff::{
+    ChargeCut, MetricMode, ModelPlugins, TARIFF_TEXT_BYTES_MAX, Tariff, Trust, read_tariff_text,
+    tariff_text,
+};

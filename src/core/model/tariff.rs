@@ -3,6 +3,7 @@
 //! It computes nothing; `billing` does. Amounts are neurons, quantities in the metric's own unit.
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -25,6 +26,36 @@ pub struct Tariff {
     /// Whether a request is charged, as one that was cut, when its server or a plugin failed before
     /// any byte of the answer reached the client. A repeated try is never charged.
     pub charge_failed: bool,
+}
+
+/// Bytes of a tariff as header text, at most: 64 metrics with long names are fewer.
+pub const TARIFF_TEXT_BYTES_MAX: usize = 8 * 1024;
+
+/// Writes a tariff, or that there is none, as the value of a header: JSON in ASCII. None beyond
+/// [`TARIFF_TEXT_BYTES_MAX`]. Equal tariffs have equal texts.
+pub fn tariff_text(tariff: Option<&Tariff>) -> Option<String> {
+    let json = serde_json::to_string(&tariff).ok()?;
+    let mut text = String::with_capacity(json.len());
+    for c in json.chars() {
+        // Only strings have other characters, and JSON writes those so as well.
+        match c.is_ascii() {
+            true => text.push(c),
+            false => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    let _ = write!(text, "\\u{unit:04x}");
+                }
+            }
+        }
+    }
+    (text.len() <= TARIFF_TEXT_BYTES_MAX).then_some(text)
+}
+
+/// Reads what [`tariff_text`] writes.
+///
+/// # Errors
+/// Text that is not a tariff.
+pub fn read_tariff_text(text: &str) -> Result<Option<Tariff>, serde_json::Error> {
+    serde_json::from_str(text)
 }
 
 /// What a request costs whose client left, or whose deadline passed, after a server was sent it.
@@ -81,4 +112,40 @@ pub struct ModelPlugins {
     /// Orders the endpoints.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub routing: Option<Arc<str>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tariff_as_header_text_is_ascii_and_reads_back_the_same() {
+        let tariff = Tariff {
+            cost_per_infer: 0.1 + 0.2,
+            coefficients: BTreeMap::from([("output_tokens".into(), 0.07515)]),
+            criteria: BTreeMap::from([("größe".into(), "\u{1f680} \"x\"\n".into())]),
+            charge_cut: ChargeCut::None,
+            charge_failed: true,
+        };
+        let text = tariff_text(Some(&tariff)).unwrap();
+        let is_plain = |byte: u8| (b' '..=b'~').contains(&byte);
+        assert!(text.bytes().all(is_plain), "{text}");
+        let read = read_tariff_text(&text).unwrap().unwrap();
+        assert_eq!(read.criteria, tariff.criteria);
+        assert_eq!(read.charge_cut, tariff.charge_cut);
+        assert!((read.cost_per_infer - tariff.cost_per_infer).abs() < 1e-15);
+        assert_eq!(tariff_text(None).as_deref(), Some("null"));
+        assert_eq!(read_tariff_text("null").unwrap(), None);
+        assert!(read_tariff_text("{\"cost\":1}").is_err());
+    }
+
+    #[test]
+    fn a_tariff_that_no_header_holds_has_no_text() {
+        let long: Arc<str> = "x".repeat(TARIFF_TEXT_BYTES_MAX).into();
+        let tariff = Tariff {
+            criteria: BTreeMap::from([("k".into(), long)]),
+            ..Tariff::default()
+        };
+        assert_eq!(tariff_text(Some(&tariff)), None);
+    }
 }

@@ -370,3 +370,62 @@ async fn a_ladder_goes_on_at_nodes_that_had_no_room_for_the_model_above() {
         (&json!("n"), &json!("m"))
     );
 }
+
+#[tokio::test]
+async fn a_forwarded_request_is_priced_by_the_tariff_of_the_node_that_its_client_asked() {
+    let server = Server::fast().await;
+    let tariff = |rest: &str| format!("    tariff: {{ {rest} }}\n");
+    let at_edge = |id: &str, tariff: &str| {
+        format!(
+            "  - id: {id}\n    task: text-generation\n    backend: openai\n{tariff}    endpoints: []\n"
+        )
+    };
+    let here = |id: &str, tariff: &str| model(id, &[endpoint(server.address, 4)], tariff);
+    let edge = [
+        at_edge(
+            "m",
+            &tariff("cost_per_infer: 3, criteria: { grade: größer }"),
+        ),
+        at_edge("free", ""),
+        at_edge(
+            "cut",
+            &tariff("cost_per_infer: 2, coefficients: { output_tokens: 0.5 }"),
+        ),
+    ];
+    let gpu = [
+        here("m", &tariff("cost_per_infer: 100")),
+        here("free", &tariff("cost_per_infer: 100")),
+        here("cut", ""),
+    ];
+    let fleet = Fleet::start(&[
+        member("edge", "fra", &format!("models:\n{}", edge.concat())),
+        member("gpu0", "ams", &format!("models:\n{}", gpu.concat())),
+    ])
+    .await;
+    let (edge, gpu) = (&fleet.nodes[0], &fleet.nodes[1]);
+    eventually("what the other node serves is known", async || {
+        (edge.state().await["nodes"][0]["models"] == 3).then_some(())
+    })
+    .await;
+    for (name, more, neurons) in [
+        ("m", "", json!(3.0)),
+        ("m", r#","stream":true"#, json!(3.0)),
+        ("free", "", Value::Null),
+        ("cut", r#","max_tokens":8"#, json!(6.0)),
+        ("cut", r#","max_tokens":8,"stream":true"#, json!(6.0)),
+    ] {
+        let answer = edge.post(CHAT, &chat(name, more)).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let event = gpu.event_of(&answer).await;
+        assert_eq!(event["neurons"], neurons, "{name} {more}: {event}");
+        // Who asks the other node itself pays what that one takes.
+        let direct = gpu.post(CHAT, &chat(name, more)).await;
+        let event = gpu.event_of(&direct).await;
+        let own = if name == "cut" {
+            Value::Null
+        } else {
+            json!(100.0)
+        };
+        assert_eq!(event["neurons"], own, "{name} {more}");
+    }
+}
