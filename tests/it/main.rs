@@ -42,6 +42,7 @@ mod readers;
 mod reload;
 mod routing;
 mod smoke;
+mod state_dir;
 mod streaming;
 mod support;
 mod tasks;
