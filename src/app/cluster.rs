@@ -13,6 +13,7 @@ use infergate_core::{AccountId, Millis, ModelId};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::passed::PassedElsewhere;
 use super::seeds::Seeds;
 use crate::config::Config;
 use crate::peer::{self, ACCOUNTS_MAX, Bound, Cluster, Drift, Gossip, News, Spent};
@@ -77,6 +78,7 @@ impl Joining {
             has_namesake: false,
             has_untold: false,
             unproven: HashMap::new(),
+            passed: PassedElsewhere::default(),
             left_out: 0,
             complained: None,
         })
@@ -105,6 +107,7 @@ pub struct Membership {
     has_untold: bool,
     /// What nodes have told that have not proved themselves yet; at most [`UNPROVEN_MAX`].
     unproven: HashMap<(NodeId, AccountId), Spent>,
+    passed: PassedElsewhere,
     /// Sums that were left out when it was last said, and when.
     left_out: u64,
     complained: Option<Millis>,
@@ -161,6 +164,9 @@ impl Membership {
             self.gossip.tell_config(digests).await;
             self.told_generation = Some(world.generation);
         }
+        if beat.is_multiple_of(DRAW_BEATS) {
+            self.gossip.tell_passed(world.passed()).await;
+        }
         if beat.is_multiple_of(DRAW_BEATS)
             && let Some((version, spent)) = self.shared.ledger.news(self.told_spent)
         {
@@ -207,6 +213,7 @@ impl Membership {
     }
 
     fn take(&mut self, news: News) {
+        self.keep_passed();
         // Before reports: a node may be lost and heard again as another generation at once.
         for name in news.lost {
             let site = self.site_of(&name);
@@ -238,6 +245,7 @@ impl Membership {
             }
         }
         self.take_spent(news.spent);
+        self.take_passed(news.passed);
         for (node, digests) in &news.configs {
             self.shared.others.drifts.heard(node, *digests);
         }
@@ -280,6 +288,33 @@ impl Membership {
         shared.ledger.heard(told, &shared.world.load());
     }
 
+    /// Before the news: what a node tells when it is first heard of is where counting begins.
+    fn keep_passed(&mut self) {
+        let others = &self.shared.others;
+        if others.is_alone() {
+            return;
+        }
+        let living = others.nodes().into_iter().filter(|view| !view.gone);
+        let living = living.map(|view| {
+            let is_proven = others.is_proven(&view.node);
+            (view.node, is_proven)
+        });
+        self.passed.keep(living);
+    }
+
+    /// Requests that have passed at other nodes count against the limits a minute of this one.
+    fn take_passed(&mut self, told: Vec<(NodeId, AccountId, u64)>) {
+        if told.is_empty() {
+            return;
+        }
+        let shared = &*self.shared;
+        let more = self.passed.take(told);
+        let (world, now) = (shared.world.load(), shared.clock.now());
+        for (account, count) in more {
+            world.take_elsewhere(&account, count, now);
+        }
+    }
+
     fn changed(&self, event: NodeChange, id: &NodeId, site: &str) {
         let NodeId { name, generation } = id;
         tracing::info!(node = &**name, generation, site, "node {}", event.name());
@@ -292,7 +327,11 @@ impl Membership {
         let nodes = shared.others.nodes();
         self.drifted
             .retain(|name, _| nodes.iter().any(|view| view.node.name == *name));
-        for view in nodes.iter().filter(|view| !view.gone) {
+        let is_one_of_us = |id: &NodeId| shared.others.is_proven(id);
+        for view in nodes
+            .iter()
+            .filter(|view| !view.gone && is_one_of_us(&view.node))
+        {
             let (name, drift) = (&view.node.name, shared.others.drifts.of(&view.node));
             let before = self.drifted.insert(Arc::clone(name), drift);
             if before.unwrap_or_default() == drift {
@@ -378,7 +417,7 @@ pub fn levels(shared: &Shared) -> NodeLevels {
     let mut levels = NodeLevels::default();
     for view in shared.others.nodes() {
         let drift = shared.others.drifts.of(&view.node);
-        if !view.gone {
+        if !view.gone && shared.others.is_proven(&view.node) {
             levels.other_accounts += u64::from(drift.accounts);
             levels.other_models += u64::from(drift.models);
             levels.other_tariffs += u64::from(drift.tariffs);

@@ -294,6 +294,7 @@ impl NodeInsight {
             draining: view.draining,
             gone: view.gone,
             age_ms: view.age.0,
+            proven: self.shared.others.is_proven(&view.node),
             rtt_ms: f64::from(view.rtt_us) / 1000.0,
             models: view.models,
         }

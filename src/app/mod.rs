@@ -20,6 +20,7 @@ mod load;
 mod meanwhile;
 mod missing;
 mod nodes;
+mod passed;
 mod reload;
 mod runtime;
 mod seeds;

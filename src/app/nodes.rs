@@ -26,14 +26,20 @@ pub async fn time(shared: Arc<Shared>) {
     let mut ticks = interval(TIMING_TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
+        // One that has appeared is asked for its certificate at once: nothing goes to it before.
+        let is_tick = tokio::select! {
+            _ = ticks.tick() => true,
+            () = shared.others.appeared() => false,
+        };
+        let mut nodes = shared.others.nodes();
+        nodes.retain(|node| is_tick || node.not_asked == Some(NotAsked::Unproven));
         let measure = async |node: NodeView| {
             if let Some(rtt_us) = shared.channel.ping(&node, TIMING_TICK).await {
                 shared.others.timed(&node.node.name, rtt_us);
             }
         };
         // Those that are said to be gone as well: who answers is not lost.
-        stream::iter(shared.others.nodes())
+        stream::iter(nodes)
             .for_each_concurrent(TIMED_AT_ONCE, measure)
             .await;
     }

@@ -9,6 +9,7 @@
 //! node         version, when made, draining, address, site                 with every report, last
 //! model/<id>   permits, free, queued, queue_room, wait_ms, wanting, ttft   when other than before
 //! spent/<id>   day, millionths of a neuron                                 when other than before
+//! passed/<id>  requests of an account with a limit a minute                when other than before
 //! config       digests of accounts, models and tariffs                     when other than before
 //! ```
 //!
@@ -102,6 +103,8 @@ pub struct News {
     pub lost: Vec<Arc<str>>,
     /// What accounts have used at other nodes: node, account, sum.
     pub spent: Vec<(NodeId, AccountId, Spent)>,
+    /// Requests of accounts that have passed at other nodes: node, account, since its process began.
+    pub passed: Vec<(NodeId, AccountId, u64)>,
     /// What the configurations of other nodes are like.
     pub configs: Vec<(NodeId, Digests)>,
     /// Another process that lives has the name of this node.
@@ -114,6 +117,7 @@ pub struct Gossip {
     here: NodeId,
     told_models: HashMap<ModelId, ModelLoad>,
     told_spent: HashMap<AccountId, Spent>,
+    told_passed: HashMap<AccountId, u64>,
     told_config: Option<Digests>,
     heard: HashMap<Arc<str>, Heard>,
     refused: Arc<RefusedCounts>,
@@ -173,6 +177,7 @@ impl Gossip {
             here,
             told_models: HashMap::new(),
             told_spent: HashMap::new(),
+            told_passed: HashMap::new(),
             told_config: None,
             heard: HashMap::new(),
             refused,
@@ -274,6 +279,28 @@ impl Gossip {
             self.told_spent.insert(account.clone(), sum);
         }
         untold
+    }
+
+    /// Tells how many requests of accounts have passed here, of the first [`ACCOUNTS_MAX`] that came.
+    pub async fn tell_passed(&mut self, passed: impl Iterator<Item = (&AccountId, u64)>) {
+        let mut news = passed.filter(|(account, count)| {
+            let told = self.told_passed.get(*account);
+            told != Some(count) && (told.is_some() || self.told_passed.len() < ACCOUNTS_MAX)
+        });
+        let Some(first) = news.next() else { return };
+        let news: Vec<(AccountId, u64)> = std::iter::once(first)
+            .chain(news)
+            .map(|(account, count)| (account.clone(), count))
+            .collect();
+        let chitchat = self.handle.chitchat();
+        let mut chitchat = chitchat.lock().await;
+        let state = chitchat.self_node_state();
+        for (account, count) in news {
+            if self.told_passed.len() < ACCOUNTS_MAX || self.told_passed.contains_key(&account) {
+                state.set(codec::passed_key(&account), codec::write_passed(count));
+                self.told_passed.insert(account, count);
+            }
+        }
     }
 
     /// What is new since the last call.
@@ -383,6 +410,11 @@ impl Gossip {
                 Some(About::Account(account)) => {
                     if let Some(spent) = codec::read_spent(&value.value) {
                         news.spent.push((heard.id.clone(), account.into(), spent));
+                    }
+                }
+                Some(About::Passed(account)) => {
+                    if let Some(count) = codec::read_passed(&value.value) {
+                        news.passed.push((heard.id.clone(), account.into(), count));
                     }
                 }
                 Some(About::Config) => {

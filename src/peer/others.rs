@@ -48,6 +48,8 @@ pub struct Others {
     bells: Mutex<HashMap<ModelId, Arc<Bell>>>,
     /// Whether they are configured like this node.
     pub drifts: Drifts,
+    /// Notified when a node has appeared that has not shown its certificate.
+    appeared: Notify,
     /// How often a node was lost: who has a request at one looks whether it is that.
     losses: watch::Sender<u64>,
 }
@@ -70,7 +72,11 @@ struct Bell {
 impl Others {
     /// Nobody else is known yet.
     pub fn new(here: NodeId, site: Arc<str>, clock: Clock) -> Arc<Others> {
-        let fleet = Fleet::new(here.clone(), Arc::clone(&site), FleetRule::default());
+        let rule = FleetRule {
+            proven_only: true,
+            ..FleetRule::default()
+        };
+        let fleet = Fleet::new(here.clone(), Arc::clone(&site), rule);
         Arc::new(Others {
             clock,
             here,
@@ -82,6 +88,7 @@ impl Others {
             goers: Mutex::default(),
             bells: Mutex::default(),
             drifts: Drifts::default(),
+            appeared: Notify::new(),
             losses: watch::Sender::new(0),
         })
     }
@@ -149,8 +156,16 @@ impl Others {
     /// A report arrived.
     pub fn heard(&self, report: &NodeReport) -> Option<Change> {
         let change = self.changed(|fleet, now| fleet.heard(report, now));
+        if let Some(Change::Appeared(_) | Change::Restarted(_)) = change {
+            self.appeared.notify_one();
+        }
         self.ring();
         change
+    }
+
+    /// Waits until a node has appeared that has not shown its certificate.
+    pub async fn appeared(&self) {
+        self.appeared.notified().await;
     }
 
     /// The failure detector says that a node is gone. False when that was known.
@@ -241,7 +256,12 @@ impl Others {
         let now = self.clock.now();
         let mut fleet = self.fleet.lock();
         fleet.timed(name, rtt_us);
-        fleet.answered(name, now);
+        let is_first = fleet.answered(name, now);
+        drop(fleet);
+        if is_first {
+            // Who waits may go there from now on.
+            self.ring_all();
+        }
     }
 
     /// Forgets nodes that were not heard of for long. To be called about once a second.
@@ -486,6 +506,12 @@ mod tests {
         }
     }
 
+    /// A report of a node that has shown its certificate.
+    fn heard_of_proven(others: &Others, report: &NodeReport) {
+        others.heard(report);
+        others.timed("b", 100);
+    }
+
     fn seek() -> Seek<'static> {
         Seek {
             model: "m",
@@ -500,7 +526,7 @@ mod tests {
     fn a_forward_that_is_dropped_is_not_there_any_more() {
         let others = others();
         assert!(others.next(&seek()).is_none());
-        others.heard(&report(1, 1));
+        heard_of_proven(&others, &report(1, 1));
         let chosen = others.next(&seek()).unwrap();
         let sent = others.sent(&chosen);
         assert_eq!(others.explain(&seek(), 1).0[0].in_flight, 1);
@@ -511,20 +537,20 @@ mod tests {
     #[test]
     fn a_report_from_before_a_node_said_that_it_drains_does_not_bring_it_back() {
         let others = others();
-        others.heard(&report(1, 1));
+        heard_of_proven(&others, &report(1, 1));
         assert!(others.draining("b", 1));
         others.heard(&others.understood(report(2, 1)));
         assert!(others.next(&seek()).is_none() && others.nodes()[0].draining);
         let mut restarted = report(1, 1);
         restarted.node.generation = 2;
-        others.heard(&others.understood(restarted));
+        heard_of_proven(&others, &others.understood(restarted));
         assert!(others.next(&seek()).is_some());
     }
 
     #[tokio::test]
     async fn one_that_waits_alone_does_not_ring_for_itself() {
         let others = others();
-        others.heard(&report(1, 0));
+        heard_of_proven(&others, &report(1, 0));
         assert!(others.next(&seek()).is_none());
         let alone = others.want(&"m".into(), true);
         others.heard(&report(2, 1));
@@ -536,7 +562,7 @@ mod tests {
     #[tokio::test]
     async fn who_came_first_is_told_first_and_passes_it_on() {
         let others = others();
-        others.heard(&report(1, 0));
+        heard_of_proven(&others, &report(1, 0));
         assert!(others.next(&seek()).is_none());
         let (first, second) = (
             others.want(&"m".into(), true),

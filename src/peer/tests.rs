@@ -186,7 +186,9 @@ async fn answer(guest: &mut Guest) -> io::Result<String> {
     while !head.ends_with(b"\r\n\r\n") {
         head.push(guest.read_u8().await?);
     }
-    guest.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await?;
+    guest
+        .write_all(b"HTTP/1.1 204 No Content\r\nx-infergate-generation: 1\r\n\r\n")
+        .await?;
     guest.flush().await?;
     Ok(String::from_utf8(head).unwrap())
 }

@@ -252,6 +252,23 @@ impl Accounts {
         })
     }
 
+    /// Accounts with a limit a minute of which requests have passed here, and how many.
+    pub fn passed(&self) -> impl Iterator<Item = (&AccountId, u64)> {
+        let limited = self.by_id.values().filter_map(|account| {
+            let passed = account.pace.as_ref()?.lock().passed();
+            Some((&account.spec.id, passed))
+        });
+        limited.filter(|(_, passed)| *passed > 0)
+    }
+
+    /// Counts requests that passed at another node, where the account has a limit a minute here.
+    pub fn take_elsewhere(&self, id: &AccountId, count: u64, now: Millis) {
+        let account = self.known(id);
+        if let Some(pace) = account.and_then(|account| account.pace.as_ref()) {
+            pace.lock().take_elsewhere(count, now);
+        }
+    }
+
     /// Returns whether there is one account only.
     pub fn has_one(&self) -> bool {
         self.by_id.len() == 1

@@ -29,7 +29,8 @@ pub async fn serve(shared: &Shared, session: &mut ServerSession) -> Option<bool>
         return None;
     }
     let (status, body) = answer(shared, peer, session.req_header());
-    Some(send(session, status, body).await.is_ok())
+    let generation = shared.others.here().generation;
+    Some(send(session, status, body, generation).await.is_ok())
 }
 
 fn answer(shared: &Shared, peer: &PeerName, head: &RequestHeader) -> (u16, Vec<u8>) {
@@ -75,8 +76,14 @@ fn story(shared: &Shared, request_id: &str) -> (u16, Vec<u8>) {
     (200, told.to_string().into_bytes())
 }
 
-async fn send(session: &mut ServerSession, status: u16, body: Vec<u8>) -> Result<()> {
-    let mut head = ResponseHeader::build(status, Some(2))?;
+async fn send(
+    session: &mut ServerSession,
+    status: u16,
+    body: Vec<u8>,
+    generation: u64,
+) -> Result<()> {
+    let mut head = ResponseHeader::build(status, Some(3))?;
+    head.insert_header(GENERATION_HEADER, generation)?;
     if status != 204 {
         head.insert_header(header::CONTENT_TYPE, "application/json")?;
         head.insert_header(header::CONTENT_LENGTH, body.len())?;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::HeaderName;
-use infergate_core::AccountId;
 use infergate_core::admission::bodies::BodyLimits;
 use infergate_core::deadline::DeadlineRule;
 use infergate_core::model::{AccountSpec, Catalog, ModelSpec};
+use infergate_core::{AccountId, Millis};
 
 use super::accounts::Accounts;
 use super::cors::CorsRules;
@@ -82,6 +82,16 @@ impl World {
     /// The limit of an account whose neurons are counted here.
     pub(super) fn limit_of(&self, account: &AccountId) -> Option<u64> {
         self.accounts.known(account)?.spec.neurons_per_day
+    }
+
+    /// Accounts with a limit a minute of which requests have passed here, and how many.
+    pub fn passed(&self) -> impl Iterator<Item = (&AccountId, u64)> {
+        self.accounts.passed()
+    }
+
+    /// Counts requests of an account that have passed at another node.
+    pub fn take_elsewhere(&self, account: &AccountId, count: u64, now: Millis) {
+        self.accounts.take_elsewhere(account, count, now);
     }
 
     /// Bounds of the memory for request bodies.

@@ -169,3 +169,121 @@ async fn a_taken_gossip_address_is_an_error_at_start() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains(&format!("cannot gossip on {at}")), "{said}");
 }
+
+#[tokio::test]
+async fn who_has_the_secret_and_no_certificate_gets_no_request_whatever_it_tells() {
+    let (fleet, strangers) = (Kin::new(), Kin::new());
+    let (server, theirs) = (Server::fast().await, Server::fast().await);
+    let (at_a, at_b, at_stranger) = (free_address(), free_address(), free_address());
+    let nothing = "models:\n  - { id: m, task: text-generation, backend: openai, endpoints: [] }\n";
+    let a = fleet.start("a", at_a, "seeds: []", nothing).await;
+    // The same secret, and a certificate of another authority.
+    let serving = with_model(&theirs, "");
+    let stranger = strangers
+        .start("s", at_stranger, &seeds(at_a), &serving)
+        .await;
+    sees(&a, "s", |s| s["models"] == 1 && s["proven"] == false).await;
+    let headers = "x-infergate-queue: reject\r\n";
+    let body = chat("m", "");
+    let ask = async || a.post_as(headers, "/v1/chat/completions", &body).await;
+    let refused = ask().await;
+    assert_ne!(refused.status, 200);
+    let story = a.explain(refused.header("x-request-id").unwrap()).await;
+    let story = story.to_string();
+    assert!(story.contains("\"not_asked\":\"unproven\""), "{story}");
+    assert!(!story.contains("\"forward\""), "{story}");
+
+    let b = fleet
+        .start("b", at_b, &seeds(at_a), &with_model(&server, ""))
+        .await;
+    sees(&a, "b", |b| b["models"] == 1 && b["proven"] == true).await;
+    for _ in 0..10 {
+        assert_eq!(ask().await.status, 200);
+    }
+    let served = (server.count("served").await, theirs.count("served").await);
+    assert_eq!(served, (10, 0));
+    drop((b, stranger));
+}
+
+#[tokio::test]
+async fn requests_that_pass_at_one_node_count_against_the_minute_at_the_other() {
+    let (fleet, server) = (Kin::new(), Server::fast().await);
+    let (at_a, at_b) = (free_address(), free_address());
+    let limited = accounts(", requests_per_minute: 3");
+    let served = format!("{limited}{}", with_model(&server, ""));
+    // Nobody serves it: asking for it costs nothing, and shows how the account stands.
+    let probe = "models:\n  - { id: n, task: text-generation, backend: openai, endpoints: [], \
+                 queue: { when_unhealthy: refuse } }\n";
+    let a = fleet.start("a", at_a, &seeds(at_b), &served).await;
+    let b = fleet
+        .start("b", at_b, &seeds(at_a), &format!("{limited}{probe}"))
+        .await;
+    sees(&b, "a", |a| a["gone"] == false && a["proven"] == true).await;
+    let ask = async |node: &Node, key: &str, model: &str| {
+        let headers = format!("Authorization: Bearer {key}\r\n");
+        let body = chat(model, "");
+        let answer = node.post_as(&headers, "/v1/chat/completions", &body).await;
+        (answer.status, answer.json()["error"]["code"].clone())
+    };
+    let limit = (429, json!("rate_limit_exceeded"));
+    for _ in 0..3 {
+        assert_eq!(ask(&a, "key-a", "m").await.0, 200);
+    }
+    assert_eq!(ask(&a, "key-a", "m").await, limit);
+    let before = ask(&b, "key-b", "n").await;
+    assert_ne!(before, limit);
+    eventually("the other node has heard", async || {
+        (ask(&b, "key-a", "n").await == limit).then_some(())
+    })
+    .await;
+    assert_eq!(ask(&b, "key-b", "n").await, before);
+}
+
+#[tokio::test]
+async fn nodes_that_are_configured_otherwise_say_so_until_a_reload_makes_them_alike() {
+    let (fleet, server) = (Kin::new(), Server::fast().await);
+    let (at_a, at_b) = (free_address(), free_address());
+    let rest = |limit: u32, neurons: u32, alias: &str| {
+        let more = format!("    tariff: {{ cost_per_infer: {neurons} }}\n    aliases: [{alias}]\n");
+        let limit = accounts(&format!(", neurons_per_day: {limit}"));
+        format!("{limit}{}", with_model(&server, &more))
+    };
+    let (one, other) = (rest(10, 1, "x"), rest(20, 2, "y"));
+    let a = fleet.start("a", at_a, &seeds(at_b), &one).await;
+    let b = fleet.start("b", at_b, &seeds(at_a), &other).await;
+    let differing = json!(["accounts", "models", "tariffs"]);
+    for (node, name) in [(&a, "b"), (&b, "a")] {
+        sees(node, name, |other| other["drift"] == differing).await;
+        eventually("the difference is said and counted", async || {
+            let said = "differs=\"accounts, models, tariffs\"";
+            let is_said = node.log().lines().any(|line| {
+                line.contains("WARN")
+                    && line.contains(&format!("node={name}"))
+                    && line.contains(said)
+            });
+            for what in ["accounts", "models", "tariffs"] {
+                let series = format!("infergate_nodes_drifted{{what=\"{what}\"}}");
+                if node.metric(&series).await != Some(1.0) {
+                    return None;
+                }
+            }
+            is_said.then_some(())
+        })
+        .await;
+    }
+
+    let text = std::fs::read_to_string(b.config_path()).unwrap();
+    let alike = text.replace(&other, &one);
+    assert_ne!(text, alike);
+    std::fs::write(b.config_path(), alike).unwrap();
+    assert_eq!(b.post_reload().await.status, 200);
+    for (node, name) in [(&a, "b"), (&b, "a")] {
+        sees(node, name, |other| other["drift"] == json!([])).await;
+        eventually("that they are alike is said and counted", async || {
+            let tariffs = "infergate_nodes_drifted{what=\"tariffs\"}";
+            let is_alike = node.metric(tariffs).await == Some(0.0);
+            (is_alike && node.log().contains("configured like this one again")).then_some(())
+        })
+        .await;
+    }
+}

@@ -35,7 +35,10 @@ async fn knows_what_serves(node: &Node, name: &str) {
         let state = node.state().await;
         let others = state["nodes"].as_array()?.clone();
         let serves = |other: &serde_json::Value| {
-            other["id"] == name && other["models"] == 1 && other["gone"] == false
+            other["id"] == name
+                && other["models"] == 1
+                && other["gone"] == false
+                && other["proven"] == true
         };
         others.iter().any(serves).then_some(())
     })

@@ -20,7 +20,13 @@ pub struct Rate {
     per_minute: u32,
     /// The moment, in units, at which everything taken so far would have been due one by one.
     due: u128,
+    /// Requests that passed here and were not given back, for other nodes to count.
+    passed: u64,
 }
+
+/// What passed at other nodes makes an account wait no longer than this, in minutes of its limit: they may have
+/// let pass a minute's worth each before they heard of each other.
+const ELSEWHERE_MINUTES_MAX: u128 = 2;
 
 impl Rate {
     /// Nothing used. A limit of 0 counts as 1.
@@ -28,12 +34,29 @@ impl Rate {
         Rate {
             per_minute: per_minute.max(1),
             due: 0,
+            passed: 0,
         }
     }
 
     /// One request passes, or is told when the next one will.
     pub fn take(&mut self, now: Millis) -> Result<(), Refusal> {
-        self.take_many(1, now)
+        self.take_many(1, now)?;
+        self.passed = self.passed.saturating_add(1);
+        Ok(())
+    }
+
+    /// Requests that passed here, since the beginning.
+    pub fn passed(&self) -> u64 {
+        self.passed
+    }
+
+    /// Counts `count` requests that passed at another node.
+    pub fn take_elsewhere(&mut self, count: u64, now: Millis) {
+        let now = self.units(now);
+        let due = self.due.max(now);
+        let units = u128::from(count).saturating_mul(REQUEST);
+        let most = now + ELSEWHERE_MINUTES_MAX * REQUEST * u128::from(self.per_minute);
+        self.due = due.saturating_add(units).min(most.max(due));
     }
 
     /// `count` pass while one is left, however many they are: what is taken above the limit is waited
@@ -58,6 +81,7 @@ impl Rate {
     /// A request that passed was refused for capacity: it does not count.
     pub fn give_unit_back(&mut self) {
         self.due = self.due.saturating_sub(REQUEST);
+        self.passed = self.passed.saturating_sub(1);
     }
 
     /// What was taken as `taken` came to `actual`.
@@ -150,6 +174,18 @@ mod tests {
         taken(&mut rate, 0);
         rate.give_unit_back();
         assert_eq!(taken(&mut rate, 0), 1);
+    }
+
+    #[test]
+    fn what_passed_elsewhere_counts_here_and_makes_nobody_wait_for_more_than_a_minute() {
+        let mut rate = Rate::new(6);
+        rate.take_elsewhere(4, Millis(0));
+        assert_eq!((taken(&mut rate, 0), rate.passed()), (2, 2));
+        rate.take_elsewhere(u64::MAX, Millis(0));
+        assert_eq!((taken(&mut rate, 60_000), taken(&mut rate, 70_000)), (0, 1));
+        assert_eq!(taken(&mut rate, 130_000), 6);
+        rate.give_unit_back();
+        assert_eq!(rate.passed(), 8);
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub const CONFIG_KEY: &str = "config";
 const MODEL_PREFIX: &str = "model/";
 /// Before the id of an account.
 const ACCOUNT_PREFIX: &str = "spent/";
+/// Before the id of an account with a limit a minute.
+const PASSED_PREFIX: &str = "passed/";
 /// The form of the values; others are for other versions of this program.
 const FORM: &str = "1";
 /// Of an id; as the configuration bounds them.
@@ -63,6 +65,8 @@ pub enum About<'a> {
     Model(&'a str),
     /// An account.
     Account(&'a str),
+    /// Requests of an account.
+    Passed(&'a str),
     /// What the node's configuration is like.
     Config,
 }
@@ -77,6 +81,9 @@ pub fn about(key: &str) -> Option<About<'_>> {
     }
     if let Some(model) = key.strip_prefix(MODEL_PREFIX) {
         return is_name(model).then_some(About::Model(model));
+    }
+    if let Some(account) = key.strip_prefix(PASSED_PREFIX) {
+        return is_name(account).then_some(About::Passed(account));
     }
     let account = key.strip_prefix(ACCOUNT_PREFIX)?;
     is_name(account).then_some(About::Account(account))
@@ -95,6 +102,22 @@ pub fn model_key(model: &ModelId) -> String {
 /// The key of an account.
 pub fn account_key(account: &AccountId) -> String {
     format!("{ACCOUNT_PREFIX}{}", account.as_str())
+}
+
+/// The key of an account's requests.
+pub fn passed_key(account: &AccountId) -> String {
+    format!("{PASSED_PREFIX}{}", account.as_str())
+}
+
+/// `1 requests`.
+pub fn write_passed(requests: u64) -> String {
+    format!("{FORM} {requests}")
+}
+
+/// Reads [`write_passed`].
+pub fn read_passed(text: &str) -> Option<u64> {
+    let [requests] = fields(text)?;
+    number(requests)
 }
 
 /// A name as the configuration admits them.

@@ -12,6 +12,7 @@ async fn sees_gpu0(node: &Node, draining: bool) {
         let gpu0 = state["nodes"].as_array()?.iter();
         let gpu0 = gpu0.into_iter().find(|other| other["id"] == "gpu0")?;
         let is_so = gpu0["draining"] == draining && gpu0["gone"] == false && gpu0["models"] == 1;
+        let is_so = is_so && (draining || gpu0["proven"] == true);
         is_so.then_some(())
     })
     .await;

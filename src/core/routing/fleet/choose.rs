@@ -251,6 +251,9 @@ impl Fleet {
         if node.gone {
             return Err(NotAsked::Gone);
         }
+        if !self.counts(node) {
+            return Err(NotAsked::Unproven);
+        }
         if trust == 0 {
             return Err(NotAsked::Stale);
         }

@@ -5,6 +5,7 @@
 //! begun to work, so a request may go elsewhere on little evidence; afterwards it may not, and a node
 //! counts as lost only when gossip and its peers listener say so. Spans are milliseconds.
 
+use super::node::Node;
 use super::report::NodeId;
 use super::world::Fleet;
 use crate::Millis;
@@ -62,13 +63,16 @@ impl Liveness {
 }
 
 impl Fleet {
-    /// The peers listener of a node has answered.
-    pub fn answered(&mut self, name: &str, now: Millis) {
-        if let Some(&slot) = self.by_name.get(name)
-            && let Some(node) = self.nodes[usize::from(slot)].as_mut()
-        {
-            node.answered_at = Some(now);
-        }
+    /// The peers listener of a node has answered. Returns whether it is the first time of its process.
+    pub fn answered(&mut self, name: &str, now: Millis) -> bool {
+        let slot = self.by_name.get(name);
+        let node = slot.and_then(|&slot| self.nodes[usize::from(slot)].as_mut());
+        node.is_some_and(|node| node.answered_at.replace(now).is_none())
+    }
+
+    /// Returns whether reports of a node count: it has proved to be the one it says, or need not.
+    pub(super) fn counts(&self, node: &Node) -> bool {
+        !self.rule.proven_only || node.answered_at.is_some()
     }
 
     /// How alive a process of a node is, as far as is known here.

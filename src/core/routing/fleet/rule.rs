@@ -35,6 +35,8 @@ pub struct FleetRule {
     pub forward_floor_us: u32,
     /// Sites whose round trips differ by less than this are equally far, microseconds.
     pub site_step_us: u32,
+    /// Only nodes whose peers listener has answered count: it has shown a certificate, and gossip has not.
+    pub proven_only: bool,
 }
 
 impl Default for FleetRule {
@@ -49,6 +51,7 @@ impl Default for FleetRule {
             drawn_every: Millis(500),
             forward_floor_us: 1_000,
             site_step_us: 50_000,
+            proven_only: false,
         }
     }
 }

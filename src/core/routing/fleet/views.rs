@@ -23,6 +23,8 @@ pub enum NotAsked {
     Draining,
     /// The failure detector says that it is gone.
     Gone,
+    /// It has not shown its certificate yet.
+    Unproven,
     /// What it told is too old.
     Stale,
     /// A forward to it failed a moment ago.
@@ -49,6 +51,7 @@ impl NotAsked {
             NotAsked::OtherSite => "other-site",
             NotAsked::Draining => "draining",
             NotAsked::Gone => "gone",
+            NotAsked::Unproven => "unproven",
             NotAsked::Stale => "stale",
             NotAsked::Doubted => "doubted",
             NotAsked::Failing => "failing",
@@ -144,6 +147,9 @@ impl Fleet {
             let Some(node) = &self.nodes[usize::from(seat.node)] else {
                 continue;
             };
+            if !self.counts(node) {
+                continue;
+            }
             let site = &self.sites[usize::from(node.site)];
             let known = found.iter().position(|(name, _)| *name == site.name);
             let at = known.unwrap_or_else(|| {
@@ -178,6 +184,7 @@ impl Fleet {
     fn node(&self, slot: u16, now: Millis) -> Option<NodeView> {
         let node = self.nodes[usize::from(slot)].as_ref()?;
         let gone = node.gone.then_some(NotAsked::Gone);
+        let unproven = (!self.counts(node)).then_some(NotAsked::Unproven);
         Some(NodeView {
             node: node.id.clone(),
             site: self.sites[usize::from(node.site)].name.clone(),
@@ -190,7 +197,9 @@ impl Fleet {
             load: ModelLoad::default(),
             free: 0,
             in_flight: 0,
-            not_asked: gone.or(node.draining.then_some(NotAsked::Draining)),
+            not_asked: gone
+                .or(unproven)
+                .or(node.draining.then_some(NotAsked::Draining)),
         })
     }
 }

@@ -336,6 +336,8 @@ impl Fleet {
             return;
         };
         let mut models = std::mem::take(&mut node.models);
+        // What a stranger wants is no reason to leave others a part.
+        let counts = !self.rule.proven_only || node.answered_at.is_some();
         for (at, (id, load)) in told.iter().take(MODELS_MAX).enumerate() {
             // Nodes name their models in the same order each time, mostly.
             let same = |model: &&u32| self.views[**model as usize].id == *id;
@@ -353,7 +355,7 @@ impl Fleet {
                 view.seat_at(slot)
             });
             view.seats[seat].told(*load, version, age, now);
-            self.set_hungry(model, slot, load.is_hungry());
+            self.set_hungry(model, slot, counts && load.is_hungry());
             self.wake_if_room(model, slot);
         }
         models.retain(|&model| {

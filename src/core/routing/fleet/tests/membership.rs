@@ -221,3 +221,38 @@ fn a_node_that_says_itself_that_it_drains_is_not_asked_until_it_reports_otherwis
     assert_eq!(returned, Some(Change::Returned(id("b", 1))));
     assert!(fleet.next(&seek(), 0, NOW).is_some());
 }
+
+#[test]
+fn of_a_node_that_has_not_proved_itself_nothing_counts_until_it_has() {
+    let rule = FleetRule {
+        proven_only: true,
+        ..FleetRule::default()
+    };
+    let mut fleet = Fleet::new(id("a", 1), "fra".into(), rule);
+    let wanting = ModelLoad {
+        wanting: 5,
+        ..load(8)
+    };
+    fleet.heard(&report("stranger", "ams", 1, wanting), Millis(1));
+    fleet.heard(&report("b", "fra", 1, load(1)), Millis(1));
+    assert_eq!(fleet.next(&seek(), 0, Millis(2)), None);
+    assert_eq!(fleet.site_candidates(MODEL, Millis(2)), []);
+    let (seen, _) = fleet.explain(&seek(), 8, Millis(2));
+    let unproven = |view: &NodeView| view.not_asked == Some(NotAsked::Unproven);
+    assert!(seen.len() == 2 && seen.iter().all(unproven));
+
+    assert!(fleet.answered("b", Millis(3)) && !fleet.answered("b", Millis(4)));
+    fleet.heard(&report("stranger", "ams", 2, wanting), Millis(4));
+    // The whole of the one permit: a stranger that wants it has no part in it.
+    assert_eq!(ever(&mut fleet, &seek(), Millis(4)), ["b".into()]);
+    let lots = (0..100).filter(|&lot| fleet.next(&seek(), lot, Millis(4)).is_some());
+    assert_eq!(lots.count(), 100);
+
+    // Another process under the name has to prove itself again.
+    let mut restarted = report("b", "fra", 1, load(8));
+    restarted.node.generation = 2;
+    fleet.heard(&restarted, Millis(5));
+    assert_eq!(fleet.next(&seek(), 0, Millis(6)), None);
+    fleet.answered("b", Millis(7));
+    assert!(fleet.next(&seek(), 0, Millis(8)).is_some());
+}
