@@ -495,9 +495,9 @@ impl<'a> Attempts<'a> {
 
     /// The reader of the answer, with the model's task for it.
     pub fn answer(&self, task: Option<TaskSession>) -> Answer {
-        let spec = &self.lane.spec;
-        let answer = self.lane.backend.read_response(&self.asked.call, spec.task);
-        answer.of_model(spec, task)
+        let (spec, call) = (&self.lane.spec, &self.asked.call);
+        let answer = self.lane.backend.read_response(call, spec.task);
+        answer.of_model(spec, task).named_for(call, spec)
     }
 
     /// Gives the permit back and settles what was charged ahead.

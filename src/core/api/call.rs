@@ -101,6 +101,11 @@ pub struct Call {
 }
 
 impl Call {
+    /// The name of the model as it stands in the body, in JSON; none where the path names it.
+    pub fn model_in_body(&self) -> Option<Bytes> {
+        Some(self.body.slice(self.model_value.clone()?))
+    }
+
     /// A `run` whose body is not JSON: an image, a sound, anything. All that can be said in a JSON
     /// body besides the input is unsaid.
     pub fn opaque(model: String, content_type: Arc<str>, body: Bytes) -> Call {

@@ -20,8 +20,8 @@ pub use discovery::{
 };
 pub use parameters::{Parameters, RESERVED};
 pub use spec::{
-    Algorithm, BackendKind, CaFile, EndpointSpec, ModelSpec, PermitScope, QueueSpec, Secret, Task,
-    WhenUnhealthy, server_of,
+    Algorithm, BackendKind, CaFile, EndpointSpec, ModelInAnswers, ModelSpec, PermitScope,
+    QueueSpec, Secret, Task, WhenUnhealthy, server_of,
 };
 pub use tariff::{
     ChargeCut, MetricMode, ModelPlugins, TARIFF_TEXT_BYTES_MAX, Tariff, Trust, read_tariff_text,

@@ -382,6 +382,11 @@ pub struct ModelSpec {
     /// one commits the status 200. 0 sends none.
     #[serde(default)]
     pub queue_heartbeat_secs: u64,
+    /// What answers of the OpenAI API say under `model`: what the server says, or the name that the client
+    /// asked for. With `asked` a whole answer is held until it has come, up to 16 MiB; a longer one, and
+    /// events over 1 MiB, keep the server's word.
+    #[serde(default)]
+    pub model_in_answers: ModelInAnswers,
     /// Request parameters that are filled in, set or capped before a server is asked; bodies that are
     /// not JSON stay as they are.
     #[serde(default)]
@@ -412,6 +417,17 @@ pub struct ModelSpec {
     pub pin_primary: bool,
 }
 
+/// Whose name of the model stands in answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ModelInAnswers {
+    /// What the client asked for, an alias too.
+    Asked,
+    /// What the model server says.
+    #[default]
+    Backend,
+}
+
 impl ModelSpec {
     /// Model without endpoints, with every other key at its default.
     pub fn new(id: ModelId, task: Task, backend: BackendKind) -> ModelSpec {
@@ -427,6 +443,7 @@ impl ModelSpec {
             first_byte_timeout_secs: None,
             allowed_accounts: Vec::new(),
             queue_heartbeat_secs: 0,
+            model_in_answers: ModelInAnswers::default(),
             parameters: Parameters::default(),
             plugins: ModelPlugins::default(),
             routing: serde_json::Map::new(),

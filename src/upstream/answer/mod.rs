@@ -9,8 +9,10 @@
 //! [`Answer::close`] however it ended. A model's task sees what is in the Workers AI dialect, and in
 //! the OpenAI dialect where the operator has said that it knows such answers.
 
+mod error;
 mod failure;
 mod kind;
+mod named;
 mod openai;
 mod output;
 mod pass;
@@ -28,9 +30,10 @@ use infergate_core::Refusal;
 use infergate_core::api::scan::TopLevel;
 use infergate_core::api::{Call, Face, Operation, sse, workers_ai};
 use infergate_core::billing::{Metrics, Usage};
-use infergate_core::model::{ModelSpec, Task, Trust};
+use infergate_core::model::{ModelInAnswers, ModelSpec, Task, Trust};
 use serde_json::value::RawValue;
 
+pub use error::AnswerError;
 pub use failure::{client_error_body, error_event, is_error_body};
 pub(super) use openai::{OPENAI_EMBEDDINGS, OPENAI_TEXT};
 pub use output::SAMPLE_BYTES_MAX;
@@ -38,6 +41,7 @@ pub use report::ReportedMetrics;
 pub(super) use run::{Piece, Reader, no_events, write_rows};
 
 use kind::{EVENT_STREAM, JSON, Kind};
+use named::Named;
 use report::Modes;
 use seen::{End, Seen};
 use shape::Shaper;
@@ -51,44 +55,6 @@ pub const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 /// Bytes that the backend gave no name.
 const UNNAMED: &[u8] = b"application/octet-stream";
-
-/// Why an answer that began well cannot be passed on to its end.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AnswerError {
-    /// An event that has to be read grew over its bound.
-    #[error("the backend sent an event over {ANSWER_BYTES_MAX} bytes")]
-    EventTooLong,
-    /// An answer to be converted grew over its bound.
-    #[error("the backend's answer is over {ANSWER_BYTES_MAX} bytes")]
-    AnswerTooLong,
-    /// Not the shape this kind of backend answers with.
-    #[error("the backend's answer has an unexpected shape")]
-    Malformed,
-    /// The stream closed in good order but without its end mark.
-    #[error("the backend's stream ended without its end mark")]
-    EndedEarly,
-    /// The backend reported a failure of its own after its 200.
-    #[error("the backend reported a failure in its answer")]
-    BackendFailed,
-    /// The model's task does not let it pass: not the backend's doing.
-    #[error("the model's task does not let the answer pass")]
-    Refused(Box<Refusal>),
-}
-
-impl AnswerError {
-    fn refused(refusal: Refusal) -> AnswerError {
-        AnswerError::Refused(Box::new(refusal))
-    }
-}
-
-impl From<AnswerError> for Refusal {
-    fn from(error: AnswerError) -> Refusal {
-        match error {
-            AnswerError::Refused(refusal) => *refusal,
-            _ => Refusal::UpstreamLost,
-        }
-    }
-}
 
 /// What to send to the client after a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +81,8 @@ pub struct Answer {
     form: Form,
     seen: Seen,
     shaper: Option<Shaper>,
+    /// The name of the model that it carries, where that is not the backend's word.
+    named: Option<Box<Named>>,
     neurons: Option<f64>,
     metrics: Vec<(String, f64)>,
 }
@@ -182,9 +150,18 @@ impl Answer {
             form: form(source, Kind::asked(streams)),
             seen: Seen::default(),
             shaper: None,
+            named: None,
             neurons: None,
             metrics: Vec::new(),
         }
+    }
+
+    /// The same answer, with the name of the model that `call` asked for where `model` wants that.
+    pub fn named_for(mut self, call: &Call, model: &ModelSpec) -> Answer {
+        if model.model_in_answers == ModelInAnswers::Asked && matches!(self.source, Source::Pass) {
+            self.named = Named::of(call).map(Box::new);
+        }
+        self
     }
 
     /// The same answer, counted as `model` says its metrics are, and shaped by its task.
@@ -289,7 +266,11 @@ impl Answer {
 
     /// Every byte passes unchanged, so the backend's `Content-Length` holds for the client too.
     pub fn passes_length(&self) -> bool {
-        matches!(self.form, Form::PassJson(_) | Form::PassBytes)
+        match self.form {
+            Form::PassJson(_) => self.named.is_none(),
+            Form::PassBytes => true,
+            _ => false,
+        }
     }
 
     /// [`Answer::finish`] will append nothing and find nothing missing.
@@ -339,10 +320,18 @@ impl Answer {
                 self.seen.keep(chunk);
                 if let Form::PassJson(scan) = &mut self.form {
                     scan.push(chunk);
+                    if let Some(named) = &mut self.named
+                        && !named.take(chunk, out)
+                    {
+                        return Ok(Push::Out);
+                    }
                 }
                 Ok(Push::Whole)
             }
-            Form::PassEvents(events) => events.push(chunk, self.hides_usage, &mut self.seen, out),
+            Form::PassEvents(events) => {
+                let (hides_usage, named) = (self.hides_usage, self.named.as_deref());
+                events.push(chunk, hides_usage, named, &mut self.seen, out)
+            }
             Form::RunJson(body) | Form::Posted { body, .. } => {
                 if body.len() + chunk.len() > ANSWER_BYTES_MAX {
                     return Err(AnswerError::AnswerTooLong);
@@ -365,7 +354,12 @@ impl Answer {
             return Ok(());
         }
         match &mut self.form {
-            Form::PassBytes | Form::PassJson(_) => {}
+            Form::PassBytes => {}
+            Form::PassJson(_) => {
+                if let Some(named) = &mut self.named {
+                    named.finish(out);
+                }
+            }
             Form::RunJson(_) => self.finish_run(out)?,
             Form::Posted { .. } => self.finish_posted(out)?,
             Form::PassEvents(_) | Form::RunEvents(_) => return self.finish_stream(out),

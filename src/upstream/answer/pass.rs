@@ -12,6 +12,7 @@ use infergate_core::api::sse::{self, Part, Splitter};
 use infergate_core::billing::{TextCount, Usage};
 use memchr::memmem::Finder;
 
+use super::named::Named;
 use super::openai::{Chunk, failure};
 use super::{AnswerError, End, Push, Seen};
 
@@ -62,15 +63,17 @@ impl Events {
         &mut self,
         chunk: &[u8],
         hides_usage: bool,
+        named: Option<&Named>,
         seen: &mut Seen,
         out: &mut BytesMut,
     ) -> Result<Push, AnswerError> {
         // As long as every event of the chunk passes, `passed` counts them and nothing is copied.
         let mut passed = 0;
-        let mut copying = !self.splitter.held().is_empty();
+        let mut copying = named.is_some() || !self.splitter.held().is_empty();
         let mut failed = None;
         let is_shaped = self.is_shaped;
         self.splitter.push_parts(chunk, &mut |part| {
+            let is_whole = matches!(part, Part::Event(_));
             let (event, verdict) = match part {
                 Part::Event(event) | Part::Piece { bytes: event, .. } if failed.is_some() => {
                     (event, Ok(Verdict::Drop))
@@ -84,7 +87,10 @@ impl Events {
                 Verdict::Drop
             });
             match (verdict, copying) {
-                (Verdict::Pass, true) => out.extend_from_slice(event),
+                (Verdict::Pass, true) => match named.filter(|_| is_whole) {
+                    Some(named) => named.event(event, out),
+                    None => out.extend_from_slice(event),
+                },
                 (Verdict::Pass, false) => passed += event.len(),
                 (_, true) => {}
                 (_, false) => {

@@ -229,3 +229,26 @@ async fn a_rewritten_body_is_not_described_as_the_old_one_was() {
         );
     }
 }
+
+#[tokio::test]
+async fn answers_say_the_name_that_was_asked_for_where_the_model_wants_that() {
+    let whole = r#"{"model":"/srv/llama.gguf","choices":[{"message":{"content":"a"}}]}"#;
+    let backend = Scripted::new(&[&json_answer(whole)]).await;
+    let with_name = format!("{}, backend_model: llama", endpoint(backend.address, 1));
+    let more = |key: &str| format!("    aliases: [\"al/ias\"]\n{key}");
+    let renaming = model(
+        "m",
+        std::slice::from_ref(&with_name),
+        &more("    model_in_answers: asked\n"),
+    );
+    let node = Node::start(&format!("models:\n{renaming}")).await;
+    for name in ["m", "al/ias"] {
+        let answer = node.post(CHAT, &chat(name, "")).await;
+        assert_eq!(answer.text(), whole.replace("/srv/llama.gguf", name));
+        let length = answer.header("content-length").unwrap();
+        assert_eq!(length, answer.body.len().to_string());
+    }
+    let plain = model("m", &[with_name], &more(""));
+    node.reload(&format!("models:\n{plain}")).await;
+    assert_eq!(node.post(CHAT, &chat("al/ias", "")).await.text(), whole);
+}

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use infergate_core::model::{ModelInAnswers, ModelSpec};
+
 use super::*;
 
 #[test]
@@ -296,4 +298,70 @@ fn the_content_type_decides_how_the_body_is_read() {
         got.text
     );
     assert!(answer_of(BackendKind::Openai, &run_call(r#"{"prompt":"a"}"#)).collects());
+}
+
+/// The answer to a client that asked for `m`, named so.
+fn named(members: &str) -> Answer {
+    let mut spec = ModelSpec::new("x".into(), Task::TextGeneration, BackendKind::Openai);
+    spec.model_in_answers = ModelInAnswers::Asked;
+    let call = chat(members);
+    answer_of(BackendKind::Openai, &call).named_for(&call, &spec)
+}
+
+#[test]
+fn a_whole_answer_says_the_model_that_was_asked_for_where_that_is_wanted() {
+    let answer =
+        r#"{ "id":"m\"x","choices":[{"model":"inner"}], "model" : "/srv/q\u0034.gguf" ,"n":1.50}"#;
+    let renamed = answer.replace(r#""/srv/q\u0034.gguf""#, r#""m""#);
+    assert_ne!(answer, renamed);
+    let got = relay_cut_anywhere(|| named(""), OBJECT, answer);
+    assert_eq!((&*got.text, got.result), (&*renamed, Ok(())));
+    assert!(!named("").passes_length());
+    for odd in [
+        r#"{"choices":[],"model":null}"#,
+        r#"{"model":"a","model":"b"}"#,
+        "[1]",
+        "no json",
+        "",
+    ] {
+        let got = relay_cut_anywhere(|| named(""), OBJECT, odd);
+        assert_eq!(got.text, odd);
+    }
+}
+
+#[test]
+fn an_answer_too_long_to_be_held_keeps_the_servers_name_and_every_byte() {
+    let answer = format!(r#"{{"model":"b","x":"{}"}}"#, "x".repeat(ANSWER_BYTES_MAX));
+    for size in [70_001, ANSWER_BYTES_MAX] {
+        let got = relay(named(""), OBJECT, answer.as_bytes().chunks(size));
+        assert!(got.text == answer && got.result.is_ok(), "{size}");
+    }
+}
+
+#[test]
+fn every_event_of_a_stream_says_the_model_that_was_asked_for() {
+    let event = |model: &str, text: &str| {
+        format!(
+            "id: 1\ndata: {{\"model\":{model},\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n"
+        )
+    };
+    let odd = ": model\n\ndata: {\"model\"\n\ndata: {\ndata: \"model\":\"b\"}\n\n";
+    let stream = [
+        &event("\"b\"", "a"),
+        odd,
+        &event("\"bb\"", "\\\"model\\\""),
+        VLLM_USAGE,
+        DONE,
+    ]
+    .concat();
+    let renamed = [
+        &event("\"m\"", "a"),
+        odd,
+        &event("\"m\"", "\\\"model\\\""),
+        DONE,
+    ]
+    .concat();
+    let got = relay_cut_anywhere(|| named(STREAM), EVENTS, &stream);
+    assert_eq!((&*got.text, got.done), (&*renamed, true));
+    assert_eq!(got.usage.map(|usage| usage.output_tokens), Some(3));
 }
