@@ -77,11 +77,18 @@ async fn a_node_is_seen_to_come_to_drain_to_go_and_to_come_again() {
     assert_eq!(again["draining"], false);
     sees(&b, "a", |a| a["gone"] == false).await;
     // On a busy machine it may have been lost and returned more often: what is counted is what is told.
-    let log = a.log();
-    for word in ["appeared", "draining", "lost", "restarted", "returned"] {
-        let told = log.matches(&format!("node {word}")).count();
-        assert_eq!(a.metric(&event(word)).await, Some(told as f64), "{word}");
-    }
+    // The log is written by a thread of its own, a moment later.
+    let log = eventually("what is counted is told", async || {
+        let log = a.log();
+        for word in ["appeared", "draining", "lost", "restarted", "returned"] {
+            let told = log.matches(&format!("node {word}")).count();
+            if a.metric(&event(word)).await != Some(told as f64) {
+                return None;
+            }
+        }
+        Some(log)
+    })
+    .await;
     let told = |word: &str| log.find(&format!("node {word}")).expect(word);
     assert!(told("appeared") < told("draining"));
     assert!(told("appeared") < told("lost") && told("lost") < told("restarted"));
