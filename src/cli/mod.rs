@@ -36,8 +36,13 @@ Examples:
   infergate config example                     every key, commented
   infergate check infergate.yaml               every problem at once, with line and key
   infergate serve --config infergate.yaml      run it; the file is reloaded when it changes
+  infergate config diff infergate.yaml         what the file would change in the gateway that runs
+  infergate explain last                       what happened to the newest request and why
   kill -HUP $(pidof infergate)                 reload by hand
-  curl -X POST http://127.0.0.1:9090/reload    the same, answering with what changed";
+  curl -X POST http://127.0.0.1:9090/reload    the same, answering with what changed
+
+Exit codes: 0 good, 1 problems found or a forced stop, 2 wrong arguments or a configuration that does
+not load at start; each command's --help says more.";
 
 /// One binary in front of GPU containers: routes, admits, streams and fails over inference traffic.
 #[derive(Parser)]
@@ -52,7 +57,8 @@ enum Command {
     /// Serve traffic as a configuration file says, and follow the file when it changes.
     #[command(
         after_help = "Signals: SIGHUP reloads. SIGTERM and SIGINT drain and exit 0; a \
-        second one exits 1 at once.\nExit codes: 0 drained, 1 forced, 2 the configuration does \
+        second one exits 1 at once.\nThe log goes to standard error; level and format are `log` in the file, \
+        addresses `listen`: there are no options for them.\nExit codes: 0 drained, 1 forced, 2 the configuration does \
         not load or an address is taken."
     )]
     Serve {
@@ -63,7 +69,8 @@ enum Command {
     /// Check a configuration file and load its plugins: prints every problem with its key path and
     /// line.
     #[command(
-        after_help = "Exit codes: 0 good, 1 problems.\nExample: infergate check infergate.yaml"
+        after_help = "Warnings alone are good. It listens nowhere and asks no model server.\n\
+        Exit codes: 0 good, 1 problems.\nExample: infergate check infergate.yaml"
     )]
     Check {
         /// The configuration file (YAML).
