@@ -15,11 +15,10 @@ use infergate_core::routing::{
 };
 use infergate_core::{Millis, Refusal};
 use pingora_core::protocols::http::ServerSession;
-use tokio::time::sleep_until;
 
 use super::Shared;
 use super::accounts::Account;
-use super::admit::{Turn, admit, client_gone, uncharge};
+use super::admit::{Turn, admit, uncharge};
 use super::away::Away;
 use super::beat::Beats;
 use super::call::{Left, Trip};
@@ -27,9 +26,10 @@ use super::explain::{Again, Trace};
 use super::forward::{Reply, forward};
 use super::interim;
 use super::ladder::{Ladder, Unserved};
+use super::progress::{Waited, head_of_answer};
 use super::regrant::look_again;
 use super::relay::Relayed;
-use super::rules::Passing;
+use super::rules::{Passing, is_web_page};
 use super::task::Asked;
 use crate::plugin::TaskSession;
 use crate::telemetry::AttemptResult;
@@ -349,18 +349,20 @@ impl<'a> Attempts<'a> {
         self.trace = Trace::begin(self.shared.clock);
         trip.story.tries(self.sent_us, &permit.target);
         let head_by = self.head_deadline(sent_at, trip);
-        let deadline = sleep_until(self.shared.clock.instant(head_by).into());
+        let clock = self.shared.clock;
+        let end = clock.instant(head_by).into();
+        let deadline = clock.instant(trip.deadline).into();
         let client = &self.shared.client;
-        let sent = tokio::select! {
-            biased;
-            sent = client.send(&permit.target, outgoing, &mut self.trace.marks) => sent,
-            () = client_gone(session) => {
+        let sending = client.send(&permit.target, outgoing, &mut self.trace.marks);
+        let waited = head_of_answer(sending, session, trip, end, deadline).await;
+        let sent = match waited {
+            Ok(Waited::Sent(sent)) => sent,
+            Err(left) => {
                 trip.notice_work(&self.trace.marks);
-                trip.client_gone();
                 self.count(permit, Seen::Nothing, None, AttemptResult::Abandoned);
-                return Err(Left::Cut);
+                return Err(left);
             }
-            () = deadline => {
+            Ok(Waited::Deadline) => {
                 if head_by < trip.deadline {
                     let result = AttemptResult::TimedOut;
                     self.count(permit, Seen::Failure, Some(FIRST_BYTE), result);
@@ -439,7 +441,7 @@ impl<'a> Attempts<'a> {
         let headers = &exchange.head().headers;
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let is_useless =
-            text("content-type").is_some_and(is_html) || text("content-length") == Some("0");
+            text("content-type").is_some_and(is_web_page) || text("content-length") == Some("0");
         let now = || self.shared.clock.wall().unix_timestamp();
         let pause = match status {
             429 | 503 => pause(text, now),
@@ -576,12 +578,6 @@ impl<'a> Attempts<'a> {
         permit.saw(seen, cause, pause);
         self.lane.metrics.attempt_finished(result);
     }
-}
-
-/// A web page: an error page of something in front of the server.
-fn is_html(content_type: &str) -> bool {
-    let kind = content_type.split(';').next().unwrap_or_default().trim();
-    kind.eq_ignore_ascii_case("text/html")
 }
 
 /// The request as a target wants it that calls the model `name`.

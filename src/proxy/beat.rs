@@ -1,5 +1,4 @@
-//! Signs of life while a request waits, for a permit here or for another node: comments for a streaming
-//! client, interim answers for a node that forwards.
+//! Signs of life while a request waits, for a permit here or for another node: comments for a streaming client, interim answers for a node that forwards.
 //!
 //! It does not wait for anything else. A client that did not ask for events gets none.
 
@@ -15,6 +14,9 @@ use super::call::{Left, Trip};
 use super::interim;
 use super::respond;
 use crate::telemetry::Outcome;
+
+/// What a client is told while its request waits for its turn.
+const QUEUED: &[u8] = b": queued\n\n";
 
 /// The signs of life of one request.
 pub struct Beats {
@@ -53,7 +55,14 @@ impl Beats {
         }
     }
 
-    /// Sends one, until the deadline.
+    /// Puts the next one off: the client has just heard something.
+    pub fn reset(&mut self) {
+        if let Some(beats) = &mut self.every {
+            beats.reset();
+        }
+    }
+
+    /// Sends one of a request that waits for its turn, until the deadline.
     ///
     /// # Errors
     /// The client is gone, or takes nothing.
@@ -67,17 +76,30 @@ impl Beats {
         if self.of_forward {
             return interim::queued(shared, session, trip).await;
         }
-        match timeout_at(deadline, respond::heartbeat(session, trip)).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => {
-                trip.client_gone();
-                Err(Left::Cut)
-            }
-            // Half a comment may be out: nothing can follow it.
-            Err(_) => {
-                trip.refused(&Refusal::DeadlinePassed, Outcome::CutByDeadline);
-                Err(Left::Cut)
-            }
+        comment(session, trip, QUEUED, deadline).await
+    }
+}
+
+/// Sends a comment, until the deadline.
+///
+/// # Errors
+/// The client is gone, or takes nothing.
+pub async fn comment(
+    session: &mut ServerSession,
+    trip: &mut Trip,
+    text: &'static [u8],
+    deadline: Instant,
+) -> Result<(), Left> {
+    match timeout_at(deadline, respond::comment(session, trip, text)).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(_)) => {
+            trip.client_gone();
+            Err(Left::Cut)
+        }
+        // Half a comment may be out: nothing can follow it.
+        Err(_) => {
+            trip.refused(&Refusal::DeadlinePassed, Outcome::CutByDeadline);
+            Err(Left::Cut)
         }
     }
 }

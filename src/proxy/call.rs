@@ -71,6 +71,8 @@ pub struct Trip {
     pub journey: Option<Box<Journey>>,
     /// The answer's head has been written; from then on a refusal is an event of the stream.
     pub committed: bool,
+    /// The span between two signs of life while a model server is silent; none for who gets none.
+    pub signs_every: Option<Duration>,
     /// A kept connection broke under it: further tries go out on new ones only.
     pub needs_fresh_connection: bool,
     /// What happens to it, for whoever asks later.
@@ -142,6 +144,7 @@ impl Trip {
             entered: None,
             journey: None,
             committed: false,
+            signs_every: None,
             needs_fresh_connection: false,
             story: Draft::default(),
             shared: Arc::clone(shared),

@@ -36,6 +36,7 @@ mod ledger;
 mod limits;
 mod listing;
 mod peers;
+mod progress;
 mod readiness;
 mod regrant;
 mod relay;
@@ -84,6 +85,7 @@ use call::{Left, Trip};
 use cors::Page;
 use head::{Head, Wanted};
 use ladder::{Ladder, Unserved};
+use progress::signs_every;
 use relay::{Relay, Relayed};
 use route::Route;
 use wire::Wire;
@@ -357,9 +359,9 @@ impl Edge {
         // 9, 10. A permit, then the request; again elsewhere while the budget allows.
         let heartbeat = Duration::from_secs(lane.spec.queue_heartbeat_secs);
         // A node that forwards gives its own signs of life, and takes a head for an answer.
-        let beats =
-            attempts.streams() && !heartbeat.is_zero() && is_http11(session) && trip.is_first();
-        let heartbeat = beats.then_some(heartbeat);
+        let hears = attempts.streams() && is_http11(session) && trip.is_first();
+        let heartbeat = (hears && !heartbeat.is_zero()).then_some(heartbeat);
+        trip.signs_every = signs_every(&lane.spec).filter(|_| hears);
         let served = attempts.run(session, trip, ask, heartbeat, ladder).await?;
         let (permit, exchange) = match served {
             Served::Here(permit, exchange) => (permit, exchange),

@@ -7,6 +7,7 @@
 
 mod ahead;
 mod head;
+mod signs;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,14 +22,15 @@ use infergate_core::api::Face;
 use pingora_core::protocols::http::ServerSession;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
-use super::admit::client_gone;
 use super::backlog::{Backlog, ReaderPace};
 use super::call::{Left, Trip};
 use super::event::OneEvent;
+use super::progress::Progress;
 use super::wire::Wire;
 use super::{Shared, rules};
 use crate::telemetry::Outcome;
 use crate::upstream::{Answer, AnswerError, Exchange, Push, client_error_body, is_error_body};
+use signs::Next;
 
 /// What is readable at once is gathered into one write up to this size.
 const GATHER_MAX_BYTES: usize = 64 * 1024;
@@ -77,6 +79,8 @@ enum Gathered {
     More(Bytes),
     /// The end of the answer.
     End(Bytes),
+    /// Nothing: a sign of life is due.
+    Silence(Bytes),
 }
 
 /// How far the server's answer was read ahead of the client.
@@ -103,6 +107,10 @@ pub struct Relay<'a> {
     /// The server's bytes pass as they are.
     verbatim: bool,
     one_event: OneEvent,
+    /// Signs of life to the client of a stream whose model has them.
+    progress: Option<Progress>,
+    /// When the wait for the server's next word began.
+    silent_from: Option<Instant>,
     /// The deadline, or the end of the patience with a silent server, whichever is first.
     timer: Pin<Box<Sleep>>,
     /// Read and shaped while the client did not take what came before.
@@ -138,6 +146,8 @@ impl<'a> Relay<'a> {
             out: BytesMut::new(),
             verbatim: false,
             one_event: OneEvent::default(),
+            progress: None,
+            silent_from: None,
             timer,
             backlog: Backlog::new(&shared.backlogs),
             ahead: ReadAhead::Reading,
@@ -172,6 +182,12 @@ impl<'a> Relay<'a> {
         let own = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
         let told = HeaderValue::from_bytes(answer.content_type(own)).unwrap_or(JSON);
         self.one_event.is_on = self.trip.committed && !answer.is_stream();
+        // An announced length leaves no room for more.
+        let has_room = answer.is_stream() && !headers.contains_key(header::CONTENT_LENGTH);
+        self.progress = match has_room {
+            true => self.trip.signs_every.map(Progress::new),
+            false => None,
+        };
         if answer.is_read() && rules::is_compressed(headers) {
             let (_, ended) = self.broke_off(Stop::Broken, answer, &told).await;
             return (Relayed::Compressed, ended);
@@ -180,6 +196,11 @@ impl<'a> Relay<'a> {
             match self.next(answer).await {
                 Ok(Gathered::More(bytes)) => {
                     if let Err(left) = self.forward(answer, &told, bytes).await {
+                        return (Relayed::Abandoned, Err(left));
+                    }
+                }
+                Ok(Gathered::Silence(comment)) => {
+                    if let Err(left) = self.give_sign(answer, &told, comment).await {
                         return (Relayed::Abandoned, Err(left));
                     }
                 }
@@ -241,7 +262,10 @@ impl<'a> Relay<'a> {
     /// at once goes into one write; a single piece goes on without a copy.
     async fn gather(&mut self, answer: &mut Answer) -> Result<Gathered, Stop> {
         let mut whole: Option<Bytes> = None;
-        let mut next = self.next_chunk().await?;
+        let mut next = match self.next_or_sign().await? {
+            Next::Chunk(chunk) => chunk,
+            Next::SignOfLife(comment) => return Ok(Gathered::Silence(comment)),
+        };
         loop {
             let Some(chunk) = next else {
                 self.join(whole.take());
@@ -285,7 +309,10 @@ impl<'a> Relay<'a> {
                 }
                 None => match whole.take() {
                     Some(first) => return Ok(Gathered::More(first)),
-                    None if self.out.is_empty() => self.next_chunk().await?,
+                    None if self.out.is_empty() => match self.next_or_sign().await? {
+                        Next::Chunk(chunk) => chunk,
+                        Next::SignOfLife(comment) => return Ok(Gathered::Silence(comment)),
+                    },
                     None => return Ok(Gathered::More(self.out.split().freeze())),
                 },
             };
@@ -318,19 +345,10 @@ impl<'a> Relay<'a> {
     }
 
     async fn next_chunk(&mut self) -> Result<Option<Bytes>, Stop> {
-        let deadline = Instant::from(self.shared.clock.instant(self.trip.deadline));
-        let idle = Duration::from_secs(self.trip.world.timeouts.stream_idle_secs);
-        self.timer
-            .as_mut()
-            .reset(deadline.min(Instant::now() + idle));
-        tokio::select! {
-            biased;
-            chunk = self.exchange.chunk() => chunk.map_err(|_| Stop::Broken),
-            () = client_gone(self.session) => Err(Stop::ClientGone),
-            () = self.timer.as_mut() => Err(match self.is_late() {
-                true => Stop::Deadline,
-                false => Stop::Silence,
-            }),
+        loop {
+            if let Next::Chunk(chunk) = self.next_or_sign().await? {
+                return Ok(chunk);
+            }
         }
     }
 
@@ -391,27 +409,42 @@ impl<'a> Relay<'a> {
         bytes: Bytes,
         end: bool,
     ) -> Result<(), Left> {
-        let deadline = self.shared.clock.instant(self.trip.deadline).into();
-        if self.timer.deadline() != deadline {
-            self.timer.as_mut().reset(deadline);
-        }
-        if !self.trip.committed {
-            let length = self.length(answer, end.then_some(bytes.len()));
-            self.trip.event().flags.streamed = answer.is_stream();
-            self.verbatim = answer.passes_length();
-            if end {
-                // All is known before the head: it can say what the answer costs.
-                self.trip.price();
-            }
-            self.write_head(self.exchange.head().status.as_u16(), told.clone(), length)
-                .await?;
-        }
+        let whole = end.then_some(bytes.len());
+        self.begin(answer, told, whole).await?;
         let bytes = self.one_event.piece(bytes, end);
         self.trip.received(&bytes);
+        if let Some(progress) = &mut self.progress {
+            progress.passes(&bytes);
+        }
         if end {
             self.settle().await;
         }
         self.write(answer, bytes, end).await
+    }
+
+    /// Writes the head unless it is out; `whole` is the length of an answer of which all is here.
+    async fn begin(
+        &mut self,
+        answer: &mut Answer,
+        told: &HeaderValue,
+        whole: Option<usize>,
+    ) -> Result<(), Left> {
+        let deadline = self.shared.clock.instant(self.trip.deadline).into();
+        if self.timer.deadline() != deadline {
+            self.timer.as_mut().reset(deadline);
+        }
+        if self.trip.committed {
+            return Ok(());
+        }
+        let length = self.length(answer, whole);
+        self.trip.event().flags.streamed = answer.is_stream();
+        self.verbatim = answer.passes_length();
+        if whole.is_some() {
+            // All is known before the head: it can say what the answer costs.
+            self.trip.price();
+        }
+        let status = self.exchange.head().status.as_u16();
+        self.write_head(status, told.clone(), length).await
     }
 
     /// The length to announce: the server's own where bytes pass unchanged, else that of the whole

@@ -154,7 +154,7 @@ pub async fn refuse_unread(
 ///
 /// # Errors
 /// The client is gone.
-pub async fn heartbeat(session: &mut ServerSession, trip: &mut Trip) -> Sent {
+pub async fn comment(session: &mut ServerSession, trip: &mut Trip, text: &'static [u8]) -> Sent {
     if !trip.committed {
         let mut head = ResponseHeader::build_no_case(200, Some(6))?;
         head.insert_header(header::CONTENT_TYPE, "text/event-stream")?;
@@ -171,7 +171,7 @@ pub async fn heartbeat(session: &mut ServerSession, trip: &mut Trip) -> Sent {
         trip.event().flags.streamed = true;
     }
     session
-        .write_response_body(Bytes::from_static(b": queued\n\n"), false)
+        .write_response_body(Bytes::from_static(text), false)
         .await
 }
 

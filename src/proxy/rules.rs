@@ -322,6 +322,13 @@ pub fn is_compressed(headers: &http::HeaderMap) -> bool {
     coding.is_some_and(|coding| coding != "identity")
 }
 
+/// Returns whether an answer of this `content-type` is a web page: an error page of something in front of the
+/// server.
+pub fn is_web_page(content_type: &str) -> bool {
+    let kind = content_type.split(';').next().unwrap_or_default().trim();
+    kind.eq_ignore_ascii_case("text/html")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

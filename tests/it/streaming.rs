@@ -386,6 +386,55 @@ async fn a_waiting_stream_gets_signs_of_life_and_then_its_answer() {
 }
 
 #[tokio::test]
+async fn a_stream_of_a_silent_server_has_signs_of_life_before_and_between_its_events() {
+    let second = token("t2");
+    let (half, rest) = second.split_at(20);
+    let pieces = [
+        "".to_owned(),
+        format!("{STREAM_HEAD}{}", chunk(&token("t1"))),
+        chunk(half),
+        format!("{}{}0\r\n\r\n", chunk(rest), chunk(DONE)),
+    ];
+    let backend = Scripted::new(&pieces.each_ref().map(String::as_str)).await;
+    let more = "    queue_heartbeat_secs: 1\n    progress_comments: true\n";
+    let node = Node::start(&one_model(backend.address, 1, more)).await;
+    let mut client = ask_for_stream(&node).await;
+    client.saw(": working\n\n").await;
+    backend.next();
+    // A chunk of its own behind the event's.
+    let sign = "B\r\n: working\n\n\r\n";
+    client.saw(&format!("t1\"}}}}]}}\n\n\r\n{sign}")).await;
+    backend.next();
+    // Half an event is kept here, and does not count as a word of the server's to the client.
+    client.saw(&format!("{sign}{sign}")).await;
+    backend.next();
+    let answer = client.response().await;
+    assert!(answer.is_event_stream() && !answer.broken);
+    let events = [token("t1"), token("t2"), DONE.to_owned()];
+    let events = events.map(|event| event["data: ".len()..].trim_end().to_owned());
+    assert_eq!(answer.events(), events);
+    let event = node.event_of(&answer).await;
+    assert_eq!(event["outcome"], "completed");
+    assert_eq!(event["queued"], false);
+}
+
+#[tokio::test]
+async fn a_server_that_breaks_after_signs_of_life_alone_costs_nothing() {
+    let backend = Scripted::closing(&["", STREAM_HEAD]).await;
+    let more = "    queue_heartbeat_secs: 1\n    progress_comments: true\n    tariff: { cost_per_infer: 3 }\n";
+    let node = Node::start(&one_model(backend.address, 1, more)).await;
+    let mut client = ask_for_stream(&node).await;
+    client.saw(": working\n\n").await;
+    backend.next();
+    let answer = client.response().await;
+    let last = answer.events().pop().unwrap();
+    assert!(last.contains("upstream_failed"), "{last}");
+    let event = node.event_of(&answer).await;
+    assert_eq!(event["status"], 200);
+    assert_eq!(event["neurons"], Value::Null);
+}
+
+#[tokio::test]
 async fn a_json_answer_after_signs_of_life_is_an_event() {
     let backend = Scripted::new(&["", &json_answer("{\"a\":\r\n1}")]).await;
     let more = "    queue_heartbeat_secs: 1\n";

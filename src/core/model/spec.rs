@@ -382,6 +382,11 @@ pub struct ModelSpec {
     /// one commits the status 200. 0 sends none.
     #[serde(default)]
     pub queue_heartbeat_secs: u64,
+    /// Whether a streaming client gets an SSE comment while its model server is silent, before the first
+    /// event or between two: every `queue_heartbeat_secs`, or 10 s where that is 0. The first one commits
+    /// the status 200. Not where another node serves the request.
+    #[serde(default)]
+    pub progress_comments: bool,
     /// What answers of the OpenAI API say under `model`: what the server says, or the name that the client
     /// asked for. With `asked` a whole answer is held until it has come, up to 16 MiB; a longer one, and
     /// events over 1 MiB, keep the server's word.
@@ -443,6 +448,7 @@ impl ModelSpec {
             first_byte_timeout_secs: None,
             allowed_accounts: Vec::new(),
             queue_heartbeat_secs: 0,
+            progress_comments: false,
             model_in_answers: ModelInAnswers::default(),
             parameters: Parameters::default(),
             plugins: ModelPlugins::default(),

@@ -1,0 +1,123 @@
+//! Signs of life to a streaming client while its model server says nothing: `progress_comments`.
+//!
+//! It does not speak in the middle of an event, nor while the client has not taken what came before.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use infergate_core::model::ModelSpec;
+use pingora_core::protocols::http::ServerSession;
+use tokio::time::{Instant, sleep_until};
+
+use super::admit::client_gone;
+use super::beat::{Beats, comment};
+use super::call::{Left, Trip};
+
+/// Where a model has `progress_comments` and no `queue_heartbeat_secs`. Proxies on the way cut what is
+/// silent for 30 to 60 s.
+const PROGRESS_EVERY: Duration = Duration::from_secs(10);
+
+/// What the client is told.
+const WORKING: &[u8] = b": working\n\n";
+
+/// Returns the span between two signs of life while a server of `spec` is silent, where the model has any.
+pub fn signs_every(spec: &ModelSpec) -> Option<Duration> {
+    spec.progress_comments
+        .then(|| match spec.queue_heartbeat_secs {
+            0 => PROGRESS_EVERY,
+            secs => Duration::from_secs(secs),
+        })
+}
+
+/// How the wait for the head of a server's answer ended.
+pub enum Waited<T> {
+    Sent(T),
+    Deadline,
+}
+
+/// Waits until `sending` has the head of an answer, with a sign of life to the client every so often.
+/// `end` bounds it, and `deadline` the writing of a comment.
+///
+/// # Errors
+/// The client is gone, or takes no comment.
+pub async fn head_of_answer<T>(
+    sending: impl Future<Output = T>,
+    session: &mut ServerSession,
+    trip: &mut Trip,
+    end: Instant,
+    deadline: Instant,
+) -> Result<Waited<T>, Left> {
+    let mut sending = pin!(sending);
+    let mut end = pin!(sleep_until(end));
+    let mut beats = Beats::new(trip.signs_every);
+    loop {
+        tokio::select! {
+            biased;
+            sent = sending.as_mut() => return Ok(Waited::Sent(sent)),
+            () = client_gone(session) => {
+                trip.client_gone();
+                return Err(Left::Cut);
+            }
+            () = end.as_mut() => return Ok(Waited::Deadline),
+            () = beats.next() => comment(session, trip, WORKING, deadline).await?,
+        }
+    }
+}
+
+/// The signs of life of one answer under way.
+pub struct Progress {
+    beats: Beats,
+    /// What went to the client ends with the end of an event.
+    is_between_events: bool,
+}
+
+impl Progress {
+    /// One every so often.
+    pub fn new(every: Duration) -> Progress {
+        Progress {
+            beats: Beats::new(Some(every)),
+            is_between_events: true,
+        }
+    }
+
+    /// Returns the next one when it is due.
+    pub async fn next(&mut self) -> Bytes {
+        loop {
+            self.beats.next().await;
+            if self.is_between_events {
+                return Bytes::from_static(WORKING);
+            }
+        }
+    }
+
+    /// Puts the next one off: these bytes go to the client.
+    pub fn passes(&mut self, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            self.is_between_events = bytes.ends_with(b"\n\n") || bytes.ends_with(b"\r\n\r\n");
+            self.beats.reset();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn no_sign_of_life_stands_within_an_event() {
+        let mut progress = Progress::new(Duration::from_secs(1));
+        assert_eq!(progress.next().await, WORKING);
+        for (bytes, may_speak) in [
+            (&b"data: 1\n\ndata: 2"[..], false),
+            (b"", false),
+            (b"\r\n\r\n", true),
+            (b"data: 3\n", false),
+            (b"data: 4\n\n", true),
+        ] {
+            progress.passes(bytes);
+            let spoke = tokio::time::timeout(Duration::from_secs(60), progress.next()).await;
+            assert_eq!(spoke.is_ok(), may_speak, "{bytes:?}");
+        }
+    }
+}
