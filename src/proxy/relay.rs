@@ -210,6 +210,12 @@ impl<'a> Relay<'a> {
                 Ok(Gathered::End(bytes)) => {
                     return (Relayed::Whole, self.end(answer, &told, bytes).await);
                 }
+                // The client has the end mark, or gets it now: nothing was lost by a server that does not
+                // end its framing.
+                Err(Stop::Broken | Stop::Silence | Stop::Deadline) if answer.done_seen() => {
+                    let last = self.out.split().freeze();
+                    return (Relayed::Whole, self.end(answer, &told, last).await);
+                }
                 Err(stop) => return self.broke_off(stop, answer, &told).await,
             }
         }

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 use infergate_core::Millis;
 use infergate_core::routing::reuse::{
     ConnectionUse, IDLE_MAX_PLAIN, IDLE_MAX_TLS, KeepAlive, may_resend,
@@ -284,7 +284,7 @@ impl Client {
                 return Err(self.failed(&session, &dial, error, marks.reused));
             }
             let head = session.resp_header();
-            if head.is_some_and(|head| !head.status.is_informational()) {
+            if head.is_some_and(|head| is_final(head.status)) {
                 // Written by the reads, where something came before all of it was taken.
                 if marks.sent_us == 0
                     && let Some(connection) = connection_of(&session)
@@ -387,6 +387,12 @@ fn unresolved(error: io::Error) -> SendError {
 
 fn connection_of(session: &HttpSession) -> Option<&Connection> {
     session.stream().as_any().downcast_ref()
+}
+
+/// Whether no other head follows one with this status: 101 ends HTTP on a connection, though nobody asked
+/// for that.
+fn is_final(status: StatusCode) -> bool {
+    !status.is_informational() || status == StatusCode::SWITCHING_PROTOCOLS
 }
 
 /// A request whose answer has begun.

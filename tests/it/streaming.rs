@@ -292,6 +292,32 @@ async fn a_client_that_closes_right_after_the_end_mark_is_a_success_and_billed()
 }
 
 #[tokio::test]
+async fn a_stream_with_its_end_mark_is_whole_however_its_server_ends_it() {
+    let all = format!(
+        "{STREAM_HEAD}{}{}{}",
+        chunk(&token("t1")),
+        chunk(USAGE),
+        chunk(DONE)
+    );
+    let silent = Scripted::new(&[&all, "0\r\n\r\n"]).await;
+    let closing = Scripted::closing(&[&all]).await;
+    let babbling = Scripted::closing(&[&all, "zz\r\n"]).await;
+    for server in [silent, closing, babbling] {
+        let node = Node::start(&format!("{IDLE}{}", one_model(server.address, 1, ""))).await;
+        let mut client = ask_for_stream(&node).await;
+        client.saw("[DONE]").await;
+        server.next();
+        let answer = client.response().await;
+        assert!(!answer.broken, "{}", answer.text());
+        assert_eq!(answer.events().last().unwrap(), "[DONE]");
+        let event = node.event_of(&answer).await;
+        assert_eq!(event["outcome"], "completed", "{event}");
+        assert_eq!(event["metrics"]["output_tokens"], 2, "{event}");
+        node.idle().await;
+    }
+}
+
+#[tokio::test]
 async fn a_client_that_leaves_before_the_end_mark_is_cut_by_client_and_frees_the_server() {
     let start = format!("{STREAM_HEAD}{}", chunk(&token("t1")));
     let backend = Scripted::new(&[&start, "never"]).await;

@@ -1,7 +1,10 @@
 //! What the status and the body of a server's answer mean: for the client, for the next try, and for
 //! the server's record.
 
+use std::time::Duration;
+
 use serde_json::json;
+use tokio::time::timeout;
 
 use super::{ask, endpoint_state, until_health};
 use crate::support::{
@@ -223,4 +226,16 @@ async fn one_account_does_not_take_a_server_from_the_others() {
         .filter(|endpoint| endpoint["last_error"]["cause"] == json!("status 500"))
         .collect();
     assert!(!errors.is_empty(), "{state}");
+}
+
+#[tokio::test]
+async fn a_server_that_changes_the_protocol_has_not_answered_and_is_not_waited_for() {
+    let change = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
+    let server = Scripted::new(&[change]).await;
+    let node = Node::start(&one_model(server.address, 1, "")).await;
+    // Long before its deadline, which is half a minute away.
+    let answer = timeout(Duration::from_secs(20), ask(&node)).await.unwrap();
+    assert_eq!(answer.status, 502, "{}", answer.text());
+    assert_eq!(answer.header("x-should-retry"), Some("false"));
+    node.idle().await;
 }
