@@ -30,6 +30,7 @@ use crate::upstream::{Answer, Lane, ReportedMetrics};
 /// [`InferenceEvent::priced_by`] where the model server named its own price.
 const REPORTED: &str = "reported";
 
+const INPUT_TOKENS: &str = "input_tokens";
 const OUTPUT_TOKENS: &str = "output_tokens";
 
 /// The server's own price, as a metric that a tariff may have a coefficient for.
@@ -452,6 +453,20 @@ impl Bill {
                 is_cut || tariff.is_some_and(|tariff| tariff.charge_failed)
             }
         }
+    }
+
+    /// Tokens of what was spent, prompt and answer together; none where no answer has begun.
+    pub fn tokens(&self, lane: &Lane) -> Option<u64> {
+        let spent = self.spent.as_ref()?;
+        let settled = settle(lane.spec.metrics_trust, &spent.metrics, &spent.estimated);
+        let of = |name: &str| {
+            let metric = settled
+                .metrics
+                .iter()
+                .find(|metric| &*metric.name == name)?;
+            Some(metric.value as u64)
+        };
+        Some(of(INPUT_TOKENS)?.saturating_add(of(OUTPUT_TOKENS).unwrap_or(0)))
     }
 
     /// Whether the event has the metrics that are billed.

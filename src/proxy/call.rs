@@ -410,10 +410,14 @@ impl Trip {
         }
     }
 
-    /// Tokens the model server reported, prompt and answer together.
+    /// Tokens of prompt and answer together: what the model server reported, else what was counted here of
+    /// an answer that was cut or says nothing.
     pub fn tokens_used(&self) -> Option<u64> {
         let metrics = self.event.as_ref()?.metrics;
-        Some(metrics.input_tokens? + metrics.output_tokens.unwrap_or(0))
+        match metrics.input_tokens {
+            Some(input) => Some(input.saturating_add(metrics.output_tokens.unwrap_or(0))),
+            None => self.bill.tokens(self.lane.as_ref()?),
+        }
     }
 
     /// It was none: nothing is left of it.

@@ -175,7 +175,7 @@ impl Edge {
             .run(session, trip, head, operation, path_model, lane)
             .await;
         if let Some(entered) = trip.entered.take()
-            && trip.event().attempts > 0
+            && (trip.event().attempts > 0 || trip.is_told_elsewhere())
         {
             entered.settle(trip.tokens_used(), self.shared.clock.now());
         }

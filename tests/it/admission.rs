@@ -521,6 +521,34 @@ async fn an_account_at_its_limits_is_told_so_and_how_much_is_left() {
 }
 
 #[tokio::test]
+async fn what_an_account_has_seen_of_a_stream_it_leaves_counts_among_its_tokens() {
+    let event = |text: &str| {
+        format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n")
+    };
+    let event = event(&"word ".repeat(4000));
+    let head =
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let begun = format!("{head}{:x}\r\n{event}\r\n", event.len());
+    let server = Scripted::new(&[&begun, "never"]).await;
+    let node = Node::start(&two_accounts(", tokens_per_minute: 6000", &server, 1, "")).await;
+    let body = chat("m", r#","stream":true"#);
+    let mut client = node.client().await;
+    let key = "Authorization: Bearer key-a\r\n";
+    client.post(key, "/v1/chat/completions", &body).await;
+    client.saw("word").await;
+    client.close();
+    node.idle().await;
+    // About 5,300 tokens, of which a hundred come back each second.
+    let mut client = node.client().await;
+    client.post(key, "/v1/chat/completions", &body).await;
+    client.saw("word").await;
+    let answer = String::from_utf8_lossy(client.pending()).to_lowercase();
+    let line = answer.split("x-ratelimit-remaining-tokens: ").nth(1);
+    let left: u32 = line.unwrap().split("\r\n").next().unwrap().parse().unwrap();
+    assert!(left < 3000, "{left}");
+}
+
+#[tokio::test]
 async fn parameters_of_a_model_reach_its_server_filled_in_set_and_capped() {
     let server = Scripted::new(&[&json_answer(ANSWER)]).await;
     let parameters =

@@ -27,6 +27,9 @@ pub struct Rate {
 /// What passed at other nodes makes an account wait no longer than this, in minutes of its limit: they may have
 /// let pass a minute's worth each before they heard of each other.
 const ELSEWHERE_MINUTES_MAX: u128 = 2;
+/// What a request came to beyond what was taken for it makes an account wait no longer than this, in minutes of its
+/// limit: a model server that reports nonsense must not lock its callers out for good.
+const CORRECTED_MINUTES_MAX: u128 = 60;
 
 impl Rate {
     /// Nothing used. A limit of 0 counts as 1.
@@ -89,8 +92,10 @@ impl Rate {
         let units = |count: u64| u128::from(count).saturating_mul(REQUEST);
         match actual.checked_sub(taken) {
             Some(more) => {
-                let due = self.due.max(self.units(now));
-                self.due = due.saturating_add(units(more));
+                let now = self.units(now);
+                let due = self.due.max(now);
+                let most = now + CORRECTED_MINUTES_MAX * REQUEST * u128::from(self.per_minute);
+                self.due = due.saturating_add(units(more)).min(most.max(due));
             }
             None => self.due = self.due.saturating_sub(units(taken - actual)),
         }
@@ -146,6 +151,20 @@ mod tests {
         assert_eq!(taken(&mut rate, 1_009_999), 0);
         assert_eq!(taken(&mut rate, 1_010_000), 1);
         assert_eq!(taken(&mut rate, 1_070_000), 6);
+    }
+
+    #[test]
+    fn a_report_beyond_belief_is_waited_off_within_an_hour() {
+        let mut rate = Rate::new(1000);
+        rate.take_many(300, Millis(0)).unwrap();
+        rate.correct(300, u64::MAX, Millis(0));
+        assert!(rate.take_many(1, Millis(59 * 60_000)).is_err());
+        rate.take_many(1, Millis(60 * 60_000)).unwrap();
+        // What is owed for a reason is not bounded by that.
+        let mut rate = Rate::new(1);
+        rate.take_many(1_000_000, Millis(0)).unwrap();
+        rate.correct(1_000_000, 1_000_001, Millis(0));
+        assert!(rate.take_many(1, Millis(999_999 * 60_000)).is_err());
     }
 
     #[test]

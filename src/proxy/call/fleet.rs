@@ -159,6 +159,12 @@ impl Trip {
         journey.is_some_and(|journey| journey.hops.may_forward()) && !self.shared.others.is_alone()
     }
 
+    /// Another node has granted a permit for it, and tells what came of it.
+    pub fn is_told_elsewhere(&self) -> bool {
+        let journey = self.journey.as_ref();
+        journey.is_some_and(|journey| journey.is_told_elsewhere())
+    }
+
     /// The event is this node's to tell: it has answered, or refused a client of its own.
     pub(super) fn is_told_here(&self) -> bool {
         let Some(journey) = &self.journey else {

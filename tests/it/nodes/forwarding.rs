@@ -429,3 +429,26 @@ async fn a_forwarded_request_is_priced_by_the_tariff_of_the_node_that_its_client
         assert_eq!(event["neurons"], own, "{name} {more}");
     }
 }
+
+#[tokio::test]
+async fn tokens_of_what_another_node_serves_count_at_the_node_that_was_asked() {
+    let server = Server::fast().await;
+    let limited = accounts(", tokens_per_minute: 600");
+    let gpu = serving(&[&server], 4);
+    let nothing = "models:\n  - { id: m, task: text-generation, backend: openai, endpoints: [] }\n";
+    let fleet = Fleet::start(&[
+        member("edge", "fra", &format!("{limited}{nothing}")),
+        member("gpu0", "ams", &format!("{limited}{gpu}")),
+    ])
+    .await;
+    let edge = &fleet.nodes[0];
+    knows_what_serves(edge, "gpu0").await;
+    let key = "authorization: Bearer key-a\r\n";
+    let mut statuses = Vec::new();
+    // Each is expected to use 258 tokens, and ten come back in a second.
+    for _ in 0..20 {
+        statuses.push(edge.post_as(key, CHAT, &chat("m", "")).await.status);
+    }
+    assert_eq!(statuses[0], 200, "{statuses:?}");
+    assert!(statuses.contains(&429), "{statuses:?}");
+}
