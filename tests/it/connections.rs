@@ -220,9 +220,28 @@ async fn a_kept_connection_is_used_again_and_explained_as_such() {
     let server = Handled::by(|_| Act::Answer(json_answer(ANSWER))).await;
     let node = warm(std::slice::from_ref(&server), "").await;
     let answer = node.posting("", "").await.answer().await;
+    assert_eq!(connection_of(&node, &answer).await, "reused");
+}
+
+/// How the connection of a request's try came to be, as `/explain` has it.
+async fn connection_of(node: &Node, answer: &Response) -> Value {
     let id = answer.header("x-request-id").unwrap();
     let story = node.explain(id).await;
     let steps = story["steps"].as_array().unwrap();
     let step = steps.iter().find(|step| step["step"] == "try").unwrap();
-    assert_eq!(step["connection"], "reused", "{story}");
+    step["connection"].clone()
+}
+
+#[tokio::test]
+async fn a_server_that_has_no_room_keeps_its_connection() {
+    let server = Handled::by(|request| match request.contains("poison") {
+        true => Act::Answer(json_answer("{}").replacen("200 OK", "429 Too Many", 1)),
+        false => Act::Answer(json_answer(ANSWER)),
+    })
+    .await;
+    let node = warm(std::slice::from_ref(&server), "").await;
+    assert_eq!(poison(&node).await.status, 429);
+    let answer = node.posting("", "").await.answer().await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(connection_of(&node, &answer).await, "reused");
 }

@@ -218,18 +218,24 @@ async fn a_client_that_asks_before_it_sends_is_told_to_go_on() {
 async fn an_http_1_0_client_is_served_and_its_connection_closed() {
     let server = Server::fast().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
-    for more in ["", r#","stream":true"#] {
+    for (more, connection) in [
+        ("", "close"),
+        (r#","stream":true"#, "close"),
+        (r#","stream":true"#, "keep-alive"),
+    ] {
         let body = chat("m", more);
         let mut client = node.client().await;
         client
             .send(format!(
                 "POST {CHAT} HTTP/1.0\r\nHost: h\r\nExpect: 100-continue\r\n\
-                 Content-Length: {}\r\n\r\n{body}",
+                 Connection: {connection}\r\nContent-Length: {}\r\n\r\n{body}",
                 body.len()
             ))
             .await;
         let answer = client.response().await;
         assert_eq!(answer.status, 200, "{more}");
+        // Whoever reads up to the close is not told that the connection stays.
+        assert_eq!(answer.header("connection"), Some("close"), "{more}");
         assert_eq!(answer.header("transfer-encoding"), None, "{more}");
         assert!(!answer.broken);
         assert!(client.closes_within(crate::support::LIMIT).await);
