@@ -71,6 +71,7 @@ impl Account {
         // From here on the drop gives back.
         let mut entered = Entered {
             account: Arc::clone(self),
+            is_under_way: true,
             tokens: 0,
         };
         if let Some(rate) = &self.tokens {
@@ -147,10 +148,19 @@ fn span(of: Millis) -> String {
 /// unless they were settled.
 pub struct Entered {
     account: Arc<Account>,
+    /// Counted among those under way.
+    is_under_way: bool,
     tokens: u64,
 }
 
 impl Entered {
+    /// It is no longer one of those under way; its tokens are still to be settled.
+    pub fn leaves(&mut self) {
+        if std::mem::take(&mut self.is_under_way) {
+            self.account.under_way.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
     /// A model server worked on the request and used so many tokens; the number charged, when that is
     /// not known.
     pub fn settle(mut self, used: Option<u64>, now: Millis) {
@@ -163,7 +173,7 @@ impl Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        self.account.under_way.fetch_sub(1, Ordering::AcqRel);
+        self.leaves();
         if let Some(rate) = &self.account.tokens {
             // Less can be due at any moment: no clock is needed.
             rate.lock().correct(self.tokens, 0, Millis::ZERO);

@@ -192,10 +192,13 @@ impl Away {
         &self,
         shared: &Shared,
         session: &mut ServerSession,
-        trip: &Trip,
+        trip: &mut Trip,
         piece: Bytes,
         is_last: bool,
     ) -> Result<(), Stop> {
+        if is_last {
+            trip.leaves_account();
+        }
         let writing = session.write_response_body(piece, is_last);
         match timeout_at(self.deadline(shared, trip), writing).await {
             Ok(Ok(())) => Ok(()),

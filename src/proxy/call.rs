@@ -420,6 +420,14 @@ impl Trip {
         }
     }
 
+    /// It is no longer under way for its account. To be called before the client has the last byte: who has
+    /// its answer may ask again at once.
+    pub fn leaves_account(&mut self) {
+        if let Some(entered) = &mut self.entered {
+            entered.leaves();
+        }
+    }
+
     /// It was none: nothing is left of it.
     pub fn forget(&mut self) {
         self.recorded = true;

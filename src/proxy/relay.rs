@@ -425,6 +425,9 @@ impl<'a> Relay<'a> {
         if end {
             self.settle().await;
         }
+        if end || answer.done_seen() || self.exchange.is_read() {
+            self.trip.leaves_account();
+        }
         self.write(answer, bytes, end).await
     }
 
@@ -479,6 +482,7 @@ impl<'a> Relay<'a> {
     /// has a moment of its own: the permit is still held.
     async fn write_last(&mut self, bytes: Bytes) -> Result<(), Left> {
         self.settle().await;
+        self.trip.leaves_account();
         let writing = self.session.write_response_body(bytes, true);
         match timeout(PARTING_TIMEOUT, writing).await {
             Ok(Ok(())) => Ok(()),

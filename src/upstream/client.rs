@@ -410,6 +410,11 @@ impl Exchange {
             .expect("an exchange begins with the answer's head")
     }
 
+    /// Whether the answer was read to its end.
+    pub fn is_read(&mut self) -> bool {
+        self.session.is_body_done()
+    }
+
     /// The next piece of the answer's body, or `None` at its end. Dropping the future loses
     /// nothing: it may be polled again.
     ///

@@ -521,6 +521,25 @@ async fn an_account_at_its_limits_is_told_so_and_how_much_is_left() {
 }
 
 #[tokio::test]
+async fn who_has_its_answer_may_ask_again_at_once_over_another_connection() {
+    let server = Server::fast().await;
+    let account = accounts(", max_concurrent: 1");
+    let node = Node::start(&(account + &one_model(server.address, 1, ""))).await;
+    let key = "Authorization: Bearer key-a\r\n";
+    for number in 0..300 {
+        let more = if number % 2 == 0 {
+            ""
+        } else {
+            r#","stream":true"#
+        };
+        let answer = node
+            .post_as(key, "/v1/chat/completions", &chat("m", more))
+            .await;
+        assert_eq!(answer.status, 200, "{number}: {}", answer.text());
+    }
+}
+
+#[tokio::test]
 async fn what_an_account_has_seen_of_a_stream_it_leaves_counts_among_its_tokens() {
     let event = |text: &str| {
         format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n")
