@@ -91,7 +91,7 @@ use route::Route;
 use wire::Wire;
 
 use crate::peer::{Channel, Others, VISIT_HEAD_BYTES_MAX};
-use crate::telemetry::{Clock, EventSink, Metrics};
+use crate::telemetry::{Clock, EventSink, Metrics, Outcome};
 use crate::upstream::{Answer, Client, Exchange, Lane, Permit};
 
 /// What all requests share for the life of the process.
@@ -175,7 +175,7 @@ impl Edge {
             .run(session, trip, head, operation, path_model, lane)
             .await;
         if let Some(entered) = trip.entered.take()
-            && (trip.event().attempts > 0 || trip.is_told_elsewhere())
+            && has_worked(trip, &ended)
         {
             entered.settle(trip.tokens_used(), self.shared.clock.now());
         }
@@ -474,6 +474,16 @@ fn head_bytes_max(session: &ServerSession, world: &World) -> usize {
         true => max_bytes + VISIT_HEAD_BYTES_MAX,
         false => max_bytes,
     }
+}
+
+/// Returns whether work for the account used up some of its tokens: what a server failed to do did not.
+fn has_worked(trip: &mut Trip, ended: &Result<(), Left>) -> bool {
+    let outcome = match ended {
+        _ if trip.is_told_elsewhere() => return true,
+        Err(Left::Refused(refusal)) => respond::outcome_of(refusal),
+        _ => trip.event().outcome,
+    };
+    trip.event().attempts > 0 && !matches!(outcome, Outcome::Failed | Outcome::Refused)
 }
 
 /// Returns whether a refused request leaves its account's pace as it was: there was no room for it, here

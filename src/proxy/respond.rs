@@ -31,13 +31,9 @@ const RETRY_AFTER_MS_MIN: u64 = 100;
 
 type Sent = Result<(), Box<Error>>;
 
-/// Tells the client, or the node that forwards, why it is not served; whether the connection may carry
-/// another request.
-pub async fn end(session: &mut ServerSession, trip: &mut Trip, refusal: &Refusal) -> bool {
-    if let Some(rejection) = trip.comes_back(refusal) {
-        return came_back(session, &rejection).await.is_ok();
-    }
-    let outcome = match refusal {
+/// What a request that ends with this refusal came to.
+pub fn outcome_of(refusal: &Refusal) -> Outcome {
+    match refusal {
         Refusal::DeadlinePassed => Outcome::CutByDeadline,
         Refusal::UpstreamFailed
         | Refusal::UpstreamLost
@@ -48,8 +44,16 @@ pub async fn end(session: &mut ServerSession, trip: &mut Trip, refusal: &Refusal
         | Refusal::AnswerUnfit
         | Refusal::Internal => Outcome::Failed,
         _ => Outcome::Refused,
-    };
-    trip.refused(refusal, outcome);
+    }
+}
+
+/// Tells the client, or the node that forwards, why it is not served; whether the connection may carry
+/// another request.
+pub async fn end(session: &mut ServerSession, trip: &mut Trip, refusal: &Refusal) -> bool {
+    if let Some(rejection) = trip.comes_back(refusal) {
+        return came_back(session, &rejection).await.is_ok();
+    }
+    trip.refused(refusal, outcome_of(refusal));
     let told = refuse(session, trip, refusal).await;
     if told.is_err() {
         trip.client_gone();

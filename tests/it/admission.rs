@@ -568,6 +568,21 @@ async fn what_an_account_has_seen_of_a_stream_it_leaves_counts_among_its_tokens(
 }
 
 #[tokio::test]
+async fn what_servers_fail_to_do_uses_up_none_of_an_accounts_tokens() {
+    let failing = json_answer("{}").replacen("200 OK", "500 Internal", 1);
+    let server = Scripted::new(&[&failing]).await;
+    // Each may use some 260: three would be too many.
+    let node = Node::start(&two_accounts(", tokens_per_minute: 600", &server, 1, "")).await;
+    let body = chat("m", "");
+    for turn in 0..4 {
+        let mut client = node.client().await;
+        let key = "Authorization: Bearer key-a\r\n";
+        client.post(key, "/v1/chat/completions", &body).await;
+        assert_eq!(client.response().await.status, 500, "{turn}");
+    }
+}
+
+#[tokio::test]
 async fn parameters_of_a_model_reach_its_server_filled_in_set_and_capped() {
     let server = Scripted::new(&[&json_answer(ANSWER)]).await;
     let parameters =
