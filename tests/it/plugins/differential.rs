@@ -7,11 +7,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fastrand::Rng;
 use infergate::plugin::{Caller, Input, Plugins, TaskSession};
-use infergate_core::AccountId;
 use infergate_core::billing::{Ending, Metric, Report, Source};
 use infergate_core::model::{ModelSpec, Tariff, Task, Trust};
 use infergate_core::routing::{Candidate, Health, Hints};
 use infergate_core::task::Event;
+use infergate_core::{AccountId, Refusal};
 use serde_json::{Map, Value, json};
 
 use super::shelf::{loaded, model, shipped};
@@ -295,17 +295,20 @@ fn compare_task(case: usize, plugins: &Plugins, models: [&Arc<ModelSpec>; 2], di
             .collect();
         let outs = sessions
             .each_mut()
-            .map(|session| session.push(events.clone()));
+            .map(|session| session.push(events.clone()).map_err(unfit_as_failed));
         assert_eq!(outs[0], outs[1], "case {case}, {slug}: {events:?}");
         let cut = dice.bool();
-        let closed = sessions.each_mut().map(|session| session.close(cut));
+        let closed = sessions
+            .each_mut()
+            .map(|session| session.close(cut).map_err(unfit_as_failed));
         assert_eq!(closed[0], closed[1], "case {case}, {slug}");
     } else {
         let answer = Bytes::from(output(dice).to_string());
         let status = [200, 200, 200, 400, 500][dice.usize(..5)];
-        let finished = sessions
-            .each_mut()
-            .map(|session| session.finish(status, "application/json", answer.clone()));
+        let finished = sessions.each_mut().map(|session| {
+            let finished = session.finish(status, "application/json", answer.clone());
+            finished.map_err(unfit_as_failed)
+        });
         assert_eq!(
             finished[0], finished[1],
             "case {case}, {slug}: {status} {answer:?}"
@@ -317,6 +320,14 @@ fn compare_task(case: usize, plugins: &Plugins, models: [&Arc<ModelSpec>; 2], di
         sources.flat_map(of).collect::<Vec<Metric>>()
     });
     assert_eq!(told[0], told[1], "case {case}, {slug}: {body:?}");
+}
+
+/// Where no plugin is, none is blamed for an answer that does not fit: the one word that differs.
+fn unfit_as_failed(refusal: Refusal) -> Refusal {
+    match refusal {
+        Refusal::AnswerUnfit => Refusal::PluginFailed,
+        other => other,
+    }
 }
 
 /// Keys that tasks know, with values that they may or may not take.
