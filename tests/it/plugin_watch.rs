@@ -9,8 +9,8 @@ use tempfile::TempDir;
 
 use crate::support::{Node, Server, eventually, flat_price, one_model, refusing_settings};
 
-/// What the command prints, in a file that is no source.
-const LOG: &str = ".watch.log";
+/// What the command prints, in a file among the sources.
+const LOG: &str = "watch.log";
 
 /// A project whose compiler, in the place of componentize-qjs, copies `source.wasm`.
 fn project(component: &[u8]) -> TempDir {

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -232,6 +233,9 @@ fn look_into(dir: &Path, depth: usize, look: &mut Look) {
         if is_made || look.len() >= FILES_MAX {
             continue;
         }
+        if is_output(&about) {
+            continue;
+        }
         match about.is_dir() {
             true if depth < DEPTH_MAX => look_into(&entry.path(), depth + 1, look),
             true => {}
@@ -241,6 +245,16 @@ fn look_into(dir: &Path, depth: usize, look: &mut Look) {
             }
         }
     }
+}
+
+/// Whether it is the file that this command writes to: its own words are no change of the source.
+fn is_output(about: &fs::Metadata) -> bool {
+    let of = |path| fs::metadata(path).is_ok_and(|own| is_same(&own, about));
+    of("/dev/stdout") || of("/dev/stderr")
+}
+
+fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
 fn say(text: &str) {
