@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::evidence::AccountKey;
+use super::evidence::{AccountKey, FAILURES_IN_A_ROW_MAX};
 use crate::Millis;
 use crate::model::EndpointSpec;
 use record::{Record, Standing};
@@ -256,6 +256,10 @@ impl Ejector {
                 if is_sick || record.sick_at.is_some() {
                     record.sick_at = Some(now);
                 }
+                if record.streak_at.is_some() || record.evidence.in_a_row() >= FAILURES_IN_A_ROW_MAX
+                {
+                    record.streak_at = Some(now);
+                }
                 if !last && is_sick {
                     record.eject(now);
                     usable = false;
@@ -268,7 +272,7 @@ impl Ejector {
         }
         self.reports.extend(record.report(now));
         let mut changes = Vec::new();
-        let may_fail = record.sick_at.is_some();
+        let may_fail = record.sick_at.is_some() || record.streak_at.is_some();
         if !usable {
             changes.push(Change {
                 url: record.url.clone(),
@@ -304,10 +308,12 @@ impl Ejector {
                     if record.down {
                         record.down = false;
                         record.sick_at = None;
+                        record.streak_at = None;
                         record.forget_answers();
                     }
                     if record.gone_while_ejected {
                         record.sick_at = None;
+                        record.streak_at = None;
                         record.gone_while_ejected = false;
                         record.standing = Standing::HalfOpen;
                     }
@@ -353,8 +359,8 @@ impl Ejector {
             if record.paused_until.is_some_and(|until| until <= now) {
                 record.paused_until = None;
             }
-            if matches!(record.sick_at, Some(at) if now.since(at) >= SICK_MAX) {
-                record.sick_at = None;
+            for since in [&mut record.sick_at, &mut record.streak_at] {
+                since.take_if(|at| now.since(*at) >= SICK_MAX);
             }
             if record.is_usable() && !was_usable {
                 self.usable += 1;
@@ -375,9 +381,22 @@ impl Ejector {
         self.failing_since
     }
 
+    /// Whether the endpoints in use failed two accounts, be it one each: whose requests take turns may meet
+    /// one endpoint each.
+    fn has_failed_two(&self) -> bool {
+        let in_use = self.records.values().filter(|record| record.is_usable());
+        let mut accounts = in_use.filter_map(|record| record.evidence.failed_last());
+        let first = accounts.next();
+        accounts.any(|account| Some(account) != first)
+    }
+
     fn note_failing(&mut self) {
         let in_use = || self.records.values().filter(|record| record.is_usable());
-        let is_failing = self.usable > 0 && in_use().all(|record| record.sick_at.is_some());
+        let is_sick = |record: &Record| record.sick_at.is_some();
+        let is_streak = |record: &Record| is_sick(record) || record.streak_at.is_some();
+        let is_failing = self.usable > 0
+            && in_use().all(is_streak)
+            && (in_use().all(is_sick) || self.has_failed_two());
         let latest = |record: &Record| record.evidence.last_success();
         self.failing_since =
             is_failing.then(|| in_use().filter_map(latest).max().unwrap_or(Millis::ZERO));

@@ -93,6 +93,11 @@ impl Evidence {
         self.in_a_row
     }
 
+    /// The account whose request failed last.
+    pub fn failed_last(&self) -> Option<AccountKey> {
+        self.failed.latest.map(|(account, _)| account)
+    }
+
     /// Whether the failures since the last success are corroborated.
     pub fn is_corroborated(&self, now: Millis) -> bool {
         self.failed.are_two_after(self.last_success) || self.is_lone_and_stale(now)

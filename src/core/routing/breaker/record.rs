@@ -57,6 +57,8 @@ pub(super) struct Record {
     pub(super) is_proven: bool,
     /// The latest failure since failures were enough for an ejection, with no success since.
     pub(super) sick_at: Option<Millis>,
+    /// The latest of failures in a row that would be enough, were they two accounts'.
+    pub(super) streak_at: Option<Millis>,
     pub(super) paused_until: Option<Millis>,
     pub(super) last_error: Option<(FailureCause, Millis)>,
     /// What operators were told last, and when.
@@ -87,6 +89,7 @@ impl Record {
             unusable: Window::default(),
             is_proven: true,
             sick_at: None,
+            streak_at: None,
             paused_until: None,
             last_error: None,
             reported: (Health::Healthy, None),
@@ -132,6 +135,7 @@ impl Record {
         self.unusable_in_a_row = 0;
         self.is_proven = true;
         self.sick_at = None;
+        self.streak_at = None;
         self.successes.add(now);
         match self.standing {
             Standing::HalfOpen => self.standing = Standing::InUse { since: now },

@@ -324,6 +324,20 @@ fn a_model_keeps_failing_from_the_last_endpoints_fifth_failure_to_the_next_succe
 }
 
 #[test]
+fn a_model_keeps_failing_too_when_each_endpoint_fails_another_account() {
+    let mut judge = judge(&["a", "b"]);
+    for (url, account) in [("a", "ant"), ("b", "bee")] {
+        for _ in 0..5 {
+            assert_eq!(judge.failing_since(), None);
+            judge.request_saw(url, of(account, Seen::Failure), Millis(10));
+        }
+    }
+    assert_eq!(judge.failing_since(), Some(Millis::ZERO));
+    judge.request_saw("b", of("bee", Seen::Success), Millis(20));
+    assert_eq!(judge.failing_since(), None);
+}
+
+#[test]
 fn a_model_that_had_no_failure_for_a_minute_may_serve() {
     let mut judge = judge(&["a"]);
     for at in 0..5 {
