@@ -48,6 +48,14 @@ impl Scale {
         }
     }
 
+    /// The same with load steps of at least `step`.
+    pub fn of_at_least(self, step: Duration) -> Self {
+        Self {
+            step: self.step.max(step),
+            ..self
+        }
+    }
+
     /// A count of the acceptance section, scaled, at least 10.
     pub fn count(self, full: usize) -> usize {
         ((full as f64 * self.share) as usize).max(10)
