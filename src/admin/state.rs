@@ -86,7 +86,7 @@ pub struct OtherNode {
     pub rtt_ms: f64,
     /// Models it has told of.
     pub models: usize,
-    /// It has shown its certificate: nothing is forwarded to it before.
+    /// Whether the node has shown its certificate; nothing is forwarded to it before.
     pub proven: bool,
     /// In what it is configured otherwise than this one: `accounts`, `models`, `tariffs`.
     pub drift: Vec<&'static str>,

@@ -1,7 +1,7 @@
 //! Requests per minute over the whole fleet: how many more have passed at other nodes.
 //!
-//! It limits nothing; the accounts' own counters do. Nodes tell how many requests of an account have passed there since
-//! their process began. What a node had told before it proved itself is a beginning to count from, and is not
+//! Limits stay with the accounts' own counters. Each node gossips how many requests of an account have passed
+//! there since its process began. What an unproven node gossiped is where counting begins, and is not
 //! counted. Bounds: the nodes of the fleet, [`ACCOUNTS_MAX`] accounts of each.
 
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ pub struct PassedElsewhere {
 #[derive(Default)]
 struct NodeCounts {
     by_account: HashMap<AccountId, u64>,
-    /// It had proved itself when it was heard of before.
+    /// Whether the node had shown its certificate when it was last looked at.
     counts: bool,
 }
 

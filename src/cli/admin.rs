@@ -1,6 +1,6 @@
 //! Questions to the admin listener of a gateway that runs: one GET over a connection of its own.
 //!
-//! It changes nothing there. Bounds: 5 s to connect, 30 s of silence, 256 MiB of answer.
+//! Reading only: GET changes nothing there. Bounds: 5 s to connect, 30 s of silence, 256 MiB of answer.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -15,7 +15,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 const SILENCE_LIMIT: Duration = Duration::from_secs(30);
 /// A configuration of 100,000 accounts is smaller.
 const ANSWER_BYTES_MAX: u64 = 256 << 20;
-/// Of one line of the head, and lines of it.
+/// Longest line of a head, bytes, and most lines of it.
 const HEAD_LINE_BYTES_MAX: u64 = 8 * 1024;
 const HEAD_LINES_MAX: usize = 64;
 

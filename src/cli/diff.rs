@@ -1,6 +1,6 @@
 //! `infergate config diff`: a configuration file against the one that a gateway runs on.
 //!
-//! It reloads nothing. The gateway shows secrets as salted digests, and the file's are made the same here:
+//! Reading only: nothing is reloaded. The gateway shows secrets as salted digests, and the file's are made the same here:
 //! a secret shows as changed or not at all.
 
 use std::path::Path;
@@ -16,7 +16,7 @@ const SAME: u8 = 0;
 const DIFFERS: u8 = 1;
 const FAILED: u8 = 2;
 
-/// Of a value on one line; longer ones are not shown.
+/// Largest value shown on one line, characters; longer ones are not shown.
 const VALUE_CHARS_MAX: usize = 120;
 
 /// Prints what differs. The exit status says whether anything does.

@@ -1,7 +1,7 @@
 //! `infergate explain`: the trace of a request for people, or the list of the last ones.
 //!
-//! It decides nothing about requests and adds nothing to what `/explain` answers but words. Texts of callers and
-//! servers are cleaned of what could make a line or move a cursor.
+//! Rendering only: everything shown is in the answer of `/explain`. Texts of callers and servers
+//! are cleaned of what could make a line or move a cursor.
 
 use std::fmt::Write;
 use std::net::SocketAddr;

@@ -312,8 +312,8 @@ impl Trip {
     pub fn hold(&mut self, account: &AccountSpec, lane: &Lane, call: &Call) -> Result<(), Refusal> {
         let ledger = &self.shared.ledger;
         let limit = match &self.journey {
-            // The node its client speaks to has looked at the limit, and its tariff counts: here it is counted, whatever that
-            // node says where there is a limit here, and never where nobody knows the account.
+            // The node its client speaks to has looked at the limit, and prices by its own tariff. Here the
+            // charge counts where there is a limit here, and never where nobody knows the account.
             Some(journey) if !journey.is_first() => {
                 self.bill.price_by(journey.tariff(), lane)?;
                 let is_known = self.world.accounts.known(&account.id).is_some();
