@@ -19,6 +19,8 @@ impl Relay<'_> {
     /// What goes to the client next: what was read ahead of it, then what the server has.
     pub(super) async fn next(&mut self, answer: &mut Answer) -> Result<Gathered, Stop> {
         if let Some(piece) = self.backlog.pop() {
+            // The server spoke meanwhile: a wait that a sign of life had interrupted is over.
+            self.silent_from = None;
             return Ok(Gathered::More(piece));
         }
         match std::mem::replace(&mut self.ahead, ReadAhead::Reading) {
