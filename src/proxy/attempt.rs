@@ -3,7 +3,6 @@
 //! It does not decide how often: the core's retry budget does. Nothing is tried again after the
 //! first byte of an answer, nor when the server may have begun to work on it.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -354,11 +353,8 @@ impl<'a> Attempts<'a> {
         let end = clock.instant(head_by).into();
         let deadline = clock.instant(trip.deadline).into();
         let client = &self.shared.client;
-        let waited = {
-            // Where it lies: it is a few kilobytes, which every request would copy.
-            let sending = pin!(client.send(&permit.target, outgoing, &mut self.trace.marks));
-            head_of_answer(sending, session, trip, end, deadline).await
-        };
+        let sending = client.send(&permit.target, outgoing, &mut self.trace.marks);
+        let waited = head_of_answer(sending, session, trip, end, deadline).await;
         let sent = match waited {
             Ok(Waited::Sent(sent)) => sent,
             Err(left) => {

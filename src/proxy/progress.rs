@@ -2,7 +2,7 @@
 //!
 //! It does not speak in the middle of an event, nor while the client has not taken what came before.
 
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -42,12 +42,13 @@ pub enum Waited<T> {
 /// # Errors
 /// The client is gone, or takes no comment.
 pub async fn head_of_answer<T>(
-    mut sending: Pin<&mut impl Future<Output = T>>,
+    sending: impl Future<Output = T>,
     session: &mut ServerSession,
     trip: &mut Trip,
     end: Instant,
     deadline: Instant,
 ) -> Result<Waited<T>, Left> {
+    let mut sending = pin!(sending);
     let mut end = pin!(sleep_until(end));
     let mut beats = Beats::new(trip.signs_every);
     loop {
