@@ -3,7 +3,10 @@
 //! Not a benchmark of speed: `benches/proxy.rs` is that one.
 //!
 //! A gateway process in front of a backend inside this program, whose own counters are believed instead of
-//! the gateway's. Usage: `cargo bench --bench accept -- [overload fairness disconnect reload nodes failover] [--seconds S]`;
+//! the gateway's.
+//!
+//! `cargo bench --bench accept -- [overload fairness disconnect reload nodes failover] [--seconds S]`
+//!
 //! S (default 30) is the length of one load step and scales the number of trials and reloads.
 
 // Acceptance lives on the clock and starts its own tasks; the product's rules about both protect the walk.
@@ -39,7 +42,7 @@ mod table;
 use stand::Scale;
 use table::Table;
 
-/// One line of the acceptance section that can be asked for by name.
+/// A named item of the acceptance table.
 type Item = (
     &'static str,
     fn(&tokio::runtime::Runtime, Scale, &mut Table) -> kit::Fallible<()>,

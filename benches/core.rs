@@ -1,6 +1,6 @@
-//! What the core costs on the hot path, against target T8 of the performance plan.
+//! Cost of the core on the hot path, against target T8 of the performance plan.
 //!
-//! It measures single calls without contention, in CPU time of the thread, which a busy machine
+//! Measures single calls without contention, in CPU time of the thread, which a busy machine
 //! disturbs less than the clock on the wall; `benches/proxy.rs` measures requests.
 //!
 //! `cargo bench -p infergate-core --bench core`
@@ -243,7 +243,7 @@ fn chat(content_bytes: usize) -> Bytes {
     ))
 }
 
-/// Who asks next while all wait.
+/// Account of the next request while all wait.
 #[derive(Clone, Copy, Debug)]
 enum Who {
     /// The one just served, as a client with one request open at a time does.

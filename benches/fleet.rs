@@ -1,8 +1,8 @@
-//! A large fleet under the simulator of `tests/sim`: how even its load is, how far requests go, how
-//! many come in vain, and what a node has to know.
+//! A large cluster under the simulator of `tests/sim`: balance of load, hops of requests, share of
+//! rejected forwards, and size of a node's view.
 //!
-//! It measures decisions, not this machine: but for the last column the figures are the same
-//! everywhere. What a decision costs is in `benches/core.rs`.
+//! Measures decisions, not this machine: all columns but the last are the same everywhere. Costs of a
+//! decision are in `benches/core.rs`.
 //!
 //! `cargo bench -p infergate-core --bench fleet -- [--requests N]`, 10^6 by default.
 

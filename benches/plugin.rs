@@ -1,4 +1,4 @@
-//! What plugins cost, and what evil ones cost at most, against targets T2 and T10.
+//! Cost of plugins, and the most that a hostile one can cost, against targets T2 and T10.
 //!
 //! Not a test of behaviour: `src/plugin/tests` and `tests/it/plugins` are. CPU is the thread's own, in
 //! microseconds, median of nine batches; the table of evil guests is on the wall of an idle machine.
@@ -38,7 +38,7 @@ mod loading;
 #[path = "../src/plugin/tests/rows.rs"]
 mod rows;
 
-/// What the guests are written against.
+/// WIT worlds and bindings of the guests.
 mod room {
     pub use infergate::plugin::{World, wit};
 }

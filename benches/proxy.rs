@@ -1,7 +1,7 @@
-//! What a request costs: infergate against an empty Pingora proxy, hyper, HAProxy and nginx.
+//! Cost of a request: infergate against an empty Pingora proxy, hyper, HAProxy and nginx.
 //! Not a test of behaviour: `benches/accept.rs` is that one.
 //!
-//! One binary; it starts itself again as upstream, yardsticks and load generator. CPU is microseconds per
+//! A single binary that starts itself again as upstream, yardsticks and load generator. CPU is microseconds per
 //! request of the proxy process, all threads, user + system. Usage:
 //! `cargo bench --bench proxy -- [--quick] [--rounds N] [--seconds S] [--only t1,t4] [--check]`.
 

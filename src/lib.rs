@@ -1,6 +1,6 @@
 //! Infergate: one binary in front of GPU containers.
 //!
-//! This crate is the shell: rooms that do I/O around the decisions of `infergate_core`. A room may
+//! The crate is the shell: modules that do I/O around the decisions of `infergate_core`. A module may
 //! import only those to its left; `tests/tidy.rs` holds them to it.
 //!
 //! ```text
@@ -8,8 +8,8 @@
 //!                                             simulate ← app
 //! ```
 //!
-//! The request's walk is [`proxy`]; what it never does: decide (the core does), know who configured
-//! it (`config` does), start a task (`app` does).
+//! The request pipeline is [`proxy`]. Decisions are the core's, configuration is `config`'s,
+//! and tasks are started by `app`.
 
 pub mod admin;
 pub mod app;

@@ -1,6 +1,6 @@
-//! House rules, held by a test: who may import whom, what may stand where, how long a thing may be.
+//! Architecture rules, held by a test: allowed imports, places of foreign libraries, length of functions.
 //!
-//! It does not judge style that rustfmt or clippy judge already. Every check is a function over a
+//! Not a second rustfmt or clippy: style that those judge is left to them. Every check is a function over a
 //! list of (path, text), so that `tidy/planted.rs` can plant an offence and see the check turn red.
 //! The tables below are the rules; the prose is in ARCHITECTURE.md.
 
@@ -54,7 +54,7 @@ const CORE_LAYERS: &[&[&str]] = &[
     ],
 ];
 
-/// What the core never names: it has no clock, socket, file, thread or dice.
+/// Names that never occur in the core: no clock, socket, file, thread or source of randomness.
 const CORE_NEVER: &[&str] = &[
     "tokio",
     "Instant",
@@ -110,9 +110,10 @@ const FOREIGN: &[(&str, &[&str])] = &[
     ("anyhow", &["src/peer/gossip/datagram.rs"]),
 ];
 
-/// Where threads and long tasks may be started, so that shutdown is a list that can be read. The
-/// writer thread of the event file is owned by its handle and joined by `close`, the ticker of the
-/// plugin room by its drop; a compiler's thread is joined where it is started.
+/// Files that may start threads and long tasks, so that shutdown is a list that can be read.
+///
+/// Each thread has an owner that joins it: the event file's writer its handle (`close`), the plugin
+/// ticker its drop. A compiler's thread is joined by the function that starts it.
 const SPAWNERS: &[&str] = &[
     "src/app",
     "src/simulate",

@@ -1,9 +1,9 @@
 //! A model server that counts: how many requests it serves at once, for whom, and whether one came too late.
 //! Not `infergate simulate`: it lives in this program, so that its figures owe nothing to the gateway.
 //!
-//! What to do stands in the request: `metadata.service_ms` before the first byte, `max_tokens` tokens,
+//! Instructions stand in the request: `metadata.service_ms` before the first byte, `max_tokens` tokens,
 //! `metadata.event_ms` between them when streaming, `user` as the account. Times are milliseconds since the
-//! program began. One backend serves one stand.
+//! program began. Each stand has a backend of its own.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -18,8 +18,8 @@ use tokio::runtime::Runtime;
 
 use crate::kit::Fallible;
 
-/// A request may start this much after its deadline counted from the client's clock: the gateway's own
-/// deadline begins when the request arrives there, which is later by the way it travelled.
+/// Tolerance for a start after the deadline by the client's clock: the gateway's own deadline
+/// begins when the request arrives there, later by its time of travel.
 const TRAVEL_MS: u64 = 5;
 /// Longest request head accepted.
 const HEAD_LIMIT: usize = 64 * 1024;
@@ -31,7 +31,7 @@ pub fn now_ms() -> u64 {
     BEGAN.elapsed().as_millis() as u64
 }
 
-/// What a request asks of the backend.
+/// Work that a request asks of the backend.
 #[derive(Deserialize)]
 struct Wish {
     #[serde(default)]
@@ -115,7 +115,7 @@ impl Book {
     }
 }
 
-/// One request being served; dropping it ends it.
+/// A request being served; dropping the value ends the request.
 struct InFlight(Book);
 
 impl Drop for InFlight {

@@ -26,7 +26,7 @@ const IDLE_CONNECTIONS: usize = 2_048;
 /// Longest wait for an answer: the longest deadline of the gateway and a little.
 const ANSWER_LIMIT: Duration = Duration::from_secs(260);
 
-/// One request, in the terms of the acceptance backend.
+/// A request, in the terms of the acceptance backend.
 #[derive(Clone)]
 pub struct Ask {
     pub account: String,

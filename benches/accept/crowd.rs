@@ -11,10 +11,10 @@ use tokio::task::JoinSet;
 
 use crate::client::{Ask, Client, Outcome};
 
-/// One answered request, seen from the beginning of its crowd.
+/// An answered request, with times since the start of its group of clients.
 #[derive(Clone)]
 pub struct Sample {
-    /// Which member of the crowd: the account's place in the list.
+    /// Index of the account in the list.
     pub member: usize,
     pub status: u16,
     pub sent: Duration,

@@ -30,7 +30,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(8);
 /// Requests a second and the longest time they are sent for.
 const RATES: [(u64, Duration); 2] = [(2, Duration::from_secs(10)), (200, Duration::from_secs(5))];
 
-/// What a bad server does with a request; its health checks pass, unless it is not there.
+/// Fault of a bad server; its health checks pass, unless it is not there.
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
     Status(&'static str),
@@ -67,7 +67,7 @@ pub fn run(runtime: &Runtime, scale: Scale, table: &mut Table) -> Fallible<()> {
     Ok(())
 }
 
-/// What was seen.
+/// Outcome of a scenario.
 struct Row {
     requests: u64,
     seconds: u64,
@@ -251,8 +251,8 @@ async fn accept(listener: TcpListener, fault: Fault, begun: Arc<AtomicU64>) {
     }
 }
 
-/// Requests of a connection, one after the other; each is taken to be here with its first read, and
-/// what follows of its body is read with it or thrown away.
+/// Serves the requests of a connection, one after the other. A request counts as arrived with its first
+/// read; the rest of its body is read with it or thrown away.
 async fn serve(mut stream: TcpStream, fault: Fault, begun: &AtomicU64) -> Fallible<()> {
     let mut buffer = vec![0_u8; 64 * 1024];
     loop {

@@ -191,7 +191,7 @@ fn spread(runtime: &Runtime, scale: Scale, table: &mut Table) -> Fallible<()> {
     Ok(())
 }
 
-/// What a node with no server of its own adds.
+/// Latency that a forwarding node without servers of its own adds.
 fn price_of_a_hop(runtime: &Runtime, scale: Scale, table: &mut Table) -> Fallible<()> {
     let fleet = Fleet::open(runtime, &[0, 1])?;
     let ask = Ask::plain(ACCOUNT, MODEL, 0);
@@ -393,7 +393,7 @@ fn certify(authority: &Authority, name: &str, folder: &std::path::Path) -> Falli
     Ok(())
 }
 
-/// What makes a gateway a node: lines under `listen`, and lines at the top.
+/// Configuration that makes a gateway a node: lines under `listen`, and lines at the top.
 fn membership(
     name: &str,
     at: usize,

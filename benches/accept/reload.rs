@@ -28,7 +28,7 @@ const SETTLING: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
 const GROWTH_GOAL_KIB: u64 = 5 * 1024;
 
-/// What happens to the file.
+/// Change made to the file.
 #[derive(Clone, Copy)]
 enum Change {
     Valid,

@@ -30,7 +30,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 pub struct Scale {
     /// Length of one load step.
     pub step: Duration,
-    /// Of one: trials and reloads.
+    /// Share of the full number of trials and reloads, at most one.
     share: f64,
 }
 
@@ -72,7 +72,7 @@ pub struct Stand {
     pub direct: Client,
 }
 
-/// What item 9 compares.
+/// Counts that item 9 compares.
 pub struct Ledger {
     pub stand: &'static str,
     pub sent: u64,
@@ -187,7 +187,7 @@ impl Stand {
     }
 }
 
-/// What a model's admission holds at one moment.
+/// Admission state of a model at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Held {
     pub used: u64,

@@ -55,7 +55,7 @@ impl Latencies {
     }
 }
 
-/// What is kept of a histogram in reports.
+/// Summary of a histogram for reports.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Quantiles {
     pub count: u64,

@@ -18,7 +18,7 @@ use super::{Fallible, request, wire};
 /// Longest wait for an answer of the admin listener.
 const ADMIN_LIMIT: Duration = Duration::from_secs(10);
 
-/// What a bench wants to be different from the defaults.
+/// Settings of a bench that differ from the defaults.
 #[derive(Clone)]
 pub struct Settings {
     pub threads: usize,
@@ -169,7 +169,7 @@ pub fn binary() -> PathBuf {
     }
 }
 
-/// One request on a fresh connection that closes after it; the answer's status and body.
+/// Sends a request on a fresh connection, which then closes; returns status and body of the response.
 pub fn ask(address: SocketAddr, bytes: &[u8]) -> Fallible<(u16, Vec<u8>)> {
     let mut stream = TcpStream::connect_timeout(&address, ADMIN_LIMIT)?;
     stream.set_read_timeout(Some(ADMIN_LIMIT))?;

@@ -1,4 +1,4 @@
-//! What the two bench programs share: processes, figures from /proc, HTTP bytes, and a gateway in a folder.
+//! Shared parts of the two bench programs: processes, figures from /proc, HTTP bytes, and a gateway in a folder.
 //! Not a library of the product: nothing here is compiled into `infergate`.
 //!
 //! Durations are `Duration`, CPU is in nanoseconds, memory in KiB, latencies in microseconds.

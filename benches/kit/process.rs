@@ -136,7 +136,7 @@ pub fn pinned(command: Command, cores: Option<&str>) -> Command {
     shell
 }
 
-/// A port nobody listens on now. It could be taken before its user binds it; the start then fails aloud.
+/// Returns a port without a listener. Another process may take the port first; the start then fails.
 pub fn free_port() -> Fallible<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     Ok(listener.local_addr()?.port())

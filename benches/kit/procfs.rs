@@ -1,5 +1,5 @@
-//! What /proc knows about a process: CPU time, memory, and the machine's own description.
-//! Not a profiler: it reads totals, before and after.
+//! Figures of a process from /proc: CPU time, memory, and the machine's own description.
+//! Not a profiler: reads totals, before and after.
 //!
 //! CPU is user + system time of all threads in nanoseconds, memory is KiB. Linux only. Called by the
 //! load generator around its window and by the drivers for memory figures.
@@ -41,7 +41,7 @@ fn status_kib(pid: u32, field: &str) -> Fallible<u64> {
     Ok(number.parse()?)
 }
 
-/// One minute's load average, so that a noisy machine shows in the report.
+/// Load average of a minute, so that a noisy machine shows in the report.
 pub fn load_average() -> f64 {
     fs::read_to_string("/proc/loadavg")
         .ok()
@@ -54,7 +54,7 @@ pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// One line that says on what the figures were taken.
+/// Description of the machine on which the figures were taken, in a line.
 pub fn machine() -> String {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let model = fs::read_to_string("/proc/cpuinfo")

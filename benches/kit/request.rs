@@ -3,7 +3,7 @@
 //!
 //! Sizes are bytes of the whole body. Called by both load generators.
 
-/// One chat completion to ask for.
+/// A chat completion request.
 #[derive(Clone)]
 pub struct Chat<'a> {
     pub model: &'a str,
@@ -48,7 +48,7 @@ impl Chat<'_> {
 
 /// Conversation turns of at most 8 KiB each, `total` bytes of JSON together where that is possible.
 fn messages(total: usize) -> String {
-    /// One turn without its text.
+    /// A user message up to its text.
     const OPENING: &str = "{\"role\":\"user\",\"content\":\"";
     const CLOSING: &str = "\"}";
     const SHELL: usize = OPENING.len() + CLOSING.len();

@@ -14,13 +14,13 @@ const TAIL_BYTES: usize = 2048;
 /// Bytes kept of a body whose reader wants all of it: `/state` with a thousand models fits.
 const WHOLE_BYTES: usize = 16 * 1024 * 1024;
 
-/// One answer, read piece by piece.
+/// A response, read piece by piece.
 pub struct Answer {
     state: State,
     /// A head or chunk line that is not complete yet.
     pending: Vec<u8>,
     pub status: u16,
-    /// Whether the connection may carry another request.
+    /// True when the connection may carry another request.
     pub keep_alive: bool,
     /// Server-sent events seen so far; the blank line that ends one counts it.
     pub events: u64,
@@ -76,12 +76,12 @@ impl Answer {
         matches!(self.state, State::Done)
     }
 
-    /// Whether any byte of the answer has been read.
+    /// Returns whether any byte of the response has been read.
     pub fn has_begun(&self) -> bool {
         !matches!(self.state, State::Head) || !self.pending.is_empty()
     }
 
-    /// What was kept of the body.
+    /// Returns the part of the body that was kept.
     pub fn into_body(self) -> Vec<u8> {
         self.kept
     }

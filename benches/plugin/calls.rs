@@ -1,4 +1,4 @@
-//! What one call costs: fresh and warm, each world, small and large bodies; and what is native.
+//! Cost of one call: fresh and warm, each world, small and large bodies; beside the native cost.
 //!
 //! Warm is what an account's second request pays, fresh what its first one pays, or every one under
 //! `instance: fresh`.

@@ -1,6 +1,6 @@
 //! A long mix of good and trapping calls: memory stays, and guests alive are those that wait.
 //!
-//! One call in fifty traps; its plugin is loaded anew before its breaker opens, as reloads would.
+//! Every fiftieth call traps; its plugin is loaded anew before its breaker opens, as reloads would.
 
 use infergate::plugin::{Plugins, World};
 use infergate_core::AccountId;
@@ -12,7 +12,7 @@ use crate::kit::{calling, loaded, spec, user};
 use crate::{Fallible, procfs};
 
 const ACCOUNTS: usize = 8;
-/// Of the resident memory after a fifth of the calls.
+/// Growth allowed, as a share of the resident memory after a fifth of the calls.
 const GROWTH_MAX: f64 = 0.05;
 
 /// Prints the figures; true when memory is flat and the gauge equals the places taken in the engine's pool.

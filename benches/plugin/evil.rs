@@ -1,4 +1,4 @@
-//! What each evil guest costs on the wall: at most twice its deadline and 5 ms.
+//! Wall time of each hostile guest: at most twice its deadline and 5 ms.
 //!
 //! The rows are those of the tests; the machine is supposed to be idle.
 
@@ -15,7 +15,7 @@ use crate::rows::rows;
 
 /// Billing's.
 const DEADLINE_MS: f64 = 5.0;
-/// Of resident memory, by any one row.
+/// Growth of resident memory allowed to any one row.
 const GROWTH_MAX_KIB: u64 = 32 << 10;
 
 /// Prints the table; true when every row keeps its bounds.

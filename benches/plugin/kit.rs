@@ -1,6 +1,6 @@
 //! Models, plugins and callers for the benches, and CPU time of a closure.
 //!
-//! It prints and judges nothing.
+//! No output and no verdicts.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

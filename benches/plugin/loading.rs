@@ -1,4 +1,4 @@
-//! What loading a plugin costs: from bytes, and from the authenticated cache.
+//! Cost of loading a plugin: from bytes, and from the authenticated cache.
 //!
 //! On the wall, since the compiler has a thread of its own.
 

@@ -1,7 +1,7 @@
 //! The yardstick: an empty Pingora `ProxyHttp` proxy with one static upstream.
 //! Not ours in any part but the address: every target of the bench is a ratio to what this costs.
 //!
-//! One worker thread, a keep-alive pool of 1,024. Run as a child process: `bare PORT UPSTREAM_PORT`.
+//! Single worker thread, a keep-alive pool of 1,024. Run as a child process: `bare PORT UPSTREAM_PORT`.
 
 use std::net::SocketAddr;
 

@@ -17,7 +17,7 @@ pub const ACCOUNT: &str = "acme";
 /// On the path of every request and never reached: 60,000 a second.
 const REQUESTS_PER_MINUTE: u64 = 3_600_000;
 
-/// One account, the measured model, and the full one.
+/// Settings with an account, the measured model, and the full one.
 pub fn settings(upstream_port: u16) -> Settings {
     Settings {
         threads: 1,

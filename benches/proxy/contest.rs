@@ -21,7 +21,7 @@ pub struct Scenario {
     pub entries: Vec<Entry>,
 }
 
-/// What CPU is divided by.
+/// Unit that CPU time is divided by.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Unit {
     Request,
@@ -38,7 +38,7 @@ fn is_sound(report: &Report) -> bool {
     report.errors == 0 && report.unexpected == 0 && report.answers + report.events > 0
 }
 
-/// One load run.
+/// Result of a load run.
 pub struct Run {
     pub scenario: &'static str,
     pub label: &'static str,
@@ -46,7 +46,7 @@ pub struct Run {
     pub report: Report,
 }
 
-/// Everything measured so far.
+/// Measurements so far.
 pub struct Contest {
     rounds: usize,
     load_core: String,
@@ -105,7 +105,7 @@ impl Contest {
         Ok(())
     }
 
-    /// One run of the load generator, in a process of its own.
+    /// Runs the load generator in a process of its own.
     pub fn load(&self, plan: &Plan) -> Fallible<Report> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("load").arg(serde_json::to_string(plan)?);
@@ -124,7 +124,7 @@ impl Contest {
             .filter(move |run| run.scenario == scenario && run.label == label)
     }
 
-    /// One figure of every round.
+    /// Spread of a figure over all rounds.
     pub fn spread(
         &self,
         scenario: &str,
@@ -138,7 +138,7 @@ impl Contest {
         Spread::of(&values)
     }
 
-    /// One figure of two labels of the same round, combined; rounds in which either is missing are left out.
+    /// Combines a figure of two labels of the same round; rounds in which either is missing are left out.
     pub fn paired(
         &self,
         scenario: &str,

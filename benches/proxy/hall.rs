@@ -1,5 +1,5 @@
-//! Who runs during the bench: upstream, gateway, yardsticks and peers, each on its core.
-//! Not the measuring: it starts them and knows their addresses and pids.
+//! Processes of the bench: upstream, gateway, yardsticks and peers, each on its core.
+//! Not the measuring: starts them and knows their addresses and pids.
 //!
 //! Proxies share the first core, load and upstream the second, so a proxy is never slowed by its own load.
 //! Called by the driver and the scenarios.
@@ -15,7 +15,7 @@ use crate::kit::{Fallible, procfs};
 use crate::peers;
 use crate::targets::label;
 
-/// Who runs where.
+/// Assignment of processes to cores.
 pub struct Cores {
     pub proxy: String,
     pub load: String,
@@ -44,7 +44,7 @@ pub struct Contender {
     pub pids: Vec<u32>,
 }
 
-/// Everything that runs during the whole bench; idle proxies cost next to nothing.
+/// Processes that run during the whole bench; idle proxies cost next to nothing.
 pub struct Hall {
     pub cores: Cores,
     pub upstream_port: u16,
@@ -131,7 +131,7 @@ pub fn contender(label: &'static str, gateway: &Gateway) -> Contender {
     }
 }
 
-/// This program again, in another role.
+/// Starts this program again, in another role.
 fn start_role(role: &str, ports: &[u16], core: &str, folder: &Path) -> Fallible<Process> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg(role);

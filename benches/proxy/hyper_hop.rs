@@ -1,7 +1,7 @@
 //! The second anchor: the smallest reverse proxy hyper can be.
 //! Not a product: no timeouts, no header rules, one upstream; it shows what a Rust hop costs without Pingora.
 //!
-//! One thread. Run as a child process: `hyper PORT UPSTREAM_PORT`.
+//! Single-threaded. Run as a child process: `hyper PORT UPSTREAM_PORT`.
 
 use http::uri::{Authority, Scheme};
 use http::{Request, Response, Uri};

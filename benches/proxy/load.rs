@@ -26,12 +26,12 @@ const SILENCE_LIMIT: Duration = Duration::from_secs(5);
 /// A first event later than this smells of a delayed acknowledgement (Nagle without TCP_NODELAY).
 const STEP: Duration = Duration::from_millis(35);
 
-/// What to send, where, and whom to watch meanwhile.
+/// Requests to send, their address, and the process to watch meanwhile.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Plan {
     pub target: SocketAddr,
     pub model: String,
-    /// One connection uses one key, in turn.
+    /// Keys of the connections: each uses one, in turn.
     pub keys: Vec<String>,
     pub connections: usize,
     /// Requests per second of all connections together; absent for a closed loop.
@@ -46,7 +46,7 @@ pub struct Plan {
     pub pids: Vec<u32>,
 }
 
-/// What happened inside the window.
+/// Events inside the window.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     pub window_s: f64,
@@ -302,8 +302,8 @@ async fn closed_connection(
     }
 }
 
-/// One thread per connection: a sleeping thread wakes within microseconds of its schedule, where an
-/// event loop's timers would come in bursts of a millisecond.
+/// Sends at a fixed rate with a thread per connection. A sleeping thread wakes within microseconds of
+/// its schedule, where an event loop's timers would come in bursts of a millisecond.
 fn open_loop(plan: &Plan, rate: f64) -> Fallible<Report> {
     procfs::sharpen_timers();
     let requests = plan.requests();

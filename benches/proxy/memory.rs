@@ -17,7 +17,7 @@ use crate::load::Plan;
 const STREAMS: usize = 1_000;
 /// Pause between events of an open stream: 64 events last a minute.
 const HELD_PAUSE_US: u64 = 1_000_000;
-/// What 10^6 requests are compared with: memory after this many.
+/// Requests after which memory is read first; growth until 10^6 requests counts from here.
 pub const SETTLED_AFTER: u64 = 100_000;
 pub const MILLION: u64 = 1_000_000;
 /// Requests are made in runs of this length until there are enough.

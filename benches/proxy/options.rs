@@ -1,16 +1,16 @@
-//! What the command line of the bench asks for.
+//! Command line of the bench.
 //! Not a general parser: five words and their values.
 //!
 //! `--seconds` is the length of one measured window, `--rounds` how often each scenario is repeated.
 
 use crate::kit::Fallible;
 
-/// One window, so that five rounds of T1, T4 and T7 end within four minutes.
+/// Length of a window, so that five rounds of T1, T4 and T7 end within four minutes.
 const QUICK_SECONDS: f64 = 1.5;
-/// One window, so that five rounds of everything end within thirty minutes.
+/// Length of a window, so that five rounds of everything end within thirty minutes.
 const FULL_SECONDS: f64 = 2.0;
 
-/// What the command line asks for.
+/// Options of the command line.
 pub struct Options {
     /// Only the scenarios of T1, T4 and T7.
     pub quick: bool,
@@ -54,7 +54,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Whether the scenarios of a target are to run.
+    /// Returns whether the scenarios of a target are to run.
     pub fn wants(&self, target: &str) -> bool {
         match &self.only {
             Some(only) => only.iter().any(|name| name == target),

@@ -2,8 +2,8 @@
 //! configuration and their start. The two proxies in C are no yardsticks, they show where one stands
 //! on this machine; the two routers (from PyPI) are those of T3.
 //!
-//! One thread each where it can be said, keep-alive to the upstream, no access log, no gathering of
-//! server-sent events.
+//! A single thread each where that can be configured, keep-alive to the upstream, no access log, no
+//! buffering of server-sent events.
 
 use std::path::Path;
 use std::process::Command;
@@ -107,7 +107,7 @@ fn haproxy(port: u16, upstream_port: u16, _folder: &Path) -> String {
     )
 }
 
-/// One process: with a master and a worker the figures would be split over two.
+/// Configuration of a single process: with a master and a worker the figures would be split over two.
 fn nginx(port: u16, upstream_port: u16, folder: &Path) -> String {
     let folder = folder.display();
     format!(

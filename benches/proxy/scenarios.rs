@@ -1,7 +1,7 @@
-//! The scenarios: who is measured beside whom, under which load.
+//! The scenarios: which proxies are measured beside each other, under which load.
 //! Not the measuring itself: `contest.rs` runs what is described here.
 //!
-//! One method for each target; called by the driver.
+//! A method for each target; called by the driver.
 
 use crate::configs::{
     ACCOUNT, FULL_MODEL, MODEL, crowd_id, many_accounts, many_endpoints, many_models,

@@ -85,7 +85,7 @@ impl Row {
     }
 }
 
-/// One row for every goal, in the order of the targets.
+/// Returns a row for every goal, in the order of the targets.
 pub fn judge(contest: &Contest, memory: &Memory) -> Vec<Row> {
     use label::{BARE, DIRECT, INFERGATE};
     use scenario::{BODY_1M, BODY_100K, BODY_256K, BURST, OPEN, PACED, REFUSALS, SIZES, SMALL};

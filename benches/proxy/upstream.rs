@@ -17,12 +17,12 @@ use crate::kit::Fallible;
 const COMPLETION_BYTES: usize = 612;
 /// Events of a stream, before the usage event and `[DONE]`.
 pub const EVENTS: usize = 64;
-/// One event with its blank line.
+/// Length of an event with its blank line.
 const EVENT_BYTES: usize = 190;
 /// Longest request head accepted.
 const HEAD_LIMIT: usize = 64 * 1024;
-/// Fields are looked for in this much of a body's beginning and of its end: the load writes them at the
-/// end and a gateway appends there, so a megabyte of conversation is not searched.
+/// Length of the beginning and of the end of a body that are searched for fields. The load writes them
+/// at the end and a gateway appends there, so a megabyte of conversation is not searched.
 const FIELDS_BYTES: usize = 1024;
 
 const STREAM_HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
@@ -131,7 +131,7 @@ fn content_length(head: &[u8]) -> Option<usize> {
     line[15..].trim().parse().ok()
 }
 
-/// What a request asks for.
+/// Response that a request asks for.
 struct Wish {
     stream: bool,
     usage: bool,
@@ -178,7 +178,7 @@ fn leading_number(bytes: &[u8]) -> Option<u64> {
     std::str::from_utf8(&bytes[..digits]).ok()?.parse().ok()
 }
 
-/// One write per event, as a model server flushes one token at a time.
+/// Sends a stream with a write per event, as a model server flushes one token at a time.
 async fn send_stream(stream: &mut TcpStream, canned: &Canned, wish: &Wish) -> Fallible<()> {
     stream.write_all(STREAM_HEAD).await?;
     for number in 0..EVENTS {

@@ -1,10 +1,10 @@
 //! `POST /plugins/{name}/capture?calls={n}`: asking for calls of a plugin to be written down.
 //!
-//! It captures nothing: `app` does, and says what came of it.
+//! Captures are made and reported by `app`.
 
 use serde::Serialize;
 
-/// What is being written, and where.
+/// Plugin whose calls are being written, and the file they go to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CaptureReport {
     /// The plugin.
@@ -13,14 +13,14 @@ pub struct CaptureReport {
     pub file: String,
     /// How many.
     pub calls: u32,
-    /// It ends after so many seconds even when there were fewer calls.
+    /// The capture ends after so many seconds even when there were fewer calls.
     pub ends_within_secs: u64,
 }
 
 /// Why nothing is captured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CaptureFailed {
-    /// There is no such plugin.
+    /// No plugin has this name.
     #[error("{0}")]
     NotFound(String),
     /// The question is wrong.
@@ -29,13 +29,13 @@ pub enum CaptureFailed {
     /// Another one runs, or there are too many files.
     #[error("{0}")]
     Busy(String),
-    /// There is nowhere to write to.
+    /// No file can be written.
     #[error("{0}")]
     Unwritable(String),
 }
 
 impl CaptureFailed {
-    /// The status it is told with.
+    /// HTTP status of the error.
     pub(super) fn status(&self) -> u16 {
         match self {
             CaptureFailed::NotFound(_) => 404,

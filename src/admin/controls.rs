@@ -1,7 +1,7 @@
 //! `GET` and `PUT /config/runtime`: flags that operators change while it runs.
 //!
-//! It keeps nothing: `app` does, through [`Controls`]. A change is answered when it is in force and
-//! would survive a crash.
+//! State stays with `app`, behind [`Controls`]. A change is answered when it is in force and would
+//! survive a crash.
 
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use serde::Deserialize;
 
 use crate::proxy::RuntimeFlags;
 
-/// What the listener may change.
+/// Changes that the listener may make.
 #[async_trait]
 pub trait Controls: Send + Sync + 'static {
     /// The flags as they stand.
     fn flags(&self) -> RuntimeFlags;
-    /// Sets and keeps the flags that are wanted, and gives all of them; the error says why they
+    /// Sets and keeps the given flags, and returns all of them; the error is the reason why they
     /// stay as they were.
     async fn set_flags(self: Arc<Self>, wanted: FlagsWanted) -> Result<RuntimeFlags, String>;
 }
 
-/// The body of `PUT /config/runtime`. What is left out stays as it is.
+/// The body of `PUT /config/runtime`. A flag that is left out stays as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FlagsWanted {

@@ -1,7 +1,7 @@
 //! Requests that a web page in an operator's browser makes, and the operator does not.
 //!
-//! It authenticates nobody: the listener has no keys. A page of another site can make a browser on the
-//! operator's machine post here (CSRF), and read the answers once its own name resolves to this address (DNS
+//! Callers are not authenticated: the listener has no keys. A page of another site can make a browser on the
+//! operator's machine post here (CSRF), and read the responses once its own name resolves to this address (DNS
 //! rebinding). Tools such as curl and Prometheus send neither `Origin` nor `Sec-Fetch-Site`.
 
 use std::net::IpAddr;

@@ -1,9 +1,9 @@
-//! The admin listener: health, readiness, metrics, state, stories, reload and runtime flags, over plain
+//! The admin listener: health, readiness, metrics, state, traces, reload and runtime flags, over plain
 //! HTTP.
 //!
-//! It knows none of the rooms it tells about: what it shows it asks of an [`Insight`], what it
-//! starts it asks of a [`ReloadHandle`], what it changes of [`Controls`], and `app` fills in all of
-//! them. Of bodies sent to it the first 4 KiB are kept for the one path that wants one. It has no access control of its own, so it listens on loopback unless told otherwise.
+//! No other module is known here: values to show come from [`Insight`], reloads go to a [`ReloadHandle`],
+//! changes to [`Controls`]. `app` implements all three. At most 4 KiB of a request body are kept, for the one
+//! path that reads one. The listener has no access control of its own, so its default address is loopback.
 
 mod capture;
 mod controls;
@@ -32,17 +32,17 @@ pub use state::{
     QueueState, ReloadError, State,
 };
 
-/// From the last answer to the end of the next head. Longer than a scrape interval, so that
+/// From the last response to the end of the next head. Longer than a scrape interval, so that
 /// Prometheus keeps its connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// For the whole body of a request, which is read also so that the client can read our answer.
+/// For the whole body of a request, which is read also so that the client can read the response.
 const BODY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The most of a body that is looked at.
 const BODY_BYTES_MAX: usize = 4 * 1024;
 
-/// Idle seconds of a kept connection told to Pingora; a little under [`HEAD_TIMEOUT`].
+/// Idle seconds of a kept connection, as set in Pingora; a little under [`HEAD_TIMEOUT`].
 const KEEPALIVE_SECS: u64 = 70;
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -69,24 +69,24 @@ POST /plugins/{name}/capture?calls={n}
                            with what clients send, for `infergate plugin replay`
 ";
 
-/// What the listener shows. Each answer is exact at the moment of the call.
+/// Values that the listener shows. Each is exact at the moment of the call.
 #[async_trait]
 pub trait Insight: Send + Sync + 'static {
     /// The body of `/state`.
     fn state(&self) -> State;
     /// The body of `/config`: the configuration that has effect, without secrets.
     fn config(&self) -> Value;
-    /// Whether requests are welcome; the error says why not.
+    /// Returns `Ok` when the node is ready for requests; the error gives the reason why not.
     fn readiness(&self) -> Result<(), String>;
     /// The body of `/metrics`.
     fn metrics_text(&self) -> String;
-    /// The story of a request, with what the nodes tell that it was sent to; none when it is not
+    /// The trace of a request, with the traces of nodes that it was forwarded to; none when it is not
     /// here, or not any more.
     async fn story(&self, request_id: &str) -> Option<Value>;
-    /// The last `count` requests with a story, the newest first.
+    /// The last `count` requests with a trace, the newest first.
     fn stories(&self, count: usize) -> Vec<Value>;
 
-    /// Forgets another node and the sums of the day that it has told. False when nothing was known.
+    /// Forgets another node and the usage of the day that it reported. False when nothing was known.
     fn forget(&self, node: &str) -> bool;
 
     /// Begins to write calls of a plugin to a file.
@@ -110,7 +110,7 @@ pub struct Admin {
     reload: ReloadHandle,
 }
 
-/// An answer before it is HTTP.
+/// A response before it is HTTP.
 struct Answer {
     status: u16,
     content_type: &'static str,
@@ -218,7 +218,7 @@ impl Admin {
         }
     }
 
-    /// What follows `/explain/` is compared and nothing else.
+    /// The rest of the path after `/explain/` is compared and nothing else.
     async fn explain(&self, request_id: &str) -> Answer {
         let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
         if request_id.len() != REQUEST_ID_DIGITS || !request_id.bytes().all(is_digit) {
@@ -286,7 +286,7 @@ impl HttpServerApp for Admin {
         match tokio::time::timeout(HEAD_TIMEOUT, session.read_request()).await {
             Ok(Ok(true)) => {}
             Ok(Err(_)) => {
-                // The connection is given up whether or not the client hears why.
+                // The connection is closed whether or not the client reads the reason.
                 let _ = session.respond_error(400).await;
                 return None;
             }
@@ -317,7 +317,7 @@ impl HttpServerApp for Admin {
     }
 }
 
-/// Reads the body to its end; of a larger one than is looked at, so much that this can be told.
+/// Reads the body to its end; of a larger one than allowed, as much as is needed to notice it.
 async fn read_body(session: &mut ServerSession) -> pingora_error::Result<Vec<u8>> {
     let mut body = Vec::new();
     while let Some(piece) = session.read_request_body().await? {

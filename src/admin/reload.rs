@@ -1,7 +1,7 @@
 //! Asking for a reload and hearing what came of it.
 //!
-//! It does not reload anything: `app` holds the other end of the channel, serves one request at a
-//! time on the same path as a file change or SIGHUP, and answers each.
+//! Reloading itself is done in `app`, which holds the other end of the channel. Requests are served
+//! one at a time, on the same path as a file change or SIGHUP, and each gets a result.
 
 use std::time::Duration;
 
@@ -11,12 +11,11 @@ use tokio::sync::{mpsc, oneshot};
 /// Reloads that may wait for the one in progress; more at once is a loop gone wrong.
 const WAITING_MAX: usize = 8;
 
-/// A configuration is read and checked in milliseconds, but its plugins are compiled behind whatever
-/// else the machine does: a megabyte of JavaScript takes seconds of processor time at the lowest
-/// priority. A hanging disk must not hang the caller for ever.
+/// A configuration is read and checked in milliseconds, but its plugins compile at the lowest priority. A
+/// megabyte of JavaScript takes seconds of processor time. A hanging disk must not hang the caller for ever.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// What a reload changed: the answer of `POST /reload`.
+/// Changes made by a reload: the body of `POST /reload`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ReloadReport {
     /// Generation of the configuration now in use.
@@ -29,14 +28,14 @@ pub struct ReloadReport {
     pub compiling: Vec<String>,
 }
 
-/// One thing wrong with a configuration file.
+/// A problem in a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// Key path, empty for the whole file.
     pub path: String,
     /// Line in the file, from 1.
     pub line: Option<u64>,
-    /// What is wrong and what to do.
+    /// The fault and the remedy, for a person.
     pub message: String,
 }
 
@@ -52,15 +51,15 @@ pub enum ReloadFailed {
     /// The process is on its way out.
     #[error("this node is shutting down")]
     Stopped,
-    /// No answer in time; the reload may still happen, `/state` will tell.
+    /// No result in time; the reload may still happen, see `/state`.
     #[error("the reload takes long, see /state for what comes of it")]
     Late,
 }
 
-/// Somebody asks for a reload.
+/// A request for a reload.
 #[derive(Debug)]
 pub struct ReloadRequest {
-    /// Where the answer goes. Nobody may be waiting any more.
+    /// Channel for the result. The receiver may have left meanwhile.
     pub answer: oneshot::Sender<Result<ReloadReport, Vec<Problem>>>,
 }
 

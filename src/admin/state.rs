@@ -1,6 +1,6 @@
 //! The body of `GET /state`. Field names are a contract with operators' tools.
 //!
-//! It gathers nothing: `app` fills it from the rooms. Moments are RFC 3339 text.
+//! Values are gathered by `app`, from the other modules. Moments are RFC 3339 text.
 
 use infergate_core::routing::Health;
 use std::collections::BTreeMap;
@@ -11,10 +11,10 @@ use super::reload::Problem;
 use crate::plugin::PluginState;
 use crate::telemetry::EventCounts;
 
-/// Everything `/state` shows.
+/// Body of `/state`.
 #[derive(Clone, Debug, Serialize)]
 pub struct State {
-    /// This process.
+    /// State of this process.
     pub node: NodeState,
     /// The configuration in use.
     pub config: ConfigState,
@@ -28,14 +28,14 @@ pub struct State {
     pub events: EventCounts,
 }
 
-/// This process.
+/// State of this process.
 #[derive(Clone, Debug, Serialize)]
 pub struct NodeState {
     /// `node.id` of the configuration.
     pub id: String,
     /// `node.site` of the configuration.
     pub site: String,
-    /// It is finishing what it has and will end.
+    /// The process is draining: requests under way are finished, then it ends.
     pub draining: bool,
     /// Version of the program.
     pub version: String,
@@ -61,11 +61,11 @@ pub struct ConfigState {
 pub struct ReloadError {
     /// When.
     pub at: String,
-    /// Everything wrong with the file.
+    /// All problems of the file.
     pub problems: Vec<Problem>,
 }
 
-/// Another node of the fleet, as this one sees it.
+/// Another node of the cluster, as this one sees it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OtherNode {
     /// `node.id` of its configuration.
@@ -76,23 +76,23 @@ pub struct OtherNode {
     pub site: String,
     /// Where requests are forwarded to it.
     pub address: String,
-    /// It finishes what it has and takes nothing further.
+    /// The node is draining: requests under way are finished, further ones are not accepted.
     pub draining: bool,
-    /// Nothing is heard of it any more.
+    /// No reports arrive from the node any more.
     pub gone: bool,
-    /// How old what it told is, milliseconds.
+    /// Age of its latest report, milliseconds.
     pub age_ms: u64,
     /// Round trip to it, smoothed, milliseconds with three decimals; 0 when not measured.
     pub rtt_ms: f64,
-    /// Models it has told of.
+    /// Models in its reports.
     pub models: usize,
-    /// Whether the node has shown its certificate; nothing is forwarded to it before.
+    /// The node has shown its certificate; nothing is forwarded to it before.
     pub proven: bool,
     /// In what it is configured otherwise than this one: `accounts`, `models`, `tariffs`.
     pub drift: Vec<&'static str>,
 }
 
-/// One model.
+/// State of a model.
 #[derive(Clone, Debug, Serialize)]
 pub struct ModelState {
     /// The name clients use.
@@ -118,7 +118,7 @@ pub struct QueueState {
     pub accounts: BTreeMap<String, u64>,
 }
 
-/// One endpoint.
+/// State of an endpoint.
 #[derive(Clone, Debug, Serialize)]
 pub struct EndpointState {
     /// Its URL.

@@ -1,6 +1,7 @@
-//! What a gateway says of itself when it starts: where it listens, what it serves, where its events go.
+//! Start-up message of a gateway: where it listens, what it serves, where its events go.
 //!
-//! It starts nothing. A line each, and of models and plugins at most [`LISTED`] lines; `/state` has all.
+//! Listeners and tasks are started elsewhere. A line each, and of models and plugins at most [`LISTED`]
+//! lines; `/state` has all.
 
 use crate::config::Config;
 use crate::proxy::World;

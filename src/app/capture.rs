@@ -1,9 +1,9 @@
 //! Captured calls of plugins on their way to files below `state_dir`, for `infergate plugin replay`.
 //!
-//! It decides nothing about what is captured; the plugin room does. A file is made when a capture
-//! begins, for its owner alone, and grows every [`WRITE_TICK`] until the capture has ended. It holds
-//! what clients sent: nobody reads it but who may read `state_dir`, and nothing removes it but an
-//! operator; more than [`FILES_MAX`] are not made.
+//! The selection of calls to capture is made in `plugin`. A file is made when a capture begins, for its owner
+//! alone, and grows every [`WRITE_TICK`] until the capture has ended. The file holds input of clients: only
+//! the user that may read `state_dir` can read it, and only an operator removes it. At most [`FILES_MAX`]
+//! files are made.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -32,7 +32,7 @@ pub struct Recorder {
     captures: Arc<Captures>,
     folder: PathBuf,
     clock: Clock,
-    /// Those that run. Locked for a look at the list, and by the writer for a write.
+    /// Captures that run. Locked for a look at the list, and by the writer for a write.
     running: Arc<Mutex<Vec<Running>>>,
 }
 
@@ -110,8 +110,8 @@ impl Recorder {
         self.running.lock().retain_mut(|one| one.write(now));
     }
 
-    /// Whether there is nothing to write. One that is being started keeps the lock for as long as the
-    /// disk takes, and is not there yet.
+    /// Returns true when no capture is running. A capture that is being opened holds the lock while the disk
+    /// is busy, and does not count yet.
     fn is_idle(&self) -> bool {
         self.running
             .try_lock()

@@ -1,7 +1,7 @@
-//! This node's part in the fleet: tells the others how busy it is, and hands on what they tell.
+//! The part of this node in the cluster: publishes its load and applies the reports of other nodes.
 //!
-//! It forwards nothing and judges nothing. One loop, a beat every [`BEAT`]; what it holds is bounded
-//! by the gossip. Where `cluster` is not configured none of it runs.
+//! Requests are not forwarded and nodes are not judged here. A single loop with a period of [`BEAT`]; its
+//! memory is bounded by the gossip. Where `cluster` is not configured none of it runs.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -20,19 +20,20 @@ use crate::peer::{self, ACCOUNTS_MAX, Bound, Cluster, Drift, Gossip, News, Spent
 use crate::proxy::Shared;
 use crate::telemetry::metrics::{GossipRefused, NodeChange, NodeLevels};
 
-/// As often as gossip goes round: more often nobody would hear of it.
+/// The gossip interval: more frequent reports would not leave this node.
 const BEAT: Duration = Duration::from_millis(100);
-/// Beats between two drawings of lots (`FleetRule::drawn_every`), of which nobody is told, and
-/// between two tellings of the neurons of the day.
+/// Ticks between two draws (`FleetRule::drawn_every`), which are not published, and between two
+/// reports of the neurons of the day.
 const DRAW_BEATS: u64 = 5;
-/// Beats between two sweeps, and between two greetings of a seed when there is company.
+/// Ticks between two sweeps, and between two contacts of a seed while other nodes are known.
 const SWEEP_BEATS: u64 = 10;
-/// Sums that wait for their node's proof: as many as sixteen nodes tell. It comes within a second or two.
+/// Sums that wait for their node's certificate: as many as sixteen nodes report. A certificate is shown within a
+/// second or two.
 const UNPROVEN_MAX: usize = 16 * ACCOUNTS_MAX;
-/// Between two log lines about what others told of accounts.
+/// Between two log lines about reports on accounts.
 const COMPLAINT_EVERY: Millis = Millis::from_secs(60);
 
-/// A node that has what it needs to join.
+/// Bound sockets of a node that has not joined yet.
 pub struct Joining {
     bound: Bound,
     cluster: Cluster,
@@ -40,7 +41,7 @@ pub struct Joining {
     peers: SocketAddr,
 }
 
-/// Binds what the configuration says; nothing where it knows no other nodes.
+/// Binds the configured sockets; none where no cluster is configured.
 ///
 /// # Errors
 /// A sentence for the operator.
@@ -56,7 +57,7 @@ pub async fn bind(config: &Config) -> Result<Option<Joining>, String> {
 }
 
 impl Joining {
-    /// Joins the gossip, without a word yet.
+    /// Joins the gossip without publishing anything yet.
     ///
     /// # Errors
     /// A sentence for the operator.
@@ -85,7 +86,7 @@ impl Joining {
     }
 }
 
-/// The gossip and what it is about.
+/// Membership of this node: the gossip and the state around it.
 pub struct Membership {
     gossip: Gossip,
     shared: Arc<Shared>,
@@ -94,21 +95,22 @@ pub struct Membership {
     cluster: Cluster,
     version: u64,
     told_spent: u64,
-    /// The configuration that was told of.
+    /// Generation of the configuration that was published.
     told_generation: Option<u64>,
-    /// How nodes differed when that was last said.
+    /// Differences of other nodes as last logged.
     drifted: HashMap<Arc<str>, Drift>,
     was_draining: bool,
-    /// Nodes that have told that they drain.
+    /// Nodes that have reported that they drain.
     draining: HashSet<Arc<str>>,
-    /// A process of the same name was complained about.
+    /// A process of the same name was logged.
     has_namesake: bool,
-    /// More accounts than are told of were complained about.
+    /// More accounts than are published were logged.
     has_untold: bool,
-    /// What nodes have told that have not proved themselves yet; at most [`UNPROVEN_MAX`].
+    /// Usage reported by nodes that have not shown a certificate yet; at most [`UNPROVEN_MAX`]
+    /// entries.
     unproven: HashMap<(NodeId, AccountId), Spent>,
     passed: PassedElsewhere,
-    /// Sums that were left out when it was last said, and when.
+    /// Sums left out as last logged, and the time of that.
     left_out: u64,
     complained: Option<Millis>,
 }
@@ -119,7 +121,7 @@ impl Membership {
         &self.cluster
     }
 
-    /// Tells and hears for the life of the process.
+    /// Publishes and polls for the life of the process.
     pub async fn run(mut self, seeds: watch::Receiver<Seeds>) {
         let mut beats = interval(BEAT);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -153,7 +155,7 @@ impl Membership {
         let report = self.report();
         self.gossip.tell(&report).await;
         if report.draining && !self.was_draining {
-            // Nobody is to send a request here that it would have to send on.
+            // No node should forward a request here that would have to be forwarded again.
             self.gossip.hurry().await;
         }
         self.was_draining = report.draining;
@@ -183,7 +185,7 @@ impl Membership {
         }
     }
 
-    /// How it stands here.
+    /// Builds the load report of this node.
     fn report(&mut self) -> NodeReport {
         let shared = &*self.shared;
         let world = shared.world.load();
@@ -191,7 +193,7 @@ impl Membership {
         let mut models = Vec::with_capacity(world.lanes.iter().count());
         for lane in world.lanes.iter() {
             let wanted = wanting.remove(&lane.spec.id).unwrap_or(0);
-            // One that is only wanted is told of while it is.
+            // A model with waiters only is published while it has them.
             if !lane.spec.endpoints.is_empty() || wanted > 0 {
                 let load = ModelLoad {
                     wanting: wanted,
@@ -214,7 +216,7 @@ impl Membership {
 
     fn take(&mut self, news: News) {
         self.keep_passed();
-        // Before reports: a node may be lost and heard again as another generation at once.
+        // Before reports: a node may be lost and return as another generation at once.
         for name in news.lost {
             let site = self.site_of(&name);
             if self.shared.others.lost(&name) {
@@ -228,7 +230,7 @@ impl Membership {
                 continue;
             };
             let name = &report.node.name;
-            // The fleet may know it already: a node that drains says so directly as well.
+            // The cluster may know it already: a draining node announces it directly as well.
             let drains_now = report.draining && self.draining.insert(Arc::clone(name));
             if !report.draining {
                 self.draining.remove(name);
@@ -257,7 +259,7 @@ impl Membership {
         self.has_namesake = news.namesake.is_some();
     }
 
-    /// Sums of the day count once their node has proved over TLS to be who it says: the secret of the
+    /// Applies sums of the day once their node has shown its certificate over TLS: the secret of the
     /// gossip alone is not enough to lock accounts out. Until then the latest of them wait.
     fn take_spent(&mut self, news: Vec<(NodeId, AccountId, Spent)>) {
         if news.is_empty() && self.unproven.is_empty() {
@@ -280,7 +282,7 @@ impl Membership {
             if is_proven {
                 taken.push((node.clone(), account.clone(), *sum));
             }
-            // Of a node that is gone nothing is waited for.
+            // Sums of a node that has left are dropped.
             !is_proven && others.is_member(&node.name, node.generation)
         });
         let told = taken.iter();
@@ -288,7 +290,7 @@ impl Membership {
         shared.ledger.heard(told, &shared.world.load());
     }
 
-    /// Before the news: what a node tells when it is first heard of is where counting begins.
+    /// Runs before the reports: a node's first report is the base that counting starts from.
     fn keep_passed(&mut self) {
         let others = &self.shared.others;
         if others.is_alone() {
@@ -302,7 +304,7 @@ impl Membership {
         self.passed.keep(living);
     }
 
-    /// Requests that have passed at other nodes count against the limits a minute of this one.
+    /// Counts requests admitted at other nodes against the limits per minute of this one.
     fn take_passed(&mut self, told: Vec<(NodeId, AccountId, u64)>) {
         if told.is_empty() {
             return;
@@ -321,7 +323,7 @@ impl Membership {
         self.shared.metrics.node_changed(event);
     }
 
-    /// Says which nodes have come to differ from this one, and which no longer do.
+    /// Logs nodes whose configuration has come to differ from this one's, and those that agree again.
     fn compare(&mut self) {
         let shared = &*self.shared;
         let nodes = shared.others.nodes();
@@ -380,7 +382,8 @@ impl Membership {
             .is_none_or(|last| now.since(last) >= COMPLAINT_EVERY)
     }
 
-    /// One seed at a time, in turn: the fleet may have fallen apart, or not have been there yet.
+    /// Contacts one seed at a time, in turn: the cluster may have fallen apart, or not have formed
+    /// yet.
     fn greet(&self, seeds: &[SocketAddr], beat: u64) {
         let others = seeds
             .iter()

@@ -16,7 +16,7 @@ use crate::telemetry::printable;
 /// The event file's name in the demo's folder.
 const EVENTS: &str = "events.jsonl";
 
-/// What the demo serves, beside the curl lines that use it.
+/// Models of the demo, beside the curl lines that use them.
 const BANNER: &str = r#"
 infergate demo: the gateway on 127.0.0.1:8080 in front of two simulated GPU containers.
 
@@ -45,9 +45,9 @@ Look inside
 Ctrl-C ends it.
 "#;
 
-/// What the quickstart configuration and the banner name; another port stands in for one that is taken.
+/// Ports named by the quickstart configuration and the banner; a free port replaces one that is taken.
 const PORTS: [u16; 4] = [8080, 9090, 9001, 9002];
-/// Of those, the ports of the gateway itself.
+/// Number of `PORTS` that belong to the gateway itself.
 const OWN_PORTS: usize = 2;
 /// Between two looks for the first event.
 const EVENT_TICK: Duration = Duration::from_millis(200);
@@ -121,7 +121,7 @@ impl Folder {
         for nth in 0..FOLDERS_MAX {
             let name = format!("infergate-demo-{}-{nth}", std::process::id());
             let folder = std::env::temp_dir().join(name);
-            // It fails for what is there, a link of somebody else's as well.
+            // Creation fails where anything exists, a foreign link included.
             last = DirBuilder::new()
                 .mode(0o700)
                 .create(&folder)
@@ -166,7 +166,7 @@ struct Containers {
 }
 
 impl Containers {
-    /// Containers on these listeners, and who shows the first line of the event file.
+    /// Starts containers on these listeners, and a task that prints the first line of the event file.
     fn start(listeners: Vec<TcpListener>, events: PathBuf) -> Result<Containers, String> {
         let cannot = |error: io::Error| format!("cannot start the containers: {error}");
         let runtime = runtime(1).map_err(cannot)?;

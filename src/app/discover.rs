@@ -1,8 +1,8 @@
-//! Looks for endpoints where models say, again and again, and reports what was found.
+//! Periodic look-up of endpoints in the sources of each model, reported to the reload loop.
 //!
-//! It changes nothing: the reload loop takes what is reported, so that it never meets a reload half
-//! way. At most one look at a time for a model, each ended after [`LOOK_LIMIT`]; a look that fails
-//! reports nothing, so that the endpoints found before stay.
+//! Reports are applied by the reload loop, so that a report never meets a reload half way. At most
+//! one look at a time for a model, each ended after [`LOOK_LIMIT`]; a look that fails reports
+//! nothing, so that the endpoints found before stay.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::proxy::Shared;
 use crate::upstream::Client;
 use crate::upstream::discovery::{Credentials, ask_consul, ask_kubernetes, read_file, resolve};
 
-/// Between two looks at who is due; a new model waits no longer for its first look.
+/// Between two passes over the schedule; a new model waits no longer for its first look-up.
 const TICK: Duration = Duration::from_millis(250);
 /// A source that needs longer is one that cannot be read.
 pub(super) const LOOK_LIMIT: Duration = Duration::from_secs(5);
@@ -27,22 +27,22 @@ const FIRST_LOOK_LIMIT: Duration = Duration::from_secs(2);
 /// Reports that may wait while a reload compiles plugins; looks pause when there are more.
 const REPORTS_MAX: usize = 16;
 
-/// What a look for a model's endpoints has found.
+/// Result of a look-up of a model's endpoints.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The model.
     pub model: ModelId,
     /// Where they were found: a configuration that came since may name another place.
     pub source: Source,
-    /// What was found.
+    /// Endpoints that were found.
     pub found: Found,
 }
 
 /// Endpoints that are found while running.
 pub struct Discovery {
-    /// What the first look has found.
+    /// Results of the first look-up.
     pub first: Vec<Report>,
-    /// What later looks find.
+    /// Results of later look-ups.
     pub reports: mpsc::Receiver<Report>,
 }
 
@@ -67,7 +67,7 @@ async fn first_look(client: &Client, models: &[Arc<ModelSpec>]) -> Vec<Report> {
     let mut reports = Vec::new();
     let looking = async {
         while let Some((model, source, seen)) = looks.next().await {
-            // The next look says so if it fails as well.
+            // The next look-up logs it if it fails as well.
             if let Ok(found) = seen {
                 reports.push(Report {
                     model,
@@ -140,7 +140,7 @@ async fn look(client: &Client, model: ModelId, source: Source) -> (ModelId, Sour
     (model, source, seen)
 }
 
-/// Who is looked for, and when again.
+/// Sources that are looked up, and when each is due.
 #[derive(Default)]
 struct Rounds {
     watched: HashMap<ModelId, Watched>,
@@ -151,7 +151,7 @@ struct Watched {
     due: Millis,
     /// A look is under way.
     looking: bool,
-    /// What was said last, so that it is said once.
+    /// Last error that was logged, so that each is logged once.
     complaint: Option<String>,
 }
 
@@ -191,7 +191,7 @@ impl Rounds {
         due
     }
 
-    /// A look ended. What cannot be read is said once, and so is that it can be read again.
+    /// A look ended. Logs a source that cannot be read once, and once that it can be read again.
     fn looked(&mut self, model: &ModelId, source: &Source, seen: &Seen) {
         let Some(watched) = self.watched.get_mut(model) else {
             return;

@@ -1,7 +1,7 @@
-//! The endpoints that were found, by model, and what becomes of them at a reload.
+//! Discovered endpoints by model, and their way through a reload.
 //!
-//! It looks for nothing. A set stays until another look of the model finds another one; what is
-//! found in a place that the configuration does not name any more counts for nothing.
+//! Sources are read elsewhere. A set stays until another look of the model finds another one; what
+//! comes from a source that the configuration does not name any more is ignored.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use super::discover::Report;
 use crate::proxy::World;
 use crate::telemetry::metrics::EndpointChange;
 
-/// A set that lost half of its endpoints or all of them is believed when it has been found for so long:
-/// a source that restarts is empty for a moment. Servers that are really gone fail their health checks.
+/// A set without half of its endpoints or more is believed after this time: a source that restarts is empty
+/// for a moment. Servers that are really gone fail their health checks.
 const LOSS_HOLDS_FOR: Millis = Millis::from_secs(10);
 
-/// What was found last for each model.
+/// Endpoints found last for each model.
 #[derive(Default)]
 pub struct FoundEndpoints {
     by_model: HashMap<ModelId, Vec<FoundEndpoint>>,
-    /// Since when a model's source says that half of its endpoints are gone.
+    /// Time since which a model's source has lacked half of its endpoints.
     losses: HashMap<ModelId, Millis>,
 }
 
 impl FoundEndpoints {
-    /// Takes a report; whether anything is other than before.
+    /// Applies a report; returns true when anything changed.
     pub fn take(&mut self, report: Report, models: &[ModelSpec], now: Millis) -> bool {
         let spec = models.iter().find(|spec| spec.id == report.model);
         let named = spec.and_then(|spec| spec.discovery.as_ref()?.source());
@@ -54,7 +54,7 @@ impl FoundEndpoints {
     }
 
     /// The models of a configuration with what was found for them; the others' are forgotten. A model
-    /// that is looked for elsewhere now keeps what it has until that place answers.
+    /// with a new source keeps what it has until that source responds.
     pub fn join(&mut self, models: &[Arc<ModelSpec>]) -> Vec<Arc<ModelSpec>> {
         let looked_for = |id: &ModelId| {
             let mut models = models.iter();
@@ -70,7 +70,7 @@ impl FoundEndpoints {
     }
 }
 
-/// Says which endpoints appeared and which disappeared between two worlds. An endpoint that only
+/// Logs which endpoints appeared and which disappeared between two snapshots. An endpoint that only
 /// changed between being configured and being found did neither.
 pub fn tell(before: &World, after: &World) {
     for lane in after.lanes.iter() {
@@ -92,7 +92,7 @@ pub fn tell(before: &World, after: &World) {
     }
 }
 
-/// What was found for `spec` and is no endpoint of `other`.
+/// Endpoints found for `spec` that are not endpoints of `other`.
 fn new_urls<'a>(
     spec: &'a ModelSpec,
     other: Option<&'a ModelSpec>,

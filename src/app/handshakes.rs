@@ -1,10 +1,11 @@
-//! Places for connections to the peers listener that have not proved who they are.
+//! Bounded places for connections to the peers listener that have not shown a certificate yet.
 //!
-//! It reads no byte. A node proves itself within milliseconds, so that who has been silent longest is the
-//! least likely to be one: when the places of an address are taken, its oldest connection gives way to
-//! the next one, and when all are, the oldest of the address that has most. Whoever connects and proves
-//! nothing thus keeps neither others out nor nodes of its own address. Proved connections have no place
-//! here. Bounds: [`PENDING_MAX`] and [`PENDING_PER_ADDRESS`] connections.
+//! No byte is read here. A node proves itself within milliseconds, so the connection that has been silent
+//! longest is the least likely to be one. When the places of an address are taken, its oldest connection
+//! gives way to the next. When all places are taken, the oldest connection of the address with most of them
+//! does. An address that opens connections and proves nothing thus keeps neither other addresses nor nodes of
+//! its own address out. Proved connections have no place here. Bounds: [`PENDING_MAX`] and
+//! [`PENDING_PER_ADDRESS`] connections.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -17,7 +18,7 @@ use tokio::sync::Notify;
 /// Connections that have not proved themselves: a file descriptor, a task and a handshake of some 20 KiB
 /// each.
 const PENDING_MAX: usize = 1024;
-/// Of those, from one address: as many as a node opens at once that has a burst to forward.
+/// Bound per address: as many connections as a node opens at once for a burst of forwards.
 const PENDING_PER_ADDRESS: usize = 256;
 
 /// The connections that have not proved themselves yet.
@@ -32,7 +33,7 @@ pub struct Handshakes {
 struct Addresses {
     pending: usize,
     last: u64,
-    /// Of each address with a connection, the oldest one first.
+    /// Unproven connections of each address, the oldest first.
     known: HashMap<IpAddr, VecDeque<Place>>,
 }
 
@@ -41,7 +42,7 @@ struct Place {
     evicted: Arc<Notify>,
 }
 
-/// One connection that has not proved itself; its place is given back by drop.
+/// A connection that has not proved itself; its place is released by drop.
 pub struct Pending {
     all: Arc<Handshakes>,
     address: IpAddr,

@@ -1,8 +1,8 @@
 //! How the C library's allocator treats large blocks: two settings, made at the start, and giving back.
 //!
-//! It allocates nothing. As the library comes, a freed block of more than 128 KiB goes back to the
-//! kernel and the next request's body pays for its pages again; here a heap keeps what bodies of the
-//! usual size need. docs/decisions/005-system-allocator.md has the figures.
+//! No allocation is made here. By default the library returns a freed block of more than 128 KiB to the
+//! kernel, and the next body pays for its pages again. Here a heap keeps as much as bodies of the usual size
+//! need. docs/decisions/005-system-allocator.md has the figures.
 
 /// Blocks from this size on are mapped of their own and go back to the kernel when freed.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -16,7 +16,7 @@ const KEPT_BYTES: i32 = 32 << 20;
 #[allow(unsafe_code)]
 pub fn keep_large_blocks() {
     // SAFETY: mallopt(3) takes two numbers and changes settings of the allocator under its own lock;
-    // nobody else sets them.
+    // no other code sets them.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_FROM_BYTES);
         libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT_BYTES);

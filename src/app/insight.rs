@@ -1,4 +1,4 @@
-//! What the admin listener shows, gathered from the rooms at the moment of the question.
+//! Values of the admin listener, gathered from other modules at the moment of the request.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,10 +28,10 @@ use crate::telemetry::plugin_metrics::PluginLevels;
 use crate::telemetry::{Levels, ModelLevels};
 use crate::upstream::Lane;
 
-/// Since the start: whoever has heard of no other node by then is taken to be the first.
+/// Since the start: a node without reports of others by then is taken to be the first.
 const COMPANY_LIMIT: Millis = Millis(2_000);
 
-/// The rooms of one node.
+/// Parts of one node that the listener shows.
 pub struct NodeInsight {
     shared: Arc<Shared>,
     connections: Arc<Connections>,
@@ -213,7 +213,7 @@ impl Insight for NodeInsight {
 
     fn config(&self) -> Value {
         let status = self.status.load();
-        // Not a secret: it makes digests of this answer useless for any other.
+        // Not a secret: it makes digests of this response useless for any other.
         let salt = format!("{:016x}", fastrand::u64(..));
         let running = status.running.as_deref();
         json!({
@@ -322,7 +322,8 @@ fn full_levels_of(lane: &Lane) -> ModelLevels {
     }
 }
 
-/// What other nodes tell of a request, by their names; null where one is gone or has forgotten.
+/// Traces of a request on other nodes, by node name; null where a node has left or has dropped the
+/// trace.
 async fn elsewhere(shared: &Shared, request_id: &str, nodes: Vec<Arc<str>>) -> Value {
     let known = shared.others.nodes();
     let mut told = Map::new();

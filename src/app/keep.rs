@@ -1,7 +1,7 @@
 //! Keeps the neurons of the day over a restart: one small file in `state_dir`, replaced whole.
 //!
-//! It counts nothing. The file is written within [`KEEP_TICK`] of a change, so that a process that
-//! is killed grants again what was used in its last half second, and no more.
+//! Counting is done by the quota store. The file is written within [`KEEP_TICK`] of a change, so
+//! that a process that is killed grants again what was used in its last half second, and no more.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ const FILE: &str = "neurons-of-the-day.json";
 /// Far more than a line for each of 100,000 accounts.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// What a former process kept; nothing when there was none.
+/// Quota file of a former process; empty when there was none.
 ///
 /// # Errors
 /// The file is there and cannot be read: going on would grant the day's neurons again.
@@ -51,19 +51,19 @@ pub struct Keeper {
     ledger: Arc<Ledger>,
     lock: StateLock,
     state_dir: PathBuf,
-    /// What this process began with: what the file has beyond it when the directory becomes this
-    /// process's was counted by the one before.
+    /// Usage at start. When the directory becomes this process's, any excess in the file over it
+    /// was counted by the former process.
     began_with: QuotaSnapshot,
     /// The version that is kept.
     kept: u64,
     /// A write under way, with the version that it keeps: two at once would spoil the file.
     writing: Option<(u64, JoinHandle<io::Result<()>>)>,
-    /// That nothing is kept was said so many ticks ago.
+    /// Ticks since the last log line that nothing is being kept.
     silent_ticks: u32,
 }
 
 impl Keeper {
-    /// One that has kept nothing yet.
+    /// Builds a keeper that has written nothing yet.
     pub fn new(
         ledger: Arc<Ledger>,
         lock: StateLock,
@@ -100,7 +100,7 @@ impl Keeper {
         }
     }
 
-    /// This process drains: the one that follows may begin beside it.
+    /// Marks this process as draining: its successor may start beside it.
     pub fn drains(&mut self) {
         self.lock.drains();
     }

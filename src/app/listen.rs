@@ -1,8 +1,9 @@
 //! Accepting connections: bound before anything else starts, counted, and each served by a task.
 //!
-//! It reads no byte of a connection. Accepting here, and not in the framework's server, makes a
-//! taken address an exit code, the drain end with the last request, and a client's connection
-//! limit apply before its first byte: `docs/decisions/004-own-accept-loop.md`.
+//! No byte of a connection is read here. Accepting here, and not in the framework's server, has
+//! three reasons. A taken address becomes an exit code, the drain ends with the last request, and a
+//! client's connection limit applies before its first byte. See
+//! `docs/decisions/004-own-accept-loop.md`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,7 +38,7 @@ const TOO_MANY_CONNECTIONS: &str = concat!(
 
 /// Connections of other nodes: each carries one forwarded request at a time.
 const PEER_CONNECTIONS_MAX: usize = 16 * 1024;
-/// Between two lines of the log about who was not let in.
+/// Between two log lines about failed handshakes.
 const STRANGERS_TOLD_EVERY_MS: u64 = 10_000;
 
 /// All sockets of the node, bound.
@@ -196,12 +197,12 @@ pub async fn accept_peers(
     while open.join_next().await.is_some() {}
 }
 
-/// Those who came to the peers listener without being of the fleet, for the log: one line in
-/// [`STRANGERS_TOLD_EVERY_MS`], with how many there were since the last.
+/// Connections to the peers listener that failed to prove themselves, for the log: one line in
+/// [`STRANGERS_TOLD_EVERY_MS`], with their count since the last line.
 #[derive(Default)]
 struct Strangers {
     unheard: AtomicU64,
-    /// When the next one may be told of.
+    /// Time from which the next line may be logged.
     quiet_until_ms: AtomicU64,
 }
 
@@ -225,7 +226,7 @@ impl Strangers {
     }
 }
 
-/// The operators' listener on a thread and a runtime of its own, so that operators get an answer
+/// The operators' listener on a thread and a runtime of its own, so that operators get a response
 /// whatever holds the workers.
 pub struct AdminThread {
     /// Ends the listener by its drop.

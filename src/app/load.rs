@@ -1,7 +1,7 @@
 //! From a configuration file to what can be put into effect: the file checked, its plugins loaded.
 //!
-//! It puts nothing into effect and blocks for as long as reading and compiling take: never on a
-//! worker. Start, `check` and reload all come through here.
+//! Applying a loaded configuration is the reload loop's part. Loading blocks for as long as reading
+//! and compiling take: never call it on a worker. Start, `check` and reload all come through here.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,9 +27,9 @@ pub struct Ready {
     pub loaded: Loaded,
     /// Its models.
     pub models: Vec<Arc<ModelSpec>>,
-    /// Who decides about them.
+    /// Plugins of the models.
     pub plugins: Plugins,
-    /// What other nodes are shown; none without `listen.peers`.
+    /// Credentials shown to other nodes; none without `listen.peers`.
     pub credentials: Option<Arc<Credentials>>,
     /// Files it names whose change is a reason to load it again.
     pub files: Vec<NamedFile>,
@@ -49,7 +49,7 @@ pub struct Unready {
 pub struct NamedFile {
     /// Where it is named, by names instead of positions: `plugins[neurons].file`.
     pub key: String,
-    /// What was read there.
+    /// Content and path of the file.
     pub file: WatchedFile,
 }
 
@@ -91,7 +91,7 @@ impl Loader {
         self.file.parent().unwrap_or(Path::new(""))
     }
 
-    /// Which calls of its plugins are written down.
+    /// Captures of calls to its plugins.
     pub fn captures(&self) -> &Arc<Captures> {
         &self.captures
     }
@@ -189,7 +189,7 @@ impl Loader {
         })
     }
 
-    /// The host, begun when it is first needed: a gateway without plugins keeps nothing on the
+    /// The host, started when it is first needed: a gateway without plugins keeps nothing on the
     /// disk.
     fn host(&self, has_plugins: bool) -> Result<Arc<Host>, String> {
         let mut running = self.host.lock();
@@ -227,14 +227,14 @@ impl Loader {
         Ok(Some(state_dir.join(CACHE)))
     }
 
-    /// What the host counts.
+    /// Counters of the host.
     pub fn counts(&self) -> HostCounts {
         let running = self.host.lock();
         let host = running.as_ref().map(|running| &running.host);
         host.map(|host| host.counts()).unwrap_or_default()
     }
 
-    /// Applies what a configuration in force says of guests.
+    /// Applies the instance settings of a configuration in force.
     pub fn apply(&self, config: &Config) {
         if let Some(running) = &*self.host.lock() {
             let host = &running.host;
@@ -243,7 +243,7 @@ impl Loader {
         self.retain_metrics(config);
     }
 
-    /// Drops guests of plugins that nobody asks any more.
+    /// Drops instances of plugins that are not called any more.
     pub fn expire_guests(&self) {
         let host = self.host.lock().as_ref().map(|at| Arc::clone(&at.host));
         if let Some(host) = host {
@@ -260,7 +260,7 @@ impl Loader {
     }
 }
 
-/// This process's own program, also where another has taken its place on the disk since.
+/// The executable of this process, also when another has replaced it on disk since.
 fn this_program() -> Option<PathBuf> {
     match cfg!(target_os = "linux") {
         true => Some("/proc/self/exe".into()),

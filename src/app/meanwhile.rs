@@ -1,8 +1,8 @@
 //! The configuration in effect while plugins of the next one are compiled.
 //!
-//! It compiles and loads nothing: what is compiled, [`Plugins`] says. Keys, endpoints, limits and all
-//! other models are those of the next configuration; a model that needs a plugin not ready yet keeps its
-//! former plugins, tariff and settings, and one that is new is not served yet.
+//! Compiling and loading are done elsewhere: [`Plugins`] lists what is still compiled. Keys, endpoints,
+//! limits and all other models are those of the next configuration. A model that needs a plugin not ready yet
+//! keeps its former plugins, tariff and settings; a new one is not served yet.
 
 use infergate_core::model::ModelSpec;
 

@@ -1,6 +1,7 @@
 //! A configuration checked where its secrets and its files are not, as `check --allow-missing` does.
 //!
-//! Nothing is served from it. What is there is checked as ever; what is not becomes a warning.
+//! A configuration checked this way is never served. Files that exist are checked as ever; a
+//! missing file becomes a warning.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

@@ -1,9 +1,8 @@
-//! The only place that builds rooms, wires them, starts tasks and ends them.
+//! The only place that builds the modules' objects, wires them, starts tasks and ends them.
 //!
-//! It decides nothing about requests. What runs besides requests can be read in [`Node::run`]:
-//! one accept loop per listener, the prober, the ranker, the lookers for endpoints and for nodes, the gossip, the
-//! sampler, the trimmer of memory, the keeper of quotas, the writer of captured calls and the reload loop; the order in which they end is the order in
-//! [`Node::drain`].
+//! Requests are not decided about here. All background work is listed in [`Node::run`]: accept loops, prober,
+//! ranker, discovery of endpoints and nodes, gossip, sampler, memory trimmer, quota keeper, capture writer
+//! and the reload loop. The order in which they end is the order in [`Node::drain`].
 
 mod announce;
 mod capture;
@@ -82,7 +81,7 @@ const LOG_CLOSE_LIMIT: Duration = Duration::from_secs(1);
 /// For idle tasks to notice the end of the runtime.
 const RUNTIME_CLOSE_LIMIT: Duration = Duration::from_millis(100);
 
-/// Runs a gateway as `file` says, until a signal ends it.
+/// Runs a gateway with the configuration `file`, until a signal ends it.
 pub fn serve(file: &Path) -> ExitCode {
     heap::keep_large_blocks();
     let loaded = match config::load(file) {
@@ -241,7 +240,8 @@ impl Node {
         })
     }
 
-    /// Everything that runs besides requests. Tasks stop with the set, or by `closing`.
+    /// Runs all background work until the node has drained. Tasks stop with the set, or by
+    /// `closing`.
     async fn run(self) -> ExitCode {
         let Node {
             shared,
@@ -319,7 +319,7 @@ fn close_events(sink: &EventSink) {
     }
 }
 
-/// What all requests share, with what was kept of the life before.
+/// Builds the state that all requests share, with what the former process kept.
 fn share(
     config: &Config,
     kept: &QuotaSnapshot,
@@ -349,7 +349,7 @@ fn share(
     }))
 }
 
-/// Other nodes are told first, then readiness fails; new connections are still served for the delay;
+/// Notifies other nodes first, then fails readiness; new connections are still served for the delay;
 /// then what runs may finish. A second signal ends it at once.
 async fn drain(shared: &Shared, closing: &watch::Sender<bool>, signals: &mut Signals) -> ExitCode {
     let timeouts = shared.world.load().timeouts.clone();
@@ -397,8 +397,7 @@ async fn probe(shared: Arc<Shared>) {
     }
 }
 
-/// Asks the routing policies about what no request has to ask: cached ones about endpoints, all of them
-/// about other sites.
+/// Runs routing policies outside requests: cached ones rank endpoints, all of them rank other sites.
 async fn rank(shared: Arc<Shared>) {
     let mut ticks = interval(RANKING_TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -428,8 +427,8 @@ async fn sample(insight: Arc<NodeInsight>) {
     }
 }
 
-/// Who this node is to others. What was on its way to a former process of its name is lost, and the
-/// wall clock tells the two apart.
+/// Identity of this node towards other nodes. Requests on their way to a former process of the same
+/// name are lost; the wall clock distinguishes the two.
 fn here(config: &Config, clock: Clock) -> NodeId {
     let started_ms = clock.wall().unix_timestamp_nanos() / 1_000_000;
     NodeId {
@@ -438,7 +437,7 @@ fn here(config: &Config, clock: Clock) -> NodeId {
     }
 }
 
-/// The plan of a world from a configuration, for a node of this name.
+/// Inputs of a configuration snapshot, for a node of this name.
 fn plan(
     config: &Config,
     node: &config::Node,

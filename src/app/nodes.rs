@@ -1,8 +1,8 @@
-//! What is told to other nodes and measured of them beside requests: round trips, and that this one
-//! goes.
+//! Messages to other nodes beside requests of clients: round-trip measurements, and the notice that
+//! this node leaves.
 //!
-//! It hears nothing of them and forwards nothing. Eight nodes are measured at once, each for at most
-//! a second.
+//! Reports of other nodes are not read and requests are not forwarded here. Eight nodes are measured at once,
+//! each for at most a second.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use crate::proxy::Shared;
 const TIMING_TICK: Duration = Duration::from_secs(1);
 /// Nodes measured at once.
 const TIMED_AT_ONCE: usize = 8;
-/// For the others to hear that this node goes: a node that hears nothing sends some requests more,
+/// Time for the notice that this node leaves: a node without it forwards a few more requests,
 /// which are served.
 const DRAINING_TOLD_LIMIT: Duration = Duration::from_millis(500);
 
-/// Measures the way to the other nodes, for the life of the process.
+/// Measures round-trip times to the other nodes, for the life of the process.
 pub async fn time(shared: Arc<Shared>) {
     let mut ticks = interval(TIMING_TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -38,14 +38,14 @@ pub async fn time(shared: Arc<Shared>) {
                 shared.others.timed(&node.node.name, rtt_us);
             }
         };
-        // Those that are said to be gone as well: who answers is not lost.
+        // Lost nodes as well: a node that responds is not lost.
         stream::iter(nodes)
             .for_each_concurrent(TIMED_AT_ONCE, measure)
             .await;
     }
 }
 
-/// Tells the others that this node takes no further requests.
+/// Announces to the other nodes that this node takes no further requests.
 pub async fn tell_draining(shared: &Shared) {
     let nodes = there(shared);
     if nodes.is_empty() {
@@ -60,7 +60,7 @@ pub async fn tell_draining(shared: &Shared) {
     );
 }
 
-/// The nodes that are not said to be gone.
+/// Nodes that have not left.
 fn there(shared: &Shared) -> Vec<NodeView> {
     let mut nodes = shared.others.nodes();
     nodes.retain(|node| node.not_asked != Some(NotAsked::Gone));

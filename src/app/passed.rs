@@ -1,8 +1,8 @@
-//! Requests per minute over the whole fleet: how many more have passed at other nodes.
+//! Requests per minute over the whole cluster: how many more were admitted at other nodes.
 //!
 //! Limits stay with the accounts' own counters. Each node gossips how many requests of an account have passed
-//! there since its process began. What an unproven node gossiped is where counting begins, and is not
-//! counted. Bounds: the nodes of the fleet, [`ACCOUNTS_MAX`] accounts of each.
+//! there since its process began. A count gossiped by an unproven node becomes the base that counting starts
+//! from, and is not itself counted. Bounds: the nodes of the cluster, [`ACCOUNTS_MAX`] accounts of each.
 
 use std::collections::HashMap;
 
@@ -20,12 +20,12 @@ pub struct PassedElsewhere {
 #[derive(Default)]
 struct NodeCounts {
     by_account: HashMap<AccountId, u64>,
-    /// Whether the node had shown its certificate when it was last looked at.
+    /// The node had shown its certificate at the last update.
     counts: bool,
 }
 
 impl PassedElsewhere {
-    /// These nodes live. What those that have proved themselves tell from now on is counted; to be called before
+    /// Drops all nodes but the living ones. Counts what proven nodes report from now on. To be called before
     /// [`PassedElsewhere::take`], with the nodes that were known before it.
     pub fn keep(&mut self, living: impl Iterator<Item = (NodeId, bool)>) {
         let living: HashMap<NodeId, bool> = living.take(NODES_MAX).collect();
@@ -35,7 +35,7 @@ impl PassedElsewhere {
         }
     }
 
-    /// Takes what nodes have told. Returns how many requests more have passed, by account.
+    /// Applies reports. Returns how many requests more were admitted, by account.
     pub fn take(&mut self, told: Vec<(NodeId, AccountId, u64)>) -> Vec<(AccountId, u64)> {
         let mut more = Vec::new();
         for (node, account, count) in told {

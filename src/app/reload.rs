@@ -1,7 +1,8 @@
-//! Reload as a transaction: a whole new world, or the old one untouched.
+//! Reload as a transaction: a whole new configuration snapshot, or the old one untouched.
 //!
-//! It reads no keys itself. The three ways to ask (the file changed, SIGHUP, `POST /reload`) end in
-//! one loop, so that two reloads never overlap; what is found of endpoints comes through it too.
+//! Keys of the configuration are not interpreted here. The three ways to ask (the file changed,
+//! SIGHUP, `POST /reload`) end in one loop, so that two reloads never overlap; what is found of
+//! endpoints comes through it too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,17 +27,17 @@ use crate::telemetry::clock::rfc3339;
 use crate::telemetry::log::LogHandle;
 use crate::telemetry::metrics::ReloadResult;
 
-/// After news of endpoints, so that what several looks find at once makes one new world.
+/// Pause after a discovery report, so that several reports at once make one new snapshot.
 const FOUND_SETTLES: Duration = Duration::from_millis(100);
 
 /// A reload waits so long for compilers: small plugins take effect together with the rest of the file, and
-/// are refused with it. What takes longer does not hold up keys and endpoints.
+/// are refused with it. A longer compilation does not hold up keys and endpoints.
 const COMPILE_WAIT: Duration = Duration::from_secs(2);
 
 /// The reason of a reload after plugins were compiled that an earlier one left behind.
 const COMPILED: &str = "compiled";
 
-/// What `/state` tells about the configuration.
+/// The part of `/state` about the configuration.
 #[derive(Clone, Default)]
 pub struct ConfigStatus {
     /// Counts configurations that took effect.
@@ -115,7 +116,7 @@ impl Reloader {
         &self.current
     }
 
-    /// What `/state` tells.
+    /// Status for `/state`.
     pub fn status(&self) -> Arc<ArcSwap<ConfigStatus>> {
         Arc::clone(&self.status)
     }
@@ -145,7 +146,7 @@ impl Reloader {
         }
     }
 
-    /// Endpoints were found: nothing else of the world changes.
+    /// Applies discovered endpoints: nothing else of the snapshot changes.
     async fn discovered(&mut self, report: Report) {
         let now = self.shared.clock.now();
         if !self.found.take(report, &self.current.models, now) {
@@ -167,7 +168,7 @@ impl Reloader {
         self.enter(next);
     }
 
-    /// The next world begins.
+    /// Puts the next snapshot into effect.
     fn enter(&self, next: World) {
         let next = Arc::new(next);
         let former = self.shared.world.swap(Arc::clone(&next));

@@ -1,7 +1,7 @@
 //! Keeps the flags that operators change while the gateway runs: one small file in `state_dir`.
 //!
 //! A change is on the disk before it is answered and before it is in force, so that what an operator
-//! was told holds after any restart.
+//! was promised holds after any restart.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
-//! Looks for the nodes to begin with, again and again: names that have other addresses now, and
+//! Periodic look-up of seed nodes: names whose addresses change, and
 //! instances that Consul has registered since.
 //!
-//! It speaks to none of them: what it finds goes to `cluster.rs`. A look that fails changes nothing.
-//! Bounds: [`SEEDS_MAX`] addresses, [`LOOK_LIMIT`] a look.
+//! Seeds are not contacted here: the addresses go to `cluster.rs`. A look that fails changes nothing. Bounds:
+//! [`SEEDS_MAX`] addresses, [`LOOK_LIMIT`] a look.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use crate::upstream::discovery::hosts_in_consul;
 
 /// Between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Any node that lives is enough; a fleet is five times smaller.
+/// Any living node is enough; a cluster is five times smaller.
 const SEEDS_MAX: usize = 256;
 
 /// Addresses of nodes to begin with.
@@ -46,13 +46,13 @@ pub async fn look(shared: Arc<Shared>, cluster: Cluster, tell: watch::Sender<See
     }
 }
 
-/// What was found last.
+/// Addresses found last.
 #[derive(Default)]
 struct Found {
-    /// What Consul said last.
+    /// Last response of Consul.
     hosts: Vec<String>,
     by_name: BTreeMap<String, Vec<SocketAddr>>,
-    /// What was said last, so that it is said once.
+    /// Last error that was logged, so that each is logged once.
     complaint: Option<String>,
 }
 

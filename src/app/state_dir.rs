@@ -1,7 +1,7 @@
 //! Small files in `state_dir`, replaced whole and read back whole.
 //!
-//! It knows none of them. A write is beside the old file, synced and renamed over it, so that there is
-//! always a whole one, of this moment or of the last; it blocks for as long as the disk takes.
+//! The meaning of the files is unknown here. A write goes beside the old file, is synced and renamed over it,
+//! so that a whole file always exists. Writing blocks for as long as the disk takes.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use std::path::Path;
 const DIR_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
-/// What stands in the file, none when there is no such file.
+/// Reads the file; none when it does not exist.
 ///
 /// # Errors
 /// It is there and cannot be read, or is larger than `max_bytes`.
@@ -60,7 +60,7 @@ pub fn replace(state_dir: &Path, name: &str, bytes: &[u8], outlasts: Outlasts) -
     }
 }
 
-/// What a replaced file survives. Either way it is whole.
+/// Failures that a replaced file survives. Either way it is whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outlasts {
     /// The process; after a power loss the former one may be back.

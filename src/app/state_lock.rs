@@ -1,5 +1,5 @@
-//! One `state_dir` belongs to one process: a lock on a file in it, which the kernel gives back when the
-//! process ends, however it does.
+//! Exclusive use of a `state_dir` by one process: a lock on a file in it. The kernel releases the lock when
+//! the process ends, in whatever way.
 //!
 //! Two that write the same files would each undo what the other has counted. A process that drains is the
 //! exception: the one that follows it may begin beside it, and writes nothing before the other has ended.
@@ -14,11 +14,11 @@ use super::state_dir;
 /// The file's name in `state_dir`.
 const FILE: &str = "lock";
 const FILE_MODE: u32 = 0o600;
-/// What a process that drains has written into it.
+/// Content of the file when its process drains.
 const DRAINING: &str = "draining";
 const SERVING: &str = "serving";
 
-/// This process's claim to the directory.
+/// Claim of this process to the directory.
 #[derive(Debug)]
 pub struct StateLock {
     state_dir: PathBuf,
@@ -27,8 +27,8 @@ pub struct StateLock {
 }
 
 impl StateLock {
-    /// Asks for the directory where there is one. One that is not there yet is asked for with the first
-    /// write.
+    /// Asks for the directory where there is one. A directory that does not exist yet is claimed with the
+    /// first write.
     ///
     /// # Errors
     /// A sentence: another process has it and does not drain.
@@ -53,7 +53,7 @@ impl StateLock {
                 "state_dir: {} is in use by another process: give each its own `state_dir`",
                 state_dir.display()
             )),
-            // A directory that is not ours to write may still be read; what is to be kept says so.
+            // A directory that is not ours to write may still be read; a failing write is reported later.
             Err(error) => {
                 tracing::warn!(state_dir = %state_dir.display(), %error, "cannot be locked");
                 Ok(lock)
@@ -61,12 +61,13 @@ impl StateLock {
         }
     }
 
-    /// Whether the directory is this process's.
+    /// Returns true when this process holds the directory.
     pub fn is_held(&self) -> bool {
         self.file.is_some()
     }
 
-    /// Asks for it, again where another process had it. Whether it is this process's now.
+    /// Asks for it, again where another process had it. Claims the directory; returns true when
+    /// this process holds it now.
     ///
     /// # Errors
     /// The file cannot be opened.
@@ -93,7 +94,7 @@ impl StateLock {
         }
     }
 
-    /// This process drains: the one that follows may begin.
+    /// Marks this process as draining: its successor may start.
     pub fn drains(&mut self) {
         if let Some(file) = &mut self.file
             && let Err(error) = write(file, DRAINING)
@@ -102,7 +103,7 @@ impl StateLock {
         }
     }
 
-    /// Whether the process that has it drains.
+    /// Returns true when the process that holds the directory drains.
     fn is_draining(&self) -> bool {
         let mut text = String::new();
         let read = File::open(self.state_dir.join(FILE))

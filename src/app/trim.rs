@@ -1,7 +1,8 @@
 //! Memory after a burst goes back to the kernel.
 //!
-//! The allocator keeps what was freed below a block that is still in use (`heap.rs` has it keep more). What
-//! thousands of connections took for a moment is given back here, seldom and off the workers.
+//! The allocator keeps what was freed below a block that is still in use (`heap.rs` has it keep more). Memory
+//! that thousands of connections took for a moment is returned to the system here, seldom and off the
+//! workers.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Questions to the admin listener of a gateway that runs: one GET over a connection of its own.
 //!
-//! Reading only: GET changes nothing there. Bounds: 5 s to connect, 30 s of silence, 256 MiB of answer.
+//! Reading only: GET changes nothing there. Bounds: 5 s to connect, 30 s of silence, 256 MiB of response.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -19,7 +19,7 @@ const ANSWER_BYTES_MAX: u64 = 256 << 20;
 const HEAD_LINE_BYTES_MAX: u64 = 8 * 1024;
 const HEAD_LINES_MAX: usize = 64;
 
-/// The answer of an admin listener.
+/// Response of an admin listener.
 pub struct AdminAnswer {
     /// HTTP status.
     pub status: u16,

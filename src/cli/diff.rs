@@ -19,7 +19,7 @@ const FAILED: u8 = 2;
 /// Largest value shown on one line, characters; longer ones are not shown.
 const VALUE_CHARS_MAX: usize = 120;
 
-/// Prints what differs. The exit status says whether anything does.
+/// Prints the differences. The exit status is 1 when there are any.
 pub fn run(file: &Path, admin: Option<&str>, is_json: bool) -> ExitCode {
     let config = match config::load(file) {
         Ok(loaded) => loaded.config,

@@ -1,6 +1,6 @@
 //! `infergate explain`: the trace of a request for people, or the list of the last ones.
 //!
-//! Rendering only: everything shown is in the answer of `/explain`. Texts of callers and servers
+//! Rendering only: everything shown is in the response of `/explain`. Texts of callers and servers
 //! are cleaned of what could make a line or move a cursor.
 
 use std::fmt::Write;
@@ -65,7 +65,7 @@ fn ask(address: SocketAddr, id: Option<&str>) -> Result<(u16, Value), String> {
         }
         Some(id) => id.to_owned(),
     };
-    // Whatever is not an id is said to be none by the listener, which sees a path of one segment.
+    // The listener refuses a text that is not an id; its path has one segment.
     let is_id = id.bytes().all(|byte| byte.is_ascii_alphanumeric()) && !id.is_empty();
     get(&format!("/explain/{}", if is_id { &id } else { "-" }))
 }
@@ -370,7 +370,7 @@ fn tried(step: &Value) -> String {
     text
 }
 
-/// Whether there was another try, and why.
+/// Lines on the retry decision and its reason.
 fn again(retry: &Value) -> Vec<String> {
     if !retry.is_object() {
         return Vec::new();

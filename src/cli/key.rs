@@ -1,6 +1,6 @@
 //! `infergate key new`: an API key and what the configuration knows it by.
 //!
-//! It keeps nothing: the key is printed once, and who loses it makes another one.
+//! The key is printed once and kept nowhere; a lost key is replaced by a new one.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 /// Bytes of chance: as many as the hash has.
 const KEY_BYTES: usize = 32;
-/// So that a key is known for what it is where somebody finds it.
+/// Prefix by which a leaked key is recognised.
 const PREFIX: &str = "ig-";
 
 /// A new key with its hash, as lines to read.

@@ -1,7 +1,7 @@
 //! The command line: what can be asked of the binary, and its exit codes.
 //!
-//! It builds nothing; `app` and `simulate` do. 0 is good, 1 is problems found or a forced stop,
-//! 2 is a configuration that does not load at start.
+//! Nodes and simulators are built by `app` and `simulate`. 0 is good, 1 is problems found or a
+//! forced stop, 2 is a configuration that does not load at start.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -44,7 +44,7 @@ Examples:
 Exit codes: 0 good, 1 problems found or a forced stop, 2 wrong arguments or a configuration that does
 not load at start; each command's --help says more.";
 
-/// One binary in front of GPU containers: routes, admits, streams and fails over inference traffic.
+/// A gateway in front of GPU containers: routes, admits, streams and fails over inference traffic.
 #[derive(Parser)]
 #[command(name = "infergate", version = VERSION, after_help = EXAMPLES, max_term_width = 100)]
 struct Cli {
@@ -163,7 +163,7 @@ enum ConfigCommand {
     /// A commented file with every key.
     Example,
     /// Compare a file with the configuration that a gateway runs on, by key paths; secrets show as
-    /// changed only. Nothing is reloaded.
+    /// changed only. The gateway is not reloaded.
     #[command(
         after_help = "Exit codes: 0 no differences, 1 differences, 2 the file does not load or the gateway does not \
         answer.\nVariables of the file (`${NAME}`) come from this command's environment.\n\

@@ -1,8 +1,8 @@
 //! Differences of two configurations: key paths, and which of them need a restart.
 //!
-//! It applies nothing. [`diff`] shows no values, so that a changed secret stays one; [`differences`] compares
-//! configurations whose secrets are hidden already. Models and accounts
-//! are compared by id, endpoints by URL, listeners by address: order is not a change.
+//! Differences are found, not applied. [`diff`] shows no values, so that a changed secret stays one;
+//! [`differences`] compares configurations whose secrets are hidden already. Models and accounts are compared
+//! by id, endpoints by URL, listeners by address: order is not a change.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -13,24 +13,24 @@ use super::problem::path_of_key;
 /// Keys that are read once, at start.
 pub(super) const NEEDS_RESTART: &[&str] = &["listen", "cluster", "threads", "state_dir"];
 
-/// Keys that are read once where other nodes know this one: they know it by its certificate and by what
-/// it began to tell under this name.
+/// Keys that are read once where other nodes know this one: by its certificate and by what it
+/// published under this name.
 const NEEDS_RESTART_IN_FLEET: &[&str] = &["node.id", "node.site"];
 
 /// Keys below those that are followed.
 const LIVE: &[&str] = &["listen.peers.tls", "cluster.node_names", "cluster.crl"];
 
-/// What differs between two configurations.
+/// Paths of the keys that differ between two configurations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Diff {
     /// Paths of all keys that differ, such as `models[@cf/x].queue.algorithm`; the path of the
     /// whole model, account or endpoint when it is new or gone.
     pub changed: Vec<String>,
-    /// Those of `changed` that take effect only after a restart.
+    /// The subset of `changed` that takes effect only after a restart.
     pub needs_restart: Vec<String>,
 }
 
-/// One key that differs between two configurations.
+/// A key that differs between two configurations, with both values.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
     /// Its path, such as `models[@cf/x].queue.capacity`.
@@ -39,7 +39,7 @@ pub struct Difference {
     pub old: Option<Value>,
     /// The value from now on; none where the key or the item is gone.
     pub new: Option<Value>,
-    /// It takes effect only after a restart.
+    /// The change takes effect only after a restart.
     pub needs_restart: bool,
 }
 
@@ -73,7 +73,7 @@ pub fn diff(old: &Config, new: &Config) -> Diff {
     }
 }
 
-/// Whether the key at `path` is read once, at start.
+/// Returns true when the key at `path` is read once, at start.
 pub(super) fn needs_restart(path: &str) -> bool {
     let below = |rest: &str| rest.is_empty() || rest.starts_with(['.', '[']);
     let stands_in = |keys: &[&str]| {
@@ -152,7 +152,8 @@ impl Difference {
     }
 }
 
-/// Whether every item has a name to be compared by. An empty list has no item without one.
+/// Returns true when every item has a name to be compared by. An empty list has no item without
+/// one.
 fn named(items: &[Value]) -> bool {
     items.iter().all(|item| name(item).is_some())
 }

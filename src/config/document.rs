@@ -1,6 +1,6 @@
 //! The file as a small tree in which every node knows where it stands.
 //!
-//! It is not YAML any more (anchors are resolved, scalars have types) and not yet the typed
+//! The tree is not YAML any more (anchors are resolved, scalars have types) and not yet the typed
 //! configuration. Checks walk it with a [`Cursor`], so that path and line come with each finding.
 
 use serde_json::{Number, Value};
@@ -14,7 +14,7 @@ pub(super) struct Node {
     pub data: Data,
 }
 
-/// What a node holds.
+/// Content of a node.
 #[derive(Clone, Debug)]
 pub(super) enum Data {
     Null,
@@ -25,14 +25,14 @@ pub(super) enum Data {
     Map(Vec<Entry>),
 }
 
-/// Text, and what the file says where `${NAME}` was replaced: only that may be shown to anyone.
+/// Text, and its source in the file where `${NAME}` was replaced: only the source may be shown.
 #[derive(Clone, Debug)]
 pub(super) struct Text {
     pub value: String,
     pub written: Option<String>,
 }
 
-/// One key of a mapping.
+/// A key of a mapping with its value.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub key: String,
@@ -204,7 +204,7 @@ impl<'a> Cursor<'a> {
         Problem::new(self.path.clone(), self.place, message)
     }
 
-    /// What stands here, for a message: short, and never a secret.
+    /// Rendering of the node for a message: short, and never a secret.
     pub fn shown(&self) -> String {
         const SHOWN_CHARS_MAX: usize = 60;
         match &self.node.data {

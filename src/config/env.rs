@@ -1,6 +1,6 @@
 //! `${NAME}` in the file: secrets come from the environment, not from the file.
 //!
-//! It does not read the environment; a lookup is handed in. Only values are searched, keys never;
+//! The environment is not read here; a lookup is passed in. Only values are searched, keys never;
 //! the result is always text, and `$${` stands for a literal `${`.
 
 use super::document::{Data, Node};

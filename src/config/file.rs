@@ -1,7 +1,7 @@
 //! The whole configuration file as types: what stands in it, with every default.
 //!
-//! It does not read or check the file. Accounts and models are the core's own structs; no second
-//! struct repeats them.
+//! The file is neither read nor checked here. Accounts and models are the core's own structs; no
+//! second struct repeats them.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -24,16 +24,16 @@ use crate::telemetry::log::LogConfig;
 pub struct Config {
     /// Where the gateway listens.
     pub listen: Listen,
-    /// What this node is called.
+    /// Name and site of this node.
     #[serde(default)]
     pub node: Node,
-    /// How nodes of a fleet find each other. Without it this node knows of no other.
+    /// How nodes of a cluster find each other. Without it this node knows no other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<Cluster>,
-    /// Whether a request without a key is served, as the account `anonymous`.
+    /// Rule for requests without a key: refused, or served as the account `anonymous`.
     #[serde(default)]
     pub anonymous: Anonymous,
-    /// Who may call, known by the hash of a key.
+    /// Accounts that may call, known by the hash of a key.
     #[serde(default)]
     pub accounts: Vec<AccountSpec>,
     /// Sizes and counts a client cannot exceed.
@@ -42,7 +42,7 @@ pub struct Config {
     /// How long a request, a silence, a connection and a drain may last.
     #[serde(default)]
     pub timeouts: Timeouts,
-    /// Which headers pass between clients and model servers, besides those that always do.
+    /// Headers that pass between clients and model servers, besides those that always do.
     #[serde(default)]
     pub headers: Headers,
     /// Web pages that may call from browsers.
@@ -51,7 +51,7 @@ pub struct Config {
     /// When this node is ready for requests.
     #[serde(default)]
     pub readiness: Readiness,
-    /// What may be asked for.
+    /// Models that requests may name.
     #[serde(default)]
     pub models: Vec<ModelSpec>,
     /// Wasm components that decide about models: what input they take, what they cost, where they
@@ -82,7 +82,7 @@ impl Config {
         PathBuf::from("./state")
     }
 
-    /// Whether other nodes know this one, by its name and its site.
+    /// Returns true when other nodes know this one by its name and site.
     pub fn is_in_fleet(&self) -> bool {
         self.cluster.is_some() || self.listen.peers.is_some()
     }
@@ -104,7 +104,7 @@ pub struct Listen {
     pub peers: Option<PeersListener>,
 }
 
-/// One listener for clients.
+/// A listener for clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClientListener {
@@ -130,7 +130,7 @@ impl Default for AdminListener {
     }
 }
 
-/// What this node is called.
+/// Name and site of this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Node {
@@ -155,9 +155,9 @@ impl Default for Node {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Anonymous {
-    /// It gets 401.
+    /// The request gets 401.
     #[default]
     Deny,
-    /// It is served as the account `anonymous`.
+    /// The request is served as the account `anonymous`.
     Allow,
 }

@@ -1,6 +1,6 @@
 //! From a file to a checked configuration: read, parse, substitute, check, deserialise.
 //!
-//! It does not watch the file and keeps nothing. Start, `check` and reload all come through here,
+//! The file is not watched, and nothing is kept. Start, `check` and reload all come through here,
 //! so a file that starts a node also reloads one.
 
 use std::fs::File;
@@ -17,7 +17,7 @@ use crate::plugin::file::open_regular;
 /// A larger file is not a configuration; 100,000 accounts fit.
 pub const FILE_BYTES_MAX: u64 = 32 << 20;
 
-/// SHA-256 of a file's content: tells a changed file from a touched one.
+/// SHA-256 of a file's content: distinguishes a changed file from a touched one.
 pub type ContentHash = [u8; 32];
 
 /// A configuration that may be used.
@@ -25,7 +25,7 @@ pub type ContentHash = [u8; 32];
 pub struct Loaded {
     /// The whole file, with defaults.
     pub config: Config,
-    /// What probably is not meant, in the file's order.
+    /// Probable mistakes that are not errors, in the file's order.
     pub warnings: Vec<Problem>,
     /// The content this came from.
     pub content: ContentHash,
@@ -51,12 +51,12 @@ pub fn load_with(path: &Path, env: Lookup<'_>) -> Result<Loaded, Vec<Problem>> {
     Ok(Loaded { content, ..loaded })
 }
 
-/// Files stand where the configuration file says, seen from its own folder.
+/// Makes paths of files absolute: the configuration file gives them relative to its own folder.
 fn resolve(config: &mut Config, folder: &Path) {
     each_path(config, |path| *path = folder.join(&*path));
 }
 
-/// Paths of files as the configuration file says them, where it stands in `folder`.
+/// Makes paths of files relative again, as in a configuration file in `folder`.
 pub(super) fn unresolve(config: &mut Config, folder: &Path) {
     each_path(config, |path| {
         if let Ok(below) = path.strip_prefix(folder) {

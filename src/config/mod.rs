@@ -1,7 +1,7 @@
 //! The configuration: one YAML file, read, checked, watched and compared.
 //!
-//! It applies nothing and spawns nothing on the runtime: `app` loads at start and on reload, swaps
-//! the snapshot and says what changed. A file is taken whole or not at all; every problem comes
+//! Applying is the part of `app`: it loads at start and on reload, swaps the snapshot and reports
+//! the changes. No task is spawned here. A file is taken whole or not at all; every problem comes
 //! with its key path, its line and what to do.
 //!
 //! ```text

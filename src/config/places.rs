@@ -1,7 +1,7 @@
 //! Where keys stand in a file that loaded, for problems that are found later.
 //!
-//! It keeps the places below `listen`, `models` and `plugins` only: those are the keys that loading
-//! certificates and plugins may find fault with. Bounds: those of the file.
+//! Positions are kept below `listen`, `models` and `plugins` only: loading certificates and plugins
+//! may find fault with those keys. Bounds: those of the file.
 
 use std::collections::HashMap;
 

@@ -1,6 +1,6 @@
-//! What is wrong with a file: one finding with its key path and line, and the bounded list of them.
+//! Problems of a file: one finding with its key path and line, and the bounded list of them.
 //!
-//! It does not look for problems. A message says what is wrong, what is expected and what to do,
+//! Problems are not looked for here. A message says what is wrong, what is expected and what to do,
 //! and never carries a secret.
 
 use std::fmt;
@@ -16,7 +16,7 @@ pub struct Place {
     pub column: u32,
 }
 
-/// One finding. Serialised as the admin answers show it: `{ path, line, message }`.
+/// A finding. Serialised as in admin responses: `{ path, line, message }`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// Key path such as `models[1].endpoints[0].url`; empty for the file as a whole.
@@ -26,7 +26,7 @@ pub struct Problem {
     /// Column in the line, from 1; 0 when unknown.
     #[serde(skip)]
     pub column: u32,
-    /// What is wrong, what is expected, what to do.
+    /// The fault, the expected value and the remedy, for a person.
     pub message: String,
 }
 
@@ -64,7 +64,7 @@ impl fmt::Display for Problem {
 #[derive(Debug, Default)]
 pub(super) struct Problems {
     list: Vec<Problem>,
-    /// Findings that say nothing about the value at their path, such as a second key of that name.
+    /// Findings without any relation to the value at their path, such as a second key of that name.
     beside: Vec<Problem>,
     more: usize,
 }
@@ -120,7 +120,7 @@ impl Problems {
     }
 }
 
-/// Whether `outer` is the same key as `inner`, or one that encloses it.
+/// Returns true when `outer` is the same key as `inner`, or one that encloses it.
 fn covers(outer: &str, inner: &str) -> bool {
     match inner.strip_prefix(outer) {
         Some(rest) => rest.is_empty() || (!outer.is_empty() && rest.starts_with(['.', '['])),

@@ -1,12 +1,13 @@
-//! What an unquoted word means: nothing, true, a number, or just text.
+//! Meaning of an unquoted word: nothing, true, a number, or just text.
 //!
-//! It is the core schema of YAML 1.2, so `yes` is text. It does not see quotes or tags.
+//! The rules are the core schema of YAML 1.2, so `yes` is text. Quotes and tags are handled
+//! elsewhere.
 
 use serde_json::Number;
 
 use super::document::Data;
 
-/// What a plain scalar means when it is not text.
+/// Value of a plain scalar when it is not text.
 pub(super) fn resolve(text: &str) -> Option<Data> {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Some(Data::Null),

@@ -1,7 +1,8 @@
 //! The JSON Schema of the file, made from the same structs that serde fills.
 //!
-//! It does not validate. Editors read it (`infergate config schema`), and so does the structural
-//! check. It is draft-07 without references, which every YAML editor understands.
+//! No file is validated here. Editors read it (`infergate config schema`), and so does the
+//! structural check. The schema is draft-07 without references, which every YAML editor
+//! understands.
 
 use std::sync::LazyLock;
 
@@ -56,7 +57,7 @@ pub(super) fn words(schema: &Value) -> Vec<String> {
     words
 }
 
-/// Makes the generated schema say what the file may hold: no nulls (an absent key is the default),
+/// Narrows the generated schema to what the file may hold: no nulls (an absent key is the default),
 /// integer formats as bounds, a title for each key.
 fn polish(schema: &mut Value, key: Option<&str>) {
     let Value::Object(object) = schema else {
@@ -109,7 +110,7 @@ fn nullable(object: &Map<String, Value>) -> Option<Map<String, Value>> {
         .cloned()
 }
 
-/// Puts `inner` in place of the alternatives; what the key itself says stays.
+/// Puts `inner` in place of the alternatives; the key's own keywords stay.
 fn merge(object: &mut Map<String, Value>, inner: Map<String, Value>) {
     object.shift_remove("anyOf");
     for (key, value) in inner {
@@ -117,8 +118,8 @@ fn merge(object: &mut Map<String, Value>, inner: Map<String, Value>) {
     }
 }
 
-/// `uint32` and its kind say nothing to an editor or to the validator; a maximum does. `double` has
-/// no bound to say.
+/// Bounds instead of formats: `uint32` means nothing to an editor or to the validator. `double` has
+/// no bound.
 fn bound_number(object: &mut Map<String, Value>) {
     let maximum = match object.get("format").and_then(Value::as_str) {
         Some("uint8") => u64::from(u8::MAX),

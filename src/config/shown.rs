@@ -1,8 +1,8 @@
 //! The configuration as operators see it: every key with its value, secrets as digests.
 //!
-//! It reads no file and compares nothing; [`super::differences`] does. A digest says whether two secrets
-//! are the same and nothing else: it is salted, so that digests of two answers cannot be compared with each
-//! other nor looked up.
+//! No file is read and nothing is compared here; [`super::differences`] does. A digest shows only whether two
+//! secrets are the same: it is salted, so that digests of two responses cannot be compared
+//! with each other nor looked up.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ const SECRET_SETTINGS: &[&str] = &["key", "token", "secret", "password"];
 /// The beginning of what stands for a secret.
 const HIDDEN: &str = "secret:";
 
-/// Hex digits of a digest: enough to tell two secrets apart, too few to be mistaken for a key's hash.
+/// Hex digits of a digest: enough to distinguish two secrets, too few to be mistaken for a key's hash.
 const DIGEST_DIGITS: usize = 16;
 
 /// The whole configuration as JSON, with each secret as a digest with `salt`, and with paths of files as
@@ -59,7 +59,7 @@ pub fn running(loaded: &Config, started_with: &Config) -> Config {
     config
 }
 
-/// Whether `value` stands for a secret, or has one in it.
+/// Returns true when `value` stands for a secret, or has one in it.
 pub fn has_secret(value: &Value) -> bool {
     match value {
         Value::String(text) => text

@@ -1,7 +1,7 @@
 //! Structural check: keys, types, words and bounds, all errors at once, by the JSON Schema.
 //!
-//! It does not know how keys relate to each other. It is the one file that names the schema
-//! validator; here its errors become sentences for a person.
+//! Relations between keys are checked elsewhere. No other file names the schema validator; here its
+//! errors become sentences for a person.
 
 use std::net::SocketAddr;
 use std::sync::LazyLock;
@@ -151,7 +151,7 @@ pub(super) fn nearest<'a>(
         .map(|(_, candidate)| candidate)
 }
 
-/// What a schema wants, in words.
+/// Describes in words the value that a schema expects.
 fn expected(schema: &Value) -> String {
     let words = words(schema);
     if !words.is_empty() {
@@ -192,7 +192,7 @@ fn wrong_type(here: &Cursor<'_>, schema: &Value) -> String {
     }
 }
 
-/// What the person probably meant by a value of the wrong type.
+/// Probable intention behind a value of the wrong type.
 fn hint(here: &Cursor<'_>, schema: &Value) -> Option<String> {
     const UNITS: &[&str] = &["_secs", "_ms", "_mib", "_kib"];
     let kind = schema["type"].as_str()?;

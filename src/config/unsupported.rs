@@ -1,7 +1,7 @@
 //! Keys and backends of the contract that no code stands behind: refused by name, not as typing mistakes.
 //!
-//! It does not know what they will mean. What is refused is taken out of the tree, so that later
-//! checks say nothing more about it.
+//! The meaning of these keys is unknown here. A refused key is taken out of the tree, so that later
+//! checks report nothing more about it.
 
 use infergate_core::model::BackendKind;
 use serde::Serialize;
@@ -104,7 +104,7 @@ fn remove_keys(map: &mut Node, keys: &[&str]) {
     }
 }
 
-/// It is a required key: one that serves every task takes the place of the refused one.
+/// The key is required: a backend that serves every task takes the place of the refused one.
 fn replace_backend(model: &mut Node) {
     if let Some(Node {
         data: Data::Text(Text { value, .. }),

@@ -1,8 +1,8 @@
 //! Text to tree: YAML 1.2 with every key's line, all duplicate keys, and bounds.
 //!
-//! It knows nothing of what the keys mean. It is the one file that names the YAML parser, and it
-//! reads the parser's events instead of its tree, because a tree keeps no lines of keys, stops at
-//! the first duplicate and has no bound on depth.
+//! The meaning of the keys is unknown here. No other file names the YAML parser. The parser's
+//! events are read instead of its tree, because a tree keeps no lines of keys, stops at the first
+//! duplicate and has no bound on depth.
 
 use std::collections::HashMap;
 
@@ -22,7 +22,7 @@ const NODES_MAX: usize = 1_000_000;
 /// Keys of one mapping: far more than the configuration has, few enough to search one by one.
 const KEYS_MAX: usize = 1_000;
 
-/// The tree of the only document in `text`; without one, `problems` says why. Duplicate keys are
+/// The tree of the only document in `text`; without one, `problems` has the reason. Duplicate keys are
 /// problems too, and the tree then holds the first value.
 pub(super) fn read(text: &str, problems: &mut Problems) -> Option<Node> {
     let mut builder = Builder::default();

@@ -1,20 +1,20 @@
 //! The one deadline of a request: it covers queue, backend and the whole stream.
 //!
-//! It does not watch the clock; the shell selects on the moment computed here. Known in the source
-//! system as the inference timeout under the entry's hard ceiling.
+//! Not a timer: the shell selects on the moment computed here. Known in the source system as the
+//! inference timeout under the entry's hard ceiling.
 
 use crate::Millis;
 
 /// `timeouts` of the configuration, as far as the deadline needs them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeadlineRule {
-    /// No model's timeout is shorter, seconds.
+    /// Least timeout of any model, seconds.
     pub model_floor_secs: u64,
-    /// No request takes longer, seconds.
+    /// Most time of any request, seconds.
     pub ceiling_secs: u64,
 }
 
-/// What made a deadline what it is.
+/// The rule that decided a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
     /// The model's own timeout.
@@ -23,12 +23,12 @@ pub enum Bound {
     Floor,
     /// The ceiling over every request.
     Ceiling,
-    /// The caller wished for less.
+    /// The caller asked for less.
     Wish,
 }
 
 impl Bound {
-    /// The word for it.
+    /// The name in events and `/explain`.
     pub const fn name(self) -> &'static str {
         match self {
             Bound::Model => "model",
@@ -40,8 +40,8 @@ impl Bound {
 }
 
 impl DeadlineRule {
-    /// What decides about [`DeadlineRule::deadline`]; of two that say the same, the first of model,
-    /// floor, ceiling and wish.
+    /// Returns the rule behind [`DeadlineRule::deadline`]; among equal ones the first of model, floor,
+    /// ceiling and caller.
     pub fn bound(self, model_secs: u64, wish: Option<Millis>) -> Bound {
         let span = self.deadline(Millis::ZERO, model_secs, None);
         if wish.is_some_and(|wish| wish < span) {
@@ -54,7 +54,7 @@ impl DeadlineRule {
         }
     }
 
-    /// `arrival + min(max(model, floor), ceiling, wish)`. The caller's wish may go below the floor.
+    /// `arrival + min(max(model, floor), ceiling, requested)`. A caller may ask for less than the floor.
     pub fn deadline(self, arrival: Millis, model_secs: u64, wish: Option<Millis>) -> Millis {
         let model = model_secs.max(self.model_floor_secs).min(self.ceiling_secs);
         let span = Millis::from_secs(model);

@@ -1,6 +1,7 @@
-//! Names at the doors: parsed once at the edge, trusted inside.
+//! Identifiers of accounts and models: parsed once at the boundary, trusted inside.
 //!
-//! Cheap to clone (a shared string), so that a permit, a waiter and an event can each hold one.
+//! Not secrets: keys are elsewhere. Cheap to clone (a shared string), so that a permit, a waiter and
+//! an event can each hold one.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -49,9 +50,9 @@ macro_rules! shared_name {
     };
 }
 
-// Two names with one shape: a macro keeps their doors identical.
+// Two names with one shape: a macro keeps their conversions identical.
 shared_name! {
-    /// Who pays and who shares: the unit of fairness, limits and billing.
+    /// An account: the unit of fairness, limits and billing.
     AccountId
 }
 shared_name! {

@@ -1,7 +1,7 @@
 //! The decisions of Infergate, without I/O: everything here is a function of its arguments.
 //!
-//! It is not a runtime: there is no clock, no socket, no file and no dice in this crate. `now` is
-//! a [`Millis`] and chance a number, both handed in, so that the same code runs under tokio in
+//! Not a runtime: there is no clock, no socket, no file and no randomness in this crate. `now` is
+//! a [`Millis`] and a random number is an argument, so that the same code runs under tokio in
 //! production and under a seeded loop in `tests/sim`.
 //!
 //! ```text

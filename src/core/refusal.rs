@@ -1,25 +1,25 @@
-//! Every way to say no, in one table: code, HTTP status, blame, retry class, metric label.
+//! Every reason to refuse a request, in one table: code, HTTP status, blame, retry class, metric label.
 //!
-//! It does not render: `api` turns a refusal into the caller's dialect, the shell into an event.
+//! Not a renderer: `api` turns a refusal into the caller's dialect, the shell into an event.
 //! Numbers follow the public Workers AI error table where it has one; those marked ours do not
 //! occur there. Model: the blame and retry fields of pingora-error.
 
 use crate::Millis;
 
-/// Who caused the refusal: the metric label `blame`, and what an operator looks at first.
+/// Cause of the refusal: the metric label `blame`, and the first thing an operator looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
     /// The request itself: fix it before sending it again.
     Caller,
-    /// Nothing is wrong, there is just no room.
+    /// No fault: permits and queues are full.
     Capacity,
     /// A model server failed.
     Upstream,
-    /// This gateway.
+    /// The gateway itself.
     Us,
 }
 
-/// What a client library should do next.
+/// Advice to a client library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
     /// The same request will be refused again.
@@ -30,7 +30,7 @@ pub enum Retry {
     Never,
 }
 
-/// A request that is not served, and why.
+/// Reason why a request is not served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// No key, or one that is not known.
@@ -49,7 +49,7 @@ pub enum Refusal {
     BadRequest {
         /// Where in the body, RFC 6901.
         pointer: String,
-        /// What is wrong and what to do, for the caller to read.
+        /// Fault and remedy, as text for the caller.
         message: String,
     },
     /// The model's task plugin does not take the input.
@@ -58,7 +58,7 @@ pub enum Refusal {
         status: u16,
         /// Where in the body, RFC 6901.
         pointer: String,
-        /// What is wrong and what to do, for the caller to read.
+        /// Fault and remedy, as text for the caller.
         message: String,
     },
     /// Body over `limits.request_body_mib`.
@@ -69,17 +69,17 @@ pub enum Refusal {
     TooSlow,
     /// Permits and queue are full.
     QueueFull {
-        /// Expected time until there is room.
+        /// Expected time until a permit or queue slot is free.
         retry_after: Millis,
     },
     /// The caller asked not to wait and there is no free permit.
     Busy {
-        /// Expected time until there is room.
+        /// Expected time until a permit or queue slot is free.
         retry_after: Millis,
     },
-    /// The wait would outlast the deadline, so it is not begun.
+    /// The wait would outlast the deadline, so the request does not queue.
     CannotStartInTime {
-        /// Expected time until there is room.
+        /// Expected time until a permit or queue slot is free.
         retry_after: Millis,
     },
     /// No endpoint of the model is healthy, for longer than the model waits for one.
@@ -103,38 +103,38 @@ pub enum Refusal {
         /// Expected time until one of those requests ends.
         retry_after: Millis,
     },
-    /// The deadline passed before an answer.
+    /// The deadline passed before a response.
     DeadlinePassed,
-    /// No backend answered, none may have begun to work, and the retry budget is spent.
+    /// No backend responded, none may have started work, and the retry budget is spent.
     UpstreamFailed,
-    /// A backend failed after it may have begun to work: a repetition could do the work twice.
+    /// A backend failed after it may have started work: a retry could do the work twice.
     UpstreamLost,
     /// A backend refused the path or the credentials that the operator configured.
     UpstreamRejected,
-    /// The first byte of the answer did not come in `first_byte_timeout_secs`.
+    /// The first byte of the response did not come in `first_byte_timeout_secs`.
     UpstreamTimeout,
-    /// A backend could not prove over TLS that it is who it should be; it was sent nothing.
+    /// The identity of a backend could not be verified over TLS; nothing was sent to it.
     UpstreamNotTrusted,
     /// A plugin of the model failed, and its policy is not to serve without it.
     PluginFailed,
-    /// A backend's answer has no form that the model's task knows.
+    /// A backend's response has no form that the model's task knows.
     AnswerUnfit,
     /// The budget for buffered bodies is spent.
     BodyBudgetSpent,
-    /// This node is going away.
+    /// The node is draining.
     Draining,
     /// A defect in this gateway; the log has the cause under the request id.
     Internal,
-    /// The client left; nothing is sent, the event says so.
+    /// The client left; nothing is sent, and the event records it.
     ClientGone,
 }
 
-/// One row of the table.
+/// A row of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// HTTP status for OpenAI-style faces.
+    /// HTTP status in OpenAI-style dialects.
     pub status: u16,
-    /// HTTP status on the Workers AI face, where it differs.
+    /// HTTP status in the Workers AI dialect.
     pub workers_ai_status: u16,
     /// The Workers AI number, also `error_code` of every event.
     pub code: u32,
@@ -144,9 +144,9 @@ pub struct Row {
     pub reason: &'static str,
     /// Text for the caller.
     pub message: &'static str,
-    /// Who caused it.
+    /// Cause of the refusal.
     pub blame: Blame,
-    /// What to do next.
+    /// Advice to the client library.
     pub retry: Retry,
 }
 
@@ -214,7 +214,7 @@ impl Refusal {
         }
     }
 
-    /// Which one it is, for operators: several rows give callers the same reason.
+    /// Returns the name for operators: several rows give callers the same reason.
     pub const fn cause(&self) -> &'static str {
         match self {
             Refusal::Unauthenticated => "unauthenticated",
@@ -252,15 +252,15 @@ impl Refusal {
         }
     }
 
-    /// There was no room, and no server has begun to work: the request cost nothing, and another
-    /// node or model may serve it.
+    /// Returns whether capacity was missing and no server has started work. The request cost nothing,
+    /// and another node or model may serve it.
     pub const fn is_out_of_capacity(&self) -> bool {
         let is_full = matches!(self.row().blame, Blame::Capacity);
         matches!(self, Refusal::NoHealthyEndpoint)
             || (is_full && matches!(self.row().retry, Retry::Later))
     }
 
-    /// How long the client should wait before the next try, when there is a measured answer.
+    /// Returns the time to wait before the next attempt, when it was measured.
     pub const fn retry_after(&self) -> Option<Millis> {
         match self {
             Refusal::QueueFull { retry_after }

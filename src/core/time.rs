@@ -1,7 +1,7 @@
 //! Time in the core: milliseconds since the process started.
 //!
-//! It is not wall-clock time and never goes back. Printable, storable in a seed, replayable. The
-//! shell converts from `Instant` where it calls the core.
+//! Not wall-clock time, and monotonic. Printable, storable in a seed, replayable. The shell converts
+//! from `Instant` where it calls the core.
 
 use std::ops::{Add, Sub};
 

@@ -1,7 +1,7 @@
-//! The way to other nodes and from them: requests over kept connections that both ends have proved
-//! themselves on.
+//! HTTP client for other nodes, and acceptor of theirs: requests over kept connections on which
+//! both ends have proved themselves.
 //!
-//! It decides nothing: who is asked is the fleet's decision, what is sent the walk's. Without
+//! The cluster decides which node is called, the pipeline what is sent. Without
 //! `listen.peers` it refuses every request. Bounds: a target for each of [`NODES_MAX`] nodes, and
 //! the idle connections of one [`Client`]. A connection is kept for one name, generation, address
 //! and set of certificates: when one of them changes, it is not used again.
@@ -34,17 +34,17 @@ pub const GENERATION_HEADER: &str = "x-infergate-generation";
 pub const PING_PATH: &str = "/peer/ping";
 /// `POST`: the node that sends it takes no further requests.
 pub const DRAINING_PATH: &str = "/peer/draining";
-/// `GET`, with a request id behind it: the story of a request there.
+/// `GET`, with a request id behind it: the trace of a request there.
 pub const STORY_PATH: &str = "/peer/explain/";
 
-/// For a node that connects to prove who it is.
+/// Limit for a node that connects to prove its identity.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
-/// For another node to tell a story.
+/// Limit for another node to return a trace.
 const STORY_LIMIT: Duration = Duration::from_secs(1);
-/// The longest story is a quarter of it.
+/// The longest trace is a quarter of it.
 const STORY_BYTES_MAX: usize = 256 * 1024;
 
-/// The way to other nodes.
+/// Client for other nodes.
 pub struct Channel {
     here: NodeId,
     clock: Clock,
@@ -55,7 +55,7 @@ pub struct Channel {
     targets: Mutex<HashMap<Arc<str>, Known>>,
 }
 
-/// With what it is open.
+/// Credentials and limits in force.
 struct Open {
     credentials: Arc<Credentials>,
     connect_timeout: Duration,
@@ -65,14 +65,14 @@ struct Open {
 struct Known {
     generation: u64,
     address: Box<str>,
-    /// Of the credentials it is shown.
+    /// Digest of the credentials it is shown.
     digest: u64,
     connect_timeout: Duration,
     target: Arc<Target>,
 }
 
 impl Channel {
-    /// One that refuses until it is opened.
+    /// Creates a client that refuses every request until it is configured.
     pub fn new(here: NodeId, clock: Clock) -> Arc<Channel> {
         Arc::new(Channel {
             here,
@@ -83,7 +83,8 @@ impl Channel {
         })
     }
 
-    /// Shows these from now on, and checks others by them. What is under way stays.
+    /// Presents these credentials from now on, and checks others by them. Requests under way are
+    /// not affected.
     pub fn open(&self, credentials: Arc<Credentials>, connect_timeout: Duration) {
         self.open.store(Some(Arc::new(Open {
             credentials,
@@ -91,10 +92,10 @@ impl Channel {
         })));
     }
 
-    /// Lets a node in that proves who it is.
+    /// Accepts a connection from a node that proves its identity.
     ///
     /// # Errors
-    /// It has not, within five seconds.
+    /// No proof within five seconds.
     pub async fn accept(&self, tcp: TcpStream) -> std::io::Result<Guest> {
         let Some(open) = self.open.load_full() else {
             return Err(std::io::ErrorKind::NotConnected.into());
@@ -103,18 +104,18 @@ impl Channel {
         open.credentials.accept(tcp, HANDSHAKE_LIMIT).await
     }
 
-    /// Whether who was let in by these credentials would still be.
+    /// Returns whether a connection accepted under these credentials would still be accepted.
     pub fn is_current(&self, let_in_by: u64) -> bool {
         let open = self.open.load();
         open.as_ref()
             .is_some_and(|open| open.credentials.digest() == let_in_by)
     }
 
-    /// Forwards a request to a node and reads the head of its answer; what the node says before that is
-    /// for `hearing`.
+    /// Forwards a request to a node and reads the head of its response; `hearing` records what the
+    /// node reports before that.
     ///
     /// # Errors
-    /// [`SendError`] tells what the node can have seen.
+    /// [`SendError`] by what the node can have seen.
     pub async fn forward(
         &self,
         node: &NodeId,
@@ -152,27 +153,27 @@ impl Channel {
         self.client.sweep();
     }
 
-    /// Gives the connection back when the answer was read whole; closes it otherwise.
+    /// Gives the connection back when the response was read whole; closes it otherwise.
     pub async fn finish(&self, exchange: Exchange) {
         self.client.finish(exchange).await;
     }
 
-    /// The round trip of a request that nobody works on, microseconds; none when the node does not
-    /// answer within `limit`. The time to connect is not in it.
+    /// Measures the round trip of a request that needs no work, microseconds; none when the node
+    /// does not respond within `limit`. The time to connect is not in it.
     pub async fn ping(&self, node: &NodeView, limit: Duration) -> Option<u32> {
         let asked = self.ask(node, "GET", PING_PATH, b"");
         let (exchange, rtt_us) = timeout(limit, asked).await.ok()??;
         let head = exchange.head();
         let generation = head.headers.get(GENERATION_HEADER);
         let generation = generation.and_then(|value| value.to_str().ok()?.parse().ok());
-        // Who gossips under the node's name is another process, wherever it says that it listens.
+        // A process that gossips under the node's name is another one, whatever address it publishes.
         let is_it = head.status.as_u16() == 204 && generation == Some(node.node.generation);
         self.finish(exchange).await;
         is_it.then_some(rtt_us)
     }
 
-    /// Tells all `nodes` at once that this one takes no further requests; returns after `limit` at
-    /// the latest. How many have heard it.
+    /// Announces to all `nodes` at once that this one takes no further requests; returns after
+    /// `limit` at the latest. Returns the number of nodes that confirmed.
     pub async fn tell_draining(&self, nodes: &[NodeView], limit: Duration) -> usize {
         let headers = format!(
             "{NODE_HEADER}: {}\r\n{GENERATION_HEADER}: {}\r\n",
@@ -187,7 +188,7 @@ impl Channel {
         told.iter().filter(|status| **status == Some(204)).count()
     }
 
-    /// What another node tells of a request; none when it has no story of it or takes longer than a
+    /// Fetches another node's trace of a request; none when it has none or takes longer than a
     /// second.
     pub async fn story(&self, node: &NodeView, request_id: &str) -> Option<Value> {
         let path = format!("{STORY_PATH}{request_id}");
@@ -210,7 +211,7 @@ impl Channel {
     }
 
     /// A request without a body that may be sent twice, and microseconds from sending it to the
-    /// head of its answer.
+    /// head of its response.
     async fn ask(
         &self,
         node: &NodeView,
@@ -240,7 +241,7 @@ impl Channel {
         }
     }
 
-    /// Where a node is to be found, and who it has to prove to be.
+    /// Target of a node, with the identity it has to prove.
     fn target(&self, node: &NodeId, address: &str) -> Result<Arc<Target>, String> {
         let open = self.open.load();
         let Some(open) = &*open else {

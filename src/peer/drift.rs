@@ -1,7 +1,7 @@
-//! Whether nodes are configured alike in what they have to agree on: accounts, models and tariffs.
+//! Comparison of nodes' configurations in what they have to agree on: accounts, models and tariffs.
 //!
-//! It reads no configuration. A node tells a digest of each, and every node compares those of the others
-//! with its own: a difference is a warning and refuses nothing.
+//! No configuration is read here. A node publishes a digest of each part, and every node compares
+//! those of the others with its own: a difference is a warning and refuses nothing.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ pub struct Digests {
     pub accounts: u64,
     /// Names and tasks of its models.
     pub models: u64,
-    /// What its models cost.
+    /// Tariffs of its models.
     pub tariffs: u64,
 }
 
-/// What of a node is not as it is here.
+/// Parts of a node's configuration that differ from this node's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drift {
     /// Its accounts.
@@ -32,7 +32,7 @@ pub struct Drift {
 }
 
 impl Digests {
-    /// What of `other` is not as it is here.
+    /// Compares with the digests of another node.
     fn drift(&self, other: &Digests) -> Drift {
         Drift {
             accounts: self.accounts != other.accounts,
@@ -48,7 +48,7 @@ impl Drift {
         self == Drift::default()
     }
 
-    /// What is not, in words.
+    /// Names of the differing parts.
     pub fn names(self) -> Vec<&'static str> {
         let parts = [
             (self.accounts, "accounts"),
@@ -60,7 +60,7 @@ impl Drift {
     }
 }
 
-/// The digests of this node and of those heard of.
+/// Digests of this node and of the others.
 #[derive(Default)]
 pub struct Drifts {
     /// Guards the list; held for a look-up.
@@ -74,12 +74,12 @@ struct Known {
 }
 
 impl Drifts {
-    /// This node is configured like this.
+    /// Sets the digests of this node.
     pub fn set_here(&self, here: Digests) {
         self.known.lock().here = here;
     }
 
-    /// Another node has told of its configuration.
+    /// Records the digests of another node.
     pub fn heard(&self, node: &NodeId, digests: Digests) {
         let mut known = self.known.lock();
         if known.others.len() < NODES_MAX || known.others.contains_key(&node.name) {
@@ -88,12 +88,12 @@ impl Drifts {
         }
     }
 
-    /// A node is not known any more.
+    /// Forgets a node.
     pub fn forget(&self, name: &str) {
         self.known.lock().others.remove(name);
     }
 
-    /// What of a node is not as it is here; nothing of one that has told nothing.
+    /// Drift of a node's configuration; none for a node that has published no digests.
     pub fn of(&self, node: &NodeId) -> Drift {
         let known = self.known.lock();
         let told = known.others.get(&node.name);

@@ -1,7 +1,7 @@
-//! The gossip: what this node tells all others, and what it hears of them.
+//! Gossip between nodes: publishes this node's state and polls that of the others.
 //!
-//! It judges nobody: reports go to [`Others`](super::Others), who is lost is what chitchat's failure
-//! detector says. chitchat is known here and in `gossip/datagram.rs` only
+//! No node is judged here: reports go to [`Others`](super::Others), and loss is decided by
+//! chitchat's failure detector. chitchat is known here and in `gossip/datagram.rs` only
 //! (docs/decisions/018-gossip.md); its one task runs for as long as the [`Gossip`] lives.
 //!
 //! ```text
@@ -14,7 +14,7 @@
 //! ```
 //!
 //! A node's keys arrive in the order in which they were written, so that whoever has its `node` of a
-//! version has all that was told before. Bounds: [`MODELS_MAX`] models and [`ACCOUNTS_MAX`] accounts
+//! version has all that was published before. Bounds: [`MODELS_MAX`] models and [`ACCOUNTS_MAX`] accounts
 //! of a node, [`NODES_MAX`] nodes.
 
 mod codec;
@@ -44,38 +44,39 @@ pub use codec::Spent;
 use codec::{About, NODE_KEY, NodeNews};
 use datagram::{Pending, RefusedCounts, SignedTransport, Signer};
 
-/// Between two rounds. Permits turn over in hundreds of milliseconds: a view that is older sends
-/// requests to where there is no room any more. A round of three nodes is six small datagrams.
+/// Interval of gossip rounds. Permits turn over in hundreds of milliseconds: a view that is older
+/// sends requests to where there is no room any more. A round of three nodes is six small
+/// datagrams.
 const ROUND: Duration = Duration::from_millis(100);
 
 /// Nodes of another program, or of another version that must not be understood, do not mix.
 const CLUSTER_ID: &str = "infergate-1";
 
 /// A node is lost after a silence of [`PHI`] times the mean of its last [`WINDOW`] intervals and
-/// five of [`USUAL_INTERVAL`]: two seconds where news comes often, three where it comes once a
-/// round, and more where it has come slowly, as from a machine that is busy.
+/// five of [`USUAL_INTERVAL`]. Two seconds where updates come often, three at one a round, more
+/// from a slow machine.
 const PHI: f64 = 20.0;
-/// As above. Few, so that the constant decides: how often news of a node comes depends on the number
+/// As above. Few, so that the constant decides: how often updates of a node come depends on the number
 /// of nodes.
 const WINDOW: usize = 10;
 /// As above.
 const USUAL_INTERVAL: Duration = Duration::from_millis(300);
-/// A longer silence tells nothing about the pace of a node.
+/// A longer silence says nothing about the pace of a node.
 const INTERVAL_MAX: Duration = Duration::from_secs(2);
-/// A node that is lost is asked for so long whether it is back; then only seeds find it again.
+/// A lost node is contacted for so long; then only seeds find it again.
 const LOST_KEPT: Duration = Duration::from_secs(300);
-/// A key that was taken back is remembered for so long; who has heard nothing of the node for longer
-/// is told everything anew.
+/// A deleted key is remembered for so long; a node silent for longer gets the whole state anew.
 const TAKEN_BACK_KEPT: Duration = Duration::from_secs(60);
 
-/// Accounts whose sums a node tells, the first ones that come: 4,096 sums are a hundred kilobytes.
+/// Accounts whose sums a node publishes, the first ones that come: 4,096 sums are a hundred
+/// kilobytes.
 pub const ACCOUNTS_MAX: usize = 4096;
 
 /// A bound address for gossip.
 pub struct Bound(UdpSocket);
 
 impl Bound {
-    /// Where.
+    /// Returns the bound address.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.0.local_addr()
     }
@@ -94,24 +95,24 @@ pub async fn bind(address: SocketAddr) -> Result<Bound, String> {
     })
 }
 
-/// What was heard since the last time.
+/// Changes since the last poll.
 #[derive(Debug, Default)]
 pub struct News {
-    /// Of nodes that live and have told something.
+    /// Reports of live nodes that have published something.
     pub reports: Vec<NodeReport>,
     /// Nodes that lived and do not any more.
     pub lost: Vec<Arc<str>>,
-    /// What accounts have used at other nodes: node, account, sum.
+    /// Usage of accounts at other nodes: node, account, sum.
     pub spent: Vec<(NodeId, AccountId, Spent)>,
     /// Requests of accounts that have passed at other nodes: node, account, since its process began.
     pub passed: Vec<(NodeId, AccountId, u64)>,
-    /// What the configurations of other nodes are like.
+    /// Digests of the configurations of other nodes.
     pub configs: Vec<(NodeId, Digests)>,
     /// Another process that lives has the name of this node.
     pub namesake: Option<SocketAddr>,
 }
 
-/// This node's part in the gossip. Dropped, it falls silent.
+/// Gossip of this node. Dropping it ends publishing.
 pub struct Gossip {
     handle: ChitchatHandle,
     here: NodeId,
@@ -124,20 +125,20 @@ pub struct Gossip {
     pending: Arc<Pending>,
 }
 
-/// What was last heard of a node.
+/// State of another node at the last poll.
 struct Heard {
     id: NodeId,
     lives: bool,
-    /// Of chitchat's state: nothing is new while it stays.
+    /// Version of chitchat's state: unchanged while no key is.
     max_version: u64,
-    /// Of its last report.
+    /// Version of its last report.
     version: u64,
     /// Its models in the order of their keys: what is not new is not read again.
     models: Vec<(ModelId, ModelLoad)>,
 }
 
 impl Gossip {
-    /// Begins to tell and to hear. It starts chitchat's task: to be called by `app`.
+    /// Starts publishing and receiving. Spawns chitchat's task: to be called by `app`.
     ///
     /// # Errors
     /// A sentence, when the socket cannot be used.
@@ -158,7 +159,7 @@ impl Gossip {
             cluster_id: CLUSTER_ID.to_owned(),
             gossip_interval: ROUND,
             listen_addr: cluster.gossip,
-            // It would look them up once; `greet` takes them as they come.
+            // chitchat would look them up once; `greet` takes them as they come.
             seed_nodes: Vec::new(),
             failure_detector_config: FailureDetectorConfig {
                 phi_threshold: PHI,
@@ -185,19 +186,19 @@ impl Gossip {
         })
     }
 
-    /// Says hello to nodes at these addresses, whoever they are. Not again to one that is still to be
-    /// sent the last one: chitchat's queue of them has no bound of its own.
+    /// Contacts nodes at these addresses, whichever they are. An address is skipped while a message
+    /// to it is pending: chitchat's queue of them has no bound of its own.
     pub fn greet(&self, addresses: impl IntoIterator<Item = SocketAddr>) {
         for address in addresses {
             if !self.pending.begin(address) {
                 continue;
             }
-            // It fails only once the task has ended, which `is_over` tells.
+            // Fails only once the task has ended, which `over` reports.
             let _ = self.handle.gossip(address);
         }
     }
 
-    /// Tells every node that lives at once, not at the next round.
+    /// Sends to every live node at once, not at the next round.
     pub async fn hurry(&self) {
         let chitchat = self.handle.chitchat();
         let chitchat = chitchat.lock().await;
@@ -207,7 +208,7 @@ impl Gossip {
         self.greet(others);
     }
 
-    /// Tells `report`: of its models those that are other than before, then the node.
+    /// Publishes `report`: the models that changed, then the node.
     pub async fn tell(&mut self, report: &NodeReport) {
         let chitchat = self.handle.chitchat();
         let mut chitchat = chitchat.lock().await;
@@ -238,7 +239,7 @@ impl Gossip {
         state.set(NODE_KEY, codec::write_node(&news));
     }
 
-    /// Tells what the configuration of this node is like, when it is other than before.
+    /// Publishes the digests of this node's configuration, when they changed.
     pub async fn tell_config(&mut self, digests: Digests) {
         if self.told_config != Some(digests) {
             let chitchat = self.handle.chitchat();
@@ -249,8 +250,8 @@ impl Gossip {
         }
     }
 
-    /// Tells what accounts have used here today, of the first [`ACCOUNTS_MAX`] that came: who is told
-    /// of stays told of while it is used. Returns how many are not told of.
+    /// Publishes today's usage of accounts, of the first [`ACCOUNTS_MAX`] that came; a published
+    /// account stays so while it is used. Returns the number of accounts left out.
     pub async fn tell_spent(&mut self, spent: &QuotaSnapshot) -> usize {
         let chitchat = self.handle.chitchat();
         let mut chitchat = chitchat.lock().await;
@@ -281,7 +282,8 @@ impl Gossip {
         untold
     }
 
-    /// Tells how many requests of accounts have passed here, of the first [`ACCOUNTS_MAX`] that came.
+    /// Publishes the number of requests of accounts that passed here, of the first [`ACCOUNTS_MAX`]
+    /// that came.
     pub async fn tell_passed(&mut self, passed: impl Iterator<Item = (&AccountId, u64)>) {
         let mut news = passed.filter(|(account, count)| {
             let told = self.told_passed.get(*account);
@@ -303,7 +305,7 @@ impl Gossip {
         }
     }
 
-    /// What is new since the last call.
+    /// Returns the changes since the last call.
     pub async fn hear(&mut self) -> News {
         let mut news = News::default();
         let chitchat = self.handle.chitchat();
@@ -326,7 +328,7 @@ impl Gossip {
             }
         }
         self.heard.retain(|name, heard| {
-            // A node that was started again by an earlier clock is lost before it is heard.
+            // A node that was started again by an earlier clock is lost before it is polled.
             let lives = living
                 .get(&**name)
                 .is_some_and(|id| id.generation_id >= heard.id.generation);
@@ -345,7 +347,7 @@ impl Gossip {
         news
     }
 
-    /// Nobody else lives, as far as was heard.
+    /// Returns whether no other node is alive, as far as is known.
     pub fn is_alone(&self) -> bool {
         !self.heard.values().any(|heard| heard.lives)
     }

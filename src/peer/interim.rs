@@ -1,10 +1,11 @@
-//! What a node says of a forward before its answer: that it is in line, and that a permit was granted.
+//! Status of a forwarded request before its response: that it is queued, and that a permit was
+//! granted.
 //!
-//! `queued` is said at once and again every [`QUEUED_EVERY`]: nobody has begun to work, and the request
-//! may be repeated elsewhere. `granted` is said once, before the request is sent to a model server: from
-//! then on it may have begun. Both are interim answers of HTTP (RFC 9110 section 15.2), which a node that
-//! passes a request on passes back. [`Hearing`] is the ear of the node that forwards: it keeps what was
-//! said and when, and judges nothing.
+//! `queued` is sent at once and again every [`QUEUED_EVERY`]: no work has begun, and the request
+//! may be repeated elsewhere. `granted` is sent once, before the request goes to a model server:
+//! from then on work may have begun. Both are interim responses of HTTP (RFC 9110 section 15.2),
+//! which a node that passes a request on passes back. [`Hearing`] records, at the node that
+//! forwards, which statuses came and when; decisions are made elsewhere.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -20,10 +21,10 @@ use infergate_core::routing::fleet::QUEUED_EVERY;
 
 const NAME: &str = "x-infergate-forward";
 
-/// What is said.
+/// Status of a forwarded request before its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interim {
-    /// The request is there, and nobody has begun.
+    /// Queued: no work has begun.
     Queued,
     /// A permit was granted: a model server may have begun.
     Granted,
@@ -55,10 +56,10 @@ impl Interim {
     }
 }
 
-/// What was heard of one forward.
+/// Progress of one forwarded request, as its node reports it.
 pub struct Hearing {
     clock: Clock,
-    /// When it began, or something was heard last, milliseconds.
+    /// Begin, or the last sign of progress, milliseconds.
     heard_ms: AtomicU64,
     connected: AtomicBool,
     granted: AtomicBool,
@@ -66,7 +67,7 @@ pub struct Hearing {
 }
 
 impl Hearing {
-    /// Nothing yet.
+    /// Progress of a request that is about to be sent.
     pub fn begin(clock: Clock) -> Hearing {
         Hearing {
             clock,
@@ -77,7 +78,7 @@ impl Hearing {
         }
     }
 
-    /// How long there was nothing to hear.
+    /// Time since the last sign of progress.
     pub fn silent(&self) -> Millis {
         self.clock
             .now()

@@ -1,13 +1,14 @@
-//! The other nodes of the fleet: who they are, which one a request goes to, and the way there.
+//! Other nodes of the cluster: membership by gossip, the choice of a node for a request, and the
+//! client for it.
 //!
-//! It decides nothing: [`Fleet`](infergate_core::routing::Fleet) says who is asked. It knows no
-//! client and no model server; the walk forwards through it, `app` feeds it with what is heard.
+//! Decisions are [`Fleet`](infergate_core::routing::Fleet)'s. Clients and model servers are not
+//! known here; the pipeline forwards through it, `app` feeds it with what gossip brings.
 //!
 //! ```text
-//! settings (cluster, listen.peers)   gossip (who is there, how busy)   others (the locked fleet)
-//! channel (requests to other nodes, over mutual TLS)                   tls (who they prove to be)
-//! names (what nodes may be called)   drift (whether they are configured alike)
-//! visit (what a forwarded request carries in its head)   interim (what is said of it before its answer)
+//! settings (cluster, listen.peers)   gossip (membership and load)   others (the locked view of the cluster)
+//! channel (requests to other nodes, over mutual TLS)                   tls (mutual TLS)
+//! names (permitted names)   drift (differences of configuration)
+//! visit (head of a forwarded request)   interim (its status before the response)
 //! ```
 
 mod channel;

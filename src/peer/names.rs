@@ -1,26 +1,26 @@
-//! Which names nodes of the fleet have: patterns in which `*` stands for any part of a name.
+//! Names that nodes of the cluster may have: patterns in which `*` stands for any part of a name.
 //!
-//! It knows no certificates. Names are compared without regard to case, as DNS does.
+//! Certificates are not known here. Names are compared without regard to case, as DNS does.
 
 use std::sync::Arc;
 
-/// The patterns of `cluster.node_names`; without any, every name is one of the fleet.
+/// The patterns of `cluster.node_names`; without any, every name is one of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NodeNames(Vec<Arc<str>>);
 
 impl NodeNames {
-    /// Those of the configuration.
+    /// Builds the patterns of the configuration.
     pub fn new(patterns: &[Arc<str>]) -> NodeNames {
         NodeNames(patterns.to_vec())
     }
 
-    /// Whether a node of the fleet may have this name.
+    /// Returns whether a node of the cluster may have this name.
     pub fn has(&self, name: &str) -> bool {
         self.0.is_empty() || self.0.iter().any(|pattern| fits(pattern, name))
     }
 }
 
-/// What is wrong with a pattern, if anything.
+/// Returns what is wrong with a pattern, if anything.
 pub fn pattern_fault(pattern: &str) -> Option<&'static str> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b'*');
     match pattern {

@@ -1,9 +1,9 @@
-//! The locked shell around the fleet: where a request goes, what was sent there, and who waits here
-//! for a permit elsewhere.
+//! Shared handle of the cluster's state: where a request goes, what was forwarded, and which
+//! requests wait for capacity elsewhere.
 //!
-//! It opens no connection. The lock is held for the length of one decision and never across an
-//! await; a node that knows no other takes none. What is on its way is a guard, so that a request
-//! that is dropped anywhere is not counted as still there.
+//! Connections are not opened here. The lock is held for the length of one decision and never
+//! across an await; a node that knows no other takes none. A forwarded request is a guard, so that
+//! a request dropped anywhere is not counted as still there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ use super::drift::Drifts;
 use super::interim::Hearing;
 use crate::telemetry::Clock;
 
-/// Between two looks at a node that may be lost.
+/// Interval between checks of a node that may be lost.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// The other nodes.
@@ -37,16 +37,16 @@ pub struct Others {
     fleet: Mutex<Fleet>,
     /// Nodes known: where there is none nothing else is looked at.
     known: AtomicUsize,
-    /// This node is one of a fleet.
+    /// True once this node has joined a cluster.
     joined: AtomicBool,
-    /// This node goes, and the others are being told.
+    /// True once this node leaves, and the others are being notified.
     leaving: AtomicBool,
-    /// Nodes that have said themselves that they drain, with the generation that did: who goes does
-    /// not stay, whatever it told before. Guards the list; held for a look-up.
+    /// Nodes that announced draining, with the generation that did: a draining node does not
+    /// return, whatever it published before. Guards the list; held for a look-up.
     goers: Mutex<HashMap<Arc<str>, u64>>,
     /// Guards the list; held for a look-up.
     bells: Mutex<HashMap<ModelId, Arc<Bell>>>,
-    /// Whether they are configured like this node.
+    /// Drift of the other nodes' configurations.
     pub drifts: Drifts,
     /// Notified when a node has appeared that has not shown its certificate.
     appeared: Notify,
@@ -54,23 +54,23 @@ pub struct Others {
     losses: watch::Sender<u64>,
 }
 
-/// Who of a model's requests looks for a permit elsewhere.
+/// Requests of one model that wait for capacity elsewhere.
 #[derive(Default)]
 struct Bell {
-    /// Rings for the waiter that came first; it passes the ring on.
+    /// Notified for the waiter that came first, which passes the notification on.
     rings: Notify,
-    /// Number of the last ring: nobody passes one on twice.
+    /// Number of the last notification, so that it is passed on once only.
     number: AtomicU64,
-    /// Who listens for it.
+    /// Number of requests that watch.
     listening: AtomicU32,
     /// Requests of own clients that wait.
     waiting: AtomicU32,
-    /// Those refused since the last report.
+    /// Requests refused since the last report.
     refused: AtomicU32,
 }
 
 impl Others {
-    /// Nobody else is known yet.
+    /// Creates the handle of a node that knows no other.
     pub fn new(here: NodeId, site: Arc<str>, clock: Clock) -> Arc<Others> {
         let rule = FleetRule {
             proven_only: true,
@@ -93,43 +93,43 @@ impl Others {
         })
     }
 
-    /// Who we are.
+    /// Id of this node.
     pub fn here(&self) -> &NodeId {
         &self.here
     }
 
-    /// Where we stand.
+    /// Site of this node.
     pub fn site(&self) -> &Arc<str> {
         &self.site
     }
 
-    /// This node goes: from now on every report says so, that nobody takes it for one that returned
-    /// while it tells the others.
+    /// Marks this node as leaving: from now on every report says so, so that it is not taken for
+    /// one that returned.
     pub fn leave(&self) {
         self.leaving.store(true, Ordering::Relaxed);
     }
 
-    /// Whether this node goes.
+    /// Returns whether this node is leaving.
     pub fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Relaxed)
     }
 
-    /// This node is one of a fleet, whoever of it is there.
+    /// Marks this node as one of a cluster, also while no other node is there.
     pub fn join(&self) {
         self.joined.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it is.
+    /// Returns whether this node is one of a cluster.
     pub fn has_joined(&self) -> bool {
         self.joined.load(Ordering::Relaxed)
     }
 
-    /// There is nobody else.
+    /// Returns whether no other node is known.
     pub fn is_alone(&self) -> bool {
         self.known.load(Ordering::Relaxed) == 0
     }
 
-    /// The node to forward to now, if there is one. Nothing is reserved there.
+    /// The node to forward to now, if there is one. Capacity is not reserved there.
     pub fn next(&self, seek: &Seek<'_>) -> Option<Chosen> {
         if self.is_alone() {
             return None;
@@ -138,12 +138,12 @@ impl Others {
         self.fleet.lock().next(seek, fastrand::u64(..), now)
     }
 
-    /// Whether to stay in the line here although `there` has a free permit.
+    /// Returns whether waiting here is better although `there` has a free permit.
     pub fn worth_waiting_here(&self, expected_wait: Millis, there: &Chosen) -> bool {
         self.fleet.lock().worth_waiting_here(expected_wait, there)
     }
 
-    /// A request goes to where [`Others::next`] said, now.
+    /// Records that a request is forwarded to the target of [`Others::next`].
     pub fn sent(self: &Arc<Others>, chosen: &Chosen) -> Sent {
         let ticket = self.fleet.lock().sent(chosen, self.clock.now());
         Sent {
@@ -153,7 +153,7 @@ impl Others {
         }
     }
 
-    /// A report arrived.
+    /// Records a report of another node.
     pub fn heard(&self, report: &NodeReport) -> Option<Change> {
         let change = self.changed(|fleet, now| fleet.heard(report, now));
         if let Some(Change::Appeared(_) | Change::Restarted(_)) = change {
@@ -168,7 +168,7 @@ impl Others {
         self.appeared.notified().await;
     }
 
-    /// The failure detector says that a node is gone. False when that was known.
+    /// Records that the failure detector has declared a node lost. False when that was known.
     pub fn lost(&self, name: &str) -> bool {
         let is_new = self.changed(|fleet, _| fleet.lost(name));
         if is_new {
@@ -177,7 +177,7 @@ impl Others {
         is_new
     }
 
-    /// Looks after a node that works on a request of ours.
+    /// Watches a node that works on a request of this node.
     pub fn watch(self: &Arc<Others>, node: &NodeId) -> Watch {
         Watch {
             losses: self.losses.subscribe(),
@@ -188,7 +188,7 @@ impl Others {
         }
     }
 
-    /// Returns when a request that no permit was granted for is lost at a node.
+    /// Returns when a request without a granted permit is lost at a node.
     pub async fn lost_in_line(&self, node: &NodeId, hearing: &Hearing) {
         let silence_max = Duration::from_millis(SILENCE_MAX.0);
         let mut pause = silence_max;
@@ -199,13 +199,13 @@ impl Others {
             if liveness.is_lost_in_line(silent, hearing.is_connected()) {
                 return;
             }
-            // It was heard of meanwhile, or the rest of the evidence is still to come.
+            // A sign came meanwhile, or the rest of the evidence is still to come.
             let rest = silence_max.saturating_sub(Duration::from_millis(silent.0));
             pause = rest.max(LOOK_EVERY);
         }
     }
 
-    /// Whether a node of this name and generation is one of the fleet, as far as the gossip has told.
+    /// Returns whether a node of this name and generation is a member, as far as gossip has shown.
     pub fn is_member(&self, name: &str, generation: u64) -> bool {
         let node = NodeId {
             name: name.into(),
@@ -214,12 +214,12 @@ impl Others {
         !self.liveness(&node).gone
     }
 
-    /// Whether a node has shown its certificate: its peers listener has answered.
+    /// Returns whether a node's peers listener has answered, which proves its certificate.
     pub fn is_proven(&self, node: &NodeId) -> bool {
         self.liveness(node).unanswered < Millis::MAX
     }
 
-    /// What is known of a node is forgotten until it is heard of again. False when nothing was.
+    /// Forgets a node until gossip reports it again. False when nothing was.
     pub fn forget(&self, name: &str) -> bool {
         let is_known = self.changed(|fleet, _| fleet.forget(name));
         self.goers.lock().remove(name);
@@ -234,7 +234,7 @@ impl Others {
         self.fleet.lock().liveness(node, now)
     }
 
-    /// A node says itself that it takes no further requests. False when it is not known, or that was.
+    /// Records that a node has announced draining. False when it is not known, or that was.
     pub fn draining(&self, name: &str, generation: u64) -> bool {
         let is_new = self.changed(|fleet, _| fleet.draining(name, generation));
         if is_new {
@@ -243,15 +243,14 @@ impl Others {
         is_new
     }
 
-    /// A report as it is to be understood: one that was made before its node said that it drains, and
-    /// came after that, does not bring it back.
+    /// Corrects a report that was made before its node announced draining and arrived later.
     pub fn understood(&self, mut report: NodeReport) -> NodeReport {
         let goers = self.goers.lock();
         report.draining |= goers.get(&report.node.name) == Some(&report.node.generation);
         report
     }
 
-    /// The peers listener of a node has answered, after this round trip.
+    /// Records the round trip of a ping that a node's peers listener has answered.
     pub fn timed(&self, name: &str, rtt_us: u32) {
         let now = self.clock.now();
         let mut fleet = self.fleet.lock();
@@ -264,7 +263,7 @@ impl Others {
         }
     }
 
-    /// Forgets nodes that were not heard of for long. To be called about once a second.
+    /// Forgets nodes that were silent for long. To be called about once a second.
     pub fn sweep(&self) -> Vec<NodeId> {
         let swept = self.changed(Fleet::sweep);
         let mut goers = self.goers.lock();
@@ -298,14 +297,14 @@ impl Others {
         self.fleet.lock().site_candidates(model.as_str(), now)
     }
 
-    /// The nodes that have told of a model, and why those that are not asked are not.
-    /// The first `most` of them, and how many more there are.
+    /// Nodes that have reported a model, with the reason why one is skipped. The first `most` of
+    /// them, and how many more there are.
     pub fn explain(&self, seek: &Seek<'_>, most: usize) -> (Vec<NodeView>, usize) {
         self.fleet.lock().explain(seek, most, self.clock.now())
     }
 
-    /// A request that waits here looks for a permit elsewhere from now on, until the guard is
-    /// dropped. That of an own client makes this node one that wants permits.
+    /// Registers a waiting request that looks for a permit elsewhere, until the guard is dropped. A
+    /// request of an own client counts as unmet demand of this node.
     pub fn want(&self, model: &ModelId, of_own_client: bool) -> Want {
         let bell = self.bell(model);
         bell.listening.fetch_add(1, Ordering::Relaxed);
@@ -319,14 +318,15 @@ impl Others {
         }
     }
 
-    /// A request of an own client was refused for want of room, here and elsewhere.
+    /// Counts a request of an own client that was refused for want of room, here and elsewhere.
     pub fn refused(&self, model: &ModelId) {
         if !self.is_alone() {
             self.bell(model).refused.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Requests of own clients that wait for a model, and those refused since the last call.
+    /// Unmet demand by model: requests of own clients that wait, and those refused since the last
+    /// call.
     pub fn wanting(&self) -> Vec<(ModelId, u32)> {
         let bells = self.bells.lock();
         let wanting = |(model, bell): (&ModelId, &Arc<Bell>)| {
@@ -337,14 +337,14 @@ impl Others {
         bells.iter().map(wanting).collect()
     }
 
-    /// Lots for scarce permits were drawn anew: whoever waits looks again.
+    /// Notifies every waiter to look again, after the shares of scarce permits have changed.
     pub fn ring_all(&self) {
         for bell in self.bells.lock().values() {
             bell.ring();
         }
     }
 
-    /// Tells those for whom there may be room now.
+    /// Notifies waiters for which there may be capacity now.
     fn ring(&self) {
         let wakes = self.fleet.lock().wakes();
         let bells = self.bells.lock();
@@ -369,7 +369,7 @@ impl Others {
 
 impl Bell {
     fn ring(&self) {
-        // A ring that nobody hears would wake the next one who comes for nothing.
+        // A notification without a watcher would wake the next one that comes for nothing.
         if self.listening.load(Ordering::Relaxed) > 0 {
             self.number.fetch_add(1, Ordering::Relaxed);
             self.rings.notify_one();
@@ -377,23 +377,23 @@ impl Bell {
     }
 }
 
-/// A request that looks for a permit elsewhere while it waits here.
+/// Waiting request that looks for a permit elsewhere.
 pub struct Want {
     bell: Arc<Bell>,
-    /// What it counts as.
+    /// Its share of `waiting`: 1 for an own client's request.
     waiting: u32,
-    /// Number of the last ring that it has passed on.
+    /// Number of the last notification that it has passed on.
     passed: AtomicU64,
 }
 
 impl Want {
-    /// Returns when it should look again. Those who came first are told first.
+    /// Returns when the request should look again. Waiters that came first are notified first.
     pub async fn news(&self) {
         self.bell.rings.notified().await;
     }
 
-    /// It has looked, and others behind it should as well: it goes, or its turn here is near. Each
-    /// ring is passed on once, or two that stay would ring for each other without end.
+    /// Passes the notification on to those behind it: it leaves, or its turn here is near. Each
+    /// notification is passed on once, or two that stay would notify each other without end.
     pub fn pass_on(&self) {
         let order = Ordering::Relaxed;
         let number = self.bell.number.load(order);
@@ -411,7 +411,7 @@ impl Drop for Want {
     }
 }
 
-/// Looks after the node that works on a request of ours.
+/// Watches the node that works on a request of this node.
 pub struct Watch {
     others: Arc<Others>,
     node: NodeId,
@@ -443,7 +443,8 @@ impl Watch {
     }
 }
 
-/// A request on its way to another node. Dropped without a word, it was cut off here.
+/// Request forwarded to another node. Dropping it without an outcome means that it was cut off
+/// here.
 pub struct Sent {
     others: Arc<Others>,
     ticket: Ticket,
@@ -451,12 +452,12 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// The node has begun to answer, so all is well there.
+    /// Records that the node has begun to respond, so that all is well there.
     pub fn answers(&self) {
         self.others.fleet.lock().answers(self.ticket);
     }
 
-    /// How it ended there.
+    /// Sets how the request ended there.
     pub fn ended(mut self, ended: Ended) {
         self.ended = ended;
     }
@@ -577,7 +578,7 @@ mod tests {
         first.pass_on();
         assert!(futures_util::poll!(&mut second_look).is_ready());
         assert_eq!(others.wanting(), [("m".into(), 1)]);
-        // Both stay: nobody rings again for the same news.
+        // Both stay: neither notifies again for the same change.
         second.pass_on();
         drop(first_look);
         let mut first_look = Box::pin(first.news());

@@ -1,6 +1,7 @@
 //! `cluster` and `listen.peers`: how nodes find each other, and where they let each other in.
 //!
-//! Values only. Nodes of a fleet speak to each other only where `listen.peers` is configured as well.
+//! Values only. Nodes of a cluster speak to each other only where `listen.peers` is configured as
+//! well.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -26,16 +27,16 @@ pub struct Cluster {
     #[serde(default)]
     #[schemars(length(max = 256))]
     pub seeds: Vec<String>,
-    /// What seeds there are.
+    /// Source of seeds.
     #[serde(default)]
     pub discovery: NodeDiscovery,
     /// The service whose instances are seeds, with `discovery: consul`: each is registered with the
     /// port of its gossip.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consul: Option<ConsulSpec>,
-    /// Names that nodes of the fleet have, `*` standing for any part of one, such as `gpu-*`. Who shows a
-    /// certificate of another name is not let in, and not connected to. Empty: whatever `client_ca` has
-    /// certified.
+    /// Names that nodes of the cluster have, `*` standing for any part of one, such as `gpu-*`. A
+    /// node with a certificate of another name is neither accepted nor connected to. Empty:
+    /// whatever `client_ca` has certified.
     #[serde(default)]
     #[schemars(length(max = 256))]
     pub node_names: Vec<Arc<str>>,
@@ -43,7 +44,7 @@ pub struct Cluster {
     /// configuration file. A change of it reloads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crl: Option<PathBuf>,
-    /// Known to all nodes of the fleet and to nobody else: it signs every datagram. At least 16
+    /// Known to all nodes of the cluster and to nobody else: it signs every datagram. At least 16
     /// bytes; may be absent only on a loopback address. Usually `"${CLUSTER_SECRET}"`.
     #[serde(default, skip_serializing)]
     pub secret: Option<Secret>,
@@ -56,7 +57,7 @@ impl Cluster {
     }
 }
 
-/// What seeds there are.
+/// Source of seeds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum NodeDiscovery {
@@ -76,7 +77,7 @@ pub struct PeersListener {
     /// IP address and port. Other nodes must be able to connect there.
     #[schemars(extend("format" = "socket-address"))]
     pub address: SocketAddr,
-    /// Who this node is to others, and who they have to be.
+    /// Certificate this node presents, and the authority it trusts.
     pub tls: PeersTls,
 }
 
@@ -84,15 +85,14 @@ pub struct PeersListener {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PeersTls {
-    /// PEM file of this node's certificate, then of those between it and the authority's. It names
-    /// `node.id` as a DNS name, and is shown to nodes that connect and to nodes that are
-    /// connected to.
+    /// PEM file of this node's certificate, then of those between it and the authority's. Contains
+    /// `node.id` as a DNS name, and is presented in both directions.
     #[schemars(length(min = 1))]
     pub certificate: PathBuf,
     /// PEM file of the certificate's private key.
     #[schemars(length(min = 1))]
     pub private_key: PathBuf,
-    /// PEM file of the authority that certifies the nodes of the fleet, and nobody else.
+    /// PEM file of the authority that certifies the nodes of the cluster, and nobody else.
     #[schemars(length(min = 1))]
     pub client_ca: PathBuf,
 }
@@ -120,5 +120,5 @@ impl PeersTls {
 pub(super) const CERTIFICATE: &str = "certificate";
 pub(super) const PRIVATE_KEY: &str = "private_key";
 pub(super) const CLIENT_CA: &str = "client_ca";
-/// Of `cluster`.
+/// Key below `cluster`.
 pub const CRL: &str = "crl";

@@ -1,8 +1,9 @@
-//! What nodes show each other: one certificate for both directions, and one authority for all.
+//! Mutual TLS between nodes: one certificate for both directions, and one authority for all.
 //!
-//! It opens and accepts no connection; it makes a proved one of an accepted one. TLS 1.3 alone, each
-//! connection with a whole handshake, so that a certificate that expired or was replaced is not
-//! resumed. Names are those in the certificate, in lower case; a wildcard is nobody's name.
+//! Connections are opened and accepted elsewhere; here an accepted one is authenticated. TLS 1.3
+//! alone, each connection with a whole handshake, so that a certificate that expired or was
+//! replaced is not resumed. Names are those in the certificate, in lower case; wildcards are
+//! ignored.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::io::{self, IoSlice};
@@ -35,8 +36,8 @@ use crate::upstream::{Identity, read_pem, roots};
 const ALPN: &[u8] = b"http/1.1";
 /// Names of one certificate that are kept; a node has one, during a renaming two.
 const NAMES_MAX: usize = 16;
-/// For a refused node to read why: without, what it has sent meanwhile would reset the connection
-/// under the answer.
+/// Time for a refused node to read why: without it, what it has sent meanwhile would reset the
+/// connection under the alert.
 const LAST_WORD_LIMIT: Duration = Duration::from_millis(200);
 
 /// Why a name cannot be a node's where nodes have certificates, if anything.
@@ -49,20 +50,20 @@ pub fn node_name_fault(name: &str) -> Option<String> {
     })
 }
 
-/// What is wrong with a file: its key below `listen.peers.tls`, and a sentence.
+/// Fault of a file: its key below `listen.peers.tls`, and a sentence.
 pub type FileFault = (&'static str, String);
 
-/// What this node shows to others, and by whose word it believes them.
+/// Credentials of this node, and the rules by which it trusts others.
 pub struct Credentials {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
-    /// Who may be a node.
+    /// Names that nodes may have.
     names: NodeNames,
     /// The same for equal files and names only.
     digest: u64,
 }
 
-/// Who is believed beside the authority's word.
+/// Rules of membership beside the authority's signature.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Circle {
     /// Names of nodes.
@@ -75,7 +76,7 @@ impl Credentials {
     /// Reads the files of `node`, and warns of what will be wrong, or was right once.
     ///
     /// # Errors
-    /// What is wrong with which file.
+    /// Each file with its fault.
     pub fn read(
         files: &PeersTls,
         cluster: Option<&Cluster>,
@@ -177,7 +178,7 @@ impl Credentials {
         self.digest
     }
 
-    /// Who a node of this name and generation has to prove to be.
+    /// Identity that a node of this name and generation has to prove.
     ///
     /// # Errors
     /// No DNS name.
@@ -190,10 +191,10 @@ impl Credentials {
         Identity::of_node(name, Arc::clone(&self.client), digest)
     }
 
-    /// Lets a node in that proves who it is within `limit`.
+    /// Accepts a node that proves its identity within `limit`.
     ///
     /// # Errors
-    /// It has not; it was told, and the connection is closed.
+    /// No proof: an alert was sent, and the connection is closed.
     pub async fn accept(&self, tcp: TcpStream, limit: Duration) -> io::Result<Guest> {
         let acceptor = TlsAcceptor::from(Arc::clone(&self.server));
         match timeout(limit, acceptor.accept(tcp).into_fallible()).await {
@@ -208,7 +209,7 @@ impl Credentials {
     }
 }
 
-/// Lets what was written arrive: the other side closes once it has read it.
+/// Lets written bytes arrive: the other side closes once it has read them.
 async fn last_word(mut tcp: TcpStream) -> io::Result<()> {
     tcp.shutdown().await?;
     let mut unread = [0; 1024];
@@ -216,14 +217,14 @@ async fn last_word(mut tcp: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// What both sides check each other by.
+/// Verifiers and provider for both directions.
 struct Sides {
     provider: Arc<CryptoProvider>,
     servers: Arc<WebPkiServerVerifier>,
     clients: Arc<dyn ClientCertVerifier>,
 }
 
-/// What is wrong with the own certificate.
+/// Fault of the own certificate.
 struct OwnFault {
     message: String,
     /// Only time stands against it.
@@ -253,7 +254,7 @@ impl Sides {
         })
     }
 
-    /// Whether others would take our own certificate.
+    /// Checks that others would take our own certificate.
     fn check(&self, chain: &[CertificateDer<'static>], node: &str) -> Result<(), OwnFault> {
         let (own, between) = chain.split_first().expect("one was found before");
         let name = ServerName::try_from(node).map_err(|error| OwnFault {
@@ -314,12 +315,12 @@ fn is_of_time(error: &rustls::Error) -> bool {
 pub struct PeerName(Arc<[Box<str>]>);
 
 impl PeerName {
-    /// Whether `name` is one of them.
+    /// Returns whether `name` is one of them.
     pub fn has(&self, name: &str) -> bool {
         self.0.iter().any(|own| own.eq_ignore_ascii_case(name))
     }
 
-    /// Those of them that nodes of the fleet may have.
+    /// Keeps the names that nodes of the cluster may have.
     fn known(&self, names: &NodeNames) -> PeerName {
         PeerName(
             self.0
@@ -336,7 +337,7 @@ impl PeerName {
     }
 }
 
-/// The lists in a file of certificates that were taken back.
+/// Reads the certificate revocation lists in a file.
 fn taken_back(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
     let lists = CertificateRevocationListDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
     let lists = lists.map_err(|error| format!("not PEM: {error}"))?;
@@ -384,24 +385,25 @@ impl Guest {
         })
     }
 
-    /// Who it is.
+    /// Proved names of the node.
     pub fn name(&self) -> &PeerName {
         &self.name
     }
 
-    /// [`Credentials::digest`] of those it was let in by.
+    /// [`Credentials::digest`] of those it was accepted under.
     pub fn let_in_by(&self) -> u64 {
         self.let_in_by
     }
 
-    /// Returns when it has closed or reset its connection, or said that it will. To be called when a
-    /// request was read whole: a node sends nothing then, so that whatever comes is a goodbye.
+    /// Returns when the node has closed or reset its connection, or announced that. To be called
+    /// when a request was read whole: a node sends nothing then, so that whatever comes is a
+    /// goodbye.
     pub async fn departed(&self) {
         // An error of the wait is as good as what it waits for.
         let _ = self.tls.get_ref().0.peek(&mut [0; 1]).await;
     }
 
-    /// The socket, to tell connections apart.
+    /// The socket, which distinguishes connections.
     pub fn id(&self) -> RawFd {
         self.tls.get_ref().0.as_raw_fd()
     }

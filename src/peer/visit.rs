@@ -1,8 +1,9 @@
-//! What a forwarded request and its refusal carry in their heads, beside what its client sent.
+//! Headers between nodes: those of a forwarded request and of its rejection, beside what its client
+//! sent.
 //!
-//! Text only: it neither sends nor believes. These headers count on the peers listener alone, where TLS
-//! says which node speaks; what a client sends under these names is dropped at the clients' listener.
-//! Reading is strict, for only our own nodes write it. Known in the source as the hop headers.
+//! Text only: sending and trust are elsewhere. Valid on the peers listener alone, where TLS proves
+//! which node speaks; the clients' listener drops what a client sends under these names. Reading is
+//! strict, for only our own nodes write it. Known in the source as the hop headers.
 
 use std::fmt::Write;
 use std::str::FromStr;
@@ -46,21 +47,21 @@ pub const VISIT_HEAD_BYTES_MAX: usize = 8 * 1024 + TARIFF_TEXT_BYTES_MAX;
 /// Requests to model servers for one client's: each model of a ladder may take some.
 const ATTEMPTS_MAX: u32 = 100;
 
-/// Of the life of a request, microseconds: a day. Times of events are reckoned back from it.
+/// Bound of the age of a request, microseconds: a day. Times of events are reckoned back from it.
 const LIFE_US_MAX: u64 = 24 * 3600 * 1_000_000;
 
-/// A request as one node hands it to another.
+/// Head of a request that one node forwards to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Visit {
     /// The node that hands it over, which its certificate has to bear out.
     pub from: Arc<str>,
-    /// Which of its processes.
+    /// Generation of its process.
     pub generation: u64,
-    /// Who has seen it, and what is left of its time and its budget.
+    /// Visited nodes, and the remaining time and budget.
     pub hops: Hops,
     /// Its name at every node.
     pub request_id: Arc<str>,
-    /// Who pays, as the node found out that the client spoke to.
+    /// Account that pays, as the node that the client connected to found out.
     pub account: AccountId,
     /// The account's day has a limit: what it comes to is counted, whether the account is known or not.
     pub is_limited: bool,
@@ -74,7 +75,7 @@ pub struct Visit {
     pub attempts: u32,
     /// Since its client sent it, microseconds: events count from there.
     pub elapsed_us: u64,
-    /// Of that, waiting for permits.
+    /// Part of it spent waiting for permits.
     pub queued_us: u64,
     /// The only site it may be served at.
     pub only_site: Option<Arc<str>>,
@@ -83,21 +84,21 @@ pub struct Visit {
     pub tariff: Option<Arc<str>>,
 }
 
-/// A request that comes back: nobody has begun to answer it.
+/// Rejection of a forwarded request: no response has begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CameBack {
     /// Why.
     pub cause: Cause,
-    /// What is left of what was lent to it.
+    /// Remaining time and budget of what was lent to it.
     pub hops: Hops,
     /// Requests sent to model servers so far.
     pub attempts: u32,
 }
 
-/// Why a forwarded request comes back.
+/// Why a forwarded request is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// There is no permit for it, nor a place in line.
+    /// No permit is free, nor a place in the queue.
     NoRoom {
         /// Permits free there.
         free: u32,
@@ -108,7 +109,7 @@ pub enum Cause {
     Failed,
 }
 
-/// A head that is not one of ours.
+/// A head that does not have the form that nodes write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("`{0}` is missing, repeated or not as nodes write it")]
 pub struct NotOurs(pub &'static str);
@@ -185,7 +186,7 @@ impl CameBack {
         lines
     }
 
-    /// Reads the head of an answer; none when it is one for the client.
+    /// Reads the head of a response; none when it is one for the client.
     ///
     /// # Errors
     /// The header that is not as it should be.
@@ -209,7 +210,7 @@ impl CameBack {
     }
 }
 
-/// Whether a header is between nodes only; clients get to see which model stood in.
+/// Returns whether a header is between nodes only; clients get to see which model stood in.
 pub fn is_between_nodes(name: &str) -> bool {
     name.starts_with("x-infergate-") && name != MODEL
 }

@@ -1,9 +1,9 @@
-//! The way of a plugin from its file into a configuration: every step that can say no, in order.
+//! Loading of one plugin: from its file to a revision, every check in order.
 //!
-//! It swaps nothing: what it makes is a revision that nobody asks yet. Bytes, digest, validity, world,
-//! imports, tables, compilation, `configure`, `describe`, schemas, fixtures. It blocks for as long as
-//! compiling takes and is never called on a worker. A revision whose every part is as in the former
-//! configuration is that very revision.
+//! Publishes nothing: the revision it makes serves no call yet. Bytes, digest, validity, world, imports,
+//! tables, compilation, `configure`, `describe`, schemas, fixtures. Blocks for as long as compiling takes;
+//! never runs on a worker. A revision whose every part is as in the former configuration is that very
+//! revision.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -45,12 +45,12 @@ pub struct Checked {
     pub granted: Granted,
 }
 
-/// What all revisions of one load share.
+/// State shared by all revisions of one load.
 pub struct Admission<'a> {
     pub ground: &'a Arc<Ground>,
 }
 
-/// Everything that can be said without running it. Problems are keys under the plugin.
+/// Checks everything that can be checked without running the plugin. Problems are keys under the plugin.
 pub fn check(spec: &PluginSpec) -> Result<Checked, Vec<Wrong>> {
     let mut wrong = Vec::new();
     let is_task = spec.world.role() == "task";
@@ -166,7 +166,7 @@ pub fn fingerprint(spec: &PluginSpec, checked: &Checked, settings: &str) -> ([u8
 }
 
 impl Admission<'_> {
-    /// Links.
+    /// Links a component with its grants.
     fn code(&self, component: Component, grants: &Grants) -> Result<Code, Vec<Wrong>> {
         let engine = &self.ground.runtime.engine;
         let wrong = |why: String| vec![("file".to_owned(), why)];
@@ -197,7 +197,7 @@ impl Admission<'_> {
         Ok(revision)
     }
 
-    /// A revision with these settings that nobody has asked anything.
+    /// Revision with these settings, linked but not configured.
     pub fn untried(
         &self,
         spec: &PluginSpec,

@@ -1,7 +1,7 @@
-//! A model's formula: what a request cost, whoever works it out.
+//! Billing slot of a model: the cost of a request, by a plugin or the built-in formula.
 //!
-//! It does not count and does not keep accounts. A usage record is never lost to a plugin: what
-//! fails is priced by the built-in formula and marked so. Called once a request, after its answer.
+//! No counting and no accounts. A usage record is never lost to a plugin: what fails is priced by the
+//! built-in formula and marked so. Called once a request, after its answer.
 
 use std::sync::Arc;
 
@@ -13,20 +13,20 @@ use super::line::Line;
 use super::rules::Pricing;
 use crate::telemetry::event::PluginUse;
 
-/// What prices one model, in one configuration generation.
+/// Billing of one model, in one configuration generation.
 #[derive(Clone)]
 pub struct BillingSlot {
     pub(super) line: Arc<Line<dyn Pricing>>,
 }
 
-/// A charge, and who worked it out.
+/// Charge, with the plugin that computed it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Priced {
     /// The charge.
     pub charge: Charge,
     /// The plugin that did; empty for the built-in formula.
     pub uses: Vec<PluginUse>,
-    /// There is a plugin, and the built-in formula had to stand in for it.
+    /// True when a plugin is configured and the built-in formula had to stand in for it.
     pub fell_back: bool,
 }
 

@@ -1,11 +1,11 @@
 //! Rust's side of the WIT packages: types, typed exports, and the traits of what guests may import.
 //!
-//! One small world an interface, so that an interface is probed for by making its indices: present
-//! in a component or not, at any version of its major. Nothing is written by hand here.
+//! Each interface is a small world of its own. Making its indices tells whether a component has the
+//! interface, at any version of its major. All of the code is generated.
 
 #![allow(unsafe_code, missing_docs, dead_code, unused_imports, clippy::all)]
 
-/// What every plugin exports.
+/// Exports of every plugin.
 pub mod lifecycle {
     wasmtime::component::bindgen!({
         path: ["wit/host", "wit/plugin"],
@@ -64,7 +64,7 @@ pub mod routing {
     pub use exports::infergate::plugin::routing::*;
 }
 
-/// What a guest may import.
+/// Imports that a guest may have.
 pub mod host {
     wasmtime::component::bindgen!({
         path: ["wit/host", "wit/plugin"],

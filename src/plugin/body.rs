@@ -1,6 +1,6 @@
 //! Bodies as a task session handles them: read, checked, shown in part, edited.
 //!
-//! It asks no guest and keeps nothing. Large bodies are never a tree: `json` says how.
+//! Calls no guest and keeps nothing. Large bodies are never a tree: `json` says how.
 
 use bytes::Bytes;
 use infergate_core::Refusal;
@@ -30,7 +30,7 @@ pub fn read(input: &Input<'_>) -> Result<Option<Outline>, Refusal> {
     })
 }
 
-/// Whether a body is what the task's schema says; one without a schema takes any.
+/// Checks a body against the schema of the task; a task without a schema takes any body.
 pub fn check_input(rules: &dyn TaskRules, json: Option<&Outline>) -> Result<(), Refusal> {
     let (Some(schema), Some(json)) = (rules.input_schema(), json) else {
         return Ok(());
@@ -52,7 +52,7 @@ pub fn check_input(rules: &dyn TaskRules, json: Option<&Outline>) -> Result<(), 
     })
 }
 
-/// Whether a body that a task replaces is JSON; the values of places are looked at as they are set.
+/// True when a body that a task replaces is JSON; values of single places are checked as they are set.
 pub fn is_json_edit(edit: &Edit) -> bool {
     match edit {
         Edit::Replace(body) => json::is_json(body),
@@ -60,7 +60,7 @@ pub fn is_json_edit(edit: &Edit) -> bool {
     }
 }
 
-/// Whether what stands in for events is JSON. An event that was none itself may become anything.
+/// True when the replacements of events are JSON. An event that was none itself may become anything.
 pub fn are_events(outs: &[Out], mut given: impl Iterator<Item = Option<bool>>) -> bool {
     outs.iter().all(|out| {
         let was_json = given.next().flatten();
@@ -83,7 +83,7 @@ pub fn essence(content_type: &str) -> &str {
     content_type.split(';').next().unwrap_or_default().trim()
 }
 
-/// A body without a type is JSON, as the faces take it.
+/// A body without a type is JSON, as the API dialects take it.
 pub fn is_json(content_type: &str) -> bool {
     let essence = essence(content_type);
     essence.is_empty()
@@ -91,7 +91,7 @@ pub fn is_json(content_type: &str) -> bool {
         || essence.to_ascii_lowercase().ends_with("+json")
 }
 
-/// Images and sounds: no task has anything to say about their bytes.
+/// Images and sounds: no task reads their bytes.
 pub fn is_binary(content_type: &str) -> bool {
     let essence = essence(content_type).to_ascii_lowercase();
     ["image/", "audio/", "video/"]

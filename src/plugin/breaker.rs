@@ -1,11 +1,11 @@
-//! Whether a revision is asked at all: it is left alone once it fails too often.
+//! Circuit breaker of a revision: a revision that fails too often is not called for a while.
 //!
-//! It does not know what stands in. Pure: `now` is an argument. Too often is [`FAILURES_MAX`] failures
-//! in ten seconds or one call in [`RATE_ONE_IN`] over a minute. One account alone cannot take a plugin
-//! from the others: two accounts must have had failures, or only one have used it for a minute, none
-//! of whose calls went well for ten seconds, or since its first use where none ever did. The fifth failure of one account asks for the fixtures,
-//! which decide by themselves. Open, it lets one call through after [`PROBE_AFTER`], whose end alone
-//! decides.
+//! Knows nothing of the fallback. Pure: `now` is an argument. Too often is [`FAILURES_MAX`] failures in ten
+//! seconds or one call in [`RATE_ONE_IN`] over a minute. A single account cannot take a plugin from the
+//! others: failures of two accounts are required, or one account must have been alone for a minute. In that
+//! case none of its calls succeeded for ten seconds, or since its first use where none ever did. The fifth
+//! failure of one account asks for the fixtures, which decide by themselves. Open, it lets one call through
+//! after [`PROBE_AFTER`], whose end alone decides.
 
 use infergate_core::Millis;
 use serde::Serialize;
@@ -18,7 +18,7 @@ const WINDOW: Millis = Millis::from_secs(10);
 const LONG: usize = 6;
 /// All of them together: how long an account counts as a user.
 const MINUTE: Millis = Millis::from_secs(60);
-/// One failed call in this many opens it, …
+/// The breaker opens when one call in this many fails, …
 pub const RATE_ONE_IN: u64 = 100;
 /// … from this many calls and failures on: one bad call in the first few is no rate.
 pub const RATE_CALLS_MIN: u64 = 100;
@@ -28,12 +28,12 @@ pub const RATE_FAILURES_MIN: u32 = 3;
 pub const PROBE_AFTER: Millis = Millis::from_secs(30);
 /// A probe that never came back is not waited for longer than this.
 const PROBE_LOST_AFTER: Millis = Millis::from_secs(10);
-/// Hooks whose successes are told apart.
+/// Hooks whose successes are counted apart.
 const HOOKS: usize = 16;
 /// Accounts whose failures are counted one by one; beyond, the one that failed longest ago is left out.
 const ACCOUNTS_COUNTED: usize = 8;
 
-/// Its position.
+/// State of the breaker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Position {
@@ -42,11 +42,11 @@ pub enum Position {
     Closed,
     /// None does.
     Open,
-    /// One is on its way, to see.
+    /// A probe is running.
     HalfOpen,
 }
 
-/// One call as the breaker knows it.
+/// Call, as the breaker knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct By {
     /// Digest of the account; none where no account chose the input.
@@ -55,21 +55,21 @@ pub struct By {
     pub hook: usize,
 }
 
-/// Leave to make a call.
+/// Permit for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
-    /// One of many.
+    /// An ordinary call.
     Call,
     /// The one that tries, by its number.
     Probe(u32),
 }
 
-/// What the end of a call led to.
+/// Effect of the end of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ended {
     /// The breaker opened over it.
     pub opened: bool,
-    /// It was the fifth failure of its account: the fixtures should be run.
+    /// The fifth failure of its account: the fixtures should be run.
     pub check_due: bool,
 }
 
@@ -95,7 +95,7 @@ pub struct Breaker {
     /// The last two successes of each hook.
     good: [[Option<Millis>; 2]; HOOKS],
     counted: [AccountFailures; ACCOUNTS_COUNTED],
-    /// It was closed by a probe, and no call has ended since.
+    /// Closed by a probe, and no call has ended since.
     closed_by_probe: bool,
 }
 
@@ -128,7 +128,7 @@ impl LastTwo {
 }
 
 impl Breaker {
-    /// Leave to make a call now, which must end with [`Breaker::ended`]; none while it is open.
+    /// Permits a call now, which must end with [`Breaker::ended`]; none while it is open.
     pub fn admits(&mut self, now: Millis) -> Option<Pass> {
         if !self.would_admit(now) {
             return None;
@@ -141,7 +141,7 @@ impl Breaker {
         Some(Pass::Probe(self.probe))
     }
 
-    /// What [`Breaker::admits`] would say, without making this call the one that tries.
+    /// Result that [`Breaker::admits`] would return, without making this call the probe.
     pub fn would_admit(&self, now: Millis) -> bool {
         match self.position {
             Position::Closed => true,
@@ -154,7 +154,7 @@ impl Breaker {
     pub fn ended(&mut self, pass: Pass, by: By, good: bool, now: Millis) -> Ended {
         match self.position {
             Position::Closed => self.count(by, good, now),
-            // A call that began before it opened says nothing about now.
+            // A call that began before it opened is no evidence about now.
             Position::Open => Ended::default(),
             Position::HalfOpen if pass != Pass::Probe(self.probe) => Ended::default(),
             Position::HalfOpen if good => {
@@ -170,7 +170,7 @@ impl Breaker {
         }
     }
 
-    /// What a good call answered turned out to be of no use.
+    /// Turns a successful call into a failed one, because its answer was of no use.
     pub fn disproved(&mut self, by: By, now: Millis) -> Ended {
         if self.position != Position::Closed {
             return Ended::default();
@@ -183,14 +183,14 @@ impl Breaker {
         self.count(by, false, now)
     }
 
-    /// The admitted call was not made after all: it says nothing, and a probe may be tried again.
+    /// Cancels an admitted call that was not made; a probe may be tried again.
     pub fn was_not_asked(&mut self, pass: Pass, now: Millis) {
         if self.position == Position::HalfOpen && pass == Pass::Probe(self.probe) {
             self.turn(Position::Open, now - PROBE_AFTER);
         }
     }
 
-    /// Opens it, whoever called.
+    /// Opens it, whatever the counts.
     pub fn open(&mut self, now: Millis) -> Ended {
         self.turn(Position::Open, now);
         Ended {
@@ -199,7 +199,7 @@ impl Breaker {
         }
     }
 
-    /// Where it stands.
+    /// State of the breaker.
     pub fn position(&self) -> Position {
         self.position
     }

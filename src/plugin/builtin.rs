@@ -1,7 +1,7 @@
-//! What is built in, behind the same traits as Wasm revisions.
+//! Built-in tasks, formula and policies, behind the same traits as Wasm revisions.
 //!
-//! It decides nothing: tasks, formula and policies are the core's. Schemas of the built-in tasks are
-//! compiled once a process.
+//! Decides nothing: tasks, formula and policies are the core's. Schemas of the built-in tasks are compiled
+//! once a process.
 
 use std::sync::{Arc, OnceLock};
 
@@ -173,7 +173,7 @@ type NamedPolicy = (Arc<dyn Ranker>, RoutingMode);
 /// The built-in policy of this name with these settings.
 ///
 /// # Errors
-/// What is wrong with the settings: key, and why.
+/// Key of the wrong setting, and why.
 pub(super) fn policy(
     name: &str,
     settings: &serde_json::Map<String, serde_json::Value>,

@@ -1,8 +1,8 @@
 //! Compiled components on disk: private to this host, authenticated, never distributed.
 //!
-//! wasmtime believes compiled code without checking it, so this file is the only one that may hand it
-//! some, and only bytes that bear this directory's own HMAC: header, key and body under a secret of
-//! mode 0600. What does not bear it is deleted and compiled anew. At most [`FILES_MAX`] files.
+//! wasmtime runs compiled code without checking it, so this file is the only one that hands it any. Accepted
+//! are only bytes with this directory's own HMAC: header, key and body under a secret of mode 0600. Files
+//! without it are deleted and compiled anew. At most [`FILES_MAX`] files.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::hash::{Hash, Hasher};
@@ -33,18 +33,18 @@ pub struct Cache {
     counts: CacheCounts,
 }
 
-/// What became of look-ups.
+/// Results of look-ups.
 #[derive(Debug, Default)]
 pub struct CacheCounts {
-    /// Found and believed.
+    /// Found and authentic.
     pub hits: AtomicU64,
     /// Not there.
     pub misses: AtomicU64,
-    /// There, and not ours or damaged: deleted.
+    /// Present, but damaged or without our HMAC: deleted.
     pub rejected: AtomicU64,
 }
 
-/// Of what the code was made, by what.
+/// Digest of the component and of the compiler that made the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CacheKey([u8; KEY_BYTES]);
 
@@ -76,7 +76,7 @@ impl Cache {
     /// Opens the directory, making it (mode 0700) and its secret (0600) where they are missing.
     ///
     /// # Errors
-    /// A sentence, when somebody else could write there.
+    /// A sentence, when another user could write there.
     pub fn open(directory: &Path) -> Result<Cache, String> {
         let failed = |what: &str, error: std::io::Error| format!("cannot {what}: {error}");
         DirBuilder::new()
@@ -109,7 +109,7 @@ impl Cache {
         })
     }
 
-    /// What became of look-ups so far.
+    /// Results of look-ups so far.
     pub fn counts(&self) -> &CacheCounts {
         &self.counts
     }
@@ -226,7 +226,7 @@ pub fn of_compiler(engine: &Engine, code: &[u8]) -> Result<Component, String> {
     })
 }
 
-/// The one door for compiled code.
+/// The only place that loads compiled code.
 #[allow(unsafe_code)]
 fn deserialize(engine: &Engine, code: &[u8]) -> Option<Component> {
     // SAFETY: `code` is what `Component::serialize` of this wasmtime wrote, by this user. It is from a
@@ -243,7 +243,7 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The directory's secret. One that others could have read is replaced, and all files with it.
+/// The directory's secret. A secret that others could have read is replaced, and all files with it.
 fn secret(path: &Path, me: u32) -> std::io::Result<[u8; KEY_BYTES]> {
     match fs::symlink_metadata(path) {
         Ok(about) if about.is_file() && about.uid() == me && about.mode() & 0o077 == 0 => {

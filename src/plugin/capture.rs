@@ -1,11 +1,11 @@
 //! Calls of a plugin, written down as they happen, for `infergate plugin replay`.
 //!
-//! Off until somebody asks for it, and then for a number of calls and at most [`CAPTURE_MAX_SECS`]. It
-//! writes no file: whoever has started a capture fetches its lines. A call is one line of JSON in the
-//! form of a fixture: arguments, settings, tables, and how it failed if it did; beside them the
-//! account and the request's id. Arguments hold what clients and servers said, but no header: plugins
-//! see none. A call is written down after it was made, by its own thread, at most
-//! [`CALL_MAX_BYTES`] of it; what waits to be fetched is bounded by [`WAITING_MAX_BYTES`].
+//! Off until an operator starts it, and then on for a number of calls and at most [`CAPTURE_MAX_SECS`].
+//! Writes no file: lines are fetched by the operator who started the capture. A call is one line of JSON in the form of
+//! a fixture: arguments, settings, tables, the failure if any, the account and the request's id. Arguments
+//! hold text of clients and servers, but no header: plugins see none. A call is written down after it was
+//! made, by its own thread, at most [`CALL_MAX_BYTES`] of it; what waits to be fetched is bounded by
+//! [`WAITING_MAX_BYTES`].
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,7 +24,7 @@ use super::revision::Parts;
 
 /// Calls of one capture.
 pub const CAPTURE_MAX_CALLS: u32 = 1000;
-/// A capture of a plugin that nobody calls ends by itself.
+/// Longest capture: that of a plugin without calls ends by itself.
 pub const CAPTURE_MAX_SECS: u64 = 3600;
 /// Bytes of all lines of one capture: it ends before it has more.
 pub const CAPTURE_MAX_BYTES: usize = 64 << 20;
@@ -45,7 +45,7 @@ pub enum CaptureRefused {
     /// So many calls are not captured.
     #[error("calls must be from 1 to {CAPTURE_MAX_CALLS}")]
     Calls,
-    /// One is on its way.
+    /// Another capture is running.
     #[error("calls of this plugin are being captured already")]
     Running,
 }
@@ -53,16 +53,16 @@ pub enum CaptureRefused {
 /// The captures of a process, by plugin.
 #[derive(Debug, Default)]
 pub struct Captures {
-    /// Plugins with a revision that is alive. Locked by loads and by whoever starts a capture.
+    /// Plugins with a revision that is alive. Locked by loads and at the start of a capture.
     plugins: Mutex<HashMap<Arc<str>, Weak<Capture>>>,
 }
 
 /// The capture of one plugin, all its revisions together.
 #[derive(Debug, Default)]
 pub struct Capture {
-    /// Calls still to be written down; 0 while nobody asks, which is all that a call looks at.
+    /// Calls still to be written down; 0 while no capture runs, which is all that a call reads.
     left: AtomicU32,
-    /// Locked for one line, and by whoever fetches them.
+    /// Locked for one line, and for a fetch.
     lines: Mutex<Lines>,
 }
 
@@ -76,12 +76,12 @@ struct Lines {
     bytes: usize,
 }
 
-/// What was written down since the last time.
+/// Calls written down since the last fetch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Captured {
     /// Whole lines.
     pub lines: Vec<u8>,
-    /// Nothing more will come; calls written down, and calls left out for their size.
+    /// Set when the capture has ended: calls written down, and calls left out for their size.
     pub ended: Option<(u32, u32)>,
 }
 
@@ -98,8 +98,8 @@ impl Captures {
         capture
     }
 
-    /// Begins to write down the next `calls` calls of a plugin. What it gives must be fetched from
-    /// until it has ended.
+    /// Begins to write down the next `calls` calls of a plugin. Lines must be fetched until the capture has
+    /// ended.
     ///
     /// # Errors
     /// [`CaptureRefused`].
@@ -134,7 +134,7 @@ impl Capture {
         self.left.load(Ordering::Relaxed)
     }
 
-    /// What was written down since the last time. Once it says that it has ended, another may begin.
+    /// Returns the calls written down since the last fetch. Once the capture has ended, another may begin.
     pub fn fetch(&self, now: Millis) -> Captured {
         let mut lines = self.lines.lock();
         if now >= lines.ends {
@@ -158,7 +158,7 @@ impl Capture {
         *lines = Lines::default();
     }
 
-    /// Takes one call in; `line` is not asked for when there is no place for it.
+    /// Takes one call in; `line` is not called when there is no room for it.
     fn take(&self, bytes: usize, line: impl FnOnce() -> Value) {
         // Made outside of the lock: other calls of the plugin go on meanwhile.
         let line = (bytes <= CALL_MAX_BYTES).then(|| {

@@ -1,8 +1,7 @@
-//! What an answer must be before it is believed: the rules by which a plugin's lie is found.
+//! Output validation: rules that an answer of a guest must keep before it is used.
 //!
-//! It knows neither guest nor request; a broken rule is its name, a short word that logs and tests
-//! carry. Charges and rankings have their rules in the core, where the built-in ones are held to
-//! them as well.
+//! Knows neither guest nor request; a broken rule is its name, a short word that logs and tests carry.
+//! Charges and rankings have their rules in the core, where the built-in ones are held to them as well.
 
 use std::collections::HashSet;
 
@@ -44,7 +43,7 @@ fn rule(holds: bool, name: &'static str) -> Verdict {
     if holds { Ok(()) } else { Err(name) }
 }
 
-/// What `describe` says.
+/// Checks the answer of `describe`.
 pub fn description(description: &Description) -> Verdict {
     let wants = &description.wants;
     rule(wants.len() <= EDITS_MAX, "wants-count")?;
@@ -54,7 +53,7 @@ pub fn description(description: &Description) -> Verdict {
     rule(description.slug.len() <= WORD_MAX_BYTES, "slug-length")
 }
 
-/// What to do about a description that breaks a rule; empty where its name says it all.
+/// Advice for a description that breaks a rule; empty where the rule's name is enough.
 pub fn advice(rule: &str) -> &'static str {
     match rule {
         "wants-count" => {
@@ -72,7 +71,7 @@ pub fn advice(rule: &str) -> &'static str {
     }
 }
 
-/// What `prepare` answers.
+/// Checks the answer of `prepare`.
 pub fn prepared(prepared: &Prepared, bounds: &Bounds) -> Verdict {
     edit(&prepared.edit, bounds)?;
     metrics(&prepared.metrics)?;
@@ -94,13 +93,13 @@ pub fn prepared(prepared: &Prepared, bounds: &Bounds) -> Verdict {
     }
 }
 
-/// What `finish` answers.
+/// Checks the answer of `finish`.
 pub fn finished(finished: &Finished, bounds: &Bounds) -> Verdict {
     edit(&finished.edit, bounds)?;
     metrics(&finished.metrics)
 }
 
-/// What `push` answers to `given` events; `close` may answer any number up to 16 of its own.
+/// Checks the answer of `push` to `given` events; `close` may return any number up to 16 of its own.
 pub fn step(step: &Step, given: Option<usize>, output_max: usize) -> Verdict {
     /// Events a stream's end may add.
     const CLOSING_MAX: usize = 16;
@@ -188,7 +187,7 @@ fn is_path(path: &str) -> bool {
         && !hides_a_way(path)
 }
 
-/// Whether a path holds a dot, a slash or a control character that only its server would see.
+/// True when a path holds a dot, a slash or a control character that only its server would see.
 fn hides_a_way(path: &str) -> bool {
     let path = path.to_ascii_lowercase();
     ["%2e", "%2f", "%5c", "%7f", "%0", "%1"]

@@ -1,10 +1,10 @@
-//! From bytes to code: from the cache, or by a compiler with limits, one component at a time.
+//! Compilation of components: from the cache, or by a compiler process with limits, one at a time.
 //!
-//! It judges nothing: bytes that come here are valid, their imports granted. A compiler is a child
-//! process of low priority ([`compiler`], this program with another argument) that limits its own
-//! processor time, memory and wall time; where no program is given it is a thread of this process. A
-//! load waits for it as long as it likes ([`Patience`]); what is not ready by then is compiled on, and
-//! [`Compilers::finished`] says when a load would find more.
+//! Validates nothing: the bytes are valid and their imports granted. A compiler is a child process of low
+//! priority ([`compiler`], this program with another argument) that limits its own processor time, memory and
+//! wall time. Where no program is given it is a thread of this process. A load waits for it as long as
+//! [`Patience`] allows; what is not ready by then is compiled on, and [`Compilers::finished`] is notified when
+//! a load would find more.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -36,9 +36,9 @@ const CPU_SECS_MAX: u64 = 120;
 const MEMORY_MAX_BYTES: u64 = 2 << 30;
 /// Wall time: at its priority it may get a tenth of one processor only.
 const WALL_MAX: Duration = Duration::from_secs(600);
-/// What a compiler may hand back; the cache takes no more.
+/// Largest output of a compiler; the cache takes no more.
 const CODE_MAX_BYTES: u64 = 512 << 20;
-/// Of what a compiler says when it fails.
+/// Longest error text that is kept of a compiler.
 const WORDS_MAX_BYTES: u64 = 2048;
 
 /// Guards nothing but the processor: one component is compiled at a time.
@@ -58,7 +58,7 @@ pub struct Compilers {
     program: Option<PathBuf>,
     cache: Option<Arc<Cache>>,
     finished: Arc<Notify>,
-    /// Guards the map; shared with loads and with whoever asks what is compiled.
+    /// Guards the map; shared with loads and with queries for running jobs.
     jobs: Mutex<HashMap<CacheKey, Arc<Job>>>,
 }
 
@@ -71,7 +71,7 @@ pub struct Source<'a> {
     pub digest: &'a [u8; 32],
 }
 
-/// What came of a compilation.
+/// Result of a compilation.
 type Outcome = Result<Component, String>;
 
 struct Job {
@@ -108,7 +108,7 @@ impl Compilers {
     /// The code of a component: none when it takes longer than `wait`; then it is compiled on.
     ///
     /// # Errors
-    /// The compiler's word.
+    /// Error text of the compiler.
     pub fn component(
         &self,
         engine: &Engine,
@@ -240,7 +240,7 @@ impl Job {
             running.child = Some(child);
             pipes
         };
-        // One that has ended early is told below.
+        // An early end is reported below.
         let _ = input.map(|mut input| input.write_all(bytes));
         let mut code = Vec::new();
         let mut said = String::new();

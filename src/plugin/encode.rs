@@ -1,7 +1,7 @@
-//! From what a compiler leaves, a core module, to what the gateway loads, a component.
+//! Encodes a core module, the output of a compiler, as a component, the input of the gateway.
 //!
-//! It compiles nothing and judges no grants: `cli::plugin` calls it for authors, so that a plugin in
-//! Rust needs no tool but rustup's target. Both functions read bytes and give bytes.
+//! Compiles nothing and checks no grants. `cli::plugin` calls it for authors, so that a plugin in Rust needs
+//! no tool but rustup's target. Both functions read bytes and give bytes.
 
 use thiserror::Error;
 use wasmparser::{Parser, Payload};
@@ -16,21 +16,21 @@ pub enum EncodeError {
     /// No WebAssembly, or broken.
     #[error("not a WebAssembly module: {0}")]
     NotWasm(String),
-    /// There is nothing to do.
+    /// Already a component: nothing to do.
     #[error("is a component already")]
     Component,
-    /// Nothing says which interfaces it exports.
+    /// The module does not say which interfaces it exports.
     #[error(
         "no world in it: the plugin exports no interface; with the SDK, call \
          `infergate_sdk::export_task!(…)`, `export_billing!(…)` or `export_routing!(…)`"
     )]
     NoWorld,
-    /// It imports what no component can offer it.
+    /// An import that no component can offer.
     #[error("imports {import}: {advice}")]
     Import {
         /// `module.name`.
         import: String,
-        /// What to do about it.
+        /// Advice for the author.
         advice: &'static str,
     },
     /// The module and the world in it do not fit together.
@@ -98,7 +98,7 @@ fn inspect(module: &[u8]) -> Result<(), EncodeError> {
     }
 }
 
-/// What to do about an import that is no interface.
+/// Advice for an import that is no interface.
 fn advice(module: &str) -> Option<&'static str> {
     match module {
         "wasi_snapshot_preview1" | "wasi_unstable" => {

@@ -1,8 +1,8 @@
-//! The process's lifetime: one Wasm engine, how many guests may live in it, and its clock tick.
+//! Wasmtime engine of the process, with its instance slots and its epoch ticker.
 //!
-//! It loads nothing. Guests get no WASI, no threads, no async, no clock; the same guest gives the
-//! same answer on every machine. Made when the first Wasm plugin is, so that a gateway without one
-//! pays nothing. A second kind of engine counts fuel, for author tools only: fuel instruments code.
+//! Loads no plugin. Guests get no WASI, no threads, no async, no clock; the same guest gives the same answer
+//! on every machine. Made when the first Wasm plugin is, so that a gateway without one pays nothing. A second
+//! kind of engine counts fuel, for author tools only: fuel instruments code.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use wasmtime::{
 use super::ticker::Ticker;
 use crate::telemetry::Clock;
 
-/// Guests alive at once unless the host is told otherwise.
+/// Guests alive at once unless the host's settings differ.
 pub const SLOTS_DEFAULT: u32 = 128;
 /// More would reserve more address space than a process has: each slot reserves 4 GiB four times.
 const SLOTS_MAX: u32 = 1024;
 /// Largest memory a configuration may grant one guest.
 pub const MEMORY_MAX_BYTES: usize = 128 << 20;
-/// Of wasm's own stack; it stands on the worker's, which has 2 MiB.
+/// Limit of the wasm stack; it lies on the worker's, which has 2 MiB.
 const STACK_MAX_BYTES: usize = 256 << 10;
 /// Pages a slot keeps, so that a guest of small stack begins without page faults.
 const KEEP_MEMORY_BYTES: usize = 256 << 10;
@@ -36,7 +36,7 @@ pub const TABLE_MAX_ELEMENTS: usize = 20_000;
 /// Frames in the log of a crash.
 const BACKTRACE_FRAMES: usize = 24;
 
-/// What instructions a guest may be made of. Everything else is refused when it is loaded.
+/// Instructions that a guest may consist of. All others are refused at load.
 pub fn features() -> WasmFeatures {
     let mut features = WasmFeatures::default();
     for off in [
@@ -64,7 +64,7 @@ pub fn features() -> WasmFeatures {
     features
 }
 
-/// Which engine.
+/// Selects the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Requests: deadlines only.
@@ -170,14 +170,14 @@ fn pool(slots: u32) -> PoolingAllocationConfig {
     pool
 }
 
-/// Places for guests. A guest holds one from before it is made until after it is gone.
+/// Slots for instances. An instance holds one from before it is made until after it is dropped.
 #[derive(Debug)]
 pub struct Slots {
     all: u32,
     used: AtomicU32,
 }
 
-/// One place, given back by drop.
+/// Slot of an instance, released by drop.
 #[derive(Debug)]
 pub struct Slot(Arc<Slots>);
 

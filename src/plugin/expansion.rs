@@ -1,9 +1,9 @@
 //! How many subschemas a schema stands for, once every reference and combinator is written out.
 //!
-//! It validates nothing. A few lines of `allOf` and `$ref` can stand for 2^40 subschemas, which a
-//! validator would visit one by one. References must stay inside the schema and name their target
-//! plainly, so that the count is sound. A reference into itself counts once where each round of it
-//! looks at a deeper value, since those are bounded; any other is refused.
+//! Validates nothing. A few lines of `allOf` and `$ref` can stand for 2^40 subschemas, which a validator
+//! would visit one by one. References must stay inside the schema and name their target plainly, so that the
+//! count is sound. A reference into itself counts once where each round of it looks at a deeper value, since
+//! those are bounded; any other is refused.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,7 @@
-//! Why a plugin has no answer, by who is at fault.
+//! Failures of a plugin call, classified by their cause.
 //!
-//! It does not say what the request gets then: that is the order of answerers in `line.rs`. Texts
-//! are for the log; the caller of the gateway never sees a plugin's words about itself.
+//! Does not decide what the request gets then: the fallback chain does (`line.rs`). Texts are for the log;
+//! the caller of the gateway never sees a plugin's error text.
 
 use infergate_core::task::Rejection;
 use thiserror::Error;
@@ -9,7 +9,7 @@ use thiserror::Error;
 /// A call that gave no answer that can be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Failure {
-    /// The plugin says that the client is wrong. Not a failure of the plugin.
+    /// Rejection of the client's input by the plugin; not a failure of the plugin.
     #[error("input not taken: {}", .0.message)]
     Rejected(Rejection),
     /// The plugin reported its own fault.
@@ -18,33 +18,33 @@ pub enum Failure {
     /// The guest trapped.
     #[error("trapped: {0}")]
     Trapped(String),
-    /// It ran past its deadline.
+    /// Deadline exceeded.
     #[error("ran past its deadline")]
     Deadline,
-    /// It wanted more memory than it may have.
+    /// More memory requested than granted.
     #[error("wanted more memory than its limit")]
     Memory,
-    /// It answered or logged more bytes than it may.
+    /// More bytes answered or logged than granted.
     #[error("handed over more bytes than its limit")]
     Overrun,
     /// Its answer breaks this rule.
     #[error("its answer breaks the rule `{0}`")]
     Invalid(&'static str),
-    /// It was not asked.
+    /// Not called.
     #[error("not asked: {0}")]
     Unavailable(&'static str),
-    /// It ran past its deadline over an input that is large. The input's fault.
+    /// Deadline exceeded over a large input. The input's fault.
     #[error("ran past its deadline over {bytes} bytes")]
     TooSlow {
-        /// What it was handed.
+        /// Size of the input.
         bytes: usize,
     },
-    /// It was not asked: what it would be handed is too large for its memory. The input's fault.
+    /// Not called: the input is too large for the guest's memory. The input's fault.
     #[error("not asked: {bytes} bytes are more than {max}, a quarter of `limits.memory_mib`")]
     TooLarge {
-        /// What it would be handed.
+        /// Size of the input.
         bytes: usize,
-        /// What it takes.
+        /// Largest input of the plugin.
         max: usize,
     },
 }
@@ -71,7 +71,7 @@ impl Failure {
             Failure::Memory => "memory",
             Failure::Overrun => "overrun",
             Failure::Invalid(_) => "invalid",
-            // The two of an input say nothing about the plugin.
+            // The two of an input do not count against the plugin.
             Failure::Unavailable(_) | Failure::TooLarge { .. } | Failure::TooSlow { .. } => {
                 "unavailable"
             }

@@ -1,7 +1,7 @@
-//! Files that the configuration names, opened so that none can hold up who reads it.
+//! Opens files that the configuration names, without blocking on pipes or devices.
 //!
-//! It reads nothing itself. A pipe without a writer would hang the one loop that reloads: only
-//! regular files are opened, and opening does not wait.
+//! Reads nothing itself. A pipe without a writer would hang the one loop that reloads: only regular files are
+//! opened, and opening does not wait.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,7 +13,7 @@ use rustix::fs::OFlags;
 /// Opens a regular file, behind symbolic links too.
 ///
 /// # Errors
-/// What the system says, and `InvalidInput` for what is no regular file.
+/// The system's error, and `InvalidInput` for anything but a regular file.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new()
         .read(true)

@@ -1,7 +1,7 @@
-//! Fixtures: a call with its expected answer, as files beside a plugin. They are its tests, its benches
-//! and its admission to production.
+//! Fixtures: a call with its expected answer, as files beside a plugin. Fixtures serve as a plugin's tests,
+//! as its benches and as the check before it is loaded.
 //!
-//! It judges one call at a time, on a guest that is fresh or was used before. A file is one JSON object:
+//! Checks one call at a time, on a fresh or a used guest. A file is one JSON object:
 //!
 //! ```json
 //! { "hook": "price", "args": { "tariff": { … }, "usage": { … } }, "settings": {}, "tables": { "0": {} },
@@ -53,14 +53,14 @@ pub const HOOKS: [(&str, &str); 8] = [
     ("rank", "routing"),
 ];
 
-/// One call with what is expected of it.
+/// Call with its expected answer.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Fixture {
     /// The file's name without its ending.
     #[serde(skip)]
     pub name: String,
-    /// One of [`HOOKS`].
+    /// Name out of [`HOOKS`].
     pub hook: String,
     /// Its parameters, by name.
     #[serde(default)]
@@ -88,9 +88,9 @@ pub struct Fixture {
 /// How a call went.
 #[derive(Clone, Debug)]
 pub struct Ran {
-    /// What the guest answered, or how it failed. Answers have passed the host's checks.
+    /// Answer of the guest, or its failure. Answers have passed the host's checks.
     pub answer: Result<Value, Failure>,
-    /// What it took, where the engine counts.
+    /// Fuel used, where the engine counts.
     pub fuel: Option<u64>,
     /// The call alone, without making the guest.
     pub elapsed_us: u64,
@@ -120,7 +120,7 @@ impl Fixture {
     /// Reads one.
     ///
     /// # Errors
-    /// What is wrong with the file.
+    /// Problem of the file.
     pub fn parse(name: &str, text: &[u8]) -> Result<Fixture, String> {
         let fixture: Fixture =
             serde_json::from_slice(text).map_err(|error| format!("{name}: {error}"))?;
@@ -131,7 +131,7 @@ impl Fixture {
     /// [`CALLS_MAX`].
     ///
     /// # Errors
-    /// What is wrong with the file, and where.
+    /// Problem of the file, and its line.
     pub fn calls(path: &Path) -> Result<Vec<Fixture>, String> {
         let text = read(path, CALLS_FILE_MAX_BYTES)?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
@@ -192,7 +192,7 @@ impl Fixture {
     /// Reads one file.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Problem of the file.
     pub fn file(path: &Path) -> Result<Fixture, String> {
         let text = read(path, FILE_MAX_BYTES)?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
@@ -208,7 +208,7 @@ impl Fixture {
         expected + settings_text(&self.args).len() + settings_text(&self.settings).len()
     }
 
-    /// The interface its hook stands in.
+    /// Interface of its hook.
     pub fn interface(&self) -> &'static str {
         let hook = HOOKS.iter().find(|(hook, _)| *hook == self.hook);
         hook.map_or("", |(_, interface)| interface)
@@ -238,7 +238,7 @@ impl Fixture {
         }
     }
 
-    /// What differs between what was expected and what happened, in a line; none when nothing does.
+    /// Describes in a line how the answer differs from the expectation; none when it does not.
     pub fn judge(&self, ran: &Ran) -> Option<String> {
         match (self.verdict(ran), &ran.answer) {
             (Verdict::Good | Verdict::NothingExpected, _) => None,
@@ -270,7 +270,7 @@ fn read(path: &Path, max_bytes: u64) -> Result<Vec<u8>, String> {
     Ok(text)
 }
 
-/// What a fixture says of a call.
+/// Result of comparing a call with its fixture.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     /// As expected.
@@ -290,7 +290,7 @@ pub enum Verdict {
     Differs(Vec<Difference>),
 }
 
-/// One guest of a revision, for fixtures: made once, called until it fails.
+/// Guest of a revision for fixtures: made once, called until it fails.
 pub(super) struct Subject<'a> {
     revision: &'a Revision,
     instance: Instance,
@@ -340,7 +340,7 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// What the guest answered, and the bytes that were copied.
+    /// Answer of the guest, and the number of bytes that were copied.
     fn enter(
         &mut self,
         fixture: &Fixture,

@@ -1,8 +1,8 @@
-//! What a guest may do besides computing: log, count, look up. Nothing else exists for it.
+//! Imports of a guest: log, counters, tables. No other import exists.
 //!
-//! It grants nothing by itself: a linker offers an interface only when the configuration names it.
-//! There is no clock, no chance, no network, no file and no environment. Log lines have a rate and a
-//! length, counters are declared, tables are read-only and one version for a revision's whole life.
+//! Grants nothing by itself: a linker offers an interface only when the configuration names it. Guests have
+//! no clock, chance, network, file or environment. Log lines have a rate and a length, counters are declared,
+//! tables are read-only and one version for a revision's whole life.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub const LOG_LINE_MAX_CHARS: usize = 2048;
 /// A table: key → JSON text.
 pub type Table = HashMap<String, Vec<u8>>;
 
-/// What one revision was granted, with what came of it.
+/// Grants of one revision, with the log lines and counts that came of them.
 pub struct Grants {
     pub plugin: Arc<str>,
     pub sha256: Arc<str>,
@@ -79,7 +79,7 @@ impl Grants {
     /// A linker that offers what was granted, and nothing else.
     ///
     /// # Errors
-    /// Never for these interfaces; wasmtime's word for a name defined twice.
+    /// Never for these interfaces; wasmtime's error for a name defined twice.
     pub fn linker(&self, engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
         let mut linker = Linker::new(engine);
         if self.log {
@@ -187,7 +187,7 @@ impl log::Host for Guest {
     }
 }
 
-/// What one call may add to a counter: more bytes than a body has.
+/// Largest sum one call may add to a counter: more bytes than a body has.
 const COUNT_MAX: u64 = 1 << 32;
 /// Where a counter stops: the largest whole number that every reader of metrics agrees on.
 const TOTAL_MAX: u64 = 1 << 53;

@@ -1,7 +1,7 @@
 //! A hook as it is called: by name, with a deadline that its input lengthens.
 //!
-//! It calls nothing. A task's input may be a picture of many MiB, which takes its time to read; every
-//! other hook is handed little.
+//! Calls nothing. A task's input may be a picture of many MiB, which takes its time to read; every other hook
+//! is handed little.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -13,8 +13,8 @@ use super::failure::Failure;
 use super::store::Crash;
 use crate::telemetry::plugin_metrics;
 
-/// Milliseconds of processor time that a task's hook has for each MiB of its input beside its deadline:
-/// several times what the slowest shipped task takes, which is one that reads a list of bytes.
+/// Processor time in ms that a task's hook has for each MiB of its input, beside its deadline. Several times
+/// the time of the slowest shipped task, which reads a list of bytes.
 const DEADLINE_MS_PER_MIB: u32 = 50;
 /// From so many bytes on, an input is slow by its size: whose call it makes run past its deadline is
 /// too large, and the plugin not to blame.
@@ -41,7 +41,7 @@ impl Hook {
         }
     }
 
-    /// What the breaker is told of a call.
+    /// The call as the breaker sees it.
     pub fn by(self, caller: Option<Caller<'_>>) -> By {
         let hook = plugin_metrics::Hook::named(self.name);
         By {

@@ -1,7 +1,7 @@
-//! The host of plugins: one a process.
+//! Plugin host of the process: loads plugins and makes snapshots of them.
 //!
-//! It does not answer requests: it makes [`Plugins`] snapshots, off the request path. The engine, its
-//! ticking thread and the pool begin with the first Wasm plugin and end with the host.
+//! Answers no requests: makes [`PluginSnapshot`]s, off the request path. The engine, its ticking thread and
+//! the pool begin with the first Wasm plugin and end with the host.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -28,12 +28,12 @@ use super::spec::{PluginSpec, World};
 use super::warm::Warm;
 use crate::telemetry::{Clock, PluginsMetrics, off_the_worker};
 
-/// What a host is given at start.
+/// Settings of a host at start.
 #[derive(Clone, Debug, Default)]
 pub struct HostSettings {
     /// Where compiled components are kept; none keeps none.
     pub cache_dir: Option<PathBuf>,
-    /// The program that compiles, asked as the command `plugin-compiler`; none compiles in this process.
+    /// The program that compiles, run as the command `plugin-compiler`; none compiles in this process.
     pub compiler: Option<PathBuf>,
     /// Notified when a component is compiled that no load waited for.
     pub compiled: Arc<Notify>,
@@ -41,7 +41,7 @@ pub struct HostSettings {
     pub slots: u32,
     /// Where calls are counted.
     pub metrics: Arc<PluginsMetrics>,
-    /// Which of them are written down.
+    /// Registry of the plugins whose calls are written down.
     pub captures: Arc<Captures>,
 }
 
@@ -51,7 +51,7 @@ pub enum HostError {
     /// The directory of compiled components cannot be trusted or used.
     #[error("cannot keep compiled plugins in {0}: {1}")]
     Cache(PathBuf, String),
-    /// There is no engine to be had.
+    /// No engine could be made.
     #[error("cannot start the plugin engine: {0}")]
     Engine(String),
 }
@@ -71,9 +71,9 @@ pub struct HostCounts {
     pub ticks_missed: u64,
     /// Compiled components found in the cache.
     pub cache_hits: u64,
-    /// Those that were not there.
+    /// Look-ups that found no file.
     pub cache_misses: u64,
-    /// Those that were damaged or not ours.
+    /// Files that were damaged or without our HMAC.
     pub cache_rejected: u64,
 }
 
@@ -94,7 +94,7 @@ impl Host {
     /// A host without any plugin.
     ///
     /// # Errors
-    /// [`HostError`] says what to change.
+    /// [`HostError`], with the setting to change.
     pub fn start(settings: HostSettings) -> Result<Arc<Host>, HostError> {
         let open = |directory: &PathBuf| {
             Cache::open(directory).map_err(|why| HostError::Cache(directory.clone(), why))
@@ -116,7 +116,7 @@ impl Host {
     /// The plugins of a configuration. Blocks for as long as compiling takes: never on a worker.
     ///
     /// # Errors
-    /// Everything that is wrong, each with its key; `former` stays in force then.
+    /// All problems, each with its key; `former` stays in force then.
     pub fn load(
         &self,
         former: &Plugins,
@@ -126,12 +126,12 @@ impl Host {
         self.load_within(former, specs, models, Patience::Whole)
     }
 
-    /// The plugins of a configuration, as far as they are compiled by then: what is not
-    /// ([`Plugins::compiling`]) is compiled on, and the models that need it keep what they had
-    /// ([`Plugins::is_held`]).
+    /// Loads the plugins of a configuration, as far as they are compiled by then. The others
+    /// ([`PluginSnapshot::compiling`]) are compiled on, and the models that need them keep their former slots
+    /// ([`PluginSnapshot::is_held`]).
     ///
     /// # Errors
-    /// Everything that is wrong, each with its key; `former` stays in force then.
+    /// All problems, each with its key; `former` stays in force then.
     pub fn load_within(
         &self,
         former: &Plugins,
@@ -203,7 +203,7 @@ impl Host {
             .allow_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
 
-    /// Drops guests that nobody has asked for a minute. To be called about once a second; on a worker
+    /// Drops instances that were idle for a minute. To be called about once a second; on a worker
     /// of several it leaves the worker while memory is given back.
     pub fn expire_guests(&self) {
         if let Some(ground) = self.ground.get() {
@@ -226,7 +226,7 @@ impl Host {
         self.compilers.forget_failures();
     }
 
-    /// What a host has counted.
+    /// Counts of this host.
     pub fn counts(&self) -> HostCounts {
         use std::sync::atomic::Ordering::Relaxed;
         let mut counts = HostCounts::default();
@@ -339,7 +339,7 @@ impl Host {
         Ok(Some(revision.shared()))
     }
 
-    /// The engine and what stands on it, started on first need. Called under `loading`.
+    /// The engine and its shared state, started on first need. Called under `loading`.
     fn ground(&self) -> Result<Arc<Ground>, String> {
         if let Some(ground) = self.ground.get() {
             return Ok(Arc::clone(ground));
@@ -357,14 +357,14 @@ impl Host {
     }
 }
 
-/// What happens when an optional plugin cannot be loaded.
+/// Advice for an optional plugin that cannot be loaded.
 const OPTIONAL: &str =
     "it is optional: the one loaded before serves on, without one what is built in";
 
 /// Revisions by plugin and settings.
 type Ready = HashMap<(Arc<str>, String), Arc<Revision>>;
 
-/// A load under way: what it is about, and what has come of it so far.
+/// State of a load: its inputs, and its results so far.
 struct Loading<'a> {
     former: &'a Plugins,
     specs: &'a [PluginSpec],
@@ -409,7 +409,7 @@ struct Wait {
 }
 
 impl Wait {
-    /// What is left of the patience.
+    /// Rest of the wait.
     fn left(self) -> Patience {
         match self.patience {
             Patience::Whole => Patience::Whole,
@@ -533,7 +533,7 @@ fn settings_of(spec: &PluginSpec, models: &[Arc<ModelSpec>]) -> Vec<(String, Opt
     all
 }
 
-/// Whether a name is a built-in one of that role.
+/// True when a name is a built-in one of that role.
 pub(super) fn is_builtin(role: &str, name: &str) -> bool {
     match role {
         "task" => builtin::task_named(name).is_some(),

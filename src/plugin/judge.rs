@@ -1,6 +1,6 @@
-//! How an answer in JSON compares with the expected one, and with the rules.
+//! Compares an answer in JSON with the expected one, and with the host's rules.
 //!
-//! It runs nothing. The same rules as on the request path, applied to what a fixture's call answered.
+//! Runs nothing. The same rules as on the request path, applied to what a fixture's call answered.
 
 use infergate_core::billing::{CHARGE_MAX_NEURONS, Charge, Line, Metric, Report, Source};
 use infergate_core::model::Trust;
@@ -33,9 +33,9 @@ pub fn failure(failure: &Failure) -> Value {
 pub struct Difference {
     /// RFC 6901, empty for the whole answer.
     pub at: String,
-    /// What the fixture says.
+    /// Value in the fixture.
     pub expected: Value,
-    /// What came; null where nothing did.
+    /// Value in the answer; null where there is none.
     pub got: Value,
 }
 
@@ -232,7 +232,7 @@ fn shaped(fixture: &Fixture, said: &Value, output_max: usize) -> Result<(), &'st
         .as_str()
         .or(state["base64"].as_str())
         .map_or(0, str::len);
-    // Base64 is a third longer than what it says.
+    // Base64 is a third longer than the bytes.
     let kept = if state["base64"].is_string() {
         kept / 4 * 3
     } else {

@@ -1,19 +1,18 @@
-//! Who answers, in order: the revision in force, the last good one, what is built in.
+//! Order of fallback for one role of one model: the revision in force, the last good one, the built-in one.
 //!
-//! It does not call anybody. Whether a revision may be asked is its own breaker's word, which it
-//! gives as `Failure::Unavailable`.
+//! Calls none of them. A revision whose breaker is open answers `Failure::Unavailable` by itself.
 
 use std::sync::Arc;
 
 use super::spec::OnFailure;
 
-/// The answerers of one plugin, or of none, for one model.
+/// Chain of one role for one model.
 pub(super) struct Line<R: ?Sized> {
     /// At most two: the revision in force, then the last good one.
     pub revisions: Vec<Arc<R>>,
     /// The native one: alone when there is no plugin.
     pub builtin: Arc<R>,
-    /// Whether the native one, or what else, stands in for a plugin that failed.
+    /// Fallback of a plugin that failed: the built-in one, or another.
     pub on_failure: OnFailure,
 }
 
@@ -27,12 +26,12 @@ impl<R: ?Sized> Line<R> {
         }
     }
 
-    /// No plugin has a say: all that answers is built in.
+    /// True when no plugin is in the chain.
     pub fn is_native(&self) -> bool {
         self.revisions.is_empty()
     }
 
-    /// Everybody who may answer, in order.
+    /// Candidates for a call, in order.
     pub fn answerers(&self) -> impl Iterator<Item = &Arc<R>> {
         let native = (self.revisions.is_empty() || self.on_failure == OnFailure::Builtin)
             .then_some(&self.builtin);

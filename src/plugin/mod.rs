@@ -1,11 +1,11 @@
-//! Plugins: the decisions about a model that anyone can write, swap under load, and get wrong
-//! without hurting a request.
+//! Wasm plugin host: tasks, billing formulas and routing policies of a model as sandboxed components.
+//! Plugins are replaced under load, and a failing one has a fallback.
 //!
-//! It does not decide what a request gets when all fail, nor when it is asked: the walk does. Three
-//! lifetimes: the process ([`Host`]: engine, ticker, pool, cache), a revision (one component with one
-//! set of settings, immutable), a call (a store with limits and a deadline). Three roles: a task
-//! shapes input and answer, a formula prices, a policy orders. Each is asked through a slot of a
-//! [`Plugins`] snapshot, and each has a built-in one.
+//! Does not decide what a request gets when all fail, nor when a plugin is called: the request pipeline does.
+//! Three lifetimes: the process ([`Host`]: engine, ticker, pool, cache), a revision (one component with one
+//! set of settings, immutable), a call (a store with limits and a deadline). Three roles: a task shapes input
+//! and answer, a formula prices, a policy orders. Each is asked through a slot of a [`PluginSnapshot`], and
+//! each has a built-in one.
 
 mod admit;
 mod billing;
@@ -79,7 +79,7 @@ pub use task::{Input, Payload, TaskSession, TaskSlot};
 use crate::telemetry::event::PluginUse;
 use rules::Identity;
 
-/// On whose behalf a plugin is asked.
+/// Account and request of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'a> {
     /// Guests are never shared between accounts.
@@ -88,7 +88,7 @@ pub struct Caller<'a> {
     pub request_id: &'a str,
 }
 
-/// Adds a plugin to those that had a say, once a hook.
+/// Records the use of a plugin, once a hook.
 fn note(uses: &mut Vec<PluginUse>, identity: Option<&Identity>, hook: &'static str) {
     let Some(Identity {
         name,

@@ -1,7 +1,7 @@
-//! The plugins of one configuration generation: names resolved to answerers, model by model.
+//! The plugins of one configuration generation: names resolved to slots, model by model.
 //!
-//! It does not change; a reload makes the next one. A request keeps the one it began with, and a
-//! revision lives as long as something holds it.
+//! Immutable: a reload makes the next one. A request keeps the one it began with, and a revision lives as
+//! long as something holds it.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -24,12 +24,12 @@ use super::rules::{Pricing, TaskRules};
 use super::spec::{RankMode, World};
 use super::task::TaskSlot;
 
-/// What keeps the plugins of a configuration from being used.
+/// Problem that keeps the plugins of a configuration from being used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginProblem {
     /// Where in the configuration: `plugins[0].sha256`, `models[2].plugins.task`.
     pub key: String,
-    /// What is wrong and what to do.
+    /// The problem and its remedy.
     pub message: String,
 }
 
@@ -44,13 +44,13 @@ impl fmt::Display for PluginProblem {
 pub struct PluginState {
     /// The plugin's name.
     pub name: Arc<str>,
-    /// What it decides.
+    /// World of the plugin: what it decides.
     pub world: World,
     /// Digest of the component.
     pub sha256: Arc<str>,
     /// Digest of its settings.
     pub config: Arc<str>,
-    /// What it was granted.
+    /// Granted imports.
     pub grants: Vec<&'static str>,
     /// `active`, or `last-good` for one that stands in when the active one fails.
     pub role: &'static str,
@@ -60,9 +60,9 @@ pub struct PluginState {
     pub mode: Option<RankMode>,
     /// `warm` where an account's instances are used again, `fresh` where none is.
     pub instance: &'static str,
-    /// Calls of the plugin that are still to be captured; 0 while nobody captures them.
+    /// Calls of the plugin that are still to be captured; 0 while no capture runs.
     pub capturing: u32,
-    /// Whether it is asked.
+    /// State of the breaker.
     pub breaker: Position,
     /// Calls so far.
     pub calls: u64,
@@ -94,21 +94,21 @@ pub struct Plugins {
 
 #[derive(Default)]
 pub(super) struct Inner {
-    /// What each model was given; a model that is not here has built-in ones by its spec.
+    /// Slots of each model; a model that is absent here has built-in ones by its spec.
     pub models: HashMap<ModelId, ModelSlots>,
     /// Every revision in force, used by a model or not.
     pub active: Vec<Arc<Revision>>,
-    /// When each routing policy is asked. Not a part of its revisions: a change of it makes no new one.
+    /// When each routing policy is called. Not a part of its revisions: a change of it makes no new one.
     pub modes: HashMap<Arc<str>, RankMode>,
-    /// What could not be loaded and need not be, because it is optional.
+    /// Problems of optional plugins, which do not keep the snapshot from being used.
     pub warnings: Vec<PluginProblem>,
-    /// Plugins that are compiled still: what is said of them here is of their former revisions.
+    /// Plugins whose component is still being compiled; the data here is of their former revisions.
     pub compiling: Vec<Arc<str>>,
     /// Models that need one of those and keep what they had.
     pub held: HashSet<ModelId>,
 }
 
-/// The answerers of one model, and the revisions among them, by role.
+/// Slots of one model, and the revisions in them, by role.
 #[derive(Clone)]
 pub(super) struct ModelSlots {
     pub task: TaskSlot,
@@ -177,8 +177,8 @@ impl Plugins {
         &self.inner.compiling
     }
 
-    /// Whether a model needs one of [`Plugins::compiling`]. It has the slots that it had in the former
-    /// snapshot, and none when it is new: it is not to be served before the next.
+    /// True when a model needs one of [`PluginSnapshot::compiling`]. Such a model has its slots of the former
+    /// snapshot. A new model has none and is not to be served before the next snapshot.
     pub fn is_held(&self, model: &ModelId) -> bool {
         self.inner.held.contains(model)
     }

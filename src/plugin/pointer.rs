@@ -1,7 +1,7 @@
-//! JSON Pointers (RFC 6901) into a body: what a task wants to see, and what it sets.
+//! JSON Pointers (RFC 6901) into a body: places that a task selects, and places that it sets.
 //!
-//! It keeps nothing and edits nothing (`json/splice.rs` does). A pointer has at most
-//! [`POINTER_MAX_BYTES`], an edit at most [`EDITS_MAX`] places.
+//! Keeps nothing and edits nothing (`json/splice.rs` does). A pointer has at most [`POINTER_MAX_BYTES`], an
+//! edit at most [`EDITS_MAX`] places.
 
 use infergate_core::task::Field;
 
@@ -9,7 +9,7 @@ use super::json::Outline;
 
 /// Deeper or longer ones have no use.
 pub const POINTER_MAX_BYTES: usize = 1024;
-/// Places one edit may set, and one task may want.
+/// Places one edit may set, and one task may select.
 pub const EDITS_MAX: usize = 256;
 
 /// A key as a part of a pointer.
@@ -22,7 +22,7 @@ pub fn unescape(part: &str) -> String {
     part.replace("~1", "/").replace("~0", "~")
 }
 
-/// Whether it is a pointer at all. A `~` stands for nothing by itself, so that one place has one name.
+/// True when the text is a JSON Pointer. A `~` stands for nothing by itself, so that one place has one name.
 pub fn is_pointer(text: &str) -> bool {
     let is_written_out = || {
         let escapes = text.split('~').skip(1);
@@ -32,7 +32,7 @@ pub fn is_pointer(text: &str) -> bool {
     text.len() <= POINTER_MAX_BYTES && is_path && is_written_out()
 }
 
-/// Whether one of the pointers names a place twice, or one inside another's. Each must be one
+/// True when one of the pointers names a place twice, or one inside another's. Each must be one
 /// ([`is_pointer`]).
 pub fn overlap(pointers: &[String]) -> bool {
     let holds = |outer: &str, inner: &str| {
@@ -47,8 +47,8 @@ pub fn overlap(pointers: &[String]) -> bool {
     })
 }
 
-/// The wanted places that exist, as they are written. Of places that do not [`overlap`] it is at most
-/// the body's own text.
+/// Selected places that exist, as they are written. Where places do not [`overlap`], the result is at most
+/// as long as the body.
 pub fn pick(body: &Outline, wants: &[String]) -> Vec<Field> {
     body.refill(u32::MAX);
     let found = |pointer: &String| {

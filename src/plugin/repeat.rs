@@ -1,9 +1,10 @@
-//! One price in a hundred, worked out again on an instance that has answered nothing before.
+//! Repeats one price in a hundred on a fresh instance.
 //!
-//! It changes no charge that was made. Prices that depend on what an instance remembers are found by
-//! it: the difference counts as `invalid` and is logged, and no instance of the revision is used again.
-//! Which prices are repeated is a count, not chance. It is done beside the requests, where at most a
-//! few wait ([`Side`](super::side::Side)); the others are left out and counted. Called after each price.
+//! Changes no charge that was made. Prices that depend on what an instance remembers are found by it: the
+//! difference counts as `invalid` and is logged, and no instance of the revision is used again. Prices to
+//! repeat are selected by count, not by chance. Repetition runs beside the requests, where at most a few wait
+//! ([`BackgroundQueue`](super::side::BackgroundQueue)); the others are left out and counted. Called after
+//! each price.
 
 use std::sync::atomic::Ordering;
 
@@ -16,12 +17,12 @@ use super::failure::Failure;
 use super::revision::Revision;
 use crate::telemetry::plugin_metrics::Repeated;
 
-/// Of so many prices of a revision one is repeated.
+/// Repetition rate: the prices of a revision for each one that is repeated.
 pub const REPEATED_ONE_IN: u64 = 100;
 /// The rule that a price breaks which another instance does not confirm.
 const RULE: &str = "repeat";
 
-/// A price that was asked for, and its answer.
+/// Arguments of a price call, and its answer.
 struct Asked {
     account: AccountId,
     request_id: Box<str>,
@@ -51,7 +52,7 @@ impl Asked {
 }
 
 impl Revision {
-    /// Has a price that was answered repeated, where it is the hundredth.
+    /// Queues the repetition of a price, where it is the hundredth.
     pub fn repeat(
         &self,
         caller: Caller<'_>,
@@ -112,7 +113,7 @@ impl Revision {
     }
 }
 
-/// A failure that a busy machine can cause says nothing about the price.
+/// A failure that a busy machine can cause is no evidence about the price.
 fn compare(charge: &Charge, again: &Result<Charge, Failure>) -> Repeated {
     match again {
         Ok(again) if again == charge => Repeated::Same,

@@ -1,7 +1,7 @@
-//! Names in `models[].plugins` → who answers: a declared plugin first, then a built-in one.
+//! Resolves names in `models[].plugins` to slots: a declared plugin first, then a built-in one.
 //!
-//! It loads nothing. The last good revision of a model's plugin is the latest that was in force for
-//! that model and has a good record; one that is merely not failing yet has none.
+//! Loads nothing. The last good revision of a model's plugin is the latest one in force for that model with a
+//! good record. A revision that merely has not failed yet has no such record.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub struct Resolver<'a> {
 }
 
 impl Resolver<'_> {
-    /// Who answers for a model.
+    /// Resolves the slots of a model.
     pub fn model(
         &self,
         at: usize,
@@ -97,7 +97,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// The declared plugin of that name and role, with its revisions in the order they are asked.
+    /// The declared plugin of that name and role, with its revisions in the order of the chain.
     fn line(
         &self,
         role: &'static str,
@@ -122,7 +122,7 @@ impl Resolver<'_> {
     }
 }
 
-/// A task that shapes or counts answers, at a model with answers that nobody has decided about.
+/// A task that shapes or counts answers, at a model whose OpenAI answers have no configured choice.
 fn undecided(
     place: usize,
     spec: &PluginSpec,
@@ -147,7 +147,7 @@ fn undecided(
     })
 }
 
-/// Whether clients reach a model by the OpenAI API and not by `/ai/run` alone.
+/// True when clients reach a model by the OpenAI API and not by `/ai/run` alone.
 fn has_openai_api(model: &ModelSpec) -> bool {
     let is_of_tokens = matches!(model.task, Task::TextGeneration | Task::TextEmbeddings);
     is_of_tokens && model.backend != BackendKind::Http
@@ -197,7 +197,7 @@ fn routed(spec: &PluginSpec, chain: Vec<Arc<Revision>>, model: &ModelSpec) -> Ro
     }
 }
 
-/// What is wrong with names alone.
+/// Problems of names alone.
 pub mod native_only {
     use super::{Arc, ModelSpec, PluginProblem, PluginSpec};
     use crate::plugin::host::is_builtin;

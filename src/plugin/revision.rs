@@ -1,8 +1,8 @@
-//! A revision's lifetime: one component with one set of settings, limits and grants. Immutable.
+//! Revision of a plugin: one component with one set of settings, limits and grants. Immutable.
 //!
-//! It does not know who stands in for it. Every call of a guest goes through [`Revision::call`]:
-//! breaker, guest, deadline, class of failure, and what is learned from it. It lives as long as a
-//! snapshot or a request holds it; its waiting guests go with it.
+//! Knows nothing of its fallback. Every call of a guest goes through [`Revision::call`]: breaker, guest,
+//! deadline, class of failure, and what is learned from it. Lives as long as a snapshot or a request holds
+//! it; its idle instances go with it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,14 +45,14 @@ const SLOW_US: u32 = 1_000;
 const INLINE_DEADLINE_MS: u32 = 5;
 /// Guests that are made take at least this long a deadline for it, whatever the hook's.
 const SETUP_DEADLINE_MS: u32 = 5;
-/// A guest is handed at most one in so many bytes of its memory. It holds its input twice at least (as
-/// text and as what it makes of it), and then its answer: were it asked with more, whoever sends a
-/// large body could exhaust its memory at will, and open its breaker for every account.
+/// A guest is handed at most one in so many bytes of its memory. A guest holds its input twice at least (as
+/// text and as parsed) and then its answer. With larger inputs a client could exhaust its memory at will, and
+/// open its breaker for every account.
 pub const INPUT_SHARE: usize = 4;
 /// A hook with so large an input leaves its worker, however fast others were.
 const LARGE_INPUT_BYTES: usize = 64 << 10;
 
-/// What is shared by all revisions.
+/// Context shared by all revisions of a host.
 pub struct Ground {
     pub runtime: Runtime,
     pub warm: Arc<Warm>,
@@ -70,7 +70,7 @@ pub struct Code {
     pub indices: Indices,
 }
 
-/// What a revision is made of, once everything about it has been found good.
+/// Parts of a revision, all of them checked.
 pub struct Parts {
     pub identity: Identity,
     pub fingerprint: [u8; 32],
@@ -82,7 +82,7 @@ pub struct Parts {
     pub grants: Arc<Grants>,
 }
 
-/// What a task said of itself, with its schemas compiled.
+/// Description that a task returned, with its schemas compiled.
 #[derive(Default)]
 pub struct Described {
     pub description: Description,
@@ -90,7 +90,7 @@ pub struct Described {
     pub output: Option<Schema>,
 }
 
-/// One revision.
+/// Component with its settings, grants and limits; immutable.
 pub struct Revision {
     pub parts: Parts,
     pub described: Described,
@@ -99,7 +99,7 @@ pub struct Revision {
     pub fixtures: Vec<Fixture>,
     /// When it was made, RFC 3339.
     pub loaded_at: Arc<str>,
-    /// Whether calls of the plugin are written down, all its revisions together.
+    /// Capture shared by all revisions of the plugin.
     pub capture: Arc<Capture>,
     /// Held counters of the plugin, all its revisions together.
     metrics: Arc<PluginMetrics>,
@@ -108,25 +108,25 @@ pub struct Revision {
     number: u64,
     /// Guards a few words; taken twice a call.
     breaker: Mutex<Breaker>,
-    /// Itself, for work that outlives the call that asked for it; absent in a variant for tools.
+    /// Weak reference to itself, for work that outlives the call; absent in a variant for tools.
     shared: OnceLock<Weak<Revision>>,
 }
 
-/// Whose guest a call needs, and the one that waits for it.
+/// Owner of the instance that a call needs, and the idle instance if there is one.
 struct Seat {
     owner: Owner,
-    /// Whether a guest may wait at all.
+    /// True when the instance may be kept for another call.
     keeps: bool,
     waiting: Option<Box<Instance>>,
-    /// What it logs and counts is left out.
+    /// Suppresses log lines and counts.
     is_silent: bool,
 }
 
-/// What a call ended with, and how it went.
+/// Result of a call, with the error of the guest.
 type Ended<T> = Result<T, Box<Crash>>;
 
 impl Revision {
-    /// A revision that has not been asked anything yet.
+    /// Revision without any call yet.
     pub fn new(ground: Arc<Ground>, parts: Parts) -> Revision {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         Revision {
@@ -147,28 +147,28 @@ impl Revision {
     /// The revision as it is used from now on.
     pub fn shared(self) -> Arc<Revision> {
         let revision = Arc::new(self);
-        // Set once: nobody else has it yet.
+        // Set once: the revision is not shared yet.
         let _ = revision.shared.set(Arc::downgrade(&revision));
         revision
     }
 
-    /// Where its breaker stands.
+    /// State of its breaker.
     pub fn position(&self) -> Position {
         self.breaker.lock().position()
     }
 
-    /// Whether it has answered calls, nearly all of them well.
+    /// True when it has answered calls, nearly all of them well.
     pub fn has_good_record(&self) -> bool {
         self.tally.has_good_record()
     }
 
-    /// The host's part that all revisions share.
+    /// Context shared by all revisions of the host.
     pub fn ground(&self) -> &Arc<Ground> {
         &self.ground
     }
 
-    /// Asks a guest. `ask` gets one under its deadline and answers what the guest did; what it
-    /// answers has been checked. Anything but an answer or a rejection counts against the revision.
+    /// Calls a guest. `ask` gets an instance under its deadline and returns the checked answer of the guest.
+    /// Anything but an answer or a rejection counts against the revision.
     ///
     /// # Errors
     /// The class of the failure; it has been logged and counted.
@@ -212,7 +212,7 @@ impl Revision {
         }
     }
 
-    /// Writes a call down that has ended, where somebody has asked for it. `bytes` is about what its
+    /// Writes an ended call down, where a capture runs. `bytes` is about what its
     /// arguments have.
     pub fn capture<T>(
         &self,
@@ -233,7 +233,7 @@ impl Revision {
         self.capture.record(&made, ended, bytes, args);
     }
 
-    /// Whether a call would be made now.
+    /// True when a call would be made now.
     pub fn is_asked(&self) -> bool {
         let now = self.ground.runtime.clock.now();
         self.breaker.lock().would_admit(now)
@@ -245,8 +245,8 @@ impl Revision {
         self.observe(hook, CallResult::Unavailable, 0);
     }
 
-    /// Whether a guest can be handed so many bytes. One that cannot is not asked, and its breaker does
-    /// not hear of it: the size is the client's or the model server's choice.
+    /// True when a guest can take so many bytes. A call that is too large is not made, and the breaker does
+    /// not learn of it: the size is chosen by the client or the model server.
     ///
     /// # Errors
     /// [`Failure::TooLarge`]; it has been counted.
@@ -261,7 +261,7 @@ impl Revision {
         Err(failure)
     }
 
-    /// An answer that passed the checks of its call turned out to break a rule where it was used.
+    /// Reports an answer that passed the checks of its call and broke a rule where it was used.
     pub fn lied(&self, hook: Hook, caller: Caller<'_>, rule: &'static str) {
         let failure = Failure::Invalid(rule);
         let now = self.ground.runtime.clock.now();
@@ -281,13 +281,13 @@ impl Revision {
         );
     }
 
-    /// What a failure says about the revision; true when its breaker opened over it.
+    /// Records a failure of the revision; true when its breaker opened over it.
     fn judge(&self, hook: Hook, (pass, by): (Pass, By), failure: &Failure) -> bool {
         let now = self.ground.runtime.clock.now();
         let ended = {
             let mut breaker = self.breaker.lock();
             match failure {
-                // It was not asked, or with more than it can read in time.
+                // It was not called, or its input takes too long to read.
                 Failure::Unavailable(_) | Failure::TooLarge { .. } | Failure::TooSlow { .. } => {
                     breaker.was_not_asked(pass, now);
                     BreakerEnded::default()
@@ -303,7 +303,7 @@ impl Revision {
         self.follow_up(ended)
     }
 
-    /// Has the fixtures tried where one account keeps failing; true when the breaker opened.
+    /// Schedules the fixtures where one account keeps failing; true when the breaker opened.
     fn follow_up(&self, ended: BreakerEnded) -> bool {
         if ended.check_due && !self.fixtures.is_empty() {
             self.beside(Revision::try_fixtures);
@@ -311,8 +311,8 @@ impl Revision {
         ended.opened
     }
 
-    /// Has `work` done beside the requests, as long as the revision is there then; false when too much
-    /// waits already.
+    /// Queues `work` for the background thread, which skips it when the revision is gone by then; false when
+    /// the queue is full.
     pub fn beside(&self, work: impl FnOnce(&Revision) + Send + 'static) -> bool {
         let Some(shared) = self.shared.get().map(Weak::clone) else {
             return false;
@@ -324,8 +324,7 @@ impl Revision {
         })
     }
 
-    /// Asks a guest that has answered nothing before: outside of breaker and statistics, and what it
-    /// logs and counts is left out.
+    /// Calls a fresh instance, outside of breaker and statistics; its log lines and counts are suppressed.
     ///
     /// # Errors
     /// The class of the failure.
@@ -373,7 +372,7 @@ impl Revision {
         }
     }
 
-    /// One guest, outside of breaker and statistics: for admission and tools.
+    /// Makes an instance outside of breaker and statistics: for loading and tools.
     pub fn make(&self, deadline_ms: u32) -> Result<Instance, Box<Crash>> {
         self.make_guest(deadline_ms, false)
     }
@@ -390,8 +389,8 @@ impl Revision {
             metrics: &self.metrics,
             is_silent,
         };
-        // One that waits makes room. Another caller may be quicker to take it, but each turn there is
-        // one waiting guest less.
+        // An idle instance makes room. Another caller may be quicker to take it, but each pass there is
+        // one idle instance less.
         loop {
             let Some(slot) = ground.runtime.slots.take() else {
                 if ground.warm.evict() {
@@ -407,7 +406,7 @@ impl Revision {
         }
     }
 
-    /// The guest that waits for this caller, if one does.
+    /// Claims the idle instance of this caller, if there is one.
     fn seat(&self, caller: Option<Caller<'_>>) -> Seat {
         let owner = (self.number, caller.map(|caller| caller.account.clone()));
         let keeps = self.reuses();
@@ -420,7 +419,7 @@ impl Revision {
         }
     }
 
-    /// Whether an instance may answer more than one call.
+    /// True when an instance may answer more than one call.
     pub fn reuses(&self) -> bool {
         let remembers = self.tally.remembers.load(Ordering::Relaxed);
         self.parts.policy == InstancePolicy::Auto && !remembers
@@ -435,7 +434,7 @@ impl Revision {
         hooks || (!is_warm && self.tally.setup_us.load(Ordering::Relaxed) > SLOW_US)
     }
 
-    /// The only door to a guest. A panic of the host's own code in here ends the call, not the
+    /// The only way to call a guest. A panic of the host's own code in here ends the call, not the
     /// process.
     fn enter<T>(
         &self,
@@ -504,7 +503,7 @@ impl Revision {
         }
     }
 
-    /// One log event a crash, at a bounded rate.
+    /// Logs one event per failed call, at a bounded rate.
     fn report(
         &self,
         hook: Hook,

@@ -1,7 +1,7 @@
-//! A model's routing policy: candidates in, an order out, whoever works it out.
+//! Routing slot of a model: candidates in, an order out, by a plugin or a built-in policy.
 //!
-//! It does not choose an endpoint and keeps no table; whoever asks in `cached` mode keeps what it
-//! got. No request is refused because a policy failed: the built-in order stands in.
+//! Does not choose an endpoint and keeps no table; in `cached` mode the caller keeps the result. No request
+//! is refused because a policy failed: the built-in order stands in.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::line::Line;
 use super::rules::Ranker;
 use crate::telemetry::event::PluginUse;
 
-/// When a model's policy is asked.
+/// When a model's policy is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoutingMode {
     /// Never: the model has no policy.
@@ -23,14 +23,14 @@ pub enum RoutingMode {
     PerRequest,
 }
 
-/// What orders the candidates of one model, in one configuration generation.
+/// Routing policy of one model, in one configuration generation.
 #[derive(Clone)]
 pub struct RoutingSlot {
     pub(super) line: Arc<Line<dyn Ranker>>,
     pub(super) mode: RoutingMode,
 }
 
-/// An order, and who worked it out.
+/// Order of the candidates, with the plugin that computed it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranked {
     /// Best first; every candidate that is not down, once.
@@ -40,12 +40,12 @@ pub struct Ranked {
 }
 
 impl RoutingSlot {
-    /// When to ask.
+    /// When to call it.
     pub fn mode(&self) -> RoutingMode {
         self.mode
     }
 
-    /// Whether a plugin ranks, unless it fails.
+    /// True when a plugin ranks, unless it fails.
     pub fn is_plugin(&self) -> bool {
         !self.line.revisions.is_empty()
     }

@@ -1,4 +1,4 @@
-//! What the gateway asks of a task, a formula and a policy, whoever answers: one trait a role.
+//! Traits, one a role: calls that the gateway makes of a task, a formula and a policy, built in or Wasm.
 //!
 //! Built-in ones and Wasm revisions implement the same traits, so that no plugin means built-in
 //! behaviour and either can stand in for the other. Answers have passed the checks of `check.rs`.
@@ -14,7 +14,7 @@ use super::Caller;
 use super::failure::Failure;
 use super::schema::Schema;
 
-/// What names a revision in events.
+/// Name of a revision in events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Its name in the configuration.
@@ -25,12 +25,12 @@ pub struct Identity {
     pub config: Arc<str>,
 }
 
-/// As much of a body as a task wants to see.
+/// Part of a body that a task selects.
 #[derive(Clone, Copy, Debug)]
 pub enum Seen<'a> {
     /// All of it.
     Whole(&'a [u8]),
-    /// The wanted places that exist.
+    /// Selected places that exist.
     Fields(&'a [Field]),
 }
 
@@ -49,7 +49,7 @@ impl Seen<'_> {
     }
 }
 
-/// What `prepare` is asked.
+/// Input of `prepare`.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
     /// The model's id.
@@ -58,11 +58,11 @@ pub struct Asked<'a> {
     pub content_type: &'a str,
     /// The body.
     pub body: Seen<'a>,
-    /// Facts the gateway vouches for.
+    /// Facts added by the gateway.
     pub attributes: &'a [(String, String)],
 }
 
-/// What `finish` is asked.
+/// Input of `finish`.
 #[derive(Clone, Copy, Debug)]
 pub struct Answered<'a> {
     /// HTTP status of the server.
@@ -71,25 +71,25 @@ pub struct Answered<'a> {
     pub content_type: &'a str,
     /// Its body.
     pub body: Seen<'a>,
-    /// What `prepare` kept.
+    /// State that `prepare` returned.
     pub state: &'a [u8],
 }
 
 /// A task. Hooks that [`Description::active`] leaves out are not called.
 pub trait TaskRules: Send + Sync {
-    /// What it says about itself.
+    /// Description of the task.
     fn description(&self) -> &Description;
     /// Its input schema, compiled.
     fn input_schema(&self) -> Option<&Schema>;
     /// Its output schema, compiled.
     fn output_schema(&self) -> Option<&Schema>;
-    /// Who it is; none for a built-in one.
+    /// Identity in events; none for a built-in one.
     fn identity(&self) -> Option<&Identity>;
-    /// Whether it would be asked now; false while its breaker is open and no call may try it.
+    /// True when a call would be made now; false while the breaker is open and no probe is due.
     fn is_asked(&self) -> bool;
-    /// It was passed over because it is not asked.
+    /// Counts that the revision was skipped because its breaker is open.
     fn passed_over(&self);
-    /// Its answer to `hook` could not be used: it breaks `rule`.
+    /// Reports an answer to `hook` that could not be used: it breaks `rule`.
     fn lied(&self, caller: Caller<'_>, hook: &'static str, rule: &'static str);
     /// Shapes the payload.
     fn prepare(&self, caller: Caller<'_>, asked: &Asked<'_>) -> Result<Prepared, Failure>;
@@ -103,7 +103,7 @@ pub trait TaskRules: Send + Sync {
 
 /// A billing formula.
 pub trait Pricing: Send + Sync {
-    /// Who it is; none for the built-in one.
+    /// Identity in events; none for the built-in one.
     fn identity(&self) -> Option<&Identity>;
     /// The charge of a request.
     fn price(
@@ -123,7 +123,7 @@ pub trait Pricing: Send + Sync {
 
 /// A routing policy.
 pub trait Ranker: Send + Sync {
-    /// Who it is; none for a built-in one.
+    /// Identity in events; none for a built-in one.
     fn identity(&self) -> Option<&Identity>;
     /// The candidates in order, each once.
     fn rank(

@@ -1,9 +1,9 @@
 //! JSON Schemas of tasks, compiled once and enforced natively before any guest is called.
 //!
-//! It fetches nothing: a `$ref` out of the schema is refused. Patterns run on an engine of linear
-//! time. A schema has at most [`SCHEMA_MAX_BYTES`] and stands for at most 10,000 subschemas;
-//! a check takes a bounded number of steps for each byte of the body and builds no tree. A message has
-//! at most [`MESSAGE_MAX_CHARS`] and never repeats what the client sent.
+//! Fetches nothing: a `$ref` out of the schema is refused. Patterns run on an engine of linear time. A schema
+//! has at most [`SCHEMA_MAX_BYTES`] and stands for at most 10,000 subschemas. A check takes a bounded number
+//! of steps for each byte of the body and builds no tree. A message has at most [`MESSAGE_MAX_CHARS`] and
+//! never repeats what the client sent.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub struct Schema {
 /// Reason why a body does not pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unfit {
-    /// It breaks the schema.
+    /// The body breaks the schema.
     Misfit(Misfit),
     /// The check took more steps than a body of its length may.
     TooCostly,
@@ -57,7 +57,7 @@ pub struct Misfit {
 }
 
 impl Schema {
-    /// Compiles a schema (2020-12 unless it says otherwise).
+    /// Compiles a schema (2020-12 unless it declares another version).
     ///
     /// # Errors
     /// A sentence with the place in the schema, when it is too large, not JSON, not a schema, or refers
@@ -89,7 +89,7 @@ impl Schema {
         })
     }
 
-    /// Whether even a short body is better checked off the worker.
+    /// True when even a short body is better checked off the worker.
     pub fn is_heavy(&self) -> bool {
         self.expansion > HEAVY_FROM
     }
@@ -99,7 +99,7 @@ impl Schema {
         &self.text
     }
 
-    /// Whether a body fits.
+    /// Checks a body.
     ///
     /// # Errors
     /// The first place where it does not.
@@ -124,7 +124,7 @@ impl Schema {
         Err(Unfit::Misfit(misfit))
     }
 
-    /// Whether a value fits, for tools.
+    /// Checks a value, for tools.
     pub fn fits(&self, value: &Value) -> bool {
         Outline::read(value.to_string().into()).is_ok_and(|body| self.check(&body).is_ok())
     }
@@ -218,7 +218,7 @@ impl Schema {
         }
     }
 
-    /// What the value must be, as the end of a sentence.
+    /// Describes the expected value, as the end of a sentence.
     fn expected(&self, error: &ValidationError<'_>, kind: &ValidationErrorKind) -> String {
         use ValidationErrorKind as Kind;
         match kind {
@@ -301,7 +301,7 @@ fn word(json_type: &str) -> &'static str {
     }
 }
 
-/// What a required key must be, where its schema says so.
+/// Describes the value of a required key, where its schema does.
 fn wanted(schema: &Value) -> String {
     match schema["type"].as_str() {
         Some(json_type) => format!(": {}", word(json_type)),

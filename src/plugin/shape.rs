@@ -1,7 +1,7 @@
-//! What a component is before it is compiled: valid or not, what it imports, what it exports.
+//! Component type: validity, imports and exports, read before compilation.
 //!
-//! It runs nothing. Bytes are validated whole with the engine's own features, so that the compiler
-//! never sees bad ones. Every refusal says what to do about it.
+//! Runs nothing. Bytes are validated whole with the engine's own features, so that the compiler never sees
+//! bad ones. Every refusal says what to do about it.
 
 use wasmparser::{Encoding, Parser, Payload, Validator};
 
@@ -26,7 +26,7 @@ const PLUGIN: &str = "infergate:plugin/";
 const HOST: &str = "infergate:host/";
 const MAJOR: &str = "1";
 
-/// A component's outside.
+/// Imports and exports of a component.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shape {
     /// Full names, such as `infergate:host/log@1.0.0`.
@@ -39,7 +39,7 @@ impl Shape {
     /// Validates the bytes and reads their outside.
     ///
     /// # Errors
-    /// A sentence that says what to do.
+    /// A sentence with the remedy.
     pub fn of(bytes: &[u8]) -> Result<Shape, String> {
         if !bytes.starts_with(b"\0asm") {
             return Err(
@@ -57,14 +57,14 @@ impl Shape {
         read(bytes).map_err(|error| error.to_string())
     }
 
-    /// Whether it exports an interface of our package, at any version of our major.
+    /// True when it exports an interface of our package, at any version of our major.
     pub fn has(&self, interface: &str) -> bool {
         self.exports
             .iter()
             .any(|name| interface_of(name, PLUGIN) == Some((interface, true)))
     }
 
-    /// What keeps it from being a plugin of that world.
+    /// Exports that a plugin of that world needs and this component lacks.
     pub fn lacks(&self, world: World) -> Vec<String> {
         let needed: &[&str] = match world {
             World::TaskSchema => &["lifecycle", "task"],
@@ -117,7 +117,7 @@ impl Shape {
         worlds
     }
 
-    /// What it imports beyond its grants, a sentence each.
+    /// Imports beyond the grants, a sentence each.
     pub fn ungranted(&self, grants: &[impl AsRef<str>]) -> Vec<String> {
         let granted = |word: &str| {
             grants
@@ -158,7 +158,7 @@ fn interface_of<'a>(name: &'a str, package: &str) -> Option<(&'a str, bool)> {
     ))
 }
 
-/// Whether a compiler would be done with the bytes in time. Looked at before they are validated: what
+/// Checks that a compiler would be done with the bytes in time. Looked at before they are validated: what
 /// nests deep or has a function of many megabytes costs validator and compiler more than its size.
 fn within_limits(bytes: &[u8]) -> Result<(), String> {
     let invalid = |error: wasmparser::BinaryReaderError| advice_on(&error.to_string());

@@ -1,17 +1,17 @@
-//! Work for revisions that no request waits for: one thread, a bounded queue.
+//! Background work of revisions: one thread, a bounded queue. No request waits for it.
 //!
-//! It decides nothing. What finds the queue full is left out: it is asked for again when there is cause.
-//! The thread ends when the last revision is gone. Held by the ground that revisions stand on.
+//! Decides nothing. Work that finds the queue full is dropped and asked for again when there is cause. The
+//! thread ends when the last revision is gone. Held by the context that revisions share.
 
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 
-/// Pieces of work that may wait. One is a few fixtures or one call.
+/// Pieces of work that may wait. A piece is a few fixtures or one call.
 const QUEUE_MAX: usize = 64;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// The way to the thread.
+/// Sender to the background thread.
 pub struct Side {
     queue: SyncSender<Work>,
 }
@@ -33,7 +33,7 @@ impl Side {
         Ok(Side { queue })
     }
 
-    /// Has `work` done at some time; false when too much waits already.
+    /// Queues `work`; false when the queue is full.
     pub fn offer(&self, work: impl FnOnce() + Send + 'static) -> bool {
         self.queue.try_send(Box::new(work)).is_ok()
     }

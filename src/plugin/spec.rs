@@ -1,7 +1,7 @@
-//! What the configuration says of one plugin: the keys under `plugins[]`.
+//! Configuration of one plugin: the keys under `plugins[]`.
 //!
-//! It does not look at files: relative paths have been resolved by whoever read the configuration.
-//! Limits are in the unit of their key; each has a default for its world and a hard cap.
+//! Reads no files: relative paths have been resolved by the reader of the configuration. Limits are in the
+//! unit of their key; each has a default for its world and a hard cap.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use infergate_core::billing::CHARGE_MAX_DEFAULT;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a plugin decides: the world it was built for.
+/// World that a plugin was built for: what it decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum World {
@@ -58,7 +58,7 @@ impl World {
     }
 }
 
-/// What a request gets when its plugin fails.
+/// Fallback of a plugin that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnFailure {
@@ -72,7 +72,7 @@ pub enum OnFailure {
     Cut,
 }
 
-/// Whether guests may be used again.
+/// Reuse of instances.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum InstancePolicy {
@@ -94,13 +94,13 @@ pub enum RankMode {
     PerRequest,
 }
 
-/// What a task's hooks have to do with answers of the OpenAI API.
+/// Use of a task's hooks for answers of the OpenAI API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum OpenaiAnswers {
     /// `finish`, `push` and `close` edit and count them, as they do the results of `/ai/run`.
     Shape,
-    /// Nothing: they pass as the model server made them, and are not counted by the plugin.
+    /// Answers pass as the model server made them, and are not counted by the plugin.
     Pass,
 }
 
@@ -133,13 +133,13 @@ pub struct PluginLimits {
     pub charge_max: Option<u64>,
 }
 
-/// One plugin.
+/// Configuration of one plugin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PluginSpec {
-    /// What models call it.
+    /// Name that models refer to.
     pub name: Arc<str>,
-    /// What it was built for.
+    /// World that it was built for.
     pub world: World,
     /// The component, `.wasm`.
     pub file: PathBuf,
@@ -149,7 +149,7 @@ pub struct PluginSpec {
     /// Takes the file whatever its digest.
     #[serde(default)]
     pub dev: bool,
-    /// What it may import: `log`, `counters`, `tables:<name>`.
+    /// Granted imports: `log`, `counters`, `tables:<name>`.
     #[serde(default)]
     pub grants: Vec<Arc<str>>,
     /// Names of its counters, by index.
@@ -162,30 +162,30 @@ pub struct PluginSpec {
     /// Handed to it as JSON when it is loaded; a model's `routing` is merged over it.
     #[serde(default)]
     pub settings: serde_json::Map<String, serde_json::Value>,
-    /// What it may use.
+    /// Limits of its resources.
     #[serde(default)]
     pub limits: PluginLimits,
-    /// What happens when it fails: `closed` for tasks, `builtin` for the others, unless set.
+    /// Fallback when it fails: `closed` for tasks, `builtin` for the others, unless set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_failure: Option<OnFailure>,
     /// Tasks only: what becomes of answers of the OpenAI API. Required where a plugin that has
     /// `finish`, `push` or `close` meets a model that clients reach by that API too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub openai_answers: Option<OpenaiAnswers>,
-    /// Whether the revision before stands in when this one fails, as long as it has a good record.
+    /// True when the revision before stands in for a failing one, as long as it has a good record.
     #[serde(default = "stands_in")]
     pub last_good: bool,
     /// Digests of components that stand in for no other: revisions that were replaced for a fault.
     #[serde(default)]
     pub barred_sha256: Vec<Arc<str>>,
-    /// Whether its instances are used again.
+    /// Reuse of its instances.
     #[serde(default)]
     pub instance: InstancePolicy,
     /// Where it cannot be loaded the one loaded before serves on, or else the built-in one; the log
     /// says so.
     #[serde(default)]
     pub optional: bool,
-    /// Routing policies only: when it is asked.
+    /// Routing policies only: when it is called.
     #[serde(default)]
     pub mode: RankMode,
 }
@@ -215,7 +215,7 @@ const fn stands_in() -> bool {
 const SET_KIB: u32 = 4096;
 
 impl PluginSpec {
-    /// What happens when it fails.
+    /// Fallback when it fails.
     pub fn failure_policy(&self) -> OnFailure {
         match self.world.role() {
             "task" => self.on_failure.unwrap_or(OnFailure::Closed),

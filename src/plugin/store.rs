@@ -1,8 +1,8 @@
-//! A call's lifetime: one guest in a store of its own, with limits and a deadline.
+//! Instance of a component: a wasmtime store with limits and a deadline, for one call at a time.
 //!
-//! It does not decide whether a guest may be used again. The deadline is set in one place
-//! ([`Instance::arm`]), before anything of the guest runs, `start` functions included. A store in
-//! which anything went wrong is dropped by its owner; nothing here brings one back.
+//! Does not decide whether an instance may be used again. The deadline is set in one place
+//! ([`Instance::arm`]), before anything of the guest runs, `start` functions included. A store in which
+//! anything went wrong is dropped by its owner; nothing here brings one back.
 
 use std::sync::Arc;
 
@@ -30,13 +30,13 @@ const GUEST_BYTES: usize = 16 << 10;
 /// Why a guest is not made; see [`Crash::engine_is_full`].
 const ENGINE_FULL: &str = "the engine is full";
 
-/// What a store carries: the guest's limits and what it was granted.
+/// State in a store: the guest's limits and grants.
 pub struct Guest {
     pub limits: Limits,
     pub grants: Arc<Grants>,
-    /// Of the call that runs; kept only where the plugin may log.
+    /// Id of the running request; kept only where the plugin may log.
     pub request_id: String,
-    /// What it logs and counts is left out: the call was made before.
+    /// Suppresses log lines and counts: the call is a repetition.
     pub is_silent: bool,
     counts_fuel: bool,
     deadline: Deadline,
@@ -53,7 +53,7 @@ struct Deadline {
 }
 
 impl Deadline {
-    /// What happens at a tick.
+    /// Called at each tick: checks the deadline.
     fn tick(&mut self, used_us: u64) -> UpdateDeadline {
         let from_us = *self.from_us.get_or_insert(used_us);
         let left_us = (from_us + self.budget_us).saturating_sub(used_us);
@@ -72,7 +72,7 @@ pub struct Limits {
     pub memory_bytes: usize,
     /// All tables together, now.
     table_elements: usize,
-    /// It asked for more than it may have, since the last call began.
+    /// True when more memory was requested than granted, since the last call began.
     pub denied: bool,
 }
 
@@ -119,7 +119,7 @@ impl ResourceLimiter for Limits {
     }
 }
 
-/// Where a component's interfaces are, looked up once a revision. What is absent is none.
+/// Where a component's interfaces are, looked up once a revision. Absent interfaces are none.
 #[derive(Clone)]
 pub struct Indices {
     pub lifecycle: Option<bindings::lifecycle::LifecycleOnlyIndices>,
@@ -168,7 +168,7 @@ pub struct Instance {
     _live: LiveInstance,
 }
 
-/// What an instance is made from.
+/// Template from which instances are made.
 pub struct Mould<'a> {
     pub runtime: &'a Runtime,
     pub pre: &'a InstancePre<Guest>,
@@ -183,13 +183,13 @@ pub struct Mould<'a> {
     pub is_silent: bool,
 }
 
-/// What an attempt at a call ended with, besides its answer.
+/// Failed attempt at a call.
 pub struct Crash {
     pub failure: Failure,
     /// Demangled names of the guest's functions, innermost first.
     pub backtrace: String,
     pub memory_bytes: usize,
-    /// What `configure` found wrong: place under the settings, and why.
+    /// Problems that `configure` found: place under the settings, and why.
     pub problems: Vec<(String, String)>,
 }
 
@@ -248,7 +248,7 @@ impl Instance {
         limits.memory_bytes + limits.table_elements * size_of::<usize>() + GUEST_BYTES
     }
 
-    /// It has answered, and waits to be asked again.
+    /// Ends the call: the instance is idle until the next.
     pub fn rest(&mut self) {
         self.store.data_mut().turns.end();
     }
@@ -340,7 +340,7 @@ impl std::fmt::Display for Unconfigured {
 impl std::error::Error for Unconfigured {}
 
 impl Crash {
-    /// What wasmtime says, in our classes.
+    /// Classifies an error of wasmtime.
     pub fn of(error: &Error, store: &Store<Guest>) -> Box<Crash> {
         let limits = &store.data().limits;
         Box::new(Crash {
@@ -355,8 +355,8 @@ impl Crash {
         })
     }
 
-    /// Whether the guest was not made because others hold all the engine has of something: then a
-    /// waiting guest that goes makes room.
+    /// True when the instance was not made because others hold all slots or memory of the engine. Dropping an
+    /// idle instance makes room then.
     pub fn engine_is_full(&self) -> bool {
         matches!(self.failure, Failure::Unavailable(why) if why == ENGINE_FULL)
     }

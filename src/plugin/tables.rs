@@ -1,7 +1,7 @@
 //! Tables and grants as the configuration names them, read and checked.
 //!
-//! It grants nothing that is not named twice: a table is attached under `tables` and granted under
-//! `grants`. A table's file has at most [`TABLE_FILE_MAX_BYTES`].
+//! Grants nothing that is not named twice: a table is attached under `tables` and granted under `grants`. A
+//! table's file has at most [`TABLE_FILE_MAX_BYTES`].
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -21,7 +21,7 @@ pub const COUNTERS_MAX: usize = 32;
 /// Key under the plugin, and what is wrong there.
 pub type Wrong = (String, String);
 
-/// What a plugin's `grants`, `counters` and `tables` come to.
+/// Result of a plugin's `grants`, `counters` and `tables`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Granted {
     pub log: bool,

@@ -1,7 +1,7 @@
-//! What has been counted of one revision since it was made.
+//! Call statistics of one revision since it was made.
 //!
-//! It decides nothing about calls: the breaker does. Atomic numbers, each by itself; a reader may see
-//! one call in some of them and not in others.
+//! Decides nothing about calls: the breaker does. Atomic numbers, each by itself; a reader may see one call
+//! in some of them and not in others.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -14,7 +14,7 @@ const GOOD_ONE_IN: u64 = 100;
 /// Crashes a revision may log in a second; more are counted.
 const CRASH_LINES_PER_SECOND: u64 = 2;
 
-/// What has been counted of a revision.
+/// Call statistics of a revision.
 #[derive(Default)]
 pub struct Tally {
     pub calls: AtomicU64,
@@ -41,10 +41,10 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Whether it has answered calls, and of [`GOOD_ONE_IN`] at most one has failed.
+    /// True when it has answered calls, and of [`GOOD_ONE_IN`] at most one has failed.
     pub fn has_good_record(&self) -> bool {
         let calls = self.calls.load(Ordering::Relaxed);
-        // Calls that were not made say nothing about it.
+        // Calls that were not made do not count.
         let made = Failure::CLASSES.iter().zip(&self.failures);
         let failed: u64 = made
             .filter(|(class, _)| **class != "unavailable")
@@ -75,7 +75,7 @@ impl Tally {
         }
     }
 
-    /// Whether a crash of this moment may be logged; one that may not is counted.
+    /// True when a failed call of this moment may be logged; the others are counted.
     pub fn may_log_crash(&self, now: Millis) -> bool {
         let second = now.0 / 1000;
         if self.crash_second.swap(second, Ordering::Relaxed) != second {

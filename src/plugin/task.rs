@@ -1,8 +1,8 @@
 //! A model's task for one request: input checked natively, payload and answer shaped, stream edited.
 //!
-//! It does not send anything. One request asks one revision from its first hook to its last; only a
-//! revision that fails is left, and then for good. State between hooks is at most 4 KiB and lives
-//! here. Called by the walk at steps 7 and 11.
+//! Sends nothing. A request uses one revision from its first hook to its last; only a revision that fails
+//! is replaced, and then for good. State between hooks is at most 4 KiB and lives here. Called by the
+//! request pipeline at steps 7 and 11.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::telemetry::off_the_worker;
 /// Bytes of a model server's answer from which on it is shaped off the worker.
 const LARGE_ANSWER_BYTES: usize = 64 * 1024;
 
-/// What the task of one model is, in one configuration generation.
+/// Task of one model, in one configuration generation.
 #[derive(Clone)]
 pub struct TaskSlot {
     line: Arc<Line<dyn TaskRules>>,
@@ -42,7 +42,7 @@ pub struct TaskSlot {
     knows_openai: bool,
 }
 
-/// What a client sent.
+/// Input from a client.
 #[derive(Clone, Debug)]
 pub struct Input<'a> {
     /// The model's id.
@@ -55,12 +55,12 @@ pub struct Input<'a> {
     pub attributes: Vec<(String, String)>,
 }
 
-/// What the model server is sent.
+/// Payload for the model server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Payload {
     /// The body.
     pub body: Bytes,
-    /// It is not the client's body any more.
+    /// True when it differs from the client's body.
     pub changed: bool,
     /// Path under the endpoint's base URL, when the task names one.
     pub backend_path: Option<String>,
@@ -76,7 +76,7 @@ impl TaskSlot {
         }
     }
 
-    /// The same task, with what the configuration says about answers of the OpenAI API.
+    /// The same task, with the configuration's choice for answers of the OpenAI API.
     pub(super) fn for_openai(self, answers: Option<OpenaiAnswers>) -> TaskSlot {
         TaskSlot {
             knows_openai: answers == Some(OpenaiAnswers::Shape),
@@ -93,7 +93,7 @@ impl TaskSlot {
             })
     }
 
-    /// Whether even a small body takes so long to check that it should leave its worker.
+    /// True when even a small body takes so long to check that it should leave its worker.
     pub fn is_heavy(&self) -> bool {
         let mut schemas = self
             .line
@@ -144,7 +144,7 @@ pub struct TaskSession {
     is_result: bool,
     account: AccountId,
     request_id: Arc<str>,
-    /// Who answers this request; none once all have failed and bodies pass as they are.
+    /// Handler of this request; none once all have failed and bodies pass as they are.
     pinned: Option<Arc<dyn TaskRules>>,
     /// The input, for another revision to begin anew when the pinned one fails at the answer.
     kept: Option<Kept>,
@@ -163,17 +163,17 @@ struct Kept {
 }
 
 impl TaskSession {
-    /// Checks the input against the schema, then asks the `prepare` hook where there is one.
+    /// Checks the input against the schema, then calls the `prepare` hook where there is one.
     ///
     /// # Errors
     /// [`Refusal::BadRequest`] and [`Refusal::Rejected`] are the client's; [`Refusal::PluginFailed`]
-    /// when nobody who may answer could.
+    /// when every handler of the chain failed.
     pub fn prepare(&mut self, input: Input<'_>) -> Result<Payload, Refusal> {
         let json = read(&input)?;
         let line = Arc::clone(&self.line);
         let in_force = line.answerers().next();
         if let Some(rules) = in_force {
-            // Whoever answers, and also where the body passes as it came.
+            // For every handler, and also where the body passes unchanged.
             check_input(&**rules, json.as_ref())?;
         }
         for rules in line.answerers() {
@@ -200,18 +200,18 @@ impl TaskSession {
         }
     }
 
-    /// Prepares for the answer of this API; whether the hooks for answers are asked about it.
+    /// Selects the API of the answer; true when the hooks for answers apply to it.
     pub fn answers(&mut self, face: Face) -> bool {
         self.is_result = face == Face::WorkersAi;
         self.is_result || self.knows_openai
     }
 
-    /// Whether [`TaskSession::finish`] has something to do.
+    /// True when [`TaskSession::finish`] has work to do.
     pub fn shapes_answer(&self) -> bool {
         self.hooks().is_some_and(|active| active.finish)
     }
 
-    /// Whether [`TaskSession::push`] has something to do.
+    /// True when [`TaskSession::push`] has work to do.
     pub fn shapes_events(&self) -> bool {
         self.hooks().is_some_and(|active| active.events) && !self.gave_up
     }
@@ -219,7 +219,7 @@ impl TaskSession {
     /// The result, from the model server's whole answer. Images and sounds pass untouched.
     ///
     /// # Errors
-    /// [`Refusal::PluginFailed`] when nobody who may answer could, [`Refusal::AnswerUnfit`] where no plugin
+    /// [`Refusal::PluginFailed`] when every handler of the chain failed, [`Refusal::AnswerUnfit`] where no plugin
     /// is among them; [`Refusal::Rejected`] when the
     /// task finds the input wrong only now.
     pub fn finish(
@@ -258,7 +258,7 @@ impl TaskSession {
         self.finish_by_next(first, answer)
     }
 
-    /// What becomes of some events of a stream; one word for each, in order.
+    /// Transforms events of a stream; returns one result for each, in order.
     ///
     /// # Errors
     /// [`Refusal::PluginFailed`] when the hook failed and its policy is to cut the stream.
@@ -307,7 +307,7 @@ impl TaskSession {
         Ok(step.events)
     }
 
-    /// What becomes of a stream one of whose hooks has failed.
+    /// Result of a stream one of whose hooks has failed.
     fn failed_in_stream(&self, passes: Vec<Out>) -> Result<Vec<Out>, Refusal> {
         match self.line.on_failure {
             OnFailure::Passthrough | OnFailure::Builtin => Ok(passes),
@@ -315,13 +315,13 @@ impl TaskSession {
         }
     }
 
-    /// What the task has told so far: of the input as [`Source::Derived`], of the answer as
+    /// Metrics of the task so far: of the input as [`Source::Derived`], of the answer as
     /// [`Source::Answered`].
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// Plugins that had a say so far.
+    /// Plugins whose hooks were used so far.
     pub fn uses(&self) -> &[PluginUse] {
         &self.uses
     }
@@ -488,8 +488,8 @@ impl TaskSession {
     }
 }
 
-/// Who answers now: a revision whose breaker is open has no say in anything. When nobody may be
-/// asked it is the first, whose failure the policy is about.
+/// Handler that would be called now: a revision whose breaker is open is skipped. When all are
+/// skipped it is the first, whose failure the fallback policy is about.
 fn first_asked(line: &Line<dyn TaskRules>) -> Option<&Arc<dyn TaskRules>> {
     let asked = line.answerers().find(|rules| rules.is_asked());
     asked.or_else(|| line.answerers().next())
@@ -499,7 +499,7 @@ struct Answer<'a> {
     status: u16,
     content_type: &'a str,
     body: Bytes,
-    /// Made when somebody needs it: an answer may have tens of MiB.
+    /// Made on first use: an answer may have tens of MiB.
     json: OnceCell<Option<Outline>>,
 }
 
@@ -512,11 +512,11 @@ impl Answer<'_> {
     }
 }
 
-/// Why one answerer gave nothing.
+/// Reason why a handler gave no result.
 enum Stop {
-    /// The client is wrong; nobody else is asked.
+    /// The client's fault; no other handler is tried.
     Refused(Refusal),
-    /// The answerer is.
+    /// The handler's fault.
     Failed,
 }
 

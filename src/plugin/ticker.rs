@@ -1,9 +1,9 @@
 //! The tick by which guests' deadlines are measured: one thread of its own, once a millisecond.
 //!
-//! It is not on the async runtime, where it would starve exactly when it is needed. A late tick is
-//! counted and not made up for; what a guest has used is asked of its thread's own clock at each tick.
-//! After [`REST_AFTER_TICKS`] without a running guest it rests until one begins, so that a gateway
-//! nobody asks wakes no processor. Owned by the engine's runtime; dropping it ends and joins the thread.
+//! Runs on a thread of its own: the async runtime would starve it exactly when it is needed. A late tick is
+//! counted and not made up for; what a guest has used is asked of its thread's own clock at each tick. After
+//! [`REST_AFTER_TICKS`] without a running guest it rests until one begins, so that a gateway nobody asks
+//! wakes no processor. Owned by the engine's runtime; dropping it ends and joins the thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -30,17 +30,17 @@ pub struct Ticker {
 
 #[derive(Default)]
 struct Shared {
-    /// Whether to end; shared with the thread only.
+    /// Set to end the thread; shared with the thread only.
     ended: Mutex<bool>,
     wake: Condvar,
     missed: AtomicU64,
     /// Guests that run.
     running: AtomicUsize,
-    /// Nobody ticks until `wake` is told; left under the lock of `ended`.
+    /// True while the ticks rest, until `wake` is called; changed under the lock of `ended`.
     rests: AtomicBool,
 }
 
-/// One guest's turns at running: while one lasts, the ticks come. Ended by drop as well.
+/// Registration of a running guest: while one exists, the ticks come. Ended by drop as well.
 pub struct Turns {
     shared: Arc<Shared>,
     lasts: bool,
@@ -62,7 +62,7 @@ impl Turns {
         }
     }
 
-    /// It has answered, and waits to be asked again.
+    /// Ends the call: the guest is idle until the next.
     pub fn end(&mut self) {
         if std::mem::replace(&mut self.lasts, false) {
             self.shared.running.fetch_sub(1, Ordering::SeqCst);
@@ -101,7 +101,7 @@ impl Ticker {
         }
     }
 
-    /// Whether it waits for a guest to run.
+    /// True when the ticker rests until a guest runs.
     pub fn rests(&self) -> bool {
         self.shared.rests.load(Ordering::Relaxed)
     }

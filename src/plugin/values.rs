@@ -1,10 +1,10 @@
 //! JSON ↔ values of the component model, by the type a function declares: fixtures and author tools.
 //!
-//! It is not on the request path. Records, variants and enums have WIT's own spelling (`kebab-case`);
-//! a `list<u8>` is `{"text": …}`, `{"json": …}` or `{"base64": …}`, read from a plain string too; a
-//! case with a payload is `{"case": payload}`, one without its bare name; `none` is null or absent; a
-//! result is `{"ok": …}` or `{"err": …}`; numbers that JSON has no word for are the strings `NaN`,
-//! `inf` and `-inf`. Nesting has at most [`DEPTH_MAX`] levels.
+//! Not on the request path. Records, variants and enums have WIT's own spelling (`kebab-case`). A `list<u8>`
+//! is `{"text": …}`, `{"json": …}` or `{"base64": …}`, read from a plain string too. A case with a payload is
+//! `{"case": payload}`, one without its bare name. `none` is null or absent; a result is `{"ok": …}` or
+//! `{"err": …}`. Numbers that JSON has no word for are the strings `NaN`, `inf` and `-inf`. Nesting has at
+//! most [`DEPTH_MAX`] levels.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;

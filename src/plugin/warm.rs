@@ -1,8 +1,8 @@
-//! Guests that wait to be used again: by the same revision for the same account, never by another.
+//! Pool of idle instances: used again by the same revision for the same account, never by another.
 //!
-//! It makes none and judges none: what is put here has answered well. Bounded by the slots of the
-//! engine, by [`Warm::allow_bytes`] (the revision that keeps most memory gives up its longest waiting
-//! guest) and by [`IDLE_MAX`], which [`Warm::expire`] enforces whenever it is called.
+//! Makes no instance and checks none: all of them have answered well. Bounded by the slots of the engine, by
+//! [`InstancePool::allow_bytes`] and by [`IDLE_MAX`], which [`InstancePool::expire`] enforces whenever it is
+//! called. Over its bytes, the revision that keeps most memory gives up its longest idle instance.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 
 use super::store::Instance;
 
-/// Waiting guests have at most so much memory together unless the configuration says otherwise: two
-/// MiB for each of 128 slots, of which a guest of the usual tools needs a little more than one.
+/// Memory of all idle instances together, unless the configuration says otherwise. Two MiB for each of 128
+/// slots: an instance from the usual tools needs a little more than one.
 pub const WARM_MIB_DEFAULT: u64 = 256;
 /// A guest not asked for so long is dropped: the next call makes one in well under a millisecond.
 pub const IDLE_MAX: Millis = Millis(60_000);
@@ -21,7 +21,7 @@ pub const IDLE_MAX: Millis = Millis(60_000);
 /// Owner of a guest. Rankings off the request path have no account.
 pub type Owner = (u64, Option<AccountId>);
 
-/// The waiting guests of the process.
+/// Idle instances of the process.
 pub struct Warm {
     /// Guards the map only; taken twice a call, for a lookup each. Guests are dropped outside it.
     shelf: Mutex<Shelf<Box<Instance>>>,
@@ -70,8 +70,9 @@ impl Warm {
         drop(gone);
     }
 
-    /// Guests not asked for [`IDLE_MAX`] before `now`, for the caller to drop where it may take time.
-    /// Those put here from now on wait since `now`, so that putting reads no clock.
+    /// Removes instances that are idle since [`IDLE_MAX`] before `now`, for the caller to drop where it may take
+    /// time.
+    /// Instances that are put here afterwards are idle since `now`, so that putting reads no clock.
     pub fn expire(&self, now: Millis) -> Expired {
         let mut shelf = self.shelf.lock();
         shelf.now = now;
@@ -94,13 +95,13 @@ impl Warm {
     }
 }
 
-/// Guests that idled too long, gone with this value.
+/// Instances that were idle too long, dropped with this value.
 #[derive(Default)]
-#[allow(clippy::vec_box)] // as they lay on the shelf: nothing of a guest is moved
+#[allow(clippy::vec_box)] // as they lay in the map: instances are not moved
 pub struct Expired(Vec<Box<Instance>>);
 
 impl Expired {
-    /// Whether there are none.
+    /// True when there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -112,7 +113,7 @@ struct Shelf<T> {
     waiting: HashMap<Owner, Vec<Waiting<T>>>,
     /// Counts what was put here: the order of waiting.
     puts: u64,
-    /// Of all that wait.
+    /// Memory of all idle instances.
     bytes: usize,
     /// Time of the latest [`Warm::expire`].
     now: Millis,

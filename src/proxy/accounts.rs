@@ -1,7 +1,7 @@
 //! Keys → accounts, each account's pace, and its requests under way.
 //!
-//! It does not know models. Keys are compared by their SHA-256, in constant time, before any body
-//! is read; the key itself is never kept.
+//! Not access to models. Keys are compared by their SHA-256, in constant time, before any body is read; the
+//! key itself is never kept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -36,7 +36,7 @@ pub struct Account {
 const CROWDED_RETRY_AFTER: Millis = Millis(1000);
 
 impl Account {
-    /// Whether answers tell it of its limits.
+    /// Returns whether responses carry rate limit headers.
     pub fn has_rates(&self) -> bool {
         self.pace.is_some() || self.tokens.is_some()
     }
@@ -154,7 +154,7 @@ pub struct Entered {
 }
 
 impl Entered {
-    /// It is no longer one of those under way; its tokens are still to be settled.
+    /// Releases the concurrency unit; its tokens are still to be settled.
     pub fn leaves(&mut self) {
         if std::mem::take(&mut self.is_under_way) {
             self.account.under_way.fetch_sub(1, Ordering::AcqRel);
@@ -244,8 +244,8 @@ impl Accounts {
         self.by_id.get(id.as_str())
     }
 
-    /// The account of this name, by the word of another node. One that is not configured here is
-    /// served like any other without limits of its own, and not counted.
+    /// The account of this name, by the word of another node. An account that is not configured here is
+    /// served without limits of its own, and not counted.
     pub fn by_id(&self, id: &AccountId) -> Arc<Account> {
         self.known(id).map(Arc::clone).unwrap_or_else(|| {
             let spec = AccountSpec {
@@ -289,7 +289,7 @@ impl Accounts {
         Some(&*self.by_id.get(id.as_str())?.spec)
     }
 
-    /// Whose request this is.
+    /// Returns the account of the presented key.
     ///
     /// # Errors
     /// [`Refusal::Unauthenticated`] without a known key, where anonymous requests are not served;

@@ -1,6 +1,6 @@
 //! Step 9 of the walk: a permit here, a node that has one, a place in the queue, or a refusal.
 //!
-//! It does not order the queue, nor choose among nodes. While it waits it listens to four others: the
+//! Not the order of the queue and not the choice among nodes. While it waits it listens to four others: the
 //! deadline, the client, news of other nodes, and, on streams that want it, the time for a sign of life.
 
 use std::sync::Arc;
@@ -21,8 +21,7 @@ use crate::peer::Want;
 use crate::telemetry::Admission;
 use crate::upstream::{Entry, Lane, Permit, Waiter};
 
-/// Whoever may be served at one site only, and finds it full, may ask again then: about as soon as that
-/// site has told something newer.
+/// `Retry-After` of a request that is bound to one full site, until that site's next report.
 const THERE_AGAIN: Millis = Millis::from_secs(1);
 
 /// Where the request is served.
@@ -128,7 +127,7 @@ fn too_long(trip: &Trip, entry: Result<Entry, Refusal>) -> Result<Entry, Refusal
     }
 }
 
-/// There is no place here: another node that has a permit, or a line with one in sight.
+/// Selects another node that has a permit, or a queue with one in sight, where this node has no room.
 fn elsewhere(
     shared: &Shared,
     trip: &mut Trip,
@@ -257,7 +256,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Whether to go rather than wait; those behind look as well unless there is nothing to be had.
+    /// Selects a node that is better than waiting; notifies the next waiter unless there is no capacity.
     fn look(&self, trip: &mut Trip) -> Option<Going> {
         let want = self.want.as_ref()?;
         let journey = trip.journey.as_ref()?;

@@ -1,6 +1,6 @@
 //! A request that another node forwards, as it arrives: taken, or handed back at once.
 //!
-//! It reads no body. What is taken goes the walk like a client's.
+//! Not the body. An accepted request goes through the pipeline like a client's.
 
 use pingora_core::protocols::http::ServerSession;
 

@@ -1,7 +1,7 @@
 //! Step 10 of the walk: the request to a model server, and to another one when that is allowed.
 //!
-//! It does not decide how often: the core's retry budget does. Nothing is tried again after the
-//! first byte of an answer, nor when the server may have begun to work on it.
+//! The number of attempts is the core's decision (retry budget). No attempt follows the first byte of a
+//! response, or a server that may have started to work.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +37,7 @@ use crate::upstream::{
     Answer, Exchange, Lane, Outgoing, Permit, Retry, SendError, Shaped, saturated,
 };
 
-/// What a body is unless it is told otherwise.
+/// Content type of a body where the request names none.
 const JSON: &str = "application/json";
 const TIMEOUT: FailureCause = FailureCause::Named("timeout");
 const FIRST_BYTE: FailureCause = FailureCause::Named("first byte late");
@@ -74,7 +74,7 @@ pub enum Served {
 }
 
 impl NoAnswer {
-    /// What the retry budget makes of it; none when another try could do the work twice.
+    /// Returns the failure class for the retry budget; none when another attempt could do the work twice.
     fn retry(self) -> Option<Failure> {
         match self {
             NoAnswer::NotConnected | NoAnswer::NotTrusted => Some(Failure::NotConnected),
@@ -89,7 +89,7 @@ impl NoAnswer {
         matches!(self, NoAnswer::Busy | NoAnswer::Rejected)
     }
 
-    /// What it says of the model.
+    /// Returns the reason to leave the model for the next fallback.
     fn missed(self) -> Missed {
         match self {
             NoAnswer::Busy => Missed::OutOfCapacity,
@@ -97,7 +97,7 @@ impl NoAnswer {
         }
     }
 
-    /// What the request comes to once its model makes no more tries.
+    /// Returns the request's result once its model makes no more attempts.
     fn unserved(self, expected_wait: Millis, pause: Option<Millis>) -> Unserved {
         match self {
             NoAnswer::Lost => Refusal::UpstreamLost.into(),
@@ -190,7 +190,7 @@ impl<'a> Attempts<'a> {
         self.asked.copied_bytes + copied
     }
 
-    /// Whether events are asked for.
+    /// Returns whether the request asks for a stream of events.
     pub fn streams(&self) -> bool {
         self.shaped.streams
     }
@@ -256,7 +256,7 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// One try here, with what it says about the server.
+    /// Makes one attempt at a local server and records its effect on health and tokens.
     async fn at(
         &mut self,
         session: &mut ServerSession,
@@ -277,8 +277,7 @@ impl<'a> Attempts<'a> {
         Ok(tried)
     }
 
-    /// Whether a try that failed is made again, and which further endpoints to avoid then; what the
-    /// request comes to when it is not.
+    /// Decides on another attempt and returns further endpoints to avoid, or the request's result.
     fn again(
         &mut self,
         trip: &mut Trip,
@@ -323,7 +322,7 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// One try: the head of an answer worth passing on, or why there is none.
+    /// Sends the request once; returns the head of a usable response, or why there is none.
     async fn once(
         &mut self,
         session: &mut ServerSession,
@@ -391,7 +390,7 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// What it means that no head of an answer came.
+    /// Classifies a send that ended without a response head.
     fn unsent(&mut self, trip: &Trip, permit: &Permit, error: &SendError) -> NoAnswer {
         if let Some(repeated) = permit.target.warnings.due(self.shared.clock.now()) {
             tracing::warn!(
@@ -421,9 +420,8 @@ impl<'a> Attempts<'a> {
         no_answer
     }
 
-    /// What a server's silence until the deadline says about it. Only one that had most of the
-    /// time the model gives its requests is to blame: the rest may have gone by in the queue, or
-    /// the caller may have wished for a short deadline, and neither must get a server ejected.
+    /// Returns what silence until the deadline says about the server. A server is blamed only if it had most
+    /// of the model's time: the queue or a short deadline of the caller may have used the rest.
     fn silence_since(&self, sent_at: Millis, trip: &Trip) -> Seen {
         let rule = trip.world.deadline;
         let given = rule.deadline(Millis::ZERO, self.lane.spec.timeout_secs, None);
@@ -485,7 +483,7 @@ impl<'a> Attempts<'a> {
         Err(no_answer)
     }
 
-    /// Whose choice the request's path was.
+    /// Returns who chose the request's path.
     fn path_owner(&self) -> PathOwner {
         let spec = &self.lane.spec;
         let is_plain = spec.backend == BackendKind::Http || spec.task == Task::DumbPipe;

@@ -1,8 +1,8 @@
 //! Step 11 of the walk where another node serves: its answer to the client, piece by piece.
 //!
-//! It reads no meaning into the bytes: they are in the client's dialect already, and what they cost is
-//! that node's to say. Memory is bounded by one piece. Every wait also listens to the client, to the
-//! deadline, to silence, and to whether the node still lives.
+//! Not a parser: the bytes are in the client's dialect already, and the other node counts their cost. Memory
+//! is bounded by one piece. Every wait also listens to the client, to the deadline, to silence, and to
+//! whether the node still lives.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ enum Stop {
 }
 
 impl Away {
-    /// It begins with its head and its first piece.
+    /// Creates the response from its head and its first chunk.
     pub fn new(
         exchange: Exchange,
         first: Option<Bytes>,

@@ -1,8 +1,8 @@
 //! Bytes of an answer that its model server has sent and its client has not taken yet.
 //!
-//! It does not read or write. A stream keeps at most [`STREAM_MAX_BYTES`], all streams together
-//! [`TOTAL_MAX_BYTES`]; each read is reserved ahead, so that one over the bound does not happen. With it
-//! a server is done with an answer, and its permit free, before a slow client is.
+//! Not the reading or writing itself. A stream keeps at most [`STREAM_MAX_BYTES`], all streams together
+//! [`TOTAL_MAX_BYTES`]; each read is reserved ahead, so that one over the bound does not happen. With it a
+//! server is done with an answer, and its permit free, before a slow client is.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,18 +32,18 @@ impl BacklogBudget {
     }
 }
 
-/// One answer's part; given back by drop.
+/// Backlog of one response; released by drop.
 pub struct Backlog {
     budget: Arc<BacklogBudget>,
     pieces: VecDeque<Bytes>,
     /// In `pieces`.
     bytes: u64,
-    /// Of the budget: `bytes`, and what is reserved for the next read.
+    /// Bytes taken of the budget: `bytes`, and the reservation for the next read.
     taken: u64,
 }
 
 impl Backlog {
-    /// Nothing kept.
+    /// Creates an empty backlog.
     pub fn new(budget: &Arc<BacklogBudget>) -> Backlog {
         Backlog {
             budget: Arc::clone(budget),
@@ -53,7 +53,7 @@ impl Backlog {
         }
     }
 
-    /// Whether nothing is kept.
+    /// Returns whether the backlog is empty.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }

@@ -1,6 +1,6 @@
 //! Signs of life while a request waits, for a permit here or for another node: comments for a streaming client, interim answers for a node that forwards.
 //!
-//! It does not wait for anything else. A client that did not ask for events gets none.
+//! Not the wait itself. A client that did not ask for events gets none.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::interim;
 use super::respond;
 use crate::telemetry::Outcome;
 
-/// What a client is told while its request waits for its turn.
+/// Comment for a client whose request waits for a permit.
 const QUEUED: &[u8] = b": queued\n\n";
 
 /// The signs of life of one request.
@@ -25,7 +25,7 @@ pub struct Beats {
 }
 
 impl Beats {
-    /// One every so often; none at all without a span.
+    /// Creates a heartbeat with this interval; silent without one.
     pub fn new(every: Option<Duration>) -> Beats {
         Beats {
             every: every.map(|every| {
@@ -37,7 +37,7 @@ impl Beats {
         }
     }
 
-    /// Those of a request that another node forwards.
+    /// Creates the heartbeat of a forwarded request.
     pub fn of_forward() -> Beats {
         Beats {
             of_forward: true,

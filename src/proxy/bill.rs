@@ -1,11 +1,10 @@
-//! What a request is billed: metrics gathered, priced once, and the account's day settled.
+//! Billing of one request: metrics gathered, priced once, and the account's day settled.
 //!
-//! It neither counts (the answer does) nor knows a formula (the model's billing does). What was worked is
-//! paid, once: a whole answer as it is; one that its client or the deadline cut, from the moment its
-//! request was sent to a server, for its input and the output seen until then; one that its server or a
-//! plugin failed, as if the client had left when it was receiving the answer already, else not at
-//! all. A try that is repeated is never charged. Neurons held for a request that is not billed go back by
-//! drop.
+//! Not the counting (the response) and not a formula (the model's billing). Work is paid once, and a
+//! complete response as it is. Cut by its client or the deadline, a request that was sent costs its input
+//! and the output so far. Failed by its server or a plugin, it costs the same if the client had bytes of the
+//! response, else nothing. A try that is repeated is never charged. Neurons held for a request that is not
+//! billed go back by drop.
 
 use std::sync::Arc;
 
@@ -44,11 +43,11 @@ const READ_BYTES_MAX: usize = 1 << 20;
 /// language model takes about as long.
 const HELD_WAIT_MIN: Millis = Millis::from_secs(1);
 
-/// What an answer is counted and priced by.
+/// Rules that a response is counted and priced by.
 #[derive(Clone, Copy)]
 struct Rules<'a> {
     spec: &'a ModelSpec,
-    /// Of the node that the client asked.
+    /// Tariff of the node that the client asked.
     tariff: Option<&'a Tariff>,
 }
 
@@ -64,7 +63,7 @@ impl<'a> Rules<'a> {
     }
 }
 
-/// What an answer has told, as far as it has come.
+/// Usage that a response has reported so far.
 struct Told {
     /// By the model server.
     reported: ReportedMetrics,
@@ -72,7 +71,7 @@ struct Told {
     task: Metrics,
     /// Tokens of the text of a stream, by the gateway's own count.
     generated: u64,
-    /// Those that came after the server's latest report of its output.
+    /// Generated tokens after the server's latest report of its output.
     unreported: u64,
     /// The answer is whole.
     complete: bool,
@@ -178,7 +177,7 @@ impl Told {
     }
 }
 
-/// What the client sent, for estimates.
+/// Input of the client, for estimates.
 #[derive(Default)]
 struct Input {
     body: Bytes,
@@ -203,7 +202,7 @@ impl Input {
     }
 }
 
-/// What an answer has used, by whoever counted.
+/// Usage of a response, by whoever counted.
 struct Spent {
     /// By the server and the task.
     metrics: Metrics,
@@ -214,7 +213,7 @@ struct Spent {
 }
 
 impl Spent {
-    /// Everything an answer tells; none where tokens are all there is and nobody prices them.
+    /// Collects everything a response reports; none where tokens are all there is and have no price.
     fn of(
         answer: &Answer,
         (lane, rules): (&Lane, Rules<'_>),
@@ -281,9 +280,9 @@ pub enum Limit {
 #[derive(Default)]
 pub struct Bill {
     held: Option<Held>,
-    /// What was to be held.
+    /// Reservation that was requested.
     quota: Option<QuotaHold>,
-    /// Of a stream that is under way.
+    /// Usage of a stream in flight.
     progress: Option<Told>,
     input: Input,
     /// A server was sent the request, and no try follows.
@@ -379,7 +378,7 @@ impl Bill {
         self.held.is_some()
     }
 
-    /// What was to be held of the account's day; none where that has no limit.
+    /// Returns the reservation that was requested; none where the day has no limit.
     pub fn quota(&self) -> Option<QuotaHold> {
         self.quota
     }
@@ -404,7 +403,7 @@ impl Bill {
         self.progress = Some(Told::by(answer));
     }
 
-    /// What the answer has used so far; the last word before the price counts.
+    /// Records the usage of the response so far; the last record before the price counts.
     pub fn note(&mut self, answer: &Answer, lane: &Lane, caller: Caller<'_>) {
         if self.settled {
             return;
@@ -442,7 +441,7 @@ impl Bill {
         self.charge.as_ref()
     }
 
-    /// Whether a request that a server was sent is charged, by how it ended.
+    /// Returns whether a request that a server was sent is charged, by its outcome.
     fn is_due(&self, tariff: Option<&Tariff>, outcome: Outcome) -> bool {
         let cut = tariff.map_or(ChargeCut::Seen, |tariff| tariff.charge_cut);
         match outcome {
@@ -469,12 +468,12 @@ impl Bill {
         Some(of(INPUT_TOKENS)?.saturating_add(of(OUTPUT_TOKENS).unwrap_or(0)))
     }
 
-    /// Whether the event has the metrics that are billed.
+    /// Returns whether the event has the metrics that are billed.
     pub fn is_settled(&self) -> bool {
         self.settled
     }
 
-    /// What it costs, once priced.
+    /// Returns the charge, once priced.
     pub fn charge(&self) -> Option<&Charge> {
         self.charge.as_ref()
     }

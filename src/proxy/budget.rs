@@ -1,6 +1,6 @@
 //! The memory that request bodies may take, all requests together and each account's part of it.
 //!
-//! It does not queue: above the bounds, which the core decides on, a request is refused.
+//! Not a queue: above the bounds, which the core decides on, a request is refused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,7 @@
-//! One request on its way: what is known of it so far, and what has to be given back.
+//! Context of one request: everything known about it so far, and the guards to release.
 //!
-//! It does not act; the walk does. Whatever way the walk is left — an answer, a refusal, a client
-//! that goes, a panic — dropping the trip leaves exactly one event behind, and one story where the
-//! request has one.
+//! Not an actor: the pipeline is. However the pipeline ends (response, refusal, client gone, panic),
+//! dropping the context leaves exactly one event, and one trace where the request has one.
 
 mod fleet;
 
@@ -75,7 +74,7 @@ pub struct Trip {
     pub signs_every: Option<Duration>,
     /// A kept connection broke under it: further tries go out on new ones only.
     pub needs_fresh_connection: bool,
-    /// What happens to it, for whoever asks later.
+    /// Trace of the request.
     pub story: Draft,
     shared: Arc<Shared>,
     /// Taken by the drop only.
@@ -197,7 +196,7 @@ impl Trip {
             .face
     }
 
-    /// It is a call of a model, by somebody who may call: it has a story from here on.
+    /// Starts the trace of an authenticated inference request.
     pub fn begins_story(&mut self) {
         let node = self
             .journey
@@ -213,8 +212,8 @@ impl Trip {
             .begin(self.arrival_us, self.world.generation, before);
     }
 
-    /// It ends when its model, the configuration and its caller's wish say; that of another node's
-    /// client when that node says.
+    /// Sets the deadline from model, configuration and caller; a forwarded request keeps that of the node
+    /// before.
     pub fn sets_deadline(&mut self, model_secs: u64, wish: Option<Millis>) {
         if !self.is_first() {
             return;
@@ -224,7 +223,7 @@ impl Trip {
         self.story.deadline(rule, model_secs, wish);
     }
 
-    /// It came while `waiting` others waited.
+    /// Records the number of requests that waited on arrival.
     pub fn found_waiting(&mut self, waiting: usize) {
         let event = self.event();
         // A second try comes to the line from inside; the first look counts.
@@ -233,7 +232,7 @@ impl Trip {
         }
     }
 
-    /// It goes to the model of `lane`, where `asked` is the one the client asked for.
+    /// Sets the model to `lane`, where `asked` is the one the client asked for.
     pub fn goes_to(&mut self, lane: &Arc<Lane>, asked: &Lane) {
         let event = self.event();
         let (model, asked) = (&lane.spec.id, &asked.spec.id);
@@ -254,7 +253,7 @@ impl Trip {
         event.model_id.as_ref()
     }
 
-    /// It is sent to this server.
+    /// Records an attempt at this server.
     pub fn tries(&mut self, target: &Target) -> u32 {
         let event = self.event();
         event.attempts += 1;
@@ -263,7 +262,7 @@ impl Trip {
         event.attempts
     }
 
-    /// It waits for a permit from now on.
+    /// Starts the queue wait.
     pub fn queue_begins(&mut self) {
         self.queued_since_us = Some(self.shared.clock.micros());
         let event = self.event();
@@ -271,7 +270,7 @@ impl Trip {
         event.flags.queued_in_site = true;
     }
 
-    /// It no longer waits: granted, refused or gone.
+    /// Ends the queue wait: granted, refused or cancelled.
     pub fn queue_ends(&mut self) {
         let now = self.shared.clock.micros();
         if let Some(since) = self.queued_since_us.take() {
@@ -290,7 +289,7 @@ impl Trip {
         self.event().time_to_first_token_us.get_or_insert(elapsed);
     }
 
-    /// What the model server says was used.
+    /// Records the usage that the model server reports.
     pub fn used(&mut self, usage: Option<Usage>) {
         let Some(usage) = usage else { return };
         if self.bill.is_settled() {
@@ -330,7 +329,7 @@ impl Trip {
         self.bill.hold_instead(account, lane, call);
     }
 
-    /// What the answer has used so far, where that is priced or counted here.
+    /// Records the usage of the response so far, where that is priced or counted here.
     pub fn spent(&mut self, answer: &Answer) {
         let (Some(lane), Some(event)) = (&self.lane, &self.event) else {
             return;
@@ -349,14 +348,14 @@ impl Trip {
         self.bill.sent();
     }
 
-    /// These bytes of the answer, if any, go to the client.
+    /// Records that bytes of the response, if any, go to the client.
     pub fn received(&mut self, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.bill.received();
         }
     }
 
-    /// It ends while a server has it: what is worked there is paid.
+    /// Marks the request as sent if a server has it: its work is paid.
     pub fn notice_work(&mut self, marks: &Marks) {
         if marks.head_sent() {
             self.is_sent();
@@ -386,7 +385,7 @@ impl Trip {
         }
     }
 
-    /// What the request costs; from then on it stays so.
+    /// Prices the request, once.
     pub fn price(&mut self) -> Option<&Charge> {
         let now = self.shared.clock.micros();
         let lane = self.lane.as_ref()?;
@@ -395,7 +394,7 @@ impl Trip {
         self.bill.price(lane, event)
     }
 
-    /// What the request costs, once priced.
+    /// Returns the charge, once priced.
     pub fn charge(&self) -> Option<&Charge> {
         self.bill.charge()
     }
@@ -420,7 +419,7 @@ impl Trip {
         }
     }
 
-    /// It is no longer under way for its account. To be called before the client has the last byte: who has
+    /// Releases the account's concurrency unit. To be called before the client has the last byte: who has
     /// its answer may ask again at once.
     pub fn leaves_account(&mut self) {
         if let Some(entered) = &mut self.entered {
@@ -428,7 +427,7 @@ impl Trip {
         }
     }
 
-    /// It was none: nothing is left of it.
+    /// Discards the trace and the event: the bytes were not a valid request.
     pub fn forget(&mut self) {
         self.recorded = true;
         self.event = None;

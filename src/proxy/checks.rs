@@ -1,8 +1,8 @@
 //! Turns at checking large bodies: a few at a time, off the workers.
 //!
-//! It checks nothing itself. A body of many MiB takes a processor for as long as reading it several
-//! times takes; as many of them at once as there are processors would leave none to the other
-//! requests. Bodies below [`LARGE_BYTES`] need no turn.
+//! Not the checks themselves. A large body occupies a processor for as long as reading it several times
+//! takes. Without a limit such bodies would leave no processor to other requests. Bodies below
+//! [`LARGE_BYTES`] need no turn.
 
 use std::thread::available_parallelism;
 
@@ -34,7 +34,7 @@ impl Default for Checks {
     }
 }
 
-/// Waits for a turn, until the deadline or the client's departure. It ends by drop.
+/// Waits for a turn, until the deadline or the client's departure. Dropping the slot releases it.
 ///
 /// # Errors
 /// The deadline passed, or the client left.

@@ -1,6 +1,6 @@
 //! How many connections each client address has open, and all of them together.
 //!
-//! It does not know requests. A connection over a limit is closed before a byte of it is read.
+//! Not a limit on requests. A connection over a limit is closed before a byte of it is read.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ impl Connections {
     }
 }
 
-/// One open connection; given back by drop.
+/// Guard of one open connection; released by drop.
 pub struct Connection {
     all: Arc<Connections>,
     address: IpAddr,

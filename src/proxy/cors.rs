@@ -1,7 +1,8 @@
 //! `cors`: web pages of which origins may call, and the headers that tell a browser so.
 //!
-//! It does not compare origins; the core does. A preflight is answered here, before any key is looked at:
-//! browsers send none with it. Specification: <https://fetch.spec.whatwg.org/#http-cors-protocol>.
+//! Not the comparison of origins, which the core makes. A preflight is answered here, before any key is
+//! looked at: browsers send none with it. Specification:
+//! <https://fetch.spec.whatwg.org/#http-cors-protocol>.
 
 use bytes::Bytes;
 use http::Method;
@@ -17,7 +18,7 @@ use serde::{Deserialize, Serialize};
 const MAX_AGE_SECS: u32 = 7200;
 /// Methods that this gateway serves.
 const METHODS: &str = "GET, POST";
-/// What a page may read of an answer's head, besides `headers.pass` and what browsers show anyway.
+/// Headers that a page may read, besides `headers.pass` and those that browsers show anyway.
 const EXPOSED: [&str; 12] = [
     "cf-ai-neurons",
     "retry-after",
@@ -97,12 +98,12 @@ pub enum Page {
     None,
     /// Likewise, but pages of listed origins get other heads.
     Unlisted,
-    /// One of another origin that is not listed.
+    /// A page of another origin that is not listed.
     Foreign {
         /// Pages of listed origins get other heads.
         varies: bool,
     },
-    /// One of a listed origin.
+    /// A page of a listed origin.
     Listed {
         /// `Access-Control-Allow-Origin`.
         origin: HeaderValue,
@@ -112,12 +113,12 @@ pub enum Page {
 }
 
 impl Page {
-    /// Whether its origin is neither listed nor that of this host.
+    /// Returns whether the origin is neither listed nor that of this host.
     pub fn is_foreign(&self) -> bool {
         matches!(self, Page::Foreign { .. })
     }
 
-    /// Whether its origin is listed.
+    /// Returns whether the origin is listed.
     pub fn is_listed(&self) -> bool {
         matches!(self, Page::Listed { .. })
     }
@@ -145,7 +146,7 @@ impl Page {
     }
 }
 
-/// Whether a browser asks if a page may make the request that it describes.
+/// Returns whether a browser asks if a page may make the request that it describes.
 pub fn is_preflight(head: &RequestHeader) -> bool {
     head.method == Method::OPTIONS
         && head
@@ -158,8 +159,8 @@ pub fn refuse_preflight(session: &ServerSession, page: &Page) -> Option<Refusal>
     (page.is_foreign() && is_preflight(session.req_header())).then_some(Refusal::ForeignOrigin)
 }
 
-/// Answers a preflight of a listed page with 204. Whether the request itself may pass is decided when it
-/// comes, so any header that is asked for is granted.
+/// Answers a preflight of a listed page with 204. Any header that is asked for is granted: the request
+/// itself is checked when it comes.
 ///
 /// # Errors
 /// The client is gone.

@@ -1,7 +1,7 @@
 //! Digests of what all nodes of a fleet have to agree on.
 //!
-//! It compares nothing, that is `peer`'s. Endpoints, queues and the rest of a model are each node's own
-//! and not in them.
+//! Not the comparison, which `peer` makes. Endpoints, queues and the rest of a model are each node's own and
+//! not in them.
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -10,8 +10,8 @@ use super::World;
 use crate::peer::Digests;
 
 impl World {
-    /// What the accounts, models and tariffs of this generation are like. O(accounts + models), for the
-    /// few times that they change.
+    /// Returns the digests of the accounts, models and tariffs of this generation. O(accounts + models), for
+    /// the few times that they change.
     pub fn digests(&self) -> Digests {
         let accounts = self.accounts.specs();
         let accounts = accounts.map(|spec| (spec.id.as_str().to_owned(), json!(spec)));

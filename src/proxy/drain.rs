@@ -1,6 +1,6 @@
-//! Who is still being served, and whether newcomers are wanted.
+//! Count of requests in flight, and the flag that ends keep-alive before shutdown.
 //!
-//! It does not wait with a fixed sleep: the last request that ends wakes whoever waits for that.
+//! Not a fixed sleep: the last request that ends wakes the waiter.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ impl Drain {
         self.draining.store(true, Ordering::Release);
     }
 
-    /// Whether this node is going away.
+    /// Returns whether this node shuts down.
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Acquire)
     }
@@ -52,7 +52,7 @@ impl Drain {
     }
 }
 
-/// One request in flight; given back by drop.
+/// Counts one request in flight; released by drop.
 pub struct InFlight(Arc<Drain>);
 
 impl Drop for InFlight {

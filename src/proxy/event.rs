@@ -1,7 +1,7 @@
 //! A whole JSON answer as one event, for a client that has been told that events follow.
 //!
-//! It is written piece by piece and nothing is held. Line ends stand between the tokens of JSON only,
-//! and would end the event's line: blanks take their places.
+//! Written chunk by chunk; no chunk is held. Line ends stand between the tokens of JSON only, and would end
+//! the event's line: blanks take their places.
 
 use bytes::{Bytes, BytesMut};
 

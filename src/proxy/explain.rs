@@ -1,14 +1,14 @@
 //! The story of a request: every decision on its way, for `GET /explain/{request id}`.
 //!
-//! It decides nothing and formats nothing. A [`Draft`] is filled by the request's own walk without
-//! a lock, with numbers and shared names; the trip's drop hands the [`Story`] to [`Stories`], and
-//! `tell.rs` renders it when somebody asks. No body, prompt, key or header stands in it; of the
-//! caller's words only the name of a model, cut at [`ASKED_MAX_BYTES`].
+//! No step reads the trace, and nothing is formatted while a request runs. A [`Draft`] is filled by the
+//! request itself without a lock; dropping the context hands the [`Story`] to [`Stories`]. Rendering happens
+//! in `tell.rs`, on demand. No body, prompt, key or header stands in it; of the caller's words only the name
+//! of a model, cut at [`ASKED_MAX_BYTES`].
 //!
-//! Bounds: a story has at most [`STEPS_MAX`] steps of about 200 bytes, the usual two of them in
-//! place, and a kilobyte for each look at other nodes; [`STORIES_KEPT`] stories are kept: about 4 MiB
-//! of usual requests, 50 MiB of the most eventful ones, twice that in a fleet. Requests that got past key, route and options have one. Whoever has no key
-//! must not wash out the stories of those who have.
+//! Bounds: at most [`STEPS_MAX`] steps of about 200 bytes, the usual two in place, and a kilobyte per
+//! selection of a peer. [`STORIES_KEPT`] traces are kept: about 4 MiB of usual requests, 50 MiB of the most
+//! eventful ones, twice that in a cluster. Requests that got past key, route and options have one. Requests
+//! without a valid key leave none: they could push out the traces of others.
 
 mod fleet;
 mod ring;
@@ -47,12 +47,12 @@ const ASKED_MAX_BYTES: usize = 128;
 #[derive(Clone, Debug)]
 pub struct Story {
     began_us: u64,
-    /// Of the configuration it began with.
+    /// Generation of the configuration that the request started with.
     generation: u64,
     /// The model's name as the caller wrote it, where that is not the model's id.
     asked: Option<Arc<str>>,
     deadline: Option<Deadline>,
-    /// What it had behind it, where another node has forwarded it here.
+    /// History of the request at other nodes, where one has forwarded it here.
     before: Option<Before>,
     steps: SmallVec<[Step; STEPS_USUAL]>,
     steps_left_out: u32,
@@ -68,11 +68,11 @@ pub struct Before {
     pub node: Arc<str>,
     /// Since its client sent it, microseconds; its event counts from there, its story does not.
     pub elapsed_us: u64,
-    /// Of that, waiting for permits.
+    /// Part of `elapsed_us` spent waiting for permits.
     pub queued_us: u64,
 }
 
-/// What the deadline was made of.
+/// Inputs of the deadline.
 #[derive(Clone, Copy, Debug)]
 struct Deadline {
     rule: DeadlineRule,
@@ -80,7 +80,7 @@ struct Deadline {
     wish: Option<Millis>,
 }
 
-/// What happened, in order.
+/// Steps in order.
 #[derive(Clone, Debug)]
 enum Step {
     Routing(Routing),
@@ -117,7 +117,7 @@ struct Admission {
     said: Said,
 }
 
-/// What admission said.
+/// Result of asking for a permit.
 #[derive(Clone, Copy, Debug)]
 enum Said {
     Leased,
@@ -153,9 +153,9 @@ pub struct Trace {
     pub head_us: u64,
     /// Its HTTP status; 0 without one.
     pub status: u16,
-    /// What came of it; none while it is open.
+    /// Result; none while the attempt is open.
     pub result: Option<AttemptResult>,
-    /// It ended without an answer for the client; 0 else.
+    /// End of an attempt without a response for the client; 0 else.
     pub failed_us: u64,
 }
 
@@ -168,20 +168,20 @@ impl Trace {
         }
     }
 
-    /// Whether the server may have begun to work before it answered with a failure: a proxy before a
-    /// server answers at once where it cannot reach it.
+    /// Returns whether the server may have started to work before it failed: a proxy before a server answers
+    /// at once where it cannot reach it.
     pub fn may_have_begun(&self) -> bool {
         let took_us = self.head_us.saturating_sub(self.marks.sent_us);
         !may_resend(false, Millis(took_us / 1000), Millis::ZERO)
     }
 }
 
-/// What the budgets said to another try.
+/// Retry decision and the budgets it was based on.
 #[derive(Clone, Copy, Debug)]
 pub struct Again {
-    /// What the failure was; none when another try could do the work twice.
+    /// Class of the failure; none when another attempt could do the work twice.
     pub failure: Option<Failure>,
-    /// Whether there is another try.
+    /// Another attempt follows.
     pub allowed: bool,
     /// Another endpoint has room, and its latest try went well.
     pub proven: bool,
@@ -209,7 +209,7 @@ pub struct QuotaHold {
     pub neurons: f64,
     /// The account's limit.
     pub per_day: u64,
-    /// They were; false when the day was used up.
+    /// The reservation was granted; false when the day was used up.
     pub granted: bool,
 }
 
@@ -284,7 +284,7 @@ impl Draft {
         });
     }
 
-    /// It goes on at the next model of its ladder, with what the former one said.
+    /// Records the next model of the fallback list and why the former one was left.
     pub fn fell_back(&mut self, at_us: u64, to: &ModelId, said: &Refusal) {
         self.step(|| {
             Step::Fallback(Fallback {
@@ -358,7 +358,7 @@ impl Draft {
         }
     }
 
-    /// What the budgets said when the last try had failed.
+    /// Records the retry decision after the last attempt failed.
     pub fn judged(&mut self, again: Again) {
         if let Some(tried) = self.last_try() {
             tried.again = Some(again);
@@ -367,7 +367,7 @@ impl Draft {
         }
     }
 
-    /// It is not served, or not to its end.
+    /// Records that the request is refused or cut.
     pub fn refused(&mut self, refusal: &Refusal) {
         let Some(story) = &mut self.0 else { return };
         let row = refusal.row();
@@ -379,7 +379,7 @@ impl Draft {
         });
     }
 
-    /// It ended as its event says.
+    /// Completes the trace with the summary that the event has.
     pub fn ends(&mut self, event: &InferenceEvent, quota: Option<QuotaHold>) {
         let Some(story) = &mut self.0 else { return };
         let before = story.before.as_ref();
@@ -436,7 +436,7 @@ impl Story {
         }
     }
 
-    /// Nothing happened: a permit at once, one try, an answer.
+    /// Returns whether the request was uneventful: a permit at once, one attempt, a response.
     fn is_plain(&self) -> bool {
         let goes_on = |step: &Step| match step {
             Step::Routing(_) => true,

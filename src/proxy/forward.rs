@@ -1,9 +1,9 @@
 //! Step 10 of the walk where another node serves: the request goes there, and its answer begins or it
 //! comes back.
 //!
-//! Nothing is held here meanwhile but the body. Whoever answers tells the event; a request that comes
-//! back, or whose node is lost before it has granted a permit, goes on here as if it had not been away,
-//! with what is left of its budget. One that is given up is reset, so that the node does not begin it.
+//! Only the body is held here meanwhile. The node that responds owns the event. A request that is rejected,
+//! or whose node is lost before a permit was granted, goes on here with the rest of its budget. A request
+//! that is given up is reset, so that the other node does not start it.
 
 use std::sync::Arc;
 
@@ -26,20 +26,20 @@ use crate::peer::{CameBack, Cause, Hearing, Sent, Visit, Watch};
 use crate::telemetry::ForwardResult;
 use crate::upstream::{Exchange, Lane, Outgoing, SendError, saturated};
 
-/// What came of a forward.
+/// Result of a forward.
 pub enum Reply {
     /// The node has begun to answer.
     Answer(Box<Away>),
-    /// It has no room.
+    /// The node has no capacity.
     NoRoom,
-    /// It could not be reached, was lost before it had granted a permit, or its model servers failed.
-    /// What another try counts as.
+    /// The node could not be reached, was lost before it had granted a permit, or its model servers failed.
+    /// The value is the class of failure for the retry budget.
     Failed(Failure),
-    /// It was lost after it had granted a permit: a model server may have begun to work.
+    /// The node was lost after it had granted a permit: a model server may have started to work.
     Lost,
 }
 
-/// One forward on its way.
+/// Forward in flight.
 struct Forward<'a> {
     shared: &'a Shared,
     lane: &'a Lane,
@@ -253,8 +253,8 @@ impl Forward<'_> {
         Away::new(exchange, first, self.sent, self.watch, rtt_us, ttft_us)
     }
 
-    /// It could not be reached, or was lost on the way. Nobody has begun to work unless a permit was
-    /// granted.
+    /// Records that the node could not be reached or was lost. No server has started to work unless a permit
+    /// was granted.
     fn lost(self, trip: &mut Trip, error: &SendError) -> Reply {
         let is_granted = self.hearing.is_granted();
         tracing::warn!(

@@ -1,8 +1,8 @@
 //! A connection from its first byte to its close: one request after the other.
 //!
-//! It does not read requests; it keeps the two clocks that run around them. Between requests the
-//! keep-alive timer runs; with the first byte of one the header timer begins (in `Edge::serve`),
-//! so that neither an idle client is cut early nor a dripping one kept.
+//! Not the reading of requests; only the two timers around them. Between requests the keep-alive timer runs;
+//! the first byte starts the header timer (in `Edge::serve`). So an idle client is not cut early and a slow
+//! sender is not kept.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,8 +42,7 @@ fn stall_max(edge: &Edge) -> Duration {
     Duration::from_secs(edge.shared.world.load().timeouts.stream_idle_secs)
 }
 
-/// Whom the former authority has let in may be nobody to the present one: a node asks again over a new
-/// connection.
+/// Returns whether the connection was authenticated under a replaced CA and must reconnect.
 fn is_outdated(edge: &Edge, wire: &Wire) -> bool {
     wire.guest()
         .is_some_and(|guest| !edge.shared.channel.is_current(guest.let_in_by()))

@@ -1,6 +1,6 @@
 //! Step 2 of the walk: what the head says, before any of the body is read.
 //!
-//! It copies what later steps need, because reading the body takes the session.
+//! Copies what later steps need, because reading the body takes the session.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -36,15 +36,15 @@ pub struct Head {
     pub reject_if_busy: bool,
 }
 
-/// What is asked, owned.
+/// Requested operation, owned.
 pub enum Wanted {
     /// Run something; a model that stood in the path.
     Call(Operation, Option<String>),
     /// The models this key may use.
     Models,
-    /// One of them.
+    /// Show one model.
     Model(String),
-    /// Those that are looked for.
+    /// Search the models.
     Search(Search),
     /// The schemas of one of them.
     Schema(String),
@@ -112,7 +112,7 @@ impl Head {
         Ok((read, wanted))
     }
 
-    /// What of the request another node may be sent: what its client has sent, and what may pass.
+    /// Returns the request as another node may get it: target, headers that may pass, body.
     pub fn parcel(&self, session: &ServerSession, body: &Bytes) -> Parcel {
         let head = session.req_header();
         let mut headers = BytesMut::from(self.passing.towards(false));
@@ -128,7 +128,7 @@ impl Head {
         }
     }
 
-    /// What another node forwards: it has found out for whom, and how long there is.
+    /// Reads the head of a forwarded request: account and deadline come from the other node.
     fn of_visit(head: &RequestHeader, trip: &mut Trip) -> Result<(Head, Wanted), Refusal> {
         let Route { face, target, .. } = route(head.method.as_str(), target_path(head));
         trip.event().face = face;
@@ -149,7 +149,7 @@ impl Head {
     }
 }
 
-/// Whether another node has sent this, as its certificate says.
+/// Returns whether another node has sent this, as its certificate says.
 pub fn is_from_node(session: &ServerSession) -> bool {
     peer(session).is_some()
 }
@@ -194,7 +194,7 @@ fn wire(session: &ServerSession) -> Option<&Wire> {
 
 /// Why a request that another node forwards is not taken.
 pub enum NotTaken {
-    /// It is not as nodes write it, or not the sender's to say, or has been here before.
+    /// The head is malformed, not the sender's to write, or has a loop.
     NotRead(String),
     /// The sender is not one of the fleet, as far as this node has heard.
     NotOfFleet(Arc<str>),
@@ -216,7 +216,7 @@ pub fn read_visit(
     }
 }
 
-/// Who has sent it, and which process of that node.
+/// Returns the sender's name and generation.
 fn read(session: &ServerSession, trip: &mut Trip) -> Result<(Arc<str>, u64), String> {
     let visit = Visit::read(&session.req_header().headers).map_err(|error| error.to_string())?;
     let is_senders = peer(session).is_some_and(|peer| peer.has(&visit.from));
@@ -282,7 +282,7 @@ fn forced_site(headers: &HeaderMap, trip: &Trip) -> Result<Option<Arc<str>>, Ref
     })
 }
 
-/// What the client calls the request, where that fits into an event.
+/// Returns the client's own id of the request, where that fits into an event.
 fn client_request_id(headers: &HeaderMap) -> Option<Arc<str>> {
     let named = headers.get("x-client-request-id")?.to_str().ok()?;
     (1..=CLIENT_REQUEST_ID_BYTES_MAX)

@@ -1,6 +1,6 @@
 //! `headers`: which headers pass between clients and model servers besides those that always do.
 //!
-//! It picks nothing; the edge rules do.
+//! Not the selection itself, which the header filter makes.
 
 use std::sync::Arc;
 

@@ -176,8 +176,8 @@ pub fn read_call(
     body::parse(trip.face(), operation, path_model, body)
 }
 
-/// Whether the client waits for a go-ahead before it sends the body. One that speaks HTTP/1.0
-/// cannot read an interim answer (RFC 9110 section 10.1.1).
+/// Returns whether the client waits for `100 Continue` before it sends the body. Clients of HTTP/1.0 cannot
+/// read an interim response (RFC 9110 section 10.1.1).
 fn asks_first(session: &ServerSession) -> bool {
     session.req_header().version == Version::HTTP_11
         && session

@@ -1,9 +1,8 @@
-//! What this node says of a request that another one forwards, before its answer: that it is in line,
-//! and that a model server may begin.
+//! Interim responses to the node that forwards a request: queued, and granted (a model server may start).
 //!
-//! It says nothing to clients. A node that hears nothing for a while repeats the request elsewhere, so
-//! nothing is begun here before the word is out that it will be: a process that was stopped and woken
-//! finds its forwards given up and begins none of them.
+//! Not for clients. A node that receives none for a while repeats the request elsewhere, so no work starts
+//! before the message is out. A process that was stopped and resumed finds its forwards given up and starts
+//! none of them.
 
 use std::time::Duration;
 
@@ -38,8 +37,7 @@ pub async fn queued(
     say(shared, session, trip, Interim::Queued).await
 }
 
-/// Says that a model server may begin, once: before anything is sent to one. Nothing is said to a
-/// client.
+/// Says that a model server may begin, once: before anything is sent to one. Clients get no message.
 ///
 /// # Errors
 /// The other node has given the request up, and nothing may begin here.
@@ -56,8 +54,8 @@ pub async fn granted(
     say(shared, session, trip, Interim::Granted).await
 }
 
-/// Whether the node that forwards the request still waits for it: its connection stands, and this
-/// node's last word is young enough not to have been given up.
+/// Checks that the forwarding node still waits: its connection stands, and the last message is younger than
+/// the time after which it gives up.
 ///
 /// # Errors
 /// It does not.

@@ -1,8 +1,8 @@
-//! What a request has only in a fleet: where it has been, what is left of its budget over all nodes,
-//! and what is sent when it goes on.
+//! State of a request in a cluster: visited nodes, budget over all nodes, and the request as it is
+//! forwarded.
 //!
-//! It decides nothing: `Fleet` chooses nodes and [`Hops`] keeps the budget. A node that knows no other
-//! has no journeys, and its requests pay nothing for them.
+//! Not the choice of nodes (`Fleet`) and not the budget ([`Hops`]). A node that knows no other has no
+//! journeys, and its requests pay nothing for them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use infergate_core::{AccountId, Millis, ModelId};
 use crate::peer::{Interim, Visit};
 use crate::upstream::{Class, Sited};
 
-/// Beyond the deadline and three round trips (a connection, its proof and the answer), for the last word
-/// of the node that works to arrive: it has the same deadline and tells the client of it.
+/// Time beyond the deadline and three round trips (connection, proof, response) for the final message of the
+/// working node. That node has the same deadline and tells the client of it.
 const LAST_WORD: Duration = Duration::from_millis(100);
 
 /// How much longer than the other node itself one waits for what it says.
@@ -24,9 +24,9 @@ pub fn last_word(rtt_us: u32) -> Duration {
     LAST_WORD + 3 * Duration::from_micros(rtt_us.into())
 }
 
-/// One request's journey.
+/// Forwarding state of one request.
 pub struct Journey {
-    /// Who has seen it, and what is left of its time and its budget.
+    /// Visited nodes, and what is left of the time and the budget.
     pub hops: Hops,
     /// Nodes of those that have handed it on to here, and this one.
     way: usize,
@@ -36,15 +36,15 @@ pub struct Journey {
     pub only_site: Option<Arc<str>>,
     /// By what the model's policy tells requests apart when it ranks sites.
     pub class: Class,
-    /// What goes on to another node; nothing while the body is not read.
+    /// Request to forward; empty while the body is not read.
     pub parcel: Parcel,
-    /// What the node said that forwards it; none where its client speaks to this node.
+    /// Metadata from the forwarding node; none where the client speaks to this node.
     visit: Option<Told>,
     /// Another node has begun to answer: the event is that node's.
     told_elsewhere: bool,
 }
 
-/// What the node before has said once and for all.
+/// Metadata that the forwarding node sent with the head.
 struct Told {
     from: Arc<str>,
     account: AccountId,
@@ -54,7 +54,7 @@ struct Told {
     word: Word,
 }
 
-/// What that node was told of the request before its answer.
+/// Interim messages sent to the forwarding node before the response.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Word {
     /// When it was told last.
@@ -63,7 +63,7 @@ pub struct Word {
     pub granted: bool,
 }
 
-/// What a client has sent, as the next node gets it.
+/// Request of a client, as the next node gets it.
 #[derive(Default)]
 pub struct Parcel {
     /// Path and query.
@@ -76,7 +76,7 @@ pub struct Parcel {
 
 /// Where a request goes on to.
 pub struct Going {
-    /// Which node.
+    /// Node to forward to.
     pub chosen: Chosen,
     /// How long it may wait there.
     pub wait_max: Millis,
@@ -130,7 +130,7 @@ impl Journey {
         self.visit.is_none()
     }
 
-    /// Who pays, by the word of the node before.
+    /// Account that pays, as the forwarding node says.
     pub fn account(&self) -> Option<&AccountId> {
         self.visit.as_ref().map(|told| &told.account)
     }
@@ -150,12 +150,12 @@ impl Journey {
         self.visit.as_ref()?.tariff.as_ref()
     }
 
-    /// What the node that has forwarded it here was told; none where its client speaks to this node.
+    /// Returns the interim messages sent to the forwarding node; none where the client speaks to this node.
     pub fn word(&self) -> Option<Word> {
         self.visit.as_ref().map(|told| told.word)
     }
 
-    /// That node is told that the request is in line, or that a model server may begin.
+    /// Records that the node got the message that the request is queued, or that a model server may start.
     pub fn has_said(&mut self, interim: Interim, at: Millis) {
         if let Some(told) = &mut self.visit {
             let granted = told.word.granted || interim == Interim::Granted;
@@ -171,7 +171,7 @@ impl Journey {
         self.visit.as_ref().map(|told| Arc::clone(&told.from))
     }
 
-    /// What it looks for in the fleet, its sites in the order of the model's policy.
+    /// Returns the query for nodes, with sites in the order of the model's policy.
     pub fn seek<'a>(
         &'a self,
         model: &'a ModelId,
@@ -200,7 +200,7 @@ impl Journey {
         self.hops.visited.truncate(self.way);
     }
 
-    /// It may be served at this site.
+    /// Returns whether the request may be served at this site.
     pub fn may_stay(&self, site: &str) -> bool {
         self.only_site.as_deref().is_none_or(|only| only == site)
     }
@@ -210,12 +210,12 @@ impl Journey {
         self.told_elsewhere
     }
 
-    /// Whether another node tells what comes of it.
+    /// Sets whether another node owns the event.
     pub fn set_told_elsewhere(&mut self, told: bool) {
         self.told_elsewhere = told;
     }
 
-    /// What goes along to the chosen node, and what of it comes back is compared with.
+    /// Returns the hop data for the chosen node; the rejection is compared with it.
     pub fn go(&mut self, going: &Going, left: Millis) -> Hops {
         let Going { chosen, wait_max } = going;
         let place: Arc<str> = format!("{}/{}", chosen.site, chosen.node.name).into();

@@ -1,8 +1,8 @@
 //! The models one request may be served by: the one it asks for, then those of its ladder.
 //!
-//! It decides nothing: the core's [`Descent`] says whether a model is left, and [`Rung`] which ones are
-//! open. Nothing is looked up for a model without a ladder. When none has served, the client is told
-//! what the model it asked for said.
+//! Not the decision: the core's [`Descent`] says whether a model is left, and [`Rung`] which ones are open.
+//! A model without fallbacks costs no look-up. When none has served, the client is told what the model it
+//! asked for said.
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ use crate::upstream::Lane;
 
 /// Why a model has not begun to answer.
 pub enum Unserved {
-    /// It does not take the request as it is.
+    /// The model cannot take the request as it is.
     Unfit(Refusal),
-    /// It could not serve it, and nobody has begun to work on it.
+    /// The model could not serve the request, and no server has started to work.
     Missed(Missed, Refusal),
     /// The configuration changed while it waited, in what the request was checked for.
     Outdated,
@@ -40,7 +40,7 @@ impl From<Refusal> for Unserved {
 }
 
 impl Unserved {
-    /// What it means that a model's queue did not let the request pass.
+    /// Classifies a refusal of the model's admission gate.
     pub fn at_the_gate(left: Left) -> Unserved {
         match left {
             Left::Refused(refusal) if refusal.is_out_of_capacity() => {
@@ -55,11 +55,11 @@ impl Unserved {
     }
 }
 
-/// One request's ladder.
+/// Fallback of one request.
 pub struct Ladder<'a> {
     shared: &'a Shared,
     account: Arc<AccountSpec>,
-    /// It has waited for its first model already, and goes to the head of its line.
+    /// The request has waited for its first model already and goes to the head of the queue.
     resumes: bool,
     /// Taken when no other model can need it any more.
     call: Option<Call>,
@@ -121,7 +121,7 @@ impl<'a> Ladder<'a> {
         &self.lane
     }
 
-    /// Whether its request has waited for the present model already.
+    /// Returns whether the request has waited for the present model already.
     pub fn resumes(&self) -> bool {
         self.resumes
     }

@@ -1,7 +1,7 @@
 //! The neurons of the day: held for a request when it is admitted, settled when it is priced.
 //!
-//! It decides nothing (the core's [`Quota`] does) and writes no file (`app` does, from
-//! [`Ledger::news`]). Only accounts with a limit are counted, so their number bounds it.
+//! Not the decision (the core's [`Quota`]) and not the file (`app`, from [`Ledger::news`]). Only accounts
+//! with a limit are counted, so their number bounds it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,7 +53,7 @@ impl Ledger {
         })
     }
 
-    /// Whether the account's day has anything left, whatever requests under way may still use.
+    /// Checks that the account's day has anything left, whatever requests in flight may still use.
     ///
     /// # Errors
     /// [`Refusal::QuotaUsed`].
@@ -73,10 +73,10 @@ impl Ledger {
         self.quota.lock().used(account, unix_secs(self.clock))
     }
 
-    /// Other nodes tell what accounts have used there: node, account, day since 1970-01-01,
-    /// millionths of a neuron. Of accounts without a limit in `world` it is left out: one that gets
-    /// its limit later is told of whole with the next request it makes there. So is what is beyond
-    /// reason for the account's limit.
+    /// Other nodes tell what accounts have used there: node, account, day since 1970-01-01, millionths of a
+    /// neuron. Sums of accounts without a limit in `world` are left out: an account that gets its limit
+    /// later is reported whole with its next request there. So is what is beyond reason for the account's
+    /// limit.
     pub fn heard<'a>(
         &self,
         told: impl IntoIterator<Item = (&'a NodeId, &'a AccountId, u64, u64)>,
@@ -114,18 +114,18 @@ impl Ledger {
         left_out + self.quota.lock().left_out()
     }
 
-    /// What a node has told is forgotten. Whether it had told anything.
+    /// Removes the reports of a node. Returns whether there were any.
     pub fn forget(&self, node: &str) -> bool {
         self.quota.lock().forget(node)
     }
 
-    /// What another process has counted since `before` was kept, and kept as `after`, counts here as well.
+    /// Adds the usage that another process has counted between the snapshots `before` and `after`.
     pub fn absorb(&self, before: &QuotaSnapshot, after: &QuotaSnapshot) {
         let now = unix_secs(self.clock);
         self.quota.lock().absorb(before, after, now);
     }
 
-    /// What is to be kept, when it is not what was kept as `version`.
+    /// Returns the snapshot to persist, where it differs from the one persisted as `version`.
     pub fn news(&self, version: u64) -> Option<(u64, QuotaSnapshot)> {
         let quota = self.quota.lock();
         (quota.version() != version).then(|| (quota.version(), quota.snapshot()))

@@ -1,6 +1,6 @@
 //! `limits`: how much one request, one client and all requests together may take.
 //!
-//! It does not count anything; the proxy does. Units stand in the keys, bounds beside them.
+//! Not the counters, which the pipeline keeps. Units stand in the keys, bounds beside them.
 
 use infergate_core::admission::bodies::BodyLimits;
 use schemars::JsonSchema;
@@ -38,13 +38,13 @@ pub struct Limits {
     /// its address.
     #[schemars(range(min = 1, max = 1000000))]
     pub connections_per_client: u32,
-    /// What a client has to take of an answer, KiB per second over `timeouts.stream_idle_secs`, once the
-    /// 8 MiB that are kept of it (64 MiB of all answers together) are full; a slower one is cut off. 0
-    /// is no floor.
+    /// Slowest rate at which a client takes a response, KiB per second over `timeouts.stream_idle_secs`,
+    /// once the 8 MiB that are kept of it (64 MiB of all together) are full; a slower one is cut off. 0 is
+    /// no floor.
     #[schemars(range(max = 1048576))]
     pub reader_min_kib_per_sec: u64,
     /// Memory that waiting guests of plugins may keep together, MiB; above it the plugin that keeps most
-    /// gives up its longest waiting guest. 0 keeps none. One not asked for 60 seconds goes anyway.
+    /// gives up its longest waiting guest. 0 keeps none. A guest not asked for 60 seconds goes anyway.
     #[schemars(range(max = 65536))]
     pub warm_guests_mib: u64,
 }

@@ -1,6 +1,6 @@
-//! What is asked of the catalog, not of a model: lists, descriptions, schemas.
+//! Requests for the catalog, not for a model: lists, descriptions, schemas.
 //!
-//! It shows an account only what that account may use.
+//! An account sees only the models it may use.
 
 use std::sync::Arc;
 

@@ -1,11 +1,11 @@
 //! The synchronous walk: one request from its head to its event, in twelve steps.
 //!
-//! It is one function, [`Edge::walk`], that can be read top to bottom; the steps stand in the files
-//! beside it. It decides nothing itself — the core and the configuration do — and it speaks to
-//! model servers only through `upstream`. Pingora's HTTP session carries the client side.
+//! [`Edge::walk`] reads top to bottom; the steps stand in the files beside it. Decisions are the core's and
+//! the configuration's. Model servers are reached only through `upstream`. Pingora's HTTP session carries
+//! the client side.
 //!
-//! Whatever is taken on the way (body memory, permit, place in the queue, in-flight count) is a
-//! guard that is given back by drop, so leaving early, being cancelled and panicking need no code.
+//! Guards hold what is taken on the way (body memory, permit, queue slot, in-flight count) and are released
+//! by drop. Leaving early, cancellation and panic need no code.
 
 mod accounts;
 mod admit;
@@ -94,7 +94,7 @@ use crate::peer::{Channel, Others, VISIT_HEAD_BYTES_MAX};
 use crate::telemetry::{Clock, EventSink, Metrics, Outcome};
 use crate::upstream::{Answer, Client, Exchange, Lane, Permit};
 
-/// What all requests share for the life of the process.
+/// State that all requests share for the life of the process.
 pub struct Shared {
     /// The current configuration generation, swapped whole.
     pub world: ArcSwap<World>,
@@ -106,7 +106,7 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     /// Where events go.
     pub sink: EventSink,
-    /// Who is being served.
+    /// Requests in flight, and whether the process drains.
     pub drain: Arc<Drain>,
     /// Memory of request bodies.
     pub bodies: Arc<BodyBudget>,
@@ -118,7 +118,7 @@ pub struct Shared {
     pub checks: Checks,
     /// Neurons of the day.
     pub ledger: Arc<Ledger>,
-    /// What operators change while it runs.
+    /// Switches that operators change at run time.
     pub runtime: Arc<Runtime>,
     /// The other nodes of the fleet.
     pub others: Arc<Others>,
@@ -128,7 +128,7 @@ pub struct Shared {
     pub started_unix_secs: u64,
 }
 
-/// Somebody has begun to answer.
+/// Source of a response that has started.
 #[allow(
     clippy::large_enum_variant,
     reason = "moved once a request; a box would cost requests that stay here an allocation"
@@ -159,7 +159,7 @@ impl Edge {
         Edge { shared }
     }
 
-    /// One request, in twelve steps.
+    /// Handles one request, in twelve steps.
     async fn walk(&self, session: &mut ServerSession, trip: &mut Trip) -> Result<(), Left> {
         // 1, 2. The trip has begun with a well-framed head: what is asked, and for whom.
         let (head, wanted) = Head::read(session, trip)?;
@@ -516,8 +516,8 @@ fn find_lane(trip: &mut Trip, model: &str, account: &Account) -> Result<Arc<Lane
 /// Generated tokens assumed when the caller sets no bound, and the most that is charged ahead:
 /// the rest is corrected when the server reports what it used.
 const TOKENS_AHEAD_MAX: u64 = 256;
-/// The most that a body's size is charged ahead: no model reads more, and a debt beyond what can be
-/// worked off would be held against those who wait beside it.
+/// Upper bound of prompt tokens charged in advance: no model reads more, and a larger debt would be held
+/// against other requests of the account.
 const PROMPT_AHEAD_MAX: u64 = 1 << 20;
 /// `x_priority` of requests that name none.
 const PRIORITY_DEFAULT: u8 = 5;
@@ -544,7 +544,7 @@ fn tokens_ahead(call: &Call) -> u64 {
     prompt.saturating_add(generated.min(TOKENS_AHEAD_MAX))
 }
 
-/// What the client's request asks of admission. A task's payload may hide the images in it.
+/// Builds the admission request of the client's request. A task's payload may hide the images in it.
 fn ask_for(trip: &Trip, account: &Account, lane: &Lane, call: &Call, reject_if_busy: bool) -> Ask {
     // Nobody else looks at tokens.
     let prompt = match lane.spec.queue.algorithm {

@@ -1,9 +1,9 @@
-//! What another node asks of this one beside requests of clients: whether it is there, to know that
-//! the asking one drains, and what happened to a request.
+//! Requests of other nodes that are no inference requests: ping, notice of draining, and the trace of a
+//! request.
 //!
-//! It serves the peers listener alone. Who asks is known by its certificate; a name in a header counts
-//! only when the certificate bears it. What is under no path of its own is a request that the other
-//! node forwards, and the walk's.
+//! Serves the peers listener alone. The sender is authenticated by its certificate; a name in a header
+//! counts only when the certificate bears it. Any other path is a forwarded request, handled by the
+//! pipeline.
 
 use bytes::Bytes;
 use http::header;
@@ -16,7 +16,7 @@ use super::explain::Here;
 use super::wire::Wire;
 use crate::peer::{DRAINING_PATH, GENERATION_HEADER, NODE_HEADER, PING_PATH, PeerName, STORY_PATH};
 
-/// What all of them begin with.
+/// Prefix of the paths.
 const PATHS: &str = "/peer/";
 
 /// Answers what is no request of a client, and says whether the connection may carry another one;

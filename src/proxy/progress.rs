@@ -1,6 +1,6 @@
 //! Signs of life to a streaming client while its model server says nothing: `progress_comments`.
 //!
-//! It does not speak in the middle of an event, nor while the client has not taken what came before.
+//! No comment stands within an event, or while the client has not taken what came before.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::call::{Left, Trip};
 /// silent for 30 to 60 s.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 
-/// What the client is told.
+/// Comment that the client gets.
 const WORKING: &[u8] = b": working\n\n";
 
 /// Returns the span between two signs of life while a server of `spec` is silent, where the model has any.
@@ -68,12 +68,12 @@ pub async fn head_of_answer<T>(
 /// The signs of life of one answer under way.
 pub struct Progress {
     beats: Beats,
-    /// What went to the client ends with the end of an event.
+    /// The bytes sent so far end with the end of an event.
     is_between_events: bool,
 }
 
 impl Progress {
-    /// One every so often.
+    /// Creates comments at a fixed interval.
     pub fn new(every: Duration) -> Progress {
         Progress {
             beats: Beats::new(Some(every)),

@@ -1,6 +1,6 @@
 //! `readiness`: which models must have a healthy endpoint for this node to be ready.
 //!
-//! It looks at the gates at the moment of the question and checks nothing itself.
+//! Reads the gates at the moment of the question; makes no check of its own.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
-//! Whether a request that got its permit may still be served as it was checked when it came.
+//! Check whether a request that got its permit may still be served as it was authorized on arrival.
 //!
-//! It changes nothing: where the answer is no, the walk goes back to its second step. While a request
+//! Changes no state: where the answer is no, the pipeline goes back to its second step. While a request
 //! waits, a reload may revoke its key, withdraw its model or make another kind of server of it.
 
 use std::sync::Arc;
@@ -65,8 +65,8 @@ async fn is_withdrawn(shared: &Shared, trip: &Trip, lane: &Lane, left: &Left) ->
     now.catalog.model(lane.spec.id.as_str()).is_none()
 }
 
-/// Whether the request may go to the endpoint of `permit` under the configuration it began with. The
-/// usual case costs a comparison of two pointers.
+/// Returns whether the request may go to the endpoint of `permit` under the configuration it started with.
+/// The usual case costs a comparison of two pointers.
 async fn is_current(
     shared: &Shared,
     trip: &Trip,

@@ -1,9 +1,9 @@
 //! Step 11 of the walk: the model server's answer to the client, chunk by chunk.
 //!
-//! It reads no meaning into the bytes; the [`Answer`] does. While the client keeps up, memory is
-//! bounded by one gathered write. While it does not take a write, the server is read on into a
-//! [`Backlog`], so that the permit goes back with the server's last byte. Every wait also listens to the
-//! client, the deadline and the server's silence.
+//! Not the meaning of the bytes, which the [`Answer`] reads. While the client keeps up, memory is bounded by
+//! one gathered write. While it does not take a write, the server is read on into a [`Backlog`], so that the
+//! permit goes back with the server's last byte. Every wait also listens to the client, the deadline and the
+//! server's silence.
 
 mod ahead;
 mod head;
@@ -32,7 +32,7 @@ use crate::telemetry::Outcome;
 use crate::upstream::{Answer, AnswerError, Exchange, Push, client_error_body, is_error_body};
 use signs::Next;
 
-/// What is readable at once is gathered into one write up to this size.
+/// Bytes that are readable at once are gathered into one write up to this size.
 const GATHER_MAX_BYTES: usize = 64 * 1024;
 /// A server's own error is read up to this size and passed on in the caller's dialect.
 const ERROR_BODY_MAX_BYTES: usize = 64 * 1024;
@@ -73,13 +73,13 @@ impl From<AnswerError> for Stop {
     }
 }
 
-/// What a round of reading brought.
+/// Result of one round of reading.
 enum Gathered {
     /// Worth a write; more may come.
     More(Bytes),
     /// The end of the answer.
     End(Bytes),
-    /// Nothing: a sign of life is due.
+    /// No bytes: a heartbeat is due.
     Silence(Bytes),
 }
 
@@ -264,8 +264,8 @@ impl<'a> Relay<'a> {
         self.write_last(body.into()).await
     }
 
-    /// Reads what there is: at least one piece that is worth a write, or the end. What is readable
-    /// at once goes into one write; a single piece goes on without a copy.
+    /// Reads what there is: at least one piece that is worth a write, or the end. Bytes that are readable at
+    /// once go into one write; a single chunk goes on without a copy.
     async fn gather(&mut self, answer: &mut Answer) -> Result<Gathered, Stop> {
         let mut whole: Option<Bytes> = None;
         let mut next = match self.next_or_sign().await? {
@@ -362,7 +362,8 @@ impl<'a> Relay<'a> {
         self.shared.clock.now() >= self.trip.deadline
     }
 
-    /// What the answer has told so far. The last time is before the event is handed over.
+    /// Records the usage that the response has reported so far. The last time is before the event is handed
+    /// over.
     fn note(&mut self, answer: &Answer) {
         note(self.trip, answer);
     }

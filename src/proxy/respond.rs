@@ -1,8 +1,7 @@
-//! What the client is sent when it is not a model server's answer: refusals, the catalog, and
-//! signs of life while it waits.
+//! Responses of the gateway itself: refusals, the catalog, and heartbeats while a client waits.
 //!
-//! It does not decide; a refusal comes here as a value and leaves in the caller's dialect. A body
-//! the client is still sending is read for a moment, so that it sees the answer and not a reset.
+//! Not the decision: a refusal comes here as a value and leaves in the caller's dialect. A body the client
+//! is still sending is read for a moment, so that it sees the answer and not a reset.
 
 use std::time::Duration;
 
@@ -22,7 +21,7 @@ use crate::telemetry::Outcome;
 
 /// An unread body up to this size is read before the answer, which keeps the connection usable.
 const DRAIN_BEFORE_MAX_BYTES: u64 = 64 * 1024;
-/// Of a larger one this much is read after the answer, so that the client gets to see it.
+/// Bytes of a larger body that are read after the response, so that the client gets to see it.
 const DRAIN_AFTER_MAX_BYTES: u64 = 1024 * 1024;
 /// For this long at most, either way.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
@@ -31,7 +30,7 @@ const RETRY_AFTER_MS_MIN: u64 = 100;
 
 type Sent = Result<(), Box<Error>>;
 
-/// What a request that ends with this refusal came to.
+/// Returns the outcome of a request that ends with this refusal.
 pub fn outcome_of(refusal: &Refusal) -> Outcome {
     match refusal {
         Refusal::DeadlinePassed => Outcome::CutByDeadline,

@@ -1,7 +1,7 @@
 //! Step 8 of the walk: where the request should go, as the model's routing policy sees it.
 //!
-//! It takes no permit and drops no endpoint: what it says is an order, which the turnstile follows
-//! as far as permits and health allow. Without a policy it says nothing, at no cost.
+//! Not a permit: the result is an order, which the turnstile follows as far as permits and health allow.
+//! Without a policy it says nothing, at no cost.
 
 use std::sync::Arc;
 

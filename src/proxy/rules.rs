@@ -1,7 +1,7 @@
 //! Edge rules: which heads are acceptable, and which of a client's headers a backend may see.
 //!
-//! It is stricter than the parser below it, because a gateway that reads a request differently
-//! than the server behind it can be used to smuggle one. No body is read here.
+//! Stricter than the parser below it: a gateway that reads a request differently than the server behind it
+//! can be used to smuggle one. No body is read here.
 
 use bytes::BytesMut;
 use http::header::{self, HeaderMap, HeaderName};
@@ -108,7 +108,7 @@ fn has_name(line: &[u8], name: &[u8]) -> bool {
         && matches!(line[name.len()], b':' | b' ' | b'\t')
 }
 
-/// Header lines of a client that model servers may see, in wire form. What the body is, is not among them.
+/// Header lines of a client that model servers may see, in wire form. The content type is not among them.
 #[derive(Default)]
 pub struct Passing {
     lines: BytesMut,
@@ -245,8 +245,8 @@ fn is_internal(name: &str) -> bool {
             ))
 }
 
-/// Whether a header of another node's answer passes to the client: all that the node wrote for the
-/// client, and nothing that was for this node.
+/// Returns whether a header of another node's response passes to the client: everything but fields between
+/// nodes and of the connection.
 pub fn passes_from_node(name: &HeaderName) -> bool {
     let of_connection = matches!(
         name.as_str(),
@@ -256,7 +256,7 @@ pub fn passes_from_node(name: &HeaderName) -> bool {
 }
 
 /// Returns whether a header of a model server's answer passes to the client; `listed` is `headers.pass`.
-/// Those that [describe bytes](describes_bytes) pass with bytes as they were. A server's rate limits do
+/// Headers that [describe bytes](describes_bytes) pass with bytes as they were. A server's rate limits do
 /// not: they are those of the gateway's key.
 pub fn passes_to_client(name: &HeaderName, listed: &[HeaderName]) -> bool {
     matches!(
@@ -294,7 +294,7 @@ fn is_of_the_servers_host(name: &str) -> bool {
     ) || name.starts_with("access-control-")
 }
 
-/// Whether a header describes the server's bytes as they were: false of a body that was rewritten.
+/// Returns whether a header describes the server's bytes as they were: false of a body that was rewritten.
 pub fn describes_bytes(name: &HeaderName) -> bool {
     matches!(
         name.as_str(),
@@ -316,7 +316,7 @@ pub fn lines(headers: &http::HeaderMap) -> impl Iterator<Item = (&str, &[u8])> {
     lines.map(|(name, value)| (name.as_str(), value.as_bytes()))
 }
 
-/// Whether the body is compressed. Servers are asked not to: what an answer used could not be read.
+/// Returns whether the body is compressed. Servers are asked not to: what an answer used could not be read.
 pub fn is_compressed(headers: &http::HeaderMap) -> bool {
     let coding = headers.get(http::header::CONTENT_ENCODING);
     coding.is_some_and(|coding| coding != "identity")

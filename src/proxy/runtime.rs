@@ -1,6 +1,6 @@
-//! What operators change while it runs, beside the configuration file.
+//! Switches that operators change at run time, beside the configuration file.
 //!
-//! It keeps nothing over a restart; `app` does, before it sets anything here.
+//! Not persistent: `app` stores the flags before it sets them here.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,7 +1,7 @@
 //! Step 7 of the walk: what the model's task makes of the input.
 //!
-//! It checks nothing itself: the task does, in a session that goes on to the answer. A model whose
-//! task has nothing to say is asked for what the client sent, at no cost.
+//! Not the checks: the task makes them, in a session that goes on to the response. A model whose task has
+//! nothing to say is asked for what the client sent, at no cost.
 
 use bytes::Bytes;
 use infergate_core::api::{Call, body};
@@ -29,9 +29,8 @@ pub struct Asked {
     pub copied_bytes: u64,
 }
 
-/// Asks the model's task. Where it has something to say, its session goes on to the answer. What the
-/// check takes is a part of `share` for as long. A large body waits for a turn and is checked off the
-/// worker.
+/// Asks the model's task. Where it has something to say, its session goes on to the answer. The memory of
+/// the check is a part of `share` meanwhile. A large body waits for a turn and is checked off the worker.
 ///
 /// # Errors
 /// Input that the task does not take, [`Refusal::PluginFailed`], [`Refusal::BodyBudgetSpent`]; the

@@ -1,6 +1,6 @@
 //! `timeouts`: how long a request, a silence, a connection and a drain may last.
 //!
-//! It does not watch the clock. A day bounds every span in seconds: longer is a typing mistake.
+//! Not the timers themselves. A day bounds every span in seconds: longer is a typing mistake.
 
 use infergate_core::deadline::DeadlineRule;
 use schemars::JsonSchema;
@@ -52,7 +52,7 @@ impl Default for Timeouts {
 }
 
 impl Timeouts {
-    /// What the deadline of a request is computed from.
+    /// Returns the rule that deadlines are computed by.
     pub fn deadline_rule(&self) -> DeadlineRule {
         DeadlineRule {
             model_floor_secs: self.model_floor_secs,

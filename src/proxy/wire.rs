@@ -1,9 +1,8 @@
 //! A client's or another node's connection as Pingora's sessions see it, with two habits of our own.
 //!
-//! It knows when the first byte of the next request is there (so that the keep-alive timer ends
-//! and the header timer begins exactly then), and it gathers what a session writes until the
-//! session flushes, so that head and body leave in one system call. No protocol is spoken here; TLS
-//! with other nodes is `peer`'s.
+//! The first byte of the next request ends the keep-alive timer and starts the header timer. Writes are
+//! gathered until the session flushes, so that head and body leave in one system call. No protocol is spoken
+//! here; TLS with other nodes is `peer`'s.
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd;
@@ -42,7 +41,7 @@ const LINGER_MAX_BYTES: usize = 1024 * 1024;
 /// For this long at most.
 const LINGER_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Who is at the other end.
+/// Other side of the connection.
 #[derive(Debug)]
 enum End {
     Client(TcpStream),

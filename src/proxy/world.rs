@@ -1,6 +1,6 @@
-//! Everything a request may read that a reload can change, as one snapshot.
+//! Snapshot of everything that a request reads and a reload can change.
 //!
-//! It does not change; a reload makes the next one. A request keeps the world it began with.
+//! Immutable: a reload makes the next one. A request keeps the world it began with.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::plugin::Plugins;
 use crate::telemetry::{Clock, Metrics};
 use crate::upstream::Lanes;
 
-/// What a world is made of, as the configuration gives it.
+/// Parts of a snapshot, as the configuration gives them.
 pub struct Plan {
     /// Counts configurations that took effect, from 1.
     pub generation: u64,
@@ -28,11 +28,11 @@ pub struct Plan {
     pub site: Arc<str>,
     /// All models.
     pub models: Vec<Arc<ModelSpec>>,
-    /// Who decides about them.
+    /// Plugins of the models.
     pub plugins: Plugins,
     /// All accounts.
     pub accounts: Vec<AccountSpec>,
-    /// Whether requests without a key are served.
+    /// Requests without a key are served.
     pub anonymous_allowed: bool,
     /// `limits`.
     pub limits: Limits,
@@ -48,7 +48,7 @@ pub struct Plan {
     pub event_before_last_byte: bool,
 }
 
-/// One configuration generation, ready to serve.
+/// Configuration generation that is ready to serve.
 #[derive(Default)]
 pub struct World {
     /// Counts configurations that took effect, from 1; 0 is the empty world before the first.
@@ -62,7 +62,7 @@ pub struct World {
     pub(super) catalog: Catalog,
     /// All models.
     pub lanes: Lanes,
-    /// Who decides about them.
+    /// Plugins of the models.
     pub plugins: Plugins,
     pub(super) accounts: Arc<Accounts>,
     /// `limits`.

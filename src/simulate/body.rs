@@ -1,8 +1,8 @@
-//! Answers on their way out: whole, or event by event in their own time. Not what the events say.
+//! Response bodies: whole, or event by event at their own pace. The content of events is elsewhere.
 //!
-//! Each event is handed over alone and the next one only after hyper has had a chance to flush, so
-//! that every event is a write of its own, as a real server's are. The slot is given back before
-//! the last byte goes out; dropping the body earlier is a client that left.
+//! Each event is handed over alone, and the next one only after hyper has had a chance to flush.
+//! Every event is thus a write of its own, as from a real server. The slot is given back before the
+//! last byte goes out; dropping the body earlier is a client that left.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -21,7 +21,7 @@ use super::pace::Pace;
 use super::server::{Cut, Wire};
 use super::text::Text;
 
-/// The body of any answer.
+/// The body of any response.
 pub(super) enum Answer {
     Whole(Bytes),
     Events(Box<Events>),
@@ -35,7 +35,7 @@ pub(super) struct Script {
     /// Before and after the token's text as a JSON string.
     pub(super) before: Bytes,
     pub(super) after: Bytes,
-    /// What follows `after`.
+    /// End of the event, after `after`.
     pub(super) tail: Tail,
     pub(super) text: Text,
     /// Tokens written by `before` and `after`; a last one may be part of `closing`.
@@ -44,9 +44,9 @@ pub(super) struct Script {
     pub(super) closing: VecDeque<Bytes>,
 }
 
-/// What ends the event of a token.
+/// End of a token's event.
 pub(super) enum Tail {
-    /// Nothing more.
+    /// The event has no further bytes.
     None,
     /// The token's number, from 1, and a closing brace.
     Number,
@@ -213,7 +213,7 @@ impl Events {
     }
 }
 
-/// Half of a whole answer, then a reset connection.
+/// Half of a whole response, then a reset connection.
 pub(super) struct Torn {
     half: Bytes,
     announced: u64,

@@ -1,5 +1,5 @@
-//! What the simulated server is: its dialect, its speed, its limits and what it reports. Not the
-//! faults, which change while it runs.
+//! Parameters of the simulated server: its dialect, speed, limits and reports. Not the faults,
+//! which change while it runs.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -40,7 +40,7 @@ pub struct Config {
     #[arg(long, value_name = "IP:PORT", default_value_t = DEFAULT_ADDRESS)]
     pub address: SocketAddr,
 
-    /// Whose HTTP API to speak
+    /// HTTP API to speak
     #[arg(long, value_enum, default_value_t = Dialect::Openai)]
     pub dialect: Dialect,
 
@@ -54,7 +54,7 @@ pub struct Config {
           value_parser = concurrency)]
     pub concurrency: usize,
 
-    /// What happens to a request above the concurrency limit
+    /// Treatment of a request above the concurrency limit
     #[arg(long, value_enum, default_value_t = OverLimit::Queue)]
     pub over_limit: OverLimit,
 
@@ -93,7 +93,7 @@ pub struct Config {
     #[arg(long, value_name = "SECS", default_value_t = 0)]
     pub loading_secs: u64,
 
-    /// What the http dialect's model does [default: what each payload fits best]
+    /// Task of the http dialect's model [default: the one that fits each payload best]
     #[arg(long, value_enum, value_name = "SLUG")]
     pub task: Option<Task>,
 
@@ -110,7 +110,7 @@ pub struct Config {
     pub cost_metrics: Vec<CostMetric>,
 }
 
-/// One metric of the billing headers.
+/// A metric of the billing headers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CostMetric {
     /// Its name.
@@ -130,7 +130,7 @@ pub enum StreamUsage {
     Incremental,
 }
 
-/// What a model does: the 14 tasks of the Workers AI catalogue.
+/// Task of a model: one of the 14 tasks of the Workers AI catalogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[allow(missing_docs)] // the names are their documentation
 pub enum Task {
@@ -150,7 +150,7 @@ pub enum Task {
     DumbPipe,
 }
 
-/// Whose HTTP API the simulator speaks.
+/// HTTP API that the simulator speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Dialect {
     /// vLLM, SGLang and other OpenAI-compatible servers
@@ -165,12 +165,12 @@ pub enum Dialect {
     Http,
 }
 
-/// What happens to a request above the concurrency limit.
+/// Treatment of a request above the concurrency limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OverLimit {
-    /// It waits for its turn, first come first served
+    /// Wait for a slot, first come first served
     Queue,
-    /// It is refused at once, in the dialect's words for "overloaded"
+    /// Refuse at once, in the dialect's words for "overloaded"
     Refuse,
 }
 
@@ -199,7 +199,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// A server that answers without any pause and takes thousands at once: the upstream of load
+    /// A server that responds without any pause and takes thousands at once: the upstream of load
     /// tests, where the gateway is what is measured.
     pub fn instant() -> Config {
         Config {

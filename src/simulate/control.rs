@@ -1,5 +1,5 @@
-//! The simulator's own routes, `/sim/stats` and `/sim/fault`: how a test watches and steers it.
-//! Nothing of a real server is here, and no dialect speaks here.
+//! The simulator's own routes, `/sim/stats` and `/sim/fault`: how a test watches and steers it. No
+//! route of a real server is here, and no dialect is spoken.
 
 use http::Method;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! What differs between the servers it plays: routes, and how each says no. The answers
+//! Differences between the servers it plays: routes, and the form of a refusal. The answers
 //! themselves are in `openai`, `tgi`, `tei`, `llama_server` and `task`.
 
 use http::Method;
@@ -12,7 +12,7 @@ pub(super) enum Operation {
     Chat,
     Completion,
     Embeddings,
-    /// TGI's own routes. `stream` is `None` where the body decides; `list` wraps the answer.
+    /// TGI's own routes. `stream` is `None` where the body decides; `list` wraps the response.
     Generate {
         stream: Option<bool>,
         list: bool,
@@ -139,7 +139,7 @@ pub(super) fn error(dialect: Dialect, status: u16, message: &str) -> Vec<u8> {
     body.to_string().into()
 }
 
-/// What the dialect answers to a body it cannot use.
+/// Status of the dialect for a body it cannot use.
 pub(super) fn invalid_status(dialect: Dialect) -> u16 {
     match dialect {
         Dialect::Openai | Dialect::LlamaServer | Dialect::Http => 400,

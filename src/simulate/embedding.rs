@@ -1,5 +1,5 @@
-//! Simulated embeddings: unit vectors that are the same for the same seed and text. They carry no
-//! meaning: two similar texts are as far apart as any two.
+//! Simulated embeddings: unit vectors that are the same for the same seed and text. The vectors
+//! carry no meaning: two similar texts are as far apart as any two.
 
 use fastrand::Rng;
 

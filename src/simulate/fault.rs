@@ -12,7 +12,7 @@ use fastrand::Rng;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-/// What the server does wrong.
+/// Faults of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Close the connection without a byte of answer; a whole server that refuses with
@@ -71,7 +71,7 @@ impl std::fmt::Display for Fault {
 /// A fault for the whole server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ServerFault {
-    /// What goes wrong.
+    /// The fault to produce.
     pub fault: Fault,
     /// The share of requests it happens to, 0 to 1.
     pub probability: f64,
@@ -161,7 +161,7 @@ impl FaultText {
     }
 }
 
-/// Who asks whether the server's fault strikes.
+/// Point in a request at which a fault may strike.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Moment {
     Accept,
@@ -173,7 +173,7 @@ pub(super) enum Moment {
 pub(super) struct Faults {
     /// False lets the common case pass without the lock.
     armed: AtomicBool,
-    /// Guards the fault's remaining count; held by whoever draws and by who sets it.
+    /// Guards the fault's remaining count; held while a fault is drawn or set.
     set: Mutex<(Option<ServerFault>, Rng)>,
 }
 
@@ -195,7 +195,7 @@ impl Faults {
         self.set.lock().0
     }
 
-    /// Whether new connections are closed as soon as they are accepted.
+    /// Returns true when new connections are closed as soon as they are accepted.
     pub(super) fn refusing(&self) -> bool {
         self.armed.load(Relaxed) && self.get().is_some_and(|fault| fault.refuses_all())
     }

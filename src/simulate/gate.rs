@@ -1,8 +1,8 @@
 //! The server's slots: how many requests it works on at once, and what happens above. Not the
 //! gateway's permits: this is the limit a real model server has of its own.
 //!
-//! A [`Slot`] and a place in the line are guards, so that a client that leaves gives both back at
-//! once: hyper drops the request's future or body when the connection ends.
+//! A [`Slot`] and a place in the queue are guards, so that a client that leaves releases both at
+//! once: hyper drops the request's future or body with the connection.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -95,7 +95,7 @@ impl Drop for Place {
 
 /// How the work in a slot ended.
 enum End {
-    /// The client left: what is true when nothing else was said before the drop.
+    /// The client left: the outcome unless another was set before the drop.
     Cancelled,
     Served {
         output_tokens: u64,
@@ -103,7 +103,7 @@ enum End {
     Faulted,
 }
 
-/// One request being worked on.
+/// A request being worked on.
 pub(super) struct Slot {
     stats: Arc<Stats>,
     end: End,

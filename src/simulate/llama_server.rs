@@ -1,4 +1,4 @@
-//! What llama.cpp's server tells about itself: props and slots. Its answers to requests are in
+//! Reports of llama.cpp's server about itself: props and slots. Its responses to requests are in
 //! `openai`.
 
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use super::FINGERPRINT;
 use super::config::Config;
 use super::stats::Snapshot;
 
-/// The answer to `/props`.
+/// Response to `/props`.
 pub(super) fn props(config: &Config) -> Value {
     json!({
         "default_generation_settings": { "n_ctx": 131_072 },
@@ -18,7 +18,7 @@ pub(super) fn props(config: &Config) -> Value {
     })
 }
 
-/// The answer to `/slots`: as many are processing as requests hold one.
+/// Response to `/slots`: as many are processing as requests hold one.
 pub(super) fn slots(config: &Config, counts: Snapshot) -> Value {
     let slot = |id| json!({ "id": id, "n_ctx": 131_072, "is_processing": id < counts.current });
     (0..config.concurrency as u64).map(slot).collect()

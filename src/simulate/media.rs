@@ -1,5 +1,5 @@
-//! Small pictures and sounds made from nothing: a PNG and a WAV that any decoder reads. They show
-//! and say nothing; the same seed makes the same bytes.
+//! Small pictures and sounds made from nothing: a PNG and a WAV that any decoder reads. The bytes
+//! show and say nothing; the same seed makes the same bytes.
 //!
 //! Sizes are bounded by [`SIDE_MAX`] and [`SAMPLES_MAX`].
 

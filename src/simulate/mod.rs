@@ -1,10 +1,10 @@
-//! A synthetic GPU container: answers like vLLM, TGI, TEI, llama-server or any model behind plain
+//! A synthetic GPU container: responds like vLLM, TGI, TEI, llama-server or any model behind plain
 //! HTTP, without a GPU.
 //!
-//! It is not a model: the text is chosen by the seed and the prompt, and every answer says so in
-//! the header `x-infergate-simulator`. It is the upstream of `infergate demo`, of the tests and of
-//! the load benches, so it keeps what matters about a real server: a bounded number of requests at
-//! once, a time to first token, a token rate, and prompt notice of a client that leaves.
+//! No model runs here: the text is chosen by the seed and the prompt, and every response says so in
+//! the header `x-infergate-simulator`. The simulator is the upstream of `infergate demo`, of the
+//! tests and of the load benches. Kept from a real server: a bounded number of requests at once, a
+//! time to first token, a token rate, and prompt notice of a client that leaves.
 //!
 //! Times are milliseconds, rates tokens per second. Called by `app` (one per process) and by tests
 //! (many per process, each on its own listener).
@@ -41,10 +41,10 @@ pub use fault::{Fault, ServerFault};
 pub use server::Simulator;
 pub use stats::Snapshot;
 
-/// Marks every answer of the simulator, errors included.
+/// Marks every response of the simulator, errors included.
 pub const SIMULATOR_HEADER: &str = "x-infergate-simulator";
 
-/// What stands where a real server names its build.
+/// Value in place of a real server's build name.
 pub const FINGERPRINT: &str = "infergate-simulator";
 
 /// Serve on `listener` until `shutdown` resolves; connections still open are then closed.

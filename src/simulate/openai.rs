@@ -1,8 +1,8 @@
-//! The OpenAI answers, as vLLM and llama-server write them: chat, completions, embeddings, models.
+//! OpenAI responses, as vLLM and llama-server write them: chat, completions, embeddings, models.
 //!
-//! Usage on a stream follows the contract of `stream_options.include_usage`: asked for, every
-//! chunk carries `"usage":null` and one more chunk with empty `choices` carries the counts; not
-//! asked for, there is no usage at all. [`StreamUsage`] puts counts into the chunks of tokens, as
+//! Usage on a stream follows the contract of `stream_options.include_usage`. When requested, every
+//! chunk carries `"usage":null` and one more chunk with empty `choices` carries the counts;
+//! otherwise there is no usage at all. [`StreamUsage`] puts counts into the chunks of tokens, as
 //! vLLM's `continuous_usage_stats` does.
 
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use super::embedding::{base64, vector};
 use super::request::EmbeddingAsk;
 use super::text::{Finish, Text};
 
-/// What every object of one answer carries.
+/// Members that every object of one response carries.
 pub(super) struct Head<'a> {
     /// Number of the request: makes the id.
     pub(super) ordinal: u64,
@@ -26,7 +26,7 @@ pub(super) struct Head<'a> {
     pub(super) prompt_tokens: u64,
 }
 
-/// What one dialect of OpenAI does differently from another.
+/// Differences between the OpenAI dialects of servers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flavor {
     /// The first delta's content is an empty string.
@@ -223,7 +223,7 @@ pub(super) fn embeddings(head: &Head<'_>, ask: &EmbeddingAsk, seed: u64, dims: u
     .into()
 }
 
-/// One entry of the models list.
+/// An entry of the models list.
 pub(super) fn model(name: &str, created_secs: u64) -> Value {
     json!({ "id": name, "object": "model", "created": created_secs, "owned_by": FINGERPRINT })
 }

@@ -1,7 +1,7 @@
-//! When each token is due: time to first token, token rate, jitter. Not what the tokens say.
+//! When each token is due: time to first token, token rate, jitter. The tokens' text is elsewhere.
 //!
-//! Tokens are due at times counted from the start of the work, not one pause after the other, so
-//! that timer granularity (1 ms) does not add up to a slower rate than asked for.
+//! Tokens are due at times counted from the start of the work, not one pause after the other.
+//! Otherwise timer granularity (1 ms) would add up to a slower rate than configured.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::config::Config;
 /// How much longer everything takes under the fault `slow`.
 const SLOW_FACTOR: f64 = 10.0;
 
-/// The timetable of one answer.
+/// The timetable of one response.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     start: Instant,
@@ -22,7 +22,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Of a request that begins now; the jitter is this request's own.
+    /// Builds the pace of a request that begins now; the jitter is this request's own.
     pub(super) fn start(config: &Config, slow: bool, jitter_seed: u64) -> Pace {
         let factor = if slow { SLOW_FACTOR } else { 1.0 };
         let mut rng = Rng::with_seed(jitter_seed);

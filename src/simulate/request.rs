@@ -1,5 +1,5 @@
-//! The bodies the simulator understands, read into what it needs to know. It reads leniently, as
-//! real servers do: fields it has no use for are ignored.
+//! The bodies the simulator understands, read into what it needs to know. Reading is lenient, as in
+//! real servers: unused fields are ignored.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -14,7 +14,7 @@ const MAX_INPUTS: usize = 2_048;
 #[derive(Debug, Default)]
 pub(super) struct TextAsk {
     pub(super) model: Option<String>,
-    /// The last user message, or the prompt: what decides the answer.
+    /// The last user message, or the prompt: the input that decides the response.
     pub(super) prompt: String,
     /// All messages together.
     pub(super) prompt_bytes: usize,
@@ -35,7 +35,7 @@ pub(super) struct EmbeddingAsk {
     pub(super) dimensions: Option<usize>,
 }
 
-/// What a body asks for.
+/// Work that a body asks for.
 #[derive(Debug)]
 pub(super) enum Ask {
     Text(TextAsk),
@@ -104,7 +104,7 @@ struct Part {
     text: Option<String>,
 }
 
-/// What the body asks for, and the fault it carries; or what is wrong with it.
+/// Reads the work a body asks for and the fault it carries; the error says what is wrong with it.
 pub(super) fn read(operation: Operation, body: &[u8]) -> Result<(Ask, Option<String>), String> {
     let mut wire: Wire<'_> =
         serde_json::from_slice(body).map_err(|error| format!("invalid body: {error}"))?;
@@ -221,8 +221,8 @@ fn message_text(content: &RawValue) -> Result<String, String> {
     }
 }
 
-/// One text, several texts, or texts as token numbers, in each of OpenAI's spellings. A list of
-/// token numbers stands for itself: its JSON is the text.
+/// Reads one text, several texts, or texts as token numbers, in each of OpenAI's spellings. A list
+/// of token numbers stands for itself: its JSON is the text.
 fn strings(value: &RawValue, key: &str) -> Result<Vec<String>, String> {
     let json = value.get();
     let read = match json.as_bytes().first() {

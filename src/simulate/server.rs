@@ -1,4 +1,4 @@
-//! The listener and its connections: accept, serve, reset, end. Not what a request is answered.
+//! The listener and its connections: accept, serve, reset, end. Responses are made elsewhere.
 //!
 //! Every connection is one task; a client that leaves ends it, which drops whatever the request
 //! held. Connections are bounded by [`MAX_CONNECTIONS`].
@@ -43,7 +43,7 @@ pub struct Simulator {
     shared: Arc<Shared>,
 }
 
-/// What all connections of one simulator share.
+/// State that all connections of one simulator share.
 pub(super) struct Shared {
     pub(super) config: Config,
     pub(super) stats: Arc<Stats>,
@@ -77,7 +77,7 @@ impl Wire {
 impl Simulator {
     /// Not listening yet.
     pub fn new(config: Config) -> Simulator {
-        // The one reading of the wall clock: `created` in answers counts on from it.
+        // The one reading of the wall clock: `created` in responses counts on from it.
         #[allow(clippy::disallowed_methods, reason = "simulate imports no telemetry")]
         let now = SystemTime::now();
         let stats = Arc::new(Stats::default());
@@ -168,7 +168,7 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream) {
         })
     };
     let mut http = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-    // A client that leaves and a fault both end in an error here: nobody is left to tell.
+    // A client that leaves and a fault both end in an error here: the client has left.
     let _ = poll_fn(|cx| http.poll_without_shutdown(cx)).await;
     let stream = http.into_parts().io.into_inner();
     if wire.reset.load(Relaxed) {
@@ -178,7 +178,7 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream) {
 
 type Answering = Pin<Box<dyn Future<Output = Result<Response<Answer>, Cut>> + Send>>;
 
-/// Whether the first bytes ask for a route under `/sim/`.
+/// Returns true when the first bytes ask for a route under `/sim/`.
 async fn is_control(stream: &TcpStream) -> bool {
     let mut head = [0; 16];
     match timeout(CONTROL_PEEK, stream.peek(&mut head)).await {

@@ -1,4 +1,4 @@
-//! What the simulator counted: requests now, at most, served, refused. Not metrics of the gateway.
+//! Counters of the simulator: requests now, at most, served, refused. Not metrics of the gateway.
 //!
 //! `current` counts requests that hold a slot, never those that wait for one, so `high_water` is
 //! what a gateway's permits must bound. Read by `GET /sim/stats` and by tests in the process.
@@ -25,7 +25,7 @@ pub(super) struct Stats {
 /// The counts at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Snapshot {
-    /// Says in the JSON who is speaking.
+    /// Marks the JSON as the simulator's.
     pub simulator: bool,
     /// Requests that hold a slot now.
     pub current: u64,

@@ -1,5 +1,6 @@
 //! The http dialect: a model behind plain HTTP that is posted a task's payload and answers its
-//! result, in the shapes of the Workers AI catalogue. It checks next to nothing: the gateway does.
+//! result, in the shapes of the Workers AI catalogue. Payloads are hardly checked: the gateway
+//! does.
 //!
 //! Texts, labels, boxes and vectors belong to the seed and the input. Images and sounds are real
 //! ones, of [`media`](super::media). `dumb-pipe` answers what it is sent.
@@ -25,7 +26,7 @@ use super::text::{Length, Text, hash};
 const TASK_HEADER: &str = "x-sim-task";
 /// `json`: an image or a sound in base64 inside JSON.
 const ANSWER_HEADER: &str = "x-sim-answer";
-/// Side of a picture nobody gave a size.
+/// Side of a picture without a given size.
 const SIDE_DEFAULT: u32 = 64;
 const LABELS: [&str; 6] = ["cat", "dog", "bicycle", "cup", "tree", "keyboard"];
 
@@ -41,14 +42,15 @@ pub(super) struct TaskAsk {
     in_json: bool,
 }
 
-/// A whole answer.
+/// A whole response.
 pub(super) struct Made {
     pub(super) content_type: HeaderValue,
     pub(super) body: Bytes,
     pub(super) tokens: u32,
 }
 
-/// What a payload asks for and the fault it carries, or what is wrong with it.
+/// Reads the work a payload asks for and the fault it carries; the error says what is wrong with
+/// it.
 pub(super) fn read(
     config: &Config,
     parts: &Parts,
@@ -105,7 +107,7 @@ fn guess(json: &Value, content_type: &str) -> Task {
     }
 }
 
-/// The answer to text generation.
+/// Response to text generation.
 pub(super) fn generated(text: &Text, prompt_tokens: u64) -> Bytes {
     let usage = usage(prompt_tokens, u64::from(text.tokens()));
     let response = json!(text.as_str());
@@ -137,7 +139,7 @@ pub(super) fn generated_stream(text: Text, prompt_tokens: u64, reports: StreamUs
 }
 
 impl TaskAsk {
-    /// The whole answer.
+    /// The whole response.
     pub(super) fn answer(&self, config: &Config) -> Made {
         let seed = config.seed ^ hash(&self.raw);
         match self.task {

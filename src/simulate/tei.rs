@@ -1,4 +1,4 @@
-//! Text Embeddings Inference's own answers: embed and info. Its OpenAI route is in `openai`.
+//! Text Embeddings Inference's own responses: embed and info. Its OpenAI route is in `openai`.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use super::config::Config;
 use super::embedding::vector;
 use super::request::EmbeddingAsk;
 
-/// The answer to `/embed`: bare vectors.
+/// Response to `/embed`: bare vectors.
 pub(super) fn embed(ask: &EmbeddingAsk, seed: u64, dims: usize) -> Bytes {
     let dims = ask.dimensions.unwrap_or(dims).min(dims);
     let vectors: Vec<Vec<f32>> = ask
@@ -19,7 +19,7 @@ pub(super) fn embed(ask: &EmbeddingAsk, seed: u64, dims: usize) -> Bytes {
     json!(vectors).to_string().into()
 }
 
-/// The answer to `/info`.
+/// Response to `/info`.
 pub(super) fn info(config: &Config) -> Value {
     json!({
         "model_id": config.answered_model(None),

@@ -1,13 +1,13 @@
-//! The simulated words: an answer that is the same for the same seed and prompt. Not a language
+//! The simulated words: a response that is the same for the same seed and prompt. Not a language
 //! model, and no tokenizer: one token is one word with the space before it.
 
 use fastrand::Rng;
 
-/// The longest answer, in tokens: the context length of today's large models. It bounds what one
+/// The longest response, in tokens: the context length of today's large models. Bounds what one
 /// request can make the simulator hold.
 const MAX_OUTPUT_TOKENS: u32 = 131_072;
 
-/// After this tag in the last user message, the answer repeats the rest.
+/// After this tag in the last user message, the response repeats the rest.
 const ECHO_TAG: &str = "echo:";
 
 const WORDS: [&str; 32] = [
@@ -17,17 +17,17 @@ const WORDS: [&str; 32] = [
     " while", " with", " without",
 ];
 
-/// Why an answer ends.
+/// Reason why a response ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finish {
     Stop,
     Length,
 }
 
-/// How long an answer may be and would like to be, in tokens.
+/// Maximum and natural length of a response, in tokens.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Length {
-    /// What the model would say if nobody stopped it.
+    /// Length of the text in tokens without any limit of the request.
     pub(super) natural: u32,
     /// The request's `max_tokens`.
     pub(super) max: Option<u32>,
@@ -35,7 +35,7 @@ pub(super) struct Length {
     pub(super) ignore_end: bool,
 }
 
-/// An answer, cut into tokens.
+/// A response, cut into tokens.
 #[derive(Clone, Debug)]
 pub(super) struct Text {
     text: String,
@@ -45,7 +45,7 @@ pub(super) struct Text {
 }
 
 impl Text {
-    /// The answer to `prompt`.
+    /// The response to `prompt`.
     pub(super) fn answer(seed: u64, prompt: &str, length: Length) -> Text {
         match prompt.split_once(ECHO_TAG) {
             Some((_, rest)) => Text::echo(rest.trim(), length.max),

@@ -1,4 +1,4 @@
-//! Text Generation Inference's own answers: generate, its stream, and info. Its OpenAI routes are
+//! Text Generation Inference's own responses: generate, its stream, and info. Its OpenAI routes are
 //! in `openai`.
 
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ fn finish_reason(finish: Finish) -> &'static str {
     }
 }
 
-/// The answer to `/generate`; in a list when the request came to `/`.
+/// Response to `/generate`; in a list when the request came to `/`.
 pub(super) fn generate(text: &Text, prompt_tokens: u64, details: bool, list: bool) -> Bytes {
     let mut answer = json!({ "generated_text": text.as_str() });
     if details {
@@ -37,7 +37,7 @@ pub(super) fn generate(text: &Text, prompt_tokens: u64, details: bool, list: boo
     }
 }
 
-/// The answer to `/generate_stream`: the last token's event carries the whole text and the counts,
+/// Response to `/generate_stream`: the last token's event carries the whole text and the counts,
 /// and no `[DONE]` follows.
 pub(super) fn stream(text: Text, prompt_tokens: u64) -> Script {
     let streamed = text.tokens().saturating_sub(1);
@@ -69,7 +69,7 @@ pub(super) fn stream(text: Text, prompt_tokens: u64) -> Script {
     }
 }
 
-/// The answer to `/info`.
+/// Response to `/info`.
 pub(super) fn info(config: &Config) -> Value {
     json!({
         "model_id": config.answered_model(None),

@@ -1,7 +1,7 @@
-//! The walk of one request: route, read, fault, slot, answer. Not the answers' shapes, and not
+//! Handling of one request: route, read, fault, slot, response. Not the shapes of responses, and not
 //! their timing.
 //!
-//! Bodies are bounded by [`MAX_BODY_BYTES`]. The future of this walk is dropped by the connection
+//! Bodies are bounded by [`MAX_BODY_BYTES`]. The future of a request is dropped by the connection
 //! when the client leaves; the slot and the place in line go with it.
 
 use std::convert::Infallible;
@@ -37,7 +37,7 @@ const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
 const METRICS_MAX: usize = 16;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// One request, from its head to its answer.
+/// Serves a request, from its head to its response.
 pub(super) async fn answer(
     shared: Arc<Shared>,
     wire: Arc<Wire>,
@@ -141,7 +141,7 @@ impl Shared {
         })
     }
 
-    /// What a fault does before any work is done; `None` when the request goes on.
+    /// Response of a fault before any work is done; `None` when the request goes on.
     fn early_fault(&self, fault: Fault, wire: &Wire) -> Result<Option<Response<Answer>>, Cut> {
         self.stats.faulted.fetch_add(1, Relaxed);
         match fault {
@@ -217,7 +217,7 @@ impl Shared {
         Ok(self.billed(answer))
     }
 
-    /// Adds what a server says about the bill.
+    /// Adds the billing headers of a server.
     fn billed(&self, mut answer: Response<Answer>) -> Response<Answer> {
         let headers = answer.headers_mut();
         let mut add = |name: String, value: String| {
@@ -248,8 +248,8 @@ impl Shared {
         answer
     }
 
-    /// What is asked and what goes wrong with it, or the refusal.
-    #[allow(clippy::result_large_err)] // an answer is not an error to be carried far
+    /// Reads the request and its fault, or makes the refusal.
+    #[allow(clippy::result_large_err)] // a response is not an error to be carried far
     fn understand(
         &self,
         operation: Operation,
@@ -390,7 +390,7 @@ fn respond_torn(made: Made, wire: Arc<Wire>) -> Response<Answer> {
     response
 }
 
-/// Every answer passes here, so none goes out without saying what made it.
+/// Every response passes here, so that none goes out without the simulator's header.
 fn finish(status: u16, content_type: HeaderValue, body: Answer) -> Response<Answer> {
     let mut response = Response::new(body);
     *response.status_mut() =

@@ -1,7 +1,8 @@
-//! Counters of one model's admissions: what requests came to at its permits, and in which health the
-//! endpoints were that they were sent to.
+//! Counters of one model's admission results, and of the health of the endpoints that requests were
+//! sent to.
 //!
-//! It decides nothing. Known in the source as the turnstile's outcomes and the inferences per health state.
+//! Decides nothing. Known in the source as the turnstile outcomes and the inferences per health
+//! state.
 
 use infergate_core::Refusal;
 use infergate_core::routing::Health;

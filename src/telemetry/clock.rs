@@ -1,8 +1,8 @@
 //! The one place that reads the clocks.
 //!
-//! It does not schedule anything. The monotonic clock counts from the moment the [`Clock`] was
-//! made and becomes [`Millis`] for the core; the wall clock is read only to print a time for
-//! people. A `Clock` is one word: copy it to wherever a walk reads the time, once per step.
+//! Schedules nothing. The monotonic clock counts from the moment the [`Clock`] was made and becomes
+//! [`Millis`] for the core; the wall clock is read only to print a time for people. A `Clock` is
+//! one word: copy it to where a request needs the time, and read it once per step.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -68,7 +68,7 @@ impl Clock {
     }
 
     /// The time of day when `micros` stood on this clock, as the wall clock sees it now: a stepped
-    /// wall clock moves the answer with it.
+    /// wall clock moves the response with it.
     pub fn wall_at(self, micros: u64) -> OffsetDateTime {
         let ago = Duration::from_micros(self.micros().saturating_sub(micros));
         self.wall() - ago

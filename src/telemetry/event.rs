@@ -1,9 +1,8 @@
-//! The inference event: what one request was, how it went and what it used.
+//! Inference event: one request, its result, durations and usage.
 //!
-//! It does not write itself anywhere and is not formatted where it is made: the request's walk
-//! fills shared names and numbers, the writer thread turns them into a line of JSON. Durations are
-//! kept in microseconds and printed as whole milliseconds. The field names of the line are a
-//! contract, see `docs/events.md`.
+//! Neither written nor formatted where it is made: the pipeline fills shared names and numbers, and
+//! the writer thread formats a line of JSON. Durations are kept in microseconds and printed as
+//! whole milliseconds. The field names of the line are a contract, see `docs/events.md`.
 
 use std::sync::Arc;
 
@@ -19,13 +18,13 @@ pub const BUILTIN: &str = "builtin";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// The whole answer was sent, also to a client that closed right after the end mark.
+    /// The whole response was sent, also to a client that closed right after the end mark.
     Completed,
-    /// This gateway said no; no model server began to work.
+    /// Refused by this gateway; no model server began to work.
     Refused,
     /// The client left before the end.
     CutByClient,
-    /// The model server broke off after its answer had begun.
+    /// The model server broke off after its response had begun.
     CutByBackend,
     /// The deadline passed.
     CutByDeadline,
@@ -61,11 +60,11 @@ impl Outcome {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MetricsSource {
-    /// The model server said so.
+    /// Reported by the model server.
     Reported,
-    /// Counted here, because it did not.
+    /// Counted by this gateway, because the model server reported none.
     Estimated,
-    /// Nothing is known.
+    /// Usage is unknown.
     #[default]
     None,
 }
@@ -93,14 +92,13 @@ pub struct EventFlags {
     pub external_endpoint: bool,
     /// The request waited in this site's queue.
     pub queued_in_site: bool,
-    /// It arrived over a Unix socket.
+    /// Arrived over a Unix socket.
     pub unix_socket: bool,
     /// The billing plugin failed, and the built-in formula or an earlier revision priced it.
     pub billing_fallback: bool,
 }
 
-/// One metric of a model whose figures are compared: what its server said and what was counted
-/// here.
+/// Reported and estimated value of one metric, of a model whose metrics are compared.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
     /// The metric's name.
@@ -109,7 +107,7 @@ pub struct Comparison {
     pub reported: Option<f64>,
     /// The gateway's, when it has one.
     pub estimated: Option<f64>,
-    /// Whether they agree; none when one of them is missing.
+    /// True when they agree; none when one of them is missing.
     pub matches: Option<bool>,
 }
 
@@ -122,26 +120,27 @@ pub struct PluginUse {
     pub sha256: Arc<str>,
     /// Digest of the settings it ran with, 64 hex digits.
     pub config: Arc<str>,
-    /// Which of its hooks ran.
+    /// Hook that ran.
     pub hook: &'static str,
 }
 
-/// One request, from the end of its head to its last byte.
+/// Record of one request, from the end of its head to its last byte.
 #[derive(Clone, Debug)]
 pub struct InferenceEvent {
-    /// When it ended, microseconds on the process's [`Clock`](super::Clock).
+    /// End of the request, microseconds on the process's [`Clock`](super::Clock).
     pub ended_us: u64,
     /// The id the client got as `x-request-id`.
     pub request_id: Arc<str>,
-    /// Whose key it was; none when no key was accepted.
+    /// Account of the key; none when no key was accepted.
     pub account_id: Option<AccountId>,
     /// The end user named by `x_client_id`.
     pub client_id: Option<Arc<str>>,
     /// The client's own name for the request, from `x-client-request-id`.
     pub client_request_id: Option<Arc<str>>,
-    /// The model that served it, or was asked last; none when unknown. What it cost is by this one.
+    /// Model that served the request, or was tried last; none when unknown. The price follows this
+    /// model.
     pub model_id: Option<ModelId>,
-    /// The model the client asked for, when another one of its ladder took its place.
+    /// Model named by the client, when a fallback model took its place.
     pub asked_model_id: Option<ModelId>,
     /// The dialect it was asked in.
     pub face: Face,
@@ -158,7 +157,7 @@ pub struct InferenceEvent {
     pub reason: Option<&'static str>,
     /// How it ended.
     pub outcome: Outcome,
-    /// It waited for a permit.
+    /// The request waited for a permit.
     pub queued: bool,
     /// From the end of its head to the last byte out.
     pub request_time_us: u64,
@@ -166,20 +165,20 @@ pub struct InferenceEvent {
     pub queuing_time_us: u64,
     /// With the permit held.
     pub inference_time_us: u64,
-    /// From the end of its head to the first byte of the answer's body, none when there was none.
+    /// From the end of its head to the first byte of the response's body, none when there was none.
     pub time_to_first_token_us: Option<u64>,
-    /// What it used, in tokens.
+    /// Usage in tokens.
     pub metrics: TokenUsage,
-    /// What else it used, by the metric's name; in the line it stands beside the tokens. A name of
-    /// [`TokenUsage`] does not belong here.
+    /// Other usage by metric name; the line shows it beside the tokens. A name of [`TokenUsage`]
+    /// does not belong here.
     pub extra_metrics: Vec<(Arc<str>, f64)>,
-    /// Who counted.
+    /// Source of the usage.
     pub metrics_source: MetricsSource,
     /// Reported against estimated, of models with `metrics_trust: compare`; empty for the others.
     pub comparison: Vec<Comparison>,
     /// Its price, none until priced.
     pub neurons: Option<f64>,
-    /// Whose price it is: a plugin's name, or [`BUILTIN`]. None until priced.
+    /// Source of the price: a plugin's name, or [`BUILTIN`]. None until priced.
     pub priced_by: Option<Arc<str>>,
     /// Model servers tried.
     pub attempts: u32,
@@ -195,7 +194,7 @@ pub struct InferenceEvent {
     pub container_id: Option<Arc<str>>,
     /// Marks.
     pub flags: EventFlags,
-    /// What kind of caller it came from; `rest` for the HTTP faces.
+    /// Kind of caller; `rest` for the HTTP dialects.
     pub request_source: &'static str,
     /// Plugins that took part.
     pub plugins: Vec<PluginUse>,

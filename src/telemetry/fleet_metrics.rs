@@ -1,6 +1,7 @@
-//! Metrics about other nodes of the fleet: who is there, how they differ, what failed on the way to them.
+//! Metrics of the other nodes of the cluster: membership, configuration differences and failed
+//! forwards.
 //!
-//! It has no label that another node could make without end: sites beyond [`SITES_MAX`] share one.
+//! No label can be multiplied by another node: sites beyond [`SITES_MAX`] share one.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use super::metrics::{ForwardResult, NodeChange, NodeLevels, register};
 /// Sites with a label of their own; nodes name theirs themselves.
 const SITES_MAX: usize = 256;
 
-/// What is counted of other nodes.
+/// Metrics of the other nodes.
 pub(super) struct FleetMetrics {
     nodes: IntGaugeVec,
     drifted: IntGaugeVec,

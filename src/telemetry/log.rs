@@ -1,9 +1,10 @@
 //! Logs: one line a record on standard error, as text or JSON, level and format changeable live.
 //! Lines go through a bounded queue: a reader of standard error that stops stops nothing here.
 //!
-//! It does not decide what is logged; rooms use `tracing`'s macros with a `request_id` field where
-//! there is a request, and never with bodies or keys. Spans are not used: a request would pay for
-//! them. Records of libraries that use the `log` crate come in too, the noisy ones from `warn` on.
+//! Does not decide what is logged: modules use `tracing`'s macros, with a `request_id` field where
+//! there is a request, and never log bodies or keys. Spans are not used, to keep their cost from
+//! every request. Records of libraries that use the `log` crate come in too, the noisy ones from
+//! `warn` on.
 
 mod queue;
 
@@ -68,7 +69,7 @@ impl Default for LogConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum LogFormat {
-    /// For people: time, level, room, message, `key=value`.
+    /// For people: time, level, module, message, `key=value`.
     #[default]
     Text,
     /// For machines: one JSON object a line.
@@ -106,7 +107,7 @@ pub struct LogHandle {
     lines: Option<LineQueue>,
 }
 
-/// Whether `level` is understood, for checking a configuration.
+/// Checks that `level` is valid, for a configuration.
 pub fn check_level(level: &str) -> Result<(), BadLevel> {
     filter(level).map(drop)
 }
@@ -131,7 +132,7 @@ impl LogHandle {
         self.lines.as_ref().map_or(0, LineQueue::dropped)
     }
 
-    /// Writes what is queued; blocks for at most `limit`. What is logged afterwards is lost.
+    /// Writes what is queued; blocks for at most `limit`. Records logged afterwards are lost.
     pub fn close(&self, limit: Duration) {
         if let Some(lines) = &self.lines {
             lines.close(limit);
@@ -164,7 +165,7 @@ fn follow_level() {
     });
 }
 
-/// The way a log line takes: filter, format, writer. `W` is standard error, and memory in tests.
+/// Subscriber of log records: filter, format, writer. `W` is standard error, and memory in tests.
 fn subscriber<W>(
     config: &LogConfig,
     clock: Clock,

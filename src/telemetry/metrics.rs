@@ -1,8 +1,8 @@
 //! Prometheus metrics: one registry for the node, one for each model, joined at a scrape.
 //!
-//! It measures nothing by itself: rooms report through held handles ([`ModelMetrics`]) and the
-//! shell hands the present [`Levels`] to [`Metrics::render`]. The Prometheus library stays behind
-//! this door. Names and meanings are in `docs/metrics.md`.
+//! Measures nothing by itself: modules report through handles they hold ([`ModelMetrics`]), and the
+//! shell passes the present [`Levels`] to [`Metrics::render`]. No other module uses the Prometheus
+//! library. Names and meanings are in `docs/metrics.md`.
 
 use infergate_core::routing::Health;
 use std::collections::BTreeMap;
@@ -24,18 +24,18 @@ use super::worker::WorkersMetrics;
 /// The label of requests whose model is not known: never the name a client sent.
 pub const NO_MODEL: &str = "(none)";
 
-/// What came of one try at a model server.
+/// Result of one attempt at a model server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptResult {
-    /// It answered, and the answer is the client's, whatever its status.
+    /// Response passed to the client, whatever its status.
     Answered,
-    /// It answered 429, 502 or 503, which says "not here, not now".
+    /// Response 429, 502 or 503: "not here, not now".
     Rejected,
     /// No connection.
     ConnectFailed,
-    /// The server could not prove who it is, and was sent nothing.
+    /// The server's certificate was not trusted; no request was sent.
     NotTrusted,
-    /// The connection broke before or during the answer.
+    /// The connection broke before or during the response.
     ConnectionLost,
     /// The deadline or an idle limit passed.
     TimedOut,
@@ -43,22 +43,22 @@ pub enum AttemptResult {
     Abandoned,
 }
 
-/// What came of a request that was sent to another node.
+/// Result of a request that was forwarded to another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForwardResult {
-    /// It has begun to answer.
+    /// The node started a response.
     Answered,
-    /// It had no room.
+    /// Out of capacity.
     NoRoom,
-    /// Its model servers failed, and nobody has begun to answer.
+    /// The node's model servers failed before a response started.
     Failed,
     /// No connection.
     ConnectFailed,
-    /// It could not prove who it is, and was sent nothing.
+    /// The node's certificate was not trusted; no request was sent.
     NotTrusted,
-    /// The connection broke before the answer.
+    /// The connection broke before the response.
     Lost,
-    /// The client left or the deadline passed before the answer.
+    /// The client left or the deadline passed before the response.
     CutOff,
 }
 
@@ -73,7 +73,7 @@ impl ForwardResult {
         ForwardResult::CutOff,
     ];
 
-    /// The word for it in metric labels and stories.
+    /// Name in metric labels and traces.
     pub const fn name(self) -> &'static str {
         match self {
             ForwardResult::Answered => "answered",
@@ -98,7 +98,7 @@ impl AttemptResult {
         AttemptResult::Abandoned,
     ];
 
-    /// The word for it in metric labels and stories.
+    /// The word for it in metric labels and traces.
     pub const fn name(self) -> &'static str {
         match self {
             AttemptResult::Answered => "answered",
@@ -112,12 +112,12 @@ impl AttemptResult {
     }
 }
 
-/// What became of an endpoint that is found, not configured.
+/// Change of a discovered endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndpointChange {
-    /// It was found.
+    /// Found by discovery.
     Appeared,
-    /// It is not found any more; what runs there may finish.
+    /// No longer found; requests in flight may finish.
     Disappeared,
 }
 
@@ -134,20 +134,20 @@ impl EndpointChange {
     }
 }
 
-/// What became of another node.
+/// Change of another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeChange {
-    /// It was not known.
+    /// First report of the node.
     Appeared,
-    /// It was started again.
+    /// Restarted.
     Restarted,
-    /// It takes no further requests.
+    /// Draining.
     Draining,
-    /// Nothing is heard of it any more.
+    /// No more reports.
     Lost,
-    /// It is back after it was lost, or after it drained.
+    /// Back after it was lost, or after it drained.
     Returned,
-    /// It was lost for so long that it is not known any more.
+    /// Lost for so long that it was forgotten.
     Forgotten,
 }
 
@@ -177,48 +177,48 @@ impl NodeChange {
 /// The other nodes at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeLevels {
-    /// They may be asked.
+    /// Nodes that accept requests.
     pub live: u64,
-    /// They finish what they have.
+    /// Nodes that finish their requests in flight.
     pub draining: u64,
-    /// Nothing is heard of them.
+    /// Nodes without reports.
     pub lost: u64,
-    /// Of those that are heard of, configured with other accounts than this one.
+    /// Live nodes configured with other accounts than this one.
     pub other_accounts: u64,
-    /// With other models.
+    /// Live nodes with other models.
     pub other_models: u64,
-    /// With other tariffs.
+    /// Live nodes with other tariffs.
     pub other_tariffs: u64,
 }
 
-/// Gossip that was not taken or did not go out, since the start.
+/// Gossip that was refused or not sent, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GossipRefused {
     /// Datagrams without the right signature.
     pub unsigned: u64,
     /// Datagrams of another minute, by our clock.
     pub untimely: u64,
-    /// Datagrams that are not understood.
+    /// Datagrams that could not be parsed.
     pub malformed: u64,
     /// Datagrams that could not be sent.
     pub unsent: u64,
-    /// Sums of accounts that are none here, of another day, or too many.
+    /// Sums of unknown accounts, of another day, or too many.
     pub sums: u64,
 }
 
-/// One endpoint at one moment.
+/// Endpoint at one moment.
 #[derive(Clone, Debug)]
 pub struct EndpointLevels {
     /// Its URL in the configuration.
     pub url: Arc<str>,
-    /// How it is.
+    /// Health of the endpoint.
     pub health: Health,
 }
 
-/// One model at one moment.
+/// Model at one moment.
 #[derive(Clone, Debug)]
 pub struct ModelLevels {
-    /// Which.
+    /// Id of the model.
     pub model: ModelId,
     /// Permits in use.
     pub permits_used: u32,
@@ -245,13 +245,13 @@ pub struct Levels {
     pub events: EventCounts,
     /// Log lines that standard error did not take, since the start.
     pub log_lines_dropped: u64,
-    /// The plugin room.
+    /// State of the plugin host.
     pub plugins: PluginLevels,
     /// The other nodes.
     pub nodes: NodeLevels,
 }
 
-/// What a reload came to.
+/// Result of a reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReloadResult {
     /// The new configuration is in use, or is the old one.
@@ -324,12 +324,12 @@ impl Metrics {
         }
     }
 
-    /// A forward to this site was not answered.
+    /// Records a forward to this site that was not answered.
     pub fn forward_failed(&self, site: &Arc<str>, result: ForwardResult) {
         self.node.fleet.forward_failed(site, result);
     }
 
-    /// The metrics of `model`, made when they are first asked for. Keep the answer beside the
+    /// The metrics of `model`, made when they are first asked for. Keep the response beside the
     /// model's state: a request must not look it up.
     pub fn model(&self, model: &ModelId) -> Arc<ModelMetrics> {
         if let Some(metrics) = self.models.read().get(model) {
@@ -342,8 +342,8 @@ impl Metrics {
         metrics.clone()
     }
 
-    /// Of a model that is configured: levels may be of the moment before a reload, and what it has
-    /// dropped must not come back with them.
+    /// Returns the metrics of a configured model: levels may precede a reload, and must not bring
+    /// back the series that it dropped.
     fn known(&self, model: &ModelId) -> Option<Arc<ModelMetrics>> {
         self.models.read().get(model).cloned()
     }
@@ -365,7 +365,7 @@ impl Metrics {
             .retain(|model, _| configured.contains(model));
     }
 
-    /// A reload was tried.
+    /// Records a reload.
     pub fn reload_finished(&self, result: ReloadResult) {
         self.node.config_reloads.inc();
         if result == ReloadResult::Refused {
@@ -373,12 +373,12 @@ impl Metrics {
         }
     }
 
-    /// A client connection was accepted.
+    /// Records an accepted client connection.
     pub fn connection_accepted(&self) {
         self.node.connections_accepted.inc();
     }
 
-    /// A client connection was closed unread, for a reason out of this program's text.
+    /// Records a client connection that was closed unread; `reason` is a word of this program.
     pub fn connection_refused(&self, reason: &'static str) {
         self.node
             .connections_refused
@@ -386,18 +386,18 @@ impl Metrics {
             .inc();
     }
 
-    /// One step of a request held its worker for so long.
+    /// Records a step of a request that held its worker for so long.
     pub fn worker_blocked(&self, held_ms: u64) {
         self.node.workers.blocked(held_ms);
     }
 
-    /// Something became of another node.
+    /// Records a change of another node.
     pub fn node_changed(&self, change: NodeChange) {
         let word = change.name();
         self.node.fleet.changes.with_label_values(&[word]).inc();
     }
 
-    /// So much gossip was not taken or not sent since the start.
+    /// Sets the counts of gossip not taken or not sent since the start.
     pub fn set_gossip_refused(&self, refused: GossipRefused) {
         for (reason, count) in [
             ("signature", refused.unsigned),
@@ -447,7 +447,7 @@ impl Metrics {
     }
 }
 
-/// The family without what has never counted anything: [`NO_MODEL`] has no permits, attempts or tokens.
+/// Removes series that never counted anything: [`NO_MODEL`] has no permits, attempts or tokens.
 fn counted(mut family: MetricFamily) -> Option<MetricFamily> {
     family.mut_metric().retain(|metric| {
         metric.get_counter().get_value() > 0.0
@@ -457,7 +457,7 @@ fn counted(mut family: MetricFamily) -> Option<MetricFamily> {
     (!family.get_metric().is_empty()).then_some(family)
 }
 
-/// Families of one name become one family, as the exposition format wants them.
+/// Merges families of one name, as the exposition format requires.
 fn joined(families: impl Iterator<Item = MetricFamily>) -> Vec<MetricFamily> {
     let mut by_name: BTreeMap<String, MetricFamily> = BTreeMap::new();
     for mut family in families {

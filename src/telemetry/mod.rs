@@ -1,9 +1,8 @@
-//! What the gateway tells about itself: inference events, Prometheus metrics, logs, and the clock
-//! they are all measured with.
+//! Telemetry: inference events, Prometheus metrics, logs, and the clock they are measured with.
 //!
-//! It decides nothing about requests and imports no other room. Rooms report what happened as
-//! plain values; here it becomes a line in a file, a counter or a log record. Account and request
-//! ids stand in events only, never on metric labels.
+//! Decides nothing about requests and imports no other module of the shell. Rooms report what
+//! happened as plain values; here it becomes a line in a file, a counter or a log record. Account
+//! and request ids stand in events only, never on metric labels.
 
 mod admissions;
 pub mod clock;

@@ -1,7 +1,7 @@
 //! The metrics of one model, as counters held ready: the served path never looks up a label.
 //!
 //! Each model has a registry of its own, so that its series live exactly as long as the model
-//! stands in the configuration. Labels come from closed sets: faces, outcomes, attempt results and
+//! stands in the configuration. Labels come from closed sets: dialects, outcomes, attempt results and
 //! reasons of this program, endpoints of the configuration. Names and meanings are in
 //! `docs/metrics.md`.
 
@@ -39,7 +39,7 @@ const FIRST_TOKEN_BUCKETS: &[f64] = &[
     0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0,
 ];
 
-/// How a reported metric stands to its estimate.
+/// Relation of a reported metric to its estimate.
 const COMPARED: [&str; 3] = ["match", "mismatch", "unknown"];
 
 const FACES: [Face; 2] = [Face::OpenAi, Face::WorkersAi];
@@ -54,7 +54,7 @@ const fn face_index(face: Face) -> usize {
 /// Counters and histograms of one model. Share it in an `Arc`, beside the model's other state.
 pub struct ModelMetrics {
     registry: Registry,
-    /// By face, by outcome.
+    /// By dialect, by outcome.
     requests: [[IntCounter; Outcome::ALL.len()]; FACES.len()],
     refusals: IntCounterVec,
     errors: IntCounterVec,
@@ -71,14 +71,14 @@ pub struct ModelMetrics {
     window: Mutex<PermitWindow>,
 }
 
-/// How long requests took.
+/// Durations of requests.
 struct Spans {
     request: Histogram,
     queue_wait: Histogram,
     first_token: Histogram,
 }
 
-/// What answers used and cost.
+/// Usage and cost of responses.
 struct Used {
     input_tokens: IntCounter,
     output_tokens: IntCounter,
@@ -90,7 +90,7 @@ struct Used {
     comparisons: [IntCounter; COMPARED.len()],
 }
 
-/// Endpoints that are found, not configured.
+/// Discovered endpoints.
 struct Discovery {
     endpoints: IntGauge,
     changes: [IntCounter; EndpointChange::ALL.len()],
@@ -204,7 +204,7 @@ impl ModelMetrics {
         }
     }
 
-    /// A request has ended: the one call that counts it.
+    /// Counts a finished request; the only call that does.
     pub fn request_finished(&self, event: &InferenceEvent) {
         // `Outcome::ALL` is in the order of the enum, a test holds it to that.
         self.requests[face_index(event.face)][event.outcome as usize].inc();
@@ -220,37 +220,37 @@ impl ModelMetrics {
         self.used.count(event);
     }
 
-    /// A request, or a retry of one, came for a permit.
+    /// Counts the admission result of a request, or of a retry.
     pub fn admission(&self, admission: Admission<'_>) {
         self.admissions.count(admission);
     }
 
-    /// A request, or a retry of one, was given an endpoint of this health.
+    /// Counts the health of the endpoint given to a request, or to a retry.
     pub fn endpoint_given(&self, health: Health) {
         self.admissions.count_health(health);
     }
 
-    /// A try at a model server has ended.
+    /// Counts a finished attempt at a model server.
     pub fn attempt_finished(&self, result: AttemptResult) {
         self.attempts[result as usize].inc();
     }
 
-    /// A request that was sent to another node is answered there, or is back.
+    /// Counts a forward that was answered or returned.
     pub fn forwarded(&self, result: ForwardResult) {
         self.forwards[result as usize].inc();
     }
 
-    /// A request leaves this model for the next one of its ladder.
+    /// Counts a fallback from this model to the next one.
     pub fn fell_back(&self, missed: Missed) {
         self.fallbacks[missed as usize].inc();
     }
 
-    /// An endpoint was found, or is not found any more.
+    /// Counts an endpoint that was found, or is no longer found.
     pub fn endpoint_changed(&self, change: EndpointChange) {
         self.discovery.changes[change as usize].inc();
     }
 
-    /// So many of its endpoints were found.
+    /// Sets the number of discovered endpoints.
     pub fn set_endpoints_discovered(&self, count: usize) {
         self.discovery
             .endpoints
@@ -270,7 +270,7 @@ impl ModelMetrics {
         });
     }
 
-    /// A whole answer came without usage.
+    /// Counts a complete response without usage.
     pub fn answer_unmetered(&self) {
         self.used.unmetered.inc();
     }

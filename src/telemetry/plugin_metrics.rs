@@ -1,8 +1,8 @@
 //! The metrics of plugins, as counters held ready: a call never looks up a label.
 //!
-//! It does not call plugins; the plugin room reports here, through the handle of each plugin, and a
-//! scrape reads. Labels come from closed sets: plugins and counters of the configuration, hooks and
-//! results of this program. Names and meanings are in `docs/metrics.md`.
+//! Calls no plugin: the plugin host reports here through each plugin's handle, and a scrape reads.
+//! Labels come from closed sets: plugins and counters of the configuration, hooks and results of
+//! this program. Names and meanings are in `docs/metrics.md`.
 //!
 //! Bounds: [`HANDLES_MAX`] plugins have series of their own; a plugin's series live as long as it
 //! stands in the configuration.
@@ -28,10 +28,10 @@ const CALL_BUCKETS: &[f64] = &[
     1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 0.1, 0.5,
 ];
 
-/// What a look-up of compiled code found.
+/// Result of a look-up of compiled code.
 const CACHE_RESULTS: [&str; 3] = ["hit", "miss", "rejected"];
 
-/// The plugin room at one moment.
+/// State of the plugin host at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct PluginLevels {
     /// Ticks of the deadline clock that came too late, so far.
@@ -104,26 +104,26 @@ impl Hook {
     }
 }
 
-/// What came of one call of a plugin.
+/// Result of one call of a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CallResult {
-    /// An answer that passed the host's checks.
+    /// A response that passed the host's checks.
     Answered,
-    /// The plugin says that the client is wrong: not a failure.
+    /// The plugin rejected the client's input: not a failure.
     Rejected,
     /// The plugin reports a fault of its own.
     Broken,
-    /// It trapped.
+    /// The plugin trapped.
     Trapped,
-    /// It ran past its deadline.
+    /// The call exceeded its deadline.
     Deadline,
-    /// It wanted more memory than it may have.
+    /// The call exceeded its memory limit.
     Memory,
-    /// It copied more between guest and host than it may.
+    /// The call copied more between guest and host than allowed.
     Overrun,
-    /// Its answer broke a rule.
+    /// The result broke a rule of the interface.
     Invalid,
-    /// It was not called: its breaker is open or no instance was free.
+    /// Not called: its breaker is open or no instance was free.
     Unavailable,
 }
 
@@ -163,18 +163,18 @@ impl CallResult {
             .find(|result| result.name() == name)
     }
 
-    /// Whether the plugin, and not the client, is to blame.
+    /// Returns whether the plugin, and not the client, is to blame.
     pub const fn is_failure(self) -> bool {
         !matches!(self, CallResult::Answered | CallResult::Rejected)
     }
 }
 
-/// What came of working a price out again on a fresh instance.
+/// Result of computing a price again on a fresh instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Repeated {
     /// The same price.
     Same,
-    /// Another one, or none: it depends on what an instance remembers.
+    /// Another price, or none: the price depends on state of the instance.
     Different,
     /// No instance was free, or it ran past its deadline.
     Unknown,
@@ -194,7 +194,7 @@ impl Repeated {
     }
 }
 
-/// The metrics of all plugins of a process. The plugin room's host holds it, and so does
+/// The metrics of all plugins of a process. The plugin host's host holds it, and so does
 /// [`Metrics`](super::Metrics), which renders it.
 pub struct PluginsMetrics {
     registry: Registry,
@@ -238,7 +238,7 @@ impl Default for PluginsMetrics {
 }
 
 impl PluginsMetrics {
-    /// The metrics of the plugin called `name`, made when they are first asked for. Keep the answer
+    /// The metrics of the plugin called `name`, made when they are first asked for. Keep the response
     /// beside the revision: a call must not look it up.
     pub fn plugin(&self, name: &str) -> Arc<PluginMetrics> {
         if let Some(metrics) = self.plugins.read().get(name) {
@@ -385,7 +385,7 @@ impl PluginMetrics {
         }
     }
 
-    /// A call has ended: the one call that counts it.
+    /// Counts a finished call; the only call that does.
     pub fn called(&self, hook: Hook, result: CallResult, micros: u64) {
         let held = self.hook(hook);
         held.results[result as usize].inc();
@@ -394,38 +394,38 @@ impl PluginMetrics {
         }
     }
 
-    /// An answer that was counted turned out to break a rule where it was used.
+    /// Counts a result, already counted as valid, that broke a rule where it was used.
     pub fn lied(&self, hook: Hook) {
         self.hook(hook).results[CallResult::Invalid as usize].inc();
     }
 
-    /// A price was worked out again, or should have been.
+    /// Counts a repeated price, or one that should have been repeated.
     pub fn repeated(&self, result: Repeated) {
         self.repeats.with_label_values(&[result.name()]).inc();
     }
 
-    /// How often that came of it, so far.
+    /// Returns the count of this result so far.
     pub fn repeats(&self, result: Repeated) -> u64 {
         self.repeats.with_label_values(&[result.name()]).get()
     }
 
-    /// An instance is in memory for as long as the answer is held.
+    /// Counts an instance in memory for as long as the returned guard lives.
     pub fn instance(&self) -> LiveInstance {
         self.instances_live.inc();
         LiveInstance(self.instances_live.clone())
     }
 
-    /// A revision was not taken; `stage` is out of this program's text.
+    /// Counts a rejected revision; `stage` is a word of this program.
     pub fn reload_failed(&self, stage: &'static str) {
         self.reload_failed.with_label_values(&[stage]).inc();
     }
 
-    /// A log line was over the rate.
+    /// Counts a log line over the rate.
     pub fn log_dropped(&self) {
         self.log_dropped.inc();
     }
 
-    /// The guest's counter of this name, which the configuration declares. Keep the answer.
+    /// The guest's counter of this name, which the configuration declares. Keep the response.
     pub fn counter(&self, name: &str) -> GuestCounter {
         let mut counters = self.guest_counters.write();
         if let Some((_, counter)) = counters.iter().find(|(known, _)| **known == *name) {
@@ -436,7 +436,7 @@ impl PluginMetrics {
         GuestCounter(counter)
     }
 
-    /// The guest added to a counter that the configuration does not declare.
+    /// Counts an addition to a counter that the configuration does not declare.
     pub fn undeclared(&self) {
         let counter = || self.guest.with_label_values(&[OTHER]);
         self.undeclared.get_or_init(counter).inc();
@@ -456,7 +456,7 @@ impl PluginMetrics {
         self.sum(|_| true)
     }
 
-    /// Those of [`PluginMetrics::calls`] that are the plugin's fault.
+    /// Returns the part of [`PluginMetrics::calls`] that failed by the plugin's fault.
     pub fn failures(&self) -> u64 {
         self.sum(CallResult::is_failure)
     }

@@ -1,7 +1,7 @@
 //! Text from outside made fit for a terminal and for a line of a log.
 //!
-//! It drops nothing: what could move a cursor, begin a line or turn the direction of reading is written as
-//! JSON writes it, `\u001b`, so that JSON stays JSON.
+//! Drops nothing: a character that could move a cursor, begin a line or change the direction of
+//! reading is written as in JSON, `\u001b`, so that JSON stays JSON.
 
 use std::borrow::Cow;
 use std::fmt::Write;

@@ -1,13 +1,13 @@
-//! What the operating system says about this process, read from `/proc` at each scrape.
+//! Process metrics of the operating system, read from `/proc` at each scrape.
 //!
-//! It keeps nothing. Where there is no `/proc`, there are no such metrics.
+//! Keeps no state. Where there is no `/proc`, there are no such metrics.
 
 use std::fs;
 
 /// Ticks of `/proc/self/stat` a second: USER_HZ, which Linux fixes at 100 for user space.
 const TICKS_PER_SEC: f64 = 100.0;
 
-/// One reading.
+/// Values of one reading.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ProcessLevels {
     /// User and system time used so far, seconds.

@@ -1,6 +1,6 @@
 //! A file of lines that rotates by size: `path`, `path.1` … `path.keep`, oldest last.
 //!
-//! It does not buffer and knows nothing of events. Every line in the file is whole: what a failed
+//! Neither buffers nor knows the content of lines. Every line in the file is whole: what a failed
 //! write left of a line is cut off again, at the latest when the file is next opened. A file that
 //! was moved away or deleted is made anew. Called by the writer thread of `sink` only, so it may
 //! block on the disk.
@@ -24,7 +24,7 @@ pub(super) struct FileSettings {
     pub keep: u32,
 }
 
-/// What became of an [`append`](RotatingFile::append).
+/// Result of an [`append`](RotatingFile::append).
 #[derive(Debug)]
 pub(super) struct Appended {
     /// Whole lines that are in the file now, from the front.
@@ -108,7 +108,7 @@ impl RotatingFile {
     }
 
     /// Opens the file, or another one when `path` no longer names it or it is full. A file that
-    /// cannot be rotated goes on growing: that is told, and better than losing lines.
+    /// cannot be rotated goes on growing: that is reported, and better than losing lines.
     fn make_room(&mut self, bytes: u64) -> io::Result<Option<io::Error>> {
         let open = self.opened()?;
         let full = open.regular

@@ -1,9 +1,9 @@
 //! Where inference events go: a bounded queue, one writer thread, one file of JSON lines.
 //!
-//! It never blocks the caller. Emitting is a push into a queue of [`QUEUE_EVENTS`]; the writer
-//! wakes every [`WRITE_INTERVAL`], so that serving pays no system call per event and a crash loses
-//! at most what the last interval brought. What does not fit, or cannot be written, is dropped and
-//! counted. Emitted by the walk's drop guard; started, reconfigured and closed by `app`.
+//! Never blocks the caller. Emitting pushes into a queue of [`QUEUE_EVENTS`]. The writer wakes
+//! every [`WRITE_INTERVAL`], so serving pays no system call per event and a crash loses at most one
+//! interval. Events that do not fit, or cannot be written, are dropped and counted. Events are
+//! emitted by the pipeline's drop guard; the sink is started, reconfigured and closed by `app`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -83,19 +83,19 @@ impl EventFileConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Durability {
-    /// Within 100 ms of the answer's end.
+    /// Within 100 ms of the response's end.
     #[default]
     Buffered,
     /// On the disk before the client gets the last byte.
     BeforeLastByte,
 }
 
-/// What became of an event that had to be on the disk.
+/// Result of storing an event that must be on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
-    /// It is on the disk.
+    /// Stored on the disk.
     OnDisk,
-    /// It was dropped, and counted.
+    /// Dropped, and counted.
     Lost,
     /// No file is configured.
     NoFile,
@@ -137,7 +137,7 @@ struct Ending {
 
 struct Message {
     event: Box<InferenceEvent>,
-    /// Somebody waits for the disk.
+    /// Completes when the event is on the disk or lost.
     stored: Option<oneshot::Sender<Stored>>,
 }
 
@@ -346,7 +346,7 @@ impl Writer {
                 return;
             }
             // Woken early by `write_durable`, `reconfigure` and `close`; the queue itself wakes
-            // nobody, which would be a system call per event.
+            // no thread, which would be a system call per event.
             if self.shared.enabled.load(Ordering::Relaxed) {
                 thread::park_timeout(self.write_interval);
             } else {
@@ -424,7 +424,7 @@ impl Writer {
             None => Stored::OnDisk,
             Some(_) => Stored::Lost,
         };
-        // The reason goes before the count: who sees a drop counted finds why.
+        // The reason goes before the count: a reader that sees a drop counted finds its reason.
         self.note(problem);
         self.shared.written.fetch_add(written, Ordering::Relaxed);
         self.shared

@@ -1,7 +1,7 @@
 //! The rolling permit window: five minutes of how full a model was, known in the source system as
 //! the model permit buffer.
 //!
-//! It does not sample by itself: the shell calls [`PermitWindow::sample`] every
+//! Does not sample by itself: the shell calls [`PermitWindow::sample`] every
 //! [`SAMPLE_INTERVAL_MS`]. A ring of [`SAMPLES`] with running sums: a sample costs the same however
 //! long the window, and so does a summary.
 
@@ -13,7 +13,7 @@ pub const SAMPLES: usize = 600;
 /// Milliseconds between two samples.
 pub const SAMPLE_INTERVAL_MS: u64 = 500;
 
-/// How full a model was at one moment.
+/// Permit use of a model at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// Permits in use.
@@ -34,7 +34,7 @@ impl Sample {
     }
 }
 
-/// What the window says. All zero before the first sample.
+/// Summary of the window. All zero before the first sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct WindowSummary {
     /// Mean of permits in use.

@@ -1,8 +1,8 @@
-//! How long a poll of a task holds its worker.
+//! Measures how long a poll of a task holds its worker.
 //!
-//! A worker that is held serves nobody else, and may keep the sockets of all others from being looked
-//! at. Time is read from the kernel's coarse clock, twice a poll, a few nanoseconds each; its step is
-//! 1 to 10 ms. Work that has left its worker ([`off_the_worker`]) does not count.
+//! A held worker serves no other task, and may keep all other sockets from being polled. Time is
+//! read from the kernel's coarse clock, twice a poll, a few nanoseconds each; its step is 1 to 10
+//! ms. Work that has left its worker ([`off_the_worker`]) does not count.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -100,7 +100,7 @@ impl WorkersMetrics {
         WorkersMetrics { times, seconds }
     }
 
-    /// One was held for so long.
+    /// Records a worker that was held for so long.
     pub fn blocked(&self, held_ms: u64) {
         self.times.inc();
         self.seconds.inc_by(held_ms as f64 / 1000.0);

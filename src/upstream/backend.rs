@@ -1,8 +1,8 @@
-//! What the gateway knows about a kind of model server: how to ask it, how to read it, how to see
-//! that it lives.
+//! Kinds of model server: how each is called, how its responses are read, how its health is
+//! checked.
 //!
-//! It does not connect to one. A new kind is one file with this trait and one line in
-//! [`backend`]. Called by the walk for each attempt, and by the health checks.
+//! No connection is made here. A new kind is one file with this trait and one line in [`backend`].
+//! Called by the pipeline for each attempt, and by the health checks.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ use super::{http, llama_server, openai, tei, tgi};
 pub struct Shaped {
     /// Path under the endpoint's base URL; empty is that URL itself.
     pub path: Cow<'static, str>,
-    /// What is posted.
+    /// Body of the request.
     pub body: Bytes,
-    /// What it is, where it is not JSON.
+    /// Content type of the body, where it is not JSON.
     pub content_type: Option<Arc<str>>,
     /// The server will answer with events.
     pub streams: bool,
@@ -33,7 +33,7 @@ pub struct Shaped {
 pub struct Probe {
     /// `GET` this path under the endpoint's base URL.
     pub path: &'static str,
-    /// Whether status and body of the answer say that it can serve.
+    /// Returns true when status and body of the response say that the server can serve.
     pub healthy: fn(status: u16, body: &[u8]) -> bool,
 }
 
@@ -42,13 +42,14 @@ pub trait Backend: Send + Sync {
     /// Its name in the configuration.
     fn name(&self) -> &'static str;
 
-    /// It is posted what the model's task makes of the body, where the task names a path there.
-    /// Other kinds are asked in their own protocol, whatever a task makes of the body.
+    /// Returns true when the server is posted what the model's task makes of the body, where the
+    /// task names a path there. Other kinds are called in their own protocol, whatever a task makes
+    /// of the body.
     fn posts_payload(&self) -> bool {
         false
     }
 
-    /// Whether a model with this task can be asked this at all; a refusal says why not.
+    /// Checks that a model with this task can serve the call; a refusal says why not.
     fn accepts(&self, call: &Call, task: Task) -> Result<(), Refusal> {
         Wanted::of(call, task).map(drop)
     }
@@ -96,7 +97,7 @@ pub(super) enum Wanted {
 }
 
 impl Wanted {
-    /// What `call` asks of a model with this task.
+    /// Operation that `call` means for a model with this task.
     pub(super) fn of(call: &Call, task: Task) -> Result<Wanted, Refusal> {
         match (call.operation, task) {
             (Operation::Chat, Task::TextGeneration) => Ok(Wanted::Chat),
@@ -121,7 +122,8 @@ impl Wanted {
         }
     }
 
-    /// Whether events are expected: embeddings have no streamed form, whatever the body says.
+    /// Returns whether events are expected: embeddings have no streamed form, whatever the body
+    /// says.
     pub(super) fn streams(self, call: &Call) -> bool {
         call.stream && !matches!(self, Wanted::Embeddings | Wanted::RunEmbeddings)
     }

@@ -1,11 +1,12 @@
-//! One HTTP/1.1 request to a model server: head and body in one write, the answer as it comes.
+//! HTTP/1.1 client for model servers and other nodes: head and body in one write, the response as
+//! it comes.
 //!
-//! It does not decide on retries and reads no meaning into the answer. A connection from the pool that
+//! Retries and the meaning of a response are decided elsewhere. A connection from the pool that
 //! turns out to be closed is replaced by a new one, once; by the core's rule
 //! ([`may_resend`](infergate_core::routing::reuse::may_resend)) the server has not begun then. A
-//! connection that is dropped before its answer was read whole is closed, which is how an abandoned
-//! generation is stopped. Nothing is written to an `https` endpoint before it has proved its identity,
-//! and nothing in plain text ever.
+//! connection that is dropped before its response was read whole is closed, which is how an
+//! abandoned generation is stopped. An `https` endpoint gets bytes only after it has proved its
+//! identity, and never plain text.
 
 use std::io;
 use std::sync::Arc;
@@ -29,14 +30,14 @@ use super::pool::Pool;
 use super::target::{Dial, Target};
 use super::tls::{Unproved, is_certificate_refusal};
 
-/// Interim answers (1xx) read before the real one; more is a server gone wrong.
+/// Interim responses (1xx) read before the real one; more is a server gone wrong.
 const INTERIM_ANSWERS_MAX: usize = 8;
-/// Bodies up to this size are copied behind the head and leave in one segment train; larger ones
-/// are written after it, where a copy would cost more than the call.
+/// Bodies up to this size are copied behind the head and leave in one segment train. Larger ones
+/// are written after it: a copy would cost more than the call.
 const JOINED_BODY_MAX_BYTES: usize = 64 * 1024;
-/// Of an answer that is not passed on this much is read, so that its connection can be kept.
+/// Bytes read of a response that is not passed on, so that its connection can be kept.
 const DISCARD_MAX_BYTES: usize = 64 * 1024;
-/// For so long at most: the permit is held meanwhile.
+/// Time for that; the permit is held meanwhile.
 const DISCARD_TIMEOUT: Duration = Duration::from_millis(100);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -96,7 +97,7 @@ impl SendError {
     }
 }
 
-/// What a request carries.
+/// Request to a model server or another node.
 pub struct Outgoing<'a> {
     /// `POST` or `GET`.
     pub method: &'static str,
@@ -110,16 +111,16 @@ pub struct Outgoing<'a> {
     pub fresh: bool,
 }
 
-/// Who listens to what comes before an answer.
+/// Observer of what happens before a response.
 pub trait Hears: Send + Sync {
-    /// There is a connection: from now on there may be something to hear.
+    /// Called when a connection is there, before the request is written.
     fn connected(&self);
-    /// An interim answer with these headers; whether it is one that is waited for, of which there may be
-    /// any number.
+    /// Called with the headers of an interim response. Returns whether it is an expected one, of
+    /// which there may be any number.
     fn interim(&self, headers: &HeaderMap) -> bool;
 }
 
-/// Nobody: a model server's interim answers mean nothing here.
+/// Observer for model servers, whose interim responses mean nothing here.
 struct Deaf;
 
 impl Hears for Deaf {
@@ -130,7 +131,7 @@ impl Hears for Deaf {
     }
 }
 
-/// The way to model servers, or to other nodes.
+/// HTTP client with its pool of connections to model servers, or to other nodes.
 #[derive(Default)]
 pub struct Client {
     pool: Pool,
@@ -139,16 +140,16 @@ pub struct Client {
 /// How a request failed on one connection.
 struct Failed {
     error: SendError,
-    /// The server has not begun: the request may be sent once more.
+    /// No work has begun at the server: the request may be sent once more.
     may_resend: bool,
 }
 
 impl Client {
-    /// Sends a request and reads the head of its answer. `marks` tells how far it came, also when
+    /// Sends a request and reads the head of its response. `marks` records how far it came, also when
     /// the future is dropped.
     ///
     /// # Errors
-    /// [`SendError`] tells what the server can have seen.
+    /// [`SendError`] by what the server can have seen.
     pub async fn send(
         &self,
         target: &Target,
@@ -158,10 +159,10 @@ impl Client {
         self.send_hearing(target, outgoing, marks, &Deaf).await
     }
 
-    /// The same, and `ears` hear what comes before the answer.
+    /// Sends a request as [`Client::send`] does; `ears` observes what comes before the response.
     ///
     /// # Errors
-    /// [`SendError`] tells what the server can have seen.
+    /// [`SendError`] by what the server can have seen.
     pub async fn send_hearing(
         &self,
         target: &Target,
@@ -262,8 +263,8 @@ impl Client {
         }
     }
 
-    /// Sends a request over `connection` and reads the head of the answer, which may come before the
-    /// whole request has gone out.
+    /// Sends a request over `connection` and reads the head of the response, which may come before
+    /// the whole request has gone out.
     async fn ask(
         &self,
         mut connection: Box<Connection>,
@@ -308,7 +309,7 @@ impl Client {
         })
     }
 
-    /// What a break before the head of an answer means.
+    /// Classifies a break before the head of a response.
     fn failed(
         &self,
         session: &HttpSession,
@@ -338,14 +339,14 @@ impl Client {
         }
     }
 
-    /// Gives the connection back when the answer was read whole; closes it otherwise.
+    /// Gives the connection back when the response was read whole; closes it otherwise.
     pub async fn finish(&self, exchange: Exchange) {
         let Exchange {
             mut session,
             dial,
             broken,
         } = exchange;
-        // After an early answer the server is still owed a part of the request.
+        // After an early response the server is still owed a part of the request.
         let is_owed = connection_of(&session).is_none_or(|connection| !connection.is_written());
         if broken || is_owed || !session.is_body_done() {
             return;
@@ -364,7 +365,8 @@ impl Client {
         }
     }
 
-    /// Reads the rest of a short answer that is not passed on, so that its connection can be kept.
+    /// Reads the rest of a short response that is not passed on, so that its connection can be
+    /// kept.
     pub async fn discard(&self, mut exchange: Exchange) {
         let rest = async {
             let mut read = 0;
@@ -389,8 +391,8 @@ fn connection_of(session: &HttpSession) -> Option<&Connection> {
     session.stream().as_any().downcast_ref()
 }
 
-/// Whether no other head follows one with this status: 101 ends HTTP on a connection, though nobody asked
-/// for that.
+/// Returns whether no other head follows one with this status: 101 ends HTTP on a connection,
+/// though it was not requested.
 fn is_final(status: StatusCode) -> bool {
     !status.is_informational() || status == StatusCode::SWITCHING_PROTOCOLS
 }
@@ -403,19 +405,19 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Status and headers of the answer.
+    /// Status and headers of the response.
     pub fn head(&self) -> &ResponseHeader {
         self.session
             .resp_header()
             .expect("an exchange begins with the answer's head")
     }
 
-    /// Whether the answer was read to its end.
+    /// Returns whether the response was read to its end.
     pub fn is_read(&mut self) -> bool {
         self.session.is_body_done()
     }
 
-    /// The next piece of the answer's body, or `None` at its end. Dropping the future loses
+    /// The next piece of the response's body, or `None` at its end. Dropping the future loses
     /// nothing: it may be polled again.
     ///
     /// # Errors

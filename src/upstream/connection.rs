@@ -1,8 +1,8 @@
 //! A connection to a model server or another node as Pingora's sessions see it: plain TCP or TLS.
 //!
-//! It speaks no HTTP and keeps nothing: [`client`](super::client) does the first, [`pool`](super::pool)
-//! the second. What is to be sent is handed over once and goes out while the session reads, so that an
-//! answer that comes before the request has been taken is seen. Bounds are those of its [`ConnectionUse`].
+//! HTTP is [`client`](super::client)'s, keeping connections [`pool`](super::pool)'s. A request is
+//! handed over once and goes out while the session reads, so that a response that comes before the
+//! request was taken is seen. Bounds are those of its [`ConnectionUse`].
 
 use std::fmt;
 use std::io;
@@ -40,7 +40,7 @@ enum Io {
     Sealed(Box<Sealed>),
 }
 
-/// What is still to be written of a request.
+/// Unwritten part of a request.
 #[derive(Default)]
 struct Unsent {
     head: BytesMut,
@@ -67,7 +67,7 @@ pub(super) struct Connection {
     clock: Clock,
     /// When the request was written whole; until then, when writing began.
     written_us: u64,
-    /// Bytes of the answer to the present request, interim answers included.
+    /// Bytes of the response to the present request, interim responses included.
     bytes_read: u64,
 }
 
@@ -95,7 +95,7 @@ impl Connection {
         })
     }
 
-    /// Whether the server has proved itself to an equal identity, or need not.
+    /// Returns whether the server has proved an equal identity, or need not.
     pub fn is_of(&self, identity: Option<&Arc<Identity>>) -> bool {
         match (&self.io, identity) {
             (Io::Plain(_), None) => true,
@@ -127,7 +127,7 @@ impl Connection {
         .await;
     }
 
-    /// Whether the whole request has gone out.
+    /// Returns whether the whole request has gone out.
     pub fn is_written(&self) -> bool {
         self.unsent.is_empty() && self.write_error.is_none()
     }
@@ -137,20 +137,20 @@ impl Connection {
         self.clock.micros().saturating_sub(self.written_us)
     }
 
-    /// Whether bytes of an answer have come, interim answers included.
+    /// Returns whether bytes of a response have come, interim responses included.
     pub fn has_answered(&self) -> bool {
         self.bytes_read > 0
     }
 
-    /// Whether the socket is open and silent. Asks the kernel: a close that has not come through the
-    /// runtime yet counts too.
+    /// Returns whether the socket is open and silent. Asks the kernel: a close that has not come
+    /// through the runtime yet counts too.
     pub fn is_quiet(&mut self) -> bool {
         for _ in 0..LOOKS_MAX {
             let mut byte = [MaybeUninit::uninit(); 1];
             match SockRef::from(self.tcp()).peek(&mut byte) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
                 Ok(1..) if matches!(self.io, Io::Sealed(_)) => {
-                    // Anything but a record without content is an end, or an answer to no request.
+                    // Anything but a record without content is an end, or a response to no request.
                     if unconstrained(self.read_u8()).now_or_never().is_some() {
                         return false;
                     }
@@ -175,7 +175,7 @@ impl Connection {
         }
         match ready!(self.poll_unsent_to_end(cx)) {
             Ok(()) => self.written_us = self.clock.micros(),
-            // What the server has said before it is still to be read.
+            // Bytes that the server sent before it are still to be read.
             Err(error) => {
                 self.write_error = Some(error);
                 self.unsent = Unsent::default();
@@ -210,7 +210,7 @@ impl Connection {
         if let Io::Sealed(sealed) = io {
             ready!(Pin::new(&mut **sealed).poll_flush(cx))?;
         }
-        // The answer may take minutes: what was written is not kept for so long.
+        // The response may take minutes: what was written is not kept for so long.
         *unsent = Unsent::default();
         Poll::Ready(Ok(()))
     }

@@ -1,8 +1,8 @@
-//! What the operator adds to every request to one model server: its key, in the form the server takes, and
-//! headers of the endpoint.
+//! Credentials that the operator adds to every request to one model server: its key, in the form
+//! the server takes, and headers of the endpoint.
 //!
-//! Built once for each endpoint and copied into each head. It is secret: no print and no comparison
-//! of it leaves this process.
+//! Built once for each endpoint and copied into each head. Secret: no print and no comparison of it
+//! leaves this process.
 
 use std::fmt::Write;
 
@@ -20,12 +20,14 @@ pub struct Credentials {
     lines: String,
     /// `name=value`, for behind the path.
     query: Option<String>,
-    /// Names of the headers that replace those of the client; the key's is none a client's may have.
+    /// Names of the headers that replace those of the client; the key's is one a client's request
+    /// never carries.
     replaced: Vec<HeaderName>,
 }
 
 impl Credentials {
-    /// Those of an endpoint; names that are none are left out, since the configuration has refused them.
+    /// Builds those of an endpoint; invalid header names are left out, since the configuration has
+    /// refused them.
     pub fn of(spec: &EndpointSpec) -> Credentials {
         let mut credentials = Credentials::default();
         for (name, value) in &spec.headers {
@@ -66,12 +68,12 @@ impl Credentials {
         self.lines.as_bytes()
     }
 
-    /// Whether a client's header lines have to be looked through.
+    /// Returns whether a client's header lines have to be looked through.
     pub fn replaces_any(&self) -> bool {
         !self.replaced.is_empty()
     }
 
-    /// Whether a header line in wire form gives way to one of the endpoint's own.
+    /// Returns whether a header line in wire form gives way to one of the endpoint's own.
     pub fn replaces(&self, line: &[u8]) -> bool {
         let end = line.iter().position(|&byte| byte == b':').unwrap_or(0);
         let is_same =

@@ -1,9 +1,9 @@
-//! One look at where a model's endpoints are found: a file, a name's addresses, a service of Consul or
+//! Discovery of a model's endpoints, once: from a file, a name's addresses, a service of Consul or
 //! of Kubernetes.
 //!
-//! It keeps nothing, and when to look is the caller's affair. A look either finds a set, which may be
-//! empty, or fails as a whole: an entry of a file that is wrong fails it, because a file is taken
-//! whole or not at all. Bounds: [`ANSWER_BYTES_MAX`]; the caller bounds the time.
+//! No state is kept, and the schedule is the caller's. A query either finds a set, which may be
+//! empty, or fails as a whole. A wrong entry of a file fails it, because a file is taken whole or
+//! not at all. Bounds: [`ANSWER_BYTES_MAX`]; the caller bounds the time.
 
 mod kubernetes;
 
@@ -34,7 +34,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// As for configured endpoints.
 const PERMITS_MAX: u32 = 65_536;
 
-/// Why nothing could be learned: for the log, no part of a key in it.
+/// Why discovery failed: for the log, no part of a key in it.
 #[derive(Debug, thiserror::Error)]
 pub enum LookError {
     /// The file cannot be opened or read.
@@ -46,15 +46,15 @@ pub enum LookError {
     /// Read, but not what it should be.
     #[error("{0}")]
     Malformed(String),
-    /// Who was asked gave no answer.
+    /// The server gave no response.
     #[error("no answer: {0}")]
     Unanswered(String),
-    /// Who was asked said no.
+    /// The server refused with this status.
     #[error("answered with status {0}")]
     Status(u16),
 }
 
-/// What stands in a file. It blocks: never on a worker.
+/// Reads the endpoints listed in a file. Blocks: never to be called on a worker.
 ///
 /// # Errors
 /// [`LookError`]; nothing is known then.
@@ -72,7 +72,7 @@ pub fn read_file(path: &Path) -> Result<Found, LookError> {
 /// Every address of `host:port`.
 ///
 /// # Errors
-/// The name does not resolve. A name without addresses cannot be told from a resolver that is down.
+/// The name does not resolve. A name without addresses looks like a resolver that is down.
 pub async fn resolve(name: &str) -> Result<Found, LookError> {
     let addresses = tokio::net::lookup_host(name).await?;
     let urls = addresses.map(|address| FoundEndpoint::at(url_of(address)));
@@ -129,12 +129,12 @@ async fn instances(client: &Client, consul: &ConsulSpec) -> Result<Vec<u8>, Look
 fn target(api: &EndpointSpec) -> Result<Target, LookError> {
     let target = Target::new(api, "", CONNECT_TIMEOUT)
         .ok_or_else(|| LookError::Malformed("its url is none".to_owned()))?;
-    // What is wrong with its certificate is said with the look, once.
+    // A fault of its certificate is reported with the query's result, once.
     target.is_distrusted.store(true, Ordering::Relaxed);
     Ok(target)
 }
 
-/// What stands at `path`, `bytes_max` at most.
+/// Reads the body at `path`, `bytes_max` at most.
 async fn get(
     client: &Client,
     target: &Target,

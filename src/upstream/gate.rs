@@ -1,8 +1,9 @@
-//! The locked shell around a model's turnstile: permits as guards, waiters as futures.
+//! Admission of one model: the locked shell around its turnstile, with permits as guards and
+//! waiters as futures.
 //!
-//! It decides nothing: [`Turnstile`] says who enters and [`Ejector`] who is fit to serve; here they
-//! are called under one small mutex, and the waiters they name are woken. The lock is held for the
-//! length of one decision and never across an await. There is no task per waiter.
+//! Decisions are [`Turnstile`]'s (who enters) and [`Ejector`]'s (which endpoint is fit). Both are
+//! called under one small mutex, and the waiters they name are woken. The lock is held for the
+//! length of one decision and never across an await. No task runs per waiter.
 
 mod found;
 mod retry;
@@ -31,7 +32,7 @@ pub use found::{Found, FoundEndpoint};
 use found::{Names, View};
 pub use retry::Retry;
 
-/// Admission of one model, alive as long as the model is configured or somebody holds a permit.
+/// Admission of one model, alive as long as the model is configured or a permit is held.
 pub struct Gate {
     pub(super) clock: Clock,
     id: GateId,
@@ -48,13 +49,13 @@ struct Inner {
     ejector: Ejector,
     retries: RetryBudget,
     targets: Vec<Option<Arc<Target>>>,
-    /// Their URLs, for stories.
+    /// URLs of the targets, for traces.
     names: Names,
     waiting: HashMap<Ticket, oneshot::Sender<Told>>,
     wakes: Wakes,
 }
 
-/// What a waiter is told: its grant with the target it is for, or why there is none.
+/// Result for a waiter: its grant with the target it is for, or why there is none.
 type Told = Result<(Grant, Given), Refusal>;
 
 /// The endpoint of a grant, as it is at the grant.
@@ -63,7 +64,7 @@ struct Given {
     health: Health,
 }
 
-/// What asking led to.
+/// Result of a request for a permit: granted at once, or queued.
 pub enum Entry {
     /// Go on.
     Leased(Permit),
@@ -112,14 +113,14 @@ impl Gate {
         gate
     }
 
-    /// Asks for a permit; also tells what the request has found here.
+    /// Requests a permit; also returns a snapshot of what the request has found here.
     ///
     /// # Errors
     /// The refusal of a full queue and its kin; nothing is held then.
     pub fn ask(self: &Arc<Gate>, ask: Ask) -> (Found, Result<Entry, Refusal>) {
         let at_us = self.clock.micros();
         let now = Millis(at_us / 1000);
-        // For the story; the list of what was tried is empty but for retries.
+        // For the trace; the list of what was tried is empty but for retries.
         let (order, avoid) = (ask.order.clone(), ask.avoid.clone());
         let account = AccountKey::from(&ask.account);
         let mut inner = self.inner.lock();
@@ -162,7 +163,7 @@ impl Gate {
         (found, entry)
     }
 
-    /// Follows a new configuration of the model: counts stay, waiters move over or get an answer.
+    /// Applies a new configuration of the model: counts stay, waiters move over or get a refusal.
     pub fn configure(&self, spec: &ModelSpec, targets: Vec<Arc<Target>>) {
         self.decide(|inner, now| {
             let Inner {
@@ -177,7 +178,7 @@ impl Gate {
         });
     }
 
-    /// A request's try at an endpoint ended.
+    /// Records how a request's attempt at an endpoint ended.
     pub fn request_saw(&self, url: &str, observed: Observation) {
         self.decide(|inner, now| {
             let changes = inner.ejector.request_saw(url, observed, now);
@@ -189,7 +190,7 @@ impl Gate {
         });
     }
 
-    /// A health check of an endpoint ended; `cause` says why it failed.
+    /// Records the result of a health check; `cause` says why it failed.
     pub fn check_saw(&self, url: &str, seen: Seen, cause: Option<FailureCause>) {
         self.decide(|inner, now| {
             let changes = inner.ejector.check_saw(url, seen, cause, now);
@@ -224,7 +225,7 @@ impl Gate {
         self.inner.lock().turnstile.gauges()
     }
 
-    /// Everything `/state` tells about the model, with a health word per endpoint URL.
+    /// State of the model as `/state` shows it, with the health of each endpoint URL.
     pub fn state(&self) -> (State, Vec<EndpointHealth>) {
         let now = self.clock.now();
         let inner = self.inner.lock();
@@ -305,8 +306,8 @@ impl Gate {
         candidates
     }
 
-    /// How busy the model is here, as other nodes are told: with the endpoints that are in use.
-    /// Who looks for permits elsewhere is not known here.
+    /// Load of the model at this node as other nodes see it, with the endpoints that are in use.
+    /// Waiters that look for permits elsewhere are not counted here.
     pub fn standing(&self) -> ModelLoad {
         let now = self.clock.now();
         let inner = self.inner.lock();
@@ -334,7 +335,7 @@ impl Gate {
             }
         }
         if load.permits == 0 {
-            // Who waits here waits for an endpoint to come back: nobody else is to join them.
+            // Requests queued here wait for an endpoint to recover: no other node's are to join them.
             load.queue_room = 0;
         }
         load
@@ -365,8 +366,8 @@ impl Gate {
         })
     }
 
-    /// Runs a decision under the lock, tells those it woke, and brings permits that it freed for other
-    /// models to their gates.
+    /// Runs a decision under the lock, wakes waiters, and hands permits freed for other models to
+    /// their gates.
     fn decide(&self, decision: impl FnOnce(&mut Inner, Millis)) {
         let handoffs = self.decide_here(decision);
         if !handoffs.is_empty() {
@@ -374,9 +375,9 @@ impl Gate {
         }
     }
 
-    /// Runs a decision under the lock, then tells those it woke. A waiter that is gone by then
-    /// cannot take its grant, so the grant goes back and the next one is woken. Returns permits that
-    /// others wait for.
+    /// Runs a decision under the lock, then wakes waiters. A waiter that has left by then cannot
+    /// take its grant, so the grant goes back and the next one is woken. Returns permits that other
+    /// gates wait for.
     fn decide_here(&self, decision: impl FnOnce(&mut Inner, Millis)) -> Vec<Handoff> {
         let mut handoffs = Vec::new();
         let now = self.clock.now();
@@ -424,7 +425,7 @@ impl Gate {
 
 impl Inner {
     /// Takes over the targets of the endpoints the turnstile has just been configured with.
-    /// Endpoints that left are no target any more: nobody probes them, and a permit that is still
+    /// Endpoints that left are no target any more: they are not probed, and a permit that is still
     /// out there has its own.
     fn place(&mut self, spec: &ModelSpec, targets: Vec<Arc<Target>>, now: Millis) {
         self.targets.fill(None);
@@ -481,9 +482,9 @@ fn in_u32(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// An endpoint's health as `/state` says it.
+/// An endpoint's health as `/state` shows it.
 pub struct EndpointHealth {
-    /// Which endpoint.
+    /// Its endpoint.
     pub url: Arc<str>,
     /// How it is.
     pub health: Health,
@@ -495,12 +496,12 @@ pub struct EndpointHealth {
     pub last_error: Option<(FailureCause, Millis)>,
 }
 
-/// The right to have one request in flight at one endpoint; given back by drop.
+/// The right to have one request in flight at one endpoint; released by drop.
 pub struct Permit {
     gate: Arc<Gate>,
     id: PermitId,
     account: AccountKey,
-    /// Which endpoint.
+    /// Its endpoint.
     pub endpoint: EndpointId,
     /// Where it is.
     pub target: Arc<Target>,
@@ -520,8 +521,8 @@ impl Permit {
         }
     }
 
-    /// The try at its endpoint ended: what that says about the endpoint, why it failed, and the pause
-    /// that the endpoint asked for.
+    /// Records how the attempt at its endpoint ended: the observation, the cause of a failure, and
+    /// the pause that the endpoint asked for.
     pub fn saw(&self, seen: Seen, cause: Option<FailureCause>, pause: Option<Millis>) {
         let observed = Observation {
             seen,
@@ -545,9 +546,9 @@ pub struct Waiter {
     account: AccountKey,
     ticket: Ticket,
     told: oneshot::Receiver<Told>,
-    /// How many waited when it came, of all accounts.
+    /// Waiters of all accounts when it joined.
     pub found_waiting: usize,
-    /// Its place when it joined: 1 is next. An estimate where others may come in between.
+    /// Its position when it joined: 1 is next. An estimate where others may come in between.
     pub position: usize,
     /// Expected time until its turn when it joined.
     pub expected_wait: Millis,

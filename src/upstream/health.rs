@@ -1,7 +1,7 @@
-//! Active health checks: asks every model server how it is and tells its gate.
+//! Active health checks: probes every model server and reports to its gate.
 //!
-//! It does not decide who is fit: the gate's ejector counts the answers. Called by the app's
-//! prober once a tick.
+//! Ejection is decided by the gate's ejector, which counts the results. Called by the app's prober
+//! once a tick.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,23 +18,24 @@ use super::marks::Marks;
 use super::target::{Target, saturated};
 use super::{Gate, Lane};
 
-/// Between two looks at servers that are not well: one that is back serves again within three.
+/// Interval between probes of servers that are not healthy: a recovered one serves again within
+/// three.
 pub const PROBE_TICK: Duration = Duration::from_millis(500);
-/// Ticks in a second. Servers that serve are asked every `health.interval_secs`; their traffic tells of
-/// them anyway.
+/// Ticks in a second. Healthy servers are probed every `health.interval_secs`; their traffic shows
+/// failures anyway.
 const TICKS_A_SECOND: u64 = 2;
-/// A server that needs longer to say it is well is not.
+/// Limit of one probe; a server that needs longer is not healthy.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Health answers are a line; more is not read.
 const PROBE_BODY_MAX_BYTES: usize = 64 * 1024;
-/// Probes in flight at once, so that a large fleet does not starve the traffic of its workers.
+/// Probes in flight at once, so that a large cluster does not starve the traffic of its workers.
 const PROBES_AT_ONCE: usize = 32;
 
-/// Rings when a server is to be checked before the next tick. One for all: a round more costs the
-/// servers that are not well a line.
+/// Notified when a server is to be checked before the next tick. A single one for all servers: a further
+/// round costs a line for those that are not healthy.
 static CHECK_SOON: Notify = Notify::const_new();
 
-/// Has servers that are not well checked at once.
+/// Requests a check of servers that are not healthy at once.
 pub(super) fn check_soon() {
     CHECK_SOON.notify_one();
 }

@@ -1,9 +1,9 @@
-//! Any model behind plain HTTP: the task's payload is posted, and what comes back is the result.
+//! Any model behind plain HTTP: the task's payload is posted, and the response is the result.
 //!
-//! It knows no task: the payload and its path are made before, and a JSON answer is shaped by the
-//! task afterwards. Any other answer (an image, a sound) is the client's as it is. Such a server has
-//! no OpenAI paths. Its health route is `/health`, and a server that has none is well as long as it
-//! answers below 500.
+//! Tasks are not known here: the payload and its path are made before, and a JSON response is
+//! shaped by the task afterwards. Any other response (an image, a sound) is passed to the client
+//! unchanged. Such a server has no OpenAI paths. Its health route is `/health`, and a server that
+//! has none is well as long as it answers below 500.
 
 use infergate_core::Refusal;
 use infergate_core::api::{Call, Operation};

@@ -1,8 +1,8 @@
 //! llama.cpp's `llama-server`: the OpenAI shape with a name of its own for one parameter, and a
-//! health path that tells loading from ready.
+//! health path that distinguishes loading from ready.
 //!
-//! It does not use the native `/completion` path. The server never refuses for load, it defers;
-//! permits are what keeps its slots from piling up.
+//! The native `/completion` path is not used. The server defers instead of refusing for load;
+//! permits keep its slots from piling up.
 
 use infergate_core::Refusal;
 use infergate_core::api::Call;

@@ -1,7 +1,7 @@
-//! How far one try has come at its model server, for the story of its request.
+//! Progress of one attempt at its model server, for the trace of its request.
 //!
-//! It decides nothing and nobody waits for it. Moments are microseconds on the [`Clock`]; 0 is
-//! "not yet". The default has no clock and stays empty: health checks have no story.
+//! For information only: no decision or wait depends on it. Moments are microseconds on the [`Clock`]; 0 is "not
+//! yet". The default has no clock and stays empty: health checks have no trace.
 
 use crate::telemetry::Clock;
 
@@ -9,7 +9,7 @@ use crate::telemetry::Clock;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Marks {
     clock: Option<Clock>,
-    /// A new connection was there. One from the pool is there at once, and has none.
+    /// A new connection was there. Zero for a connection from the pool.
     pub connected_us: u64,
     /// The connection had served others before.
     pub reused: bool,
@@ -20,7 +20,7 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// Nothing has happened yet.
+    /// Timings of an attempt that has not begun, measured on `clock`.
     pub fn on(clock: Clock) -> Marks {
         Marks {
             clock: Some(clock),

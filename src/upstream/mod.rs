@@ -1,7 +1,7 @@
 //! Model servers: how to speak to them, whether they live, and who may.
 //!
-//! It does not know the client's connection. A [`Lane`] is one model as the walk uses it: its
-//! spec, its gate and its backend; a reload makes new lanes around the gates that stay.
+//! No client connection is known here. A [`Lane`] is one model as the pipeline uses it: its spec,
+//! its gate and its backend. A reload makes new ones around the gates that stay.
 
 mod answer;
 mod backend;
@@ -53,25 +53,26 @@ use crate::plugin::{BillingSlot, Plugins, TaskSlot};
 use crate::telemetry::{Clock, Metrics, ModelMetrics};
 use servers::Servers;
 
-/// One model, ready to serve.
+/// Runtime of one model, ready to serve.
 pub struct Lane {
     /// As configured in this generation.
     pub spec: Arc<ModelSpec>,
-    /// Who may enter; shared by all generations of the model.
+    /// Admission; shared by all generations of the model.
     pub gate: Arc<Gate>,
     /// How its endpoints are spoken to.
     pub backend: &'static dyn Backend,
-    /// What checks its input and shapes payload and answer.
+    /// Task that checks the input and shapes payload and response.
     pub task: TaskSlot,
-    /// What prices its answers.
+    /// Formula that prices its responses.
     pub billing: BillingSlot,
     /// Its tariff as it goes along with a request to another node; none where that is too long.
     pub tariff_text: Option<Arc<str>>,
-    /// What orders its endpoints.
+    /// Order of its endpoints by the routing policy.
     pub routing: Ranking,
     /// Its held counters.
     pub metrics: Arc<ModelMetrics>,
-    /// What an answer has cost lately, millionths of a neuron; shared by all generations.
+    /// Moving average of the charge of a response, millionths of a neuron; shared by all
+    /// generations.
     usual_charge: Arc<AtomicU64>,
 }
 
@@ -85,8 +86,8 @@ impl Lane {
         endpoints.any(|endpoint| endpoint.continuous_usage && *endpoint.url == *url)
     }
 
-    /// An answer cost `neurons`. The mean weighs the last one an eighth; two at once may lose one of
-    /// them, which a mean can bear.
+    /// Adds the charge of a response, `neurons`, to the moving average. The last value weighs an
+    /// eighth; of two concurrent ones one may be lost, which an average can bear.
     pub fn charged(&self, neurons: f64) {
         let mean = self.usual_charge.load(Ordering::Relaxed);
         let new = (neurons.max(0.0) * MICRO) as u64;
@@ -97,7 +98,7 @@ impl Lane {
         self.usual_charge.store(mean, Ordering::Relaxed);
     }
 
-    /// What an answer has cost lately, neurons.
+    /// Moving average of the charge of a response, neurons.
     pub fn usual_charge(&self) -> f64 {
         self.usual_charge.load(Ordering::Relaxed) as f64 / MICRO
     }
@@ -112,8 +113,8 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    /// The lanes of a new generation. Gates of models that stay are kept, with their permits and
-    /// waiters; those of models that left are closed, and their waiters get an answer.
+    /// Models of a new configuration generation. Gates of models that stay are kept, with their
+    /// permits and waiters; those of models that left are closed, and their waiters get a refusal.
     pub fn follow(
         &self,
         catalog: &Catalog,
@@ -174,18 +175,18 @@ impl Lanes {
         }
     }
 
-    /// The lane at a position of the catalog.
+    /// The model at a position of the catalog.
     pub fn get(&self, index: usize) -> &Arc<Lane> {
         &self.list[index]
     }
 
-    /// All lanes.
+    /// All models.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Lane>> {
         self.list.iter()
     }
 }
 
-/// A model that left: nowhere to go, nobody waits.
+/// Spec of a model that was removed: no endpoints, no queue.
 fn closed(spec: &ModelSpec) -> ModelSpec {
     let queue = QueueSpec {
         capacity: 0,

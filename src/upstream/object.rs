@@ -1,7 +1,7 @@
 //! A JSON object written member by member from values that are JSON already.
 //!
-//! It does not check its values: they come from a parser or are constants. Called by the backends
-//! to shape request bodies without building a tree.
+//! Values are not checked: they come from a parser or are constants. Called by the backends to
+//! shape request bodies without building a tree.
 
 /// An object being written.
 pub(super) struct Object(String);

@@ -1,8 +1,8 @@
 //! Servers with the OpenAI paths: vLLM, SGLang and their like.
 //!
-//! It does not know their extensions: OpenAI calls pass as they came, and a Workers AI `run`
-//! becomes the chat or embeddings request that means the same. `llama-server` and TGI's chat share
-//! this shape.
+//! Extensions are not interpreted: OpenAI calls pass as they came, and a Workers AI `run` becomes
+//! the chat or embeddings request that means the same. `llama-server` and TGI's chat share this
+//! shape.
 
 use infergate_core::Refusal;
 use infergate_core::api::Call;

@@ -1,9 +1,9 @@
 //! Open connections that wait for another request, the most recently used first.
 //!
-//! It opens none and speaks no protocol. How long one may wait is the core's decision
-//! ([`ConnectionUse`](infergate_core::routing::reuse::ConnectionUse)); whether the server has closed it,
-//! the kernel's. Looked at when taken, and by [`Pool::sweep`] twice a second. Bound:
-//! [`CONNECTIONS_MAX`] in all; a server that closes after each answer has none.
+//! Connections are opened, and their protocol spoken, elsewhere. How long one may wait is the
+//! core's decision ([`ConnectionUse`](infergate_core::routing::reuse::ConnectionUse)); whether the
+//! server has closed it, the kernel's. Looked at when taken, and by [`Pool::sweep`] twice a second.
+//! Bound: [`CONNECTIONS_MAX`] in all; a server that closes after each response has none.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ struct Servers {
     kept: usize,
 }
 
-/// One server, by its address and identity.
+/// Idle connections of one server, by its address and identity.
 #[derive(Default)]
 struct Server {
     /// The longest idle first.
@@ -83,7 +83,8 @@ impl Pool {
         }
     }
 
-    /// Keeps a connection whose answer was read whole, or closes it. It is looked at when it is taken.
+    /// Keeps a connection whose answer was read whole, or closes it. Its state is checked when it
+    /// is taken.
     pub fn keep(&self, key: u64, connection: Box<Connection>) {
         let now = self.now();
         if !connection.usage.may_serve(now) {

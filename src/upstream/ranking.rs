@@ -1,10 +1,10 @@
-//! Where a model's requests should go, by its routing policy: the ranking as an [`Order`] that
-//! admission understands, and that of other sites as one that the fleet understands.
+//! Routing of a model's requests by its policy: the ranking as an [`Order`] for admission, and an
+//! order of other sites for the cluster.
 //!
-//! It neither decides (the policy does) nor takes permits. A `cached` policy is asked off the
-//! request path, once for each class of request in use, and the path reads a table; a
-//! `per-request` policy is asked on the path, with what is known of the prompt. Sites are ranked off
-//! the path by both. Without a policy there is no order: tier and load decide, and the distance of sites.
+//! The policy decides, and permits are taken elsewhere. A `cached` policy is called off the request
+//! path, once for each class of request in use, and the path reads a table. A `per-request` policy
+//! is called on the path, with what is known of the prompt. Sites are ranked off the path in both
+//! modes. Without a policy there is no order: tier and load decide, and the distance of sites.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,39 +34,39 @@ pub use sites::{Site, Sited};
 
 /// How often the table of a cached policy is made anew.
 pub const RANKING_TICK: Duration = Duration::from_millis(50);
-/// An older table says nothing about the endpoints any more.
+/// Age above which a table is not used.
 const STALE_AFTER: Millis = Millis(500);
-/// A minute of rounds: a class that came once must not be ranked for ever.
+/// A minute of rounds: a class that was used once must not be ranked for ever.
 const FORGOTTEN_AFTER_TICKS: u32 = 1200;
 /// Classes ranked for one model: streaming or not, ten priorities and a few adapters. The requests
 /// of further classes go by tier and load.
 const CLASSES_MAX: usize = 64;
-/// Endpoints of an order that stories tell of: bounds what the advice of one moment takes, since a
-/// story keeps it alive.
+/// Endpoints of an order that traces show: bounds the result of one moment, since a trace keeps it
+/// alive.
 const TOLD_MAX: usize = 16;
-/// What a cached policy may tell requests apart by.
+/// Class of requests: the properties a cached policy may distinguish.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Class {
-    /// It wants a stream.
+    /// The client requested a stream.
     pub streaming: bool,
     /// 0 is first, 9 last.
     pub priority: u8,
-    /// The adapter it wants, as a number of its name.
+    /// Number of the name of the requested adapter.
     pub lora: Option<u32>,
-    /// The site it must go to.
+    /// Site the request must be served at.
     pub forced_site: Option<u32>,
 }
 
-/// What endpoints remember of a request.
+/// Fingerprint of a request that endpoints are remembered to have seen.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Prompt {
     blocks: BlockHashes,
     lora: Option<u32>,
 }
 
-/// One request, as a policy sees it.
+/// Request as a policy sees it.
 pub struct Wish<'a> {
-    /// Whose it is.
+    /// Account of the request.
     pub account: &'a AccountId,
     /// Its id.
     pub request_id: &'a str,
@@ -76,7 +76,7 @@ pub struct Wish<'a> {
     pub body_bytes: usize,
     /// Milliseconds until its deadline.
     pub deadline_ms: u32,
-    /// What endpoints remember of it.
+    /// Fingerprint of its prompt.
     pub prompt: &'a Prompt,
 }
 
@@ -84,18 +84,18 @@ pub struct Wish<'a> {
 pub struct Placed {
     /// For the turnstile.
     pub order: Arc<Order>,
-    /// What led to it.
+    /// Inputs and result of the policy call.
     pub advice: Arc<Advice>,
     /// The order of other sites for the class; none where there is nothing to order.
     sites: Option<Arc<Sited>>,
-    /// Somebody has read it since the last round.
+    /// Read by a request since the last round.
     asked: AtomicBool,
 }
 
-/// What a policy was asked with and said, for stories.
+/// Inputs and result of a call of the policy, for traces.
 #[derive(Debug)]
 pub struct Advice {
-    /// When it was asked.
+    /// When the policy was called.
     pub at: Millis,
     /// The plugins that ranked; none for a built-in policy.
     pub uses: Vec<PluginUse>,
@@ -113,11 +113,12 @@ struct Table {
     sites: SiteTable,
 }
 
-/// What was sent where, and which classes are asked for: alive as long as the model is configured.
+/// Memory of what was sent where, and of the classes in use: alive as long as the model is
+/// configured.
 struct Memory {
     prefixes: PrefixMemory,
     adapters: Adapters,
-    /// With the rounds in which nobody asked for it.
+    /// With the number of rounds in which no request used it.
     classes: Vec<(Class, u32)>,
 }
 
@@ -131,7 +132,7 @@ pub struct Ranking {
 }
 
 impl Prompt {
-    /// The adapter it wants, as a number of its name.
+    /// Number of the name of the requested adapter.
     pub fn lora(&self) -> Option<u32> {
         self.lora
     }
@@ -159,8 +160,8 @@ impl Ranking {
         self.slot.mode()
     }
 
-    /// What endpoints will remember of a body that asks for the adapter `lora`; a policy that is not
-    /// asked for each request does not look at the body.
+    /// Fingerprint of a body that requests the adapter `lora`. The body is not read for a policy
+    /// that is not called per request.
     pub fn prompt(&self, body: &[u8], lora: Option<&str>) -> Prompt {
         let lora = lora.map(lora_number);
         if self.slot.mode() != RoutingMode::PerRequest {
@@ -179,7 +180,7 @@ impl Ranking {
         }
     }
 
-    /// Where a request should go; none where tier and load decide.
+    /// Ranks the endpoints for a request; none where tier and load decide.
     pub fn place(&self, gate: &Gate, wish: &Wish<'_>, now: Millis) -> Option<Arc<Placed>> {
         match self.slot.mode() {
             RoutingMode::None => None,
@@ -210,7 +211,7 @@ impl Ranking {
         self.rank(Some(caller), hints, &candidates, now)
     }
 
-    /// A request has gone to an endpoint.
+    /// Records that a request has been sent to an endpoint.
     pub fn went(&self, url: &Arc<str>, prompt: &Prompt) {
         if self.slot.mode() != RoutingMode::PerRequest {
             return;
@@ -223,7 +224,8 @@ impl Ranking {
     }
 
     /// Ranks every class in use, and `sites` for it; called every [`RANKING_TICK`], off the request
-    /// path. It gives way to requests after each class. A class nobody has asked for lately is forgotten.
+    /// path. Yields to requests after each class. A class that no request has used lately is
+    /// forgotten.
     pub async fn refresh(&self, gate: &Gate, sites: &[Site], now: Millis) {
         let classes = match self.slot.mode() {
             RoutingMode::Cached => self.classes_in_use(),
@@ -272,7 +274,7 @@ impl Ranking {
         sited.cloned()
     }
 
-    /// Forgets what endpoints that left have seen.
+    /// Keeps what is remembered of the endpoints for which `is_there` holds, forgets the rest.
     pub fn forget_gone(&self, is_there: impl Fn(&str) -> bool) {
         let mut memory = self.memory.lock();
         memory.prefixes.retain(&is_there);

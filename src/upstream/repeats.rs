@@ -1,6 +1,7 @@
 //! Warnings that would repeat: one in ten seconds, with the number of those left out.
 //!
-//! It writes nothing. Two callers at the same moment may both be due; a line more is no harm.
+//! Writing the line is the caller's. Two callers at the same moment may both be due; a line more
+//! is no harm.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -18,7 +19,8 @@ pub struct Repeats {
 }
 
 impl Repeats {
-    /// Whether a warning is to be written at `now`, and how many were left out before it.
+    /// Returns the number of suppressed warnings when one is to be written at `now`, none while it
+    /// is too early.
     pub fn due(&self, now: Millis) -> Option<u32> {
         if now.0 < self.due_ms.load(Ordering::Relaxed) {
             self.left_out.fetch_add(1, Ordering::Relaxed);

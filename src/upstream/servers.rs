@@ -1,9 +1,9 @@
 //! Servers by address: the permits that the gates of several models share, and who gets a freed one.
 //!
-//! It decides nothing: [`ServerPermits`] says whose turn it is; here a permit that was freed under one
-//! gate's lock is carried to another gate, after that lock was released. No two gates are ever locked
-//! at once. A server is known while a model has an endpoint there or a permit of it is out, so that a
-//! model that leaves and returns, or comes back under another name, finds its permits still counted.
+//! The decision is [`ServerPermits`]'s; a permit freed under one gate's lock is carried to another
+//! gate after that lock was released. No two gates are ever locked at once. A server is known while
+//! a model has an endpoint there or a permit of it is out. A model that returns, also under another
+//! name, finds its permits still counted.
 
 use std::sync::{Arc, Weak};
 
@@ -30,12 +30,12 @@ struct Table {
     latest: u64,
 }
 
-/// What permits belong to.
+/// Scope that permits belong to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
     /// Scheme, host and port.
     Server(String),
-    /// One model at one URL.
+    /// A single model at a single URL.
     Model(ModelId, Arc<str>),
 }
 

@@ -1,14 +1,14 @@
 //! The gate's lock: parking_lot's, or shuttle's where interleavings are explored.
 //!
-//! It is not a general abstraction; only what the gate calls is here. The feature `shuttle` exists
-//! for `gate/interleavings.rs` alone.
+//! No general abstraction: only what the gate calls is here. The feature `shuttle` exists for
+//! `gate/interleavings.rs` alone.
 
 #[cfg(not(feature = "shuttle"))]
 pub use parking_lot::Mutex;
 #[cfg(feature = "shuttle")]
 use shuttle::sync::MutexGuard;
 
-/// shuttle's mutex with parking_lot's face: a panicking holder ends the test anyway.
+/// shuttle's mutex with parking_lot's interface: a panicking holder ends the test anyway.
 #[cfg(feature = "shuttle")]
 pub struct Mutex<T>(shuttle::sync::Mutex<T>);
 

@@ -1,8 +1,8 @@
-//! One model server as an address: where it is, what it calls the model, what key it wants.
+//! Address of one model server: its URL, the model's name there, the credentials it takes.
 //!
-//! It holds no permits and no health; those belong to the gate. Immutable but for its measured pace
-//! and the resolved addresses, which the prober renews when the URL names a host instead of an IP.
-//! An endpoint is one server, so of a name's addresses the first of each family counts: two at most.
+//! Permits and health belong to the gate. Immutable but for its measured pace and the resolved
+//! addresses, which the prober renews when the URL names a host instead of an IP. An endpoint is
+//! one server, so of a name's addresses the first of each family counts: two at most.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -23,19 +23,19 @@ use super::credentials::Credentials;
 use super::repeats::Repeats;
 use super::tls::Identity;
 
-/// Between nodes, an end that acknowledges nothing for so long is gone, whether something was sent
-/// there or it is waited for: a request without a byte is then tried elsewhere, a stream ended. Above
-/// what gossip takes to call a node lost, because a connection that still works is worth more than
-/// that word, and its silence tells of ways that gossip goes around. Five seconds are four to five tries
-/// in a row: at 1 % loss in both directions one in millions is cut off for nothing.
+/// Silence after which a node's connection is closed, whether bytes were sent there or are waited
+/// for. A request without a byte is then tried elsewhere, a stream ended. Above the time in which
+/// gossip declares a node lost, because a connection that still works is worth more. Its silence
+/// also covers paths that gossip goes around. Five seconds are four to five probes in a row: at 1 %
+/// loss in both directions one in millions is cut off without cause.
 #[cfg(target_os = "linux")]
 const NODE_SILENCE_MAX: Duration = Duration::from_secs(5);
-/// An end that was not heard of for so long is asked whether it is there, again every second.
+/// A silent connection to a node is probed after this time, again every second.
 const NODE_ASKED_AFTER: Duration = Duration::from_secs(2);
 const NODE_ASKED_EVERY: Duration = Duration::from_secs(1);
 
-/// A model server that acknowledges nothing for so long is gone, for a connection that a firewall or a
-/// failed host has forgotten hangs to the deadline otherwise. Longer than a switch takes to come back.
+/// Silence after which a model server's connection is closed; one that a firewall or a failed host
+/// has forgotten would hang to the deadline otherwise. Longer than a switch takes to come back.
 #[cfg(target_os = "linux")]
 const ENDPOINT_SILENCE_MAX: Duration = Duration::from_secs(30);
 /// A connection on which nothing came for so long is probed, again every five seconds.
@@ -60,7 +60,7 @@ pub struct Target {
     pub tier: u8,
     /// How fast it answers. Guards five numbers; held by whoever adds a measurement or ranks.
     pub load: Mutex<Load>,
-    /// Somebody else's server.
+    /// The server is external: operated by another party.
     pub is_external: bool,
     /// Its last connection failed because it could not prove who it is.
     pub(super) is_distrusted: AtomicBool,
@@ -70,12 +70,12 @@ pub struct Target {
     pub warnings: Repeats,
     /// Warnings about answers that it compressed.
     compressed: Repeats,
-    /// It has answered without usage, and the log has said so.
+    /// Set once a response came without usage and a line was logged.
     pub is_unmetered: AtomicBool,
     host: String,
     port: u16,
     connect_timeout: Duration,
-    /// Whom it has to prove to be, over TLS.
+    /// Identity it has to prove, over TLS.
     identity: Option<Arc<Identity>>,
     ca_file: Option<CaFile>,
     /// How its connections are watched while nothing comes.
@@ -132,7 +132,7 @@ impl Target {
         Some(target)
     }
 
-    /// Another node at `host:port`, which has to prove to be who `identity` says; `None` when that is
+    /// Target for another node at `host:port`, which has to prove `identity`; `None` when that is
     /// no address.
     pub fn of_node(
         address: &str,
@@ -169,8 +169,8 @@ impl Target {
         Some(target)
     }
 
-    /// It has refused the path or key that the operator configured: one line of the log until it
-    /// takes them.
+    /// Records that the server refused the path or key that the operator configured: one line of
+    /// the log until it accepts them.
     pub fn rejects(&self, status: u16) {
         if !self.is_rejecting.swap(true, Ordering::Relaxed) {
             tracing::error!(
@@ -181,7 +181,8 @@ impl Target {
         }
     }
 
-    /// It compressed an answer although it was asked not to: what that used could not be read.
+    /// Warns that the server compressed a response although it was asked not to: its usage could
+    /// not be read.
     pub fn compresses(&self, now: Millis) {
         if let Some(repeated) = self.compressed.due(now) {
             tracing::warn!(
@@ -192,7 +193,7 @@ impl Target {
         }
     }
 
-    /// It has answered as it should.
+    /// Records a proper response: ends the state that [`Target::rejects`] began.
     pub fn accepts(&self) {
         if self.is_rejecting.load(Ordering::Relaxed) {
             self.is_rejecting.store(false, Ordering::Relaxed);
@@ -325,9 +326,9 @@ fn split_authority(authority: &str, default_port: u16) -> Option<(&str, u16)> {
     }
 }
 
-/// The first address of each family, in the order of `found`. One of `former` that is still there
-/// goes before others of its family, so that a resolver that turns its answers round does not tear
-/// warm connections away.
+/// The first address of each family, in the order of `found`. An address of `former` that is still
+/// there goes before others of its family, so that a resolver that rotates its answers does not
+/// tear warm connections down.
 fn one_of_each_family(found: &[SocketAddr], former: &[SocketAddr]) -> Vec<SocketAddr> {
     let mut chosen: Vec<SocketAddr> = Vec::new();
     for address in found {
@@ -341,7 +342,7 @@ fn one_of_each_family(found: &[SocketAddr], former: &[SocketAddr]) -> Vec<Socket
     chosen
 }
 
-/// Where a target may be found, and where it was found last.
+/// Addresses of a target, and the one that worked last.
 #[derive(Debug)]
 pub struct Dials {
     list: Vec<Arc<Dial>>,
@@ -356,7 +357,7 @@ impl Dials {
         (0..count).map(move |index| &self.list[(first + index) % count])
     }
 
-    /// This one worked.
+    /// Records that this address worked.
     pub fn prefer(&self, dial: &Arc<Dial>) {
         let at = self.list.iter().position(|d| Arc::ptr_eq(d, dial));
         let at = at.unwrap_or(0);
@@ -391,7 +392,7 @@ pub struct Dial {
     address: SocketAddr,
     connect_timeout: Duration,
     watch: TcpKeepalive,
-    /// Whom the server has to prove to be, over TLS.
+    /// Identity the server has to prove, over TLS.
     pub(super) identity: Option<Arc<Identity>>,
     /// The entry of the pool.
     pub(super) pool_key: u64,

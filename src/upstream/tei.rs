@@ -1,7 +1,7 @@
-//! Text Embeddings Inference: `/embed` for the Workers AI face, `/v1/embeddings` passed through.
+//! Text Embeddings Inference: `/embed` for the Workers AI dialect, `/v1/embeddings` passed through.
 //!
-//! It does not generate text. `/embed` answers bare vectors and tells the tokens in a header.
-//! API: <https://huggingface.github.io/text-embeddings-inference/>.
+//! Text is not generated. `/embed` returns bare vectors, and the tokens in a header. API:
+//! <https://huggingface.github.io/text-embeddings-inference/>.
 
 use bytes::BytesMut;
 use infergate_core::Refusal;

@@ -1,7 +1,7 @@
 //! Text Generation Inference: chat in the OpenAI shape, bare prompts by `/generate`.
 //!
-//! It does not make embeddings. `/generate_stream` ends with a `details` event and no `[DONE]`.
-//! API: <https://huggingface.github.io/text-generation-inference/>.
+//! Embeddings are not served. `/generate_stream` ends with a `details` event and no `[DONE]`. API:
+//! <https://huggingface.github.io/text-generation-inference/>.
 
 use std::borrow::Cow;
 
@@ -101,7 +101,7 @@ fn shape_generate(call: &Call, text: &RawValue, parameters: &[Parameter<'_>]) ->
     }
 }
 
-/// The server's name and form of a parameter. It refuses values that mean "off" elsewhere
+/// The server's name and form of a parameter. TGI refuses values that mean "off" elsewhere
 /// (`temperature` 0, `top_p` 1, `top_k` 0), so those are left out.
 fn parameter<'a>(name: &'a str, json: &'a str) -> Option<(&'a str, Cow<'a, str>)> {
     let number = || json.parse::<f64>().unwrap_or(f64::NAN);
@@ -116,7 +116,7 @@ fn parameter<'a>(name: &'a str, json: &'a str) -> Option<(&'a str, Cow<'a, str>)
     }
 }
 
-/// The answer to `/generate`, or nothing of it where the answer is to chat.
+/// Response to `/generate`; all members are empty where the response is to chat.
 #[derive(Deserialize)]
 struct Generated<'a> {
     #[serde(borrow)]
@@ -125,7 +125,7 @@ struct Generated<'a> {
     details: Option<&'a RawValue>,
 }
 
-/// One event of `/generate_stream`, or nothing of it where the stream is of chat.
+/// Event of `/generate_stream`; all members are empty where the stream is of chat.
 #[derive(Deserialize)]
 struct Event<'a> {
     #[serde(borrow)]

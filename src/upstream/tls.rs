@@ -1,9 +1,9 @@
-//! TLS towards servers: who a server has to prove to be, and the stream once it has.
+//! TLS towards servers: the identity a server has to prove, and the stream once it has.
 //!
-//! It opens no connection and keeps none; `client` and `pool` do. The server's name is
-//! sent (SNI) and checked, its certificate too, and there is no way to switch either off. TLS 1.2
-//! and 1.3 with the `ring` provider; HTTP/1.1 is all that is offered. With `peer/tls.rs`, which says what
-//! nodes show each other, the only file that names rustls.
+//! Connections are opened and kept by `client` and `pool`. The server's name is sent (SNI) and
+//! checked, its certificate too, and there is no way to switch either off. TLS 1.2 and 1.3 with the
+//! `ring` provider; HTTP/1.1 is all that is offered. With `peer/tls.rs`, the mutual TLS
+//! between nodes, the only file that names rustls.
 
 use std::error::Error;
 use std::fmt;
@@ -35,14 +35,14 @@ const ALPN: &[u8] = b"http/1.1";
 /// For the last record of a connection: it is a courtesy.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
 
-/// What endpoints without a `ca_file` are checked by, with their sessions to resume.
+/// Configuration for endpoints without a `ca_file`: public roots, with sessions to resume.
 static PUBLIC: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| {
     let mut roots = RootCertStore::empty();
     roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
     config(roots)
 });
 
-/// Whether `host` can be proved to be itself: a DNS name or an IP address.
+/// Returns whether a certificate can be for `host`: a DNS name or an IP address.
 pub fn is_server_name(host: &str) -> bool {
     ServerName::try_from(host).is_ok()
 }
@@ -59,7 +59,7 @@ pub fn read_ca_file(path: &Path) -> Result<Arc<[u8]>, String> {
     }
 }
 
-/// What stands in the regular file at `path`, at most 4 MiB.
+/// Reads the regular file at `path`, at most 4 MiB.
 ///
 /// # Errors
 /// Why it cannot be read, for the operator.
@@ -79,7 +79,7 @@ pub fn read_pem(path: &Path) -> Result<Vec<u8>, String> {
 /// All certificates of a PEM file as roots.
 ///
 /// # Errors
-/// One of them is of no use, or there is none.
+/// A certificate in it is of no use, or there is none.
 pub fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for (at, certificate) in CertificateDer::pem_slice_iter(pem).enumerate() {
@@ -105,7 +105,7 @@ fn config(roots: RootCertStore) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-/// Who a server has to be, and by whose word.
+/// Identity a server has to prove, and the roots it is checked by.
 pub struct Identity {
     name: ServerName<'static>,
     config: Arc<ClientConfig>,
@@ -132,8 +132,8 @@ impl Identity {
         })
     }
 
-    /// The node of this name, to which `config` shows what we are. `digest` is the same for equal
-    /// nodes and certificates only.
+    /// Identity of the node of this name, to which `config` presents our certificate. `digest` is
+    /// the same for equal nodes and certificates only.
     ///
     /// # Errors
     /// No DNS name.
@@ -157,7 +157,7 @@ impl Identity {
     /// The same connection once the server has proved itself, within `limit`.
     ///
     /// # Errors
-    /// It has not; the connection is closed then.
+    /// No proof of the identity; the connection is closed then.
     pub async fn prove(&self, plain: TcpStream, limit: Duration) -> Result<Sealed, Unproved> {
         let connector = TlsConnector::from(Arc::clone(&self.config));
         let handshake = connector.connect(self.name.clone(), plain);
@@ -181,15 +181,15 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// Whether it is what was said that is wrong, and not the connection.
+/// Returns whether the failure is of TLS, and not of the connection.
 fn of_tls(error: &io::Error) -> bool {
     error
         .get_ref()
         .is_some_and(|inner| inner.is::<rustls::Error>())
 }
 
-/// Whether the server said that it does not take our certificate, or wants one. With TLS 1.3 it says
-/// so when our side of the handshake is long over; it has read no request then.
+/// Returns whether the server refused our certificate, or requires one. With TLS 1.3 the alert comes
+/// when our side of the handshake is long over; it has read no request then.
 pub fn is_certificate_refusal(cause: &(dyn Error + Send + Sync + 'static)) -> bool {
     use AlertDescription as Alert;
     let error = cause.downcast_ref::<io::Error>();
@@ -212,7 +212,7 @@ pub fn is_certificate_refusal(cause: &(dyn Error + Send + Sync + 'static)) -> bo
 /// Why a server has not proved itself.
 #[derive(Debug)]
 pub enum Unproved {
-    /// Its certificate, or what it said in its place, will not do.
+    /// The server's certificate, or its alert, ends the handshake.
     NotTrusted(io::Error),
     /// The connection broke or the server was silent.
     Broken(io::Error),
@@ -226,7 +226,7 @@ pub struct Sealed {
 }
 
 impl Sealed {
-    /// Whether the server has proved this to an equal identity.
+    /// Returns whether the server has proved an equal identity.
     pub fn is_of(&self, identity: &Identity) -> bool {
         self.identity == (identity.digest, identity.name.clone())
     }

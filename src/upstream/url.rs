@@ -1,7 +1,7 @@
-//! Whether a text is the base URL of a model server, or a host with a port.
+//! Validation of the base URL of a model server, and of a host with a port.
 //!
-//! It resolves and reaches nothing. The configuration's endpoints come through here, and those that
-//! are found.
+//! No name is resolved, no connection made. The configuration's endpoints come through here, and those
+//! that are found.
 
 use std::net::SocketAddr;
 
@@ -9,10 +9,10 @@ use super::tls::is_server_name;
 
 const HTTPS_PORT: u16 = 443;
 
-/// Whether `url` is `http://host:port[/prefix]` or `https://host[:port][/prefix]`.
+/// Checks that `url` is `http://host:port[/prefix]` or `https://host[:port][/prefix]`.
 ///
 /// # Errors
-/// What is wrong with it and what is expected, for the operator.
+/// Names the fault and the expected form, for the operator.
 pub fn check_url(url: &str) -> Result<(), &'static str> {
     const EXPECTED: &str =
         "expected http://host:port or https://host, with a path prefix if need be";
@@ -55,10 +55,10 @@ pub fn check_url(url: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Whether `text` is `host:port`, the host a name.
+/// Checks that `text` is `host:port`, the host a name.
 ///
 /// # Errors
-/// What is wrong with it and what is expected, for the operator.
+/// Names the fault and the expected form, for the operator.
 pub fn check_host_and_port(text: &str) -> Result<(), &'static str> {
     const EXPECTED: &str = "expected host:port, such as gpu.internal:9001";
     let (host, port) = text
@@ -73,7 +73,7 @@ pub fn check_host_and_port(text: &str) -> Result<(), &'static str> {
     }
 }
 
-/// Whether `text` is `host:port`, the host a name or an IP address.
+/// Checks that `text` is `host:port`, the host a name or an IP address.
 ///
 /// # Errors
 /// As [`check_host_and_port`].

@@ -1,4 +1,4 @@
-//! Who enters when there is not room for all, and what the others are told.
+//! Admission under overload: which requests get a permit, and the refusals of the others.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! One deadline for queue, server and stream, and what a client is told when it passes.
+//! Deadlines: a single one covers queue, server and stream; the client's response when it passes.
 
 use std::time::Duration;
 

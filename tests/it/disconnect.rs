@@ -1,5 +1,5 @@
-//! A client that leaves takes its work with it: the server's connection is closed, the permit and
-//! the place in the queue are given back, and the event says who left.
+//! Client disconnects: the backend connection is closed, permit and queue slot are released.
+//! The inference event names the client as the cause.
 
 use serde_json::Value;
 

@@ -177,7 +177,7 @@ async fn a_file_that_cannot_be_used_keeps_what_was_found_and_an_empty_list_empti
 /// Consul's HTTP API as far as it is asked, ended with the value.
 pub struct Consul {
     pub address: SocketAddr,
-    /// What is answered from now on: none closes the connection without a word.
+    /// Response from now on; `None` closes the connection without one.
     answer: Arc<Mutex<Option<(u16, String)>>>,
     /// Heads of requests.
     pub asked: Arc<Mutex<Vec<String>>>,

@@ -1,5 +1,4 @@
-//! What arrives at an endpoint: its key in the form that is configured, its headers, its base path; and the
-//! checks of its health.
+//! Requests as an endpoint receives them: key in the configured form, headers, base path, health checks.
 
 use crate::support::{
     ANSWER, Node, Refusing, Scripted, Server, endpoint, eventually, json_answer, model,

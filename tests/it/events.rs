@@ -1,4 +1,4 @@
-//! One line in the event file for every request, with every field of the contract.
+//! Inference events: every request leaves exactly one line in the event file, with every field of the contract.
 
 mod file;
 

@@ -19,7 +19,7 @@ async fn story_of(node: &Node, answer: &Response) -> Value {
     story(node, answer.header("x-request-id").unwrap()).await
 }
 
-/// What kind each step is.
+/// Kind of each step.
 fn kinds(story: &Value) -> Vec<&str> {
     let steps = story["steps"].as_array().unwrap();
     let kinds = steps.iter().map(|step| step["step"].as_str().unwrap());

@@ -11,7 +11,7 @@ use crate::support::{
     Kin, Node, Server, accounts, chat, endpoint, eventually, free_address, model,
 };
 
-/// What `node` shows of another node, once `is_so`.
+/// Waits until `is_so` holds for the entry that `node` shows of node `name`; returns the entry.
 async fn sees(node: &Node, name: &str, is_so: impl Fn(&Value) -> bool) -> Value {
     eventually(&format!("{name} is seen so"), async || {
         let state = node.state().await;

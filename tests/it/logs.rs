@@ -1,4 +1,4 @@
-//! What becomes of the log when nobody reads it.
+//! The log when standard error is not read: lines are dropped and counted, requests go on.
 
 use std::process::Stdio;
 

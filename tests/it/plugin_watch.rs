@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::support::{Node, Server, eventually, flat_price, one_model, refusing_settings};
 
-/// What the command prints, in a file among the sources.
+/// Output of the command, written to a file among the sources.
 const LOG: &str = "watch.log";
 
 /// A project whose compiler, in the place of componentize-qjs, copies `source.wasm`.

@@ -1,6 +1,6 @@
-//! Everything at once: backends break and recover, reloads change endpoints, limits and
-//! algorithms, clients give up, and after every step the invariants hold; in the end every request
-//! has ended once and every permit is back.
+//! Random faults combined: backends break and recover, reloads change endpoints, limits and
+//! algorithms, clients leave. After every step the invariants hold; at the end every request has
+//! ended once and every permit is back.
 
 use fastrand::Rng;
 use infergate_core::Millis;
@@ -126,7 +126,7 @@ fn one_broken_backend_of_two_costs_few_requests_and_its_repair_brings_all_capaci
             "{failed} of {}",
             world.arrivals
         );
-        // Two passed checks, and some seconds for the line that has formed at one backend.
+        // Two passed checks, and some seconds for the queue that has formed at one backend.
         let settled = repaired + Millis::from_secs(12);
         let late = world.ended.iter().filter(|ended| ended.at > settled);
         for ended in late {

@@ -1,4 +1,4 @@
-//! Shares of a scarce model: by requests, by weights, by tokens, and for those who ask for little.
+//! Shares of a scarce model: by requests, by weights, by tokens, and for accounts with little traffic.
 
 use infergate_core::Millis;
 use infergate_core::model::Algorithm;

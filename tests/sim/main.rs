@@ -1,8 +1,8 @@
 //! The core under a seeded clock: arrivals, service, failures, reloads and cancellations, with the
 //! invariants checked after every step.
 //!
-//! There is no runtime and no real time in it: a second of traffic takes about a millisecond. A
-//! failing run prints its seed.
+//! The simulation uses no runtime and no real time: a second of traffic takes about a millisecond.
+//! A failing run prints its seed.
 //!
 //! ```text
 //! INFERGATE_SIM_SEED=7 cargo test -p infergate-core --test sim      # that run again

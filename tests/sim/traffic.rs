@@ -1,4 +1,4 @@
-//! What a simulated model is asked: accounts, how their requests come, and how each may end.
+//! Traffic of a simulated model: accounts, arrivals, and how each request may end.
 //!
 //! Values only; [`World`](crate::world::World) plays them.
 
@@ -13,9 +13,9 @@ pub struct Source {
     pub load: Load,
     pub service: Service,
     pub tokens: u32,
-    /// From arrival to the moment the answer must be complete.
+    /// From arrival to the moment the response must be complete.
     pub patience: Millis,
-    /// One request in so many is given up by its client; 0 for none.
+    /// Share of requests cancelled by the client, as one in so many; 0 for none.
     pub gives_up_one_in: u64,
 }
 
@@ -27,7 +27,7 @@ pub enum Load {
     Closed(usize),
     /// Independently of each other, so many a second on average.
     Poisson(f64),
-    /// One open at a time, and on average so many a second.
+    /// Paced arrivals, on average so many a second, with at most one open.
     Paced(f64),
 }
 

@@ -1,7 +1,7 @@
-//! A model with its turnstile, its ejector and its backends, driven by a queue of events.
+//! A model with its admission queue, its ejector and its backends, driven by a queue of events.
 //!
-//! It plays the shell's part as plainly as possible: every answer of the core is acted on at once,
-//! every request ends exactly once, and what a backend has in flight is counted at the backend.
+//! Plays the shell's part as plainly as possible: every result of the core is applied at once, and
+//! every request ends exactly once.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -22,7 +22,8 @@ use crate::traffic::{End, Load, Source};
 /// A failing backend answers after so long.
 const FAILURE_TAKES: Millis = Millis(5);
 
-/// Of an answer's tokens the caller's limit is known beforehand, up to this; the rest is corrected.
+/// Tokens of a response charged in advance, by the caller's limit up to this; the rest is corrected
+/// later.
 const CHARGED_MAX: u32 = 256;
 
 /// A closed-loop client that was refused comes back after so long.
@@ -63,7 +64,7 @@ enum Event {
     Tick,
 }
 
-/// One backend, as itself sees it.
+/// State of one backend.
 #[derive(Default)]
 pub struct Backend {
     pub in_flight: u32,
@@ -136,7 +137,7 @@ impl World {
             self.now = at;
             disturb(self);
             self.happen(event);
-            // A check visits every waiter: of long lines it looks at some steps only.
+            // A check visits every waiter: with long queues only some steps are checked.
             self.steps += 1;
             let depth = self.turnstile.gauges().depth as u64;
             if self.steps.is_multiple_of(1 + depth / 32) {
@@ -146,7 +147,7 @@ impl World {
         self.now = end;
     }
 
-    /// Lets everything that is open end, with nobody new.
+    /// Lets everything that is open end, without new arrivals.
     pub fn wind_down(&mut self) {
         self.open_until = self.now;
         self.run(self.now + Millis::from_secs(300), |_| {});
@@ -193,7 +194,7 @@ impl World {
         }
     }
 
-    /// What the health checks of `url` see from now on.
+    /// Sets the result of health checks of `url` from now on.
     pub fn set_failing(&mut self, url: &str, failing: bool) {
         if let Some(backend) = self.backends.get_mut(url) {
             backend.failing = failing;

@@ -12,7 +12,7 @@ use crate::{
     UNFINISHED, UNSAFE,
 };
 
-/// Everything wrong with `sources`, one sentence each.
+/// Offences found in `sources`, a sentence each.
 pub fn offences(sources: &[Source]) -> Vec<String> {
     let tree = Tree::of(sources);
     let mut found = Vec::new();
@@ -97,7 +97,7 @@ fn imports(tree: &Tree, found: &mut Vec<String>) {
     }
 }
 
-/// One import: a file's room uses another.
+/// An import: a file uses another module.
 struct Edge {
     path: String,
     line: usize,
@@ -105,7 +105,7 @@ struct Edge {
     to: String,
 }
 
-/// What the core's root re-exports: name → room.
+/// Re-exports of the core's root: name → module.
 fn exports_of_the_core(tree: &Tree) -> BTreeMap<String, String> {
     let mut exports = BTreeMap::new();
     let Some(tokens) = tree.code.get("src/core/lib.rs") else {

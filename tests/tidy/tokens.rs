@@ -1,6 +1,6 @@
 //! Rust as tokens: comments gone, each string one token, so that no word in them counts as code.
 //!
-//! It is not a parser: it knows enough to find names, braces and items under `#[cfg(test)]`.
+//! Not a parser: enough to find names, braces and items under `#[cfg(test)]`.
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Token {

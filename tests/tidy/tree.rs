@@ -1,12 +1,12 @@
 //! The tree of a repository: which file is which module, which are reached, which are test code.
 //!
-//! It judges nothing. Roots come from the manifests, the rest from `mod` declarations.
+//! Not a check. Roots come from the manifests, the rest from `mod` declarations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::tokens::{Token, tokens, without_tests};
 
-/// One file of the repository: a `.rs` file or a `Cargo.toml`.
+/// A file of the repository: a `.rs` file or a `Cargo.toml`.
 #[derive(Clone, Debug)]
 pub struct Source {
     pub path: String,

@@ -1,11 +1,11 @@
-//! What wit-bindgen makes of the interfaces, one module for each, so that worlds with more than one
-//! of them share types. It is not for plugins: they use the crate's root and the `export_*!` macros.
+//! Bindings generated from the interfaces, one module for each, so that worlds with more than one of them
+//! share types. Not for plugins: these use the crate's root and the `export_*!` macros.
 //!
 //! The worlds named here exist only inside the guest: the encoder unites those that are exported.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
-/// One interface that a guest exports.
+/// An interface that a guest exports.
 macro_rules! interface {
     ($module:ident, $world:literal, $wit:literal, $macro:literal, $root:literal) => {
         pub mod $module {
@@ -65,7 +65,7 @@ interface!(
     "infergate_sdk::bindings::routing"
 );
 
-/// What a guest may import; what it does not call is not imported.
+/// Interfaces that a guest may import; unused ones are not imported.
 pub mod host {
     wit_bindgen::generate!({
         path: ["../../wit/host", "../../wit/plugin"],

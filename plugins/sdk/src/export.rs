@@ -1,22 +1,22 @@
-//! The macros that make a type the plugin of a component. They expand in the plugin's crate, because
-//! exported symbols and the configured instance must stand there.
+//! Macros that make a type the plugin of a component. Expanded in the plugin's crate, because exported
+//! symbols and the configured instance must stand there.
 //!
 //! `export_billing!(Plugin, log)` sends panics to `infergate:host/log`, so the plugin needs
-//! `grants: [log]`. It is a word in the macro and no cargo feature, because cargo unites the features of
-//! all plugins of a workspace, and one that logs would make the others import the log too.
+//! `grants: [log]`. `log` is a word in the macro and no cargo feature. Cargo unites the features of all
+//! plugins of a workspace, so that one that logs would make the others import the log too.
 
 /// The part that every plugin has. Not for direct use.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! export_lifecycle {
     ($plugin:ty $(, $log:ident)?) => {
-        /// What is exported.
+        /// The type whose functions are exported.
         #[doc(hidden)]
         pub struct Exports;
 
         static PLUGIN: $crate::Slot<$plugin> = $crate::Slot::new();
 
-        /// The plugin of this instance; panics are told from here on when the log is asked for.
+        /// The plugin of this instance; panics are logged from here on when `log` is given.
         fn plugin() -> Result<&'static $plugin, String> {
             $($crate::report_panics_to!($log);)?
             PLUGIN.get()

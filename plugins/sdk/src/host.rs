@@ -1,4 +1,4 @@
-//! What a plugin may ask of the gateway, each only when the configuration file grants it.
+//! Services of the gateway for plugins, each only when the configuration file grants it.
 //!
 //! A call of a function here makes the component import its interface: `log`, `counters`, `tables`.
 //! On a native target, as in a plugin's unit tests, the calls panic.

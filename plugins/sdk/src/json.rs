@@ -1,6 +1,6 @@
 //! Bodies as JSON: read once, looked up by pointer, written back.
 //!
-//! It validates nothing: the gateway has held the body against the input schema before a hook sees it.
+//! No validation: the gateway has checked the body against the input schema before a hook sees it.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::{Edit, Field, TaskError, View};
 
 pub use serde_json::{Map, json};
 
-/// A whole body as JSON; a body that is none is the caller's fault.
+/// A whole body as JSON; any other body is a client error.
 pub fn body(view: &View) -> Result<Value, TaskError> {
     let View::Whole(bytes) = view else {
         return Err(TaskError::Broken("asked for the whole body".into()));

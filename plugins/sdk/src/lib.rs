@@ -1,6 +1,6 @@
-//! Everything a plugin in Rust needs: types, traits, export macros and small helpers.
+//! SDK for plugins in Rust: types, traits, export macros and small helpers.
 //!
-//! It is not the gateway's side and holds no policy. A plugin is a type that implements [`Plugin`] and
+//! Only the guest's side, without any policy. A plugin is a type that implements [`Plugin`] and
 //! one of [`Task`], [`Billing`] or [`Routing`] (or [`TaskStream`], [`Estimator`] on top), and a macro:
 //!
 //! ```no_run
@@ -23,8 +23,8 @@
 //! infergate_sdk::export_billing!(Flat);
 //! ```
 //!
-//! A plugin that calls nothing of [`host`] imports nothing. Hooks get `&self`: what a plugin wants to
-//! remember between the hooks of one request it hands back as `state`, at most 4 KiB.
+//! A plugin that calls nothing of [`host`] imports nothing. Hooks get `&self`: state between the hooks of
+//! one request is returned as `state`, at most 4 KiB, and passed to the next hook.
 
 #[doc(hidden)]
 pub mod bindings;
@@ -56,16 +56,16 @@ pub use slot::Slot;
 /// A quantity by its name, such as `("output_tokens", 12.0)`.
 pub type Quantity = (String, f64);
 
-/// A configured plugin. It is made once per instance and must not change after.
+/// A configured plugin, made once per instance and not changed after.
 pub trait Plugin: Sized + Send + Sync {
-    /// Reads the `settings` of the configuration file. Every problem found is told together, unknown
-    /// keys too, and the plugin is then not loaded.
+    /// Reads the `settings` of the configuration file. All problems are reported together, unknown keys
+    /// too, and the plugin is then not loaded.
     fn configure(settings: &mut Settings) -> Self;
 }
 
 /// Input checks, payload and result of one model task.
 pub trait Task: Plugin {
-    /// What the task takes and which hooks do something. Called while loading.
+    /// Describes the task: schemas and implemented hooks. Called while loading.
     fn describe(&self) -> Description;
 
     /// From the client's body to the server's.
@@ -83,7 +83,7 @@ pub trait Task: Plugin {
 
 /// A task that also shapes the events of a stream.
 pub trait TaskStream: Task {
-    /// One [`Out`] for each event, in order.
+    /// Returns an [`Out`] for each event, in order.
     fn push(&self, state: Vec<u8>, events: Vec<Event>) -> Result<Step, String>;
 
     /// The stream has ended; `cut` when before its time.
@@ -101,7 +101,7 @@ pub trait Billing: Plugin {
 
 /// A formula that can also estimate metrics from the bodies, for models that are not trusted.
 pub trait Estimator: Billing {
-    /// `input` and `output` as the client sent and got them.
+    /// Estimates from `input` and `output` as the client has sent and received them.
     fn estimate(
         &self,
         input: Vec<u8>,
@@ -110,7 +110,7 @@ pub trait Estimator: Billing {
     ) -> Result<Vec<Quantity>, String>;
 }
 
-/// An order of the places a request could go.
+/// An order of the candidates of a request.
 pub trait Routing: Plugin {
     /// Best first; equal steps are one tier.
     fn rank(&self, hints: Hints, candidates: Vec<Candidate>) -> Result<Vec<Choice>, String>;
@@ -140,7 +140,7 @@ impl Default for Finished {
 }
 
 impl Default for Step {
-    /// Nothing: what `close` mostly has to say.
+    /// No events and no metrics, the usual result of `close`.
     fn default() -> Step {
         Step {
             events: Vec::new(),
@@ -151,7 +151,7 @@ impl Default for Step {
 }
 
 impl TaskError {
-    /// The caller's fault: status 400, with the place of the fault in the body (RFC 6901).
+    /// A client error: status 400, with the place of the fault in the body (RFC 6901).
     pub fn rejected(code: &str, message: impl Into<String>, pointer: Option<&str>) -> TaskError {
         TaskError::Rejected(Rejection {
             status: 400,

@@ -1,10 +1,10 @@
-//! Helpers for routing policies: how fit a candidate is, an order from keys, chance from a seed.
+//! Helpers for routing policies: classes of fitness, an order from keys, random numbers from a seed.
 //!
 //! Whole numbers only, so that a ranking is the same on every machine.
 
 use crate::{Candidate, Choice, Health};
 
-/// A share that is whole: affinities are told in thousandths.
+/// The full share: affinities are given in thousandths.
 pub const WHOLE: u16 = 1000;
 
 /// 0 healthy, 1 degraded, 2 ejected, 3 draining, 4 down. Order within a class, never across.
@@ -27,7 +27,7 @@ pub fn site_number(name: &str) -> u32 {
     hash.max(1)
 }
 
-/// Whether requests should go there at all.
+/// Returns whether requests should go there at all.
 pub fn is_fit(candidate: &&Candidate) -> bool {
     matches!(candidate.health, Health::Healthy | Health::Degraded)
 }
@@ -56,7 +56,7 @@ pub fn by_steps<S: Ord, W: Ord>(
 }
 
 /// Numbers drawn from [`Hints::seed`](crate::Hints): splitmix64,
-/// <https://prng.di.unimi.it/splitmix64.c>. A plugin has no other chance.
+/// <https://prng.di.unimi.it/splitmix64.c>. A plugin has no other source of randomness.
 pub struct Dice(u64);
 
 impl Dice {

@@ -1,7 +1,7 @@
 //! The plugin's `settings` of the configuration file, read key by key with every problem kept.
 //!
-//! It knows no schema: what a plugin asks for is what it takes, the rest is unknown. The text is parsed
-//! when the first key is asked for, so that a plugin without settings holds no parser.
+//! Without a schema: the keys that a plugin reads are its settings, all others are unknown. The text is
+//! parsed when the first key is read, so that a plugin without settings contains no parser.
 
 use std::ops::RangeInclusive;
 
@@ -19,7 +19,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// A plugin from its settings, or all that is wrong with them.
+    /// A plugin from its settings, or all problems of them.
     pub fn read<T: Plugin>(text: &str) -> Result<T, Vec<Problem>> {
         let mut settings = Settings {
             text: text.into(),
@@ -49,7 +49,7 @@ impl Settings {
         }
     }
 
-    /// Says what is wrong at a place in the settings (RFC 6901): `/steps`.
+    /// Records a problem at a place in the settings (RFC 6901), such as `/steps`.
     pub fn problem(&mut self, pointer: &str, message: &str) {
         self.problems.push(Problem {
             path: pointer.into(),
@@ -76,7 +76,7 @@ impl Settings {
         value.filter(|value| !value.is_null())
     }
 
-    /// A value that is read by `read`, or a problem that says what was expected.
+    /// A value converted by `read`, or a problem with the expected form.
     fn read_as<V>(
         &mut self,
         key: &'static str,

@@ -1,4 +1,4 @@
-//! Where an instance keeps its configured plugin. It holds one value and is filled once.
+//! Holder of an instance's configured plugin: one value, set once.
 
 use std::sync::OnceLock;
 
@@ -20,7 +20,7 @@ impl<T: Plugin> Slot<T> {
         Ok(())
     }
 
-    /// The plugin, with the settings `{}` when nobody configured it.
+    /// The plugin, with the settings `{}` when it was not configured.
     pub fn get(&self) -> Result<&T, String> {
         if self.0.get().is_none() {
             self.configure("{}").map_err(|problems| {

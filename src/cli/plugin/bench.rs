@@ -38,7 +38,7 @@ const TIME_TOLERANCE_US: u64 = 20;
 const FIXTURE_MAX_US: u64 = 1_000_000;
 const RUNS_MIN: usize = 20;
 
-/// What can be asked.
+/// Arguments of `plugin bench`.
 #[derive(Args, Debug)]
 pub struct BenchArgs {
     #[command(flatten)]
@@ -180,7 +180,7 @@ fn of(
     }
 }
 
-/// What became worse, a sentence each.
+/// Figures that became worse, a sentence each.
 fn worse(before: &Saved, now: &Saved, threshold: f64) -> Vec<String> {
     let mut found = Vec::new();
     for (name, was) in &before.fixtures {

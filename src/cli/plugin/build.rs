@@ -1,7 +1,7 @@
 //! Building a plugin: its own compiler, then component encoding, then a look at what it imports.
 //!
-//! It checks no behaviour; `plugin check` and `plugin test` do. The file is written whole and then
-//! renamed into place, so that a gateway that follows it never reads half of one.
+//! Checks no behaviour; `plugin check` and `plugin test` do. The file is written whole and then renamed into
+//! place, so that a gateway that follows it never reads half of one.
 
 use std::fs;
 use std::io;
@@ -47,7 +47,7 @@ pub enum BuildError {
     Manifest {
         /// The manifest.
         file: PathBuf,
-        /// What is wrong, and what to do.
+        /// The problem and its remedy.
         message: String,
     },
     /// A program that is not there.
@@ -58,15 +58,15 @@ pub enum BuildError {
         /// Where to get it.
         advice: &'static str,
     },
-    /// The compiler has said on standard error what is wrong.
+    /// The compiler failed; its messages are on standard error.
     #[error("`{program}` failed{}", .advice.map(|text| format!(": {text}")).unwrap_or_default())]
     Failed {
         /// Its name.
         program: &'static str,
-        /// What to do, where the cause is known.
+        /// Remedy, where the cause is known.
         advice: Option<&'static str>,
     },
-    /// What it built is no plugin.
+    /// The output is no plugin.
     #[error("{name}: {error}")]
     Encode {
         /// The plugin.
@@ -74,22 +74,22 @@ pub enum BuildError {
         /// Why.
         error: EncodeError,
     },
-    /// It is a component and no plugin.
+    /// The output is a component and no plugin.
     #[error("{name}: {why}")]
     NoPlugin {
         /// The plugin.
         name: String,
-        /// What it lacks, and what to do.
+        /// Missing exports, and the remedy.
         why: String,
     },
-    /// It asks the gateway for more than its manifest says.
+    /// The component imports more than its manifest declares.
     #[error("{name}: imports {import}: {advice}")]
     Import {
         /// The plugin.
         name: String,
-        /// What it imports.
+        /// Name of the import.
         import: String,
-        /// What to do about it.
+        /// Advice for the author.
         advice: String,
     },
     /// A file that cannot be written or read.
@@ -102,13 +102,13 @@ pub enum BuildError {
     },
 }
 
-/// What a compiler has made of a folder.
+/// Output of a compiler for a folder.
 struct Compiled {
     name: String,
     component: Vec<u8>,
     /// Grants that its manifest declares: `log`, `counters`, `tables`.
     grants: Vec<String>,
-    /// Where the component goes unless told otherwise.
+    /// Default place of the component.
     folder: PathBuf,
     /// Where its fixtures are, if it has any.
     fixtures: PathBuf,
@@ -208,7 +208,7 @@ fn no_plugin(component: &[u8]) -> Option<String> {
     }
 }
 
-/// What to do about an import that the manifest does not declare.
+/// Advice for an import that the manifest does not declare.
 fn undeclared(import: &str, grants: &[String]) -> Option<String> {
     let Some(interface) = import.strip_prefix(GRANTABLE) else {
         return Some("a gateway offers infergate:host/log, counters and tables only".to_owned());
@@ -231,10 +231,10 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::rename(&partial, path)
 }
 
-/// Puts the fixtures beside the component, where the gateway looks for them before it lets it in. What
-/// lies there from a former build goes first.
+/// Puts the fixtures beside the component, where the gateway looks for them before it lets it in. Fixtures of
+/// a former build are removed first.
 fn copy_fixtures(from: &Path, to: &Path) -> io::Result<()> {
-    // Only what a build has put there: the folder may be somebody's own.
+    // Only what a build has put there: the folder may hold other files.
     let old = fs::read_dir(to).into_iter().flatten().flatten();
     for file in old.map(|entry| entry.path()) {
         if file.extension().is_some_and(|ending| ending == "json") {

@@ -1,6 +1,6 @@
 //! `plugin check`: everything that would keep a gateway from loading a component, each with what to do.
 //!
-//! It compares no fresh instance with a used one; `plugin test` does. Beyond reading the file it compiles it,
+//! Compares no fresh instance with a used one; `plugin test` does. Beyond reading the file it compiles it,
 //! makes an instance and runs the fixtures, all of it under the limits of a gateway.
 
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::telemetry::printable;
 pub const EXAMPLES: &str = "\
 What a component imports is all that it can reach, and a gateway offers no WASI. Code in it may call
 WASI all the same where its toolchain has put stubs in between: `wasi` names what leads to stubs.
-A stub that leaves no name behind cannot be told from code that calls no WASI; neither reaches anything.
+A stub that leaves no name behind cannot be distinguished from code that calls no WASI; neither reaches anything.
 
 Exit codes: 0 a gateway takes it, 1 it does not.
 
@@ -27,13 +27,12 @@ Examples:
   infergate plugin check dist/my-prices.wasm --grant log --grant tables:prices
   infergate plugin check my-prices --settings '{\"minimum\": 1}'";
 
-/// What can be asked.
+/// Arguments of `plugin check`.
 #[derive(Args, Debug)]
 pub struct CheckArgs {
     #[command(flatten)]
     which: Which,
-    /// What the configuration will grant: log, counters, tables:NAME. A project's own manifest counts
-    /// too.
+    /// Grants of the configuration: log, counters, tables:NAME. A project's own manifest counts too.
     #[arg(long = "grant", value_name = "GRANT")]
     grants: Vec<String>,
     /// JSON for `configure`, or @FILE.
@@ -45,7 +44,7 @@ pub struct CheckArgs {
 }
 
 impl CheckArgs {
-    /// What is asked of a plugin without any option.
+    /// Arguments of a check without any option.
     pub fn plain(which: Which) -> CheckArgs {
         CheckArgs {
             which,

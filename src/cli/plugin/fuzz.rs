@@ -1,7 +1,7 @@
 //! `plugin fuzz`: arguments by chance, until a guest traps, breaks a rule, takes too long or remembers.
 //!
 //! Half of the calls are made up from the types, half are fixtures with a place changed. A plugin that
-//! says no (a rejection, or its own word about a fault) is fine. The same seed makes the same calls.
+//! refuses (a rejection, or an error of its own) is fine. The same seed makes the same calls.
 
 use std::path::PathBuf;
 
@@ -31,10 +31,10 @@ Examples:
 const FUEL_PER_MS: u64 = 1_000_000;
 /// Attempts at a body that the input schema takes.
 const BODIES_MAX: usize = 20;
-/// Runs between two words to a person who waits.
+/// Runs between two lines of progress.
 const PROGRESS_RUNS: u32 = 5000;
 
-/// What can be asked.
+/// Arguments of `plugin fuzz`.
 #[derive(Args, Debug)]
 pub struct FuzzArgs {
     #[command(flatten)]
@@ -48,7 +48,7 @@ pub struct FuzzArgs {
     /// Only this hook.
     #[arg(long, value_name = "HOOK")]
     hook: Option<String>,
-    /// Fuel of one call; a million for each millisecond of the world's deadline unless told.
+    /// Fuel of one call; a million for each millisecond of the world's deadline by default.
     #[arg(long, value_name = "FUEL")]
     max_fuel: Option<u64>,
     /// JSON for `configure`, or @FILE.
@@ -59,7 +59,7 @@ pub struct FuzzArgs {
     out: Option<PathBuf>,
 }
 
-/// What all calls share.
+/// State shared by all calls of a run.
 struct Fuzz<'a> {
     opened: &'a Opened,
     trial: &'a Trial,
@@ -137,14 +137,14 @@ fn told(args: &FuzzArgs, at: u32, fixture: &Fixture, why: &str) -> Result<Outcom
     Ok(Outcome { text, good: false })
 }
 
-/// Whether changes of it are worth a try: not those of a call that is meant to go wrong.
+/// True when changes of the fixture are worth a try: not those of a call that is meant to fail.
 fn is_seed(fixture: &Fixture) -> bool {
     let expected = fixture.expect_error.as_ref();
     let class = expected.and_then(|error| error.get("class")?.as_str());
     class.is_none_or(|class| matches!(class, "rejected" | "broken"))
 }
 
-/// What a task says of itself; nothing of the others.
+/// Description of a task; null for other worlds.
 fn describe(target: &Target, opened: &Opened, trial: &Trial) -> Result<Value, String> {
     let ran = match opened.hooks().contains(&"describe") {
         true => trial.run(&asking_describe()),
@@ -253,7 +253,7 @@ impl Fuzz<'_> {
         }
     }
 
-    /// Whether the gateway would hand this over: its body passes the task's own schema.
+    /// True when the gateway would make this call: its body passes the task's own schema.
     fn reaches(&self, fixture: &Fixture) -> bool {
         let (Some(schema), "prepare") = (&self.schema, fixture.hook.as_str()) else {
             return true;

@@ -1,6 +1,6 @@
 //! `plugin inspect`: what a component is, what it says of itself, what it needs and what it costs.
 //!
-//! It judges nothing; `plugin check` does. Costs are measured over its fixtures.
+//! Judges nothing; `plugin check` does. Costs are measured over its fixtures.
 
 use std::fmt::Write;
 
@@ -22,12 +22,12 @@ Examples:
 
 /// Calls of each fixture: enough for a 99th of a hundred.
 const RUNS: usize = 200;
-/// What an instance may use unless the configuration grants more.
+/// Memory that an instance may use unless the configuration grants more.
 const MEMORY_DEFAULT_BYTES: usize = 16 << 20;
 /// Bytes of a page.
 const PAGE: u64 = 64 << 10;
 
-/// What can be asked.
+/// Arguments of `plugin inspect`.
 #[derive(Args, Debug)]
 pub struct InspectArgs {
     #[command(flatten)]
@@ -59,7 +59,7 @@ pub fn run(args: &InspectArgs) -> Result<Outcome, String> {
     Ok(Outcome { text, good: true })
 }
 
-/// What a task says of itself; null for the others.
+/// Description of a task; null for other worlds.
 fn describe(args: &InspectArgs, target: &Target, opened: &Opened) -> Result<Value, String> {
     if !opened.hooks().contains(&"describe") {
         return Ok(Value::Null);
@@ -155,7 +155,7 @@ fn list(items: &[String]) -> String {
     }
 }
 
-/// What can be read off the file.
+/// Section on the file itself.
 fn outside(target: &Target) -> String {
     let anatomy = &target.anatomy;
     let grants: Vec<String> = anatomy.needs().into_iter().map(str::to_owned).collect();
@@ -190,7 +190,7 @@ fn outside(target: &Target) -> String {
     text
 }
 
-/// What a task says of itself, its schemas in full.
+/// Section on a task's description, with its schemas in full.
 fn task(described: &Value) -> String {
     let wants = match strings(&described["wants"]).as_slice() {
         [] => "the whole body".to_owned(),

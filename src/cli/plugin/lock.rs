@@ -34,7 +34,7 @@ Examples:
 
 const LOCK: &str = "plugins.lock";
 
-/// What can be asked.
+/// Arguments of `plugin lock`.
 #[derive(Args, Debug)]
 pub struct LockArgs {
     /// A folder of components, or a configuration file.
@@ -45,7 +45,7 @@ pub struct LockArgs {
     write: bool,
 }
 
-/// What can be asked.
+/// Arguments of `plugin verify`.
 #[derive(Args, Debug)]
 pub struct VerifyArgs {
     /// A lock file, a folder with one, or a configuration file.

@@ -1,6 +1,6 @@
-//! What a plugin's project says of itself: name, world, grants.
+//! Manifest of a plugin's project: name, world, grants.
 //!
-//! It reads as much of a manifest as the tools need; cargo and npm read it whole and judge it.
+//! Reads as much of a manifest as the tools need; cargo and npm read it whole.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::plugin::World;
 
-/// A project's own word.
+/// Manifest of a project.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manifest {
     /// Its package's name.

@@ -1,6 +1,6 @@
 //! `infergate plugin …`: the commands for the authors of plugins, and for those who run them.
 //!
-//! It loads nothing into a gateway. Exit codes: 0 good, 1 problems found, 2 the command is not understood.
+//! Loads nothing into a gateway. Exit codes: 0 good, 1 problems found, 2 the command is not understood.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -30,14 +30,14 @@ const BUILD_EXAMPLES: &str = "\
 A folder with a Cargo.toml is built for wasm32-unknown-unknown and made a component; that needs rustup \
 and nothing else. A folder with a package.json is built with componentize-qjs from npm. The result is \
 dist/NAME.wasm in the workspace's folder, and the fixtures of the plugin beside it as dist/NAME.tests. \
-Each step and how long it took is told on standard error.
+Each step and how long it took is printed to standard error.
 
 Examples:
   infergate plugin build my-prices                     one plugin
   infergate plugin build plugins --all                 every plugin of a cargo workspace
   infergate plugin build my-prices --out prices.wasm   to another place";
 
-/// What authors can ask for.
+/// Commands for plugin authors.
 #[derive(Subcommand)]
 pub enum PluginCommand {
     /// Begin a plugin: a project that builds at once, with a working hook and two fixtures.
@@ -91,7 +91,7 @@ pub enum PluginCommand {
     Doc,
 }
 
-/// What a command prints, and whether all is well.
+/// Output of a command, and whether it succeeded.
 struct Outcome {
     text: String,
     good: bool,

@@ -16,13 +16,13 @@ Examples:
   infergate plugin wit --out wit                 as files, with the host's package below deps
   infergate plugin doc > interfaces.md           the reference of all of it";
 
-/// What can be asked.
+/// Arguments of `plugin wit`.
 #[derive(Args, Debug)]
 pub struct WitArgs {
     /// Only the interfaces of this world.
     #[arg(long, value_name = "WORLD", value_parser = world)]
     world: Option<World>,
-    /// Write the packages as files into this folder, as bindings generators want them.
+    /// Write the packages as files into this folder, as bindings generators read them.
     #[arg(long, value_name = "DIR", conflicts_with = "world")]
     out: Option<PathBuf>,
 }

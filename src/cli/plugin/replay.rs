@@ -32,7 +32,7 @@ Examples:
   infergate plugin replay state/captures/my-prices-….jsonl dist/my-prices.wasm
   infergate plugin replay --call 7 state/captures/my-prices-….jsonl dist/my-prices.wasm";
 
-/// What can be asked.
+/// Arguments of `plugin replay`.
 #[derive(Args, Debug)]
 pub struct ReplayArgs {
     /// The recorded call, or calls.

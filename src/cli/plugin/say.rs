@@ -1,4 +1,4 @@
-//! How numbers, findings and steps of long work are written for people. It decides nothing.
+//! How numbers, findings and steps of long work are written for people. Decides nothing.
 
 use std::io::Write;
 
@@ -6,14 +6,14 @@ use serde::Serialize;
 
 use crate::telemetry::{Clock, printable};
 
-/// What a check has found.
+/// Finding of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// `ok`, `note`, or `FAIL`.
     pub level: Level,
-    /// What was looked at.
+    /// Subject of the check.
     pub about: &'static str,
-    /// What was found, and for a failure what to do.
+    /// The finding, and for a failure its remedy.
     pub message: String,
 }
 
@@ -40,14 +40,14 @@ impl Level {
     }
 }
 
-/// A step of work that takes a while: told on standard error when it begins and, with how long it took,
+/// A step of work that takes a while: printed to standard error when it begins and, with how long it took,
 /// when the value is dropped.
 pub struct Step {
     began: Clock,
 }
 
 impl Step {
-    /// Says what is done now.
+    /// Prints the step that begins.
     pub fn begin(what: &str) -> Step {
         let _ = writeln!(std::io::stderr(), "{} …", printable(what));
         Step {
@@ -100,7 +100,7 @@ pub fn micros(us: u64) -> String {
     }
 }
 
-/// One of several, with the right ending: `1 fixture`, `2 fixtures`.
+/// Number and word with the right ending: `1 fixture`, `2 fixtures`.
 pub fn some(number: usize, word: &str) -> String {
     let ending = if number == 1 { "" } else { "s" };
     format!("{number} {word}{ending}")

@@ -1,7 +1,7 @@
-//! What a command is about: a component, its world, and the fixtures that belong to it.
+//! Target of a command: a component, its world and its fixtures.
 //!
-//! It builds nothing: a folder's component must have been built, and one that is older than its source
-//! is told. Reads files; prints a warning to standard error.
+//! Builds nothing: a folder's component must have been built, and one that is older than its source is
+//! reported. Reads files; prints a warning to standard error.
 
 use std::fs;
 use std::io::{IsTerminal, Write};
@@ -19,7 +19,7 @@ use crate::telemetry::printable;
 /// Folders upwards in which `dist` is looked for: a plugin in a workspace has it at the workspace's.
 const PARENTS_MAX: usize = 4;
 
-/// Which plugin is meant.
+/// Selection of a plugin.
 #[derive(Args, Clone, Debug)]
 pub struct Which {
     /// The component (.wasm), or the folder of a project that was built.
@@ -28,28 +28,28 @@ pub struct Which {
     /// The world it is for, where it exports several.
     #[arg(long, value_name = "WORLD", value_parser = world)]
     pub world: Option<World>,
-    /// Where its fixtures are: `tests` of a project, or `NAME.tests` beside a component, unless told.
+    /// Where its fixtures are: `tests` of a project, or `NAME.tests` beside a component, by default.
     #[arg(long, value_name = "DIR")]
     pub fixtures: Option<PathBuf>,
-    /// Limits it will be configured with, as under `plugins[].limits`: `{"memory_mib": 64}`. What is left
-    /// out is the world's default.
+    /// Limits it will be configured with, as under `plugins[].limits`: `{"memory_mib": 64}`. Absent limits
+    /// are the world's defaults.
     #[arg(long, value_name = "JSON", value_parser = limits)]
     pub limits: Option<PluginLimits>,
 }
 
-/// One plugin.
+/// Plugin, with the facts that commands need.
 pub struct Target {
     /// Its component.
     pub file: PathBuf,
-    /// What is in it.
+    /// Facts about the component.
     pub anatomy: Anatomy,
-    /// What it is for.
+    /// World of the plugin.
     pub world: World,
     /// Where the fixtures are, if anywhere.
     pub folder: Option<PathBuf>,
     /// Its fixtures, in the order of names.
     pub fixtures: Vec<Fixture>,
-    /// What it is held to.
+    /// Limits of the plugin.
     pub limits: PluginLimits,
 }
 
@@ -283,7 +283,7 @@ fn newer_source(project: &Path, component: &Path) -> Option<PathBuf> {
     sources.find(|path| changed(path).is_some_and(|at| at > made))
 }
 
-/// A word to a person who waits; a pipe gets none.
+/// Line of progress on a terminal; a pipe gets none.
 pub fn progress(text: &str) {
     let mut stderr = std::io::stderr();
     if stderr.is_terminal() {

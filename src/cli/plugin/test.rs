@@ -1,7 +1,7 @@
 //! `plugin test`: fixtures, each on a fresh guest and on one that has answered others before.
 //!
 //! Hidden state is a failure: a gateway gives an account the guest it used before, or another one, and
-//! nobody may be able to tell. Fuel is counted on the fresh guest, where it is the same on every machine.
+//! the answer must not depend on which. Fuel is counted on the fresh guest, where it is the same on every machine.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -37,7 +37,7 @@ Examples:
 /// Differences shown of one fixture.
 const DIFFERENCES_MAX: usize = 20;
 
-/// What can be asked.
+/// Arguments of `plugin test`.
 #[derive(Args, Debug)]
 pub struct TestArgs {
     #[command(flatten)]
@@ -51,7 +51,7 @@ pub struct TestArgs {
 }
 
 impl TestArgs {
-    /// What is asked of a plugin without any option.
+    /// Arguments of a test without any option.
     pub fn plain(which: Which) -> TestArgs {
         TestArgs {
             which,
@@ -61,11 +61,11 @@ impl TestArgs {
     }
 }
 
-/// One fixture's outcome.
+/// Outcome of one fixture.
 struct Tried<'a> {
     fixture: &'a Fixture,
     fresh: Ran,
-    /// What a used guest answered instead; none when the same.
+    /// Differing answer of a used guest; none when it is the same.
     otherwise: Option<Ran>,
     log: Vec<String>,
     verdict: Verdict,
@@ -178,7 +178,7 @@ pub fn hidden_state(opened: &Opened, fixtures: &[Fixture]) -> Vec<String> {
     differing.map(|one| one.fixture.name.clone()).collect()
 }
 
-/// Whether the guest is dead. Its own word about a fault does not kill it, but the gateway drops it too.
+/// True when the guest is dead. An error that it reports does not kill it, but the gateway drops it too.
 pub fn is_fatal(ran: &Ran) -> bool {
     ran.answer
         .as_ref()
@@ -306,7 +306,7 @@ pub fn frames(ran: &Ran) -> Vec<String> {
     frames
 }
 
-/// What to do about a backtrace that says nothing.
+/// Advice for a backtrace without names.
 pub fn hint(ran: &Ran) -> Option<&'static str> {
     ran.backtrace.contains("<wasm function").then_some(
         "no names in it: in Rust, build with strip = \"debuginfo\"; in JavaScript, an exception that \

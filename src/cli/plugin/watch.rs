@@ -1,8 +1,8 @@
 //! `plugin watch`: build, check, test and reload, again whenever the source changes.
 //!
-//! It decides nothing itself: it runs the other commands, and asks a gateway by the admin listener. It
-//! looks at the times and sizes of at most [`FILES_MAX`] files every [`POLL`], and waits until they stay
-//! as they are for one look. It ends with the signal that Ctrl-C sends, with exit code 0.
+//! Runs the other commands, and asks a gateway by the admin listener; no logic of its own. Every [`POLL`] the
+//! times and sizes of at most [`FILES_MAX`] files are read. A build starts once they stay the same for one
+//! such interval. The signal of Ctrl-C ends it with exit code 0.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -43,7 +43,7 @@ const POLL: Duration = Duration::from_millis(300);
 const FILES_MAX: usize = 10_000;
 /// Folders below each other.
 const DEPTH_MAX: usize = 8;
-/// What tools make is no source.
+/// Folders written by tools are no source.
 const MADE: [&str; 3] = ["target", "dist", "node_modules"];
 /// A gateway answers a reload within three minutes at the latest.
 const RELOAD_LIMIT: Duration = Duration::from_secs(190);
@@ -51,7 +51,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// Bytes of an answer that are read.
 const ANSWER_MAX_BYTES: u64 = 1 << 20;
 
-/// What can be asked.
+/// Arguments of `plugin watch`.
 #[derive(Args, Debug)]
 pub struct WatchArgs {
     /// The plugin's folder.
@@ -131,7 +131,7 @@ fn round(args: &WatchArgs) -> String {
     format!("{text}{word} after {}\n", seconds(began.micros()))
 }
 
-/// Whether all is well. Each step is left out where one before it found problems.
+/// Runs the steps; true when all succeeded. Each step is left out where one before it found problems.
 fn steps(args: &WatchArgs, text: &mut String) -> Result<bool, String> {
     *text += &super::run_build(&args.dir, None, false)?.text;
     let which = Which {
@@ -161,7 +161,7 @@ fn steps(args: &WatchArgs, text: &mut String) -> Result<bool, String> {
     Ok(status == 200)
 }
 
-/// What a gateway answered, for people.
+/// Describes the answer of a gateway.
 fn reloaded(status: u16, answer: &Value) -> String {
     let list = |key: &str| answer[key].as_array().cloned().unwrap_or_default();
     if status != 200 {
@@ -247,7 +247,7 @@ fn look_into(dir: &Path, depth: usize, look: &mut Look) {
     }
 }
 
-/// Whether it is the file that this command writes to: its own words are no change of the source.
+/// True for the file that this command writes to: its own output is no change of the source.
 fn is_output(about: &fs::Metadata) -> bool {
     let of = |path| fs::metadata(path).is_ok_and(|own| is_same(&own, about));
     of("/dev/stdout") || of("/dev/stderr")

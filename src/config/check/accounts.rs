@@ -1,6 +1,6 @@
 //! `accounts`: names, key hashes and model patterns.
 //!
-//! It repeats neither keys nor hashes in its messages, only where they stand.
+//! Messages give only the place of a key or hash, never its text.
 
 use std::collections::{HashMap, HashSet};
 

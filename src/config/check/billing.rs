@@ -1,7 +1,8 @@
 //! `models[].tariff`, `models[].metrics` and what `accounts[].neurons_per_day` counts.
 //!
-//! It prices nothing. That a price is a number and not below 0 is in the schema where a schema can
-//! say it.
+//! Prices are not computed here. The schema states, where it can, that a price is a number and not
+//! below
+//! 0.
 
 use infergate_core::billing::METRICS_MAX;
 

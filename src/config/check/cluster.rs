@@ -1,6 +1,6 @@
 //! `cluster`: what it takes beside itself, addresses that others can reach, a secret worth its name.
 //!
-//! It reaches nobody; seeds that do not answer show while running.
+//! Seeds are not contacted; those that do not respond show while running.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! `models[].discovery`: one place to look at, and texts that can be asked for there.
 //!
-//! It does not look: a source that cannot be read shows while running.
+//! Sources are not read; one that cannot be read shows while running.
 
 use crate::config::document::Cursor;
 use crate::config::problem::Problems;

@@ -1,6 +1,6 @@
 //! How an endpoint is addressed beside its URL: the form of its key, its headers, its health path.
 //!
-//! It sends nothing, and no message repeats a value: those may be secrets.
+//! Endpoints are not contacted, and no message repeats a value: it may be a secret.
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ use crate::upstream::API_KEY_HEADER;
 /// Headers of an endpoint; more is a mistake, and each request carries all of them.
 const HEADERS_MAX: usize = 32;
 
-/// Headers that the gateway writes itself, or that say how long a request is.
+/// Headers that the gateway writes itself, or that give the length of a request.
 const WRITTEN: [&str; 12] = [
     "accept-encoding",
     "connection",
@@ -118,7 +118,7 @@ fn check_headers(endpoint: &Cursor<'_>, problems: &mut Problems) {
     }
 }
 
-/// What is wrong with a key in the form that its endpoint wants.
+/// Fault of a key in the form that its endpoint expects, if any.
 pub fn form_fault(endpoint: &Cursor<'_>, key: &str) -> Option<&'static str> {
     match endpoint.text_of("auth") {
         Some("header") => value_fault(key),

@@ -1,13 +1,13 @@
-//! `models[].ladder`: whether each rung is another model of the same task, and none leads back.
+//! Fallbacks of models: each candidate is another model of the same task, and none leads back.
 //!
-//! It says nothing about models that are not well-formed themselves. Found in the order of the file.
+//! Models that are not well-formed themselves are skipped. Found in the order of the file.
 
 use super::models::ModelNames;
 use crate::config::document::Cursor;
 use crate::config::problem::Problems;
 use crate::config::structure::nearest;
 
-/// A model with what its ladder names: positions of models, where they are known.
+/// A model with its fallback candidates: positions of models, where they are known.
 struct Climber<'a> {
     id: &'a str,
     task: Option<&'a str>,
@@ -50,7 +50,7 @@ pub fn check(
     }
 }
 
-/// The position of the model that `rung` names, when that model can stand there.
+/// The position of the model that `rung` names, when that model is fit as a candidate.
 fn check_rung(
     rung: &Cursor<'_>,
     at: usize,
@@ -90,8 +90,8 @@ fn unknown(text: &str, climbers: &[Climber<'_>], names: &ModelNames) -> String {
     }
 }
 
-/// Two models that fall back to each other would trade their overload. Of a circle only the rungs
-/// that lead up the file are named.
+/// Two models that fall back to each other would trade their overload. In a circle only the
+/// candidates that lead up the file are named.
 fn check_way_back(rung: &Cursor<'_>, at: usize, climbers: &[Climber<'_>], problems: &mut Problems) {
     let found = |&other: &usize| rung.text() == Some(climbers[other].id) && other < at;
     let Some(&other) = climbers[at].rungs.iter().find(|other| found(other)) else {
@@ -105,7 +105,7 @@ fn check_way_back(rung: &Cursor<'_>, at: usize, climbers: &[Climber<'_>], proble
     }
 }
 
-/// Whether ladders lead from one model to another. Each model is looked at once.
+/// Returns true when fallbacks lead from one model to another. Each model is looked at once.
 fn leads_to(from: usize, to: usize, climbers: &[Climber<'_>]) -> bool {
     let mut seen = vec![false; climbers.len()];
     let mut next = vec![from];

@@ -1,6 +1,6 @@
 //! `listen` and `node`: addresses that collide, an admin listener in the open, names.
 //!
-//! It does not bind anything; whether an address belongs to this machine shows at start.
+//! Addresses are not bound; an address of another machine shows at start.
 
 use std::net::SocketAddr;
 
@@ -77,7 +77,7 @@ fn address(key: &Cursor<'_>) -> Option<SocketAddr> {
     key.text()?.parse().ok()
 }
 
-/// Whether both cannot be bound at once. Port 0 asks the system for a free one.
+/// Returns true when the two addresses cannot both be bound. Port 0 asks the system for a free one.
 fn collide(a: SocketAddr, b: SocketAddr) -> bool {
     let any = a.ip().is_unspecified() || b.ip().is_unspecified();
     a.port() == b.port() && a.port() != 0 && (a.ip() == b.ip() || any && a.is_ipv4() == b.is_ipv4())

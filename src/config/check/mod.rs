@@ -1,8 +1,8 @@
-//! Semantic check: what the schema cannot say, because it takes two keys or a second look at one.
+//! Semantic check: rules that the schema cannot express, as they take two keys or a second look.
 //!
-//! It does not stop at the first finding and does not need the file to be well-formed elsewhere:
-//! it walks the tree, skips what has the wrong type (the structural check names that), and uses the
-//! defaults where a key is absent. Warnings do not keep a file from being used.
+//! Checking does not stop at the first finding and does not need the file to be well-formed
+//! elsewhere. Values of the wrong type are skipped (the structural check names them), and absent
+//! keys have their defaults. Warnings do not keep a file from being used.
 
 mod accounts;
 mod billing;
@@ -62,7 +62,7 @@ fn check_readiness(root: &Cursor<'_>, models: &models::ModelNames, problems: &mu
     }
 }
 
-/// Whether requests without a key are served.
+/// Returns true when requests without a key are served.
 fn anonymous_allowed(root: &Cursor<'_>) -> bool {
     root.text_of("anonymous") == Some("allow")
 }
@@ -74,7 +74,7 @@ fn is_anonymous(id: &str) -> bool {
 /// A name travels in URLs, header values, metric labels and log lines.
 const NAME_BYTES_MAX: usize = 256;
 
-/// What makes `name` unfit to be one, if anything.
+/// Fault that makes `name` unfit as a name, if any.
 fn name_fault(name: &str, unfit: &[char]) -> Option<String> {
     if name.is_empty() {
         return Some("must not be empty".to_owned());

@@ -1,6 +1,6 @@
 //! `models`: names, endpoints, and whether backend and task fit together.
 //!
-//! It does not reach out to an endpoint; health shows while running.
+//! Endpoints are not contacted; their health shows while running.
 
 use std::collections::{HashMap, HashSet};
 
@@ -21,7 +21,7 @@ pub struct ModelNames {
 }
 
 impl ModelNames {
-    /// Whether an account's pattern names at least one model.
+    /// Returns true when an account's pattern names at least one model.
     pub fn matches(&self, pattern: &str) -> bool {
         match pattern.strip_suffix('*') {
             Some(prefix) => self.ids.iter().any(|id| id.starts_with(prefix)),
@@ -29,7 +29,7 @@ impl ModelNames {
         }
     }
 
-    /// Whether a model has this id.
+    /// Returns true when a model has this id.
     pub fn has(&self, id: &str) -> bool {
         self.ids.iter().any(|known| known == id)
     }
@@ -58,7 +58,7 @@ pub fn check(
         check_backend(model, problems);
         check_endpoints(model, problems);
         check_parameters(model, problems);
-        // In a fleet another node may serve it.
+        // In a cluster another node may serve it.
         if root.key("cluster").is_none() {
             warn_of_none(model, warnings);
         }
@@ -251,7 +251,7 @@ fn check_servers(models: &[Cursor<'_>], problems: &mut Problems) {
     }
 }
 
-/// What is sent to an endpoint, or to those that are found.
+/// Checks key and headers that are sent to an endpoint, or to discovered ones.
 pub(super) fn check_sent(map: &Cursor<'_>, problems: &mut Problems) {
     if let Some(key) = map.key("api_key")
         && let Some(fault) = key.text().and_then(|text| endpoints::form_fault(map, text))
@@ -274,7 +274,7 @@ pub(super) fn key_fault(key: &str) -> Option<&'static str> {
     (!fit).then_some("has a space, a line break or a character outside ASCII: it is sent as a header value, check the variable")
 }
 
-/// What stands in it is looked at when it is loaded.
+/// The content of the file is checked when it is loaded.
 fn check_ca_file(endpoint: &Cursor<'_>, problems: &mut Problems) {
     let Some(key) = endpoint.key("ca_file") else {
         return;

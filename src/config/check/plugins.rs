@@ -1,6 +1,6 @@
 //! `plugins`, and the names of them under `models[].plugins`.
 //!
-//! It opens no file: whether a component is there, has its digest and fits its world shows when it
+//! No file is opened: whether a component exists, has its digest and fits its world shows when it
 //! is loaded.
 
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use crate::plugin::{COUNTERS_MAX, OnFailure, World};
 /// A name travels in events, metric labels and log lines.
 const NAME_BYTES_MAX: usize = 64;
 
-/// What a plugin may be granted; tables are granted one by one, as `tables:<name>`.
+/// Capabilities a plugin may be granted; tables are granted one by one, as `tables:<name>`.
 const GRANTS: &[&str] = &["log", "counters"];
 
 /// Built-in prices. Built-in tasks are called as the tasks are.
@@ -326,7 +326,7 @@ fn known(role: &str, names: &PluginNames) -> String {
     )
 }
 
-/// What makes `name` unfit for a plugin, a counter, a table or a metric, if anything.
+/// Fault that makes `name` unfit for a plugin, a counter, a table or a metric, if any.
 pub fn name_fault(name: &str) -> Option<String> {
     if name.is_empty() {
         return Some("must not be empty".to_owned());

@@ -1,8 +1,8 @@
 //! Notices that the content of the configuration file, or of a file it names, may have changed.
 //!
-//! It does not load the files. It watches directories, not files, because editors and Kubernetes
-//! replace a file (or a symbolic link on the way to it) instead of writing into it, and compares a
-//! hash, so that a touched file is no change. `app` holds the one [`FileWatch`] of a process.
+//! Files are not loaded here. Directories are watched, not files, because editors and Kubernetes
+//! replace a file (or a symbolic link on the way to it). A hash is compared, so that a touched file
+//! is no change. `app` holds the one [`FileWatch`] of a process.
 //!
 //! Bounds: one thread, one signal waiting, [`QUIET`] × [`QUIET_ROUNDS_MAX`] from the first event to
 //! the signal, [`LOOK_ANYWAY`] where the system reports no events.
@@ -62,7 +62,7 @@ impl FileWatch {
     /// noticed at once.
     pub fn start(path: &Path, loaded: ContentHash) -> std::io::Result<FileWatch> {
         let path = std::path::absolute(path)?;
-        // One signal waiting says all there is to say: look again.
+        // One pending signal is enough: it means "look again".
         let (signal, changes) = mpsc::channel(1);
         let bell = Arc::new(Bell::default());
         let file = WatchedFile {
@@ -108,7 +108,7 @@ impl Drop for FileWatch {
     }
 }
 
-/// What wakes the thread.
+/// Wakes the thread.
 #[derive(Debug, Default)]
 struct Bell {
     /// Guards two flags and a list; held by the thread, the event handler, `also` and `drop`, never
@@ -170,7 +170,7 @@ fn run(mut watching: Watching, bell: &Bell, signal: &mpsc::Sender<()>) {
         if let Some(files) = bell.files() {
             watching.name(files);
         }
-        // First the directories, then the files: what happens in between rings the bell.
+        // First the directories, then the files: a change in between wakes the thread.
         watching.follow();
         if watching.look() {
             // Full: a signal is waiting already.
@@ -219,7 +219,7 @@ impl Watching {
         }
     }
 
-    /// These are the files besides the configuration file.
+    /// Sets the files that are watched besides the configuration file.
     fn name(&mut self, files: Vec<WatchedFile>) {
         self.files.truncate(1);
         self.files.extend(files);
@@ -262,7 +262,8 @@ impl Watching {
     }
 }
 
-/// Whether an event can mean another content. Opening and reading do not: this thread reads too.
+/// Returns true when an event can mean another content. Opening and reading do not: this thread
+/// reads too.
 fn matters(event: &notify::Result<notify::Event>, names: &[OsString]) -> bool {
     let Ok(event) = event else { return true };
     match event.kind {

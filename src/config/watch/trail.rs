@@ -1,8 +1,8 @@
 //! The way a path takes through symbolic links: every directory in which a change of one name can
 //! change what the path leads to.
 //!
-//! It watches nothing. In Kubernetes the way is `config.yaml → ..data/config.yaml`, then
-//! `..data → ..2026_11_20`, then the file; an update replaces `..data`.
+//! Watching is done by the parent module. In Kubernetes the way is `config.yaml →
+//! ..data/config.yaml`, then `..data → ..2026_11_20`, then the file; an update replaces `..data`.
 
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
@@ -95,7 +95,7 @@ impl Trail {
         self.steps.iter().map(|step| step.name.clone()).collect()
     }
 
-    /// Whether the very directory that is now at `directory` is on this way.
+    /// Returns true when the very directory that is now at `directory` is on this way.
     pub fn contains(&self, directory: &Path) -> bool {
         let identity = identity(directory);
         self.steps

@@ -1,9 +1,9 @@
-//! One line of waiters per account: what the two fair disciplines have in common.
+//! One queue of waiters per account, shared by the two fair disciplines.
 //!
-//! It does not order the accounts; `S` is what a discipline keeps with each to do so. An account
-//! is known while it has somebody waiting and forgotten with the last one, so memory follows the
-//! waiters and not the accounts ever seen. O(1); the hash is keyed per process
-//! ([`DefaultHashBuilder`]), so that account names cannot be chosen to collide.
+//! Not an order of accounts; `S` is the state a discipline keeps with each account to order them. An
+//! account is forgotten with its last waiter, so memory follows the waiters and not the accounts ever
+//! seen. O(1). The hash is keyed per process ([`DefaultHashBuilder`]), so that account names cannot be
+//! chosen to collide.
 
 use std::hash::BuildHasher;
 use std::ops::{Index, IndexMut};
@@ -19,25 +19,25 @@ use crate::AccountId;
 /// A table that empties is replaced by a new one unless it is this small; see `PLACES_KEPT`.
 const TABLE_KEPT: usize = 1024;
 
-/// An account that has somebody waiting.
+/// An account that has waiters.
 pub(super) struct AccountLine<S> {
     pub id: AccountId,
     hash: u64,
-    /// Its share relative to the others, at least 1; the one its newest request came with.
+    /// Share relative to the other accounts, at least 1; that of the newest request.
     pub weight: u32,
     pub waiting: Line,
-    /// What the discipline keeps with it.
+    /// State of the discipline for the account.
     pub share: S,
 }
 
-/// Where an account's line is. The name stays with the line; its hash is here, so that a table of
+/// Slot of an account's queue. The name stays with the queue; its hash is here, so that a table of
 /// 100,000 accounts is moved without visiting them.
 struct Named {
     hash: u64,
     line: Place,
 }
 
-/// All accounts that have somebody waiting.
+/// All accounts that have waiters.
 pub(super) struct AccountLines<S> {
     table: HashTable<Named>,
     hasher: DefaultHashBuilder,
@@ -61,7 +61,7 @@ impl<S> AccountLines<S> {
         self.table.find(hash, is_same).map(|named| named.line)
     }
 
-    /// Brings the account's weight up to date.
+    /// Updates the account's weight.
     pub fn set_weight(&mut self, account: Place, weight: u32) {
         let line = &mut self.lines[account];
         let weight = weight.max(1);
@@ -69,7 +69,7 @@ impl<S> AccountLines<S> {
         line.weight = weight;
     }
 
-    /// Opens a line, still empty, for the account of `ask`, which has none.
+    /// Opens an empty queue for the account of `ask`, which has none.
     pub fn open(&mut self, ask: &Ask, share: S) -> Place {
         let weight = ask.weight.max(1);
         self.weights += u64::from(weight);
@@ -86,7 +86,7 @@ impl<S> AccountLines<S> {
         line
     }
 
-    /// Forgets an account whose line has become empty.
+    /// Removes an account whose queue is empty.
     pub fn close(&mut self, account: Place) -> (AccountId, S) {
         let line = self.lines.remove(account);
         self.weights -= u64::from(line.weight);
@@ -102,12 +102,12 @@ impl<S> AccountLines<S> {
         (line.id, line.share)
     }
 
-    /// The lines as a slab, for a discipline that keeps them in lines of their own.
+    /// Returns the account queues as a slab, for a discipline that orders them in queues of its own.
     pub fn lines_mut(&mut self) -> &mut Slab<AccountLine<S>> {
         &mut self.lines
     }
 
-    /// Weights of all accounts that have somebody waiting.
+    /// Sum of the weights of all accounts with waiters.
     pub fn weights(&self) -> u64 {
         self.weights
     }
@@ -116,9 +116,9 @@ impl<S> AccountLines<S> {
         &self.lines
     }
 
-    /// What one more request of the account would find when accounts are served in proportion to
-    /// their weights: of those before it in its own line each `weight` take one round of the
-    /// others, who get their weights in it as far as they have that many waiting.
+    /// Returns the estimate for one more request of the account, with accounts served in proportion to
+    /// their weights. Every `weight` requests before it in its own queue take one round. In a round each
+    /// other account gets its weight, or as many grants as it has waiters.
     pub fn prospect(&self, ask: &Ask, waiters: &Waiters) -> Prospect {
         let weight = u64::from(ask.weight.max(1));
         let account_line = self.find(&ask.account);
@@ -129,7 +129,7 @@ impl<S> AccountLines<S> {
                 let others = self.weights - u64::from(line.weight);
                 (line.waiting.len(), others, others / 2)
             }
-            // It begins behind everybody.
+            // A new account starts behind all others.
             None => (0, self.weights, self.weights),
         };
         let before = if ask.resume { 0 } else { own };
@@ -146,7 +146,7 @@ impl<S> AccountLines<S> {
         }
     }
 
-    /// Asserts that table, lines and waiters agree.
+    /// Asserts that table, queues and waiters agree.
     pub fn check(&self, waiters: &Waiters) {
         let mut waiting = 0;
         let mut weights = 0;

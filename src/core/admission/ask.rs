@@ -1,6 +1,6 @@
-//! What a request asks of the turnstile and what it is told.
+//! Permit requests and their outcomes: the values that cross the boundary between shell and core.
 //!
-//! Nothing is decided here. These are the values that cross the door between shell and core.
+//! Values only: the decisions are in the admission queue.
 
 use std::sync::Arc;
 
@@ -9,18 +9,18 @@ use super::order::Order;
 use super::server::Handoff;
 use crate::{AccountId, Millis, Refusal};
 
-/// The place of a request in line; the shell keeps its waker under it. Not used twice.
+/// Identity of a waiting request; the shell keeps its waker under it. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
-/// The right to have one request in flight at one endpoint. Not used twice.
+/// Identity of a permit: one request in flight at one endpoint. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PermitId(pub u64);
 
-/// A request at the turnstile.
+/// A request for a permit.
 #[derive(Clone, Debug)]
 pub struct Ask {
-    /// Who pays, and whose share the permit comes from.
+    /// Account that is billed, and whose share the permit comes from.
     pub account: AccountId,
     /// The account's share relative to the others; 0 counts as 1.
     pub weight: u32,
@@ -33,41 +33,41 @@ pub struct Ask {
     ///
     /// [`Turnstile::correct_tokens`]: super::Turnstile::correct_tokens
     pub tokens: u32,
-    /// The moment by which the whole answer must be out.
+    /// Deadline of the whole response.
     pub deadline: Millis,
     /// Refuse rather than wait.
     pub no_wait: bool,
     /// Endpoints tried already: taken only when no other one has a free permit. A handful at most.
     pub avoid: Vec<EndpointId>,
-    /// Where it should go, by a routing policy; by tier and load without one.
+    /// Order of endpoints by a routing policy; by tier and load without one.
     pub order: Option<Arc<Order>>,
-    /// Another try of a request that was admitted: it joins at the head of its line and is not
-    /// counted against the bounds of the queue. Its number is bounded by the permits.
+    /// Retry of a request that was admitted. Joins at the head of its queue, outside the queue's bounds;
+    /// the permits bound the number of such requests.
     pub resume: bool,
-    /// It has another model to go to: told at once when no endpoint is usable, also where the
-    /// model's requests wait for one to come back.
+    /// Has a fallback model. The request is refused at once when no endpoint is usable, also where the
+    /// model's other requests wait for one to recover.
     pub elsewhere: bool,
 }
 
-/// A permit, and for whom.
+/// A granted permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// To be given back exactly once; a second time is ignored.
+    /// To be released exactly once; a second release is ignored.
     pub permit: PermitId,
-    /// Where it counts.
+    /// Endpoint whose limit it counts against.
     pub endpoint: EndpointId,
-    /// The waiter it is for; `None` when it was granted on asking.
+    /// Waiter that gets it; `None` when it was granted at once.
     pub ticket: Option<Ticket>,
 }
 
-/// The answer to an [`Ask`].
+/// Outcome of an [`Ask`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Go on now.
+    /// A permit was free.
     Leased(Grant),
     /// Wait for [`Wakes`] to name the ticket, or [`leave`](super::Turnstile::leave).
     Queued {
-        /// Its place in line.
+        /// Identity of the waiter.
         ticket: Ticket,
         /// 1 is next. Exact for `fifo`; an estimate where others may come in between.
         position: usize,
@@ -78,13 +78,13 @@ pub enum Outcome {
     Full(Refusal),
 }
 
-/// Waiters to be told something. Calls append to it; the shell empties it outside the lock.
+/// Outcomes for waiters. Calls append to it; the shell delivers it outside the lock.
 #[derive(Debug, Default)]
 pub struct Wakes {
     /// Waiters that got a permit, in the order of their grants.
     pub grants: Vec<Grant>,
     /// Waiters that will get none, and why.
     pub refusals: Vec<(Ticket, Refusal)>,
-    /// Permits for requests that wait at the turnstiles they name.
+    /// Permits for requests that wait in the admission queues they name.
     pub handoffs: Vec<Handoff>,
 }

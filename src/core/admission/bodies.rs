@@ -1,6 +1,6 @@
 //! Memory of request bodies: how much one account may hold, and how slowly a body may arrive.
 //!
-//! It does not count; the shell keeps the counters and the clock. Bytes throughout. O(1).
+//! Limits only: the shell keeps the counters and the clock. Bytes throughout. O(1).
 
 use crate::Millis;
 
@@ -9,8 +9,8 @@ use crate::Millis;
 pub struct BodyLimits {
     /// All accounts together, bytes.
     pub total_bytes: u64,
-    /// One account while another one holds bodies, bytes. An account alone leaves as much free, so that
-    /// the others can begin.
+    /// Bound of an account while another one holds bodies, bytes. A single account leaves as much free, so
+    /// that the others can start.
     pub share_bytes: u64,
     /// The largest body, bytes: one of them is never too much for a share.
     pub one_body_bytes: u64,

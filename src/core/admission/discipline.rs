@@ -1,8 +1,8 @@
-//! What every queueing discipline can do, and which ones there are.
+//! The interface of a queue discipline, and the registry of disciplines.
 //!
-//! A discipline decides order and nothing else: capacity, deadlines and permits are the
-//! turnstile's. Waiters stand in one slab that all disciplines share; a discipline keeps
-//! [`Line`](super::line::Line)s of their places. A new one is a file beside `fair.rs`, a variant of
+//! A discipline decides order and nothing else: capacity, deadlines and permits belong to the
+//! admission queue. Waiters are stored in one slab that all disciplines share; a discipline keeps
+//! [`Line`](super::line::Line)s of their slots. A new one is a file beside `fair.rs`, a variant of
 //! `Algorithm` and a row in [`of`].
 
 use super::ask::Ask;
@@ -27,54 +27,53 @@ pub(super) struct Waiter {
 /// All requests that wait for one model.
 pub(super) type Waiters = Slab<Waiter>;
 
-/// What one more request of an account would find.
+/// Queue estimate for one more request of an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Prospect {
-    /// Requests in the line it would join: what the line's capacity bounds.
+    /// Requests in the queue it would join, which the account capacity bounds.
     pub line_depth: usize,
     /// Grants expected before its own.
     pub grants_ahead: usize,
-    /// Its account's line, where there is one: looked up once, for asking and joining.
+    /// Queue of its account, where there is one: looked up once, for the estimate and for joining.
     pub account_line: Option<Place>,
 }
 
 /// An order of service.
 pub(super) trait Discipline: Send {
-    /// What `ask` would find if it joined now.
+    /// Returns the estimate for `ask` if it joined now.
     fn prospect(&self, ask: &Ask, waiters: &Waiters) -> Prospect;
 
-    /// The waiter at `place`, which stands in no line and has just been told its prospect, joins:
-    /// at the end of its line, or at the
-    /// head of it when it resumes.
+    /// Adds the waiter at `place`, which is in no queue and whose estimate was just made: at the end of
+    /// its queue, or at the head for a retry.
     fn join(&mut self, waiters: &mut Waiters, place: Place);
 
-    /// Who gets the next permit.
+    /// Returns the waiter that gets the next permit.
     fn next(&self) -> Option<Place>;
 
-    /// Weight of the accounts that wait, against that of other models at a shared server: of the
-    /// next one alone where the order does not go by accounts.
+    /// Returns the weight of the waiting accounts, against that of other models at a shared server; the weight
+    /// of the next account alone where the order ignores accounts.
     fn weight(&self, waiters: &Waiters) -> u64 {
         let next = self.next().map(|place| waiters[place].ask.weight);
         next.unwrap_or(1).max(1).into()
     }
 
-    /// The next one gets its permit: leaves its line, and its account is charged.
+    /// Removes the next waiter, which gets its permit, and charges its account.
     fn serve_next(&mut self, waiters: &mut Waiters);
 
-    /// The waiter at `place` goes without a permit.
+    /// Removes the waiter at `place`, which gets no permit.
     fn leave(&mut self, waiters: &mut Waiters, place: Place);
 
-    /// `ask` gets a permit without having waited, as nobody waits.
+    /// Charges `ask`, which gets a permit at once while no request waits.
     fn serve_at_once(&mut self, _ask: &Ask) {}
 
-    /// A request charged with `charged` tokens took `actual` ones.
+    /// Corrects the charge of a request from `charged` to `actual` tokens.
     fn correct_tokens(&mut self, _account: &AccountId, _weight: u32, _charged: u64, _actual: u64) {}
 
-    /// Asserts that lines and waiters agree.
+    /// Asserts that queues and waiters agree.
     fn check(&self, waiters: &Waiters);
 }
 
-/// The discipline of an algorithm, with nobody waiting.
+/// Returns the discipline of an algorithm, without waiters.
 pub(super) fn of(algorithm: Algorithm) -> Box<dyn Discipline> {
     match algorithm {
         Algorithm::Fifo => Box::new(Fifo::default()),

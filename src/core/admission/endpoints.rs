@@ -1,13 +1,13 @@
-//! The endpoints of one model: their limits, how much of them is used, and which one is next.
+//! The endpoints of one model: their limits, their use, and the choice of the next one.
 //!
-//! It knows nothing about requests, and health is told to it. Choice goes by tier, then least in
-//! flight: among all open endpoints of the tier when they are few, else the better of two drawn
-//! by lot, which is nearly as even and does not grow with their number
+//! Independent of requests; health is reported by the shell. Choice goes by tier, then least in
+//! flight: among all open endpoints of the tier when they are few, else the better of two random ones.
+//! Two choices are nearly as even, and do not grow with the number of endpoints
 //! (<https://www.eecs.harvard.edu/~michaelm/postscripts/tpds2001.pdf>). An endpoint is open when
-//! it is configured, usable and has a permit left; open ones are kept in a list per tier, so that
-//! full and unhealthy ones cost nothing. Of those that share their server's permits with other models
-//! ([`server`](super::server)) the open list tells only what this model knows; whether the server has a
-//! permit left is looked up there.
+//! configured, usable and below its limit. Open ones are kept in a list per tier, so that full and
+//! unhealthy ones cost nothing. For endpoints that share their server's permits with other models
+//! ([`server`](super::server)) the open list holds only the view of this model. The free permits of the
+//! server are looked up there.
 
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ use crate::model::EndpointSpec;
 /// Open endpoints of a tier up to which all are compared.
 const COMPARED_MAX: usize = 8;
 
-/// Choices that may be lost to other models in a row before a request waits like one that found no
-/// permit: each loss is a permit that somebody got within this call.
+/// Choices that may be lost to other models in a row before a request waits as if no permit was free.
+/// Each loss is a permit that another model took during this call.
 const CHOICES_MAX: usize = 8;
 
 /// An endpoint of one model: an index that stays the same while its URL is configured and is not
@@ -46,18 +46,18 @@ struct Endpoint {
     open_at: Option<usize>,
     /// Share in the permits of its server; none where its limit is its own.
     member: Option<Member>,
-    /// The server counts it among those that requests wait for.
+    /// The server counts it among the members with waiters.
     is_awaited: bool,
 }
 
 impl Endpoint {
-    /// May take a request as far as this model knows. How many a shared server takes is not known here.
+    /// Returns whether the endpoint may take a request, as far as this model knows; a shared server may be full.
     fn is_fit(&self) -> bool {
         let is_within = self.member.is_some() || self.used < self.limit;
         self.usable && !self.draining && is_within
     }
 
-    /// Its server has a permit left.
+    /// Returns whether its server has a permit left.
     fn has_room(&self) -> bool {
         self.member.as_ref().is_none_or(Member::has_room)
     }
@@ -69,10 +69,10 @@ struct Tier {
     open: Vec<EndpointId>,
 }
 
-/// Sums over the endpoints, kept so that asking is O(1).
+/// Sums over the endpoints, kept so that reads are O(1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
-    /// Permits out, at draining endpoints too.
+    /// Permits in use, at draining endpoints too.
     pub used: u32,
     /// Permits of configured endpoints.
     pub limit: u32,
@@ -84,7 +84,7 @@ pub(super) struct Totals {
     pub usable: u32,
 }
 
-/// The table.
+/// Table of the endpoints.
 #[derive(Default)]
 pub(super) struct Endpoints {
     slots: Vec<Option<Endpoint>>,
@@ -98,7 +98,7 @@ impl Endpoints {
         self.totals
     }
 
-    /// The endpoint configured with `url`, or still draining.
+    /// Returns the endpoint with `url`, configured or draining.
     pub fn find(&self, url: &str) -> Option<EndpointId> {
         let found = |slot: &Option<Endpoint>| slot.as_ref().is_some_and(|e| &*e.url == url);
         self.slots
@@ -107,13 +107,13 @@ impl Endpoints {
             .map(|index| EndpointId(index as u32))
     }
 
-    /// Whether any permit may be taken.
+    /// Returns whether any permit may be taken.
     pub fn any_open(&self) -> bool {
         let mut open = self.tiers.iter().flat_map(|tier| &tier.open);
         open.any(|&id| self.has_room(id))
     }
 
-    /// Where the next request goes: `None` when every permit is out.
+    /// Returns the endpoint for the next request; `None` when every permit is in use.
     pub fn choose(&self, avoid: &[EndpointId], dice: u64) -> Option<EndpointId> {
         let preferred = self
             .tiers
@@ -128,8 +128,8 @@ impl Endpoints {
         }
     }
 
-    /// Where the next request goes by `order`: `None` when every endpoint of it is closed or
-    /// avoided, and the tiers decide. Within a step the least used of all, or of two by lot.
+    /// Returns the endpoint for the next request by `order`; `None` when each of its endpoints is closed or
+    /// avoided, and the tiers decide. Within a step the least used of all, or of two random ones.
     pub fn choose_by(&self, order: &Order, avoid: &[EndpointId], dice: u64) -> Option<EndpointId> {
         let (low, high) = (dice & u64::from(u32::MAX), dice >> 32);
         order.steps().find_map(|step| {
@@ -179,8 +179,8 @@ impl Endpoints {
         all.filter(fit).min_by_key(|&id| self.used(id))
     }
 
-    /// Takes a permit where the next request goes; `None` when every permit is out. A choice is made
-    /// again when another model takes the server's last permit meanwhile.
+    /// Takes a permit for the next request; `None` when every permit is in use. Chooses again when another
+    /// model takes the server's last permit meanwhile.
     pub fn take_one(
         &mut self,
         order: Option<&Order>,
@@ -197,8 +197,8 @@ impl Endpoints {
         None
     }
 
-    /// Takes a permit of an endpoint that [`Endpoints::choose`] has just named. False when another
-    /// model has taken the server's last one in between.
+    /// Takes a permit of the endpoint that [`Endpoints::choose`] returned. Returns false when another model
+    /// took the server's last one in between.
     pub fn take(&mut self, id: EndpointId) -> bool {
         let member = self.endpoint_mut(id).member.as_mut();
         let taken = member.is_none_or(Member::take);
@@ -239,8 +239,8 @@ impl Endpoints {
         }
     }
 
-    /// Gives a permit back; a draining endpoint is forgotten with its last one. Returns the permit as
-    /// a handoff where requests wait for the server, of this model or another.
+    /// Releases a permit; a draining endpoint is removed with its last one. Returns the permit as a handoff
+    /// where requests of any model wait for the server.
     pub fn release(&mut self, id: EndpointId) -> Option<Handoff> {
         let endpoint = self.endpoint_mut(id);
         endpoint.used -= 1;
@@ -256,9 +256,9 @@ impl Endpoints {
         handoff
     }
 
-    /// Tells the servers whether requests wait here, and with which weight. Returns an endpoint
-    /// whose server turned out to have a permit, which is taken: to be called again then. With
-    /// `again` those that know are asked as well.
+    /// Notifies the servers whether requests wait here, and with which weight. When a server has a permit, takes
+    /// it and returns the endpoint: to be called again then. With `again` servers that were notified before
+    /// are included.
     pub fn announce(&mut self, waiting: Option<u64>, again: bool) -> Option<EndpointId> {
         for index in 0..self.slots.len() {
             let Some(endpoint) = &mut self.slots[index] else {
@@ -288,7 +288,7 @@ impl Endpoints {
         None
     }
 
-    /// Brings the weight of what waits for `id` up to date.
+    /// Updates the weight of the waiters for `id`.
     pub fn set_weight(&self, id: EndpointId, weight: u64) {
         let slot = self.slots.get(id.index()).and_then(Option::as_ref);
         let endpoint = slot.filter(|endpoint| endpoint.is_awaited);
@@ -297,7 +297,7 @@ impl Endpoints {
         }
     }
 
-    /// Health or ejection changed. Of an endpoint that is not configured nothing changes.
+    /// Sets health or ejection. Ignores an endpoint that is not configured.
     pub fn set_usable(&mut self, id: EndpointId, usable: bool) {
         if let Some(Some(endpoint)) = self.slots.get_mut(id.index()) {
             endpoint.usable = usable;
@@ -306,9 +306,9 @@ impl Endpoints {
         }
     }
 
-    /// Takes over a new list: who stays keeps its permits and health, who is gone drains, who
-    /// is new (or comes back while it drains) is usable until told otherwise.
-    /// Returns permits that became free at servers that others wait for.
+    /// Applies a new list. Endpoints that stay keep their permits and health; removed ones drain; new ones, and
+    /// those added again while they drain, start as usable. Returns permits that became free at servers that
+    /// others wait for.
     pub fn configure(&mut self, specs: &[EndpointSpec], servers: &Membership<'_>) -> Vec<Handoff> {
         let mut handoffs = Vec::new();
         for slot in &mut self.slots {
@@ -387,7 +387,7 @@ impl Endpoints {
         EndpointId(index as u32)
     }
 
-    /// Puts `id` on its tier's open list or takes it off, as its state says.
+    /// Puts `id` on its tier's open list or removes it, according to its state.
     fn file(&mut self, id: EndpointId) {
         let endpoint = self.slots[id.index()].as_mut();
         let endpoint = endpoint.expect("endpoint exists: a permit or the configuration names it");
@@ -504,8 +504,8 @@ impl Endpoints {
     }
 }
 
-/// One of `0..count` by 32 bits of chance (<https://arxiv.org/abs/1805.10941>, without the
-/// rejection step: the bias is below one in ten million for a thousand endpoints).
+/// Returns a number of `0..count` from 32 random bits (<https://arxiv.org/abs/1805.10941>). Without the
+/// rejection step the bias is below one in ten million for a thousand endpoints.
 fn draw(bits: u64, count: usize) -> usize {
     ((bits * count as u64) >> 32) as usize
 }

@@ -1,15 +1,15 @@
 //! Weighted round robin over accounts: each turn of an account is worth `weight` permits.
 //!
-//! It does not look at what a request costs; [`token_fair`](super::token_fair) does. An account
-//! takes its turn whole, then goes to the end of the rotation, so in any round (every waiting
-//! account's turn once) a backlogged account gets exactly its weight, and whoever joins waits at
-//! most one round for its first permit, however much the others have waiting. The rest of a turn
-//! is not saved up: an account whose line empties leaves the rotation, and joins at the end when
-//! it comes again. This is deficit round robin with every request of size one
-//! (<https://dl.acm.org/doi/10.1145/217391.217453>); known in the source system as the fair queue.
+//! Costs of requests are ignored; [`token_fair`](super::token_fair) counts them. An account takes its
+//! turn whole, then goes to the end of the rotation. In any round (every waiting account's turn once)
+//! a backlogged account gets exactly its weight. An account that joins waits at most one round for its
+//! first permit, however many waiters the others have. The rest of a turn is not saved up: an account
+//! whose queue empties leaves the rotation, and joins again at the end. Deficit round robin with every
+//! request of size one (<https://dl.acm.org/doi/10.1145/217391.217453>); known in the source system as
+//! the fair queue.
 //!
-//! Weights are 1 to 1,000. Bounds are per account and the turnstile's. O(1) in accounts and
-//! waiters, measured with 100,000 accounts in `benches/core.rs`. Called by the turnstile.
+//! Weights are 1 to 1,000. Bounds are per account and the admission queue's. O(1) in accounts and
+//! waiters, measured with 100,000 accounts in `benches/core.rs`. Called by the admission queue.
 //!
 //! ```text
 //! rotation:  acme (2 left)  →  zenith  →  lone
@@ -42,13 +42,13 @@ impl Fair {
         }
     }
 
-    /// The account's line has become empty: the rotation goes on without it.
+    /// Removes an account whose queue is empty from the rotation.
     fn forget(&mut self, account: Place) {
         self.rotation.remove(self.accounts.lines_mut(), account);
         self.accounts.close(account);
     }
 
-    /// The account's turn is over: behind everybody, with a full one to come.
+    /// Ends the account's turn: it moves behind all others, with a full turn to come.
     fn end_turn(&mut self, account: Place) {
         let line = &mut self.accounts[account];
         line.share.left = line.weight;

@@ -1,14 +1,14 @@
-//! Arrival order, one line for all accounts.
+//! Arrival order, one queue for all accounts.
 //!
-//! It is not fair: an account with many requests gets most permits. Its bound is therefore global.
-//! O(1). Called by the turnstile. Known in the source system as the FIFO queue.
+//! Not fair: an account with many requests gets most permits. Its bound is therefore global.
+//! O(1). Called by the admission queue. Known in the source system as the FIFO queue.
 
 use super::ask::Ask;
 use super::discipline::{Discipline, Prospect, Waiters};
 use super::line::Line;
 use super::slab::Place;
 
-/// One line.
+/// A single queue.
 #[derive(Default)]
 pub(super) struct Fifo {
     waiting: Line,

@@ -1,9 +1,9 @@
-//! A line of values that stand in a shared [`Slab`]: join at either end, leave from anywhere, all
-//! O(1).
+//! An intrusive queue of values in a shared [`Slab`]: insertion at either end and removal from
+//! anywhere, all O(1).
 //!
-//! It owns no values and allocates nothing: head, tail and length live here, the links live in the
-//! slab. A value stands in at most one line at a time, and the same slab is passed to every call;
-//! both are the caller's to keep. Lines of waiters and rotations of accounts are made of it.
+//! Not an owner of values, and free of allocation: head, tail and length live here, the links live in
+//! the slab. A value is in at most one queue at a time, and the same slab is passed to every call; the
+//! caller guarantees both. Used for queues of waiters and rotations of accounts.
 
 use super::slab::{Links, Place, Slab};
 
@@ -24,7 +24,7 @@ impl Line {
         self.len == 0
     }
 
-    /// Who is next.
+    /// Returns the value at the head.
     pub fn head(&self) -> Option<Place> {
         self.head
     }

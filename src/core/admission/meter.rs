@@ -1,10 +1,10 @@
-//! How long permits are held, and so how fast a line moves.
+//! Estimator of service times, and so of how fast a queue moves.
 //!
-//! It predicts, it does not decide. Spans are milliseconds. By Little's law the drain rate of a
-//! line is the number of permits divided by the mean hold, exactly so while every permit is out,
-//! which is the only time anybody waits; so it follows a reload or an ejection at once, and no
-//! rate has to be averaged over idle gaps. Mean and deviation are tracked as in TCP's round-trip
-//! timer (<https://datatracker.ietf.org/doc/html/rfc6298>).
+//! A prediction, not a decision. Spans are milliseconds. By Little's law the drain rate of a queue is
+//! the number of permits divided by the mean hold. The law is exact while every permit is held, the only
+//! time at which requests wait. The estimate follows a reload or an ejection at once, and no rate is
+//! averaged over idle gaps. Mean and deviation are tracked as in TCP's round-trip timer
+//! (<https://datatracker.ietf.org/doc/html/rfc6298>).
 
 use crate::Millis;
 
@@ -12,10 +12,10 @@ use crate::Millis;
 /// rounds of a typical endpoint with 8 permits.
 const GAIN: f64 = 1.0 / 32.0;
 
-/// With fewer holds seen nobody is refused on an estimate.
+/// Samples below which no request is refused on an estimate.
 const SAMPLES_MIN: u32 = 16;
 
-/// A `Retry-After` below one second cannot be said; above half a minute it is a guess.
+/// Least and most `Retry-After`: below one second it cannot be expressed, above half a minute it is a guess.
 const RETRY_AFTER_SECS: (u64, u64) = (1, 30);
 
 /// Hold times of one model.
@@ -24,17 +24,17 @@ pub(super) struct Meter {
     samples: u32,
     mean_ms: f64,
     deviation_ms: f64,
-    /// When a permit was last taken or came back.
+    /// Time of the last grant or release of a permit.
     moved_at: Millis,
 }
 
 impl Meter {
-    /// A permit was taken.
+    /// Records the grant of a permit.
     pub fn took(&mut self, now: Millis) {
         self.moved_at = now;
     }
 
-    /// A permit came back after `hold`.
+    /// Records the release of a permit that was held for `hold`.
     pub fn returned(&mut self, hold: Millis, now: Millis) {
         self.moved_at = now;
         self.samples = self.samples.saturating_add(1);
@@ -47,7 +47,7 @@ impl Meter {
         }
     }
 
-    /// The span from now until `ahead` others and then the asker have got one of `permits`.
+    /// Returns the expected time until `ahead` others and then one more request have got one of `permits`.
     pub fn wait(&self, ahead: usize, permits: u64, now: Millis) -> Millis {
         // While nothing moves the mean is out of date: holds are at least as long as the silence.
         let silence_ms = now.since(self.moved_at).0 as f64;
@@ -56,8 +56,8 @@ impl Meter {
         Millis(wait_ms.ceil() as u64)
     }
 
-    /// A service time that many requests stay below: mean less deviation, zero while unknown. Who
-    /// has less time than this left is late almost surely.
+    /// Returns an optimistic service time: mean less deviation, zero while unknown. A request with less
+    /// time left is almost surely late.
     pub fn optimistic_service(&self) -> Millis {
         if !self.is_reliable() {
             return Millis::ZERO;
@@ -65,13 +65,13 @@ impl Meter {
         Millis((self.mean_ms - self.deviation_ms).max(0.0) as u64)
     }
 
-    /// Whether enough was seen to refuse somebody on an estimate.
+    /// Returns whether there are enough samples to refuse a request on an estimate.
     pub fn is_reliable(&self) -> bool {
         self.samples >= SAMPLES_MIN
     }
 }
 
-/// `wait` as a `Retry-After`: whole seconds, at least 1 and at most 30.
+/// Returns `wait` as a `Retry-After`: whole seconds, at least 1 and at most 30.
 pub(super) fn retry_after(wait: Millis) -> Millis {
     let (least, most) = RETRY_AFTER_SECS;
     Millis::from_secs(wait.0.div_ceil(1000).clamp(least, most))

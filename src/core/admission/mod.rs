@@ -1,20 +1,25 @@
-//! Who may enter: permits at endpoints, lines in front of them, and the three outcomes
+//! Admission: permits at endpoints, queues in front of them, and the three outcomes
 //! `Leased | Queued | Full`. One [`Turnstile`] per model.
 //!
-//! It does not wake anybody, nor watch a clock: the shell keeps each turnstile in a mutex, calls it
-//! with `now` and `dice`, and acts on the [`Wakes`] it gets back. Every call but
-//! [`Turnstile::state`] and [`Turnstile::configure`] is O(1) amortised (O(log accounts) under
-//! `token-fair`) and takes well under a microsecond.
+//! Neither waking nor timing happens here. The shell keeps each admission queue in a mutex, calls it
+//! with `now` and `random`, and delivers the returned [`Wakes`]. A call takes well under a microsecond
+//! and is O(1) amortised, O(log accounts) under `token-fair`. Exceptions are [`Turnstile::state`] and
+//! [`Turnstile::configure`].
 //!
 //! ```text
-//! slab  ←  line  ←  discipline  ←  fifo, priority, accounts ← fair, token_fair
-//! server  ←  endpoints, ask, permits, meter, discipline  ←  turnstile           rate stands alone
+//! slab  ←  queue  ←  discipline  ←  fifo, priority, accounts ← fair, token_fair
+//! server  ←  endpoints, permit_request, permits, service_time, discipline  ←  admission_queue
+//! rate and bodies stand alone
 //! ```
 //!
-//! Four promises, asserted by [`Turnstile::check`] and the property tests: an endpoint never gets a
-//! permit above its limit; a waiter is answered exactly once; no permit is free while somebody
-//! waits who could use it; nobody is overtaken but as the model's algorithm says. Known in the
-//! source system as the endpoint group with its permit manager and model request queue.
+//! Four promises are asserted by [`Turnstile::check`] and the property tests:
+//!
+//! - an endpoint never gets a permit above its limit;
+//! - a waiter gets exactly one outcome;
+//! - no permit is free while a waiter could use it;
+//! - no waiter is overtaken except as the model's algorithm prescribes.
+//!
+//! Known in the source system as the endpoint group with its permit manager and model request queue.
 
 mod accounts;
 mod ask;

@@ -1,6 +1,6 @@
 //! An order of endpoints for one request, as a routing policy ranked them; it replaces the tiers.
 //!
-//! It says nothing about fitness: an endpoint that is full, unusable or avoided is passed over.
+//! Fitness is decided elsewhere: an endpoint that is full, unusable or avoided is passed over.
 
 use super::endpoints::EndpointId;
 

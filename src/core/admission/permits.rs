@@ -1,11 +1,10 @@
-//! The permits that are out: at which endpoint, since when, and who answers for them.
+//! Permits in use: their endpoint, time of grant and kind.
 //!
-//! It does not choose endpoints nor count limits; [`Endpoints`](super::endpoints::Endpoints) does.
-//! A permit is one of three kinds. An *assigned* one belongs to a request in this process, which
-//! gives it back by dropping its guard. An *unassigned* one holds a slot before there is a
-//! request. A *detached* one belongs to work that outlives the request that began it: nobody's
-//! drop returns it, so it carries a lease, and whoever keeps it renews that; an owner that dies
-//! loses the slot when the lease runs out instead of for ever.
+//! Endpoints and limits are not here but in [`Endpoints`](super::endpoints::Endpoints). A permit is one
+//! of three kinds. An *assigned* one belongs to a request in this process, which releases it by dropping
+//! its guard. An *unassigned* one holds a slot before there is a request. A *detached* one belongs to
+//! work that outlives its request. No drop releases a detached permit, so it carries a lease that its
+//! owner renews; an owner that dies loses the slot when the lease expires.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +13,7 @@ use super::endpoints::EndpointId;
 use super::slab::Slab;
 use crate::Millis;
 
-/// Who answers for a permit.
+/// Kind of a permit's owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Assigned,
@@ -30,7 +29,7 @@ struct Held {
     kind: Kind,
 }
 
-/// What a permit that came back tells.
+/// A released permit: its endpoint and the time it was held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Returned {
     pub endpoint: EndpointId,
@@ -53,7 +52,7 @@ impl Permits {
         }
     }
 
-    /// Whether no further permit can be recorded.
+    /// Returns whether no further permit can be recorded.
     pub fn is_full(&self) -> bool {
         self.held.is_full()
     }
@@ -104,12 +103,12 @@ impl Permits {
         true
     }
 
-    /// Whether `permit` is out.
+    /// Returns whether `permit` is in use.
     pub fn is_out(&self, permit: PermitId) -> bool {
         self.held.place(permit.0).is_some()
     }
 
-    /// Whether `permit` is detached and out.
+    /// Returns whether `permit` is detached and in use.
     pub fn is_detached(&self, permit: PermitId) -> bool {
         let place = self.held.place(permit.0);
         place.is_some_and(|place| matches!(self.held[place].kind, Kind::Detached { .. }))

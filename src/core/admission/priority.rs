@@ -1,8 +1,8 @@
 //! Most urgent first; among equals those whose model is warm; among those in arrival order.
 //!
-//! It does not age: while urgent requests keep coming, others wait until their deadline. That is
-//! what was asked for; an account's `max_priority` keeps it from being asked by anybody. Twenty
-//! lines, a bound for all together, O(1). Called by the turnstile.
+//! Without ageing: while urgent requests keep arriving, others wait until their deadline. An account's
+//! `max_priority` limits the use of urgent levels. Twenty queues with one bound for all, O(1). Called by
+//! the admission queue.
 
 use super::ask::Ask;
 use super::discipline::{Discipline, Prospect, Waiters};
@@ -19,7 +19,7 @@ const LEVELS: usize = 2 * (PRIORITY_MAX as usize + 1);
 #[derive(Default)]
 pub(super) struct Priority {
     levels: [Line; LEVELS],
-    /// Bit `n` is set while level `n` has somebody waiting.
+    /// Bit `n` is set while level `n` has waiters.
     occupied: u32,
 }
 

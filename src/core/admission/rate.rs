@@ -1,20 +1,19 @@
 //! Requests or tokens per minute of one account, by the generic cell rate algorithm: one number instead of a
 //! list of timestamps (<https://en.wikipedia.org/wiki/Generic_cell_rate_algorithm>).
 //!
-//! It does not know accounts; the shell keeps one [`Rate`] for each that has a limit. O(1).
+//! Independent of accounts: the shell keeps one [`Rate`] for each that has a limit. O(1).
 //!
-//! The burst is one minute's worth: a client that counts its own calls and stays within the limit
-//! in every minute is never refused, whenever in the minute it sends them. The price is that the
-//! first minute after a pause may see twice the limit; permits and fair queues, not this, protect
-//! the endpoints.
+//! The burst is one minute's worth. A client that stays within the limit in every minute is never
+//! refused, whenever in the minute the requests come. The price: the first minute after a pause may
+//! pass twice the limit. Endpoints are protected by permits and fair queues.
 
 use crate::{Millis, Refusal};
 
-/// One request (or token) in units of which `per_minute` go by each millisecond: exact for every
-/// limit, without a fraction.
+/// Units of a request (or token). `per_minute` units pass each millisecond, so that every limit is exact
+/// without fractions.
 const REQUEST: u128 = 60_000;
 
-/// What an account has used of its limit.
+/// Use of an account's limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     per_minute: u32,
@@ -24,15 +23,15 @@ pub struct Rate {
     passed: u64,
 }
 
-/// What passed at other nodes makes an account wait no longer than this, in minutes of its limit: they may have
-/// let pass a minute's worth each before they heard of each other.
+/// Longest wait that requests at other nodes may cause, in minutes of the account's limit. Each node may let a
+/// minute's worth pass before the others learn of it.
 const ELSEWHERE_MINUTES_MAX: u128 = 2;
-/// What a request came to beyond what was taken for it makes an account wait no longer than this, in minutes of its
-/// limit: a model server that reports nonsense must not lock its callers out for good.
+/// Longest wait that a correction may cause, in minutes of the account's limit: a model server that reports nonsense
+/// must not lock its callers out for good.
 const CORRECTED_MINUTES_MAX: u128 = 60;
 
 impl Rate {
-    /// Nothing used. A limit of 0 counts as 1.
+    /// Creates an unused limit. A limit of 0 counts as 1.
     pub fn new(per_minute: u32) -> Rate {
         Rate {
             per_minute: per_minute.max(1),
@@ -41,7 +40,10 @@ impl Rate {
         }
     }
 
-    /// One request passes, or is told when the next one will.
+    /// Takes a unit for a request.
+    ///
+    /// # Errors
+    /// [`Refusal::RateLimited`] with the time until the next unit is free.
     pub fn take(&mut self, now: Millis) -> Result<(), Refusal> {
         self.take_many(1, now)?;
         self.passed = self.passed.saturating_add(1);
@@ -62,8 +64,7 @@ impl Rate {
         self.due = due.saturating_add(units).min(most.max(due));
     }
 
-    /// `count` pass while one is left, however many they are: what is taken above the limit is waited
-    /// off by those that come later.
+    /// Takes `count` units while at least one is left. Units above the limit delay later requests.
     ///
     /// # Errors
     /// [`Refusal::RateLimited`] with the time until one is left.
@@ -81,13 +82,13 @@ impl Rate {
         Ok(())
     }
 
-    /// A request that passed was refused for capacity: it does not count.
+    /// Returns the unit of a request that was refused for capacity.
     pub fn give_unit_back(&mut self) {
         self.due = self.due.saturating_sub(REQUEST);
         self.passed = self.passed.saturating_sub(1);
     }
 
-    /// What was taken as `taken` came to `actual`.
+    /// Corrects a charge of `taken` to `actual`.
     pub fn correct(&mut self, taken: u64, actual: u64, now: Millis) {
         let units = |count: u64| u128::from(count).saturating_mul(REQUEST);
         match actual.checked_sub(taken) {
@@ -101,7 +102,7 @@ impl Rate {
         }
     }
 
-    /// What a caller may be told of its limit.
+    /// Returns the state of the limit, for rate-limit headers.
     pub fn standing(&self, now: Millis) -> Standing {
         let per_minute = u128::from(self.per_minute);
         let used = self.due.saturating_sub(self.units(now));
@@ -125,12 +126,12 @@ impl Rate {
     }
 }
 
-/// How much of a limit is left.
+/// State of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
     /// Per minute.
     pub limit: u32,
-    /// What would pass now.
+    /// Units free now.
     pub remaining: u32,
     /// Time until all of it is left again.
     pub reset: Millis,

@@ -1,12 +1,12 @@
 //! Permits of one model server, shared by every model that has an endpoint there.
 //!
-//! It does not know requests, only which members (an endpoint of one turnstile each) have some that
-//! wait. A freed permit is reserved for the waiting member whose turn it is, as a [`Handoff`]; the
-//! caller delivers it to that member's turnstile. Turns go by start-time fair queueing
-//! (<https://dl.acm.org/doi/10.1145/248156.248171>): long-term shares follow the weights of the
-//! accounts that wait, and a member that begins to wait is next but for others that began too.
+//! Independent of requests: only the members with waiters are known. A member is an endpoint of one
+//! admission queue. A freed permit is reserved for the waiting member whose turn it is, as a
+//! [`Handoff`]; the caller delivers it to that member's admission queue. Turns go by start-time fair
+//! queueing (<https://dl.acm.org/doi/10.1145/248156.248171>): long-term shares follow the weights of the
+//! waiting accounts. A member that starts to wait is next, except for others that started too.
 //!
-//! A leaf lock guards the table: held for one call, inside the lock of a turnstile, with nothing
+//! A leaf lock guards the table: held for one call, inside the lock of an admission queue, with nothing
 //! locked under it. A take, a release and a change of waiting each cost one; picking visits the
 //! server's members.
 //!
@@ -17,11 +17,11 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// One grant to a member of weight 1. Weights add up to a million where 1,000 accounts of the
+/// Step of a grant to a member of weight 1. Weights add up to a million where 1,000 accounts of the
 /// largest weight wait, so that a step stays above zero; 2^44 grants fit into a tag.
 const STEP: u64 = 1 << 20;
 
-/// Number of a turnstile, unique among those that share servers.
+/// Number of an admission queue, unique among those that share servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GateId(pub u64);
 
@@ -30,9 +30,9 @@ pub struct GateId(pub u64);
 pub struct ServerPermits {
     /// Guards membership and turns, and writes of the two counts.
     table: Mutex<Table>,
-    /// Permits out or reserved; written under the lock.
+    /// Permits in use or reserved; written under the lock.
     used: AtomicU32,
-    /// Permits there are; written under the lock.
+    /// Limit; written under the lock.
     limit: AtomicU32,
 }
 
@@ -53,7 +53,7 @@ struct Entry {
 }
 
 impl ServerPermits {
-    /// A server with `limit` permits, none of them out.
+    /// Creates a server with `limit` permits, none of them in use.
     pub fn new(limit: u32) -> Arc<ServerPermits> {
         Arc::new(ServerPermits {
             table: Mutex::default(),
@@ -62,7 +62,7 @@ impl ServerPermits {
         })
     }
 
-    /// Changes the limit. Permits above a lower one stay out; those that a higher one adds go to
+    /// Changes the limit. Permits above a lower one stay in use; those that a higher one adds go to
     /// waiting members.
     pub fn set_limit(self: &Arc<Self>, limit: u32) -> Vec<Handoff> {
         let mut table = self.table();
@@ -70,7 +70,7 @@ impl ServerPermits {
         std::iter::from_fn(|| self.hand_on(&mut table)).collect()
     }
 
-    /// Adds an endpoint of the turnstile `gate`, which has `held` permits out there already.
+    /// Adds an endpoint of the admission queue `gate`, which has `held` permits in use there already.
     pub(super) fn join(self: &Arc<Self>, gate: GateId, held: u32) -> Member {
         let mut table = self.table();
         let entry = Entry {
@@ -94,12 +94,12 @@ impl ServerPermits {
         }
     }
 
-    /// Permits out or reserved, over all members.
+    /// Permits in use or reserved, over all members.
     pub fn used(&self) -> u32 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Permits there are.
+    /// Returns the limit.
     pub fn limit(&self) -> u32 {
         self.limit.load(Ordering::Relaxed)
     }
@@ -145,22 +145,22 @@ impl Table {
     }
 }
 
-/// An endpoint's share in its server's permits. Dropped, it leaves with what it holds.
+/// An endpoint's share in its server's permits. Its drop releases all of them.
 #[derive(Debug)]
 pub(super) struct Member {
     server: Arc<ServerPermits>,
     index: usize,
-    /// Permits out through this member.
+    /// Permits in use through this member.
     held: u32,
 }
 
 impl Member {
-    /// Whether a permit was free a moment ago: without the lock, so only [`Member::take`] is sure.
+    /// Returns whether a permit was free a moment ago: read without the lock, so only [`Member::take`] is sure.
     pub fn has_room(&self) -> bool {
         self.server.has_room()
     }
 
-    /// Permits out or reserved at the server, over all members.
+    /// Permits in use or reserved at the server, over all members.
     pub fn server_used(&self) -> u32 {
         self.server.used()
     }
@@ -169,7 +169,7 @@ impl Member {
         Arc::ptr_eq(&self.server, server)
     }
 
-    /// Whether `handoff` is meant for this member.
+    /// Returns whether `handoff` is reserved for this member.
     pub fn is_meant(&self, handoff: &Handoff) -> bool {
         let server = handoff.server.as_ref();
         self.index == handoff.index && server.is_some_and(|server| self.is_of(server))
@@ -186,13 +186,13 @@ impl Member {
         free
     }
 
-    /// Takes the permit of a handoff that is meant for this member.
+    /// Takes the permit of a handoff that is reserved for this member.
     pub fn keep(&mut self, mut handoff: Handoff) {
         handoff.server = None;
         self.held += 1;
     }
 
-    /// Gives a permit back; a waiting member may get it.
+    /// Releases a permit; a waiting member may get it.
     pub fn release(&mut self) -> Option<Handoff> {
         let mut table = self.server.table();
         self.held -= 1;
@@ -229,9 +229,9 @@ impl Drop for Member {
     }
 }
 
-/// A permit that was freed and is reserved for a waiting member: to be delivered to its turnstile by
-/// [`Turnstile::accept`](super::Turnstile::accept). Dropped, it is free again, without a word to
-/// those that wait; [`Turnstile::poll`](super::Turnstile::poll) finds it.
+/// A freed permit, reserved for a waiting member: to be delivered to its admission queue by
+/// [`Turnstile::accept`](super::Turnstile::accept). A drop frees it without a notification of the
+/// waiters; [`Turnstile::poll`](super::Turnstile::poll) finds it.
 #[derive(Debug)]
 #[must_use = "a waiting request depends on its delivery"]
 pub struct Handoff {
@@ -242,13 +242,13 @@ pub struct Handoff {
 }
 
 impl Handoff {
-    /// The turnstile it is meant for.
+    /// Returns the admission queue it is reserved for.
     pub fn gate(&self) -> GateId {
         self.gate
     }
 
-    /// Passes the permit on to the next waiting member, if there is one: its own cannot use it, and
-    /// counts as idle until it says otherwise.
+    /// Passes the permit on to the next waiting member, if there is one. The member that declines counts as
+    /// idle until it announces waiters again.
     pub fn decline(mut self) -> Option<Handoff> {
         let server = self.server.take()?;
         let mut table = server.table();
@@ -270,9 +270,9 @@ impl Drop for Handoff {
     }
 }
 
-/// The servers that a turnstile's endpoints are at.
+/// Servers of an admission queue's endpoints.
 pub struct Membership<'a> {
-    /// Number of the turnstile, by which handoffs find it.
+    /// Number of the admission queue, by which handoffs find it.
     pub gate: GateId,
     /// The server of an endpoint; none where the endpoint's limit is its own.
     pub server_of: &'a dyn Fn(&crate::model::EndpointSpec) -> Option<Arc<ServerPermits>>,

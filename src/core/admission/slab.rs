@@ -1,26 +1,25 @@
-//! Values at stable places, each with a key that is never given out twice.
+//! Values in stable slots, each with a key that is never reused.
 //!
-//! It is not a queue: order is what [`Line`](super::line::Line) makes of the two links that every
-//! place carries. Insert, remove and look-up are O(1). A key outlives its value safely: looked up
-//! later it finds nothing, so that a permit given back twice or a ticket of a client long gone is
-//! harmless.
+//! Not a queue: [`Line`](super::line::Line) makes an order of the two links that every slot carries.
+//! Insert, remove and look-up are O(1). A key outlives its value safely: a later look-up finds nothing,
+//! so that a permit released twice or a ticket of a client that left is harmless.
 
 use std::num::NonZeroU32;
 use std::ops::{Index, IndexMut};
 
-/// Bits of a key that say where. The other 40 count insertions: at 100,000 a second for one model
-/// it is 127 days before a count comes again, and then two keys differ unless their places agree.
+/// Bits of a key that hold the slot. The other 40 count insertions: at 100,000 a second for one model
+/// a count repeats after 127 days, and then two keys differ unless their slots are equal.
 const PLACE_BITS: u32 = 24;
 
-/// No slab holds more: with the endpoint's bound of 65,536 permits that is 255 endpoints of the
+/// Most slots of a slab: with the endpoint's bound of 65,536 permits that is 255 endpoints of the
 /// largest kind, and sixteen times the largest `total_capacity`.
 const PLACES_MAX: usize = (1 << PLACE_BITS) - 1;
 
-/// A slab that empties gives its memory back unless it is this small, so that a model that was
-/// busy once does not cost for ever and one that blinks does not allocate each time.
+/// Slots that an empty slab keeps; a larger one frees its memory. A model that was busy once does not
+/// cost memory for ever, and a model with short bursts does not allocate each time.
 const PLACES_KEPT: usize = 1024;
 
-/// Where a value stands. An index plus one, so that an `Option<Place>` is four bytes.
+/// Slot of a value. An index plus one, so that an `Option<Place>` is four bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Place(NonZeroU32);
 
@@ -35,7 +34,7 @@ impl Place {
     }
 }
 
-/// The neighbours of a place in the one line it may stand in.
+/// Neighbours of a slot in the only queue it may be in.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Links {
     pub before: Option<Place>,
@@ -44,12 +43,12 @@ pub(super) struct Links {
 
 struct Slot<T> {
     key: u64,
-    /// Of a vacant slot, `behind` is the next vacant one.
+    /// In a vacant slot, `behind` is the next vacant one.
     links: Links,
     value: Option<T>,
 }
 
-/// The store. `T` is a waiter, a permit or an account's line.
+/// The store. `T` is a waiter, a permit or an account's queue.
 pub(super) struct Slab<T> {
     slots: Vec<Slot<T>>,
     vacant: Option<Place>,
@@ -75,12 +74,12 @@ impl<T> Slab<T> {
         self.len == 0
     }
 
-    /// Whether [`Slab::insert`] has no place left.
+    /// Returns whether [`Slab::insert`] has no slot left.
     pub fn is_full(&self) -> bool {
         self.len >= PLACES_MAX
     }
 
-    /// Puts `value` at a vacant place. The caller has seen that the slab is not full.
+    /// Puts `value` into a vacant slot. The caller has checked that the slab is not full.
     pub fn insert(&mut self, value: T) -> Place {
         self.insertions += 1;
         self.len += 1;
@@ -106,7 +105,7 @@ impl<T> Slab<T> {
         place
     }
 
-    /// Takes the value at `place` out. It stands in no line any more.
+    /// Removes the value at `place`, which is in no queue any more.
     pub fn remove(&mut self, place: Place) -> T {
         let slot = &mut self.slots[place.index()];
         let value = slot
@@ -131,7 +130,7 @@ impl<T> Slab<T> {
         self.slots[place.index()].key
     }
 
-    /// Where the value of `key` stands, when it is still there.
+    /// Returns the slot of `key`'s value, when it is still there.
     pub fn place(&self, key: u64) -> Option<Place> {
         let index = (key & ((1 << PLACE_BITS) - 1)) as usize;
         let slot = self.slots.get(index)?;

@@ -1,4 +1,4 @@
-//! The turnstile's promises, by example and by a million random events.
+//! Promises of the admission queue, by example and by a million random events.
 
 use super::discipline::{Discipline, Prospect, Waiter, Waiters};
 use super::slab::Place;
@@ -81,7 +81,7 @@ impl<D: Discipline> Lineup<D> {
     }
 }
 
-/// An ask of `account` that is patient, of weight 1 and priority 5.
+/// Permit request of `account` with a late deadline, weight 1 and priority 5.
 pub(super) fn ask(account: &str) -> AskBuilder {
     AskBuilder(Ask {
         account: account.into(),
@@ -98,7 +98,7 @@ pub(super) fn ask(account: &str) -> AskBuilder {
     })
 }
 
-/// An ask, changed where a test says so.
+/// A permit request, changed where a test needs it.
 pub(super) struct AskBuilder(Ask);
 
 impl AskBuilder {

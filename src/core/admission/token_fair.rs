@@ -1,15 +1,15 @@
 //! Least weighted tokens first: the virtual token counter of Sheng et al., "Fairness in Serving
 //! Large Language Models" (OSDI 2024, <https://www.usenix.org/conference/osdi24/presentation/sheng>).
 //!
-//! It does not see tokens being made: a request is charged an estimate at its grant and corrected
-//! when it has ended. Each account has a counter of the tokens it was served, divided by its
-//! weight; the waiting account with the lowest counter is next. An account that begins to wait is
-//! lifted to the lowest counter of those who wait already, or to the one of the last who did, so
-//! that nobody saves up by being idle and nobody pays for having used an idle machine.
+//! Not a live token count: a request is charged an estimate at its grant and corrected when it has
+//! ended. Each account has a counter of the tokens it was served, divided by its weight; the waiting
+//! account with the lowest counter is next. An account that starts to wait is lifted to the lowest
+//! counter among the waiting accounts, or to that of the last account that waited. So an idle account
+//! saves nothing up, and use of an idle machine is not held against an account.
 //!
 //! Counters are in 1/1,024 token. O(log accounts) per operation: the accounts are sorted, and one
 //! moves at each grant; with 100,000 accounts waiting that is some 17 comparisons. Counters of
-//! accounts that do not wait are remembered up to a bound. Called by the turnstile.
+//! accounts that do not wait are remembered up to a bound. Called by the admission queue.
 
 use std::collections::BTreeSet;
 
@@ -21,12 +21,12 @@ use super::discipline::{Discipline, Prospect, Waiter, Waiters};
 use super::slab::Place;
 use crate::AccountId;
 
-/// Parts of a token that a counter can tell apart: weights go up to 1,000.
+/// Parts of a token in a counter: weights go up to 1,000.
 const TOKEN: u64 = 1024;
 
-/// Counters kept of accounts that do not wait: as many as may have requests in flight that are
-/// still to be corrected at a large model. A forgotten account is treated as the one that has
-/// been served least, which is what the lift would nearly always make of it.
+/// Counters kept for accounts without waiters: as many as may have requests in flight at a large model,
+/// to be corrected later. A forgotten account starts like the one served least, as the lift would nearly
+/// always decide.
 const REMEMBERED_MAX: usize = 1024;
 
 /// Weighted tokens an account was served, in parts of a token.
@@ -48,14 +48,14 @@ fn share(tokens: u64, weight: u32) -> u64 {
     tokens.saturating_mul(TOKEN) / u64::from(weight.max(1))
 }
 
-/// Accounts by what they were served.
+/// Accounts by weighted tokens served.
 pub(super) struct TokenFair {
     accounts: AccountLines<Counter>,
     /// Waiting accounts, least served first.
     order: BTreeSet<(Counter, Place)>,
-    /// Accounts that do not wait.
+    /// Counters of accounts without waiters.
     idle: Remembered,
-    /// What an account that begins to wait is lifted to while nobody waits.
+    /// Starting counter of an account that starts to wait while no other one waits.
     last_served: Counter,
 }
 
@@ -69,7 +69,7 @@ impl TokenFair {
         }
     }
 
-    /// The counter with which an account begins to wait.
+    /// Returns the counter with which an account starts to wait.
     fn lifted(&mut self, account: &AccountId) -> Counter {
         let remembered = self.idle.take(account).unwrap_or_default();
         remembered.max(self.least())
@@ -81,7 +81,7 @@ impl TokenFair {
             .map_or(self.last_served, |&(counter, _)| counter)
     }
 
-    /// The account's line has become empty. It is in no order any more.
+    /// Removes an account whose queue is empty.
     fn forget(&mut self, account: Place) {
         let (id, counter) = self.accounts.close(account);
         self.idle.put(id, counter);

@@ -1,8 +1,8 @@
-//! The door of one model: who gets a permit now, who waits, who is refused.
+//! The admission queue of one model: grants a permit now, queues the request, or refuses it.
 //!
-//! It does not wake, wait or look at a clock: every answer is a value, and what a call means for
-//! others is appended to [`Wakes`]. Nor does it know why an endpoint is not usable. Times are
-//! [`Millis`] since start; `dice` is any number, drawn anew for each call. Lines are bounded by the
+//! Neither a waker nor a clock: every outcome is a value, and outcomes for other waiters are appended
+//! to [`Wakes`]. The reason why an endpoint is not usable is unknown here. Times are [`Millis`] since
+//! start; `random` is any number, drawn anew for each call. Queues are bounded by the
 //! model's [`QueueSpec`](crate::model::QueueSpec). Called by the shell under one mutex per model.
 //! Known in the source system as the endpoint group's `find_best_available_endpoint` with the
 //! queue's processor.
@@ -23,11 +23,11 @@ use super::state::{Gauges, State};
 use crate::model::{Algorithm, ModelSpec, WhenUnhealthy};
 use crate::{AccountId, Millis, Refusal};
 
-/// An estimated wait is believed to within a tenth. Without this a line under overload grows until
-/// everybody in it comes to its permit with just too little time left, and all work is for nothing.
+/// Margin on an estimated wait, percent. Without it a queue under overload grows until every request gets
+/// its permit with just too little time left, and all work is wasted.
 const WAIT_MARGIN_PERCENT: u64 = 10;
 
-/// Permits and line of one model.
+/// Permits and queue of one model.
 pub struct Turnstile {
     endpoints: Endpoints,
     permits: Permits,
@@ -37,27 +37,27 @@ pub struct Turnstile {
     line_capacity: usize,
     total_capacity: usize,
     when_unhealthy: WhenUnhealthy,
-    /// How long requests wait while no endpoint is usable.
+    /// Longest wait while no endpoint is usable.
     unhealthy_wait: Millis,
-    /// Since when no endpoint is usable.
+    /// Time at which the last endpoint became unusable.
     out_of_order_since: Option<Millis>,
     /// Latest success, while every usable endpoint keeps failing.
     failing_since: Option<Millis>,
     meter: Meter,
     gate: GateId,
-    /// Every server of a usable endpoint knows that requests wait here.
+    /// Every server of a usable endpoint was notified that requests wait here.
     is_announced: bool,
-    /// A server may count requests as waiting here.
+    /// Some server may count requests as waiting here.
     is_awaited: bool,
 }
 
 impl Turnstile {
-    /// All endpoints usable, no permit out, nobody waiting.
+    /// Creates a queue with all endpoints usable, no permit in use and no waiters.
     pub fn new(spec: &ModelSpec, now: Millis) -> Turnstile {
         Turnstile::sharing(spec, &Membership::NONE, now)
     }
 
-    /// The same, with endpoints that share their servers' permits with other turnstiles.
+    /// The same, with endpoints that share their servers' permits with other admission queues.
     pub fn sharing(spec: &ModelSpec, servers: &Membership<'_>, now: Millis) -> Turnstile {
         let mut turnstile = Turnstile {
             endpoints: Endpoints::default(),
@@ -77,17 +77,17 @@ impl Turnstile {
             is_awaited: false,
         };
         turnstile.meter.took(now);
-        // Nothing is out yet that could become free.
+        // No permit is in use yet that could become free.
         let _ = turnstile.limit(spec, servers);
         turnstile
     }
 
-    /// A request wants in.
+    /// Requests a permit.
     pub fn ask(&mut self, ask: Ask, now: Millis, dice: u64) -> Outcome {
         if now >= ask.deadline {
             return Outcome::Full(Refusal::DeadlinePassed);
         }
-        // While anybody waits no permit is free, and if one were it would be theirs.
+        // While requests wait no permit is free, and if one were it would be theirs.
         if self.waiters.is_empty()
             && let Some(endpoint) = self.take_endpoint(&ask.avoid, ask.order.as_deref(), dice)
         {
@@ -116,7 +116,7 @@ impl Turnstile {
         }
         let margin = Millis(wait.0 / 100 * WAIT_MARGIN_PERCENT);
         let end = now + wait + margin + self.meter.optimistic_service();
-        // While nobody is served no estimate holds; who waits does so for an endpoint to come back.
+        // While no request is served no estimate holds; requests wait for an endpoint to recover.
         let is_served = self.endpoints.totals().usable > 0;
         if is_served && self.meter.is_reliable() && end > ask.deadline {
             return Outcome::Full(Refusal::CannotStartInTime { retry_after });
@@ -130,7 +130,7 @@ impl Turnstile {
         if !self.is_announced
             && let Some(endpoint) = self.announce(false)
         {
-            // Another model has given a permit back since: this one waiter is alone.
+            // Another model released a permit since: this waiter is the only one.
             self.discipline.serve_next(&mut self.waiters);
             self.waiters.remove(place);
             self.withdraw();
@@ -144,7 +144,7 @@ impl Turnstile {
         }
     }
 
-    /// A permit comes back, and goes to whoever is next. One that is back already is ignored.
+    /// Releases a permit, which goes to the next waiter. Ignores one that was released before.
     pub fn give_back(&mut self, permit: PermitId, now: Millis, dice: u64, wakes: &mut Wakes) {
         let Some(returned) = self.permits.give_back(permit, now) else {
             return;
@@ -160,8 +160,8 @@ impl Turnstile {
         self.admit(now, dice, wakes);
     }
 
-    /// A server's permit was handed to this turnstile: it goes to whoever is next, or on to another
-    /// turnstile.
+    /// Accepts a permit that a server reserved for this admission queue: the next waiter gets it, or it is
+    /// passed on to another queue.
     pub fn accept(&mut self, handoff: Handoff, now: Millis, wakes: &mut Wakes) {
         match self.endpoints.take_handoff(handoff) {
             Ok(endpoint) => self.serve_at(endpoint, now, wakes),
@@ -169,8 +169,8 @@ impl Turnstile {
         }
     }
 
-    /// Looks once more whether a server has a permit for those that wait. To be called about once a
-    /// second: a handoff that was dropped instead of delivered is found by this.
+    /// Checks again whether a server has a permit for the waiters. To be called about once a second, to find
+    /// handoffs that were dropped instead of delivered.
     pub fn poll(&mut self, now: Millis, wakes: &mut Wakes) {
         while !self.waiters.is_empty()
             && let Some(endpoint) = self.announce(true)
@@ -179,8 +179,8 @@ impl Turnstile {
         }
     }
 
-    /// The client is gone, or its deadline has passed. True when it was still waiting; when false
-    /// it has been answered, and the answer is in some [`Wakes`].
+    /// Removes a waiter whose client left or whose deadline passed. Returns false when the waiter has its
+    /// outcome already, in some [`Wakes`].
     pub fn leave(&mut self, ticket: Ticket, _now: Millis) -> bool {
         let Some(place) = self.waiters.place(ticket.0) else {
             return false;
@@ -190,14 +190,14 @@ impl Turnstile {
         true
     }
 
-    /// A request charged with `charged` tokens took `actual` ones. Before its permit is given back
-    /// is better than after: then the next grant knows.
+    /// Corrects the charge of a request from `charged` to `actual` tokens. Best called before its permit is
+    /// released, so that the next grant uses the correction.
     pub fn correct_tokens(&mut self, account: &AccountId, weight: u32, charged: u64, actual: u64) {
         self.discipline
             .correct_tokens(account, weight, charged, actual);
     }
 
-    /// Health or ejection of an endpoint changed, as decided outside.
+    /// Sets the health or ejection of an endpoint, as decided outside.
     pub fn set_usable(
         &mut self,
         endpoint: EndpointId,
@@ -213,13 +213,13 @@ impl Turnstile {
         self.admit(now, dice, wakes);
     }
 
-    /// The model's configuration changed. Permits that are out stay out; waiters stay in line,
-    /// under a new algorithm as far as they fit there.
+    /// Applies a changed configuration. Permits in use stay valid; waiters stay queued, under a new algorithm
+    /// as far as its bounds allow.
     pub fn configure(&mut self, spec: &ModelSpec, now: Millis, dice: u64, wakes: &mut Wakes) {
         self.configure_sharing(spec, &Membership::NONE, now, dice, wakes);
     }
 
-    /// The same, with endpoints that share their servers' permits with other turnstiles.
+    /// The same, with endpoints that share their servers' permits with other admission queues.
     pub fn configure_sharing(
         &mut self,
         spec: &ModelSpec,
@@ -230,7 +230,7 @@ impl Turnstile {
     ) {
         self.gate = servers.gate;
         wakes.handoffs.extend(self.limit(spec, servers));
-        // New endpoints have not heard of those that wait.
+        // New endpoints were not notified of the waiters.
         self.is_announced = false;
         self.when_unhealthy = spec.queue.when_unhealthy;
         self.note_order(now);
@@ -251,8 +251,8 @@ impl Turnstile {
         handoffs
     }
 
-    /// Everybody joins the new discipline's lines in the order of arrival; those for whom there
-    /// is no place any more are refused.
+    /// Moves all waiters into the new discipline's queues in the order of arrival; refuses those beyond
+    /// the new bounds.
     fn line_up_again(&mut self, wakes: &mut Wakes) {
         self.discipline = discipline::of(self.algorithm);
         let mut places: Vec<Place> = self.waiters.iter().map(|(place, _)| place).collect();
@@ -274,7 +274,7 @@ impl Turnstile {
         }
     }
 
-    /// The endpoint configured with `url`, or still draining.
+    /// Returns the endpoint with `url`, configured or draining.
     pub fn endpoint(&self, url: &str) -> Option<EndpointId> {
         self.endpoints.find(url)
     }
@@ -284,7 +284,7 @@ impl Turnstile {
         self.endpoints.permits(endpoint)
     }
 
-    /// An unassigned permit: a slot held before there is a request for it. Waiters come first.
+    /// Reserves an unassigned permit: a slot held before there is a request for it. Waiters come first.
     pub fn reserve(&mut self, now: Millis, dice: u64) -> Option<(PermitId, EndpointId)> {
         if !self.waiters.is_empty() {
             return None;
@@ -294,30 +294,29 @@ impl Turnstile {
         Some((self.permits.reserve(endpoint, now), endpoint))
     }
 
-    /// The slot of an unassigned permit has got its request.
+    /// Assigns an unassigned permit to a request.
     pub fn assign(&mut self, permit: PermitId) {
         self.permits.assign(permit);
     }
 
-    /// From now on `permit` belongs to work that outlives its request: it comes back by
-    /// [`Turnstile::give_back`], or when `lease_until` has passed unrenewed. False when it is not
-    /// out.
+    /// Detaches `permit` for work that outlives its request. [`Turnstile::give_back`] releases it, or the end
+    /// of its lease at `lease_until`. Returns false when the permit is not in use.
     pub fn detach(&mut self, permit: PermitId, lease_until: Millis) -> bool {
         self.permits.lease(permit, lease_until)
     }
 
-    /// Moves the end of a detached permit's lease. False when the lease is lost already.
+    /// Moves the end of a detached permit's lease. Returns false when the lease has expired.
     pub fn renew(&mut self, permit: PermitId, lease_until: Millis) -> bool {
         self.permits.is_detached(permit) && self.permits.lease(permit, lease_until)
     }
 
-    /// Whether `permit` has not come back yet, by whatever way.
+    /// Returns whether `permit` is still in use.
     pub fn is_out(&self, permit: PermitId) -> bool {
         self.permits.is_out(permit)
     }
 
-    /// Takes back detached permits whose leases are over; how many there were. To be called about
-    /// once a second.
+    /// Releases detached permits with expired leases and returns their number. To be called about once a
+    /// second.
     pub fn expire_detached(&mut self, now: Millis, dice: u64, wakes: &mut Wakes) -> usize {
         let mut expired = 0;
         while let Some(permit) = self.permits.expired(now) {
@@ -331,8 +330,8 @@ impl Turnstile {
         expired
     }
 
-    /// The span until everybody who waits now has a permit and there is one more; zero while
-    /// there is one.
+    /// Returns the expected time until all present waiters have a permit and one more is free; zero while one
+    /// is free.
     pub fn expected_wait(&self, now: Millis) -> Millis {
         if self.waiters.is_empty() && self.endpoints.any_open() {
             return Millis::ZERO;
@@ -340,14 +339,14 @@ impl Turnstile {
         self.wait(self.waiters.len(), now)
     }
 
-    /// Requests that may still join a line, whoever sends them: where each account has its own line,
-    /// as if all who wait stood in one.
+    /// Returns how many more requests may queue. With one queue per account, computed as if all waiters were in
+    /// one.
     pub fn room(&self) -> usize {
         let capacity = self.line_capacity.min(self.total_capacity);
         capacity.saturating_sub(self.waiters.len())
     }
 
-    /// Numbers for metrics.
+    /// Returns the numbers for metrics.
     pub fn gauges(&self) -> Gauges {
         let totals = self.endpoints.totals();
         Gauges {
@@ -359,7 +358,7 @@ impl Turnstile {
         }
     }
 
-    /// Everything `GET /state` shows. It visits every waiter: for operators, not for requests.
+    /// Returns the state for `GET /state`. Visits every waiter: for operators, not for requests.
     pub fn state(&self, now: Millis) -> State {
         let mut accounts: HashMap<&AccountId, usize> = HashMap::new();
         for (_, waiter) in self.waiters.iter() {
@@ -409,9 +408,9 @@ impl Turnstile {
         );
     }
 
-    /// Gives free permits to waiters until one of the two runs out. Waiters who would be late are
-    /// refused instead; each waiter is answered once, so this is O(1) amortised. In the end the
-    /// servers know whether requests wait here.
+    /// Grants free permits to waiters until either runs out. Waiters that would be late are refused instead.
+    /// Each waiter gets one outcome, so the cost is O(1) amortised. Finally notifies the servers whether
+    /// requests wait here.
     fn admit(&mut self, now: Millis, mut dice: u64, wakes: &mut Wakes) {
         while let Some(place) = self.discipline.next() {
             if self.is_shut() {
@@ -436,8 +435,8 @@ impl Turnstile {
         }
     }
 
-    /// Gives a permit that was taken at `endpoint` to whoever is next and not late; back to the
-    /// server when there is nobody.
+    /// Grants a permit that was taken at `endpoint` to the next waiter in time; returns it to the server when
+    /// there is none.
     fn serve_at(&mut self, endpoint: EndpointId, now: Millis, wakes: &mut Wakes) {
         while !self.permits.is_full()
             && let Some(place) = self.discipline.next()
@@ -456,7 +455,7 @@ impl Turnstile {
         wakes.handoffs.extend(self.endpoints.release(endpoint));
     }
 
-    /// The next one gets the permit that was taken at `endpoint`.
+    /// Grants the permit that was taken at `endpoint` to the next waiter.
     fn serve(&mut self, endpoint: EndpointId, now: Millis, wakes: &mut Wakes) {
         let Some(place) = self.discipline.next() else {
             return;
@@ -467,8 +466,8 @@ impl Turnstile {
         wakes.grants.push(self.lease(endpoint, Some(ticket), now));
     }
 
-    /// Tells the servers that requests wait here, all but those of endpoints that are not usable.
-    /// Returns an endpoint whose server had a permit, which is taken: the rest is not told yet.
+    /// Notifies the servers of usable endpoints that requests wait here. Stops at an endpoint whose server had
+    /// a permit, takes it and returns the endpoint.
     fn announce(&mut self, again: bool) -> Option<EndpointId> {
         if self.permits.is_full() {
             return None;
@@ -480,7 +479,7 @@ impl Turnstile {
         taken
     }
 
-    /// Tells the servers, once nobody waits here.
+    /// Withdraws the notification once no request waits here.
     fn withdraw(&mut self) {
         if self.is_awaited && self.waiters.is_empty() {
             self.retract();
@@ -544,8 +543,8 @@ impl Turnstile {
         self.endpoints.take_one(order, avoid, dice)
     }
 
-    /// The wait of somebody with `ahead` others before, at the endpoints in use now; while there
-    /// is none, as if all came back.
+    /// Returns the expected wait behind `ahead` others, at the endpoints in use now; while there is none, as if
+    /// all recovered.
     fn wait(&self, ahead: usize, now: Millis) -> Millis {
         let totals = self.endpoints.totals();
         let permits = if totals.usable_limit > 0 {
@@ -553,7 +552,7 @@ impl Turnstile {
         } else {
             totals.limit
         };
-        // With nothing out nothing can come back: that silence says nothing about holds.
+        // Without permits in use none is released: that silence says nothing about holds.
         let now = if totals.used > 0 { now } else { Millis::ZERO };
         self.meter.wait(ahead, permits.into(), now)
     }
@@ -562,12 +561,12 @@ impl Turnstile {
         line_depth < self.line_capacity && self.waiters.len() < self.total_capacity
     }
 
-    /// No endpoint can take a request, and nobody is to wait for one.
+    /// Returns whether no endpoint can take a request and requests do not wait for one.
     fn is_shut(&self) -> bool {
         self.when_unhealthy == WhenUnhealthy::Refuse && self.is_out_of_order()
     }
 
-    /// No endpoint can take a request.
+    /// Returns whether no endpoint can take a request.
     fn is_out_of_order(&self) -> bool {
         self.endpoints.totals().usable == 0
     }
@@ -577,8 +576,8 @@ impl Turnstile {
     }
 }
 
-/// The next number from `dice`: the output step of splitmix64
-/// (<https://prng.di.unimi.it/splitmix64.c>), so that one throw serves several grants.
+/// Returns the next number after `random`: the output step of splitmix64
+/// (<https://prng.di.unimi.it/splitmix64.c>), so that one random number serves several grants.
 fn stirred(dice: u64) -> u64 {
     let mut z = dice.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -1,7 +1,7 @@
 //! Body bytes → [`Call`]: one validating pass over the JSON that keeps only positions.
 //!
-//! It does not build a tree: top-level members are found as raw slices, so the cost is that of
-//! skipping over the text (about 0.3 µs per KiB), however large the messages are.
+//! Not a tree: top-level members are found as raw slices, so the cost is that of skipping over the
+//! text (about 0.3 µs per KiB), however large the messages are.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -32,8 +32,8 @@ const TOKENS_EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 /// The least urgent `x_priority`.
 const PRIORITY_MAX: u64 = 9;
 
-/// Reads the body of `call` once more after something has changed it. What was taken out of it
-/// before stays as it was read the first time.
+/// Parses `body`, a changed body of `call`, again. Extension fields that were stripped before keep the
+/// values of the first parse.
 ///
 /// # Errors
 /// As [`parse`].
@@ -47,8 +47,8 @@ pub fn parse_again(call: Call, body: Bytes) -> Result<Call, Refusal> {
     })
 }
 
-/// Fills in, sets and caps the parameters of `call` as its model's operator wants them. Costs a
-/// comparison where there are none.
+/// Fills in, sets and caps the parameters of `call` as the operator configured them for the model.
+/// Costs a comparison where there are none.
 ///
 /// # Errors
 /// As [`parse`]: a parameter does not fit the request.
@@ -207,7 +207,7 @@ fn is_too_deep(body: &[u8]) -> bool {
     while at < body.len() {
         at += 1;
         match body[at - 1] {
-            // A string without an end is not JSON, which its reader says.
+            // A string without an end is not JSON; the parser refuses it.
             b'"' => at += text_end(&body[at..]).unwrap_or(body.len()),
             b'{' | b'[' if depth == DEPTH_MAX => return true,
             b'{' | b'[' => depth += 1,
@@ -218,7 +218,7 @@ fn is_too_deep(body: &[u8]) -> bool {
     false
 }
 
-/// One top-level member: its key, and where it stands.
+/// A top-level member: its key and its range.
 struct Member<'a> {
     key: Cow<'a, str>,
     value: Range<usize>,
@@ -277,13 +277,13 @@ impl<'a> Members<'a> {
         Ok(found)
     }
 
-    /// Where the value of `key` stands; of several the last, as JSON readers have it.
+    /// Returns the range of the value of `key`; of several the last, as JSON readers have it.
     fn last(&self, key: &str) -> Option<Range<usize>> {
         let found = self.list.iter().rfind(|member| member.key == key)?;
         Some(found.value.clone())
     }
 
-    /// Where images and sounds stand.
+    /// Returns the ranges of images and sounds.
     fn files(&self) -> Vec<Range<usize>> {
         let is_file = |m: &&Member<'a>| is_file_member(&m.key, &self.body[m.value.clone()]);
         let files = self.list.iter().filter(is_file);
@@ -376,7 +376,7 @@ impl<'de> serde::Deserialize<'de> for KeyText<'de> {
     }
 }
 
-/// The members the gateway acts on; each may stand once.
+/// The members the gateway acts on; each may occur once.
 struct Known<'m, 'a> {
     model: Option<&'m Member<'a>>,
     stream: Option<&'m Member<'a>>,
@@ -430,7 +430,7 @@ fn number(member: Option<&Member<'_>>, body: &[u8], pointer: &str) -> Result<Opt
     read(member, body, pointer, "an integer of 0 or more")
 }
 
-/// A bound on tokens. -1 is how llama.cpp and LM Studio say that there is none; whole numbers may be spelled
+/// Returns a bound on tokens. -1 means none, as in llama.cpp and LM Studio; whole numbers may be spelled
 /// as `100.0` or `1e2`.
 fn tokens(member: Option<&Member<'_>>, body: &[u8], pointer: &str) -> Result<Option<u64>, Refusal> {
     if let Ok(tokens) = number(member, body, pointer) {
@@ -490,7 +490,7 @@ impl StreamOptions {
     }
 }
 
-/// `options` of the Workers AI API; read on both faces.
+/// `options` of the Workers AI API; read in both dialects.
 #[derive(Default)]
 struct Options {
     /// The member holds gateway options, so the backend must not see it.

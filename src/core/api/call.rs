@@ -1,9 +1,9 @@
-//! One parsed request: what was asked, in whose dialect, and where in the body it stands; or a body
-//! that is no JSON and is not looked into.
+//! A parsed inference request: operation, dialect and the ranges of its members in the body; or an
+//! opaque body that is not JSON.
 //!
-//! It keeps the body as the client sent it. What a backend must see differently (the model's name,
-//! the extension fields gone, usage asked for) is a short list of edits applied while copying the
-//! body out once, so that a 1 MB chat is never parsed into a tree.
+//! Not a conversion: the body stays as the client sent it. Differences for a backend (the model's name,
+//! no extension fields, usage requested) are a short list of edits, applied while the body is copied
+//! once. A 1 MB chat is never parsed into a tree.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-/// Whose API the client speaks: decides the shape of answers and errors.
+/// API that the client speaks: decides the shape of responses and errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Face {
     /// `/v1/*`, and `/client/v4/accounts/{account}/ai/v1/*`.
@@ -21,7 +21,7 @@ pub enum Face {
 }
 
 impl Face {
-    /// The face's name in events and metric labels.
+    /// The dialect's name in events and metric labels.
     pub const fn name(self) -> &'static str {
         match self {
             Face::OpenAi => "openai",
@@ -30,7 +30,7 @@ impl Face {
     }
 }
 
-/// What the client wants done.
+/// Operation that the client requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// OpenAI `chat/completions`.
@@ -39,25 +39,25 @@ pub enum Operation {
     Completions,
     /// OpenAI `embeddings`.
     Embeddings,
-    /// Workers AI `run`: what it means depends on the model's task.
+    /// Workers AI `run`: the meaning depends on the model's task.
     Run,
 }
 
-/// Replace these bytes of the body with that text.
+/// Replacement of a range of the body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edit {
     /// Byte range of the client's body.
     pub range: Range<usize>,
-    /// What the backend sees there instead.
+    /// Replacement, as the backend sees it.
     pub text: Vec<u8>,
 }
 
-/// A request whose body has been read: well-formed JSON, or bytes that nobody parses.
+/// A request whose body has been read: well-formed JSON, or opaque bytes.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// Dialect of the answer.
+    /// Dialect of the response.
     pub face: Face,
-    /// What is asked.
+    /// Requested operation.
     pub operation: Operation,
     /// The model as the client named it (percent-decoded, when it stood in the path).
     pub model: String,
@@ -71,7 +71,7 @@ pub struct Call {
     pub max_tokens: Option<u64>,
     /// Outputs that are generated: `n`, or `best_of` where that is more, for each prompt; at least 1.
     pub outputs: u32,
-    /// Those that the answer has: `n` for each prompt; at least 1.
+    /// Outputs in the response: `n` for each prompt; at least 1.
     pub choices: u32,
     /// The server is asked to report usage with every event of a stream.
     pub continuous_usage: bool,
@@ -81,33 +81,33 @@ pub struct Call {
     pub client_id: Option<String>,
     /// `options.rejectIfBusy`: fail fast instead of waiting.
     pub reject_if_busy: bool,
-    /// What the body is, where it is not JSON: the image or the sound itself.
+    /// Content type of a body that is not JSON: the image or the sound itself.
     pub content_type: Option<Arc<str>>,
-    /// Where the top-level members stand that are images or sounds.
+    /// Ranges of the top-level members that are images or sounds.
     pub(crate) files: Vec<Range<usize>>,
-    /// Where the value of `lora` stands in `body`.
+    /// Range of the value of `lora` in `body`.
     pub(crate) lora: Option<Range<usize>>,
-    /// Where the value of `model` stands in `body`.
+    /// Range of the value of `model` in `body`.
     pub(crate) model_value: Option<Range<usize>>,
-    /// Where the value of `stream_options` stands in `body`.
+    /// Range of the value of `stream_options` in `body`.
     pub(crate) stream_options: Option<Range<usize>>,
-    /// Just after the body's opening brace: where a new member may be put. The member's text
+    /// Offset just after the body's opening brace, where a new member may be put. The member's text
     /// carries its own comma when the object is not empty.
     pub(crate) first_member: usize,
     /// The object has no members at all.
     pub(crate) empty: bool,
-    /// Edits every backend needs: extension fields taken out.
+    /// Edits for every backend: removal of extension fields.
     pub(crate) strips: Vec<Edit>,
 }
 
 impl Call {
-    /// The name of the model as it stands in the body, in JSON; none where the path names it.
+    /// Returns the name of the model as JSON, as in the body; none where the path names it.
     pub fn model_in_body(&self) -> Option<Bytes> {
         Some(self.body.slice(self.model_value.clone()?))
     }
 
-    /// A `run` whose body is not JSON: an image, a sound, anything. All that can be said in a JSON
-    /// body besides the input is unsaid.
+    /// Creates a `run` whose body is not JSON: an image, a sound, anything. Members that only a JSON body
+    /// can have keep their defaults.
     pub fn opaque(model: String, content_type: Arc<str>, body: Bytes) -> Call {
         Call {
             face: Face::WorkersAi,
@@ -134,8 +134,8 @@ impl Call {
         }
     }
 
-    /// The same request with `payload` for its body, which is sent as it is: nothing in it is
-    /// known by its place.
+    /// Returns the same request with `payload` as its body, which is sent unchanged; ranges of members are
+    /// not known.
     pub fn carrying(self, payload: Bytes, content_type: Option<Arc<str>>) -> Call {
         Call {
             body: payload,
@@ -151,7 +151,7 @@ impl Call {
         }
     }
 
-    /// The low-rank adapter asked for, when the body names one.
+    /// Returns the low-rank adapter, when the body names one.
     pub fn lora(&self) -> Option<Cow<'_, str>> {
         let value = &self.body[self.lora.clone()?];
         // A name without escapes is borrowed.
@@ -161,14 +161,14 @@ impl Call {
         }
     }
 
-    /// The body without the extension fields, which only this gateway reads. No copy is made when
+    /// Returns the body without the extension fields, which only this gateway reads. Makes no copy when
     /// there are none.
     pub fn stripped_body(&self) -> Bytes {
         self.edited(self.strips.clone())
     }
 
-    /// The body for an OpenAI-compatible backend: `model` replaced, extension fields gone and, on
-    /// a stream, usage asked for. One copy at most; none when nothing differs.
+    /// Returns the body for an OpenAI-compatible backend: `model` replaced, extension fields gone and, on
+    /// a stream, usage requested. Copies at most once, and not at all when nothing differs.
     pub fn openai_body(&self, backend_model: &str) -> Bytes {
         let mut edits = self.strips.clone();
         let quoted = serde_json::to_vec(backend_model).unwrap_or_default();
@@ -209,7 +209,7 @@ impl Call {
         }
     }
 
-    /// `stream_options` as a server is asked for usage.
+    /// Returns the `stream_options` that request usage from a server.
     pub fn stream_options_json(&self) -> &'static str {
         match self.continuous_usage {
             true => r#"{"include_usage":true,"continuous_usage_stats":true}"#,
@@ -217,7 +217,7 @@ impl Call {
         }
     }
 
-    /// Puts `member` first. Of a body without members nothing but one is ever asked.
+    /// Returns the edit that puts `member` first. At most one per body without members.
     fn insert(&self, member: &[u8]) -> Edit {
         let comma: &[u8] = if self.empty { b"" } else { b"," };
         Edit {
@@ -226,7 +226,7 @@ impl Call {
         }
     }
 
-    /// The body with `edits`, which do not overlap. No copy is made when there are none.
+    /// Returns the body with `edits`, which do not overlap. Makes no copy when there are none.
     pub(super) fn edited(&self, mut edits: Vec<Edit>) -> Bytes {
         if edits.is_empty() {
             return self.body.clone();

@@ -1,6 +1,6 @@
 //! The Workers AI catalogue: which models there are, and the schemas of one.
 //!
-//! It decides nothing about access: the caller hands in the models that an account may use. Known
+//! Access is decided elsewhere: the caller hands in the models that an account may use. Known
 //! there as models search and model schema. Bounds: [`PER_PAGE_MAX`] models a page.
 
 use std::borrow::Cow;
@@ -12,12 +12,12 @@ use serde_json::value::RawValue;
 use crate::model::{ModelSpec, Task};
 use crate::refusal::Refusal;
 
-/// Models of a page unless the caller says otherwise.
+/// Default number of models of a page.
 const PER_PAGE_DEFAULT: usize = 50;
-/// A larger page is this large.
+/// Largest page; a larger request gets this many.
 pub const PER_PAGE_MAX: usize = 1000;
 
-/// What a caller looks for. An official client asks for page after page until one is empty.
+/// Search of a caller. An official client reads page after page until one is empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Search {
     /// From 1.
@@ -28,7 +28,7 @@ pub struct Search {
     search: Option<String>,
     /// A task, as its slug or as its title.
     task: Option<String>,
-    /// Who published it: `meta` of `@cf/meta/llama`.
+    /// Publisher: `meta` of `@cf/meta/llama`.
     author: Option<String>,
 }
 

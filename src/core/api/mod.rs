@@ -1,7 +1,7 @@
-//! Wire ↔ [`Call`]: what a client asked for, in any dialect, and how an answer or a refusal is
-//! written in that dialect. Bytes in, bytes out.
+//! API dialects, bytes ↔ [`Call`]: parses a request of any dialect and writes responses and refusals
+//! in that dialect.
 //!
-//! It does not decide who may ask, nor where the call goes.
+//! Neither authentication nor routing is decided here.
 
 pub mod body;
 pub mod call;

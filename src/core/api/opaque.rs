@@ -1,15 +1,15 @@
-//! Whether the body of a `run` is JSON, or the image or sound itself.
+//! Detection of `run` bodies that are an image or a sound instead of JSON.
 //!
-//! It does not look into an image or a sound. Clients seldom say what they send: curl calls every
-//! body a form, so the content type is believed only where it names what a task takes, and the
-//! first byte decides otherwise.
+//! Not a media parser: only the first byte is read. Clients seldom declare the right content type
+//! (curl calls every body a form). A declared type is used only where it names an input of the task;
+//! otherwise the first byte decides.
 
 use std::sync::Arc;
 
 use crate::Refusal;
 use crate::model::Task;
 
-/// What bytes are that nobody has named.
+/// Content type of bytes without a declared one.
 const UNNAMED: &str = "application/octet-stream";
 
 /// The content type of a body that is not JSON; none where it is to be read as JSON.

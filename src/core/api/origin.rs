@@ -1,6 +1,6 @@
 //! Web origins: which pages of browsers may call, by the `Origin` that a browser puts on their requests.
 //!
-//! It writes no headers; the shell does. Comparison is by bytes, in lower case, as browsers serialize
+//! Headers are written by the shell. Comparison is by bytes, in lower case, as browsers serialize
 //! origins. Specifications: <https://www.rfc-editor.org/rfc/rfc6454>, <https://fetch.spec.whatwg.org/#http-cors-protocol>.
 
 /// Every origin.
@@ -29,7 +29,7 @@ pub fn relation(origin: &[u8], host: &[u8], listed: &[String]) -> Relation {
     }
 }
 
-/// Whether `listed` names every origin.
+/// Returns whether `listed` has the wildcard for every origin.
 pub fn lists_all(listed: &[String]) -> bool {
     listed.iter().any(|entry| entry == ANY)
 }

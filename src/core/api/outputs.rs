@@ -1,7 +1,7 @@
-//! How many outputs one request asks for: `n` and `best_of`, for each prompt.
+//! Number of outputs that one request asks for: `n` and `best_of`, for each prompt.
 //!
-//! It judges nothing: what is no count is the server's to refuse, and one here. Called when a body is
-//! parsed, for what is held of an account's day and for the end of streams.
+//! Not a validation: a value that is no count is 1 here, and the server refuses it. Called when a body
+//! is parsed, for the reservation of an account's quota and for the end of streams.
 
 use std::fmt;
 
@@ -9,7 +9,8 @@ use serde::de::{Deserializer as _, IgnoredAny, SeqAccess, Visitor};
 
 use super::Operation;
 
-/// Outputs to generate, and those of them that the answer has; `value` looks up a member of the body.
+/// Returns the outputs to generate, and those of them in the response; `value` looks up a member of the
+/// body.
 pub(super) fn count<'a>(
     operation: Operation,
     value: impl Fn(&str) -> Option<&'a [u8]>,

@@ -1,12 +1,12 @@
-//! How much a model has to read: the text of a body, and the images and sounds in it, for charges
-//! that are made before the server has counted.
+//! Input tokens of a request, estimated before the server has counted: the text of a body, and the
+//! images and sounds in it.
 //!
-//! It estimates and parses nothing: text is [`BYTES_PER_TOKEN`] bytes a token, a file
-//! [`FILE_TOKENS`] whatever its size, since its base64 would count for hundreds of times what it is
-//! to a model. Files are the members that [`parse`](super::body::parse) has found by name, base64
-//! data URLs, and what stands under `image_url` and `input_audio`. That takes a search for three
-//! short texts, which costs a tenth of reading the body; a body has at most [`MARKS_MAX`] of them
-//! looked at, and what comes after is text. Called by the walk, for queues and days that count tokens.
+//! Not a tokenizer and not a parser. Text is [`BYTES_PER_TOKEN`] bytes a token; a file is
+//! [`FILE_TOKENS`] whatever its size, since its base64 would count for hundreds of times too much.
+//! Files are the members that [`parse`](super::body::parse) found by name, base64 data URLs, and the
+//! values of `image_url` and `input_audio`. The search for these three short texts costs a tenth of
+//! reading the body. At most [`MARKS_MAX`] matches are examined; the rest is text. Called by the
+//! pipeline, for token-fair queues and token quotas.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -19,32 +19,32 @@ use super::scan::{nested_end, text_end};
 /// Bytes of a token of English text, about.
 pub const BYTES_PER_TOKEN: u64 = 4;
 
-/// Tokens of an image or a sound: between the 576 of a LLaVA 1.5 image (24 × 24 patches) and the
-/// 1,601 of a Llama 3.2 one; 40 seconds of sound at 25 tokens a second.
+/// Tokens of an image or a sound. A LLaVA 1.5 image has 576 (24 × 24 patches), a Llama 3.2 one
+/// 1,601; 40 seconds of sound have 1,000 at 25 tokens a second.
 pub const FILE_TOKENS: u64 = 1024;
 
-/// Marks looked at in one body: OpenAI takes 500 images. The bound is on the work that a body made
+/// Marks examined in one body: OpenAI takes 500 images. The bound is on the work that a body made
 /// of nothing but marks can cause.
 pub const MARKS_MAX: usize = 1024;
 
 /// Images and sounds that are charged for at most: OpenAI takes 500. More are a list of something
-/// else, and a charge that nobody can work off would keep its account's neighbours waiting.
+/// else, and so large a charge would block the account's other requests for too long.
 pub const FILES_MAX: u64 = 500;
 
-/// Bytes of a data URL in which its kind is told.
+/// Bytes of a data URL that hold its media type and encoding.
 const DATA_HEAD_BYTES: usize = 128;
 
-/// An object under a file's name that is smaller says how an answer should sound.
+/// Least size of an object that is a file; a smaller one describes the wanted output, such as a voice.
 const FILE_OBJECT_MIN_BYTES: usize = 256;
 
-/// Where files may begin.
+/// Texts that may start a file.
 const MARKS: [&[u8]; 3] = [b"\"data:", b"\"image_url\"", b"\"input_audio\""];
 const DATA_URL: usize = 0;
 
 /// Built once: building a finder costs more than a search of a small body.
 static FINDERS: LazyLock<[Finder<'static>; 3]> = LazyLock::new(|| MARKS.map(Finder::new));
 
-/// Whether a top-level member of this name is an image or a sound.
+/// Returns whether a top-level member of this name is an image or a sound.
 pub(super) fn is_file_member(key: &str, value: &[u8]) -> bool {
     let is_named = matches!(key, "image" | "image_b64" | "mask" | "audio");
     is_named
@@ -56,8 +56,8 @@ pub(super) fn is_file_member(key: &str, value: &[u8]) -> bool {
 }
 
 impl Call {
-    /// Tokens of what the client sent, about; at least 1. Of a body whose places are not known any
-    /// more ([`Call::carrying`]) files without a mark count as text.
+    /// Returns the estimated input tokens; at least 1. Files without a mark count as text in a body
+    /// whose member ranges are no longer known ([`Call::carrying`]).
     pub fn prompt_tokens(&self) -> u64 {
         let is_file = |kind: &str| !kind.starts_with("text/") && !kind.contains("json");
         if self.content_type.as_deref().is_some_and(is_file) {
@@ -133,7 +133,7 @@ fn files_in(value: &[u8]) -> u64 {
     }
 }
 
-/// Where the file stands whose mark is `at`; none where the mark is only a text.
+/// Returns the range of the file whose mark is `at`; none where the mark is only a text.
 fn file_at(body: &[u8], at: usize, mark: usize) -> Option<Range<usize>> {
     match mark {
         DATA_URL => data_url(body, at),

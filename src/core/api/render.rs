@@ -1,6 +1,6 @@
-//! Refusals and catalog answers, written in the caller's dialect.
+//! Refusals and catalog responses, written in the caller's dialect.
 //!
-//! It does not send: status, retry hints and body are values for the shell to write.
+//! No I/O: status, retry hints and body are values for the shell to write.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ use crate::refusal::{Refusal, Retry};
 /// SDKs ignore a longer `Retry-After` and give up instead, so none is sent.
 const RETRY_AFTER_MAX_SECS: u64 = 120;
 
-/// A refusal as one dialect says it.
+/// A refusal, rendered in one dialect.
 #[derive(Debug)]
 pub struct Rendered {
     /// HTTP status.
@@ -27,7 +27,7 @@ pub struct Rendered {
     pub never_retry: bool,
 }
 
-/// Writes `refusal` as `face` says it.
+/// Renders `refusal` in a dialect.
 pub fn refusal(face: Face, refusal: &Refusal) -> Rendered {
     let row = refusal.row();
     let (message, pointer) = match refusal {
@@ -50,7 +50,7 @@ pub fn refusal(face: Face, refusal: &Refusal) -> Rendered {
     }
 }
 
-/// The error object of `face` for a message.
+/// Returns the error object of a dialect for a message.
 pub fn error_body(
     face: Face,
     kind: &str,

@@ -1,6 +1,6 @@
-//! Method and path → what is asked: the paths of every face, in one place.
+//! Method and path → operation: the routes of every dialect, in one place.
 //!
-//! It does not read the body. A model in a path may be percent-encoded or not: `@cf%2Fmeta%2Fx`
+//! The body is not read here. A model in a path may be percent-encoded or not: `@cf%2Fmeta%2Fx`
 //! and `@cf/meta/x` are the same model (SDKs send the first, people type the second).
 
 use std::borrow::Cow;
@@ -9,31 +9,31 @@ use percent_encoding::percent_decode_str;
 
 use super::{Face, Operation};
 
-/// Where a request wants to go.
+/// Route of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route<'a> {
-    /// Dialect of the answer, errors included.
+    /// Dialect of the response, errors included.
     pub face: Face,
     /// The account named in the path; it must be the key's own.
     pub account: Option<Cow<'a, str>>,
-    /// What is asked there.
+    /// Resource or operation of the path.
     pub target: Target<'a>,
 }
 
-/// What is asked.
+/// Resource or operation of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target<'a> {
-    /// Run something; the model stands in the body, or in the path for [`Operation::Run`].
+    /// An inference; the model is named in the body, or in the path for [`Operation::Run`].
     Call(Operation, Option<Cow<'a, str>>),
     /// The list of models this key may use.
     Models,
-    /// One model of that list.
+    /// A model of that list.
     Model(Cow<'a, str>),
     /// A search in the Workers AI catalogue; the query.
     Search(&'a str),
     /// The schemas of one of its models; the query names it.
     Schema(&'a str),
-    /// Nothing of ours.
+    /// No route of this gateway.
     Unknown,
 }
 

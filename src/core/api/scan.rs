@@ -1,17 +1,17 @@
-//! One member of a JSON object, taken out while the bytes go by: `usage` of an answer that is
-//! relayed and never held.
+//! Incremental scanner for a member of a JSON object: extracts `usage` from a response that is relayed
+//! and never buffered.
 //!
-//! It is not a validator: it follows well-formed JSON exactly and stops looking where it notices
-//! anything else. The value is at most [`VALUE_BYTES_MAX`]. Long texts and lists of numbers cost
-//! a tenth of a nanosecond a byte, dense small objects one to two. Called by the relay of answers.
+//! Not a validator: well-formed JSON is followed exactly, and the search stops where anything else is
+//! noticed. The value is at most [`VALUE_BYTES_MAX`]. Long texts and lists of numbers cost
+//! a tenth of a nanosecond a byte, dense small objects one to two. Called by the relay of responses.
 
 use memchr::{memchr2, memchr3};
 
 /// The longest value kept. A usage object is a few hundred bytes; what is longer is not one.
 pub const VALUE_BYTES_MAX: usize = 64 << 10;
 
-/// Bytes looked at one by one before a vector search: its start costs about as much as these, and
-/// in text with escapes or in lists of small objects the next hit is nearer than that.
+/// Bytes compared one by one before a vector search, whose start costs about as much. In text with
+/// escapes and in lists of small objects the next hit is nearer.
 const NEAR_BYTES: usize = 24;
 
 /// The longest key compared, in bytes as written (every character of a name may be `\uXXXX`).
@@ -26,7 +26,7 @@ pub struct TopLevel {
     key: Vec<u8>,
     /// The value of the last member of that name.
     value: Vec<u8>,
-    /// The value now being read is the wanted one.
+    /// The value now being read is that of the requested member.
     wanted: bool,
     /// `value` is whole.
     found: bool,
@@ -98,7 +98,7 @@ impl TopLevel {
         self.found.then_some(&self.value[..])
     }
 
-    /// Reads at least one byte, unless the state changes, and says how many.
+    /// Reads at least one byte, unless the state changes, and returns their number.
     fn step(&mut self, bytes: &[u8]) -> usize {
         match self.state {
             State::BeforeObject => match mark(bytes) {

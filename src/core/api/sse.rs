@@ -1,8 +1,8 @@
 //! Server-sent events as bytes: where one ends, what it carries, how one is written.
 //!
-//! It knows no dialect: what stands in the data is the caller's. Lines end in LF or CR LF; a bare
-//! CR, which the specification permits and no model server sends, does not end a line. Of one event at
-//! most [`EVENT_BYTES_MAX`] are held, if nothing else is said. Called by the relay of streamed answers.
+//! Independent of dialects: the data is opaque here. Lines end in LF or CR LF; a bare CR, which the
+//! specification permits and no model server sends, does not end a line. At most [`EVENT_BYTES_MAX`] of
+//! one event are held by default. Called by the relay of streamed responses.
 //! Specification: <https://html.spec.whatwg.org/multipage/server-sent-events.html>.
 
 use std::borrow::Cow;
@@ -19,7 +19,7 @@ pub const EVENT_BYTES_MAX: usize = 1 << 20;
 #[error("an event is longer than its bound")]
 pub struct EventTooLong;
 
-/// What a [`Splitter`] finds.
+/// An event or a part of one, as a [`Splitter`] emits it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part<'a> {
     /// A whole event with its blank line.
@@ -39,7 +39,7 @@ pub struct Splitter {
     held: Vec<u8>,
     /// Bytes of one event that are held.
     max: usize,
-    /// In an event over the bound: the last bytes of it, in which its blank line may have begun.
+    /// In an event over the bound: its last bytes, in which its blank line may have started.
     long: Option<[u8; 2]>,
 }
 
@@ -120,7 +120,7 @@ impl Splitter {
         self.held.extend_from_slice(rest);
     }
 
-    /// Hands on what of `chunk` belongs to an event over the bound, and returns the rest.
+    /// Hands on the part of `chunk` that belongs to an event over the bound, and returns the rest.
     fn push_long<'a>(&mut self, chunk: &'a [u8], sink: &mut impl FnMut(Part<'_>)) -> &'a [u8] {
         let Some(tail) = self.long else { return chunk };
         let end = first_end_after(&tail, chunk);
@@ -135,12 +135,12 @@ impl Splitter {
         rest
     }
 
-    /// The event that has begun and not ended; empty where it is over the bound.
+    /// Returns the incomplete event; empty where it is over the bound.
     pub fn held(&self) -> &[u8] {
         &self.held
     }
 
-    /// Whether an event over the bound has begun and not ended.
+    /// Returns whether an event over the bound is incomplete.
     pub fn is_in_long_event(&self) -> bool {
         self.long.is_some()
     }
@@ -164,7 +164,7 @@ fn first_end(bytes: &[u8]) -> Option<usize> {
     })
 }
 
-/// As [`first_end`], where a blank line may have begun at the end of `held`.
+/// As [`first_end`], where a blank line may have started at the end of `held`.
 fn first_end_after(held: &[u8], bytes: &[u8]) -> Option<usize> {
     match (held, bytes) {
         ([.., b'\n'], [b'\n', ..]) | ([.., b'\n', b'\r'], [b'\n', ..]) => Some(1),
@@ -173,8 +173,8 @@ fn first_end_after(held: &[u8], bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// What an event carries: its `data` lines, joined by line feeds. `None` for a comment or an event
-/// without data. Other fields are not looked at.
+/// Returns the data of an event: its `data` lines, joined by line feeds. `None` for a comment or an
+/// event without data. Other fields are ignored.
 pub fn data(raw: &[u8]) -> Option<Cow<'_, [u8]>> {
     let mut found: Option<Cow<'_, [u8]>> = None;
     for line in lines(raw) {
@@ -198,7 +198,7 @@ pub fn data(raw: &[u8]) -> Option<Cow<'_, [u8]>> {
     found
 }
 
-/// What an event is called: its last `event` line.
+/// Returns the type of an event: its last `event` line.
 pub fn name(raw: &[u8]) -> Option<&str> {
     let value = lines(raw)
         .filter_map(|line| line.strip_prefix(b"event:"))
@@ -206,7 +206,7 @@ pub fn name(raw: &[u8]) -> Option<&str> {
     std::str::from_utf8(value.strip_prefix(b" ").unwrap_or(value)).ok()
 }
 
-/// Whether this is how OpenAI-style streams end.
+/// Returns whether `data` is the `[DONE]` that ends OpenAI-style streams.
 pub fn is_done(data: &[u8]) -> bool {
     data.trim_ascii() == b"[DONE]"
 }

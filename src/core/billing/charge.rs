@@ -1,8 +1,7 @@
-//! The bill of one request: metrics and a tariff in, neurons out.
+//! The charge of one request: metrics and a tariff in, neurons out; no counting.
 //!
-//! It does not count; [`Usage`](super::Usage) and the shell do. [`price`] is the built-in formula,
-//! which every billing plugin is measured against; [`Charge::check`] is what any formula's answer
-//! must pass before it is believed.
+//! Counts come from [`Usage`](super::Usage) and the shell. [`price`] is the built-in formula and the
+//! reference for billing plugins. [`Charge::check`] validates the result of any formula.
 
 use std::sync::Arc;
 
@@ -24,24 +23,24 @@ pub const CHARGE_MAX_DEFAULT: u64 = 1_000_000;
 /// Where a value came from. The gateway decides this, never a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The model server said so.
+    /// Reported by the model server.
     Reported,
-    /// Counted here.
+    /// Counted by the gateway.
     Estimated,
-    /// A task worked it out from the input: the gateway's own knowledge.
+    /// Derived by a task from the input: the gateway's own knowledge.
     Derived,
-    /// A task read it in the model server's answer: the server's word, whoever repeats it.
+    /// Read by a task in the response: as reliable as the model server.
     Answered,
 }
 
-/// One quantity of a request.
+/// A quantity of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Metric {
     /// `output_tokens`, `image_steps`, ….
     pub name: Arc<str>,
     /// Finite, 0 to [`QUANTITY_MAX`].
     pub value: f64,
-    /// Who counted.
+    /// Origin of the value.
     pub source: Source,
 }
 
@@ -56,22 +55,22 @@ pub enum Ending {
     Failed,
 }
 
-/// What is to be priced: totals over the whole answer.
+/// Input of a formula: totals over the whole response.
 #[derive(Clone, Debug)]
 pub struct Report<'a> {
     /// The model's id.
     pub model: &'a str,
-    /// Whose figures the metrics are.
+    /// Trust in the figures of the model server.
     pub trust: Trust,
-    /// How it ended.
+    /// How the request ended.
     pub ending: Ending,
-    /// It was a stream.
+    /// The response was a stream.
     pub streamed: bool,
     /// At most [`METRICS_MAX`], each name once.
     pub metrics: &'a [Metric],
-    /// Milliseconds it waited for a permit.
+    /// Milliseconds spent waiting for a permit.
     pub queue_ms: u64,
-    /// Milliseconds it held one.
+    /// Milliseconds with a permit.
     pub infer_ms: u64,
 }
 
@@ -86,14 +85,14 @@ pub struct Line {
     pub neurons: f64,
 }
 
-/// What a request costs, in neurons.
+/// The cost of a request, in neurons.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Charge {
     /// `base` plus all lines.
     pub total: f64,
     /// Independent of any metric.
     pub base: f64,
-    /// One for each metric that costs.
+    /// Lines of the metrics that cost something.
     pub lines: Vec<Line>,
     /// Metrics the client may see.
     pub visible: Vec<Arc<str>>,

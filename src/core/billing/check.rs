@@ -1,4 +1,4 @@
-//! What any formula's answer must pass before it is believed.
+//! Validation of the result of any formula, built-in or plugin.
 
 use super::charge::{Charge, Report};
 
@@ -9,7 +9,7 @@ pub const LINES_MAX: usize = 256;
 const SUM_TOLERANCE: f64 = 1e-9;
 
 impl Charge {
-    /// Whether the charge can be believed; the error is the name of the rule that it breaks.
+    /// Validates the charge; the error is the name of the violated rule.
     /// A line may be negative (a rebate), the total may not. No part is larger than `charge_max`
     /// neurons.
     pub fn check(&self, report: &Report<'_>, charge_max: f64) -> Result<(), &'static str> {

@@ -1,14 +1,13 @@
-//! The gateway's own count, from the bodies: for models whose figures are not believed, and for
+//! The gateway's own usage estimate, from the bodies: for models whose figures are not trusted, and for
 //! servers that report none.
 //!
-//! Known in the source as Director's estimates. It has no tokenizer: a text has
+//! Known in the source as Director's estimates. Without a tokenizer: a text has
 //! max(words × 4/3, UTF-8 bytes ÷ 4) tokens, rounded down for each text. Words alone would count a
-//! page of Chinese or of minified code as one. Input texts stand under keys that contain `prompt`,
-//! as in the source, and under the other keys of our faces (`messages`, `text`, `input`,
-//! `input_text`, `tools`, `functions`); an image or a sound beside them is [`FILE_TOKENS`]. An output
-//! that is a list of strings is one text, as a streaming model's is. Unlike the source it looks at
-//! what it counts as an image. Total on any bytes, one pass, no tree; bodies are bounded by the
-//! caller.
+//! page of Chinese or of minified code as one. Input texts stand under keys that contain `prompt`, as in
+//! the source, and under the other keys of our APIs: `messages`, `text`, `input`, `input_text`, `tools`,
+//! `functions`. An image or a sound beside them is [`FILE_TOKENS`]. An output that is a list of strings
+//! is one text, as a streaming model's is. Unlike in the source, the content of images is checked. Total
+//! on any bytes, one pass, no tree; bodies are bounded by the caller.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,7 +15,7 @@ use std::collections::BTreeMap;
 use serde::de::{Deserializer as _, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// Texts of an answer, by the names that servers and our faces give them.
+/// Texts of a response, by their names at servers and in our APIs.
 const OUTPUT_TEXTS: [&str; 12] = [
     "response",
     "text",
@@ -35,7 +34,7 @@ const OUTPUT_TEXTS: [&str; 12] = [
 /// First bytes of PNG, JPEG, GIF and (after a length) WebP.
 const IMAGE_MARKS: [&[u8]; 4] = [b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8", b"RIFF"];
 
-/// Characters from which on a word of base64 is taken for a file, not for a text.
+/// Length from which on a word of base64 counts as a file, not as a text, in characters.
 const BASE64_FILE_MIN: usize = 256;
 
 /// UTF-8 bytes of a token, at most; as in `api::prompt`.
@@ -94,8 +93,8 @@ fn tokens(text: &str) -> u64 {
     count.tokens()
 }
 
-/// What the bodies of a request come to: `input_tokens`, `output_tokens`, `output_images`. What was
-/// not found is not there.
+/// Estimates `input_tokens`, `output_tokens` and `output_images` of a request from its bodies. Counts of 0
+/// are absent.
 pub fn estimate(input: &[u8], output: &[u8]) -> Vec<(String, f64)> {
     let found = of_output(output);
     [
@@ -178,7 +177,7 @@ fn file_tokens(value: &RawValue) -> u64 {
     }
 }
 
-/// A text, a list of texts, or a list of what are tokens already.
+/// A text, a list of texts, or a list of tokens.
 fn texts_tokens(value: &RawValue) -> u64 {
     let each = |value: &RawValue| match value.get().as_bytes().first() {
         Some(b'"') => text_tokens(value),
@@ -192,7 +191,7 @@ fn texts_tokens(value: &RawValue) -> u64 {
     }
 }
 
-/// A message's content, a text or parts, and the calls of tools that were made in it.
+/// A message's content, as a text or as parts, and its tool calls.
 fn message_tokens(message: &RawValue) -> u64 {
     let Some(members) = members(message) else {
         return 0;
@@ -221,7 +220,7 @@ fn part_tokens(part: &RawValue) -> u64 {
     part.get("text").map_or(0, |text| text_tokens(text)) + if is_file { FILE_TOKENS } else { 0 }
 }
 
-/// What was counted in an output.
+/// Counts of an output.
 #[derive(Clone, Copy, Default)]
 struct Found {
     tokens: u64,
@@ -251,7 +250,7 @@ fn of_output(body: &[u8]) -> Found {
     }
 }
 
-/// Out of the envelope, and out of Cog's.
+/// Content of the envelope of Workers AI or of Cog.
 fn unwrapped(value: &RawValue) -> &RawValue {
     let Some(members) = members(value) else {
         return value;

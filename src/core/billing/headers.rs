@@ -1,8 +1,8 @@
-//! Costs a model server tells in the head of its answer: `cf-ai-neurons`, and
+//! Costs that a model server reports in its response headers: `cf-ai-neurons`, and
 //! `cf-ai-cost-metric-name-N` with `cf-ai-cost-metric-value-N`.
 //!
-//! They are reports like any other. The total is the metric [`NEURONS`]: a tariff with
-//! `coefficients: { neurons: 1 }` bills what such a server says.
+//! Treated as any other report. The total is the metric [`NEURONS`]: a tariff with
+//! `coefficients: { neurons: 1 }` bills the figure of such a server.
 
 use super::charge::METRICS_MAX;
 

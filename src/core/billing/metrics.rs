@@ -1,9 +1,9 @@
-//! The quantities of one request while they are reported: by the model server, by the task, by the
-//! gateway's own count.
+//! Quantities of one request as they are reported by the model server, the task and the gateway's own
+//! count.
 //!
-//! Figures of different sources are kept apart, since which of them is billed is for
-//! [`settle`](super::settle) to say. At most [`METRICS_MAX`] names a source, so that none can crowd
-//! out another; what is over that, or not a quantity, is left out and counted.
+//! Figures of different sources are kept apart; [`settle`](super::settle) decides which of them is
+//! billed. At most [`METRICS_MAX`] names per source, so that none can crowd out another. Reports over the
+//! bound or without a valid quantity are dropped and counted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::model::MetricMode;
 /// How the model's metrics add up on a stream: [`ModelSpec::metrics`](crate::model::ModelSpec).
 pub type MetricModes = BTreeMap<Arc<str>, MetricMode>;
 
-/// What was reported so far.
+/// Quantities reported so far.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     metrics: Vec<Metric>,
@@ -51,8 +51,8 @@ impl Metrics {
         }
     }
 
-    /// Takes what was gathered elsewhere, each metric with its source. What is known here already
-    /// keeps the larger value.
+    /// Merges another collection, each metric with its source. The larger value of a known metric
+    /// stays.
     pub fn join(&mut self, other: &Metrics) {
         for Metric {
             name,
@@ -64,12 +64,12 @@ impl Metrics {
         }
     }
 
-    /// Nothing was reported.
+    /// Returns whether no metric was reported.
     pub fn is_empty(&self) -> bool {
         self.metrics.is_empty()
     }
 
-    /// Forgets all.
+    /// Removes all metrics.
     pub fn clear(&mut self) {
         self.metrics.clear();
     }

@@ -1,4 +1,4 @@
-//! What a request used and what that costs.
+//! Usage of a request, its price in neurons, and the daily quota; no I/O.
 //!
 //! Counts are read from reports of model servers ([`Usage`]), summed by the shell and priced by a
 //! formula ([`Charge`]).

@@ -1,11 +1,10 @@
 //! Neurons of the day: what each account has used and what its requests in flight may use.
 //!
-//! It has no clock: `now` is the time of day in UTC, told by the shell. A request is refused only
-//! when what is used and what is reserved have reached the limit; so the last one admitted may
-//! overshoot, by at most its own cost, and a limit is never left half used because a large request
-//! did not fit. What the account has used at other nodes counts as far as they have told; each node
-//! keeps only its own. Inside, neurons are whole millionths: sums are exact and a
-//! reservation given back leaves nothing behind.
+//! Without a clock: `now` is the time in UTC, passed by the shell. A request is refused only when use and
+//! reservations have reached the limit. So the last one admitted may overshoot, by at most its own cost;
+//! in return no limit stays half used because a large request did not fit. Use at other nodes counts as
+//! far as they have reported it; each node keeps only its own. Neurons are stored as whole millionths, so
+//! that sums are exact and a released reservation leaves no remainder.
 
 use std::sync::Arc;
 
@@ -20,7 +19,7 @@ use super::charge::CHARGE_MAX_NEURONS;
 const SECS_PER_DAY: u64 = 86_400;
 const MICRO: f64 = 1e6;
 
-/// Output tokens reserved for when the request does not say: Workers AI's own default.
+/// Output tokens reserved where the request has no limit: Workers AI's own default.
 const OUTPUT_TOKENS_ASSUMED: u64 = 256;
 
 /// Seconds since 1970-01-01 00:00 UTC.
@@ -40,46 +39,45 @@ impl UnixSecs {
 }
 
 /// Sums of other nodes that are remembered, over all nodes and accounts: 50 nodes with 4,096 accounts
-/// each are a fifth less. What is told beyond it does not count.
+/// each are a fifth less. Reports beyond the bound do not count.
 pub const TOLD_MAX: usize = 262_144;
 
-/// A sum beyond so many times an account's limit is a mistake, or a lie to lock the account out until
-/// midnight: requests in flight overshoot a limit by their own cost only.
+/// Multiple of an account's limit beyond which a reported sum is implausible: requests in flight
+/// overshoot a limit by their own cost only. A false sum would lock the account out until midnight.
 const TOLD_LIMITS_MAX: u64 = 10;
 
-/// The counters of all accounts that have a limit: their number bounds it, and [`TOLD_MAX`] what
-/// others tell.
+/// The counters of all accounts that have a limit. Bounded by their number, and by [`TOLD_MAX`] for
+/// reports of other nodes.
 #[derive(Clone, Debug, Default)]
 pub struct Quota {
     day: u64,
     accounts: HashMap<AccountId, Counter>,
     version: u64,
-    /// By node and account. A node that is gone has used what it has used.
+    /// By node and account. The use of a node that has left still counts.
     told: HashMap<Arc<str>, HashMap<AccountId, Told>>,
     told_count: usize,
     left_out: u64,
     former: Former,
 }
 
-/// What was used on the day before, in case that it is still that day: a clock may be ahead, and be
-/// right again.
+/// Use of the day before, in case that it is still that day: a clock may be ahead and be corrected.
 #[derive(Clone, Debug, Default)]
 struct Former {
     day: u64,
     used: Vec<(AccountId, u64)>,
 }
 
-/// A clock that is back before a day by more than this was ahead when it began that day; less is how
-/// clocks are kept right about midnight. Seconds.
+/// Largest correction of a clock about midnight, in seconds. A clock set back before the day by more was
+/// ahead when that day began.
 const CLOCK_CORRECTION_MAX: u64 = 3_600;
 
-/// What a node has told of an account.
+/// Use of an account as reported by a node, in millionths of a neuron.
 #[derive(Clone, Copy, Debug, Default)]
 struct Told {
-    /// Of the node's process that told it.
+    /// Generation of the reporting node's process.
     generation: u64,
     today: u64,
-    /// By a clock that is ahead.
+    /// Reported with a clock that is ahead.
     tomorrow: u64,
 }
 
@@ -87,13 +85,13 @@ struct Told {
 struct Counter {
     used: u64,
     reserved: u64,
-    /// The sum of what other nodes have told of this day. Wide, so that it stays exact whatever they
-    /// tell: what is told wrong can be taken back.
+    /// Sum of the reports of other nodes for this day. 128 bits, so that it stays exact for any report
+    /// and a wrong one can be taken back.
     elsewhere: u128,
 }
 
-/// Neurons put aside for a request. Consumed by [`Quota::settle`] or [`Quota::give_back`]; it is
-/// not a copy, so neither can happen twice.
+/// Neurons put aside for a request. Consumed by [`Quota::settle`] or [`Quota::give_back`]; not `Copy`, so
+/// that neither can happen twice.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a reservation that is neither settled nor given back lasts until midnight"]
 pub struct Reservation {
@@ -102,12 +100,12 @@ pub struct Reservation {
     micro: u64,
 }
 
-/// Why nothing can be put aside.
+/// Reason why no neurons can be reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exhausted {
-    /// The limit is used up: nothing more today.
+    /// The limit is used up for today.
     Used,
-    /// The rest is held by requests under way, which may leave some of it.
+    /// The rest is reserved by requests in flight, which may release some of it.
     Held,
 }
 
@@ -123,14 +121,13 @@ pub struct QuotaSnapshot {
     /// The day before that was counted on; the clock may have been ahead since.
     #[serde(default)]
     pub former_day: u64,
-    /// What was used on it.
+    /// Millionths of a neuron used on the day before, by account.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former_micro: Vec<(AccountId, u64)>,
 }
 
 impl QuotaSnapshot {
-    /// What was used today, by account, as far as can be told: what was counted on a day that is still
-    /// to come was counted by a clock that was ahead.
+    /// Use of today, by account. Counts of a future day belong to today: the clock was ahead then.
     fn today(&self, now: UnixSecs) -> impl Iterator<Item = (&AccountId, u64)> {
         let days = [
             (self.day, &self.used_micro),
@@ -155,8 +152,8 @@ impl Quota {
         quota
     }
 
-    /// What another process has counted since `before` was kept counts here as well: it has ended, and
-    /// `after` is what it kept last.
+    /// Adds the use that another, ended process has counted: the difference between `before` and its last
+    /// snapshot, `after`.
     pub fn absorb(&mut self, before: &QuotaSnapshot, after: &QuotaSnapshot, now: UnixSecs) {
         self.turn_to(now);
         let mut known: HashMap<&AccountId, u64> = HashMap::new();
@@ -175,7 +172,7 @@ impl Quota {
         counter.used = counter.used.saturating_add(micro);
     }
 
-    /// What is to be kept, by account.
+    /// State to keep across a restart, by account.
     pub fn snapshot(&self) -> QuotaSnapshot {
         let used = self.accounts.iter().filter(|(_, counter)| counter.used > 0);
         let mut used_micro: Vec<(AccountId, u64)> = used
@@ -190,7 +187,7 @@ impl Quota {
         }
     }
 
-    /// Counts changes of what [`Quota::snapshot`] holds, so that the shell writes only news.
+    /// Number of changes to [`Quota::snapshot`], so that the shell writes only changed states.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -206,7 +203,7 @@ impl Quota {
     /// Puts `amount` neurons aside, unless the day's use and all reservations have reached `limit`.
     ///
     /// # Errors
-    /// Which of the two has.
+    /// Which of the two has reached it.
     pub fn reserve(
         &mut self,
         account: &AccountId,
@@ -233,8 +230,8 @@ impl Quota {
         })
     }
 
-    /// Puts `amount` aside in place of what `reservation` holds. Who was admitted stays admitted: it
-    /// is not refused, and nobody comes in between.
+    /// Replaces the amount of `reservation` by `amount`, in one step. An admitted request stays admitted
+    /// and is never refused here.
     pub fn exchange(
         &mut self,
         reservation: Reservation,
@@ -253,8 +250,8 @@ impl Quota {
         }
     }
 
-    /// The request cost `actual` neurons. Counted to the day on which it was admitted: when that is
-    /// over, nowhere.
+    /// Counts the `actual` cost of the request, in neurons, to the day on which it was admitted; not at
+    /// all when that day is over.
     pub fn settle(&mut self, reservation: Reservation, actual: f64, now: UnixSecs) {
         self.turn_to(now);
         // One of a day that is still to come was made by a clock that was ahead.
@@ -268,15 +265,15 @@ impl Quota {
         self.version += u64::from(micro > 0);
     }
 
-    /// The request cost nothing.
+    /// Releases the reservation of a request without cost.
     pub fn give_back(&mut self, reservation: Reservation, now: UnixSecs) {
         self.settle(reservation, 0.0, now);
     }
 
-    /// Another node tells how many millionths of a neuron the account has used there on `day`, today
-    /// or, where its clock is ahead, tomorrow. Of one process of a node a sum of a day only grows: less
-    /// than before tells nothing. One that was started again is believed afresh, account by account.
-    /// What is of another day or beyond [`TOLD_MAX`] is left out.
+    /// Records the use of an account at another node, in millionths of a neuron. `day` is today or, where
+    /// the node's clock is ahead, tomorrow. Within one process of a node the sum of a day only grows, so a
+    /// smaller one is ignored. After a restart of the node the new sum replaces the old one, account by
+    /// account. Reports of another day or beyond [`TOLD_MAX`] are dropped.
     pub fn heard(
         &mut self,
         node: &Arc<str>,
@@ -287,7 +284,7 @@ impl Quota {
         now: UnixSecs,
     ) {
         self.turn_to(now);
-        // A node that has used nothing since yesterday tells yesterday's sum: nothing wrong with it.
+        // A node without use since yesterday still reports yesterday's sum; this is no error.
         if day < self.day {
             return;
         }
@@ -319,13 +316,13 @@ impl Quota {
         }
     }
 
-    /// Whether another node may have used so many millionths of a neuron of an account with this limit.
+    /// Returns whether this use at another node, in millionths, is plausible for an account with this limit.
     pub fn is_within_reason(micro: u64, limit: u64) -> bool {
         let most = u128::from(limit) * MICRO as u128 * u128::from(TOLD_LIMITS_MAX);
         u128::from(micro) <= most
     }
 
-    /// What a node has told is forgotten, until it tells something else. Whether it had told anything.
+    /// Forgets the reports of a node; returns whether there were any.
     pub fn forget(&mut self, node: &str) -> bool {
         let Some(told) = self.told.remove(node) else {
             return false;
@@ -339,12 +336,12 @@ impl Quota {
         true
     }
 
-    /// Sums that were told and left out since the start.
+    /// Number of reported sums that were dropped since the start.
     pub fn left_out(&self) -> u64 {
         self.left_out
     }
 
-    /// Neurons the account has used today at other nodes, as far as they have told.
+    /// Neurons the account has used today at other nodes, as far as reported.
     pub fn elsewhere(&self, account: &AccountId, now: UnixSecs) -> f64 {
         self.counter(account, now).elsewhere as f64 / MICRO
     }
@@ -366,8 +363,8 @@ impl Quota {
         self.accounts.get(account).copied().unwrap_or_default()
     }
 
-    /// A new day begins with nothing used. A clock that is set back a little does not bring back the old
-    /// one; one that was ahead does, with what was counted meanwhile.
+    /// Moves to the day of `now`; a new day begins with nothing used. A clock set back a little does not
+    /// bring back the old day. A clock that was ahead does, with the use counted meanwhile.
     fn turn_to(&mut self, now: UnixSecs) {
         if now.day() > self.day {
             let is_next = now.day() == self.day + 1;
@@ -391,8 +388,7 @@ impl Quota {
         }
     }
 
-    /// What was told of this day already, by clocks that are ahead, counts from now on; nothing of it
-    /// where days were slept through.
+    /// Counts reports of this day that came early, from clocks that are ahead; none where days were skipped.
     fn begin_day(&mut self, is_next: bool) {
         let accounts = &mut self.accounts;
         self.told.retain(|_, told| {
@@ -411,7 +407,7 @@ impl Quota {
     }
 }
 
-/// To the nearest millionth. What is no amount counts as nothing.
+/// Rounds to the nearest millionth. A value that is not a number counts as 0.
 fn to_micro(neurons: f64) -> u64 {
     if neurons.is_nan() {
         return 0;
@@ -419,9 +415,9 @@ fn to_micro(neurons: f64) -> u64 {
     (neurons.clamp(0.0, CHARGE_MAX_NEURONS) * MICRO).round() as u64
 }
 
-/// What a request may come to, in neurons, before it is known: its prompt, about
-/// ([`Call::prompt_tokens`](crate::api::Call::prompt_tokens)), and as many output tokens as it asks
-/// for, 256 when it does not say, in each of the `outputs` that are generated.
+/// Expected cost of a request in neurons, for its reservation. Prompt tokens are estimated
+/// ([`Call::prompt_tokens`](crate::api::Call::prompt_tokens)); output tokens are the requested ones, or 256
+/// without a limit, for each of the generated `outputs`.
 pub fn reserve_estimate(
     tariff: &Tariff,
     prompt_tokens: u64,

@@ -1,9 +1,8 @@
-//! Which of the figures are billed, once the answer is over.
+//! Choice of the figures that are billed, once the response is complete; no counting, no pricing.
 //!
-//! Known in the source as the three flags of billing metrics. It counts nothing and prices
-//! nothing. What a task worked out from the input (image steps, characters) is billed in every
-//! mode: it is the gateway's own knowledge. What a task read in the answer (a usage object, the
-//! seconds of a sound) is the server's word, and is believed as far as the server is.
+//! Known in the source as the three flags of billing metrics. Metrics that a task derives from the input
+//! (image steps, characters) are billed in every mode: the gateway knows them itself. Metrics that a task
+//! reads in the response (a usage object, the seconds of a sound) are trusted as far as the server is.
 
 use std::sync::Arc;
 
@@ -14,46 +13,46 @@ use crate::model::Trust;
 /// Counts that differ by no more than this agree: a word or two at the edges.
 const MATCH_WITHIN: f64 = 2.0;
 
-/// They agree too when they differ by no more than this share of the reported one. The source
-/// wants equality, which words × 4/3 hardly ever meets.
+/// Larger counts agree when they differ by no more than this share of the reported one. The source
+/// requires equality, which words × 4/3 hardly ever meets.
 const MATCH_WITHIN_PERCENT: f64 = 10.0;
 
-/// What is billed.
+/// The billed metrics and where they came from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settled {
-    /// Each name once, by name; at most [`METRICS_MAX`].
+    /// Unique names, sorted; at most [`METRICS_MAX`].
     pub metrics: Vec<Metric>,
-    /// Whose figures they are: [`Source::Estimated`] as soon as one of them is an estimate,
-    /// [`Source::Derived`] where there are none but the task's, of input or answer.
+    /// Origin of the whole: [`Source::Estimated`] as soon as one metric is an estimate,
+    /// [`Source::Derived`] where all of them are the task's.
     pub source: Source,
     /// How reported figures compare to estimates, with [`Trust::Compare`]: every metric that has
     /// either, by name.
     pub comparison: Vec<Comparison>,
 }
 
-/// What the server said of a metric, and what the gateway counted; one of them at least.
+/// Reported and estimated value of a metric; at least one of them is present.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
     /// The metric.
     pub metric: Arc<str>,
-    /// What the server said; this is billed.
+    /// Value reported by the server; this one is billed.
     pub reported: Option<f64>,
-    /// What the gateway counted.
+    /// Value counted by the gateway.
     pub estimated: Option<f64>,
-    /// They differ by at most 2, or by at most a tenth of the reported one; none where one of them is
+    /// The values differ by at most 2, or by at most a tenth of the reported one; none where one is
     /// missing.
     pub matches: Option<bool>,
 }
 
 /// Chooses the figures.
 ///
-/// - `trust`: the server's, then what the task read in the answer, then what it worked out from the
-///   input; an estimate only of what none of them told, and marked as such.
-/// - `estimate`: the estimates, then what the task worked out from the input; nothing that comes
-///   from the server is used, whether it reported it or the task read it in its answer.
+/// - `trust`: the server's report, then the task's metrics of the response, then those of the input. An
+///   estimate fills gaps only, and is marked as such.
+/// - `estimate`: the estimates, then the task's metrics of the input. Figures of the server are not used,
+///   neither reported nor read in the response.
 /// - `compare`: as `trust`, with the comparison.
 ///
-/// `metrics` holds all that was reported, `estimated` what the gateway counted besides.
+/// `metrics` holds all reports, `estimated` the gateway's own counts.
 pub fn settle(trust: Trust, metrics: &Metrics, estimated: &[(String, f64)]) -> Settled {
     let mut all = metrics.clone();
     all.report_all(estimated, Source::Estimated, &super::MetricModes::new());

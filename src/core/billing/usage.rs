@@ -1,8 +1,8 @@
 //! Token counts of one request, read from the reports of model servers.
 //!
-//! It is not the bill and does not estimate: what a server did not say is not here. Counts are
-//! tokens; a count that is negative, not a number or above [`TOKENS_MAX`] is taken as not said.
-//! Called by the readers of answers and by the event of each request.
+//! Neither the bill nor an estimate: counts that a server did not report are absent. Counts are tokens; a
+//! count that is negative, not a number or above [`TOKENS_MAX`] is treated as absent. Called by the
+//! response decoders and by the event of each request.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;

@@ -1,6 +1,6 @@
-//! One account: its keys (hashed), its share and its limits.
+//! An account: its keys (hashed), its share and its limits.
 //!
-//! It does not hash or compare keys; the shell does, in constant time.
+//! Keys are neither hashed nor compared here; the shell does both, in constant time.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ pub struct KeyHash(#[schemars(with = "String", regex(pattern = "^[0-9a-fA-F]{64}
 
 impl fmt::Debug for KeyHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Eight digits tell two keys apart in a log and help nobody guess one.
+        // Eight digits distinguish two keys in a log and do not help to guess one.
         write!(
             f,
             "sha256:{:02x}{:02x}{:02x}{:02x}…",
@@ -53,7 +53,7 @@ impl<'de> Deserialize<'de> for KeyHash {
     }
 }
 
-/// Who may ask for what, and how much of it.
+/// Permissions and limits of an account.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AccountSpec {
@@ -66,7 +66,8 @@ pub struct AccountSpec {
     #[serde(default = "AccountSpec::default_weight")]
     #[schemars(range(min = 1, max = 1000))]
     pub weight: u32,
-    /// Requests per minute over all nodes of the fleet, counted by the generic cell rate algorithm; unlimited when absent. What passes at another node counts here about a second later.
+    /// Requests per minute over all nodes of the cluster, counted by the generic cell rate algorithm; unlimited when
+    /// absent. A request at another node counts here about a second later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub requests_per_minute: Option<u32>,
@@ -79,17 +80,17 @@ pub struct AccountSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_concurrent: Option<u32>,
-    /// Neurons per day, counted by all nodes of the fleet and reset at 00:00 UTC; unlimited when absent.
+    /// Neurons per day, counted by all nodes of the cluster and reset at 00:00 UTC; unlimited when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub neurons_per_day: Option<u64>,
-    /// Models it may use; a glob `*` is allowed at the end only.
+    /// Models the account may use; a glob `*` is allowed at the end only.
     #[serde(default = "AccountSpec::default_models")]
     pub models: Vec<ModelId>,
-    /// The most urgent `x_priority` it may ask for: 0 is first, 9 last.
+    /// Most urgent `x_priority` the account may request: 0 is first, 9 last.
     #[serde(default = "AccountSpec::default_max_priority")]
     #[schemars(range(max = 9))]
     pub max_priority: u8,
-    /// Whether it may choose a site with `x-infergate-site`; a single node has none to choose from.
+    /// Permission to choose a site with `x-infergate-site`; without effect on a single node.
     #[serde(default)]
     pub may_force_site: bool,
 }
@@ -123,7 +124,7 @@ impl AccountSpec {
         5
     }
 
-    /// Whether one of its patterns names `model`.
+    /// Returns whether a pattern of the account matches `model`.
     pub fn allows(&self, model: &ModelId) -> bool {
         let name = model.as_str();
         self.models

@@ -1,6 +1,6 @@
 //! The catalog: every model by every name, as one snapshot.
 //!
-//! It does not change; a reload builds another. A request keeps the catalog it began with.
+//! Immutable; a reload builds another. A request keeps the catalog it started with.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use hashbrown::HashMap;
 use super::{AccountSpec, ModelSpec};
 use crate::ModelId;
 
-/// Whether an account may use a model.
+/// Access of an account to a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It may.
+    /// The account may use the model.
     Allowed,
     /// The account's own list leaves the model out.
     Denied,
@@ -52,7 +52,7 @@ impl Catalog {
         &self.models
     }
 
-    /// Whether `account` may use `model`: both lists must agree.
+    /// Returns the access of `account` to `model`: both lists must agree.
     pub fn access(account: &AccountSpec, model: &ModelSpec) -> Access {
         let listed =
             model.allowed_accounts.is_empty() || model.allowed_accounts.contains(&account.id);

@@ -23,7 +23,7 @@ pub enum AuthForm {
 }
 
 impl AuthForm {
-    /// Whether `auth_name` says where the key goes.
+    /// Returns whether `auth_name` names the place of the key.
     pub const fn has_name(self) -> bool {
         matches!(self, AuthForm::Header | AuthForm::Query)
     }

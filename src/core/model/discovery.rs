@@ -1,7 +1,7 @@
-//! Where a model's endpoints are found besides the configuration, and what becomes of what is found.
+//! Discovery of a model's endpoints besides the configuration, and their merge into the model.
 //!
-//! It asks nobody: the shell reads a file, a name's addresses, Consul's answer or Kubernetes' and hands
-//! over what it found. [`Found`] is at most [`ENDPOINTS_MAX`] endpoints, sorted, each once.
+//! No I/O: the shell reads a file, the addresses of a name, or the response of Consul or Kubernetes, and
+//! hands over the result. [`Found`] is at most [`ENDPOINTS_MAX`] endpoints, sorted, each once.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -17,7 +17,7 @@ use super::spec::{EndpointSpec, ModelSpec, Secret};
 /// few enough to probe them all within a round.
 pub const ENDPOINTS_MAX: usize = 256;
 
-/// Where to look for endpoints, how often, and what every one found there is like.
+/// Source of endpoints, interval of discovery, and settings of every discovered endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DiscoverySpec {
@@ -36,11 +36,11 @@ pub struct DiscoverySpec {
     /// by plain HTTP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubernetes: Option<KubernetesSpec>,
-    /// Seconds between two looks.
+    /// Seconds between two reads of the source.
     #[serde(default = "DiscoverySpec::default_every_secs")]
     #[schemars(range(min = 1, max = 3600))]
     pub every_secs: u32,
-    /// Permits of each endpoint found. At least 1, at most 65,536.
+    /// Permits of each discovered endpoint. At least 1, at most 65,536.
     #[serde(default = "EndpointSpec::default_max_concurrent_requests")]
     #[schemars(range(min = 1, max = 65536))]
     pub max_concurrent_requests: u32,
@@ -117,7 +117,7 @@ impl KubernetesSpec {
         self.api.starts_with("https://")
     }
 
-    /// Where its token stands. Nothing is sent in plain text that was not named.
+    /// Returns the path of the token. Over plain text only a token that the configuration names is sent.
     pub fn token_path(&self) -> Option<PathBuf> {
         let account = || PathBuf::from(format!("{SERVICE_ACCOUNT}/token"));
         let named = self.token_file.clone();
@@ -132,7 +132,7 @@ impl KubernetesSpec {
     }
 }
 
-/// One of the ports of an EndpointSlice.
+/// Port of an EndpointSlice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum SlicePort {
@@ -143,7 +143,7 @@ pub enum SlicePort {
 }
 
 impl SlicePort {
-    /// Its number, where it is told by that.
+    /// Returns the number, for a port given by number.
     pub fn number(&self) -> Option<u16> {
         match self {
             SlicePort::Number(number) => Some(*number),
@@ -215,7 +215,7 @@ impl DiscoverySpec {
     }
 }
 
-/// One endpoint as a source tells of it.
+/// An endpoint as a source reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FoundEndpoint {
@@ -233,7 +233,7 @@ pub struct FoundEndpoint {
 }
 
 impl FoundEndpoint {
-    /// An endpoint of which only the URL is told.
+    /// Creates an endpoint of which only the URL is known.
     pub fn at(url: impl Into<Arc<str>>) -> FoundEndpoint {
         FoundEndpoint {
             url: url.into(),
@@ -244,7 +244,7 @@ impl FoundEndpoint {
     }
 }
 
-/// What one look at a source has found.
+/// Result of reading a source once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// Sorted by URL, each once.
@@ -254,7 +254,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// Puts what was told in order: two looks that find the same are equal, whatever its sequence.
+    /// Sorts the reported endpoints: two reads with the same endpoints are equal, whatever their order.
     pub fn new(mut told: Vec<FoundEndpoint>) -> Found {
         told.sort_by(|a, b| a.url.cmp(&b.url));
         let mut seen = HashSet::new();
@@ -268,8 +268,8 @@ impl Found {
     }
 }
 
-/// What is equal for two URLs of one server: hosts are the same in either case, and a last slash
-/// changes nothing.
+/// Returns a key that is equal for two URLs of one server: hosts compare in either case, and a last slash
+/// is ignored.
 pub fn same_server(url: &str) -> String {
     url.trim_end_matches('/').to_ascii_lowercase()
 }

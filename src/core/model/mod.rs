@@ -1,7 +1,6 @@
-//! What may be asked for and by whom: models, accounts, and the catalog that joins them.
+//! Models, accounts, and the catalog that joins them.
 //!
-//! It holds no state that changes while running; a reload builds a new [`Catalog`] and swaps it
-//! whole. Each struct here is also the shape of its part of the configuration file.
+//! Immutable while running; a reload builds a new [`Catalog`] and swaps it whole. Each struct here is also the shape of its part of the configuration file.
 
 mod account;
 mod catalog;

@@ -1,6 +1,6 @@
 //! Request parameters that an operator sets for a model: the keys of `models[].parameters`.
 //!
-//! It does not touch a body; `api::body` does. Names are members of the request's JSON body, values are
+//! Bodies are edited by `api::body`, not here. Names are members of the request's JSON body, values are
 //! sent as they stand here.
 
 use schemars::JsonSchema;
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 /// Members the gateway reads itself and writes for the server: they cannot be set.
 pub const RESERVED: [&str; 4] = ["model", "stream", "stream_options", "options"];
 
-/// Bounds on tokens, of which a negative one says that there is none.
+/// Bounds on tokens; a negative one means none.
 const TOKEN_BOUNDS: [&str; 5] = [
     "max_tokens",
     "max_completion_tokens",
@@ -23,29 +23,29 @@ const TOKEN_BOUNDS: [&str; 5] = [
 /// is said of all.
 const SAME_BOUND: [&str; 3] = ["max_tokens", "max_completion_tokens", "max_output_tokens"];
 
-/// What becomes of the parameters of each request. `max_tokens`, `max_completion_tokens` and
-/// `max_output_tokens` are one parameter: what is said of one holds for the others that are not named.
+/// Rules for the parameters of each request. `max_tokens`, `max_completion_tokens` and
+/// `max_output_tokens` are one parameter: a rule for one holds for the others that are not named.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Parameters {
-    /// Sent where the request does not say, or says `null`.
+    /// Sent where the request has no such parameter, or `null`.
     pub default: Map<String, Value>,
-    /// Sent whatever the request says.
+    /// Sent in place of the request's value.
     pub force: Map<String, Value>,
-    /// Largest numbers: a larger one in the request is lowered to it, and so is what is not a number, or an
-    /// unlimited number of tokens (-1). What the request does not say is not capped. `max_tokens` is said of
+    /// Largest numbers. A larger one in the request is lowered to it, as is a value that is not a number, or an
+    /// unlimited number of tokens (-1). A parameter that the request leaves out is not capped. `max_tokens` caps
     /// `max_completion_tokens` and `max_output_tokens` too.
     pub max: Map<String, Value>,
 }
 
 impl Parameters {
-    /// Whether no request is changed.
+    /// Returns whether no request is changed.
     pub fn is_empty(&self) -> bool {
         self.default.is_empty() && self.force.is_empty() && self.max.is_empty()
     }
 
-    /// What takes the place of `sent`, the value of `name` in a request; none where it stays. `says` tells
-    /// which names have a value that is not `null` there.
+    /// Returns the replacement of `sent`, the value of `name` in a request; none where it stays. The last
+    /// argument returns whether a name has a value there that is not `null`.
     pub fn replacement(
         &self,
         name: &str,
@@ -69,7 +69,7 @@ impl Parameters {
         (has_no_bound || number > max.as_f64()?).then_some(max)
     }
 
-    /// What is added to a request in which `has` finds no such name.
+    /// Returns the members to add to a request, given a test for names that it has.
     pub fn missing(&self, has: impl Fn(&str) -> bool) -> impl Iterator<Item = (&str, &Value)> {
         let unforced = |name: &&String| said_of(&self.force, name).is_none();
         let defaults = self.default.iter().filter(move |(name, _)| unforced(name));
@@ -79,7 +79,7 @@ impl Parameters {
     }
 }
 
-/// What `values` say of `name`, by this name or another one of the same bound.
+/// Returns the value of `name` in `values`, under this name or another one of the same bound.
 fn said_of<'a>(values: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     let other = || same_as(name).find_map(|same| values.get(same));
     values.get(name).or_else(other)

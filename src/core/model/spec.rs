@@ -1,6 +1,6 @@
-//! One model: its task, its backend, its endpoints and how requests for it wait.
+//! A model: its task, its backend, its endpoints and its queue.
 //!
-//! These are the keys under `models[]` in the configuration; no second struct repeats them.
+//! The fields are the keys under `models[]` in the configuration; no second struct repeats them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ use super::parameters::Parameters;
 use super::tariff::{MetricMode, ModelPlugins, Tariff, Trust};
 use crate::{AccountId, ModelId};
 
-/// What a model does: the 14 task types of the Workers AI catalogue.
+/// Task of a model: the 14 task types of the Workers AI catalogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)] // the names are their documentation
@@ -89,7 +89,7 @@ impl Task {
     }
 }
 
-/// Which protocol the model's endpoints speak.
+/// Protocol of the model's endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum BackendKind {
@@ -115,7 +115,7 @@ pub enum BackendKind {
 pub struct Secret(Arc<str>);
 
 impl Secret {
-    /// The text, for the one who has to send it.
+    /// Returns the text, for the code that sends it.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -162,7 +162,7 @@ impl fmt::Debug for CaFile {
     }
 }
 
-/// What an endpoint's permits belong to.
+/// Owner of an endpoint's permits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum PermitScope {
@@ -188,7 +188,7 @@ pub fn server_of(url: &str) -> String {
     }
 }
 
-/// One model server that can run the model.
+/// A model server that can run the model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EndpointSpec {
@@ -199,8 +199,8 @@ pub struct EndpointSpec {
     #[serde(default = "EndpointSpec::default_max_concurrent_requests")]
     #[schemars(range(min = 1, max = 65536))]
     pub max_concurrent_requests: u32,
-    /// Whose permits these are: those of the `server` (scheme, host and port), shared by every model
-    /// with an endpoint there, or of this `model` alone, for servers whose models run side by side.
+    /// Owner of the permits. `server` (scheme, host and port): all models with an endpoint there share them.
+    /// `model`: this model alone, for servers whose models run side by side.
     #[serde(default)]
     pub permits: PermitScope,
     /// Tier: an endpoint is used only when every endpoint of a lower number is full or unhealthy.
@@ -209,7 +209,7 @@ pub struct EndpointSpec {
     /// The model name the server knows; the model's `id` when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend_model: Option<Arc<str>>,
-    /// Key for this endpoint, sent as `auth` says; usually `"${SOME_KEY}"`.
+    /// Key for this endpoint, sent in the form of `auth`; usually `"${SOME_KEY}"`.
     #[serde(default, skip_serializing)]
     pub api_key: Option<Secret>,
     /// Form in which the key is sent.
@@ -237,7 +237,7 @@ pub struct EndpointSpec {
 }
 
 impl Default for EndpointSpec {
-    /// Nowhere yet, with everything that has a default.
+    /// An endpoint without URL, with every default.
     fn default() -> Self {
         EndpointSpec {
             url: "".into(),
@@ -267,17 +267,17 @@ impl EndpointSpec {
         server_of(&self.url)
     }
 
-    /// Somebody else's server: reached by TLS, with a key to be let in.
+    /// Returns whether the endpoint is an external service: reached by TLS, with a key.
     pub fn is_external(&self) -> bool {
         self.url.starts_with("https://") && self.api_key.is_some()
     }
 }
 
-/// In which order waiting requests get the next permit.
+/// Order in which waiting requests get permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Algorithm {
-    /// Arrival order, one line for all accounts.
+    /// Arrival order, one queue for all accounts.
     Fifo,
     /// Weighted round robin over accounts.
     Fair,
@@ -288,17 +288,17 @@ pub enum Algorithm {
     TokenFair,
 }
 
-/// What waiting requests do while no endpoint is healthy.
+/// Behaviour of waiting requests while no endpoint is healthy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum WhenUnhealthy {
-    /// Wait for one to come back, for `when_unhealthy_wait_secs`.
+    /// Wait for one to recover, for `when_unhealthy_wait_secs`.
     Wait,
-    /// Get the answer that none is healthy at once.
+    /// Refuse them at once.
     Refuse,
 }
 
-/// How requests for a model wait.
+/// Queue of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct QueueSpec {
@@ -312,7 +312,7 @@ pub struct QueueSpec {
     /// Waiting requests of all accounts together.
     #[schemars(range(max = 1000000))]
     pub total_capacity: u32,
-    /// What waiting requests do while no endpoint is healthy.
+    /// Behaviour of waiting requests while no endpoint is healthy.
     pub when_unhealthy: WhenUnhealthy,
     /// Seconds that a request waits while no endpoint is healthy, or every one in use keeps failing, at
     /// most to its deadline; then 503.
@@ -321,7 +321,7 @@ pub struct QueueSpec {
 }
 
 impl QueueSpec {
-    /// No line is longer, whatever the configuration says: known in the source as the clamp.
+    /// Most waiters per account or queue, whatever is configured: known in the source as the clamp.
     pub const LINE_CAPACITY_MAX: u64 = 1000;
 
     /// `max(capacity, site_queue_size) × Σ permits`, clamped to `0..=1000`.
@@ -344,33 +344,33 @@ impl Default for QueueSpec {
     }
 }
 
-/// A model and everything the walk needs to know about it.
+/// A model and everything the request pipeline needs to know about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelSpec {
     /// The name clients use.
     pub id: ModelId,
-    /// Other names for it.
+    /// Other names of the model.
     #[serde(default)]
     pub aliases: Vec<ModelId>,
-    /// What it does.
+    /// Task of the model.
     pub task: Task,
-    /// Which protocol its endpoints speak.
+    /// Protocol of its endpoints.
     pub backend: BackendKind,
-    /// Where it runs. With none, and none found, there are no permits and no line: every request is refused with 3040.
+    /// Model servers. With none, and none discovered, there are no permits and no queue: every request is refused with 3040.
     #[serde(default)]
     pub endpoints: Vec<EndpointSpec>,
-    /// Where more endpoints are found while running: in one of `file`, `dns`, `consul` and `kubernetes`.
-    /// What cannot be read changes nothing.
+    /// Source of more endpoints while running: one of `file`, `dns`, `consul` and `kubernetes`. A source that
+    /// cannot be read changes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub discovery: Option<DiscoverySpec>,
-    /// How requests for it wait.
+    /// Queue of the model.
     #[serde(default)]
     pub queue: QueueSpec,
     /// Seconds a request may take in all; raised to `timeouts.model_floor_secs`.
     #[serde(default)]
     pub timeout_secs: u64,
-    /// Seconds from the grant of a permit to the head of a server's answer, 1 to 86,400; then the request
+    /// Seconds from the grant of a permit to the head of a server's response, 1 to 86,400; then the request
     /// ends with 504 and the endpoint has failed. Without it only the deadline ends the wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86_400))]
@@ -382,30 +382,30 @@ pub struct ModelSpec {
     /// one commits the status 200. 0 sends none.
     #[serde(default)]
     pub queue_heartbeat_secs: u64,
-    /// Whether a streaming client gets an SSE comment while its model server is silent, before the first
-    /// event or between two: every `queue_heartbeat_secs`, or 10 s where that is 0. The first one commits
-    /// the status 200. Not where another node serves the request.
+    /// Sends SSE comments to a streaming client while its model server is silent, before the first event
+    /// or between two: every `queue_heartbeat_secs`, or 10 s where that is 0. The first one commits the
+    /// status 200. Not sent where another node serves the request.
     #[serde(default)]
     pub progress_comments: bool,
-    /// What answers of the OpenAI API say under `model`: what the server says, or the name that the client
-    /// asked for. With `asked` a whole answer is held until it has come, up to 16 MiB; a longer one, and
-    /// events over 1 MiB, keep the server's word.
+    /// Name under `model` in responses of the OpenAI API: the server's, or the one that the client asked for.
+    /// With `asked` a whole response is held until complete, up to 16 MiB; a longer one, and events over
+    /// 1 MiB, keep the server's name.
     #[serde(default)]
     pub model_in_answers: ModelInAnswers,
     /// Request parameters that are filled in, set or capped before a server is asked; bodies that are
     /// not JSON stay as they are.
     #[serde(default)]
     pub parameters: Parameters,
-    /// Plugins, by name; a name that `plugins` does not declare is a built-in one's.
+    /// Plugins, by name; a name that `plugins` does not declare is that of a built-in one.
     #[serde(default)]
     pub plugins: ModelPlugins,
     /// Parameters of the routing policy, merged over its `settings`.
     #[serde(default)]
     pub routing: serde_json::Map<String, serde_json::Value>,
-    /// What it costs; without a tariff it is not billed.
+    /// Price; without a tariff the model is not billed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tariff: Option<Tariff>,
-    /// Whose figures are billed.
+    /// Source of the billed figures.
     #[serde(default)]
     pub metrics_trust: Trust,
     /// How the reports of a metric on a stream add up, where they do not as usual: `cumulative` (each
@@ -417,18 +417,18 @@ pub struct ModelSpec {
     #[serde(default)]
     #[schemars(length(max = 8))]
     pub ladder: Vec<ModelId>,
-    /// This model is waited for, as if it had no ladder; the ladder is for failures only.
+    /// Waits for this model as if it had no ladder; the ladder is for failures only.
     #[serde(default)]
     pub pin_primary: bool,
 }
 
-/// Whose name of the model stands in answers.
+/// Name of the model in responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ModelInAnswers {
-    /// What the client asked for, an alias too.
+    /// The name that the client asked for, an alias too.
     Asked,
-    /// What the model server says.
+    /// The name that the model server reports.
     #[default]
     Backend,
 }
@@ -461,13 +461,13 @@ impl ModelSpec {
         }
     }
 
-    /// Requests for it may leave for somebody else's servers.
+    /// Returns whether requests may leave for external services.
     pub fn is_external(&self) -> bool {
         self.endpoints.iter().any(EndpointSpec::is_external)
     }
 
-    /// Whether a request that was checked for `other` is served by this one without another look:
-    /// same kind of server, same task, same price.
+    /// Returns whether a request that was checked for `other` can be served by this model without another
+    /// check: same kind of server, same task, same price.
     pub fn serves_like(&self, other: &ModelSpec) -> bool {
         self.id == other.id
             && self.task == other.task

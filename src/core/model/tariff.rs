@@ -1,6 +1,6 @@
-//! What a model costs and how its answers are counted: the billing keys under `models[]`.
+//! Price of a model and counting of its responses: the billing keys under `models[]`.
 //!
-//! It computes nothing; `billing` does. Amounts are neurons, quantities in the metric's own unit.
+//! Values only; `billing` computes with them. Amounts are neurons, quantities in the metric's own unit.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -21,10 +21,10 @@ pub struct Tariff {
     /// Free keys a billing plugin may look at, such as `resolution: 1080p`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub criteria: BTreeMap<Arc<str>, Arc<str>>,
-    /// Whether a request that ended early after a server began to work costs something.
+    /// Charge for a request that ended early after a server started work.
     pub charge_cut: ChargeCut,
-    /// Whether a request is charged, as one that was cut, when its server or a plugin failed before
-    /// any byte of the answer reached the client. A repeated try is never charged.
+    /// Charges a request, as one that was cut, when its server or a plugin failed before any byte of the
+    /// response reached the client. A repeated attempt is never charged.
     pub charge_failed: bool,
 }
 
@@ -58,44 +58,44 @@ pub fn read_tariff_text(text: &str) -> Result<Option<Tariff>, serde_json::Error>
     serde_json::from_str(text)
 }
 
-/// What a request costs whose client left, or whose deadline passed, after a server was sent it.
+/// Charge for a request whose client left, or whose deadline passed, after it was sent to a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ChargeCut {
-    /// `cost_per_infer`, the input, and the output that was seen until then. Output that nobody saw is
-    /// not guessed.
+    /// `cost_per_infer`, the input, and the output that was seen until then. Unseen output is not
+    /// estimated.
     #[default]
     Seen,
-    /// Nothing.
+    /// No charge.
     None,
 }
 
 /// The configuration admits only finite numbers, so that equality is reflexive.
 impl Eq for Tariff {}
 
-/// Whose figures are billed.
+/// Source of the billed figures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Trust {
     /// The model server's own.
     #[default]
     Trust,
-    /// The gateway's estimate; what the server says is not used, nor what a task reads in its
-    /// answer. What a task works out from the input is.
+    /// The gateway's estimate. Figures of the server are not used, nor those that a task reads in its
+    /// response; figures that a task computes from the input are.
     Estimate,
-    /// The server's, and the event says whether the estimate agrees.
+    /// The server's, and the event records whether the estimate agrees.
     Compare,
 }
 
-/// How the reports of one metric of a request add up: a server's usage on a stream, and what a task
-/// reports of its events. One rule for all of them.
+/// Sum of the reports of one metric of a request: a server's usage on a stream, and the reports of a
+/// task on its events. The same rule holds for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum MetricMode {
     /// Each report is the total so far: the largest counts. A total does not shrink, so that is the
     /// last one, and one that comes late or is left at 0 takes nothing away.
     Cumulative,
-    /// Each report is what came since the one before: they are summed.
+    /// Each report is the amount since the one before: they are summed.
     Incremental,
 }
 
@@ -103,7 +103,7 @@ pub enum MetricMode {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ModelPlugins {
-    /// Checks the input and shapes payload and answer.
+    /// Checks the input and shapes payload and response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<Arc<str>>,
     /// Turns metrics into neurons.

@@ -1,8 +1,8 @@
-//! What was sent where lately: beginnings of prompts, and adapters. From it come the affinities of
+//! Memory of recent requests by endpoint: prompt prefixes and LoRA adapters. Source of the affinities of
 //! a [`Candidate`](super::Candidate).
 //!
-//! It is a belief, not knowledge: what a server has evicted since is not seen, and a wrong belief
-//! costs a cache miss. Prompts are known by hashes of their first [`BLOCKS_MAX`] blocks of
+//! An estimate, not the state of the server: evictions are not seen, and a wrong estimate costs a cache
+//! miss. Prompts are known by hashes of their first [`BLOCKS_MAX`] blocks of
 //! [`BLOCK_BYTES`], each hash over all bytes up to the block's end, so that equal hashes mean equal
 //! beginnings. The last block counts only when whole: a prompt below one block has no prefix worth
 //! finding. Endpoints are known by URL. The shell holds one of each per model under a small mutex.
@@ -14,10 +14,10 @@ use hashbrown::HashMap;
 /// Bytes of a block: about 250 tokens, a few pages of a server's prefix cache.
 pub const BLOCK_BYTES: usize = 1024;
 
-/// Blocks looked at: who shares 16 KiB hardly differs in where to go.
+/// Blocks compared: prompts that share 16 KiB hardly differ in their best endpoint.
 pub const BLOCKS_MAX: usize = 16;
 
-/// Blocks remembered per endpoint, unless told otherwise: 16 MiB of prompts, about what the cache
+/// Blocks remembered per endpoint, unless configured otherwise: 16 MiB of prompts, about what the cache
 /// of a large GPU holds, in some 400 KiB of memory.
 pub const BLOCKS_REMEMBERED: usize = 16_384;
 
@@ -38,8 +38,8 @@ impl std::ops::Deref for BlockHashes {
     }
 }
 
-/// The hashes of a prompt. Some 2 µs for 16 KiB. Not for adversaries: whoever makes two prompts
-/// collide spoils nothing but the affinity of both.
+/// The hashes of a prompt. Some 2 µs for 16 KiB. Not resistant to adversaries: colliding prompts spoil
+/// nothing but their own affinity.
 pub fn block_hashes(prompt: &[u8]) -> BlockHashes {
     let mut found = BlockHashes::default();
     let mut hash = 0;
@@ -88,7 +88,7 @@ impl PrefixMemory {
         }
     }
 
-    /// How much of the prompt was sent there before: 0 to [`WHOLE`](super::policy::WHOLE) of its
+    /// Share of the prompt that was sent there before: 0 to [`WHOLE`](super::policy::WHOLE) of its
     /// blocks, counted from the beginning.
     pub fn share(&self, endpoint: &str, hashes: &[u64]) -> u16 {
         let Some(recent) = self.endpoints.get(endpoint) else {
@@ -101,7 +101,7 @@ impl PrefixMemory {
         }
     }
 
-    /// The prompt was sent there.
+    /// Remembers that the prompt was sent there.
     pub fn remember(&mut self, endpoint: &Arc<str>, hashes: &[u64]) {
         if hashes.is_empty() || !has_place(&self.endpoints, endpoint) {
             return;
@@ -113,7 +113,7 @@ impl PrefixMemory {
         }
     }
 
-    /// Forgets endpoints that are gone, or that were restarted.
+    /// Keeps only these endpoints; for endpoints that have left or were restarted.
     pub fn retain(&mut self, keep: impl Fn(&str) -> bool) {
         self.endpoints.retain(|endpoint, _| keep(endpoint));
     }
@@ -134,7 +134,7 @@ pub struct Adapters {
 }
 
 impl Adapters {
-    /// A request with this adapter was sent there.
+    /// Remembers that a request with this adapter was sent there.
     pub fn sent(&mut self, endpoint: &Arc<str>, lora: u32) {
         if has_place(&self.last, endpoint) {
             self.last.insert(Arc::clone(endpoint), lora);
@@ -151,7 +151,7 @@ impl Adapters {
         }
     }
 
-    /// Forgets endpoints that are gone, or that were restarted.
+    /// Keeps only these endpoints; for endpoints that have left or were restarted.
     pub fn retain(&mut self, keep: impl Fn(&str) -> bool) {
         self.last.retain(|endpoint, _| keep(endpoint));
     }
@@ -196,7 +196,7 @@ impl Recent {
         self.places.contains_key(&hash)
     }
 
-    /// Makes it the newest; the oldest makes place when there is none.
+    /// Makes a hash the newest, in place of the oldest when there is no capacity.
     fn touch(&mut self, hash: u64, capacity: usize) {
         let slot = match self.places.get(&hash) {
             Some(&slot) => {

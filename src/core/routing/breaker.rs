@@ -1,13 +1,14 @@
-//! Which endpoints of a model are fit for traffic, from what requests and health checks saw.
+//! Health of a model's endpoints, judged from requests and health checks.
 //!
-//! It sends no check and keeps no request away: it answers with [`Change`]s, and the shell hands
-//! them to the model's turnstile. Two judges, kept apart because they know different things:
+//! Sends no checks and blocks no requests: it returns [`Change`]s, which the shell applies to the
+//! model's admission queue. Two judges, kept apart because they know different things:
 //!
-//! - *Requests* (passive, <https://www.envoyproxy.io/docs/envoy/latest/intro/arch_overview/upstream/outlier>):
-//!   an endpoint that fails too often is ejected for a time that doubles with each relapse, then
-//!   goes half open: it gets traffic again, and its next answer decides. A request says something
-//!   only in comparison, so the last usable endpoint is never ejected; it is merely degraded. Failures
-//!   that an input can cause count only as far as [`Evidence`](super::Evidence) corroborates them.
+//! - *Requests* (passive, see [outlier
+//!   detection](https://www.envoyproxy.io/docs/envoy/latest/intro/arch_overview/upstream/outlier)):
+//!   an endpoint that fails too often is ejected for a time that doubles with each relapse. Then
+//!   the endpoint goes half open: its next response decides. A request says something only in
+//!   comparison, so the last usable endpoint is never ejected; it is merely degraded. Failures that
+//!   an input can cause count only as far as [`Evidence`](super::Evidence) corroborates them.
 //! - *Checks* (active): an endpoint that fails them in a row is down until it passes some. A check
 //!   is direct evidence, so even the last endpoint can be down; an ejected one is then put back to
 //!   use, which is better than none. A check that fails during an ejection and passes again ends
@@ -44,16 +45,16 @@ const SICK_MAX: Millis = Millis::from_secs(60);
 /// Records of endpoints that left are kept for so long: a discovery that blinks forgives nothing.
 const ABSENCE_MAX: Millis = Millis::from_secs(60);
 
-/// What one try of a request, or one health check, says about an endpoint.
+/// Signal about an endpoint from one attempt of a request, or from one health check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// It answered as it should.
+    /// Valid response.
     Success,
-    /// It answered, and the answer says nothing about it.
+    /// Response that says nothing about the endpoint.
     Nothing,
-    /// It has no room.
+    /// Out of capacity.
     Busy,
-    /// No answer in time, a broken one, or a 5xx: the request may have caused it.
+    /// No response in time, a broken one, or a 5xx: the request may have caused it.
     Failure,
     /// No connection, no trusted certificate, or a refusal of the operator's path or key: no input
     /// causes these.
@@ -67,7 +68,7 @@ pub enum FailureCause {
     Named(&'static str),
     /// An HTTP status.
     Status(u16),
-    /// An HTTP status with the answer's pause.
+    /// An HTTP status with the response's pause.
     Paused(u16),
     /// A health check failed by this cause; none where the check did not come to an end.
     Check(Option<&'static str>),
@@ -88,10 +89,10 @@ impl fmt::Display for FailureCause {
     }
 }
 
-/// What a request's try has shown, and whose request it was.
+/// Result of one attempt, with the account of the request.
 #[derive(Clone, Copy, Debug)]
 pub struct Observation {
-    /// What it says about the endpoint.
+    /// Signal about the endpoint.
     pub seen: Seen,
     /// Why it failed, where it did.
     pub cause: Option<FailureCause>,
@@ -101,14 +102,14 @@ pub struct Observation {
     pub pause: Option<Millis>,
 }
 
-/// An endpoint's health as operators are told of it, changed.
+/// Change of an endpoint's health, for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthChange {
-    /// Which one.
+    /// URL of the endpoint.
     pub url: Arc<str>,
-    /// What it was when it was reported last.
+    /// Health in the last report.
     pub from: Health,
-    /// What it is.
+    /// Health now.
     pub to: Health,
     /// The latest failure, where it is not healthy.
     pub cause: Option<FailureCause>,
@@ -117,7 +118,7 @@ pub struct HealthChange {
 }
 
 impl Seen {
-    /// What an answer's HTTP status says.
+    /// Returns the signal of a response's HTTP status.
     pub const fn from_status(status: u16) -> Seen {
         match status {
             0..400 => Seen::Success,
@@ -168,13 +169,13 @@ impl Health {
 /// An endpoint became usable or stopped being it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Which one.
+    /// URL of the endpoint.
     pub url: Arc<str>,
-    /// Whether it may get requests from now on.
+    /// True when the endpoint may get requests from now on.
     pub usable: bool,
 }
 
-/// The judge of all endpoints of one model.
+/// Ejection decisions for all endpoints of one model.
 #[derive(Clone, Debug, Default)]
 pub struct Ejector {
     /// Sorted, so that changes come in the same order on every run.
@@ -228,7 +229,7 @@ impl Ejector {
         changes
     }
 
-    /// A request's try at `url` ended, before or with the head of the answer.
+    /// A request's try at `url` ended, before or with the head of the response.
     pub fn request_saw(&mut self, url: &str, observed: Observation, now: Millis) -> Vec<Change> {
         let last = self.usable <= 1;
         let Some(record) = self.records.get_mut(url) else {
@@ -381,8 +382,8 @@ impl Ejector {
         self.failing_since
     }
 
-    /// Whether the endpoints in use failed two accounts, be it one each: whose requests take turns may meet
-    /// one endpoint each.
+    /// Returns whether the endpoints in use failed two accounts, even if each endpoint failed only
+    /// one: round-robin may send each account to a different endpoint.
     fn has_failed_two(&self) -> bool {
         let in_use = self.records.values().filter(|record| record.is_usable());
         let mut accounts = in_use.filter_map(|record| record.evidence.failed_last());
@@ -408,7 +409,7 @@ impl Ejector {
         }
     }
 
-    /// Changes of health that operators have not been told of yet.
+    /// Returns changes of health that were not reported yet.
     pub fn take_reports(&mut self) -> Vec<HealthChange> {
         std::mem::take(&mut self.reports)
     }
@@ -418,7 +419,7 @@ impl Ejector {
         std::mem::take(&mut self.checks)
     }
 
-    /// Whether `url` is in use and its latest try went well, or there was none yet.
+    /// Returns whether `url` is in use and its latest attempt succeeded, or there was none yet.
     pub fn is_proven(&self, url: &str) -> bool {
         let record = self.records.get(url);
         record.is_some_and(|record| record.is_usable() && record.is_proven)

@@ -1,13 +1,13 @@
-//! Whether a failed try may be made again: [`Tries`] of one request over all nodes it comes to, and
-//! all retries of a node together at most a tenth of its requests ([`RetryBudget`]).
+//! Limits on attempts: [`Tries`] of one request over all its nodes, and the [`RetryBudget`] of a
+//! node, at most a tenth of its requests.
 //!
-//! It does not know whether a retry would be safe; the shell asks only before the first byte of an
-//! answer. A request counts when it begins at the node its client sent it to, a retry when it is
-//! allowed, both over a sliding window of ten seconds. When every backend fails, the load on them
-//! thus grows by a tenth and two a second, and not threefold
-//! (<https://sre.google/sre-book/handling-overload/>). A retry at another endpoint whose latest try went
-//! well is always allowed: it costs that endpoint what a first try would. One that fails there is counted,
-//! and the budget decides again.
+//! Does not judge whether a retry is safe; the shell asks only before the first byte of a response.
+//! A request counts when it begins at the node its client sent it to, a retry when it is allowed,
+//! both over a sliding window of ten seconds. When every backend fails, the load on them thus grows
+//! by a tenth and two a second, and not threefold
+//! (<https://sre.google/sre-book/handling-overload/>). A retry at another endpoint whose latest try
+//! went well is always allowed: it costs that endpoint what a first try would. If it fails, it is
+//! counted, and the budget decides again.
 //!
 //! An attempt is a request whose head was sent to a backend. Known in the source as the entry's
 //! error budget and its out-of-capacity budget.
@@ -15,13 +15,13 @@
 use super::window::Window;
 use crate::Millis;
 
-/// Tries of one request, the first included.
+/// Attempts of one request, the first included.
 pub const TRIES_MAX: u32 = 3;
 
 /// Errors of one request over all nodes: the one that uses the last up is answered to the client.
 pub const ERRORS_MAX: u32 = TRIES_MAX;
 
-/// Out-of-capacity answers that a request with a small body may get, from nodes and backends.
+/// Out-of-capacity responses that a request with a small body may get, from nodes and backends.
 pub const CAPACITY_TRIES_SMALL: u32 = 5;
 
 /// The same for a large body: sending it around costs more than it is likely to win.
@@ -30,7 +30,7 @@ pub const CAPACITY_TRIES_LARGE: u32 = 2;
 /// A body up to so many bytes is small.
 pub const SMALL_BODY_BYTES_MAX: u64 = 256 * 1024;
 
-/// One retry is earned by so many requests.
+/// Requests that earn one retry.
 const REQUESTS_PER_RETRY: u32 = 10;
 
 /// Retries allowed in any second however few requests there are: enough for one request to use
@@ -59,20 +59,20 @@ pub enum RetryTarget {
     AfterNode,
 }
 
-/// What one request may still meet before it is answered, whichever node it is at.
+/// Attempt budget of one request until it is answered, across nodes.
 ///
-/// A forward takes a part of it along. What is not told back in the answer counts as used up, so
-/// that the sum over all nodes is never above what the request began with.
+/// A forward takes a part of the budget along. Budget that the response does not return counts as
+/// used, so the sum over all nodes never exceeds the initial budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tries {
     /// Errors; while there is one left another attempt may be made.
     pub errors_left: u32,
-    /// Out-of-capacity answers after which it may be tried elsewhere.
+    /// Out-of-capacity responses after which it may be tried elsewhere.
     pub capacity_left: u32,
 }
 
 impl Tries {
-    /// Of a new request.
+    /// Returns the budget of a new request.
     pub fn of_body(body_bytes: u64) -> Tries {
         Tries {
             errors_left: ERRORS_MAX,
@@ -83,21 +83,24 @@ impl Tries {
         }
     }
 
-    /// An attempt failed, or a node could not be reached. Whether another one may be made.
+    /// Records a failed attempt or an unreachable node. Returns whether another attempt may be
+    /// made.
     pub fn error(&mut self) -> bool {
         self.errors_left = self.errors_left.saturating_sub(1);
         self.errors_left > 0
     }
 
-    /// A backend or a node had no room. Whether another one may be asked.
+    /// Records an out-of-capacity response of a backend or node. Returns whether another one may be
+    /// asked.
     pub fn no_room(&mut self) -> bool {
         let left = self.capacity_left > 0;
         self.capacity_left = self.capacity_left.saturating_sub(1);
         left && self.errors_left > 0
     }
 
-    /// What a forward takes along. One error is kept back while there is more than one, to save
-    /// the request when the node is lost with it; and the answer that the node itself has no room.
+    /// Returns the part of the budget that a forward takes along. Two parts are kept back: one
+    /// error while there is more than one, to save the request when the node is lost, and the
+    /// out-of-capacity response of the node itself.
     pub fn lend(self) -> Tries {
         Tries {
             errors_left: self
@@ -109,7 +112,7 @@ impl Tries {
         }
     }
 
-    /// The node told what is left of what was lent.
+    /// Settles a lent part with what the node returned.
     pub fn settle(&mut self, lent: Tries, left: Tries) {
         let errors = lent.errors_left.saturating_sub(left.errors_left);
         let capacity = lent.capacity_left.saturating_sub(left.capacity_left);
@@ -117,7 +120,7 @@ impl Tries {
         self.capacity_left = self.capacity_left.saturating_sub(capacity);
     }
 
-    /// The node was lost and told nothing: an error, and all it may have used. Whether another
+    /// Settles a lost forward: one error, and everything that was lent. Returns whether another
     /// attempt may be made.
     pub fn lost(&mut self, lent: Tries) -> bool {
         let nothing = Tries {
@@ -139,12 +142,12 @@ pub struct RetryBudget {
 }
 
 impl RetryBudget {
-    /// Nothing seen, so the floor is what may be used.
+    /// Returns an empty budget: only the floor may be used.
     pub fn new() -> RetryBudget {
         RetryBudget::default()
     }
 
-    /// A request makes its first try.
+    /// Records the first attempt of a request.
     pub fn request_begins(&mut self, now: Millis) {
         self.requests.add(now);
     }
@@ -169,8 +172,9 @@ impl RetryBudget {
         self.latest[RETRIES_A_SECOND_MIN as usize - 1] = Some(now);
     }
 
-    /// Whether a request that has made `tries` tries may make another one at `target`, which is then
-    /// counted unless it adds no load. One at a proven endpoint is counted once it has failed.
+    /// Returns whether a request with `tries` attempts may make another one at `target`. The retry
+    /// is then counted unless it adds no load. A retry at a proven endpoint is counted only when it
+    /// fails.
     pub fn may_retry(
         &mut self,
         tries: u32,
@@ -285,7 +289,7 @@ mod tests {
         #[test]
         fn no_way_of_lending_and_losing_makes_more_of_a_budget(steps in proptest::collection::vec(0..5_u8, 0..60)) {
             let whole = Tries::of_body(0);
-            // Those who wait for an answer, each with what it lent to the next.
+            // Those who wait for a response, each with what it lent to the next.
             let mut path = vec![(whole, whole)];
             let (mut errors, mut refusals) = (0, 0);
             for step in steps {

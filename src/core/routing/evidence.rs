@@ -1,10 +1,10 @@
-//! Whose failures are evidence against a server or a plugin, so that one account cannot take it from
-//! the others: an input may be what fails.
+//! Evidence of failures by account, so that one account with a bad input cannot take a server or
+//! plugin from the others.
 //!
-//! It counts and compares, and decides nothing about what follows. Failures are corroborated when two
-//! accounts had them; or when one account alone used the subject in the last minute, and its latest
-//! success, or else its first use, is older than ten seconds. O(1) a request, of constant size. Callers: the ejector of a
-//! model's endpoints, the breaker of a plugin.
+//! Counts and compares; decides nothing. Failures are corroborated when two accounts had them.
+//! Failures of one account alone are corroborated when no other account used the subject in the
+//! last minute, and its latest success (or first use) is older than ten seconds. O(1) a request, of
+//! constant size. Callers: the ejector of a model's endpoints, the breaker of a plugin.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -19,7 +19,7 @@ const ALONE_AFTER: Millis = Millis::from_secs(60);
 /// A success more recent than this outweighs the failures of a lone account.
 const SUCCESS_HOLDS_FOR: Millis = Millis::from_secs(10);
 
-/// An account, told apart from others without keeping its name: 64 bits of a hash.
+/// An account, distinguished from others without keeping its name: 64 bits of a hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccountKey(u64);
 
@@ -46,14 +46,14 @@ impl LastTwo {
         }
     }
 
-    /// Whether two accounts were seen after `since`.
+    /// Returns whether two accounts were seen after `since`.
     fn are_two_after(&self, since: Option<Millis>) -> bool {
         let after = |at: Millis| since.is_none_or(|since| at > since);
         self.other.is_some_and(|(_, at)| after(at))
     }
 }
 
-/// What the accounts' requests say about one server or plugin.
+/// Evidence from requests about one server or plugin, by account.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
     users: LastTwo,
@@ -68,7 +68,7 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// A request of `account` was answered as it should.
+    /// Records a valid response to a request of `account`.
     pub fn succeeded(&mut self, account: AccountKey, now: Millis) {
         self.used(account, now);
         self.last_success = Some(now);
@@ -76,7 +76,7 @@ impl Evidence {
         self.of_one_in_a_row = 0;
     }
 
-    /// A request of `account` failed in a way that its input may have caused.
+    /// Records a failure that the input of `account` may have caused.
     pub fn failed(&mut self, account: AccountKey, now: Millis) {
         self.used(account, now);
         let same = self.failed.latest.is_some_and(|(last, _)| last == account);
@@ -98,18 +98,18 @@ impl Evidence {
         self.failed.latest.map(|(account, _)| account)
     }
 
-    /// Whether the failures since the last success are corroborated.
+    /// Returns whether the failures since the last success are corroborated.
     pub fn is_corroborated(&self, now: Millis) -> bool {
         self.failed.are_two_after(self.last_success) || self.is_lone_and_stale(now)
     }
 
-    /// Whether two accounts failed in the last `span`, with successes between or not.
+    /// Returns whether two accounts failed in the last `span`, with successes between or not.
     pub fn is_corroborated_within(&self, span: Millis, now: Millis) -> bool {
         let since = now.0.checked_sub(span.0).map(Millis);
         self.failed.are_two_after(since) || self.is_lone_and_stale(now)
     }
 
-    /// Enough failures in a row, and corroborated.
+    /// Returns whether there are enough failures in a row and they are corroborated.
     pub fn is_conclusive(&self, now: Millis) -> bool {
         self.in_a_row >= FAILURES_IN_A_ROW_MAX && self.is_corroborated(now)
     }
@@ -127,7 +127,7 @@ impl Evidence {
         self.of_one_in_a_row = 0;
     }
 
-    /// Latest success, whoever asked.
+    /// Latest success, of any account.
     pub fn last_success(&self) -> Option<Millis> {
         self.last_success
     }

@@ -1,9 +1,8 @@
-//! What a forwarded request carries from node to node: who has seen it, and what is left of its
-//! time and of its budget.
+//! Forwarding state of a request between nodes: visited nodes, remaining time and remaining budget.
 //!
-//! Values and their text form only. It proves nothing: the shell believes the text on the peers
-//! listener alone, where TLS says who speaks, and strips it from clients. Account and request id
-//! travel in headers of their own. Known in the source as the in-flight header and its kin.
+//! Values and their text form only. Proves nothing: the shell trusts the text only on the peers
+//! listener, which authenticates by TLS, and strips it from clients. Account and request id travel
+//! in headers of their own. Known in the source system as the in-flight header.
 //!
 //! ```text
 //! 1; visited=a1,b2; deadline_ms=29500; errors=2; capacity=4; hops=1; wait_ms=0; in_flight=3
@@ -24,9 +23,9 @@ use crate::Millis;
 /// has to go through a third one. Each costs a round trip for every chunk of a stream.
 pub const HOPS_MAX: u32 = 2;
 
-/// With so many out-of-capacity answers left a request that can wait nowhere here no longer insists
-/// on a free permit: two that were told of were gone already, so a place in line is worth more than
-/// another piece of old news.
+/// Remaining out-of-capacity responses at which a request that cannot queue here stops insisting on
+/// a free permit. Two reported permits were already taken, so a place in a queue is worth more than
+/// another stale report.
 pub const SETTLES_AT: u32 = 3;
 
 /// Nodes that may see a request: the first, and one for each error and out-of-capacity answer.
@@ -44,12 +43,12 @@ pub const DEADLINE_LEFT_MAX: Millis = Millis::from_secs(24 * 60 * 60);
 /// Version of the text form, and its first character.
 const VERSION: &str = "1";
 
-/// The state of a request on its way.
+/// Forwarding state of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hops {
     /// Names of the nodes that have seen it, in order; the last one has it now.
     pub visited: Vec<Arc<str>>,
-    /// Time until the whole answer must be out. A span, so that clocks need not agree.
+    /// Time until the whole response must be out. A span, so that clocks need not agree.
     pub deadline_left: Millis,
     /// Its budget, or the part of it that was lent with this forward.
     pub tries: Tries,
@@ -57,12 +56,12 @@ pub struct Hops {
     pub hops_left: u32,
     /// The longest the receiver may let it wait in its line; zero asks for a permit or a refusal.
     pub wait_max: Millis,
-    /// Requests of this model that the sender has at the receiver, this one included: for whoever
+    /// Requests of this model that the sender has at the receiver, this one included: for people
     /// looks at the traffic.
     pub in_flight: u32,
 }
 
-/// Why a text is not one of ours, or a request may not enter.
+/// Reason why a text is invalid, or why a request may not enter.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum HopsError {
     /// Longer than [`TEXT_BYTES_MAX`].
@@ -77,18 +76,18 @@ pub enum HopsError {
     /// A number is not plain decimal, or beyond its bound.
     #[error("`{0}` is not a number within its bounds")]
     Number(&'static str),
-    /// There are no visited nodes, too many, or the same one twice, or what is no name.
+    /// The list of visited nodes is empty, too long, repeats a node or has an invalid name.
     #[error("`visited` is not a list of 1 to {VISITED_MAX} different names")]
     Visited,
-    /// This node has seen the request already.
+    /// The request has already been at this node.
     #[error("the request has been here before")]
     Loop,
-    /// What came back does not follow from what was sent.
+    /// The returned state does not follow from the sent one.
     #[error("the answer does not belong to this forward")]
     NotOurs,
 }
 
-/// Whether nodes can name each other like this: letters, digits, `.`, `_` and `-`, 1 to
+/// Returns whether `name` is a valid node name: letters, digits, `.`, `_` and `-`, 1 to
 /// [`NAME_BYTES_MAX`] of them.
 pub fn is_node_name(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
@@ -96,7 +95,7 @@ pub fn is_node_name(name: &str) -> bool {
 }
 
 impl Hops {
-    /// A request that a client has sent to `here`.
+    /// Returns the state of a request that a client sent to `here`.
     pub fn begin(here: &Arc<str>, deadline_left: Millis, body_bytes: u64) -> Hops {
         Hops {
             visited: vec![here.clone()],
@@ -108,7 +107,7 @@ impl Hops {
         }
     }
 
-    /// Whether it may be sent to a further node.
+    /// Returns whether the request may be sent to a further node.
     pub fn may_forward(&self) -> bool {
         self.tries.errors_left > 0
             && self.tries.capacity_left > 0
@@ -125,9 +124,9 @@ impl Hops {
         }
     }
 
-    /// Nodes that a request waiting in line is not sent to, of which the first `way` have handed it on
-    /// to here: those always, as it would go round. Those that had no room may have some by now, and
-    /// are left out as long as few have refused it.
+    /// Nodes that a queued request is not sent to. The first `way` of them, which forwarded it to
+    /// here, always count, to avoid a loop. The others may have room by now and count only while
+    /// few have refused.
     pub fn visited_by_waiter(&self, way: usize) -> &[Arc<str>] {
         match self.tries.capacity_left > SETTLES_AT {
             true => &self.visited[..way.min(self.visited.len())],
@@ -135,8 +134,8 @@ impl Hops {
         }
     }
 
-    /// What goes along to `to`, which counts as visited here from now on. `onward`: it may send the
-    /// request on, as far as hops are left.
+    /// Returns the state to send along to `to`, which counts as visited from now on. `onward`: `to`
+    /// may forward the request again, as far as hops are left.
     pub fn forward(
         &mut self,
         to: &Arc<str>,
@@ -160,12 +159,12 @@ impl Hops {
         sent
     }
 
-    /// It goes to `to` again, which had no room before.
+    /// Allows `to`, which had no room before, to be tried again.
     pub fn asks_again(&mut self, to: &str) {
         self.visited.retain(|name| **name != *to);
     }
 
-    /// It has arrived at `here`.
+    /// Records the arrival at `here`.
     ///
     /// # Errors
     /// [`HopsError::Loop`] when it was here before, [`HopsError::Visited`] when it was everywhere.
@@ -180,8 +179,8 @@ impl Hops {
         Ok(())
     }
 
-    /// The node that `sent` went to gave the request back with what is left: refused, or failed.
-    /// Who has seen it there is not asked again.
+    /// Settles a forward that the node rejected: refused, or failed. Nodes visited there are not
+    /// tried again.
     ///
     /// # Errors
     /// [`HopsError::NotOurs`] when `left` does not follow from `sent`. Then nothing was settled, and
@@ -198,14 +197,15 @@ impl Hops {
         Ok(())
     }
 
-    /// The forward broke after the request was sent. Whether another attempt may be made.
+    /// Settles a forward that was lost after the request was sent. Returns whether another attempt
+    /// may be made.
     pub fn lost(&mut self, sent: &Hops) -> bool {
         self.tries.lost(sent.tries)
     }
 
-    /// The forward was lost before a permit was granted for it: nobody has begun, so that it has used no
-    /// attempt but its own, and counts as an answer that there is no room. Whether another attempt may
-    /// be made.
+    /// Settles a forward that was lost before a permit was granted. No work has begun, so it uses
+    /// only its own attempt and counts as out of capacity. Returns whether another attempt may be
+    /// made.
     pub fn lost_in_line(&mut self) -> bool {
         self.tries.no_room();
         self.tries.error()

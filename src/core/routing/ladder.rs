@@ -1,34 +1,34 @@
-//! Which model is asked next when one does not serve a request: its ladder, from the top down.
+//! Model fallback: decides which model of the `fallbacks` list is tried next.
 //!
-//! It asks nobody and knows no model by name. One request goes down once: a model that was left is
-//! not come back to, and the ladders of the models below do not count. All of them together have the
-//! tries and the deadline of the one request. Nothing here is asked after the first byte of an
-//! answer, nor once a server may have begun to work. Known in the source system as the candidates of
-//! a task; there, too, the guard keeps to the places after the first.
+//! Sends nothing and knows no model by name. A request moves down the list only: a model that was
+//! left is not tried again, and fallbacks of the fallback models do not count. All models together
+//! share the attempts and the deadline of the request. No fallback happens after the first byte of
+//! a response, nor once a server may have begun to work. Known in the source system as the
+//! candidates of a task; there, too, the guard keeps to the places after the first.
 
 use super::TRIES_MAX;
 
-/// A model below the first, as far as a ladder looks at it.
+/// Fallback model, as far as the decision needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rung {
     /// The account may use it.
     pub is_allowed: bool,
-    /// Its servers are somebody else's.
+    /// The model is served by an external provider.
     pub is_external: bool,
 }
 
 impl Rung {
-    /// Whether a request may come down to it. The first model is never asked this: who names an
-    /// external model, or configures one on top, means it.
+    /// Returns whether a request may fall back to this model. The primary model is never checked: a
+    /// client or operator that names an external model means it.
     pub fn is_open(self, allow_cloud_fallback: bool) -> bool {
         self.is_allowed && (allow_cloud_fallback || !self.is_external)
     }
 }
 
-/// Why a model did not serve a request that another one may be asked to serve.
+/// Reason why a request falls back to another model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missed {
-    /// It has no room: permits and queue are full, or the wait would be too long.
+    /// Out of capacity: permits and queue are full, or the wait would be too long.
     OutOfCapacity,
     /// None of its servers is fit.
     Unhealthy,
@@ -50,7 +50,7 @@ impl Missed {
     }
 }
 
-/// One request's way down.
+/// Fallback state of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descent {
     is_pinned: bool,
@@ -59,7 +59,7 @@ pub struct Descent {
 }
 
 impl Descent {
-    /// At the first model, with so many open rungs below it.
+    /// Starts at the primary model, with `below` open fallbacks.
     pub fn begin(pin_primary: bool, below: usize) -> Descent {
         Descent {
             is_pinned: pin_primary,
@@ -68,26 +68,26 @@ impl Descent {
         }
     }
 
-    /// Whether it may go on once the present model has missed.
+    /// Returns whether the request may fall back after the present model failed with this reason.
     pub fn may_leave(&self, missed: Missed, tries: u32) -> bool {
         self.ways_on(missed) > 0 && tries < TRIES_MAX
     }
 
-    /// Open rungs below that a request may go on to which the present model has missed.
+    /// Open fallbacks below the present model that this reason allows.
     fn ways_on(&self, missed: Missed) -> usize {
         let waits = self.is_pinned && self.at_top && missed != Missed::Failed;
         if waits { 0 } else { self.below }
     }
 
-    /// It has gone down to a rung that has so many open ones below.
+    /// Records the fallback to a model with `below` open ones after it.
     pub fn goes_down(&mut self, below: usize) {
         self.at_top = false;
         self.below = below;
     }
 
-    /// Whether the present model, which has missed, may make another try of its own after `tries` of
-    /// the whole request. As long as there is a rung to go on to, one try is kept for it, and none is
-    /// made at a server that has failed this request before: `has_fresh` says that there are others.
+    /// Returns whether the present model may make another attempt after `tries` of the whole
+    /// request. While a fallback is left, one attempt is kept for it, and no server that failed
+    /// this request is tried again. `has_fresh` says that there are others.
     pub fn may_try_again(&self, missed: Missed, tries: u32, has_fresh: bool) -> bool {
         match self.ways_on(missed) {
             0 => tries < TRIES_MAX,
@@ -143,7 +143,7 @@ mod tests {
         assert!(!descent.may_try_again(Missed::Failed, 1, false));
     }
 
-    /// What one model of a random ladder does with a request.
+    /// Behaviour of one model of a random fallback list.
     #[derive(Clone, Copy, Debug)]
     enum Does {
         Misses(Missed),
@@ -171,7 +171,7 @@ mod tests {
         })
     }
 
-    /// Walks a ladder as the shell does: the models asked in turn, by position, the tries made,
+    /// Walks a fallback list as the shell does: the models asked in turn, by position, the tries made,
     /// and whether the last one served.
     fn walk(models: &[(Does, Rung)], pin: bool, guard_lets: bool) -> (Vec<usize>, u32, bool) {
         let open: Vec<usize> = (1..models.len())

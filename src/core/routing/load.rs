@@ -1,7 +1,7 @@
-//! What is known of an endpoint's pace: smoothed times and failures, for routing policies to rank by.
+//! Measured pace of an endpoint: smoothed times and failures, input of the routing policies.
 //!
-//! It judges nothing: health is the breaker's. Times are microseconds, 0 means not measured. An
-//! exponentially weighted mean with a weight of one eighth, TCP's for round trips (RFC 6298).
+//! Judges nothing: health is decided by the ejector. Times are microseconds, 0 means not measured.
+//! An exponentially weighted mean with a weight of one eighth, TCP's for round trips (RFC 6298).
 
 /// A share in millionths.
 const WHOLE_PPM: u32 = 1_000_000;
@@ -9,25 +9,25 @@ const WHOLE_PPM: u32 = 1_000_000;
 /// Measurements of one endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// From sending a request to the head of its answer.
+    /// From sending a request to the head of its response.
     pub rtt_us: u32,
-    /// From sending a request to the first byte of its answer's body.
+    /// From sending a request to the first byte of its response's body.
     pub ttft_us: u32,
     /// From sending a request to the last byte.
     pub latency_us: u32,
-    /// Failed answers per million.
+    /// Failed responses per million.
     pub error_ppm: u32,
-    /// Out-of-capacity answers in a row, at most 255.
+    /// Out-of-capacity responses in a row, at most 255.
     pub ooc: u8,
 }
 
 impl Load {
-    /// A health check was answered.
+    /// Records the round trip of a health check.
     pub fn probed(&mut self, rtt_us: u32) {
         self.rtt_us = smoothed(self.rtt_us, rtt_us);
     }
 
-    /// A request was answered to its end.
+    /// Records a complete response.
     pub fn answered(&mut self, ttft_us: u32, latency_us: u32) {
         self.ttft_us = smoothed(self.ttft_us, ttft_us);
         self.latency_us = smoothed(self.latency_us, latency_us);
@@ -35,12 +35,12 @@ impl Load {
         self.ooc = 0;
     }
 
-    /// It did not answer as it should.
+    /// Records a failed response.
     pub fn failed(&mut self) {
         self.error_ppm += (WHOLE_PPM - self.error_ppm) / 8;
     }
 
-    /// It said that it has no room.
+    /// Records an out-of-capacity response.
     pub fn out_of_capacity(&mut self) {
         self.ooc = self.ooc.saturating_add(1);
     }

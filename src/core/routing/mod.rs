@@ -1,8 +1,7 @@
-//! Where a request may go: which endpoints are fit for traffic, which other node has room, whether
-//! a failed try may be made again, and which model is asked next.
+//! Routing decisions: usable endpoints, nodes with capacity, retries and model fallback.
 //!
-//! It does not choose among the fit endpoints of this node nor count their permits (that is
-//! `admission`), and it sends nothing: the shell tells it what it saw and acts on the answers.
+//! Does not choose among the usable endpoints of this node nor count their permits (that is
+//! `admission`), and sends nothing: the shell reports observations and acts on the results.
 
 pub mod affinity;
 pub mod breaker;

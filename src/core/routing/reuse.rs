@@ -1,9 +1,9 @@
-//! Whether a connection to a server is used again, and whether a request that lost its connection may
-//! be sent once more.
+//! Decides whether an upstream connection is reused, and whether a request that lost its connection
+//! is sent once more.
 //!
-//! It holds no connections and looks at no socket: the shell's pool does both. Times are [`Millis`] on
-//! the pool's clock. Bounds: [`IDLE_MAX_PLAIN`], [`IDLE_MAX_TLS`], [`AGE_MAX`], [`RESEND_WITHIN`]. A
-//! server's `Keep-Alive` hint only shortens them (hint of RFC 2068, section 19.7.1.1).
+//! Holds no connections and reads no socket: the shell's pool does both. Times are [`Millis`] on
+//! the pool's clock. Bounds: [`IDLE_MAX_PLAIN`], [`IDLE_MAX_TLS`], [`AGE_MAX`], [`RESEND_WITHIN`].
+//! A server's `Keep-Alive` hint only shortens them (hint of RFC 2068, section 19.7.1.1).
 
 use crate::Millis;
 
@@ -16,7 +16,7 @@ pub const IDLE_MAX_TLS: Millis = Millis(50_000);
 /// Longest life of a connection, so that servers behind one address get their share after a restart.
 pub const AGE_MAX: Millis = Millis(600_000);
 /// A connection that breaks so soon after the request was written, without a byte, was closed for
-/// being idle. One that breaks later may have taken the server with it.
+/// being idle. After that time the break may be a crash of the server.
 pub const RESEND_WITHIN: Millis = Millis(100);
 
 /// The break is seen a round trip after the write; of that at most so much is allowed for.
@@ -24,9 +24,9 @@ pub const ROUND_TRIP_MAX: Millis = Millis(250);
 
 /// Earlier than the server's own limit by so much: the request must arrive before it.
 const IDLE_MARGIN: Millis = Millis(1_000);
-/// A close within this time after an answer belongs to that answer, not to idleness.
+/// A close within this time after a response belongs to that response, not to idleness.
 const EARLY_CLOSE: Millis = Millis(1_000);
-/// So many of them without a reuse in between, and the server closes after each answer.
+/// So many of them without a reuse in between, and the server closes after each response.
 const EARLY_CLOSES_MAX: u8 = 3;
 /// Connections to such a server are not kept for so long.
 const NOT_KEPT_FOR: Millis = Millis(30_000);
@@ -36,7 +36,7 @@ const NOT_KEPT_FOR: Millis = Millis(30_000);
 pub struct KeepAlive {
     /// `timeout`: idle time after which the server closes.
     pub timeout: Option<Millis>,
-    /// `max`: answers on one connection, or those that are left, depending on the server.
+    /// `max`: responses on one connection, or those that are left, depending on the server.
     pub max: Option<u32>,
 }
 
@@ -83,7 +83,7 @@ impl ConnectionUse {
         }
     }
 
-    /// Records an answer read to its end, with the server's hint in it.
+    /// Records a response read to its end, with the server's hint in it.
     pub fn record_answer(&mut self, now: Millis, hint: KeepAlive) {
         self.answers = self.answers.saturating_add(1);
         self.idle_since = now;
@@ -97,25 +97,25 @@ impl ConnectionUse {
         }
     }
 
-    /// Whether it may carry another request at `now`.
+    /// Returns whether the connection may carry another request at `now`.
     pub fn may_serve(&self, now: Millis) -> bool {
         self.answers < self.answers_max
             && now.since(self.idle_since) < self.idle_max
             && now.since(self.opened) < AGE_MAX
     }
 
-    /// Whether it has been used again after its first answer.
+    /// Returns whether the connection has been reused after its first response.
     pub fn was_reused(&self) -> bool {
         self.answers > 1
     }
 
-    /// Time since the last answer.
+    /// Time since the last response.
     pub fn idle_for(&self, now: Millis) -> Millis {
         now.since(self.idle_since)
     }
 }
 
-/// Whether a server keeps its connections open, from how they ended.
+/// History of closed connections: decides whether a server keeps its connections open.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CloseHistory {
     early: u8,
@@ -135,25 +135,25 @@ impl CloseHistory {
         }
     }
 
-    /// Records that a kept connection carried another answer.
+    /// Records that a kept connection carried another response.
     pub fn record_reuse(&mut self) {
         self.early = 0;
     }
 
-    /// Whether connections to the server are kept at `now`.
+    /// Returns whether connections to the server are kept at `now`.
     pub fn may_keep(&self, now: Millis) -> bool {
         now >= self.not_kept_until
     }
 
-    /// Whether there is anything to remember at `now`.
+    /// Returns whether anything is remembered at `now`.
     pub fn is_empty(&self, now: Millis) -> bool {
         self.early == 0 && self.may_keep(now)
     }
 }
 
-/// Whether a request may be sent once more after its kept connection broke: the server read nothing of
-/// it, as far as can be known. `answered` says that bytes of an answer came, interim ones included;
-/// `round_trip` is that to a server outside the own network, and zero else.
+/// Returns whether a request may be resent after its kept connection broke: the server read nothing
+/// of it, as far as can be known. `answered` says that bytes of a response came, interim ones
+/// included; `round_trip` is that to a server outside the own network, and zero else.
 pub fn may_resend(answered: bool, since_written: Millis, round_trip: Millis) -> bool {
     !answered && since_written < RESEND_WITHIN + round_trip.min(ROUND_TRIP_MAX)
 }

@@ -1,14 +1,13 @@
-//! What the status of a server's answer means: for the client, for the server's record, and for
-//! another try.
+//! Meaning of an upstream response status for the client, the endpoint's record and a retry.
 //!
-//! It reads no body. A path that the operator wrote (a `dumb-pipe`, a task's own path) may be any
-//! application's, whose 404 or 303 is its answer; on the gateway's own paths such a status says that
-//! the endpoint is configured wrong.
+//! Reads no body. The path of the operator (a `dumb-pipe`, a task's own path) may belong to any
+//! application, whose 404 or 303 is a valid response. On the gateway's own paths such a status
+//! means a misconfigured endpoint.
 
 use super::breaker::Seen;
 use crate::Millis;
 
-/// Whose choice the path of the request was.
+/// Owner of the request path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathOwner {
     /// The gateway's, by the endpoint's protocol.
@@ -17,22 +16,22 @@ pub enum PathOwner {
     Operator,
 }
 
-/// What an answer's head means.
+/// Meaning of a response head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// An answer for the client.
+    /// A response for the client.
     Answer,
     /// The request was wrong; the words are for the client.
     CallersFault,
     /// The server failed and says so; the status is for the client.
     ServerFailed,
-    /// It has no room; another server may have.
+    /// Out of capacity; another server may have capacity.
     Busy,
-    /// It does not serve at present, and has not begun to work.
+    /// Unavailable; the server has not begun to work.
     Unavailable,
-    /// It does not take the path or the key that the operator configured: another server may.
+    /// The configured path or key was rejected; another server may accept it.
     Rejected,
-    /// No answer that a client can use, of a server that may have begun to work.
+    /// No response that a client can use, of a server that may have begun to work.
     Unusable,
 }
 
@@ -51,12 +50,12 @@ impl Verdict {
             400..500 => Verdict::CallersFault,
             502 | 503 => Verdict::Unavailable,
             500..600 => Verdict::ServerFailed,
-            // Interim answers that end one, and statuses that do not exist.
+            // Interim responses that end one, and statuses that do not exist.
             _ => Verdict::Unusable,
         }
     }
 
-    /// What it says about the server; a success is known only at the end of the answer.
+    /// Returns the signal about the server; a success is known only at the end of the response.
     pub fn seen(self) -> Seen {
         match self {
             Verdict::Answer | Verdict::CallersFault => Seen::Nothing,
@@ -68,7 +67,7 @@ impl Verdict {
 }
 
 /// The pause a server asks for in `retry-after-ms` or `Retry-After`: seconds, or a date, which counts from
-/// the server's own `date`, or from `now_unix_secs` where it has not told one.
+/// the server's own `date`, or from `now_unix_secs` where it has given none.
 pub fn pause<'a>(
     header: impl Fn(&'static str) -> Option<&'a str>,
     now_unix_secs: impl FnOnce() -> i64,

@@ -1,6 +1,6 @@
 //! A count over the last ten seconds, in a fixed number of buckets.
 //!
-//! It forgets a second at a time: a count is over at least nine and at most ten seconds. O(1).
+//! Buckets are dropped one second at a time: a count covers nine to ten seconds. O(1).
 
 use crate::Millis;
 

@@ -1,13 +1,13 @@
-//! A plain HTTP server's answer on its way to the documented result.
+//! Conversion of a plain HTTP server's response into the documented result.
 //!
-//! Servers say the same in many ways; the common ones are taken, and what is none of them is an
-//! error that names what was missed. Errors are for the log: they do not repeat the answer.
+//! The common response formats are accepted; any other is an error that names the missing part. Errors
+//! are for the log and do not repeat the response.
 
 use super::json::{Members, list, member, number, object, quoted_plain, text};
 use super::values::{METRIC_MAX, Response, View};
 use super::{base64, input};
 
-/// A result, and what was counted in it.
+/// A result and the metrics counted in it.
 #[derive(Debug, Default)]
 pub(super) struct Shaped {
     /// JSON.
@@ -23,7 +23,7 @@ impl Shaped {
         }
     }
 
-    /// With a metric; nothing is not reported, nor what is beyond [`METRIC_MAX`].
+    /// With a metric, unless it is 0 or beyond [`METRIC_MAX`].
     pub(super) fn with(mut self, name: &str, value: f64) -> Shaped {
         if value > 0.0 && value <= METRIC_MAX {
             self.metrics.push((name.to_owned(), value));
@@ -31,7 +31,7 @@ impl Shaped {
         self
     }
 
-    /// With the token counts of a `usage` object, where the answer has one.
+    /// With the token counts of a `usage` object, where the response has one.
     pub(super) fn with_usage(self, usage: Option<&str>) -> Shaped {
         usage_metrics(usage)
             .into_iter()
@@ -39,7 +39,7 @@ impl Shaped {
     }
 }
 
-/// The JSON of a server's answer; a plain text is a JSON string.
+/// The JSON of a server's response; a plain text becomes a JSON string.
 pub(super) fn json_of(response: &Response) -> Result<String, String> {
     let View::Whole(body) = &response.body else {
         return Err("the whole body is needed".to_owned());
@@ -56,7 +56,7 @@ pub(super) fn json_of(response: &Response) -> Result<String, String> {
     Err("the answer is neither JSON nor a text".to_owned())
 }
 
-/// Out of an envelope `{result, success}`, for servers that have one.
+/// Content of an envelope `{result, success}`, for servers that have one.
 fn unwrapped(json: &str) -> Result<&str, String> {
     let Some(members) = object(json) else {
         return Ok(json);
@@ -70,7 +70,7 @@ fn unwrapped(json: &str) -> Result<&str, String> {
     Ok(member(json, "result").unwrap_or(json))
 }
 
-/// The text that stands in the answer: alone, first in a list, or under one of `names`.
+/// The text of the response: alone, first in a list, or under one of `names`.
 pub(super) fn text_under(json: &str, names: &[&str]) -> Option<String> {
     if let Some(all) = list(json) {
         let first = all.first()?;
@@ -93,7 +93,7 @@ fn text_in(members: &Members<'_>, names: &[&str]) -> Option<String> {
     text(first).map(|text| text.into_owned())
 }
 
-/// Files in base64: one, or several, alone or under one of `names`.
+/// Files in base64: a single one or several, alone or under one of `names`.
 pub(super) fn files_under(json: &str, names: &[&str]) -> Option<Vec<String>> {
     let members = object(json);
     let json = match &members {
@@ -142,7 +142,7 @@ pub(super) fn usage_metrics(usage: Option<&str>) -> Vec<(String, f64)> {
         .collect()
 }
 
-/// Seconds of sound, where the answer tells.
+/// Duration of the sound in seconds; 0 where the response does not report it.
 pub(super) fn seconds(members: &Members<'_>) -> f64 {
     let info = members.get("transcription_info").and_then(object);
     let names = ["audio_seconds", "duration_seconds", "duration"];

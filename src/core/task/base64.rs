@@ -1,6 +1,6 @@
 //! Base64 (RFC 4648, section 4): files in JSON.
 //!
-//! It does not decode: whoever gets the file does. It writes it, and checks what others wrote.
+//! Encodes, and validates encoded text; does not decode, which is left to the receiver of the file.
 
 use std::borrow::Cow;
 
@@ -24,7 +24,7 @@ pub(super) fn encode(bytes: &[u8]) -> String {
     out
 }
 
-/// A file as somebody wrote it.
+/// A validated file in base64.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Encoded<'a> {
     /// Base64 with padding, without spaces.
@@ -34,7 +34,7 @@ pub(super) struct Encoded<'a> {
 }
 
 /// Reads base64 with or without padding, broken into lines or not, alone or in a data URI. None when
-/// it is something else, or nothing.
+/// the text is anything else, or empty.
 pub(super) fn read(text: &str) -> Option<Encoded<'_>> {
     let text = match text.strip_prefix("data:") {
         // The header is short, and a comma is no character of base64.

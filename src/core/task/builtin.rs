@@ -1,8 +1,8 @@
 //! The 14 tasks as they come with the gateway.
 //!
-//! A built-in task has no settings and keeps nothing: every hook is a function of its arguments,
-//! total on any bytes. Its schemas are the files under `plugins/tasks`, which the Wasm tasks carry
-//! too. Called by the plugin room, for models without a task plugin and where one has failed.
+//! A built-in task has no settings and keeps no state: every hook is a function of its arguments, total
+//! on any bytes. Schemas are the files under `plugins/tasks`, which the Wasm tasks contain too. Called by
+//! the plugin module, for models without a task plugin and where one has failed.
 
 use std::sync::LazyLock;
 
@@ -18,7 +18,7 @@ use crate::model::{BackendKind, Task};
 /// Path under a plain HTTP server's base URL, where `prepare` names none.
 pub const BACKEND_PATH: &str = "/run";
 
-/// Where a plain HTTP server takes this task: [`BACKEND_PATH`], and the base URL itself for
+/// Path of this task at a plain HTTP server: [`BACKEND_PATH`], or the base URL itself for
 /// [`Task::DumbPipe`].
 pub const fn backend_path(task: Task) -> &'static str {
     match task {
@@ -32,34 +32,34 @@ pub const fn backend_path(task: Task) -> &'static str {
 pub struct Builtin {
     task: Task,
     description: Description,
-    /// What the schema says a client may leave out: name and JSON.
+    /// Defaults from the schema: name and JSON.
     defaults: Vec<(String, String)>,
     logic: Logic,
 }
 
-/// Checks what the schema cannot, brings files to base64, counts.
+/// Checks what the schema cannot, converts files to base64, counts.
 type Prepare = fn(&mut Input<'_>) -> Result<(), TaskError>;
 
-/// From the server's JSON to the result.
+/// Converts the server's JSON into the result.
 type Finish = fn(&str) -> Result<Shaped, String>;
 
-/// What a task does. A hook that is none does nothing.
+/// Logic of a task; a hook that is none does nothing.
 #[derive(Clone, Copy, Debug, Default)]
 struct Logic {
     prepare: Option<Prepare>,
-    /// Other names of members, and the documented ones.
+    /// Aliases of members, and the documented names.
     aliases: &'static [(&'static str, &'static str)],
-    /// The member that a body stands for which is not JSON.
+    /// Member that holds a body which is not JSON.
     file: Option<&'static str>,
     finish: Option<Finish>,
-    /// Its streams are texts.
+    /// Streams of this task are texts.
     streams: bool,
 }
 
-/// For plain HTTP servers, whose payloads and answers the hooks shape.
+/// For plain HTTP servers, whose payloads and responses the hooks convert.
 static SHAPING: LazyLock<Vec<Builtin>> = LazyLock::new(|| Task::ALL.map(shaping).into());
 
-/// For servers whose protocol the gateway speaks: payload and answer are shaped there.
+/// For servers whose protocol the gateway speaks: the backend converts payload and response.
 static CHECKING: LazyLock<Vec<Builtin>> = LazyLock::new(|| Task::ALL.map(checking).into());
 
 impl Builtin {
@@ -68,8 +68,8 @@ impl Builtin {
         find(&SHAPING, task)
     }
 
-    /// The task for this kind of server: with any protocol but plain HTTP it is the schemas only,
-    /// since the backend itself builds the payload and reads the answer.
+    /// The task for this kind of server: for any protocol but plain HTTP the schemas only, since the
+    /// backend itself builds the payload and reads the response.
     pub fn for_backend(task: Task, backend: BackendKind) -> &'static Builtin {
         match backend {
             BackendKind::Http => Builtin::of(task),
@@ -77,7 +77,7 @@ impl Builtin {
         }
     }
 
-    /// What it takes, gives and does. It wants whole bodies.
+    /// Schemas and hooks of the task. The hooks read whole bodies.
     pub fn description(&self) -> &Description {
         &self.description
     }
@@ -104,9 +104,9 @@ impl Builtin {
         Ok(prepared)
     }
 
-    /// The result for the client, of an answer in JSON or text; with the metrics `input_tokens`,
-    /// `output_tokens`, `output_characters`, `output_images` and `audio_seconds` as far as the
-    /// answer tells. An answer that is not a success is kept as it is.
+    /// The result for the client, from a response in JSON or text. Metrics, as far as the response
+    /// reports them: `input_tokens`, `output_tokens`, `output_characters`, `output_images` and
+    /// `audio_seconds`. A response that is not a success is kept unchanged.
     pub fn finish(&self, response: &Response) -> Result<Finished, TaskError> {
         let Some(finish) = self.logic.finish else {
             return Ok(Finished::default());
@@ -122,8 +122,8 @@ impl Builtin {
         })
     }
 
-    /// The events of a stream, each in the client's shape. `state` is what the call before
-    /// answered, empty at first.
+    /// The events of a stream, each in the client's format. `state` is the state that the previous call
+    /// has returned, empty at first.
     pub fn push(&self, state: &[u8], events: &[Event]) -> Result<Step, String> {
         if self.logic.streams {
             return stream::push(state, events);
@@ -134,8 +134,8 @@ impl Builtin {
         })
     }
 
-    /// The end of a stream; `cut` when the server broke off or the client left. Its events come
-    /// after the last one.
+    /// The end of a stream; `cut` when the server broke off or the client left. Events returned follow
+    /// the last one.
     pub fn close(&self, state: &[u8], cut: bool) -> Result<Step, String> {
         if self.logic.streams {
             return stream::close(state, cut);

@@ -5,7 +5,7 @@ use super::input::{Input, rejected};
 use super::json::{list, member, number, object};
 use super::values::TaskError;
 
-/// Names of vectors in answers.
+/// Names of vectors in responses.
 const ROWS: [&str; 5] = ["data", "embeddings", "embedding", "vectors", "output"];
 
 /// Multimodal embeddings.

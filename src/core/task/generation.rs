@@ -1,15 +1,15 @@
 //! Generated text: `{response, tool_calls?, usage?}`, for text generation and for image and text to
-//! text. Input goes to the server as it is.
+//! text. Input is passed to the server unchanged.
 
 use serde::{Deserialize, Serialize};
 
 use super::answer::Shaped;
 use super::json::{Members, list, member, number, object, quoted, text};
 
-/// Tool calls of one answer; OpenAI allows 128 tools.
+/// Tool calls of one response; OpenAI allows 128 tools.
 pub(super) const TOOL_CALLS_MAX: usize = 128;
 
-/// Names of texts in answers.
+/// Names of texts in responses.
 const TEXTS: [&str; 5] = [
     "response",
     "generated_text",
@@ -18,7 +18,7 @@ const TEXTS: [&str; 5] = [
     "output",
 ];
 
-/// A function the model asks to be called, or a fragment of that.
+/// A function call requested by the model, or a fragment of one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ToolCall {
     pub(super) id: Option<String>,
@@ -26,20 +26,20 @@ pub(super) struct ToolCall {
     pub(super) arguments: String,
 }
 
-/// What stands in an answer, or in an event.
+/// Content of a response or of an event.
 #[derive(Debug, Default)]
 pub(super) struct Said {
     /// JSON; mostly a string.
     pub(super) text: Option<String>,
-    /// With their places, where they come in fragments.
+    /// With their indices, where they come in fragments.
     pub(super) tool_calls: Vec<(usize, ToolCall)>,
     /// A JSON object.
     pub(super) usage: Option<String>,
-    /// Its tool calls are whole.
+    /// The tool calls are complete.
     pub(super) finished: bool,
 }
 
-/// A whole answer.
+/// Result of a whole response.
 pub(super) fn finish(json: &str) -> Result<Shaped, String> {
     let said = read(json).ok_or("there is no text in the answer")?;
     if said.text.is_none() && said.tool_calls.is_empty() {
@@ -55,7 +55,7 @@ pub(super) fn finish(json: &str) -> Result<Shaped, String> {
         .with_usage(usage))
 }
 
-/// Reads an answer, or the data of an event; none when it is in none of the known shapes.
+/// Reads a response, or the data of an event; none when its format is unknown.
 pub(super) fn read(json: &str) -> Option<Said> {
     if let Some(all) = list(json) {
         return read_object(&object(all.first()?)?);

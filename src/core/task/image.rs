@@ -11,10 +11,10 @@ const TILE: f64 = 512.0;
 /// No image has a longer side, in pixels.
 const SIDE_MAX: f64 = 1e6;
 
-/// Names of images in answers: a list goes before the one image that stands beside it.
+/// Names of images in responses: a list goes before a single image beside it.
 const IMAGES: [&str; 5] = ["images", "image", "image_b64", "data", "output"];
 
-/// Other names of members, and the documented ones.
+/// Aliases of members, and the documented names.
 pub(super) const TEXT_TO_IMAGE_ALIASES: &[(&str, &str)] =
     &[("steps", "num_steps"), ("image_b64", "image")];
 
@@ -46,7 +46,7 @@ pub(super) fn prepare_image_or_messages(input: &mut Input<'_>) -> Result<(), Tas
     Ok(())
 }
 
-/// Text to image, where the server answers JSON.
+/// Text to image, where the server responds with JSON.
 pub(super) fn finish_text_to_image(json: &str) -> Result<Shaped, String> {
     let images = files_under(json, &IMAGES).filter(|images| !images.is_empty());
     let images = images.ok_or("there is no image in base64 in the answer")?;

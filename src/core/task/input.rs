@@ -1,14 +1,14 @@
-//! A client's input on its way to a plain HTTP server: one JSON object, files in base64, other
-//! names of a member brought back to the documented one, defaults filled in.
+//! Conversion of a client's input into the payload of a plain HTTP server.
 //!
-//! Bounds and types are the schema's business, which was checked before; what is wrong here all the
-//! same is left as it is, but for files, which no schema can check.
+//! The payload is one JSON object: files in base64, aliases of members replaced by the documented names,
+//! defaults filled in. Bounds and types were checked against the schema before and are not checked here;
+//! only files are, because no schema can.
 
 use super::base64;
 use super::json::{Members, list, number, object, quoted_plain, text};
 use super::values::{METRIC_MAX, Rejection, Request, TaskError, View};
 
-/// Members that are for the gateway: they are not passed on.
+/// Members for the gateway, which are not passed on.
 const FOR_THE_GATEWAY: [&str; 3] = ["model", "options", "stream_options"];
 const FOR_THE_GATEWAY_ALSO: [&str; 2] = ["x_client_id", "x_priority"];
 
@@ -23,7 +23,7 @@ pub(super) struct Input<'a> {
 }
 
 impl<'a> Input<'a> {
-    /// Reads the body. One that is not JSON is a file, to stand under `file`.
+    /// Reads the body. A body that is not JSON is a file and is put under `file`.
     pub(super) fn read(request: &'a Request, file: Option<&str>) -> Result<Input<'a>, TaskError> {
         let View::Whole(body) = &request.body else {
             return Err(TaskError::Broken("the whole body is needed".to_owned()));
@@ -46,12 +46,12 @@ impl<'a> Input<'a> {
         Ok(input)
     }
 
-    /// Brings another name of a member back to the documented one, which wins when both are there.
+    /// Moves the value of an alias to the documented name, which wins when both are present.
     pub(super) fn alias(&mut self, alias: &str, name: &str) {
         self.members.rename(alias, name);
     }
 
-    /// Adds what the client left out.
+    /// Adds defaults of absent members.
     pub(super) fn fill(&mut self, defaults: &'a [(String, String)]) {
         for (name, json) in defaults {
             if self.members.get(name).is_none() {
@@ -60,7 +60,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Brings a file to base64; how many bytes it has, when there is one.
+    /// Converts a file to base64; returns its size in bytes, if present.
     pub(super) fn file(&mut self, name: &str) -> Result<Option<usize>, TaskError> {
         let Some(json) = self.members.get(name) else {
             return Ok(None);
@@ -70,7 +70,7 @@ impl<'a> Input<'a> {
         Ok(Some(bytes))
     }
 
-    /// As [`Input::file`], where it may be a list of files too; how many there are.
+    /// As [`Input::file`], for a file or a list of files; returns their number.
     pub(super) fn files(&mut self, name: &str) -> Result<usize, TaskError> {
         let all = self.members.get(name).and_then(list);
         let Some(all) = all.filter(|all| all.first().is_some_and(|one| one.starts_with('"')))
@@ -90,7 +90,7 @@ impl<'a> Input<'a> {
         Ok(count)
     }
 
-    /// It must be there, or one of its other names.
+    /// Refuses input without this member. Aliases must have been replaced before.
     pub(super) fn require(&self, name: &str) -> Result<(), TaskError> {
         match self.members.get(name) {
             Some(_) => Ok(()),
@@ -101,7 +101,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// It has this member.
+    /// Returns whether this member is present.
     pub(super) fn has(&self, name: &str) -> bool {
         self.members.get(name).is_some()
     }
@@ -121,8 +121,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Reports a metric known before the run; nothing is not reported,
-    /// nor what is beyond [`METRIC_MAX`].
+    /// Records a metric known before the run, unless it is 0 or beyond [`METRIC_MAX`].
     pub(super) fn report(&mut self, name: &str, value: f64) {
         if value > 0.0 && value <= METRIC_MAX {
             self.metrics.push((name.to_owned(), value));
@@ -135,7 +134,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Whether a body of this type is JSON; one of no type is.
+/// Returns whether a body of this content type is JSON; an empty type counts as JSON.
 pub(super) fn is_json(content_type: &str) -> bool {
     let kind = content_type.split(';').next().unwrap_or("").trim();
     let kind = kind.to_ascii_lowercase();
@@ -173,7 +172,7 @@ fn plain_file(json: &str, pointer: &str) -> Result<(String, usize), TaskError> {
     Ok((base64::encode(&bytes), bytes.len()))
 }
 
-/// Bytes as a list of numbers. Some clients write floats: 7.0 is whole, to a JSON Schema as well.
+/// Bytes given as a list of numbers. Some clients write floats: 7.0 is whole, as in JSON Schema.
 fn listed(json: &str) -> Option<Vec<u8>> {
     if let Ok(bytes) = serde_json::from_str(json) {
         return Some(bytes);

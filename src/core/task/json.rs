@@ -1,8 +1,8 @@
 //! JSON as a task handles it: members of one object, each value as it stands.
 //!
-//! No tree is built: an image of a few megabytes, as base64 or as a list of bytes, stays one piece
-//! of text until somebody asks for it. Of a repeated name the last value counts, as it does for the
-//! schema's validator; so nothing passes the check in one form and reaches the server in another.
+//! Builds no tree: an image of a few megabytes, as base64 or as a list of bytes, stays one piece of text
+//! until it is needed. The last value of a repeated name counts, as it does for the schema's validator.
+//! So no value passes the check in one form and reaches the server in another.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -24,7 +24,7 @@ impl<'a> Members<'a> {
         serde_json::from_slice(json).ok()
     }
 
-    /// The value under a name, as JSON. A null is as good as absent.
+    /// The value under a name, as JSON. Null counts as absent.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         let (_, json) = self.members.iter().find(|(member, _)| member == name)?;
         (json != "null").then_some(json)
@@ -147,7 +147,7 @@ pub(super) fn object(json: &str) -> Option<Members<'_>> {
         .then(|| Members::parse(json.as_bytes()))?
 }
 
-/// One member of a JSON object, for as long as the object's text; a null is as good as absent.
+/// A member of a JSON object, for as long as the object's text; null counts as absent.
 pub(super) fn member<'a>(json: &'a str, name: &str) -> Option<&'a str> {
     let members: Members<'a> = object(json)?;
     let found = members

@@ -34,7 +34,7 @@ pub(super) fn finish_detection(json: &str) -> Result<Shaped, String> {
     })
 }
 
-/// The rows of the answer, each in its documented shape. All or none: half a list would be a lie.
+/// The rows of the response, each in its documented shape; all or none, because half a list is wrong.
 fn finish(
     json: &str,
     names: &[&str],

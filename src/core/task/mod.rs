@@ -1,9 +1,8 @@
-//! What a model's task takes and gives: input schema, payload for the server, result for the client.
+//! Model tasks: input schema, payload for the model server, result for the client.
 //!
-//! It knows no dialect and no server: the body is what the client sent, the payload what a plain
-//! HTTP server is posted, the result what stands in the Workers AI envelope. Every task has a
-//! [`Builtin`]; its values are those of the plugin interface, so that a Wasm task can stand in its
-//! place.
+//! Independent of API dialects and of kinds of servers. The body is the client's, the payload is posted
+//! to a plain HTTP server, and the result stands in the Workers AI envelope. Every task has a
+//! [`Builtin`]. Its values are the plugin interface's, so that a Wasm task can replace it.
 
 mod answer;
 mod base64;

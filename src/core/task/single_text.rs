@@ -5,7 +5,7 @@ use super::input::Input;
 use super::json::{member, quoted};
 use super::values::TaskError;
 
-/// Names that any of them may go by, besides its own.
+/// Common names of a text, besides the names of each task.
 const TEXTS: [&str; 5] = [
     "text",
     "generated_text",
@@ -39,7 +39,7 @@ pub(super) fn finish_image_to_text(json: &str) -> Result<Shaped, String> {
     finish(json, ["description", "caption", "alt_text"])
 }
 
-/// The first of its own names is the documented one.
+/// Result of one text; the first of `own` is the documented name.
 fn finish(json: &str, own: [&str; 3]) -> Result<Shaped, String> {
     let names: Vec<&str> = own.into_iter().chain(TEXTS).collect();
     let text = text_under(json, &names).ok_or("there is no text in the answer")?;

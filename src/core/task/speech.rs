@@ -5,7 +5,7 @@ use super::input::Input;
 use super::json::{list, member, number, object, quoted, text};
 use super::values::TaskError;
 
-/// Words of one subtitle: what is read at a glance.
+/// Words of one subtitle: as many as are read at a glance.
 const CUE_WORDS_MAX: usize = 10;
 
 /// Milliseconds that one subtitle lasts at most, unless one word lasts longer.
@@ -17,7 +17,7 @@ const CUE_PAUSE_MS: u64 = 1_000;
 /// No sound is longer: a hundred hours.
 const SOUND_MS_MAX: f64 = 360_000_000.0;
 
-/// Names of texts in answers.
+/// Names of texts in responses.
 const TEXTS: [&str; 5] = [
     "text",
     "transcription",
@@ -26,11 +26,11 @@ const TEXTS: [&str; 5] = [
     "output",
 ];
 
-/// Other names of members, and the documented ones.
+/// Aliases of members, and the documented names.
 pub(super) const TEXT_TO_SPEECH_ALIASES: &[(&str, &str)] =
     &[("prompt", "text"), ("voice", "speaker")];
 
-/// As above; the first that is there counts.
+/// As [`TEXT_TO_SPEECH_ALIASES`]; the first that is present counts.
 pub(super) const RECOGNITION_ALIASES: &[(&str, &str)] =
     &[("source_lang", "language"), ("source", "language")];
 
@@ -41,7 +41,7 @@ pub(super) fn prepare_text_to_speech(input: &mut Input<'_>) -> Result<(), TaskEr
     Ok(())
 }
 
-/// Text to speech, where the server answers JSON.
+/// Text to speech, where the server responds with JSON.
 pub(super) fn finish_text_to_speech(json: &str) -> Result<Shaped, String> {
     let sounds = files_under(json, &["audio", "audio_base64", "data", "output"]);
     let first = sounds.and_then(|sounds| sounds.into_iter().next());
@@ -108,7 +108,7 @@ pub(super) fn finish_recognition(json: &str) -> Result<Shaped, String> {
         .with_usage(members.get("usage")))
 }
 
-/// A text and when it is said.
+/// A text with the times at which it is spoken, in seconds.
 #[derive(Clone, Debug, PartialEq)]
 struct Span {
     text: String,

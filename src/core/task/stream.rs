@@ -1,9 +1,9 @@
 //! Events of a text stream, each brought to `{"response": …}`.
 //!
 //! Known are the events of Text Generation Inference (`token`), of OpenAI's chat and completions
-//! (`choices`), and plain `response` and `text`. What is none of them passes as it is, errors above
-//! all. Fragments of tool calls are kept in the state, [`STATE_MAX_BYTES`] at most, until their
-//! choice is over; counts of tokens are metrics.
+//! (`choices`), and plain `response` and `text`. Any other event passes unchanged, errors above all.
+//! Fragments of tool calls are kept in the state, [`STATE_MAX_BYTES`] at most, until their choice is
+//! over; counts of tokens are metrics.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,12 +14,12 @@ use super::values::{Event, Out, STATE_MAX_BYTES, Step};
 
 const DONE: &[u8] = b"[DONE]";
 
-/// What is kept from one event to the next.
+/// State kept from one event to the next.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Kept {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     calls: Vec<ToolCall>,
-    /// The end mark gave its place to the tool calls, and follows on close.
+    /// The end mark was held back for the tool calls and follows on close.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     done: bool,
 }
@@ -60,7 +60,7 @@ impl Kept {
     }
 }
 
-/// The next events.
+/// Converts the next events.
 pub(super) fn push(state: &[u8], events: &[Event]) -> Result<Step, String> {
     let mut kept = Kept::read(state)?;
     let mut step = Step::default();
@@ -72,7 +72,7 @@ pub(super) fn push(state: &[u8], events: &[Event]) -> Result<Step, String> {
     Ok(step)
 }
 
-/// The end. Tool calls of a stream that broke off are not shown: they may be half of themselves.
+/// Ends the stream. Tool calls of an interrupted stream are not sent: they may be incomplete.
 pub(super) fn close(state: &[u8], cut: bool) -> Result<Step, String> {
     let kept = Kept::read(state)?;
     let mut step = Step::default();

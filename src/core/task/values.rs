@@ -1,7 +1,7 @@
-//! The values that go into and come out of a task's hooks.
+//! Arguments and results of a task's hooks; no logic.
 //!
-//! They are those of the plugin interface `infergate:plugin/task`, so that a built-in task and a
-//! Wasm one are interchangeable. Nothing is decided here.
+//! The same values as in the plugin interface `infergate:plugin/task`, so that a built-in task and a
+//! Wasm one are interchangeable.
 
 /// Bytes of state a task may keep between its hooks for one request.
 pub const STATE_MAX_BYTES: usize = 4096;
@@ -12,15 +12,15 @@ pub const METRIC_MAX: f64 = 9_007_199_254_740_992.0;
 /// The hooks of a task that do something; the others are not called.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hooks {
-    /// Shapes the payload.
+    /// Builds the payload.
     pub prepare: bool,
-    /// Shapes the answer.
+    /// Converts the response.
     pub finish: bool,
-    /// Shapes a stream's events.
+    /// Converts a stream's events.
     pub events: bool,
 }
 
-/// What a task says about itself, once.
+/// Static description of a task, read once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Description {
     /// The task it is for, such as `text-generation`.
@@ -29,9 +29,9 @@ pub struct Description {
     pub input_schema: Option<String>,
     /// JSON Schema of the result.
     pub output_schema: Option<String>,
-    /// JSON Pointers (RFC 6901) the hooks want to see; empty is the whole body.
+    /// JSON Pointers (RFC 6901) that the hooks read; empty is the whole body.
     pub wants: Vec<String>,
-    /// Which hooks do something.
+    /// Hooks that are implemented.
     pub active: Hooks,
 }
 
@@ -40,20 +40,20 @@ pub struct Description {
 pub struct Field {
     /// RFC 6901.
     pub pointer: String,
-    /// One JSON value.
+    /// A single JSON value.
     pub json: String,
 }
 
-/// As much of a body as was wanted.
+/// The part of a body that a hook has asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum View {
     /// All of it.
     Whole(Vec<u8>),
-    /// The wanted places that exist.
+    /// The requested places that exist.
     Fields(Vec<Field>),
 }
 
-/// What `prepare` is given.
+/// Arguments of `prepare`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The model's id.
@@ -62,23 +62,23 @@ pub struct Request {
     pub content_type: String,
     /// The body.
     pub body: View,
-    /// Facts the gateway vouches for: `face`, `stream`, `lora`.
+    /// Facts established by the gateway: `face`, `stream`, `lora`.
     pub attributes: Vec<(String, String)>,
 }
 
-/// What becomes of a body.
+/// A change to a body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Edit {
-    /// Nothing.
+    /// No change.
     #[default]
     Keep,
-    /// These places are set, the rest stays.
+    /// Sets these places and keeps the rest.
     Set(Vec<Field>),
-    /// It is replaced.
+    /// Replaces the whole body.
     Replace(Vec<u8>),
 }
 
-/// What `prepare` answers.
+/// Result of `prepare`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Prepared {
     /// From the client's body to the server's.
@@ -93,51 +93,51 @@ pub struct Prepared {
     pub state: Vec<u8>,
 }
 
-/// Input the task does not take: the caller's fault, not the task's.
+/// Input that the task refuses: a client error, not a failure of the task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     /// 400 to 499.
     pub status: u16,
-    /// The task's own word for it.
+    /// Error code chosen by the task.
     pub code: String,
-    /// For the caller to read.
+    /// Text for the caller.
     pub message: String,
-    /// Where, RFC 6901.
+    /// Place of the problem (RFC 6901).
     pub pointer: Option<String>,
 }
 
-/// Why a hook has no answer.
+/// Failure of a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskError {
-    /// The caller's fault.
+    /// Client error.
     Rejected(Rejection),
-    /// The task's own.
+    /// Failure of the task itself.
     Broken(String),
 }
 
-/// What `finish` is given.
+/// Arguments of `finish`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// HTTP status of the server.
+    /// HTTP status of the model server.
     pub status: u16,
     /// Its content type.
     pub content_type: String,
     /// Its body.
     pub body: View,
-    /// What `prepare` kept.
+    /// State kept by `prepare`.
     pub state: Vec<u8>,
 }
 
-/// What `finish` answers.
+/// Result of `finish`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Finished {
     /// From the server's body to the result.
     pub edit: Edit,
-    /// Metrics read from the answer.
+    /// Metrics read from the response.
     pub metrics: Vec<(String, f64)>,
 }
 
-/// One event of a stream.
+/// A server-sent event of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     /// `event:`, when it has one.
@@ -146,21 +146,21 @@ pub struct Event {
     pub data: Vec<u8>,
 }
 
-/// What becomes of an event.
+/// A change to an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Out {
-    /// It passes.
+    /// Passes the event unchanged.
     Keep,
-    /// It is left out.
+    /// Leaves the event out.
     Drop,
-    /// It passes in this form.
+    /// Passes this event in its place.
     Replace(Event),
 }
 
-/// What a stream hook answers.
+/// Result of a stream hook.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
-    /// One for each event given, in order.
+    /// Changes, in the order of the events given.
     pub events: Vec<Out>,
     /// Metrics of these events.
     pub metrics: Vec<(String, f64)>,

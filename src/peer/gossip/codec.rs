@@ -1,8 +1,8 @@
-//! What a node tells, as short texts under keys, and how it is read again.
+//! Codec of a node's published state: short texts under keys.
 //!
-//! It believes nothing: names, addresses and numbers are checked as they are read, and a value of
-//! another form of this text is left out. Bounds: names as the configuration has them, numbers as
-//! their types, [`VALUE_BYTES_MAX`].
+//! Names, addresses and numbers are checked as they are read, and a value of another form of this
+//! text is left out. Bounds: names as the configuration has them, numbers as their types,
+//! [`VALUE_BYTES_MAX`].
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -25,21 +25,21 @@ const ACCOUNT_PREFIX: &str = "spent/";
 const PASSED_PREFIX: &str = "passed/";
 /// The form of the values; others are for other versions of this program.
 const FORM: &str = "1";
-/// Of an id; as the configuration bounds them.
+/// Length of an id, as the configuration bounds it.
 const NAME_BYTES_MAX: usize = 256;
-/// Of a value: twice the longest there is.
+/// Length of a value: twice the longest there is.
 const VALUE_BYTES_MAX: usize = 1024;
-/// Leading bits of a time that are told: news of the sixteenth part of a wait is none.
+/// Leading bits of a time that are published: a change of a sixteenth of a wait is not.
 const TIME_BITS: u32 = 5;
 
-/// What a node tells about itself beside its models.
+/// Published state of a node beside its models.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeNews {
     /// Rises with each report.
     pub version: u64,
     /// When it was made, by its own clock.
     pub made: Millis,
-    /// It takes no further requests.
+    /// True when the node takes no further requests.
     pub draining: bool,
     /// Its peers listener.
     pub address: Arc<str>,
@@ -47,7 +47,7 @@ pub struct NodeNews {
     pub site: Arc<str>,
 }
 
-/// What an account has used at one node.
+/// Usage of an account at one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spent {
     /// Days since 1970-01-01.
@@ -56,7 +56,7 @@ pub struct Spent {
     pub micro: u64,
 }
 
-/// What a key is about.
+/// Subject of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum About<'a> {
     /// The node itself.
@@ -67,7 +67,7 @@ pub enum About<'a> {
     Account(&'a str),
     /// Requests of an account.
     Passed(&'a str),
-    /// What the node's configuration is like.
+    /// Digests of the node's configuration.
     Config,
 }
 
@@ -155,7 +155,7 @@ pub fn read_node(text: &str) -> Option<NodeNews> {
     })
 }
 
-/// `1 permits free queued queue_room wait_ms wanting ttft_us`, the times without what is no news.
+/// `1 permits free queued queue_room wait_ms wanting ttft_us`, the times rounded.
 pub fn write_model(load: &ModelLoad) -> String {
     let numbers = [
         load.permits,

@@ -1,10 +1,9 @@
-//! Datagrams of the gossip, signed: what does not bear the right signature is not looked at.
+//! Signed datagrams of gossip: one without the right signature is not read.
 //!
-//! It knows nothing of what is told. A datagram is
-//! `HMAC-SHA256 (32 bytes) ‖ Unix seconds (8, big end first) ‖ message`; the key is the cluster's secret,
-//! and the signature is of all that follows it. A recorded datagram can be sent again for as long as
-//! [`SECS_OFF_MAX`], and is answered meanwhile; later it is not looked at. Bound:
-//! [`DATAGRAM_BYTES_MAX`].
+//! The content is not known here. A datagram is `HMAC-SHA256 (32 bytes) ‖ Unix seconds (8, big end
+//! first) ‖ message`; the key is the cluster's secret, and the signature is of all that follows it.
+//! A recorded datagram can be sent again for as long as [`SECS_OFF_MAX`], and is answered
+//! meanwhile; later it is not looked at. Bound: [`DATAGRAM_BYTES_MAX`].
 
 use std::collections::HashSet;
 use std::io;
@@ -26,20 +25,21 @@ use tokio::net::UdpSocket;
 use crate::telemetry::Clock;
 use crate::telemetry::metrics::GossipRefused;
 
-/// What UDP over IPv4 takes. chitchat fills a message up to this, and what we put before it may be too
-/// much: such a datagram is counted, and lost as others are. The next one is of other news.
+/// Limit of UDP over IPv4. chitchat fills a message up to this, and the head may make it too long:
+/// such a datagram is counted, and lost as others are. The next one carries other keys.
 const DATAGRAM_BYTES_MAX: usize = 65_507;
-/// Of the signature.
+/// Length of the signature.
 const TAG_BYTES: usize = 32;
-/// So that a signature made here is none of anything else that is signed with the same secret.
+/// Prefix that keeps a signature made here from being one of anything else signed with the same
+/// secret.
 const PURPOSE: &[u8] = b"infergate gossip 2\0";
-/// Of the time.
+/// Length of the time.
 const TIME_BYTES: usize = 8;
-/// Greetings on their way to chitchat: one of each node that a fleet can have.
+/// Contacts on their way to chitchat: one of each node that a cluster can have.
 const PENDING_MAX: usize = NODES_MAX;
 /// Before the message.
 const HEAD_BYTES: usize = TAG_BYTES + TIME_BYTES;
-/// So far the clocks of two nodes may be apart, and so long a recorded datagram is good.
+/// Bound of the difference of two nodes' clocks; a recorded datagram is accepted for so long.
 const SECS_OFF_MAX: u64 = 60;
 /// Between two log lines about datagrams that were not taken.
 const COMPLAINT_EVERY: Millis = Millis::from_secs(60);
@@ -115,7 +115,7 @@ impl RefusedCounts {
     }
 }
 
-/// Addresses that chitchat was asked to send something to and has not yet: [`PENDING_MAX`].
+/// Addresses that chitchat has a pending message to: [`PENDING_MAX`].
 #[derive(Default)]
 pub struct Pending {
     /// Guards a set of addresses, for one look-up.
@@ -123,7 +123,7 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// To be asked for `address` now; false while it is pending, or too many are.
+    /// Marks `address` as pending; false while it is, or while too many are.
     pub fn begin(&self, address: SocketAddr) -> bool {
         let mut addresses = self.addresses.lock();
         addresses.len() < PENDING_MAX && addresses.insert(address)
@@ -188,7 +188,7 @@ struct SignedSocket {
     refused: Arc<RefusedCounts>,
     pending: Arc<Pending>,
     clock: Clock,
-    /// When something was last said about datagrams.
+    /// Time of the last warning about datagrams.
     complained: Option<Millis>,
 }
 
@@ -232,7 +232,7 @@ impl SignedSocket {
 
 #[async_trait]
 impl Socket for SignedSocket {
-    /// What cannot be sent is lost, as datagrams are: the next round tells it again.
+    /// Datagrams that cannot be sent are lost: the next round repeats the state.
     async fn send(&mut self, to: SocketAddr, message: ChitchatMessage) -> anyhow::Result<()> {
         self.pending.end(to);
         self.sent.clear();
@@ -249,7 +249,7 @@ impl Socket for SignedSocket {
         Ok(())
     }
 
-    /// Nothing is lost when the future is dropped.
+    /// Cancel-safe: a dropped future loses no datagram.
     async fn recv(&mut self) -> anyhow::Result<(SocketAddr, ChitchatMessage)> {
         loop {
             let (count, from) = match self.socket.recv_from(&mut self.received).await {

@@ -1,6 +1,6 @@
 //! Real datagrams on loopback: nodes find each other, lose each other and find each other again.
 //!
-//! What takes time is waited for, with a bound that only a failure reaches.
+//! Waits are bounded, and only a failure reaches the bound.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Arguments of the hooks in the spelling of fixtures, for calls that are captured.
 //!
-//! It is not on the request path: only a call that is written down is spelled out. Names are WIT's.
+//! Not on the request path: only a captured call is spelled out. Names are WIT's.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;

@@ -1,6 +1,6 @@
 //! The worlds `billing-formula` and `billing-estimator`.
 //!
-//! What it may be told about a request is numbers and names; of accounts it hears nothing.
+//! A formula sees numbers and names of a request, and no account.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! One file a world: typed call in, typed and checked answer out.
+//! Calls of guests, one file a world: typed call in, typed and checked answer out.
 //!
-//! It holds no state. A revision of a world implements the role's trait as the built-in ones do.
+//! No state is held here. A revision of a world implements the role's trait as the built-in ones do.
 
 mod args;
 mod billing;
@@ -19,10 +19,10 @@ fn believe<T>(answer: T, verdict: Result<(), &'static str>) -> Result<T, Failure
     }
 }
 
-/// What a revision of another world is asked by mistake. Worlds are checked when it is loaded.
+/// Failure of a call to a revision of another world. Worlds are checked when it is loaded.
 const ABSENT: Failure = Failure::Unavailable("it does not export this interface");
 
-/// Bytes of a plugin's word about its own fault that reach the log.
+/// Characters of a plugin's error text that reach the log.
 const FAULT_MAX_CHARS: usize = 512;
 
 fn broken(said: String) -> Failure {

@@ -1,6 +1,6 @@
 //! The worlds `task-schema` and `task-schema-streaming`.
 //!
-//! It does not validate schemas nor edit bodies; the session does.
+//! Does not validate schemas nor edit bodies; the session does.
 
 use infergate_core::task::{
     Description, Edit, Event, Field, Finished, Hooks, Out, Prepared, Rejection, Step,
@@ -17,7 +17,7 @@ use crate::plugin::rules::{Answered, Asked, Identity, Seen, TaskRules};
 use crate::plugin::schema::Schema;
 use crate::plugin::store::{Crash, Instance};
 
-/// Asks a guest what it is, under the deadline it was armed with.
+/// Calls `describe` of a guest, under the deadline it was armed with.
 pub fn describe(instance: &mut Instance) -> Result<Description, Box<Crash>> {
     let Instance { store, exports, .. } = instance;
     let Some(task) = &exports.task else {

@@ -1,8 +1,8 @@
 //! JSON bodies without a tree: an index of containers and members over the text, and edits as splices.
 //!
-//! It is not a general JSON library. Numbers and texts in a list are never stored, so that a list of
-//! 15 MiB of bytes costs its text alone. Containers and members together are bounded by
-//! [`PARTS_MAX`], nesting by [`DEPTH_MAX`]. Called by the task session and the schemas.
+//! Not a general JSON library. Numbers and texts in a list are never stored, so that a list of 15 MiB of
+//! bytes costs its text alone. Containers and members together are bounded by [`PARTS_MAX`], nesting by
+//! [`DEPTH_MAX`]. Called by the task session and the schemas.
 
 mod node;
 mod outline;
@@ -14,7 +14,7 @@ pub use node::{Node, Text};
 pub use outline::{DEPTH_MAX, Outline, PARTS_MAX, Unreadable, bytes_max};
 pub use splice::splice;
 
-/// Whether bytes are one JSON value. Nothing is stored.
+/// True when the bytes are one JSON value. Stores nothing.
 pub fn is_json(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_ok()
         && serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok()

@@ -1,7 +1,7 @@
 //! Values of an outline as the schema validator sees them.
 //!
-//! Nothing is built: a number or a text is read where it stands. Each look at a value is a step of
-//! its outline; without steps left, a value has no type and no content, so that a validation ends.
+//! Values are not built: a number or a text is read where it stands. Each look at a value is a step of its
+//! outline; without steps left, a value has no type and no content, so that a validation ends.
 
 use std::borrow::Cow;
 use std::collections::hash_map::RandomState;
@@ -19,7 +19,7 @@ const STRING_BYTES_PER_STEP: u64 = 4;
 /// The representation of instances that schemas are compiled for.
 pub struct Text;
 
-/// One value.
+/// JSON value, read in place.
 #[derive(Clone)]
 pub enum Node<'a> {
     /// An object or a list.
@@ -237,7 +237,7 @@ impl<'a> json::Node<'a, Text> for Node<'a> {
         }
     }
 
-    /// For the instance that an error holds, which nobody reads: messages never repeat a value.
+    /// For the instance that an error holds, which has no reader: messages never repeat a value.
     fn to_value(&self) -> Cow<'a, Value> {
         if let Node::Container(outline, _) | Node::Scalar(outline, _) = self {
             outline.count_error();

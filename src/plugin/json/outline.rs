@@ -1,8 +1,8 @@
 //! Index of one JSON text: where its containers and members stand.
 //!
-//! It stores nothing of values in lists: those are found again by walking the text. The text is
-//! checked for grammar first, so that the scan itself cannot fail. Work over an index is counted in
-//! steps, which are bounded; at the bound every container looks empty.
+//! Values in lists are not stored, but found again by walking the text. The text is checked for grammar
+//! first, so that the scan itself cannot fail. Work over an index is counted in steps, which are bounded; at
+//! the bound every container looks empty.
 
 use std::cell::Cell;
 
@@ -78,14 +78,14 @@ pub struct Container {
     pub next: u32,
     /// The first container inside, if there is one.
     pub inner: u32,
-    /// Of an object: its first member.
+    /// First member of an object.
     pub first: u32,
     /// Members, or items of a list.
     pub len: u32,
     pub is_object: bool,
 }
 
-/// One member of an object.
+/// Member of an object.
 #[derive(Debug)]
 pub(super) struct Member {
     /// Its name, where that is written with escapes.
@@ -180,8 +180,8 @@ impl Outline {
         self.errors_left.set(errors_max);
     }
 
-    /// Whether the work since [`Outline::refill`] took more steps than it may: what it found then
-    /// says nothing.
+    /// True when the work since [`Outline::refill`] took more steps than allowed: its result means nothing
+    /// then.
     pub fn is_exhausted(&self) -> bool {
         self.steps_left.get() == 0
     }
@@ -197,7 +197,7 @@ impl Outline {
             .set(self.errors_left.get().saturating_sub(1));
     }
 
-    /// Whether a walk over items or members goes on.
+    /// True when a loop over items or members should continue.
     pub(super) fn goes_on(&self) -> bool {
         self.spend(1) && self.errors_left.get() > 0
     }
@@ -293,7 +293,7 @@ struct Open {
     key: Option<(u32, u32)>,
 }
 
-/// One pass over a text.
+/// Pass over a text.
 struct Scan<'a> {
     text: &'a str,
     parts_left: usize,

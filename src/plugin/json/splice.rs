@@ -1,9 +1,8 @@
 //! Edits of a JSON text at JSON Pointers, as splices of text.
 //!
-//! It builds no tree: an edit's value goes into the body as it is written. Objects on the way are
-//! made where they are missing or null, lists grow by one at `-` or at their end. An edit has at most
-//! [`EDITS_MAX`] places; containers and members of all its values together are bounded by
-//! [`PARTS_MAX`].
+//! Builds no tree: an edit's value goes into the body as it is written. Objects on the way are made where
+//! they are missing or null, lists grow by one at `-` or at their end. An edit has at most [`EDITS_MAX`]
+//! places; containers and members of all its values together are bounded by [`PARTS_MAX`].
 
 use bytes::Bytes;
 use infergate_core::task::Field;
@@ -13,7 +12,7 @@ use super::outline::Container;
 use super::{DEPTH_MAX, Node, Outline, PARTS_MAX, Unreadable};
 use crate::plugin::pointer::{EDITS_MAX, is_pointer, unescape};
 
-/// What becomes of one place.
+/// Change of one place.
 #[derive(Default)]
 struct Patch {
     /// The value put there.

@@ -136,8 +136,8 @@ fn callers_of_eight_threads_all_get_their_answer_and_slots_stay_bounded() {
 /// Some seconds of a slow machine.
 const CALLS_MAX: u32 = 500;
 
-/// Whether somebody else has a turn on a runtime's only worker while `call` is made there again and
-/// again. What calls never waits: on a worker that it does not leave nobody else gets a turn.
+/// True when another task runs on a runtime's only worker while `call` is made there again and again. The
+/// caller never waits: while it holds the worker no other task runs.
 fn leaves_the_worker(call: impl Fn() + Send + 'static) -> bool {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)

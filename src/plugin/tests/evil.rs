@@ -12,7 +12,7 @@ use crate::telemetry::clock::thread_micros;
 use bytes::Bytes;
 use infergate_core::Refusal;
 
-/// What one row's plugin is asked, and how the answer is judged.
+/// Configuration and plugins of one row.
 fn asked(row: &Row, stand: &Stand) -> (PluginSpec, Plugins) {
     let spec = stand.spec("evil", World::BillingFormula, &row.wat);
     let plugins = stand
@@ -66,7 +66,7 @@ fn the_deadline_clock_rests_when_nothing_runs_and_is_there_again_for_the_next_gu
     let (goods, evils) = (stand.load(&good).unwrap(), stand.load(&evil).unwrap());
     for _ in 0..2 {
         assert!(!price(&goods, &user_of(&good), "acme").fell_back);
-        // A guest that waits to be asked again does not keep it awake.
+        // An idle instance does not keep it awake.
         assert_eq!(stand.host.counts().instances_live, 1);
         while !stand.host.counts().rests {
             std::thread::yield_now();

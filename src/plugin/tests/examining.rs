@@ -1,4 +1,4 @@
-//! What author tools are told, and how fixtures are run and judged.
+//! Author tools: reports, and fixtures as they are run and checked.
 
 use serde_json::json;
 

@@ -9,7 +9,7 @@ use crate::plugin::{InstancePolicy, World};
 use crate::telemetry::Clock;
 use crate::telemetry::plugin_metrics::Repeated;
 
-/// Of waiting for what is done beside the requests.
+/// Limit of waiting for background work.
 const LIMIT: Duration = Duration::from_secs(60);
 const COUNTERS: &str =
     "(import \"infergate:host/counters@1.0.0\" \"add\" (func $add (param i32 i64)))";

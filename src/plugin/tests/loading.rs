@@ -85,7 +85,7 @@ fn what_runs_is_told_with_its_moment_its_mode_and_its_instances() {
     assert_eq!((mode, instance), (json!("cached"), json!("warm")));
     assert!(loaded_at.as_str().unwrap().ends_with('Z'), "{loaded_at}");
 
-    // When it is asked is not a part of the revision.
+    // The time of its calls is not a part of the revision.
     spec.mode = RankMode::PerRequest;
     let asked = stand
         .host

@@ -1,4 +1,4 @@
-//! The room against guests that mean it well and guests that do not.
+//! Tests of the plugin host with good guests and with hostile ones.
 
 mod capturing;
 mod compiling;
@@ -14,7 +14,7 @@ mod shipped;
 mod sizes;
 mod stand;
 
-/// What the guests are written against; the bench has the same from outside.
+/// Interfaces that the guests are written against; the bench has the same from outside.
 mod room {
     pub use crate::plugin::{World, wit};
 }

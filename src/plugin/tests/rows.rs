@@ -8,7 +8,7 @@ use super::room::World;
 /// Never ends.
 pub const LOOP: &str = "(loop $on (br $on)) unreachable";
 
-/// One evil guest: what it does, and what must be said of it.
+/// Hostile guest: its behaviour, and the expected failure.
 pub struct Row {
     pub name: &'static str,
     pub wat: Wat,
@@ -53,7 +53,7 @@ pub fn rows() -> Vec<Row> {
     rows
 }
 
-/// They take time, stack or memory, or crash.
+/// Guests that take time, stack or memory, or crash.
 fn greedy() -> Vec<Row> {
     vec![
         billing("endless loop", "deadline", |w| w.price(LOOP)),
@@ -92,7 +92,7 @@ fn greedy() -> Vec<Row> {
     ]
 }
 
-/// They do not keep to the canonical ABI, or say themselves that they are broken.
+/// Guests that break the canonical ABI, or report a fault of their own.
 fn forgers() -> Vec<Row> {
     let endless_lines = |bytes: u32| {
         format!(
@@ -144,7 +144,7 @@ fn forgers() -> Vec<Row> {
     ]
 }
 
-/// They answer more than they may.
+/// Guests that answer more than they may.
 fn babblers() -> Vec<Row> {
     vec![
         billing("a list of millions over the same bytes", "overrun", |w| {

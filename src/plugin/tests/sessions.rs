@@ -1,4 +1,4 @@
-//! One request through a task plugin: one revision from first hook to last, and what stands in.
+//! A request through a task plugin: one revision from first hook to last, and its fallbacks.
 
 use bytes::Bytes;
 use infergate_core::Refusal;
@@ -455,7 +455,7 @@ fn a_revision_that_only_shapes_answers_is_not_taken_while_its_breaker_is_open() 
         let mut session = begin_for(account, &second, &spec);
         prepare(&mut session, "[]").unwrap();
     }
-    // The schema in force holds whoever answers.
+    // The schema in force holds for every handler.
     let refused = whole(&second, &spec).unwrap_err().0;
     assert!(matches!(refused, Refusal::BadRequest { .. }), "{refused:?}");
     let mut session = begin(&second, &spec);

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::stand::{Stand, calling, model, spec, user_of};
 use crate::plugin::{PluginSpec, Plugins, World};
 
-/// What was built, by name.
+/// Components that were built, by name.
 fn built() -> Vec<PathBuf> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/plugins/dist");
     let files = std::fs::read_dir(folder).into_iter().flatten().flatten();

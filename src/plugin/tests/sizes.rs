@@ -1,4 +1,4 @@
-//! What clients and model servers choose the size or the sense of never takes a plugin from others.
+//! Sizes and values chosen by clients and model servers never take a plugin from others.
 
 use bytes::Bytes;
 use infergate_core::Refusal;

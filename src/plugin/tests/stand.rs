@@ -1,4 +1,4 @@
-//! A host in a folder, models, callers and calls, for the tests of this room.
+//! A host in a folder, models, callers and calls, for the tests of this module.
 
 use std::sync::Arc;
 
@@ -111,7 +111,7 @@ pub fn price(plugins: &Plugins, model: &ModelSpec, account: &str) -> Priced {
     })
 }
 
-/// What the built-in formula makes of [`price`].
+/// Price of [`price`] by the built-in formula.
 pub const BUILTIN_PRICE: f64 = 14.5;
 
 /// `count` healthy candidates, all alike.

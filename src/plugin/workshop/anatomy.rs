@@ -1,6 +1,6 @@
-//! What can be read off a component's bytes: digest, outside, memory, makers.
+//! Facts read off a component's bytes: digest, imports, exports, memory, producers.
 //!
-//! It compiles and runs nothing, and does not judge: `plugin check` does. A file has at most 32 MiB.
+//! Compiles, runs and judges nothing: `plugin check` does. A file has at most 32 MiB.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::plugin::spec::World;
 
 pub use crate::plugin::shape::FILE_MAX_BYTES;
 
-/// A component, looked at.
+/// Facts about a component.
 #[derive(Clone, Debug)]
 pub struct Anatomy {
     /// All of it.
@@ -27,9 +27,9 @@ pub struct Anatomy {
     pub exports: Vec<String>,
     /// Its memories, one for most.
     pub memories: Vec<Memory>,
-    /// Who made it: field, name, version.
+    /// Producers of the component: field, name, version.
     pub producers: Vec<Producer>,
-    /// Whether backtraces will name functions.
+    /// True when backtraces will name functions.
     pub has_names: bool,
     /// Modules of WASI that code in it calls by name while the component imports none of that name:
     /// they lead to stubs. A stub that leaves no name behind is not seen.
@@ -42,7 +42,7 @@ pub struct Anatomy {
 pub struct Memory {
     /// Pages at the start.
     pub min_pages: u64,
-    /// Pages it may grow to by its own word; the gateway's limit holds in any case.
+    /// Pages it may grow to by its own declaration; the gateway's limit holds in any case.
     pub max_pages: Option<u64>,
 }
 
@@ -61,7 +61,7 @@ impl Anatomy {
     /// Reads a file.
     ///
     /// # Errors
-    /// A sentence that says what to do: it cannot be read, is too large, no component or not valid.
+    /// A sentence with the remedy: it cannot be read, is too large, no component or not valid.
     pub fn of_file(path: &Path) -> Result<Anatomy, String> {
         Anatomy::of(admit::read(path)?)
     }
@@ -155,12 +155,12 @@ impl Anatomy {
             .collect()
     }
 
-    /// What keeps it from being a plugin of that world, a sentence each.
+    /// Exports that a plugin of that world needs and this component lacks, a sentence each.
     pub fn lacks(&self, world: World) -> Vec<String> {
         self.shape.lacks(world)
     }
 
-    /// What it imports beyond these grants, a sentence each.
+    /// Imports beyond these grants, a sentence each.
     pub fn ungranted(&self, grants: &[String]) -> Vec<String> {
         self.shape.ungranted(grants)
     }

@@ -1,8 +1,8 @@
 //! Arguments by chance, such as the gateway could give a hook: for `plugin fuzz`.
 //!
-//! It calls nothing. The gateway vouches for much of what it hands over (numbers are finite and not
-//! negative, candidates are numbered, names are there once), so arguments are made sound before they are
-//! used: what cannot happen is no finding. The same seed makes the same arguments.
+//! Calls nothing. The gateway guarantees much of what it hands over: numbers are finite and not negative,
+//! candidates are numbered, names are unique. Arguments are made to keep these guarantees before they are
+//! used, so that an impossible call is no finding. The same seed makes the same arguments.
 
 use serde_json::{Map, Value, json};
 use wasmtime::component::Type;
@@ -69,7 +69,7 @@ const METRICS: &[&str] = &[
 #[derive(Debug)]
 pub struct Dice {
     chance: fastrand::Rng,
-    /// JSON Pointers that the task asks for; none: it sees whole bodies.
+    /// JSON Pointers that the task selects; with none it sees whole bodies.
     wants: Vec<String>,
 }
 
@@ -82,7 +82,7 @@ impl Dice {
         }
     }
 
-    /// One of several.
+    /// Picks an element at random.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> Option<&'a T> {
         match of.len() {
             0 => None,
@@ -214,7 +214,7 @@ impl Dice {
             Type::Option(_) if self.chance.bool() => Value::Null,
             Type::Option(option) => self.value(key, &option.ty()),
             Type::Variant(variant) if key == "body" => {
-                // The gateway hands over what the task wants: fields, or everything.
+                // The gateway hands over what the task selects: fields, or everything.
                 let wanted = if self.wants.is_empty() {
                     "whole"
                 } else {
@@ -288,7 +288,7 @@ impl Dice {
         json!(text)
     }
 
-    /// What a hook gets back as `state` is its own, so nothing is made up there.
+    /// A hook's `state` is its own answer, so none is generated.
     fn bytes(&mut self, key: &str) -> Value {
         match self.chance.u32(..8) {
             _ if key == "state" => json!({ "text": "" }),
@@ -321,7 +321,7 @@ impl Dice {
     }
 }
 
-/// What the gateway vouches for.
+/// Makes arguments keep the guarantees of the gateway.
 fn sound(hook: &str, args: &mut Map<String, Value>) {
     match hook {
         "rank" => {

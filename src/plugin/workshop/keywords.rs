@@ -1,7 +1,7 @@
 //! Words in a JSON Schema that no version of it knows: a validator passes over them in silence, so that
 //! `requierd` checks nothing.
 //!
-//! It judges words only. Names of properties, values of `enum`, examples and words with `x-` are the author's.
+//! Checks words only. Names of properties, values of `enum`, examples and words with `x-` are the author's.
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! The interfaces as text to read: WIT of one world, and a reference in Markdown made from WIT.
 //!
-//! It knows nothing that is not in the WIT files: their doc comments are the manual.
+//! Knows nothing beyond the WIT files: their doc comments are the reference.
 
 use std::fmt::Write;
 

@@ -1,8 +1,8 @@
-//! The host as authors' tools need it: one component, opened without a configuration, asked by fixtures.
+//! Host for author tools: one component, opened without a configuration, called by fixtures.
 //!
-//! It serves no request and prints nothing. Everything is granted, so that what is missing is told by
-//! the check and not by the linker; log lines are kept instead of logged. Memory and answers are held to what
-//! a gateway grants. Where instructions are counted, which takes time, deadlines are ten times the gateway's.
+//! Serves no request and prints nothing. All imports are granted, so that a missing grant is reported by the
+//! check and not by the linker; log lines are kept instead of logged. Memory and answers are held to what a
+//! gateway grants. Where instructions are counted, which takes time, deadlines are ten times the gateway's.
 
 mod anatomy;
 mod dice;
@@ -45,7 +45,7 @@ const SLOTS: u32 = 8;
 /// Deadlines where instructions are counted, in deadlines of the gateway.
 const PATIENCE: u32 = 10;
 
-/// Which clock the tools read.
+/// Measure of cost that the tools read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
     /// Instructions, the same on every machine. The code is slower for it.
@@ -107,7 +107,7 @@ impl Workshop {
     /// default.
     ///
     /// # Errors
-    /// The compiler's or the linker's word.
+    /// Error text of the compiler or the linker.
     pub fn open(
         &self,
         anatomy: &Anatomy,
@@ -147,7 +147,7 @@ impl Workshop {
 }
 
 impl Workshop {
-    /// Microseconds of each of at most `runs` calls, sorted: what `call` says of itself, or how long it
+    /// Microseconds of each of at most `runs` calls, sorted: the result of `call`, or how long it
     /// took. Ends early once there are so many calls, and so many microseconds have passed.
     pub fn times(
         &self,
@@ -228,7 +228,7 @@ impl Opened {
         dice.arguments(hook, &params)
     }
 
-    /// Those of `args`, with one place changed.
+    /// Returns `args` with one place changed.
     pub fn changed(
         &self,
         hook: &str,
@@ -283,13 +283,13 @@ impl Trial {
         }
     }
 
-    /// A guest to be called again and again; none where it cannot be made, which `run` tells better.
+    /// A guest to be called again and again; none where it cannot be made, for which `run` gives the reason.
     pub fn guest(&self) -> Option<Guest<'_>> {
         let made = Subject::make(&self.revision, SETUP_DEADLINE_MS * PATIENCE);
         made.ok().map(Guest)
     }
 
-    /// What has been logged since the last time.
+    /// Returns the lines logged since the last call.
     pub fn log(&self) -> Vec<String> {
         let kept = self.revision.parts.grants.heard.kept.as_ref();
         kept.map(|kept| std::mem::take(&mut *kept.lock()))
@@ -329,7 +329,7 @@ pub fn fixtures_beside(file: &Path) -> Option<std::path::PathBuf> {
     folder_of(file)
 }
 
-/// Whether an answer of two is the same: values, or classes and words of failures.
+/// True when two answers are the same: values, or classes and texts of failures.
 pub fn is_same(one: &Ran, other: &Ran) -> bool {
     one.answer == other.answer
 }

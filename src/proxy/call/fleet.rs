@@ -1,4 +1,4 @@
-//! What a trip has of a fleet: where it comes from, where it may go on to, and who tells its event.
+//! Parts of the context that only a cluster needs: origin, possible targets, owner of the event.
 //!
 //! All of it stands in the trip's [`Journey`], which a node that knows no other does not make.
 
@@ -54,8 +54,9 @@ impl Trip {
         told.map_or(named, |model| model.as_str().to_owned())
     }
 
-    /// What the node that forwards it is told in place of a refusal: nobody has begun to answer, and
-    /// it may find somebody else who does. None where the refusal is for the client to read.
+    /// Returns the rejection for the forwarding node in place of a refusal; none where the refusal is for
+    /// the client. No server has started, and that node may find another one. None where the refusal is for
+    /// the client to read.
     pub fn comes_back(&self, refusal: &Refusal) -> Option<CameBack> {
         let journey = self
             .journey
@@ -80,7 +81,7 @@ impl Trip {
         })
     }
 
-    /// What the node that forwards it is told before anything is looked at: there is nothing for it here.
+    /// Returns the rejection for the forwarding node before the request is looked at: no capacity.
     pub fn comes_back_at_once(&self) -> Option<CameBack> {
         Some(CameBack {
             cause: NOTHING_HERE,
@@ -89,7 +90,7 @@ impl Trip {
         })
     }
 
-    /// What may be sent to another node, should it come to that.
+    /// Keeps the request for another node, should it be forwarded.
     pub fn sets_out(&mut self, parcel: Parcel) {
         match &mut self.journey {
             Some(journey) => journey.parcel = parcel,
@@ -110,12 +111,12 @@ impl Trip {
             .is_none_or(|journey| journey.is_first())
     }
 
-    /// What the node that forwards it was told; none of a client's.
+    /// Returns the interim messages sent to the forwarding node; none for a client's request.
     pub fn forwarded(&self) -> Option<Word> {
         self.journey.as_ref()?.word()
     }
 
-    /// That node was told this.
+    /// Records an interim message to the forwarding node.
     pub fn has_said(&mut self, interim: Interim, at: Millis) {
         if let Some(journey) = &mut self.journey {
             journey.has_said(interim, at);
@@ -127,7 +128,7 @@ impl Trip {
         self.shared.others.sites()
     }
 
-    /// What it comes to counts against a limit.
+    /// Returns whether the cost counts against a limit.
     pub fn is_limited(&self) -> bool {
         self.bill.is_held()
     }
@@ -153,7 +154,7 @@ impl Trip {
         journey.is_none_or(|journey| journey.hops.tries.errors_left > 0)
     }
 
-    /// It may go to another node.
+    /// Returns whether the request may be forwarded.
     pub fn may_forward(&self) -> bool {
         let journey = self.journey.as_ref();
         journey.is_some_and(|journey| journey.hops.may_forward()) && !self.shared.others.is_alone()
@@ -175,7 +176,7 @@ impl Trip {
     }
 }
 
-/// What a lane has for others.
+/// Returns the capacity of a model for forwarded requests.
 fn room_at(lane: &Lane) -> Cause {
     let gauges = lane.gate.gauges();
     let free = match gauges.usable_endpoints {

@@ -25,7 +25,7 @@ pub(super) struct Look {
     at_us: u64,
     wants: Wants,
     only_site: Option<Arc<str>>,
-    /// What the policy says of the sites; none where their distance decides.
+    /// Order of the sites by the policy; none where their distance decides.
     sites: Option<Arc<Sited>>,
     nodes: Vec<NodeView>,
     nodes_left_out: usize,
@@ -46,12 +46,12 @@ pub(super) struct Forward {
     again: Option<Again>,
 }
 
-/// What became of a forward.
+/// Result of a forward.
 #[derive(Clone, Copy, Debug)]
 pub enum Forwarded {
     /// The node has begun to answer with this HTTP status.
     Answers(u16),
-    /// It has no room.
+    /// The node has no capacity.
     ComesBack {
         /// In a word.
         result: ForwardResult,
@@ -105,7 +105,7 @@ impl Draft {
         });
     }
 
-    /// What became of it.
+    /// Records the result of the forward.
     pub fn forwarded(&mut self, at_us: u64, how: Forwarded) {
         if let Some(forward) = self.last_forward() {
             forward.ended = Some((at_us, how));

@@ -1,12 +1,10 @@
 //! The last stories, in a ring of fixed size.
 //!
-//! It keeps no index: keeping a story is one counter and one short lock of its slot alone, and
-//! looking one up reads all slots, newest first, which operators can wait a millisecond for. A
-//! story that is overwritten is freed outside the lock.
+//! No index: keeping a trace costs one counter and one short lock of its slot. A look-up reads all slots,
+//! newest first, which takes about a millisecond. A story that is overwritten is freed outside the lock.
 //!
-//! Of requests that nothing happened to, not all are kept once there are thousands a second: they
-//! would wash out the others within a second, and a ring that turns so fast drives what every request
-//! needs out of the processor's cache.
+//! Uneventful requests are sampled once there are thousands a second: they would push out the others, and a
+//! ring that turns so fast evicts processor caches.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -60,7 +58,7 @@ impl Stories {
         drop(overwritten);
     }
 
-    /// Whether there is room for another plain story now.
+    /// Returns whether there is room for another plain trace now.
     pub(super) fn takes_plain(&self, now_us: u64) -> bool {
         let order = Ordering::Relaxed;
         let taken = self.plain_until_us.fetch_update(order, order, |until| {
@@ -79,7 +77,7 @@ impl Stories {
         })
     }
 
-    /// The last `count` stories, the newest first. One that is just being left may be missing.
+    /// The last `count` stories, the newest first. A trace that is just being written may be missing.
     pub fn newest(&self, count: usize) -> Vec<Story> {
         let stories = self
             .newest_first()

@@ -1,7 +1,7 @@
 //! A story as JSON, for people: the body of `GET /explain/{request id}`.
 //!
-//! It runs when somebody asks, never on a request's way. Spans are milliseconds with three
-//! decimals; `…at_ms` is from the end of the request's head. Names are in `docs/explain.md`.
+//! Runs on an operator's request, never within a request. Spans are milliseconds with three decimals;
+//! `…at_ms` is from the end of the request's head. Names are in `docs/explain.md`.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::telemetry::clock::rfc3339;
 use crate::telemetry::event::PluginUse;
 use crate::upstream::{Advice, Found};
 
-/// Who tells.
+/// Node that renders the trace.
 #[derive(Clone, Copy)]
 pub struct Here<'a> {
     /// The clock that the story was measured with.
@@ -80,7 +80,7 @@ impl Story {
         Value::Object(told)
     }
 
-    /// One line of the list of stories.
+    /// Renders the line of the list of traces.
     pub fn line(&self, here: Here<'_>) -> Value {
         let end = self.end.as_ref();
         json!({
@@ -207,7 +207,7 @@ impl Story {
     }
 }
 
-/// Whether there is another try, and why.
+/// Renders the retry decision.
 pub(super) fn retry(again: Again) -> Value {
     json!({
         "allowed": again.allowed,
@@ -273,7 +273,7 @@ fn refusal(refusal: Refused) -> Value {
     })
 }
 
-/// Who worked out an order.
+/// Renders the source of an order.
 pub(super) fn ranked_by(uses: &[PluginUse]) -> Value {
     match uses.first() {
         Some(plugin) => json!({

@@ -1,6 +1,6 @@
 //! Reading a server's answer on while its client does not take what came before.
 //!
-//! It bounds nothing itself: the [`Backlog`] does, and [`ReaderPace`] says who is too slow.
+//! Not the bound, which is the [`Backlog`]; [`ReaderPace`] finds clients that are too slow.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use super::{Gathered, ReadAhead, Relay, Relayed, Stop, note};
 use crate::upstream::{Answer, Push};
 
 impl Relay<'_> {
-    /// What goes to the client next: what was read ahead of it, then what the server has.
+    /// Returns the next bytes for the client: read ahead, then from the server.
     pub(super) async fn next(&mut self, answer: &mut Answer) -> Result<Gathered, Stop> {
         if let Some(piece) = self.backlog.pop() {
             // The server spoke meanwhile: a wait that a sign of life had interrupted is over.

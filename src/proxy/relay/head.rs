@@ -1,6 +1,6 @@
 //! The head of an answer: what of the server's passes, and what the gateway says itself.
 //!
-//! It sends no byte of the body.
+//! Not the body.
 
 use http::{HeaderValue, header};
 use infergate_core::Refusal;

@@ -11,7 +11,7 @@ use super::super::call::Left;
 use super::{Relay, Stop};
 use crate::upstream::Answer;
 
-/// What a wait for the server brought.
+/// Event that ends a wait for the server.
 pub(super) enum Next {
     Chunk(Option<Bytes>),
     SignOfLife(Bytes),

@@ -1,7 +1,7 @@
-//! The way of log lines to standard error: a bounded buffer and one writer thread.
+//! Queue of log lines for standard error: a bounded buffer and one writer thread.
 //!
-//! It never blocks a caller: a line that does not fit is dropped and counted, and the log says how many
-//! were once lines are taken again. It does not format.
+//! Never blocks a caller: a line that does not fit is dropped and counted, and the log reports the
+//! count once lines are accepted again. Formats nothing.
 
 use std::io::{self, Write};
 use std::mem;
@@ -130,7 +130,7 @@ impl<W: Write> Writer<W> {
                 thread::park();
                 continue;
             }
-            // Nowhere is left to tell of a failure.
+            // No place is left to report a failure.
             let _ = self.out.write_all(&batch);
             batch.clear();
             batch.shrink_to(KEPT_BYTES_MAX);

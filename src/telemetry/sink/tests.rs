@@ -6,7 +6,7 @@ use std::path::Path;
 use super::*;
 use crate::telemetry::event::sample_event;
 
-/// Longer than any test: the writer wakes only when told to.
+/// Longer than any test: the writer wakes only on request.
 const NEVER: Duration = Duration::from_secs(3600);
 const LIMIT: Duration = Duration::from_secs(20);
 

@@ -1,18 +1,18 @@
-//! Why an answer that began well does not come to its end.
+//! Errors of a response that began well and does not come to its end.
 //!
-//! It says nothing to the client: what is told is the refusal that it becomes.
+//! No text for the client: that is the refusal's it becomes.
 
 use infergate_core::Refusal;
 
 use super::ANSWER_BYTES_MAX;
 
-/// Why an answer that began well cannot be passed on to its end.
+/// Why a response that began well cannot be passed on to its end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerError {
     /// An event that has to be read grew over its bound.
     #[error("the backend sent an event over {ANSWER_BYTES_MAX} bytes")]
     EventTooLong,
-    /// An answer to be converted grew over its bound.
+    /// A response to be converted grew over its bound.
     #[error("the backend's answer is over {ANSWER_BYTES_MAX} bytes")]
     AnswerTooLong,
     /// Not the shape this kind of backend answers with.

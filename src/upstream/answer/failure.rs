@@ -1,7 +1,7 @@
 //! Failures in the client's dialect: an event in a stream, and a backend's own error body.
 //!
-//! It does not decide what is a failure, and passes a backend's words on only where they speak of
-//! the request (4xx): the words of a 5xx may name paths and addresses.
+//! Failures are decided elsewhere. A backend's words are passed on only where they speak of the
+//! request (4xx): those of a 5xx may name paths and addresses.
 
 use bytes::BytesMut;
 use infergate_core::Refusal;
@@ -20,8 +20,8 @@ const ERROR_BODY_MAX_BYTES: usize = 64 * 1024;
 const CODE_BAD_REQUEST: u32 = 5006;
 const CODE_BACKEND: u32 = 3050;
 
-/// Appends the event that ends a stream which cannot go on. It is the only sign of failure the
-/// official client libraries see in a stream; no end mark follows it.
+/// Appends the event that ends a stream which cannot go on. Official client libraries see no other
+/// sign of failure in a stream; no end mark follows it.
 pub fn error_event(face: Face, refusal: &Refusal, out: &mut BytesMut) {
     sse::event(&render::refusal(face, refusal).body, out);
 }
@@ -61,8 +61,8 @@ pub fn client_error_body(face: Face, status: u16, body: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Whether the body of a 2xx is an error's: a non-null `error`, and none of `choices`, `data` and
-/// `result` beside it.
+/// Returns whether the body of a 2xx is an error's: a non-null `error`, and none of `choices`,
+/// `data` and `result` beside it.
 pub fn is_error_body(body: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
     struct Members {
@@ -71,7 +71,7 @@ pub fn is_error_body(body: &[u8]) -> bool {
         data: Option<IgnoredAny>,
         result: Option<IgnoredAny>,
     }
-    // An error is short, and nearly no other answer has the word.
+    // An error is short, and nearly no other response has the word.
     if body.len() > ERROR_BODY_MAX_BYTES || memchr::memmem::find(body, b"\"error\"").is_none() {
         return false;
     }

@@ -1,11 +1,11 @@
-//! What a content type says of the body of an answer.
+//! Kind of a response's body by its content type.
 //!
-//! It looks at the type alone: parameters say nothing of how a body is read.
+//! Only the type is read: parameters say nothing of how a body is read.
 
 pub(super) const EVENT_STREAM: &[u8] = b"text/event-stream";
 pub(super) const JSON: &[u8] = b"application/json";
 const JSON_SUFFIX: &[u8] = b"+json";
-/// What a content type says of a body.
+/// Kind of a body by its content type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Events,

@@ -1,13 +1,13 @@
-//! A backend's answer on its way to the client: passed on, converted to another dialect, or shaped
-//! by the model's task.
+//! A backend's response on its way to the client: passed on, converted to another dialect, or
+//! shaped by the model's task.
 //!
-//! It is bytes in, bytes out: no socket and no clock. Per answer it holds at most one event of
-//! [`sse::EVENT_BYTES_MAX`] or, where an answer or an event is converted or shaped by the task,
-//! [`ANSWER_BYTES_MAX`]. The walk
-//! calls [`Answer::begin`] once with the 2xx head, [`Answer::push`] for each chunk, then
-//! [`Answer::finish`] — or [`Answer::abort`], which is also what follows any error — and
-//! [`Answer::close`] however it ended. A model's task sees what is in the Workers AI dialect, and in
-//! the OpenAI dialect where the operator has said that it knows such answers.
+//! Bytes in, bytes out: no socket and no clock. Per response it holds at most one event of
+//! [`sse::EVENT_BYTES_MAX`]; where a response or an event is converted or shaped by the task,
+//! [`ANSWER_BYTES_MAX`]. The pipeline calls [`Answer::begin`] once with the 2xx head,
+//! [`Answer::push`] for each chunk, then [`Answer::finish`]. After any error, or instead, it calls
+//! [`Answer::abort`]; and [`Answer::close`] in every case. A model's task sees what is in the
+//! Workers AI dialect, and in the OpenAI dialect where the operator has configured that it knows such
+//! responses.
 
 mod error;
 mod failure;
@@ -56,27 +56,27 @@ pub const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// Bytes that the backend gave no name.
 const UNNAMED: &[u8] = b"application/octet-stream";
 
-/// What to send to the client after a push.
+/// Bytes to send to the client after a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Push {
     /// The chunk itself, unchanged; nothing was appended to `out`.
     Whole,
-    /// What was appended to `out`, which may be nothing.
+    /// The bytes appended to `out`, if any.
     Out,
 }
 
-/// One answer being read.
+/// Response being read.
 pub struct Answer {
     face: Face,
     source: Source,
     /// The usage chunk was asked for by the gateway, so the client must not see it.
     hides_usage: bool,
-    /// A whole answer has generated text in it.
+    /// A whole response has generated text in it.
     has_text: bool,
     /// Choices that a whole stream has.
     choices: u32,
-    /// Of the head, 2xx.
+    /// Status of the head, 2xx.
     status: u16,
     form: Form,
     seen: Seen,
@@ -87,7 +87,7 @@ pub struct Answer {
     metrics: Vec<(String, f64)>,
 }
 
-/// Whose words they are.
+/// Protocol of the response.
 #[derive(Clone, Copy, Debug)]
 enum Source {
     /// The client's dialect.
@@ -96,7 +96,7 @@ enum Source {
     Run(&'static Reader),
     /// A plain HTTP server's: JSON is the result, anything else the client's as it is.
     Posted,
-    /// A plain HTTP server's, and nobody's business.
+    /// A plain HTTP server's, passed unread.
     Pipe,
 }
 
@@ -114,18 +114,18 @@ enum Form {
 }
 
 impl Answer {
-    /// An answer in the client's own dialect.
+    /// A response in the client's own dialect.
     pub(super) fn pass(call: &Call) -> Answer {
         let hides_usage = call.stream && !call.usage_asked;
         Answer::new(call, Source::Pass, hides_usage)
     }
 
-    /// An answer converted for the Workers AI face.
+    /// A response converted for the Workers AI dialect.
     pub(super) fn run(call: &Call, reader: &'static Reader) -> Answer {
         Answer::new(call, Source::Run(reader), false)
     }
 
-    /// An answer of a plain HTTP server.
+    /// A response of a plain HTTP server.
     pub(super) fn posted(call: &Call, task: Task) -> Answer {
         let source = match task {
             Task::DumbPipe => Source::Pipe,
@@ -205,7 +205,7 @@ impl Answer {
         }
     }
 
-    /// A whole answer in the client's dialect is collected where the task makes another of it.
+    /// A whole response in the client's dialect is collected where the task makes another of it.
     fn begin_shaped(&mut self, told: &[u8]) {
         let shapes = self.shaper.as_ref().is_some_and(Shaper::shapes_answer);
         if shapes && matches!(self.form, Form::PassJson(_)) {
@@ -233,12 +233,12 @@ impl Answer {
         }
     }
 
-    /// What the head tells of the bill, in headers with lower-case names.
+    /// Reads the bill in the headers of the head, whose names are in lower case.
     pub fn read_bill<'h>(&mut self, headers: impl Iterator<Item = (&'h str, &'h [u8])>) {
         (self.neurons, self.metrics) = report::read_headers(headers);
     }
 
-    /// What the client is told: the backend's own where the bytes are the backend's.
+    /// Content type for the client: the backend's own where the bytes are the backend's.
     pub fn content_type<'h>(&self, upstream: Option<&'h [u8]>) -> &'h [u8] {
         match (&self.form, self.source, upstream) {
             (Form::PassBytes, _, None) => UNNAMED,
@@ -278,8 +278,8 @@ impl Answer {
         self.passes_length() || self.seen.end == End::Complete
     }
 
-    /// Nothing reaches the client before [`Answer::finish`]: until then a failure can still be
-    /// answered with a status, and the length is known before the head is sent.
+    /// No byte reaches the client before [`Answer::finish`]. Until then a failure can still get a
+    /// status, and the length is known before the head is sent.
     pub fn collects(&self) -> bool {
         matches!(self.form, Form::RunJson(_) | Form::Posted { .. })
     }
@@ -347,8 +347,8 @@ impl Answer {
         }
     }
 
-    /// The backend has ended its answer in good order: appends what was collected, or says what
-    /// the answer lacks.
+    /// The backend has ended its response in good order: appends what was collected, or says what
+    /// the response lacks.
     pub fn finish(&mut self, out: &mut BytesMut) -> Result<(), AnswerError> {
         if self.seen.end == End::Complete {
             return Ok(());
@@ -391,7 +391,7 @@ impl Answer {
         Ok(())
     }
 
-    /// What was collected is the result, or becomes it.
+    /// The collected body is the result, or becomes it.
     fn finish_posted(&mut self, out: &mut BytesMut) -> Result<(), AnswerError> {
         let Form::Posted { body, content_type } = &self.form else {
             return Err(AnswerError::Malformed);
@@ -463,12 +463,12 @@ impl Answer {
         matches!(&self.form, Form::PassEvents(events) if events.is_in_long_event())
     }
 
-    /// The answer breaks off: a half-received event is dropped and, on a stream, an error event in
-    /// the client's dialect is appended, never an end mark. Any other answer can only be cut.
+    /// The response breaks off: a half-received event is dropped and, on a stream, an error event
+    /// in the client's dialect is appended, never an end mark. Any other response can only be cut.
     pub fn abort(&mut self, out: &mut BytesMut, refusal: &Refusal) {
         if self.is_stream() && self.seen.end == End::Open {
             if let Some(shaper) = &mut self.shaper {
-                // It is told already that the answer failed.
+                // The client is shown the error event already.
                 let _ = shaper.close(true, out);
             }
             if self.is_in_long_event() {
@@ -481,8 +481,8 @@ impl Answer {
         }
     }
 
-    /// The walk is done with it: tells the task the end, where it does not know it yet. What was
-    /// not read to its end has been cut.
+    /// Ends the response: the task learns of the end, where it has not yet. A response that was not
+    /// read to its end has been cut.
     pub fn close(&mut self) {
         let cut = self.seen.end != End::Complete;
         if let Some(shaper) = &mut self.shaper {
@@ -513,15 +513,15 @@ impl Answer {
         self.seen.text.tokens()
     }
 
-    /// Those of them that came after the backend's latest report of its output.
+    /// Generated tokens that came after the backend's latest report of its output.
     pub fn unreported_tokens(&self) -> u64 {
         let counted = self.seen.text.tokens();
         counted.saturating_sub(self.seen.reported_at)
     }
 
-    /// The output for an estimate: a whole answer that is complete, or, where the backend's own count
-    /// is not believed, the texts of a stream as a JSON list; the first [`SAMPLE_BYTES_MAX`] of
-    /// either. An unfinished whole answer is not guessed at.
+    /// Output for an estimate: a complete whole response, or, where the backend's count is not
+    /// trusted, the texts of a stream as a JSON list. The first [`SAMPLE_BYTES_MAX`] of either. An
+    /// unfinished whole response is not guessed at.
     pub fn output(&self) -> Option<Cow<'_, [u8]>> {
         match self.is_stream() || self.done_seen() {
             true => Some(self.seen.output.as_ref()?.sample()),
@@ -529,7 +529,7 @@ impl Answer {
         }
     }
 
-    /// The answer is whole and has nothing that it could be billed by.
+    /// The response is whole and has nothing that it could be billed by.
     pub fn is_unmetered(&self) -> bool {
         let is_told = self.neurons.is_some() || !self.metrics.is_empty() || self.usage().is_some();
         self.is_of_tokens() && self.done_seen() && !is_told
@@ -540,12 +540,12 @@ impl Answer {
         matches!(self.source, Source::Pass | Source::Run(_))
     }
 
-    /// What the model's task has told so far, where it has one.
+    /// Metrics that the model's task has reported so far, where it has one.
     pub fn task_metrics(&self) -> Option<&Metrics> {
         Some(self.shaper.as_ref()?.session().metrics())
     }
 
-    /// Plugins that had a say on the request or its answer.
+    /// Plugins that took part in the request or its response.
     pub fn task_uses(&self) -> &[PluginUse] {
         let shaper = self.shaper.as_ref();
         shaper.map_or(&[], |shaper| shaper.session().uses())
@@ -567,7 +567,7 @@ fn without_bom(body: &[u8]) -> &[u8] {
     body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body)
 }
 
-/// One JSON value, without the space around it.
+/// A single JSON value, without the space around it.
 fn json(bytes: &[u8]) -> Result<&[u8], AnswerError> {
     let value: &RawValue = serde_json::from_slice(bytes).map_err(|_| AnswerError::Malformed)?;
     Ok(value.get().as_bytes())

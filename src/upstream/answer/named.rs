@@ -1,7 +1,8 @@
 //! The name of the model in answers of the OpenAI API, put back to what the client asked for.
 //!
-//! It builds no tree: the value of the top-level `model` is found and replaced as text. What cannot be read
-//! stays as it is. A whole answer is held until it has come, up to [`ANSWER_BYTES_MAX`].
+//! No tree is built: the value of the top-level `model` is found and replaced as text. Bytes that
+//! cannot be read stay as they are. A whole response is held until it has come, up to
+//! [`ANSWER_BYTES_MAX`].
 
 use std::borrow::Cow;
 
@@ -17,9 +18,9 @@ use super::ANSWER_BYTES_MAX;
 pub(super) struct Named {
     /// As JSON, as the client wrote it.
     name: Bytes,
-    /// A whole answer as far as it has come.
+    /// A whole response as far as it has come.
     held: BytesMut,
-    /// It is too long to be held, and passes.
+    /// True once the response is too long to be held, and passes.
     passes: bool,
 }
 
@@ -33,8 +34,8 @@ impl Named {
         })
     }
 
-    /// Takes a piece of a whole answer. Returns whether it passes as it is, now that the answer is too long
-    /// to be held; what was held is in `out` then.
+    /// Takes a piece of a whole response. Returns whether it passes as it is, now that the response
+    /// is too long to be held; what was held is in `out` then.
     pub(super) fn take(&mut self, piece: &[u8], out: &mut BytesMut) -> bool {
         if !self.passes && self.held.len() + piece.len() <= ANSWER_BYTES_MAX {
             self.held.extend_from_slice(piece);
@@ -48,7 +49,7 @@ impl Named {
         !is_first
     }
 
-    /// Appends the whole answer that was held.
+    /// Appends the whole response that was held.
     pub(super) fn finish(&mut self, out: &mut BytesMut) {
         let held = std::mem::take(&mut self.held);
         self.write(&held, &held, out);

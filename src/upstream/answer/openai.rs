@@ -1,8 +1,7 @@
-//! The OpenAI shapes of answers: chat, completions and embeddings, whole and in chunks.
+//! The OpenAI shapes of responses: chat, completions and embeddings, whole and in chunks.
 //!
-//! It does not keep what it does not need: members not named here are skipped unread, numbers of
-//! any size among them. Called for answers that are converted, and for the few events of a passed
-//! stream that are looked into.
+//! Members not named here are skipped unread, numbers of any size among them. Called for answers
+//! that are converted, and for the few events of a passed stream that are looked into.
 
 use bytes::BytesMut;
 use infergate_core::Refusal;
@@ -76,7 +75,7 @@ impl<'a> Choice<'a> {
     }
 }
 
-/// What Text Generation Inference streams.
+/// Token as Text Generation Inference streams it.
 #[derive(Deserialize)]
 struct Token<'a> {
     #[serde(borrow)]
@@ -99,7 +98,7 @@ struct Message<'a> {
     audio: Option<&'a RawValue>,
     #[serde(borrow)]
     tool_calls: Option<Vec<Tool<'a>>>,
-    /// What `tool_calls` was called before there were several.
+    /// Former name of `tool_calls`, before there were several.
     #[serde(borrow)]
     function_call: Option<Function<'a>>,
 }
@@ -219,8 +218,8 @@ impl<'a> Chunk<'a> {
             .for_each(text);
     }
 
-    /// What the first choice says, thinks and which tools it calls; a `run` has one choice. A refusal
-    /// is what it says.
+    /// Text, reasoning and tool calls of the first choice; a `run` has one choice. A refusal is
+    /// its text.
     fn first(self) -> First<'a> {
         let is_first = |choice: &Choice<'_>| choice.index.is_none_or(|index| index.get() == "0");
         let Some(choice) = self.choices.into_iter().flatten().find(is_first) else {
@@ -255,7 +254,7 @@ impl<'a> Chunk<'a> {
     }
 }
 
-/// What the first choice adds.
+/// Additions of the first choice.
 #[derive(Default)]
 struct First<'a> {
     text: Option<&'a RawValue>,
@@ -301,7 +300,7 @@ fn parse(json: &[u8]) -> Result<Chunk<'_>, AnswerError> {
     }
 }
 
-/// What a server's own error in a stream comes to. Its words reach the client only where it says that
+/// Error for a server's own error in a stream. Its words reach the client only where it says that
 /// the request is wrong; those of its own failures may name paths and addresses.
 pub(super) fn failure(error: &RawValue) -> AnswerError {
     #[derive(Deserialize)]

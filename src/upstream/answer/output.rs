@@ -1,21 +1,20 @@
 //! Sample of what a model generated, for the gateway's own count of it: of models whose figures are
-//! not believed, and of whole answers whose server may report none.
+//! not believed, and of whole responses whose server may report none.
 //!
-//! It counts nothing: what tokens a sample of at most [`SAMPLE_BYTES_MAX`] makes is the estimator's to
-//! say.
+//! Counting is the estimator's: it says what tokens a sample of at most [`SAMPLE_BYTES_MAX`] makes.
 
 use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
-/// Bytes of output that are kept. A stream of 131,072 tokens is well below; of a larger answer the
-/// beginning has to do.
+/// Bytes of output that are kept. A stream of 131,072 tokens is well below; of a larger response
+/// the beginning has to do.
 pub const SAMPLE_BYTES_MAX: usize = 1 << 20;
 
 /// The output so far.
 #[derive(Debug, Default)]
 pub(super) struct Output {
-    /// A whole answer, or the texts of a stream as a JSON list that lacks its end.
+    /// A whole response, or the texts of a stream as a JSON list that lacks its end.
     sample: Vec<u8>,
     is_list: bool,
     full: bool,
@@ -34,7 +33,7 @@ impl Output {
         self.sample.extend_from_slice(text);
     }
 
-    /// A piece of an answer that is no stream.
+    /// A piece of a response that is no stream.
     pub(super) fn bytes(&mut self, bytes: &[u8]) {
         let room = SAMPLE_BYTES_MAX.saturating_sub(self.sample.len());
         self.full |= bytes.len() > room;
@@ -42,7 +41,7 @@ impl Output {
             .extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 
-    /// A whole answer as it came, or the texts of a stream as a JSON list.
+    /// A whole response as it came, or the texts of a stream as a JSON list.
     pub(super) fn sample(&self) -> Cow<'_, [u8]> {
         match self.is_list {
             true => Cow::Owned([&self.sample[..], b"]"].concat()),

@@ -1,9 +1,9 @@
 //! A stream passed on event by event, with an eye on usage, errors and the end mark.
 //!
-//! It does not parse what it can rule out: once a token has come, an event with text in the same
-//! place has more of it, unless it names `usage` or `error`; only that text is read. A half event is
-//! held back, so that a broken stream can still end in a well-formed error event; one over
-//! [`sse::EVENT_BYTES_MAX`] passes unread, in pieces as they come.
+//! Events are parsed only where needed: once a token has come, an event with text in the same place
+//! has more of it, unless it names `usage` or `error`. A half event is held back, so that a broken
+//! stream can still end in a well-formed error event. An event over [`sse::EVENT_BYTES_MAX`] passes
+//! unread, in pieces as they come.
 
 use std::sync::LazyLock;
 
@@ -115,8 +115,8 @@ enum Verdict {
     Drop,
 }
 
-/// Whether the client sees this piece of an event over the bound. Unless it is a comment, it is taken for
-/// something generated that counts nothing.
+/// Returns whether the client sees this piece of an event over the bound. Unless it is a comment,
+/// it is taken for something generated that counts nothing.
 fn pass_unread(piece: &[u8], begins: bool, seen: &mut Seen) -> Verdict {
     if seen.end != End::Open {
         return Verdict::Drop;
@@ -125,7 +125,8 @@ fn pass_unread(piece: &[u8], begins: bool, seen: &mut Seen) -> Verdict {
     Verdict::Pass
 }
 
-/// Whether the client sees this event, and what it tells us.
+/// Returns whether the client sees this event, after reading usage, errors and the end mark from
+/// it.
 fn look(event: &[u8], hides_usage: bool, seen: &mut Seen) -> Result<Verdict, AnswerError> {
     if seen.end != End::Open {
         return Ok(Verdict::Drop);
@@ -171,8 +172,8 @@ fn look(event: &[u8], hides_usage: bool, seen: &mut Seen) -> Result<Verdict, Ans
     })
 }
 
-/// Whether a text that is not empty stands at this place. A text that only speaks of such a place
-/// has its quotes escaped.
+/// Returns whether a text that is not empty stands at this place. A text that only speaks of such a
+/// place has its quotes escaped.
 fn has_text(data: &[u8], place: usize) -> bool {
     let finder = &TEXTS[place];
     finder.find(data).is_some_and(|at| {
@@ -218,7 +219,7 @@ fn text_end(text: &[u8]) -> Option<usize> {
     }
 }
 
-/// Whether `: null` follows: many servers put that into every chunk.
+/// Returns whether `: null` follows: many servers put that into every chunk.
 fn is_null(after_name: &[u8]) -> bool {
     let value = after_name.trim_ascii_start().strip_prefix(b":");
     value.is_some_and(|value| value.trim_ascii_start().starts_with(b"null"))

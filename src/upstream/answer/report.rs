@@ -1,6 +1,6 @@
-//! What an answer tells of its own cost: usage objects and billing headers.
+//! Cost that a response reports: usage objects and billing headers.
 //!
-//! It prices nothing and believes nothing: whose figures count is decided elsewhere.
+//! Pricing and trust are decided elsewhere.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use std::sync::Arc;
 use infergate_core::billing::{CHARGE_MAX_DEFAULT, NEURONS, QUANTITY_MAX, Usage, cost_headers};
 use infergate_core::model::MetricMode;
 
-/// What all headers of a bill begin with.
+/// Prefix of all headers of a bill.
 const PREFIX: &str = "cf-ai-";
 
-/// What a model server has reported.
+/// Metrics that a model server has reported.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReportedMetrics {
     /// Tokens, all reports taken together.
@@ -74,7 +74,7 @@ impl Modes {
     }
 }
 
-/// What the head tells. Names are in lower case, as the HTTP library has them.
+/// Reads the billing headers of a head. Names are in lower case, as the HTTP library has them.
 pub(super) fn read_headers<'h>(
     headers: impl Iterator<Item = (&'h str, &'h [u8])>,
 ) -> (Option<f64>, Vec<(String, f64)>) {

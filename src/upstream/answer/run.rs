@@ -1,7 +1,7 @@
 //! A stream converted event by event into the pieces of a Workers AI `run`.
 //!
-//! It does not know the backend's shapes: a [`Reader`] does. Tool calls arrive in fragments and
-//! are put together, up to [`TOOL_CALLS_MAX`] and [`TOOL_BYTES_MAX`], for the last piece.
+//! The backend's shapes are a [`Reader`]'s. Tool calls arrive in fragments and are put together, up
+//! to [`TOOL_CALLS_MAX`] and [`TOOL_BYTES_MAX`], for the last piece.
 
 use bytes::BytesMut;
 use infergate_core::api::sse::{self, Splitter};
@@ -20,22 +20,22 @@ pub(super) const TOOL_CALLS_MAX: usize = 128;
 /// hours of them.
 pub(super) const TOOL_BYTES_MAX: usize = 1 << 20;
 
-/// Converts a whole answer. Takes the usage known before and returns it with what the body adds.
+/// Converts a whole response. Takes the usage known before and returns it with what the body adds.
 pub(in crate::upstream) type ReadJson =
     fn(body: &[u8], known: Option<Usage>, out: &mut BytesMut) -> Result<Option<Usage>, AnswerError>;
 
 /// How one kind of backend answers.
 #[derive(Debug)]
 pub(in crate::upstream) struct Reader {
-    /// Reads an answer that is no stream.
+    /// Reads a response that is no stream.
     pub(in crate::upstream) json: ReadJson,
     /// Reads the data of one event.
     pub(in crate::upstream) event: fn(data: &[u8]) -> Result<Piece<'_>, AnswerError>,
-    /// Where the head tells the prompt tokens, when the body does not.
+    /// Header that carries the prompt tokens, when the body does not.
     pub(in crate::upstream) input_tokens_header: Option<&'static str>,
 }
 
-/// What one event adds.
+/// Addition of one event.
 #[derive(Debug, Default)]
 pub(in crate::upstream) struct Piece<'a> {
     /// Text, as JSON.
@@ -173,7 +173,7 @@ fn convert(
     Ok(())
 }
 
-/// The event reader of answers that are never streamed.
+/// The event reader of responses that are never streamed.
 pub(in crate::upstream) fn no_events(_data: &[u8]) -> Result<Piece<'_>, AnswerError> {
     Err(AnswerError::Malformed)
 }

@@ -1,6 +1,6 @@
-//! What the readers of an answer have learned from the bytes that went by.
+//! Facts learned from the bytes of a response as they pass.
 //!
-//! It holds counts and, where an estimate needs one, a bounded sample; it reads no dialect.
+//! Counts and, where an estimate needs one, a bounded sample; no dialect is read here.
 
 use std::borrow::Cow;
 
@@ -10,21 +10,21 @@ use serde_json::value::RawValue;
 use super::output::Output;
 use super::report::Modes;
 
-/// What has been learned from the bytes that went by.
+/// Facts learned from the bytes that passed.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) usage: Option<Usage>,
     pub(super) modes: Modes,
     pub(super) token: bool,
-    /// Everything that was generated on a stream.
+    /// All text generated on a stream.
     pub(super) text: TextCount,
     /// Its tokens when the backend last reported how many it had generated.
     pub(super) reported_at: u64,
-    /// Which of the known places the last token stood at.
+    /// Index of the known place the last token stood at.
     pub(super) text_place: Option<usize>,
     /// Sample for an estimate; of a stream only where the backend's own count is not believed.
     pub(super) output: Option<Box<Output>>,
-    /// Choices that have begun, and those that have told why they ended: a bit for each number.
+    /// Choices that have begun, and those with a finish reason: a bit for each number.
     pub(super) choices: u128,
     pub(super) finished: u128,
     pub(super) end: End,
@@ -47,7 +47,7 @@ impl Seen {
         }
     }
 
-    /// All of `choices` have told why they ended.
+    /// Returns whether all of `choices` have a finish reason.
     pub(super) fn is_finished(&self, choices: u32) -> bool {
         self.finished == self.choices && self.finished.count_ones() >= choices
     }
@@ -63,7 +63,7 @@ impl Seen {
         }
     }
 
-    /// Of an answer that is no stream.
+    /// Adds a piece of a response that is no stream to the sample.
     pub(super) fn keep(&mut self, bytes: &[u8]) {
         if let Some(output) = &mut self.output {
             output.bytes(bytes);
@@ -77,6 +77,6 @@ pub(super) enum End {
     Open,
     /// The client has everything.
     Complete,
-    /// The client has been told that there is no more.
+    /// The client got an error event: no more follows.
     Broken,
 }

@@ -1,7 +1,7 @@
-//! The task's say on an answer: on the whole result, or on the events of a stream as they come. Answers
-//! in the OpenAI dialect it sees where the operator has said that it knows them.
+//! The task's part in a response: on the whole result, or on the events of a stream as they come.
+//! Responses in the OpenAI dialect reach it where the operator has configured that.
 //!
-//! It reads no server's shapes: what comes here is a result or whole events. Events of one read are
+//! No server's shapes are read here: the input is a result or whole events. Events of one read are
 //! one call of the task. Comments and the end mark are not the task's; they keep their place.
 
 use bytes::{Bytes, BytesMut};
@@ -12,12 +12,12 @@ use infergate_core::task::{Event, Out};
 use super::{ANSWER_BYTES_MAX, AnswerError};
 use crate::plugin::TaskSession;
 
-/// The task of one request while its answer goes by.
+/// The task of one request while its response passes.
 pub(super) struct Shaper {
     session: TaskSession,
     /// The task sees answers of this dialect.
     sees: bool,
-    /// It has been given events, or will be, and is not yet told the end.
+    /// True while the task gets events and has not been given the end.
     streaming: bool,
 }
 
@@ -42,7 +42,7 @@ impl Shaper {
         &self.session
     }
 
-    /// The answer's form is known.
+    /// The response's form is known.
     pub(super) fn begin(&mut self, is_stream: bool) {
         self.streaming = self.sees && is_stream && self.session.shapes_events();
     }
@@ -52,7 +52,7 @@ impl Shaper {
         self.streaming
     }
 
-    /// The task has something to do with a whole answer.
+    /// The task has something to do with a whole response.
     pub(super) fn shapes_answer(&self) -> bool {
         self.sees && self.session.shapes_answer()
     }

@@ -57,7 +57,7 @@ impl Bench {
         futures_util::future::join(sent, serve(&self.listener)).await
     }
 
-    /// One request that is answered with `answer`; its connection, from the server's side.
+    /// Sends one request that is answered with `answer`; its connection, from the server's side.
     async fn warm(&mut self, answer: &str) -> TcpStream {
         let served = async |listener: &TcpListener| {
             let (mut tcp, _) = listener.accept().await.unwrap();

@@ -1,6 +1,6 @@
 //! A service's pods by its EndpointSlices, as the API of a Kubernetes cluster lists them.
 //!
-//! It watches nothing: a list at each look is what a few slices cost, and nothing is missed. A look
+//! No watch is opened: a list for each query costs a few slices, and no change is missed. A look
 //! takes the whole list or fails, so that a page that is missing does not take pods away. Bounds:
 //! [`SLICES_PER_PAGE`], [`PAGES_MAX`], and of all pages together [`ANSWER_BYTES_MAX`].
 //! <https://kubernetes.io/docs/reference/kubernetes-api/service-resources/endpoint-slice-v1/>
@@ -28,14 +28,14 @@ const PAGES_MAX: usize = 64;
 /// A token has about one KiB.
 const TOKEN_BYTES_MAX: u64 = 64 << 10;
 
-/// What an API is asked with, as it stood in the files a moment ago.
+/// Credentials for an API, as they stood in the files a moment ago.
 pub struct Credentials {
     token: Option<Secret>,
     ca_file: Option<CaFile>,
 }
 
 impl Credentials {
-    /// Reads them. It blocks: never on a worker.
+    /// Reads them. Blocks: never to be called on a worker.
     ///
     /// # Errors
     /// [`LookError`]; a token is named by its file only.
@@ -164,7 +164,7 @@ struct Endpoint {
     target_ref: Option<Target>,
 }
 
-/// What is not known is taken as good, as the API says.
+/// Unknown conditions are taken as good, as the API says.
 #[derive(Default, Deserialize)]
 struct Conditions {
     ready: Option<bool>,

@@ -6,7 +6,7 @@ use infergate_core::model::{Algorithm, BackendKind, EndpointSpec, QueueSpec, Tas
 
 use super::*;
 
-/// Of the one endpoint.
+/// Permits of the only endpoint.
 pub const PERMITS: u32 = 2;
 
 pub fn spec(algorithm: Algorithm) -> ModelSpec {

@@ -1,7 +1,7 @@
-//! What a request found when it came to a gate, for its story: endpoints, permits and the line.
+//! Snapshot of a gate as a request found it, for its trace: endpoints, permits and the queue.
 //!
-//! It decides nothing. It is copied under the gate's lock, right after the decision, so it is exact
-//! and costs at most [`FOUND_MAX`] look-ups; names are shared, so nothing is allocated.
+//! No decision reads it. Copied under the gate's lock right after the decision, so it is exact and
+//! costs at most [`FOUND_MAX`] look-ups; names are shared, so nothing is allocated.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use infergate_core::routing::{Ejector, Health};
 
 use super::Target;
 
-/// Endpoints told of. A permit that a model with more of them gives at once tells of the one it is
-/// for, so that a request does not cost more the more endpoints there are.
+/// Endpoints in a snapshot. A model with more of them records only the endpoint of a permit granted
+/// at once, so that the cost does not grow with the number of endpoints.
 pub const FOUND_MAX: usize = 8;
 
 /// URLs by endpoint, for as long as the configuration is the same; none where nothing is placed.
@@ -40,7 +40,7 @@ struct Seat {
     avoided: bool,
 }
 
-/// One endpoint as a request found it.
+/// Endpoint as a request found it.
 #[derive(Clone, Copy, Debug)]
 pub struct FoundEndpoint<'a> {
     /// Its URL in the configuration.
@@ -58,7 +58,7 @@ pub struct FoundEndpoint<'a> {
     pub avoided: bool,
 }
 
-/// What [`Found`] is copied from.
+/// Parts of a gate that [`Found`] is copied from.
 pub(super) struct View<'a> {
     pub turnstile: &'a Turnstile,
     pub ejector: &'a Ejector,
@@ -142,7 +142,7 @@ impl View<'_> {
 }
 
 impl Found {
-    /// The endpoints that are told of: in the order's sequence, or in that of the gate.
+    /// The recorded endpoints: in the order's sequence, or in that of the gate.
     pub fn endpoints(&self) -> impl Iterator<Item = FoundEndpoint<'_>> {
         let seats = &self.seats[..usize::from(self.listed)];
         seats.iter().filter_map(|seat| {
@@ -158,7 +158,7 @@ impl Found {
         })
     }
 
-    /// Configured endpoints that are not told of.
+    /// Configured endpoints that are not recorded.
     pub fn left_out(&self) -> u32 {
         self.gauges.endpoints.saturating_sub(u32::from(self.listed))
     }

@@ -1,7 +1,7 @@
 //! The locked shell under shuttle: random schedules of askers who come, wait, leave and go.
 //!
-//! Run with `cargo test --lib --features shuttle interleavings`. A waiter that is lost shows as a
-//! deadlock, a permit granted twice as a count over the limit, a leak as a gauge that is not zero.
+//! Run with `cargo test --lib --features shuttle interleavings`. A lost waiter shows as a deadlock,
+//! a permit granted twice as a count over the limit, a leak as a gauge that is not zero.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +13,7 @@ use super::*;
 
 const SCHEDULES: usize = 2_000;
 
-/// One asker's visit: it holds its permit for a moment, or leaves the line before its turn.
+/// A request: holds its permit for a moment, or leaves the queue before its turn.
 fn visit(gate: &Arc<Gate>, inside: &AtomicU32, account: &str, patient: bool) {
     let permit = match gate.ask(ask(account)).1 {
         Ok(Entry::Leased(permit)) => Some(permit),

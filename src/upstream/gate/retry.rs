@@ -1,7 +1,6 @@
 //! The gate's part in retries, and the log line of an endpoint whose health has changed.
 //!
-//! It decides nothing: the core's budget says whether a try is made again, the ejector which endpoints
-//! are proven.
+//! The core decides: its budget on another attempt, the ejector on which endpoints are proven.
 
 use std::sync::Arc;
 
@@ -11,19 +10,19 @@ use infergate_core::routing::{Failure, Health, HealthChange, RetryTarget};
 
 use super::{Gate, Target, in_u32};
 
-/// Decision on another try.
+/// Decision on another attempt.
 #[derive(Debug)]
 pub struct Retry {
-    /// Whether there is one.
+    /// True when another attempt is allowed.
     pub allowed: bool,
-    /// Where it goes.
+    /// Kind of endpoint it goes to.
     pub target: RetryTarget,
     /// Endpoints it does not go to while a proven one has room, beside those that were tried.
     pub avoid: Vec<EndpointId>,
 }
 
 impl Gate {
-    /// Whether an endpoint that is in use is not among `tried`.
+    /// Returns whether an endpoint in use is not among `tried`.
     pub fn has_fresh(&self, tried: &[EndpointId]) -> bool {
         let inner = self.inner.lock();
         let in_use = |target: &Target| {
@@ -43,8 +42,8 @@ impl Gate {
         self.inner.lock().retries.request_begins(now);
     }
 
-    /// Whether a request that has made `tries` tries, at the endpoints `tried`, may make another one.
-    /// With `after_node` the last one was at another node.
+    /// Decides whether a request that has made `tries` attempts, at the endpoints `tried`, may make
+    /// another one. With `after_node` the last one was at another node.
     pub fn may_retry(
         &self,
         tries: u32,
@@ -102,7 +101,7 @@ impl Gate {
         self.inner.lock().retries.left(now)
     }
 
-    /// One line of the log for a change of an endpoint's health.
+    /// Logs a change of an endpoint's health, one line.
     pub(super) fn report(&self, change: &HealthChange) {
         let (model, url) = (self.model.as_str(), &*change.url);
         let (from, to) = (change.from.name(), change.to.name());

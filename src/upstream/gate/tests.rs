@@ -1,4 +1,4 @@
-//! The gate as rooms see it, without a socket.
+//! The gate as other modules see it, without a socket.
 
 use infergate_core::admission::Order;
 use infergate_core::model::{Algorithm, EndpointSpec, PermitScope, QueueSpec};
@@ -39,7 +39,7 @@ fn a_grant_nobody_waits_for_any_more_goes_to_the_next() {
         }
     }
     held.pop();
-    // The first in line has been told by now; leaving passes its permit on.
+    // The first in the queue has been told by now; leaving passes its permit on.
     drop(line.remove(0));
     assert!(line[0].told.try_recv().is_ok());
     assert_eq!((gate.gauges().used, gate.gauges().depth), (2, 0));
@@ -79,7 +79,7 @@ fn endpoint(url: &str, permits: u32, priority: u32) -> EndpointSpec {
     }
 }
 
-/// What is told of each endpoint: URL, permits used and there, rank, whether it was tried.
+/// Snapshot of each endpoint: URL, permits used and there, rank, whether it was tried.
 fn told(found: &Found) -> Vec<(&str, u32, u32, Option<u8>, bool)> {
     let endpoints = found.endpoints();
     endpoints

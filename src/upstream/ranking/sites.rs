@@ -1,8 +1,8 @@
 //! The order of other sites, as a model's policy ranks them.
 //!
-//! It knows no fleet: candidates come in as values, one a site, and an order goes out. The policy is asked
-//! off the request path only, also one that is asked for each request about endpoints: what a site has is
-//! told ten times a second, and no prompt is known to be cached there.
+//! The cluster is not known here: candidates come in as values, one a site, and an order goes out.
+//! The policy is called off the request path only, also a `per-request` one. A site's load is
+//! published ten times a second, and no prompt is known to be cached there.
 
 use std::sync::Arc;
 
@@ -13,19 +13,19 @@ use infergate_core::routing::fleet::SiteOrder;
 use super::{Class, Ranking, hints};
 use crate::telemetry::event::PluginUse;
 
-/// Sites of an order that stories tell of, as of endpoints.
+/// Sites of an order that traces show, as of endpoints.
 const TOLD_MAX: usize = 16;
 
 /// A site that serves the model, with what its nodes have in sum; `id` is its place in the list, site 0
 /// is ours.
 pub type Site = (Arc<str>, Candidate);
 
-/// An order of sites, and what led to it.
+/// An order of sites, and the call of the policy that made it.
 #[derive(Debug)]
 pub struct Sited {
-    /// For the fleet.
+    /// For the cluster.
     pub order: SiteOrder,
-    /// When the policy was asked.
+    /// When the policy was called.
     pub at: Millis,
     /// The plugins that ranked; none for a built-in policy.
     pub uses: Vec<PluginUse>,
@@ -66,7 +66,7 @@ impl SiteTable {
     }
 }
 
-/// Whether there is an order to be made.
+/// Returns whether there is anything to order.
 pub(super) fn worth_ranking(sites: &[Site]) -> bool {
     sites.len() > 1
 }

@@ -18,7 +18,7 @@ const WORKERS: u64 = 8;
 const OUTPUT_PRICE: f64 = 10.0;
 const CUT_PERCENT: u32 = 30;
 
-/// What one request asks of the engine; it stands in the prompt.
+/// Work that a request asks of the engine, written in its prompt.
 #[derive(Clone, Copy)]
 struct Work {
     stream: bool,

@@ -1,5 +1,4 @@
-//! What was worked is paid, once: a request that ended early costs what a server was sent and what of
-//! its answer was seen.
+//! Work is charged exactly once: a request that ended early costs its input and the output seen so far.
 
 use serde_json::{Value, json};
 

@@ -25,7 +25,7 @@ fn recorded(first: &Server, second: &Server) -> Value {
     serde_json::from_str(&list).unwrap()
 }
 
-/// What one page says, by the `continue` with which it is asked for.
+/// Pages of the list, each with the `continue` token that requests it.
 type Pages = Vec<(String, Value)>;
 
 /// The cluster's API as far as it is asked, ended with the value.

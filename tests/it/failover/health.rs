@@ -1,4 +1,4 @@
-//! Which servers get traffic: ejection by what requests saw, and health checks.
+//! Traffic by health: ejection of endpoints after failed requests, and health checks.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! What the status and the body of a server's answer mean: for the client, for the next try, and for
-//! the server's record.
+//! Meaning of a server's status and body for the client, for the retry and for the endpoint's health.
 
 use std::time::Duration;
 

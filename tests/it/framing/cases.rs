@@ -1,6 +1,6 @@
 //! The requests of these tests, as bytes: a table of what is refused and one of what is served.
 //!
-//! Nothing is sent here. Names say what is odd about a request.
+//! Data only, no I/O. Each name describes the oddity of its request.
 
 /// Where they go.
 pub const CHAT: &str = "/v1/chat/completions";
@@ -34,7 +34,7 @@ fn line(text: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// What is refused, with the statuses that may tell so.
+/// Requests that are refused, with the statuses allowed for the refusal.
 #[rustfmt::skip] // a table reads as a table
 pub fn refused() -> Vec<(&'static str, Vec<u8>, &'static [u16])> {
     let n = BODY.len();
@@ -125,7 +125,7 @@ pub fn refused() -> Vec<(&'static str, Vec<u8>, &'static [u16])> {
     ]
 }
 
-/// What is unusual and served.
+/// Unusual requests that are served.
 #[rustfmt::skip]
 pub fn served() -> Vec<(&'static str, Vec<u8>)> {
     let n = BODY.len();

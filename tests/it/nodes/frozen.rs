@@ -1,5 +1,6 @@
-//! A node whose process stands still while its kernel goes on acknowledging: nothing waits for it for
-//! long, and it begins nothing of what was given up when it goes on.
+//! A frozen node: the process stands still while its kernel goes on acknowledging.
+//!
+//! No request waits for such a node for long. After it resumes, it starts no request that was given up.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Which site a request goes to: by the model's policy, and by a caller who may say so.
+//! Site selection: by the model's policy, and by callers with the right to force a site.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::support::{
 const CHAT: &str = "/v1/chat/completions";
 const NO_LINE: &str = "    queue: { capacity: 0, total_capacity: 0 }\n";
 
-/// Of the far server: more than one, so that what was told while a request was there leaves room.
+/// Permits of the far server: more than one, so that a report made during a request still shows room.
 const PERMITS: u64 = 4;
 
 /// An edge at `fra`, a fast server at `near`, and one at `far` that answers once it is let. No node has a

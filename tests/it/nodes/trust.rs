@@ -1,4 +1,4 @@
-//! What a client says about hops, deadlines, accounts and sites is nobody's word.
+//! Trust boundary: headers of a client about hops, deadlines, accounts and sites have no effect.
 
 use serde_json::json;
 
@@ -10,8 +10,8 @@ use crate::support::{
 
 const CHAT: &str = "/v1/chat/completions";
 
-/// Header lines that are read on requests of nodes, and the one that is on those of accounts with a
-/// right, as somebody might write them who wants to be taken for one.
+/// Header lines that are trusted from nodes only (one of them from privileged accounts), as an
+/// attacker would forge them.
 const LINES: [&str; 11] = [
     "x-infergate-hops: 1; visited=gpu0; deadline_ms=86400000; errors=3; capacity=5; hops=2; wait_ms=0; in_flight=1",
     "x-infergate-account: somebody-rich",
@@ -55,7 +55,7 @@ fn heads() -> Vec<String> {
     heads
 }
 
-/// What a node called `from` says of a chat that it forwards for `account`.
+/// Head of a chat request that node `from` forwards for `account`.
 fn forwarded(from: &str, generation: u64, account: &str) -> String {
     let body = chat("m", "");
     let length = body.len();

@@ -1,4 +1,4 @@
-//! What of a client's request a backend gets to see.
+//! The part of a client's request that a backend receives.
 
 use super::CHAT;
 use crate::support::{
@@ -182,7 +182,7 @@ async fn a_body_sent_as_a_form_is_told_to_the_backend_as_the_json_it_is() {
     }
 }
 
-/// What a server says of its bytes, in an answer of `status`.
+/// Response of `status` whose head describes the bytes of its body.
 fn described(status: &str, body: &str) -> String {
     format!(
         "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nETag: \"old\"\r\n\

@@ -1,4 +1,4 @@
-//! What is built in against the same rules as a guest: 100,000 random cases a role, equal to the bit.
+//! Built-in roles against the same logic as a Wasm guest: 100,000 random cases a role, equal to the bit.
 //!
 //! Both go through the same facade, checks and edits included. A case that differs is printed whole.
 
@@ -26,7 +26,7 @@ fn on_behalf<T>(body: impl FnOnce(Caller<'_>) -> T) -> T {
     })
 }
 
-/// Nothing failed: equal answers would be no proof if the built-in one had given both.
+/// Asserts that no call failed: equal results prove little if the built-in had produced both.
 fn assert_asked(plugins: &Plugins, calls: u64) {
     for mut state in plugins.state() {
         // Random answers of model servers are often such that no result can be made of them.
@@ -232,8 +232,9 @@ fn every_wasm_task_takes_shapes_and_refuses_what_the_built_in_one_does() {
     assert_asked(&plugins, CASES as u64 / 10);
 }
 
-/// One answer that fits: a plugin none of whose answers was of use to its only account for ten seconds is
-/// left alone after five, and random answers often fit no task.
+/// Makes a call whose result is valid, so that the breaker stays closed.
+///
+/// Random results often fit no task, and a plugin without a usable one for ten seconds is bypassed.
 fn finish_well(plugins: &Plugins, model: &Arc<ModelSpec>) {
     let input = json!({ "prompt": "x", "text": "x", "input_text": "x", "target_lang": "fr",
                         "image": [1, 2], "audio": [1, 2] });

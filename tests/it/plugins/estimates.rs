@@ -9,7 +9,7 @@ use super::shelf::{loaded, model, shipped};
 
 const CASES: usize = 20_000;
 
-/// What texts are made of: words, scripts without spaces, emoji of several characters, code, and space
+/// Building blocks of texts: words, scripts without spaces, emoji of several characters, code, and space
 /// of many kinds.
 const PIECES: [&str; 24] = [
     "word",

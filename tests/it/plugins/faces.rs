@@ -1,4 +1,4 @@
-//! What a task makes of answers holds on every API that its model is reached by, or it is not loaded.
+//! Response edits of a task hold in every API dialect of its model, or the plugin is not loaded.
 
 use std::net::SocketAddr;
 

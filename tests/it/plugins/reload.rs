@@ -18,14 +18,14 @@ use infergate::simulate;
 const RELOADS: usize = 50;
 /// Requests that must have been answered before the next reload, so that each one meets load.
 const REQUESTS_A_RELOAD: u64 = 40;
-/// Of all clients together.
+/// Rate of all clients together.
 const REQUESTS_PER_SECOND: u32 = 200;
 const CLIENTS: u32 = 4;
 
-/// What a reload brings, and whether it is to be taken.
+/// Configuration of a reload, and whether it must be accepted.
 struct Turn {
     bytes: Vec<u8>,
-    /// Of the bytes, in hex.
+    /// SHA-256 of the bytes, in hex.
     sha256: String,
     world: &'static str,
     digest: Option<&'static str>,

@@ -79,7 +79,7 @@ impl Server {
         assert_eq!(client.response().await.status, 200);
     }
 
-    /// One count of `/sim/stats`.
+    /// Count `name` of `/sim/stats`.
     pub async fn count(&self, name: &str) -> u64 {
         self.stats().await[name].as_u64().unwrap()
     }
@@ -344,7 +344,7 @@ pub fn json_answer(body: &str) -> String {
 pub const STREAM_HEAD: &str =
     "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
 
-/// One chunk of it.
+/// A chunk of a chunked body.
 pub fn chunk(data: &str) -> String {
     format!("{:x}\r\n{data}\r\n", data.len())
 }

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::LIMIT;
 
-/// One connection.
+/// A client connection.
 pub struct Client {
     tcp: TcpStream,
     read: Vec<u8>,
@@ -49,7 +49,7 @@ impl Response {
             .unwrap_or_else(|e| panic!("{e}: {} {}", self.status, self.text()))
     }
 
-    /// Whether it says that its body is a stream of events.
+    /// Returns whether `content-type` announces a stream of server-sent events.
     pub fn is_event_stream(&self) -> bool {
         self.header("content-type")
             .is_some_and(|kind| kind.starts_with("text/event-stream"))
@@ -224,7 +224,7 @@ impl Client {
             .unwrap_or_else(|_| panic!("never saw {text:?}"));
     }
 
-    /// Whether the peer closes within `limit`.
+    /// Returns whether the peer closes the connection within `limit`.
     pub async fn closes_within(&mut self, limit: Duration) -> bool {
         timeout(limit, async { while self.more().await {} })
             .await

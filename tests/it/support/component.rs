@@ -9,7 +9,7 @@ pub fn flat_price(neurons: f64) -> Vec<u8> {
     billing(neurons, "(i32.const 16)", "(i32.const 1024)")
 }
 
-/// One of that price that a compiler is long over: with a module of so many functions beside it.
+/// A billing component of that price that compiles slowly: a module of `functions` functions is added.
 pub fn slow_to_compile(neurons: f64, functions: usize) -> Vec<u8> {
     // (param i64 i64) (result i64): 40 times $0 = ($0 * $1) ^ rotl($0, $1), then $0.
     let step = [
@@ -43,18 +43,18 @@ fn leb(mut number: usize) -> Vec<u8> {
     bytes
 }
 
-/// One whose every price traps.
+/// A billing component that traps on every price.
 pub fn trapping_price() -> Vec<u8> {
     billing(0.0, "(i32.const 16)", "unreachable")
 }
 
-/// One that does not take its settings: a list with one problem, path and message empty.
+/// A billing component that refuses its settings: a list with one problem, path and message empty.
 pub fn refusing_settings() -> Vec<u8> {
     billing(0.0, "(i32.const 2048)", "unreachable")
 }
 
 /// Answers are results in memory: at 1024 a charge (ok, total, base, no lines, nothing visible), at
-/// 2048 an error with one problem. What it is given is not looked at, so its memory is free at once.
+/// 2048 an error with one problem. Arguments are not read, so their memory is free at once.
 fn billing(neurons: f64, configure: &str, price: &str) -> Vec<u8> {
     let bytes: String = neurons
         .to_le_bytes()

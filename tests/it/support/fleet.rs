@@ -17,7 +17,7 @@ pub struct Member<'a> {
     pub rest: String,
 }
 
-/// What the nodes of a fleet have in common: who signs their certificates, and a secret.
+/// Shared credentials of the nodes of a cluster: the certificate authority and the gossip secret.
 pub struct Kin {
     authority: Authority,
     dir: TempDir,
@@ -54,7 +54,7 @@ impl Kin {
         )
     }
 
-    /// What the node `asked` at `peers` answers to this request of the node `asking`.
+    /// Response of the node `asked`, which listens at `peers`, to a request of the node `asking`.
     pub async fn ask(&self, asking: &str, asked: &str, peers: SocketAddr, request: &str) -> String {
         let shown = self.authority.certify(asking);
         let answer = over_tls(peers, asked, &self.authority, Some(&shown), request).await;

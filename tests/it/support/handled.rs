@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use super::backend::request;
 
-/// What becomes of a request.
+/// Reaction of the scripted server to a request.
 pub enum Act {
     /// Answers with these bytes and keeps the connection.
     Answer(String),

@@ -1,7 +1,7 @@
-//! What the promises are tested with: a gateway as a child process, model servers in this one, and
+//! Fixtures of the integration tests: a gateway as a child process, model servers in this process, and
 //! a client that sees every byte.
 //!
-//! Nothing here waits for a fixed time: [`eventually`] polls a state under a generous limit.
+//! No fixture waits for a fixed time: [`eventually`] polls a state under a generous limit.
 
 mod backend;
 mod client;
@@ -25,8 +25,8 @@ pub use node::{A_WHILE, Node, Posted, accounts, endpoint, model, model_of, one_m
 pub use ports::free_address;
 pub use tls::{Authority, Certificate, Front, over_tls};
 
-/// What no state in these tests takes, on a machine ten times slower than a busy two-core one
-/// either: only what hangs meets it.
+/// Limit for reaching any state in these tests. Generous enough for a machine ten times slower than a
+/// busy two-core one, so only a hang exceeds the limit.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// Polls `state` until it gives something, and panics with `what` when it does not in time.

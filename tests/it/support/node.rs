@@ -67,7 +67,7 @@ impl Node {
         assert!(self.is_up().await, "its ports were its own a moment ago");
     }
 
-    /// Whether it came up; no when a port was taken.
+    /// Returns whether the gateway became ready; `false` when a port was taken.
     async fn is_up(&mut self) -> bool {
         let node = self;
         let up = eventually("the gateway is ready or gone", async || {
@@ -92,7 +92,7 @@ impl Node {
         up
     }
 
-    /// Writes a new configuration without asking for a reload. It takes the place of the old one as
+    /// Writes a new configuration without asking for a reload. The new file replaces the old one as
     /// a whole: the file is watched, and half of it is another configuration.
     pub fn write_config(&self, rest: &str) {
         let beside = self.dir.path().join("infergate.yaml.next");
@@ -100,7 +100,7 @@ impl Node {
         std::fs::rename(beside, self.config_path()).unwrap();
     }
 
-    /// What [`Node::write_config`] would write.
+    /// Text that [`Node::write_config`] would write.
     pub fn config_text(&self, rest: &str) -> String {
         config_text(self.clients, self.admin, &self.dir, rest)
     }
@@ -264,12 +264,12 @@ impl Node {
         eventually("the gateway ends", async || self.child.try_wait().unwrap()).await
     }
 
-    /// Whether it still runs.
+    /// Returns whether the process still runs.
     pub fn runs(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// What it has logged.
+    /// Log of the process so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
@@ -404,7 +404,7 @@ pub fn model(id: &str, endpoints: &[String], more: &str) -> String {
     )
 }
 
-/// One endpoint of that list.
+/// An entry of the `endpoints` list.
 pub fn endpoint(address: SocketAddr, permits: u32) -> String {
     format!("url: \"http://{address}\", max_concurrent_requests: {permits}")
 }

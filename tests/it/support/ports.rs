@@ -1,8 +1,8 @@
 //! Ports for listeners whose addresses a configuration must name before anything listens.
 //!
-//! Not the ephemeral ports the kernel hands out for port 0: those come back as soon as they are
-//! let go, to the next listener of this process or to any outgoing connection on the machine, so
-//! two gateways, or the two listeners of one, could be told the same number.
+//! Not the ephemeral ports that the kernel hands out for port 0. Those are reused as soon as they are
+//! released, by the next listener of this process or by any outgoing connection on the machine.
+//! Two gateways, or the two listeners of one, could get the same number.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};

@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// Somebody who signs certificates.
+/// Certificate authority.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pem: String,
@@ -82,7 +82,7 @@ impl Authority {
         params.signed_by(&self.issuer).unwrap().pem().unwrap()
     }
 
-    /// One that was good until the end of 2001.
+    /// A certificate that expired at the end of 2001.
     pub fn expired(&self, name: &str) -> Certificate {
         let mut params = CertificateParams::new([name.to_owned()]).unwrap();
         params.not_before = date_time_ymd(2001, 1, 1);
@@ -104,8 +104,8 @@ impl Certificate {
     }
 }
 
-/// What comes back until the other side closes, of a server that `authority` has certified by this
-/// name; `shown` is our own certificate. The request asks for the connection's end.
+/// Bytes received until the server closes. `authority` must have certified the server under this name;
+/// `shown` is the client's own certificate. The request asks for the connection's end.
 pub async fn over_tls(
     address: SocketAddr,
     name: &str,

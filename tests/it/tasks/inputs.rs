@@ -1,5 +1,4 @@
-//! What the tasks do not take, with the place of what is wrong; and what they do take against all
-//! appearances.
+//! Task inputs: invalid ones are refused with the place of the problem, unusual valid ones are accepted.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What a plain HTTP server is posted, and what of its answer the client gets.
+//! Payloads posted to a plain HTTP server, and the part of its response that reaches the client.
 
 use super::*;
 use crate::support::json_answer;

@@ -15,13 +15,13 @@ const COPIES: usize = 10;
 
 const SERVICE: Millis = Millis(1_000);
 
-/// What came out.
+/// Results.
 pub struct Figures {
     pub requests: u64,
     pub completed: u64,
     /// Out of capacity, to clients.
     pub refused: u64,
-    /// Of the nodes' mean loads, the most over the mean.
+    /// Highest mean load of a node over the mean of all.
     pub most_over_mean: f64,
     pub mean_load: f64,
     /// Shares of completed requests by forwards on their way: none, one, two.
@@ -29,7 +29,7 @@ pub struct Figures {
     pub forwards_refused: f64,
     pub attempts: f64,
     pub decisions: u64,
-    /// Of the world map of one node, for each node in it.
+    /// Bytes of the cluster view of one node, for each node in it.
     pub bytes_per_node: usize,
     pub p99_ms: u64,
 }
@@ -42,8 +42,8 @@ pub enum Entry {
     AtFew,
 }
 
-/// `nodes` nodes of five sites, `models` models at ten nodes each with two to six permits there, of
-/// which some are asked for much more than others, and have more permits for it.
+/// Builds `nodes` nodes of five sites and `models` models at ten nodes each, with two to six
+/// permits there. Some models are requested much more than others and have more permits.
 fn shape(nodes: usize, models: usize, load: f64, entry: Entry, dice: &mut Rng) -> Shape {
     let mut shape = Shape::even(nodes, 0.0);
     let bare = NodeShape {

@@ -1,5 +1,5 @@
 //! Nodes die, links break, messages are lost, clocks go wrong: nothing loops, nothing is granted
-//! twice, and a healed fleet is whole within five seconds.
+//! twice, and a healed cluster is whole within five seconds.
 
 use fastrand::Rng;
 use infergate_core::Millis;
@@ -8,7 +8,7 @@ use super::shape::Shape;
 use super::world::{End, World};
 use crate::for_each_seed;
 
-/// A fleet that is healed uses all its permits again within so long.
+/// A cluster that is healed uses all its permits again within so long.
 const WHOLE_AGAIN: Millis = Millis::from_secs(5);
 
 fn any_shape(dice: &mut Rng) -> Shape {
@@ -59,7 +59,7 @@ fn nothing_loops_or_is_granted_twice_whatever_happens() {
     });
 }
 
-/// A fleet in which all that comes to the first node keeps everybody busy.
+/// A cluster in which all that comes to the first node keeps all nodes busy.
 fn busy(nodes: usize, dice: Rng) -> World {
     let mut world = World::new(Shape::even(nodes, 1.5).at_one_node(), dice);
     world.run(Millis::from_secs(5), |_| {});

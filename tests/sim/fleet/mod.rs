@@ -1,4 +1,4 @@
-//! Fleets of three to fifty nodes: real turnstiles, real views of each other, gossip that is late
+//! Clusters of three to fifty nodes: real admission queues, real views of each other, gossip that is late
 //! and lossy, and requests that go where there is room.
 //!
 //! The promises are asserted at every step: no node sees a request twice, no backend has more than

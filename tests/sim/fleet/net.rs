@@ -31,12 +31,12 @@ impl Net {
         self.cut.clear();
     }
 
-    /// Whether a stream between the two works.
+    /// Returns whether a stream between the two works.
     pub fn connects(&self, one: usize, other: usize) -> bool {
         !self.cut.contains(&(one, other)) && !self.cut.contains(&(other, one))
     }
 
-    /// One way, without loss. Sites lie on a line, eight milliseconds apart.
+    /// Returns the one-way delay without loss. Sites lie on a line, eight milliseconds apart.
     pub fn way(&self, sites: (usize, usize), dice: &mut Rng) -> Millis {
         let distance = sites.0.abs_diff(sites.1) as u64;
         Millis(1 + 8 * distance + dice.u64(..=self.jitter.0))

@@ -1,4 +1,4 @@
-//! What a simulated fleet is made of: nodes with their sites, models and permits, and its traffic.
+//! Shape of a simulated cluster: nodes with their sites, models and permits, and its traffic.
 //!
 //! Values only; [`World`](super::world::World) plays them.
 
@@ -6,7 +6,7 @@ use infergate_core::Millis;
 use infergate_core::model::{Algorithm, BackendKind, EndpointSpec, ModelSpec, QueueSpec, Task};
 use infergate_core::routing::FleetRule;
 
-/// One node.
+/// Shape of one node.
 #[derive(Clone)]
 pub struct NodeShape {
     pub site: usize,
@@ -32,15 +32,15 @@ pub struct Traffic {
     pub body_bytes: u64,
 }
 
-/// Everything.
+/// Shape of the cluster.
 #[derive(Clone)]
 pub struct Shape {
     pub nodes: Vec<NodeShape>,
     pub traffic: Traffic,
-    /// Places in line per permit.
+    /// Places in the queue per permit.
     pub line: u32,
     pub gossip_every: Millis,
-    /// Nodes told in each round.
+    /// Nodes informed in each round.
     pub fanout: usize,
     pub rule: FleetRule,
 }
@@ -72,7 +72,7 @@ impl Shape {
         }
     }
 
-    /// Everything comes to the first node.
+    /// Sends all traffic to the first node.
     pub fn at_one_node(mut self) -> Shape {
         self.traffic.entries = vec![0.0; self.nodes.len()];
         self.traffic.entries[0] = 1.0;

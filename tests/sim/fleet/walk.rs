@@ -1,7 +1,7 @@
-//! A request's way: admission where it is, another node when that has room, the answer back.
+//! Path of a request: admission at a node, a forward where another has capacity, the response back.
 //!
-//! It plays the shell's part as plainly as possible. A visit is a request at one node; a forward
-//! makes a second visit that answers the first.
+//! Plays the shell's part as plainly as possible. Each node works on a request of its own; a
+//! forward makes a second one, whose reply answers the first.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ const FAILURE_TAKES: Millis = Millis(5);
 /// No connection after so long.
 const CONNECT_TIMEOUT: Millis = Millis(200);
 
-/// What a node answers a forward.
+/// Reply of a node to a forward.
 pub enum Answer {
     Done,
     Refused {
@@ -38,7 +38,7 @@ pub enum Answer {
 /// A client's request.
 pub struct Request {
     arrived: Millis,
-    /// Its visits; with the last one it is forgotten.
+    /// Requests at nodes; with the last one the record is dropped.
     visits: u32,
     ended: bool,
     service: Millis,
@@ -57,7 +57,7 @@ pub struct Visit {
     request: u64,
     parent: Option<u64>,
     hops: Hops,
-    /// Of those visited, the nodes that have handed it on to here, and this one.
+    /// Number of visited nodes that forwarded the request to here, this one included.
     way: usize,
     /// By the clock of the node.
     deadline: Millis,
@@ -68,7 +68,7 @@ pub struct Visit {
     stage: Stage,
 }
 
-/// What a new visit begins with.
+/// Initial values of a request at a node.
 struct Visiting {
     request: u64,
     model: usize,
@@ -103,12 +103,12 @@ enum Stage {
 }
 
 impl Visit {
-    /// It is where the client's request came in.
+    /// Returns whether the client's request arrived here.
     pub fn is_first(&self) -> bool {
         self.parent.is_none()
     }
 
-    /// The visit that works for this one, and where.
+    /// Request that works for this one, and its node.
     pub fn away(&self) -> Option<(u64, usize)> {
         match self.stage {
             Stage::Away { child, to, .. } => Some((child, to)),
@@ -328,7 +328,7 @@ impl World {
             .next(&seek, self.dice.u64(..), now)
     }
 
-    /// A waiter looks whether to go. Whether others behind it should look as well.
+    /// A waiter looks whether to go. Returns whether others behind it should look as well.
     fn look(&mut self, id: u64) -> bool {
         let Some(visit) = self.visits.get(&id) else {
             return true;
@@ -532,7 +532,7 @@ impl World {
         self.grant(id);
     }
 
-    /// Whoever has handed it on knows before a backend begins.
+    /// The forwarding node learns of the grant before a backend begins.
     fn grant(&mut self, id: u64) {
         let mut child = id;
         while let Some(parent) = self.visits.get(&child).and_then(|visit| visit.parent) {
@@ -637,7 +637,7 @@ impl World {
         );
     }
 
-    /// A visit ends with an answer: to the client, or to the node before.
+    /// Ends a request at a node with a reply: to the client, or to the forwarding node.
     fn answer(&mut self, id: u64, answer: Answer) {
         let Some(visit) = self.remove(id) else { return };
         let Some(parent) = visit.parent else {
@@ -758,7 +758,7 @@ impl World {
         expected && self.net.connects(caller.node, worker.node)
     }
 
-    /// What a visit had on its way, if it was this.
+    /// Takes the forward of a request if `child` is its reply.
     fn landed(&mut self, parent: u64, child: u64) -> Option<Landed> {
         let visit = self.visits.get_mut(&parent)?;
         if visit.away()?.0 != child {
@@ -791,7 +791,7 @@ impl World {
         self.abandon(id);
     }
 
-    /// Nobody waits for a visit any more: it gives back what it has.
+    /// Cancels a request at a node: releases what it holds.
     fn abandon(&mut self, id: u64) {
         let Some(visit) = self.remove(id) else { return };
         let place = (visit.node, visit.model);
@@ -810,13 +810,13 @@ impl World {
         }
     }
 
-    /// The node that works for us learns that nobody waits.
+    /// Cancels the request at the node it was forwarded to.
     fn leave_child(&mut self, at: usize, child: u64, to: usize) {
         let way = self.net.way(self.sites(at, to), &mut self.dice);
         self.after(way, Event::Gone { child });
     }
 
-    /// The node of a visit is dead.
+    /// Drops a request whose node is dead.
     pub(super) fn lose(&mut self, id: u64) {
         let Some(visit) = self.remove(id) else { return };
         if let Stage::Away { child, to, .. } = visit.stage {

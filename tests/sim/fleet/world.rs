@@ -1,8 +1,8 @@
-//! Nodes with real turnstiles and real fleets, driven by a queue of events.
+//! Nodes with real admission queues and real clusters, driven by a queue of events.
 //!
 //! Here are time, gossip, and what is done to nodes; `walk.rs` has a request's way through them.
-//! What a backend has in flight is counted at the backend, every request ends exactly once, and a
-//! broken promise panics where it is broken.
+//! Requests in flight are counted at the backend, every request ends exactly once, and a broken
+//! promise panics where it is broken.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -18,7 +18,7 @@ use super::net::Net;
 use super::shape::{Shape, Traffic, model_name, model_spec};
 use super::walk::{Answer, Request, Visit};
 
-/// Nothing heard of a node for so long: the failure detector says that it is gone.
+/// Silence after which the failure detector reports a node as lost.
 const DETECTED_AFTER: Millis = Millis(4_000);
 
 /// A stream whose other end does not answer is given up after so long.
@@ -84,7 +84,7 @@ pub enum Event {
     },
 }
 
-/// One node.
+/// A simulated node.
 pub struct Node {
     pub name: Arc<str>,
     pub site: usize,
@@ -94,11 +94,11 @@ pub struct Node {
     pub fleet: Fleet,
     pub retries: RetryBudget,
     pub turnstiles: Vec<Option<Turnstile>>,
-    /// Of each model: requests of own clients refused since the last report.
+    /// Requests of own clients refused since the last report, by model.
     pub refused: Vec<u32>,
     /// In flight at each endpoint of each model, as the backend counts.
     pub backends: Vec<Vec<u32>>,
-    /// Who waits, by model and place in line.
+    /// Waiting requests, by model and ticket.
     pub waiting: BTreeMap<(usize, Ticket), u64>,
     pub drift_ppm: i64,
     started: Millis,
@@ -111,7 +111,7 @@ pub struct Node {
     pub completed: u64,
 }
 
-/// What was counted.
+/// Counters.
 #[derive(Clone, Default)]
 pub struct Tally {
     pub arrivals: u64,
@@ -119,13 +119,13 @@ pub struct Tally {
     /// Heads sent to backends.
     pub attempts: u64,
     pub forwards: u64,
-    /// Forwards refused for want of room.
+    /// Forwards refused for lack of capacity.
     pub forwards_refused: u64,
     /// Completed requests by the forwards on their way.
     pub by_hops: [u64; 4],
     /// When each request was completed, and how long it took, both in milliseconds.
     pub completed_at: Vec<(u64, u64)>,
-    /// Decisions of the fleet.
+    /// Decisions of the cluster.
     pub decisions: u64,
 }
 
@@ -211,7 +211,7 @@ impl World {
         self.now = end;
     }
 
-    /// Lets everything that is open end, with nobody new; then nothing is held anywhere.
+    /// Lets everything that is open end, without new arrivals; then nothing is held anywhere.
     pub fn wind_down(&mut self) {
         self.net.heal();
         self.net.loss = 0.0;
@@ -290,7 +290,7 @@ impl World {
         backends.map(|&used| u64::from(used)).sum()
     }
 
-    /// It is started again, as a new generation that knows nobody.
+    /// Restarts the node as a new generation with an empty view.
     pub fn restart(&mut self, node: usize) {
         if self.nodes[node].up {
             return;
@@ -303,13 +303,13 @@ impl World {
         self.wind_up(node);
     }
 
-    /// It says that it drains, and clients go elsewhere.
+    /// Drains the node; clients connect elsewhere.
     pub fn drain(&mut self, node: usize) {
         self.nodes[node].draining = true;
         self.gossip(node, None);
     }
 
-    /// Nothing comes through from one to the other any more, and streams notice in time.
+    /// Cuts one direction; streams notice in time.
     pub fn cut(&mut self, from: usize, to: usize) {
         self.net.cut(from, to);
         let mut open: Vec<(u64, u64)> = Vec::new();
@@ -393,7 +393,7 @@ impl World {
         (self.nodes[one].site, self.nodes[other].site)
     }
 
-    /// One request more or less in flight at a node, for its mean load.
+    /// Adds to the requests in flight of a node, for its mean load.
     pub(super) fn in_flight(&mut self, node: usize, change: i32) {
         self.account(node);
         let node = &mut self.nodes[node];
@@ -600,7 +600,7 @@ impl World {
         self.wake_seekers(to);
     }
 
-    /// Waiters of models for which there may be room elsewhere.
+    /// Wakes waiters of models for which there may be capacity elsewhere.
     pub(super) fn wake_seekers(&mut self, node: usize) {
         for model in self.nodes[node].fleet.wakes() {
             let at = self.models.iter().position(|name| *name == model.as_str());

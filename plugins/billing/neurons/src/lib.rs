@@ -1,7 +1,7 @@
 //! The price in neurons: `cost_per_infer + Σ coefficient × metric`, in the order of the metrics' names.
 //!
-//! A metric without a coefficient is free, a coefficient without a metric counts nothing. There are no
-//! settings: the whole price list is the model's `tariff`.
+//! A metric without a coefficient is free, a coefficient without a metric counts nothing. No settings:
+//! the whole price list is the model's `tariff`.
 
 use infergate_sdk::{Billing, BillingError, Charge, Line, Plugin, Settings, Tariff, Usage};
 

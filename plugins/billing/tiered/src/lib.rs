@@ -1,7 +1,7 @@
 //! A linear price times a factor by resolution: what 720p costs once, 1080p may cost 2.25 times.
 //!
-//! The tariff's `criteria` say which resolution the model makes; `factors` in the settings say what each
-//! is worth. One that is not listed is an error, so that nobody sells 4K at the price of 720p: the
+//! The tariff's `criteria` name the resolution of the model; `factors` in the settings give the price of
+//! each. A resolution that is not listed is an error, so that 4K is not sold at the price of 720p. The
 //! gateway then bills by its own formula and flags the event. Settings: `criterion`, `factors`.
 
 use std::collections::BTreeMap;

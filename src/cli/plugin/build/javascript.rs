@@ -60,7 +60,7 @@ pub fn compile(dir: &Path) -> Result<Compiled, BuildError> {
     match output {
         Ok(output) if output.status.success() => {}
         Ok(output) => {
-            // What it has to say is of use only now.
+            // Its output is of use only now.
             let _ = std::io::stderr().write_all(&[output.stdout, output.stderr].concat());
             return Err(BuildError::Failed {
                 program: "componentize-qjs",
@@ -108,7 +108,7 @@ fn install(dir: &Path) -> Result<(), BuildError> {
     }
 }
 
-/// What a plugin's `package.json` says.
+/// Members of a plugin's `package.json`.
 struct Manifest {
     name: String,
     script: String,

@@ -1,6 +1,6 @@
 //! Plugins in Rust: cargo for wasm32-unknown-unknown, then the component encoding of this binary.
 //!
-//! It needs cargo and rustup's target, and reads what cargo says as JSON instead of guessing paths.
+//! Needs cargo and rustup's target, and reads cargo's JSON output instead of guessing paths.
 
 use std::ffi::OsString;
 use std::fs;
@@ -22,7 +22,7 @@ const STACK: &str = "-Clink-arg=-zstack-size=65536";
 /// How much of a workspace is built.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Which {
-    /// What cargo takes for the folder: its package.
+    /// The package of the folder, for cargo.
     Package,
     /// All of it, in one run of cargo.
     Workspace,
@@ -54,7 +54,7 @@ pub fn compile(dir: &Path, which: Which) -> Result<Vec<Compiled>, BuildError> {
     Ok(compiled)
 }
 
-/// There is code, but none of it is a plugin.
+/// Error for code without a plugin in it.
 pub fn no_plugin(dir: &Path) -> BuildError {
     BuildError::Manifest {
         file: dir.join("Cargo.toml"),
@@ -72,7 +72,7 @@ fn build(dir: &Path, which: Which) -> Result<String, BuildError> {
     if which == Which::Workspace {
         cargo.arg("--workspace");
     }
-    // To a person it tells crate by crate how far it is.
+    // On a terminal cargo shows its progress.
     if !std::io::stderr().is_terminal() {
         cargo.arg("--quiet");
     }
@@ -110,7 +110,7 @@ fn has_target() -> bool {
         .is_ok_and(|output| Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir())
 }
 
-/// The package id and the module, when the message tells of a plugin that was built.
+/// The package id and the module, when the message is about a plugin that was built.
 fn plugin_module(message: &Value) -> Option<(&str, PathBuf)> {
     let kinds = message.pointer("/target/crate_types")?.as_array()?;
     if message.get("reason")? != "compiler-artifact" || !kinds.iter().any(|kind| kind == "cdylib") {
@@ -124,7 +124,7 @@ fn plugin_module(message: &Value) -> Option<(&str, PathBuf)> {
     Some((message.get("package_id")?.as_str()?, module.into()))
 }
 
-/// What cargo knows of the workspace.
+/// Members of cargo's metadata of the workspace.
 struct Workspace {
     root: PathBuf,
     packages: Vec<Value>,

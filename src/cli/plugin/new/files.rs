@@ -1,19 +1,19 @@
 //! The files of a new project: templates with a name, a world and a language put in.
 //!
-//! It writes nothing. The SDK's sources are the very files of plugins/sdk; only the place of the WIT files
-//! is another one.
+//! Writes nothing. The SDK's sources are the very files of plugins/sdk; only the place of the WIT files is
+//! another one.
 
 use super::File;
 use crate::plugin::World;
 
-/// One of the templates.
+/// A template.
 macro_rules! template {
     ($path:literal) => {
         include_str!(concat!("../templates/", $path))
     };
 }
 
-/// One of the SDK's sources.
+/// A source file of the SDK.
 macro_rules! sdk {
     ($($name:literal),* $(,)?) => {
         &[$(($name, include_str!(concat!("../../../../plugins/sdk/src/", $name)))),*]
@@ -35,7 +35,7 @@ const SDK: &[Fixed] = sdk!(
     "slot.rs",
 );
 
-/// What stands in the SDK of the repository, and in the one of a project.
+/// Text in the SDK of the repository, and in that of a project.
 const WIT_PLACES: (&str, &str) = (
     "path: [\"../../wit/host\", \"../../wit/plugin\"]",
     "path: [\"../../wit\"]",
@@ -111,7 +111,7 @@ pub fn sdk() -> Vec<File> {
         .collect()
 }
 
-/// What is put into templates.
+/// Values that are put into templates.
 struct Fill<'a> {
     name: &'a str,
     world: World,

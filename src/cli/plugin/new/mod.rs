@@ -1,8 +1,8 @@
 //! `plugin new`: a project that builds at once, with a working hook, two fixtures and the interfaces.
 //!
-//! It builds nothing and fetches nothing. A Rust project gets the SDK's sources as a crate of its own: the
-//! hook is then a trait's method instead of generated exports, settings are checked, and nothing has to be
-//! published for it; `--sdk-only` brings them up to date. The same fixtures hold for either language.
+//! Builds and fetches nothing. A Rust project gets the SDK's sources as a crate of its own: hooks are methods
+//! of a trait, settings are checked, and nothing has to be published. `--sdk-only` brings the sources up to
+//! date. The same fixtures hold for either language.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,16 +32,16 @@ Examples:
 /// Longest name: it becomes a file's and a package's.
 const NAME_MAX_BYTES: usize = 64;
 
-/// What can be asked.
+/// Arguments of `plugin new`.
 #[derive(Args, Debug)]
 pub struct NewArgs {
     /// The folder to make; its last part is the plugin's name.
     #[arg(value_name = "NAME")]
     folder: PathBuf,
-    /// What the plugin decides.
+    /// World of the plugin: what it decides.
     #[arg(long, value_name = "WORLD", value_parser = world, required_unless_present = "sdk_only")]
     world: Option<World>,
-    /// What it is written in.
+    /// Language of the source.
     #[arg(long, value_enum, default_value_t = Language::Rust)]
     lang: Language,
     /// Only write the SDK and the interfaces into a Rust project that exists.
@@ -49,7 +49,7 @@ pub struct NewArgs {
     sdk_only: bool,
 }
 
-/// Languages; those that are hidden have been asked for, and are told how to do without a project.
+/// Languages; the hidden ones have no template: the command explains how to do without a project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Language {
     Rust,

@@ -1,4 +1,4 @@
-//! One promise a test, on a turnstile of one or two endpoints.
+//! Each test holds a promise, on an admission queue of one or two endpoints.
 
 use super::super::*;
 use super::{AskBuilder, ask};
@@ -25,7 +25,7 @@ pub(super) fn spec(algorithm: Algorithm, endpoints: &[(&str, u32)]) -> ModelSpec
     }
 }
 
-/// A turnstile at a moment.
+/// An admission queue at a moment.
 struct Door {
     turnstile: Turnstile,
     now: Millis,

@@ -1,7 +1,7 @@
-//! A million random events against a model that keeps the turnstile's promises by counting.
+//! A million random events against a reference model that checks the admission queue's promises by counting.
 //!
-//! An event is a number; proptest shortens a failing list of them. The model knows who waits and
-//! what is out, and nothing about how the turnstile works.
+//! An event is a number; proptest shortens a failing list of them. The model knows the waiters and
+//! which permits are in use, and nothing about how the admission queue works.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -43,8 +43,8 @@ struct Model {
     now: Millis,
     dice: u64,
     spec: ModelSpec,
-    /// Whose order holds for grants of the current step: a reload grants what became free in the
-    /// old order, then changes it.
+    /// Discipline that orders the grants of the current step: a reload grants freed permits in the old
+    /// order, then changes it.
     algorithm: Algorithm,
     /// Configured endpoints said to be unusable.
     unusable: BTreeSet<&'static str>,
@@ -305,8 +305,8 @@ impl Model {
         );
     }
 
-    /// Everybody that was told something waited, is answered once, and was not overtaken by its
-    /// own account.
+    /// Checks that every waiter with an outcome waited, got no other outcome, and was not overtaken by
+    /// its own account.
     fn settle(&mut self, wakes: Wakes) {
         for (ticket, _) in wakes.refusals {
             self.answer(ticket);
@@ -338,7 +338,7 @@ impl Model {
             .remove(at.expect("only those who wait are answered, once"))
     }
 
-    /// Everything comes back: everybody who waits is answered and nothing is out.
+    /// Releases all permits: every waiter gets an outcome and no permit stays in use.
     fn wind_down(&mut self) {
         let mut wakes = Wakes::default();
         self.unusable.clear();

@@ -76,7 +76,7 @@ impl Models {
         })
     }
 
-    /// Whether the request was granted at once; it waits otherwise.
+    /// Returns whether the request was granted at once; it waits otherwise.
     fn ask(&mut self, model: usize, request: Ask) -> bool {
         match self.turnstiles[model].ask(request, self.now, 0) {
             Outcome::Leased(grant) => {
@@ -98,7 +98,7 @@ impl Models {
         self.settle(model, wakes);
     }
 
-    /// Books what a call meant for others, and delivers permits until nobody passes one on.
+    /// Records a call's outcomes for other waiters, and delivers permits until none is passed on.
     fn settle(&mut self, model: usize, wakes: Wakes) {
         let mut todo = vec![(model, wakes)];
         while let Some((model, wakes)) = todo.pop() {
@@ -239,7 +239,7 @@ impl Models {
         self.settle(model, own);
     }
 
-    /// Everything comes back: everybody who could be served was answered.
+    /// Releases all permits: every waiter that could be served got an outcome.
     fn wind_down(&mut self) {
         for model in 0..self.turnstiles.len() {
             for url in URLS {

@@ -1,6 +1,6 @@
-//! What waits while no endpoint of the model is usable, or all that are keep failing, and for how long.
+//! Waiting while no endpoint of the model is usable, or all usable ones keep failing, and its bound.
 //!
-//! It does not know why an endpoint is not usable, nor what a failure is.
+//! The reason why an endpoint is not usable, and the definition of a failure, are the shell's.
 
 use super::Turnstile;
 use crate::admission::ask::Wakes;
@@ -8,8 +8,8 @@ use crate::admission::slab::Place;
 use crate::{Millis, Refusal};
 
 impl Turnstile {
-    /// Tells those who have somewhere else to go that no endpoint is usable. It visits every
-    /// waiter, when the last endpoint goes; those who come later are told on asking.
+    /// Refuses the waiters with a fallback model when no endpoint is usable. Visits every waiter once, when
+    /// the last endpoint becomes unusable; later requests are refused on arrival.
     pub(super) fn let_go(&mut self, wakes: &mut Wakes) {
         if !self.is_out_of_order() {
             return;
@@ -21,7 +21,7 @@ impl Turnstile {
         }
     }
 
-    /// The refusal of a shut door: a model that left the configuration has no endpoints.
+    /// Returns the refusal while no endpoint is usable: a model that left the configuration has none.
     pub(super) fn shut_refusal(&self) -> Refusal {
         match self.endpoints.totals().configured {
             0 => Refusal::Evicted,
@@ -37,8 +37,8 @@ impl Turnstile {
     }
 
     /// Sets the time of the latest success while every usable endpoint keeps failing, `None` otherwise.
-    /// Requests then wait no longer than for an endpoint to come back: a permit that each failure holds
-    /// for long serves none of them.
+    /// Requests then wait no longer than for an endpoint to recover: permits held by slow failures serve
+    /// no request.
     pub fn set_failing(&mut self, failing_since: Option<Millis>) {
         self.failing_since = failing_since;
     }
@@ -53,7 +53,7 @@ impl Turnstile {
         self.too_late(waiter.ask.deadline, now)
     }
 
-    /// Refuses requests that have waited long enough for an endpoint to come back. To be called about
+    /// Refuses requests that have waited long enough for an endpoint to recover. To be called about
     /// once a second; it visits every waiter while no endpoint is usable or all keep failing.
     pub fn expire_unhealthy(&mut self, now: Millis, wakes: &mut Wakes) {
         let wait = self.unhealthy_wait;

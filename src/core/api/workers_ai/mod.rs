@@ -1,8 +1,8 @@
-//! The Workers AI `run` dialect: what a body asks for, and how results are written.
+//! The Workers AI `run` dialect: parses bodies and writes results.
 //!
-//! It does not know model servers: requests become neutral structs whose values stay raw JSON, so
-//! that a number or a string reaches the backend exactly as the client wrote it. Called by the
-//! backends, which shape requests from it and write results with it.
+//! Independent of model servers: requests become neutral structs whose values stay raw JSON, so that
+//! a number or a string reaches the backend exactly as the client wrote it. Called by the backends,
+//! which build requests from it and write results with it.
 
 mod request;
 mod result;

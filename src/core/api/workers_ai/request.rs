@@ -1,8 +1,8 @@
 //! Bodies of `run`: text generation and text embeddings.
 //!
-//! It checks what every backend relies on (the input is there and of the right type) and leaves
-//! ranges to the model server. A member that is missing is named by its place, as where a task's
-//! schema is enforced. Members it does not know are passed on. Called with bodies already
+//! Not a full validation: presence and type of the input are checked, since every backend relies on
+//! them; ranges are left to the model server. A missing member is named by its JSON Pointer, as where a
+//! task's schema is enforced. Unknown members are passed on. Called with bodies already
 //! bounded by `limits.request_body_mib`.
 
 use std::borrow::Cow;
@@ -23,10 +23,10 @@ const OURS: [&str; 4] = ["model", "stream", "stream_options", "options"];
 /// A member of the body that is passed on: its name, and its value as the client wrote it.
 pub type Parameter<'a> = (Cow<'a, str>, &'a RawValue);
 
-/// What text is generated from.
+/// Input of text generation.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
-    /// One text; with `raw`, no chat template is put around it.
+    /// A text; with `raw`, without a chat template around it.
     Prompt {
         /// A JSON string.
         text: &'a RawValue,
@@ -40,9 +40,9 @@ pub enum Input<'a> {
 /// `{prompt | messages, max_tokens, temperature, …}`
 #[derive(Clone, Debug)]
 pub struct TextGeneration<'a> {
-    /// What to go on from. `messages` wins where both are given.
+    /// Prompt or messages. `messages` wins where both are given.
     pub input: Input<'a>,
-    /// Everything else but nulls, in the client's order.
+    /// All other members but nulls, in the client's order.
     pub parameters: Vec<Parameter<'a>>,
 }
 
@@ -77,7 +77,7 @@ impl<'a> TextGeneration<'a> {
 pub struct TextEmbeddings<'a> {
     /// JSON strings, 1 to [`TEXTS_MAX`].
     pub texts: Vec<&'a RawValue>,
-    /// Everything else but nulls, in the client's order.
+    /// All other members but nulls, in the client's order.
     pub parameters: Vec<Parameter<'a>>,
 }
 

@@ -1,7 +1,7 @@
-//! Results of `run` as the client sees them: the envelope, and the pieces of a stream.
+//! Results of `run` as the client sees them: the envelope, and the deltas of a stream.
 //!
-//! It does not read model servers' answers. Values are raw JSON and are copied as they are; a
-//! `usage` is the text of a JSON object on one line. Called by the readers of answers.
+//! Responses of model servers are not read here. Values are raw JSON and are copied as they are; a
+//! `usage` is the text of a JSON object on one line. Called by the response decoders.
 
 use bytes::BytesMut;
 use serde_json::value::RawValue;
@@ -15,24 +15,24 @@ pub struct ToolCall {
     pub id: Option<String>,
     /// The function's name.
     pub name: String,
-    /// What the model wrote as arguments: nearly always a JSON object.
+    /// Arguments as the model wrote them: nearly always a JSON object.
     pub arguments: String,
 }
 
-/// What text generation came to.
+/// Result of text generation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TextResult<'a> {
     /// The text, as JSON; none is written as null.
     pub response: Option<&'a RawValue>,
-    /// What the model thought before it, as JSON; left out when there is none.
+    /// Reasoning text before it, as JSON; left out when there is none.
     pub reasoning: Option<&'a RawValue>,
     /// Functions to call; left out when there are none.
     pub tool_calls: &'a [ToolCall],
-    /// A JSON object, when the backend said.
+    /// A JSON object, when the backend reported one.
     pub usage: Option<&'a str>,
 }
 
-/// What text embeddings came to.
+/// Result of text embeddings.
 #[derive(Clone, Copy, Debug)]
 pub struct EmbeddingsResult<'a> {
     /// Length of each vector.
@@ -41,7 +41,7 @@ pub struct EmbeddingsResult<'a> {
     pub rows: &'a [&'a RawValue],
 }
 
-/// Appends the whole answer of a text generation.
+/// Appends the whole response of a text generation.
 pub fn write_text(result: &TextResult<'_>, out: &mut BytesMut) {
     out.extend_from_slice(OPENING);
     let response = result.response.map_or("null", RawValue::get);
@@ -55,7 +55,7 @@ pub fn write_text(result: &TextResult<'_>, out: &mut BytesMut) {
     close_envelope(out);
 }
 
-/// Appends the whole answer of text embeddings.
+/// Appends the whole response of text embeddings.
 pub fn write_embeddings(result: &EmbeddingsResult<'_>, out: &mut BytesMut) {
     let shape = format!("[{},{}]", result.rows.len(), result.dimensions);
     let rows: usize = result.rows.iter().map(|row| row.get().len() + 1).sum();
@@ -73,7 +73,7 @@ pub fn write_embeddings(result: &EmbeddingsResult<'_>, out: &mut BytesMut) {
     close_envelope(out);
 }
 
-/// Appends one piece of a stream: a text, reasoning or both, as JSON. A piece of reasoning alone has
+/// Appends one delta of a stream: a text, reasoning or both, as JSON. A delta of reasoning alone has
 /// an empty text, which clients that know no reasoning add to theirs unharmed.
 pub fn write_piece(response: Option<&RawValue>, reasoning: Option<&RawValue>, out: &mut BytesMut) {
     let response = response.map_or("\"\"", RawValue::get);
@@ -82,7 +82,7 @@ pub fn write_piece(response: Option<&RawValue>, reasoning: Option<&RawValue>, ou
     sse::event(&data, out);
 }
 
-/// Appends what ends a stream: a piece with the tool calls and the usage, then `[DONE]`.
+/// Appends the end of a stream: a delta with the tool calls and the usage, then `[DONE]`.
 pub fn write_last_piece(tool_calls: &[ToolCall], usage: Option<&str>, out: &mut BytesMut) {
     let mut data = BytesMut::new();
     write_members("\"\"", None, tool_calls, usage, &mut data);
@@ -90,7 +90,7 @@ pub fn write_last_piece(tool_calls: &[ToolCall], usage: Option<&str>, out: &mut 
     sse::event(b"[DONE]", out);
 }
 
-/// Appends the whole answer of any task. `result` is JSON.
+/// Appends the whole response of any task. `result` is JSON.
 pub fn write_result(result: &[u8], out: &mut BytesMut) {
     out.reserve(OPENING.len() + result.len() + CLOSING.len());
     out.extend_from_slice(OPENING);
@@ -98,7 +98,7 @@ pub fn write_result(result: &[u8], out: &mut BytesMut) {
     close_envelope(out);
 }
 
-/// The result inside an answer that was written here.
+/// Returns the result inside a response that was written here.
 pub fn result_of(answer: &[u8]) -> Option<&[u8]> {
     answer.strip_prefix(OPENING)?.strip_suffix(CLOSING)
 }

@@ -320,7 +320,7 @@ fn a_tariff_may_price_the_cached_and_the_fresh_part_of_a_prompt() {
             ("uncached_input_tokens", 1.0),
         ])
     );
-    // More cached than read is a broken report; a server without a cache tells none.
+    // More cached than read is a broken report; a server without a cache reports none.
     let uncached = |figures| parts(figures).pop().map(|(_, value)| value);
     assert_eq!(
         uncached(&[("input_tokens", 9.0), ("cached_tokens", 12.0)]),

@@ -1,7 +1,7 @@
-//! The record of one endpoint: what requests and checks have made of it.
+//! Record of one endpoint: counts and state from requests and health checks.
 //!
-//! It counts and judges for itself alone; whether it may be taken out of use depends on the others and
-//! is the ejector's decision.
+//! Counts and judges one endpoint alone; the ejector decides about ejection, which depends on the
+//! other endpoints.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::Millis;
 use crate::routing::evidence::{AccountKey, Evidence, FAILURES_IN_A_ROW_MAX};
 use crate::routing::window::{WINDOW, Window};
 
-/// Fewer answers in the window are no statistics.
+/// Fewer responses in the window are no statistics.
 const ANSWERS_MIN: u32 = 20;
 
 /// Share of failures in the window that ejects although successes lie between them.
@@ -22,13 +22,13 @@ pub(super) const EJECTION_MIN: Millis = Millis::from_secs(5);
 /// No ejection is longer: a repaired endpoint is back in two minutes whatever its past.
 pub(super) const EJECTION_MAX: Millis = Millis::from_secs(120);
 
-/// Who has been in use for as long without an ejection begins with the shortest one again.
+/// An endpoint in use for as long without an ejection starts again with the shortest one.
 pub(super) const FORGIVEN_AFTER: Millis = Millis::from_secs(60);
 
 /// Between two reports of an endpoint that goes back and forth between healthy and degraded.
 const REPORT_EVERY: Millis = Millis::from_secs(10);
 
-/// What requests have made of an endpoint.
+/// Ejection state of an endpoint, from requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     InUse {
@@ -51,7 +51,7 @@ pub(super) struct Record {
     pub(super) unusable_in_a_row: u32,
     pub(super) successes: Window,
     pub(super) failures: Window,
-    /// Those of `failures` that no input causes.
+    /// Failures in the window that no input causes.
     pub(super) unusable: Window,
     /// The latest try went well, or there was none.
     pub(super) is_proven: bool,
@@ -61,12 +61,12 @@ pub(super) struct Record {
     pub(super) streak_at: Option<Millis>,
     pub(super) paused_until: Option<Millis>,
     pub(super) last_error: Option<(FailureCause, Millis)>,
-    /// What operators were told last, and when.
+    /// Health in the last report, and its time.
     pub(super) reported: (Health, Option<Millis>),
     /// Health now, and since when.
     pub(super) present: (Health, Millis),
     pub(super) unreported: u32,
-    /// When it left the configuration.
+    /// Time of removal from the configuration.
     pub(super) gone_since: Option<Millis>,
     /// Ejections since it was last forgiven.
     pub(super) ejections: u32,
@@ -124,7 +124,7 @@ impl Record {
                 || (is_share(failures) && self.evidence.is_corroborated_within(WINDOW, now)))
     }
 
-    /// Whether one more failure of that kind ends a probation.
+    /// Returns whether one more failure of that kind ends a probation.
     pub(super) fn relapses(&self, seen: Seen, now: Millis) -> bool {
         self.standing == Standing::HalfOpen
             && (seen == Seen::Unusable || self.evidence.is_corroborated(now))
@@ -173,7 +173,7 @@ impl Record {
         }
     }
 
-    /// Notes the present health. Returns the change if operators are to be told of it now.
+    /// Records the present health. Returns the change if it is due for a report.
     pub(super) fn report(&mut self, now: Millis) -> Option<HealthChange> {
         let health = self.health();
         if health != self.present.0 {

@@ -26,7 +26,7 @@ fn of(account: &str, seen: Seen) -> Observation {
     }
 }
 
-/// A failure that no input causes: it counts whoever asks.
+/// A failure that no input causes: it counts for any account.
 fn unusable() -> Observation {
     of("ant", Seen::Unusable)
 }

@@ -1,4 +1,4 @@
-//! What we have sent where, and how it ended.
+//! Forwards of this node: sent, started and finished.
 //!
 //! The shell keeps a [`Ticket`] with each forward and ends it once, in its guard's drop. Tickets of
 //! a node that was started again meanwhile, or of a model it no longer has, end without effect.
@@ -8,35 +8,35 @@ use super::choose::{Chosen, Place};
 use super::world::Fleet;
 use crate::Millis;
 
-/// A forward on its way.
+/// Handle of a forward in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(Place);
 
 /// How a forward ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The node served it, well or badly.
+    /// The node responded, with success or an error.
     Answered {
-        /// From sending to the first byte of the answer's body, microseconds; 0 when there was none.
+        /// From sending to the first byte of the response's body, microseconds; 0 when there was none.
         ttft_us: u32,
     },
-    /// It had no room.
+    /// Out of capacity.
     Refused {
         /// Permits free there, as it said.
         free: u32,
         /// Expected wait there, milliseconds.
         wait_ms: u32,
     },
-    /// Its servers of the model failed, and nobody has begun to answer.
+    /// The node's servers of the model failed before a response started.
     ServersFailed,
     /// No connection, or one that broke.
     Failed,
-    /// We ended it: the client left or the deadline passed.
+    /// Cancelled here: the client left or the deadline passed.
     Cut,
 }
 
 impl Fleet {
-    /// A request goes to where [`Fleet::next`] said, at the same moment.
+    /// Records a forward to the target that [`Fleet::next`] returned at the same moment.
     pub fn sent(&mut self, chosen: &Chosen, now: Millis) -> Ticket {
         let place = chosen.place;
         let span = self.span(now);
@@ -53,8 +53,8 @@ impl Fleet {
         Ticket(place)
     }
 
-    /// The node has begun to answer: neither it nor its servers are in doubt, however long the answer
-    /// takes.
+    /// Records that the node's response has started: the backoff of node and model ends, however
+    /// long the response takes.
     pub fn answers(&mut self, ticket: Ticket) {
         let Ticket(place) = ticket;
         let node = self.nodes[usize::from(place.slot)].as_mut();
@@ -68,7 +68,7 @@ impl Fleet {
         self.wake_if_room(place.model, place.slot);
     }
 
-    /// It has ended there. To be called once for each ticket.
+    /// Records the end of a forward. Call it once for each ticket.
     pub fn ended(&mut self, ticket: Ticket, ended: Ended, now: Millis) {
         let Ticket(place) = ticket;
         let rule = self.rule;
@@ -106,7 +106,7 @@ impl Fleet {
         }
     }
 
-    /// Where the seat of a place stands now.
+    /// Returns the present index of a key's state.
     fn seat_at(&self, place: Place) -> Option<usize> {
         let node = self.nodes.get(usize::from(place.slot))?.as_ref()?;
         let view = self.views.get(place.model as usize)?;

@@ -1,9 +1,9 @@
-//! Which node a request goes to now.
+//! Selection of the node to forward a request to.
 //!
-//! It only looks: nothing counts as sent before [`Fleet::sent`]. A seat is fit when its node can be
-//! asked at all, when it has what is wanted, and when this node's part of that is not used up.
-//! Between two fit ones of a tier, drawn by lot, the freer is taken, or the one with the shorter
-//! wait; a tier without a fit seat is passed over.
+//! Records nothing: a forward counts from [`Fleet::sent`] on. A node is eligible when it is
+//! reachable, when it has the needed capacity, and when this node's share of that is not used up.
+//! The selection draws two eligible nodes of a tier at random and takes the better one; a tier
+//! without an eligible node is skipped.
 
 use std::sync::Arc;
 
@@ -18,40 +18,41 @@ use super::views::NotAsked;
 use super::world::{Fleet, NODES_MAX};
 use crate::Millis;
 
-/// What a request looks for elsewhere.
+/// Capacity that a request needs on another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wants {
     /// A permit that is free now.
     Permit,
-    /// A place in line with a permit in sight, for a request that can wait nowhere here.
+    /// A place in a queue with a permit in sight, for a request that can queue nowhere here.
     Line {
-        /// No longer wait is worth it.
+        /// Longest acceptable wait.
         wait_max: Millis,
-        /// Also where the node's own clients wait: for one that has no line of its own. Moving from
-        /// a full line to one that its own clients fill serves nobody.
+        /// Also nodes whose own clients wait, for a request without a queue here. Otherwise moving
+        /// from a full queue to one that fills up anyway helps no request.
         crowded: bool,
     },
 }
 
-/// A request that looks for a node.
+/// Query for a node to forward a request to.
 #[derive(Clone, Copy, Debug)]
 pub struct Seek<'a> {
-    /// Which model.
+    /// Model of the request.
     pub model: &'a str,
-    /// Nodes that have seen the request: none of them is asked again.
+    /// Visited nodes; none of them is tried again.
     pub visited: &'a [Arc<str>],
     /// Only nodes of this site, for requests that are to be served there or not at all.
     pub forced_site: Option<&'a str>,
-    /// Which sites come first, by a policy; ours and then by round trip without one.
+    /// Site order of a policy; without one, this site comes first and the others follow by round
+    /// trip.
     pub sites: Option<&'a SiteOrder>,
-    /// What it looks for.
+    /// Needed capacity.
     pub wants: Wants,
 }
 
-/// Where to.
+/// Node to forward a request to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
-    /// Which node.
+    /// The node.
     pub node: NodeId,
     /// Its peers listener.
     pub address: Arc<str>,
@@ -61,17 +62,17 @@ pub struct Chosen {
     pub rtt_us: u32,
     /// Permits believed free there.
     pub free: u32,
-    /// Expected wait there as told, milliseconds.
+    /// Expected wait there as reported, milliseconds.
     pub wait_ms: u32,
-    /// Requests of this model that we have there already.
+    /// Requests of this model in flight from here.
     pub in_flight: u32,
-    /// No other node is fit: it may send the request on when it has no room after all,
-    /// as it may see nodes that we do not. Else the request is better back here.
+    /// No other node is eligible: the target may forward the request again, as it may see nodes
+    /// unknown here. Otherwise the request is better returned to here.
     pub only: bool,
     pub(super) place: Place,
 }
 
-/// A seat, for as long as its node and its model are those they were.
+/// Key of a model at a node, valid while both exist in the same epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub slot: u16,
@@ -94,7 +95,7 @@ impl Slots {
     }
 }
 
-/// A request's wish, looked up once.
+/// A query resolved to indices once.
 pub(super) struct Search<'a> {
     visited: Slots,
     forced_site: Option<&'a str>,
@@ -103,7 +104,8 @@ pub(super) struct Search<'a> {
 }
 
 impl Fleet {
-    /// The node to forward to now, if there is one. Nothing is reserved there: it may refuse.
+    /// Returns the node to forward to now, if there is one. Capacity there is not reserved: the
+    /// node may refuse.
     pub fn next(&mut self, seek: &Seek<'_>, chance: u64, now: Millis) -> Option<Chosen> {
         let model = *self.by_model.get(seek.model)?;
         let plan = self.plan(model, seek.sites);
@@ -125,8 +127,8 @@ impl Fleet {
         Some(Chosen { only, ..chosen })
     }
 
-    /// Whether to stay in the line here although `there` has a free permit: only while the expected
-    /// wait is no longer than a forward takes.
+    /// Returns whether to stay in the queue here although `there` has a free permit: only while the
+    /// expected wait is no longer than a forward takes.
     pub fn worth_waiting_here(&self, expected_wait: Millis, there: &Chosen) -> bool {
         let forward_us = u64::from(there.rtt_us) + u64::from(self.rule.forward_floor_us);
         expected_wait.0.saturating_mul(1000) <= forward_us
@@ -147,7 +149,7 @@ impl Fleet {
         }
     }
 
-    /// The better of two fit seats of a tier, by lot; and whether it is the only one.
+    /// Returns the better of two random eligible nodes of a tier, and whether it is the only one.
     fn pick(
         &self,
         view: &View,
@@ -180,7 +182,7 @@ impl Fleet {
             }
             fit += 1;
         }
-        // Among equals the lot decides, not the order of the seats.
+        // Among equals chance decides, not the order of the seats.
         if dice.below(2) == 0 {
             drawn.swap(0, 1);
         }
@@ -188,7 +190,7 @@ impl Fleet {
         better.map(|(_, at)| (at, fit == 1))
     }
 
-    /// How good a seat is, higher is better; or why it is not asked.
+    /// Returns the score of a node, higher is better, or the reason to skip it.
     pub(super) fn fit(
         &self,
         view: &View,
@@ -263,9 +265,9 @@ impl Fleet {
         Ok(())
     }
 
-    /// Whether this node has not had its part yet of `believed` thousandths of places there: all of
-    /// them where nobody else is hungry, else an even part. What is left of the division is drawn
-    /// by lot, so that all parts together are about what there is.
+    /// Checks that this node's share of `believed` thousandths of the capacity there is not used
+    /// up: everything if no other node has unmet demand, else an equal share. The remainder of the
+    /// division is assigned at random, so that all shares together match the capacity.
     fn may_send(
         &self,
         view: &View,
@@ -291,7 +293,7 @@ impl Fleet {
         }
     }
 
-    /// Number of the span for which lots are drawn.
+    /// Number of the span for which shares are assigned.
     pub(super) fn span(&self, now: Millis) -> u64 {
         now.0 / self.rule.drawn_every.0.max(1)
     }

@@ -1,12 +1,11 @@
-//! How long who has failed is left alone: a node that was not reached, or a model whose servers failed
-//! there.
+//! Backoff after failures, of a node that was not reached or a model whose servers failed there.
 //!
-//! It doubles with each failure in a row up to a bound; then one request at a time finds out.
+//! The delay doubles with each failure in a row up to a bound; then one request at a time probes.
 
 use super::rule::FleetRule;
 use crate::Millis;
 
-/// What failures have left behind.
+/// Backoff state.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Doubt {
     /// In a row.
@@ -15,12 +14,13 @@ pub(super) struct Doubt {
 }
 
 impl Doubt {
-    /// It is not asked now.
+    /// Returns whether the subject is skipped now.
     pub fn is_on(self, now: Millis) -> bool {
         now < self.until
     }
 
-    /// A request was sent there. While it is in doubt this one finds out, and others wait for that.
+    /// Records a request sent there. During backoff this request is the probe, and others wait for
+    /// its result.
     pub fn sent(&mut self, rule: &FleetRule, now: Millis) {
         if self.failures > 0 {
             self.until = now + rule.doubt(self.failures);
@@ -32,7 +32,7 @@ impl Doubt {
         self.until = now + rule.doubt(self.failures);
     }
 
-    /// All is well.
+    /// Resets the backoff.
     pub fn clear(&mut self) {
         *self = Doubt::default();
     }

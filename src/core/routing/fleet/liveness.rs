@@ -1,38 +1,38 @@
-//! Whether a forward is lost although its connection still stands: a process that was stopped, or a
-//! machine whose kernel still acknowledges, closes nothing.
+//! Detection of lost forwards whose connection still stands: a stopped process, or a machine whose
+//! kernel still acknowledges, closes nothing.
 //!
-//! It judges spans of silence and measures none. Before the other node has granted a permit nobody has
-//! begun to work, so a request may go elsewhere on little evidence; afterwards it may not, and a node
-//! counts as lost only when gossip and its peers listener say so. Spans are milliseconds.
+//! Judges spans of silence and measures none. Before the other node has granted a permit no work
+//! has begun, so little evidence is enough to try elsewhere. Afterwards a node counts as lost only
+//! when gossip and its peers listener both say so. Spans are milliseconds.
 
 use super::node::Node;
 use super::report::NodeId;
 use super::world::Fleet;
 use crate::Millis;
 
-/// A node that has a forward in line says so this often, until it grants a permit: four times in
-/// [`SILENCE_MAX`], so that one that is late does not count.
+/// A node with a queued forward reports at this interval until it grants a permit: four times in
+/// [`SILENCE_MAX`], so that one late report does not count.
 pub const QUEUED_EVERY: Millis = Millis(250);
 
-/// Without a word for so long, on its connection and in the gossip, a node that has granted nothing has
-/// lost the request.
+/// Silence, on its connection and in gossip, after which a node that granted nothing has lost the
+/// request.
 pub const SILENCE_MAX: Millis = Millis(1_000);
 
-/// Without a word on its connection for so long it has, whatever gossip says. A node whose own last
-/// word is so old has been given up, and begins nothing.
+/// Silence on the connection after which the forward is lost, whatever gossip says. A node whose
+/// own last message is so old has been given up and starts nothing.
 pub const GIVEN_UP_AFTER: Millis = Millis(2_000);
 
 /// Reports come ten times a second: a node without one for so long may be stopped.
 const UNREPORTED_MAX: Millis = Millis(500);
 
-/// A node is pinged every second for at most a second: without an answer for so long its listener is
+/// A node is pinged every second for at most a second: without a response for so long its listener is
 /// not served.
 const UNANSWERED_MAX: Millis = Millis(2_000);
 
-/// What is known of the life of a node beside one connection to it.
+/// Liveness of a node, apart from one connection to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Liveness {
-    /// The failure detector says that it is gone, or another process has its name.
+    /// The failure detector reports it lost, or another process has its name.
     pub gone: bool,
     /// Since its last report.
     pub unreported: Millis,
@@ -41,29 +41,30 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// Of a node that is not known any more.
+    /// Liveness of an unknown node.
     pub const UNKNOWN: Liveness = Liveness {
         gone: true,
         unreported: Millis::MAX,
         unanswered: Millis::MAX,
     };
 
-    /// Whether a forward is lost for which no permit was granted, after `silent` without a word about
-    /// it. `connected`: it was sent, so that there should have been one.
+    /// Returns whether a queued forward is lost after `silent` without a message about it.
+    /// `connected`: the request was sent, so that a message was due.
     pub fn is_lost_in_line(&self, silent: Millis, connected: bool) -> bool {
         let node_is_silent = self.gone || self.unreported >= UNREPORTED_MAX;
         (silent >= SILENCE_MAX && node_is_silent) || (silent >= GIVEN_UP_AFTER && connected)
     }
 
-    /// Whether a forward is lost for which a permit was granted, after `silent` without a byte of its
-    /// answer. A model may need minutes for the first one: its node has to be silent everywhere.
+    /// Returns whether a granted forward is lost after `silent` without a byte of its response. A
+    /// model may need minutes for the first one: its node has to be silent everywhere.
     pub fn is_lost_at_work(&self, silent: Millis) -> bool {
         self.gone && self.unanswered >= UNANSWERED_MAX && silent >= SILENCE_MAX
     }
 }
 
 impl Fleet {
-    /// The peers listener of a node has answered. Returns whether it is the first time of its process.
+    /// Records a response of a node's peers listener. Returns whether it is the first time of its
+    /// process.
     pub fn answered(&mut self, name: &str, now: Millis) -> bool {
         let slot = self.by_name.get(name);
         let node = slot.and_then(|&slot| self.nodes[usize::from(slot)].as_mut());
@@ -75,7 +76,7 @@ impl Fleet {
         !self.rule.proven_only || node.answered_at.is_some()
     }
 
-    /// How alive a process of a node is, as far as is known here.
+    /// Returns the liveness of one process of a node.
     pub fn liveness(&self, id: &NodeId, now: Millis) -> Liveness {
         let slot = self.by_name.get(&id.name);
         let node = slot.and_then(|&slot| self.nodes[usize::from(slot)].as_ref());

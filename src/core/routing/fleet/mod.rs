@@ -1,24 +1,25 @@
-//! The other nodes: what is known of them, how far it is believed, and which one a request goes to.
+//! Cluster view: what is known of the other nodes, how far it is trusted, and which node a request
+//! is forwarded to.
 //!
-//! It sends nothing and hears nothing: the shell's gossip hands in [`NodeReport`]s, its peers
-//! listener and its forwards say how they ended, and [`Fleet::next`] answers where to go now. Nor
-//! does it queue or grant: the node that is asked does its own admission. One [`Fleet`] per process
-//! under a small mutex; a decision is O(1) where there is room and O(nodes) where there is none.
+//! Sends and receives nothing: the shell's gossip hands in [`NodeReport`]s, its peers listener and
+//! its forwards report outcomes, and [`Fleet::next`] returns the target. Queues and grants nothing
+//! either: the receiving node does its own admission. Each process has one [`Fleet`] under a small
+//! mutex; a decision is O(1) where there is room and O(nodes) where there is none.
 //!
-//! What keeps fifty nodes that look at the same picture from all doing the same:
+//! Measures against herding of fifty nodes that see the same reports:
 //!
-//! - *Two choices*: of two nodes drawn by lot the freer one is asked
+//! - *Two choices*: of two random nodes the freer one is taken
 //!   (<https://www.eecs.harvard.edu/~michaelm/postscripts/tpds2001.pdf>), nearer sites first.
 //! - *Own account*: what was sent there since the report counts as used, what came back as free.
-//! - *Lots*: a free permit that several nodes want is each one's only in part. Who is hungry is in
-//!   the reports, and the part is drawn anew for each span of time, so that about as many requests
-//!   come as there are permits.
-//! - *Age*: an older picture is believed less, and after some seconds not at all.
-//! - *A no is remembered*: who refused is not asked again before it has told something newer.
+//! - *Shares*: a free permit that several nodes need belongs to each one only in part. Unmet
+//!   demand is part of the reports, and shares are assigned anew for each period, so that about as
+//!   many requests arrive as there are permits.
+//! - *Age*: an older report is trusted less, and after some seconds not at all.
+//! - *Refusals are remembered*: a node that refused is not tried again before a newer report.
 //! - *Failures are remembered longer*: a node whose servers fail quickly looks free all the time.
 //!
 //! ```text
-//! report, rule, past, doubt  ←  seat, node, order  ←  plan  ←  world  ←  choose, account, liveness, views
+//! report, rule, history, backoff  ←  node, site order  ←  plan  ←  membership  ←  selection, forwards, liveness, views
 //! ```
 //!
 //! Bounds: [`NODES_MAX`] nodes, [`MODELS_MAX`] models. Known in the source system as the world map.

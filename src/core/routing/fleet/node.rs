@@ -1,9 +1,8 @@
-//! One node: who it is, how old what it told is, and whether it can be reached.
+//! State of one node: identity, report age and reachability.
 //!
-//! The age of a view is the time since it was heard plus the time it was on its way, however many
-//! nodes it came through. The latter is known without a common clock: the report that took least
-//! tells how far the two clocks are apart, and what others took more than it is their delay
-//! (<https://www.rfc-editor.org/rfc/rfc5905> picks the sample with the least delay likewise).
+//! Report age is the time since arrival plus the time in transit, over all relays. Transit needs no
+//! common clock: the fastest report gives the clock offset, and the excess of any other report is
+//! its delay.
 
 use std::sync::Arc;
 
@@ -11,11 +10,11 @@ use super::doubt::Doubt;
 use super::report::{NodeId, NodeReport};
 use crate::Millis;
 
-/// Of what a report was later than the quickest one, so much is put down to clocks that drift: a
-/// thousandth of drift is followed within some seconds, a burst of slow reports hardly believed.
+/// Part of a report's excess delay that counts as clock drift: a thousandth of drift is followed
+/// within some seconds, a burst of slow reports hardly.
 const DRIFT_DIVISOR: i64 = 256;
 
-/// What is known of a node beside its models.
+/// State of a node, apart from its models.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub id: NodeId,
@@ -26,22 +25,23 @@ pub(super) struct Node {
     pub version: u64,
     /// Differs between all nodes that ever were in a slot.
     pub birth: u32,
-    /// Of its name and generation, for lots.
+    /// Hash of name and generation, for shares.
     pub seed: u64,
     /// Round trip, smoothed, microseconds; 0 when not measured.
     pub rtt_us: u32,
     /// Indices of its models.
     pub models: Vec<u32>,
-    /// Said to be gone, and not heard of since.
+    /// Reported lost by the failure detector, without a report since.
     pub gone: bool,
-    /// When its peers listener answered last.
+    /// Time of the last response of its peers listener.
     pub answered_at: Option<Millis>,
     heard_at: Millis,
-    /// How long the last report was on its way, beyond the quickest one.
+    /// Excess transit time of the last report over the fastest one.
     delay: Millis,
-    /// Its clock is so much behind ours, milliseconds, with the quickest report's way in it.
+    /// Clock offset of the node, milliseconds behind this one, including the transit time of the
+    /// fastest report.
     behind_ms: i64,
-    /// It was not reached.
+    /// Backoff after failed connections.
     pub doubt: Doubt,
 }
 
@@ -66,7 +66,7 @@ impl Node {
         }
     }
 
-    /// It was heard of again.
+    /// Applies a newer report.
     pub fn told(&mut self, report: &NodeReport, now: Millis) {
         let late_ms = behind_ms(report.made, now).saturating_sub(self.behind_ms);
         self.behind_ms += match late_ms {
@@ -83,12 +83,12 @@ impl Node {
         }
     }
 
-    /// How old the last report is.
+    /// Returns the age of the last report.
     pub fn age(&self, now: Millis) -> Millis {
         now.since(self.heard_at) + self.delay
     }
 
-    /// How long nothing was heard of it.
+    /// Returns the time since the last report arrived.
     pub fn silence(&self, now: Millis) -> Millis {
         now.since(self.heard_at)
     }

@@ -1,5 +1,4 @@
-//! Which sites come before which, as a routing policy ranked them; and lots that all nodes could
-//! draw alike.
+//! Order of sites from a routing policy, and hashes on which all nodes agree.
 
 use std::sync::Arc;
 
@@ -10,7 +9,7 @@ use super::super::policy::{Candidate, Choice, Dice};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SiteOrder {
     steps: Vec<(Arc<str>, u16)>,
-    /// Of the content, so that plans made for it are found again.
+    /// Hash of the content, so that plans made for it are found again.
     key: u64,
 }
 
@@ -21,9 +20,10 @@ impl SiteOrder {
         SiteOrder::of(steps.map(|(site, step)| (site, step.into())).collect())
     }
 
-    /// What a policy made of [`Fleet::site_candidates`](super::Fleet::site_candidates): choices name
-    /// sites by their place in that list. Within a step our own site comes first: the others are
-    /// further away, and the policy did not mind.
+    /// Builds the order from a policy's ranking of
+    /// [`Fleet::site_candidates`](super::Fleet::site_candidates): choices name sites by their index
+    /// in that list. Within a step our own site comes first: the others are further away, and the
+    /// policy did not mind.
     pub fn of_choices(choices: &[Choice], sites: &[(Arc<str>, Candidate)]) -> SiteOrder {
         let named = choices.iter().filter_map(|choice| {
             let (site, candidate) = sites.get(choice.id as usize)?;
@@ -52,7 +52,7 @@ impl SiteOrder {
     }
 }
 
-/// A number of a name: FNV-1a (<https://datatracker.ietf.org/doc/html/draft-eastlake-fnv>).
+/// Hash of a name: FNV-1a (<https://datatracker.ietf.org/doc/html/draft-eastlake-fnv>).
 pub(super) fn seed_of(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)

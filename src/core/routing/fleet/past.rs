@@ -1,8 +1,8 @@
-//! How many requests of ours were in flight somewhere a moment ago.
+//! History of the number of requests in flight from here.
 //!
-//! A report tells what was so when it was made. To add to it what has happened since, one must know
-//! what of ours it had already counted. Samples of a twentieth of a second, the last sixteen of them;
-//! what is older counts as the oldest. O(1).
+//! A report describes the moment it was made; adding later changes requires knowing which requests
+//! it had counted already. Samples of a twentieth of a second, the last sixteen of them; what is
+//! older counts as the oldest. O(1).
 
 use crate::Millis;
 
@@ -25,20 +25,21 @@ impl Past {
         self.count
     }
 
-    /// One more.
+    /// Records one more request in flight.
     pub fn add(&mut self, now: Millis) {
         self.roll(now);
         self.count = self.count.saturating_add(1);
     }
 
-    /// One less.
+    /// Records one request less in flight.
     pub fn take(&mut self, now: Millis) {
         self.roll(now);
         self.count = self.count.saturating_sub(1);
     }
 
-    /// What the count was `age` before now, to within a span: the larger of the two samples about
-    /// that moment. Too much is found out by a refusal, too little leaves permits unused.
+    /// Returns the count `age` before now, to within a span: the larger of the two samples about
+    /// that moment. Too high a count is corrected by a refusal; too low a count leaves permits
+    /// unused.
     pub fn before(&mut self, age: Millis, now: Millis) -> u32 {
         self.roll(now);
         if age == Millis::ZERO {

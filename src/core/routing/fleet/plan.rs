@@ -1,22 +1,21 @@
-//! The order in which a model's seats are tried: tiers of seats, nearest sites first.
+//! Order in which a model's nodes are tried: tiers of nodes, nearest sites first.
 //!
-//! A plan follows from who is there and how far away; loads do not matter to it, so it is made anew
-//! only when a node comes or goes or a site's step changes.
+//! Plans depend on membership and distance only, not on load.
 
 use crate::ModelId;
 
 use super::order::SiteOrder;
 use super::seat::Seat;
 
-/// Orders for which a model's plans are kept: the classes of requests a policy tells apart.
+/// Site orders for which a model keeps plans: the classes of requests that a policy distinguishes.
 const RANKED_MAX: usize = 8;
 
-/// Seats in tiers.
+/// Nodes of a model in tiers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Plan {
     /// [`Epoch`] it was made in.
     epoch: u64,
-    /// Indices of seats.
+    /// Indices of nodes of the model.
     seats: Vec<u16>,
     /// Where each tier ends in `seats`.
     ends: Vec<u16>,
@@ -51,7 +50,7 @@ impl Plan {
     }
 }
 
-/// What plans are made from, beside the seats.
+/// Inputs of a plan, beside the nodes of the model.
 pub(super) struct Ground<'a> {
     /// Rises whenever plans made before do not hold any more.
     pub epoch: u64,
@@ -61,11 +60,11 @@ pub(super) struct Ground<'a> {
     pub ranked: &'a dyn Fn(u16, &SiteOrder) -> u32,
 }
 
-/// One model all over the fleet.
+/// State of one model across the cluster.
 #[derive(Clone, Debug)]
 pub(super) struct View {
     pub id: ModelId,
-    /// Of its name, for lots.
+    /// Hash of its name, for shares.
     pub seed: u64,
     /// Differs between all models that ever had its index.
     pub birth: u32,
@@ -73,7 +72,7 @@ pub(super) struct View {
     pub seats: Vec<Seat>,
     /// Nodes that look for permits elsewhere.
     pub hungry: u32,
-    /// Somebody found no room since the last wake.
+    /// A request found no capacity since the last wake.
     pub denied: bool,
     near: Plan,
     ranked: Vec<(u64, Plan)>,
@@ -96,14 +95,14 @@ impl View {
         }
     }
 
-    /// The seat at a node.
+    /// Index of the entry of a node.
     pub fn at(&self, node: u16) -> Option<usize> {
         self.seats
             .binary_search_by_key(&node, |seat| seat.node)
             .ok()
     }
 
-    /// Makes a seat for a node that has none.
+    /// Adds an entry for a node that has none.
     pub fn seat_at(&mut self, node: u16) -> usize {
         let at = self.seats.partition_point(|seat| seat.node < node);
         self.seats.insert(at, Seat::new(node));
@@ -111,13 +110,13 @@ impl View {
         at
     }
 
-    /// Forgets its plans.
+    /// Clears its plans.
     pub fn replan(&mut self) {
         self.near.epoch = 0;
         self.ranked.clear();
     }
 
-    /// The plan for an order, or by distance; made where there is none that holds.
+    /// Returns the plan for a site order, or by distance; builds it if there is no valid one.
     pub fn plan(&mut self, order: Option<&SiteOrder>, ground: &Ground<'_>) -> PlanId {
         let Some(order) = order else {
             if self.near.epoch != ground.epoch {
@@ -149,7 +148,7 @@ impl View {
         PlanId::Ranked(at)
     }
 
-    /// A plan that [`View::plan`] has just named.
+    /// Returns a plan that [`View::plan`] has just named.
     pub fn planned(&self, id: PlanId) -> &Plan {
         match id {
             PlanId::Near => &self.near,
@@ -167,7 +166,7 @@ impl View {
     }
 }
 
-/// Which of a model's plans.
+/// Identifies one of a model's plans.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PlanId {
     Near,

@@ -1,13 +1,13 @@
-//! What nodes tell each other about themselves.
+//! Reports that nodes exchange about themselves.
 //!
-//! Values only; how they travel is the shell's. A report is whole: what it does not name is not
+//! Values only; transport is the shell's. A report is complete: a model it does not name is not
 //! there any more.
 
 use std::sync::Arc;
 
 use crate::{Millis, ModelId};
 
-/// A node of the fleet. One that was started again is a new one of the same name.
+/// A node of the cluster. A restarted node has a new generation under the same name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NodeId {
     /// `node.id` of its configuration.
@@ -20,40 +20,40 @@ pub struct NodeId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ModelLoad {
     /// Permits of its usable endpoints; 0 where the node does not serve the model itself and only
-    /// tells that requests want it.
+    /// reports unmet demand.
     pub permits: u32,
-    /// Those that are free.
+    /// Free permits.
     pub free: u32,
     /// Requests that wait.
     pub queued: u32,
-    /// Requests that may still join the line.
+    /// Requests that may still join the queue.
     pub queue_room: u32,
     /// Expected wait of a request that comes now, milliseconds.
     pub wait_ms: u32,
-    /// Requests of its own clients that wait, and those it has refused for want of room since its
-    /// last report: who has any looks for permits elsewhere.
+    /// Unmet demand: waiting requests of its own clients, and those refused for lack of capacity
+    /// since its last report. A node with any looks for permits elsewhere.
     pub wanting: u32,
     /// Time to the first token, smoothed, microseconds; 0 when not measured.
     pub ttft_us: u32,
 }
 
 impl ModelLoad {
-    /// It cannot serve all its own requests and looks for permits elsewhere.
+    /// Returns whether the node cannot serve all its own requests and looks for permits elsewhere.
     pub(super) fn is_hungry(&self) -> bool {
         self.free == 0 && self.wanting > 0
     }
 }
 
-/// Everything a node tells about itself.
+/// Report of a node about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeReport {
-    /// Who.
+    /// Identity of the node.
     pub node: NodeId,
     /// `node.site` of its configuration.
     pub site: Arc<str>,
     /// Its peers listener, `host:port`.
     pub address: Arc<str>,
-    /// It takes no further requests and finishes those it has.
+    /// The node takes no further requests and finishes those in flight.
     pub draining: bool,
     /// Every model it serves or has waiters for.
     pub models: Vec<(ModelId, ModelLoad)>,
@@ -64,17 +64,17 @@ pub struct NodeReport {
     pub made: Millis,
 }
 
-/// What a report changed.
+/// Change of membership by a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A node that was not known.
     Appeared(NodeId),
     /// A known node was started again: whatever was on its way to it is lost.
     Restarted(NodeId),
-    /// It takes no further requests from now on.
+    /// Draining: the node takes no further requests.
     Draining(NodeId),
-    /// It is back after it was lost, or after it drained.
+    /// Back after it was lost, or after it drained.
     Returned(NodeId),
-    /// Nothing but loads, models, site or address.
+    /// Only loads, models, site or address changed.
     Changed(NodeId),
 }

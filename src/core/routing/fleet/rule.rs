@@ -1,41 +1,41 @@
-//! The numbers the fleet is judged by.
+//! Constants of cluster decisions: report ages, backoff, shares and distances.
 //!
 //! Defaults suit a gossip round of 200 to 500 ms. All spans are milliseconds unless their name says
 //! otherwise.
 
 use crate::Millis;
 
-/// What is believed whole, in thousandths.
+/// Full trust, in thousandths.
 pub(super) const WHOLE: u64 = 1000;
 
-/// How views age, and what forwarding costs.
+/// Trust in reports by age, and the cost of a forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FleetRule {
-    /// A view not older than this is believed whole: two rounds of gossip.
+    /// Age up to which a report is trusted fully: two rounds of gossip.
     pub fresh: Millis,
-    /// A view as old as this is not believed at all, and its node not asked: what it says about
-    /// permits has turned over many times. Between the two belief falls evenly.
+    /// Age from which a report is not trusted at all and its node is skipped: permits have turned
+    /// over many times by then. Between the two ages trust falls linearly.
     pub stale: Millis,
-    /// A node that was not heard of for so long is forgotten. Longer than any partition that
-    /// should heal without a trace.
+    /// Time without a report after which a node is forgotten. Longer than any partition that should
+    /// heal without a trace.
     pub forgotten: Millis,
-    /// After a refusal a node is not asked for that model for so long, unless it tells something
-    /// newer: about one round of gossip more than the news takes.
+    /// Time during which a node that refused a model is skipped for it, unless a newer report
+    /// arrives: about one round of gossip longer than the report takes.
     pub full_for: Millis,
-    /// After a forward that failed the node is not asked for so long; it doubles with each failure
-    /// in a row up to `doubted_max`, then one request at a time finds out.
+    /// Initial backoff of a node after a failed forward.
     pub doubted: Millis,
-    /// Below the five seconds in which a healed fleet must be at full capacity.
+    /// Below the five seconds in which a healed cluster must be at full capacity.
     pub doubted_max: Millis,
-    /// Parts of scarce permits are drawn anew after so long: about the time in which news of a
-    /// permit that was taken gets around.
+    /// Period after which shares of scarce permits are assigned anew: about the time in which the
+    /// report of a taken permit spreads.
     pub drawn_every: Millis,
-    /// What a forward costs beside the round trip, microseconds: a connection from the pool and
-    /// one more process that relays.
+    /// Cost of a forward beside the round trip, microseconds: a pooled connection and one more
+    /// relaying process.
     pub forward_floor_us: u32,
     /// Sites whose round trips differ by less than this are equally far, microseconds.
     pub site_step_us: u32,
-    /// Only nodes whose peers listener has answered count: it has shown a certificate, and gossip has not.
+    /// Only nodes whose peers listener has responded count: it has shown a certificate, and gossip
+    /// has not.
     pub proven_only: bool,
 }
 
@@ -57,7 +57,7 @@ impl Default for FleetRule {
 }
 
 impl FleetRule {
-    /// How far a view of this age is believed, in thousandths.
+    /// Returns the trust in a report of this age, in thousandths.
     pub(super) fn trust(&self, age: Millis) -> u64 {
         if age <= self.fresh {
             return WHOLE;
@@ -66,7 +66,7 @@ impl FleetRule {
         self.stale.since(age).0.saturating_mul(WHOLE) / fading
     }
 
-    /// How long a node is not asked after so many failures in a row.
+    /// Returns the backoff after so many failures in a row.
     pub(super) fn doubt(&self, failures: u32) -> Millis {
         let doublings = failures.saturating_sub(1).min(16);
         Millis(self.doubted.0 << doublings).min(self.doubted_max)

@@ -1,6 +1,6 @@
-//! One model at one node: what was told of it, and what we have done there since.
+//! State of one model at one node: its reported load, and the forwards from here since.
 //!
-//! It knows nothing of other nodes. Counts are requests.
+//! Knows nothing of other nodes. Counts are requests.
 
 use super::doubt::Doubt;
 use super::past::Past;
@@ -8,38 +8,38 @@ use super::report::ModelLoad;
 use super::rule::FleetRule;
 use crate::Millis;
 
-/// A refusal that is still believed.
+/// A refusal that is still valid.
 #[derive(Clone, Copy, Debug)]
 struct Full {
     until: Millis,
-    /// When it came: reports that were made before say nothing against it.
+    /// Arrival of the refusal; reports made before it do not override it.
     at: Millis,
 }
 
-/// Requests sent in one span of drawing lots.
+/// Requests sent in one share period.
 #[derive(Clone, Copy, Debug, Default)]
 struct Drawn {
     span: u64,
     sent: u32,
 }
 
-/// The seat of a model at a node.
+/// State of a model at a node.
 #[derive(Clone, Debug)]
 pub(super) struct Seat {
     /// Slot of the node.
     pub node: u16,
-    /// It cannot serve all its own requests and looks for permits elsewhere.
+    /// The node has unmet demand for the model.
     pub hungry: bool,
     /// Version of the report it stood in last.
     pub version: u64,
     pub load: ModelLoad,
     /// To the first token as seen from here, microseconds; 0 when not measured.
     pub ttft_us: u32,
-    /// Of ours, what the report had counted already.
+    /// Requests from here that the report had counted already.
     counted: u32,
     ours: Past,
     full: Option<Full>,
-    /// Its servers failed.
+    /// Backoff after its servers failed.
     pub doubt: Doubt,
     drawn: Drawn,
 }
@@ -60,7 +60,7 @@ impl Seat {
         }
     }
 
-    /// A report made `age` ago.
+    /// Applies a report made `age` ago.
     pub fn told(&mut self, load: ModelLoad, version: u64, age: Millis, now: Millis) {
         self.load = load;
         self.version = version;
@@ -70,13 +70,13 @@ impl Seat {
         }
     }
 
-    /// Requests of ours in flight there.
+    /// Returns the requests in flight from here.
     pub fn in_flight(&self) -> u32 {
         self.ours.count()
     }
 
-    /// Requests believed to be there, at work or in line: those it told of, and of ours those that
-    /// were sent since, less those that came back.
+    /// Estimated requests there, running or queued: the reported ones, plus those sent from here
+    /// since, minus those returned.
     fn busy(&self) -> u32 {
         let used = self.load.permits.saturating_sub(self.load.free);
         let told = used.saturating_add(self.load.queued);
@@ -86,30 +86,30 @@ impl Seat {
             .max(ours)
     }
 
-    /// Permits believed free there.
+    /// Returns the estimated free permits.
     pub fn free(&self) -> u32 {
         self.load.permits.saturating_sub(self.busy())
     }
 
-    /// Places we had when the report was made and have given back. What is free of them is ours to
-    /// use again, for nobody else has seen it free.
+    /// Returns the permits of this node's requests that ended since the report. No other node has
+    /// seen these permits free, so they can be reused from here.
     pub fn returned(&self) -> u32 {
         self.counted.saturating_sub(self.ours.count())
     }
 
-    /// Places believed free in its line.
+    /// Returns the estimated free places in its queue.
     pub fn line_room(&self) -> u32 {
         let waiting = self.busy().saturating_sub(self.load.permits);
         let places = self.load.queue_room.saturating_add(self.load.queued);
         places.saturating_sub(waiting)
     }
 
-    /// It has refused and said nothing newer.
+    /// Returns whether a refusal is valid and no newer report has arrived.
     pub fn is_full(&self, now: Millis) -> bool {
         self.full.is_some_and(|full| now < full.until)
     }
 
-    /// Requests sent in this span on what was free for all.
+    /// Returns the requests sent in this period on capacity that is free for all.
     pub fn sent_in(&self, span: u64) -> u32 {
         match self.drawn.span == span {
             true => self.drawn.sent,
@@ -126,7 +126,8 @@ impl Seat {
         self.ours.add(now);
     }
 
-    /// One of ours is back; when it was served its permit is free, whatever was refused before.
+    /// Records the end of a request from here; if it was served its permit is free, whatever was
+    /// refused before.
     pub fn ended(&mut self, served: bool, now: Millis) {
         self.ours.take(now);
         if served {
@@ -134,7 +135,7 @@ impl Seat {
         }
     }
 
-    /// It has said no, and what it has.
+    /// Records a refusal, with the capacity it reported.
     pub fn refused(&mut self, free: u32, wait_ms: u32, rule: &FleetRule, now: Millis) {
         self.load.free = free;
         self.load.wait_ms = wait_ms;

@@ -1,6 +1,6 @@
-//! What others see of the fleet: `/state`, `/explain`, and routing policies that rank sites.
+//! Read-only views of the cluster: for `/state`, `/explain`, and routing policies that rank sites.
 //!
-//! It decides nothing. Lists are made anew with each call, O(nodes told).
+//! Decides nothing. Lists are built on each call, O(nodes).
 
 use std::sync::Arc;
 
@@ -12,32 +12,32 @@ use super::rule::WHOLE;
 use super::world::Fleet;
 use crate::Millis;
 
-/// Why a node was not asked.
+/// Reason why a node was skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotAsked {
-    /// It has seen the request.
+    /// The node has been visited by the request.
     Visited,
-    /// It stands at another site than the one that was demanded.
+    /// The node is at another site than the forced one.
     OtherSite,
-    /// It takes no further requests.
+    /// The node is draining.
     Draining,
-    /// The failure detector says that it is gone.
+    /// The failure detector reports the node lost.
     Gone,
-    /// It has not shown its certificate yet.
+    /// The node has not shown its certificate yet.
     Unproven,
-    /// What it told is too old.
+    /// The report is too old.
     Stale,
-    /// A forward to it failed a moment ago.
+    /// A forward to the node failed a moment ago.
     Doubted,
-    /// Its servers of the model failed a moment ago.
+    /// The node's servers of the model failed a moment ago.
     Failing,
-    /// It refused a moment ago.
+    /// The node refused a moment ago.
     Full,
-    /// No permit, or no place in line, is believed free there.
+    /// No permit, or no place in the queue, is estimated free there.
     NoneFree,
-    /// Others want what is free there, and this node has had its part of it.
+    /// Other nodes have unmet demand, and this node has used its share.
     NotDrawn,
-    /// Its own clients wait in its line.
+    /// The node's own clients wait in its queue.
     Crowded,
     /// The wait there is too long.
     WaitTooLong,
@@ -64,32 +64,32 @@ impl NotAsked {
     }
 }
 
-/// One node, with respect to one model where one was asked for.
+/// View of one node, with the load of one model if the query names one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeView {
-    /// Which one.
+    /// The node.
     pub node: NodeId,
-    /// Where it stands.
+    /// Its site.
     pub site: Arc<str>,
     /// Its peers listener.
     pub address: Arc<str>,
-    /// It takes no further requests.
+    /// The node is draining.
     pub draining: bool,
-    /// The failure detector says that it is gone.
+    /// The failure detector reports the node lost.
     pub gone: bool,
-    /// How old what it told is.
+    /// Age of the report.
     pub age: Millis,
     /// Round trip, smoothed, microseconds; 0 when not measured.
     pub rtt_us: u32,
     /// Models it serves.
     pub models: usize,
-    /// What it told of the model.
+    /// Reported load of the model.
     pub load: ModelLoad,
-    /// Permits believed free.
+    /// Estimated free permits.
     pub free: u32,
-    /// Requests of ours there.
+    /// Requests in flight from here.
     pub in_flight: u32,
-    /// Why it would not be asked now; none when it would, or no model was asked for.
+    /// Reason why it would be skipped now; none if it would not, or if the query names no model.
     pub not_asked: Option<NotAsked>,
 }
 
@@ -102,8 +102,8 @@ impl Fleet {
         views
     }
 
-    /// The first `most` nodes that have told of the model, in the order in which they would be tried,
-    /// and why those that would not be are not; and how many more there are.
+    /// Returns the first `most` nodes that serve the model in the order of preference, each with
+    /// its skip reason, and the number of further nodes.
     pub fn explain(&mut self, seek: &Seek<'_>, most: usize, now: Millis) -> (Vec<NodeView>, usize) {
         let Some(&model) = self.by_model.get(seek.model) else {
             return (Vec::new(), 0);
@@ -126,9 +126,9 @@ impl Fleet {
         (seen.collect(), left_out)
     }
 
-    /// The sites that serve a model beside this node, as a policy ranks them: one candidate a site,
-    /// with what its askable nodes have in sum, discounted by age. Site 0 is ours, others
-    /// have the number of their names; `id` is the place in the list.
+    /// Returns the sites that serve a model, as candidates for a policy: one a site, with the
+    /// summed capacity of its eligible nodes, discounted by age. Site 0 is this one, others have
+    /// the hash of their names; `id` is the index in the list.
     pub fn site_candidates(&mut self, model: &str, now: Millis) -> Vec<(Arc<str>, Candidate)> {
         let seek = Seek {
             model,
@@ -204,7 +204,7 @@ impl Fleet {
     }
 }
 
-/// A site without a usable node.
+/// Returns the candidate of a site without an eligible node.
 fn nobody(id: u32, site: u32, rtt_us: u32) -> Candidate {
     Candidate {
         id,
@@ -225,7 +225,7 @@ fn nobody(id: u32, site: u32, rtt_us: u32) -> Candidate {
     }
 }
 
-/// One node more at a site. The quickest first token stands for the site.
+/// Adds a node to a site's candidate. The shortest time to first token stands for the site.
 fn add(site: &mut Candidate, free: u32, load: ModelLoad, seen_ttft_us: u32, trust: u64) {
     let believed = u64::from(free) * trust / WHOLE;
     site.health = Health::Healthy;

@@ -1,6 +1,6 @@
-//! Who is there: reports come in, nodes go, distances are measured.
+//! Membership: applies reports, forgets nodes, measures distances.
 //!
-//! It chooses nothing, that is `choose.rs`. Bounds: [`NODES_MAX`] nodes and [`MODELS_MAX`] models,
+//! Selects nothing, that is `choose.rs`. Bounds: [`NODES_MAX`] nodes and [`MODELS_MAX`] models,
 //! beyond which reports and models are not taken in. O(models of the report) per report.
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::report::{Change, ModelLoad, NodeId, NodeReport};
 use super::rule::FleetRule;
 use crate::{Millis, ModelId};
 
-/// Nodes known at once beside this one. A fleet is five times smaller.
+/// Nodes known at once beside this one. A cluster is five times smaller.
 pub const NODES_MAX: usize = 256;
 
 /// Models known at once. A catalogue is four times smaller.
@@ -31,20 +31,20 @@ pub(super) struct Site {
     pub name: Arc<str>,
     /// 0 is ours, others by round trip.
     pub step: u32,
-    /// Of its nearest node, microseconds; 0 when not measured.
+    /// Round trip to its nearest node, microseconds; 0 when not measured.
     pub rtt_us: u32,
     nodes: u32,
 }
 
-/// This node's view of the others.
+/// View of the cluster from this node.
 pub struct Fleet {
     pub(super) here: NodeId,
-    /// Of our name and generation, for lots.
+    /// Hash of this node's name and generation, for shares.
     pub(super) seed: u64,
     pub(super) rule: FleetRule,
     pub(super) nodes: Vec<Option<Node>>,
     pub(super) by_name: HashMap<Arc<str>, u16>,
-    /// The first one is ours.
+    /// The first one is this node's.
     pub(super) sites: Vec<Site>,
     pub(super) views: Vec<View>,
     pub(super) by_model: HashMap<ModelId, u32>,
@@ -55,7 +55,7 @@ pub struct Fleet {
     wakes: Vec<ModelId>,
 }
 
-/// What a report is of.
+/// Relation of a report to what is known.
 enum Known {
     New,
     Restarted,
@@ -63,7 +63,7 @@ enum Known {
 }
 
 impl Fleet {
-    /// Nobody else is known yet.
+    /// Returns an empty view.
     pub fn new(here: NodeId, site: Arc<str>, rule: FleetRule) -> Fleet {
         let own = Site {
             name: site,
@@ -87,13 +87,13 @@ impl Fleet {
         }
     }
 
-    /// Who we are.
+    /// Identity of this node.
     pub fn here(&self) -> &NodeId {
         &self.here
     }
 
-    /// A report arrived, by whatever way. Nothing when it is our own, of an older generation
-    /// than one that is not gone, not newer than what is known, or of one node too many.
+    /// Applies a report, by whatever way it arrived. Returns `None` for a report of this node, of
+    /// an older generation than a live one, of a version already known, or of one node too many.
     pub fn heard(&mut self, report: &NodeReport, now: Millis) -> Option<Change> {
         let (slot, known) = self.place(report, now)?;
         self.settle(slot, &report.site);
@@ -112,8 +112,8 @@ impl Fleet {
         })
     }
 
-    /// The failure detector says that a node is gone: it is not asked before it is heard of again.
-    /// False when it is not known, or known to be gone.
+    /// Marks a node as lost: it is skipped until its next report. Returns false when the node is
+    /// unknown or already lost.
     pub fn lost(&mut self, name: &str) -> bool {
         let Some(&slot) = self.by_name.get(name) else {
             return false;
@@ -132,8 +132,8 @@ impl Fleet {
         !was_gone
     }
 
-    /// A node of this generation says itself that it takes no further requests: it is not asked before
-    /// a newer report says otherwise. False when it is not known, or that was.
+    /// Marks a node of this generation as draining: it is skipped until a newer report says
+    /// otherwise. Returns false when the node is unknown or already draining.
     pub fn draining(&mut self, name: &str, generation: u64) -> bool {
         let Some(&slot) = self.by_name.get(name) else {
             return false;
@@ -143,7 +143,7 @@ impl Fleet {
             .is_some_and(|node| !std::mem::replace(&mut node.draining, true))
     }
 
-    /// A node was taken off the list of nodes: what is known of it is forgotten.
+    /// Forgets a node that left the list of nodes.
     pub fn forget(&mut self, name: &str) -> bool {
         let Some(slot) = self.by_name.remove(name) else {
             return false;
@@ -152,8 +152,8 @@ impl Fleet {
         true
     }
 
-    /// Forgets nodes that were not heard of for [`FleetRule::forgotten`]; who they were. To be called
-    /// about once a second.
+    /// Forgets nodes without a report for [`FleetRule::forgotten`] and returns them. Call it about
+    /// once a second.
     pub fn sweep(&mut self, now: Millis) -> Vec<NodeId> {
         let forgotten = self.rule.forgotten;
         let old = |node: &&Node| node.silence(now) >= forgotten;
@@ -165,7 +165,7 @@ impl Fleet {
         swept
     }
 
-    /// A round trip to a node was measured.
+    /// Records a measured round trip to a node.
     pub fn timed(&mut self, name: &str, rtt_us: u32) {
         let Some(&slot) = self.by_name.get(name) else {
             return;
@@ -177,26 +177,27 @@ impl Fleet {
         }
     }
 
-    /// Models for which there may be room since somebody found none: their waiters should look
-    /// again. To be called after [`Fleet::heard`] and [`Fleet::ended`]; each model is named once.
+    /// Returns models for which there may be capacity since a request found none: their waiters
+    /// should look again. Call it after [`Fleet::heard`] and [`Fleet::ended`]; each model is named
+    /// once.
     ///
-    /// Parts of scarce permits are drawn anew as time passes, which nobody is told of: who waits
-    /// looks again every [`FleetRule::drawn_every`] as well.
+    /// Shares of scarce permits change as time passes without a notification: waiters also look
+    /// again every [`FleetRule::drawn_every`].
     pub fn wakes(&mut self) -> Vec<ModelId> {
         std::mem::take(&mut self.wakes)
     }
 
-    /// Nodes known, gone ones included.
+    /// Number of known nodes, lost ones included.
     pub fn len(&self) -> usize {
         self.by_name.len()
     }
 
-    /// There is nobody else.
+    /// Returns whether no other node is known.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }
 
-    /// The slot of a report's node: found, emptied for a new generation, or taken.
+    /// Returns the slot of a report's node: found, emptied for a new generation, or newly taken.
     fn place(&mut self, report: &NodeReport, now: Millis) -> Option<(u16, Known)> {
         if report.node.name == self.here.name {
             return None;
@@ -208,7 +209,7 @@ impl Fleet {
                 return (report.version > version).then_some((slot, Known::Same));
             }
             // Generations are times of a wall clock: a node whose clock was set back starts again with
-            // an earlier one, and is heard once the later one is gone.
+            // an earlier one, and is accepted once the later one is lost.
             if report.node.generation < generation && !node.gone {
                 return None;
             }
@@ -244,7 +245,7 @@ impl Fleet {
         self.epoch += 1;
     }
 
-    /// Empties a slot; its name stays for whoever takes it next.
+    /// Empties a slot; the slot may be reused.
     fn vacate(&mut self, slot: u16) {
         let Some(node) = self.nodes[usize::from(slot)].take() else {
             return;
@@ -257,7 +258,7 @@ impl Fleet {
         self.measure(node.site);
     }
 
-    /// A node says where it stands.
+    /// Applies the site that a node reports.
     fn settle(&mut self, slot: u16, name: &Arc<str>) {
         let Some(node) = &self.nodes[usize::from(slot)] else {
             return;
@@ -277,8 +278,8 @@ impl Fleet {
         self.measure(site);
     }
 
-    /// The index of a site; a new one takes the place of one without nodes. There are never more
-    /// sites than nodes and ours.
+    /// The index of a site; a new one takes the place of one without nodes. The number of sites is
+    /// at most that of the nodes plus one.
     fn site(&mut self, name: &Arc<str>) -> u16 {
         if let Some(at) = self.sites.iter().position(|site| site.name == *name) {
             return at as u16;
@@ -302,7 +303,7 @@ impl Fleet {
         }
     }
 
-    /// How far a site is, by its nearest node.
+    /// Updates the distance of a site from its nearest node.
     fn measure(&mut self, site: u16) {
         let there = self.nodes.iter().flatten().filter(|node| node.site == site);
         let measured = there.map(|node| node.rtt_us).filter(|&rtt_us| rtt_us > 0);
@@ -323,7 +324,7 @@ impl Fleet {
         }
     }
 
-    /// Every model of a report, and none that it does not name.
+    /// Applies every model of a report and removes models it does not name.
     fn take_in(
         &mut self,
         slot: u16,
@@ -336,7 +337,7 @@ impl Fleet {
             return;
         };
         let mut models = std::mem::take(&mut node.models);
-        // What a stranger wants is no reason to leave others a part.
+        // The unmet demand of an unproven node reserves no share.
         let counts = !self.rule.proven_only || node.answered_at.is_some();
         for (at, (id, load)) in told.iter().take(MODELS_MAX).enumerate() {
             // Nodes name their models in the same order each time, mostly.
@@ -414,7 +415,7 @@ impl Fleet {
         view.hungry = view.hungry + u32::from(hungry) - u32::from(former);
     }
 
-    /// Names a model whose waiters may go to the node now.
+    /// Marks a model whose waiters may be forwarded to the node now.
     pub(super) fn wake_if_room(&mut self, model: u32, slot: u16) {
         let view = &mut self.views[model as usize];
         let Some(at) = view.at(slot).filter(|_| view.denied) else {
@@ -427,7 +428,7 @@ impl Fleet {
         }
     }
 
-    /// A model's plan that holds now.
+    /// Returns the valid plan of a model.
     pub(super) fn plan(&mut self, model: u32, order: Option<&SiteOrder>) -> PlanId {
         let (nodes, sites) = (&self.nodes, &self.sites);
         let site = |slot: u16| {
@@ -442,8 +443,7 @@ impl Fleet {
         self.views[model as usize].plan(order, &ground)
     }
 
-    /// Bytes of the world map, as far as it owns them: names shared with reports are counted once a
-    /// node.
+    /// Returns the bytes that the view owns: names shared with reports are counted once a node.
     pub fn bytes(&self) -> usize {
         let nodes = self.nodes.iter().flatten();
         let nodes: usize = nodes
@@ -465,7 +465,7 @@ impl Fleet {
             + by_model
     }
 
-    /// Asserts that nodes, sites, models and seats agree, visiting everything: for tests.
+    /// Asserts that nodes, sites, models and their entries agree, visiting everything: for tests.
     pub fn check(&self) {
         let present = self.nodes.iter().flatten().count();
         assert_eq!(present, self.by_name.len(), "every node has its name");

@@ -1,14 +1,14 @@
 //! `affinity`: where the adapter is loaded and the prompt's beginning is cached, unless that place
 //! is overloaded.
 //!
-//! Overloaded is as in consistent hashing with bounded loads (<https://arxiv.org/abs/1608.01350>):
-//! with this request, a candidate may have at most `load_percent` of its fair share of all load,
-//! fair in proportion to permits, rounded up. So affinity cannot pile everybody on one endpoint,
-//! and one that is alone is never overloaded. Load is permits in use plus requests that wait.
+//! Overload is defined as in consistent hashing with bounded loads (<https://arxiv.org/abs/1608.01350>).
+//! With this request, a candidate may have at most `load_percent` of its fair share of all load, in
+//! proportion to permits, rounded up. So affinity cannot send all requests to one endpoint, and a single
+//! endpoint is never overloaded. Load is permits in use plus requests that wait.
 //!
-//! The order, within a class of fitness and a tier: not overloaded, then the adapter (a prefix
-//! cached under another adapter is of no use), then the prefix in steps of `prefix_step`, then
-//! the least load. With no affinity anywhere all are in one step, and the turnstile levels them.
+//! The order, within a class of fitness and a tier: not overloaded, then the adapter, then the prefix in
+//! steps of `prefix_step`, then the least load. A prefix cached under another adapter is useless. Without
+//! any affinity all candidates are in one step, and the admission queue levels their load.
 //!
 //! Settings: `load_percent` (100 to 1,000; 125), `prefix_step` (1 to 1,000 thousandths of the
 //! prompt's first blocks; 125: two blocks of sixteen).
@@ -60,7 +60,7 @@ impl Affinity {
         in_order(keyed.collect())
     }
 
-    /// Whether the request would bring it over its bound:
+    /// Returns whether this request would exceed the bound of the candidate:
     /// `load + 1 > ceil(load_percent / 100 × (all load + 1) × permits / all permits)`.
     fn is_overloaded(&self, candidate: &Candidate, total: Load) -> bool {
         let share = u128::from(self.load_percent)

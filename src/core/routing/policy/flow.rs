@@ -1,13 +1,13 @@
-//! `resource-flow`: requests flow to where there is room. Known in the source as resource-flow
+//! `resource-flow`: requests flow to where capacity is free. Known in the source as resource-flow
 //! routing.
 //!
-//! A candidate's room is its free permits less the requests that wait there. The first place is
-//! drawn in proportion to room, so that many gateways with the same view do not all choose the
-//! same one; the others follow by room, most first. Who answered out-of-capacity lately stands
-//! behind those who did not, further back with each answer in a row. Within a class of fitness and
-//! a tier; every candidate has a step of its own.
+//! The free capacity of a candidate is its free permits less the requests that wait there. The first
+//! candidate is drawn in proportion to free capacity, so that gateways with the same view do not all
+//! choose the same one; the others follow, the freest first. Candidates with recent out-of-capacity
+//! responses come later, further back with each one in a row. Within a class of fitness and a tier; every
+//! candidate has a step of its own.
 //!
-//! Settings: `ooc_max` (0 to 255; 0): out-of-capacity answers in a row that are overlooked.
+//! Settings: `ooc_max` (0 to 255; 0): out-of-capacity responses in a row that are ignored.
 
 use serde_json::{Map, Value};
 
@@ -47,7 +47,7 @@ fn room(candidate: &Candidate) -> u32 {
     candidate.permits_free.saturating_sub(candidate.queue_len)
 }
 
-/// One of `candidates`, with a chance in proportion to its room; none when nobody has any.
+/// Draws one of `candidates` in proportion to free capacity; none when there is none.
 fn draw<'a>(candidates: impl Iterator<Item = &'a Candidate> + Clone, seed: u64) -> Option<u32> {
     let total: u64 = candidates.clone().map(|c| u64::from(room(c))).sum();
     let mut lot = Dice::new(seed).below(total);

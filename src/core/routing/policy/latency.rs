@@ -1,8 +1,8 @@
 //! `latency`: the nearest candidates first, in steps of `step_ms`. Known in the source as the
 //! latency-sensitive routing of its step-based router.
 //!
-//! What a candidate costs is its round trip plus, for a stream, the time to its first token, else
-//! the time of a whole answer. Costs count from the cheapest fit candidate's, so that a step means
+//! The cost of a candidate is its round trip plus, for a stream, the time to its first token, else
+//! the time of a whole response. Costs count from the cheapest fit candidate's, so that a step means
 //! "this much slower than the best". A candidate that was never measured is in the first step:
 //! otherwise it would never be. Within a class of fitness and a tier.
 //!

@@ -1,8 +1,8 @@
-//! Policies: in which order a request tries the places it could go.
+//! Routing policies: the order in which a request tries endpoints or sites; no choice is made here.
 //!
-//! They do not choose: the turnstile takes the first candidate of the ranking with a free permit.
-//! Integer arithmetic only, so that a Wasm policy of the same rules agrees bit for bit. A policy
-//! looks at [`CANDIDATES_MAX`] candidates at most; chance is [`Hints::seed`].
+//! The admission queue takes the first candidate of the ranking with a free permit. Integer arithmetic
+//! only, so that a Wasm policy of the same rules agrees bit for bit. A policy ranks [`CANDIDATES_MAX`]
+//! candidates at most; randomness comes from [`Hints::seed`].
 
 mod affinity;
 mod flow;
@@ -49,8 +49,8 @@ impl Policy {
         "affinity",
     ];
 
-    /// The policy of that name, if there is one, with `settings` over its defaults. A setting it
-    /// does not know or take is a problem.
+    /// The policy of that name, if there is one, with `settings` over its defaults. Unknown keys and invalid
+    /// values are problems.
     pub fn named(
         name: &str,
         settings: &Map<String, Value>,
@@ -66,7 +66,7 @@ impl Policy {
         Some(kind.map(Policy))
     }
 
-    /// Its name.
+    /// Name of the policy.
     pub fn name(&self) -> &'static str {
         match self.0 {
             Kind::Latency(_) => "latency",
@@ -77,8 +77,8 @@ impl Policy {
         }
     }
 
-    /// It looks at what differs from request to request (chance, adapter, prompt), so that a
-    /// ranking kept for a time would send everybody to one place.
+    /// Returns whether the ranking depends on the single request: its seed, adapter or prompt. A cached
+    /// ranking of such a policy would send all requests to one endpoint.
     pub fn is_per_request(&self) -> bool {
         matches!(
             self.0,
@@ -86,7 +86,7 @@ impl Policy {
         )
     }
 
-    /// The candidates it knows something about, best first. [`check`] adds the others.
+    /// Ranks the candidates, best first. Missing ones are added by [`check`].
     pub fn rank(&self, hints: &Hints, candidates: &[Candidate]) -> Vec<Choice> {
         let candidates = &candidates[..candidates.len().min(CANDIDATES_MAX)];
         match &self.0 {

@@ -1,4 +1,4 @@
-//! What the policies share: classes of fitness, rankings from keys, and chance from a seed.
+//! Helpers shared by the policies: classes of fitness, rankings from keys, random numbers from a seed.
 
 use super::values::{Candidate, Choice};
 use crate::routing::Health;

@@ -1,8 +1,8 @@
 //! `random`: every order of the candidates is as likely as any other, within a class of fitness
 //! and a tier. Known in the source as the default routing algorithm.
 //!
-//! Each candidate has a step of its own, since within a step the turnstile would level load
-//! instead of drawing lots.
+//! Each candidate has a step of its own, since within a step the admission queue would level the load
+//! instead of keeping a random order.
 
 use serde_json::{Map, Value};
 

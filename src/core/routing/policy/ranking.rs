@@ -1,17 +1,16 @@
-//! What becomes of a policy's answer: checked, completed and grouped by step.
+//! Validation and completion of a policy's result, and its grouping by step.
 
 use hashbrown::HashMap;
 
 use super::values::{Candidate, Choice};
 use crate::routing::Health;
 
-/// The answer made whole. Every candidate is in it once, in the order of the steps, which are
-/// numbered from 0 without gaps. Ids that are unknown, repeated or of a candidate that is down are
-/// dropped where they stand. What is then missing comes after the last step, in the order of
-/// `candidates`: first those that are not down, in the step after it those that are, for a ranking
-/// may be kept until they are up again.
+/// Validates and completes a policy's result. The result has every candidate once, in the order of the
+/// steps, which are numbered from 0 without gaps. Ids that are unknown, repeated or of a candidate that is
+/// down are dropped where they stand. Missing candidates follow after the last step, in the order of
+/// `candidates`, and those that are down one step later: a ranking may be kept until they are up again.
 pub fn check(choices: &[Choice], candidates: &[Candidate]) -> Vec<Choice> {
-    // Whether it still may be named.
+    // By id: may still be named.
     let mut open: HashMap<u32, bool> = candidates
         .iter()
         .map(|c| (c.id, c.health != Health::Down))
@@ -54,7 +53,7 @@ fn number(choices: &mut [Choice]) {
     }
 }
 
-/// A checked answer as the turnstile walks it: step by step, the best first.
+/// A completed ranking in the form that the admission queue reads: step by step, the best first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranking {
     ids: Vec<u32>,
@@ -84,7 +83,7 @@ impl Ranking {
             .map(|(begin, &end)| &self.ids[begin..end])
     }
 
-    /// There is no candidate at all.
+    /// Returns whether there is no candidate at all.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }

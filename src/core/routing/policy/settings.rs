@@ -4,12 +4,12 @@ use serde_json::{Map, Value};
 
 use super::values::site_number;
 
-/// A setting that is not as it should be.
+/// An invalid setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingProblem {
     /// The setting's key.
     pub path: String,
-    /// What is wrong and what to do.
+    /// The problem and its remedy.
     pub message: String,
 }
 
@@ -69,7 +69,7 @@ impl<'a> Settings<'a> {
         site
     }
 
-    /// One of `words`, the first when not given.
+    /// Position of the value in `words`; the first when not given.
     pub(super) fn word(&mut self, key: &'static str, words: &'static [&'static str]) -> usize {
         self.known.push(key);
         let Some(value) = self.given.get(key).filter(|value| !value.is_null()) else {
@@ -85,7 +85,7 @@ impl<'a> Settings<'a> {
         found.unwrap_or(0)
     }
 
-    /// `policy`, unless there were problems; keys nobody asked for are some.
+    /// Returns `policy`, or all problems; keys that were not read are problems.
     pub(super) fn done<T>(mut self, policy: T) -> Result<T, Vec<SettingProblem>> {
         for key in self.given.keys() {
             if !self.known.contains(&key.as_str()) {

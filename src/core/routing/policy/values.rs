@@ -1,10 +1,10 @@
-//! The values a policy is asked with and answers with: numbers only.
+//! Arguments and results of a routing policy: numbers only, no logic.
 //!
-//! They are those of the plugin interface `infergate:plugin/routing`. Nothing is decided here.
+//! The same values as in the plugin interface `infergate:plugin/routing`.
 
 /// Candidates of one ranking; real deployments have fewer.
 pub const CANDIDATES_MAX: usize = 1024;
-/// A share that is whole: affinities are told in thousandths.
+/// The full share: affinities are given in thousandths.
 pub const WHOLE: u16 = 1000;
 
 /// The number of another site's name, the same on every node and after every restart: 32 bits of FNV-1a
@@ -17,30 +17,30 @@ pub fn site_number(name: &str) -> u32 {
     hash.max(1)
 }
 
-/// One place a request could go: an endpoint of this node, or a site with all its nodes.
+/// A possible target of a request: an endpoint of this node, or a site with all its nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Its position in the caller's list; the only thing an answer may name.
+    /// Position in the caller's list; results refer to candidates by it.
     pub id: u32,
-    /// The site it stands in: 0 is this one, others have the [`site_number`] of their names.
+    /// Site: 0 is this one, others have the [`site_number`] of their names.
     pub site: u32,
-    /// The node it stands behind; none for an endpoint of this node, and for a site as a whole.
+    /// Node; none for an endpoint of this node, and for a site as a whole.
     pub node: Option<u32>,
-    /// Whether it is fit.
+    /// State of health.
     pub health: crate::routing::Health,
     /// Free permits.
     pub permits_free: u32,
-    /// All its permits.
+    /// All permits.
     pub permits_total: u32,
-    /// Requests that wait there.
+    /// Requests waiting there.
     pub queue_len: u32,
     /// Microseconds of a round trip; 0 when not measured.
     pub rtt_us: u32,
     /// Microseconds to the first token, smoothed; 0 when not measured.
     pub ttft_us: u32,
-    /// Microseconds of a whole answer, smoothed; 0 when not measured.
+    /// Microseconds of a whole response, smoothed; 0 when not measured.
     pub latency_us: u32,
-    /// Failed answers per million, smoothed.
+    /// Failed responses per million, smoothed.
     pub error_ppm: u32,
     /// 0 to [`WHOLE`]: the adapter is resident.
     pub lora_affinity: u16,
@@ -48,32 +48,32 @@ pub struct Candidate {
     pub prefix_affinity: u16,
     /// `priority` of the endpoint.
     pub tier: u8,
-    /// Out-of-capacity answers in a row.
+    /// Consecutive out-of-capacity responses.
     pub ooc: u8,
 }
 
-/// What is known of the request.
+/// Facts about the request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hints {
     /// The model, by the caller's numbering.
     pub model: u32,
-    /// The site it entered by; 0 is this one.
+    /// Site by which the request entered; 0 is this one.
     pub source_site: u32,
     /// Size of its body.
     pub body_bytes: u32,
-    /// Tries before this one.
+    /// Attempts before this one.
     pub attempt: u8,
-    /// It wants a stream.
+    /// The response is to be a stream.
     pub streaming: bool,
     /// 0 is first, 9 last.
     pub priority: u8,
     /// Milliseconds until its deadline.
     pub deadline_ms: Option<u32>,
-    /// The adapter it wants, as a number of its name.
+    /// Number of the LoRA adapter's name.
     pub lora: Option<u32>,
-    /// The site it must go to.
+    /// The required site.
     pub forced_site: Option<u32>,
-    /// Chance, for policies that spread.
+    /// Random number, for policies that spread.
     pub seed: u64,
 }
 

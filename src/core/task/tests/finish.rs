@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// Task, a server's answer, the documented result.
+/// Task, a server's response, the documented result.
 pub(super) fn variants() -> Vec<(Task, Value, Value)> {
     let mut all = Vec::new();
     let mut same = |task: Task, answers: &[Value], result: Value| {

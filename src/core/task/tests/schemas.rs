@@ -1,4 +1,4 @@
-//! What the input schemas take and where they say no.
+//! Accepted and refused inputs of the input schemas.
 
 use serde_json::{Value, json};
 

@@ -34,7 +34,7 @@ const STREAM_WITH_USAGE: &str = r#","stream":true,"stream_options":{"include_usa
 const EVENTS: Option<&str> = Some("text/event-stream; charset=utf-8");
 const OBJECT: Option<&str> = Some("application/json");
 
-/// What came of an answer: the client's bytes and everything the walk may ask.
+/// Outcome of a response: the client's bytes and everything the pipeline may query.
 #[derive(Debug, PartialEq)]
 struct Got {
     text: String,

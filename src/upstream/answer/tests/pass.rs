@@ -300,7 +300,7 @@ fn the_content_type_decides_how_the_body_is_read() {
     assert!(answer_of(BackendKind::Openai, &run_call(r#"{"prompt":"a"}"#)).collects());
 }
 
-/// The answer to a client that asked for `m`, named so.
+/// The response to a client that asked for `m`, named so.
 fn named(members: &str) -> Answer {
     let mut spec = ModelSpec::new("x".into(), Task::TextGeneration, BackendKind::Openai);
     spec.model_in_answers = ModelInAnswers::Asked;

@@ -1,4 +1,4 @@
-//! Answers of plain HTTP servers, and what a model's task makes of any answer on its face.
+//! Answers of plain HTTP servers, and what a model's task makes of any response in its dialect.
 
 use infergate_core::AccountId;
 use infergate_core::model::ModelSpec;
@@ -15,7 +15,7 @@ fn spec(task: Task, more: Value) -> ModelSpec {
     serde_json::from_value(spec).unwrap()
 }
 
-/// A task's session after its input, and the answer it is for.
+/// A task's session after its input, and the response it is for.
 fn with_task(answer: Answer, task: Task, input: Value) -> Answer {
     let spec = spec(task, json!({}));
     let account = AccountId::from("a");

@@ -1,4 +1,4 @@
-//! Answers converted for the Workers AI face.
+//! Answers converted for the Workers AI dialect.
 
 use serde_json::{Value, json};
 

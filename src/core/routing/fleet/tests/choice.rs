@@ -1,4 +1,4 @@
-//! Which node is next.
+//! Tests of node selection.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Who is there, and what of a node's word counts.
+//! Tests of membership, and of which reports count.
 
 use super::*;
 
@@ -243,7 +243,7 @@ fn of_a_node_that_has_not_proved_itself_nothing_counts_until_it_has() {
 
     assert!(fleet.answered("b", Millis(3)) && !fleet.answered("b", Millis(4)));
     fleet.heard(&report("stranger", "ams", 2, wanting), Millis(4));
-    // The whole of the one permit: a stranger that wants it has no part in it.
+    // The whole of the one permit: the need of an unproven node reserves no share.
     assert_eq!(ever(&mut fleet, &seek(), Millis(4)), ["b".into()]);
     let lots = (0..100).filter(|&lot| fleet.next(&seek(), lot, Millis(4)).is_some());
     assert_eq!(lots.count(), 100);

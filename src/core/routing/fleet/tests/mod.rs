@@ -1,4 +1,4 @@
-//! The fleet by example and by a hundred random lives.
+//! The cluster by example and by a hundred random scenarios.
 
 mod choice;
 mod membership;
@@ -19,7 +19,7 @@ fn id(name: &str, generation: u64) -> NodeId {
     }
 }
 
-/// Node `a` of site `fra`, which knows nobody.
+/// Node `a` of site `fra`, which knows no other node.
 fn alone() -> Fleet {
     Fleet::new(id("a", 1), "fra".into(), FleetRule::default())
 }
@@ -63,7 +63,7 @@ fn name_of(chosen: Option<Chosen>) -> Option<Arc<str>> {
     chosen.map(|chosen| chosen.node.name)
 }
 
-/// Who is ever chosen within a hundred lots, sorted.
+/// Returns the nodes selected within a hundred random draws, sorted.
 fn ever(fleet: &mut Fleet, seek: &Seek<'_>, now: Millis) -> Vec<Arc<str>> {
     let lots = 0..100;
     let mut names: Vec<Arc<str>> = lots

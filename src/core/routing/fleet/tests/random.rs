@@ -1,4 +1,4 @@
-//! A hundred random lives: whatever comes in whatever order, the promises hold.
+//! Random sequences of reports, losses and queries: the invariants hold.
 
 use std::collections::HashMap;
 
@@ -76,7 +76,7 @@ fn model_name(number: u8) -> String {
     format!("model-{number}")
 }
 
-/// What a plain reading of the reports says of a node.
+/// Reference model of a node: a plain reading of its reports.
 struct Told {
     generation: u64,
     version: u64,
@@ -235,7 +235,7 @@ impl Life {
     }
 }
 
-/// Whether `first` is in an earlier step than `chosen`.
+/// Returns whether `first` is in an earlier step than `chosen`.
 fn forced_steps(order: &SiteOrder, first: &str, chosen: &str) -> bool {
     order.step(first) < order.step(chosen)
 }

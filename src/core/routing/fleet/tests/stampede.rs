@@ -55,7 +55,7 @@ fn when_one_node_frees_up_about_as_many_come_as_there_is_room() {
             let sent = rush(&mut fleets, now);
             sum += sent;
             most = most.max(sent);
-            // Whoever sent has its answer before the next report.
+            // Whoever sent has its response before the next report.
             fleets = crowd_again(fleets, version);
         }
         let mean = f64::from(sum) / rounds as f64 / f64::from(free);
