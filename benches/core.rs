@@ -21,12 +21,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use criterion::{Criterion, criterion_group, criterion_main};
-use infergate_core::admission::{Ask, Grant, Outcome, Turnstile, Wakes};
-use infergate_core::api::sse::Splitter;
-use infergate_core::api::{Face, Operation, body};
+use infergate_core::admission::{
+    AdmissionOutcome, AdmissionQueue, Grant, PermitRequest, WaiterUpdates,
+};
+use infergate_core::api::sse::EventSplitter;
+use infergate_core::api::{ApiDialect, Operation, body};
 use infergate_core::model::{Algorithm, BackendKind, EndpointSpec, ModelSpec, QueueSpec, Task};
-use infergate_core::routing::fleet::{Ended, ModelLoad, NodeId, NodeReport, Seek, Wants};
-use infergate_core::routing::{Fleet, FleetRule, Hops};
+use infergate_core::routing::cluster::{
+    ForwardOutcome, ModelLoad, Need, NodeId, NodeQuery, NodeReport,
+};
+use infergate_core::routing::{ClusterRule, ClusterView, Hops};
 use infergate_core::{AccountId, Millis, ModelId};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -48,29 +52,30 @@ fn admission(criterion: &mut Criterion<ThreadTime>) {
     let mut group = criterion.benchmark_group("admission");
 
     group.bench_function("acquire and release, uncontended", |bencher| {
-        let mut turnstile = Turnstile::new(&spec(Algorithm::Fair, 1, 8), Millis(0));
+        let mut turnstile = AdmissionQueue::new(&spec(Algorithm::Fair, 1, 8), Millis(0));
         let account = AccountId::from("acme");
-        let mut wakes = Wakes::default();
+        let mut wakes = WaiterUpdates::default();
         bencher.iter(|| {
-            let grant = leased(turnstile.ask(ask(&account), Millis(0), 7));
-            turnstile.give_back(black_box(grant.permit), Millis(1), 7, &mut wakes);
+            let grant = leased(turnstile.request_permit(ask(&account), Millis(0), 7));
+            turnstile.release(black_box(grant.permit), Millis(1), 7, &mut wakes);
         });
     });
 
     group.bench_function(
         "choice among 64 endpoints, with its acquire and release",
         |bencher| {
-            let mut turnstile = Turnstile::new(&spec(Algorithm::Fair, 64, 1024), Millis(0));
+            let mut turnstile = AdmissionQueue::new(&spec(Algorithm::Fair, 64, 1024), Millis(0));
             let account = AccountId::from("acme");
             let mut dice = fastrand::Rng::with_seed(64);
             // Half used and unevenly, as it is when requests differ in length.
             for _ in 0..64 * 512 {
-                leased(turnstile.ask(ask(&account), Millis(0), dice.u64(..)));
+                leased(turnstile.request_permit(ask(&account), Millis(0), dice.u64(..)));
             }
-            let mut wakes = Wakes::default();
+            let mut wakes = WaiterUpdates::default();
             bencher.iter(|| {
-                let grant = leased(turnstile.ask(ask(&account), Millis(0), dice.u64(..)));
-                turnstile.give_back(black_box(grant.permit), Millis(1), 7, &mut wakes);
+                let grant =
+                    leased(turnstile.request_permit(ask(&account), Millis(0), dice.u64(..)));
+                turnstile.release(black_box(grant.permit), Millis(1), 7, &mut wakes);
             });
         },
     );
@@ -79,7 +84,7 @@ fn admission(criterion: &mut Criterion<ThreadTime>) {
         ("fair", Algorithm::Fair),
         ("token-fair", Algorithm::TokenFair),
     ] {
-        for who in [Who::Served, Who::Anybody] {
+        for who in [NextAccount::Served, NextAccount::Anybody] {
             let title = format!("{name} enqueue and dequeue, 100,000 accounts, {who:?} asks");
             group.bench_function(title, |bencher| {
                 let mut queued = Queued::new(algorithm);
@@ -97,7 +102,7 @@ const MODELS: usize = 200;
 
 /// How much room the other nodes have.
 #[derive(Clone, Copy, Debug)]
-enum Room {
+enum ClusterRoom {
     Everywhere,
     /// At one node in five; those that are full have waiters.
     AtFew,
@@ -110,51 +115,57 @@ fn routing(criterion: &mut Criterion<ThreadTime>) {
         .map(|model| format!("@cf/meta/model-{model}"))
         .collect();
     let visited = ["node-here".into(), "node-7".into()];
-    for room in [Room::Everywhere, Room::AtFew, Room::Nowhere] {
+    for room in [
+        ClusterRoom::Everywhere,
+        ClusterRoom::AtFew,
+        ClusterRoom::Nowhere,
+    ] {
         let title = format!("next of {NODES} nodes x {MODELS} models, room {room:?}");
         group.bench_function(title, |bencher| {
             let mut fleet = fleet(room);
             let mut dice = fastrand::Rng::with_seed(50);
             let now = Millis(2_000);
             bencher.iter(|| {
-                let seek = Seek {
+                let seek = NodeQuery {
                     model: &models[dice.usize(..MODELS)],
                     visited: &visited,
                     forced_site: None,
-                    sites: None,
-                    wants: Wants::Permit,
+                    site_order: None,
+                    need: Need::Permit,
                 };
-                black_box(fleet.next(&seek, dice.u64(..), now))
+                black_box(fleet.next_target(&seek, dice.u64(..), now))
             });
         });
     }
     group.bench_function("next, sent and ended", |bencher| {
-        let mut fleet = fleet(Room::Everywhere);
+        let mut fleet = fleet(ClusterRoom::Everywhere);
         let mut dice = fastrand::Rng::with_seed(50);
         let now = Millis(2_000);
         bencher.iter(|| {
-            let seek = Seek {
+            let seek = NodeQuery {
                 model: &models[dice.usize(..MODELS)],
                 visited: &visited,
                 forced_site: None,
-                sites: None,
-                wants: Wants::Permit,
+                site_order: None,
+                need: Need::Permit,
             };
-            let chosen = fleet.next(&seek, dice.u64(..), now).expect("there is room");
-            let ticket = fleet.sent(&chosen, now);
-            fleet.ended(ticket, Ended::Answered { ttft_us: 500 }, now);
+            let chosen = fleet
+                .next_target(&seek, dice.u64(..), now)
+                .expect("there is room");
+            let ticket = fleet.record_forward(&chosen, now);
+            fleet.finish_forward(ticket, ForwardOutcome::Answered { ttft_us: 500 }, now);
         });
     });
     group.bench_function(format!("a report of {MODELS} models"), |bencher| {
-        let mut fleet = fleet(Room::Everywhere);
-        let mut report = report(3, Room::Everywhere);
+        let mut fleet = fleet(ClusterRoom::Everywhere);
+        let mut report = report(3, ClusterRoom::Everywhere);
         bencher.iter(|| {
             report.version += 1;
-            black_box(fleet.heard(&report, Millis(2_000)))
+            black_box(fleet.apply_report(&report, Millis(2_000)))
         });
     });
     group.bench_function("hops written and read", |bencher| {
-        let mut hops = Hops::begin(&"node-here".into(), Millis(30_000), 2_000);
+        let mut hops = Hops::new(&"node-here".into(), Millis(30_000), 2_000);
         let sent = hops.forward(&"node-1".into(), Millis(29_000), Millis::ZERO, 1, true);
         bencher.iter(|| Hops::parse(&black_box(&sent).to_string()));
     });
@@ -162,24 +173,24 @@ fn routing(criterion: &mut Criterion<ThreadTime>) {
 }
 
 /// Node `node-here` among the others, which stand at five sites.
-fn fleet(room: Room) -> Fleet {
+fn fleet(room: ClusterRoom) -> ClusterView {
     let here = NodeId {
         name: "node-here".into(),
         generation: 1,
     };
-    let mut fleet = Fleet::new(here, "site-0".into(), FleetRule::default());
+    let mut fleet = ClusterView::new(here, "site-0".into(), ClusterRule::default());
     for node in 1..NODES {
-        fleet.heard(&report(node, room), Millis(2_000));
-        fleet.timed(&format!("node-{node}"), 1_000 + 30_000 * (node as u32 % 5));
+        fleet.apply_report(&report(node, room), Millis(2_000));
+        fleet.record_rtt(&format!("node-{node}"), 1_000 + 30_000 * (node as u32 % 5));
     }
     fleet
 }
 
-fn report(node: usize, room: Room) -> NodeReport {
+fn report(node: usize, room: ClusterRoom) -> NodeReport {
     let has_room = match room {
-        Room::Everywhere => true,
-        Room::AtFew => node.is_multiple_of(5),
-        Room::Nowhere => false,
+        ClusterRoom::Everywhere => true,
+        ClusterRoom::AtFew => node.is_multiple_of(5),
+        ClusterRoom::Nowhere => false,
     };
     let load = ModelLoad {
         permits: 8,
@@ -187,7 +198,7 @@ fn report(node: usize, room: Room) -> NodeReport {
         queued: if has_room { 0 } else { 3 },
         queue_room: 16,
         wait_ms: 100,
-        wanting: if has_room { 0 } else { 3 },
+        unmet_demand: if has_room { 0 } else { 3 },
         ttft_us: 0,
     };
     let model = |model: usize| (ModelId::from(&*format!("@cf/meta/model-{model}")), load);
@@ -212,8 +223,14 @@ fn wire(criterion: &mut Criterion<ThreadTime>) {
     for (title, content_bytes) in [("2 KB", 1_950), ("256 KB", 262_000)] {
         let body = chat(content_bytes);
         group.bench_function(format!("read a chat body of {title}"), |bencher| {
-            bencher
-                .iter(|| body::parse(Face::OpenAi, Operation::Chat, None, black_box(body.clone())));
+            bencher.iter(|| {
+                body::parse(
+                    ApiDialect::OpenAi,
+                    Operation::Chat,
+                    None,
+                    black_box(body.clone()),
+                )
+            });
         });
     }
     let event = format!("data: {}\n\n", "x".repeat(182));
@@ -221,7 +238,7 @@ fn wire(criterion: &mut Criterion<ThreadTime>) {
     for (title, cut_bytes) in [("one chunk", events.len()), ("cuts of 100 B", 100)] {
         group.bench_function(format!("split 64 events from {title}"), |bencher| {
             bencher.iter(|| {
-                let mut splitter = Splitter::default();
+                let mut splitter = EventSplitter::default();
                 let mut bytes = 0;
                 for chunk in events.chunks(cut_bytes) {
                     let split = splitter.push(chunk, &mut |event| bytes += event.len());
@@ -245,7 +262,7 @@ fn chat(content_bytes: usize) -> Bytes {
 
 /// Account of the next request while all wait.
 #[derive(Clone, Copy, Debug)]
-enum Who {
+enum NextAccount {
     /// The one just served, as a client with one request open at a time does.
     Served,
     /// Anybody, so that nothing of the account is in any cache: the worst case.
@@ -254,24 +271,24 @@ enum Who {
 
 /// A model whose only permit goes from hand to hand while all accounts wait.
 struct Queued {
-    turnstile: Turnstile,
+    turnstile: AdmissionQueue,
     accounts: Vec<AccountId>,
     dice: fastrand::Rng,
     /// Accounts take turns in the order of their numbers.
     served: usize,
     held: Grant,
-    wakes: Wakes,
+    wakes: WaiterUpdates,
 }
 
 impl Queued {
     fn new(algorithm: Algorithm) -> Queued {
-        let mut turnstile = Turnstile::new(&spec(algorithm, 1, 1), Millis(0));
+        let mut turnstile = AdmissionQueue::new(&spec(algorithm, 1, 1), Millis(0));
         let accounts: Vec<AccountId> = (0..ACCOUNTS)
             .map(|number| AccountId::from(&*format!("account-{number}")))
             .collect();
-        let held = leased(turnstile.ask(ask(&accounts[0]), Millis(0), 0));
+        let held = leased(turnstile.request_permit(ask(&accounts[0]), Millis(0), 0));
         for account in &accounts {
-            turnstile.ask(ask(account), Millis(0), 0);
+            turnstile.request_permit(ask(account), Millis(0), 0);
         }
         let dice = fastrand::Rng::with_seed(100_000);
         Queued {
@@ -280,22 +297,22 @@ impl Queued {
             dice,
             served: 0,
             held,
-            wakes: Wakes::default(),
+            wakes: WaiterUpdates::default(),
         }
     }
 
     /// The next one in turn is served, and one request joins.
-    fn turn(&mut self, who: Who) {
+    fn turn(&mut self, who: NextAccount) {
         self.turnstile
-            .give_back(self.held.permit, Millis(0), 0, &mut self.wakes);
+            .release(self.held.permit, Millis(0), 0, &mut self.wakes);
         self.held = self.wakes.grants.pop().expect("a hundred thousand wait");
         let account = match who {
-            Who::Served => self.served % ACCOUNTS,
-            Who::Anybody => self.dice.usize(..ACCOUNTS),
+            NextAccount::Served => self.served % ACCOUNTS,
+            NextAccount::Anybody => self.dice.usize(..ACCOUNTS),
         };
         self.served += 1;
         let account = &self.accounts[account];
-        black_box(self.turnstile.ask(ask(account), Millis(0), 0));
+        black_box(self.turnstile.request_permit(ask(account), Millis(0), 0));
     }
 }
 
@@ -340,26 +357,26 @@ impl Measurement for ThreadTime {
     }
 }
 
-fn leased(outcome: Outcome) -> Grant {
+fn leased(outcome: AdmissionOutcome) -> Grant {
     match outcome {
-        Outcome::Leased(grant) => grant,
+        AdmissionOutcome::Leased(grant) => grant,
         other => panic!("a permit is free: {other:?}"),
     }
 }
 
-fn ask(account: &AccountId) -> Ask {
-    Ask {
+fn ask(account: &AccountId) -> PermitRequest {
+    PermitRequest {
         account: account.clone(),
         weight: 1,
         priority: 5,
-        warm: false,
+        is_warm: false,
         tokens: 100,
         deadline: Millis::MAX,
         no_wait: false,
         avoid: Vec::new(),
-        order: None,
-        resume: false,
-        elsewhere: false,
+        endpoint_order: None,
+        is_retry: false,
+        has_alternative: false,
     }
 }
 

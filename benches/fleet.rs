@@ -6,19 +6,19 @@
 //!
 //! `cargo bench -p infergate-core --bench fleet -- [--requests N]`, 10^6 by default.
 
-#[path = "../tests/sim/fleet/crowd.rs"]
+#[path = "../tests/sim/cluster/crowd.rs"]
 mod crowd;
-#[path = "../tests/sim/fleet/net.rs"]
+#[path = "../tests/sim/cluster/net.rs"]
 mod net;
 // The tests do more to a fleet than this program.
 #[allow(dead_code)]
-#[path = "../tests/sim/fleet/shape.rs"]
+#[path = "../tests/sim/cluster/request_path.rs"]
+mod request_path;
+#[allow(dead_code)]
+#[path = "../tests/sim/cluster/shape.rs"]
 mod shape;
 #[allow(dead_code)]
-#[path = "../tests/sim/fleet/walk.rs"]
-mod walk;
-#[allow(dead_code)]
-#[path = "../tests/sim/fleet/world.rs"]
+#[path = "../tests/sim/cluster/world.rs"]
 mod world;
 
 use crowd::{Entry, Figures, play};

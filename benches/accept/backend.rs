@@ -24,16 +24,16 @@ const TRAVEL_MS: u64 = 5;
 /// Longest request head accepted.
 const HEAD_LIMIT: usize = 64 * 1024;
 
-static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+static PROGRAM_START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// Milliseconds since the program began: client and backend share this clock.
 pub fn now_ms() -> u64 {
-    BEGAN.elapsed().as_millis() as u64
+    PROGRAM_START.elapsed().as_millis() as u64
 }
 
 /// Work that a request asks of the backend.
 #[derive(Deserialize)]
-struct Wish {
+struct BackendWork {
     #[serde(default)]
     stream: bool,
     #[serde(default = "one")]
@@ -73,9 +73,9 @@ struct Counts {
 }
 
 #[derive(Clone, Default)]
-pub struct Book(Arc<Mutex<Counts>>);
+pub struct RequestCounts(Arc<Mutex<Counts>>);
 
-impl Book {
+impl RequestCounts {
     pub fn in_flight(&self) -> u64 {
         self.0.lock().in_flight
     }
@@ -99,7 +99,7 @@ impl Book {
         self.0.lock().tokens.get(account).copied().unwrap_or(0)
     }
 
-    fn start(&self, wish: &Wish) -> InFlight {
+    fn start(&self, wish: &BackendWork) -> InFlight {
         let mut counts = self.0.lock();
         counts.started += 1;
         counts.in_flight += 1;
@@ -116,7 +116,7 @@ impl Book {
 }
 
 /// A request being served; dropping the value ends the request.
-struct InFlight(Book);
+struct InFlight(RequestCounts);
 
 impl Drop for InFlight {
     fn drop(&mut self) {
@@ -125,9 +125,9 @@ impl Drop for InFlight {
 }
 
 /// Serves until the program ends.
-pub fn start(runtime: &Runtime) -> Fallible<(SocketAddr, Book)> {
-    LazyLock::force(&BEGAN);
-    let book = Book::default();
+pub fn start(runtime: &Runtime) -> Fallible<(SocketAddr, RequestCounts)> {
+    LazyLock::force(&PROGRAM_START);
+    let book = RequestCounts::default();
     let served = book.clone();
     let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
     let address = listener.local_addr()?;
@@ -143,7 +143,7 @@ pub fn start(runtime: &Runtime) -> Fallible<(SocketAddr, Book)> {
     Ok((address, book))
 }
 
-async fn serve(mut stream: TcpStream, book: &Book) -> Fallible<()> {
+async fn serve(mut stream: TcpStream, book: &RequestCounts) -> Fallible<()> {
     stream.set_nodelay(true)?;
     let mut buffer = Vec::new();
     while let Some(body) = read_request(&mut stream, &mut buffer).await? {
@@ -153,7 +153,7 @@ async fn serve(mut stream: TcpStream, book: &Book) -> Fallible<()> {
                 .await?;
             continue;
         }
-        let wish: Wish = serde_json::from_slice(&body)?;
+        let wish: BackendWork = serde_json::from_slice(&body)?;
         let in_flight = book.start(&wish);
         let (mut reader, mut writer) = stream.split();
         let finished = tokio::select! {
@@ -170,7 +170,7 @@ async fn serve(mut stream: TcpStream, book: &Book) -> Fallible<()> {
 }
 
 /// Does all but the last write, whose bytes it returns.
-async fn work(writer: &mut (impl AsyncWriteExt + Unpin), wish: &Wish) -> Fallible<Vec<u8>> {
+async fn work(writer: &mut (impl AsyncWriteExt + Unpin), wish: &BackendWork) -> Fallible<Vec<u8>> {
     let service = Duration::from_millis(number(&wish.metadata.service_ms).unwrap_or(0));
     tokio::time::sleep(service).await;
     let tokens = wish.max_tokens;

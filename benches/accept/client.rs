@@ -17,7 +17,7 @@ use crate::backend::now_ms;
 use crate::kit::Fallible;
 use crate::kit::gateway::key_of;
 use crate::kit::request::Chat;
-use crate::kit::wire::Answer;
+use crate::kit::wire::ResponseReader;
 
 /// An idle connection older than this is not used again, well before the gateway would close it.
 const IDLE_LIMIT: Duration = Duration::from_secs(20);
@@ -28,7 +28,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(260);
 
 /// A request, in the terms of the acceptance backend.
 #[derive(Clone)]
-pub struct Ask {
+pub struct ChatRequest {
     pub account: String,
     pub model: &'static str,
     pub service_ms: u64,
@@ -39,7 +39,7 @@ pub struct Ask {
     pub deadline_ms: Option<u64>,
 }
 
-impl Ask {
+impl ChatRequest {
     pub fn plain(account: &str, model: &'static str, service_ms: u64) -> Self {
         Self {
             account: account.to_owned(),
@@ -120,7 +120,7 @@ impl Client {
     }
 
     /// Sends and reads the whole answer.
-    pub async fn send(&self, ask: &Ask) -> Outcome {
+    pub async fn send(&self, ask: &ChatRequest) -> Outcome {
         let sent_at = Instant::now();
         let result = tokio::time::timeout(ANSWER_LIMIT, self.exchange(ask)).await;
         let status = match result {
@@ -135,21 +135,21 @@ impl Client {
     }
 
     /// Sends on a connection of its own and hands that over: its owner decides how it ends.
-    pub async fn open(&self, ask: &Ask) -> Fallible<TcpStream> {
+    pub async fn open(&self, ask: &ChatRequest) -> Fallible<TcpStream> {
         let mut stream = self.connect().await?;
         stream.write_all(&ask.bytes()).await?;
         self.0.sent.fetch_add(1, Ordering::Relaxed);
         Ok(stream)
     }
 
-    async fn exchange(&self, ask: &Ask) -> Fallible<u16> {
+    async fn exchange(&self, ask: &ChatRequest) -> Fallible<u16> {
         let mut stream = match self.take_idle() {
             Some(stream) => stream,
             None => self.connect().await?,
         };
         stream.write_all(&ask.bytes()).await?;
         self.0.sent.fetch_add(1, Ordering::Relaxed);
-        let mut answer = Answer::new();
+        let mut answer = ResponseReader::new();
         let mut buffer = [0_u8; 8 * 1024];
         while !answer.is_done() {
             match stream.read(&mut buffer).await? {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
-use crate::client::{Ask, Client, Outcome};
+use crate::client::{ChatRequest, Client, Outcome};
 
 /// An answered request, with times since the start of its group of clients.
 #[derive(Clone)]
@@ -55,7 +55,7 @@ impl Samples {
 /// The same `seed` gives the same arrivals.
 pub async fn arrivals(
     client: &Client,
-    ask: &Ask,
+    ask: &ChatRequest,
     per_second: f64,
     length: Duration,
     seed: u64,
@@ -78,13 +78,13 @@ pub async fn arrivals(
 
 /// Accounts that always have `open` requests waiting or running.
 pub struct Backlog {
-    pub ask: Ask,
+    pub ask: ChatRequest,
     pub open: usize,
 }
 
 /// Accounts that send on a schedule with at most one request open.
 pub struct Paced {
-    pub ask: Ask,
+    pub ask: ChatRequest,
     pub interval: Duration,
     pub first: Duration,
 }

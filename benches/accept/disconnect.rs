@@ -9,10 +9,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 
-use crate::client::Ask;
+use crate::client::ChatRequest;
 use crate::kit::Fallible;
 use crate::kit::gateway::Account;
-use crate::stand::{Held, MODEL, Scale, Stand};
+use crate::stand::{HeldAdmission, MODEL, Scale, TestBed};
 use crate::table::Table;
 
 const ACCOUNT: &str = "acme";
@@ -38,7 +38,7 @@ enum Leaving {
 }
 
 pub fn run(runtime: &Runtime, scale: Scale, table: &mut Table) -> Fallible<()> {
-    let stand = Stand::open(
+    let stand = TestBed::open(
         "disconnect",
         runtime,
         vec![Account::new(ACCOUNT)],
@@ -77,18 +77,18 @@ pub fn run(runtime: &Runtime, scale: Scale, table: &mut Table) -> Fallible<()> {
 /// Trials one after the other, so that each one's effect can be told.
 fn series(
     runtime: &Runtime,
-    stand: &Stand,
+    stand: &TestBed,
     phase: Phase,
     leaving: Leaving,
     trials: usize,
 ) -> Fallible<Vec<Duration>> {
-    let endless = Ask::plain(ACCOUNT, MODEL, ENDLESS_MS);
+    let endless = ChatRequest::plain(ACCOUNT, MODEL, ENDLESS_MS);
     let holder = match phase {
         Phase::Queued => {
             let holder = runtime.block_on(stand.client.open(&endless))?;
             wait_for(
                 stand,
-                Held {
+                HeldAdmission {
                     used: 1,
                     waiting: 0,
                 },
@@ -100,14 +100,14 @@ fn series(
     };
     let (rest, rest_in_flight) = match holder {
         Some(_) => (
-            Held {
+            HeldAdmission {
                 used: 1,
                 waiting: 0,
             },
             1,
         ),
         None => (
-            Held {
+            HeldAdmission {
                 used: 0,
                 waiting: 0,
             },
@@ -119,14 +119,14 @@ fn series(
         let stream = runtime.block_on(enter(stand, phase))?;
         let (within, in_flight) = match phase {
             Phase::Queued => (
-                Held {
+                HeldAdmission {
                     used: 1,
                     waiting: 1,
                 },
                 1,
             ),
             Phase::BeforeFirstByte | Phase::MidStream => (
-                Held {
+                HeldAdmission {
                     used: 1,
                     waiting: 0,
                 },
@@ -148,7 +148,7 @@ fn series(
         runtime.block_on(leave(holder, Leaving::Rst))?;
         wait_for(
             stand,
-            Held {
+            HeldAdmission {
                 used: 0,
                 waiting: 0,
             },
@@ -159,13 +159,13 @@ fn series(
 }
 
 /// Sends a request and, in a stream, reads until its first event.
-async fn enter(stand: &Stand, phase: Phase) -> Fallible<TcpStream> {
+async fn enter(stand: &TestBed, phase: Phase) -> Fallible<TcpStream> {
     let ask = match phase {
-        Phase::Queued | Phase::BeforeFirstByte => Ask::plain(ACCOUNT, MODEL, ENDLESS_MS),
-        Phase::MidStream => Ask {
+        Phase::Queued | Phase::BeforeFirstByte => ChatRequest::plain(ACCOUNT, MODEL, ENDLESS_MS),
+        Phase::MidStream => ChatRequest {
             tokens: 10_000,
             event_ms: Some(20),
-            ..Ask::plain(ACCOUNT, MODEL, 0)
+            ..ChatRequest::plain(ACCOUNT, MODEL, 0)
         },
     };
     let mut stream = stand.client.open(&ask).await?;
@@ -195,7 +195,7 @@ async fn leave(mut stream: TcpStream, leaving: Leaving) -> Fallible<Option<TcpSt
 }
 
 /// Waits until the gateway holds exactly this and the backend serves exactly so many.
-fn wait_for(stand: &Stand, held: Held, in_flight: u64) -> Fallible<()> {
+fn wait_for(stand: &TestBed, held: HeldAdmission, in_flight: u64) -> Fallible<()> {
     let reached = stand.wait_until_held(LIMIT, |now| {
         now == held && stand.book.in_flight() == in_flight
     })?;

@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use crate::backend;
-use crate::client::{Ask, Client, Outcome};
+use crate::client::{ChatRequest, Client, Outcome};
 use crate::kit::Fallible;
 use crate::kit::gateway::{Account, Gateway, Model, Settings};
 use crate::stand::{MODEL, Scale};
@@ -68,7 +68,7 @@ pub fn run(runtime: &Runtime, scale: Scale, table: &mut Table) -> Fallible<()> {
 }
 
 /// Outcome of a scenario.
-struct Row {
+struct FailoverRow {
     requests: u64,
     seconds: u64,
     served: u64,
@@ -77,12 +77,12 @@ struct Row {
     late: u64,
     attempts: u64,
     /// Requests that reached a bad server.
-    begun: u64,
+    started: u64,
     slowest: Duration,
     permits: u64,
 }
 
-impl Row {
+impl FailoverRow {
     fn judge(&self, fault: Fault, bad_servers: usize) -> (String, bool) {
         if bad_servers == 2 {
             let most = self.requests * 11 / 10 + 2 * self.seconds;
@@ -91,7 +91,7 @@ impl Row {
         }
         match fault {
             Fault::Status(_) | Fault::Refused => ("0 lost".into(), self.lost == 0),
-            Fault::Reset => ("lost only where begun".into(), self.lost <= self.begun),
+            Fault::Reset => ("lost only where begun".into(), self.lost <= self.started),
             Fault::Hang => {
                 let most = 5 + self.permits;
                 let met = self.lost <= most && self.late == self.lost;
@@ -118,11 +118,11 @@ fn row(
     bad_servers: usize,
     rate: u64,
     span: Duration,
-) -> Fallible<Row> {
+) -> Fallible<FailoverRow> {
     let begun = Arc::new(AtomicU64::new(0));
     let mut bad = Vec::new();
     for _ in 0..bad_servers {
-        bad.push(Bad::start(runtime, fault, &begun)?);
+        bad.push(BadServer::start(runtime, fault, &begun)?);
     }
     let mut endpoints: Vec<SocketAddr> = bad.iter().map(|bad| bad.address).collect();
     if endpoints.len() < 2 {
@@ -140,14 +140,14 @@ fn row(
         of.count() as u64
     };
     let slowest = outcomes.iter().map(Outcome::took).max();
-    Ok(Row {
+    Ok(FailoverRow {
         requests: outcomes.len() as u64,
         seconds: span.as_secs().max(1),
         served: count(|status| status == 200),
         lost: count(|status| status != 200),
         late: count(|status| status == 504),
         attempts: attempts(&gateway)?,
-        begun: begun.load(Ordering::Relaxed),
+        started: begun.load(Ordering::Relaxed),
         slowest: slowest.unwrap_or_default(),
         permits: permits.into(),
     })
@@ -194,7 +194,7 @@ async fn send(client: &Client, rate: u64, span: Duration) -> Vec<Outcome> {
         let client = client.clone();
         let account = ACCOUNTS[number % ACCOUNTS.len()];
         under_way.spawn(async move {
-            let ask = Ask::plain(account, MODEL, SERVICE_MS);
+            let ask = ChatRequest::plain(account, MODEL, SERVICE_MS);
             client.send(&ask).await
         });
     }
@@ -215,25 +215,25 @@ fn attempts(gateway: &Gateway) -> Fallible<u64> {
 }
 
 /// A server that does one thing wrong.
-struct Bad {
+struct BadServer {
     address: SocketAddr,
     /// Bound and not listening, where connections are to be refused.
     _socket: Option<TcpSocket>,
 }
 
-impl Bad {
-    fn start(runtime: &Runtime, fault: Fault, begun: &Arc<AtomicU64>) -> Fallible<Bad> {
+impl BadServer {
+    fn start(runtime: &Runtime, fault: Fault, begun: &Arc<AtomicU64>) -> Fallible<BadServer> {
         let _entered = runtime.enter();
         let socket = TcpSocket::new_v4()?;
         socket.bind("127.0.0.1:0".parse()?)?;
         let address = socket.local_addr()?;
         if fault == Fault::Refused {
             let _socket = Some(socket);
-            return Ok(Bad { address, _socket });
+            return Ok(BadServer { address, _socket });
         }
         let listener = socket.listen(1024)?;
         runtime.spawn(accept(listener, fault, Arc::clone(begun)));
-        Ok(Bad {
+        Ok(BadServer {
             address,
             _socket: None,
         })

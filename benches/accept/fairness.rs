@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
-use crate::client::Ask;
+use crate::client::ChatRequest;
 use crate::crowd::{self, Backlog, Paced, Sample, quantile_ms};
 use crate::kit::Fallible;
 use crate::kit::figures::jain;
 use crate::kit::gateway::Account;
 use crate::overload::counts;
-use crate::stand::{MODEL, PERMITS, SERVICE_MS, Scale, Stand};
+use crate::stand::{MODEL, PERMITS, SERVICE_MS, Scale, TestBed};
 use crate::table::Table;
 
 /// Times the sum of permits, as the acceptance section says: 128 places an account.
@@ -36,7 +36,7 @@ pub fn run(runtime: &Runtime, scale: Scale, table: &mut Table) -> Fallible<()> {
 
 fn backlog(account: &str, open: usize) -> Backlog {
     Backlog {
-        ask: Ask::plain(account, MODEL, SERVICE_MS),
+        ask: ChatRequest::plain(account, MODEL, SERVICE_MS),
         open,
     }
 }
@@ -65,7 +65,7 @@ fn equal_shares(runtime: &Runtime, scale: Scale, table: &mut Table) -> Fallible<
     let names: Vec<String> = (1..=open.len())
         .map(|number| format!("equal-{number}"))
         .collect();
-    let stand = Stand::open(
+    let stand = TestBed::open(
         "equal-shares",
         runtime,
         accounts(&names),
@@ -117,7 +117,7 @@ fn weighted_shares(runtime: &Runtime, scale: Scale, table: &mut Table) -> Fallib
     for (account, weight) in accounts.iter_mut().zip(weights) {
         account.weight = weight;
     }
-    let stand = Stand::open(
+    let stand = TestBed::open(
         "weighted-shares",
         runtime,
         accounts,
@@ -151,7 +151,7 @@ fn weighted_shares(runtime: &Runtime, scale: Scale, table: &mut Table) -> Fallib
 fn greedy_neighbour(runtime: &Runtime, scale: Scale, table: &mut Table) -> Fallible<()> {
     let mut names = vec!["greedy".to_owned()];
     names.extend((1..=SMALL_ACCOUNTS).map(|number| format!("small-{number}")));
-    let stand = Stand::open(
+    let stand = TestBed::open(
         "greedy",
         runtime,
         accounts(&names),
@@ -166,7 +166,7 @@ fn greedy_neighbour(runtime: &Runtime, scale: Scale, table: &mut Table) -> Falli
         .iter()
         .enumerate()
         .map(|(number, name)| Paced {
-            ask: Ask::plain(name, MODEL, SERVICE_MS),
+            ask: ChatRequest::plain(name, MODEL, SERVICE_MS),
             interval,
             first: interval.mul_f64(number as f64 / SMALL_ACCOUNTS as f64),
         })
@@ -208,7 +208,7 @@ fn greedy_neighbour(runtime: &Runtime, scale: Scale, table: &mut Table) -> Falli
 
 fn token_shares(runtime: &Runtime, scale: Scale, table: &mut Table) -> Fallible<()> {
     let names = ["short".to_owned(), "long".to_owned()];
-    let stand = Stand::open(
+    let stand = TestBed::open(
         "token-shares",
         runtime,
         accounts(&names),
@@ -220,9 +220,9 @@ fn token_shares(runtime: &Runtime, scale: Scale, table: &mut Table) -> Fallible<
         .iter()
         .zip([SHORT_TOKENS, LONG_TOKENS])
         .map(|(name, tokens)| Backlog {
-            ask: Ask {
+            ask: ChatRequest {
                 tokens,
-                ..Ask::plain(name, MODEL, tokens * TOKEN_MS)
+                ..ChatRequest::plain(name, MODEL, tokens * TOKEN_MS)
             },
             open: 40,
         })
@@ -254,7 +254,7 @@ fn token_shares(runtime: &Runtime, scale: Scale, table: &mut Table) -> Fallible<
     Ok(())
 }
 
-fn judge_high_water(stand: &Stand, item: &'static str, table: &mut Table) {
+fn judge_high_water(stand: &TestBed, item: &'static str, table: &mut Table) {
     let high_water = stand.book.high_water();
     table.add(
         item,

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tokio::runtime::Runtime;
 
-use crate::backend::{self, Book};
-use crate::client::{Ask, Client};
+use crate::backend::{self, RequestCounts};
+use crate::client::{ChatRequest, Client};
 use crate::crowd::{self, Backlog, Sample, goodput};
 use crate::kit::Fallible;
 use crate::kit::figures::Latencies;
@@ -45,15 +45,15 @@ pub fn run(runtime: &Runtime, scale: Scale, table: &mut Table) -> Fallible<()> {
 }
 
 /// Nodes that know each other, and their backends.
-struct Fleet {
+struct NodeCluster {
     nodes: Vec<Gateway>,
-    backends: Vec<(SocketAddr, Book)>,
+    backends: Vec<(SocketAddr, RequestCounts)>,
     _certificates: tempfile::TempDir,
 }
 
-impl Fleet {
+impl NodeCluster {
     /// `backends_each` says how many servers each node has.
-    fn open(runtime: &Runtime, backends_each: &[usize]) -> Fallible<Fleet> {
+    fn open(runtime: &Runtime, backends_each: &[usize]) -> Fallible<NodeCluster> {
         let certificates = tempfile::tempdir()?;
         let ports: Vec<(SocketAddr, SocketAddr)> = backends_each
             .iter()
@@ -64,7 +64,7 @@ impl Fleet {
         let (mut nodes, mut backends) = (Vec::new(), Vec::new());
         for (at, &count) in backends_each.iter().enumerate() {
             let name = NAMES[at];
-            let own: Vec<(SocketAddr, Book)> = (0..count)
+            let own: Vec<(SocketAddr, RequestCounts)> = (0..count)
                 .map(|_| backend::start(runtime))
                 .collect::<Fallible<_>>()?;
             certify(&authority.0, name, certificates.path())?;
@@ -84,7 +84,7 @@ impl Fleet {
             nodes.push(Gateway::start(name, settings, None)?);
             backends.extend(own);
         }
-        let fleet = Fleet {
+        let fleet = NodeCluster {
             nodes,
             backends,
             _certificates: certificates,
@@ -120,7 +120,7 @@ impl Fleet {
     /// Closed loops directly at all backends.
     fn capacity(&self, runtime: &Runtime, scale: Scale) -> f64 {
         let length = scale.step.min(Duration::from_secs(10));
-        let ask = Ask::plain(ACCOUNT, MODEL, SERVICE_MS);
+        let ask = ChatRequest::plain(ACCOUNT, MODEL, SERVICE_MS);
         let measured = self.backends.iter().map(|(address, _)| {
             let (client, ask) = (Client::new(*address), ask.clone());
             runtime.spawn(async move {
@@ -136,16 +136,16 @@ impl Fleet {
     }
 }
 
-fn ask() -> Ask {
-    Ask {
+fn ask() -> ChatRequest {
+    ChatRequest {
         deadline_ms: Some(DEADLINE_MS),
-        ..Ask::plain(ACCOUNT, MODEL, SERVICE_MS)
+        ..ChatRequest::plain(ACCOUNT, MODEL, SERVICE_MS)
     }
 }
 
 /// Acceptance 1: all load to one node.
 fn spread(runtime: &Runtime, scale: Scale, table: &mut Table) -> Fallible<()> {
-    let fleet = Fleet::open(runtime, &[BACKENDS_EACH; 3])?;
+    let fleet = NodeCluster::open(runtime, &[BACKENDS_EACH; 3])?;
     let capacity = fleet.capacity(runtime, scale);
     println!("C of six backends = {capacity:.1} requests/s");
     let client = Client::new(fleet.nodes[0].clients);
@@ -193,8 +193,8 @@ fn spread(runtime: &Runtime, scale: Scale, table: &mut Table) -> Fallible<()> {
 
 /// Latency that a forwarding node without servers of its own adds.
 fn price_of_a_hop(runtime: &Runtime, scale: Scale, table: &mut Table) -> Fallible<()> {
-    let fleet = Fleet::open(runtime, &[0, 1])?;
-    let ask = Ask::plain(ACCOUNT, MODEL, 0);
+    let fleet = NodeCluster::open(runtime, &[0, 1])?;
+    let ask = ChatRequest::plain(ACCOUNT, MODEL, 0);
     let edge = Client::new(fleet.nodes[0].clients);
     let own = Client::new(fleet.nodes[1].clients);
     let (mut there, mut here) = (Latencies::new(), Latencies::new());
@@ -235,7 +235,7 @@ fn price_of_a_hop(runtime: &Runtime, scale: Scale, table: &mut Table) -> Fallibl
 
 /// Acceptance 2: a node dies under load at the two others.
 fn kill(runtime: &Runtime, scale: Scale, table: &mut Table) -> Fallible<()> {
-    let mut fleet = Fleet::open(runtime, &[BACKENDS_EACH; 3])?;
+    let mut fleet = NodeCluster::open(runtime, &[BACKENDS_EACH; 3])?;
     let capacity = fleet.capacity(runtime, scale);
     // More than one node's own share, so that the dying one has requests of others.
     let offered = 0.5 * capacity;

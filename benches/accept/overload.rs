@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
-use crate::client::Ask;
+use crate::client::ChatRequest;
 use crate::crowd::{self, Backlog, Sample, goodput, quantile_ms};
 use crate::kit::Fallible;
 use crate::kit::gateway::Account;
-use crate::stand::{MODEL, PERMITS, SERVICE_MS, Scale, Stand};
+use crate::stand::{MODEL, PERMITS, SERVICE_MS, Scale, TestBed};
 use crate::table::Table;
 
 const ACCOUNT: &str = "acme";
@@ -29,16 +29,16 @@ pub fn run(runtime: &Runtime, scale: Scale, table: &mut Table) -> Fallible<()> {
     long_line(runtime, scale, capacity, table)
 }
 
-fn ask() -> Ask {
-    Ask {
+fn ask() -> ChatRequest {
+    ChatRequest {
         deadline_ms: Some(DEADLINE_MS),
-        ..Ask::plain(ACCOUNT, MODEL, SERVICE_MS)
+        ..ChatRequest::plain(ACCOUNT, MODEL, SERVICE_MS)
     }
 }
 
 /// The five steps and the fall to 0.8; gives back C.
 fn steps(runtime: &Runtime, scale: Scale, table: &mut Table) -> Fallible<f64> {
-    let stand = Stand::open(
+    let stand = TestBed::open(
         "overload",
         runtime,
         vec![Account::new(ACCOUNT)],
@@ -121,7 +121,7 @@ fn steps(runtime: &Runtime, scale: Scale, table: &mut Table) -> Fallible<f64> {
 /// A line of 1,000 whose end could never be served within the deadline.
 fn long_line(runtime: &Runtime, scale: Scale, capacity: f64, table: &mut Table) -> Fallible<()> {
     let accounts = vec![Account::new(ACCOUNT)];
-    let stand = Stand::open(
+    let stand = TestBed::open(
         "long-line",
         runtime,
         accounts,
@@ -151,17 +151,17 @@ fn long_line(runtime: &Runtime, scale: Scale, capacity: f64, table: &mut Table) 
 }
 
 /// Goodput of eight closed loops directly at the backend.
-fn measure_capacity(runtime: &Runtime, stand: &Stand, scale: Scale) -> f64 {
+fn measure_capacity(runtime: &Runtime, stand: &TestBed, scale: Scale) -> f64 {
     let length = scale.step.min(Duration::from_secs(10));
     let loops = [Backlog {
-        ask: Ask::plain(ACCOUNT, MODEL, SERVICE_MS),
+        ask: ChatRequest::plain(ACCOUNT, MODEL, SERVICE_MS),
         open: PERMITS as usize,
     }];
     let samples = runtime.block_on(crowd::mixed(&stand.direct, &loops, &[], length));
     goodput(&samples, FILLING, length)
 }
 
-fn judge_backend(stand: &Stand, what: &str, table: &mut Table) {
+fn judge_backend(stand: &TestBed, what: &str, table: &mut Table) {
     let high_water = stand.book.high_water();
     table.add(
         "4",

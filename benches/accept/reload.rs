@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
-use crate::client::{Ask, Client};
+use crate::client::{ChatRequest, Client};
 use crate::crowd::{self, Sample};
 use crate::kit::gateway::{Account, Settings};
 use crate::kit::{Fallible, procfs};
 use crate::overload::counts;
-use crate::stand::{MODEL, PERMITS, Scale, Stand};
+use crate::stand::{MODEL, PERMITS, Scale, TestBed};
 use crate::table::Table;
 
 const ACCOUNT: &str = "acme";
@@ -57,7 +57,7 @@ impl Change {
 }
 
 pub fn run(runtime: &Runtime, scale: Scale, table: &mut Table) -> Fallible<()> {
-    let stand = Stand::open(
+    let stand = TestBed::open(
         "reload",
         runtime,
         vec![Account::new(ACCOUNT)],
@@ -122,7 +122,7 @@ pub fn run(runtime: &Runtime, scale: Scale, table: &mut Table) -> Fallible<()> {
 
 /// 200 requests a second, until it is told to stop and the last one is answered.
 async fn steady_load(client: Client, stop: Arc<AtomicBool>) -> Vec<Sample> {
-    let ask = Ask::plain(ACCOUNT, MODEL, SERVICE_MS);
+    let ask = ChatRequest::plain(ACCOUNT, MODEL, SERVICE_MS);
     let mut samples = Vec::new();
     let mut seed = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -133,7 +133,7 @@ async fn steady_load(client: Client, stop: Arc<AtomicBool>) -> Vec<Sample> {
     samples
 }
 
-fn apply(stand: &Stand, change: Change, number: usize) -> Fallible<()> {
+fn apply(stand: &TestBed, change: Change, number: usize) -> Fallible<()> {
     let file = &stand.gateway.config;
     let text = stand
         .gateway

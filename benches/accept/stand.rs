@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 
-use crate::backend::{self, Book};
+use crate::backend::{self, RequestCounts};
 use crate::client::Client;
 use crate::kit::Fallible;
 use crate::kit::gateway::{Account, Gateway, Model, Settings};
@@ -62,10 +62,10 @@ impl Scale {
     }
 }
 
-pub struct Stand {
+pub struct TestBed {
     name: &'static str,
     pub gateway: Gateway,
-    pub book: Book,
+    pub book: RequestCounts,
     /// Through the gateway.
     pub client: Client,
     /// Past the gateway, at the backend.
@@ -73,7 +73,7 @@ pub struct Stand {
 }
 
 /// Counts that item 9 compares.
-pub struct Ledger {
+pub struct EventTotals {
     pub stand: &'static str,
     pub sent: u64,
     pub events: u64,
@@ -83,7 +83,7 @@ pub struct Ledger {
     drained_in: Duration,
 }
 
-impl Ledger {
+impl EventTotals {
     pub fn exited_well(&self) -> bool {
         self.exit == Some(0) && self.drained_in <= Duration::from_secs(2)
     }
@@ -96,7 +96,7 @@ impl Ledger {
     }
 }
 
-impl Stand {
+impl TestBed {
     pub fn open(
         name: &'static str,
         runtime: &Runtime,
@@ -131,7 +131,7 @@ impl Stand {
     }
 
     /// Permits in use and requests waiting, as `GET /state` says.
-    pub fn held(&self) -> Fallible<Held> {
+    pub fn held(&self) -> Fallible<HeldAdmission> {
         let state = self.gateway.state()?;
         let model = &state["models"][0];
         let mut used = 0;
@@ -146,14 +146,14 @@ impl Stand {
         let waiting = model["queue"]["depth"]
             .as_u64()
             .ok_or("/state has no queue.depth")?;
-        Ok(Held { used, waiting })
+        Ok(HeldAdmission { used, waiting })
     }
 
     /// Waits until what is held satisfies `wanted`; None when `limit` passes first.
     pub fn wait_until_held(
         &self,
         limit: Duration,
-        wanted: impl Fn(Held) -> bool,
+        wanted: impl Fn(HeldAdmission) -> bool,
     ) -> Fallible<Option<Duration>> {
         let began = Instant::now();
         loop {
@@ -168,7 +168,7 @@ impl Stand {
     }
 
     /// Checks the metrics, drains the gateway and counts its events.
-    pub fn close(mut self) -> Fallible<Ledger> {
+    pub fn close(mut self) -> Fallible<EventTotals> {
         let promtool = match find_program("promtool") {
             Some(program) => Some(check_metrics(&program, &self.gateway.metrics()?)?),
             None => None,
@@ -176,7 +176,7 @@ impl Stand {
         let began = Instant::now();
         self.gateway.process.signal("TERM")?;
         let exit = self.gateway.process.wait_for_end(DRAIN_LIMIT)?;
-        Ok(Ledger {
+        Ok(EventTotals {
             stand: self.name,
             sent: self.client.sent(),
             events: self.gateway.event_lines()?,
@@ -189,7 +189,7 @@ impl Stand {
 
 /// Admission state of a model at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Held {
+pub struct HeldAdmission {
     pub used: u64,
     pub waiting: u64,
 }

@@ -3,12 +3,12 @@
 //!
 //! Items add rows while they run; `close_books` adds item 9 from the ledgers of all stands.
 
-use crate::stand::Ledger;
+use crate::stand::EventTotals;
 
 #[derive(Default)]
 pub struct Table {
     rows: Vec<Row>,
-    ledgers: Vec<Ledger>,
+    ledgers: Vec<EventTotals>,
 }
 
 struct Row {
@@ -44,7 +44,7 @@ impl Table {
     }
 
     /// Sent and recorded requests of a stand that has ended.
-    pub fn keep(&mut self, ledger: Ledger) {
+    pub fn keep(&mut self, ledger: EventTotals) {
         self.ledgers.push(ledger);
     }
 

@@ -109,7 +109,7 @@ impl Gateway {
         };
         gateway
             .process
-            .wait_until(|| matches!(ask(admin, &request::get("/readyz")), Ok((200, _))))?;
+            .wait_until(|| matches!(send_request(admin, &request::get("/readyz")), Ok((200, _))))?;
         Ok(gateway)
     }
 
@@ -124,7 +124,7 @@ impl Gateway {
 
     /// `GET /state` of the admin listener.
     pub fn state(&self) -> Fallible<serde_json::Value> {
-        let (status, body) = ask(self.admin, &request::get("/state"))?;
+        let (status, body) = send_request(self.admin, &request::get("/state"))?;
         if status != 200 {
             return Err(format!("/state answered {status}").into());
         }
@@ -133,7 +133,7 @@ impl Gateway {
 
     /// `GET /metrics` of the admin listener.
     pub fn metrics(&self) -> Fallible<String> {
-        let (status, body) = ask(self.admin, &request::get("/metrics"))?;
+        let (status, body) = send_request(self.admin, &request::get("/metrics"))?;
         if status != 200 {
             return Err(format!("/metrics answered {status}").into());
         }
@@ -143,7 +143,7 @@ impl Gateway {
     /// `POST /reload`: 200 taken, 422 refused.
     pub fn reload(&self) -> Fallible<u16> {
         let bytes = b"POST /reload HTTP/1.1\r\nhost: bench.test\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
-        Ok(ask(self.admin, bytes)?.0)
+        Ok(send_request(self.admin, bytes)?.0)
     }
 
     /// Lines of the event files, rotated ones included.
@@ -170,11 +170,11 @@ pub fn binary() -> PathBuf {
 }
 
 /// Sends a request on a fresh connection, which then closes; returns status and body of the response.
-pub fn ask(address: SocketAddr, bytes: &[u8]) -> Fallible<(u16, Vec<u8>)> {
+pub fn send_request(address: SocketAddr, bytes: &[u8]) -> Fallible<(u16, Vec<u8>)> {
     let mut stream = TcpStream::connect_timeout(&address, ADMIN_LIMIT)?;
     stream.set_read_timeout(Some(ADMIN_LIMIT))?;
     stream.write_all(bytes)?;
-    let mut answer = wire::Answer::collecting();
+    let mut answer = wire::ResponseReader::collecting();
     let mut buffer = [0_u8; 16 * 1024];
     while !answer.is_done() {
         match stream.read(&mut buffer)? {

@@ -15,7 +15,7 @@ const TAIL_BYTES: usize = 2048;
 const WHOLE_BYTES: usize = 16 * 1024 * 1024;
 
 /// A response, read piece by piece.
-pub struct Answer {
+pub struct ResponseReader {
     state: State,
     /// A head or chunk line that is not complete yet.
     pending: Vec<u8>,
@@ -42,7 +42,7 @@ enum State {
     Done,
 }
 
-impl Answer {
+impl ResponseReader {
     pub fn new() -> Self {
         Self {
             state: State::Head,
@@ -77,7 +77,7 @@ impl Answer {
     }
 
     /// Returns whether any byte of the response has been read.
-    pub fn has_begun(&self) -> bool {
+    pub fn has_started(&self) -> bool {
         !matches!(self.state, State::Head) || !self.pending.is_empty()
     }
 

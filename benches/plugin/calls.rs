@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use infergate::plugin::{Input, Outline, Plugins, Schema};
+use infergate::plugin::{Outline, PluginSnapshot, Schema, TaskInput};
 use infergate_core::AccountId;
-use infergate_core::billing::{Ending, Metric, Report, Source};
+use infergate_core::billing::{BillingOutcome, Metric, MetricSource, UsageReport};
 use infergate_core::model::{ModelSpec, Tariff, Trust};
 use infergate_core::routing::policy::Ranking;
 use infergate_core::routing::{Candidate, Choice, Health, Hints};
-use infergate_core::task::Event;
+use infergate_core::task::StreamEvent;
 use serde_json::json;
 
 use crate::kit::{calling, cpu_us, loaded, shipped, spec, user};
@@ -101,9 +101,9 @@ pub fn run(quick: bool) {
     cached(calls);
 }
 
-type Call<'a> = dyn Fn(&Plugins, &ModelSpec) + 'a;
+type Call<'a> = dyn Fn(&PluginSnapshot, &ModelSpec) + 'a;
 
-fn price(plugins: &Plugins, model: &ModelSpec) {
+fn price(plugins: &PluginSnapshot, model: &ModelSpec) {
     let names = [
         "audio_seconds",
         "image_steps",
@@ -118,12 +118,12 @@ fn price(plugins: &Plugins, model: &ModelSpec) {
     let metrics = names.map(|name| Metric {
         name: name.into(),
         value: 512.0,
-        source: Source::Reported,
+        source: MetricSource::Reported,
     });
-    let report = Report {
+    let report = UsageReport {
         model: "m",
         trust: Trust::Trust,
-        ending: Ending::Completed,
+        ending: BillingOutcome::Completed,
         streamed: false,
         metrics: &metrics,
         queue_ms: 1,
@@ -156,7 +156,7 @@ fn candidates(count: u32) -> Vec<Candidate> {
     (0..count).map(one).collect()
 }
 
-fn rank(plugins: &Plugins, model: &ModelSpec, count: u32) {
+fn rank(plugins: &PluginSnapshot, model: &ModelSpec, count: u32) {
     let account = AccountId::from("acme");
     let candidates = candidates(count);
     let slot = plugins.routing(model);
@@ -165,8 +165,8 @@ fn rank(plugins: &Plugins, model: &ModelSpec, count: u32) {
     }));
 }
 
-fn input<'a>(body: &'a Bytes) -> Input<'a> {
-    Input {
+fn input<'a>(body: &'a Bytes) -> TaskInput<'a> {
+    TaskInput {
         model: "m",
         content_type: "application/json",
         body,
@@ -174,13 +174,13 @@ fn input<'a>(body: &'a Bytes) -> Input<'a> {
     }
 }
 
-fn prepare(plugins: &Plugins, model: &ModelSpec, body: &Bytes) {
+fn prepare(plugins: &PluginSnapshot, model: &ModelSpec, body: &Bytes) {
     let account = AccountId::from("acme");
     let mut session = calling(&account, |caller| plugins.task(model).begin(caller));
     black_box(session.prepare(input(body)).unwrap());
 }
 
-fn prepare_and_finish(plugins: &Plugins, model: &ModelSpec, body: &Bytes, answer: &Bytes) {
+fn prepare_and_finish(plugins: &PluginSnapshot, model: &ModelSpec, body: &Bytes, answer: &Bytes) {
     let account = AccountId::from("acme");
     let mut session = calling(&account, |caller| plugins.task(model).begin(caller));
     session.prepare(input(body)).unwrap();
@@ -191,21 +191,25 @@ fn prepare_and_finish(plugins: &Plugins, model: &ModelSpec, body: &Bytes, answer
     );
 }
 
-fn push(plugins: &Plugins, model: &ModelSpec) {
+fn push(plugins: &PluginSnapshot, model: &ModelSpec) {
     let account = AccountId::from("acme");
     let mut session = calling(&account, |caller| plugins.task(model).begin(caller));
     session
         .prepare(input(&Bytes::from_static(b"{\"prompt\":\"x\"}")))
         .unwrap();
     let data = br#"{"choices":[{"index":0,"delta":{"content":"hello"}}]}"#.to_vec();
-    black_box(session.push(vec![Event { name: None, data }]).unwrap());
+    black_box(
+        session
+            .push(vec![StreamEvent { name: None, data }])
+            .unwrap(),
+    );
 }
 
 fn schema(size: &str, body: &Bytes, calls: u32) {
     let model = user("task", "text-generation");
     let mut plain = (*model).clone();
     plain.plugins.task = None;
-    let Some(text) = Plugins::default().task(&plain).input_schema() else {
+    let Some(text) = PluginSnapshot::default().task(&plain).input_schema() else {
         return;
     };
     let schema = Schema::compile(&text).unwrap();

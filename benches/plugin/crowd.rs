@@ -2,9 +2,9 @@
 //!
 //! Every fiftieth call traps; its plugin is loaded anew before its breaker opens, as reloads would.
 
-use infergate::plugin::{Plugins, World};
+use infergate::plugin::{PluginSnapshot, World};
 use infergate_core::AccountId;
-use infergate_core::billing::{Ending, Report};
+use infergate_core::billing::{BillingOutcome, UsageReport};
 use infergate_core::model::{ModelSpec, Tariff, Trust};
 
 use crate::guests::Wat;
@@ -30,7 +30,7 @@ pub fn run(calls: usize) -> Fallible<bool> {
     let evil = spec(&evil, world.name(), "auto");
     let load = || {
         host.load(
-            &Plugins::default(),
+            &PluginSnapshot::default(),
             std::slice::from_ref(&evil),
             std::slice::from_ref(&model),
         )
@@ -70,11 +70,11 @@ pub fn run(calls: usize) -> Fallible<bool> {
     Ok(grown <= GROWTH_MAX && live == counts.pool_used && live <= ACCOUNTS as u64)
 }
 
-fn price(plugins: &Plugins, model: &ModelSpec, account: &AccountId) -> bool {
-    let report = Report {
+fn price(plugins: &PluginSnapshot, model: &ModelSpec, account: &AccountId) -> bool {
+    let report = UsageReport {
         model: "m",
         trust: Trust::Trust,
-        ending: Ending::Completed,
+        ending: BillingOutcome::Completed,
         streamed: false,
         metrics: &[],
         queue_ms: 0,

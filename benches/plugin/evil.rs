@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use infergate::plugin::World;
 use infergate_core::AccountId;
-use infergate_core::billing::{Ending, Metric, Report, Source};
+use infergate_core::billing::{BillingOutcome, Metric, MetricSource, UsageReport};
 use infergate_core::model::{Tariff, Trust};
 
 use crate::kit::{calling, loaded, spec, user};
@@ -35,12 +35,12 @@ pub fn run() -> bool {
         let metrics = [Metric {
             name: "output_tokens".into(),
             value: 7.0,
-            source: Source::Reported,
+            source: MetricSource::Reported,
         }];
-        let report = Report {
+        let report = UsageReport {
             model: "m",
             trust: Trust::Trust,
-            ending: Ending::Completed,
+            ending: BillingOutcome::Completed,
             streamed: false,
             metrics: &metrics,
             queue_ms: 0,

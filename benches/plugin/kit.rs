@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use infergate::plugin::{Caller, Host, HostSettings, PluginSpec, Plugins};
+use infergate::plugin::{Caller, Host, HostSettings, PluginSnapshot, PluginSpec};
 use infergate::telemetry::clock::thread_micros;
 use infergate_core::AccountId;
 use infergate_core::model::ModelSpec;
@@ -58,10 +58,10 @@ pub fn user(role: &str, task: &str) -> Arc<ModelSpec> {
 }
 
 /// A host, and the plugin loaded for the model.
-pub fn loaded(spec: &PluginSpec, model: &Arc<ModelSpec>) -> (Arc<Host>, Plugins) {
+pub fn loaded(spec: &PluginSpec, model: &Arc<ModelSpec>) -> (Arc<Host>, PluginSnapshot) {
     let host = Host::start(HostSettings::default()).unwrap();
     let plugins = host.load(
-        &Plugins::default(),
+        &PluginSnapshot::default(),
         std::slice::from_ref(spec),
         std::slice::from_ref(model),
     );

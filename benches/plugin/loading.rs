@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use infergate::plugin::{Host, HostSettings, Plugins};
+use infergate::plugin::{Host, HostSettings, PluginSnapshot};
 
 use crate::kit::{shipped, spec, user};
 
@@ -38,11 +38,16 @@ pub fn run() {
             let mut other = one.clone();
             other.limits.memory_mib = Some(17);
             if cache_dir.read_dir().unwrap().count() > 1 {
-                host.load(&Plugins::default(), &[other], std::slice::from_ref(&model))
-                    .unwrap();
+                host.load(
+                    &PluginSnapshot::default(),
+                    &[other],
+                    std::slice::from_ref(&model),
+                )
+                .unwrap();
             }
             let began = Instant::now();
-            host.load(&Plugins::default(), &[one], &[model]).unwrap();
+            host.load(&PluginSnapshot::default(), &[one], &[model])
+                .unwrap();
             began.elapsed().as_secs_f64() * 1000.0
         });
         let kib = std::fs::metadata(&copy).unwrap().len() >> 10;

@@ -47,14 +47,14 @@ pub struct Run {
 }
 
 /// Measurements so far.
-pub struct Contest {
+pub struct Measurements {
     rounds: usize,
     load_core: String,
     runs: Vec<Run>,
     journal: File,
 }
 
-impl Contest {
+impl Measurements {
     /// `journal` gets one JSON line for each run.
     pub fn new(rounds: usize, load_core: &str, journal: &Path) -> Fallible<Self> {
         Ok(Self {

@@ -6,8 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::contest::Contest;
-use crate::hall::{Cores, Hall};
+use crate::contest::Measurements;
+use crate::hall::{Cores, Processes};
 use crate::kit::{Fallible, gateway, procfs};
 use crate::memory::Memory;
 use crate::options::Options;
@@ -17,7 +17,7 @@ pub fn run(words: &[&str]) -> Fallible<()> {
     let options = Options::parse(words)?;
     let journal = journal_path()?;
     let cores = Cores::plan();
-    let mut contest = Contest::new(options.rounds, &cores.load, &journal)?;
+    let mut contest = Measurements::new(options.rounds, &cores.load, &journal)?;
     println!("{}", procfs::machine());
     println!(
         "infergate: {}; proxies on core {}, load and upstream on core {}; runs in {}",
@@ -34,27 +34,27 @@ pub fn run(words: &[&str]) -> Fallible<()> {
     }
     contest.note(&serde_json::json!({ "machine": procfs::machine() }))?;
 
-    let hall = Hall::open(cores)?;
-    if options.wants("t1") {
+    let hall = Processes::open(cores)?;
+    if options.includes("t1") {
         hall.small(&options, &mut contest)?;
     }
-    if options.wants("t4") {
+    if options.includes("t4") {
         hall.streams(&options, &mut contest)?;
     }
-    if options.wants("t7") {
+    if options.includes("t7") {
         hall.refusals(&options, &mut contest)?;
     }
-    if options.wants("t5") {
+    if options.includes("t5") {
         hall.open_loop(&options, &mut contest)?;
     }
-    if options.wants("t6") {
+    if options.includes("t6") {
         hall.bodies(&options, &mut contest)?;
     }
-    let memory = match options.wants("t9") {
+    let memory = match options.includes("t9") {
         true => hall.memory(&options, &mut contest)?,
         false => Memory::default(),
     };
-    if options.wants("t12") {
+    if options.includes("t12") {
         hall.sizes(&options, &mut contest)?;
     }
 

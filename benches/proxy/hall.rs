@@ -45,7 +45,7 @@ pub struct Contender {
 }
 
 /// Processes that run during the whole bench; idle proxies cost next to nothing.
-pub struct Hall {
+pub struct Processes {
     pub cores: Cores,
     pub upstream_port: u16,
     pub contenders: Vec<Contender>,
@@ -56,7 +56,7 @@ pub struct Hall {
     _folder: tempfile::TempDir,
 }
 
-impl Hall {
+impl Processes {
     pub fn open(cores: Cores) -> Fallible<Self> {
         let folder = tempfile::tempdir()?;
         let upstream_port = free_port()?;

@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::kit::figures::{Latencies, Quantiles};
 use crate::kit::request::Chat;
-use crate::kit::wire::Answer;
+use crate::kit::wire::ResponseReader;
 use crate::kit::{Fallible, procfs};
 
 /// Pause before a connection that failed is opened again.
@@ -280,7 +280,7 @@ async fn closed_connection(
         while keep_alive {
             let began = Instant::now();
             stream.write_all(request).await?;
-            let mut answer = Answer::new();
+            let mut answer = ResponseReader::new();
             let mut last_event = None;
             while !answer.is_done() {
                 let count = stream.read(&mut buffer).await?;
@@ -384,7 +384,7 @@ fn open_request(
         }
     };
     stream.write_all(request)?;
-    let mut answer = Answer::new();
+    let mut answer = ResponseReader::new();
     while !answer.is_done() {
         match stream.read(buffer)? {
             0 => answer.close()?,

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::contest::Contest;
+use crate::contest::Measurements;
 use crate::kit::figures::Spread;
 use crate::kit::request::Chat;
 use crate::kit::{Fallible, procfs};
@@ -76,7 +76,7 @@ pub fn open_stream(address: SocketAddr, model: &str, key: &str) -> Fallible<TcpS
 
 /// Resident MiB after so many more requests; None when they do not fit into the time there is.
 pub fn after_requests(
-    contest: &Contest,
+    contest: &Measurements,
     plan: &Plan,
     pid: u32,
     requests: u64,

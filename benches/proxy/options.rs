@@ -55,7 +55,7 @@ impl Options {
     }
 
     /// Returns whether the scenarios of a target are to run.
-    pub fn wants(&self, target: &str) -> bool {
+    pub fn includes(&self, target: &str) -> bool {
         match &self.only {
             Some(only) => only.iter().any(|name| name == target),
             None => !self.quick || matches!(target, "t1" | "t4" | "t7"),

@@ -6,8 +6,8 @@
 use crate::configs::{
     ACCOUNT, FULL_MODEL, MODEL, crowd_id, many_accounts, many_endpoints, many_models,
 };
-use crate::contest::{Contest, Entry, Scenario, Unit};
-use crate::hall::{Contender, Hall, contender, start_gateway};
+use crate::contest::{Entry, Measurements, Scenario, Unit};
+use crate::hall::{Contender, Processes, contender, start_gateway};
 use crate::kit::Fallible;
 use crate::kit::gateway::{Gateway, key_of};
 use crate::load::Plan;
@@ -22,9 +22,9 @@ const KEYS_APART: usize = 300;
 /// Load before the window, while pools fill.
 const WARM_UP_MS: u64 = 300;
 
-impl Hall {
+impl Processes {
     /// T1, and the same with one connection when there is time.
-    pub fn small(&self, options: &Options, contest: &mut Contest) -> Fallible<()> {
+    pub fn small(&self, options: &Options, contest: &mut Measurements) -> Fallible<()> {
         contest.measure(
             &self.everybody(scenario::SMALL, Unit::Request, options, |plan| {
                 plan.connections = 32;
@@ -41,7 +41,7 @@ impl Hall {
     }
 
     /// T4.
-    pub fn streams(&self, options: &Options, contest: &mut Contest) -> Fallible<()> {
+    pub fn streams(&self, options: &Options, contest: &mut Measurements) -> Fallible<()> {
         contest.measure(
             &self.everybody(scenario::PACED, Unit::Event, options, |plan| {
                 plan.connections = 64;
@@ -58,7 +58,7 @@ impl Hall {
     }
 
     /// T5.
-    pub fn open_loop(&self, options: &Options, contest: &mut Contest) -> Fallible<()> {
+    pub fn open_loop(&self, options: &Options, contest: &mut Measurements) -> Fallible<()> {
         contest.measure(
             &self.everybody(scenario::OPEN, Unit::Request, options, |plan| {
                 plan.open_rate = Some(1_000.0);
@@ -67,7 +67,7 @@ impl Hall {
     }
 
     /// T6.
-    pub fn bodies(&self, options: &Options, contest: &mut Contest) -> Fallible<()> {
+    pub fn bodies(&self, options: &Options, contest: &mut Measurements) -> Fallible<()> {
         for (name, body_bytes, connections) in [
             (scenario::BODY_32K, 32 * 1024, 16),
             (scenario::BODY_100K, 100 * 1024, 16),
@@ -83,7 +83,7 @@ impl Hall {
     }
 
     /// T7: one stream holds the only permit while everybody else is refused.
-    pub fn refusals(&self, options: &Options, contest: &mut Contest) -> Fallible<()> {
+    pub fn refusals(&self, options: &Options, contest: &mut Measurements) -> Fallible<()> {
         let Some(gateway) = &self.gateway else {
             return Ok(());
         };
@@ -120,7 +120,7 @@ impl Hall {
     }
 
     /// T9, on a fresh gateway.
-    pub fn memory(&self, options: &Options, contest: &mut Contest) -> Fallible<Memory> {
+    pub fn memory(&self, options: &Options, contest: &mut Measurements) -> Fallible<Memory> {
         if self.gateway.is_none() {
             return Ok(Memory::default());
         }
@@ -150,7 +150,7 @@ impl Hall {
     }
 
     /// T12: one gateway for each size, all measured in the same rounds as the ordinary one.
-    pub fn sizes(&self, options: &Options, contest: &mut Contest) -> Fallible<()> {
+    pub fn sizes(&self, options: &Options, contest: &mut Measurements) -> Fallible<()> {
         let Some(gateway) = &self.gateway else {
             return Ok(());
         };

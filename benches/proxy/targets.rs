@@ -4,7 +4,7 @@
 //! A figure that misses its goal while its best round reaches it is called so: on a noisy machine that
 //! difference is the machine's. Called by the driver at the end.
 
-use crate::contest::Contest;
+use crate::contest::Measurements;
 use crate::kit::figures::Spread;
 use crate::load::Report;
 use crate::memory::Memory;
@@ -86,7 +86,7 @@ impl Row {
 }
 
 /// Returns a row for every goal, in the order of the targets.
-pub fn judge(contest: &Contest, memory: &Memory) -> Vec<Row> {
+pub fn judge(contest: &Measurements, memory: &Memory) -> Vec<Row> {
     use label::{BARE, DIRECT, INFERGATE};
     use scenario::{BODY_1M, BODY_100K, BODY_256K, BURST, OPEN, PACED, REFUSALS, SIZES, SMALL};
 

@@ -98,7 +98,7 @@ async fn serve(mut stream: TcpStream, canned: &Canned) -> Fallible<()> {
                 return Ok(());
             }
         }
-        let wish = Wish::read(&buffer[head..head + body_bytes]);
+        let wish = ResponseSpec::read(&buffer[head..head + body_bytes]);
         buffer.drain(..head + body_bytes);
         match wish.stream {
             false => stream.write_all(&canned.completion).await?,
@@ -132,13 +132,13 @@ fn content_length(head: &[u8]) -> Option<usize> {
 }
 
 /// Response that a request asks for.
-struct Wish {
+struct ResponseSpec {
     stream: bool,
     usage: bool,
     pause: Duration,
 }
 
-impl Wish {
+impl ResponseSpec {
     fn read(body: &[u8]) -> Self {
         let first = &body[..body.len().min(FIELDS_BYTES)];
         let last = &body[body.len().saturating_sub(FIELDS_BYTES)..];
@@ -179,7 +179,7 @@ fn leading_number(bytes: &[u8]) -> Option<u64> {
 }
 
 /// Sends a stream with a write per event, as a model server flushes one token at a time.
-async fn send_stream(stream: &mut TcpStream, canned: &Canned, wish: &Wish) -> Fallible<()> {
+async fn send_stream(stream: &mut TcpStream, canned: &Canned, wish: &ResponseSpec) -> Fallible<()> {
     stream.write_all(STREAM_HEAD).await?;
     for number in 0..EVENTS {
         if number > 0 && !wish.pause.is_zero() {

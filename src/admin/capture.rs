@@ -19,7 +19,7 @@ pub struct CaptureReport {
 
 /// Why nothing is captured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CaptureFailed {
+pub enum CaptureError {
     /// No plugin has this name.
     #[error("{0}")]
     NotFound(String),
@@ -34,26 +34,26 @@ pub enum CaptureFailed {
     Unwritable(String),
 }
 
-impl CaptureFailed {
+impl CaptureError {
     /// HTTP status of the error.
     pub(super) fn status(&self) -> u16 {
         match self {
-            CaptureFailed::NotFound(_) => 404,
-            CaptureFailed::Wrong(_) => 400,
-            CaptureFailed::Busy(_) => 409,
-            CaptureFailed::Unwritable(_) => 503,
+            CaptureError::NotFound(_) => 404,
+            CaptureError::Wrong(_) => 400,
+            CaptureError::Busy(_) => 409,
+            CaptureError::Unwritable(_) => 503,
         }
     }
 }
 
 /// The plugin of such a path.
-pub(super) fn plugin_of(path: &str) -> Option<&str> {
+pub(super) fn plugin_in_path(path: &str) -> Option<&str> {
     let name = path.strip_prefix("/plugins/")?.strip_suffix("/capture")?;
     (!name.is_empty() && !name.contains('/')).then_some(name)
 }
 
 /// The number of calls in a query.
-pub(super) fn calls_of(query: &str) -> Option<u32> {
+pub(super) fn calls_in_query(query: &str) -> Option<u32> {
     let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     pairs.find(|(key, _)| *key == "calls")?.1.parse().ok()
 }

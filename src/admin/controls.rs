@@ -17,19 +17,19 @@ pub trait Controls: Send + Sync + 'static {
     fn flags(&self) -> RuntimeFlags;
     /// Sets and keeps the given flags, and returns all of them; the error is the reason why they
     /// stay as they were.
-    async fn set_flags(self: Arc<Self>, wanted: FlagsWanted) -> Result<RuntimeFlags, String>;
+    async fn set_flags(self: Arc<Self>, wanted: FlagChanges) -> Result<RuntimeFlags, String>;
 }
 
 /// The body of `PUT /config/runtime`. A flag that is left out stays as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct FlagsWanted {
+pub struct FlagChanges {
     allow_cloud_fallback: Option<bool>,
 }
 
-impl FlagsWanted {
+impl FlagChanges {
     /// `flags` with what is wanted put over them.
-    pub fn over(self, flags: RuntimeFlags) -> RuntimeFlags {
+    pub fn apply_to(self, flags: RuntimeFlags) -> RuntimeFlags {
         RuntimeFlags {
             allow_cloud_fallback: self
                 .allow_cloud_fallback

@@ -7,7 +7,7 @@
 
 mod capture;
 mod controls;
-mod foreign;
+mod cross_site;
 mod reload;
 mod state;
 
@@ -22,14 +22,14 @@ use pingora_http::ResponseHeader;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-pub use capture::{CaptureFailed, CaptureReport};
-pub use controls::{Controls, FlagsWanted};
+pub use capture::{CaptureError, CaptureReport};
+pub use controls::{Controls, FlagChanges};
 pub use reload::{
-    Problem, ReloadFailed, ReloadHandle, ReloadReport, ReloadRequest, reload_channel,
+    ReloadFailure, ReloadHandle, ReloadProblem, ReloadReport, ReloadRequest, reload_channel,
 };
 pub use state::{
-    ConfigState, EndpointState, LastError, ModelState, NodeState, OtherNode, PermitState,
-    QueueState, ReloadError, State,
+    ConfigState, EndpointState, LastError, ModelState, NodeState, PermitState, QueueState,
+    ReloadError, RemoteNodeState, State,
 };
 
 /// From the last response to the end of the next head. Longer than a scrape interval, so that
@@ -82,26 +82,26 @@ pub trait Insight: Send + Sync + 'static {
     fn metrics_text(&self) -> String;
     /// The trace of a request, with the traces of nodes that it was forwarded to; none when it is not
     /// here, or not any more.
-    async fn story(&self, request_id: &str) -> Option<Value>;
+    async fn trace(&self, request_id: &str) -> Option<Value>;
     /// The last `count` requests with a trace, the newest first.
-    fn stories(&self, count: usize) -> Vec<Value>;
+    fn recent_traces(&self, count: usize) -> Vec<Value>;
 
     /// Forgets another node and the usage of the day that it reported. False when nothing was known.
     fn forget(&self, node: &str) -> bool;
 
     /// Begins to write calls of a plugin to a file.
-    async fn capture(&self, plugin: &str, calls: u32) -> Result<CaptureReport, CaptureFailed>;
+    async fn capture(&self, plugin: &str, calls: u32) -> Result<CaptureReport, CaptureError>;
 }
 
 /// Requests listed by `/explain`: a screen or two.
-const LISTED: usize = 100;
+const TRACES_LISTED_MAX: usize = 100;
 
 /// Hex digits of a request id.
 const REQUEST_ID_DIGITS: usize = 32;
 
 const NOT_AN_ID: &str = "a request id is 32 hex digits in lower case: the `x-request-id` of the answer, `request_id` in the event file; `GET /explain` lists the last ones";
 
-const NO_STORY: &str = "no story of this request here: it may still be under way, have come without a key that is known, be overwritten by later ones, be one of many that nothing happened to, or have been served by another node; `GET /explain` lists the last ones, and the event file has a line of every request";
+const NO_TRACE: &str = "no story of this request here: it may still be under way, have come without a key that is known, be overwritten by later ones, be one of many that nothing happened to, or have been served by another node; `GET /explain` lists the last ones, and the event file has a line of every request";
 
 /// The application behind the admin listener.
 pub struct Admin {
@@ -111,7 +111,7 @@ pub struct Admin {
 }
 
 /// A response before it is HTTP.
-struct Answer {
+struct AdminResponse {
     status: u16,
     content_type: &'static str,
     /// The methods the path takes, on a 405.
@@ -119,9 +119,9 @@ struct Answer {
     body: Vec<u8>,
 }
 
-impl Answer {
-    fn text(status: u16, body: impl Into<Vec<u8>>) -> Answer {
-        Answer {
+impl AdminResponse {
+    fn text(status: u16, body: impl Into<Vec<u8>>) -> AdminResponse {
+        AdminResponse {
             status,
             content_type: TEXT,
             allow: None,
@@ -129,11 +129,11 @@ impl Answer {
         }
     }
 
-    fn json(status: u16, body: &impl Serialize) -> Answer {
+    fn json(status: u16, body: &impl Serialize) -> AdminResponse {
         match serde_json::to_vec_pretty(body) {
             Ok(mut body) => {
                 body.push(b'\n');
-                Answer {
+                AdminResponse {
                     status,
                     content_type: JSON,
                     allow: None,
@@ -142,13 +142,13 @@ impl Answer {
             }
             Err(problem) => {
                 tracing::error!(%problem, "cannot render an admin answer");
-                Answer::text(500, "internal error\n")
+                AdminResponse::text(500, "internal error\n")
             }
         }
     }
 
-    fn error(status: u16, message: &str) -> Answer {
-        Answer::json(status, &json!({ "error": message }))
+    fn error(status: u16, message: &str) -> AdminResponse {
+        AdminResponse::json(status, &json!({ "error": message }))
     }
 }
 
@@ -167,22 +167,28 @@ impl Admin {
     }
 
     /// `body` is none when it did not come whole or is over its bound.
-    async fn answer(&self, method: &str, path: &str, query: &str, body: Option<&[u8]>) -> Answer {
-        let captured = capture::plugin_of(path);
-        let forgotten = node_of(path);
+    async fn respond(
+        &self,
+        method: &str,
+        path: &str,
+        query: &str,
+        body: Option<&[u8]>,
+    ) -> AdminResponse {
+        let captured = capture::plugin_in_path(path);
+        let forgotten = node_in_path(path);
         let takes = match path {
             "/reload" => "POST",
             "/config/runtime" => "GET, PUT",
             _ if captured.is_some() || forgotten.is_some() => "POST",
             "/" | "/healthz" | "/readyz" | "/metrics" | "/state" | "/config" | "/explain" => "GET",
             path if path.starts_with("/explain/") => "GET",
-            _ => return Answer::error(404, "no such path here; `GET /` lists them"),
+            _ => return AdminResponse::error(404, "no such path here; `GET /` lists them"),
         };
         if !takes.split(", ").any(|taken| taken == method) {
             let message = format!("{path} takes {takes} only");
-            return Answer {
+            return AdminResponse {
                 allow: Some(takes),
-                ..Answer::error(405, &message)
+                ..AdminResponse::error(405, &message)
             };
         }
         if let Some(plugin) = captured {
@@ -190,27 +196,32 @@ impl Admin {
         }
         if let Some(node) = forgotten {
             return match self.insight.forget(node) {
-                true => Answer::json(200, &json!({ "forgotten": node })),
-                false => Answer::error(404, "no such node; `GET /state` lists them under `nodes`"),
+                true => AdminResponse::json(200, &json!({ "forgotten": node })),
+                false => {
+                    AdminResponse::error(404, "no such node; `GET /state` lists them under `nodes`")
+                }
             };
         }
         match path {
-            "/" => Answer::text(200, INDEX),
-            "/healthz" => Answer::text(200, "ok\n"),
+            "/" => AdminResponse::text(200, INDEX),
+            "/healthz" => AdminResponse::text(200, "ok\n"),
             "/readyz" => match self.insight.readiness() {
-                Ok(()) => Answer::text(200, "ready\n"),
-                Err(reason) => Answer::text(503, format!("not ready: {reason}\n")),
+                Ok(()) => AdminResponse::text(200, "ready\n"),
+                Err(reason) => AdminResponse::text(503, format!("not ready: {reason}\n")),
             },
-            "/metrics" => Answer {
+            "/metrics" => AdminResponse {
                 content_type: EXPOSITION,
-                ..Answer::text(200, self.insight.metrics_text())
+                ..AdminResponse::text(200, self.insight.metrics_text())
             },
-            "/state" => Answer::json(200, &self.insight.state()),
-            "/config" => Answer::json(200, &self.insight.config()),
+            "/state" => AdminResponse::json(200, &self.insight.state()),
+            "/config" => AdminResponse::json(200, &self.insight.config()),
             "/reload" => self.reload().await,
             "/config/runtime" if method == "PUT" => self.set_flags(body).await,
-            "/config/runtime" => Answer::json(200, &self.controls.flags()),
-            "/explain" => Answer::json(200, &json!({ "newest": self.insight.stories(LISTED) })),
+            "/config/runtime" => AdminResponse::json(200, &self.controls.flags()),
+            "/explain" => AdminResponse::json(
+                200,
+                &json!({ "newest": self.insight.recent_traces(TRACES_LISTED_MAX) }),
+            ),
             path => {
                 let request_id = path.strip_prefix("/explain/").unwrap_or("");
                 self.explain(request_id).await
@@ -219,59 +230,64 @@ impl Admin {
     }
 
     /// The rest of the path after `/explain/` is compared and nothing else.
-    async fn explain(&self, request_id: &str) -> Answer {
+    async fn explain(&self, request_id: &str) -> AdminResponse {
         let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
         if request_id.len() != REQUEST_ID_DIGITS || !request_id.bytes().all(is_digit) {
-            return Answer::error(404, NOT_AN_ID);
+            return AdminResponse::error(404, NOT_AN_ID);
         }
-        match self.insight.story(request_id).await {
-            Some(story) => Answer::json(200, &story),
-            None => Answer::error(404, NO_STORY),
+        match self.insight.trace(request_id).await {
+            Some(story) => AdminResponse::json(200, &story),
+            None => AdminResponse::error(404, NO_TRACE),
         }
     }
 
-    async fn capture(&self, plugin: &str, query: &str) -> Answer {
-        let Some(calls) = capture::calls_of(query) else {
-            return Answer::error(400, "how many calls? `?calls=` and a number from 1 to 1000");
+    async fn capture(&self, plugin: &str, query: &str) -> AdminResponse {
+        let Some(calls) = capture::calls_in_query(query) else {
+            return AdminResponse::error(
+                400,
+                "how many calls? `?calls=` and a number from 1 to 1000",
+            );
         };
         match self.insight.capture(plugin, calls).await {
-            Ok(report) => Answer::json(200, &report),
-            Err(failed) => Answer::error(failed.status(), &failed.to_string()),
+            Ok(report) => AdminResponse::json(200, &report),
+            Err(failed) => AdminResponse::error(failed.status(), &failed.to_string()),
         }
     }
 
-    async fn set_flags(&self, body: Option<&[u8]>) -> Answer {
+    async fn set_flags(&self, body: Option<&[u8]>) -> AdminResponse {
         let Some(body) = body else {
-            return Answer::error(400, "the body did not come whole, or is too large");
+            return AdminResponse::error(400, "the body did not come whole, or is too large");
         };
         // A list would pass for a struct whose fields are all left out.
         let object = serde_json::from_slice::<Map<String, Value>>(body);
         let wanted = object.and_then(|object| serde_json::from_value(object.into()));
         let wanted = match wanted {
             Ok(wanted) => wanted,
-            Err(fault) => return Answer::error(400, &format!("the body does not fit: {fault}")),
+            Err(fault) => {
+                return AdminResponse::error(400, &format!("the body does not fit: {fault}"));
+            }
         };
         match Arc::clone(&self.controls).set_flags(wanted).await {
-            Ok(flags) => Answer::json(200, &flags),
-            Err(fault) => Answer::error(500, &fault),
+            Ok(flags) => AdminResponse::json(200, &flags),
+            Err(fault) => AdminResponse::error(500, &fault),
         }
     }
 
-    async fn reload(&self) -> Answer {
+    async fn reload(&self) -> AdminResponse {
         match self.reload.reload().await {
-            Ok(report) => Answer::json(200, &report),
-            Err(ReloadFailed::Refused(problems)) => {
-                Answer::json(422, &json!({ "problems": problems }))
+            Ok(report) => AdminResponse::json(200, &report),
+            Err(ReloadFailure::Refused(problems)) => {
+                AdminResponse::json(422, &json!({ "problems": problems }))
             }
-            Err(failed @ (ReloadFailed::Busy | ReloadFailed::Stopped | ReloadFailed::Late)) => {
-                Answer::error(503, &failed.to_string())
+            Err(failed @ (ReloadFailure::Busy | ReloadFailure::Stopped | ReloadFailure::Late)) => {
+                AdminResponse::error(503, &failed.to_string())
             }
         }
     }
 }
 
 /// The node of `/nodes/{name}/forget`.
-fn node_of(path: &str) -> Option<&str> {
+fn node_in_path(path: &str) -> Option<&str> {
     let name = path.strip_prefix("/nodes/")?.strip_suffix("/forget")?;
     (!name.is_empty() && !name.contains('/')).then_some(name)
 }
@@ -304,11 +320,12 @@ impl HttpServerApp for Admin {
             .client_addr()
             .and_then(|address| address.as_inet())
             .is_some_and(|address| address.ip().is_loopback());
-        let foreign = foreign::reason(&session.req_header().headers, &method, is_local);
+        let foreign =
+            cross_site::rejection_reason(&session.req_header().headers, &method, is_local);
         let body = read.filter(|body| body.len() <= BODY_BYTES_MAX);
         let answer = match foreign {
-            Some(why) => Answer::error(403, why),
-            None => self.answer(&method, &path, &query, body.as_deref()).await,
+            Some(why) => AdminResponse::error(403, why),
+            None => self.respond(&method, &path, &query, body.as_deref()).await,
         };
         send(&mut session, answer).await.ok()?;
         let settings = HttpPersistentSettings::for_session(&session);
@@ -327,7 +344,7 @@ async fn read_body(session: &mut ServerSession) -> pingora_error::Result<Vec<u8>
     Ok(body)
 }
 
-async fn send(session: &mut ServerSession, answer: Answer) -> pingora_error::Result<()> {
+async fn send(session: &mut ServerSession, answer: AdminResponse) -> pingora_error::Result<()> {
     let mut head = ResponseHeader::build(answer.status, Some(4))?;
     head.insert_header(http::header::CONTENT_TYPE, answer.content_type)?;
     head.insert_header(http::header::CONTENT_LENGTH, answer.body.len())?;

@@ -9,11 +9,11 @@ use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
 /// Reloads that may wait for the one in progress; more at once is a loop gone wrong.
-const WAITING_MAX: usize = 8;
+const PENDING_RELOADS_MAX: usize = 8;
 
 /// A configuration is read and checked in milliseconds, but its plugins compile at the lowest priority. A
 /// megabyte of JavaScript takes seconds of processor time. A hanging disk must not hang the caller for ever.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(180);
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Changes made by a reload: the body of `POST /reload`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -30,7 +30,7 @@ pub struct ReloadReport {
 
 /// A problem in a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Problem {
+pub struct ReloadProblem {
     /// Key path, empty for the whole file.
     pub path: String,
     /// Line in the file, from 1.
@@ -41,10 +41,10 @@ pub struct Problem {
 
 /// Why there is no report.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReloadFailed {
+pub enum ReloadFailure {
     /// The file is not good; the configuration in use stays.
     #[error("the configuration has problems")]
-    Refused(Vec<Problem>),
+    Refused(Vec<ReloadProblem>),
     /// Too many reloads wait already.
     #[error("other reloads are waiting, try again")]
     Busy,
@@ -60,7 +60,7 @@ pub enum ReloadFailed {
 #[derive(Debug)]
 pub struct ReloadRequest {
     /// Channel for the result. The receiver may have left meanwhile.
-    pub answer: oneshot::Sender<Result<ReloadReport, Vec<Problem>>>,
+    pub answer: oneshot::Sender<Result<ReloadReport, Vec<ReloadProblem>>>,
 }
 
 /// The asking end.
@@ -71,24 +71,24 @@ pub struct ReloadHandle {
 
 /// Both ends; `app` keeps the receiver.
 pub fn reload_channel() -> (ReloadHandle, mpsc::Receiver<ReloadRequest>) {
-    let (requests, receiver) = mpsc::channel(WAITING_MAX);
+    let (requests, receiver) = mpsc::channel(PENDING_RELOADS_MAX);
     (ReloadHandle { requests }, receiver)
 }
 
 impl ReloadHandle {
     /// Asks for a reload and waits for what comes of it, within a limit.
-    pub async fn reload(&self) -> Result<ReloadReport, ReloadFailed> {
+    pub async fn reload(&self) -> Result<ReloadReport, ReloadFailure> {
         let (answer, answered) = oneshot::channel();
         self.requests
             .try_send(ReloadRequest { answer })
             .map_err(|refused| match refused {
-                mpsc::error::TrySendError::Full(_) => ReloadFailed::Busy,
-                mpsc::error::TrySendError::Closed(_) => ReloadFailed::Stopped,
+                mpsc::error::TrySendError::Full(_) => ReloadFailure::Busy,
+                mpsc::error::TrySendError::Closed(_) => ReloadFailure::Stopped,
             })?;
-        match tokio::time::timeout(ANSWER_TIMEOUT, answered).await {
-            Ok(Ok(outcome)) => outcome.map_err(ReloadFailed::Refused),
-            Ok(Err(_)) => Err(ReloadFailed::Stopped),
-            Err(_) => Err(ReloadFailed::Late),
+        match tokio::time::timeout(RELOAD_TIMEOUT, answered).await {
+            Ok(Ok(outcome)) => outcome.map_err(ReloadFailure::Refused),
+            Ok(Err(_)) => Err(ReloadFailure::Stopped),
+            Err(_) => Err(ReloadFailure::Late),
         }
     }
 }

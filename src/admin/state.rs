@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::reload::Problem;
+use super::reload::ReloadProblem;
 use crate::plugin::PluginState;
 use crate::telemetry::EventCounts;
 
@@ -23,7 +23,7 @@ pub struct State {
     /// Loaded plugins, in the file's order.
     pub plugins: Vec<PluginState>,
     /// Other nodes known.
-    pub nodes: Vec<OtherNode>,
+    pub nodes: Vec<RemoteNodeState>,
     /// The event file.
     pub events: EventCounts,
 }
@@ -62,12 +62,12 @@ pub struct ReloadError {
     /// When.
     pub at: String,
     /// All problems of the file.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<ReloadProblem>,
 }
 
 /// Another node of the cluster, as this one sees it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct OtherNode {
+pub struct RemoteNodeState {
     /// `node.id` of its configuration.
     pub id: String,
     /// When it was started, milliseconds since 1970 by its own clock.

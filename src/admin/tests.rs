@@ -82,12 +82,12 @@ impl Insight for Shown {
         "# TYPE up gauge\nup 1\n".into()
     }
 
-    async fn story(&self, request_id: &str) -> Option<Value> {
+    async fn trace(&self, request_id: &str) -> Option<Value> {
         (request_id == KNOWN_ID).then(|| json!({ "request_id": request_id }))
     }
 
-    fn stories(&self, count: usize) -> Vec<Value> {
-        assert_eq!(count, LISTED);
+    fn recent_traces(&self, count: usize) -> Vec<Value> {
+        assert_eq!(count, TRACES_LISTED_MAX);
         vec![json!({ "request_id": KNOWN_ID })]
     }
 
@@ -95,7 +95,7 @@ impl Insight for Shown {
         node == "a2"
     }
 
-    async fn capture(&self, plugin: &str, calls: u32) -> Result<CaptureReport, CaptureFailed> {
+    async fn capture(&self, plugin: &str, calls: u32) -> Result<CaptureReport, CaptureError> {
         match plugin {
             "p" => Ok(CaptureReport {
                 plugin: plugin.into(),
@@ -103,8 +103,8 @@ impl Insight for Shown {
                 calls,
                 ends_within_secs: 3600,
             }),
-            "busy" => Err(CaptureFailed::Busy("already".into())),
-            _ => Err(CaptureFailed::NotFound("no such plugin".into())),
+            "busy" => Err(CaptureError::Busy("already".into())),
+            _ => Err(CaptureError::NotFound("no such plugin".into())),
         }
     }
 }
@@ -122,31 +122,31 @@ impl Controls for Flags {
         *self.flags.lock()
     }
 
-    async fn set_flags(self: Arc<Self>, wanted: FlagsWanted) -> Result<RuntimeFlags, String> {
+    async fn set_flags(self: Arc<Self>, wanted: FlagChanges) -> Result<RuntimeFlags, String> {
         if self.is_full.load(Ordering::Relaxed) {
             return Err("no space".into());
         }
         let mut flags = self.flags.lock();
-        *flags = wanted.over(*flags);
+        *flags = wanted.apply_to(*flags);
         Ok(*flags)
     }
 }
 
-struct Fixture {
+struct AdminFixture {
     admin: Arc<Admin>,
     flags: Arc<Flags>,
     shown: Arc<Shown>,
     reloads: mpsc::Receiver<ReloadRequest>,
 }
 
-fn fixture() -> Fixture {
+fn fixture() -> AdminFixture {
     let shown = Arc::new(Shown {
         readiness: Mutex::new(Ok(())),
     });
     let (handle, reloads) = reload_channel();
     let flags = Arc::new(Flags::default());
     let admin = Arc::new(Admin::new(shown.clone(), flags.clone(), handle));
-    Fixture {
+    AdminFixture {
         admin,
         flags,
         shown,
@@ -154,20 +154,20 @@ fn fixture() -> Fixture {
     }
 }
 
-struct Reply {
+struct AdminTestResponse {
     status: u16,
     head: String,
     body: String,
 }
 
-impl Reply {
+impl AdminTestResponse {
     fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap()
     }
 }
 
 /// Sends `request` on a connection of its own and reads one answer.
-async fn exchange(admin: &Arc<Admin>, request: &str) -> Reply {
+async fn exchange(admin: &Arc<Admin>, request: &str) -> AdminTestResponse {
     let (mut client, server) = tokio::io::duplex(1 << 20);
     let (_stop, shutdown) = watch::channel(false);
     let session = ServerSession::new_http1(Box::new(server) as Stream);
@@ -177,14 +177,14 @@ async fn exchange(admin: &Arc<Admin>, request: &str) -> Reply {
     client.read_to_string(&mut text).await.unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    Reply {
+    AdminTestResponse {
         status,
         head: head.to_ascii_lowercase(),
         body: body.into(),
     }
 }
 
-async fn ask(admin: &Arc<Admin>, method: &str, path: &str) -> Reply {
+async fn ask(admin: &Arc<Admin>, method: &str, path: &str) -> AdminTestResponse {
     exchange(
         admin,
         &format!("{method} {path} HTTP/1.1\r\nHost: a\r\n\r\n"),
@@ -253,7 +253,7 @@ async fn metrics_are_served_in_the_exposition_format() {
 
 #[tokio::test]
 async fn a_reload_answers_with_what_changed_or_what_is_wrong() {
-    let Fixture {
+    let AdminFixture {
         admin, mut reloads, ..
     } = fixture();
     let report = ReloadReport {
@@ -262,7 +262,7 @@ async fn a_reload_answers_with_what_changed_or_what_is_wrong() {
         needs_restart: vec!["threads".into()],
         compiling: vec!["prices".into()],
     };
-    let problem = Problem {
+    let problem = ReloadProblem {
         path: "models".into(),
         line: Some(7),
         message: "no such key".into(),
@@ -291,7 +291,7 @@ async fn a_reload_answers_with_what_changed_or_what_is_wrong() {
 
 #[tokio::test(start_paused = true)]
 async fn a_reload_that_nobody_answers_is_a_503_and_not_a_hang() {
-    let Fixture { admin, reloads, .. } = fixture();
+    let AdminFixture { admin, reloads, .. } = fixture();
     let late = ask(&admin, "POST", "/reload").await;
     assert_eq!(late.status, 503);
     drop(reloads);
@@ -350,7 +350,7 @@ async fn unknown_paths_and_wrong_methods_are_told_as_json() {
     assert!(ask(&f.admin, "GET", "/").await.body.contains("/readyz"));
 }
 
-async fn put_flags(admin: &Arc<Admin>, body: &str) -> Reply {
+async fn put_flags(admin: &Arc<Admin>, body: &str) -> AdminTestResponse {
     let length = body.len();
     let head = format!("PUT /config/runtime HTTP/1.1\r\nHost: a\r\nContent-Length: {length}");
     exchange(admin, &format!("{head}\r\n\r\n{body}")).await

@@ -4,13 +4,13 @@
 //! lines; `/state` has all.
 
 use crate::config::Config;
-use crate::proxy::World;
+use crate::proxy::ConfigSnapshot;
 
 /// Models and plugins that get a line of their own.
-const LISTED: usize = 50;
+const ANNOUNCED_MAX: usize = 50;
 
 /// Writes it to the log. Health is what the first checks have found by now.
-pub fn announce(config: &Config, world: &World) {
+pub fn announce(config: &Config, world: &ConfigSnapshot) {
     let listen = &config.listen;
     let clients: Vec<String> = listen
         .clients
@@ -24,7 +24,7 @@ pub fn announce(config: &Config, world: &World) {
         accounts = config.accounts.len(),
         "listening"
     );
-    for lane in world.lanes.iter().take(LISTED) {
+    for lane in world.models.iter().take(ANNOUNCED_MAX) {
         let health = lane.gate.health();
         let endpoints: Vec<String> = health
             .iter()
@@ -41,7 +41,7 @@ pub fn announce(config: &Config, world: &World) {
             "serves a model"
         );
     }
-    for plugin in world.plugins.state().iter().take(LISTED) {
+    for plugin in world.plugins.state().iter().take(ANNOUNCED_MAX) {
         tracing::info!(
             plugin = &*plugin.name,
             world = plugin.world.name(),
@@ -49,7 +49,7 @@ pub fn announce(config: &Config, world: &World) {
             "runs a plugin"
         );
     }
-    let more = world.lanes.iter().count().saturating_sub(LISTED);
+    let more = world.models.iter().count().saturating_sub(ANNOUNCED_MAX);
     if more > 0 {
         tracing::info!(more, "serves more models: see /state");
     }

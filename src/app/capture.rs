@@ -16,8 +16,8 @@ use parking_lot::Mutex;
 use time::OffsetDateTime;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::admin::{CaptureFailed, CaptureReport};
-use crate::plugin::{CAPTURE_MAX_SECS, Capture, CaptureRefused, Captured, Captures};
+use crate::admin::{CaptureError, CaptureReport};
+use crate::plugin::{CAPTURE_MAX_SECS, Capture, CaptureBatch, CaptureStartError, Captures};
 use crate::telemetry::Clock;
 
 /// Between two writes.
@@ -28,25 +28,29 @@ const FOLDER: &str = "captures";
 const FILES_MAX: usize = 16;
 
 /// Writes captures to files.
-pub struct Recorder {
+pub struct CaptureRecorder {
     captures: Arc<Captures>,
     folder: PathBuf,
     clock: Clock,
     /// Captures that run. Locked for a look at the list, and by the writer for a write.
-    running: Arc<Mutex<Vec<Running>>>,
+    running: Arc<Mutex<Vec<ActiveCapture>>>,
 }
 
-struct Running {
+struct ActiveCapture {
     plugin: String,
     capture: Arc<Capture>,
     file: File,
     path: PathBuf,
 }
 
-impl Recorder {
+impl CaptureRecorder {
     /// Writes below `state_dir`.
-    pub fn new(captures: Arc<Captures>, state_dir: &std::path::Path, clock: Clock) -> Recorder {
-        Recorder {
+    pub fn new(
+        captures: Arc<Captures>,
+        state_dir: &std::path::Path,
+        clock: Clock,
+    ) -> CaptureRecorder {
+        CaptureRecorder {
             captures,
             folder: state_dir.join(FOLDER),
             clock,
@@ -55,22 +59,22 @@ impl Recorder {
     }
 
     /// Begins to capture the next `calls` calls of a plugin that is loaded. Blocks for a small file.
-    pub fn start(&self, plugin: &str, calls: u32) -> Result<CaptureReport, CaptureFailed> {
+    pub fn start(&self, plugin: &str, calls: u32) -> Result<CaptureReport, CaptureError> {
         let mut running = self.running.lock();
         let capture = self.captures.start(plugin, calls, self.clock.now());
         let capture = capture.map_err(|refused| match refused {
-            CaptureRefused::NoSuchPlugin => CaptureFailed::NotFound(refused.to_string()),
-            CaptureRefused::Calls => CaptureFailed::Wrong(refused.to_string()),
-            CaptureRefused::Running => CaptureFailed::Busy(refused.to_string()),
+            CaptureStartError::NoSuchPlugin => CaptureError::NotFound(refused.to_string()),
+            CaptureStartError::Calls => CaptureError::Wrong(refused.to_string()),
+            CaptureStartError::Running => CaptureError::Busy(refused.to_string()),
         })?;
-        let (file, path) = self.make(plugin).inspect_err(|_| capture.give_up())?;
+        let (file, path) = self.make(plugin).inspect_err(|_| capture.abort())?;
         tracing::warn!(
             plugin,
             calls,
             file = %path.display(),
             "calls of this plugin are written to a file, with what clients send"
         );
-        running.push(Running {
+        running.push(ActiveCapture {
             plugin: plugin.to_owned(),
             capture,
             file,
@@ -84,16 +88,16 @@ impl Recorder {
         })
     }
 
-    fn make(&self, plugin: &str) -> Result<(File, PathBuf), CaptureFailed> {
+    fn make(&self, plugin: &str) -> Result<(File, PathBuf), CaptureError> {
         let shown = self.folder.display();
-        let unusable = |error: io::Error| CaptureFailed::Unwritable(format!("{shown}: {error}"));
+        let unusable = |error: io::Error| CaptureError::Unwritable(format!("{shown}: {error}"));
         let mut folders = DirBuilder::new();
         let made = folders.recursive(true).mode(0o700).create(&self.folder);
         made.map_err(unusable)?;
         let files = fs::read_dir(&self.folder).map_err(unusable)?.count();
         if files >= FILES_MAX {
             let why = format!("{shown} has {files} files: remove some first");
-            return Err(CaptureFailed::Busy(why));
+            return Err(CaptureError::Busy(why));
         }
         let path = self
             .folder
@@ -119,13 +123,13 @@ impl Recorder {
     }
 }
 
-impl Running {
+impl ActiveCapture {
     /// False once it has ended.
     fn write(&mut self, now: infergate_core::Millis) -> bool {
-        let Captured { lines, ended } = self.capture.fetch(now);
+        let CaptureBatch { lines, ended } = self.capture.fetch(now);
         if let Err(error) = self.file.write_all(&lines) {
             tracing::error!(%error, file = %self.path.display(), "a capture ends early");
-            self.capture.give_up();
+            self.capture.abort();
             return false;
         }
         let Some((calls, left_out)) = ended else {
@@ -143,7 +147,7 @@ impl Running {
 }
 
 /// Writes captures while there are any, for the life of the process.
-pub async fn record(recorder: Arc<Recorder>) {
+pub async fn record(recorder: Arc<CaptureRecorder>) {
     let mut ticks = interval(WRITE_TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -172,7 +176,7 @@ mod tests {
     #[test]
     fn a_file_is_its_owners_alone_and_only_so_many_are_made() {
         let dir = tempfile::tempdir().unwrap();
-        let recorder = Recorder::new(Arc::default(), dir.path(), Clock::start());
+        let recorder = CaptureRecorder::new(Arc::default(), dir.path(), Clock::start());
         let mode =
             |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         let (_, path) = recorder.make("p").unwrap();
@@ -182,7 +186,7 @@ mod tests {
         }
         let refused = recorder.make("p").unwrap_err();
         assert!(
-            matches!(&refused, CaptureFailed::Busy(why) if why.contains("remove some")),
+            matches!(&refused, CaptureError::Busy(why) if why.contains("remove some")),
             "{refused:?}"
         );
     }
@@ -190,9 +194,9 @@ mod tests {
     #[test]
     fn a_plugin_that_is_not_loaded_leaves_no_file() {
         let dir = tempfile::tempdir().unwrap();
-        let recorder = Recorder::new(Arc::default(), dir.path(), Clock::start());
+        let recorder = CaptureRecorder::new(Arc::default(), dir.path(), Clock::start());
         let refused = recorder.start("p", 1).unwrap_err();
-        assert!(matches!(refused, CaptureFailed::NotFound(_)), "{refused:?}");
+        assert!(matches!(refused, CaptureError::NotFound(_)), "{refused:?}");
         assert!(!recorder.folder.exists() && recorder.is_idle());
     }
 }

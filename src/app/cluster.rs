@@ -8,34 +8,36 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use infergate_core::routing::fleet::{Change, ModelLoad, NodeId, NodeReport};
+use infergate_core::routing::cluster::{MembershipChange, ModelLoad, NodeId, NodeReport};
 use infergate_core::{AccountId, Millis, ModelId};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::passed::PassedElsewhere;
+use super::remote_counts::RemoteRequestCounts;
 use super::seeds::Seeds;
 use crate::config::Config;
-use crate::peer::{self, ACCOUNTS_MAX, Bound, Cluster, Drift, Gossip, News, Spent};
+use crate::peer::{
+    self, ACCOUNTS_MAX, AccountUsage, Cluster, ConfigDrift, Gossip, GossipSocket, GossipUpdate,
+};
 use crate::proxy::Shared;
 use crate::telemetry::metrics::{GossipRefused, NodeChange, NodeLevels};
 
 /// The gossip interval: more frequent reports would not leave this node.
-const BEAT: Duration = Duration::from_millis(100);
+const CLUSTER_TICK: Duration = Duration::from_millis(100);
 /// Ticks between two draws (`FleetRule::drawn_every`), which are not published, and between two
 /// reports of the neurons of the day.
-const DRAW_BEATS: u64 = 5;
+const DRAW_TICKS: u64 = 5;
 /// Ticks between two sweeps, and between two contacts of a seed while other nodes are known.
-const SWEEP_BEATS: u64 = 10;
+const SWEEP_TICKS: u64 = 10;
 /// Sums that wait for their node's certificate: as many as sixteen nodes report. A certificate is shown within a
 /// second or two.
 const UNPROVEN_MAX: usize = 16 * ACCOUNTS_MAX;
 /// Between two log lines about reports on accounts.
-const COMPLAINT_EVERY: Millis = Millis::from_secs(60);
+const LOG_INTERVAL: Millis = Millis::from_secs(60);
 
 /// Bound sockets of a node that has not joined yet.
-pub struct Joining {
-    bound: Bound,
+pub struct ClusterSockets {
+    bound: GossipSocket,
     cluster: Cluster,
     /// The listener for other nodes.
     peers: SocketAddr,
@@ -45,43 +47,43 @@ pub struct Joining {
 ///
 /// # Errors
 /// A sentence for the operator.
-pub async fn bind(config: &Config) -> Result<Option<Joining>, String> {
+pub async fn bind(config: &Config) -> Result<Option<ClusterSockets>, String> {
     let (Some(cluster), Some(peers)) = (&config.cluster, &config.listen.peers) else {
         return Ok(None);
     };
-    Ok(Some(Joining {
+    Ok(Some(ClusterSockets {
         bound: peer::bind(cluster.gossip).await?,
         cluster: cluster.clone(),
         peers: peers.address,
     }))
 }
 
-impl Joining {
+impl ClusterSockets {
     /// Joins the gossip without publishing anything yet.
     ///
     /// # Errors
     /// A sentence for the operator.
     pub async fn start(self, shared: &Arc<Shared>) -> Result<Membership, String> {
-        shared.others.join();
-        let here = shared.others.here().clone();
-        let address = reached_at(self.peers, self.cluster.advertised());
+        shared.cluster.join();
+        let here = shared.cluster.here().clone();
+        let address = reachable_address(self.peers, self.cluster.advertised());
         Ok(Membership {
             gossip: Gossip::start(self.bound, &self.cluster, here, shared.clock).await?,
             shared: Arc::clone(shared),
             address: address.to_string().into(),
             cluster: self.cluster,
             version: 0,
-            told_spent: u64::MAX,
-            told_generation: None,
-            drifted: HashMap::new(),
+            published_usage: u64::MAX,
+            published_generation: None,
+            logged_drift: HashMap::new(),
             was_draining: false,
             draining: HashSet::new(),
             has_namesake: false,
-            has_untold: false,
+            has_unpublished: false,
             unproven: HashMap::new(),
-            passed: PassedElsewhere::default(),
+            remote_rates: RemoteRequestCounts::default(),
             left_out: 0,
-            complained: None,
+            last_logged: None,
         })
     }
 }
@@ -94,25 +96,25 @@ pub struct Membership {
     address: Arc<str>,
     cluster: Cluster,
     version: u64,
-    told_spent: u64,
+    published_usage: u64,
     /// Generation of the configuration that was published.
-    told_generation: Option<u64>,
+    published_generation: Option<u64>,
     /// Differences of other nodes as last logged.
-    drifted: HashMap<Arc<str>, Drift>,
+    logged_drift: HashMap<Arc<str>, ConfigDrift>,
     was_draining: bool,
     /// Nodes that have reported that they drain.
     draining: HashSet<Arc<str>>,
     /// A process of the same name was logged.
     has_namesake: bool,
     /// More accounts than are published were logged.
-    has_untold: bool,
+    has_unpublished: bool,
     /// Usage reported by nodes that have not shown a certificate yet; at most [`UNPROVEN_MAX`]
     /// entries.
-    unproven: HashMap<(NodeId, AccountId), Spent>,
-    passed: PassedElsewhere,
+    unproven: HashMap<(NodeId, AccountId), AccountUsage>,
+    remote_rates: RemoteRequestCounts,
     /// Sums left out as last logged, and the time of that.
     left_out: u64,
-    complained: Option<Millis>,
+    last_logged: Option<Millis>,
 }
 
 impl Membership {
@@ -123,9 +125,9 @@ impl Membership {
 
     /// Publishes and polls for the life of the process.
     pub async fn run(mut self, seeds: watch::Receiver<Seeds>) {
-        let mut beats = interval(BEAT);
+        let mut beats = interval(CLUSTER_TICK);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let over = self.gossip.over();
+        let over = self.gossip.terminated();
         tokio::pin!(over);
         for beat in 0.. {
             tokio::select! {
@@ -135,98 +137,98 @@ impl Membership {
                     return;
                 }
             }
-            self.tell(beat).await;
-            let news = self.gossip.hear().await;
-            self.take(news);
-            if beat.is_multiple_of(DRAW_BEATS) {
-                self.shared.others.ring_all();
+            self.publish(beat).await;
+            let news = self.gossip.poll().await;
+            self.apply(news);
+            if beat.is_multiple_of(DRAW_TICKS) {
+                self.shared.cluster.notify_all();
             }
-            if beat.is_multiple_of(SWEEP_BEATS) {
+            if beat.is_multiple_of(SWEEP_TICKS) {
                 self.sweep();
             }
-            if beat.is_multiple_of(SWEEP_BEATS) || self.gossip.is_alone() {
+            if beat.is_multiple_of(SWEEP_TICKS) || self.gossip.is_alone() {
                 let seeds = seeds.borrow().clone();
-                self.greet(&seeds, beat);
+                self.contact_seeds(&seeds, beat);
             }
         }
     }
 
-    async fn tell(&mut self, beat: u64) {
+    async fn publish(&mut self, beat: u64) {
         let report = self.report();
-        self.gossip.tell(&report).await;
+        self.gossip.publish(&report).await;
         if report.draining && !self.was_draining {
             // No node should forward a request here that would have to be forwarded again.
-            self.gossip.hurry().await;
+            self.gossip.flush().await;
         }
         self.was_draining = report.draining;
-        let world = self.shared.world.load_full();
-        if self.told_generation != Some(world.generation) {
+        let world = self.shared.snapshot.load_full();
+        if self.published_generation != Some(world.generation) {
             let digests = world.digests();
-            self.shared.others.drifts.set_here(digests);
-            self.gossip.tell_config(digests).await;
-            self.told_generation = Some(world.generation);
+            self.shared.cluster.drifts.set_here(digests);
+            self.gossip.publish_config(digests).await;
+            self.published_generation = Some(world.generation);
         }
-        if beat.is_multiple_of(DRAW_BEATS) {
-            self.gossip.tell_passed(world.passed()).await;
+        if beat.is_multiple_of(DRAW_TICKS) {
+            self.gossip.publish_passed(world.requests_passed()).await;
         }
-        if beat.is_multiple_of(DRAW_BEATS)
-            && let Some((version, spent)) = self.shared.ledger.news(self.told_spent)
+        if beat.is_multiple_of(DRAW_TICKS)
+            && let Some((version, spent)) = self.shared.quota.changes_since(self.published_usage)
         {
-            let untold = self.gossip.tell_spent(&spent).await;
-            if untold > 0 && !self.has_untold {
+            let unpublished = self.gossip.publish_usage(&spent).await;
+            if unpublished > 0 && !self.has_unpublished {
                 let most = ACCOUNTS_MAX;
                 tracing::warn!(
-                    untold,
+                    unpublished,
                     most,
                     "what these accounts use here counts here only"
                 );
             }
-            (self.told_spent, self.has_untold) = (version, untold > 0);
+            (self.published_usage, self.has_unpublished) = (version, unpublished > 0);
         }
     }
 
     /// Builds the load report of this node.
     fn report(&mut self) -> NodeReport {
         let shared = &*self.shared;
-        let world = shared.world.load();
-        let mut wanting: HashMap<ModelId, u32> = shared.others.wanting().into_iter().collect();
-        let mut models = Vec::with_capacity(world.lanes.iter().count());
-        for lane in world.lanes.iter() {
-            let wanted = wanting.remove(&lane.spec.id).unwrap_or(0);
+        let world = shared.snapshot.load();
+        let mut waiters: HashMap<ModelId, u32> = shared.cluster.take_demand().into_iter().collect();
+        let mut models = Vec::with_capacity(world.models.iter().count());
+        for lane in world.models.iter() {
+            let wanted = waiters.remove(&lane.spec.id).unwrap_or(0);
             // A model with waiters only is published while it has them.
             if !lane.spec.endpoints.is_empty() || wanted > 0 {
                 let load = ModelLoad {
-                    wanting: wanted,
-                    ..lane.gate.standing()
+                    unmet_demand: wanted,
+                    ..lane.gate.model_load()
                 };
                 models.push((lane.spec.id.clone(), load));
             }
         }
         self.version += 1;
         NodeReport {
-            node: shared.others.here().clone(),
-            site: Arc::clone(shared.others.site()),
+            node: shared.cluster.here().clone(),
+            site: Arc::clone(shared.cluster.site()),
             address: Arc::clone(&self.address),
-            draining: shared.others.is_leaving() || shared.drain.is_draining(),
+            draining: shared.cluster.is_leaving() || shared.drain.is_draining(),
             models,
             version: self.version,
             made: shared.clock.now(),
         }
     }
 
-    fn take(&mut self, news: News) {
-        self.keep_passed();
+    fn apply(&mut self, news: GossipUpdate) {
+        self.update_members();
         // Before reports: a node may be lost and return as another generation at once.
         for name in news.lost {
             let site = self.site_of(&name);
-            if self.shared.others.lost(&name) {
+            if self.shared.cluster.record_loss(&name) {
                 tracing::warn!(node = &*name, site = &*site, "node lost");
-                self.shared.metrics.node_changed(NodeChange::Lost);
+                self.shared.metrics.record_node_change(NodeChange::Lost);
             }
         }
         for report in news.reports {
-            let report = self.shared.others.understood(report);
-            let Some(change) = self.shared.others.heard(&report) else {
+            let report = self.shared.cluster.corrected(report);
+            let Some(change) = self.shared.cluster.record_report(&report) else {
                 continue;
             };
             let name = &report.node.name;
@@ -236,24 +238,24 @@ impl Membership {
                 self.draining.remove(name);
             }
             let event = match change {
-                Change::Appeared(_) => Some(NodeChange::Appeared),
-                Change::Restarted(_) => Some(NodeChange::Restarted),
-                Change::Returned(_) => Some(NodeChange::Returned),
-                Change::Draining(_) | Change::Changed(_) => None,
+                MembershipChange::Appeared(_) => Some(NodeChange::Appeared),
+                MembershipChange::Restarted(_) => Some(NodeChange::Restarted),
+                MembershipChange::Returned(_) => Some(NodeChange::Returned),
+                MembershipChange::Draining(_) | MembershipChange::Changed(_) => None,
             };
             let drained = drains_now.then_some(NodeChange::Draining);
             for event in event.into_iter().chain(drained) {
-                self.changed(event, &report.node, &report.site);
+                self.log_change(event, &report.node, &report.site);
             }
         }
-        self.take_spent(news.spent);
-        self.take_passed(news.passed);
+        self.apply_usage(news.usage);
+        self.apply_rates(news.passed);
         for (node, digests) in &news.configs {
-            self.shared.others.drifts.heard(node, *digests);
+            self.shared.cluster.drifts.record(node, *digests);
         }
         let shared = &*self.shared;
         if let Some(at) = news.namesake.filter(|_| !self.has_namesake) {
-            let name = &*shared.others.here().name;
+            let name = &*shared.cluster.here().name;
             tracing::error!(name, %at, "another node has the same node.id: each needs its own");
         }
         self.has_namesake = news.namesake.is_some();
@@ -261,7 +263,7 @@ impl Membership {
 
     /// Applies sums of the day once their node has shown its certificate over TLS: the secret of the
     /// gossip alone is not enough to lock accounts out. Until then the latest of them wait.
-    fn take_spent(&mut self, news: Vec<(NodeId, AccountId, Spent)>) {
+    fn apply_usage(&mut self, news: Vec<(NodeId, AccountId, AccountUsage)>) {
         if news.is_empty() && self.unproven.is_empty() {
             return;
         }
@@ -275,7 +277,7 @@ impl Membership {
         let mut proven: HashMap<NodeId, bool> = HashMap::new();
         let mut taken = Vec::new();
         self.unproven.retain(|(node, account), sum| {
-            let others = &shared.others;
+            let others = &shared.cluster;
             let is_proven = *proven
                 .entry(node.clone())
                 .or_insert_with(|| others.is_proven(node));
@@ -285,14 +287,16 @@ impl Membership {
             // Sums of a node that has left are dropped.
             !is_proven && others.is_member(&node.name, node.generation)
         });
-        let told = taken.iter();
-        let told = told.map(|(node, account, sum)| (node, account, sum.day, sum.micro));
-        shared.ledger.heard(told, &shared.world.load());
+        let usage = taken.iter();
+        let told = usage.map(|(node, account, sum)| (node, account, sum.day, sum.micro));
+        shared
+            .quota
+            .record_peer_usage(told, &shared.snapshot.load());
     }
 
     /// Runs before the reports: a node's first report is the base that counting starts from.
-    fn keep_passed(&mut self) {
-        let others = &self.shared.others;
+    fn update_members(&mut self) {
+        let others = &self.shared.cluster;
         if others.is_alone() {
             return;
         }
@@ -301,41 +305,41 @@ impl Membership {
             let is_proven = others.is_proven(&view.node);
             (view.node, is_proven)
         });
-        self.passed.keep(living);
+        self.remote_rates.set_members(living);
     }
 
     /// Counts requests admitted at other nodes against the limits per minute of this one.
-    fn take_passed(&mut self, told: Vec<(NodeId, AccountId, u64)>) {
-        if told.is_empty() {
+    fn apply_rates(&mut self, reports: Vec<(NodeId, AccountId, u64)>) {
+        if reports.is_empty() {
             return;
         }
         let shared = &*self.shared;
-        let more = self.passed.take(told);
-        let (world, now) = (shared.world.load(), shared.clock.now());
+        let more = self.remote_rates.update(reports);
+        let (world, now) = (shared.snapshot.load(), shared.clock.now());
         for (account, count) in more {
-            world.take_elsewhere(&account, count, now);
+            world.count_remote_requests(&account, count, now);
         }
     }
 
-    fn changed(&self, event: NodeChange, id: &NodeId, site: &str) {
+    fn log_change(&self, event: NodeChange, id: &NodeId, site: &str) {
         let NodeId { name, generation } = id;
         tracing::info!(node = &**name, generation, site, "node {}", event.name());
-        self.shared.metrics.node_changed(event);
+        self.shared.metrics.record_node_change(event);
     }
 
     /// Logs nodes whose configuration has come to differ from this one's, and those that agree again.
-    fn compare(&mut self) {
+    fn log_drift(&mut self) {
         let shared = &*self.shared;
-        let nodes = shared.others.nodes();
-        self.drifted
+        let nodes = shared.cluster.nodes();
+        self.logged_drift
             .retain(|name, _| nodes.iter().any(|view| view.node.name == *name));
-        let is_one_of_us = |id: &NodeId| shared.others.is_proven(id);
+        let is_one_of_us = |id: &NodeId| shared.cluster.is_proven(id);
         for view in nodes
             .iter()
             .filter(|view| !view.gone && is_one_of_us(&view.node))
         {
-            let (name, drift) = (&view.node.name, shared.others.drifts.of(&view.node));
-            let before = self.drifted.insert(Arc::clone(name), drift);
+            let (name, drift) = (&view.node.name, shared.cluster.drifts.drift_of(&view.node));
+            let before = self.logged_drift.insert(Arc::clone(name), drift);
             if before.unwrap_or_default() == drift {
                 continue;
             }
@@ -351,56 +355,58 @@ impl Membership {
     }
 
     fn sweep(&mut self) {
-        self.compare();
-        for id in self.shared.others.sweep() {
+        self.log_drift();
+        for id in self.shared.cluster.sweep() {
             self.draining.remove(&id.name);
             tracing::info!(
                 node = &*id.name,
                 generation = id.generation,
                 "node forgotten"
             );
-            self.shared.metrics.node_changed(NodeChange::Forgotten);
+            self.shared
+                .metrics
+                .record_node_change(NodeChange::Forgotten);
         }
-        let left_out = self.shared.ledger.left_out();
+        let left_out = self.shared.quota.omitted();
         let refused = GossipRefused {
             sums: left_out,
             ..self.gossip.refused()
         };
         self.shared.metrics.set_gossip_refused(refused);
         let now = self.shared.clock.now();
-        if left_out > self.left_out && self.may_complain(now) {
+        if left_out > self.left_out && self.may_log(now) {
             tracing::warn!(
                 left_out,
                 "sums of accounts were left out, as unknown here, of another day or beyond ten times the limit: have all nodes the same accounts and the same day?"
             );
-            (self.left_out, self.complained) = (left_out, Some(now));
+            (self.left_out, self.last_logged) = (left_out, Some(now));
         }
     }
 
-    fn may_complain(&self, now: Millis) -> bool {
-        self.complained
-            .is_none_or(|last| now.since(last) >= COMPLAINT_EVERY)
+    fn may_log(&self, now: Millis) -> bool {
+        self.last_logged
+            .is_none_or(|last| now.since(last) >= LOG_INTERVAL)
     }
 
     /// Contacts one seed at a time, in turn: the cluster may have fallen apart, or not have formed
     /// yet.
-    fn greet(&self, seeds: &[SocketAddr], beat: u64) {
+    fn contact_seeds(&self, seeds: &[SocketAddr], beat: u64) {
         let others = seeds
             .iter()
             .filter(|&&seed| seed != self.cluster.advertised());
         let others: Vec<SocketAddr> = others.copied().collect();
         let turn = match self.gossip.is_alone() {
             true => beat,
-            false => beat / SWEEP_BEATS,
+            false => beat / SWEEP_TICKS,
         };
         if !others.is_empty() {
             let at = turn as usize % others.len();
-            self.gossip.greet([others[at]]);
+            self.gossip.contact_seeds([others[at]]);
         }
     }
 
     fn site_of(&self, name: &str) -> Arc<str> {
-        let nodes = self.shared.others.nodes();
+        let nodes = self.shared.cluster.nodes();
         let known = nodes.into_iter().find(|view| *view.node.name == *name);
         known.map_or_else(|| "".into(), |view| view.site)
     }
@@ -408,7 +414,7 @@ impl Membership {
 
 /// Where other nodes reach a listener: where all addresses are listened on, at the one that is
 /// advertised.
-fn reached_at(listener: SocketAddr, advertised: SocketAddr) -> SocketAddr {
+fn reachable_address(listener: SocketAddr, advertised: SocketAddr) -> SocketAddr {
     match listener.ip().is_unspecified() {
         true => SocketAddr::new(advertised.ip(), listener.port()),
         false => listener,
@@ -418,9 +424,9 @@ fn reached_at(listener: SocketAddr, advertised: SocketAddr) -> SocketAddr {
 /// How many of the others live, drain and are lost.
 pub fn levels(shared: &Shared) -> NodeLevels {
     let mut levels = NodeLevels::default();
-    for view in shared.others.nodes() {
-        let drift = shared.others.drifts.of(&view.node);
-        if !view.gone && shared.others.is_proven(&view.node) {
+    for view in shared.cluster.nodes() {
+        let drift = shared.cluster.drifts.drift_of(&view.node);
+        if !view.gone && shared.cluster.is_proven(&view.node) {
             levels.other_accounts += u64::from(drift.accounts);
             levels.other_models += u64::from(drift.models);
             levels.other_tariffs += u64::from(drift.tariffs);
@@ -443,13 +449,16 @@ mod tests {
         let at = |text: &str| text.parse::<SocketAddr>().unwrap();
         let advertised = at("10.0.0.1:7071");
         assert_eq!(
-            reached_at(at("0.0.0.0:7070"), advertised),
+            reachable_address(at("0.0.0.0:7070"), advertised),
             at("10.0.0.1:7070")
         );
         assert_eq!(
-            reached_at(at("10.0.0.2:7070"), advertised),
+            reachable_address(at("10.0.0.2:7070"), advertised),
             at("10.0.0.2:7070")
         );
-        assert_eq!(reached_at(at("[::]:7070"), advertised), at("10.0.0.1:7070"));
+        assert_eq!(
+            reachable_address(at("[::]:7070"), advertised),
+            at("10.0.0.1:7070")
+        );
     }
 }

@@ -9,67 +9,71 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use infergate_core::model::{DiscoverySpec, ENDPOINTS_MAX, Found, ModelSpec, Source};
+use infergate_core::model::{
+    DiscoveredEndpoints, DiscoverySource, DiscoverySpec, ENDPOINTS_MAX, ModelSpec,
+};
 use infergate_core::{Millis, ModelId};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::proxy::Shared;
-use crate::upstream::Client;
-use crate::upstream::discovery::{Credentials, ask_consul, ask_kubernetes, read_file, resolve};
+use crate::upstream::HttpClient;
+use crate::upstream::discovery::{
+    KubernetesCredentials, query_consul, query_kubernetes, read_file, resolve,
+};
 
 /// Between two passes over the schedule; a new model waits no longer for its first look-up.
 const TICK: Duration = Duration::from_millis(250);
 /// A source that needs longer is one that cannot be read.
-pub(super) const LOOK_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// A start waits no longer for what is found first; endpoints that are found later join later.
-const FIRST_LOOK_LIMIT: Duration = Duration::from_secs(2);
+const FIRST_LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 /// Reports that may wait while a reload compiles plugins; looks pause when there are more.
 const REPORTS_MAX: usize = 16;
 
 /// Result of a look-up of a model's endpoints.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct DiscoveryReport {
     /// The model.
     pub model: ModelId,
     /// Where they were found: a configuration that came since may name another place.
-    pub source: Source,
+    pub source: DiscoverySource,
     /// Endpoints that were found.
-    pub found: Found,
+    pub found: DiscoveredEndpoints,
 }
 
 /// Endpoints that are found while running.
-pub struct Discovery {
+pub struct DiscoveryFeed {
     /// Results of the first look-up.
-    pub first: Vec<Report>,
+    pub first: Vec<DiscoveryReport>,
     /// Results of later look-ups.
-    pub reports: mpsc::Receiver<Report>,
+    pub reports: mpsc::Receiver<DiscoveryReport>,
 }
 
 /// Looks once for every model, and gives what it found with the way for later reports.
-pub async fn begin(
+pub async fn start(
     shared: &Shared,
     models: &[Arc<ModelSpec>],
-) -> (Discovery, mpsc::Sender<Report>) {
+) -> (DiscoveryFeed, mpsc::Sender<DiscoveryReport>) {
     let (tell, reports) = mpsc::channel(REPORTS_MAX);
-    let first = first_look(&shared.client, models).await;
-    (Discovery { first, reports }, tell)
+    let first = first_lookup(&shared.client, models).await;
+    (DiscoveryFeed { first, reports }, tell)
 }
 
 /// All looks at the same time, and what they found within [`FIRST_LOOK_LIMIT`].
-async fn first_look(client: &Client, models: &[Arc<ModelSpec>]) -> Vec<Report> {
+async fn first_lookup(client: &HttpClient, models: &[Arc<ModelSpec>]) -> Vec<DiscoveryReport> {
     let sources = models
         .iter()
         .filter_map(|spec| Some((spec.id.clone(), spec.discovery.as_ref()?.source()?)));
     let mut looks: FuturesUnordered<_> = sources
-        .map(|(model, source)| look(client, model, source))
+        .map(|(model, source)| look_up(client, model, source))
         .collect();
     let mut reports = Vec::new();
     let looking = async {
         while let Some((model, source, seen)) = looks.next().await {
             // The next look-up logs it if it fails as well.
             if let Ok(found) = seen {
-                reports.push(Report {
+                reports.push(DiscoveryReport {
                     model,
                     source,
                     found,
@@ -77,32 +81,32 @@ async fn first_look(client: &Client, models: &[Arc<ModelSpec>]) -> Vec<Report> {
             }
         }
     };
-    if timeout(FIRST_LOOK_LIMIT, looking).await.is_err() {
+    if timeout(FIRST_LOOKUP_TIMEOUT, looking).await.is_err() {
         tracing::warn!("some endpoints are not found yet: serving without them");
     }
     reports
 }
 
 /// Looks for the life of the process.
-pub async fn discover(shared: Arc<Shared>, tell: mpsc::Sender<Report>) {
+pub async fn discover(shared: Arc<Shared>, sender: mpsc::Sender<DiscoveryReport>) {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut rounds = Rounds::default();
+    let mut rounds = DiscoverySchedule::default();
     let mut looks = FuturesUnordered::new();
     loop {
         tokio::select! {
             _ = ticks.tick() => {
-                let world = shared.world.load_full();
-                let specs = world.lanes.iter().map(|lane| &*lane.spec);
+                let world = shared.snapshot.load_full();
+                let specs = world.models.iter().map(|lane| &*lane.spec);
                 for (model, source) in rounds.due(specs, shared.clock.now()) {
-                    looks.push(look(&shared.client, model, source));
+                    looks.push(look_up(&shared.client, model, source));
                 }
             }
             Some((model, source, seen)) = looks.next() => {
-                rounds.looked(&model, &source, &seen);
+                rounds.record(&model, &source, &seen);
                 if let Ok(found) = seen {
-                    let report = Report { model, source, found };
-                    if tell.send(report).await.is_err() {
+                    let report = DiscoveryReport { model, source, found };
+                    if sender.send(report).await.is_err() {
                         return;
                     }
                 }
@@ -111,43 +115,48 @@ pub async fn discover(shared: Arc<Shared>, tell: mpsc::Sender<Report>) {
     }
 }
 
-type Seen = Result<Found, String>;
+type LookupResult = Result<DiscoveredEndpoints, String>;
 
-async fn look(client: &Client, model: ModelId, source: Source) -> (ModelId, Source, Seen) {
+async fn look_up(
+    client: &HttpClient,
+    model: ModelId,
+    source: DiscoverySource,
+) -> (ModelId, DiscoverySource, LookupResult) {
     let looking = async {
         match &source {
-            Source::File(path) => {
+            DiscoverySource::File(path) => {
                 let path = path.clone();
                 let reading = tokio::task::spawn_blocking(move || read_file(&path)).await;
                 reading.map_err(|panic| panic.to_string())?
             }
-            Source::Dns(name) => resolve(name).await,
-            Source::Consul(consul) => ask_consul(client, consul).await,
-            Source::Kubernetes(kubernetes) => {
+            DiscoverySource::Dns(name) => resolve(name).await,
+            DiscoverySource::Consul(consul) => query_consul(client, consul).await,
+            DiscoverySource::Kubernetes(kubernetes) => {
                 let spec = kubernetes.clone();
-                let reading = tokio::task::spawn_blocking(move || Credentials::read(&spec)).await;
+                let reading =
+                    tokio::task::spawn_blocking(move || KubernetesCredentials::read(&spec)).await;
                 let credentials = reading.map_err(|panic| panic.to_string())?;
                 match credentials {
-                    Ok(credentials) => ask_kubernetes(client, kubernetes, credentials).await,
+                    Ok(credentials) => query_kubernetes(client, kubernetes, credentials).await,
                     Err(error) => Err(error),
                 }
             }
         }
         .map_err(|error| error.to_string())
     };
-    let seen = timeout(LOOK_LIMIT, looking).await;
-    let seen = seen.unwrap_or_else(|_| Err(format!("took longer than {LOOK_LIMIT:?}")));
+    let seen = timeout(LOOKUP_TIMEOUT, looking).await;
+    let seen = seen.unwrap_or_else(|_| Err(format!("took longer than {LOOKUP_TIMEOUT:?}")));
     (model, source, seen)
 }
 
 /// Sources that are looked up, and when each is due.
 #[derive(Default)]
-struct Rounds {
-    watched: HashMap<ModelId, Watched>,
+struct DiscoverySchedule {
+    watched: HashMap<ModelId, WatchedSource>,
 }
 
-struct Watched {
-    source: Source,
+struct WatchedSource {
+    source: DiscoverySource,
     due: Millis,
     /// A look is under way.
     looking: bool,
@@ -155,13 +164,13 @@ struct Watched {
     complaint: Option<String>,
 }
 
-impl Rounds {
+impl DiscoverySchedule {
     /// Models whose look is due now, with where to look.
     fn due<'a>(
         &mut self,
         specs: impl Iterator<Item = &'a ModelSpec>,
         now: Millis,
-    ) -> Vec<(ModelId, Source)> {
+    ) -> Vec<(ModelId, DiscoverySource)> {
         let mut due = Vec::new();
         let mut still = HashMap::new();
         for spec in specs {
@@ -172,17 +181,17 @@ impl Rounds {
                 continue;
             };
             let known = self.watched.remove(&spec.id);
-            let mut watched = known.unwrap_or_else(|| Watched::new(source.clone(), now));
+            let mut watched = known.unwrap_or_else(|| WatchedSource::new(source.clone(), now));
             if watched.source != source {
                 // The look that is under way reports of a place that does not count any more.
-                watched = Watched {
+                watched = WatchedSource {
                     looking: watched.looking,
-                    ..Watched::new(source, now)
+                    ..WatchedSource::new(source, now)
                 };
             }
             if !watched.looking && now >= watched.due {
                 watched.looking = true;
-                watched.due = next_look(discovery, now);
+                watched.due = next_lookup(discovery, now);
                 due.push((spec.id.clone(), watched.source.clone()));
             }
             still.insert(spec.id.clone(), watched);
@@ -192,7 +201,7 @@ impl Rounds {
     }
 
     /// A look ended. Logs a source that cannot be read once, and once that it can be read again.
-    fn looked(&mut self, model: &ModelId, source: &Source, seen: &Seen) {
+    fn record(&mut self, model: &ModelId, source: &DiscoverySource, seen: &LookupResult) {
         let Some(watched) = self.watched.get_mut(model) else {
             return;
         };
@@ -220,9 +229,9 @@ impl Rounds {
     }
 }
 
-impl Watched {
-    fn new(source: Source, now: Millis) -> Watched {
-        Watched {
+impl WatchedSource {
+    fn new(source: DiscoverySource, now: Millis) -> WatchedSource {
+        WatchedSource {
             source,
             due: now,
             looking: false,
@@ -231,7 +240,7 @@ impl Watched {
     }
 }
 
-fn next_look(discovery: &DiscoverySpec, now: Millis) -> Millis {
+fn next_lookup(discovery: &DiscoverySpec, now: Millis) -> Millis {
     Millis(now.0 + u64::from(discovery.every_secs) * 1000)
 }
 
@@ -245,7 +254,11 @@ mod tests {
         serde_json::from_str(&text).unwrap()
     }
 
-    fn due(rounds: &mut Rounds, specs: &[ModelSpec], now: u64) -> Vec<(String, Source)> {
+    fn due(
+        rounds: &mut DiscoverySchedule,
+        specs: &[ModelSpec],
+        now: u64,
+    ) -> Vec<(String, DiscoverySource)> {
         let due = rounds.due(specs.iter(), Millis(now)).into_iter();
         due.map(|(model, source)| (model.as_str().to_owned(), source))
             .collect()
@@ -257,7 +270,7 @@ mod tests {
             model("a", r#","discovery":{"dns":"h:1","every_secs":2}"#),
             model("b", ""),
         ];
-        let mut rounds = Rounds::default();
+        let mut rounds = DiscoverySchedule::default();
         let found = due(&mut rounds, &specs, 0);
         let [(id, source)] = &found[..] else {
             panic!("one look")
@@ -267,21 +280,21 @@ mod tests {
             due(&mut rounds, &specs, 9_000).is_empty(),
             "it is still looking"
         );
-        rounds.looked(&"a".into(), source, &Ok(Found::default()));
+        rounds.record(&"a".into(), source, &Ok(DiscoveredEndpoints::default()));
         assert_eq!(due(&mut rounds, &specs, 9_000).len(), 1);
-        rounds.looked(&"a".into(), source, &Err("gone".to_owned()));
+        rounds.record(&"a".into(), source, &Err("gone".to_owned()));
         assert!(due(&mut rounds, &specs, 10_999).is_empty());
         assert_eq!(due(&mut rounds, &specs, 11_000).len(), 1);
     }
 
     #[test]
     fn another_place_is_looked_at_at_once_and_a_late_answer_of_the_former_counts_for_nothing() {
-        let mut rounds = Rounds::default();
+        let mut rounds = DiscoverySchedule::default();
         let before = [model("a", r#","discovery":{"dns":"h:1"}"#)];
         let former = due(&mut rounds, &before, 0)[0].1.clone();
         let after = [model("a", r#","discovery":{"file":"f"}"#)];
         assert!(due(&mut rounds, &after, 1).is_empty());
-        rounds.looked(&"a".into(), &former, &Err("late".to_owned()));
+        rounds.record(&"a".into(), &former, &Err("late".to_owned()));
         assert_eq!(rounds.watched["a"].complaint, None);
         assert_eq!(due(&mut rounds, &after, 2)[0].1.name(), "file");
         assert!(due(&mut rounds, &[], 3).is_empty());

@@ -26,24 +26,24 @@ const PENDING_PER_ADDRESS: usize = 256;
 pub struct Handshakes {
     /// Guards the addresses and their connections; held for a look-up when a connection comes and when it
     /// has proved itself or goes.
-    addresses: Mutex<Addresses>,
+    addresses: Mutex<PendingByAddress>,
 }
 
 #[derive(Default)]
-struct Addresses {
+struct PendingByAddress {
     pending: usize,
     last: u64,
     /// Unproven connections of each address, the oldest first.
-    known: HashMap<IpAddr, VecDeque<Place>>,
+    known: HashMap<IpAddr, VecDeque<HandshakeSlot>>,
 }
 
-struct Place {
+struct HandshakeSlot {
     number: u64,
     evicted: Arc<Notify>,
 }
 
 /// A connection that has not proved itself; its place is released by drop.
-pub struct Pending {
+pub struct PendingHandshake {
     all: Arc<Handshakes>,
     address: IpAddr,
     number: u64,
@@ -52,7 +52,7 @@ pub struct Pending {
 
 impl Handshakes {
     /// A place for a connection from `address`; another one may have to give way for it.
-    pub fn enter(self: &Arc<Handshakes>, address: IpAddr) -> Pending {
+    pub fn enter(self: &Arc<Handshakes>, address: IpAddr) -> PendingHandshake {
         let address = address.to_canonical();
         let mut addresses = self.addresses.lock();
         let of_address = addresses.known.get(&address).map_or(0, VecDeque::len);
@@ -66,12 +66,12 @@ impl Handshakes {
         addresses.pending += 1;
         addresses.last += 1;
         let (number, evicted) = (addresses.last, Arc::new(Notify::new()));
-        let place = Place {
+        let place = HandshakeSlot {
             number,
             evicted: Arc::clone(&evicted),
         };
         addresses.known.entry(address).or_default().push_back(place);
-        Pending {
+        PendingHandshake {
             all: Arc::clone(self),
             address,
             number,
@@ -80,7 +80,7 @@ impl Handshakes {
     }
 }
 
-impl Addresses {
+impl PendingByAddress {
     /// The oldest connection of an address gives way.
     fn evict(&mut self, address: IpAddr) {
         let oldest = self.known.get_mut(&address).and_then(VecDeque::pop_front);
@@ -97,14 +97,14 @@ impl Addresses {
     }
 }
 
-impl Pending {
+impl PendingHandshake {
     /// Returns when it has to give way.
     pub async fn evicted(&self) {
         self.evicted.notified().await;
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingHandshake {
     fn drop(&mut self) {
         let mut addresses = self.all.addresses.lock();
         let Some(places) = addresses.known.get_mut(&self.address) else {
@@ -130,11 +130,11 @@ mod tests {
         IpAddr::from([10, 0, 0, last])
     }
 
-    fn enter(all: &Arc<Handshakes>, last: u8, count: usize) -> Vec<Pending> {
+    fn enter(all: &Arc<Handshakes>, last: u8, count: usize) -> Vec<PendingHandshake> {
         (0..count).map(|_| all.enter(address(last))).collect()
     }
 
-    fn evicted(pending: &[Pending]) -> usize {
+    fn evicted(pending: &[PendingHandshake]) -> usize {
         let gone = pending
             .iter()
             .filter(|one| one.evicted().now_or_never().is_some());
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn when_all_places_are_taken_the_address_with_most_gives_one_up() {
         let all = Arc::new(Handshakes::default());
-        let mut held: Vec<Vec<Pending>> = (0..3).map(|at| enter(&all, at, 250)).collect();
+        let mut held: Vec<Vec<PendingHandshake>> = (0..3).map(|at| enter(&all, at, 250)).collect();
         held.push(enter(&all, 3, 256));
         held.push(enter(&all, 4, PENDING_MAX - 3 * 250 - 256));
         let node = all.enter(address(99));

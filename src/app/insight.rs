@@ -6,38 +6,38 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use infergate_core::Millis;
-use infergate_core::routing::fleet::NodeView;
+use infergate_core::routing::cluster::NodeView;
 use infergate_core::routing::hops::VISITED_MAX;
 use serde_json::{Map, Value, json};
 
-use super::capture::Recorder;
+use super::capture::CaptureRecorder;
 use super::cluster;
 use super::load::Loader;
 use super::reload::ConfigStatus;
 use crate::admin::{
-    CaptureFailed, CaptureReport, ConfigState, EndpointState, Insight, LastError, ModelState,
-    NodeState, OtherNode, PermitState, QueueState, ReloadError, State,
+    CaptureError, CaptureReport, ConfigState, EndpointState, Insight, LastError, ModelState,
+    NodeState, PermitState, QueueState, ReloadError, RemoteNodeState, State,
 };
 use crate::config;
-use crate::plugin::{Plugins, Position};
-use crate::proxy::{Connections, Here, Shared, World};
+use crate::plugin::{BreakerState, PluginSnapshot};
+use crate::proxy::{ClientConnections, ConfigSnapshot, NodeInfo, Shared};
 use crate::telemetry::clock::rfc3339;
 use crate::telemetry::log::LogHandle;
 use crate::telemetry::metrics::EndpointLevels;
 use crate::telemetry::plugin_metrics::PluginLevels;
 use crate::telemetry::{Levels, ModelLevels};
-use crate::upstream::Lane;
+use crate::upstream::ModelRuntime;
 
 /// Since the start: a node without reports of others by then is taken to be the first.
-const COMPANY_LIMIT: Millis = Millis(2_000);
+const PEER_WAIT: Millis = Millis(2_000);
 
 /// Parts of one node that the listener shows.
 pub struct NodeInsight {
     shared: Arc<Shared>,
-    connections: Arc<Connections>,
+    connections: Arc<ClientConnections>,
     status: Arc<ArcSwap<ConfigStatus>>,
     loader: Arc<Loader>,
-    recorder: Arc<Recorder>,
+    recorder: Arc<CaptureRecorder>,
     logs: LogHandle,
     started_at: String,
 }
@@ -46,10 +46,10 @@ impl NodeInsight {
     /// Gathers from these.
     pub fn new(
         shared: Arc<Shared>,
-        connections: Arc<Connections>,
+        connections: Arc<ClientConnections>,
         status: Arc<ArcSwap<ConfigStatus>>,
         loader: Arc<Loader>,
-        recorder: Arc<Recorder>,
+        recorder: Arc<CaptureRecorder>,
         logs: LogHandle,
     ) -> NodeInsight {
         let started_at = rfc3339(shared.clock.wall_at(0));
@@ -66,17 +66,17 @@ impl NodeInsight {
 
     /// Adds a sample to every model's permit window, and drops guests of plugins that idle.
     pub fn sample(&self) {
-        let world = self.shared.world.load();
-        let levels: Vec<_> = world.lanes.iter().map(|lane| levels_of(lane)).collect();
+        let world = self.shared.snapshot.load();
+        let levels: Vec<_> = world.models.iter().map(|lane| levels_of(lane)).collect();
         self.shared.metrics.sample(&levels);
-        self.loader.expire_guests();
+        self.loader.expire_instances();
     }
 
     fn levels(&self) -> Levels {
-        let world = self.shared.world.load();
+        let world = self.shared.snapshot.load();
         Levels {
             models: world
-                .lanes
+                .models
                 .iter()
                 .map(|lane| full_levels_of(lane))
                 .collect(),
@@ -90,12 +90,12 @@ impl NodeInsight {
         }
     }
 
-    fn plugin_levels(&self, plugins: &Plugins) -> PluginLevels {
-        let counts = self.loader.counts();
+    fn plugin_levels(&self, plugins: &PluginSnapshot) -> PluginLevels {
+        let counts = self.loader.host_counts();
         let mut breakers: Vec<(Arc<str>, bool)> = Vec::new();
         // A plugin may have several revisions in force, one for each set of parameters.
         for state in plugins.state().into_iter().filter(|s| s.role == "active") {
-            let open = state.breaker != Position::Closed;
+            let open = state.breaker != BreakerState::Closed;
             match breakers.iter_mut().find(|(name, _)| *name == state.name) {
                 Some((_, known)) => *known |= open,
                 None => breakers.push((state.name, open)),
@@ -110,7 +110,7 @@ impl NodeInsight {
         }
     }
 
-    fn model_state(&self, lane: &Lane) -> ModelState {
+    fn model_state(&self, lane: &ModelRuntime) -> ModelState {
         let (state, health) = lane.gate.state();
         let algorithm = serde_json::to_value(state.algorithm).unwrap_or_default();
         ModelState {
@@ -139,26 +139,26 @@ impl NodeInsight {
                         server_used: Some(endpoint.server_used).filter(|&all| all != endpoint.used),
                         limit: endpoint.limit,
                     },
-                    ejected_until: health.ejected_until.map(|at| self.wall(at)),
-                    since: health.since.map(|at| self.wall(at)),
+                    ejected_until: health.ejected_until.map(|at| self.wall_time(at)),
+                    since: health.since.map(|at| self.wall_time(at)),
                     last_error: health.last_error.map(|(cause, at)| LastError {
                         cause: cause.to_string(),
-                        at: self.wall(at),
+                        at: self.wall_time(at),
                     }),
                 })
                 .collect(),
         }
     }
 
-    fn here<'a>(&self, world: &'a World) -> Here<'a> {
-        Here {
+    fn node_info<'a>(&self, world: &'a ConfigSnapshot) -> NodeInfo<'a> {
+        NodeInfo {
             clock: self.shared.clock,
             node: &world.node,
             site: &world.site,
         }
     }
 
-    fn wall(&self, at: Millis) -> String {
+    fn wall_time(&self, at: Millis) -> String {
         let clock = self.shared.clock;
         let now = clock.now();
         let ahead = time::Duration::milliseconds(at.since(now).0 as i64);
@@ -170,7 +170,7 @@ impl NodeInsight {
 #[async_trait]
 impl Insight for NodeInsight {
     fn state(&self) -> State {
-        let world = self.shared.world.load();
+        let world = self.shared.snapshot.load();
         let status = self.status.load();
         State {
             node: NodeState {
@@ -195,17 +195,17 @@ impl Insight for NodeInsight {
                     .collect(),
             },
             models: world
-                .lanes
+                .models
                 .iter()
                 .map(|lane| self.model_state(lane))
                 .collect(),
             plugins: world.plugins.state(),
             nodes: self
                 .shared
-                .others
+                .cluster
                 .nodes()
                 .into_iter()
-                .map(|view| self.other(view))
+                .map(|view| self.remote_node(view))
                 .collect(),
             events: self.shared.sink.counts(),
         }
@@ -220,26 +220,26 @@ impl Insight for NodeInsight {
             "generation": status.generation,
             "loaded_at": status.loaded_at,
             "salt": salt,
-            "config": running.map(|running| config::shown(running, self.loader.folder(), &salt)),
+            "config": running.map(|running| config::redacted(running, self.loader.folder(), &salt)),
         })
     }
 
     fn readiness(&self) -> Result<(), String> {
         let Shared {
             drain,
-            others,
+            cluster,
             clock,
             ..
         } = &*self.shared;
         if drain.is_draining() {
             return Err("draining".to_owned());
         }
-        let is_new = clock.now() < COMPANY_LIMIT;
-        if others.has_joined() && others.is_alone() && is_new {
+        let is_new = clock.now() < PEER_WAIT;
+        if cluster.has_joined() && cluster.is_alone() && is_new {
             return Err("looking for other nodes".to_owned());
         }
-        let world = self.shared.world.load();
-        match world.readiness.fault(&world.lanes) {
+        let world = self.shared.snapshot.load();
+        match world.readiness.fault(&world.models) {
             Some(fault) => Err(fault),
             None => Ok(()),
         }
@@ -249,44 +249,46 @@ impl Insight for NodeInsight {
         self.shared.metrics.render(&self.levels())
     }
 
-    async fn story(&self, request_id: &str) -> Option<Value> {
-        let (mut told, nodes) = {
-            let story = self.shared.stories.find(request_id)?;
-            let world = self.shared.world.load();
-            (story.tell(self.here(&world)), story.nodes())
+    async fn trace(&self, request_id: &str) -> Option<Value> {
+        let (mut rendered, nodes) = {
+            let story = self.shared.traces.find(request_id)?;
+            let world = self.shared.snapshot.load();
+            (story.to_json(self.node_info(&world)), story.nodes())
         };
         if !nodes.is_empty() {
-            told["nodes"] = elsewhere(&self.shared, request_id, nodes).await;
+            rendered["nodes"] = remote_traces(&self.shared, request_id, nodes).await;
         }
-        Some(told)
+        Some(rendered)
     }
 
-    fn stories(&self, count: usize) -> Vec<Value> {
-        let world = self.shared.world.load();
-        let stories = self.shared.stories.newest(count).into_iter();
-        stories.map(|story| story.line(self.here(&world))).collect()
+    fn recent_traces(&self, count: usize) -> Vec<Value> {
+        let world = self.shared.snapshot.load();
+        let traces = self.shared.traces.newest(count).into_iter();
+        traces
+            .map(|story| story.to_summary_json(self.node_info(&world)))
+            .collect()
     }
 
     fn forget(&self, node: &str) -> bool {
-        let was_known = self.shared.others.forget(node);
-        let had_told = self.shared.ledger.forget(node);
-        if was_known || had_told {
+        let was_known = self.shared.cluster.forget(node);
+        let had_reported = self.shared.quota.forget(node);
+        if was_known || had_reported {
             tracing::warn!(node, "forgotten by an operator");
         }
-        was_known || had_told
+        was_known || had_reported
     }
 
-    async fn capture(&self, plugin: &str, calls: u32) -> Result<CaptureReport, CaptureFailed> {
+    async fn capture(&self, plugin: &str, calls: u32) -> Result<CaptureReport, CaptureError> {
         let (recorder, plugin) = (Arc::clone(&self.recorder), plugin.to_owned());
         let starting = tokio::task::spawn_blocking(move || recorder.start(&plugin, calls)).await;
-        starting.unwrap_or_else(|error| Err(CaptureFailed::Unwritable(error.to_string())))
+        starting.unwrap_or_else(|error| Err(CaptureError::Unwritable(error.to_string())))
     }
 }
 
 impl NodeInsight {
-    fn other(&self, view: NodeView) -> OtherNode {
-        OtherNode {
-            drift: self.shared.others.drifts.of(&view.node).names(),
+    fn remote_node(&self, view: NodeView) -> RemoteNodeState {
+        RemoteNodeState {
+            drift: self.shared.cluster.drifts.drift_of(&view.node).names(),
             id: view.node.name.to_string(),
             generation: view.node.generation,
             site: view.site.to_string(),
@@ -294,14 +296,14 @@ impl NodeInsight {
             draining: view.draining,
             gone: view.gone,
             age_ms: view.age.0,
-            proven: self.shared.others.is_proven(&view.node),
+            proven: self.shared.cluster.is_proven(&view.node),
             rtt_ms: f64::from(view.rtt_us) / 1000.0,
             models: view.models,
         }
     }
 }
 
-fn levels_of(lane: &Lane) -> ModelLevels {
+fn levels_of(lane: &ModelRuntime) -> ModelLevels {
     let gauges = lane.gate.gauges();
     ModelLevels {
         model: lane.spec.id.clone(),
@@ -312,7 +314,7 @@ fn levels_of(lane: &Lane) -> ModelLevels {
     }
 }
 
-fn full_levels_of(lane: &Lane) -> ModelLevels {
+fn full_levels_of(lane: &ModelRuntime) -> ModelLevels {
     let health = lane.gate.health().into_iter();
     ModelLevels {
         endpoints: health
@@ -324,24 +326,24 @@ fn full_levels_of(lane: &Lane) -> ModelLevels {
 
 /// Traces of a request on other nodes, by node name; null where a node has left or has dropped the
 /// trace.
-async fn elsewhere(shared: &Shared, request_id: &str, nodes: Vec<Arc<str>>) -> Value {
-    let known = shared.others.nodes();
-    let mut told = Map::new();
+async fn remote_traces(shared: &Shared, request_id: &str, nodes: Vec<Arc<str>>) -> Value {
+    let known = shared.cluster.nodes();
+    let mut traces = Map::new();
     let mut to_ask = VecDeque::from(nodes);
     while let Some(name) = to_ask.pop_front() {
-        if told.contains_key(&*name) || told.len() >= VISITED_MAX {
+        if traces.contains_key(&*name) || traces.len() >= VISITED_MAX {
             continue;
         }
-        let story = match known.iter().find(|view| view.node.name == name) {
-            Some(view) => shared.channel.story(view, request_id).await,
+        let trace = match known.iter().find(|view| view.node.name == name) {
+            Some(view) => shared.peer_client.fetch_trace(view, request_id).await,
             None => None,
         };
         // That node may have sent it on.
-        let steps = story.as_ref().and_then(|story| story["steps"].as_array());
+        let steps = trace.as_ref().and_then(|story| story["steps"].as_array());
         let onward = steps.into_iter().flatten();
         let onward = onward.filter(|step| step["step"] == "forward");
         to_ask.extend(onward.filter_map(|step| step["node"].as_str().map(Arc::from)));
-        told.insert(name.to_string(), story.into());
+        traces.insert(name.to_string(), trace.into());
     }
-    Value::Object(told)
+    Value::Object(traces)
 }

@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use super::handshakes::Handshakes;
 use crate::admin::Admin;
 use crate::config::Listen;
-use crate::proxy::{Connections, Edge, Shared, serve_connection, serve_peer};
+use crate::proxy::{ClientConnections, DownstreamServer, Shared, serve_connection, serve_peer};
 use crate::telemetry::{Clock, watched};
 
 /// Connections the kernel holds while every worker is busy.
@@ -39,7 +39,7 @@ const TOO_MANY_CONNECTIONS: &str = concat!(
 /// Connections of other nodes: each carries one forwarded request at a time.
 const PEER_CONNECTIONS_MAX: usize = 16 * 1024;
 /// Between two log lines about failed handshakes.
-const STRANGERS_TOLD_EVERY_MS: u64 = 10_000;
+const FAILURES_LOG_INTERVAL_MS: u64 = 10_000;
 
 /// All sockets of the node, bound.
 pub struct Listeners {
@@ -102,9 +102,9 @@ async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
 /// Serves clients until `closed`, then what is still open. Dropping the future cuts that off.
 pub async fn accept_clients(
     listener: TcpListener,
-    edge: Arc<Edge>,
+    edge: Arc<DownstreamServer>,
     shared: Arc<Shared>,
-    connections: Arc<Connections>,
+    connections: Arc<ClientConnections>,
     mut closed: watch::Receiver<bool>,
 ) {
     let mut open = JoinSet::new();
@@ -117,17 +117,17 @@ pub async fn accept_clients(
         let Some((tcp, address)) = accepted else {
             continue;
         };
-        let opened = connections.open(address.ip(), &shared.world.load().limits);
+        let opened = connections.open(address.ip(), &shared.snapshot.load().limits);
         let connection = match opened {
             Ok(connection) => connection,
             Err(too_many) => {
-                shared.metrics.connection_refused(too_many.reason());
+                shared.metrics.record_refused_connection(too_many.reason());
                 // Best effort: a socket that takes nothing at once is closed all the same.
                 let _ = tcp.try_write(TOO_MANY_CONNECTIONS.as_bytes());
                 continue;
             }
         };
-        shared.metrics.connection_accepted();
+        shared.metrics.record_accepted_connection();
         let serving = serve_connection(Arc::clone(&edge), tcp, closed.clone());
         let metrics = Arc::clone(&shared.metrics);
         open.spawn(watched(
@@ -135,7 +135,7 @@ pub async fn accept_clients(
                 serving.await;
                 drop(connection);
             },
-            move |held_ms| metrics.worker_blocked(held_ms),
+            move |held_ms| metrics.record_blocked_worker(held_ms),
         ));
     }
     // Nobody is to connect and then wait for nothing.
@@ -146,13 +146,13 @@ pub async fn accept_clients(
 /// Serves other nodes until `closed`, then what is still open.
 pub async fn accept_peers(
     listener: TcpListener,
-    edge: Arc<Edge>,
+    edge: Arc<DownstreamServer>,
     shared: Arc<Shared>,
     mut closed: watch::Receiver<bool>,
 ) {
     let mut open = JoinSet::new();
     let handshakes = Arc::new(Handshakes::default());
-    let strangers = Arc::new(Strangers::default());
+    let strangers = Arc::new(HandshakeFailures::default());
     loop {
         let accepted = tokio::select! {
             accepted = accept(&listener) => accepted,
@@ -163,7 +163,7 @@ pub async fn accept_peers(
             continue;
         };
         if open.len() >= PEER_CONNECTIONS_MAX {
-            shared.metrics.connection_refused("peer-limit");
+            shared.metrics.record_refused_connection("peer-limit");
             continue;
         }
         let pending = handshakes.enter(address.ip());
@@ -176,21 +176,21 @@ pub async fn accept_peers(
                 return;
             }
             let accepted = tokio::select! {
-                accepted = shared.channel.accept(tcp) => accepted,
-                () = pending.evicted() => return shared.metrics.connection_refused("peer-limit"),
+                accepted = shared.peer_client.accept(tcp) => accepted,
+                () = pending.evicted() => return shared.metrics.record_refused_connection("peer-limit"),
             };
             drop(pending);
             let guest = match accepted {
                 Ok(guest) => guest,
                 Err(error) => {
-                    shared.metrics.connection_refused("peer-not-trusted");
-                    return strangers.tell(shared.clock, address, &error);
+                    shared.metrics.record_refused_connection("peer-not-trusted");
+                    return strangers.log(shared.clock, address, &error);
                 }
             };
             serve_peer(edge, guest, closed).await;
         };
         open.spawn(watched(serving, move |held_ms| {
-            metrics.worker_blocked(held_ms)
+            metrics.record_blocked_worker(held_ms)
         }));
     }
     drop(listener);
@@ -200,19 +200,19 @@ pub async fn accept_peers(
 /// Connections to the peers listener that failed to prove themselves, for the log: one line in
 /// [`STRANGERS_TOLD_EVERY_MS`], with their count since the last line.
 #[derive(Default)]
-struct Strangers {
+struct HandshakeFailures {
     unheard: AtomicU64,
     /// Time from which the next line may be logged.
     quiet_until_ms: AtomicU64,
 }
 
-impl Strangers {
-    fn tell(&self, clock: Clock, address: SocketAddr, error: &std::io::Error) {
+impl HandshakeFailures {
+    fn log(&self, clock: Clock, address: SocketAddr, error: &std::io::Error) {
         let order = Ordering::Relaxed;
         let more = self.unheard.fetch_add(1, order);
         let now_ms = clock.now().0;
         let quiet = self.quiet_until_ms.fetch_update(order, order, |until| {
-            (until <= now_ms).then_some(now_ms + STRANGERS_TOLD_EVERY_MS)
+            (until <= now_ms).then_some(now_ms + FAILURES_LOG_INTERVAL_MS)
         });
         if quiet.is_ok() {
             self.unheard.store(0, order);
@@ -271,7 +271,7 @@ impl AdminThread {
     }
 
     /// Ends it; connections are cut.
-    pub fn end(self) {
+    pub fn stop(self) {
         let AdminThread { running, thread } = self;
         drop(running);
         // A panic of the thread has been reported by the panic hook.

@@ -10,34 +10,36 @@ use infergate_core::model::ModelSpec;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::{missing, state_dir};
+use super::{allow_missing, state_dir};
 use crate::config::watch::WatchedFile;
-use crate::config::{self, Config, Loaded, Problem};
-use crate::peer::{CRL, Credentials, FileFault};
-use crate::plugin::{Captures, Host, HostCounts, HostSettings, Patience, PluginProblem, Plugins};
-use crate::telemetry::PluginsMetrics;
+use crate::config::{self, Config, LoadedConfig, Problem};
+use crate::peer::{CRL, FileFault, NodeCredentials};
+use crate::plugin::{
+    Captures, CompileWait, Host, HostCounts, HostSettings, PluginProblem, PluginSnapshot,
+};
+use crate::telemetry::PluginMetricsRegistry;
 use crate::upstream::read_ca_file;
 
 /// Below `state_dir`: compiled plugins.
 const CACHE: &str = "plugins";
 
 /// A configuration with its plugins, ready to be put into effect.
-pub struct Ready {
+pub struct PreparedConfig {
     /// The checked file.
-    pub loaded: Loaded,
+    pub loaded: LoadedConfig,
     /// Its models.
     pub models: Vec<Arc<ModelSpec>>,
     /// Plugins of the models.
-    pub plugins: Plugins,
+    pub plugins: PluginSnapshot,
     /// Credentials shown to other nodes; none without `listen.peers`.
-    pub credentials: Option<Arc<Credentials>>,
+    pub credentials: Option<Arc<NodeCredentials>>,
     /// Files it names whose change is a reason to load it again.
     pub files: Vec<NamedFile>,
 }
 
 /// A configuration that cannot be put into effect.
 #[derive(Debug, Default)]
-pub struct Unready {
+pub struct PrepareError {
     /// Why.
     pub problems: Vec<Problem>,
     /// Files whose change may make it good.
@@ -58,16 +60,16 @@ pub struct Loader {
     file: PathBuf,
     /// As at start; it needs a restart. None keeps nothing on the disk.
     state_dir: Option<PathBuf>,
-    metrics: Arc<PluginsMetrics>,
+    metrics: Arc<PluginMetricsRegistry>,
     captures: Arc<Captures>,
     /// Notified when a plugin is compiled that no load waited for.
     compiled: Arc<Notify>,
     /// Held while a host begins, which is at most twice.
-    host: Mutex<Option<Running>>,
+    host: Mutex<Option<PluginRuntime>>,
 }
 
 /// The host that runs plugins.
-struct Running {
+struct PluginRuntime {
     host: Arc<Host>,
     /// Begun for a configuration with plugins, so that it keeps what it compiles.
     keeps: bool,
@@ -75,7 +77,11 @@ struct Running {
 
 impl Loader {
     /// A loader of `file` that keeps compiled plugins below `state_dir`.
-    pub fn new(file: &Path, state_dir: Option<PathBuf>, metrics: Arc<PluginsMetrics>) -> Loader {
+    pub fn new(
+        file: &Path,
+        state_dir: Option<PathBuf>,
+        metrics: Arc<PluginMetricsRegistry>,
+    ) -> Loader {
         Loader {
             file: file.to_owned(),
             state_dir,
@@ -98,16 +104,20 @@ impl Loader {
 
     /// Reads and checks the file, then loads its plugins, as far as they are compiled by then; `former`
     /// are those in force.
-    pub fn load(&self, former: &Plugins, patience: Patience) -> Result<Ready, Unready> {
-        let loaded = config::load(&self.file).map_err(|problems| Unready {
+    pub fn load(
+        &self,
+        former: &PluginSnapshot,
+        patience: CompileWait,
+    ) -> Result<PreparedConfig, PrepareError> {
+        let loaded = config::load(&self.file).map_err(|problems| PrepareError {
             problems,
-            ..Unready::default()
+            ..PrepareError::default()
         })?;
         self.complete(loaded, former, patience)
     }
 
     /// Waits until a plugin is compiled that a load has left behind.
-    pub async fn compiled(&self) {
+    pub async fn next_compiled(&self) {
         self.compiled.notified().await;
     }
 
@@ -128,10 +138,10 @@ impl Loader {
     /// Loads the certificates and plugins of a checked file.
     pub fn complete(
         &self,
-        mut loaded: Loaded,
-        former: &Plugins,
-        patience: Patience,
-    ) -> Result<Ready, Unready> {
+        mut loaded: LoadedConfig,
+        former: &PluginSnapshot,
+        patience: CompileWait,
+    ) -> Result<PreparedConfig, PrepareError> {
         // Looked at before they are loaded: a change in between is seen as one.
         let files = named_files(&loaded.config);
         let mut unusable = read_certificates(&mut loaded);
@@ -151,7 +161,7 @@ impl Loader {
                 let left_out: Vec<Problem> = left_out.collect();
                 loaded.warnings.extend(left_out);
                 let live = |(file, live): (NamedFile, bool)| live.then_some(file);
-                Ok(Ready {
+                Ok(PreparedConfig {
                     files: files.into_iter().filter_map(live).collect(),
                     loaded,
                     models,
@@ -159,7 +169,7 @@ impl Loader {
                     credentials,
                 })
             }
-            Err(problems) => Err(Unready {
+            Err(problems) => Err(PrepareError {
                 problems,
                 files: files.into_iter().map(|(file, _)| file).collect(),
             }),
@@ -168,11 +178,11 @@ impl Loader {
 
     fn plugins(
         &self,
-        loaded: &Loaded,
+        loaded: &LoadedConfig,
         models: &[Arc<ModelSpec>],
-        former: &Plugins,
-        patience: Patience,
-    ) -> Result<Plugins, Vec<Problem>> {
+        former: &PluginSnapshot,
+        patience: CompileWait,
+    ) -> Result<PluginSnapshot, Vec<Problem>> {
         let specs = &loaded.config.plugins;
         let host = self.host(!specs.is_empty()).map_err(|message| {
             vec![Problem {
@@ -202,12 +212,12 @@ impl Loader {
             cache_dir: self.cache_dir(has_plugins)?,
             metrics: Arc::clone(&self.metrics),
             captures: Arc::clone(&self.captures),
-            compiler: this_program(),
+            compiler: current_executable(),
             compiled: Arc::clone(&self.compiled),
             ..HostSettings::default()
         };
         let host = Host::start(settings).map_err(|error| error.to_string())?;
-        *running = Some(Running {
+        *running = Some(PluginRuntime {
             host: Arc::clone(&host),
             keeps: has_plugins,
         });
@@ -218,7 +228,7 @@ impl Loader {
         let Some(state_dir) = self.state_dir.as_ref().filter(|_| has_plugins) else {
             return Ok(None);
         };
-        state_dir::make(state_dir).map_err(|error| {
+        state_dir::create(state_dir).map_err(|error| {
             format!(
                 "{} cannot be made: {error}; compiled plugins are kept there, name a directory this process may write",
                 state_dir.display()
@@ -228,7 +238,7 @@ impl Loader {
     }
 
     /// Counters of the host.
-    pub fn counts(&self) -> HostCounts {
+    pub fn host_counts(&self) -> HostCounts {
         let running = self.host.lock();
         let host = running.as_ref().map(|running| &running.host);
         host.map(|host| host.counts()).unwrap_or_default()
@@ -244,7 +254,7 @@ impl Loader {
     }
 
     /// Drops instances of plugins that are not called any more.
-    pub fn expire_guests(&self) {
+    pub fn expire_instances(&self) {
         let host = self.host.lock().as_ref().map(|at| Arc::clone(&at.host));
         if let Some(host) = host {
             host.expire_guests();
@@ -261,7 +271,7 @@ impl Loader {
 }
 
 /// The executable of this process, also when another has replaced it on disk since.
-fn this_program() -> Option<PathBuf> {
+fn current_executable() -> Option<PathBuf> {
     match cfg!(target_os = "linux") {
         true => Some("/proc/self/exe".into()),
         false => std::env::current_exe().ok(),
@@ -269,7 +279,7 @@ fn this_program() -> Option<PathBuf> {
 }
 
 /// Reads the files that endpoints' certificates are checked by; what is wrong with them.
-fn read_certificates(loaded: &mut Loaded) -> Vec<Problem> {
+fn read_certificates(loaded: &mut LoadedConfig) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (at, model) in loaded.config.models.iter_mut().enumerate() {
         for (nth, endpoint) in model.endpoints.iter_mut().enumerate() {
@@ -289,10 +299,13 @@ fn read_certificates(loaded: &mut Loaded) -> Vec<Problem> {
 }
 
 /// Reads what other nodes are shown, with what is wrong with it and what will be.
-fn read_credentials(loaded: &mut Loaded, problems: &mut Vec<Problem>) -> Option<Arc<Credentials>> {
+fn read_credentials(
+    loaded: &mut LoadedConfig,
+    problems: &mut Vec<Problem>,
+) -> Option<Arc<NodeCredentials>> {
     let peers = loaded.config.listen.peers.as_ref()?;
     let config = &loaded.config;
-    let read = Credentials::read(&peers.tls, config.cluster.as_ref(), &config.node.id);
+    let read = NodeCredentials::read(&peers.tls, config.cluster.as_ref(), &config.node.id);
     let places = &loaded.places;
     let place = |(key, message): FileFault| {
         let key = match key {
@@ -318,7 +331,7 @@ fn read_credentials(loaded: &mut Loaded, problems: &mut Vec<Problem>) -> Option<
 fn named_files(config: &Config) -> Vec<(NamedFile, bool)> {
     let named = |key: String, path: &Path| NamedFile {
         key,
-        file: WatchedFile::look(path.to_owned()),
+        file: WatchedFile::read(path.to_owned()),
     };
     let mut files = Vec::new();
     for (key, path) in config
@@ -362,19 +375,19 @@ pub fn changed_files(before: &[NamedFile], after: &[NamedFile]) -> Vec<String> {
 }
 
 /// Checks `file` as a start would, plugins included; keeps nothing.
-pub fn check(file: &Path) -> Result<Loaded, Vec<Problem>> {
+pub fn check(file: &Path) -> Result<LoadedConfig, Vec<Problem>> {
     let loader = Loader::new(file, None, Arc::default());
-    match loader.load(&Plugins::default(), Patience::Whole) {
+    match loader.load(&PluginSnapshot::default(), CompileWait::Whole) {
         Ok(ready) => Ok(ready.loaded),
         Err(unready) => Err(unready.problems),
     }
 }
 
 /// The same where secrets and files may be elsewhere: what is missing is a warning.
-pub fn check_without(file: &Path) -> Result<Loaded, Vec<Problem>> {
-    let loaded = missing::load(file)?;
+pub fn check_allowing_missing(file: &Path) -> Result<LoadedConfig, Vec<Problem>> {
+    let loaded = allow_missing::load_allowing_missing(file)?;
     let loader = Loader::new(file, None, Arc::default());
-    match loader.complete(loaded, &Plugins::default(), Patience::Whole) {
+    match loader.complete(loaded, &PluginSnapshot::default(), CompileWait::Whole) {
         Ok(ready) => Ok(ready.loaded),
         Err(unready) => Err(unready.problems),
     }

@@ -4,23 +4,23 @@
 //! ranker, discovery of endpoints and nodes, gossip, sampler, memory trimmer, quota keeper, capture writer
 //! and the reload loop. The order in which they end is the order in [`Node::drain`].
 
+mod allow_missing;
 mod announce;
 mod capture;
 mod cluster;
 mod demo;
 mod discover;
-mod found;
+mod discovered;
 mod handshakes;
 mod heap;
 mod insight;
-mod keep;
+mod interim_config;
 mod listen;
 mod load;
-mod meanwhile;
-mod missing;
 mod nodes;
-mod passed;
+mod quota_keeper;
 mod reload;
+mod remote_counts;
 mod runtime;
 mod seeds;
 mod signals;
@@ -36,32 +36,35 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use infergate_core::billing::QuotaSnapshot;
 use infergate_core::model::ModelSpec;
-use infergate_core::routing::fleet::NodeId;
+use infergate_core::routing::cluster::NodeId;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 pub use demo::{demo, simulate};
-pub use load::{check, check_without};
+pub use load::{check, check_allowing_missing};
 
 use crate::admin::{Admin, reload_channel};
 use crate::config::watch::FileWatch;
-use crate::config::{self, Config, Loaded, Problem};
-use crate::peer::{Channel, Others};
-use crate::plugin::{Patience, Plugins, RoutingMode};
-use crate::proxy::{Checks, Connections, Drain, Edge, Ledger, Shared, Stories, World};
+use crate::config::{self, Config, LoadedConfig, Problem};
+use crate::peer::{ClusterHandle, PeerClient};
+use crate::plugin::{CompileWait, PluginSnapshot, RoutingMode};
+use crate::proxy::{
+    BodyCheckSlots, ClientConnections, ConfigSnapshot, DownstreamServer, Drain, QuotaStore, Shared,
+    TraceStore,
+};
+use crate::telemetry::event_sink::Durability;
 use crate::telemetry::log::LogHandle;
-use crate::telemetry::sink::Durability;
 use crate::telemetry::{Clock, EventSink, Metrics, log, printable};
-use crate::upstream::{Client, PROBE_TICK, RANKING_TICK, check_wanted, probe_round};
-use capture::Recorder;
+use crate::upstream::{HttpClient, PROBE_TICK, RANKING_TICK, check_requested, probe_round};
+use capture::CaptureRecorder;
 use cluster::Membership;
-use discover::Report;
+use discover::DiscoveryReport;
 use insight::NodeInsight;
-use keep::Keeper;
 use listen::{AdminThread, Listeners};
-use load::{Loader, Ready};
+use load::{Loader, PreparedConfig};
+use quota_keeper::QuotaKeeper;
 use reload::Reloader;
 use runtime::RuntimeKeeper;
 use seeds::Seeds;
@@ -73,13 +76,13 @@ const EXIT_CANNOT_START: u8 = 2;
 /// Between two samples of the five-minute permit window.
 const SAMPLE_TICK: Duration = Duration::from_millis(500);
 /// For requests that are cut off to give back what they hold; none of it waits for anything.
-const CUT_LIMIT: Duration = Duration::from_secs(1);
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 /// For the last events to reach the disk; a dead disk must not keep the process.
-const SINK_CLOSE_LIMIT: Duration = Duration::from_secs(5);
+const SINK_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// For the last lines of the log; a reader that has stopped must not keep the process.
-const LOG_CLOSE_LIMIT: Duration = Duration::from_secs(1);
+const LOG_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// For idle tasks to notice the end of the runtime.
-const RUNTIME_CLOSE_LIMIT: Duration = Duration::from_millis(100);
+const RUNTIME_CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Runs a gateway with the configuration `file`, until a signal ends it.
 pub fn serve(file: &Path) -> ExitCode {
@@ -94,12 +97,12 @@ pub fn serve(file: &Path) -> ExitCode {
         Err(error) => return fail(&error.to_string()),
     };
     let code = serve_logged(file, loaded, clock, logs.clone());
-    logs.close(LOG_CLOSE_LIMIT);
+    logs.close(LOG_CLOSE_TIMEOUT);
     code
 }
 
 /// The same once there is a log.
-fn serve_logged(file: &Path, loaded: Loaded, clock: Clock, logs: LogHandle) -> ExitCode {
+fn serve_logged(file: &Path, loaded: LoadedConfig, clock: Clock, logs: LogHandle) -> ExitCode {
     let metrics = Arc::new(Metrics::new(
         env!("CARGO_PKG_VERSION"),
         env!("INFERGATE_GIT_HASH"),
@@ -107,7 +110,7 @@ fn serve_logged(file: &Path, loaded: Loaded, clock: Clock, logs: LogHandle) -> E
     ));
     let state_dir = Some(loaded.config.state_dir.clone());
     let loader = Loader::new(file, state_dir, Arc::clone(metrics.plugins()));
-    let ready = match loader.complete(loaded, &Plugins::default(), Patience::Whole) {
+    let ready = match loader.complete(loaded, &PluginSnapshot::default(), CompileWait::Whole) {
         Ok(ready) => ready,
         Err(unready) => return cannot_start(file, &unready.problems),
     };
@@ -124,12 +127,12 @@ fn serve_logged(file: &Path, loaded: Loaded, clock: Clock, logs: LogHandle) -> E
         Err(error) => return fail(&format!("cannot start worker threads: {error}")),
     };
     let code = runtime.block_on(async {
-        match Node::build(file, ready, loader, metrics, clock, logs).await {
+        match Gateway::build(file, ready, loader, metrics, clock, logs).await {
             Ok(node) => node.run().await,
             Err(problem) => fail(&problem),
         }
     });
-    runtime.shutdown_timeout(RUNTIME_CLOSE_LIMIT);
+    runtime.shutdown_timeout(RUNTIME_CLOSE_TIMEOUT);
     code
 }
 
@@ -160,40 +163,40 @@ fn runtime(threads: u32) -> std::io::Result<Runtime> {
 }
 
 /// A gateway with everything it consists of.
-struct Node {
+struct Gateway {
     shared: Arc<Shared>,
-    edge: Arc<Edge>,
+    edge: Arc<DownstreamServer>,
     admin: Arc<Admin>,
     insight: Arc<NodeInsight>,
     listeners: Listeners,
-    connections: Arc<Connections>,
+    connections: Arc<ClientConnections>,
     reloader: Reloader,
-    reports: mpsc::Sender<Report>,
-    recorder: Arc<Recorder>,
+    reports: mpsc::Sender<DiscoveryReport>,
+    recorder: Arc<CaptureRecorder>,
     membership: Option<Membership>,
     signals: Signals,
-    keeper: Keeper,
+    keeper: QuotaKeeper,
 }
 
-impl Node {
+impl Gateway {
     async fn build(
         file: &Path,
-        ready: Ready,
+        ready: PreparedConfig,
         loader: Loader,
         metrics: Arc<Metrics>,
         clock: Clock,
         logs: LogHandle,
-    ) -> Result<Node, String> {
-        let Loaded {
+    ) -> Result<Gateway, String> {
+        let LoadedConfig {
             config, content, ..
         } = &ready.loaded;
         let listeners = Listeners::bind(&config.listen).await?;
         let joining = cluster::bind(config).await?;
         let state_dir = config.state_dir.clone();
-        let lock = StateLock::at_start(&state_dir)?;
-        let kept = keep::read(&state_dir).map_err(|e| format!("state_dir: {e}"))?;
-        let shared = share(config, &kept, metrics, clock)?;
-        let keeper = Keeper::new(Arc::clone(&shared.ledger), lock, &state_dir, kept);
+        let lock = StateLock::acquire_at_start(&state_dir)?;
+        let kept = quota_keeper::read(&state_dir).map_err(|e| format!("state_dir: {e}"))?;
+        let shared = build_shared(config, &kept, metrics, clock)?;
+        let keeper = QuotaKeeper::new(Arc::clone(&shared.quota), lock, &state_dir, kept);
         let membership = match joining {
             Some(joining) => Some(joining.start(&shared).await?),
             None => None,
@@ -201,9 +204,9 @@ impl Node {
         let watch = FileWatch::start(file, *content)
             .map_err(|e| format!("{} cannot be watched: {e}", file.display()))?;
         let (handle, requests) = reload_channel();
-        let connections = Arc::new(Connections::default());
+        let connections = Arc::new(ClientConnections::default());
         let loader = Arc::new(loader);
-        let (discovery, reports) = discover::begin(&shared, &ready.models).await;
+        let (discovery, reports) = discover::start(&shared, &ready.models).await;
         let reloader = Reloader::start(
             Arc::clone(&loader),
             ready,
@@ -214,7 +217,7 @@ impl Node {
             logs.clone(),
         );
         let captures = Arc::clone(loader.captures());
-        let recorder = Arc::new(Recorder::new(captures, &state_dir, clock));
+        let recorder = Arc::new(CaptureRecorder::new(captures, &state_dir, clock));
         let insight = Arc::new(NodeInsight::new(
             Arc::clone(&shared),
             Arc::clone(&connections),
@@ -224,8 +227,8 @@ impl Node {
             logs,
         ));
         let controls = RuntimeKeeper::new(Arc::clone(&shared.runtime), state_dir.clone());
-        Ok(Node {
-            edge: Arc::new(Edge::new(Arc::clone(&shared))),
+        Ok(Gateway {
+            edge: Arc::new(DownstreamServer::new(Arc::clone(&shared))),
             admin: Arc::new(Admin::new(Arc::clone(&insight) as _, controls, handle)),
             insight,
             shared,
@@ -243,7 +246,7 @@ impl Node {
     /// Runs all background work until the node has drained. Tasks stop with the set, or by
     /// `closing`.
     async fn run(self) -> ExitCode {
-        let Node {
+        let Gateway {
             shared,
             edge,
             admin,
@@ -279,48 +282,48 @@ impl Node {
                 Arc::clone(&shared),
                 closed.clone(),
             ));
-            tasks.spawn(nodes::time(Arc::clone(&shared)));
+            tasks.spawn(nodes::measure_rtts(Arc::clone(&shared)));
         }
         if let Some(membership) = membership {
-            let (tell, seeds) = watch::channel(Seeds::default());
+            let (sender, seeds) = watch::channel(Seeds::default());
             let cluster = membership.cluster().clone();
-            tasks.spawn(seeds::look(Arc::clone(&shared), cluster, tell));
+            tasks.spawn(seeds::look_up(Arc::clone(&shared), cluster, sender));
             tasks.spawn(membership.run(seeds));
         }
         tasks.spawn(probe(Arc::clone(&shared)));
         tasks.spawn(rank(Arc::clone(&shared)));
         tasks.spawn(discover::discover(Arc::clone(&shared), reports));
         tasks.spawn(sample(insight));
-        tasks.spawn(trim::give_back(Arc::clone(&shared)));
+        tasks.spawn(trim::trim_after_bursts(Arc::clone(&shared)));
         tasks.spawn(capture::record(Arc::clone(&recorder)));
-        announce::announce(reloader.config(), &shared.world.load());
+        announce::announce(reloader.config(), &shared.snapshot.load());
         tasks.spawn(reloader.run(signals.hangup()));
         tracing::info!(version = env!("CARGO_PKG_VERSION"), "serving");
-        keeper.keep_until(signals.terminate()).await;
-        keeper.drains();
+        keeper.run_until(signals.terminate()).await;
+        keeper.set_draining();
         let drained = drain(&shared, &closing, &mut signals);
-        let code = keeper.keep_until(drained).await;
+        let code = keeper.run_until(drained).await;
         tasks.shutdown().await;
         // Requests that were cut off leave their events on the way out.
-        if timeout(CUT_LIMIT, shared.drain.idle()).await.is_err() {
+        if timeout(CANCEL_TIMEOUT, shared.drain.idle()).await.is_err() {
             tracing::error!("some requests could not be ended");
         }
-        keeper.keep_once().await;
+        keeper.flush().await;
         recorder.write();
-        operators.end();
+        operators.stop();
         close_events(&shared.sink);
         code
     }
 }
 
 fn close_events(sink: &EventSink) {
-    if !sink.close(SINK_CLOSE_LIMIT) {
+    if !sink.close(SINK_CLOSE_TIMEOUT) {
         tracing::error!("the last events could not be written in time");
     }
 }
 
 /// Builds the state that all requests share, with what the former process kept.
-fn share(
+fn build_shared(
     config: &Config,
     kept: &QuotaSnapshot,
     metrics: Arc<Metrics>,
@@ -329,21 +332,21 @@ fn share(
     let sink = EventSink::start(&config.events, clock)
         .map_err(|e| format!("events.file cannot be written: {e}"))?;
     let flags = runtime::restore(&config.state_dir).map_err(|e| format!("state_dir: {e}"))?;
-    let here = here(config, clock);
+    let here = node_id(config, clock);
     Ok(Arc::new(Shared {
-        world: ArcSwap::from_pointee(World::default()),
+        snapshot: ArcSwap::from_pointee(ConfigSnapshot::default()),
         clock,
-        others: Others::new(here.clone(), Arc::clone(&config.node.site), clock),
-        channel: Channel::new(here, clock),
-        client: Client::default(),
+        cluster: ClusterHandle::new(here.clone(), Arc::clone(&config.node.site), clock),
+        peer_client: PeerClient::new(here, clock),
+        client: HttpClient::default(),
         metrics,
         sink,
         drain: Arc::new(Drain::default()),
         bodies: Arc::default(),
-        checks: Checks::default(),
+        body_checks: BodyCheckSlots::default(),
         backlogs: Arc::default(),
-        stories: Stories::default(),
-        ledger: Ledger::restore(kept, clock),
+        traces: TraceStore::default(),
+        quota: QuotaStore::restore(kept, clock),
         runtime: flags,
         started_unix_secs: clock.wall().unix_timestamp().unsigned_abs(),
     }))
@@ -352,10 +355,10 @@ fn share(
 /// Notifies other nodes first, then fails readiness; new connections are still served for the delay;
 /// then what runs may finish. A second signal ends it at once.
 async fn drain(shared: &Shared, closing: &watch::Sender<bool>, signals: &mut Signals) -> ExitCode {
-    let timeouts = shared.world.load().timeouts.clone();
+    let timeouts = shared.snapshot.load().timeouts.clone();
     tracing::info!(in_flight = shared.drain.in_flight(), "draining");
-    shared.others.leave();
-    nodes::tell_draining(shared).await;
+    shared.cluster.begin_leaving();
+    nodes::announce_draining(shared).await;
     shared.drain.begin();
     let finished = async {
         tokio::time::sleep(Duration::from_secs(timeouts.drain_delay_secs)).await;
@@ -385,14 +388,14 @@ async fn probe(shared: Arc<Shared>) {
                 tick += 1;
                 tick - 1
             }
-            () = check_wanted() => BETWEEN_TICKS,
+            () = check_requested() => BETWEEN_TICKS,
         };
         let lanes = {
-            let world = shared.world.load();
-            world.lanes.iter().cloned().collect::<Vec<_>>()
+            let world = shared.snapshot.load();
+            world.models.iter().cloned().collect::<Vec<_>>()
         };
         shared.client.sweep();
-        shared.channel.sweep();
+        shared.peer_client.sweep();
         probe_round(&shared.client, lanes.into_iter(), round).await;
     }
 }
@@ -403,13 +406,13 @@ async fn rank(shared: Arc<Shared>) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let world = shared.world.load_full();
-        for lane in world.lanes.iter() {
+        let world = shared.snapshot.load_full();
+        for lane in world.models.iter() {
             let routing = &lane.routing;
             let sites = match routing.mode() {
                 RoutingMode::None => continue,
                 RoutingMode::Cached | RoutingMode::PerRequest => {
-                    shared.others.site_candidates(&lane.spec.id)
+                    shared.cluster.site_candidates(&lane.spec.id)
                 }
             };
             let now = shared.clock.now();
@@ -429,7 +432,7 @@ async fn sample(insight: Arc<NodeInsight>) {
 
 /// Identity of this node towards other nodes. Requests on their way to a former process of the same
 /// name are lost; the wall clock distinguishes the two.
-fn here(config: &Config, clock: Clock) -> NodeId {
+fn node_id(config: &Config, clock: Clock) -> NodeId {
     let started_ms = clock.wall().unix_timestamp_nanos() / 1_000_000;
     NodeId {
         name: Arc::clone(&config.node.id),
@@ -438,14 +441,14 @@ fn here(config: &Config, clock: Clock) -> NodeId {
 }
 
 /// Inputs of a configuration snapshot, for a node of this name.
-fn plan(
+fn snapshot_plan(
     config: &Config,
-    node: &config::Node,
+    node: &config::NodeConfig,
     generation: u64,
     models: Vec<Arc<ModelSpec>>,
-    plugins: Plugins,
-) -> crate::proxy::Plan {
-    crate::proxy::Plan {
+    plugins: PluginSnapshot,
+) -> crate::proxy::SnapshotParts {
+    crate::proxy::SnapshotParts {
         generation,
         node: Arc::clone(&node.id),
         site: Arc::clone(&node.site),

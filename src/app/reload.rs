@@ -12,17 +12,17 @@ use infergate_core::model::ModelSpec;
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 
-use super::discover::{Discovery, Report};
-use super::found::{self, FoundEndpoints};
-use super::load::{Loader, NamedFile, Ready, Unready, changed_files};
-use super::meanwhile::meanwhile;
-use super::plan;
-use crate::admin::{Problem, ReloadReport, ReloadRequest};
+use super::discover::{DiscoveryFeed, DiscoveryReport};
+use super::discovered::{self, DiscoveryState};
+use super::interim_config::interim_config;
+use super::load::{Loader, NamedFile, PrepareError, PreparedConfig, changed_files};
+use super::snapshot_plan;
+use crate::admin::{ReloadProblem, ReloadReport, ReloadRequest};
 use crate::config::watch::FileWatch;
 use crate::config::{self, Config};
-use crate::peer::Credentials;
-use crate::plugin::{Patience, Plugins};
-use crate::proxy::{Shared, World};
+use crate::peer::NodeCredentials;
+use crate::plugin::{CompileWait, PluginSnapshot};
+use crate::proxy::{ConfigSnapshot, Shared};
 use crate::telemetry::clock::rfc3339;
 use crate::telemetry::log::LogHandle;
 use crate::telemetry::metrics::ReloadResult;
@@ -45,7 +45,7 @@ pub struct ConfigStatus {
     /// When the current one did, RFC 3339.
     pub loaded_at: String,
     /// The last reload failed: when and why. None after one that did not.
-    pub last_error: Option<(String, Vec<Problem>)>,
+    pub last_error: Option<(String, Vec<ReloadProblem>)>,
     /// The configuration that has effect; none before the first one has.
     pub running: Option<Arc<Config>>,
 }
@@ -60,8 +60,8 @@ pub struct Reloader {
     started_with: Config,
     watch: FileWatch,
     requests: mpsc::Receiver<ReloadRequest>,
-    reports: mpsc::Receiver<Report>,
-    found: FoundEndpoints,
+    reports: mpsc::Receiver<DiscoveryReport>,
+    found: DiscoveryState,
     shared: Arc<Shared>,
     logs: LogHandle,
     status: Arc<ArcSwap<ConfigStatus>>,
@@ -73,14 +73,14 @@ impl Reloader {
     /// Puts the first configuration into effect.
     pub fn start(
         loader: Arc<Loader>,
-        first: Ready,
+        first: PreparedConfig,
         watch: FileWatch,
         requests: mpsc::Receiver<ReloadRequest>,
-        discovery: Discovery,
+        discovery: DiscoveryFeed,
         shared: Arc<Shared>,
         logs: LogHandle,
     ) -> Reloader {
-        let Ready {
+        let PreparedConfig {
             loaded,
             models,
             plugins,
@@ -95,7 +95,7 @@ impl Reloader {
             watch,
             requests,
             reports: discovery.reports,
-            found: FoundEndpoints::default(),
+            found: DiscoveryState::default(),
             shared,
             logs,
             status: Arc::default(),
@@ -103,10 +103,10 @@ impl Reloader {
         };
         for report in discovery.first {
             let now = reloader.shared.clock.now();
-            reloader.found.take(report, &reloader.current.models, now);
+            reloader.found.update(report, &reloader.current.models, now);
         }
         reloader.watch(&[]);
-        reloader.open_channel(credentials);
+        reloader.set_peer_credentials(credentials);
         reloader.put_into_effect(1, models, plugins);
         reloader
     }
@@ -129,7 +129,7 @@ impl Reloader {
                     // Answered in the log and in `/state`.
                     let _ = self.reload("file").await;
                 }
-                () = hung_up(&mut hangup) => {
+                () = next_hangup(&mut hangup) => {
                     let _ = self.reload("signal").await;
                 }
                 Some(request) = self.requests.recv() => {
@@ -137,50 +137,50 @@ impl Reloader {
                     // The caller may have given up waiting; the reload stands.
                     let _ = request.answer.send(outcome);
                 }
-                () = self.loader.compiled(), if self.is_waiting => {
+                () = self.loader.next_compiled(), if self.is_waiting => {
                     // Answered in the log and in `/state`.
                     let _ = self.reload(COMPILED).await;
                 }
-                Some(report) = self.reports.recv() => self.discovered(report).await,
+                Some(report) = self.reports.recv() => self.apply_discovery(report).await,
             }
         }
     }
 
     /// Applies discovered endpoints: nothing else of the snapshot changes.
-    async fn discovered(&mut self, report: Report) {
+    async fn apply_discovery(&mut self, report: DiscoveryReport) {
         let now = self.shared.clock.now();
-        if !self.found.take(report, &self.current.models, now) {
+        if !self.found.update(report, &self.current.models, now) {
             return;
         }
         tokio::time::sleep(FOUND_SETTLES).await;
         while let Ok(report) = self.reports.try_recv() {
-            self.found.take(report, &self.current.models, now);
+            self.found.update(report, &self.current.models, now);
         }
         let models: Vec<_> = self.current.models.iter().cloned().map(Arc::new).collect();
-        let models = self.found.join(&models);
+        let models = self.found.merge_into(&models);
         let Shared {
-            world,
+            snapshot: world,
             clock,
             metrics,
             ..
         } = &*self.shared;
         let next = world.load().with_models(models, *clock, metrics);
-        self.enter(next);
+        self.swap_snapshot(next);
     }
 
     /// Puts the next snapshot into effect.
-    fn enter(&self, next: World) {
+    fn swap_snapshot(&self, next: ConfigSnapshot) {
         let next = Arc::new(next);
-        let former = self.shared.world.swap(Arc::clone(&next));
-        found::tell(&former, &next);
+        let former = self.shared.snapshot.swap(Arc::clone(&next));
+        discovered::log_changes(&former, &next);
     }
 
-    async fn reload(&mut self, reason: &'static str) -> Result<ReloadReport, Vec<Problem>> {
+    async fn reload(&mut self, reason: &'static str) -> Result<ReloadReport, Vec<ReloadProblem>> {
         let loader = Arc::clone(&self.loader);
-        let former = self.shared.world.load().plugins.clone();
+        let former = self.shared.snapshot.load().plugins.clone();
         let patience = match reason {
-            COMPILED => Patience::AtMost(Duration::ZERO),
-            _ => Patience::AtMost(COMPILE_WAIT),
+            COMPILED => CompileWait::AtMost(Duration::ZERO),
+            _ => CompileWait::AtMost(COMPILE_WAIT),
         };
         if reason != COMPILED {
             loader.forget_failures();
@@ -189,9 +189,9 @@ impl Reloader {
         let loading = tokio::task::spawn_blocking(move || loader.load(&former, patience)).await;
         let ready = loading.unwrap_or_else(|panic| {
             let message = format!("the file could not be checked: {panic}");
-            Err(Unready {
+            Err(PrepareError {
                 problems: vec![config::Problem::of_file(message)],
-                ..Unready::default()
+                ..PrepareError::default()
             })
         });
         match ready {
@@ -210,11 +210,11 @@ impl Reloader {
             !more.iter().any(|other| other.file.path == file.file.path)
         });
         let files = named.chain(more).map(|named| named.file.clone());
-        self.watch.also(files.collect());
+        self.watch.set_files(files.collect());
     }
 
-    fn apply(&mut self, ready: Ready, reason: &'static str) -> ReloadReport {
-        let Ready {
+    fn apply(&mut self, ready: PreparedConfig, reason: &'static str) -> ReloadReport {
+        let PreparedConfig {
             loaded,
             models,
             plugins,
@@ -224,7 +224,7 @@ impl Reloader {
         let compiling = plugins.compiling().to_vec();
         self.is_waiting = !compiling.is_empty();
         let needs_restart = config::diff(&self.started_with, &loaded.config).needs_restart;
-        let next = meanwhile(&self.current, loaded.config, &plugins);
+        let next = interim_config(&self.current, loaded.config, &plugins);
         let models = match compiling.is_empty() {
             true => models,
             false => next.models.iter().cloned().map(Arc::new).collect(),
@@ -241,7 +241,7 @@ impl Reloader {
             }
         }
         // What came of a plugin may change without its file: its fixtures, or a cause outside of it.
-        for name in plugins.changed_since(&self.shared.world.load().plugins) {
+        for name in plugins.changed_since(&self.shared.snapshot.load().plugins) {
             let key = format!("plugins[{name}]");
             if !changed.iter().any(|path| path.starts_with(key.as_str())) {
                 changed.push(key);
@@ -257,10 +257,10 @@ impl Reloader {
         } else {
             generation += 1;
             self.current = next;
-            self.open_channel(credentials);
+            self.set_peer_credentials(credentials);
             self.put_into_effect(generation, models, plugins);
         }
-        self.shared.metrics.reload_finished(ReloadResult::Applied);
+        self.shared.metrics.record_reload(ReloadResult::Applied);
         tracing::info!(
             reason,
             generation,
@@ -269,7 +269,7 @@ impl Reloader {
             ?compiling,
             "configuration loaded"
         );
-        warn_of(&loaded.warnings);
+        log_warnings(&loaded.warnings);
         ReloadReport {
             generation,
             changed,
@@ -279,7 +279,7 @@ impl Reloader {
     }
 
     /// Name and site, which other nodes do not see change.
-    fn node(&self) -> &config::Node {
+    fn node(&self) -> &config::NodeConfig {
         match self.started_with.is_in_fleet() {
             true => &self.started_with.node,
             false => &self.current.node,
@@ -288,27 +288,34 @@ impl Reloader {
 
     /// Other nodes are shown these from now on. A listener that comes or goes needs a restart, and
     /// what it is shown with does too; so does what bears the node's next name.
-    fn open_channel(&self, credentials: Option<Arc<Credentials>>) {
+    fn set_peer_credentials(&self, credentials: Option<Arc<NodeCredentials>>) {
         let listens = self.started_with.listen.peers.is_some();
         let is_own = self.node().id == self.current.node.id;
         if let Some(credentials) = credentials.filter(|_| listens && is_own) {
             let connect_timeout = Duration::from_millis(self.current.timeouts.connect_ms);
-            self.shared.channel.open(credentials, connect_timeout);
+            self.shared
+                .peer_client
+                .configure(credentials, connect_timeout);
         }
     }
 
-    fn put_into_effect(&mut self, generation: u64, models: Vec<Arc<ModelSpec>>, plugins: Plugins) {
-        let models = self.found.join(&models);
+    fn put_into_effect(
+        &mut self,
+        generation: u64,
+        models: Vec<Arc<ModelSpec>>,
+        plugins: PluginSnapshot,
+    ) {
+        let models = self.found.merge_into(&models);
         let Shared {
-            world,
+            snapshot: world,
             clock,
             metrics,
             sink,
             ..
         } = &*self.shared;
-        let plan = plan(&self.current, self.node(), generation, models, plugins);
-        let next = world.load().follow(plan, *clock, metrics);
-        self.enter(next);
+        let plan = snapshot_plan(&self.current, self.node(), generation, models, plugins);
+        let next = world.load().next_generation(plan, *clock, metrics);
+        self.swap_snapshot(next);
         self.loader.apply(&self.current);
         sink.reconfigure(&self.current.events);
         if let Err(error) = self.logs.apply(&self.current.log) {
@@ -318,19 +325,22 @@ impl Reloader {
             generation,
             loaded_at: rfc3339(clock.wall()),
             last_error: None,
-            running: Some(Arc::new(config::running(&self.current, &self.started_with))),
+            running: Some(Arc::new(config::effective(
+                &self.current,
+                &self.started_with,
+            ))),
         }));
     }
 
-    fn refuse(&self, problems: Vec<config::Problem>, reason: &'static str) -> Vec<Problem> {
-        self.shared.metrics.reload_finished(ReloadResult::Refused);
+    fn refuse(&self, problems: Vec<config::Problem>, reason: &'static str) -> Vec<ReloadProblem> {
+        self.shared.metrics.record_reload(ReloadResult::Refused);
         let summary: Vec<String> = problems.iter().map(ToString::to_string).collect();
         tracing::error!(
             reason,
             problems = summary.join("; "),
             "the configuration was refused; the one in use stays"
         );
-        let problems: Vec<Problem> = problems.into_iter().map(told).collect();
+        let problems: Vec<ReloadProblem> = problems.into_iter().map(reload_problem).collect();
         let mut status = (**self.status.load()).clone();
         let at = rfc3339(self.shared.clock.wall());
         status.last_error = Some((at, problems.clone()));
@@ -339,7 +349,7 @@ impl Reloader {
     }
 }
 
-fn warn_of(warnings: &[config::Problem]) {
+fn log_warnings(warnings: &[config::Problem]) {
     for warning in warnings {
         tracing::warn!(
             path = warning.path,
@@ -350,16 +360,16 @@ fn warn_of(warnings: &[config::Problem]) {
     }
 }
 
-fn told(problem: config::Problem) -> Problem {
+fn reload_problem(problem: config::Problem) -> ReloadProblem {
     let line = (problem.line > 0).then_some(u64::from(problem.line));
-    Problem {
+    ReloadProblem {
         path: problem.path,
         line,
         message: problem.message,
     }
 }
 
-async fn hung_up(hangup: &mut Option<Signal>) {
+async fn next_hangup(hangup: &mut Option<Signal>) {
     match hangup {
         Some(signal) => {
             signal.recv().await;

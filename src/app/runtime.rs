@@ -10,9 +10,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
-use super::state_dir::{self, Outlasts};
-use crate::admin::{Controls, FlagsWanted};
-use crate::proxy::{Runtime, RuntimeFlags};
+use super::state_dir::{self, WriteDurability};
+use crate::admin::{Controls, FlagChanges};
+use crate::proxy::{RuntimeFlags, RuntimeSwitches};
 
 /// The file's name in `state_dir`.
 const FILE: &str = "runtime.json";
@@ -44,13 +44,13 @@ fn read(state_dir: &Path) -> io::Result<RuntimeFlags> {
 ///
 /// # Errors
 /// As [`read`].
-pub fn restore(state_dir: &Path) -> io::Result<Arc<Runtime>> {
-    Ok(Arc::new(Runtime::restore(read(state_dir)?)))
+pub fn restore(state_dir: &Path) -> io::Result<Arc<RuntimeSwitches>> {
+    Ok(Arc::new(RuntimeSwitches::restore(read(state_dir)?)))
 }
 
 /// Changes the flags for the admin listener.
 pub struct RuntimeKeeper {
-    runtime: Arc<Runtime>,
+    runtime: Arc<RuntimeSwitches>,
     state_dir: PathBuf,
     /// Held by one change at a time, on a thread that may block, while it writes.
     changing: Mutex<()>,
@@ -58,7 +58,7 @@ pub struct RuntimeKeeper {
 
 impl RuntimeKeeper {
     /// Changes `runtime` and keeps it in `state_dir`.
-    pub fn new(runtime: Arc<Runtime>, state_dir: PathBuf) -> Arc<RuntimeKeeper> {
+    pub fn new(runtime: Arc<RuntimeSwitches>, state_dir: PathBuf) -> Arc<RuntimeKeeper> {
         Arc::new(RuntimeKeeper {
             runtime,
             state_dir,
@@ -66,12 +66,12 @@ impl RuntimeKeeper {
         })
     }
 
-    fn change(&self, wanted: FlagsWanted) -> io::Result<RuntimeFlags> {
+    fn change(&self, changes: FlagChanges) -> io::Result<RuntimeFlags> {
         let _one_at_a_time = self.changing.lock();
-        let flags = wanted.over(self.runtime.flags());
+        let flags = changes.apply_to(self.runtime.flags());
         let mut text = serde_json::to_vec(&flags)?;
         text.push(b'\n');
-        state_dir::replace(&self.state_dir, FILE, &text, Outlasts::PowerLoss)?;
+        state_dir::replace(&self.state_dir, FILE, &text, WriteDurability::PowerLoss)?;
         self.runtime.set(flags);
         tracing::info!(?flags, "runtime flags set");
         Ok(flags)
@@ -84,7 +84,7 @@ impl Controls for RuntimeKeeper {
         self.runtime.flags()
     }
 
-    async fn set_flags(self: Arc<Self>, wanted: FlagsWanted) -> Result<RuntimeFlags, String> {
+    async fn set_flags(self: Arc<Self>, wanted: FlagChanges) -> Result<RuntimeFlags, String> {
         let state_dir = self.state_dir.clone();
         let changing = tokio::task::spawn_blocking(move || self.change(wanted)).await;
         let changed = changing.unwrap_or_else(|panic| Err(io::Error::other(panic)));
@@ -103,7 +103,7 @@ mod tests {
         allow_cloud_fallback: false,
     };
 
-    fn barring() -> FlagsWanted {
+    fn barring() -> FlagChanges {
         serde_json::from_str(r#"{"allow_cloud_fallback":false}"#).unwrap()
     }
 
@@ -111,13 +111,13 @@ mod tests {
     async fn a_change_is_kept_before_it_is_in_force_and_read_at_the_next_start() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(read(dir.path()).unwrap(), RuntimeFlags::default());
-        let runtime = Arc::new(Runtime::default());
+        let runtime = Arc::new(RuntimeSwitches::default());
         let keeper = RuntimeKeeper::new(Arc::clone(&runtime), dir.path().to_owned());
         assert_eq!(Arc::clone(&keeper).set_flags(barring()).await, Ok(BARRED));
         assert_eq!(runtime.flags(), BARRED);
         assert_eq!(read(dir.path()).unwrap(), BARRED);
         // What is not named stays.
-        assert_eq!(keeper.set_flags(FlagsWanted::default()).await, Ok(BARRED));
+        assert_eq!(keeper.set_flags(FlagChanges::default()).await, Ok(BARRED));
     }
 
     #[tokio::test]
@@ -125,7 +125,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("no-directory");
         std::fs::write(&file, "").unwrap();
-        let runtime = Arc::new(Runtime::default());
+        let runtime = Arc::new(RuntimeSwitches::default());
         let keeper = RuntimeKeeper::new(Arc::clone(&runtime), file);
         assert!(keeper.set_flags(barring()).await.is_err());
         assert_eq!(runtime.flags(), RuntimeFlags::default());

@@ -13,11 +13,11 @@ use futures_util::future::join_all;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::discover::LOOK_LIMIT;
+use super::discover::LOOKUP_TIMEOUT;
 use crate::peer::{Cluster, NodeDiscovery};
 use crate::proxy::Shared;
-use crate::upstream::Client;
-use crate::upstream::discovery::hosts_in_consul;
+use crate::upstream::HttpClient;
+use crate::upstream::discovery::consul_hosts;
 
 /// Between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -28,15 +28,15 @@ const SEEDS_MAX: usize = 256;
 pub type Seeds = Arc<[SocketAddr]>;
 
 /// Looks for the life of the process.
-pub async fn look(shared: Arc<Shared>, cluster: Cluster, tell: watch::Sender<Seeds>) {
+pub async fn look_up(shared: Arc<Shared>, cluster: Cluster, sender: watch::Sender<Seeds>) {
     let mut ticks = interval(LOOK_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut found = Found::default();
+    let mut found = SeedAddresses::default();
     loop {
         ticks.tick().await;
-        found.look(&shared.client, &cluster).await;
+        found.look_up(&shared.client, &cluster).await;
         let seeds = found.seeds();
-        tell.send_if_modified(|known| {
+        sender.send_if_modified(|known| {
             let is_new = *known != seeds;
             if is_new {
                 *known = seeds;
@@ -48,7 +48,7 @@ pub async fn look(shared: Arc<Shared>, cluster: Cluster, tell: watch::Sender<See
 
 /// Addresses found last.
 #[derive(Default)]
-struct Found {
+struct SeedAddresses {
     /// Last response of Consul.
     hosts: Vec<String>,
     by_name: BTreeMap<String, Vec<SocketAddr>>,
@@ -56,15 +56,17 @@ struct Found {
     complaint: Option<String>,
 }
 
-impl Found {
-    async fn look(&mut self, client: &Client, cluster: &Cluster) {
+impl SeedAddresses {
+    async fn look_up(&mut self, client: &HttpClient, cluster: &Cluster) {
         let mut complaint = None;
         let mut names: Vec<String> = match (&cluster.consul, cluster.discovery) {
             (Some(consul), NodeDiscovery::Consul) => {
-                match timeout(LOOK_LIMIT, hosts_in_consul(client, consul)).await {
+                match timeout(LOOKUP_TIMEOUT, consul_hosts(client, consul)).await {
                     Ok(Ok(hosts)) => self.hosts = hosts,
                     Ok(Err(error)) => complaint = Some(format!("Consul: {error}")),
-                    Err(_) => complaint = Some(format!("Consul took longer than {LOOK_LIMIT:?}")),
+                    Err(_) => {
+                        complaint = Some(format!("Consul took longer than {LOOKUP_TIMEOUT:?}"))
+                    }
                 }
                 cluster.seeds.iter().chain(&self.hosts).cloned().collect()
             }
@@ -88,7 +90,7 @@ impl Found {
             by_name.insert(name, addresses.into_iter().take(taken).collect());
         }
         self.by_name = by_name;
-        self.say(complaint);
+        self.log_error(complaint);
     }
 
     fn seeds(&self) -> Seeds {
@@ -99,7 +101,7 @@ impl Found {
         seeds.into()
     }
 
-    fn say(&mut self, complaint: Option<String>) {
+    fn log_error(&mut self, complaint: Option<String>) {
         if complaint == self.complaint {
             return;
         }
@@ -116,7 +118,7 @@ async fn resolve(name: &str) -> std::io::Result<Vec<SocketAddr>> {
     if let Ok(address) = name.parse() {
         return Ok(vec![address]);
     }
-    let looked = timeout(LOOK_LIMIT, tokio::net::lookup_host(name)).await;
+    let looked = timeout(LOOKUP_TIMEOUT, tokio::net::lookup_host(name)).await;
     let addresses = looked.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))?;
     Ok(addresses.collect())
 }
@@ -134,7 +136,7 @@ mod tests {
         let cluster = cluster(
             r#"{"gossip":"127.0.0.1:1","seeds":["127.0.0.1:7","no-host.invalid:7","[::1]:7"]}"#,
         );
-        let mut found = Found::default();
+        let mut found = SeedAddresses::default();
         let former = "10.0.0.1:7".parse().unwrap();
         found
             .by_name
@@ -142,7 +144,7 @@ mod tests {
         found
             .by_name
             .insert("left:7".to_owned(), vec!["10.0.0.2:7".parse().unwrap()]);
-        found.look(&Client::default(), &cluster).await;
+        found.look_up(&HttpClient::default(), &cluster).await;
         let seeds: Vec<String> = found.seeds().iter().map(ToString::to_string).collect();
         assert_eq!(seeds, ["10.0.0.1:7", "127.0.0.1:7", "[::1]:7"]);
         assert!(found.complaint.unwrap().starts_with("no-host.invalid:7"));

@@ -26,7 +26,7 @@ pub fn read(path: &Path, max_bytes: u64) -> io::Result<Option<Vec<u8>>> {
 }
 
 /// Makes the directory, and those above it, for its owner alone; one that is there stays as it is.
-pub fn make(state_dir: &Path) -> io::Result<()> {
+pub fn create(state_dir: &Path) -> io::Result<()> {
     DirBuilder::new()
         .recursive(true)
         .mode(DIR_MODE)
@@ -35,8 +35,13 @@ pub fn make(state_dir: &Path) -> io::Result<()> {
 
 /// Puts `bytes` in place of the file called `name`. On return they outlast a crash of the process;
 /// with `Outlasts::PowerLoss`, one of the machine too.
-pub fn replace(state_dir: &Path, name: &str, bytes: &[u8], outlasts: Outlasts) -> io::Result<()> {
-    make(state_dir)?;
+pub fn replace(
+    state_dir: &Path,
+    name: &str,
+    bytes: &[u8],
+    outlasts: WriteDurability,
+) -> io::Result<()> {
+    create(state_dir)?;
     let beside = state_dir.join(format!("{name}.new"));
     let mut file = OpenOptions::new()
         .write(true)
@@ -48,10 +53,10 @@ pub fn replace(state_dir: &Path, name: &str, bytes: &[u8], outlasts: Outlasts) -
     file.sync_data()?;
     fs::rename(&beside, state_dir.join(name))?;
     match outlasts {
-        Outlasts::Crash => Ok(()),
+        WriteDurability::Crash => Ok(()),
         // The new name is the directory's to keep. The file is in its place whatever comes of this, so
         // that to call it a failure would be the lesser truth.
-        Outlasts::PowerLoss => {
+        WriteDurability::PowerLoss => {
             if let Err(error) = File::open(state_dir).and_then(|dir| dir.sync_all()) {
                 tracing::error!(%error, file = name, "kept, but a power loss may bring the former one back");
             }
@@ -62,7 +67,7 @@ pub fn replace(state_dir: &Path, name: &str, bytes: &[u8], outlasts: Outlasts) -
 
 /// Failures that a replaced file survives. Either way it is whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outlasts {
+pub enum WriteDurability {
     /// The process; after a power loss the former one may be back.
     Crash,
     /// The machine.
@@ -82,7 +87,7 @@ mod tests {
         let path = state.join("flags");
         assert!(read(&path, 10).unwrap().is_none());
         for text in ["first one", "second"] {
-            replace(&state, "flags", text.as_bytes(), Outlasts::PowerLoss).unwrap();
+            replace(&state, "flags", text.as_bytes(), WriteDurability::PowerLoss).unwrap();
             assert_eq!(read(&path, 10).unwrap().unwrap(), text.as_bytes());
         }
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;

@@ -32,7 +32,7 @@ impl StateLock {
     ///
     /// # Errors
     /// A sentence: another process has it and does not drain.
-    pub fn at_start(state_dir: &Path) -> Result<StateLock, String> {
+    pub fn acquire_at_start(state_dir: &Path) -> Result<StateLock, String> {
         let mut lock = StateLock {
             state_dir: state_dir.to_owned(),
             file: None,
@@ -40,7 +40,7 @@ impl StateLock {
         if !state_dir.is_dir() {
             return Ok(lock);
         }
-        match lock.take() {
+        match lock.acquire() {
             Ok(true) => Ok(lock),
             Ok(false) if lock.is_draining() => {
                 tracing::info!(
@@ -71,11 +71,11 @@ impl StateLock {
     ///
     /// # Errors
     /// The file cannot be opened.
-    pub fn take(&mut self) -> io::Result<bool> {
+    pub fn acquire(&mut self) -> io::Result<bool> {
         if self.is_held() {
             return Ok(true);
         }
-        state_dir::make(&self.state_dir)?;
+        state_dir::create(&self.state_dir)?;
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -95,7 +95,7 @@ impl StateLock {
     }
 
     /// Marks this process as draining: its successor may start.
-    pub fn drains(&mut self) {
+    pub fn set_draining(&mut self) {
         if let Some(file) = &mut self.file
             && let Err(error) = write(file, DRAINING)
         {
@@ -125,18 +125,18 @@ mod tests {
     #[test]
     fn a_directory_is_one_processes_and_the_next_ones_once_the_first_drains() {
         let dir = tempfile::tempdir().unwrap();
-        let mut first = StateLock::at_start(dir.path()).unwrap();
+        let mut first = StateLock::acquire_at_start(dir.path()).unwrap();
         assert!(first.is_held());
         // A second file description is as good as a second process.
-        let refused = StateLock::at_start(dir.path()).unwrap_err();
+        let refused = StateLock::acquire_at_start(dir.path()).unwrap_err();
         assert!(refused.contains("give each its own"), "{refused}");
-        first.drains();
-        let mut second = StateLock::at_start(dir.path()).unwrap();
-        assert!(!second.is_held() && !second.take().unwrap());
+        first.set_draining();
+        let mut second = StateLock::acquire_at_start(dir.path()).unwrap();
+        assert!(!second.is_held() && !second.acquire().unwrap());
         drop(first);
-        assert!(second.take().unwrap() && second.is_held());
+        assert!(second.acquire().unwrap() && second.is_held());
         assert!(
-            StateLock::at_start(dir.path()).is_err(),
+            StateLock::acquire_at_start(dir.path()).is_err(),
             "it serves, not drains"
         );
     }
@@ -145,8 +145,8 @@ mod tests {
     fn a_directory_that_is_not_there_is_made_with_the_first_write_only() {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state");
-        let mut lock = StateLock::at_start(&state).unwrap();
+        let mut lock = StateLock::acquire_at_start(&state).unwrap();
         assert!(!lock.is_held() && !state.exists());
-        assert!(lock.take().unwrap() && state.exists());
+        assert!(lock.acquire().unwrap() && state.exists());
     }
 }

@@ -16,15 +16,15 @@ use crate::proxy::Shared;
 use crate::telemetry::resident_bytes;
 
 /// Between two looks: one short file is read.
-const LOOK_TICK: Duration = Duration::from_millis(500);
+const MEMORY_TICK: Duration = Duration::from_millis(500);
 /// Between two trims, so that memory which every burst needs is not fetched anew all the time.
 const TRIM_PAUSE: Millis = Millis::from_secs(10);
 /// Growth that is worth a trim, bytes.
 const GROWTH_MIN_BYTES: u64 = 16 << 20;
 
 /// Trims while the process runs; where its memory is not known, never.
-pub async fn give_back(shared: Arc<Shared>) {
-    let mut ticks = interval(LOOK_TICK);
+pub async fn trim_after_bursts(shared: Arc<Shared>) {
+    let mut ticks = interval(MEMORY_TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let Some(resident) = resident_bytes() else {
         return;

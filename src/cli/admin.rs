@@ -20,7 +20,7 @@ const HEAD_LINE_BYTES_MAX: u64 = 8 * 1024;
 const HEAD_LINES_MAX: usize = 64;
 
 /// Response of an admin listener.
-pub struct AdminAnswer {
+pub struct FetchedResponse {
     /// HTTP status.
     pub status: u16,
     /// Its body; null where it is not JSON.
@@ -83,7 +83,7 @@ pub fn listener(file: Option<&Path>) -> Result<AdminListener, String> {
 ///
 /// # Errors
 /// A sentence: nothing listens there, or it is no admin listener.
-pub fn get(address: SocketAddr, path: &str) -> Result<AdminAnswer, String> {
+pub fn get(address: SocketAddr, path: &str) -> Result<FetchedResponse, String> {
     exchange(address, path).map_err(|error| {
         format!(
             "the admin listener at {address} does not answer: {error}; is the gateway running, and is this \
@@ -92,7 +92,7 @@ pub fn get(address: SocketAddr, path: &str) -> Result<AdminAnswer, String> {
     })
 }
 
-fn exchange(address: SocketAddr, path: &str) -> Result<AdminAnswer, std::io::Error> {
+fn exchange(address: SocketAddr, path: &str) -> Result<FetchedResponse, std::io::Error> {
     let stream = TcpStream::connect_timeout(&address, CONNECT_LIMIT)?;
     stream.set_read_timeout(Some(SILENCE_LIMIT))?;
     stream.set_write_timeout(Some(SILENCE_LIMIT))?;
@@ -125,7 +125,7 @@ fn exchange(address: SocketAddr, path: &str) -> Result<AdminAnswer, std::io::Err
     reader
         .take(length.ok_or_else(not_http)?)
         .read_to_end(&mut body)?;
-    Ok(AdminAnswer {
+    Ok(FetchedResponse {
         status,
         body: serde_json::from_slice(&body).unwrap_or_default(),
     })

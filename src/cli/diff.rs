@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::admin;
 use super::{print, problem};
-use crate::config::{self, Config, Difference, has_secret};
+use crate::config::{self, Config, KeyDifference, has_secret};
 
 const SAME: u8 = 0;
 const DIFFERS: u8 = 1;
@@ -53,7 +53,7 @@ fn compare(
     config: &Config,
     file: &Path,
     admin: Option<&str>,
-) -> Result<(Vec<Difference>, Value), String> {
+) -> Result<(Vec<KeyDifference>, Value), String> {
     let address = admin::address(admin, &config.listen.admin)?;
     let answer = admin::get(address, "/config")?;
     let (running, salt) = (&answer.body["config"], answer.body["salt"].as_str());
@@ -64,14 +64,14 @@ fn compare(
         ));
     };
     let folder = file.parent().unwrap_or(Path::new(""));
-    let wanted = config::shown(config, folder, salt);
+    let wanted = config::redacted(config, folder, salt);
     let generation = answer.body["generation"].clone();
     Ok((config::differences(running, &wanted), generation))
 }
 
-fn as_json(differences: &[Difference], generation: &Value) -> Value {
+fn as_json(differences: &[KeyDifference], generation: &Value) -> Value {
     let hidden = |value: &Option<Value>| value.clone().filter(|value| !has_secret(value));
-    let one = |one: &Difference| {
+    let one = |one: &KeyDifference| {
         json!({
             "path": one.path,
             "change": change(one),
@@ -84,7 +84,7 @@ fn as_json(differences: &[Difference], generation: &Value) -> Value {
     json!({ "same": list.is_empty(), "generation": generation, "differences": list })
 }
 
-fn in_words(differences: &[Difference], file: &Path, generation: &Value) -> String {
+fn in_words(differences: &[KeyDifference], file: &Path, generation: &Value) -> String {
     let file = file.display();
     if differences.is_empty() {
         return format!("{file}: no differences; generation {generation} runs\n");
@@ -97,7 +97,7 @@ fn in_words(differences: &[Difference], file: &Path, generation: &Value) -> Stri
     text
 }
 
-fn line(one: &Difference) -> String {
+fn line(one: &KeyDifference) -> String {
     let values = match (shown(&one.old), shown(&one.new)) {
         (Some(old), Some(new)) => format!(": {old} -> {new}"),
         (None, Some(value)) if one.old.is_none() => format!(": {value}"),
@@ -113,7 +113,7 @@ fn line(one: &Difference) -> String {
 }
 
 /// A word for what the file does to the key.
-fn change(one: &Difference) -> &'static str {
+fn change(one: &KeyDifference) -> &'static str {
     match (&one.old, &one.new) {
         (None, _) => "added",
         (_, None) => "removed",
@@ -132,8 +132,8 @@ fn shown(value: &Option<Value>) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn difference(old: Option<Value>, new: Option<Value>) -> Difference {
-        Difference {
+    fn difference(old: Option<Value>, new: Option<Value>) -> KeyDifference {
+        KeyDifference {
             path: "a.b".to_owned(),
             old,
             new,
@@ -156,7 +156,7 @@ mod tests {
         ] {
             assert_eq!(line(&difference(old, new)), expected);
         }
-        let restart = Difference {
+        let restart = KeyDifference {
             needs_restart: true,
             ..difference(Some(json!(1)), Some(json!(2)))
         };

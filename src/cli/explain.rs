@@ -17,7 +17,7 @@ const UNKNOWN: u8 = 1;
 const FAILED: u8 = 2;
 
 /// Stands for the id of the newest request.
-const LAST: &str = "last";
+const NEWEST: &str = "last";
 
 /// Columns before the words of a step: when, how long, which.
 const INDENT: &str = "                                 ";
@@ -30,7 +30,7 @@ pub fn run(
     is_json: bool,
 ) -> ExitCode {
     let address = admin::listener(config).and_then(|it| admin::address(admin, &it));
-    let asked = address.and_then(|address| ask(address, id));
+    let asked = address.and_then(|address| fetch(address, id));
     match asked {
         Ok((200, body)) => print(&match id {
             _ if is_json => format!("{body:#}\n"),
@@ -49,11 +49,11 @@ pub fn run(
     }
 }
 
-fn ask(address: SocketAddr, id: Option<&str>) -> Result<(u16, Value), String> {
+fn fetch(address: SocketAddr, id: Option<&str>) -> Result<(u16, Value), String> {
     let get = |path: &str| admin::get(address, path).map(|answer| (answer.status, answer.body));
     let id = match id {
         None => return get("/explain"),
-        Some(LAST) => {
+        Some(NEWEST) => {
             let (_, newest) = get("/explain")?;
             match newest["newest"][0]["request_id"].as_str() {
                 Some(id) => id.to_owned(),
@@ -95,20 +95,20 @@ fn list(body: &Value) -> String {
 }
 
 /// The whole trace.
-fn trace(story: &Value) -> String {
-    let mut lines = head(story);
+fn trace(record: &Value) -> String {
+    let mut lines = head(record);
     lines.push(String::new());
     lines.push(format!(
         "{:>10} {:>10}  {:<10}what happened",
         "at ms", "took ms", "step"
     ));
-    for step in list_of(&story["steps"]) {
+    for step in list_of(&record["steps"]) {
         lines.extend(step_lines(step));
     }
-    if let Some(more) = story["steps_left_out"].as_u64().filter(|more| *more > 0) {
+    if let Some(more) = record["steps_left_out"].as_u64().filter(|more| *more > 0) {
         lines.push(format!("{INDENT}and {more} more step(s)"));
     }
-    for (node, told) in story["nodes"].as_object().into_iter().flatten() {
+    for (node, told) in record["nodes"].as_object().into_iter().flatten() {
         lines.push(String::new());
         lines.push(format!("at node {}:", printable(node)));
         match told.is_object() {
@@ -121,18 +121,18 @@ fn trace(story: &Value) -> String {
     lines.join("\n")
 }
 
-fn head(story: &Value) -> Vec<String> {
+fn head(record: &Value) -> Vec<String> {
     let mut lines = vec![
         format!(
             "request   {}, began {}",
-            word(&story["request_id"]),
-            word(&story["began_at"])
+            word(&record["request_id"]),
+            word(&record["began_at"])
         ),
-        format!("for       {}", caller(story)),
-        format!("at        {}", place(story)),
-        format!("ended     {}", ending(story)),
+        format!("for       {}", caller(record)),
+        format!("at        {}", place(record)),
+        format!("ended     {}", ending(record)),
     ];
-    let refusal = &story["refusal"];
+    let refusal = &record["refusal"];
     if refusal.is_object() {
         lines.push(format!(
             "because   {}: {}",
@@ -140,11 +140,11 @@ fn head(story: &Value) -> Vec<String> {
             word(&refusal["message"])
         ));
     }
-    if story["deadline"].is_object() {
-        lines.push(format!("deadline  {}", deadline(&story["deadline"])));
+    if record["deadline"].is_object() {
+        lines.push(format!("deadline  {}", deadline(&record["deadline"])));
     }
-    lines.push(format!("bill      {}", bill(story)));
-    let plugins: Vec<String> = list_of(&story["plugins"])
+    lines.push(format!("bill      {}", bill(record)));
+    let plugins: Vec<String> = list_of(&record["plugins"])
         .map(|plugin| format!("{} ({})", word(&plugin["name"]), word(&plugin["hook"])))
         .collect();
     if !plugins.is_empty() {
@@ -153,55 +153,55 @@ fn head(story: &Value) -> Vec<String> {
     lines
 }
 
-fn caller(story: &Value) -> String {
-    let (model, asked) = (word(&story["model"]), word(&story["model_asked"]));
+fn caller(record: &Value) -> String {
+    let (model, asked) = (word(&record["model"]), word(&record["model_asked"]));
     let model = match model == asked {
         true => format!("model {model}"),
         false => format!("model {model}, asked for as {asked}"),
     };
     format!(
         "account {}, {model}, {} API",
-        word(&story["account"]),
-        word(&story["face"])
+        word(&record["account"]),
+        word(&record["face"])
     )
 }
 
-fn place(story: &Value) -> String {
-    let from = match story["forwarded_by"].as_str() {
+fn place(record: &Value) -> String {
+    let from = match record["forwarded_by"].as_str() {
         Some(node) => format!(
             ", forwarded by node {} after {} ms",
             printable(node),
-            ms(&story["forwarded_after_ms"])
+            ms(&record["forwarded_after_ms"])
         ),
         None => String::new(),
     };
     format!(
         "node {} at site {}, configuration {}{from}",
-        word(&story["node"]),
-        word(&story["site"]),
-        word(&story["config_generation"])
+        word(&record["node"]),
+        word(&record["site"]),
+        word(&record["config_generation"])
     )
 }
 
-fn ending(story: &Value) -> String {
+fn ending(record: &Value) -> String {
     let mut text = format!(
         "{}, HTTP {} after {} ms",
-        word(&story["outcome"]),
-        word(&story["status"]),
-        ms(&story["total_ms"])
+        word(&record["outcome"]),
+        word(&record["status"]),
+        ms(&record["total_ms"])
     );
-    if let Some(queued) = story["queued_ms"].as_f64().filter(|queued| *queued > 0.0) {
+    if let Some(queued) = record["queued_ms"].as_f64().filter(|queued| *queued > 0.0) {
         let _ = write!(text, ", of which {queued:.1} ms in line");
     }
-    if story["first_byte_at_ms"].is_number() {
+    if record["first_byte_at_ms"].is_number() {
         let _ = write!(
             text,
             ", first byte at {} ms",
-            ms(&story["first_byte_at_ms"])
+            ms(&record["first_byte_at_ms"])
         );
     }
-    if story["error_code"].is_string() {
-        let _ = write!(text, ", code {}", word(&story["error_code"]));
+    if record["error_code"].is_string() {
+        let _ = write!(text, ", code {}", word(&record["error_code"]));
     }
     text
 }
@@ -217,8 +217,8 @@ fn deadline(deadline: &Value) -> String {
     format!("{} ms after it came, {from}", word(&deadline["after_ms"]))
 }
 
-fn bill(story: &Value) -> String {
-    let quota = &story["quota"];
+fn bill(record: &Value) -> String {
+    let quota = &record["quota"];
     let held = match quota.is_object() {
         true => format!(
             "; {} of the day's {} were to be held for it: {}",
@@ -228,7 +228,7 @@ fn bill(story: &Value) -> String {
         ),
         false => String::new(),
     };
-    match story["neurons"].as_f64() {
+    match record["neurons"].as_f64() {
         Some(neurons) => format!("{neurons} neurons{held}"),
         None => format!("nothing is priced here{held}"),
     }
@@ -238,10 +238,10 @@ fn bill(story: &Value) -> String {
 fn step_lines(step: &Value) -> Vec<String> {
     let (what, details) = match step["step"].as_str().unwrap_or_default() {
         "routing" => (routing(step), Vec::new()),
-        "admission" => (admission(step), considered(step)),
-        "try" => (tried(step), again(&step["retry"])),
-        "look" => (look(step), step_nodes(step)),
-        "forward" => (forward(step), again(&step["retry"])),
+        "admission" => (admission(step), endpoint_lines(step)),
+        "try" => (attempt(step), retry_lines(&step["retry"])),
+        "look" => (peer_selection(step), node_lines(step)),
+        "forward" => (forward(step), retry_lines(&step["retry"])),
         "fallback" => (
             format!(
                 "model {} takes its place ({})",
@@ -256,7 +256,7 @@ fn step_lines(step: &Value) -> Vec<String> {
     let first = format!(
         "{:>10} {:>10}  {:<10}{what}",
         ms(&step["at_ms"]),
-        took(step),
+        duration(step),
         word(&step["step"])
     );
     let details = details
@@ -266,7 +266,7 @@ fn step_lines(step: &Value) -> Vec<String> {
 }
 
 /// How long a step lasted; empty where it took no time that is known.
-fn took(step: &Value) -> String {
+fn duration(step: &Value) -> String {
     if step["waited_ms"].is_number() {
         return ms(&step["waited_ms"]);
     }
@@ -316,7 +316,7 @@ fn retry_after(step: &Value) -> String {
 }
 
 /// Endpoints of an admission, and why each is not the one.
-fn considered(step: &Value) -> Vec<String> {
+fn endpoint_lines(step: &Value) -> Vec<String> {
     let mut lines = vec![format!(
         "{} permits of the model in use, {} in line, {} of {} endpoints usable",
         permits(&step["permits"]),
@@ -354,7 +354,7 @@ fn considered(step: &Value) -> Vec<String> {
     lines
 }
 
-fn tried(step: &Value) -> String {
+fn attempt(step: &Value) -> String {
     let mut text = format!(
         "{} as {}: {}",
         word(&step["endpoint"]),
@@ -371,7 +371,7 @@ fn tried(step: &Value) -> String {
 }
 
 /// Lines on the retry decision and its reason.
-fn again(retry: &Value) -> Vec<String> {
+fn retry_lines(retry: &Value) -> Vec<String> {
     if !retry.is_object() {
         return Vec::new();
     }
@@ -387,7 +387,7 @@ fn again(retry: &Value) -> Vec<String> {
     )]
 }
 
-fn look(step: &Value) -> String {
+fn peer_selection(step: &Value) -> String {
     let wants = match step["wants"].as_str() {
         Some("permit") => "for a free permit",
         _ => "for a place in line",
@@ -398,7 +398,7 @@ fn look(step: &Value) -> String {
     }
 }
 
-fn step_nodes(step: &Value) -> Vec<String> {
+fn node_lines(step: &Value) -> Vec<String> {
     let mut lines: Vec<String> = list_of(&step["nodes"])
         .map(|node| {
             format!(

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::config::{Loaded, Problem};
+use crate::config::{LoadedConfig, Problem};
 use crate::plugin as plugin_room;
 use crate::telemetry::{printable, printable_lines};
 use crate::{app, config, simulate};
@@ -197,7 +197,7 @@ pub fn run() -> ExitCode {
             file,
             json,
             allow_missing: true,
-        } => report(&file, json, app::check_without(&file)),
+        } => report(&file, json, app::check_allowing_missing(&file)),
         Command::Check { file, json, .. } => report(&file, json, app::check(&file)),
         Command::Config {
             what: ConfigCommand::Schema,
@@ -275,7 +275,7 @@ fn init(file: &Path) -> ExitCode {
     }
 }
 
-fn report(file: &Path, json: bool, checked: Result<Loaded, Vec<Problem>>) -> ExitCode {
+fn report(file: &Path, json: bool, checked: Result<LoadedConfig, Vec<Problem>>) -> ExitCode {
     let (problems, code) = match checked {
         Ok(loaded) => (loaded.warnings, ExitCode::SUCCESS),
         Err(problems) => (problems, ExitCode::FAILURE),

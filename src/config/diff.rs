@@ -22,7 +22,7 @@ const LIVE: &[&str] = &["listen.peers.tls", "cluster.node_names", "cluster.crl"]
 
 /// Paths of the keys that differ between two configurations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Diff {
+pub struct ConfigDiff {
     /// Paths of all keys that differ, such as `models[@cf/x].queue.algorithm`; the path of the
     /// whole model, account or endpoint when it is new or gone.
     pub changed: Vec<String>,
@@ -32,7 +32,7 @@ pub struct Diff {
 
 /// A key that differs between two configurations, with both values.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Difference {
+pub struct KeyDifference {
     /// Its path, such as `models[@cf/x].queue.capacity`.
     pub path: String,
     /// The former value; none where the key or the item is new.
@@ -44,7 +44,7 @@ pub struct Difference {
 }
 
 /// Compares two configurations as [`super::shown`] makes them, key by key.
-pub fn differences(old: &Value, new: &Value) -> Vec<Difference> {
+pub fn differences(old: &Value, new: &Value) -> Vec<KeyDifference> {
     let mut found = Vec::new();
     compare("", old, new, &mut found);
     let in_fleet = [&old["cluster"], &old["listen"]["peers"]];
@@ -57,7 +57,7 @@ pub fn differences(old: &Value, new: &Value) -> Vec<Difference> {
 }
 
 /// Compares two configurations key by key.
-pub fn diff(old: &Config, new: &Config) -> Diff {
+pub fn diff(old: &Config, new: &Config) -> ConfigDiff {
     let mut found = Vec::new();
     compare("", &comparable(old), &comparable(new), &mut found);
     let changed: Vec<String> = found.into_iter().map(|one| one.path).collect();
@@ -67,7 +67,7 @@ pub fn diff(old: &Config, new: &Config) -> Diff {
         .filter(|path| needs_restart(path) || in_fleet(path))
         .cloned()
         .collect();
-    Diff {
+    ConfigDiff {
         changed,
         needs_restart,
     }
@@ -118,32 +118,36 @@ pub(super) fn comparable(config: &Config) -> Value {
     tree
 }
 
-fn compare(path: &str, old: &Value, new: &Value, found: &mut Vec<Difference>) {
+fn compare(path: &str, old: &Value, new: &Value, found: &mut Vec<KeyDifference>) {
     match (old, new) {
         (Value::Object(before), Value::Object(after)) => {
             for (key, value) in before {
                 let path = path_of_key(path, key);
                 match after.get(key) {
                     Some(other) => compare(&path, value, other, found),
-                    None => found.push(Difference::of(path, Some(value), None)),
+                    None => found.push(KeyDifference::new(path, Some(value), None)),
                 }
             }
             for (key, value) in after.iter().filter(|(key, _)| !before.contains_key(*key)) {
-                found.push(Difference::of(path_of_key(path, key), None, Some(value)));
+                found.push(KeyDifference::new(
+                    path_of_key(path, key),
+                    None,
+                    Some(value),
+                ));
             }
         }
-        (Value::Array(before), Value::Array(after)) if named(before) && named(after) => {
+        (Value::Array(before), Value::Array(after)) if are_named(before) && are_named(after) => {
             compare_named(path, before, after, found);
         }
-        _ if old != new => found.push(Difference::of(path.to_owned(), Some(old), Some(new))),
+        _ if old != new => found.push(KeyDifference::new(path.to_owned(), Some(old), Some(new))),
         _ => {}
     }
 }
 
-impl Difference {
+impl KeyDifference {
     /// A key without a value is a key that is not there.
-    fn of(path: String, old: Option<&Value>, new: Option<&Value>) -> Difference {
-        Difference {
+    fn new(path: String, old: Option<&Value>, new: Option<&Value>) -> KeyDifference {
+        KeyDifference {
             path,
             old: old.filter(|value| !value.is_null()).cloned(),
             new: new.filter(|value| !value.is_null()).cloned(),
@@ -154,7 +158,7 @@ impl Difference {
 
 /// Returns true when every item has a name to be compared by. An empty list has no item without
 /// one.
-fn named(items: &[Value]) -> bool {
+fn are_named(items: &[Value]) -> bool {
     items.iter().all(|item| name(item).is_some())
 }
 
@@ -164,7 +168,7 @@ fn name(item: &Value) -> Option<&str> {
         .find_map(|key| item.get(key)?.as_str())
 }
 
-fn compare_named(path: &str, before: &[Value], after: &[Value], found: &mut Vec<Difference>) {
+fn compare_named(path: &str, before: &[Value], after: &[Value], found: &mut Vec<KeyDifference>) {
     use std::collections::HashMap;
     let index = |items: &'_ [Value]| -> HashMap<String, usize> {
         items
@@ -179,12 +183,16 @@ fn compare_named(path: &str, before: &[Value], after: &[Value], found: &mut Vec<
         let path = format!("{path}[{name}]");
         match new.get(name) {
             Some(&at) => compare(&path, item, &after[at], found),
-            None => found.push(Difference::of(path, Some(item), None)),
+            None => found.push(KeyDifference::new(path, Some(item), None)),
         }
     }
     for item in after {
         if let Some(name) = name(item).filter(|name| !old.contains_key(*name)) {
-            found.push(Difference::of(format!("{path}[{name}]"), None, Some(item)));
+            found.push(KeyDifference::new(
+                format!("{path}[{name}]"),
+                None,
+                Some(item),
+            ));
         }
     }
 }
@@ -201,7 +209,7 @@ mod tests {
 
     #[test]
     fn the_same_configuration_has_no_differences() {
-        assert_eq!(diff(&config(|t| t), &config(|t| t)), Diff::default());
+        assert_eq!(diff(&config(|t| t), &config(|t| t)), ConfigDiff::default());
     }
 
     #[test]
@@ -349,6 +357,6 @@ mod tests {
             .models
             .iter_mut()
             .for_each(|model| model.endpoints.reverse());
-        assert_eq!(diff(&config(|t| t), &turned), Diff::default());
+        assert_eq!(diff(&config(|t| t), &turned), ConfigDiff::default());
     }
 }

@@ -5,46 +5,46 @@
 
 use serde_json::{Number, Value};
 
-use super::problem::{Place, Problem, path_of_item, path_of_key};
+use super::problem::{FilePosition, Problem, path_of_item, path_of_key};
 
 /// A value and where it begins.
 #[derive(Clone, Debug)]
-pub(super) struct Node {
-    pub place: Place,
-    pub data: Data,
+pub(super) struct DocumentNode {
+    pub place: FilePosition,
+    pub data: NodeData,
 }
 
 /// Content of a node.
 #[derive(Clone, Debug)]
-pub(super) enum Data {
+pub(super) enum NodeData {
     Null,
     Bool(bool),
     Number(Number),
-    Text(Text),
-    List(Vec<Node>),
-    Map(Vec<Entry>),
+    Text(ScalarText),
+    List(Vec<DocumentNode>),
+    Map(Vec<MapEntry>),
 }
 
 /// Text, and its source in the file where `${NAME}` was replaced: only the source may be shown.
 #[derive(Clone, Debug)]
-pub(super) struct Text {
+pub(super) struct ScalarText {
     pub value: String,
-    pub written: Option<String>,
+    pub source: Option<String>,
 }
 
 /// A key of a mapping with its value.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct MapEntry {
     pub key: String,
-    pub place: Place,
-    pub value: Node,
+    pub place: FilePosition,
+    pub value: DocumentNode,
 }
 
-impl Node {
+impl DocumentNode {
     /// The value of `key`, when this is a mapping that has it.
-    pub fn get_mut(&mut self, key: &str) -> Option<&mut Node> {
+    pub fn get_mut(&mut self, key: &str) -> Option<&mut DocumentNode> {
         match &mut self.data {
-            Data::Map(entries) => entries
+            NodeData::Map(entries) => entries
                 .iter_mut()
                 .find(|entry| entry.key == key)
                 .map(|entry| &mut entry.value),
@@ -53,31 +53,33 @@ impl Node {
     }
 
     /// The items, when this is a list.
-    pub fn items_mut(&mut self) -> &mut [Node] {
+    pub fn items_mut(&mut self) -> &mut [DocumentNode] {
         match &mut self.data {
-            Data::List(items) => items,
+            NodeData::List(items) => items,
             _ => &mut [],
         }
     }
 
     /// The value `true`.
     pub fn is_true(&self) -> bool {
-        matches!(self.data, Data::Bool(true))
+        matches!(self.data, NodeData::Bool(true))
     }
 
     pub fn is_empty_list(&self) -> bool {
-        matches!(&self.data, Data::List(items) if items.is_empty())
+        matches!(&self.data, NodeData::List(items) if items.is_empty())
     }
 
     /// The same tree without places.
     pub fn to_value(&self) -> Value {
         match &self.data {
-            Data::Null => Value::Null,
-            Data::Bool(yes) => Value::Bool(*yes),
-            Data::Number(number) => Value::Number(number.clone()),
-            Data::Text(text) => Value::String(text.value.clone()),
-            Data::List(items) => Value::Array(items.iter().map(Node::to_value).collect()),
-            Data::Map(entries) => Value::Object(
+            NodeData::Null => Value::Null,
+            NodeData::Bool(yes) => Value::Bool(*yes),
+            NodeData::Number(number) => Value::Number(number.clone()),
+            NodeData::Text(text) => Value::String(text.value.clone()),
+            NodeData::List(items) => {
+                Value::Array(items.iter().map(DocumentNode::to_value).collect())
+            }
+            NodeData::Map(entries) => Value::Object(
                 entries
                     .iter()
                     .map(|entry| (entry.key.clone(), entry.value.to_value()))
@@ -90,14 +92,14 @@ impl Node {
 /// A node together with its key path.
 #[derive(Clone, Debug)]
 pub(super) struct Cursor<'a> {
-    pub node: &'a Node,
+    pub node: &'a DocumentNode,
     pub path: String,
     /// Where its key stands, or the node itself in a list.
-    pub place: Place,
+    pub place: FilePosition,
 }
 
 impl<'a> Cursor<'a> {
-    pub fn root(node: &'a Node) -> Cursor<'a> {
+    pub fn root(node: &'a DocumentNode) -> Cursor<'a> {
         Cursor {
             node,
             path: String::new(),
@@ -107,7 +109,7 @@ impl<'a> Cursor<'a> {
 
     /// The value of `key`, when this is a mapping that has it.
     pub fn key(&self, key: &str) -> Option<Cursor<'a>> {
-        let Data::Map(entries) = &self.node.data else {
+        let NodeData::Map(entries) = &self.node.data else {
             return None;
         };
         let entry = entries.iter().find(|entry| entry.key == key)?;
@@ -124,10 +126,10 @@ impl<'a> Cursor<'a> {
         let Some(list) = self.key(key) else {
             return Vec::new();
         };
-        let Data::List(items) = &list.node.data else {
+        let NodeData::List(items) = &list.node.data else {
             return Vec::new();
         };
-        let item = |(index, node): (usize, &'a Node)| Cursor {
+        let item = |(index, node): (usize, &'a DocumentNode)| Cursor {
             node,
             path: path_of_item(&list.path, index),
             place: node.place,
@@ -140,10 +142,10 @@ impl<'a> Cursor<'a> {
         let Some(map) = self.key(key) else {
             return Vec::new();
         };
-        let Data::Map(entries) = &map.node.data else {
+        let NodeData::Map(entries) = &map.node.data else {
             return Vec::new();
         };
-        let entry = |entry: &'a Entry| {
+        let entry = |entry: &'a MapEntry| {
             let cursor = Cursor {
                 node: &entry.value,
                 path: path_of_key(&map.path, &entry.key),
@@ -159,7 +161,7 @@ impl<'a> Cursor<'a> {
         let mut here = self.clone();
         for segment in pointer.split('/').skip(1) {
             here = match &here.node.data {
-                Data::List(items) => {
+                NodeData::List(items) => {
                     let index = segment.parse::<usize>().ok()?;
                     let node = items.get(index)?;
                     Cursor {
@@ -176,14 +178,14 @@ impl<'a> Cursor<'a> {
 
     pub fn text(&self) -> Option<&'a str> {
         match &self.node.data {
-            Data::Text(text) => Some(&text.value),
+            NodeData::Text(text) => Some(&text.value),
             _ => None,
         }
     }
 
     /// A mapping stands here.
     pub fn is_map(&self) -> bool {
-        matches!(self.node.data, Data::Map(_))
+        matches!(self.node.data, NodeData::Map(_))
     }
 
     /// The text of `key`.
@@ -194,7 +196,7 @@ impl<'a> Cursor<'a> {
     /// The whole number of `key`.
     pub fn number_of(&self, key: &str) -> Option<u64> {
         match &self.key(key)?.node.data {
-            Data::Number(number) => number.as_u64(),
+            NodeData::Number(number) => number.as_u64(),
             _ => None,
         }
     }
@@ -208,12 +210,12 @@ impl<'a> Cursor<'a> {
     pub fn shown(&self) -> String {
         const SHOWN_CHARS_MAX: usize = 60;
         match &self.node.data {
-            Data::Null => "nothing".to_owned(),
-            Data::Bool(yes) => yes.to_string(),
-            Data::Number(number) => number.to_string(),
-            Data::List(_) => "a list".to_owned(),
-            Data::Map(_) => "a mapping".to_owned(),
-            Data::Text(text) => match &text.written {
+            NodeData::Null => "nothing".to_owned(),
+            NodeData::Bool(yes) => yes.to_string(),
+            NodeData::Number(number) => number.to_string(),
+            NodeData::List(_) => "a list".to_owned(),
+            NodeData::Map(_) => "a mapping".to_owned(),
+            NodeData::Text(text) => match &text.source {
                 Some(written) => quoted(written, SHOWN_CHARS_MAX),
                 None if self.is_secret() => {
                     format!("a text of {} characters", text.value.chars().count())

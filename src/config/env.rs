@@ -3,36 +3,42 @@
 //! The environment is not read here; a lookup is passed in. Only values are searched, keys never;
 //! the result is always text, and `$${` stands for a literal `${`.
 
-use super::document::{Data, Node};
-use super::problem::{Place, Problem, Problems, path_of_item, path_of_key};
+use super::document::{DocumentNode, NodeData};
+use super::problem::{FilePosition, Problem, Problems, path_of_item, path_of_key};
 
 /// How a name is looked up in the environment.
-pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+pub type EnvLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Replaces every `${NAME}` below `node`; names without a value are problems.
-pub(super) fn substitute(node: &mut Node, env: Lookup<'_>, problems: &mut Problems) {
+pub(super) fn substitute(node: &mut DocumentNode, env: EnvLookup<'_>, problems: &mut Problems) {
     let place = node.place;
-    walk(node, "", place, env, problems);
+    substitute_below(node, "", place, env, problems);
 }
 
-fn walk(node: &mut Node, path: &str, place: Place, env: Lookup<'_>, problems: &mut Problems) {
+fn substitute_below(
+    node: &mut DocumentNode,
+    path: &str,
+    place: FilePosition,
+    env: EnvLookup<'_>,
+    problems: &mut Problems,
+) {
     match &mut node.data {
-        Data::Text(text) if text.value.contains("${") => match expand(&text.value, env) {
+        NodeData::Text(text) if text.value.contains("${") => match expand(&text.value, env) {
             Ok(value) => {
-                text.written = Some(std::mem::replace(&mut text.value, value));
+                text.source = Some(std::mem::replace(&mut text.value, value));
             }
             Err(message) => problems.add(Problem::new(path, place, message)),
         },
-        Data::List(items) => {
+        NodeData::List(items) => {
             for (index, item) in items.iter_mut().enumerate() {
                 let place = item.place;
-                walk(item, &path_of_item(path, index), place, env, problems);
+                substitute_below(item, &path_of_item(path, index), place, env, problems);
             }
         }
-        Data::Map(entries) => {
+        NodeData::Map(entries) => {
             for entry in entries {
                 let path = path_of_key(path, &entry.key);
-                walk(&mut entry.value, &path, entry.place, env, problems);
+                substitute_below(&mut entry.value, &path, entry.place, env, problems);
             }
         }
         _ => {}
@@ -40,7 +46,7 @@ fn walk(node: &mut Node, path: &str, place: Place, env: Lookup<'_>, problems: &m
 }
 
 /// `text` with its variables replaced, or what is wrong with it.
-fn expand(text: &str, env: Lookup<'_>) -> Result<String, String> {
+fn expand(text: &str, env: EnvLookup<'_>) -> Result<String, String> {
     let mut out = String::with_capacity(text.len());
     let mut unset = Vec::new();
     let mut rest = text;

@@ -26,7 +26,7 @@ pub struct Config {
     pub listen: Listen,
     /// Name and site of this node.
     #[serde(default)]
-    pub node: Node,
+    pub node: NodeConfig,
     /// How nodes of a cluster find each other. Without it this node knows no other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<Cluster>,
@@ -133,7 +133,7 @@ impl Default for AdminListener {
 /// Name and site of this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Node {
+pub struct NodeConfig {
     /// The node's name in events and `/state`; unique among nodes. With `cluster` or `listen.peers` a
     /// change takes a restart.
     pub id: Arc<str>,
@@ -142,9 +142,9 @@ pub struct Node {
     pub site: Arc<str>,
 }
 
-impl Default for Node {
+impl Default for NodeConfig {
     fn default() -> Self {
-        Node {
+        NodeConfig {
             id: "node".into(),
             site: "local".into(),
         }

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::env::{self, Lookup};
+use super::env::{self, EnvLookup};
 use super::problem::{Problem, Problems};
-use super::{Config, Places, check, structure, unsupported, yaml};
+use super::{Config, KeyPositions, check, structure, unsupported, yaml};
 use crate::plugin::file::open_regular;
 
 /// A larger file is not a configuration; 100,000 accounts fit.
@@ -22,7 +22,7 @@ pub type ContentHash = [u8; 32];
 
 /// A configuration that may be used.
 #[derive(Clone, Debug)]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// The whole file, with defaults.
     pub config: Config,
     /// Probable mistakes that are not errors, in the file's order.
@@ -30,17 +30,17 @@ pub struct Loaded {
     /// The content this came from.
     pub content: ContentHash,
     /// Where its keys stand, for problems found later.
-    pub places: Places,
+    pub places: KeyPositions,
 }
 
 /// Loads the file at `path`; `${NAME}` comes from the process environment, and files that
 /// it names are looked for from the folder of `path`.
-pub fn load(path: &Path) -> Result<Loaded, Vec<Problem>> {
+pub fn load(path: &Path) -> Result<LoadedConfig, Vec<Problem>> {
     load_with(path, &|name| std::env::var(name).ok())
 }
 
 /// The same with another environment.
-pub fn load_with(path: &Path, env: Lookup<'_>) -> Result<Loaded, Vec<Problem>> {
+pub fn load_with(path: &Path, env: EnvLookup<'_>) -> Result<LoadedConfig, Vec<Problem>> {
     let bytes = read(path).map_err(|problem| vec![problem])?;
     let content = content_hash(&bytes);
     let text = std::str::from_utf8(&bytes).map_err(|error| vec![not_utf8(&bytes, &error)])?;
@@ -48,7 +48,7 @@ pub fn load_with(path: &Path, env: Lookup<'_>) -> Result<Loaded, Vec<Problem>> {
     if let Some(folder) = path.parent() {
         resolve(&mut loaded.config, folder);
     }
-    Ok(Loaded { content, ..loaded })
+    Ok(LoadedConfig { content, ..loaded })
 }
 
 /// Makes paths of files absolute: the configuration file gives them relative to its own folder.
@@ -94,7 +94,7 @@ fn each_path(config: &mut Config, mut edit: impl FnMut(&mut PathBuf)) {
 }
 
 /// Checks `text` as a whole: all errors at once, or the configuration.
-pub fn parse(text: &str, env: Lookup<'_>) -> Result<Loaded, Vec<Problem>> {
+pub fn parse(text: &str, env: EnvLookup<'_>) -> Result<LoadedConfig, Vec<Problem>> {
     let mut problems = Problems::default();
     let mut warnings = Problems::default();
     let Some(mut root) = yaml::read(text, &mut problems) else {
@@ -110,11 +110,11 @@ pub fn parse(text: &str, env: Lookup<'_>) -> Result<Loaded, Vec<Problem>> {
     match serde_json::from_value::<Config>(root.to_value()) {
         Ok(config) => {
             let content = content_hash(text.as_bytes());
-            Ok(Loaded {
+            Ok(LoadedConfig {
                 config,
                 warnings: warnings.into_vec(),
                 content,
-                places: Places::of(&root),
+                places: KeyPositions::of(&root),
             })
         }
         // The schema is made from the same structs, so that only what it cannot express ends here.

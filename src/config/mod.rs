@@ -17,23 +17,23 @@ mod document;
 mod env;
 mod file;
 mod load;
-mod places;
+mod positions;
 mod problem;
+mod redacted;
 mod scalar;
 mod schema;
-mod shown;
 mod structure;
 mod unsupported;
 pub mod watch;
 mod yaml;
 
-pub use diff::{Diff, Difference, diff, differences};
-pub use file::{AdminListener, Anonymous, ClientListener, Config, Listen, Node};
-pub use load::{ContentHash, FILE_BYTES_MAX, Loaded, content_hash, load, load_with, parse};
-pub use places::Places;
+pub use diff::{ConfigDiff, KeyDifference, diff, differences};
+pub use file::{AdminListener, Anonymous, ClientListener, Config, Listen, NodeConfig};
+pub use load::{ContentHash, FILE_BYTES_MAX, LoadedConfig, content_hash, load, load_with, parse};
+pub use positions::KeyPositions;
 pub use problem::Problem;
+pub use redacted::{effective, has_secret, redacted};
 pub use schema::schema;
-pub use shown::{has_secret, running, shown};
 
 /// The example file: every key with its default or an example, and a comment.
 pub const EXAMPLE: &str = include_str!("../../config/example.yaml");

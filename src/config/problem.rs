@@ -9,7 +9,7 @@ use serde::Serialize;
 
 /// Where something stands in the file; line and column count from 1, 0 is "the file as a whole".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct FilePosition {
     /// Line.
     pub line: u32,
     /// Column, in characters.
@@ -32,7 +32,11 @@ pub struct Problem {
 
 impl Problem {
     /// A finding at `path`.
-    pub fn new(path: impl Into<String>, place: Place, message: impl Into<String>) -> Problem {
+    pub fn new(
+        path: impl Into<String>,
+        place: FilePosition,
+        message: impl Into<String>,
+    ) -> Problem {
         Problem {
             path: path.into(),
             line: place.line,
@@ -43,7 +47,7 @@ impl Problem {
 
     /// A finding about the file as a whole.
     pub fn of_file(message: impl Into<String>) -> Problem {
-        Problem::new("", Place::default(), message)
+        Problem::new("", FilePosition::default(), message)
     }
 }
 

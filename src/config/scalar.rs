@@ -5,14 +5,14 @@
 
 use serde_json::Number;
 
-use super::document::Data;
+use super::document::NodeData;
 
 /// Value of a plain scalar when it is not text.
-pub(super) fn resolve(text: &str) -> Option<Data> {
+pub(super) fn resolve(text: &str) -> Option<NodeData> {
     match text {
-        "" | "~" | "null" | "Null" | "NULL" => return Some(Data::Null),
-        "true" | "True" | "TRUE" => return Some(Data::Bool(true)),
-        "false" | "False" | "FALSE" => return Some(Data::Bool(false)),
+        "" | "~" | "null" | "Null" | "NULL" => return Some(NodeData::Null),
+        "true" | "True" | "TRUE" => return Some(NodeData::Bool(true)),
+        "false" | "False" | "FALSE" => return Some(NodeData::Bool(false)),
         _ => {}
     }
     let based = |digits: &str, base| u64::from_str_radix(digits, base).ok();
@@ -22,10 +22,10 @@ pub(super) fn resolve(text: &str) -> Option<Data> {
         _ => text.parse::<u64>().ok(),
     };
     if let Some(whole) = whole {
-        return Some(Data::Number(whole.into()));
+        return Some(NodeData::Number(whole.into()));
     }
     if let Ok(whole) = text.parse::<i64>() {
-        return Some(Data::Number(whole.into()));
+        return Some(NodeData::Number(whole.into()));
     }
     // Rust also reads `inf`, `nan` and `infinity` as floats; YAML does not.
     let digits = |c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.' | 'e' | 'E');
@@ -35,7 +35,7 @@ pub(super) fn resolve(text: &str) -> Option<Data> {
     let float = text.parse::<f64>().ok()?;
     // `8.0` is as good a whole number as `8`.
     if float.fract() == 0.0 && (0.0..=9e15).contains(&float) {
-        return Some(Data::Number((float as u64).into()));
+        return Some(NodeData::Number((float as u64).into()));
     }
-    Number::from_f64(float).map(Data::Number)
+    Number::from_f64(float).map(NodeData::Number)
 }

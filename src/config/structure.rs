@@ -10,7 +10,7 @@ use jsonschema::error::ValidationErrorKind;
 use jsonschema::{Draft, ValidationError, Validator};
 use serde_json::Value;
 
-use super::document::{Cursor, Data, Node};
+use super::document::{Cursor, DocumentNode, NodeData};
 use super::problem::{Problem, Problems, path_of_key};
 use super::schema::{SCHEMA, words};
 
@@ -26,7 +26,7 @@ static VALIDATOR: LazyLock<Validator> = LazyLock::new(|| {
 });
 
 /// Reports every place where the tree does not have the shape of the configuration.
-pub(super) fn check(root: &Node, problems: &mut Problems) {
+pub(super) fn check(root: &DocumentNode, problems: &mut Problems) {
     let value = root.to_value();
     let root = Cursor::root(root);
     for error in VALIDATOR.iter_errors(&value) {
@@ -101,9 +101,9 @@ fn unknown_key(key: &str, schema: &Value) -> String {
         return format!("unknown key `{key}`: did you mean `{near}`?");
     }
     // Short words, such as `name`, mean something else elsewhere.
-    const TELLING_BYTES_MIN: usize = 5;
+    const DISTINCTIVE_BYTES_MIN: usize = 5;
     let mut elsewhere = Vec::new();
-    if key.len() >= TELLING_BYTES_MIN {
+    if key.len() >= DISTINCTIVE_BYTES_MIN {
         places_of(key, &SCHEMA, "", &mut elsewhere);
     }
     if let [only] = &elsewhere[..] {
@@ -181,7 +181,7 @@ fn expected(schema: &Value) -> String {
 fn wrong_type(here: &Cursor<'_>, schema: &Value) -> String {
     let expected = expected(schema);
     let message = match &here.node.data {
-        Data::Null => {
+        NodeData::Null => {
             return format!("empty: expected {expected}; remove the key to get its default");
         }
         _ => format!("expected {expected}, found {}", here.shown()),
@@ -197,10 +197,10 @@ fn hint(here: &Cursor<'_>, schema: &Value) -> Option<String> {
     const UNITS: &[&str] = &["_secs", "_ms", "_mib", "_kib"];
     let kind = schema["type"].as_str()?;
     match (&here.node.data, kind) {
-        (Data::Text(text), "integer" | "number") if text.written.is_some() => {
+        (NodeData::Text(text), "integer" | "number") if text.source.is_some() => {
             Some("a value with ${…} is always text".to_owned())
         }
-        (Data::Text(text), "integer" | "number") => {
+        (NodeData::Text(text), "integer" | "number") => {
             let trimmed = text.value.trim();
             let number = trimmed.trim_end_matches(|c: char| !c.is_ascii_digit());
             if trimmed.parse::<f64>().is_ok_and(f64::is_finite) {
@@ -213,13 +213,13 @@ fn hint(here: &Cursor<'_>, schema: &Value) -> Option<String> {
                 None
             }
         }
-        (Data::Text(text), "boolean")
+        (NodeData::Text(text), "boolean")
             if matches!(&*text.value.to_lowercase(), "yes" | "no" | "on" | "off") =>
         {
             Some("YAML 1.2 knows only true and false".to_owned())
         }
-        (Data::Number(_) | Data::Bool(_), "string") => Some("put it in quotes".to_owned()),
-        (Data::Text(_) | Data::Number(_) | Data::Map(_), "array") => {
+        (NodeData::Number(_) | NodeData::Bool(_), "string") => Some("put it in quotes".to_owned()),
+        (NodeData::Text(_) | NodeData::Number(_) | NodeData::Map(_), "array") => {
             Some("begin each item with `- `".to_owned())
         }
         _ => None,

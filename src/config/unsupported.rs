@@ -6,7 +6,7 @@
 use infergate_core::model::BackendKind;
 use serde::Serialize;
 
-use super::document::{Cursor, Data, Node, Text};
+use super::document::{Cursor, DocumentNode, NodeData, ScalarText};
 use super::problem::Problems;
 
 /// Backends that are spoken.
@@ -18,7 +18,7 @@ pub(super) const BACKENDS: &[BackendKind] = &[
     BackendKind::Http,
 ];
 
-const BACKENDS_TO_COME: &[&str] = &["triton", "cog"];
+const PLANNED_BACKENDS: &[&str] = &["triton", "cog"];
 
 /// Where such keys may stand, and the keys.
 const ROOT_KEYS: &[&str] = &["tls"];
@@ -34,7 +34,7 @@ pub(super) fn word<T: Serialize>(value: T) -> String {
 }
 
 /// Reports what is not supported and takes it out of the tree.
-pub(super) fn refuse(root: &mut Node, problems: &mut Problems) {
+pub(super) fn refuse(root: &mut DocumentNode, problems: &mut Problems) {
     report(&Cursor::root(root), problems);
     remove(root);
 }
@@ -68,7 +68,7 @@ fn report_backend(model: &Cursor<'_>, problems: &mut Problems) {
         return;
     };
     let Some(text) = found.text() else { return };
-    if BACKENDS_TO_COME.contains(&text) {
+    if PLANNED_BACKENDS.contains(&text) {
         let supported: Vec<String> = BACKENDS.iter().map(word).collect();
         problems.add(found.problem(format!(
             "backend `{text}` is not supported yet: use one of {}",
@@ -77,7 +77,7 @@ fn report_backend(model: &Cursor<'_>, problems: &mut Problems) {
     }
 }
 
-fn remove(root: &mut Node) {
+fn remove(root: &mut DocumentNode) {
     remove_keys(root, ROOT_KEYS);
     if let Some(listen) = root.get_mut("listen") {
         remove_keys(listen, LISTEN_KEYS);
@@ -98,19 +98,19 @@ fn remove(root: &mut Node) {
     }
 }
 
-fn remove_keys(map: &mut Node, keys: &[&str]) {
-    if let Data::Map(entries) = &mut map.data {
+fn remove_keys(map: &mut DocumentNode, keys: &[&str]) {
+    if let NodeData::Map(entries) = &mut map.data {
         entries.retain(|entry| !keys.contains(&entry.key.as_str()));
     }
 }
 
 /// The key is required: a backend that serves every task takes the place of the refused one.
-fn replace_backend(model: &mut Node) {
-    if let Some(Node {
-        data: Data::Text(Text { value, .. }),
+fn replace_backend(model: &mut DocumentNode) {
+    if let Some(DocumentNode {
+        data: NodeData::Text(ScalarText { value, .. }),
         ..
     }) = model.get_mut("backend")
-        && BACKENDS_TO_COME.contains(&value.as_str())
+        && PLANNED_BACKENDS.contains(&value.as_str())
     {
         *value = word(BackendKind::Http);
     }

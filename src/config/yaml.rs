@@ -8,8 +8,8 @@ use std::collections::HashMap;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag};
 
-use super::document::{Data, Entry, Node, Text};
-use super::problem::{Place, Problem, Problems, path_of_item, path_of_key};
+use super::document::{DocumentNode, MapEntry, NodeData, ScalarText};
+use super::problem::{FilePosition, Problem, Problems, path_of_item, path_of_key};
 use super::scalar::resolve;
 
 /// Deeper than any key of the configuration, and shallow enough to walk recursively.
@@ -24,8 +24,8 @@ const KEYS_MAX: usize = 1_000;
 
 /// The tree of the only document in `text`; without one, `problems` has the reason. Duplicate keys are
 /// problems too, and the tree then holds the first value.
-pub(super) fn read(text: &str, problems: &mut Problems) -> Option<Node> {
-    let mut builder = Builder::default();
+pub(super) fn read(text: &str, problems: &mut Problems) -> Option<DocumentNode> {
+    let mut builder = TreeBuilder::default();
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     for event in Parser::new_from_str(text) {
         let step = match event {
@@ -38,8 +38,9 @@ pub(super) fn read(text: &str, problems: &mut Problems) -> Option<Node> {
         }
     }
     match builder.root {
-        Some(Node {
-            data: Data::Null, ..
+        Some(DocumentNode {
+            data: NodeData::Null,
+            ..
         })
         | None => {
             problems.add(Problem::of_file(
@@ -48,8 +49,9 @@ pub(super) fn read(text: &str, problems: &mut Problems) -> Option<Node> {
             None
         }
         Some(
-            root @ Node {
-                data: Data::Map(_), ..
+            root @ DocumentNode {
+                data: NodeData::Map(_),
+                ..
             },
         ) => Some(root),
         Some(other) => {
@@ -64,29 +66,29 @@ pub(super) fn read(text: &str, problems: &mut Problems) -> Option<Node> {
 }
 
 /// A list or a mapping that is still open.
-struct Open {
-    node: Node,
+struct OpenCollection {
+    node: DocumentNode,
     anchor: usize,
     /// The key whose value comes next, in a mapping.
-    key: Option<(String, Place)>,
+    key: Option<(String, FilePosition)>,
     /// Lines of the keys so far, in a mapping.
     seen: HashMap<String, u32>,
 }
 
 #[derive(Default)]
-struct Builder {
-    open: Vec<Open>,
-    anchors: HashMap<usize, Node>,
+struct TreeBuilder {
+    open: Vec<OpenCollection>,
+    anchors: HashMap<usize, DocumentNode>,
     documents: usize,
     nodes: usize,
-    root: Option<Node>,
+    root: Option<DocumentNode>,
 }
 
-impl Builder {
+impl TreeBuilder {
     fn take(
         &mut self,
         event: Event<'_>,
-        place: Place,
+        place: FilePosition,
         problems: &mut Problems,
     ) -> Result<(), Problem> {
         match event {
@@ -106,14 +108,14 @@ impl Builder {
                 } else {
                     let data = scalar(&text, style, tag.as_deref())
                         .ok_or_else(|| self.problem(place, UNFIT_TAG))?;
-                    self.keep(Node { place, data }, anchor, problems)?;
+                    self.keep(DocumentNode { place, data }, anchor, problems)?;
                 }
             }
             Event::SequenceStart(anchor, tag) => {
-                self.begin(Data::List(Vec::new()), place, anchor, tag.as_deref())?;
+                self.begin(NodeData::List(Vec::new()), place, anchor, tag.as_deref())?;
             }
             Event::MappingStart(anchor, tag) => {
-                self.begin(Data::Map(Vec::new()), place, anchor, tag.as_deref())?;
+                self.begin(NodeData::Map(Vec::new()), place, anchor, tag.as_deref())?;
             }
             Event::SequenceEnd | Event::MappingEnd => {
                 if let Some(done) = self.open.pop() {
@@ -128,7 +130,7 @@ impl Builder {
                     return Err(self.problem(place, "this alias stands inside its own anchor"));
                 };
                 self.count(nodes_in(&node) - 1, place)?;
-                self.keep(Node { place, ..node }, 0, problems)?;
+                self.keep(DocumentNode { place, ..node }, 0, problems)?;
             }
             Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => {}
         }
@@ -137,8 +139,8 @@ impl Builder {
 
     fn begin(
         &mut self,
-        data: Data,
-        place: Place,
+        data: NodeData,
+        place: FilePosition,
         anchor: usize,
         tag: Option<&Tag>,
     ) -> Result<(), Problem> {
@@ -151,8 +153,8 @@ impl Builder {
         if self.open.len() >= DEPTH_MAX {
             return Err(self.problem(place, format!("nested deeper than {DEPTH_MAX} levels")));
         }
-        let node = Node { place, data };
-        self.open.push(Open {
+        let node = DocumentNode { place, data };
+        self.open.push(OpenCollection {
             node,
             anchor,
             key: None,
@@ -164,9 +166,9 @@ impl Builder {
     fn key_comes_next(&self) -> bool {
         matches!(
             self.open.last(),
-            Some(Open {
-                node: Node {
-                    data: Data::Map(_),
+            Some(OpenCollection {
+                node: DocumentNode {
+                    data: NodeData::Map(_),
                     ..
                 },
                 key: None,
@@ -175,7 +177,7 @@ impl Builder {
         )
     }
 
-    fn take_key(&mut self, key: String, place: Place) -> Result<(), Problem> {
+    fn take_key(&mut self, key: String, place: FilePosition) -> Result<(), Problem> {
         if key == "<<" {
             return Err(self.problem(
                 place,
@@ -193,7 +195,12 @@ impl Builder {
     }
 
     /// Puts a finished node where it belongs.
-    fn keep(&mut self, node: Node, anchor: usize, problems: &mut Problems) -> Result<(), Problem> {
+    fn keep(
+        &mut self,
+        node: DocumentNode,
+        anchor: usize,
+        problems: &mut Problems,
+    ) -> Result<(), Problem> {
         self.count(1, node.place)?;
         if anchor > 0 {
             self.anchors.insert(anchor, node.clone());
@@ -209,12 +216,12 @@ impl Builder {
             return Ok(());
         };
         match &mut open.node.data {
-            Data::List(items) => items.push(node),
-            Data::Map(entries) => {
+            NodeData::List(items) => items.push(node),
+            NodeData::Map(entries) => {
                 let (key, place) = open.key.take().expect("a key came first: `key_comes_next`");
                 if !open.seen.contains_key(&key) {
                     open.seen.insert(key.clone(), place.line);
-                    entries.push(Entry {
+                    entries.push(MapEntry {
                         key,
                         place,
                         value: node,
@@ -227,13 +234,13 @@ impl Builder {
     }
 
     /// The line where the current key stood before, and where it stands again.
-    fn first_of_this_key(&self) -> Option<(u32, Place)> {
+    fn first_of_this_key(&self) -> Option<(u32, FilePosition)> {
         let open = self.open.last()?;
         let (key, place) = open.key.as_ref()?;
         Some((*open.seen.get(key)?, *place))
     }
 
-    fn count(&mut self, nodes: usize, place: Place) -> Result<(), Problem> {
+    fn count(&mut self, nodes: usize, place: FilePosition) -> Result<(), Problem> {
         self.nodes = self.nodes.saturating_add(nodes);
         if self.nodes > NODES_MAX {
             return Err(self.problem(place, format!("more than {NODES_MAX} values in the file")));
@@ -246,7 +253,7 @@ impl Builder {
         let mut path = String::new();
         for open in &self.open {
             path = match (&open.node.data, &open.key) {
-                (Data::List(items), _) => path_of_item(&path, items.len()),
+                (NodeData::List(items), _) => path_of_item(&path, items.len()),
                 (_, Some((key, _))) => path_of_key(&path, key),
                 (_, None) => path,
             };
@@ -254,14 +261,16 @@ impl Builder {
         path
     }
 
-    fn problem(&self, place: Place, message: impl Into<String>) -> Problem {
+    fn problem(&self, place: FilePosition, message: impl Into<String>) -> Problem {
         Problem::new(self.path(), place, message)
     }
 
     /// The parser's complaint in words that say what to do.
     fn unreadable(&self, error: &ScanError) -> Problem {
         let info = error.info();
-        let advice = ADVICE.iter().find(|(fragment, _)| info.contains(fragment));
+        let advice = REMEDIES
+            .iter()
+            .find(|(fragment, _)| info.contains(fragment));
         let message = match advice {
             Some((_, advice)) => format!("not readable as YAML: {advice}"),
             None => format!("not readable as YAML: {info}; look here and at the line above"),
@@ -275,7 +284,7 @@ const UNFIT_TAG: &str =
     "this tag (`!…`) does not fit the value: tags are not needed in this file, remove it";
 
 /// Fragments of the parser's messages, and what the person at the keyboard can do.
-const ADVICE: &[(&str, &str)] = &[
+const REMEDIES: &[(&str, &str)] = &[
     (
         "unexpected character: `@'",
         "a value that begins with `@` needs quotes, as in \"@cf/meta/llama\"",
@@ -345,20 +354,20 @@ const ADVICE: &[(&str, &str)] = &[
 ];
 
 /// The value of a scalar by the core schema of YAML 1.2; `None` when its tag does not fit.
-fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Option<Data> {
+fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Option<NodeData> {
     let plain_text = || {
-        Data::Text(Text {
+        NodeData::Text(ScalarText {
             value: text.to_owned(),
-            written: None,
+            source: None,
         })
     };
     match tag {
         Some(tag) if !tag.is_yaml_core_schema() => None,
         Some(tag) => match (tag.suffix.as_ref(), resolve(text)) {
             ("str", _) => Some(plain_text()),
-            ("null", Some(data @ Data::Null)) => Some(data),
-            ("bool", Some(data @ Data::Bool(_))) => Some(data),
-            ("int" | "float", Some(data @ Data::Number(_))) => Some(data),
+            ("null", Some(data @ NodeData::Null)) => Some(data),
+            ("bool", Some(data @ NodeData::Bool(_))) => Some(data),
+            ("int" | "float", Some(data @ NodeData::Number(_))) => Some(data),
             _ => None,
         },
         None if style == ScalarStyle::Plain => Some(resolve(text).unwrap_or_else(plain_text)),
@@ -366,17 +375,17 @@ fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Option<Data> {
     }
 }
 
-fn nodes_in(node: &Node) -> usize {
+fn nodes_in(node: &DocumentNode) -> usize {
     1 + match &node.data {
-        Data::List(items) => items.iter().map(nodes_in).sum(),
-        Data::Map(entries) => entries.iter().map(|entry| nodes_in(&entry.value)).sum(),
+        NodeData::List(items) => items.iter().map(nodes_in).sum(),
+        NodeData::Map(entries) => entries.iter().map(|entry| nodes_in(&entry.value)).sum(),
         _ => 0,
     }
 }
 
-fn place(marker: &Marker) -> Place {
+fn place(marker: &Marker) -> FilePosition {
     let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    Place {
+    FilePosition {
         line: small(marker.line()),
         column: small(marker.col() + 1),
     }

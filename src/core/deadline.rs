@@ -16,7 +16,7 @@ pub struct DeadlineRule {
 
 /// The rule that decided a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bound {
+pub enum DeadlineBound {
     /// The model's own timeout.
     Model,
     /// The floor under every model's timeout.
@@ -24,17 +24,17 @@ pub enum Bound {
     /// The ceiling over every request.
     Ceiling,
     /// The caller asked for less.
-    Wish,
+    Caller,
 }
 
-impl Bound {
+impl DeadlineBound {
     /// The name in events and `/explain`.
     pub const fn name(self) -> &'static str {
         match self {
-            Bound::Model => "model",
-            Bound::Floor => "floor",
-            Bound::Ceiling => "ceiling",
-            Bound::Wish => "caller",
+            DeadlineBound::Model => "model",
+            DeadlineBound::Floor => "floor",
+            DeadlineBound::Ceiling => "ceiling",
+            DeadlineBound::Caller => "caller",
         }
     }
 }
@@ -42,23 +42,23 @@ impl Bound {
 impl DeadlineRule {
     /// Returns the rule behind [`DeadlineRule::deadline`]; among equal ones the first of model, floor,
     /// ceiling and caller.
-    pub fn bound(self, model_secs: u64, wish: Option<Millis>) -> Bound {
+    pub fn bound(self, model_secs: u64, requested: Option<Millis>) -> DeadlineBound {
         let span = self.deadline(Millis::ZERO, model_secs, None);
-        if wish.is_some_and(|wish| wish < span) {
-            return Bound::Wish;
+        if requested.is_some_and(|wish| wish < span) {
+            return DeadlineBound::Caller;
         }
         match span {
-            span if span == Millis::from_secs(model_secs) => Bound::Model,
-            span if span == Millis::from_secs(self.model_floor_secs) => Bound::Floor,
-            _ => Bound::Ceiling,
+            span if span == Millis::from_secs(model_secs) => DeadlineBound::Model,
+            span if span == Millis::from_secs(self.model_floor_secs) => DeadlineBound::Floor,
+            _ => DeadlineBound::Ceiling,
         }
     }
 
     /// `arrival + min(max(model, floor), ceiling, requested)`. A caller may ask for less than the floor.
-    pub fn deadline(self, arrival: Millis, model_secs: u64, wish: Option<Millis>) -> Millis {
+    pub fn deadline(self, arrival: Millis, model_secs: u64, requested: Option<Millis>) -> Millis {
         let model = model_secs.max(self.model_floor_secs).min(self.ceiling_secs);
         let span = Millis::from_secs(model);
-        arrival + wish.map_or(span, |wish| wish.min(span))
+        arrival + requested.map_or(span, |wish| wish.min(span))
     }
 }
 
@@ -82,18 +82,18 @@ mod tests {
     #[test]
     fn a_deadline_names_what_made_it() {
         let bound = |secs, wish: Option<u64>| RULE.bound(secs, wish.map(Millis));
-        assert_eq!(bound(60, None), Bound::Model);
-        assert_eq!(bound(30, None), Bound::Model);
-        assert_eq!(bound(1, None), Bound::Floor);
-        assert_eq!(bound(241, None), Bound::Ceiling);
-        assert_eq!(bound(60, Some(60_000)), Bound::Model);
-        assert_eq!(bound(60, Some(59_999)), Bound::Wish);
-        assert_eq!(bound(1, Some(29_999)), Bound::Wish);
+        assert_eq!(bound(60, None), DeadlineBound::Model);
+        assert_eq!(bound(30, None), DeadlineBound::Model);
+        assert_eq!(bound(1, None), DeadlineBound::Floor);
+        assert_eq!(bound(241, None), DeadlineBound::Ceiling);
+        assert_eq!(bound(60, Some(60_000)), DeadlineBound::Model);
+        assert_eq!(bound(60, Some(59_999)), DeadlineBound::Caller);
+        assert_eq!(bound(1, Some(29_999)), DeadlineBound::Caller);
         let no_room = DeadlineRule {
             model_floor_secs: 300,
             ceiling_secs: 240,
         };
-        assert_eq!(no_room.bound(1, None), Bound::Ceiling);
+        assert_eq!(no_room.bound(1, None), DeadlineBound::Ceiling);
     }
 
     #[test]

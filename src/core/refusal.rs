@@ -16,12 +16,12 @@ pub enum Blame {
     /// A model server failed.
     Upstream,
     /// The gateway itself.
-    Us,
+    Gateway,
 }
 
 /// Advice to a client library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Retry {
+pub enum RetryClass {
     /// The same request will be refused again.
     No,
     /// Try again, after the hint when there is one.
@@ -66,7 +66,7 @@ pub enum Refusal {
     /// Head over `limits.request_headers_kib`.
     HeadersTooLarge,
     /// The head or body did not arrive in time.
-    TooSlow,
+    RequestTimeout,
     /// Permits and queue are full.
     QueueFull {
         /// Expected time until a permit or queue slot is free.
@@ -118,7 +118,7 @@ pub enum Refusal {
     /// A plugin of the model failed, and its policy is not to serve without it.
     PluginFailed,
     /// A backend's response has no form that the model's task knows.
-    AnswerUnfit,
+    InvalidResponse,
     /// The budget for buffered bodies is spent.
     BodyBudgetSpent,
     /// The node is draining.
@@ -131,7 +131,7 @@ pub enum Refusal {
 
 /// A row of the table.
 #[derive(Clone, Copy, Debug)]
-pub struct Row {
+pub struct RefusalRow {
     /// HTTP status in OpenAI-style dialects.
     pub status: u16,
     /// HTTP status in the Workers AI dialect.
@@ -147,7 +147,7 @@ pub struct Row {
     /// Cause of the refusal.
     pub blame: Blame,
     /// Advice to the client library.
-    pub retry: Retry,
+    pub retry: RetryClass,
 }
 
 const fn row(
@@ -156,9 +156,9 @@ const fn row(
     (kind, reason): (&'static str, &'static str),
     message: &'static str,
     blame: Blame,
-    retry: Retry,
-) -> Row {
-    Row {
+    retry: RetryClass,
+) -> RefusalRow {
+    RefusalRow {
         status,
         workers_ai_status,
         code,
@@ -175,42 +175,42 @@ const CAPACITY: &str = "Capacity temporarily exceeded, please try again.";
 impl Refusal {
     /// The table row of this refusal.
     #[rustfmt::skip] // a table reads as a table
-    pub const fn row(&self) -> Row {
+    pub const fn row(&self) -> RefusalRow {
         use Blame::*;
         use Refusal::*;
         match self {
-            Unauthenticated => row((401, 401), 10000, ("authentication_error", "invalid_api_key"), "no valid API key: send `Authorization: Bearer <key>`", Caller, Retry::No),
-            NotAllowed => row((403, 403), 5018, ("permission_error", "model_not_allowed"), "this account may not use this model", Caller, Retry::No),
-            ForeignOrigin => row((403, 403), 3057, ("permission_error", "origin_not_allowed"), "web pages of this origin may not use this gateway without a key: its operator can list them in `cors.origins`", Caller, Retry::No),
-            NoSuchModel => row((404, 400), 5007, ("invalid_request_error", "model_not_found"), "no such model: `GET /v1/models` lists those this key may use", Caller, Retry::No),
-            NoSuchRoute => row((404, 404), 7003, ("invalid_request_error", "not_found"), "no such path or method here", Caller, Retry::No),
-            BadFraming(_) => row((400, 400), 3003, ("invalid_request_error", "bad_framing"), "the request is not well-formed HTTP/1.1", Caller, Retry::No),
-            BadRequest { .. } => row((400, 400), 5006, ("invalid_request_error", "invalid_value"), "the request body is not valid", Caller, Retry::No),
-            Rejected { status, .. } => row((*status, *status), 5006, ("invalid_request_error", "invalid_value"), "the request body is not valid", Caller, Retry::No),
-            BodyTooLarge => row((413, 413), 3006, ("invalid_request_error", "request_too_large"), "the request body is too large", Caller, Retry::No),
-            HeadersTooLarge => row((431, 431), 3006, ("invalid_request_error", "headers_too_large"), "the request headers are too large", Caller, Retry::No),
-            TooSlow => row((408, 408), 3007, ("timeout_error", "request_timeout"), "the request did not arrive in time", Caller, Retry::Never),
-            QueueFull { .. } => row((429, 429), 3040, ("rate_limit_error", "out_of_capacity"), CAPACITY, Capacity, Retry::Later),
-            Busy { .. } => row((429, 429), 3040, ("rate_limit_error", "out_of_capacity"), CAPACITY, Capacity, Retry::Later),
-            CannotStartInTime { .. } => row((429, 429), 3040, ("rate_limit_error", "out_of_capacity"), CAPACITY, Capacity, Retry::Later),
-            EndpointsPaused { .. } => row((429, 429), 3040, ("rate_limit_error", "out_of_capacity"), CAPACITY, Capacity, Retry::Later),
-            NoHealthyEndpoint => row((503, 503), 3053, ("server_error", "no_healthy_endpoint"), "no server of this model is healthy at the moment, please try again", Upstream, Retry::Later),
-            Evicted => row((429, 429), 3040, ("rate_limit_error", "out_of_capacity"), CAPACITY, Capacity, Retry::Later),
-            RateLimited { .. } => row((429, 429), 971, ("rate_limit_error", "rate_limit_exceeded"), "a limit of the account (requests or tokens per minute, or requests at once) is reached: try again later", Caller, Retry::Later),
-            QuotaUsed => row((429, 429), 3036, ("insufficient_quota", "insufficient_quota"), "the account's neurons of the day are used up; they come back at 00:00 UTC", Caller, Retry::Never),
-            QuotaHeld { .. } => row((429, 429), 971, ("rate_limit_error", "rate_limit_exceeded"), "the rest of the account's neurons of the day is held by its requests under way; try again when one has ended", Caller, Retry::Later),
-            DeadlinePassed => row((408, 408), 3007, ("timeout_error", "deadline_exceeded"), "the deadline passed before the answer was complete", Capacity, Retry::Never),
-            UpstreamFailed => row((502, 502), 3050, ("server_error", "upstream_failed"), "no model server answered", Upstream, Retry::Later),
-            UpstreamLost => row((502, 502), 3050, ("server_error", "upstream_failed"), "the model server failed while it may have been working on the request, which is not repeated", Upstream, Retry::Never),
-            UpstreamRejected => row((502, 502), 3054, ("server_error", "upstream_rejected"), "the model server does not accept this gateway: its operator has to correct the endpoint's address or key", Upstream, Retry::Never),
-            UpstreamTimeout => row((504, 504), 3055, ("timeout_error", "upstream_timeout"), "the model server did not begin to answer in time", Upstream, Retry::Never),
-            UpstreamNotTrusted => row((502, 502), 3050, ("server_error", "upstream_not_trusted"), "the model server could not prove who it is", Upstream, Retry::Later),
-            PluginFailed => row((502, 502), 3052, ("server_error", "plugin_failed"), "a plugin of this model failed", Us, Retry::Never),
-            AnswerUnfit => row((502, 502), 3050, ("server_error", "upstream_failed"), "the model server answered in a form that does not fit the task of this model", Upstream, Retry::Never),
-            BodyBudgetSpent => row((503, 503), 3051, ("server_error", "overloaded"), "too many request bodies at once, please try again", Us, Retry::Later),
-            Draining => row((503, 503), 3051, ("server_error", "overloaded"), "this node is shutting down, please try again", Us, Retry::Later),
-            Internal => row((500, 500), 3099, ("server_error", "internal_error"), "an internal error occurred; quote the request id", Us, Retry::No),
-            ClientGone => row((499, 499), 3008, ("client_error", "client_gone"), "the client closed the connection", Caller, Retry::No),
+            Unauthenticated => row((401, 401), 10000, ("authentication_error", "invalid_api_key"), "no valid API key: send `Authorization: Bearer <key>`", Caller, RetryClass::No),
+            NotAllowed => row((403, 403), 5018, ("permission_error", "model_not_allowed"), "this account may not use this model", Caller, RetryClass::No),
+            ForeignOrigin => row((403, 403), 3057, ("permission_error", "origin_not_allowed"), "web pages of this origin may not use this gateway without a key: its operator can list them in `cors.origins`", Caller, RetryClass::No),
+            NoSuchModel => row((404, 400), 5007, ("invalid_request_error", "model_not_found"), "no such model: `GET /v1/models` lists those this key may use", Caller, RetryClass::No),
+            NoSuchRoute => row((404, 404), 7003, ("invalid_request_error", "not_found"), "no such path or method here", Caller, RetryClass::No),
+            BadFraming(_) => row((400, 400), 3003, ("invalid_request_error", "bad_framing"), "the request is not well-formed HTTP/1.1", Caller, RetryClass::No),
+            BadRequest { .. } => row((400, 400), 5006, ("invalid_request_error", "invalid_value"), "the request body is not valid", Caller, RetryClass::No),
+            Rejected { status, .. } => row((*status, *status), 5006, ("invalid_request_error", "invalid_value"), "the request body is not valid", Caller, RetryClass::No),
+            BodyTooLarge => row((413, 413), 3006, ("invalid_request_error", "request_too_large"), "the request body is too large", Caller, RetryClass::No),
+            HeadersTooLarge => row((431, 431), 3006, ("invalid_request_error", "headers_too_large"), "the request headers are too large", Caller, RetryClass::No),
+            RequestTimeout => row((408, 408), 3007, ("timeout_error", "request_timeout"), "the request did not arrive in time", Caller, RetryClass::Never),
+            QueueFull { .. } => row((429, 429), 3040, ("rate_limit_error", "out_of_capacity"), CAPACITY, Capacity, RetryClass::Later),
+            Busy { .. } => row((429, 429), 3040, ("rate_limit_error", "out_of_capacity"), CAPACITY, Capacity, RetryClass::Later),
+            CannotStartInTime { .. } => row((429, 429), 3040, ("rate_limit_error", "out_of_capacity"), CAPACITY, Capacity, RetryClass::Later),
+            EndpointsPaused { .. } => row((429, 429), 3040, ("rate_limit_error", "out_of_capacity"), CAPACITY, Capacity, RetryClass::Later),
+            NoHealthyEndpoint => row((503, 503), 3053, ("server_error", "no_healthy_endpoint"), "no server of this model is healthy at the moment, please try again", Upstream, RetryClass::Later),
+            Evicted => row((429, 429), 3040, ("rate_limit_error", "out_of_capacity"), CAPACITY, Capacity, RetryClass::Later),
+            RateLimited { .. } => row((429, 429), 971, ("rate_limit_error", "rate_limit_exceeded"), "a limit of the account (requests or tokens per minute, or requests at once) is reached: try again later", Caller, RetryClass::Later),
+            QuotaUsed => row((429, 429), 3036, ("insufficient_quota", "insufficient_quota"), "the account's neurons of the day are used up; they come back at 00:00 UTC", Caller, RetryClass::Never),
+            QuotaHeld { .. } => row((429, 429), 971, ("rate_limit_error", "rate_limit_exceeded"), "the rest of the account's neurons of the day is held by its requests under way; try again when one has ended", Caller, RetryClass::Later),
+            DeadlinePassed => row((408, 408), 3007, ("timeout_error", "deadline_exceeded"), "the deadline passed before the answer was complete", Capacity, RetryClass::Never),
+            UpstreamFailed => row((502, 502), 3050, ("server_error", "upstream_failed"), "no model server answered", Upstream, RetryClass::Later),
+            UpstreamLost => row((502, 502), 3050, ("server_error", "upstream_failed"), "the model server failed while it may have been working on the request, which is not repeated", Upstream, RetryClass::Never),
+            UpstreamRejected => row((502, 502), 3054, ("server_error", "upstream_rejected"), "the model server does not accept this gateway: its operator has to correct the endpoint's address or key", Upstream, RetryClass::Never),
+            UpstreamTimeout => row((504, 504), 3055, ("timeout_error", "upstream_timeout"), "the model server did not begin to answer in time", Upstream, RetryClass::Never),
+            UpstreamNotTrusted => row((502, 502), 3050, ("server_error", "upstream_not_trusted"), "the model server could not prove who it is", Upstream, RetryClass::Later),
+            PluginFailed => row((502, 502), 3052, ("server_error", "plugin_failed"), "a plugin of this model failed", Gateway, RetryClass::Never),
+            InvalidResponse => row((502, 502), 3050, ("server_error", "upstream_failed"), "the model server answered in a form that does not fit the task of this model", Upstream, RetryClass::Never),
+            BodyBudgetSpent => row((503, 503), 3051, ("server_error", "overloaded"), "too many request bodies at once, please try again", Gateway, RetryClass::Later),
+            Draining => row((503, 503), 3051, ("server_error", "overloaded"), "this node is shutting down, please try again", Gateway, RetryClass::Later),
+            Internal => row((500, 500), 3099, ("server_error", "internal_error"), "an internal error occurred; quote the request id", Gateway, RetryClass::No),
+            ClientGone => row((499, 499), 3008, ("client_error", "client_gone"), "the client closed the connection", Caller, RetryClass::No),
         }
     }
 
@@ -227,7 +227,7 @@ impl Refusal {
             Refusal::Rejected { .. } => "rejected-by-task",
             Refusal::BodyTooLarge => "body-too-large",
             Refusal::HeadersTooLarge => "headers-too-large",
-            Refusal::TooSlow => "too-slow",
+            Refusal::RequestTimeout => "too-slow",
             Refusal::QueueFull { .. } => "queue-full",
             Refusal::Busy { .. } => "busy",
             Refusal::CannotStartInTime { .. } => "cannot-start-in-time",
@@ -244,7 +244,7 @@ impl Refusal {
             Refusal::UpstreamTimeout => "upstream-timeout",
             Refusal::UpstreamNotTrusted => "upstream-not-trusted",
             Refusal::PluginFailed => "plugin-failed",
-            Refusal::AnswerUnfit => "answer-unfit",
+            Refusal::InvalidResponse => "answer-unfit",
             Refusal::BodyBudgetSpent => "body-budget-spent",
             Refusal::Draining => "draining",
             Refusal::Internal => "internal",
@@ -257,7 +257,7 @@ impl Refusal {
     pub const fn is_out_of_capacity(&self) -> bool {
         let is_full = matches!(self.row().blame, Blame::Capacity);
         matches!(self, Refusal::NoHealthyEndpoint)
-            || (is_full && matches!(self.row().retry, Retry::Later))
+            || (is_full && matches!(self.row().retry, RetryClass::Later))
     }
 
     /// Returns the time to wait before the next attempt, when it was measured.

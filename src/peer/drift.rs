@@ -6,12 +6,12 @@
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use infergate_core::routing::fleet::{NODES_MAX, NodeId};
+use infergate_core::routing::cluster::{NODES_MAX, NodeId};
 use parking_lot::Mutex;
 
 /// Digests of a node's configuration, the same for equal parts only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Digests {
+pub struct ConfigDigests {
     /// Names, keys and limits of its accounts.
     pub accounts: u64,
     /// Names and tasks of its models.
@@ -22,7 +22,7 @@ pub struct Digests {
 
 /// Parts of a node's configuration that differ from this node's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Drift {
+pub struct ConfigDrift {
     /// Its accounts.
     pub accounts: bool,
     /// Its models.
@@ -31,10 +31,10 @@ pub struct Drift {
     pub tariffs: bool,
 }
 
-impl Digests {
+impl ConfigDigests {
     /// Compares with the digests of another node.
-    fn drift(&self, other: &Digests) -> Drift {
-        Drift {
+    fn drift(&self, other: &ConfigDigests) -> ConfigDrift {
+        ConfigDrift {
             accounts: self.accounts != other.accounts,
             models: self.models != other.models,
             tariffs: self.tariffs != other.tariffs,
@@ -42,10 +42,10 @@ impl Digests {
     }
 }
 
-impl Drift {
+impl ConfigDrift {
     /// All is alike.
     pub fn is_none(self) -> bool {
-        self == Drift::default()
+        self == ConfigDrift::default()
     }
 
     /// Names of the differing parts.
@@ -62,29 +62,29 @@ impl Drift {
 
 /// Digests of this node and of the others.
 #[derive(Default)]
-pub struct Drifts {
+pub struct DriftTable {
     /// Guards the list; held for a look-up.
-    known: Mutex<Known>,
+    known: Mutex<DriftState>,
 }
 
 #[derive(Default)]
-struct Known {
-    here: Digests,
-    others: HashMap<Arc<str>, (u64, Digests)>,
+struct DriftState {
+    here: ConfigDigests,
+    others: HashMap<Arc<str>, (u64, ConfigDigests)>,
 }
 
-impl Drifts {
+impl DriftTable {
     /// Sets the digests of this node.
-    pub fn set_here(&self, here: Digests) {
+    pub fn set_here(&self, here: ConfigDigests) {
         self.known.lock().here = here;
     }
 
     /// Records the digests of another node.
-    pub fn heard(&self, node: &NodeId, digests: Digests) {
+    pub fn record(&self, node: &NodeId, digests: ConfigDigests) {
         let mut known = self.known.lock();
         if known.others.len() < NODES_MAX || known.others.contains_key(&node.name) {
-            let told = (node.generation, digests);
-            known.others.insert(Arc::clone(&node.name), told);
+            let entry = (node.generation, digests);
+            known.others.insert(Arc::clone(&node.name), entry);
         }
     }
 
@@ -94,11 +94,13 @@ impl Drifts {
     }
 
     /// Drift of a node's configuration; none for a node that has published no digests.
-    pub fn of(&self, node: &NodeId) -> Drift {
+    pub fn drift_of(&self, node: &NodeId) -> ConfigDrift {
         let known = self.known.lock();
-        let told = known.others.get(&node.name);
-        let told = told.filter(|(generation, _)| *generation == node.generation);
-        told.map_or_else(Drift::default, |(_, digests)| known.here.drift(digests))
+        let published = known.others.get(&node.name);
+        let told = published.filter(|(generation, _)| *generation == node.generation);
+        told.map_or_else(ConfigDrift::default, |(_, digests)| {
+            known.here.drift(digests)
+        })
     }
 }
 
@@ -108,29 +110,29 @@ mod tests {
 
     #[test]
     fn what_is_other_than_here_is_named_and_a_process_that_has_told_nothing_is_like_us() {
-        let drifts = Drifts::default();
+        let drifts = DriftTable::default();
         let node = |generation| NodeId {
             name: "b".into(),
             generation,
         };
-        let here = Digests {
+        let here = ConfigDigests {
             accounts: 1,
             models: 2,
             tariffs: 3,
         };
         drifts.set_here(here);
-        assert!(drifts.of(&node(1)).is_none());
-        drifts.heard(&node(1), Digests { tariffs: 4, ..here });
-        assert_eq!(drifts.of(&node(1)).names(), ["tariffs"]);
-        assert!(drifts.of(&node(2)).is_none());
-        drifts.set_here(Digests { tariffs: 4, ..here });
-        assert!(drifts.of(&node(1)).is_none());
-        drifts.heard(&node(1), Digests::default());
+        assert!(drifts.drift_of(&node(1)).is_none());
+        drifts.record(&node(1), ConfigDigests { tariffs: 4, ..here });
+        assert_eq!(drifts.drift_of(&node(1)).names(), ["tariffs"]);
+        assert!(drifts.drift_of(&node(2)).is_none());
+        drifts.set_here(ConfigDigests { tariffs: 4, ..here });
+        assert!(drifts.drift_of(&node(1)).is_none());
+        drifts.record(&node(1), ConfigDigests::default());
         assert_eq!(
-            drifts.of(&node(1)).names(),
+            drifts.drift_of(&node(1)).names(),
             ["accounts", "models", "tariffs"]
         );
         drifts.forget("b");
-        assert!(drifts.of(&node(1)).is_none());
+        assert!(drifts.drift_of(&node(1)).is_none());
     }
 }

@@ -31,18 +31,18 @@ use chitchat::{
     ChitchatConfig, ChitchatHandle, ChitchatId, FailureDetectorConfig, NodeState, spawn_chitchat,
 };
 use infergate_core::billing::QuotaSnapshot;
-use infergate_core::routing::fleet::{MODELS_MAX, ModelLoad, NODES_MAX, NodeId, NodeReport};
+use infergate_core::routing::cluster::{MODELS_MAX, ModelLoad, NODES_MAX, NodeId, NodeReport};
 use infergate_core::routing::hops::is_node_name;
 use infergate_core::{AccountId, ModelId};
 use tokio::net::UdpSocket;
 
-use super::drift::Digests;
+use super::drift::ConfigDigests;
 use super::settings::Cluster;
 use crate::telemetry::Clock;
 use crate::telemetry::metrics::GossipRefused;
-pub use codec::Spent;
-use codec::{About, NODE_KEY, NodeNews};
-use datagram::{Pending, RefusedCounts, SignedTransport, Signer};
+pub use codec::AccountUsage;
+use codec::{KeySubject, NODE_KEY, NodeRecord};
+use datagram::{PendingContacts, RejectionCounts, SignedTransport, Signer};
 
 /// Interval of gossip rounds. Permits turn over in hundreds of milliseconds: a view that is older
 /// sends requests to where there is no room any more. A round of three nodes is six small
@@ -66,16 +66,16 @@ const INTERVAL_MAX: Duration = Duration::from_secs(2);
 /// A lost node is contacted for so long; then only seeds find it again.
 const LOST_KEPT: Duration = Duration::from_secs(300);
 /// A deleted key is remembered for so long; a node silent for longer gets the whole state anew.
-const TAKEN_BACK_KEPT: Duration = Duration::from_secs(60);
+const DELETED_KEPT: Duration = Duration::from_secs(60);
 
 /// Accounts whose sums a node publishes, the first ones that come: 4,096 sums are a hundred
 /// kilobytes.
 pub const ACCOUNTS_MAX: usize = 4096;
 
 /// A bound address for gossip.
-pub struct Bound(UdpSocket);
+pub struct GossipSocket(UdpSocket);
 
-impl Bound {
+impl GossipSocket {
     /// Returns the bound address.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.0.local_addr()
@@ -86,9 +86,9 @@ impl Bound {
 ///
 /// # Errors
 /// A sentence that names the address and what to do.
-pub async fn bind(address: SocketAddr) -> Result<Bound, String> {
+pub async fn bind(address: SocketAddr) -> Result<GossipSocket, String> {
     let bound = UdpSocket::bind(address).await;
-    bound.map(Bound).map_err(|error| {
+    bound.map(GossipSocket).map_err(|error| {
         format!(
             "cannot gossip on {address}: {error}; is another process using it? change `cluster.gossip`"
         )
@@ -97,17 +97,17 @@ pub async fn bind(address: SocketAddr) -> Result<Bound, String> {
 
 /// Changes since the last poll.
 #[derive(Debug, Default)]
-pub struct News {
+pub struct GossipUpdate {
     /// Reports of live nodes that have published something.
     pub reports: Vec<NodeReport>,
     /// Nodes that lived and do not any more.
     pub lost: Vec<Arc<str>>,
     /// Usage of accounts at other nodes: node, account, sum.
-    pub spent: Vec<(NodeId, AccountId, Spent)>,
+    pub usage: Vec<(NodeId, AccountId, AccountUsage)>,
     /// Requests of accounts that have passed at other nodes: node, account, since its process began.
     pub passed: Vec<(NodeId, AccountId, u64)>,
     /// Digests of the configurations of other nodes.
-    pub configs: Vec<(NodeId, Digests)>,
+    pub configs: Vec<(NodeId, ConfigDigests)>,
     /// Another process that lives has the name of this node.
     pub namesake: Option<SocketAddr>,
 }
@@ -116,19 +116,19 @@ pub struct News {
 pub struct Gossip {
     handle: ChitchatHandle,
     here: NodeId,
-    told_models: HashMap<ModelId, ModelLoad>,
-    told_spent: HashMap<AccountId, Spent>,
-    told_passed: HashMap<AccountId, u64>,
-    told_config: Option<Digests>,
-    heard: HashMap<Arc<str>, Heard>,
-    refused: Arc<RefusedCounts>,
-    pending: Arc<Pending>,
+    published_models: HashMap<ModelId, ModelLoad>,
+    published_usage: HashMap<AccountId, AccountUsage>,
+    published_passed: HashMap<AccountId, u64>,
+    published_config: Option<ConfigDigests>,
+    peers: HashMap<Arc<str>, PeerState>,
+    refused: Arc<RejectionCounts>,
+    pending: Arc<PendingContacts>,
 }
 
 /// State of another node at the last poll.
-struct Heard {
+struct PeerState {
     id: NodeId,
-    lives: bool,
+    is_alive: bool,
     /// Version of chitchat's state: unchanged while no key is.
     max_version: u64,
     /// Version of its last report.
@@ -143,14 +143,14 @@ impl Gossip {
     /// # Errors
     /// A sentence, when the socket cannot be used.
     pub async fn start(
-        bound: Bound,
+        bound: GossipSocket,
         cluster: &Cluster,
         here: NodeId,
         clock: Clock,
     ) -> Result<Gossip, String> {
         let secret = cluster.secret.as_ref().map_or("", |secret| secret.reveal());
-        let refused = Arc::new(RefusedCounts::default());
-        let pending = Arc::new(Pending::default());
+        let refused = Arc::new(RejectionCounts::default());
+        let pending = Arc::new(PendingContacts::default());
         let counts = (refused.clone(), pending.clone());
         let transport = SignedTransport::new(bound.0, Signer::new(secret), counts, clock);
         let (name, generation) = (Arc::clone(&here.name), here.generation);
@@ -168,7 +168,7 @@ impl Gossip {
                 initial_interval: USUAL_INTERVAL,
                 dead_node_grace_period: LOST_KEPT,
             },
-            marked_for_deletion_grace_period: TAKEN_BACK_KEPT,
+            marked_for_deletion_grace_period: DELETED_KEPT,
             catchup_callback: None,
             extra_liveness_predicate: None,
         };
@@ -176,11 +176,11 @@ impl Gossip {
         Ok(Gossip {
             handle: started.map_err(|error| format!("gossip cannot start: {error}"))?,
             here,
-            told_models: HashMap::new(),
-            told_spent: HashMap::new(),
-            told_passed: HashMap::new(),
-            told_config: None,
-            heard: HashMap::new(),
+            published_models: HashMap::new(),
+            published_usage: HashMap::new(),
+            published_passed: HashMap::new(),
+            published_config: None,
+            peers: HashMap::new(),
             refused,
             pending,
         })
@@ -188,7 +188,7 @@ impl Gossip {
 
     /// Contacts nodes at these addresses, whichever they are. An address is skipped while a message
     /// to it is pending: chitchat's queue of them has no bound of its own.
-    pub fn greet(&self, addresses: impl IntoIterator<Item = SocketAddr>) {
+    pub fn contact_seeds(&self, addresses: impl IntoIterator<Item = SocketAddr>) {
         for address in addresses {
             if !self.pending.begin(address) {
                 continue;
@@ -199,29 +199,29 @@ impl Gossip {
     }
 
     /// Sends to every live node at once, not at the next round.
-    pub async fn hurry(&self) {
+    pub async fn flush(&self) {
         let chitchat = self.handle.chitchat();
         let chitchat = chitchat.lock().await;
         let others = chitchat.live_nodes().filter(|id| !self.is_here(id));
         let others: Vec<SocketAddr> = others.map(|id| id.gossip_advertise_addr).collect();
         drop(chitchat);
-        self.greet(others);
+        self.contact_seeds(others);
     }
 
     /// Publishes `report`: the models that changed, then the node.
-    pub async fn tell(&mut self, report: &NodeReport) {
+    pub async fn publish(&mut self, report: &NodeReport) {
         let chitchat = self.handle.chitchat();
         let mut chitchat = chitchat.lock().await;
         let state = chitchat.self_node_state();
         let models = || report.models.iter().take(MODELS_MAX);
         for (model, load) in models() {
-            if self.told_models.get(model) != Some(load) {
+            if self.published_models.get(model) != Some(load) {
                 state.set(codec::model_key(model), codec::write_model(load));
-                self.told_models.insert(model.clone(), *load);
+                self.published_models.insert(model.clone(), *load);
             }
         }
-        if self.told_models.len() > models().count() {
-            self.told_models.retain(|model, _| {
+        if self.published_models.len() > models().count() {
+            self.published_models.retain(|model, _| {
                 let stays = models().any(|(named, _)| named == model);
                 if !stays {
                     state.delete(&codec::model_key(model));
@@ -229,7 +229,7 @@ impl Gossip {
                 stays
             });
         }
-        let news = NodeNews {
+        let news = NodeRecord {
             version: report.version,
             made: report.made,
             draining: report.draining,
@@ -240,54 +240,55 @@ impl Gossip {
     }
 
     /// Publishes the digests of this node's configuration, when they changed.
-    pub async fn tell_config(&mut self, digests: Digests) {
-        if self.told_config != Some(digests) {
+    pub async fn publish_config(&mut self, digests: ConfigDigests) {
+        if self.published_config != Some(digests) {
             let chitchat = self.handle.chitchat();
             let mut chitchat = chitchat.lock().await;
             let text = codec::write_digests(&digests);
             chitchat.self_node_state().set(codec::CONFIG_KEY, text);
-            self.told_config = Some(digests);
+            self.published_config = Some(digests);
         }
     }
 
     /// Publishes today's usage of accounts, of the first [`ACCOUNTS_MAX`] that came; a published
     /// account stays so while it is used. Returns the number of accounts left out.
-    pub async fn tell_spent(&mut self, spent: &QuotaSnapshot) -> usize {
+    pub async fn publish_usage(&mut self, spent: &QuotaSnapshot) -> usize {
         let chitchat = self.handle.chitchat();
         let mut chitchat = chitchat.lock().await;
         let state = chitchat.self_node_state();
         let day = spent.day;
         let used: HashMap<_, _> = spent.used_micro.iter().map(|(id, sum)| (id, sum)).collect();
-        self.told_spent.retain(|account, sum| {
+        self.published_usage.retain(|account, sum| {
             let stays = sum.day == day || used.contains_key(account);
             if !stays {
                 state.delete(&codec::account_key(account));
             }
             stays
         });
-        let mut untold = 0;
+        let mut unpublished = 0;
         for (account, micro) in &spent.used_micro {
-            let sum = Spent { day, micro: *micro };
-            let told = self.told_spent.get(account);
-            if told == Some(&sum) {
+            let sum = AccountUsage { day, micro: *micro };
+            let published = self.published_usage.get(account);
+            if published == Some(&sum) {
                 continue;
             }
-            if told.is_none() && self.told_spent.len() >= ACCOUNTS_MAX {
-                untold += 1;
+            if published.is_none() && self.published_usage.len() >= ACCOUNTS_MAX {
+                unpublished += 1;
                 continue;
             }
-            state.set(codec::account_key(account), codec::write_spent(sum));
-            self.told_spent.insert(account.clone(), sum);
+            state.set(codec::account_key(account), codec::write_usage(sum));
+            self.published_usage.insert(account.clone(), sum);
         }
-        untold
+        unpublished
     }
 
     /// Publishes the number of requests of accounts that passed here, of the first [`ACCOUNTS_MAX`]
     /// that came.
-    pub async fn tell_passed(&mut self, passed: impl Iterator<Item = (&AccountId, u64)>) {
+    pub async fn publish_passed(&mut self, passed: impl Iterator<Item = (&AccountId, u64)>) {
         let mut news = passed.filter(|(account, count)| {
-            let told = self.told_passed.get(*account);
-            told != Some(count) && (told.is_some() || self.told_passed.len() < ACCOUNTS_MAX)
+            let published = self.published_passed.get(*account);
+            published != Some(count)
+                && (published.is_some() || self.published_passed.len() < ACCOUNTS_MAX)
         });
         let Some(first) = news.next() else { return };
         let news: Vec<(AccountId, u64)> = std::iter::once(first)
@@ -298,16 +299,18 @@ impl Gossip {
         let mut chitchat = chitchat.lock().await;
         let state = chitchat.self_node_state();
         for (account, count) in news {
-            if self.told_passed.len() < ACCOUNTS_MAX || self.told_passed.contains_key(&account) {
+            if self.published_passed.len() < ACCOUNTS_MAX
+                || self.published_passed.contains_key(&account)
+            {
                 state.set(codec::passed_key(&account), codec::write_passed(count));
-                self.told_passed.insert(account, count);
+                self.published_passed.insert(account, count);
             }
         }
     }
 
     /// Returns the changes since the last call.
-    pub async fn hear(&mut self) -> News {
-        let mut news = News::default();
+    pub async fn poll(&mut self) -> GossipUpdate {
+        let mut news = GossipUpdate::default();
         let chitchat = self.handle.chitchat();
         let chitchat = chitchat.lock().await;
         // Of a node that was started again both may seem to live for a while: the later one does.
@@ -327,15 +330,15 @@ impl Gossip {
                 *known = id;
             }
         }
-        self.heard.retain(|name, heard| {
+        self.peers.retain(|name, heard| {
             // A node that was started again by an earlier clock is lost before it is polled.
             let lives = living
                 .get(&**name)
                 .is_some_and(|id| id.generation_id >= heard.id.generation);
-            if heard.lives && !lives {
+            if heard.is_alive && !lives {
                 news.lost.push(Arc::clone(name));
             }
-            heard.lives = lives;
+            heard.is_alive = lives;
             // One that is lost is kept, for it may come back with nothing new.
             lives || chitchat.node_states().keys().any(|id| id.node_id == *name)
         });
@@ -349,7 +352,7 @@ impl Gossip {
 
     /// Returns whether no other node is alive, as far as is known.
     pub fn is_alone(&self) -> bool {
-        !self.heard.values().any(|heard| heard.lives)
+        !self.peers.values().any(|heard| heard.is_alive)
     }
 
     /// Datagrams that were not taken or not sent.
@@ -358,7 +361,7 @@ impl Gossip {
     }
 
     /// Returns when chitchat's task has ended, which it does not by itself: why.
-    pub fn over(&self) -> impl Future<Output = String> + use<> {
+    pub fn terminated(&self) -> impl Future<Output = String> + use<> {
         let ended = self.handle.termination_watcher();
         async move {
             match ended.await {
@@ -373,16 +376,16 @@ impl Gossip {
     }
 
     /// Takes in what is new in a node's state.
-    fn read(&mut self, id: &ChitchatId, state: &NodeState, news: &mut News) {
+    fn read(&mut self, id: &ChitchatId, state: &NodeState, news: &mut GossipUpdate) {
         let heard = self
-            .heard
+            .peers
             .entry(Arc::clone(&id.node_id))
-            .or_insert_with(|| Heard::of(id));
+            .or_insert_with(|| PeerState::of(id));
         // Also to an earlier one: what lives was started by a clock that had been set back.
         if heard.id.generation != id.generation_id {
-            *heard = Heard::of(id);
+            *heard = PeerState::of(id);
         }
-        heard.lives = true;
+        heard.is_alive = true;
         if heard.max_version == state.max_version() {
             return;
         }
@@ -395,31 +398,31 @@ impl Gossip {
                 continue;
             }
             if value.version <= heard.max_version {
-                let model = codec::old_model(key).filter(|_| models.len() < MODELS_MAX);
+                let model = codec::known_model(key).filter(|_| models.len() < MODELS_MAX);
                 let Some(model) = model else { continue };
                 while read_before.next_if(|(id, _)| id.as_str() < model).is_some() {}
                 models.extend(read_before.next_if(|(id, _)| id.as_str() == model));
                 continue;
             }
-            match codec::about(key) {
-                Some(About::Model(model)) if models.len() < MODELS_MAX => {
+            match codec::parse_key(key) {
+                Some(KeySubject::Model(model)) if models.len() < MODELS_MAX => {
                     if let Some(load) = codec::read_model(&value.value) {
                         while read_before.next_if(|(id, _)| id.as_str() < model).is_some() {}
                         let same = read_before.next_if(|(id, _)| id.as_str() == model);
                         models.push((same.map_or_else(|| model.into(), |(id, _)| id), load));
                     }
                 }
-                Some(About::Account(account)) => {
-                    if let Some(spent) = codec::read_spent(&value.value) {
-                        news.spent.push((heard.id.clone(), account.into(), spent));
+                Some(KeySubject::Account(account)) => {
+                    if let Some(spent) = codec::read_usage(&value.value) {
+                        news.usage.push((heard.id.clone(), account.into(), spent));
                     }
                 }
-                Some(About::Passed(account)) => {
+                Some(KeySubject::Passed(account)) => {
                     if let Some(count) = codec::read_passed(&value.value) {
                         news.passed.push((heard.id.clone(), account.into(), count));
                     }
                 }
-                Some(About::Config) => {
+                Some(KeySubject::Config) => {
                     if let Some(digests) = codec::read_digests(&value.value) {
                         news.configs.push((heard.id.clone(), digests));
                     }
@@ -445,14 +448,14 @@ impl Gossip {
     }
 }
 
-impl Heard {
-    fn of(id: &ChitchatId) -> Heard {
-        Heard {
+impl PeerState {
+    fn of(id: &ChitchatId) -> PeerState {
+        PeerState {
             id: NodeId {
                 name: Arc::clone(&id.node_id),
                 generation: id.generation_id,
             },
-            lives: true,
+            is_alive: true,
             max_version: 0,
             version: 0,
             models: Vec::new(),

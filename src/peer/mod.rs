@@ -11,24 +11,29 @@
 //! visit (head of a forwarded request)   interim (its status before the response)
 //! ```
 
-mod channel;
+mod client;
+mod cluster;
 mod drift;
+mod forwarded_head;
 mod gossip;
-mod interim;
 mod names;
-mod others;
+mod progress;
 mod settings;
 #[cfg(test)]
 mod tests;
 mod tls;
-mod visit;
 
-pub use channel::{Channel, DRAINING_PATH, GENERATION_HEADER, NODE_HEADER, PING_PATH, STORY_PATH};
-pub use drift::{Digests, Drift, Drifts};
-pub use gossip::{ACCOUNTS_MAX, Bound, Gossip, News, Spent, bind};
-pub use interim::{Hearing, Interim};
+pub use client::{
+    DRAINING_PATH, EXPLAIN_PATH, GENERATION_HEADER, NODE_HEADER, PING_PATH, PeerClient,
+};
+pub use cluster::{CapacityWatch, ClusterHandle, ForwardGuard, NodeWatch};
+pub use drift::{ConfigDigests, ConfigDrift, DriftTable};
+pub use forwarded_head::{
+    FORWARDED_HEAD_BYTES_MAX, ForwardRejection, ForwardedHead, InvalidHead, RejectionCause,
+    is_between_nodes,
+};
+pub use gossip::{ACCOUNTS_MAX, AccountUsage, Gossip, GossipSocket, GossipUpdate, bind};
 pub use names::{NodeNames, pattern_fault};
-pub use others::{Others, Sent, Want, Watch};
+pub use progress::{ForwardProgress, ForwardStatus};
 pub use settings::{CRL, Cluster, NodeDiscovery, PeersListener, PeersTls};
-pub use tls::{Credentials, FileFault, Guest, PeerName, node_name_fault};
-pub use visit::{CameBack, Cause, NotOurs, VISIT_HEAD_BYTES_MAX, Visit, is_between_nodes};
+pub use tls::{FileFault, NodeCredentials, PeerName, PeerStream, node_name_fault};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join;
 use infergate_core::Millis;
-use infergate_core::routing::fleet::{ModelLoad, NodeId, NodeView};
+use infergate_core::routing::cluster::{ModelLoad, NodeId, NodeView};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType,
     ExtendedKeyUsagePurpose, IsCa, KeyIdMethod, KeyPair, RevokedCertParams, date_time_ymd,
@@ -15,28 +15,31 @@ use rcgen::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use super::tls::{Circle, Credentials, FileFault, Guest};
-use super::{Channel, Hearing, NodeNames, PING_PATH};
+use super::tls::{FileFault, MembershipRules, NodeCredentials, PeerStream};
+use super::{ForwardProgress, NodeNames, PING_PATH, PeerClient};
 use crate::telemetry::Clock;
-use crate::upstream::{Client, Exchange, Identity, Marks, Outgoing, SendError, Target};
+use crate::upstream::{
+    ConnectTimings, HttpClient, OutboundRequest, SendError, ServerIdentity, Target,
+    UpstreamResponse,
+};
 
 /// Far longer than anything here takes.
 const LONG: Duration = Duration::from_secs(20);
 
-struct Fleet {
+struct TestAuthority {
     authority: CertifiedIssuer<'static, KeyPair>,
 }
 
 /// Certificate and key, PEM.
 type Pair = (String, String);
 
-impl Fleet {
-    fn new(name: &str) -> Fleet {
+impl TestAuthority {
+    fn new(name: &str) -> TestAuthority {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
-        Fleet {
+        TestAuthority {
             authority: CertifiedIssuer::self_signed(params, key).unwrap(),
         }
     }
@@ -73,7 +76,7 @@ impl Fleet {
         params.signed_by(&self.authority).unwrap().pem().unwrap()
     }
 
-    fn credentials(&self, name: &str) -> Arc<Credentials> {
+    fn credentials(&self, name: &str) -> Arc<NodeCredentials> {
         let pair = self.certify(&[name], |_| ());
         read(&pair, &self.ca(), name).unwrap().0
     }
@@ -83,9 +86,9 @@ fn read(
     (certificate, key): &Pair,
     ca: &str,
     node: &str,
-) -> Result<(Arc<Credentials>, Vec<FileFault>), FileFault> {
-    let circle = Circle::default();
-    Credentials::of_pem(
+) -> Result<(Arc<NodeCredentials>, Vec<FileFault>), FileFault> {
+    let circle = MembershipRules::default();
+    NodeCredentials::of_pem(
         certificate.as_bytes(),
         key.as_bytes(),
         ca.as_bytes(),
@@ -119,18 +122,18 @@ fn view(name: &str, address: &str) -> NodeView {
         free: 0,
         in_flight: 0,
         gone: false,
-        not_asked: None,
+        skip_reason: None,
     }
 }
 
-fn channel(name: &str, credentials: Arc<Credentials>) -> Arc<Channel> {
-    let channel = Channel::new(id(name, 1), Clock::start());
-    channel.open(credentials, LONG);
+fn peer_client(name: &str, credentials: Arc<NodeCredentials>) -> Arc<PeerClient> {
+    let channel = PeerClient::new(id(name, 1), Clock::start());
+    channel.configure(credentials, LONG);
     channel
 }
 
-fn ping(body: &Bytes) -> Outgoing<'_> {
-    Outgoing {
+fn ping(body: &Bytes) -> OutboundRequest<'_> {
+    OutboundRequest {
         method: "GET",
         path: PING_PATH,
         headers: b"",
@@ -140,16 +143,16 @@ fn ping(body: &Bytes) -> Outgoing<'_> {
 }
 
 /// A node that answers one request after the other.
-struct Served {
-    channel: Arc<Channel>,
+struct ServingNode {
+    channel: Arc<PeerClient>,
     listener: TcpListener,
     address: String,
 }
 
-impl Served {
-    async fn by(channel: &Arc<Channel>) -> Served {
+impl ServingNode {
+    async fn by(channel: &Arc<PeerClient>) -> ServingNode {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        Served {
+        ServingNode {
             channel: Arc::clone(channel),
             address: listener.local_addr().unwrap().to_string(),
             listener,
@@ -157,7 +160,7 @@ impl Served {
     }
 
     /// Lets in whoever connects next and answers one request of it.
-    async fn one(&self) -> io::Result<Guest> {
+    async fn one(&self) -> io::Result<PeerStream> {
         let (tcp, _) = self.listener.accept().await?;
         let mut guest = self.channel.accept(tcp).await?;
         let head = answer(&mut guest).await?;
@@ -168,11 +171,14 @@ impl Served {
     /// Answers one request of `client` to the node of this name and generation.
     async fn ask(
         &self,
-        client: &Channel,
+        client: &PeerClient,
         node: &NodeId,
-    ) -> (io::Result<Guest>, Result<Exchange, SendError>) {
+    ) -> (io::Result<PeerStream>, Result<UpstreamResponse, SendError>) {
         let body = Bytes::new();
-        let (mut marks, hearing) = (Marks::default(), Hearing::begin(Clock::start()));
+        let (mut marks, hearing) = (
+            ConnectTimings::default(),
+            ForwardProgress::new(Clock::start()),
+        );
         let sent = client.send(node, &self.address, ping(&body), &mut marks, &hearing);
         let (served, sent) = join(self.one(), sent).await;
         assert!(!marks.reused, "a new connection is served");
@@ -181,7 +187,7 @@ impl Served {
 }
 
 /// Answers a request without a body; its head.
-async fn answer(guest: &mut Guest) -> io::Result<String> {
+async fn answer(guest: &mut PeerStream) -> io::Result<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(guest.read_u8().await?);
@@ -195,35 +201,35 @@ async fn answer(guest: &mut Guest) -> io::Result<String> {
 
 #[tokio::test]
 async fn both_sides_know_each_other_by_name_and_keep_the_connection() {
-    let fleet = Fleet::new("fleet");
+    let fleet = TestAuthority::new("fleet");
     let pair = fleet.certify(&["a", "A.former", "*.fleet"], |_| ());
-    let a = channel("a", read(&pair, &fleet.ca(), "a").unwrap().0);
-    let served = Served::by(&channel("b", fleet.credentials("b"))).await;
+    let a = peer_client("a", read(&pair, &fleet.ca(), "a").unwrap().0);
+    let served = ServingNode::by(&peer_client("b", fleet.credentials("b"))).await;
     let (guest, exchange) = served.ask(&a, &id("b", 1)).await;
     let (mut guest, exchange) = (guest.unwrap(), exchange.unwrap());
-    assert_eq!(exchange.head().status.as_u16(), 204);
+    assert_eq!(exchange.encode_head().status.as_u16(), 204);
     let name = guest.name().clone();
     assert!(name.has("a") && name.has("a.former") && !name.has("b"));
     assert!(!name.has("*.fleet") && !name.has("x.fleet"));
     a.finish(exchange).await;
 
-    let (body, mut marks) = (Bytes::new(), Marks::default());
+    let (body, mut marks) = (Bytes::new(), ConnectTimings::default());
     let node = id("b", 1);
-    let hearing = Hearing::begin(Clock::start());
+    let hearing = ForwardProgress::new(Clock::start());
     let sent = a.send(&node, &served.address, ping(&body), &mut marks, &hearing);
     let (answered, sent) = join(answer(&mut guest), sent).await;
     answered.unwrap();
-    assert_eq!(sent.unwrap().head().status.as_u16(), 204);
+    assert_eq!(sent.unwrap().encode_head().status.as_u16(), 204);
     assert!(marks.reused);
 }
 
 #[tokio::test]
 async fn a_connection_is_kept_for_one_name_generation_and_set_of_certificates() {
-    let fleet = Fleet::new("fleet");
-    let a = channel("a", fleet.credentials("a"));
+    let fleet = TestAuthority::new("fleet");
+    let a = peer_client("a", fleet.credentials("a"));
     let pair = fleet.certify(&["b", "c"], |_| ());
-    let b = channel("b", read(&pair, &fleet.ca(), "b").unwrap().0);
-    let served = Served::by(&b).await;
+    let b = peer_client("b", read(&pair, &fleet.ca(), "b").unwrap().0);
+    let served = ServingNode::by(&b).await;
     // The same address each time, and a connection in the pool each time.
     let mut kept = Vec::new();
     for node in [id("b", 1), id("b", 2), id("c", 2)] {
@@ -231,27 +237,27 @@ async fn a_connection_is_kept_for_one_name_generation_and_set_of_certificates() 
         kept.push(guest.unwrap());
         a.finish(exchange.unwrap()).await;
     }
-    a.open(fleet.credentials("a"), LONG);
+    a.configure(fleet.credentials("a"), LONG);
     let (guest, exchange) = served.ask(&a, &id("c", 2)).await;
     assert!(guest.is_ok() && exchange.is_ok());
-    let let_in_by = kept[0].let_in_by();
+    let let_in_by = kept[0].credentials_digest();
     assert!(b.is_current(let_in_by));
-    b.open(fleet.credentials("b"), LONG);
+    b.configure(fleet.credentials("b"), LONG);
     assert!(!b.is_current(let_in_by));
     let (guest, exchange) = served.ask(&a, &id("b", 3)).await;
-    assert!(guest.is_ok_and(|guest| b.is_current(guest.let_in_by())) && exchange.is_ok());
+    assert!(guest.is_ok_and(|guest| b.is_current(guest.credentials_digest())) && exchange.is_ok());
 }
 
 #[tokio::test]
 async fn a_kept_connection_that_ends_before_an_answer_is_replaced_by_a_new_one_once() {
-    let fleet = Fleet::new("fleet");
-    let a = channel("a", fleet.credentials("a"));
-    let served = Served::by(&channel("b", fleet.credentials("b"))).await;
+    let fleet = TestAuthority::new("fleet");
+    let a = peer_client("a", fleet.credentials("a"));
+    let served = ServingNode::by(&peer_client("b", fleet.credentials("b"))).await;
     let node = id("b", 1);
     let (guest, exchange) = served.ask(&a, &node).await;
     a.finish(exchange.unwrap()).await;
-    let (body, mut marks) = (Bytes::new(), Marks::default());
-    let hearing = Hearing::begin(Clock::start());
+    let (body, mut marks) = (Bytes::new(), ConnectTimings::default());
+    let hearing = ForwardProgress::new(Clock::start());
     let sent = a.send(&node, &served.address, ping(&body), &mut marks, &hearing);
     let mut guest = guest.unwrap();
     let ending = async {
@@ -269,8 +275,8 @@ async fn a_kept_connection_that_ends_before_an_answer_is_replaced_by_a_new_one_o
 
 #[tokio::test]
 async fn a_node_with_another_name_or_authority_or_an_expired_certificate_is_sent_nothing() {
-    let (fleet, other) = (Fleet::new("fleet"), Fleet::new("other"));
-    let a = channel("a", fleet.credentials("a"));
+    let (fleet, other) = (TestAuthority::new("fleet"), TestAuthority::new("other"));
+    let a = peer_client("a", fleet.credentials("a"));
     let late = fleet.certify(&["b"], expired);
     let (late, warnings) = read(&late, &fleet.ca(), "b").unwrap();
     assert!(warnings[0].1.contains("expired"), "{warnings:?}");
@@ -279,7 +285,7 @@ async fn a_node_with_another_name_or_authority_or_an_expired_certificate_is_sent
         ("another authority", other.credentials("b")),
         ("expired", late),
     ] {
-        let served = Served::by(&channel("b", credentials)).await;
+        let served = ServingNode::by(&peer_client("b", credentials)).await;
         let (guest, sent) = served.ask(&a, &id("b", 1)).await;
         assert!(guest.is_err(), "{why}");
         assert!(matches!(sent, Err(SendError::NotTrusted(_))), "{why}");
@@ -288,8 +294,8 @@ async fn a_node_with_another_name_or_authority_or_an_expired_certificate_is_sent
 
 #[tokio::test]
 async fn who_has_no_certificate_of_the_fleet_is_not_let_in_and_reads_why() {
-    let (fleet, other) = (Fleet::new("fleet"), Fleet::new("other"));
-    let served = Served::by(&channel("b", fleet.credentials("b"))).await;
+    let (fleet, other) = (TestAuthority::new("fleet"), TestAuthority::new("other"));
+    let served = ServingNode::by(&peer_client("b", fleet.credentials("b"))).await;
     let late = fleet.certify(&["a"], expired);
     let stranger = other.certify(&["a"], |_| ());
     let both = format!("{}{}", fleet.ca(), other.ca());
@@ -297,7 +303,9 @@ async fn who_has_no_certificate_of_the_fleet_is_not_let_in_and_reads_why() {
         ("expired", read(&late, &fleet.ca(), "a").unwrap().0),
         ("another authority", read(&stranger, &both, "a").unwrap().0),
     ] {
-        let (guest, sent) = served.ask(&channel("a", credentials), &id("b", 1)).await;
+        let (guest, sent) = served
+            .ask(&peer_client("a", credentials), &id("b", 1))
+            .await;
         assert!(guest.is_err(), "{why}");
         let sent = sent.err();
         assert!(
@@ -305,9 +313,13 @@ async fn who_has_no_certificate_of_the_fleet_is_not_let_in_and_reads_why() {
             "{why}: {sent:?}"
         );
     }
-    let nobody = Identity::new("b", Some(fleet.ca().as_bytes())).unwrap();
-    let target = Target::of_node(&served.address, Arc::new(nobody), LONG).unwrap();
-    let (client, body, mut marks) = (Client::default(), Bytes::new(), Marks::default());
+    let nobody = ServerIdentity::new("b", Some(fleet.ca().as_bytes())).unwrap();
+    let target = Target::for_node(&served.address, Arc::new(nobody), LONG).unwrap();
+    let (client, body, mut marks) = (
+        HttpClient::default(),
+        Bytes::new(),
+        ConnectTimings::default(),
+    );
     let sent = client.send(&target, ping(&body), &mut marks);
     let (guest, sent) = join(served.one(), sent).await;
     assert!(guest.is_err());
@@ -316,9 +328,9 @@ async fn who_has_no_certificate_of_the_fleet_is_not_let_in_and_reads_why() {
 
 #[tokio::test]
 async fn all_nodes_are_told_of_a_drain_at_once_and_those_that_are_silent_hold_nobody_up() {
-    let fleet = Fleet::new("fleet");
-    let a = channel("a", fleet.credentials("a"));
-    let b = Served::by(&channel("b", fleet.credentials("b"))).await;
+    let fleet = TestAuthority::new("fleet");
+    let a = peer_client("a", fleet.credentials("a"));
+    let b = ServingNode::by(&peer_client("b", fleet.credentials("b"))).await;
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let nodes = [
         view("c", &silent.local_addr().unwrap().to_string()),
@@ -330,7 +342,7 @@ async fn all_nodes_are_told_of_a_drain_at_once_and_those_that_are_silent_hold_no
         answer(&mut guest).await.unwrap()
     };
     // The silent one costs the limit, which is for the other one to answer on a slow machine.
-    let telling = a.tell_draining(&nodes, Duration::from_secs(3));
+    let telling = a.announce_draining(&nodes, Duration::from_secs(3));
     let (head, told) = join(serving, telling).await;
     assert_eq!(told, 1);
     assert!(
@@ -348,9 +360,9 @@ async fn all_nodes_are_told_of_a_drain_at_once_and_those_that_are_silent_hold_no
 
 #[tokio::test]
 async fn a_round_trip_is_measured_and_a_node_that_is_not_there_has_none() {
-    let fleet = Fleet::new("fleet");
-    let a = channel("a", fleet.credentials("a"));
-    let b = Served::by(&channel("b", fleet.credentials("b"))).await;
+    let fleet = TestAuthority::new("fleet");
+    let a = peer_client("a", fleet.credentials("a"));
+    let b = ServingNode::by(&peer_client("b", fleet.credentials("b"))).await;
     let node = view("b", &b.address);
     let (guest, rtt_us) = join(b.one(), a.ping(&node, LONG)).await;
     assert!(guest.is_ok() && rtt_us.is_some());
@@ -360,15 +372,15 @@ async fn a_round_trip_is_measured_and_a_node_that_is_not_there_has_none() {
 
 #[tokio::test]
 async fn a_certificate_that_was_taken_back_or_is_of_another_name_is_not_let_in() {
-    let fleet = Fleet::new("fleet");
+    let fleet = TestAuthority::new("fleet");
     let own = fleet.certify(&["a"], |_| ());
-    let circle = Circle {
+    let circle = MembershipRules {
         names: NodeNames::new(&["a".into(), "gpu-*".into()]),
         crl: Some(fleet.takes_back(7).into_bytes()),
     };
     let ca = fleet.ca();
-    let of_a = |circle: Circle| {
-        Credentials::of_pem(
+    let of_a = |circle: MembershipRules| {
+        NodeCredentials::of_pem(
             own.0.as_bytes(),
             own.1.as_bytes(),
             ca.as_bytes(),
@@ -382,16 +394,16 @@ async fn a_certificate_that_was_taken_back_or_is_of_another_name_is_not_let_in()
         credentials.identity("grafana", 1).is_err(),
         "nor is it asked"
     );
-    let served = Served::by(&channel("a", credentials)).await;
+    let served = ServingNode::by(&peer_client("a", credentials)).await;
     let is_let_in = async |name: &str, serial: u64| {
         let pair = fleet.certify(&[name], |params| params.serial_number = Some(serial.into()));
-        let client = channel(name, read(&pair, &ca, name).unwrap().0);
+        let client = peer_client(name, read(&pair, &ca, name).unwrap().0);
         served.ask(&client, &id("a", 1)).await.0.is_ok()
     };
     assert!(is_let_in("gpu-1", 8).await);
     assert!(!is_let_in("gpu-1", 7).await, "taken back");
     assert!(!is_let_in("grafana", 9).await, "of another name");
-    let spoilt = Circle {
+    let spoilt = MembershipRules {
         crl: Some(b"-----BEGIN NOTHING-----".to_vec()),
         ..circle
     };
@@ -400,29 +412,29 @@ async fn a_certificate_that_was_taken_back_or_is_of_another_name_is_not_let_in()
 
 #[tokio::test]
 async fn without_certificates_nobody_is_asked() {
-    let closed = Channel::new(id("a", 1), Clock::start());
-    let (body, mut marks) = (Bytes::new(), Marks::default());
+    let closed = PeerClient::new(id("a", 1), Clock::start());
+    let (body, mut marks) = (Bytes::new(), ConnectTimings::default());
     let node = id("b", 1);
-    let hearing = Hearing::begin(Clock::start());
+    let hearing = ForwardProgress::new(Clock::start());
     let sent = closed.send(&node, "127.0.0.1:1", ping(&body), &mut marks, &hearing);
     assert!(matches!(sent.await, Err(SendError::Connect(_))));
 }
 
 #[tokio::test]
 async fn a_node_that_goes_while_it_waits_has_departed() {
-    let fleet = Fleet::new("fleet");
-    let a = channel("a", fleet.credentials("a"));
-    let served = Served::by(&channel("b", fleet.credentials("b"))).await;
+    let fleet = TestAuthority::new("fleet");
+    let a = peer_client("a", fleet.credentials("a"));
+    let served = ServingNode::by(&peer_client("b", fleet.credentials("b"))).await;
     let (guest, exchange) = served.ask(&a, &id("b", 1)).await;
     let guest = guest.unwrap();
-    assert!(futures_util::poll!(Box::pin(guest.departed())).is_pending());
+    assert!(futures_util::poll!(Box::pin(guest.closed())).is_pending());
     drop(exchange);
-    guest.departed().await;
+    guest.closed().await;
 }
 
 #[test]
 fn files_that_do_not_fit_say_which_one_and_why() {
-    let (fleet, other) = (Fleet::new("fleet"), Fleet::new("other"));
+    let (fleet, other) = (TestAuthority::new("fleet"), TestAuthority::new("other"));
     let (good, second) = (fleet.certify(&["a"], |_| ()), fleet.certify(&["a"], |_| ()));
     let servers_only = fleet.certify(&["a"], |params| {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];

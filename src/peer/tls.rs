@@ -31,14 +31,14 @@ use tokio_rustls::server::TlsStream;
 
 use super::names::NodeNames;
 use super::settings::{CERTIFICATE, CLIENT_CA, CRL, Cluster, PRIVATE_KEY, PeersTls};
-use crate::upstream::{Identity, read_pem, roots};
+use crate::upstream::{ServerIdentity, read_pem, roots};
 
 const ALPN: &[u8] = b"http/1.1";
 /// Names of one certificate that are kept; a node has one, during a renaming two.
 const NAMES_MAX: usize = 16;
 /// Time for a refused node to read why: without it, what it has sent meanwhile would reset the
 /// connection under the alert.
-const LAST_WORD_LIMIT: Duration = Duration::from_millis(200);
+const LINGER_LIMIT: Duration = Duration::from_millis(200);
 
 /// Why a name cannot be a node's where nodes have certificates, if anything.
 pub fn node_name_fault(name: &str) -> Option<String> {
@@ -54,7 +54,7 @@ pub fn node_name_fault(name: &str) -> Option<String> {
 pub type FileFault = (&'static str, String);
 
 /// Credentials of this node, and the rules by which it trusts others.
-pub struct Credentials {
+pub struct NodeCredentials {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
     /// Names that nodes may have.
@@ -65,14 +65,14 @@ pub struct Credentials {
 
 /// Rules of membership beside the authority's signature.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Circle {
+pub(super) struct MembershipRules {
     /// Names of nodes.
     pub names: NodeNames,
     /// PEM of the certificates that were taken back.
     pub crl: Option<Vec<u8>>,
 }
 
-impl Credentials {
+impl NodeCredentials {
     /// Reads the files of `node`, and warns of what will be wrong, or was right once.
     ///
     /// # Errors
@@ -81,7 +81,7 @@ impl Credentials {
         files: &PeersTls,
         cluster: Option<&Cluster>,
         node: &str,
-    ) -> Result<(Arc<Credentials>, Vec<FileFault>), Vec<FileFault>> {
+    ) -> Result<(Arc<NodeCredentials>, Vec<FileFault>), Vec<FileFault>> {
         let mut faults = Vec::new();
         let mut read = |(key, path)| {
             let read = read_pem(path);
@@ -98,11 +98,11 @@ impl Credentials {
         else {
             return Err(faults);
         };
-        let circle = Circle {
+        let circle = MembershipRules {
             names: cluster.map_or_else(NodeNames::default, |c| NodeNames::new(&c.node_names)),
             crl: crl_read.flatten(),
         };
-        let read = Credentials::of_pem(&certificate, &private_key, &client_ca, circle, node);
+        let read = NodeCredentials::of_pem(&certificate, &private_key, &client_ca, circle, node);
         read.map_err(|(key, fault)| {
             let named = files.files();
             let path = named.iter().find(|(k, _)| *k == key).map(|(_, path)| *path);
@@ -115,9 +115,9 @@ impl Credentials {
         certificate: &[u8],
         private_key: &[u8],
         client_ca: &[u8],
-        circle: Circle,
+        circle: MembershipRules,
         node: &str,
-    ) -> Result<(Arc<Credentials>, Vec<FileFault>), FileFault> {
+    ) -> Result<(Arc<NodeCredentials>, Vec<FileFault>), FileFault> {
         let chain = CertificateDer::pem_slice_iter(certificate)
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| (CERTIFICATE, format!("not PEM: {error}")))?;
@@ -142,12 +142,12 @@ impl Credentials {
         })?;
         let roots = roots(client_ca).map_err(|fault| (CLIENT_CA, fault))?;
         let crls = match &circle.crl {
-            Some(pem) => taken_back(pem).map_err(|fault| (CRL, fault))?,
+            Some(pem) => revocation_lists(pem).map_err(|fault| (CRL, fault))?,
             None => Vec::new(),
         };
-        let sides = Sides::new(roots, crls).map_err(|fault| (CLIENT_CA, fault))?;
+        let sides = MutualTls::new(roots, crls).map_err(|fault| (CLIENT_CA, fault))?;
         let warnings = match sides.check(&chain, node) {
-            Err(fault) if fault.will_pass => vec![(CERTIFICATE, fault.message)],
+            Err(fault) if fault.is_temporary => vec![(CERTIFICATE, fault.message)],
             Err(fault) => return Err((CERTIFICATE, fault.message)),
             Ok(()) => Vec::new(),
         };
@@ -158,7 +158,7 @@ impl Credentials {
             )
         })?;
         let hasher = BuildHasherDefault::<DefaultHasher>::default();
-        let credentials = Credentials {
+        let credentials = NodeCredentials {
             client: Arc::new(client),
             server: Arc::new(server),
             digest: hasher.hash_one((
@@ -182,26 +182,26 @@ impl Credentials {
     ///
     /// # Errors
     /// No DNS name.
-    pub fn identity(&self, name: &str, generation: u64) -> Result<Identity, String> {
+    pub fn identity(&self, name: &str, generation: u64) -> Result<ServerIdentity, String> {
         if !self.names.has(name) {
             return Err(format!("{name:?} is none of `cluster.node_names`"));
         }
         let hasher = BuildHasherDefault::<DefaultHasher>::default();
         let digest = hasher.hash_one((name, generation, self.digest));
-        Identity::of_node(name, Arc::clone(&self.client), digest)
+        ServerIdentity::for_node(name, Arc::clone(&self.client), digest)
     }
 
     /// Accepts a node that proves its identity within `limit`.
     ///
     /// # Errors
     /// No proof: an alert was sent, and the connection is closed.
-    pub async fn accept(&self, tcp: TcpStream, limit: Duration) -> io::Result<Guest> {
+    pub async fn accept(&self, tcp: TcpStream, limit: Duration) -> io::Result<PeerStream> {
         let acceptor = TlsAcceptor::from(Arc::clone(&self.server));
         match timeout(limit, acceptor.accept(tcp).into_fallible()).await {
-            Ok(Ok(tls)) => Guest::new(tls, self.digest, &self.names),
+            Ok(Ok(tls)) => PeerStream::new(tls, self.digest, &self.names),
             Ok(Err((error, tcp))) => {
                 // Whoever is refused may be gone, too.
-                let _ = timeout(LAST_WORD_LIMIT, last_word(tcp)).await;
+                let _ = timeout(LINGER_LIMIT, linger(tcp)).await;
                 Err(error)
             }
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
@@ -210,7 +210,7 @@ impl Credentials {
 }
 
 /// Lets written bytes arrive: the other side closes once it has read them.
-async fn last_word(mut tcp: TcpStream) -> io::Result<()> {
+async fn linger(mut tcp: TcpStream) -> io::Result<()> {
     tcp.shutdown().await?;
     let mut unread = [0; 1024];
     while tcp.read(&mut unread).await? > 0 {}
@@ -218,24 +218,24 @@ async fn last_word(mut tcp: TcpStream) -> io::Result<()> {
 }
 
 /// Verifiers and provider for both directions.
-struct Sides {
+struct MutualTls {
     provider: Arc<CryptoProvider>,
     servers: Arc<WebPkiServerVerifier>,
     clients: Arc<dyn ClientCertVerifier>,
 }
 
 /// Fault of the own certificate.
-struct OwnFault {
+struct CertificateFault {
     message: String,
     /// Only time stands against it.
-    will_pass: bool,
+    is_temporary: bool,
 }
 
-impl Sides {
+impl MutualTls {
     fn new(
         roots: RootCertStore,
         crls: Vec<CertificateRevocationListDer<'static>>,
-    ) -> Result<Sides, String> {
+    ) -> Result<MutualTls, String> {
         let provider = Arc::new(ring::default_provider());
         let roots = Arc::new(roots);
         let servers =
@@ -247,7 +247,7 @@ impl Sides {
             .with_crls(crls)
             .only_check_end_entity_revocation()
             .allow_unknown_revocation_status();
-        Ok(Sides {
+        Ok(MutualTls {
             provider,
             servers: servers.build().map_err(|error| error.to_string())?,
             clients: clients.build().map_err(|error| error.to_string())?,
@@ -255,16 +255,16 @@ impl Sides {
     }
 
     /// Checks that others would take our own certificate.
-    fn check(&self, chain: &[CertificateDer<'static>], node: &str) -> Result<(), OwnFault> {
+    fn check(&self, chain: &[CertificateDer<'static>], node: &str) -> Result<(), CertificateFault> {
         let (own, between) = chain.split_first().expect("one was found before");
-        let name = ServerName::try_from(node).map_err(|error| OwnFault {
+        let name = ServerName::try_from(node).map_err(|error| CertificateFault {
             message: error.to_string(),
-            will_pass: false,
+            is_temporary: false,
         })?;
         let now = UnixTime::now();
-        let fault = |error: rustls::Error, side: &str| OwnFault {
+        let fault = |error: rustls::Error, side: &str| CertificateFault {
             message: format!("not fit {side}, by `client_ca`: {error}"),
-            will_pass: is_of_time(&error),
+            is_temporary: is_of_time(&error),
         };
         self.servers
             .verify_server_cert(own, between, &name, &[], now)
@@ -338,7 +338,7 @@ impl PeerName {
 }
 
 /// Reads the certificate revocation lists in a file.
-fn taken_back(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
+fn revocation_lists(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
     let lists = CertificateRevocationListDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
     let lists = lists.map_err(|error| format!("not PEM: {error}"))?;
     match lists.is_empty() {
@@ -358,14 +358,14 @@ fn names_in(certificate: &CertificateDer<'_>) -> Result<PeerName, String> {
 
 /// A connection from another node that has proved who it is.
 #[derive(Debug)]
-pub struct Guest {
+pub struct PeerStream {
     tls: TlsStream<TcpStream>,
     name: PeerName,
-    let_in_by: u64,
+    credentials_digest: u64,
 }
 
-impl Guest {
-    fn new(tls: TlsStream<TcpStream>, let_in_by: u64, names: &NodeNames) -> io::Result<Guest> {
+impl PeerStream {
+    fn new(tls: TlsStream<TcpStream>, let_in_by: u64, names: &NodeNames) -> io::Result<PeerStream> {
         let shown = tls.get_ref().1.peer_certificates();
         let own = shown
             .and_then(<[_]>::first)
@@ -378,10 +378,10 @@ impl Guest {
                 shown.0
             )));
         }
-        Ok(Guest {
+        Ok(PeerStream {
             tls,
             name,
-            let_in_by,
+            credentials_digest: let_in_by,
         })
     }
 
@@ -391,14 +391,14 @@ impl Guest {
     }
 
     /// [`Credentials::digest`] of those it was accepted under.
-    pub fn let_in_by(&self) -> u64 {
-        self.let_in_by
+    pub fn credentials_digest(&self) -> u64 {
+        self.credentials_digest
     }
 
     /// Returns when the node has closed or reset its connection, or announced that. To be called
     /// when a request was read whole: a node sends nothing then, so that whatever comes is a
     /// goodbye.
-    pub async fn departed(&self) {
+    pub async fn closed(&self) {
         // An error of the wait is as good as what it waits for.
         let _ = self.tls.get_ref().0.peek(&mut [0; 1]).await;
     }
@@ -409,7 +409,7 @@ impl Guest {
     }
 }
 
-impl AsyncRead for Guest {
+impl AsyncRead for PeerStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -419,7 +419,7 @@ impl AsyncRead for Guest {
     }
 }
 
-impl AsyncWrite for Guest {
+impl AsyncWrite for PeerStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

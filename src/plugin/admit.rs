@@ -17,16 +17,16 @@ use wasmtime::component::Component;
 use super::check::advice;
 use super::failure::Failure;
 use super::file::open_regular;
-use super::fixture::{Fixture, Ran, Subject, settings_text, tables_of};
-use super::grants::{Counter, Grants, Heard, Table};
+use super::fixture::{FixtureInstance, FixtureRun, PluginFixture, settings_text, tables_of};
+use super::grants::{GrantUsage, GrantedCounter, Grants, LookupTable};
 use super::guest;
-use super::revision::{Code, Described, Ground, Parts, Revision};
-use super::rules::Identity;
+use super::revision::{CompiledDescription, HostContext, LinkedCode, Revision, RevisionParts};
+use super::rules::RevisionIdentity;
 use super::schema::Schema;
-use super::shape::{FILE_MAX_BYTES, Shape};
+use super::shape::{ComponentType, FILE_MAX_BYTES};
 use super::spec::{OnFailure, PluginSpec, World};
-use super::store::{Crash, Indices};
-use super::tables::{self, Granted, Wrong};
+use super::store::{CallError, ExportIndices};
+use super::tables::{self, KeyProblem, ResolvedGrants};
 
 /// Milliseconds that `configure` and `describe` may take while a plugin is loaded.
 pub const SETUP_DEADLINE_MS: u32 = 500;
@@ -39,19 +39,19 @@ const FIXTURES_KEPT_BYTES: usize = 1 << 20;
 const SETUP_SLOW_US: u32 = 5_000;
 
 /// A plugin's file, read and found fit for its world.
-pub struct Checked {
+pub struct CheckedComponent {
     pub bytes: Vec<u8>,
     pub digest: [u8; 32],
-    pub granted: Granted,
+    pub granted: ResolvedGrants,
 }
 
 /// State shared by all revisions of one load.
-pub struct Admission<'a> {
-    pub ground: &'a Arc<Ground>,
+pub struct RevisionLoader<'a> {
+    pub context: &'a Arc<HostContext>,
 }
 
 /// Checks everything that can be checked without running the plugin. Problems are keys under the plugin.
-pub fn check(spec: &PluginSpec) -> Result<Checked, Vec<Wrong>> {
+pub fn check(spec: &PluginSpec) -> Result<CheckedComponent, Vec<KeyProblem>> {
     let mut wrong = Vec::new();
     let is_task = spec.world.role() == "task";
     if !is_task
@@ -71,23 +71,23 @@ pub fn check(spec: &PluginSpec) -> Result<Checked, Vec<Wrong>> {
         }
     };
     let digest: [u8; 32] = Sha256::digest(&bytes).into();
-    digest_fits(spec, &digest, &mut wrong);
+    check_digest(spec, &digest, &mut wrong);
     // Bytes that are not the ones meant are not looked at.
     if !wrong.is_empty() {
         return Err(wrong);
     }
-    match Shape::of(&bytes) {
+    match ComponentType::of(&bytes) {
         Ok(shape) => {
             wrong.extend(
                 shape
-                    .lacks(spec.world)
+                    .missing_exports(spec.world)
                     .into_iter()
                     .map(|why| ("world".into(), why)),
             );
-            let ungranted = shape.ungranted(&spec.grants);
+            let ungranted = shape.ungranted_imports(&spec.grants);
             wrong.extend(ungranted.into_iter().map(|why| ("grants".into(), why)));
             if wrong.is_empty() {
-                return Ok(Checked {
+                return Ok(CheckedComponent {
                     bytes,
                     digest,
                     granted,
@@ -117,7 +117,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-fn digest_fits(spec: &PluginSpec, digest: &[u8; 32], wrong: &mut Vec<Wrong>) {
+fn check_digest(spec: &PluginSpec, digest: &[u8; 32], wrong: &mut Vec<KeyProblem>) {
     let found = hex::encode(digest);
     match &spec.sha256 {
         Some(meant) if meant.eq_ignore_ascii_case(&found) => {}
@@ -134,7 +134,11 @@ fn digest_fits(spec: &PluginSpec, digest: &[u8; 32], wrong: &mut Vec<Wrong>) {
 }
 
 /// A digest of everything a revision is made of, and one of its settings alone.
-pub fn fingerprint(spec: &PluginSpec, checked: &Checked, settings: &str) -> ([u8; 32], Arc<str>) {
+pub fn fingerprint(
+    spec: &PluginSpec,
+    checked: &CheckedComponent,
+    settings: &str,
+) -> ([u8; 32], Arc<str>) {
     let config: [u8; 32] = Sha256::digest(settings).into();
     let mut all = Sha256::new();
     let mut part = |bytes: &[u8]| {
@@ -165,17 +169,17 @@ pub fn fingerprint(spec: &PluginSpec, checked: &Checked, settings: &str) -> ([u8
     (all.finalize().into(), hex::encode(config).into())
 }
 
-impl Admission<'_> {
+impl RevisionLoader<'_> {
     /// Links a component with its grants.
-    fn code(&self, component: Component, grants: &Grants) -> Result<Code, Vec<Wrong>> {
-        let engine = &self.ground.runtime.engine;
+    fn code(&self, component: Component, grants: &Grants) -> Result<LinkedCode, Vec<KeyProblem>> {
+        let engine = &self.context.runtime.engine;
         let wrong = |why: String| vec![("file".to_owned(), why)];
         let pre = grants
             .linker(engine)
             .and_then(|linker| linker.instantiate_pre(&component))
             .map_err(|why| wrong(format!("it cannot be linked: {why:#}")))?;
-        let indices = Indices::of(&pre);
-        Ok(Code {
+        let indices = ExportIndices::of(&pre);
+        Ok(LinkedCode {
             component,
             pre,
             indices,
@@ -186,29 +190,29 @@ impl Admission<'_> {
     pub fn revision(
         &self,
         spec: &PluginSpec,
-        checked: &Checked,
+        checked: &CheckedComponent,
         component: Component,
         settings: &str,
-    ) -> Result<Revision, Vec<Wrong>> {
-        let grants = grants(self.ground, spec, checked);
-        let mut revision = self.untried(spec, checked, component, grants, settings)?;
-        revision.described = try_out(&revision)?;
+    ) -> Result<Revision, Vec<KeyProblem>> {
+        let grants = grants(self.context, spec, checked);
+        let mut revision = self.linked_revision(spec, checked, component, grants, settings)?;
+        revision.described = configure_and_describe(&revision)?;
         revision.fixtures = self.fixtures(spec, &revision)?;
         Ok(revision)
     }
 
     /// Revision with these settings, linked but not configured.
-    pub fn untried(
+    pub fn linked_revision(
         &self,
         spec: &PluginSpec,
-        checked: &Checked,
+        checked: &CheckedComponent,
         component: Component,
         grants: Grants,
         settings: &str,
-    ) -> Result<Revision, Vec<Wrong>> {
+    ) -> Result<Revision, Vec<KeyProblem>> {
         let (fingerprint, config) = fingerprint(spec, checked, settings);
-        let parts = Parts {
-            identity: Identity {
+        let parts = RevisionParts {
+            identity: RevisionIdentity {
                 name: Arc::clone(&spec.name),
                 sha256: Arc::clone(&grants.sha256),
                 config,
@@ -221,20 +225,24 @@ impl Admission<'_> {
             policy: spec.instance,
             grants: Arc::new(grants),
         };
-        Ok(Revision::new(Arc::clone(self.ground), parts))
+        Ok(Revision::new(Arc::clone(self.context), parts))
     }
 
     /// Runs the plugin's own fixtures, where it has some beside it.
-    fn fixtures(&self, spec: &PluginSpec, revision: &Revision) -> Result<Vec<Fixture>, Vec<Wrong>> {
-        let Some(folder) = folder_of(&spec.file) else {
+    fn fixtures(
+        &self,
+        spec: &PluginSpec,
+        revision: &Revision,
+    ) -> Result<Vec<PluginFixture>, Vec<KeyProblem>> {
+        let Some(folder) = fixtures_folder(&spec.file) else {
             return Ok(Vec::new());
         };
         let wrong = |why: String| vec![("file".to_owned(), why)];
-        let fixtures = Fixture::folder(&folder).map_err(wrong)?;
+        let fixtures = PluginFixture::folder(&folder).map_err(wrong)?;
         let mut took_us = Vec::new();
         for fixture in &fixtures {
-            let ran = run(revision, fixture);
-            if let Some(difference) = fixture.judge(&ran) {
+            let ran = run_fixture(revision, fixture);
+            if let Some(difference) = fixture.difference(&ran) {
                 return Err(wrong(format!(
                     "its fixture `{}`: {difference}",
                     fixture.name
@@ -270,16 +278,16 @@ impl Admission<'_> {
 }
 
 /// Calls a fixture on a guest of its own.
-pub fn run(revision: &Revision, fixture: &Fixture) -> Ran {
-    let variant = variant(revision, fixture);
-    match Subject::make(&variant, SETUP_DEADLINE_MS) {
+pub fn run_fixture(revision: &Revision, fixture: &PluginFixture) -> FixtureRun {
+    let variant = with_fixture_settings(revision, fixture);
+    match FixtureInstance::make(&variant, SETUP_DEADLINE_MS) {
         Ok(mut subject) => subject.call(fixture),
-        Err(crash) => Ran::unmade(*crash),
+        Err(crash) => FixtureRun::not_made(*crash),
     }
 }
 
 /// The same code with a fixture's settings and tables.
-pub fn variant(revision: &Revision, fixture: &Fixture) -> Revision {
+pub fn with_fixture_settings(revision: &Revision, fixture: &PluginFixture) -> Revision {
     let of = &revision.parts;
     let grants = Grants {
         plugin: Arc::clone(&of.grants.plugin),
@@ -290,10 +298,10 @@ pub fn variant(revision: &Revision, fixture: &Fixture) -> Revision {
         declared: Vec::new(),
         attached: tables_of(fixture),
         clock: of.grants.clock,
-        heard: Heard::default(),
+        usage: GrantUsage::default(),
         metrics: Arc::clone(&of.grants.metrics),
     };
-    let parts = Parts {
+    let parts = RevisionParts {
         identity: of.identity.clone(),
         fingerprint: of.fingerprint,
         world: of.world,
@@ -303,23 +311,23 @@ pub fn variant(revision: &Revision, fixture: &Fixture) -> Revision {
         policy: of.policy,
         grants: Arc::new(grants),
     };
-    Revision::new(Arc::clone(revision.ground()), parts)
+    Revision::new(Arc::clone(revision.context()), parts)
 }
 
 /// `configure` and `describe` on a first guest, and what making a second one takes.
-pub fn try_out(revision: &Revision) -> Result<Described, Vec<Wrong>> {
+pub fn configure_and_describe(revision: &Revision) -> Result<CompiledDescription, Vec<KeyProblem>> {
     let mut first = revision
-        .make(SETUP_DEADLINE_MS)
-        .map_err(|crash| refused(&crash))?;
+        .make_instance(SETUP_DEADLINE_MS)
+        .map_err(|crash| setup_problems(&crash))?;
     first.arm(SETUP_DEADLINE_MS);
-    let description = guest::describe(&mut first).map_err(|crash| refused(&crash))?;
+    let description = guest::describe(&mut first).map_err(|crash| setup_problems(&crash))?;
     drop(first);
-    let clock = revision.ground().runtime.clock;
+    let clock = revision.context().runtime.clock;
     let began_us = clock.micros();
     drop(
         revision
-            .make(SETUP_DEADLINE_MS)
-            .map_err(|crash| refused(&crash))?,
+            .make_instance(SETUP_DEADLINE_MS)
+            .map_err(|crash| setup_problems(&crash))?,
     );
     let setup_us = clock.micros().saturating_sub(began_us);
     let taken_us = u32::try_from(setup_us).unwrap_or(u32::MAX);
@@ -337,7 +345,7 @@ pub fn try_out(revision: &Revision) -> Result<Described, Vec<Wrong>> {
         let schema = text.as_deref().map(Schema::compile).transpose();
         schema.map_err(|why| vec![("file".to_owned(), format!("its {which} schema: {why}"))])
     };
-    Ok(Described {
+    Ok(CompiledDescription {
         input: compiled(&description.input_schema, "input")?,
         output: compiled(&description.output_schema, "output")?,
         description,
@@ -345,7 +353,7 @@ pub fn try_out(revision: &Revision) -> Result<Described, Vec<Wrong>> {
 }
 
 /// `configure` names places under the settings; everything else is the file's.
-fn refused(crash: &Crash) -> Vec<Wrong> {
+fn setup_problems(crash: &CallError) -> Vec<KeyProblem> {
     if !crash.problems.is_empty() {
         let below = |path: &str| match path.trim_start_matches(['.', '/']) {
             "" => "settings".to_owned(),
@@ -372,8 +380,8 @@ fn refused(crash: &Crash) -> Vec<Wrong> {
     vec![("file".to_owned(), why)]
 }
 
-fn grants(ground: &Ground, spec: &PluginSpec, checked: &Checked) -> Grants {
-    let tables: Vec<Table> = checked
+fn grants(ground: &HostContext, spec: &PluginSpec, checked: &CheckedComponent) -> Grants {
+    let tables: Vec<LookupTable> = checked
         .granted
         .tables
         .iter()
@@ -389,7 +397,7 @@ fn grants(ground: &Ground, spec: &PluginSpec, checked: &Checked) -> Grants {
         declared: spec
             .counters
             .iter()
-            .map(|name| Counter {
+            .map(|name| GrantedCounter {
                 name: Arc::clone(name),
                 series: metrics.counter(name),
                 value: AtomicU64::new(0),
@@ -397,14 +405,14 @@ fn grants(ground: &Ground, spec: &PluginSpec, checked: &Checked) -> Grants {
             .collect(),
         attached: tables,
         clock: ground.runtime.clock,
-        heard: Heard::default(),
+        usage: GrantUsage::default(),
         metrics,
     }
 }
 
 /// Where a plugin's fixtures are: `<name>.tests`, or `tests` or `fixtures` when it is the only plugin
 /// in its folder.
-pub fn folder_of(file: &Path) -> Option<PathBuf> {
+pub fn fixtures_folder(file: &Path) -> Option<PathBuf> {
     let own = file.with_extension("tests");
     if own.is_dir() {
         return Some(own);
@@ -433,7 +441,7 @@ pub fn percentile(sorted: &[u64], percent: usize) -> Option<u64> {
 }
 
 /// A model's own settings over the plugin's, as JSON text.
-pub fn merged(spec: &PluginSpec, of_model: &Map<String, Value>) -> String {
+pub fn merged_settings(spec: &PluginSpec, of_model: &Map<String, Value>) -> String {
     if spec.world != World::RoutingPolicy || of_model.is_empty() {
         return settings_text(&spec.settings);
     }

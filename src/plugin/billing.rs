@@ -5,23 +5,23 @@
 
 use std::sync::Arc;
 
-use infergate_core::billing::{Charge, Report};
+use infergate_core::billing::{Charge, UsageReport};
 use infergate_core::model::Tariff;
 
 use super::Caller;
-use super::line::Line;
-use super::rules::Pricing;
+use super::line::FallbackChain;
+use super::rules::BillingFormula;
 use crate::telemetry::event::PluginUse;
 
 /// Billing of one model, in one configuration generation.
 #[derive(Clone)]
 pub struct BillingSlot {
-    pub(super) line: Arc<Line<dyn Pricing>>,
+    pub(super) chain: Arc<FallbackChain<dyn BillingFormula>>,
 }
 
 /// Charge, with the plugin that computed it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Priced {
+pub struct PriceResult {
     /// The charge.
     pub charge: Charge,
     /// The plugin that did; empty for the built-in formula.
@@ -32,29 +32,34 @@ pub struct Priced {
 
 impl BillingSlot {
     /// The charge of a request, in neurons.
-    pub fn price(&self, caller: Caller<'_>, tariff: &Tariff, report: &Report<'_>) -> Priced {
-        for pricing in self.line.answerers() {
+    pub fn price(
+        &self,
+        caller: Caller<'_>,
+        tariff: &Tariff,
+        report: &UsageReport<'_>,
+    ) -> PriceResult {
+        for pricing in self.chain.candidates() {
             if let Ok(charge) = pricing.price(caller, tariff, report) {
                 let mut uses = Vec::new();
-                super::note(&mut uses, pricing.identity(), "price");
-                return Priced {
+                super::record_use(&mut uses, pricing.identity(), "price");
+                return PriceResult {
                     charge,
-                    fell_back: uses.is_empty() && !self.line.revisions.is_empty(),
+                    fell_back: uses.is_empty() && !self.chain.revisions.is_empty(),
                     uses,
                 };
             }
         }
         // Not reached: the built-in formula has no way to fail.
-        Priced {
+        PriceResult {
             fell_back: true,
-            ..Priced::default()
+            ..PriceResult::default()
         }
     }
 
     /// Metrics by the plugin's own count of the bodies; empty where it does not count or failed.
     pub fn estimate(&self, caller: Caller<'_>, input: &[u8], output: &[u8]) -> Vec<(String, f64)> {
-        self.line
-            .answerers()
+        self.chain
+            .candidates()
             .find_map(|pricing| pricing.estimate(caller, input, output).ok())
             .unwrap_or_default()
     }

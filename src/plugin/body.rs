@@ -4,34 +4,34 @@
 
 use bytes::Bytes;
 use infergate_core::Refusal;
-use infergate_core::task::{Edit, Field, Out};
+use infergate_core::task::{BodyEdit, BodyField, EventEdit};
 
-use super::json::{self, Outline, Unreadable};
+use super::json::{self, Outline, OutlineError};
 use super::pointer;
-use super::rules::{Seen, TaskRules};
-use super::schema::Unfit;
-use super::task::{Input, Payload};
+use super::rules::{BodyView, TaskHandler};
+use super::schema::SchemaError;
+use super::task::{TaskInput, TaskPayload};
 
 /// Characters of a member's name that a message repeats.
 const NAME_MAX_CHARS: usize = 64;
 
 /// The JSON of a JSON body; none of an opaque one.
-pub fn read(input: &Input<'_>) -> Result<Option<Outline>, Refusal> {
+pub fn read(input: &TaskInput<'_>) -> Result<Option<Outline>, Refusal> {
     if !is_json(input.content_type) {
         return Ok(None);
     }
     let read = Outline::read(input.body.clone());
     read.map(Some).map_err(|unreadable| match unreadable {
-        Unreadable::Syntax(why) => Refusal::BadRequest {
+        OutlineError::Syntax(why) => Refusal::BadRequest {
             pointer: String::new(),
             message: format!("the body is not JSON: {why}"),
         },
-        Unreadable::TooComplex => Refusal::BodyTooLarge,
+        OutlineError::TooComplex => Refusal::BodyTooLarge,
     })
 }
 
 /// Checks a body against the schema of the task; a task without a schema takes any body.
-pub fn check_input(rules: &dyn TaskRules, json: Option<&Outline>) -> Result<(), Refusal> {
+pub fn check_input(rules: &dyn TaskHandler, json: Option<&Outline>) -> Result<(), Refusal> {
     let (Some(schema), Some(json)) = (rules.input_schema(), json) else {
         return Ok(());
     };
@@ -44,35 +44,35 @@ pub fn check_input(rules: &dyn TaskRules, json: Option<&Outline>) -> Result<(), 
         });
     }
     schema.check(json).map_err(|unfit| match unfit {
-        Unfit::Misfit(misfit) => Refusal::BadRequest {
+        SchemaError::Violation(misfit) => Refusal::BadRequest {
             pointer: misfit.pointer,
             message: misfit.message,
         },
-        Unfit::TooCostly => Refusal::BodyTooLarge,
+        SchemaError::TooCostly => Refusal::BodyTooLarge,
     })
 }
 
 /// True when a body that a task replaces is JSON; values of single places are checked as they are set.
-pub fn is_json_edit(edit: &Edit) -> bool {
+pub fn is_json_edit(edit: &BodyEdit) -> bool {
     match edit {
-        Edit::Replace(body) => json::is_json(body),
-        Edit::Keep | Edit::Set(_) => true,
+        BodyEdit::Replace(body) => json::is_json(body),
+        BodyEdit::Keep | BodyEdit::Set(_) => true,
     }
 }
 
 /// True when the replacements of events are JSON. An event that was none itself may become anything.
-pub fn are_events(outs: &[Out], mut given: impl Iterator<Item = Option<bool>>) -> bool {
+pub fn are_events(outs: &[EventEdit], mut given: impl Iterator<Item = Option<bool>>) -> bool {
     outs.iter().all(|out| {
         let was_json = given.next().flatten();
         match out {
-            Out::Replace(event) => was_json == Some(false) || json::is_json(&event.data),
-            Out::Keep | Out::Drop => true,
+            EventEdit::Replace(event) => was_json == Some(false) || json::is_json(&event.data),
+            EventEdit::Keep | EventEdit::Drop => true,
         }
     })
 }
 
-pub fn unchanged(body: &Bytes) -> Payload {
-    Payload {
+pub fn unchanged(body: &Bytes) -> TaskPayload {
+    TaskPayload {
         body: body.clone(),
         changed: false,
         backend_path: None,
@@ -100,28 +100,28 @@ pub fn is_binary(content_type: &str) -> bool {
         || essence == "application/octet-stream"
 }
 
-pub fn seen_fields(wants: &[String], json: Option<&Outline>) -> Vec<Field> {
+pub fn selected_fields(wants: &[String], json: Option<&Outline>) -> Vec<BodyField> {
     json.map_or_else(Vec::new, |json| pointer::pick(json, wants))
 }
 
-pub fn seen<'a>(wants: &[String], fields: &'a [Field], body: &'a Bytes) -> Seen<'a> {
+pub fn view_of<'a>(wants: &[String], fields: &'a [BodyField], body: &'a Bytes) -> BodyView<'a> {
     if wants.is_empty() {
-        Seen::Whole(body)
+        BodyView::Whole(body)
     } else {
-        Seen::Fields(fields)
+        BodyView::Fields(fields)
     }
 }
 
 /// The edited body; none where it is kept.
 pub fn apply(
-    edit: Edit,
+    edit: BodyEdit,
     body: &Bytes,
     json: Option<&Outline>,
 ) -> Result<Option<Bytes>, &'static str> {
     match edit {
-        Edit::Keep => Ok(None),
-        Edit::Replace(body) => Ok(Some(body.into())),
-        Edit::Set(fields) => {
+        BodyEdit::Keep => Ok(None),
+        BodyEdit::Replace(body) => Ok(Some(body.into())),
+        BodyEdit::Set(fields) => {
             let read;
             let json = match json {
                 Some(json) => json,

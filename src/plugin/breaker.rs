@@ -36,7 +36,7 @@ const ACCOUNTS_COUNTED: usize = 8;
 /// State of the breaker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Position {
+pub enum BreakerState {
     /// Calls go through.
     #[default]
     Closed,
@@ -48,7 +48,7 @@ pub enum Position {
 
 /// Call, as the breaker knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct By {
+pub struct CallOrigin {
     /// Digest of the account; none where no account chose the input.
     pub account: Option<u64>,
     /// Number of the hook.
@@ -57,7 +57,7 @@ pub struct By {
 
 /// Permit for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pass {
+pub enum CallPermit {
     /// An ordinary call.
     Call,
     /// The one that tries, by its number.
@@ -66,7 +66,7 @@ pub enum Pass {
 
 /// Effect of the end of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ended {
+pub struct BreakerEffect {
     /// The breaker opened over it.
     pub opened: bool,
     /// The fifth failure of its account: the fixtures should be run.
@@ -76,7 +76,7 @@ pub struct Ended {
 /// The breaker of one revision.
 #[derive(Clone, Debug, Default)]
 pub struct Breaker {
-    position: Position,
+    state: BreakerState,
     /// Since when it has its position.
     since: Millis,
     /// The probe that is awaited while it is half open.
@@ -129,51 +129,59 @@ impl LastTwo {
 
 impl Breaker {
     /// Permits a call now, which must end with [`Breaker::ended`]; none while it is open.
-    pub fn admits(&mut self, now: Millis) -> Option<Pass> {
+    pub fn admit(&mut self, now: Millis) -> Option<CallPermit> {
         if !self.would_admit(now) {
             return None;
         }
-        if self.position == Position::Closed {
-            return Some(Pass::Call);
+        if self.state == BreakerState::Closed {
+            return Some(CallPermit::Call);
         }
-        self.turn(Position::HalfOpen, now);
+        self.set_state(BreakerState::HalfOpen, now);
         self.probe = self.probe.wrapping_add(1);
-        Some(Pass::Probe(self.probe))
+        Some(CallPermit::Probe(self.probe))
     }
 
     /// Result that [`Breaker::admits`] would return, without making this call the probe.
     pub fn would_admit(&self, now: Millis) -> bool {
-        match self.position {
-            Position::Closed => true,
-            Position::Open => now.since(self.since) >= PROBE_AFTER,
-            Position::HalfOpen => now.since(self.since) >= PROBE_LOST_AFTER,
+        match self.state {
+            BreakerState::Closed => true,
+            BreakerState::Open => now.since(self.since) >= PROBE_AFTER,
+            BreakerState::HalfOpen => now.since(self.since) >= PROBE_LOST_AFTER,
         }
     }
 
     /// A call ended.
-    pub fn ended(&mut self, pass: Pass, by: By, good: bool, now: Millis) -> Ended {
-        match self.position {
-            Position::Closed => self.count(by, good, now),
+    pub fn record_end(
+        &mut self,
+        pass: CallPermit,
+        by: CallOrigin,
+        good: bool,
+        now: Millis,
+    ) -> BreakerEffect {
+        match self.state {
+            BreakerState::Closed => self.count(by, good, now),
             // A call that began before it opened is no evidence about now.
-            Position::Open => Ended::default(),
-            Position::HalfOpen if pass != Pass::Probe(self.probe) => Ended::default(),
-            Position::HalfOpen if good => {
+            BreakerState::Open => BreakerEffect::default(),
+            BreakerState::HalfOpen if pass != CallPermit::Probe(self.probe) => {
+                BreakerEffect::default()
+            }
+            BreakerState::HalfOpen if good => {
                 *self = Breaker {
                     since: now,
                     probe: self.probe,
                     closed_by_probe: true,
                     ..Breaker::default()
                 };
-                Ended::default()
+                BreakerEffect::default()
             }
-            Position::HalfOpen => self.open(now),
+            BreakerState::HalfOpen => self.open(now),
         }
     }
 
     /// Turns a successful call into a failed one, because its answer was of no use.
-    pub fn disproved(&mut self, by: By, now: Millis) -> Ended {
-        if self.position != Position::Closed {
-            return Ended::default();
+    pub fn revoke_success(&mut self, by: CallOrigin, now: Millis) -> BreakerEffect {
+        if self.state != BreakerState::Closed {
+            return BreakerEffect::default();
         }
         if self.closed_by_probe {
             return self.open(now);
@@ -184,34 +192,34 @@ impl Breaker {
     }
 
     /// Cancels an admitted call that was not made; a probe may be tried again.
-    pub fn was_not_asked(&mut self, pass: Pass, now: Millis) {
-        if self.position == Position::HalfOpen && pass == Pass::Probe(self.probe) {
-            self.turn(Position::Open, now - PROBE_AFTER);
+    pub fn cancel(&mut self, pass: CallPermit, now: Millis) {
+        if self.state == BreakerState::HalfOpen && pass == CallPermit::Probe(self.probe) {
+            self.set_state(BreakerState::Open, now - PROBE_AFTER);
         }
     }
 
     /// Opens it, whatever the counts.
-    pub fn open(&mut self, now: Millis) -> Ended {
-        self.turn(Position::Open, now);
-        Ended {
+    pub fn open(&mut self, now: Millis) -> BreakerEffect {
+        self.set_state(BreakerState::Open, now);
+        BreakerEffect {
             opened: true,
             check_due: false,
         }
     }
 
     /// State of the breaker.
-    pub fn position(&self) -> Position {
-        self.position
+    pub fn state(&self) -> BreakerState {
+        self.state
     }
 
-    fn turn(&mut self, position: Position, now: Millis) {
-        self.position = position;
+    fn set_state(&mut self, position: BreakerState, now: Millis) {
+        self.state = position;
         self.since = now;
     }
 
-    fn count(&mut self, by: By, good: bool, now: Millis) -> Ended {
+    fn count(&mut self, by: CallOrigin, good: bool, now: Millis) -> BreakerEffect {
         self.closed_by_probe = false;
-        self.move_on(now);
+        self.advance_windows(now);
         let at = (self.newest % LONG as u64) as usize;
         self.calls[at] = self.calls[at].saturating_add(1);
         if let Some(account) = by.account {
@@ -227,25 +235,25 @@ impl Breaker {
         if good {
             let known = &mut self.good[by.hook % HOOKS];
             *known = [Some(now), known[0]];
-            return Ended::default();
+            return BreakerEffect::default();
         }
         self.failures[at] = self.failures[at].saturating_add(1);
         self.moments[self.seen % self.moments.len()] = now;
         self.seen += 1;
         let check_due = by.account.is_some_and(|account| {
             self.failing.note(account, now);
-            self.is_fifth_of(account, now)
+            self.is_fifth_failure(account, now)
         });
-        match self.is_too_much(by, now) {
+        match self.exceeds_limits(by, now) {
             true => self.open(now),
-            false => Ended {
+            false => BreakerEffect {
                 opened: false,
                 check_due,
             },
         }
     }
 
-    fn move_on(&mut self, now: Millis) {
+    fn advance_windows(&mut self, now: Millis) {
         let window = now.0 / WINDOW.0;
         let passed = window.saturating_sub(self.newest).min(LONG as u64);
         for old in 1..=passed {
@@ -257,7 +265,7 @@ impl Breaker {
     }
 
     /// Counts a failure of an account; true for each fifth within a minute of the one before.
-    fn is_fifth_of(&mut self, account: u64, now: Millis) -> bool {
+    fn is_fifth_failure(&mut self, account: u64, now: Millis) -> bool {
         let known = self
             .counted
             .iter()
@@ -279,7 +287,7 @@ impl Breaker {
         failures == FAILURES_MAX
     }
 
-    fn is_too_much(&self, by: By, now: Millis) -> bool {
+    fn exceeds_limits(&self, by: CallOrigin, now: Millis) -> bool {
         let ring = self.moments.len();
         // The slot that the next failure would take holds the oldest of the last five.
         let oldest = self.moments[self.seen % ring];
@@ -305,8 +313,8 @@ impl Breaker {
 mod tests {
     use super::*;
 
-    fn by(account: u64) -> By {
-        By {
+    fn by(account: u64) -> CallOrigin {
+        CallOrigin {
             account: Some(account),
             hook: 0,
         }
@@ -314,13 +322,15 @@ mod tests {
 
     /// A failed call of an account; whether the breaker opened.
     fn fail(breaker: &mut Breaker, account: u64, at: u64) -> bool {
-        let pass = breaker.admits(Millis(at)).unwrap();
-        breaker.ended(pass, by(account), false, Millis(at)).opened
+        let pass = breaker.admit(Millis(at)).unwrap();
+        breaker
+            .record_end(pass, by(account), false, Millis(at))
+            .opened
     }
 
     fn succeed(breaker: &mut Breaker, account: u64, at: u64) {
-        let pass = breaker.admits(Millis(at)).unwrap();
-        breaker.ended(pass, by(account), true, Millis(at));
+        let pass = breaker.admit(Millis(at)).unwrap();
+        breaker.record_end(pass, by(account), true, Millis(at));
     }
 
     fn opened() -> Breaker {
@@ -329,11 +339,11 @@ mod tests {
             succeed(&mut breaker, n, 0);
         }
         for at in 0..u64::from(FAILURES_MAX) {
-            if breaker.position() == Position::Closed {
+            if breaker.state() == BreakerState::Closed {
                 fail(&mut breaker, at, at);
             }
         }
-        assert_eq!(breaker.position(), Position::Open);
+        assert_eq!(breaker.state(), BreakerState::Open);
         breaker
     }
 
@@ -345,7 +355,7 @@ mod tests {
         }
         assert!(!(0..4).any(|n| fail(&mut breaker, n % 2, n * 2_000)));
         assert!(fail(&mut breaker, 1, 9_999));
-        assert_eq!(breaker.admits(Millis(10_000)), None);
+        assert_eq!(breaker.admit(Millis(10_000)), None);
     }
 
     #[test]
@@ -393,10 +403,12 @@ mod tests {
         let mut opened = false;
         for at in 0..5 {
             let now = Millis(at * 2_500);
-            let prepare = By { hook: 2, ..by(1) };
-            breaker.ended(Pass::Call, prepare, true, now);
-            let finish = By { hook: 3, ..by(1) };
-            opened = breaker.ended(Pass::Call, finish, false, now).opened;
+            let prepare = CallOrigin { hook: 2, ..by(1) };
+            breaker.record_end(CallPermit::Call, prepare, true, now);
+            let finish = CallOrigin { hook: 3, ..by(1) };
+            opened = breaker
+                .record_end(CallPermit::Call, finish, false, now)
+                .opened;
         }
         assert!(opened);
     }
@@ -408,25 +420,29 @@ mod tests {
         let mut due = Vec::new();
         for n in 0..10 {
             succeed(&mut breaker, 1, n);
-            let ended = breaker.ended(Pass::Call, by(2), false, Millis(n));
+            let ended = breaker.record_end(CallPermit::Call, by(2), false, Millis(n));
             assert!(!ended.opened);
             due.push(ended.check_due);
         }
         let at: Vec<usize> = (0..10).filter(|n| due[*n]).collect();
         assert_eq!(at, [4, 9]);
         assert!(breaker.open(Millis(11)).opened);
-        assert_eq!(breaker.admits(Millis(12)), None);
+        assert_eq!(breaker.admit(Millis(12)), None);
     }
 
     #[test]
     fn failures_that_no_account_chose_open_it_by_themselves() {
         let mut breaker = Breaker::default();
         succeed(&mut breaker, 1, 0);
-        let nobody = By {
+        let nobody = CallOrigin {
             account: None,
             hook: 8,
         };
-        let opened = (0..5).any(|n| breaker.ended(Pass::Call, nobody, false, Millis(n)).opened);
+        let opened = (0..5).any(|n| {
+            breaker
+                .record_end(CallPermit::Call, nobody, false, Millis(n))
+                .opened
+        });
         assert!(opened);
     }
 
@@ -453,7 +469,7 @@ mod tests {
         for n in 0..2_000_u64 {
             let by = by(n / 100 % 2);
             if breaker
-                .ended(Pass::Call, by, n % 100 != 50, Millis(n * 25))
+                .record_end(CallPermit::Call, by, n % 100 != 50, Millis(n * 25))
                 .opened
             {
                 opened_at = Some(n);
@@ -466,42 +482,46 @@ mod tests {
     #[test]
     fn it_lets_one_call_through_after_thirty_seconds_and_believes_it() {
         let mut breaker = opened();
-        assert_eq!(breaker.admits(Millis(29_000)), None);
+        assert_eq!(breaker.admit(Millis(29_000)), None);
         assert!(!breaker.would_admit(Millis(29_000)));
         assert!(breaker.would_admit(Millis(30_005)));
         assert!(breaker.would_admit(Millis(30_005)), "nothing was begun");
-        let probe = breaker.admits(Millis(30_005)).unwrap();
-        assert_eq!(breaker.admits(Millis(30_006)), None, "one probe at a time");
-        breaker.ended(probe, by(1), true, Millis(30_007));
-        assert_eq!(breaker.position(), Position::Closed);
+        let probe = breaker.admit(Millis(30_005)).unwrap();
+        assert_eq!(breaker.admit(Millis(30_006)), None, "one probe at a time");
+        breaker.record_end(probe, by(1), true, Millis(30_007));
+        assert_eq!(breaker.state(), BreakerState::Closed);
 
         let mut breaker = opened();
-        let probe = breaker.admits(Millis(30_005)).unwrap();
-        assert!(breaker.ended(probe, by(1), false, Millis(30_007)).opened);
-        assert_eq!(breaker.admits(Millis(60_006)), None);
-        assert!(breaker.admits(Millis(60_007)).is_some());
+        let probe = breaker.admit(Millis(30_005)).unwrap();
+        assert!(
+            breaker
+                .record_end(probe, by(1), false, Millis(30_007))
+                .opened
+        );
+        assert_eq!(breaker.admit(Millis(60_006)), None);
+        assert!(breaker.admit(Millis(60_007)).is_some());
     }
 
     #[test]
     fn only_its_own_probe_closes_it() {
         let mut breaker = opened();
-        let lost = breaker.admits(Millis(31_000)).unwrap();
-        let probe = breaker.admits(Millis(41_000)).unwrap();
-        for late in [Pass::Call, lost] {
-            breaker.ended(late, by(1), true, Millis(41_001));
-            breaker.ended(late, by(1), false, Millis(41_001));
-            assert_eq!(breaker.position(), Position::HalfOpen);
+        let lost = breaker.admit(Millis(31_000)).unwrap();
+        let probe = breaker.admit(Millis(41_000)).unwrap();
+        for late in [CallPermit::Call, lost] {
+            breaker.record_end(late, by(1), true, Millis(41_001));
+            breaker.record_end(late, by(1), false, Millis(41_001));
+            assert_eq!(breaker.state(), BreakerState::HalfOpen);
         }
-        breaker.ended(probe, by(1), true, Millis(41_002));
-        assert_eq!(breaker.position(), Position::Closed);
+        breaker.record_end(probe, by(1), true, Millis(41_002));
+        assert_eq!(breaker.state(), BreakerState::Closed);
     }
 
     #[test]
     fn a_probe_whose_answer_was_of_no_use_opens_it_again() {
         let mut breaker = opened();
-        let probe = breaker.admits(Millis(31_000)).unwrap();
-        breaker.ended(probe, by(1), true, Millis(31_001));
-        assert!(breaker.disproved(by(1), Millis(31_001)).opened);
+        let probe = breaker.admit(Millis(31_000)).unwrap();
+        breaker.record_end(probe, by(1), true, Millis(31_001));
+        assert!(breaker.revoke_success(by(1), Millis(31_001)).opened);
     }
 
     #[test]
@@ -510,8 +530,8 @@ mod tests {
         let mut opened = 0;
         for n in 0..5 {
             let now = Millis(n * 2_500);
-            breaker.ended(Pass::Call, by(1), true, now);
-            opened += u32::from(breaker.disproved(by(1), now).opened);
+            breaker.record_end(CallPermit::Call, by(1), true, now);
+            opened += u32::from(breaker.revoke_success(by(1), now).opened);
         }
         assert_eq!(opened, 1);
     }
@@ -519,25 +539,25 @@ mod tests {
     #[test]
     fn a_probe_that_never_came_back_does_not_keep_it_shut() {
         let mut breaker = opened();
-        assert!(breaker.admits(Millis(31_000)).is_some());
-        assert!(breaker.admits(Millis(40_000)).is_none());
-        assert!(breaker.admits(Millis(41_000)).is_some());
+        assert!(breaker.admit(Millis(31_000)).is_some());
+        assert!(breaker.admit(Millis(40_000)).is_none());
+        assert!(breaker.admit(Millis(41_000)).is_some());
     }
 
     #[test]
     fn a_probe_that_was_not_made_may_be_made_again_at_once() {
         let mut breaker = opened();
-        let probe = breaker.admits(Millis(31_000)).unwrap();
-        breaker.was_not_asked(probe, Millis(31_000));
-        assert!(breaker.admits(Millis(31_001)).is_some());
+        let probe = breaker.admit(Millis(31_000)).unwrap();
+        breaker.cancel(probe, Millis(31_000));
+        assert!(breaker.admit(Millis(31_001)).is_some());
     }
 
     #[test]
     fn calls_from_before_it_opened_change_nothing() {
         let mut breaker = opened();
-        breaker.ended(Pass::Call, by(1), true, Millis(10));
-        breaker.ended(Pass::Call, by(2), false, Millis(11));
-        assert_eq!(breaker.position(), Position::Open);
-        assert!(breaker.admits(Millis(30_005)).is_some());
+        breaker.record_end(CallPermit::Call, by(1), true, Millis(10));
+        breaker.record_end(CallPermit::Call, by(2), false, Millis(11));
+        assert_eq!(breaker.state(), BreakerState::Open);
+        assert!(breaker.admit(Millis(30_005)).is_some());
     }
 }

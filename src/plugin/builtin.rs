@@ -5,18 +5,22 @@
 
 use std::sync::{Arc, OnceLock};
 
-use infergate_core::billing::{self, Charge, Report};
+use infergate_core::billing::{self, Charge, UsageReport};
 use infergate_core::model::{BackendKind, Tariff, Task};
-use infergate_core::routing::policy::{self, Policy};
+use infergate_core::routing::policy::{self, BuiltinPolicy};
 use infergate_core::routing::{Candidate, Choice, Hints};
 use infergate_core::task::{
-    Builtin, Description, Event, Finished, Prepared, Request, Response, Step, TaskError, View,
+    BuiltinTask, FinishResult, PrepareResult, StreamEvent, StreamResult, TaskBody, TaskDescription,
+    TaskError, TaskRequest, TaskResponse,
 };
 
 use super::Caller;
 use super::failure::Failure;
 use super::routing::RoutingMode;
-use super::rules::{Answered, Asked, Identity, Pricing, Ranker, Seen, TaskRules};
+use super::rules::{
+    BillingFormula, BodyView, FinishInput, PrepareInput, RevisionIdentity, RoutingPolicy,
+    TaskHandler,
+};
 use super::schema::Schema;
 
 /// The name of the built-in formula.
@@ -24,13 +28,13 @@ pub(super) const FORMULA: &str = "neurons";
 
 /// A built-in task with its schemas compiled.
 struct NativeTask {
-    builtin: &'static Builtin,
+    builtin: &'static BuiltinTask,
     input: Option<Schema>,
     output: Option<Schema>,
 }
 
 /// The built-in task for a kind of server; two objects a task and process.
-pub(super) fn task(task: Task, backend: BackendKind) -> Arc<dyn TaskRules> {
+pub(super) fn task(task: Task, backend: BackendKind) -> Arc<dyn TaskHandler> {
     const TASKS: usize = Task::ALL.len();
     static SHAPING: [OnceLock<Arc<NativeTask>>; TASKS] = [const { OnceLock::new() }; TASKS];
     static CHECKING: [OnceLock<Arc<NativeTask>>; TASKS] = [const { OnceLock::new() }; TASKS];
@@ -45,7 +49,7 @@ pub(super) fn task(task: Task, backend: BackendKind) -> Arc<dyn TaskRules> {
     let at = Task::ALL.iter().position(|known| *known == task);
     let place = &shelf[at.expect("every task is in the list of all")];
     let native = place.get_or_init(|| {
-        let builtin = Builtin::for_backend(task, backend);
+        let builtin = BuiltinTask::for_backend(task, backend);
         let description = builtin.description();
         Arc::new(NativeTask {
             builtin,
@@ -61,22 +65,22 @@ pub(super) fn task_named(name: &str) -> Option<Task> {
     Task::ALL.into_iter().find(|task| task.slug() == name)
 }
 
-fn view(seen: Seen<'_>) -> View {
+fn view(seen: BodyView<'_>) -> TaskBody {
     match seen {
-        Seen::Whole(body) => View::Whole(body.to_vec()),
-        Seen::Fields(fields) => View::Fields(fields.to_vec()),
+        BodyView::Whole(body) => TaskBody::Whole(body.to_vec()),
+        BodyView::Fields(fields) => TaskBody::Fields(fields.to_vec()),
     }
 }
 
-fn fault(error: TaskError) -> Failure {
+fn task_failure(error: TaskError) -> Failure {
     match error {
         TaskError::Rejected(rejection) => Failure::Rejected(rejection),
         TaskError::Broken(message) => Failure::Broken(message),
     }
 }
 
-impl TaskRules for NativeTask {
-    fn description(&self) -> &Description {
+impl TaskHandler for NativeTask {
+    fn description(&self) -> &TaskDescription {
         self.builtin.description()
     }
 
@@ -88,46 +92,51 @@ impl TaskRules for NativeTask {
         self.output.as_ref()
     }
 
-    fn identity(&self) -> Option<&Identity> {
+    fn identity(&self) -> Option<&RevisionIdentity> {
         None
     }
 
-    fn is_asked(&self) -> bool {
+    fn is_available(&self) -> bool {
         true
     }
 
-    fn passed_over(&self) {}
+    fn count_skipped(&self) {}
 
-    fn lied(&self, _: Caller<'_>, hook: &'static str, rule: &'static str) {
+    fn report_invalid(&self, _: Caller<'_>, hook: &'static str, rule: &'static str) {
         let task = self.builtin.description().slug.as_str();
         tracing::error!(task, hook, rule, "a built-in task broke a rule");
     }
 
-    fn prepare(&self, _: Caller<'_>, asked: &Asked<'_>) -> Result<Prepared, Failure> {
-        let request = Request {
+    fn prepare(&self, _: Caller<'_>, asked: &PrepareInput<'_>) -> Result<PrepareResult, Failure> {
+        let request = TaskRequest {
             model: asked.model.to_owned(),
             content_type: asked.content_type.to_owned(),
             body: view(asked.body),
             attributes: asked.attributes.to_vec(),
         };
-        self.builtin.prepare(&request).map_err(fault)
+        self.builtin.prepare(&request).map_err(task_failure)
     }
 
-    fn finish(&self, _: Caller<'_>, answered: &Answered<'_>) -> Result<Finished, Failure> {
-        let response = Response {
+    fn finish(&self, _: Caller<'_>, answered: &FinishInput<'_>) -> Result<FinishResult, Failure> {
+        let response = TaskResponse {
             status: answered.status,
             content_type: answered.content_type.to_owned(),
             body: view(answered.body),
             state: answered.state.to_vec(),
         };
-        self.builtin.finish(&response).map_err(fault)
+        self.builtin.finish(&response).map_err(task_failure)
     }
 
-    fn push(&self, _: Caller<'_>, state: &[u8], events: &[Event]) -> Result<Step, Failure> {
+    fn push(
+        &self,
+        _: Caller<'_>,
+        state: &[u8],
+        events: &[StreamEvent],
+    ) -> Result<StreamResult, Failure> {
         self.builtin.push(state, events).map_err(Failure::Broken)
     }
 
-    fn close(&self, _: Caller<'_>, state: &[u8], cut: bool) -> Result<Step, Failure> {
+    fn close(&self, _: Caller<'_>, state: &[u8], cut: bool) -> Result<StreamResult, Failure> {
         self.builtin.close(state, cut).map_err(Failure::Broken)
     }
 }
@@ -136,12 +145,12 @@ impl TaskRules for NativeTask {
 struct NativeFormula;
 
 /// The built-in formula.
-pub(super) fn formula() -> Arc<dyn Pricing> {
+pub(super) fn formula() -> Arc<dyn BillingFormula> {
     Arc::new(NativeFormula)
 }
 
-impl Pricing for NativeFormula {
-    fn identity(&self) -> Option<&Identity> {
+impl BillingFormula for NativeFormula {
+    fn identity(&self) -> Option<&RevisionIdentity> {
         None
     }
 
@@ -149,7 +158,7 @@ impl Pricing for NativeFormula {
         &self,
         _: Caller<'_>,
         tariff: &Tariff,
-        report: &Report<'_>,
+        report: &UsageReport<'_>,
     ) -> Result<Charge, Failure> {
         Ok(billing::price(tariff, report))
     }
@@ -165,10 +174,10 @@ impl Pricing for NativeFormula {
 }
 
 /// A built-in policy.
-struct NativePolicy(Policy);
+struct NativePolicy(BuiltinPolicy);
 
 /// A policy with when to ask it.
-type NamedPolicy = (Arc<dyn Ranker>, RoutingMode);
+type NamedPolicy = (Arc<dyn RoutingPolicy>, RoutingMode);
 
 /// The built-in policy of this name with these settings.
 ///
@@ -178,7 +187,7 @@ pub(super) fn policy(
     name: &str,
     settings: &serde_json::Map<String, serde_json::Value>,
 ) -> Option<Result<NamedPolicy, Vec<(String, String)>>> {
-    let made = Policy::named(name, settings)?;
+    let made = BuiltinPolicy::named(name, settings)?;
     Some(match made {
         Ok(policy) => {
             let mode = match policy.is_per_request() {
@@ -191,8 +200,8 @@ pub(super) fn policy(
     })
 }
 
-impl Ranker for NativePolicy {
-    fn identity(&self) -> Option<&Identity> {
+impl RoutingPolicy for NativePolicy {
+    fn identity(&self) -> Option<&RevisionIdentity> {
         None
     }
 
@@ -203,20 +212,20 @@ impl Ranker for NativePolicy {
         candidates: &[Candidate],
     ) -> Result<Vec<Choice>, Failure> {
         let choices = self.0.rank(hints, candidates);
-        Ok(policy::check(&choices, candidates))
+        Ok(policy::complete_ranking(&choices, candidates))
     }
 }
 
 /// No policy: by tier, in the order of the list.
-struct Tiers;
+struct TierOrder;
 
 /// The order of a model without a policy.
-pub(super) fn tiers() -> Arc<dyn Ranker> {
-    Arc::new(Tiers)
+pub(super) fn tiers() -> Arc<dyn RoutingPolicy> {
+    Arc::new(TierOrder)
 }
 
-impl Ranker for Tiers {
-    fn identity(&self) -> Option<&Identity> {
+impl RoutingPolicy for TierOrder {
+    fn identity(&self) -> Option<&RevisionIdentity> {
         None
     }
 
@@ -234,7 +243,7 @@ impl Ranker for Tiers {
             })
             .collect();
         choices.sort_by_key(|choice| choice.step);
-        Ok(policy::check(&choices, candidates))
+        Ok(policy::complete_ranking(&choices, candidates))
     }
 }
 

@@ -27,7 +27,7 @@ const SECRET: &str = "secret";
 const SUFFIX: &str = "compiled";
 
 /// The directory of compiled components.
-pub struct Cache {
+pub struct CodeCache {
     directory: PathBuf,
     secret: [u8; KEY_BYTES],
     counts: CacheCounts,
@@ -72,12 +72,12 @@ impl Hasher for Sha256Hasher {
     }
 }
 
-impl Cache {
+impl CodeCache {
     /// Opens the directory, making it (mode 0700) and its secret (0600) where they are missing.
     ///
     /// # Errors
     /// A sentence, when another user could write there.
-    pub fn open(directory: &Path) -> Result<Cache, String> {
+    pub fn open(directory: &Path) -> Result<CodeCache, String> {
         let failed = |what: &str, error: std::io::Error| format!("cannot {what}: {error}");
         DirBuilder::new()
             .recursive(true)
@@ -102,7 +102,7 @@ impl Cache {
         }
         let secret = secret(&directory.join(SECRET), me)
             .map_err(|error| failed("keep a secret there", error))?;
-        Ok(Cache {
+        Ok(CodeCache {
             directory: directory.to_owned(),
             secret,
             counts: CacheCounts::default(),

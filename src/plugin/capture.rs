@@ -18,9 +18,9 @@ use thiserror::Error;
 
 use super::Caller;
 use super::failure::Failure;
-use super::hook::Hook;
+use super::hook::HookCall;
 use super::judge;
-use super::revision::Parts;
+use super::revision::RevisionParts;
 
 /// Calls of one capture.
 pub const CAPTURE_MAX_CALLS: u32 = 1000;
@@ -38,7 +38,7 @@ const WAITING_MAX_BYTES: usize = 8 << 20;
 
 /// Why a capture does not begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum CaptureRefused {
+pub enum CaptureStartError {
     /// No revision of that name is loaded.
     #[error("no plugin of this name is loaded")]
     NoSuchPlugin,
@@ -63,11 +63,11 @@ pub struct Capture {
     /// Calls still to be written down; 0 while no capture runs, which is all that a call reads.
     left: AtomicU32,
     /// Locked for one line, and for a fetch.
-    lines: Mutex<Lines>,
+    lines: Mutex<CaptureBuffer>,
 }
 
 #[derive(Debug, Default)]
-struct Lines {
+struct CaptureBuffer {
     ends: Millis,
     waiting: Vec<u8>,
     /// Lines so far, and calls that were left out.
@@ -78,7 +78,7 @@ struct Lines {
 
 /// Calls written down since the last fetch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Captured {
+pub struct CaptureBatch {
     /// Whole lines.
     pub lines: Vec<u8>,
     /// Set when the capture has ended: calls written down, and calls left out for their size.
@@ -108,19 +108,19 @@ impl Captures {
         plugin: &str,
         calls: u32,
         now: Millis,
-    ) -> Result<Arc<Capture>, CaptureRefused> {
+    ) -> Result<Arc<Capture>, CaptureStartError> {
         if !(1..=CAPTURE_MAX_CALLS).contains(&calls) {
-            return Err(CaptureRefused::Calls);
+            return Err(CaptureStartError::Calls);
         }
         let known = self.plugins.lock().get(plugin).and_then(Weak::upgrade);
-        let capture = known.ok_or(CaptureRefused::NoSuchPlugin)?;
+        let capture = known.ok_or(CaptureStartError::NoSuchPlugin)?;
         let mut lines = capture.lines.lock();
         if lines.ends > Millis::ZERO {
-            return Err(CaptureRefused::Running);
+            return Err(CaptureStartError::Running);
         }
-        *lines = Lines {
+        *lines = CaptureBuffer {
             ends: now + Millis::from_secs(CAPTURE_MAX_SECS),
-            ..Lines::default()
+            ..CaptureBuffer::default()
         };
         drop(lines);
         capture.left.store(calls, Ordering::Release);
@@ -135,12 +135,12 @@ impl Capture {
     }
 
     /// Returns the calls written down since the last fetch. Once the capture has ended, another may begin.
-    pub fn fetch(&self, now: Millis) -> Captured {
+    pub fn fetch(&self, now: Millis) -> CaptureBatch {
         let mut lines = self.lines.lock();
         if now >= lines.ends {
             self.left.store(0, Ordering::Relaxed);
         }
-        let mut captured = Captured {
+        let mut captured = CaptureBatch {
             lines: std::mem::take(&mut lines.waiting),
             ended: None,
         };
@@ -152,10 +152,10 @@ impl Capture {
     }
 
     /// Ends it at once; what waits is dropped.
-    pub fn give_up(&self) {
+    pub fn abort(&self) {
         let mut lines = self.lines.lock();
         self.left.store(0, Ordering::Relaxed);
-        *lines = Lines::default();
+        *lines = CaptureBuffer::default();
     }
 
     /// Takes one call in; `line` is not called when there is no room for it.
@@ -192,7 +192,7 @@ impl Capture {
     /// have.
     pub(super) fn record<T>(
         &self,
-        made: &Made<'_>,
+        made: &CallRecord<'_>,
         ended: &Result<T, Failure>,
         bytes: usize,
         args: impl FnOnce() -> Value,
@@ -208,15 +208,15 @@ impl Capture {
 }
 
 /// A call that was made.
-pub(super) struct Made<'a> {
-    pub parts: &'a Parts,
-    pub hook: Hook,
+pub(super) struct CallRecord<'a> {
+    pub parts: &'a RevisionParts,
+    pub hook: HookCall,
     pub caller: Option<Caller<'a>>,
     /// RFC 3339.
     pub time: String,
 }
 
-impl Made<'_> {
+impl CallRecord<'_> {
     /// A fixture that calls it again.
     fn line(&self, failure: Option<&Failure>, args: Value) -> Value {
         let identity = &self.parts.identity;
@@ -251,7 +251,7 @@ impl Made<'_> {
             return None;
         }
         let read = |value: &[u8]| serde_json::from_slice(value).unwrap_or(Value::Null);
-        let table = |(at, table): (usize, &super::grants::Table)| {
+        let table = |(at, table): (usize, &super::grants::LookupTable)| {
             let rows = table.iter().map(|(key, value)| (key.clone(), read(value)));
             (
                 format!("table-{at:04}"),
@@ -287,7 +287,7 @@ mod tests {
         let started = captures.start("p", 2, NOW).unwrap();
         assert_eq!(
             captures.start("p", 2, NOW).unwrap_err(),
-            CaptureRefused::Running
+            CaptureStartError::Running
         );
         of_revision.take(10, line);
         assert_eq!(started.fetch(NOW).ended, None);
@@ -305,18 +305,18 @@ mod tests {
         let (captures, of_revision, started) = running(1);
         assert_eq!(
             captures.start("q", 1, NOW).unwrap_err(),
-            CaptureRefused::NoSuchPlugin
+            CaptureStartError::NoSuchPlugin
         );
         for calls in [0, CAPTURE_MAX_CALLS + 1] {
             assert_eq!(
                 captures.start("p", calls, NOW).unwrap_err(),
-                CaptureRefused::Calls
+                CaptureStartError::Calls
             );
         }
         drop((of_revision, started));
         assert_eq!(
             captures.start("p", 1, NOW).unwrap_err(),
-            CaptureRefused::NoSuchPlugin
+            CaptureStartError::NoSuchPlugin
         );
     }
 

@@ -7,7 +7,8 @@ use std::collections::HashSet;
 
 use infergate_core::billing::{METRIC_NAME_MAX_BYTES, METRICS_MAX, QUANTITY_MAX};
 use infergate_core::task::{
-    Description, Edit, Finished, Out, Prepared, Rejection, STATE_MAX_BYTES, Step,
+    BodyEdit, EventEdit, FinishResult, PrepareResult, Rejection, STATE_MAX_BYTES, StreamResult,
+    TaskDescription,
 };
 
 use super::pointer::{EDITS_MAX, is_pointer, overlap};
@@ -37,14 +38,14 @@ const FORBIDDEN_ATTRIBUTES: &[&str] = &[
     "x-api-key",
 ];
 
-type Verdict = Result<(), &'static str>;
+type ValidationResult = Result<(), &'static str>;
 
-fn rule(holds: bool, name: &'static str) -> Verdict {
+fn rule(holds: bool, name: &'static str) -> ValidationResult {
     if holds { Ok(()) } else { Err(name) }
 }
 
 /// Checks the answer of `describe`.
-pub fn description(description: &Description) -> Verdict {
+pub fn description(description: &TaskDescription) -> ValidationResult {
     let wants = &description.wants;
     rule(wants.len() <= EDITS_MAX, "wants-count")?;
     rule(wants.iter().all(|want| is_pointer(want)), "wants-pointer")?;
@@ -72,7 +73,7 @@ pub fn advice(rule: &str) -> &'static str {
 }
 
 /// Checks the answer of `prepare`.
-pub fn prepared(prepared: &Prepared, bounds: &Bounds) -> Verdict {
+pub fn prepared(prepared: &PrepareResult, bounds: &Bounds) -> ValidationResult {
     edit(&prepared.edit, bounds)?;
     metrics(&prepared.metrics)?;
     state(&prepared.state)?;
@@ -94,13 +95,13 @@ pub fn prepared(prepared: &Prepared, bounds: &Bounds) -> Verdict {
 }
 
 /// Checks the answer of `finish`.
-pub fn finished(finished: &Finished, bounds: &Bounds) -> Verdict {
+pub fn finished(finished: &FinishResult, bounds: &Bounds) -> ValidationResult {
     edit(&finished.edit, bounds)?;
     metrics(&finished.metrics)
 }
 
 /// Checks the answer of `push` to `given` events; `close` may return any number up to 16 of its own.
-pub fn step(step: &Step, given: Option<usize>, output_max: usize) -> Verdict {
+pub fn step(step: &StreamResult, given: Option<usize>, output_max: usize) -> ValidationResult {
     /// Events a stream's end may add.
     const CLOSING_MAX: usize = 16;
     match given {
@@ -109,7 +110,7 @@ pub fn step(step: &Step, given: Option<usize>, output_max: usize) -> Verdict {
     }
     let mut bytes = 0;
     for event in &step.events {
-        if let Out::Replace(event) = event {
+        if let EventEdit::Replace(event) = event {
             bytes += event.data.len();
             let named = event.name.as_deref().unwrap_or_default();
             rule(named.len() <= WORD_MAX_BYTES, "event-name")?;
@@ -124,7 +125,7 @@ pub fn step(step: &Step, given: Option<usize>, output_max: usize) -> Verdict {
 }
 
 /// Metrics: few, named, finite, not negative, each once.
-pub fn metrics(metrics: &[(String, f64)]) -> Verdict {
+pub fn metrics(metrics: &[(String, f64)]) -> ValidationResult {
     rule(metrics.len() <= METRICS_MAX, "metric-count")?;
     let mut names = HashSet::with_capacity(metrics.len());
     for (name, value) in metrics {
@@ -137,7 +138,7 @@ pub fn metrics(metrics: &[(String, f64)]) -> Verdict {
 }
 
 /// A rejection as the caller may see it: a status of 400 to 499, a text of one bounded line.
-pub fn tame(rejection: Rejection) -> Rejection {
+pub fn sanitize(rejection: Rejection) -> Rejection {
     let status = match rejection.status {
         400..=499 => rejection.status,
         _ => 400,
@@ -159,11 +160,11 @@ pub fn tame(rejection: Rejection) -> Rejection {
     }
 }
 
-fn edit(edit: &Edit, bounds: &Bounds) -> Verdict {
+fn edit(edit: &BodyEdit, bounds: &Bounds) -> ValidationResult {
     let bytes = match edit {
-        Edit::Keep => 0,
-        Edit::Replace(body) => body.len(),
-        Edit::Set(fields) => {
+        BodyEdit::Keep => 0,
+        BodyEdit::Replace(body) => body.len(),
+        BodyEdit::Set(fields) => {
             rule(fields.len() <= EDITS_MAX, "edit-count")?;
             let largest = fields.iter().map(|field| field.json.len()).max();
             rule(largest.unwrap_or(0) <= bounds.set_bytes, "set-size")?;
@@ -173,7 +174,7 @@ fn edit(edit: &Edit, bounds: &Bounds) -> Verdict {
     rule(bytes <= bounds.output_bytes, "output-size")
 }
 
-fn state(state: &[u8]) -> Verdict {
+fn state(state: &[u8]) -> ValidationResult {
     rule(state.len() <= STATE_MAX_BYTES, "state-size")
 }
 
@@ -184,11 +185,11 @@ fn is_path(path: &str) -> bool {
         && path.starts_with('/')
         && path.bytes().all(plain)
         && !path.split('/').any(|part| part == "..")
-        && !hides_a_way(path)
+        && !has_hidden_separator(path)
 }
 
 /// True when a path holds a dot, a slash or a control character that only its server would see.
-fn hides_a_way(path: &str) -> bool {
+fn has_hidden_separator(path: &str) -> bool {
     let path = path.to_ascii_lowercase();
     ["%2e", "%2f", "%5c", "%7f", "%0", "%1"]
         .iter()
@@ -198,7 +199,7 @@ fn hides_a_way(path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use infergate_core::task::{Event, Field};
+    use infergate_core::task::{BodyField, StreamEvent};
 
     const MAX: usize = 1 << 20;
     const BOUNDS: Bounds = Bounds {
@@ -210,16 +211,16 @@ mod tests {
         charge_max: 100,
     };
 
-    fn one(name: &str, value: f64) -> Verdict {
+    fn one(name: &str, value: f64) -> ValidationResult {
         metrics(&[(name.into(), value)])
     }
 
     #[test]
     fn wanted_places_stand_once_and_apart() {
         let wants = |wants: &[&str]| {
-            description(&Description {
+            description(&TaskDescription {
                 wants: wants.iter().map(|want| (*want).to_owned()).collect(),
-                ..Description::default()
+                ..TaskDescription::default()
             })
         };
         assert_eq!(wants(&[]), Ok(()));
@@ -258,15 +259,15 @@ mod tests {
 
     #[test]
     fn a_payload_is_bounded_and_names_no_credentials_and_no_way_out() {
-        let prepared = |change: fn(&mut Prepared)| {
-            let mut answer = Prepared::default();
+        let prepared = |change: fn(&mut PrepareResult)| {
+            let mut answer = PrepareResult::default();
             change(&mut answer);
             super::prepared(&answer, &BOUNDS)
         };
         assert_eq!(prepared(|_| {}), Ok(()));
         assert_eq!(prepared(|p| p.state = vec![0; 4097]), Err("state-size"));
         assert_eq!(
-            prepared(|p| p.edit = Edit::Replace(vec![0; MAX + 1])),
+            prepared(|p| p.edit = BodyEdit::Replace(vec![0; MAX + 1])),
             Err("output-size")
         );
         assert_eq!(
@@ -284,9 +285,9 @@ mod tests {
             "/x%0d",
             "/x\r\nHost: y",
         ] {
-            let answer = Prepared {
+            let answer = PrepareResult {
                 backend_path: Some(path.into()),
-                ..Prepared::default()
+                ..PrepareResult::default()
             };
             assert_eq!(
                 super::prepared(&answer, &BOUNDS),
@@ -294,34 +295,34 @@ mod tests {
                 "{path}"
             );
         }
-        let field = Field {
+        let field = BodyField {
             pointer: "/x".into(),
             json: "1".into(),
         };
-        let answer = Finished {
-            edit: Edit::Set(vec![field; 257]),
-            ..Finished::default()
+        let answer = FinishResult {
+            edit: BodyEdit::Set(vec![field; 257]),
+            ..FinishResult::default()
         };
         assert_eq!(finished(&answer, &BOUNDS), Err("edit-count"));
-        let large = Field {
+        let large = BodyField {
             pointer: "/x".into(),
             json: "1".repeat(101),
         };
-        let answer = Finished {
-            edit: Edit::Set(vec![large]),
-            ..Finished::default()
+        let answer = FinishResult {
+            edit: BodyEdit::Set(vec![large]),
+            ..FinishResult::default()
         };
         assert_eq!(finished(&answer, &BOUNDS), Err("set-size"));
     }
 
     #[test]
     fn a_step_answers_every_event_and_cannot_forge_another() {
-        let replaced = |name: Option<&str>, data: &[u8]| Step {
-            events: vec![Out::Replace(Event {
+        let replaced = |name: Option<&str>, data: &[u8]| StreamResult {
+            events: vec![EventEdit::Replace(StreamEvent {
                 name: name.map(str::to_owned),
                 data: data.to_vec(),
             })],
-            ..Step::default()
+            ..StreamResult::default()
         };
         assert_eq!(step(&replaced(None, b"{}"), Some(1), MAX), Ok(()));
         assert_eq!(
@@ -348,7 +349,7 @@ mod tests {
 
     #[test]
     fn a_rejection_is_a_client_error_of_one_line() {
-        let tamed = tame(Rejection {
+        let tamed = sanitize(Rejection {
             status: 200,
             code: "x".into(),
             message: "a\nb".into(),

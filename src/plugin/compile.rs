@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
-use super::cache::{Cache, CacheKey, of_compiler};
+use super::cache::{CacheKey, CodeCache, of_compiler};
 use super::engine::for_compiler;
 use super::shape::FILE_MAX_BYTES;
 
@@ -46,7 +46,7 @@ static COMPILING: Mutex<()> = Mutex::new(());
 
 /// How long a load waits for compilers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
+pub enum CompileWait {
     /// Until all is compiled: at start, and for tools.
     Whole,
     /// So long in all; what takes longer is compiled on, without the load.
@@ -56,15 +56,15 @@ pub enum Patience {
 /// Components that are compiled or have been since they were asked for last.
 pub struct Compilers {
     program: Option<PathBuf>,
-    cache: Option<Arc<Cache>>,
-    finished: Arc<Notify>,
+    cache: Option<Arc<CodeCache>>,
+    compiled: Arc<Notify>,
     /// Guards the map; shared with loads and with queries for running jobs.
-    jobs: Mutex<HashMap<CacheKey, Arc<Job>>>,
+    jobs: Mutex<HashMap<CacheKey, Arc<CompileJob>>>,
 }
 
 /// A component to compile.
 #[derive(Clone, Copy)]
-pub struct Source<'a> {
+pub struct CompileInput<'a> {
     /// Name of the plugin, for `/state` and the log.
     pub plugin: &'a Arc<str>,
     pub bytes: &'a [u8],
@@ -72,19 +72,19 @@ pub struct Source<'a> {
 }
 
 /// Result of a compilation.
-type Outcome = Result<Component, String>;
+type CompileResult = Result<Component, String>;
 
-struct Job {
+struct CompileJob {
     plugin: Arc<str>,
     /// None while it is compiled; written once.
-    outcome: Mutex<Option<Outcome>>,
+    outcome: Mutex<Option<CompileResult>>,
     done: Condvar,
-    compiler: Mutex<Running>,
+    compiler: Mutex<CompilerProcess>,
 }
 
 /// The compiler of a job.
 #[derive(Default)]
-struct Running {
+struct CompilerProcess {
     child: Option<Child>,
     is_cancelled: bool,
 }
@@ -94,13 +94,13 @@ impl Compilers {
     /// waited for.
     pub fn new(
         program: Option<PathBuf>,
-        cache: Option<Arc<Cache>>,
+        cache: Option<Arc<CodeCache>>,
         finished: Arc<Notify>,
     ) -> Compilers {
         Compilers {
             program,
             cache,
-            finished,
+            compiled: finished,
             jobs: Mutex::default(),
         }
     }
@@ -112,8 +112,8 @@ impl Compilers {
     pub fn component(
         &self,
         engine: &Engine,
-        source: Source<'_>,
-        wait: Patience,
+        source: CompileInput<'_>,
+        wait: CompileWait,
     ) -> Result<Option<Component>, String> {
         let key = CacheKey::of(source.digest, engine);
         let running = self.jobs.lock().get(&key).map(Arc::clone);
@@ -165,10 +165,10 @@ impl Compilers {
     fn begin(
         &self,
         engine: &Engine,
-        source: Source<'_>,
+        source: CompileInput<'_>,
         key: CacheKey,
-    ) -> Result<Arc<Job>, String> {
-        let job = Arc::new(Job {
+    ) -> Result<Arc<CompileJob>, String> {
+        let job = Arc::new(CompileJob {
             plugin: Arc::clone(source.plugin),
             outcome: Mutex::default(),
             done: Condvar::new(),
@@ -176,7 +176,7 @@ impl Compilers {
         });
         let (of_thread, engine) = (Arc::clone(&job), engine.clone());
         let (program, cache) = (self.program.clone(), self.cache.clone());
-        let (bytes, finished) = (source.bytes.to_vec(), Arc::clone(&self.finished));
+        let (bytes, finished) = (source.bytes.to_vec(), Arc::clone(&self.compiled));
         std::thread::Builder::new()
             .name("plugin-compiler".into())
             .spawn(move || {
@@ -200,12 +200,12 @@ impl Compilers {
     }
 }
 
-impl Job {
-    fn wait(&self, wait: Patience) -> Option<Outcome> {
+impl CompileJob {
+    fn wait(&self, wait: CompileWait) -> Option<CompileResult> {
         let mut outcome = self.outcome.lock();
         match wait {
-            Patience::Whole => self.done.wait_while(&mut outcome, |done| done.is_none()),
-            Patience::AtMost(wait) => {
+            CompileWait::Whole => self.done.wait_while(&mut outcome, |done| done.is_none()),
+            CompileWait::AtMost(wait) => {
                 self.done
                     .wait_while_for(&mut outcome, |done| done.is_none(), wait);
             }
@@ -213,7 +213,7 @@ impl Job {
         outcome.clone()
     }
 
-    fn compile(&self, program: Option<&Path>, engine: &Engine, bytes: &[u8]) -> Outcome {
+    fn compile(&self, program: Option<&Path>, engine: &Engine, bytes: &[u8]) -> CompileResult {
         let Some(program) = program else {
             return compile_here(engine, bytes);
         };
@@ -259,7 +259,7 @@ impl Job {
         let status = child.wait().map_err(|error| error.to_string())?;
         match status.success() {
             true => of_compiler(engine, &code),
-            false => Err(why_ended(status, &said)),
+            false => Err(end_reason(status, &said)),
         }
     }
 
@@ -274,13 +274,13 @@ impl Job {
 }
 
 /// In this process, on the calling thread, which is one of its own.
-fn compile_here(engine: &Engine, bytes: &[u8]) -> Outcome {
+fn compile_here(engine: &Engine, bytes: &[u8]) -> CompileResult {
     // On Linux this is the thread's own. Refused, it compiles at the common priority.
     let _ = rustix::process::setpriority_process(None, NICE);
     Component::from_binary(engine, bytes).map_err(|error| format!("{error:#}"))
 }
 
-fn why_ended(status: ExitStatus, said: &str) -> String {
+fn end_reason(status: ExitStatus, said: &str) -> String {
     if said.contains("memory allocation") {
         return format!(
             "compiling it takes more than {} MiB of memory",

@@ -66,7 +66,7 @@ pub fn features() -> WasmFeatures {
 
 /// Selects the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub enum EnginePurpose {
     /// Requests: deadlines only.
     Serve,
     /// Author tools: fuel as well.
@@ -74,21 +74,21 @@ pub enum Purpose {
 }
 
 /// The engine with what belongs to it.
-pub struct Runtime {
+pub struct WasmRuntime {
     /// Dropped, and its thread joined, before the engine goes.
     pub ticker: Ticker,
     pub engine: Engine,
-    pub slots: Arc<Slots>,
+    pub slots: Arc<InstanceSlots>,
     pub clock: Clock,
-    pub purpose: Purpose,
+    pub purpose: EnginePurpose,
 }
 
-impl Runtime {
+impl WasmRuntime {
     /// An engine with room for `slots` guests.
     ///
     /// # Errors
     /// When the operating system has no memory or thread for it.
-    pub fn start(slots: u32, purpose: Purpose, clock: Clock) -> Result<Runtime, String> {
+    pub fn start(slots: u32, purpose: EnginePurpose, clock: Clock) -> Result<WasmRuntime, String> {
         let slots = match slots {
             0 => SLOTS_DEFAULT,
             slots => slots.min(SLOTS_MAX),
@@ -105,9 +105,9 @@ impl Runtime {
         };
         let ticker = Ticker::start(engine.weak(), clock)
             .map_err(|problem| format!("cannot start the thread of plugin deadlines: {problem}"))?;
-        Ok(Runtime {
+        Ok(WasmRuntime {
             engine,
-            slots: Arc::new(Slots {
+            slots: Arc::new(InstanceSlots {
                 all: slots,
                 used: AtomicU32::new(0),
             }),
@@ -124,10 +124,10 @@ impl Runtime {
 /// # Errors
 /// When the operating system has no memory for it.
 pub fn for_compiler() -> Result<Engine, String> {
-    Engine::new(&config(Purpose::Serve, None)).map_err(|problem| format!("{problem:#}"))
+    Engine::new(&config(EnginePurpose::Serve, None)).map_err(|problem| format!("{problem:#}"))
 }
 
-fn config(purpose: Purpose, slots: Option<u32>) -> Config {
+fn config(purpose: EnginePurpose, slots: Option<u32>) -> Config {
     let mut config = Config::new();
     let on = features();
     config
@@ -142,7 +142,7 @@ fn config(purpose: Purpose, slots: Option<u32>) -> Config {
         .wasm_multi_memory(true)
         .concurrency_support(false)
         .epoch_interruption(true)
-        .consume_fuel(purpose == Purpose::Tools)
+        .consume_fuel(purpose == EnginePurpose::Tools)
         .max_wasm_stack(STACK_MAX_BYTES)
         .wasm_backtrace_max_frames(NonZeroUsize::new(BACKTRACE_FRAMES));
     if let Some(slots) = slots {
@@ -172,24 +172,24 @@ fn pool(slots: u32) -> PoolingAllocationConfig {
 
 /// Slots for instances. An instance holds one from before it is made until after it is dropped.
 #[derive(Debug)]
-pub struct Slots {
+pub struct InstanceSlots {
     all: u32,
     used: AtomicU32,
 }
 
 /// Slot of an instance, released by drop.
 #[derive(Debug)]
-pub struct Slot(Arc<Slots>);
+pub struct InstanceSlot(Arc<InstanceSlots>);
 
-impl Slots {
+impl InstanceSlots {
     /// A free place, if there is one.
-    pub fn take(self: &Arc<Slots>) -> Option<Slot> {
+    pub fn take(self: &Arc<InstanceSlots>) -> Option<InstanceSlot> {
         self.used
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |used| {
                 (used < self.all).then_some(used + 1)
             })
             .ok()
-            .map(|_| Slot(Arc::clone(self)))
+            .map(|_| InstanceSlot(Arc::clone(self)))
     }
 
     /// Guests alive: the gauge `plugin_instances_live`.
@@ -198,7 +198,7 @@ impl Slots {
     }
 }
 
-impl Drop for Slot {
+impl Drop for InstanceSlot {
     fn drop(&mut self) {
         self.0.used.fetch_sub(1, Ordering::AcqRel);
     }
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_slot_is_given_back_by_drop_and_there_are_no_more_than_all() {
-        let slots = Arc::new(Slots {
+        let slots = Arc::new(InstanceSlots {
             all: 2,
             used: AtomicU32::new(0),
         });

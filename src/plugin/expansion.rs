@@ -61,7 +61,7 @@ const REFERENCES: &[&str] = &["$ref", "$dynamicRef", "$recursiveRef"];
 /// A sentence with the place of the smallest part that is too large, or of a reference that cannot
 /// be followed.
 pub fn count(root: &Value) -> Result<u64, String> {
-    let mut counter = Counter {
+    let mut counter = SubschemaCounter {
         root,
         anchors: HashMap::new(),
         known: HashMap::new(),
@@ -77,7 +77,7 @@ pub fn count(root: &Value) -> Result<u64, String> {
     Ok(sum)
 }
 
-struct Counter<'a> {
+struct SubschemaCounter<'a> {
     root: &'a Value,
     /// Places of subschemas by their plain name.
     anchors: HashMap<&'a str, String>,
@@ -87,7 +87,7 @@ struct Counter<'a> {
     under_way: Vec<String>,
 }
 
-impl<'a> Counter<'a> {
+impl<'a> SubschemaCounter<'a> {
     fn find_anchors(&mut self, value: &'a Value, at: &str, depth: usize) -> Result<(), String> {
         if depth > NESTING_MAX {
             return Err(format!(

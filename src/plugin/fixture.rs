@@ -24,10 +24,10 @@ use wasmtime::component::{ComponentExportIndex, Type, Val};
 
 use super::failure::Failure;
 use super::file::open_regular;
-use super::hook::Hook;
-use super::judge::{self, Difference};
+use super::hook::HookCall;
+use super::judge::{self, FixtureDifference};
 use super::revision::Revision;
-use super::store::{Crash, Instance};
+use super::store::{CallError, GuestInstance};
 use super::values;
 
 /// A fixture of a 1 MiB picture in base64 fits.
@@ -56,7 +56,7 @@ pub const HOOKS: [(&str, &str); 8] = [
 /// Call with its expected answer.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Fixture {
+pub struct PluginFixture {
     /// The file's name without its ending.
     #[serde(skip)]
     pub name: String,
@@ -87,7 +87,7 @@ pub struct Fixture {
 
 /// How a call went.
 #[derive(Clone, Debug)]
-pub struct Ran {
+pub struct FixtureRun {
     /// Answer of the guest, or its failure. Answers have passed the host's checks.
     pub answer: Result<Value, Failure>,
     /// Fuel used, where the engine counts.
@@ -102,10 +102,10 @@ pub struct Ran {
     pub bytes_copied: usize,
 }
 
-impl Ran {
+impl FixtureRun {
     /// No guest could be made, which a fixture may expect: settings that `configure` refuses.
-    pub(super) fn unmade(crash: Crash) -> Ran {
-        Ran {
+    pub(super) fn not_made(crash: CallError) -> FixtureRun {
+        FixtureRun {
             answer: Err(crash.failure),
             fuel: None,
             elapsed_us: 0,
@@ -116,13 +116,13 @@ impl Ran {
     }
 }
 
-impl Fixture {
+impl PluginFixture {
     /// Reads one.
     ///
     /// # Errors
     /// Problem of the file.
-    pub fn parse(name: &str, text: &[u8]) -> Result<Fixture, String> {
-        let fixture: Fixture =
+    pub fn parse(name: &str, text: &[u8]) -> Result<PluginFixture, String> {
+        let fixture: PluginFixture =
             serde_json::from_slice(text).map_err(|error| format!("{name}: {error}"))?;
         fixture.named(name)
     }
@@ -132,11 +132,11 @@ impl Fixture {
     ///
     /// # Errors
     /// Problem of the file, and its line.
-    pub fn calls(path: &Path) -> Result<Vec<Fixture>, String> {
+    pub fn calls(path: &Path) -> Result<Vec<PluginFixture>, String> {
         let text = read(path, CALLS_FILE_MAX_BYTES)?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
         let mut calls = Vec::new();
-        for call in serde_json::Deserializer::from_slice(&text).into_iter::<Fixture>() {
+        for call in serde_json::Deserializer::from_slice(&text).into_iter::<PluginFixture>() {
             let call = call.map_err(|error| format!("{name}: {error}"))?;
             if calls.len() == CALLS_MAX {
                 return Err(format!("{name}: more than {CALLS_MAX} calls"));
@@ -150,7 +150,7 @@ impl Fixture {
     }
 
     /// Checked, under its name.
-    fn named(mut self, name: &str) -> Result<Fixture, String> {
+    fn named(mut self, name: &str) -> Result<PluginFixture, String> {
         let fixture = &self;
         if !HOOKS.iter().any(|(hook, _)| *hook == fixture.hook) {
             let known: Vec<&str> = HOOKS.iter().map(|(hook, _)| *hook).collect();
@@ -172,7 +172,7 @@ impl Fixture {
     ///
     /// # Errors
     /// The first file that is no fixture.
-    pub fn folder(path: &Path) -> Result<Vec<Fixture>, String> {
+    pub fn folder(path: &Path) -> Result<Vec<PluginFixture>, String> {
         let entries = fs::read_dir(path).map_err(|error| format!("{}: {error}", path.display()))?;
         let mut files: Vec<_> = entries
             .flatten()
@@ -186,17 +186,17 @@ impl Fixture {
                 path.display()
             ));
         }
-        files.iter().map(|file| Fixture::file(file)).collect()
+        files.iter().map(|file| PluginFixture::file(file)).collect()
     }
 
     /// Reads one file.
     ///
     /// # Errors
     /// Problem of the file.
-    pub fn file(path: &Path) -> Result<Fixture, String> {
+    pub fn file(path: &Path) -> Result<PluginFixture, String> {
         let text = read(path, FILE_MAX_BYTES)?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        Fixture::parse(&name, &text)
+        PluginFixture::parse(&name, &text)
     }
 
     /// Bytes of its arguments and of what it expects, about.
@@ -215,41 +215,43 @@ impl Fixture {
     }
 
     /// How what happened compares with what was expected.
-    pub fn verdict(&self, ran: &Ran) -> Verdict {
+    pub fn verdict(&self, ran: &FixtureRun) -> FixtureVerdict {
         if let (Some(max), Some(fuel)) = (self.max_fuel, ran.fuel)
             && fuel > max
         {
-            return Verdict::OverFuel { fuel, max };
+            return FixtureVerdict::OverFuel { fuel, max };
         }
         let (expected, happened) = match (&self.expect, &self.expect_error, &ran.answer) {
-            (None, None, _) => return Verdict::NothingExpected,
+            (None, None, _) => return FixtureVerdict::NothingExpected,
             (Some(expected), _, Ok(answer)) => (expected.clone(), answer.clone()),
             (_, _, Err(Failure::Broken(said))) if said.starts_with(FIXTURE_WRONG) => {
-                return Verdict::Otherwise;
+                return FixtureVerdict::Otherwise;
             }
             (_, Some(expected), Err(failure)) => {
                 (Value::Object(expected.clone()), judge::failure(failure))
             }
-            _ => return Verdict::Otherwise,
+            _ => return FixtureVerdict::Otherwise,
         };
         match judge::differences(&expected, &happened) {
-            differences if differences.is_empty() => Verdict::Good,
-            differences => Verdict::Differs(differences),
+            differences if differences.is_empty() => FixtureVerdict::Good,
+            differences => FixtureVerdict::Differs(differences),
         }
     }
 
     /// Describes in a line how the answer differs from the expectation; none when it does not.
-    pub fn judge(&self, ran: &Ran) -> Option<String> {
+    pub fn difference(&self, ran: &FixtureRun) -> Option<String> {
         match (self.verdict(ran), &ran.answer) {
-            (Verdict::Good | Verdict::NothingExpected, _) => None,
-            (Verdict::OverFuel { fuel, max }, _) => {
+            (FixtureVerdict::Good | FixtureVerdict::NothingExpected, _) => None,
+            (FixtureVerdict::OverFuel { fuel, max }, _) => {
                 Some(format!("took {fuel} fuel, `max-fuel` is {max}"))
             }
-            (Verdict::Differs(differences), _) => differences.first().map(ToString::to_string),
-            (Verdict::Otherwise, Ok(answer)) => {
+            (FixtureVerdict::Differs(differences), _) => {
+                differences.first().map(ToString::to_string)
+            }
+            (FixtureVerdict::Otherwise, Ok(answer)) => {
                 Some(format!("expected a failure, it answered {answer}"))
             }
-            (Verdict::Otherwise, Err(failure)) => Some(format!(
+            (FixtureVerdict::Otherwise, Err(failure)) => Some(format!(
                 "expected an answer, it failed: {failure} {}",
                 ran.backtrace
             )),
@@ -272,7 +274,7 @@ fn read(path: &Path, max_bytes: u64) -> Result<Vec<u8>, String> {
 
 /// Result of comparing a call with its fixture.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
+pub enum FixtureVerdict {
     /// As expected.
     Good,
     /// The fixture expects nothing: whatever happened is taken.
@@ -287,30 +289,33 @@ pub enum Verdict {
     /// A failure instead of an answer, or the other way round.
     Otherwise,
     /// Another answer or another failure.
-    Differs(Vec<Difference>),
+    Differs(Vec<FixtureDifference>),
 }
 
 /// Guest of a revision for fixtures: made once, called until it fails.
-pub(super) struct Subject<'a> {
+pub(super) struct FixtureInstance<'a> {
     revision: &'a Revision,
-    instance: Instance,
+    instance: GuestInstance,
 }
 
-impl<'a> Subject<'a> {
+impl<'a> FixtureInstance<'a> {
     /// A fresh guest of a revision.
-    pub fn make(revision: &'a Revision, setup_ms: u32) -> Result<Subject<'a>, Box<Crash>> {
-        let instance = revision.make(setup_ms)?;
-        Ok(Subject { revision, instance })
+    pub fn make(
+        revision: &'a Revision,
+        setup_ms: u32,
+    ) -> Result<FixtureInstance<'a>, Box<CallError>> {
+        let instance = revision.make_instance(setup_ms)?;
+        Ok(FixtureInstance { revision, instance })
     }
 
     /// Calls the fixture's hook. After a failure the guest is dead and must be dropped.
-    pub fn call(&mut self, fixture: &Fixture) -> Ran {
+    pub fn call(&mut self, fixture: &PluginFixture) -> FixtureRun {
         let bounds = &self.revision.parts.bounds;
         let deadline_ms = match fixture.interface() {
             "task-stream" => bounds.stream_deadline_ms,
             _ => bounds.deadline_ms,
         };
-        let hook = Hook {
+        let hook = HookCall {
             name: "",
             deadline_ms,
             input_bytes: 0,
@@ -330,7 +335,7 @@ impl<'a> Subject<'a> {
             Ok((answer, bytes)) => (answer, String::new(), bytes),
             Err(crash) => (Err(crash.failure), crash.backtrace, 0),
         };
-        Ran {
+        FixtureRun {
             answer,
             fuel: full.zip(left).map(|(full, left)| full - left),
             elapsed_us,
@@ -343,13 +348,13 @@ impl<'a> Subject<'a> {
     /// Answer of the guest, and the number of bytes that were copied.
     fn enter(
         &mut self,
-        fixture: &Fixture,
+        fixture: &PluginFixture,
         elapsed_us: &mut u64,
-    ) -> Result<(Result<Value, Failure>, usize), Box<Crash>> {
-        let clock = self.revision.ground().runtime.clock;
-        let Instance { store, raw, .. } = &mut self.instance;
+    ) -> Result<(Result<Value, Failure>, usize), Box<CallError>> {
+        let clock = self.revision.context().runtime.clock;
+        let GuestInstance { store, raw, .. } = &mut self.instance;
         let wrong = |message: String| {
-            Crash::without_trace(Failure::Broken(format!("{FIXTURE_WRONG}: {message}")), 0)
+            CallError::without_trace(Failure::Broken(format!("{FIXTURE_WRONG}: {message}")), 0)
         };
         let index = self.revision.function(fixture.interface(), &fixture.hook);
         let function = index.and_then(|index| raw.get_func(&mut *store, index));
@@ -381,14 +386,14 @@ impl<'a> Subject<'a> {
         let began_us = clock.micros();
         let called = function.call(&mut *store, &args, &mut answers);
         *elapsed_us = clock.micros().saturating_sub(began_us).max(1);
-        called.map_err(|error| Crash::of(&error, store))?;
+        called.map_err(|error| CallError::of(&error, store))?;
         let answer = match (answers.first(), results.first()) {
             (Some(answer), Some(ty)) => values::to_json(answer, ty),
             _ => Value::Null,
         };
         let bytes = args.iter().chain(&answers).map(values::size).sum();
         let output_max = self.revision.parts.bounds.output_bytes;
-        Ok((judge::believe(fixture, answer, output_max), bytes))
+        Ok((judge::validated(fixture, answer, output_max), bytes))
     }
 }
 
@@ -425,7 +430,7 @@ impl Revision {
 }
 
 /// A fixture's tables, in the order of names.
-pub(super) fn tables_of(fixture: &Fixture) -> Vec<super::grants::Table> {
+pub(super) fn tables_of(fixture: &PluginFixture) -> Vec<super::grants::LookupTable> {
     fixture
         .tables
         .values()

@@ -15,7 +15,7 @@ use wasmtime::Engine;
 use wasmtime::component::{HasSelf, Linker};
 
 use super::bindings::host::{counters, log, tables};
-use super::store::Guest;
+use super::store::GuestState;
 use crate::telemetry::plugin_metrics::GuestCounter;
 use crate::telemetry::{Clock, PluginMetrics};
 
@@ -25,7 +25,7 @@ pub const LOG_LINES_PER_SECOND: u64 = 50;
 pub const LOG_LINE_MAX_CHARS: usize = 2048;
 
 /// A table: key → JSON text.
-pub type Table = HashMap<String, Vec<u8>>;
+pub type LookupTable = HashMap<String, Vec<u8>>;
 
 /// Grants of one revision, with the log lines and counts that came of them.
 pub struct Grants {
@@ -34,17 +34,17 @@ pub struct Grants {
     pub log: bool,
     pub counters: bool,
     pub tables: bool,
-    pub declared: Vec<Counter>,
-    pub attached: Vec<Table>,
+    pub declared: Vec<GrantedCounter>,
+    pub attached: Vec<LookupTable>,
     pub clock: Clock,
-    pub heard: Heard,
+    pub usage: GrantUsage,
     /// Where lines and miscounts are counted, all revisions together.
     pub metrics: Arc<PluginMetrics>,
 }
 
 /// A counter of a plugin's own.
 #[derive(Debug)]
-pub struct Counter {
+pub struct GrantedCounter {
     pub name: Arc<str>,
     pub value: AtomicU64,
     /// The same in `/metrics`, all revisions together.
@@ -53,7 +53,7 @@ pub struct Counter {
 
 /// Log lines and miscounts of one revision.
 #[derive(Debug, Default)]
-pub struct Heard {
+pub struct GrantUsage {
     /// The second in which lines are counted, and how many there were.
     second: AtomicU64,
     lines: AtomicU64,
@@ -80,16 +80,16 @@ impl Grants {
     ///
     /// # Errors
     /// Never for these interfaces; wasmtime's error for a name defined twice.
-    pub fn linker(&self, engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
+    pub fn linker(&self, engine: &Engine) -> wasmtime::Result<Linker<GuestState>> {
         let mut linker = Linker::new(engine);
         if self.log {
-            log::add_to_linker::<Guest, HasSelf<Guest>>(&mut linker, |guest| guest)?;
+            log::add_to_linker::<GuestState, HasSelf<GuestState>>(&mut linker, |guest| guest)?;
         }
         if self.counters {
-            counters::add_to_linker::<Guest, HasSelf<Guest>>(&mut linker, |guest| guest)?;
+            counters::add_to_linker::<GuestState, HasSelf<GuestState>>(&mut linker, |guest| guest)?;
         }
         if self.tables {
-            tables::add_to_linker::<Guest, HasSelf<Guest>>(&mut linker, |guest| guest)?;
+            tables::add_to_linker::<GuestState, HasSelf<GuestState>>(&mut linker, |guest| guest)?;
         }
         Ok(linker)
     }
@@ -106,18 +106,18 @@ impl Grants {
     }
 }
 
-impl Heard {
+impl GrantUsage {
     /// Keeps lines instead of logging them.
-    pub fn keeping() -> Heard {
-        Heard {
+    pub fn with_kept_lines() -> GrantUsage {
+        GrantUsage {
             kept: Some(Mutex::default()),
-            ..Heard::default()
+            ..GrantUsage::default()
         }
     }
 
     /// Takes one line of this second's; false when there are none left.
     fn take_line(&self, now: Millis) -> bool {
-        self.turn_to(now);
+        self.advance_to(now);
         let mine = self.lines.fetch_add(1, Ordering::Relaxed) < LOG_LINES_PER_SECOND;
         if !mine {
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -126,11 +126,11 @@ impl Heard {
     }
 
     fn has_line(&self, now: Millis) -> bool {
-        self.turn_to(now);
+        self.advance_to(now);
         self.lines.load(Ordering::Relaxed) < LOG_LINES_PER_SECOND
     }
 
-    fn turn_to(&self, now: Millis) {
+    fn advance_to(&self, now: Millis) {
         let second = now.0 / 1000;
         if self.second.swap(second, Ordering::Relaxed) != second {
             self.lines.store(0, Ordering::Relaxed);
@@ -147,14 +147,14 @@ fn word(level: log::Level) -> &'static str {
     }
 }
 
-impl log::Host for Guest {
+impl log::Host for GuestState {
     fn emit(&mut self, level: log::Level, message: String) {
-        if self.is_silent {
+        if self.is_repetition {
             return;
         }
         let grants = &self.grants;
-        if !grants.heard.take_line(grants.clock.now()) {
-            grants.metrics.log_dropped();
+        if !grants.usage.take_line(grants.clock.now()) {
+            grants.metrics.record_dropped_log();
             return;
         }
         let message: String = message
@@ -162,7 +162,7 @@ impl log::Host for Guest {
             .take(LOG_LINE_MAX_CHARS)
             .map(|c| if c.is_control() { ' ' } else { c })
             .collect();
-        if let Some(kept) = &grants.heard.kept {
+        if let Some(kept) = &grants.usage.kept {
             kept.lock().push(format!("{}: {message}", word(level)));
             return;
         }
@@ -177,13 +177,13 @@ impl log::Host for Guest {
 
     fn enabled(&mut self, level: log::Level) -> bool {
         let listened = match level {
-            _ if self.grants.heard.kept.is_some() => true,
+            _ if self.grants.usage.kept.is_some() => true,
             log::Level::Error => tracing::enabled!(tracing::Level::ERROR),
             log::Level::Warn => tracing::enabled!(tracing::Level::WARN),
             log::Level::Info => tracing::enabled!(tracing::Level::INFO),
             log::Level::Debug => tracing::enabled!(tracing::Level::DEBUG),
         };
-        listened && self.grants.heard.has_line(self.grants.clock.now())
+        listened && self.grants.usage.has_line(self.grants.clock.now())
     }
 }
 
@@ -199,9 +199,9 @@ fn grown(value: u64, delta: u64) -> Option<u64> {
     sum.filter(|sum| *sum <= TOTAL_MAX)
 }
 
-impl counters::Host for Guest {
+impl counters::Host for GuestState {
     fn add(&mut self, counter: u32, delta: u64) {
-        if self.is_silent {
+        if self.is_repetition {
             return;
         }
         match self.grants.declared.get(counter as usize) {
@@ -214,14 +214,14 @@ impl counters::Host for Guest {
                 }
             }
             None => {
-                self.grants.metrics.undeclared();
-                self.grants.heard.undeclared.fetch_add(1, Ordering::Relaxed);
+                self.grants.metrics.record_undeclared_counter();
+                self.grants.usage.undeclared.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 }
 
-impl tables::Host for Guest {
+impl tables::Host for GuestState {
     fn get(&mut self, table: u32, key: String) -> Option<Vec<u8>> {
         self.grants.attached.get(table as usize)?.get(&key).cloned()
     }
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn lines_over_the_rate_are_dropped_and_counted_until_the_next_second() {
-        let heard = Heard::default();
+        let heard = GrantUsage::default();
         let taken = (0..LOG_LINES_PER_SECOND + 7)
             .filter(|_| heard.take_line(Millis(5_100)))
             .count() as u64;

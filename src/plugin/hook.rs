@@ -8,9 +8,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use infergate_core::AccountId;
 
 use super::Caller;
-use super::breaker::By;
+use super::breaker::CallOrigin;
 use super::failure::Failure;
-use super::store::Crash;
+use super::store::CallError;
 use crate::telemetry::plugin_metrics;
 
 /// Processor time in ms that a task's hook has for each MiB of its input, beside its deadline. Several times
@@ -22,19 +22,19 @@ const SLOW_INPUT_BYTES: usize = 1 << 20;
 
 /// A hook, with how long it may take.
 #[derive(Clone, Copy, Debug)]
-pub struct Hook {
+pub struct HookCall {
     pub name: &'static str,
     pub deadline_ms: u32,
     /// Bytes of what it is handed.
     pub input_bytes: usize,
 }
 
-impl Hook {
+impl HookCall {
     /// The hook with a task's input, which takes the longer the larger it is.
-    pub fn with_input(self, input_bytes: usize) -> Hook {
+    pub fn with_input(self, input_bytes: usize) -> HookCall {
         let mib = u32::try_from(input_bytes >> 20).unwrap_or(u32::MAX);
         let more_ms = mib.saturating_mul(DEADLINE_MS_PER_MIB);
-        Hook {
+        HookCall {
             deadline_ms: self.deadline_ms.saturating_add(more_ms),
             input_bytes,
             ..self
@@ -42,9 +42,9 @@ impl Hook {
     }
 
     /// The call as the breaker sees it.
-    pub fn by(self, caller: Option<Caller<'_>>) -> By {
-        let hook = plugin_metrics::Hook::named(self.name);
-        By {
+    pub fn origin(self, caller: Option<Caller<'_>>) -> CallOrigin {
+        let hook = plugin_metrics::PluginHook::from_name(self.name);
+        CallOrigin {
             account: caller.map(|caller| digest(caller.account)),
             hook: hook.map_or(0, |hook| hook as usize),
         }
@@ -52,7 +52,7 @@ impl Hook {
 }
 
 /// A deadline that passed over an input which is slow by its size is the input's fault.
-pub fn slow_by_size(hook: Hook, mut crash: Box<Crash>) -> Box<Crash> {
+pub fn slow_by_size(hook: HookCall, mut crash: Box<CallError>) -> Box<CallError> {
     let is_slow = hook.name == "prepare" && hook.input_bytes >= SLOW_INPUT_BYTES;
     if is_slow && crash.failure == Failure::Deadline {
         let bytes = hook.input_bytes;

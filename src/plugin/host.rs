@@ -14,19 +14,19 @@ use parking_lot::Mutex;
 use thiserror::Error;
 use tokio::sync::Notify;
 
-use super::admit::{Admission, Checked, check, fingerprint, merged};
+use super::admit::{CheckedComponent, RevisionLoader, check, fingerprint, merged_settings};
 use super::builtin;
-use super::cache::Cache;
+use super::cache::CodeCache;
 use super::capture::Captures;
-use super::compile::{Compilers, Patience, Source};
-use super::engine::{Purpose, Runtime};
-use super::plugins::{Inner, PluginProblem, Plugins};
+use super::compile::{CompileInput, CompileWait, Compilers};
+use super::engine::{EnginePurpose, WasmRuntime};
+use super::plugins::{PluginProblem, PluginSnapshot, SnapshotData};
 use super::resolve::{Resolver, native_only};
-use super::revision::{Ground, Revision};
-use super::side::Side;
+use super::revision::{HostContext, Revision};
+use super::side::BackgroundQueue;
 use super::spec::{PluginSpec, World};
-use super::warm::Warm;
-use crate::telemetry::{Clock, PluginsMetrics, off_the_worker};
+use super::warm::InstancePool;
+use crate::telemetry::{Clock, PluginMetricsRegistry, off_the_worker};
 
 /// Settings of a host at start.
 #[derive(Clone, Debug, Default)]
@@ -40,7 +40,7 @@ pub struct HostSettings {
     /// Instances alive at once, all plugins together; 0 is the default, 128.
     pub slots: u32,
     /// Where calls are counted.
-    pub metrics: Arc<PluginsMetrics>,
+    pub metrics: Arc<PluginMetricsRegistry>,
     /// Registry of the plugins whose calls are written down.
     pub captures: Arc<Captures>,
 }
@@ -66,7 +66,7 @@ pub struct HostCounts {
     /// Places of the engine's pool that are taken, by its own count; 0 without a pool.
     pub pool_used: u64,
     /// The deadline clock rests: nothing has run for a while.
-    pub rests: bool,
+    pub is_resting: bool,
     /// Ticks of the deadline clock that were left out because it came late.
     pub ticks_missed: u64,
     /// Compiled components found in the cache.
@@ -80,12 +80,12 @@ pub struct HostCounts {
 /// The host of plugins.
 pub struct Host {
     slots: u32,
-    cache: Option<Arc<Cache>>,
+    cache: Option<Arc<CodeCache>>,
     compilers: Compilers,
-    metrics: Arc<PluginsMetrics>,
+    metrics: Arc<PluginMetricsRegistry>,
     captures: Arc<Captures>,
-    warm: Arc<Warm>,
-    ground: OnceLock<Arc<Ground>>,
+    pool: Arc<InstancePool>,
+    context: OnceLock<Arc<HostContext>>,
     /// Guards the start of the engine and whole loads: one configuration is loaded at a time.
     loading: Mutex<()>,
 }
@@ -97,7 +97,7 @@ impl Host {
     /// [`HostError`], with the setting to change.
     pub fn start(settings: HostSettings) -> Result<Arc<Host>, HostError> {
         let open = |directory: &PathBuf| {
-            Cache::open(directory).map_err(|why| HostError::Cache(directory.clone(), why))
+            CodeCache::open(directory).map_err(|why| HostError::Cache(directory.clone(), why))
         };
         let cache = settings.cache_dir.as_ref().map(open).transpose()?;
         let cache = cache.map(Arc::new);
@@ -107,8 +107,8 @@ impl Host {
             cache,
             metrics: settings.metrics,
             captures: settings.captures,
-            warm: Arc::default(),
-            ground: OnceLock::new(),
+            pool: Arc::default(),
+            context: OnceLock::new(),
             loading: Mutex::new(()),
         }))
     }
@@ -119,11 +119,11 @@ impl Host {
     /// All problems, each with its key; `former` stays in force then.
     pub fn load(
         &self,
-        former: &Plugins,
+        former: &PluginSnapshot,
         specs: &[PluginSpec],
         models: &[Arc<ModelSpec>],
-    ) -> Result<Plugins, Vec<PluginProblem>> {
-        self.load_within(former, specs, models, Patience::Whole)
+    ) -> Result<PluginSnapshot, Vec<PluginProblem>> {
+        self.load_within(former, specs, models, CompileWait::Whole)
     }
 
     /// Loads the plugins of a configuration, as far as they are compiled by then. The others
@@ -134,31 +134,31 @@ impl Host {
     /// All problems, each with its key; `former` stays in force then.
     pub fn load_within(
         &self,
-        former: &Plugins,
+        former: &PluginSnapshot,
         specs: &[PluginSpec],
         models: &[Arc<ModelSpec>],
-        patience: Patience,
-    ) -> Result<Plugins, Vec<PluginProblem>> {
+        patience: CompileWait,
+    ) -> Result<PluginSnapshot, Vec<PluginProblem>> {
         let _turn = self.loading.lock();
         let mut problems = native_only::problems(specs, models);
-        let mut loading = Loading::new(former, specs, models, patience);
+        let mut loading = LoadState::new(former, specs, models, patience);
         self.revisions(&mut loading, &mut problems);
         if !problems.is_empty() {
             return Err(problems);
         }
-        let Loading {
+        let LoadState {
             ready,
             warnings,
             compiling,
-            wanted,
+            digests: wanted,
             ..
         } = loading;
-        if let Some(ground) = self.ground.get() {
+        if let Some(ground) = self.context.get() {
             // With nothing left to compile, nothing is waited for either.
             let wanted = if compiling.is_empty() { &[] } else { &*wanted };
             self.compilers.keep_only(&ground.runtime.engine, wanted);
         }
-        let held = held(specs, models, &compiling);
+        let held = held_models(specs, models, &compiling);
         let resolver = Resolver {
             former,
             specs,
@@ -176,12 +176,12 @@ impl Host {
         if !problems.is_empty() {
             return Err(problems);
         }
-        let kept = kept(former, &compiling, &held).cloned();
+        let kept = kept_revisions(former, &compiling, &held).cloned();
         let active = distinct(ready.into_values().chain(kept));
         let policies = specs
             .iter()
             .filter(|spec| spec.world == World::RoutingPolicy);
-        let inner = Inner {
+        let inner = SnapshotData {
             models: slots,
             active,
             modes: policies
@@ -191,7 +191,7 @@ impl Host {
             compiling,
             held,
         };
-        Ok(Plugins {
+        Ok(PluginSnapshot {
             inner: Arc::new(inner),
         })
     }
@@ -199,20 +199,20 @@ impl Host {
     /// Memory that waiting guests may keep together from now on, in MiB; 0 keeps none.
     pub fn allow_warm_mib(&self, mib: u64) {
         let bytes = mib.saturating_mul(1 << 20);
-        self.warm
+        self.pool
             .allow_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
 
     /// Drops instances that were idle for a minute. To be called about once a second; on a worker
     /// of several it leaves the worker while memory is given back.
     pub fn expire_guests(&self) {
-        if let Some(ground) = self.ground.get() {
+        if let Some(ground) = self.context.get() {
             self.expire_guests_at(ground.runtime.clock.now());
         }
     }
 
     pub(super) fn expire_guests_at(&self, now: Millis) {
-        let idle = self.warm.expire(now);
+        let idle = self.pool.expire(now);
         off_the_worker(!idle.is_empty(), || drop(idle));
     }
 
@@ -230,11 +230,11 @@ impl Host {
     pub fn counts(&self) -> HostCounts {
         use std::sync::atomic::Ordering::Relaxed;
         let mut counts = HostCounts::default();
-        if let Some(ground) = self.ground.get() {
+        if let Some(ground) = self.context.get() {
             counts.instances_live = ground.runtime.slots.live();
-            counts.warm_bytes = self.warm.held_bytes() as u64;
+            counts.warm_bytes = self.pool.held_bytes() as u64;
             counts.ticks_missed = ground.runtime.ticker.missed();
-            counts.rests = ground.runtime.ticker.rests();
+            counts.is_resting = ground.runtime.ticker.is_resting();
             let pool = ground.runtime.engine.pooling_allocator_metrics();
             counts.pool_used = pool.map_or(0, |pool| pool.component_instances());
         }
@@ -247,8 +247,8 @@ impl Host {
     }
 
     /// Every revision that the configuration needs, by plugin and settings.
-    fn revisions(&self, loading: &mut Loading<'_>, problems: &mut Vec<PluginProblem>) {
-        let Loading {
+    fn revisions(&self, loading: &mut LoadState<'_>, problems: &mut Vec<PluginProblem>) {
+        let LoadState {
             former,
             specs,
             models,
@@ -259,7 +259,7 @@ impl Host {
             let mut add = |wrong: Vec<(String, String)>, prefix: Option<String>| {
                 if let Some((key, _)) = wrong.first() {
                     let metrics = self.metrics.plugin(&spec.name);
-                    metrics.reload_failed(stage(key, prefix.is_some()));
+                    metrics.record_failed_reload(stage(key, prefix.is_some()));
                 }
                 for (key, message) in wrong {
                     let key = format!(
@@ -279,12 +279,12 @@ impl Host {
                 Err(wrong) => {
                     add(wrong, None);
                     if spec.optional {
-                        keep_running(former, spec, models, &mut loading.ready);
+                        keep_loaded(former, spec, models, &mut loading.ready);
                     }
                     continue;
                 }
             };
-            loading.wanted.push(checked.digest);
+            loading.digests.push(checked.digest);
             for (settings, of_model) in settings_of(spec, models) {
                 match self.revision(former, spec, &checked, &settings, wait.left()) {
                     Ok(Some(revision)) => {
@@ -297,7 +297,7 @@ impl Host {
                 }
             }
             if spec.optional {
-                keep_running(former, spec, models, &mut loading.ready);
+                keep_loaded(former, spec, models, &mut loading.ready);
             }
         }
     }
@@ -305,11 +305,11 @@ impl Host {
     /// None while its component is compiled.
     fn revision(
         &self,
-        former: &Plugins,
+        former: &PluginSnapshot,
         spec: &PluginSpec,
-        checked: &Checked,
+        checked: &CheckedComponent,
         settings: &str,
-        wait: Patience,
+        wait: CompileWait,
     ) -> Result<Option<Arc<Revision>>, Vec<(String, String)>> {
         let (print, _) = fingerprint(spec, checked, settings);
         let same = former
@@ -321,8 +321,8 @@ impl Host {
             return Ok(Some(Arc::clone(same)));
         }
         let wrong = |why: String| vec![("file".to_owned(), why)];
-        let ground = self.ground().map_err(wrong)?;
-        let source = Source {
+        let ground = self.context().map_err(wrong)?;
+        let source = CompileInput {
             plugin: &spec.name,
             bytes: &checked.bytes,
             digest: &checked.digest,
@@ -334,26 +334,27 @@ impl Host {
         let Some(component) = component else {
             return Ok(None);
         };
-        let admission = Admission { ground: &ground };
+        let admission = RevisionLoader { context: &ground };
         let revision = admission.revision(spec, checked, component, settings)?;
-        Ok(Some(revision.shared()))
+        Ok(Some(revision.into_shared()))
     }
 
     /// The engine and its shared state, started on first need. Called under `loading`.
-    fn ground(&self) -> Result<Arc<Ground>, String> {
-        if let Some(ground) = self.ground.get() {
+    fn context(&self) -> Result<Arc<HostContext>, String> {
+        if let Some(ground) = self.context.get() {
             return Ok(Arc::clone(ground));
         }
-        let runtime = Runtime::start(self.slots, Purpose::Serve, Clock::start())?;
-        let side = Side::start().map_err(|why| format!("no thread for its checks: {why}"))?;
-        let ground = Arc::new(Ground {
+        let runtime = WasmRuntime::start(self.slots, EnginePurpose::Serve, Clock::start())?;
+        let side =
+            BackgroundQueue::start().map_err(|why| format!("no thread for its checks: {why}"))?;
+        let ground = Arc::new(HostContext {
             runtime,
-            side,
-            warm: Arc::clone(&self.warm),
+            background: side,
+            pool: Arc::clone(&self.pool),
             metrics: Arc::clone(&self.metrics),
             captures: Arc::clone(&self.captures),
         });
-        Ok(Arc::clone(self.ground.get_or_init(|| ground)))
+        Ok(Arc::clone(self.context.get_or_init(|| ground)))
     }
 }
 
@@ -362,67 +363,67 @@ const OPTIONAL: &str =
     "it is optional: the one loaded before serves on, without one what is built in";
 
 /// Revisions by plugin and settings.
-type Ready = HashMap<(Arc<str>, String), Arc<Revision>>;
+type RevisionMap = HashMap<(Arc<str>, String), Arc<Revision>>;
 
 /// State of a load: its inputs, and its results so far.
-struct Loading<'a> {
-    former: &'a Plugins,
+struct LoadState<'a> {
+    former: &'a PluginSnapshot,
     specs: &'a [PluginSpec],
     models: &'a [Arc<ModelSpec>],
-    wait: Wait,
-    ready: Ready,
+    wait: CompileDeadline,
+    ready: RevisionMap,
     warnings: Vec<PluginProblem>,
     /// Names of plugins whose component is not compiled yet.
     compiling: Vec<Arc<str>>,
     /// Digests of every component it read.
-    wanted: Vec<[u8; 32]>,
+    digests: Vec<[u8; 32]>,
 }
 
-impl<'a> Loading<'a> {
+impl<'a> LoadState<'a> {
     fn new(
-        former: &'a Plugins,
+        former: &'a PluginSnapshot,
         specs: &'a [PluginSpec],
         models: &'a [Arc<ModelSpec>],
-        patience: Patience,
-    ) -> Loading<'a> {
-        Loading {
+        patience: CompileWait,
+    ) -> LoadState<'a> {
+        LoadState {
             former,
             specs,
             models,
-            wait: Wait {
+            wait: CompileDeadline {
                 patience,
                 began: Clock::start(),
             },
             ready: HashMap::new(),
             warnings: Vec::new(),
             compiling: Vec::new(),
-            wanted: Vec::new(),
+            digests: Vec::new(),
         }
     }
 }
 
 /// How long a load waits for compilers in all, and since when.
 #[derive(Clone, Copy)]
-struct Wait {
-    patience: Patience,
+struct CompileDeadline {
+    patience: CompileWait,
     began: Clock,
 }
 
-impl Wait {
+impl CompileDeadline {
     /// Rest of the wait.
-    fn left(self) -> Patience {
+    fn left(self) -> CompileWait {
         match self.patience {
-            Patience::Whole => Patience::Whole,
-            Patience::AtMost(limit) => {
+            CompileWait::Whole => CompileWait::Whole,
+            CompileWait::AtMost(limit) => {
                 let passed = Duration::from_micros(self.began.micros());
-                Patience::AtMost(limit.saturating_sub(passed))
+                CompileWait::AtMost(limit.saturating_sub(passed))
             }
         }
     }
 }
 
 /// Models that need a plugin whose component is compiled.
-fn held(
+fn held_models(
     specs: &[PluginSpec],
     models: &[Arc<ModelSpec>],
     compiling: &[Arc<str>],
@@ -444,8 +445,8 @@ fn held(
 
 /// Revisions of `former` that stay: those of plugins whose next is compiled, and those that models keep
 /// meanwhile.
-fn kept<'a>(
-    former: &'a Plugins,
+fn kept_revisions<'a>(
+    former: &'a PluginSnapshot,
     compiling: &'a [Arc<str>],
     held: &'a HashSet<ModelId>,
 ) -> impl Iterator<Item = &'a Arc<Revision>> {
@@ -475,7 +476,12 @@ fn distinct(revisions: impl Iterator<Item = Arc<Revision>>) -> Vec<Arc<Revision>
 
 /// Fills what could not be loaded of a plugin with the revisions that are in force: a failed load
 /// changes nothing.
-fn keep_running(former: &Plugins, spec: &PluginSpec, models: &[Arc<ModelSpec>], ready: &mut Ready) {
+fn keep_loaded(
+    former: &PluginSnapshot,
+    spec: &PluginSpec,
+    models: &[Arc<ModelSpec>],
+    ready: &mut RevisionMap,
+) {
     let role = spec.world.role();
     let fits = |one: &&Arc<Revision>| {
         one.parts.identity.name == spec.name && one.parts.world.role() == role
@@ -487,9 +493,9 @@ fn keep_running(former: &Plugins, spec: &PluginSpec, models: &[Arc<ModelSpec>], 
         }
         let same = |one: &&Arc<Revision>| *one.parts.settings == *key.1;
         let of_its_models = || {
-            let users = models
-                .iter()
-                .filter(|model| role != "routing" || merged(spec, &model.routing) == key.1);
+            let users = models.iter().filter(|model| {
+                role != "routing" || merged_settings(spec, &model.routing) == key.1
+            });
             let slots = users.filter_map(|model| former.inner.models.get(&model.id));
             slots
                 .filter_map(|slots| slots.revisions.get(role)?.first())
@@ -520,7 +526,7 @@ fn settings_of(spec: &PluginSpec, models: &[Arc<ModelSpec>]) -> Vec<(String, Opt
     let mut all = Vec::new();
     for (at, model) in models.iter().enumerate() {
         if model.plugins.routing.as_ref() == Some(&spec.name) {
-            let settings = merged(spec, &model.routing);
+            let settings = merged_settings(spec, &model.routing);
             if !all.iter().any(|(known, _)| *known == settings) {
                 let own = (!model.routing.is_empty()).then_some(at);
                 all.push((settings, own));
@@ -528,7 +534,7 @@ fn settings_of(spec: &PluginSpec, models: &[Arc<ModelSpec>]) -> Vec<(String, Opt
         }
     }
     if all.is_empty() {
-        all.push((merged(spec, &serde_json::Map::new()), None));
+        all.push((merged_settings(spec, &serde_json::Map::new()), None));
     }
     all
 }
@@ -538,6 +544,6 @@ pub(super) fn is_builtin(role: &str, name: &str) -> bool {
     match role {
         "task" => builtin::task_named(name).is_some(),
         "billing" => name == builtin::FORMULA,
-        _ => infergate_core::routing::policy::Policy::NAMES.contains(&name),
+        _ => infergate_core::routing::policy::BuiltinPolicy::NAMES.contains(&name),
     }
 }

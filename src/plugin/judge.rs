@@ -2,14 +2,16 @@
 //!
 //! Runs nothing. The same rules as on the request path, applied to what a fixture's call answered.
 
-use infergate_core::billing::{CHARGE_MAX_NEURONS, Charge, Line, Metric, Report, Source};
+use infergate_core::billing::{
+    CHARGE_MAX_NEURONS, Charge, ChargeLine, Metric, MetricSource, UsageReport,
+};
 use infergate_core::model::Trust;
 use infergate_core::task::{Rejection, STATE_MAX_BYTES};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::failure::Failure;
-use super::fixture::Fixture;
+use super::fixture::PluginFixture;
 use super::{check, pointer};
 
 /// Numbers this close, relatively, are one: a fixture is written by people.
@@ -30,7 +32,7 @@ pub fn failure(failure: &Failure) -> Value {
 
 /// A place where an answer is not the expected one.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Difference {
+pub struct FixtureDifference {
     /// RFC 6901, empty for the whole answer.
     pub at: String,
     /// Value in the fixture.
@@ -39,7 +41,7 @@ pub struct Difference {
     pub got: Value,
 }
 
-impl std::fmt::Display for Difference {
+impl std::fmt::Display for FixtureDifference {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let place = match self.at.as_str() {
             "" => "the answer",
@@ -50,13 +52,13 @@ impl std::fmt::Display for Difference {
 }
 
 /// Every difference, in the order of what is expected. Keys that are not expected are not compared.
-pub fn differences(expected: &Value, happened: &Value) -> Vec<Difference> {
+pub fn differences(expected: &Value, happened: &Value) -> Vec<FixtureDifference> {
     let mut found = Vec::new();
     compare(expected, happened, String::new(), &mut found);
     found
 }
 
-fn compare(expected: &Value, happened: &Value, at: String, found: &mut Vec<Difference>) {
+fn compare(expected: &Value, happened: &Value, at: String, found: &mut Vec<FixtureDifference>) {
     let same = match (expected, happened) {
         (Value::Object(expected), Value::Object(got)) => {
             // A body may be written as JSON or as its text: compared as JSON.
@@ -83,7 +85,7 @@ fn compare(expected: &Value, happened: &Value, at: String, found: &mut Vec<Diffe
         (expected, got) => expected == got,
     };
     if !same {
-        found.push(Difference {
+        found.push(FixtureDifference {
             at,
             expected: expected.clone(),
             got: happened.clone(),
@@ -92,10 +94,14 @@ fn compare(expected: &Value, happened: &Value, at: String, found: &mut Vec<Diffe
 }
 
 /// An answer that the host would take, or the failure that it would make of it.
-pub fn believe(fixture: &Fixture, answer: Value, output_max: usize) -> Result<Value, Failure> {
+pub fn validated(
+    fixture: &PluginFixture,
+    answer: Value,
+    output_max: usize,
+) -> Result<Value, Failure> {
     let Some(said) = answer.get("ok") else {
         return match answer.get("err") {
-            Some(error) => Err(fault(error)),
+            Some(error) => Err(error_failure(error)),
             None => Ok(answer),
         };
     };
@@ -111,18 +117,18 @@ pub fn believe(fixture: &Fixture, answer: Value, output_max: usize) -> Result<Va
     }
 }
 
-fn fault(error: &Value) -> Failure {
+fn error_failure(error: &Value) -> Failure {
     #[derive(Deserialize)]
-    struct Said {
+    struct RejectionJson {
         status: u16,
         code: String,
         message: String,
         pointer: Option<String>,
     }
     if let Some(rejected) = error.get("rejected")
-        && let Ok(said) = Said::deserialize(rejected)
+        && let Ok(said) = RejectionJson::deserialize(rejected)
     {
-        return Failure::Rejected(check::tame(Rejection {
+        return Failure::Rejected(check::sanitize(Rejection {
             status: said.status,
             code: said.code,
             message: said.message,
@@ -149,7 +155,7 @@ fn float(value: &Value) -> f64 {
     }
 }
 
-fn charge(said: &Value, fixture: &Fixture) -> Result<(), &'static str> {
+fn charge(said: &Value, fixture: &PluginFixture) -> Result<(), &'static str> {
     let items = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let name = |value: &Value| value.as_str().unwrap_or_default().into();
     let usage = fixture.args.get("usage").unwrap_or(&Value::Null);
@@ -158,7 +164,7 @@ fn charge(said: &Value, fixture: &Fixture) -> Result<(), &'static str> {
         .map(|metric| Metric {
             name: name(&metric["name"]),
             value: float(&metric["value"]),
-            source: Source::Reported,
+            source: MetricSource::Reported,
         })
         .collect();
     let charge = Charge {
@@ -166,7 +172,7 @@ fn charge(said: &Value, fixture: &Fixture) -> Result<(), &'static str> {
         base: float(&said["base"]),
         lines: items(&said["lines"])
             .iter()
-            .map(|line| Line {
+            .map(|line| ChargeLine {
                 metric: name(&line["metric"]),
                 quantity: float(&line["quantity"]),
                 neurons: float(&line["neurons"]),
@@ -174,21 +180,21 @@ fn charge(said: &Value, fixture: &Fixture) -> Result<(), &'static str> {
             .collect(),
         visible: items(&said["visible"]).iter().map(name).collect(),
     };
-    let report = Report {
+    let report = UsageReport {
         model: "",
         trust: Trust::Trust,
-        ending: infergate_core::billing::Ending::Completed,
+        ending: infergate_core::billing::BillingOutcome::Completed,
         streamed: false,
         metrics: &given,
         queue_ms: 0,
         infer_ms: 0,
     };
     // Made-up tariffs and metrics come to sums that no request costs; requests are held to the limit.
-    charge.check(&report, CHARGE_MAX_NEURONS)
+    charge.validate(&report, CHARGE_MAX_NEURONS)
 }
 
 /// Stricter than the request path, which repairs: an author wants to know.
-fn rank(said: &Value, fixture: &Fixture) -> Result<(), &'static str> {
+fn rank(said: &Value, fixture: &PluginFixture) -> Result<(), &'static str> {
     let ids = |list: &Value| -> Vec<u64> {
         let list = list.as_array().map(Vec::as_slice).unwrap_or_default();
         list.iter().filter_map(|one| one["id"].as_u64()).collect()
@@ -225,7 +231,7 @@ fn metrics(list: &Value) -> Result<(), &'static str> {
     check::metrics(&metrics)
 }
 
-fn shaped(fixture: &Fixture, said: &Value, output_max: usize) -> Result<(), &'static str> {
+fn shaped(fixture: &PluginFixture, said: &Value, output_max: usize) -> Result<(), &'static str> {
     metrics(&said["metrics"])?;
     let state = &said["state"];
     let kept = state["text"]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::spec::OnFailure;
 
 /// Chain of one role for one model.
-pub(super) struct Line<R: ?Sized> {
+pub(super) struct FallbackChain<R: ?Sized> {
     /// At most two: the revision in force, then the last good one.
     pub revisions: Vec<Arc<R>>,
     /// The native one: alone when there is no plugin.
@@ -16,10 +16,10 @@ pub(super) struct Line<R: ?Sized> {
     pub on_failure: OnFailure,
 }
 
-impl<R: ?Sized> Line<R> {
+impl<R: ?Sized> FallbackChain<R> {
     /// Only what is built in.
-    pub fn native(builtin: Arc<R>) -> Line<R> {
-        Line {
+    pub fn native(builtin: Arc<R>) -> FallbackChain<R> {
+        FallbackChain {
             revisions: Vec::new(),
             builtin,
             on_failure: OnFailure::Builtin,
@@ -32,7 +32,7 @@ impl<R: ?Sized> Line<R> {
     }
 
     /// Candidates for a call, in order.
-    pub fn answerers(&self) -> impl Iterator<Item = &Arc<R>> {
+    pub fn candidates(&self) -> impl Iterator<Item = &Arc<R>> {
         let native = (self.revisions.is_empty() || self.on_failure == OnFailure::Builtin)
             .then_some(&self.builtin);
         self.revisions.iter().chain(native)

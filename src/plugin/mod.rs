@@ -56,28 +56,28 @@ mod tests;
 
 use infergate_core::AccountId;
 
-pub use billing::{BillingSlot, Priced};
-pub use breaker::Position;
+pub use billing::{BillingSlot, PriceResult};
+pub use breaker::BreakerState;
 pub use capture::{
-    CAPTURE_MAX_CALLS, CAPTURE_MAX_SECS, Capture, CaptureRefused, Captured, Captures,
+    CAPTURE_MAX_CALLS, CAPTURE_MAX_SECS, Capture, CaptureBatch, CaptureStartError, Captures,
 };
-pub use compile::{COMPILER_COMMAND, Patience, compiler};
+pub use compile::{COMPILER_COMMAND, CompileWait, compiler};
 pub use failure::Failure;
 pub use grants::CounterValue;
 pub use host::{Host, HostCounts, HostError, HostSettings};
 pub use json::{Outline, bytes_max as index_bytes_max};
-pub use plugins::{PluginProblem, PluginState, Plugins};
-pub use routing::{Ranked, RoutingMode, RoutingSlot};
-pub use schema::{Misfit, Schema, Unfit};
-pub use shape::Shape;
+pub use plugins::{PluginProblem, PluginSnapshot, PluginState};
+pub use routing::{PolicyRanking, RoutingMode, RoutingSlot};
+pub use schema::{Schema, SchemaError, SchemaViolation};
+pub use shape::ComponentType;
 pub use spec::{
     Bounds, InstancePolicy, OnFailure, OpenaiAnswers, PluginLimits, PluginSpec, RankMode, World,
 };
 pub use tables::COUNTERS_MAX;
-pub use task::{Input, Payload, TaskSession, TaskSlot};
+pub use task::{TaskInput, TaskPayload, TaskSession, TaskSlot};
 
 use crate::telemetry::event::PluginUse;
-use rules::Identity;
+use rules::RevisionIdentity;
 
 /// Account and request of a call.
 #[derive(Clone, Copy, Debug)]
@@ -89,8 +89,8 @@ pub struct Caller<'a> {
 }
 
 /// Records the use of a plugin, once a hook.
-fn note(uses: &mut Vec<PluginUse>, identity: Option<&Identity>, hook: &'static str) {
-    let Some(Identity {
+fn record_use(uses: &mut Vec<PluginUse>, identity: Option<&RevisionIdentity>, hook: &'static str) {
+    let Some(RevisionIdentity {
         name,
         sha256,
         config,

@@ -13,14 +13,14 @@ use infergate_core::model::ModelSpec;
 use serde::Serialize;
 
 use super::billing::BillingSlot;
-use super::breaker::Position;
+use super::breaker::BreakerState;
 use super::builtin;
 use super::failure::Failure;
 use super::grants::CounterValue;
-use super::line::Line;
+use super::line::FallbackChain;
 use super::revision::Revision;
 use super::routing::{RoutingMode, RoutingSlot};
-use super::rules::{Pricing, TaskRules};
+use super::rules::{BillingFormula, TaskHandler};
 use super::spec::{RankMode, World};
 use super::task::TaskSlot;
 
@@ -63,7 +63,7 @@ pub struct PluginState {
     /// Calls of the plugin that are still to be captured; 0 while no capture runs.
     pub capturing: u32,
     /// State of the breaker.
-    pub breaker: Position,
+    pub breaker: BreakerState,
     /// Calls so far.
     pub calls: u64,
     /// Failed ones by class.
@@ -88,12 +88,12 @@ pub struct PluginState {
 
 /// A snapshot. The default has only what is built in.
 #[derive(Clone, Default)]
-pub struct Plugins {
-    pub(super) inner: Arc<Inner>,
+pub struct PluginSnapshot {
+    pub(super) inner: Arc<SnapshotData>,
 }
 
 #[derive(Default)]
-pub(super) struct Inner {
+pub(super) struct SnapshotData {
     /// Slots of each model; a model that is absent here has built-in ones by its spec.
     pub models: HashMap<ModelId, ModelSlots>,
     /// Every revision in force, used by a model or not.
@@ -117,12 +117,12 @@ pub(super) struct ModelSlots {
     pub revisions: HashMap<&'static str, Vec<Arc<Revision>>>,
 }
 
-impl Plugins {
+impl PluginSnapshot {
     /// The task of a model.
     pub fn task(&self, model: &ModelSpec) -> TaskSlot {
         match self.inner.models.get(&model.id) {
             Some(slots) => slots.task.clone(),
-            None => TaskSlot::new(Arc::new(Line::native(native_task(model))), model),
+            None => TaskSlot::new(Arc::new(FallbackChain::native(native_task(model))), model),
         }
     }
 
@@ -131,7 +131,9 @@ impl Plugins {
         match self.inner.models.get(&model.id) {
             Some(slots) => slots.billing.clone(),
             None => BillingSlot {
-                line: Arc::new(Line::<dyn Pricing>::native(builtin::formula())),
+                chain: Arc::new(FallbackChain::<dyn BillingFormula>::native(
+                    builtin::formula(),
+                )),
             },
         }
     }
@@ -184,8 +186,8 @@ impl Plugins {
     }
 
     /// Names of plugins whose revisions are not those of `former`, in order, each once.
-    pub fn changed_since(&self, former: &Plugins) -> Vec<Arc<str>> {
-        let lacks = |of: &Plugins, one: &Arc<Revision>| {
+    pub fn changed_since(&self, former: &PluginSnapshot) -> Vec<Arc<str>> {
+        let lacks = |of: &PluginSnapshot, one: &Arc<Revision>| {
             !of.inner.active.iter().any(|other| Arc::ptr_eq(one, other))
         };
         let new = self.inner.active.iter().filter(|one| lacks(former, one));
@@ -229,9 +231,13 @@ fn state(revision: &Revision, role: &'static str) -> PluginState {
         role,
         loaded_at: Arc::clone(&revision.loaded_at),
         mode: None,
-        instance: if revision.reuses() { "warm" } else { "fresh" },
+        instance: if revision.reuses_instances() {
+            "warm"
+        } else {
+            "fresh"
+        },
         capturing: revision.capture.left(),
-        breaker: revision.position(),
+        breaker: revision.breaker_state(),
         calls: tally.calls.load(Ordering::Relaxed),
         failures: Failure::CLASSES
             .iter()
@@ -243,14 +249,14 @@ fn state(revision: &Revision, role: &'static str) -> PluginState {
         fixture_p99_us: tally.fixture_p99_us.load(Ordering::Relaxed),
         peak_memory_bytes: tally.peak_bytes.load(Ordering::Relaxed),
         counters: parts.grants.counts(),
-        log_lines_dropped: parts.grants.heard.dropped.load(Ordering::Relaxed),
-        undeclared_counts: parts.grants.heard.undeclared.load(Ordering::Relaxed),
+        log_lines_dropped: parts.grants.usage.dropped.load(Ordering::Relaxed),
+        undeclared_counts: parts.grants.usage.undeclared.load(Ordering::Relaxed),
         crashes_unlogged: tally.crashes_unlogged.load(Ordering::Relaxed),
     }
 }
 
 /// The built-in task of the model's name for it, or of what the model does.
-pub(super) fn native_task(model: &ModelSpec) -> Arc<dyn TaskRules> {
+pub(super) fn native_task(model: &ModelSpec) -> Arc<dyn TaskHandler> {
     let named = model.plugins.task.as_deref().and_then(builtin::task_named);
     builtin::task(named.unwrap_or(model.task), model.backend)
 }
@@ -258,7 +264,7 @@ pub(super) fn native_task(model: &ModelSpec) -> Arc<dyn TaskRules> {
 /// No policy.
 pub(super) fn no_routing() -> RoutingSlot {
     RoutingSlot {
-        line: Arc::new(Line::native(builtin::tiers())),
+        chain: Arc::new(FallbackChain::native(builtin::tiers())),
         mode: RoutingMode::None,
     }
 }
@@ -277,7 +283,7 @@ pub(super) fn native_routing(model: &ModelSpec) -> Result<RoutingSlot, Vec<(Stri
         None => return Ok(no_routing()),
     };
     Ok(RoutingSlot {
-        line: Arc::new(Line::native(ranker)),
+        chain: Arc::new(FallbackChain::native(ranker)),
         mode,
     })
 }

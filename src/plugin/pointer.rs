@@ -3,7 +3,7 @@
 //! Keeps nothing and edits nothing (`json/splice.rs` does). A pointer has at most [`POINTER_MAX_BYTES`], an
 //! edit at most [`EDITS_MAX`] places.
 
-use infergate_core::task::Field;
+use infergate_core::task::BodyField;
 
 use super::json::Outline;
 
@@ -49,11 +49,11 @@ pub fn overlap(pointers: &[String]) -> bool {
 
 /// Selected places that exist, as they are written. Where places do not [`overlap`], the result is at most
 /// as long as the body.
-pub fn pick(body: &Outline, wants: &[String]) -> Vec<Field> {
+pub fn pick(body: &Outline, wants: &[String]) -> Vec<BodyField> {
     body.refill(u32::MAX);
     let found = |pointer: &String| {
         let json = body.root().pointer(pointer)?.raw();
-        Some(Field {
+        Some(BodyField {
             pointer: pointer.clone(),
             json: String::from_utf8_lossy(json).into_owned(),
         })
@@ -70,8 +70,8 @@ mod tests {
         Outline::read(value.to_string().into()).unwrap()
     }
 
-    fn field(pointer: &str, json: &str) -> Field {
-        Field {
+    fn field(pointer: &str, json: &str) -> BodyField {
+        BodyField {
             pointer: pointer.into(),
             json: json.into(),
         }

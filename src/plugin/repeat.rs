@@ -9,13 +9,13 @@
 use std::sync::atomic::Ordering;
 
 use infergate_core::AccountId;
-use infergate_core::billing::{Charge, Ending, Metric, Report};
+use infergate_core::billing::{BillingOutcome, Charge, Metric, UsageReport};
 use infergate_core::model::{Tariff, Trust};
 
 use super::Caller;
 use super::failure::Failure;
 use super::revision::Revision;
-use crate::telemetry::plugin_metrics::Repeated;
+use crate::telemetry::plugin_metrics::RepricingResult;
 
 /// Repetition rate: the prices of a revision for each one that is repeated.
 pub const REPEATED_ONE_IN: u64 = 100;
@@ -23,13 +23,13 @@ pub const REPEATED_ONE_IN: u64 = 100;
 const RULE: &str = "repeat";
 
 /// Arguments of a price call, and its answer.
-struct Asked {
+struct RecordedPrice {
     account: AccountId,
     request_id: Box<str>,
     tariff: Tariff,
     model: Box<str>,
     trust: Trust,
-    ending: Ending,
+    ending: BillingOutcome,
     streamed: bool,
     metrics: Vec<Metric>,
     queue_ms: u64,
@@ -37,9 +37,9 @@ struct Asked {
     charge: Charge,
 }
 
-impl Asked {
-    fn report(&self) -> Report<'_> {
-        Report {
+impl RecordedPrice {
+    fn report(&self) -> UsageReport<'_> {
+        UsageReport {
             model: &self.model,
             trust: self.trust,
             ending: self.ending,
@@ -57,17 +57,17 @@ impl Revision {
         &self,
         caller: Caller<'_>,
         tariff: &Tariff,
-        report: &Report<'_>,
+        report: &UsageReport<'_>,
         charge: &Charge,
     ) {
-        if !self.reuses() {
+        if !self.reuses_instances() {
             return;
         }
         let before = self.tally.prices.fetch_add(1, Ordering::Relaxed);
         if !(before + 1).is_multiple_of(REPEATED_ONE_IN) {
             return;
         }
-        let asked = Asked {
+        let asked = RecordedPrice {
             account: caller.account.clone(),
             request_id: caller.request_id.into(),
             tariff: tariff.clone(),
@@ -80,23 +80,23 @@ impl Revision {
             infer_ms: report.infer_ms,
             charge: charge.clone(),
         };
-        if !self.beside(move |revision| revision.repeat_now(&asked)) {
-            self.metrics().repeated(Repeated::Dropped);
+        if !self.run_in_background(move |revision| revision.repeat_now(&asked)) {
+            self.metrics().record_repricing(RepricingResult::Dropped);
         }
     }
 
-    fn repeat_now(&self, asked: &Asked) {
+    fn repeat_now(&self, asked: &RecordedPrice) {
         let hook = self.billing_hook("price");
-        let again = self.call_afresh(hook, |store, exports| {
-            self.ask_price(store, exports, &asked.tariff, &asked.report())
+        let again = self.call_fresh(hook, |store, exports| {
+            self.call_price(store, exports, &asked.tariff, &asked.report())
         });
         let result = compare(&asked.charge, &again);
-        self.metrics().repeated(result);
+        self.metrics().record_repricing(result);
         // Several may have been on their way: one is enough.
-        if result != Repeated::Different || !self.reuses() {
+        if result != RepricingResult::Different || !self.reuses_instances() {
             return;
         }
-        self.stays_fresh();
+        self.disable_reuse();
         tracing::error!(
             plugin = &*self.parts.identity.name,
             sha256 = &*self.parts.identity.sha256,
@@ -109,16 +109,16 @@ impl Revision {
             account: &asked.account,
             request_id: &asked.request_id,
         };
-        self.lied(hook, caller, RULE);
+        self.report_invalid(hook, caller, RULE);
     }
 }
 
 /// A failure that a busy machine can cause is no evidence about the price.
-fn compare(charge: &Charge, again: &Result<Charge, Failure>) -> Repeated {
+fn compare(charge: &Charge, again: &Result<Charge, Failure>) -> RepricingResult {
     match again {
-        Ok(again) if again == charge => Repeated::Same,
-        Err(Failure::Unavailable(_) | Failure::Deadline) => Repeated::Unknown,
-        Ok(_) | Err(_) => Repeated::Different,
+        Ok(again) if again == charge => RepricingResult::Same,
+        Err(Failure::Unavailable(_) | Failure::Deadline) => RepricingResult::Unknown,
+        Ok(_) | Err(_) => RepricingResult::Different,
     }
 }
 
@@ -138,11 +138,14 @@ mod tests {
         };
         let busy = Failure::Unavailable("every instance is busy");
         for (again, found) in [
-            (Ok(one.clone()), Repeated::Same),
-            (Ok(two), Repeated::Different),
-            (Err(Failure::Trapped("x".into())), Repeated::Different),
-            (Err(Failure::Deadline), Repeated::Unknown),
-            (Err(busy), Repeated::Unknown),
+            (Ok(one.clone()), RepricingResult::Same),
+            (Ok(two), RepricingResult::Different),
+            (
+                Err(Failure::Trapped("x".into())),
+                RepricingResult::Different,
+            ),
+            (Err(Failure::Deadline), RepricingResult::Unknown),
+            (Err(busy), RepricingResult::Unknown),
         ] {
             assert_eq!(compare(&one, &again), found, "{again:?}");
         }

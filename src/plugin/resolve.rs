@@ -8,21 +8,23 @@ use std::sync::Arc;
 
 use infergate_core::model::{BackendKind, ModelSpec, Task};
 
-use super::admit::merged;
+use super::admit::merged_settings;
 use super::billing::BillingSlot;
-use super::breaker::Position;
+use super::breaker::BreakerState;
 use super::builtin;
-use super::line::Line;
-use super::plugins::{ModelSlots, PluginProblem, Plugins, native_routing, native_task, no_routing};
+use super::line::FallbackChain;
+use super::plugins::{
+    ModelSlots, PluginProblem, PluginSnapshot, native_routing, native_task, no_routing,
+};
 use super::revision::Revision;
 use super::routing::{RoutingMode, RoutingSlot};
-use super::rules::{Identity, Pricing, Ranker, TaskRules};
+use super::rules::{BillingFormula, RevisionIdentity, RoutingPolicy, TaskHandler};
 use super::spec::{PluginSpec, RankMode};
 use super::task::TaskSlot;
 
 /// Resolves the models of one configuration.
 pub struct Resolver<'a> {
-    pub former: &'a Plugins,
+    pub former: &'a PluginSnapshot,
     pub specs: &'a [PluginSpec],
     /// By plugin and settings.
     pub ready: &'a HashMap<(Arc<str>, String), Arc<Revision>>,
@@ -39,7 +41,7 @@ impl Resolver<'_> {
         let mut revisions = HashMap::new();
         let names = &model.plugins;
         let mut of = |role: &'static str, name: Option<&Arc<str>>| {
-            let found = name.and_then(|name| self.line(role, name, model));
+            let found = name.and_then(|name| self.revisions_of(role, name, model));
             if let Some((_, chain)) = &found {
                 revisions.insert(role, chain.clone());
             }
@@ -52,33 +54,33 @@ impl Resolver<'_> {
         let routing = of("routing", names.routing.as_ref());
         problems.extend(task.as_ref().and_then(|(spec, chain)| {
             let place = self.specs.iter().position(|one| one.name == spec.name)?;
-            undecided(place, spec, chain.first()?, model)
+            missing_openai_decision(place, spec, chain.first()?, model)
         }));
         let openai = task.as_ref().and_then(|(spec, _)| spec.openai_answers);
         let task = task.map_or_else(
-            || Line::native(native_task(model)),
-            |(spec, chain)| Line {
+            || FallbackChain::native(native_task(model)),
+            |(spec, chain)| FallbackChain {
                 revisions: chain
                     .into_iter()
-                    .map(|one| one as Arc<dyn TaskRules>)
+                    .map(|one| one as Arc<dyn TaskHandler>)
                     .collect(),
                 builtin: builtin::task(model.task, model.backend),
                 on_failure: spec.failure_policy(),
             },
         );
-        let billing: Line<dyn Pricing> = billing.map_or_else(
-            || Line::native(builtin::formula()),
-            |(spec, chain)| Line {
+        let billing: FallbackChain<dyn BillingFormula> = billing.map_or_else(
+            || FallbackChain::native(builtin::formula()),
+            |(spec, chain)| FallbackChain {
                 revisions: chain
                     .into_iter()
-                    .map(|one| one as Arc<dyn Pricing>)
+                    .map(|one| one as Arc<dyn BillingFormula>)
                     .collect(),
                 builtin: builtin::formula(),
                 on_failure: spec.failure_policy(),
             },
         );
         let routing = match routing {
-            Some((spec, chain)) => routed(spec, chain, model),
+            Some((spec, chain)) => plugin_routing(spec, chain, model),
             None => native_routing(model).unwrap_or_else(|wrong| {
                 problems.extend(wrong.into_iter().map(|(path, message)| PluginProblem {
                     key: format!("models[{at}].routing.{path}"),
@@ -90,7 +92,7 @@ impl Resolver<'_> {
         ModelSlots {
             task: TaskSlot::new(Arc::new(task), model).for_openai(openai),
             billing: BillingSlot {
-                line: Arc::new(billing),
+                chain: Arc::new(billing),
             },
             routing,
             revisions,
@@ -98,7 +100,7 @@ impl Resolver<'_> {
     }
 
     /// The declared plugin of that name and role, with its revisions in the order of the chain.
-    fn line(
+    fn revisions_of(
         &self,
         role: &'static str,
         name: &Arc<str>,
@@ -109,8 +111,8 @@ impl Resolver<'_> {
             .iter()
             .find(|spec| spec.name == *name && spec.world.role() == role)?;
         let own = match role {
-            "routing" => merged(spec, &model.routing),
-            _ => merged(spec, &serde_json::Map::new()),
+            "routing" => merged_settings(spec, &model.routing),
+            _ => merged_settings(spec, &serde_json::Map::new()),
         };
         // Absent: optional, and left out.
         let current = self.ready.get(&(Arc::clone(name), own))?;
@@ -123,7 +125,7 @@ impl Resolver<'_> {
 }
 
 /// A task that shapes or counts answers, at a model whose OpenAI answers have no configured choice.
-fn undecided(
+fn missing_openai_decision(
     place: usize,
     spec: &PluginSpec,
     current: &Revision,
@@ -163,18 +165,18 @@ fn last_good(
         return None;
     }
     let may_stand_in = |one: &&Arc<Revision>| {
-        let Identity { name, sha256, .. } = &one.parts.identity;
+        let RevisionIdentity { name, sha256, .. } = &one.parts.identity;
         let is_barred = |barred: &Arc<str>| barred.eq_ignore_ascii_case(sha256);
         *name == current.parts.identity.name && !spec.barred_sha256.iter().any(is_barred)
     };
     let others = before.iter().filter(|one| !Arc::ptr_eq(one, current));
     others
         .filter(may_stand_in)
-        .find(|one| one.position() == Position::Closed && one.has_good_record())
+        .find(|one| one.breaker_state() == BreakerState::Closed && one.has_good_record())
         .cloned()
 }
 
-fn routed(spec: &PluginSpec, chain: Vec<Arc<Revision>>, model: &ModelSpec) -> RoutingSlot {
+fn plugin_routing(spec: &PluginSpec, chain: Vec<Arc<Revision>>, model: &ModelSpec) -> RoutingSlot {
     // A plugin that bears a built-in policy's name is replaced by that policy, as far as the settings
     // are its own; any other by the order of tiers.
     let builtin = match builtin::policy(&spec.name, &model.routing) {
@@ -182,10 +184,10 @@ fn routed(spec: &PluginSpec, chain: Vec<Arc<Revision>>, model: &ModelSpec) -> Ro
         _ => builtin::tiers(),
     };
     RoutingSlot {
-        line: Arc::new(Line {
+        chain: Arc::new(FallbackChain {
             revisions: chain
                 .into_iter()
-                .map(|one| one as Arc<dyn Ranker>)
+                .map(|one| one as Arc<dyn RoutingPolicy>)
                 .collect(),
             builtin,
             on_failure: spec.failure_policy(),

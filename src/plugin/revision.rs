@@ -8,30 +8,34 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use infergate_core::task::Description;
+use infergate_core::task::TaskDescription;
 use parking_lot::Mutex;
 use wasmtime::Store;
 use wasmtime::component::{Component, InstancePre};
 
 use super::Caller;
 use super::admit;
-use super::breaker::{Breaker, By, Ended as BreakerEnded, Pass, Position};
-use super::capture::{Capture, Captures, Made};
-use super::engine::Runtime;
+use super::breaker::{
+    Breaker, BreakerEffect as BreakerEnded, BreakerState, CallOrigin, CallPermit,
+};
+use super::capture::{CallRecord, Capture, Captures};
+use super::engine::WasmRuntime;
 use super::failure::Failure;
-use super::fixture::Fixture;
+use super::fixture::PluginFixture;
 use super::grants::Grants;
-use super::hook::{Hook, slow_by_size};
-use super::rules::Identity;
+use super::hook::{HookCall, slow_by_size};
+use super::rules::RevisionIdentity;
 use super::schema::Schema;
-use super::side::Side;
+use super::side::BackgroundQueue;
 use super::spec::{Bounds, InstancePolicy, World};
-use super::store::{Crash, Exports, Guest, Indices, Instance, Mould};
-use super::tally::Tally;
-use super::warm::{Owner, Warm};
+use super::store::{
+    CallError, ExportIndices, Exports, GuestInstance, GuestState, InstanceTemplate,
+};
+use super::tally::CallStats;
+use super::warm::{InstanceOwner, InstancePool};
 use crate::telemetry::clock::rfc3339;
 use crate::telemetry::plugin_metrics::{self, CallResult};
-use crate::telemetry::{PluginMetrics, PluginsMetrics, off_the_worker};
+use crate::telemetry::{PluginMetrics, PluginMetricsRegistry, off_the_worker};
 
 /// Calls one guest answers before it is replaced: bounds what a leak can add up to.
 pub const CALLS_MAX: u32 = 10_000;
@@ -53,29 +57,29 @@ pub const INPUT_SHARE: usize = 4;
 const LARGE_INPUT_BYTES: usize = 64 << 10;
 
 /// Context shared by all revisions of a host.
-pub struct Ground {
-    pub runtime: Runtime,
-    pub warm: Arc<Warm>,
+pub struct HostContext {
+    pub runtime: WasmRuntime,
+    pub pool: Arc<InstancePool>,
     /// Where revisions are checked beside the requests.
-    pub side: Side,
-    pub metrics: Arc<PluginsMetrics>,
+    pub background: BackgroundQueue,
+    pub metrics: Arc<PluginMetricsRegistry>,
     pub captures: Arc<Captures>,
 }
 
 /// A compiled component, linked to what was granted.
 #[derive(Clone)]
-pub struct Code {
+pub struct LinkedCode {
     pub component: Component,
-    pub pre: InstancePre<Guest>,
-    pub indices: Indices,
+    pub pre: InstancePre<GuestState>,
+    pub indices: ExportIndices,
 }
 
 /// Parts of a revision, all of them checked.
-pub struct Parts {
-    pub identity: Identity,
+pub struct RevisionParts {
+    pub identity: RevisionIdentity,
     pub fingerprint: [u8; 32],
     pub world: World,
-    pub code: Code,
+    pub code: LinkedCode,
     pub settings: Arc<str>,
     pub bounds: Bounds,
     pub policy: InstancePolicy,
@@ -84,77 +88,77 @@ pub struct Parts {
 
 /// Description that a task returned, with its schemas compiled.
 #[derive(Default)]
-pub struct Described {
-    pub description: Description,
+pub struct CompiledDescription {
+    pub description: TaskDescription,
     pub input: Option<Schema>,
     pub output: Option<Schema>,
 }
 
 /// Component with its settings, grants and limits; immutable.
 pub struct Revision {
-    pub parts: Parts,
-    pub described: Described,
-    pub tally: Tally,
+    pub parts: RevisionParts,
+    pub described: CompiledDescription,
+    pub tally: CallStats,
     /// Calls whose answers are known, to be tried again when it is in doubt.
-    pub fixtures: Vec<Fixture>,
+    pub fixtures: Vec<PluginFixture>,
     /// When it was made, RFC 3339.
     pub loaded_at: Arc<str>,
     /// Capture shared by all revisions of the plugin.
     pub capture: Arc<Capture>,
     /// Held counters of the plugin, all its revisions together.
     metrics: Arc<PluginMetrics>,
-    ground: Arc<Ground>,
+    context: Arc<HostContext>,
     /// Tells guests of revisions apart; never used twice in a process.
     number: u64,
     /// Guards a few words; taken twice a call.
     breaker: Mutex<Breaker>,
     /// Weak reference to itself, for work that outlives the call; absent in a variant for tools.
-    shared: OnceLock<Weak<Revision>>,
+    self_ref: OnceLock<Weak<Revision>>,
 }
 
 /// Owner of the instance that a call needs, and the idle instance if there is one.
-struct Seat {
-    owner: Owner,
+struct InstanceClaim {
+    owner: InstanceOwner,
     /// True when the instance may be kept for another call.
-    keeps: bool,
-    waiting: Option<Box<Instance>>,
+    may_keep: bool,
+    idle: Option<Box<GuestInstance>>,
     /// Suppresses log lines and counts.
-    is_silent: bool,
+    is_repetition: bool,
 }
 
 /// Result of a call, with the error of the guest.
-type Ended<T> = Result<T, Box<Crash>>;
+type CallOutcome<T> = Result<T, Box<CallError>>;
 
 impl Revision {
     /// Revision without any call yet.
-    pub fn new(ground: Arc<Ground>, parts: Parts) -> Revision {
+    pub fn new(ground: Arc<HostContext>, parts: RevisionParts) -> Revision {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         Revision {
             metrics: ground.metrics.plugin(&parts.identity.name),
             capture: ground.captures.of(&parts.identity.name),
             loaded_at: rfc3339(ground.runtime.clock.wall()).into(),
             parts,
-            described: Described::default(),
-            tally: Tally::default(),
+            described: CompiledDescription::default(),
+            tally: CallStats::default(),
             fixtures: Vec::new(),
-            ground,
+            context: ground,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             breaker: Mutex::new(Breaker::default()),
-            shared: OnceLock::new(),
+            self_ref: OnceLock::new(),
         }
     }
 
     /// The revision as it is used from now on.
-    pub fn shared(self) -> Arc<Revision> {
+    pub fn into_shared(self) -> Arc<Revision> {
         let revision = Arc::new(self);
         // Set once: the revision is not shared yet.
-        let _ = revision.shared.set(Arc::downgrade(&revision));
+        let _ = revision.self_ref.set(Arc::downgrade(&revision));
         revision
     }
 
     /// State of its breaker.
-    pub fn position(&self) -> Position {
-        self.breaker.lock().position()
+    pub fn breaker_state(&self) -> BreakerState {
+        self.breaker.lock().state()
     }
 
     /// True when it has answered calls, nearly all of them well.
@@ -163,8 +167,8 @@ impl Revision {
     }
 
     /// Context shared by all revisions of the host.
-    pub fn ground(&self) -> &Arc<Ground> {
-        &self.ground
+    pub fn context(&self) -> &Arc<HostContext> {
+        &self.context
     }
 
     /// Calls a guest. `ask` gets an instance under its deadline and returns the checked answer of the guest.
@@ -174,23 +178,23 @@ impl Revision {
     /// The class of the failure; it has been logged and counted.
     pub fn call<T>(
         &self,
-        hook: Hook,
+        hook: HookCall,
         caller: Option<Caller<'_>>,
-        ask: impl FnOnce(&mut Store<Guest>, &Exports) -> wasmtime::Result<Result<T, Failure>>,
+        ask: impl FnOnce(&mut Store<GuestState>, &Exports) -> wasmtime::Result<Result<T, Failure>>,
     ) -> Result<T, Failure> {
-        let clock = self.ground.runtime.clock;
-        let Some(pass) = self.breaker.lock().admits(clock.now()) else {
-            self.passed_over(hook);
+        let clock = self.context.runtime.clock;
+        let Some(pass) = self.breaker.lock().admit(clock.now()) else {
+            self.count_skipped(hook);
             return Err(Failure::Unavailable("its breaker is open"));
         };
-        let by = hook.by(caller);
+        let by = hook.origin(caller);
         let began_us = clock.micros();
-        let seat = self.seat(caller);
-        let is_slow = self.is_slow(hook, seat.waiting.is_some());
-        let ended = off_the_worker(is_slow, || self.enter(hook, caller, seat, ask));
+        let seat = self.claim(caller);
+        let is_slow = self.is_slow(hook, seat.idle.is_some());
+        let ended = off_the_worker(is_slow, || self.call_caught(hook, caller, seat, ask));
         let ended = ended.map_err(|crash| slow_by_size(hook, crash));
         let took_us = clock.micros().saturating_sub(began_us);
-        self.tally.learn(took_us);
+        self.tally.record_duration(took_us);
         let result = match &ended {
             Ok(_) => CallResult::Answered,
             Err(crash) => result_of(&crash.failure),
@@ -198,14 +202,14 @@ impl Revision {
         self.observe(hook, result, took_us);
         match ended {
             Ok(answer) => {
-                self.breaker.lock().ended(pass, by, true, clock.now());
+                self.breaker.lock().record_end(pass, by, true, clock.now());
                 Ok(answer)
             }
             Err(crash) => {
-                let opened = self.judge(hook, (pass, by), &crash.failure);
+                let opened = self.record_failure(hook, (pass, by), &crash.failure);
                 if !matches!(crash.failure, Failure::Rejected(_)) {
-                    self.tally.count(&crash.failure);
-                    self.report(hook, caller, &crash, took_us, opened);
+                    self.tally.count_failure(&crash.failure);
+                    self.log_failure(hook, caller, &crash, took_us, opened);
                 }
                 Err(crash.failure)
             }
@@ -216,7 +220,7 @@ impl Revision {
     /// arguments have.
     pub fn capture<T>(
         &self,
-        hook: Hook,
+        hook: HookCall,
         caller: Option<Caller<'_>>,
         (ended, bytes): (&Result<T, Failure>, usize),
         args: impl FnOnce() -> serde_json::Value,
@@ -224,24 +228,24 @@ impl Revision {
         if self.capture.left() == 0 {
             return;
         }
-        let made = Made {
+        let made = CallRecord {
             parts: &self.parts,
             hook,
             caller,
-            time: rfc3339(self.ground.runtime.clock.wall()),
+            time: rfc3339(self.context.runtime.clock.wall()),
         };
         self.capture.record(&made, ended, bytes, args);
     }
 
     /// True when a call would be made now.
-    pub fn is_asked(&self) -> bool {
-        let now = self.ground.runtime.clock.now();
+    pub fn is_available(&self) -> bool {
+        let now = self.context.runtime.clock.now();
         self.breaker.lock().would_admit(now)
     }
 
     /// Counts a call that its breaker kept from it.
-    pub fn passed_over(&self, hook: Hook) {
-        self.tally.count(&Failure::Unavailable("breaker"));
+    pub fn count_skipped(&self, hook: HookCall) {
+        self.tally.count_failure(&Failure::Unavailable("breaker"));
         self.observe(hook, CallResult::Unavailable, 0);
     }
 
@@ -250,74 +254,79 @@ impl Revision {
     ///
     /// # Errors
     /// [`Failure::TooLarge`]; it has been counted.
-    pub fn takes(&self, hook: Hook, bytes: usize) -> Result<(), Failure> {
+    pub fn check_input_size(&self, hook: HookCall, bytes: usize) -> Result<(), Failure> {
         let max = self.parts.bounds.memory_bytes / INPUT_SHARE;
         if bytes <= max {
             return Ok(());
         }
         let failure = Failure::TooLarge { bytes, max };
-        self.tally.count(&failure);
+        self.tally.count_failure(&failure);
         self.observe(hook, CallResult::Unavailable, 0);
         Err(failure)
     }
 
     /// Reports an answer that passed the checks of its call and broke a rule where it was used.
-    pub fn lied(&self, hook: Hook, caller: Caller<'_>, rule: &'static str) {
+    pub fn report_invalid(&self, hook: HookCall, caller: Caller<'_>, rule: &'static str) {
         let failure = Failure::Invalid(rule);
-        let now = self.ground.runtime.clock.now();
-        let by = hook.by(Some(caller));
-        let ended = self.breaker.lock().disproved(by, now);
-        let opened = self.follow_up(ended);
-        self.tally.count(&failure);
-        if let Some(hook) = plugin_metrics::Hook::named(hook.name) {
-            self.metrics.lied(hook);
+        let now = self.context.runtime.clock.now();
+        let by = hook.origin(Some(caller));
+        let ended = self.breaker.lock().revoke_success(by, now);
+        let opened = self.run_due_check(ended);
+        self.tally.count_failure(&failure);
+        if let Some(hook) = plugin_metrics::PluginHook::from_name(hook.name) {
+            self.metrics.record_invalid_result(hook);
         }
-        self.report(
+        self.log_failure(
             hook,
             Some(caller),
-            &Crash::without_trace(failure, 0),
+            &CallError::without_trace(failure, 0),
             0,
             opened,
         );
     }
 
     /// Records a failure of the revision; true when its breaker opened over it.
-    fn judge(&self, hook: Hook, (pass, by): (Pass, By), failure: &Failure) -> bool {
-        let now = self.ground.runtime.clock.now();
+    fn record_failure(
+        &self,
+        hook: HookCall,
+        (pass, by): (CallPermit, CallOrigin),
+        failure: &Failure,
+    ) -> bool {
+        let now = self.context.runtime.clock.now();
         let ended = {
             let mut breaker = self.breaker.lock();
             match failure {
                 // It was not called, or its input takes too long to read.
                 Failure::Unavailable(_) | Failure::TooLarge { .. } | Failure::TooSlow { .. } => {
-                    breaker.was_not_asked(pass, now);
+                    breaker.cancel(pass, now);
                     BreakerEnded::default()
                 }
-                Failure::Rejected(_) => breaker.ended(pass, by, true, now),
+                Failure::Rejected(_) => breaker.record_end(pass, by, true, now),
                 // Metrics a formula can make nothing of are the model server's, or the client's.
                 Failure::Broken(_) if matches!(hook.name, "price" | "estimate") => {
-                    breaker.ended(pass, by, true, now)
+                    breaker.record_end(pass, by, true, now)
                 }
-                _ => breaker.ended(pass, by, false, now),
+                _ => breaker.record_end(pass, by, false, now),
             }
         };
-        self.follow_up(ended)
+        self.run_due_check(ended)
     }
 
     /// Schedules the fixtures where one account keeps failing; true when the breaker opened.
-    fn follow_up(&self, ended: BreakerEnded) -> bool {
+    fn run_due_check(&self, ended: BreakerEnded) -> bool {
         if ended.check_due && !self.fixtures.is_empty() {
-            self.beside(Revision::try_fixtures);
+            self.run_in_background(Revision::try_fixtures);
         }
         ended.opened
     }
 
     /// Queues `work` for the background thread, which skips it when the revision is gone by then; false when
     /// the queue is full.
-    pub fn beside(&self, work: impl FnOnce(&Revision) + Send + 'static) -> bool {
-        let Some(shared) = self.shared.get().map(Weak::clone) else {
+    pub fn run_in_background(&self, work: impl FnOnce(&Revision) + Send + 'static) -> bool {
+        let Some(shared) = self.self_ref.get().map(Weak::clone) else {
             return false;
         };
-        self.ground.side.offer(move || {
+        self.context.background.offer(move || {
             if let Some(revision) = shared.upgrade() {
                 work(&revision);
             }
@@ -328,25 +337,25 @@ impl Revision {
     ///
     /// # Errors
     /// The class of the failure.
-    pub fn call_afresh<T>(
+    pub fn call_fresh<T>(
         &self,
-        hook: Hook,
-        ask: impl FnOnce(&mut Store<Guest>, &Exports) -> wasmtime::Result<Result<T, Failure>>,
+        hook: HookCall,
+        ask: impl FnOnce(&mut Store<GuestState>, &Exports) -> wasmtime::Result<Result<T, Failure>>,
     ) -> Result<T, Failure> {
-        let seat = Seat {
+        let seat = InstanceClaim {
             owner: (self.number, None),
-            keeps: false,
-            waiting: None,
-            is_silent: true,
+            may_keep: false,
+            idle: None,
+            is_repetition: true,
         };
-        let ended = self.enter(hook, None, seat, ask);
+        let ended = self.call_caught(hook, None, seat, ask);
         ended.map_err(|crash| crash.failure)
     }
 
     /// Uses no instance again from now on.
-    pub fn stays_fresh(&self) {
-        self.tally.remembers.store(true, Ordering::Relaxed);
-        self.ground.warm.forget(self.number);
+    pub fn disable_reuse(&self) {
+        self.tally.is_stateful.store(true, Ordering::Relaxed);
+        self.context.pool.forget(self.number);
     }
 
     /// Counters of the plugin, all its revisions together.
@@ -357,11 +366,11 @@ impl Revision {
     /// Runs the fixtures once more; the breaker opens when one fails.
     fn try_fixtures(&self) {
         let failed = self.fixtures.iter().find_map(|fixture| {
-            let difference = fixture.judge(&admit::run(self, fixture))?;
+            let difference = fixture.difference(&admit::run_fixture(self, fixture))?;
             Some((&fixture.name, difference))
         });
         if let Some((fixture, difference)) = failed {
-            self.breaker.lock().open(self.ground.runtime.clock.now());
+            self.breaker.lock().open(self.context.runtime.clock.now());
             tracing::error!(
                 plugin = &*self.parts.identity.name,
                 sha256 = &*self.parts.identity.sha256,
@@ -373,13 +382,17 @@ impl Revision {
     }
 
     /// Makes an instance outside of breaker and statistics: for loading and tools.
-    pub fn make(&self, deadline_ms: u32) -> Result<Instance, Box<Crash>> {
-        self.make_guest(deadline_ms, false)
+    pub fn make_instance(&self, deadline_ms: u32) -> Result<GuestInstance, Box<CallError>> {
+        self.new_instance(deadline_ms, false)
     }
 
-    fn make_guest(&self, deadline_ms: u32, is_silent: bool) -> Result<Instance, Box<Crash>> {
-        let ground = &self.ground;
-        let mould = Mould {
+    fn new_instance(
+        &self,
+        deadline_ms: u32,
+        is_silent: bool,
+    ) -> Result<GuestInstance, Box<CallError>> {
+        let ground = &self.context;
+        let mould = InstanceTemplate {
             runtime: &ground.runtime,
             pre: &self.parts.code.pre,
             indices: &self.parts.code.indices,
@@ -387,47 +400,47 @@ impl Revision {
             grants: &self.parts.grants,
             settings: &self.parts.settings,
             metrics: &self.metrics,
-            is_silent,
+            is_repetition: is_silent,
         };
         // An idle instance makes room. Another caller may be quicker to take it, but each pass there is
         // one idle instance less.
         loop {
             let Some(slot) = ground.runtime.slots.take() else {
-                if ground.warm.evict() {
+                if ground.pool.evict() {
                     continue;
                 }
                 let busy = Failure::Unavailable("every instance is busy");
-                return Err(Crash::without_trace(busy, 0));
+                return Err(CallError::without_trace(busy, 0));
             };
-            match Instance::make(&mould, slot, deadline_ms) {
-                Err(crash) if crash.engine_is_full() && ground.warm.evict() => {}
+            match GuestInstance::make(&mould, slot, deadline_ms) {
+                Err(crash) if crash.engine_is_full() && ground.pool.evict() => {}
                 made => return made,
             }
         }
     }
 
     /// Claims the idle instance of this caller, if there is one.
-    fn seat(&self, caller: Option<Caller<'_>>) -> Seat {
+    fn claim(&self, caller: Option<Caller<'_>>) -> InstanceClaim {
         let owner = (self.number, caller.map(|caller| caller.account.clone()));
-        let keeps = self.reuses();
-        let waiting = keeps.then(|| self.ground.warm.take(&owner)).flatten();
-        Seat {
+        let keeps = self.reuses_instances();
+        let waiting = keeps.then(|| self.context.pool.take(&owner)).flatten();
+        InstanceClaim {
             owner,
-            keeps,
-            waiting,
-            is_silent: false,
+            may_keep: keeps,
+            idle: waiting,
+            is_repetition: false,
         }
     }
 
     /// True when an instance may answer more than one call.
-    pub fn reuses(&self) -> bool {
-        let remembers = self.tally.remembers.load(Ordering::Relaxed);
+    pub fn reuses_instances(&self) -> bool {
+        let remembers = self.tally.is_stateful.load(Ordering::Relaxed);
         self.parts.policy == InstancePolicy::Auto && !remembers
     }
 
     /// A slow hook, or a guest that is long in the making, must not hold up the requests that share
     /// its worker.
-    fn is_slow(&self, hook: Hook, is_warm: bool) -> bool {
+    fn is_slow(&self, hook: HookCall, is_warm: bool) -> bool {
         let hooks = hook.deadline_ms > INLINE_DEADLINE_MS
             && (self.tally.mean_us.load(Ordering::Relaxed) > SLOW_US
                 || hook.input_bytes >= LARGE_INPUT_BYTES);
@@ -436,37 +449,40 @@ impl Revision {
 
     /// The only way to call a guest. A panic of the host's own code in here ends the call, not the
     /// process.
-    fn enter<T>(
+    fn call_caught<T>(
         &self,
-        hook: Hook,
+        hook: HookCall,
         caller: Option<Caller<'_>>,
-        seat: Seat,
-        ask: impl FnOnce(&mut Store<Guest>, &Exports) -> wasmtime::Result<Result<T, Failure>>,
-    ) -> Ended<T> {
-        catch_unwind(AssertUnwindSafe(|| self.ask(hook, caller, seat, ask))).unwrap_or_else(|_| {
-            Err(Crash::without_trace(
+        seat: InstanceClaim,
+        ask: impl FnOnce(&mut Store<GuestState>, &Exports) -> wasmtime::Result<Result<T, Failure>>,
+    ) -> CallOutcome<T> {
+        catch_unwind(AssertUnwindSafe(|| {
+            self.call_instance(hook, caller, seat, ask)
+        }))
+        .unwrap_or_else(|_| {
+            Err(CallError::without_trace(
                 Failure::Trapped("the host panicked".into()),
                 0,
             ))
         })
     }
 
-    fn ask<T>(
+    fn call_instance<T>(
         &self,
-        hook: Hook,
+        hook: HookCall,
         caller: Option<Caller<'_>>,
-        seat: Seat,
-        ask: impl FnOnce(&mut Store<Guest>, &Exports) -> wasmtime::Result<Result<T, Failure>>,
-    ) -> Ended<T> {
-        let Seat {
+        seat: InstanceClaim,
+        ask: impl FnOnce(&mut Store<GuestState>, &Exports) -> wasmtime::Result<Result<T, Failure>>,
+    ) -> CallOutcome<T> {
+        let InstanceClaim {
             owner,
-            keeps,
-            waiting,
-            is_silent,
+            may_keep: keeps,
+            idle: waiting,
+            is_repetition: is_silent,
         } = seat;
         let mut instance = match waiting {
             Some(instance) => instance,
-            None => Box::new(self.make_guest(self.setup_deadline_ms(hook), is_silent)?),
+            None => Box::new(self.new_instance(self.setup_deadline_ms(hook), is_silent)?),
         };
         if self.parts.grants.log {
             let text = &mut instance.store.data_mut().request_id;
@@ -474,10 +490,10 @@ impl Revision {
             text.push_str(caller.map_or("", |caller| caller.request_id));
         }
         instance.arm(hook.deadline_ms);
-        let Instance { store, exports, .. } = &mut *instance;
-        let answer = ask(store, exports).map_err(|error| Crash::of(&error, store))?;
+        let GuestInstance { store, exports, .. } = &mut *instance;
+        let answer = ask(store, exports).map_err(|error| CallError::of(&error, store))?;
         let answer = answer.map_err(|failure| {
-            Crash::without_trace(failure, instance.store.data().limits.memory_bytes)
+            CallError::without_trace(failure, instance.store.data().limits.memory_bytes)
         });
         // Whatever was not an answer has gone, or goes here, with its store.
         let usable = match &answer {
@@ -485,34 +501,34 @@ impl Revision {
             Err(crash) => matches!(crash.failure, Failure::Rejected(_)),
         };
         instance.calls += 1;
-        if usable && keeps && self.reuses() && !is_worn(&instance) {
-            instance.rest();
-            self.ground.warm.put(owner, instance);
+        if usable && keeps && self.reuses_instances() && !is_worn(&instance) {
+            instance.end_call();
+            self.context.pool.put(owner, instance);
         }
         answer
     }
 
-    fn setup_deadline_ms(&self, hook: Hook) -> u32 {
+    fn setup_deadline_ms(&self, hook: HookCall) -> u32 {
         let measured = self.tally.setup_us.load(Ordering::Relaxed) / 1000;
         hook.deadline_ms.max(SETUP_DEADLINE_MS).max(measured * 4)
     }
 
-    fn observe(&self, hook: Hook, result: CallResult, took_us: u64) {
-        if let Some(hook) = plugin_metrics::Hook::named(hook.name) {
-            self.metrics.called(hook, result, took_us);
+    fn observe(&self, hook: HookCall, result: CallResult, took_us: u64) {
+        if let Some(hook) = plugin_metrics::PluginHook::from_name(hook.name) {
+            self.metrics.record_call(hook, result, took_us);
         }
     }
 
     /// Logs one event per failed call, at a bounded rate.
-    fn report(
+    fn log_failure(
         &self,
-        hook: Hook,
+        hook: HookCall,
         caller: Option<Caller<'_>>,
-        crash: &Crash,
+        crash: &CallError,
         took_us: u64,
         opened: bool,
     ) {
-        let Identity { name, sha256, .. } = &self.parts.identity;
+        let RevisionIdentity { name, sha256, .. } = &self.parts.identity;
         let bytes = crash.memory_bytes as u64;
         self.tally.crash_bytes.fetch_max(bytes, Ordering::Relaxed);
         if opened {
@@ -522,7 +538,7 @@ impl Revision {
                 "plugin fails too often: not asked for 30 s"
             );
         }
-        if !self.tally.may_log_crash(self.ground.runtime.clock.now()) {
+        if !self.tally.may_log_crash(self.context.runtime.clock.now()) {
             return;
         }
         tracing::warn!(
@@ -542,16 +558,16 @@ impl Revision {
 
 impl Drop for Revision {
     fn drop(&mut self) {
-        self.ground.warm.forget(self.number);
+        self.context.pool.forget(self.number);
     }
 }
 
 /// Both tables have a test that their names are the same.
 fn result_of(failure: &Failure) -> CallResult {
-    CallResult::named(failure.class()).unwrap_or(CallResult::Invalid)
+    CallResult::from_name(failure.class()).unwrap_or(CallResult::Invalid)
 }
 
-fn is_worn(instance: &Instance) -> bool {
+fn is_worn(instance: &GuestInstance) -> bool {
     let now = instance.store.data().limits.memory_bytes;
     let grown =
         now > instance.ready_bytes * GROWTH_MAX && now - instance.ready_bytes > GROWTH_FREE_BYTES;
@@ -565,8 +581,8 @@ mod tests {
     #[test]
     fn every_class_of_failure_is_a_result_of_the_same_name() {
         for class in Failure::CLASSES {
-            assert!(CallResult::named(class).is_some(), "{class}");
+            assert!(CallResult::from_name(class).is_some(), "{class}");
         }
-        assert!(CallResult::named("rejected").is_some());
+        assert!(CallResult::from_name("rejected").is_some());
     }
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use infergate_core::routing::{Candidate, Choice, Hints};
 
 use super::Caller;
-use super::line::Line;
-use super::rules::Ranker;
+use super::line::FallbackChain;
+use super::rules::RoutingPolicy;
 use crate::telemetry::event::PluginUse;
 
 /// When a model's policy is called.
@@ -26,13 +26,13 @@ pub enum RoutingMode {
 /// Routing policy of one model, in one configuration generation.
 #[derive(Clone)]
 pub struct RoutingSlot {
-    pub(super) line: Arc<Line<dyn Ranker>>,
+    pub(super) chain: Arc<FallbackChain<dyn RoutingPolicy>>,
     pub(super) mode: RoutingMode,
 }
 
 /// Order of the candidates, with the plugin that computed it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ranked {
+pub struct PolicyRanking {
     /// Best first; every candidate that is not down, once.
     pub choices: Vec<Choice>,
     /// The plugin that did; empty for a built-in order.
@@ -47,7 +47,7 @@ impl RoutingSlot {
 
     /// True when a plugin ranks, unless it fails.
     pub fn is_plugin(&self) -> bool {
-        !self.line.revisions.is_empty()
+        !self.chain.revisions.is_empty()
     }
 
     /// The order of `candidates`. Without a caller the answer may be kept for others.
@@ -56,15 +56,15 @@ impl RoutingSlot {
         caller: Option<Caller<'_>>,
         hints: &Hints,
         candidates: &[Candidate],
-    ) -> Ranked {
-        for ranker in self.line.answerers() {
+    ) -> PolicyRanking {
+        for ranker in self.chain.candidates() {
             if let Ok(choices) = ranker.rank(caller, hints, candidates) {
                 let mut uses = Vec::new();
-                super::note(&mut uses, ranker.identity(), "rank");
-                return Ranked { choices, uses };
+                super::record_use(&mut uses, ranker.identity(), "rank");
+                return PolicyRanking { choices, uses };
             }
         }
         // Not reached: a built-in order has no way to fail.
-        Ranked::default()
+        PolicyRanking::default()
     }
 }

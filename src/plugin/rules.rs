@@ -5,10 +5,12 @@
 
 use std::sync::Arc;
 
-use infergate_core::billing::{Charge, Report};
+use infergate_core::billing::{Charge, UsageReport};
 use infergate_core::model::Tariff;
 use infergate_core::routing::{Candidate, Choice, Hints};
-use infergate_core::task::{Description, Event, Field, Finished, Prepared, Step};
+use infergate_core::task::{
+    BodyField, FinishResult, PrepareResult, StreamEvent, StreamResult, TaskDescription,
+};
 
 use super::Caller;
 use super::failure::Failure;
@@ -16,7 +18,7 @@ use super::schema::Schema;
 
 /// Name of a revision in events.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct RevisionIdentity {
     /// Its name in the configuration.
     pub name: Arc<str>,
     /// Digest of the component.
@@ -27,19 +29,19 @@ pub struct Identity {
 
 /// Part of a body that a task selects.
 #[derive(Clone, Copy, Debug)]
-pub enum Seen<'a> {
+pub enum BodyView<'a> {
     /// All of it.
     Whole(&'a [u8]),
     /// Selected places that exist.
-    Fields(&'a [Field]),
+    Fields(&'a [BodyField]),
 }
 
-impl Seen<'_> {
+impl BodyView<'_> {
     /// Bytes that are handed over.
     pub fn bytes(&self) -> usize {
         match self {
-            Seen::Whole(body) => body.len(),
-            Seen::Fields(fields) => {
+            BodyView::Whole(body) => body.len(),
+            BodyView::Fields(fields) => {
                 let bytes = fields
                     .iter()
                     .map(|field| field.pointer.len() + field.json.len());
@@ -51,66 +53,79 @@ impl Seen<'_> {
 
 /// Input of `prepare`.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct PrepareInput<'a> {
     /// The model's id.
     pub model: &'a str,
     /// Type of the body.
     pub content_type: &'a str,
     /// The body.
-    pub body: Seen<'a>,
+    pub body: BodyView<'a>,
     /// Facts added by the gateway.
     pub attributes: &'a [(String, String)],
 }
 
 /// Input of `finish`.
 #[derive(Clone, Copy, Debug)]
-pub struct Answered<'a> {
+pub struct FinishInput<'a> {
     /// HTTP status of the server.
     pub status: u16,
     /// Type of its body.
     pub content_type: &'a str,
     /// Its body.
-    pub body: Seen<'a>,
+    pub body: BodyView<'a>,
     /// State that `prepare` returned.
     pub state: &'a [u8],
 }
 
 /// A task. Hooks that [`Description::active`] leaves out are not called.
-pub trait TaskRules: Send + Sync {
+pub trait TaskHandler: Send + Sync {
     /// Description of the task.
-    fn description(&self) -> &Description;
+    fn description(&self) -> &TaskDescription;
     /// Its input schema, compiled.
     fn input_schema(&self) -> Option<&Schema>;
     /// Its output schema, compiled.
     fn output_schema(&self) -> Option<&Schema>;
     /// Identity in events; none for a built-in one.
-    fn identity(&self) -> Option<&Identity>;
+    fn identity(&self) -> Option<&RevisionIdentity>;
     /// True when a call would be made now; false while the breaker is open and no probe is due.
-    fn is_asked(&self) -> bool;
+    fn is_available(&self) -> bool;
     /// Counts that the revision was skipped because its breaker is open.
-    fn passed_over(&self);
+    fn count_skipped(&self);
     /// Reports an answer to `hook` that could not be used: it breaks `rule`.
-    fn lied(&self, caller: Caller<'_>, hook: &'static str, rule: &'static str);
+    fn report_invalid(&self, caller: Caller<'_>, hook: &'static str, rule: &'static str);
     /// Shapes the payload.
-    fn prepare(&self, caller: Caller<'_>, asked: &Asked<'_>) -> Result<Prepared, Failure>;
+    fn prepare(
+        &self,
+        caller: Caller<'_>,
+        asked: &PrepareInput<'_>,
+    ) -> Result<PrepareResult, Failure>;
     /// Shapes the answer.
-    fn finish(&self, caller: Caller<'_>, answered: &Answered<'_>) -> Result<Finished, Failure>;
+    fn finish(
+        &self,
+        caller: Caller<'_>,
+        answered: &FinishInput<'_>,
+    ) -> Result<FinishResult, Failure>;
     /// Shapes events.
-    fn push(&self, caller: Caller<'_>, state: &[u8], events: &[Event]) -> Result<Step, Failure>;
+    fn push(
+        &self,
+        caller: Caller<'_>,
+        state: &[u8],
+        events: &[StreamEvent],
+    ) -> Result<StreamResult, Failure>;
     /// Ends the events.
-    fn close(&self, caller: Caller<'_>, state: &[u8], cut: bool) -> Result<Step, Failure>;
+    fn close(&self, caller: Caller<'_>, state: &[u8], cut: bool) -> Result<StreamResult, Failure>;
 }
 
 /// A billing formula.
-pub trait Pricing: Send + Sync {
+pub trait BillingFormula: Send + Sync {
     /// Identity in events; none for the built-in one.
-    fn identity(&self) -> Option<&Identity>;
+    fn identity(&self) -> Option<&RevisionIdentity>;
     /// The charge of a request.
     fn price(
         &self,
         caller: Caller<'_>,
         tariff: &Tariff,
-        report: &Report<'_>,
+        report: &UsageReport<'_>,
     ) -> Result<Charge, Failure>;
     /// Metrics by its own count; none where it does not count.
     fn estimate(
@@ -122,9 +137,9 @@ pub trait Pricing: Send + Sync {
 }
 
 /// A routing policy.
-pub trait Ranker: Send + Sync {
+pub trait RoutingPolicy: Send + Sync {
     /// Identity in events; none for a built-in one.
-    fn identity(&self) -> Option<&Identity>;
+    fn identity(&self) -> Option<&RevisionIdentity>;
     /// The candidates in order, each once.
     fn rank(
         &self,

@@ -13,7 +13,7 @@ use jsonschema::{Draft, PatternOptions, ValidationError, Validator};
 use serde_json::Value;
 
 use super::expansion;
-use super::json::{Outline, Text};
+use super::json::{Outline, OutlineJson};
 use super::pointer;
 
 /// Real schemas have a tenth of it.
@@ -33,23 +33,23 @@ const HEAVY_FROM: u64 = 1_000;
 pub struct Schema {
     text: Arc<str>,
     root: Value,
-    validator: Validator<Text>,
+    validator: Validator<OutlineJson>,
     /// Subschemas it stands for.
     expansion: u64,
 }
 
 /// Reason why a body does not pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unfit {
+pub enum SchemaError {
     /// The body breaks the schema.
-    Misfit(Misfit),
+    Violation(SchemaViolation),
     /// The check took more steps than a body of its length may.
     TooCostly,
 }
 
 /// Where a value does not fit and what is expected there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Misfit {
+pub struct SchemaViolation {
     /// RFC 6901, empty for the whole body.
     pub pointer: String,
     /// For the caller to read.
@@ -75,7 +75,7 @@ impl Schema {
         let patterns = PatternOptions::regex()
             .size_limit(PATTERN_MAX_BYTES)
             .dfa_size_limit(PATTERN_MAX_BYTES);
-        let validator = jsonschema::options_for::<Text>()
+        let validator = jsonschema::options_for::<OutlineJson>()
             .with_draft(Draft::Draft202012)
             .with_pattern_options(patterns)
             .offline()
@@ -103,25 +103,25 @@ impl Schema {
     ///
     /// # Errors
     /// The first place where it does not.
-    pub fn check(&self, body: &Outline) -> Result<(), Unfit> {
+    pub fn check(&self, body: &Outline) -> Result<(), SchemaError> {
         body.refill(u32::MAX);
         let fits = self.validator.is_valid(body.root());
         if body.is_exhausted() {
-            return Err(Unfit::TooCostly);
+            return Err(SchemaError::TooCostly);
         }
         if fits {
             return Ok(());
         }
         body.refill(ERRORS_MAX);
         let misfit = match self.validator.validate(body.root()) {
-            Err(error) if !body.is_exhausted() => self.misfit(&error),
+            Err(error) if !body.is_exhausted() => self.violation(&error),
             // Listing the errors took too long; that there are some is known.
-            _ => Misfit {
+            _ => SchemaViolation {
                 pointer: String::new(),
                 message: "the body does not fit the schema of its input".into(),
             },
         };
-        Err(Unfit::Misfit(misfit))
+        Err(SchemaError::Violation(misfit))
     }
 
     /// Checks a value, for tools.
@@ -129,11 +129,11 @@ impl Schema {
         Outline::read(value.to_string().into()).is_ok_and(|body| self.check(&body).is_ok())
     }
 
-    fn misfit(&self, error: &ValidationError<'_>) -> Misfit {
+    fn violation(&self, error: &ValidationError<'_>) -> SchemaViolation {
         if let ValidationErrorKind::AnyOf { context }
         | ValidationErrorKind::OneOfNotValid { context } = error.kind()
         {
-            return self.misfit_of_all(error, context);
+            return self.all_violations(error, context);
         }
         let here = error.instance_path().as_str();
         let below = |key: &str| format!("{here}/{}", pointer::escape(key));
@@ -141,7 +141,10 @@ impl Schema {
             ValidationErrorKind::Required { property } => {
                 let key = property.as_str().unwrap_or_default();
                 let schema = &self.around(error)["properties"][key];
-                (below(key), format!("`{key}` is required{}", wanted(schema)))
+                (
+                    below(key),
+                    format!("`{key}` is required{}", required_kind(schema)),
+                )
             }
             ValidationErrorKind::AdditionalProperties { unexpected }
             | ValidationErrorKind::UnevaluatedProperties { unexpected } => {
@@ -153,7 +156,7 @@ impl Schema {
                 format!("{} {}", name(here), self.expected(error, kind)),
             ),
         };
-        Misfit {
+        SchemaViolation {
             pointer,
             message: short(message),
         }
@@ -161,11 +164,11 @@ impl Schema {
 
     /// None of several shapes fits: the one that was meant is the one that went deepest; where all
     /// only miss a key, the keys are the choice.
-    fn misfit_of_all(
+    fn all_violations(
         &self,
         error: &ValidationError<'_>,
         context: &[Vec<ValidationError<'static>>],
-    ) -> Misfit {
+    ) -> SchemaViolation {
         let here = error.instance_path().as_str();
         let firsts: Vec<&ValidationError<'_>> = context.iter().filter_map(|c| c.first()).collect();
         let missing: Vec<&str> = firsts
@@ -183,7 +186,7 @@ impl Schema {
             && missing.len() == firsts.len()
         {
             let keys: Vec<String> = missing.iter().map(|key| format!("`{key}`")).collect();
-            return Misfit {
+            return SchemaViolation {
                 pointer: format!("{here}/{}", pointer::escape(first)),
                 message: short(format!("{} is required", keys.join(" or "))),
             };
@@ -198,7 +201,7 @@ impl Schema {
             })
             .collect();
         if let Some(types) = types.filter(|types| !types.is_empty()) {
-            return Misfit {
+            return SchemaViolation {
                 pointer: here.to_owned(),
                 message: short(format!("{} must be {}", name(here), types.join(" or "))),
             };
@@ -210,8 +213,8 @@ impl Schema {
             (depth(e), !is_type)
         });
         match deepest {
-            Some(inner) => self.misfit(inner),
-            None => Misfit {
+            Some(inner) => self.violation(inner),
+            None => SchemaViolation {
                 pointer: here.to_owned(),
                 message: short(format!("{} has none of the shapes it may have", name(here))),
             },
@@ -302,7 +305,7 @@ fn word(json_type: &str) -> &'static str {
 }
 
 /// Describes the value of a required key, where its schema does.
-fn wanted(schema: &Value) -> String {
+fn required_kind(schema: &Value) -> String {
     match schema["type"].as_str() {
         Some(json_type) => format!(": {}", word(json_type)),
         None => String::new(),
@@ -355,8 +358,8 @@ mod tests {
 
     fn misfit(schema: &Schema, value: Value) -> (String, String) {
         match schema.check(&outline(&value)).unwrap_err() {
-            Unfit::Misfit(misfit) => (misfit.pointer, misfit.message),
-            Unfit::TooCostly => panic!("too costly"),
+            SchemaError::Violation(misfit) => (misfit.pointer, misfit.message),
+            SchemaError::TooCostly => panic!("too costly"),
         }
     }
 
@@ -507,11 +510,11 @@ mod tests {
         let list = |last: &str| format!(r#"{{"image":[{}{last}]}}"#, "255,".repeat(300_000));
         let check = |text: String| bytes.check(&Outline::read(text.into()).unwrap());
         assert_eq!(check(list("0")), Ok(()));
-        let misfit = Misfit {
+        let misfit = SchemaViolation {
             pointer: "/image/300000".into(),
             message: "`image[300000]` must be at most 255".into(),
         };
-        assert_eq!(check(list("256")), Err(Unfit::Misfit(misfit)));
+        assert_eq!(check(list("256")), Err(SchemaError::Violation(misfit)));
     }
 
     #[test]
@@ -537,6 +540,6 @@ mod tests {
         }
         let s = schema(below);
         let checked = s.check(&outline(&value));
-        assert!(matches!(checked, Ok(()) | Err(Unfit::TooCostly)));
+        assert!(matches!(checked, Ok(()) | Err(SchemaError::TooCostly)));
     }
 }

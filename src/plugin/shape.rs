@@ -28,19 +28,19 @@ const MAJOR: &str = "1";
 
 /// Imports and exports of a component.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Shape {
+pub struct ComponentType {
     /// Full names, such as `infergate:host/log@1.0.0`.
     pub imports: Vec<String>,
     /// Full names; those that are no plugin interface are never called.
     pub exports: Vec<String>,
 }
 
-impl Shape {
+impl ComponentType {
     /// Validates the bytes and reads their outside.
     ///
     /// # Errors
     /// A sentence with the remedy.
-    pub fn of(bytes: &[u8]) -> Result<Shape, String> {
+    pub fn of(bytes: &[u8]) -> Result<ComponentType, String> {
         if !bytes.starts_with(b"\0asm") {
             return Err(
                 "it is not WebAssembly: expected a component, `infergate plugin build` makes one"
@@ -65,7 +65,7 @@ impl Shape {
     }
 
     /// Exports that a plugin of that world needs and this component lacks.
-    pub fn lacks(&self, world: World) -> Vec<String> {
+    pub fn missing_exports(&self, world: World) -> Vec<String> {
         let needed: &[&str] = match world {
             World::TaskSchema => &["lifecycle", "task"],
             World::TaskSchemaStreaming => &["lifecycle", "task", "task-stream"],
@@ -118,7 +118,7 @@ impl Shape {
     }
 
     /// Imports beyond the grants, a sentence each.
-    pub fn ungranted(&self, grants: &[impl AsRef<str>]) -> Vec<String> {
+    pub fn ungranted_imports(&self, grants: &[impl AsRef<str>]) -> Vec<String> {
         let granted = |word: &str| {
             grants
                 .iter()
@@ -203,8 +203,8 @@ fn within_limits(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-fn read(bytes: &[u8]) -> wasmparser::Result<Shape> {
-    let mut shape = Shape::default();
+fn read(bytes: &[u8]) -> wasmparser::Result<ComponentType> {
+    let mut shape = ComponentType::default();
     let mut depth = 0_usize;
     for payload in Parser::new(0).parse_all(bytes) {
         match payload? {
@@ -249,8 +249,8 @@ fn advice_on(error: &str) -> String {
 mod tests {
     use super::*;
 
-    fn shape(imports: &[&str], exports: &[&str]) -> Shape {
-        Shape {
+    fn shape(imports: &[&str], exports: &[&str]) -> ComponentType {
+        ComponentType {
             imports: imports.iter().map(|name| (*name).to_owned()).collect(),
             exports: exports.iter().map(|name| (*name).to_owned()).collect(),
         }
@@ -259,18 +259,18 @@ mod tests {
     #[test]
     fn an_import_that_is_not_granted_is_refused_with_what_to_do() {
         let log = shape(&["infergate:host/log@1.2.0"], &[]);
-        assert!(log.ungranted(&["log"]).is_empty());
-        assert!(log.ungranted(&["counters"])[0].contains("add `log` to its grants"));
+        assert!(log.ungranted_imports(&["log"]).is_empty());
+        assert!(log.ungranted_imports(&["counters"])[0].contains("add `log` to its grants"));
         let tables = shape(&["infergate:host/tables@1.0.0"], &[]);
-        assert!(tables.ungranted(&["tables:prices"]).is_empty());
+        assert!(tables.ungranted_imports(&["tables:prices"]).is_empty());
         let wasi = shape(&["wasi:cli/stdout@0.2.6"], &[]);
         assert_eq!(
-            wasi.ungranted(&["log"]),
+            wasi.ungranted_imports(&["log"]),
             ["imports wasi:cli/stdout@0.2.6: build for wasm32-unknown-unknown or pass --stub-wasi"]
         );
         let newer = shape(&["infergate:host/log@2.0.0"], &[]);
-        assert!(newer.ungranted(&["log"])[0].contains("offers version 1"));
-        assert!(shape(&["env"], &[]).ungranted(&["log"])[0].contains("may import"));
+        assert!(newer.ungranted_imports(&["log"])[0].contains("offers version 1"));
+        assert!(shape(&["env"], &[]).ungranted_imports(&["log"])[0].contains("may import"));
     }
 
     #[test]
@@ -283,9 +283,11 @@ mod tests {
                 "init",
             ],
         );
-        assert!(newer.lacks(World::BillingFormula).is_empty());
+        assert!(newer.missing_exports(World::BillingFormula).is_empty());
         assert_eq!(newer.worlds(), ["billing-formula"]);
-        assert!(newer.lacks(World::RoutingPolicy)[0].contains("it is a `billing-formula`"));
+        assert!(
+            newer.missing_exports(World::RoutingPolicy)[0].contains("it is a `billing-formula`")
+        );
         let major = shape(
             &[],
             &[
@@ -293,11 +295,11 @@ mod tests {
                 "infergate:plugin/billing@2.0.0",
             ],
         );
-        assert!(major.lacks(World::BillingFormula)[0].contains("speaks version 1"));
+        assert!(major.missing_exports(World::BillingFormula)[0].contains("speaks version 1"));
     }
 
     fn component(text: &str) -> String {
-        Shape::of(&wat::parse_str(text).unwrap()).unwrap_err()
+        ComponentType::of(&wat::parse_str(text).unwrap()).unwrap_err()
     }
 
     #[test]
@@ -314,16 +316,28 @@ mod tests {
             .collect();
         assert!(component(&of(&types)).contains("20000 types"));
         let fits = format!("{}{}", "(component ".repeat(16), ")".repeat(16));
-        assert!(Shape::of(&wat::parse_str(&fits).unwrap()).is_ok());
+        assert!(ComponentType::of(&wat::parse_str(&fits).unwrap()).is_ok());
     }
 
     #[test]
     fn what_is_no_component_is_told_apart() {
-        assert!(Shape::of(b"hello").unwrap_err().contains("not WebAssembly"));
+        assert!(
+            ComponentType::of(b"hello")
+                .unwrap_err()
+                .contains("not WebAssembly")
+        );
         let module = wat::parse_str("(module)").unwrap();
-        assert!(Shape::of(&module).unwrap_err().contains("core module"));
+        assert!(
+            ComponentType::of(&module)
+                .unwrap_err()
+                .contains("core module")
+        );
         let mut broken = wat::parse_str("(component)").unwrap();
         broken.push(0xff);
-        assert!(Shape::of(&broken).unwrap_err().contains("not valid"));
+        assert!(
+            ComponentType::of(&broken)
+                .unwrap_err()
+                .contains("not valid")
+        );
     }
 }

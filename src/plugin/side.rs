@@ -9,20 +9,20 @@ use std::thread;
 /// Pieces of work that may wait. A piece is a few fixtures or one call.
 const QUEUE_MAX: usize = 64;
 
-type Work = Box<dyn FnOnce() + Send>;
+type BackgroundWork = Box<dyn FnOnce() + Send>;
 
 /// Sender to the background thread.
-pub struct Side {
-    queue: SyncSender<Work>,
+pub struct BackgroundQueue {
+    queue: SyncSender<BackgroundWork>,
 }
 
-impl Side {
+impl BackgroundQueue {
     /// Starts the thread.
     ///
     /// # Errors
     /// When the operating system gives none.
-    pub fn start() -> std::io::Result<Side> {
-        let (queue, waiting) = sync_channel::<Work>(QUEUE_MAX);
+    pub fn start() -> std::io::Result<BackgroundQueue> {
+        let (queue, waiting) = sync_channel::<BackgroundWork>(QUEUE_MAX);
         thread::Builder::new()
             .name("plugin-side".into())
             .spawn(move || {
@@ -30,7 +30,7 @@ impl Side {
                     work();
                 }
             })?;
-        Ok(Side { queue })
+        Ok(BackgroundQueue { queue })
     }
 
     /// Queues `work`; false when the queue is full.

@@ -12,11 +12,13 @@ use wasmtime::{
 };
 
 use super::bindings;
-use super::engine::{MEMORIES_PER_COMPONENT, Purpose, Runtime, Slot, TABLE_MAX_ELEMENTS};
+use super::engine::{
+    EnginePurpose, InstanceSlot, MEMORIES_PER_COMPONENT, TABLE_MAX_ELEMENTS, WasmRuntime,
+};
 use super::failure::Failure;
 use super::grants::Grants;
 use super::spec::Bounds;
-use super::ticker::Turns;
+use super::ticker::TickHandle;
 use crate::telemetry::PluginMetrics;
 use crate::telemetry::clock;
 use crate::telemetry::plugin_metrics::LiveInstance;
@@ -31,28 +33,28 @@ const GUEST_BYTES: usize = 16 << 10;
 const ENGINE_FULL: &str = "the engine is full";
 
 /// State in a store: the guest's limits and grants.
-pub struct Guest {
-    pub limits: Limits,
+pub struct GuestState {
+    pub limits: GuestLimits,
     pub grants: Arc<Grants>,
     /// Id of the running request; kept only where the plugin may log.
     pub request_id: String,
     /// Suppresses log lines and counts: the call is a repetition.
-    pub is_silent: bool,
+    pub is_repetition: bool,
     counts_fuel: bool,
-    deadline: Deadline,
-    turns: Turns,
+    deadline: GuestDeadline,
+    ticks: TickHandle,
 }
 
 /// How much processor time a guest has, counted from its first tick on. A guest whose thread did not
 /// run has used none: on a machine that is busy nobody dies for having waited.
 #[derive(Clone, Copy, Debug, Default)]
-struct Deadline {
+struct GuestDeadline {
     budget_us: u64,
     /// Processor time of the thread at the first tick of the call.
     from_us: Option<u64>,
 }
 
-impl Deadline {
+impl GuestDeadline {
     /// Called at each tick: checks the deadline.
     fn tick(&mut self, used_us: u64) -> UpdateDeadline {
         let from_us = *self.from_us.get_or_insert(used_us);
@@ -66,7 +68,7 @@ impl Deadline {
 
 /// Memory and tables of one guest.
 #[derive(Debug)]
-pub struct Limits {
+pub struct GuestLimits {
     memory_max_bytes: usize,
     /// All memories together, now.
     pub memory_bytes: usize,
@@ -76,7 +78,7 @@ pub struct Limits {
     pub denied: bool,
 }
 
-impl ResourceLimiter for Limits {
+impl ResourceLimiter for GuestLimits {
     fn memory_growing(
         &mut self,
         current: usize,
@@ -121,7 +123,7 @@ impl ResourceLimiter for Limits {
 
 /// Where a component's interfaces are, looked up once a revision. Absent interfaces are none.
 #[derive(Clone)]
-pub struct Indices {
+pub struct ExportIndices {
     pub lifecycle: Option<bindings::lifecycle::LifecycleOnlyIndices>,
     pub task: Option<bindings::task::TaskOnlyIndices>,
     pub stream: Option<bindings::task_stream::StreamOnlyIndices>,
@@ -130,10 +132,10 @@ pub struct Indices {
     pub routing: Option<bindings::routing::RoutingOnlyIndices>,
 }
 
-impl Indices {
+impl ExportIndices {
     /// Probes for every interface.
-    pub fn of(pre: &InstancePre<Guest>) -> Indices {
-        Indices {
+    pub fn of(pre: &InstancePre<GuestState>) -> ExportIndices {
+        ExportIndices {
             lifecycle: bindings::lifecycle::LifecycleOnlyIndices::new(pre).ok(),
             task: bindings::task::TaskOnlyIndices::new(pre).ok(),
             stream: bindings::task_stream::StreamOnlyIndices::new(pre).ok(),
@@ -155,8 +157,8 @@ pub struct Exports {
 }
 
 /// A guest. The store goes before the slot does.
-pub struct Instance {
-    pub store: Store<Guest>,
+pub struct GuestInstance {
+    pub store: Store<GuestState>,
     pub exports: Exports,
     /// As an embedder of dynamic values needs it.
     pub raw: wasmtime::component::Instance,
@@ -164,15 +166,15 @@ pub struct Instance {
     pub calls: u32,
     /// Memory when it was ready for its first call.
     pub ready_bytes: usize,
-    _slot: Slot,
+    _slot: InstanceSlot,
     _live: LiveInstance,
 }
 
 /// Template from which instances are made.
-pub struct Mould<'a> {
-    pub runtime: &'a Runtime,
-    pub pre: &'a InstancePre<Guest>,
-    pub indices: &'a Indices,
+pub struct InstanceTemplate<'a> {
+    pub runtime: &'a WasmRuntime,
+    pub pre: &'a InstancePre<GuestState>,
+    pub indices: &'a ExportIndices,
     pub bounds: &'a Bounds,
     pub grants: &'a Arc<Grants>,
     /// JSON for `configure`.
@@ -180,11 +182,11 @@ pub struct Mould<'a> {
     /// Where the guest is counted.
     pub metrics: &'a PluginMetrics,
     /// Repeats a call: what it logs and counts is left out.
-    pub is_silent: bool,
+    pub is_repetition: bool,
 }
 
 /// Failed attempt at a call.
-pub struct Crash {
+pub struct CallError {
     pub failure: Failure,
     /// Demangled names of the guest's functions, innermost first.
     pub backtrace: String,
@@ -193,11 +195,15 @@ pub struct Crash {
     pub problems: Vec<(String, String)>,
 }
 
-impl Instance {
+impl GuestInstance {
     /// Makes a guest and configures it, all of it under one deadline.
-    pub fn make(mould: &Mould<'_>, slot: Slot, deadline_ms: u32) -> Result<Instance, Box<Crash>> {
-        let guest = Guest {
-            limits: Limits {
+    pub fn make(
+        mould: &InstanceTemplate<'_>,
+        slot: InstanceSlot,
+        deadline_ms: u32,
+    ) -> Result<GuestInstance, Box<CallError>> {
+        let guest = GuestState {
+            limits: GuestLimits {
                 memory_max_bytes: mould.bounds.memory_bytes,
                 memory_bytes: 0,
                 table_elements: 0,
@@ -205,10 +211,10 @@ impl Instance {
             },
             grants: Arc::clone(mould.grants),
             request_id: String::new(),
-            is_silent: mould.is_silent,
-            counts_fuel: mould.runtime.purpose == Purpose::Tools,
-            deadline: Deadline::default(),
-            turns: mould.runtime.ticker.turns(),
+            is_repetition: mould.is_repetition,
+            counts_fuel: mould.runtime.purpose == EnginePurpose::Tools,
+            deadline: GuestDeadline::default(),
+            ticks: mould.runtime.ticker.handle(),
         };
         let mut store = Store::new(&mould.runtime.engine, guest);
         store.limiter(|guest| &mut guest.limits);
@@ -221,17 +227,17 @@ impl Instance {
         match build(mould, &mut store) {
             Ok((raw, exports)) => {
                 let ready_bytes = store.data().limits.memory_bytes;
-                Ok(Instance {
+                Ok(GuestInstance {
                     store,
                     exports,
                     raw,
                     calls: 0,
                     ready_bytes,
                     _slot: slot,
-                    _live: mould.metrics.instance(),
+                    _live: mould.metrics.live_instance(),
                 })
             }
-            Err(error) => Err(Crash::of(&error, &store)),
+            Err(error) => Err(CallError::of(&error, &store)),
         }
     }
 
@@ -249,20 +255,20 @@ impl Instance {
     }
 
     /// Ends the call: the instance is idle until the next.
-    pub fn rest(&mut self) {
-        self.store.data_mut().turns.end();
+    pub fn end_call(&mut self) {
+        self.store.data_mut().ticks.end();
     }
 }
 
 /// The one place where a deadline is set: the guest traps after it has run for as many milliseconds,
 /// one or two more where it lies badly to the ticks.
-fn arm(store: &mut Store<Guest>, deadline_ms: u32) {
+fn arm(store: &mut Store<GuestState>, deadline_ms: u32) {
     let guest = store.data_mut();
-    guest.deadline = Deadline {
+    guest.deadline = GuestDeadline {
         budget_us: u64::from(deadline_ms) * 1000,
         from_us: None,
     };
-    guest.turns.begin();
+    guest.ticks.begin();
     store.set_epoch_deadline(1);
     if store.data().counts_fuel {
         // As much as there is: the tools read what is left. Refused only by an engine without fuel.
@@ -271,8 +277,8 @@ fn arm(store: &mut Store<Guest>, deadline_ms: u32) {
 }
 
 fn build(
-    mould: &Mould<'_>,
-    store: &mut Store<Guest>,
+    mould: &InstanceTemplate<'_>,
+    store: &mut Store<GuestState>,
 ) -> wasmtime::Result<(wasmtime::component::Instance, Exports)> {
     let raw = mould.pre.instantiate(&mut *store)?;
     let at = mould.indices;
@@ -316,7 +322,7 @@ fn build(
         .call_configure(&mut *store, mould.settings)?;
     match configured {
         Ok(()) => Ok((raw, exports)),
-        Err(problems) => Err(Error::new(Unconfigured(
+        Err(problems) => Err(Error::new(ConfigureError(
             problems.into_iter().map(|p| (p.path, p.message)).collect(),
         ))),
     }
@@ -324,9 +330,9 @@ fn build(
 
 /// `configure` said no: place under the settings, and why.
 #[derive(Debug)]
-pub struct Unconfigured(pub Vec<(String, String)>);
+pub struct ConfigureError(pub Vec<(String, String)>);
 
-impl std::fmt::Display for Unconfigured {
+impl std::fmt::Display for ConfigureError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let said: Vec<String> = self
             .0
@@ -337,20 +343,20 @@ impl std::fmt::Display for Unconfigured {
     }
 }
 
-impl std::error::Error for Unconfigured {}
+impl std::error::Error for ConfigureError {}
 
-impl Crash {
+impl CallError {
     /// Classifies an error of wasmtime.
-    pub fn of(error: &Error, store: &Store<Guest>) -> Box<Crash> {
+    pub fn of(error: &Error, store: &Store<GuestState>) -> Box<CallError> {
         let limits = &store.data().limits;
-        Box::new(Crash {
+        Box::new(CallError {
             failure: classify(error, limits.denied),
             backtrace: error
                 .downcast_ref::<WasmBacktrace>()
                 .map_or_else(String::new, frames),
             memory_bytes: limits.memory_bytes,
             problems: error
-                .downcast_ref::<Unconfigured>()
+                .downcast_ref::<ConfigureError>()
                 .map_or_else(Vec::new, |said| said.0.clone()),
         })
     }
@@ -362,8 +368,8 @@ impl Crash {
     }
 
     /// A failure that left no trace in the guest.
-    pub fn without_trace(failure: Failure, memory_bytes: usize) -> Box<Crash> {
-        Box::new(Crash {
+    pub fn without_trace(failure: Failure, memory_bytes: usize) -> Box<CallError> {
+        Box::new(CallError {
             failure,
             backtrace: String::new(),
             memory_bytes,
@@ -373,7 +379,7 @@ impl Crash {
 }
 
 fn classify(error: &Error, denied: bool) -> Failure {
-    if let Some(said) = error.downcast_ref::<Unconfigured>() {
+    if let Some(said) = error.downcast_ref::<ConfigureError>() {
         return Failure::Broken(said.to_string());
     }
     match error.downcast_ref::<Trap>() {
@@ -424,12 +430,12 @@ mod tests {
         wasmtime::Instance::new(&mut one, &module, &[]).unwrap();
         let mut other = Store::new(&engine, ());
         let full = wasmtime::Instance::new(&mut other, &module, &[]).unwrap_err();
-        assert!(Crash::without_trace(classify(&full, false), 0).engine_is_full());
+        assert!(CallError::without_trace(classify(&full, false), 0).engine_is_full());
     }
 
     #[test]
     fn a_deadline_counts_what_the_thread_has_run_since_the_first_tick() {
-        let mut deadline = Deadline {
+        let mut deadline = GuestDeadline {
             budget_us: 5_000,
             from_us: None,
         };

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::file::open_regular;
-use super::grants::Table;
+use super::grants::LookupTable;
 
 /// A price list of a hundred thousand rows has less.
 pub const TABLE_FILE_MAX_BYTES: u64 = 16 << 20;
@@ -19,15 +19,15 @@ pub const TABLE_FILE_MAX_BYTES: u64 = 16 << 20;
 pub const COUNTERS_MAX: usize = 32;
 
 /// Key under the plugin, and what is wrong there.
-pub type Wrong = (String, String);
+pub type KeyProblem = (String, String);
 
 /// Result of a plugin's `grants`, `counters` and `tables`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Granted {
+pub struct ResolvedGrants {
     pub log: bool,
     pub counters: bool,
     /// By name; a table's index is its place here.
-    pub tables: Vec<(Arc<str>, Table)>,
+    pub tables: Vec<(Arc<str>, LookupTable)>,
 }
 
 /// Reads and checks them.
@@ -35,9 +35,9 @@ pub fn read(
     grants: &[Arc<str>],
     counters: &[Arc<str>],
     tables: &BTreeMap<Arc<str>, PathBuf>,
-    wrong: &mut Vec<Wrong>,
-) -> Granted {
-    let mut granted = Granted::default();
+    wrong: &mut Vec<KeyProblem>,
+) -> ResolvedGrants {
+    let mut granted = ResolvedGrants::default();
     for (at, grant) in grants.iter().enumerate() {
         match grant.split_once(':') {
             None if &**grant == "log" => granted.log = true,
@@ -77,7 +77,7 @@ pub fn read(
     granted
 }
 
-fn table(path: &Path) -> Result<Table, String> {
+fn table(path: &Path) -> Result<LookupTable, String> {
     let shown = path.display();
     let file = open_regular(path).map_err(|error| format!("cannot read `{shown}`: {error}"))?;
     let mut text = Vec::new();
@@ -96,7 +96,7 @@ fn table(path: &Path) -> Result<Table, String> {
 }
 
 /// An object's keys with the JSON text of their values.
-pub fn from_object(object: &Map<String, Value>) -> Table {
+pub fn from_object(object: &Map<String, Value>) -> LookupTable {
     object
         .iter()
         .map(|(key, value)| (key.clone(), value.to_string().into_bytes()))

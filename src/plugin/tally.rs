@@ -16,7 +16,7 @@ const CRASH_LINES_PER_SECOND: u64 = 2;
 
 /// Call statistics of a revision.
 #[derive(Default)]
-pub struct Tally {
+pub struct CallStats {
     pub calls: AtomicU64,
     /// By class, in the order of [`Failure::CLASSES`].
     pub failures: [AtomicU64; Failure::CLASSES.len()],
@@ -34,13 +34,13 @@ pub struct Tally {
     /// Prices that were answered.
     pub prices: AtomicU64,
     /// Its answers depend on what an instance remembers: none is used again.
-    pub remembers: AtomicBool,
+    pub is_stateful: AtomicBool,
     crash_second: AtomicU64,
     crash_lines: AtomicU64,
     pub crashes_unlogged: AtomicU64,
 }
 
-impl Tally {
+impl CallStats {
     /// True when it has answered calls, and of [`GOOD_ONE_IN`] at most one has failed.
     pub fn has_good_record(&self) -> bool {
         let calls = self.calls.load(Ordering::Relaxed);
@@ -54,7 +54,7 @@ impl Tally {
     }
 
     /// Moves the mean an eighth of the way to what a call took.
-    pub fn learn(&self, took_us: u64) {
+    pub fn record_duration(&self, took_us: u64) {
         let took = u32::try_from(took_us).unwrap_or(u32::MAX);
         let mean = self.mean_us.load(Ordering::Relaxed);
         let next = match mean {
@@ -66,7 +66,7 @@ impl Tally {
     }
 
     /// Counts a failure by its class.
-    pub fn count(&self, failure: &Failure) {
+    pub fn count_failure(&self, failure: &Failure) {
         let at = Failure::CLASSES
             .iter()
             .position(|class| *class == failure.class());

@@ -8,19 +8,20 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use infergate_core::api::Face;
-use infergate_core::billing::{MetricModes, Metrics, Source};
+use infergate_core::api::ApiDialect;
+use infergate_core::billing::{MetricModes, MetricSource, Metrics};
 use infergate_core::model::{BackendKind, ModelSpec};
-use infergate_core::task::{Event, Out, Rejection};
+use infergate_core::task::{EventEdit, Rejection, StreamEvent};
 use infergate_core::{AccountId, Refusal};
 
 use super::body::{
-    apply, are_events, check_input, is_binary, is_json_edit, read, seen, seen_fields, unchanged,
+    apply, are_events, check_input, is_binary, is_json_edit, read, selected_fields, unchanged,
+    view_of,
 };
 use super::failure::Failure;
 use super::json::{self, Outline};
-use super::line::Line;
-use super::rules::{Answered, Asked, TaskRules};
+use super::line::FallbackChain;
+use super::rules::{FinishInput, PrepareInput, TaskHandler};
 use super::schema::Schema;
 use super::spec::{OnFailure, OpenaiAnswers};
 use super::{Caller, check};
@@ -33,18 +34,18 @@ const LARGE_ANSWER_BYTES: usize = 64 * 1024;
 /// Task of one model, in one configuration generation.
 #[derive(Clone)]
 pub struct TaskSlot {
-    line: Arc<Line<dyn TaskRules>>,
+    chain: Arc<FallbackChain<dyn TaskHandler>>,
     modes: Arc<MetricModes>,
     /// The configuration names a task, or the server speaks no protocol of its own. Other servers'
     /// adapters know what their bodies look like.
     applies: bool,
     /// The hooks for answers know those of the OpenAI API.
-    knows_openai: bool,
+    handles_openai: bool,
 }
 
 /// Input from a client.
 #[derive(Clone, Debug)]
-pub struct Input<'a> {
+pub struct TaskInput<'a> {
     /// The model's id.
     pub model: &'a str,
     /// Its type; JSON is checked against the schema, other bodies are opaque.
@@ -57,7 +58,7 @@ pub struct Input<'a> {
 
 /// Payload for the model server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Payload {
+pub struct TaskPayload {
     /// The body.
     pub body: Bytes,
     /// True when it differs from the client's body.
@@ -67,19 +68,19 @@ pub struct Payload {
 }
 
 impl TaskSlot {
-    pub(super) fn new(line: Arc<Line<dyn TaskRules>>, model: &ModelSpec) -> TaskSlot {
+    pub(super) fn new(line: Arc<FallbackChain<dyn TaskHandler>>, model: &ModelSpec) -> TaskSlot {
         TaskSlot {
-            line,
+            chain: line,
             modes: Arc::new(model.metrics.clone()),
             applies: model.plugins.task.is_some() || model.backend == BackendKind::Http,
-            knows_openai: false,
+            handles_openai: false,
         }
     }
 
     /// The same task, with the configuration's choice for answers of the OpenAI API.
     pub(super) fn for_openai(self, answers: Option<OpenaiAnswers>) -> TaskSlot {
         TaskSlot {
-            knows_openai: answers == Some(OpenaiAnswers::Shape),
+            handles_openai: answers == Some(OpenaiAnswers::Shape),
             ..self
         }
     }
@@ -87,7 +88,7 @@ impl TaskSlot {
     /// False when there is nothing to check and nothing to call: skip it.
     pub fn is_active(&self) -> bool {
         self.applies
-            && self.line.answerers().any(|rules| {
+            && self.chain.candidates().any(|rules| {
                 let active = rules.description().active;
                 rules.input_schema().is_some() || active.prepare || active.finish || active.events
             })
@@ -96,21 +97,21 @@ impl TaskSlot {
     /// True when even a small body takes so long to check that it should leave its worker.
     pub fn is_heavy(&self) -> bool {
         let mut schemas = self
-            .line
-            .answerers()
+            .chain
+            .candidates()
             .filter_map(|rules| rules.input_schema());
         schemas.any(Schema::is_heavy)
     }
 
     /// JSON Schema of the input, as its author wrote it.
     pub fn input_schema(&self) -> Option<Arc<str>> {
-        let first = self.line.answerers().next()?;
+        let first = self.chain.candidates().next()?;
         first.input_schema().map(|schema| Arc::clone(schema.text()))
     }
 
     /// JSON Schema of the result.
     pub fn output_schema(&self) -> Option<Arc<str>> {
-        let first = first_asked(&self.line)?;
+        let first = first_available(&self.chain)?;
         first
             .output_schema()
             .map(|schema| Arc::clone(schema.text()))
@@ -119,43 +120,43 @@ impl TaskSlot {
     /// Begins one request.
     pub fn begin(&self, caller: Caller<'_>) -> TaskSession {
         TaskSession {
-            line: Arc::clone(&self.line),
+            chain: Arc::clone(&self.chain),
             modes: Arc::clone(&self.modes),
-            knows_openai: self.knows_openai,
+            handles_openai: self.handles_openai,
             is_result: true,
             account: caller.account.clone(),
             request_id: caller.request_id.into(),
-            pinned: first_asked(&self.line).cloned(),
-            kept: None,
+            pinned: first_available(&self.chain).cloned(),
+            retained: None,
             state: Vec::new(),
             metrics: Metrics::default(),
             uses: Vec::new(),
-            gave_up: false,
+            stream_failed: false,
         }
     }
 }
 
 /// The task of one request. Dropping it at any point is safe.
 pub struct TaskSession {
-    line: Arc<Line<dyn TaskRules>>,
+    chain: Arc<FallbackChain<dyn TaskHandler>>,
     modes: Arc<MetricModes>,
-    knows_openai: bool,
+    handles_openai: bool,
     /// The answer is a result of `/ai/run`, of which the output schema speaks.
     is_result: bool,
     account: AccountId,
     request_id: Arc<str>,
     /// Handler of this request; none once all have failed and bodies pass as they are.
-    pinned: Option<Arc<dyn TaskRules>>,
+    pinned: Option<Arc<dyn TaskHandler>>,
     /// The input, for another revision to begin anew when the pinned one fails at the answer.
-    kept: Option<Kept>,
+    retained: Option<RetainedInput>,
     state: Vec<u8>,
     metrics: Metrics,
     uses: Vec<PluginUse>,
     /// A stream hook failed: the rest of the stream passes.
-    gave_up: bool,
+    stream_failed: bool,
 }
 
-struct Kept {
+struct RetainedInput {
     model: String,
     content_type: String,
     body: Bytes,
@@ -168,17 +169,17 @@ impl TaskSession {
     /// # Errors
     /// [`Refusal::BadRequest`] and [`Refusal::Rejected`] are the client's; [`Refusal::PluginFailed`]
     /// when every handler of the chain failed.
-    pub fn prepare(&mut self, input: Input<'_>) -> Result<Payload, Refusal> {
+    pub fn prepare(&mut self, input: TaskInput<'_>) -> Result<TaskPayload, Refusal> {
         let json = read(&input)?;
-        let line = Arc::clone(&self.line);
-        let in_force = line.answerers().next();
+        let line = Arc::clone(&self.chain);
+        let in_force = line.candidates().next();
         if let Some(rules) = in_force {
             // For every handler, and also where the body passes unchanged.
             check_input(&**rules, json.as_ref())?;
         }
-        for rules in line.answerers() {
-            if !rules.is_asked() {
-                rules.passed_over();
+        for rules in line.candidates() {
+            if !rules.is_available() {
+                rules.count_skipped();
                 continue;
             }
             if !in_force.is_some_and(|first| Arc::ptr_eq(first, rules)) {
@@ -189,21 +190,21 @@ impl TaskSession {
                     self.pin(rules, input);
                     return Ok(payload);
                 }
-                Err(Stop::Refused(refusal)) => return Err(refusal),
-                Err(Stop::Failed) => {}
+                Err(HookError::Refused(refusal)) => return Err(refusal),
+                Err(HookError::Failed) => {}
             }
         }
         self.pinned = None;
-        match self.line.on_failure {
+        match self.chain.on_failure {
             OnFailure::Passthrough => Ok(unchanged(input.body)),
             OnFailure::Builtin | OnFailure::Closed | OnFailure::Cut => Err(Refusal::PluginFailed),
         }
     }
 
     /// Selects the API of the answer; true when the hooks for answers apply to it.
-    pub fn answers(&mut self, face: Face) -> bool {
-        self.is_result = face == Face::WorkersAi;
-        self.is_result || self.knows_openai
+    pub fn select_dialect(&mut self, face: ApiDialect) -> bool {
+        self.is_result = face == ApiDialect::WorkersAi;
+        self.is_result || self.handles_openai
     }
 
     /// True when [`TaskSession::finish`] has work to do.
@@ -213,7 +214,7 @@ impl TaskSession {
 
     /// True when [`TaskSession::push`] has work to do.
     pub fn shapes_events(&self) -> bool {
-        self.hooks().is_some_and(|active| active.events) && !self.gave_up
+        self.hooks().is_some_and(|active| active.events) && !self.stream_failed
     }
 
     /// The result, from the model server's whole answer. Images and sounds pass untouched.
@@ -234,7 +235,7 @@ impl TaskSession {
         if is_binary(content_type) {
             return Ok(body);
         }
-        let answer = Answer {
+        let answer = ServerResponse {
             status,
             content_type,
             json: OnceCell::new(),
@@ -247,13 +248,13 @@ impl TaskSession {
 
     fn finish_with(
         &mut self,
-        first: &Arc<dyn TaskRules>,
-        answer: Answer<'_>,
+        first: &Arc<dyn TaskHandler>,
+        answer: ServerResponse<'_>,
     ) -> Result<Bytes, Refusal> {
         match self.finish_by(first, &answer) {
             Ok(result) => return Ok(result),
-            Err(Stop::Refused(refusal)) => return Err(refusal),
-            Err(Stop::Failed) => {}
+            Err(HookError::Refused(refusal)) => return Err(refusal),
+            Err(HookError::Failed) => {}
         }
         self.finish_by_next(first, answer)
     }
@@ -262,8 +263,8 @@ impl TaskSession {
     ///
     /// # Errors
     /// [`Refusal::PluginFailed`] when the hook failed and its policy is to cut the stream.
-    pub fn push(&mut self, events: Vec<Event>) -> Result<Vec<Out>, Refusal> {
-        let passes = vec![Out::Keep; events.len()];
+    pub fn push(&mut self, events: Vec<StreamEvent>) -> Result<Vec<EventEdit>, Refusal> {
+        let passes = vec![EventEdit::Keep; events.len()];
         let Some(rules) = self.pinned.clone().filter(|_| self.shapes_events()) else {
             return Ok(passes);
         };
@@ -272,16 +273,16 @@ impl TaskSession {
         let step = step.ok().filter(|step| {
             let is_good = are_events(&step.events, given.map(Some));
             if !is_good {
-                rules.lied(self.caller(), "push", "json");
+                rules.report_invalid(self.caller(), "push", "json");
             }
             is_good
         });
         let Some(step) = step else {
-            self.gave_up = true;
+            self.stream_failed = true;
             return self.failed_in_stream(passes);
         };
-        self.say(&rules, "push");
-        self.count(&step.metrics, Source::Answered);
+        self.record_use(&rules, "push");
+        self.count(&step.metrics, MetricSource::Answered);
         self.state = step.state;
         Ok(step.events)
     }
@@ -290,26 +291,26 @@ impl TaskSession {
     ///
     /// # Errors
     /// [`Refusal::PluginFailed`] when the hook failed and its policy is to cut the stream.
-    pub fn close(&mut self, cut: bool) -> Result<Vec<Out>, Refusal> {
+    pub fn close(&mut self, cut: bool) -> Result<Vec<EventEdit>, Refusal> {
         let Some(rules) = self.pinned.clone().filter(|_| self.shapes_events()) else {
             return Ok(Vec::new());
         };
-        self.gave_up = true;
+        self.stream_failed = true;
         let Ok(step) = rules.close(self.caller(), &self.state, cut) else {
             return self.failed_in_stream(Vec::new());
         };
         if !are_events(&step.events, std::iter::repeat(None)) {
-            rules.lied(self.caller(), "close", "json");
+            rules.report_invalid(self.caller(), "close", "json");
             return self.failed_in_stream(Vec::new());
         }
-        self.say(&rules, "close");
-        self.count(&step.metrics, Source::Answered);
+        self.record_use(&rules, "close");
+        self.count(&step.metrics, MetricSource::Answered);
         Ok(step.events)
     }
 
     /// Result of a stream one of whose hooks has failed.
-    fn failed_in_stream(&self, passes: Vec<Out>) -> Result<Vec<Out>, Refusal> {
-        match self.line.on_failure {
+    fn failed_in_stream(&self, passes: Vec<EventEdit>) -> Result<Vec<EventEdit>, Refusal> {
+        match self.chain.on_failure {
             OnFailure::Passthrough | OnFailure::Builtin => Ok(passes),
             OnFailure::Closed | OnFailure::Cut => Err(Refusal::PluginFailed),
         }
@@ -328,10 +329,10 @@ impl TaskSession {
 
     fn prepare_by(
         &mut self,
-        rules: &Arc<dyn TaskRules>,
-        input: &Input<'_>,
+        rules: &Arc<dyn TaskHandler>,
+        input: &TaskInput<'_>,
         json: Option<&Outline>,
-    ) -> Result<Payload, Stop> {
+    ) -> Result<TaskPayload, HookError> {
         let description = rules.description();
         if !description.active.prepare {
             // What another revision made of it is no more.
@@ -339,26 +340,26 @@ impl TaskSession {
             self.metrics.clear();
             return Ok(unchanged(input.body));
         }
-        let fields = seen_fields(&description.wants, json);
-        let asked = Asked {
+        let fields = selected_fields(&description.wants, json);
+        let asked = PrepareInput {
             model: input.model,
             content_type: input.content_type,
-            body: seen(&description.wants, &fields, input.body),
+            body: view_of(&description.wants, &fields, input.body),
             attributes: &input.attributes,
         };
-        let prepared = rules.prepare(self.caller(), &asked).map_err(stop)?;
+        let prepared = rules.prepare(self.caller(), &asked).map_err(hook_error)?;
         // What came as JSON goes on as JSON.
         let is_good = json.is_none() || is_json_edit(&prepared.edit);
         let edited = match is_good {
             true => apply(prepared.edit, input.body, json),
             false => Err("json"),
         };
-        let edited = edited.map_err(|rule| self.lied(rules, "prepare", rule))?;
-        self.say(rules, "prepare");
+        let edited = edited.map_err(|rule| self.report_invalid(rules, "prepare", rule))?;
+        self.record_use(rules, "prepare");
         self.state = prepared.state;
         self.metrics.clear();
-        self.count(&prepared.metrics, Source::Derived);
-        Ok(Payload {
+        self.count(&prepared.metrics, MetricSource::Derived);
+        Ok(TaskPayload {
             changed: edited.is_some(),
             body: edited.unwrap_or_else(|| input.body.clone()),
             backend_path: prepared.backend_path,
@@ -366,14 +367,14 @@ impl TaskSession {
     }
 
     /// The request belongs to `rules` from now on.
-    fn pin(&mut self, rules: &Arc<dyn TaskRules>, input: Input<'_>) {
+    fn pin(&mut self, rules: &Arc<dyn TaskHandler>, input: TaskInput<'_>) {
         let is_last = self
-            .line
-            .answerers()
+            .chain
+            .candidates()
             .last()
             .is_some_and(|last| Arc::ptr_eq(last, rules));
         if rules.description().active.finish && !is_last {
-            self.kept = Some(Kept {
+            self.retained = Some(RetainedInput {
                 model: input.model.to_owned(),
                 content_type: input.content_type.to_owned(),
                 body: input.body.clone(),
@@ -385,28 +386,28 @@ impl TaskSession {
 
     fn finish_by(
         &mut self,
-        rules: &Arc<dyn TaskRules>,
-        answer: &Answer<'_>,
-    ) -> Result<Bytes, Stop> {
+        rules: &Arc<dyn TaskHandler>,
+        answer: &ServerResponse<'_>,
+    ) -> Result<Bytes, HookError> {
         let description = rules.description();
         if !description.active.finish {
             return Ok(answer.body.clone());
         }
         let fields = match description.wants.as_slice() {
             [] => Vec::new(),
-            wants => seen_fields(wants, answer.json()),
+            wants => selected_fields(wants, answer.json()),
         };
-        let answered = Answered {
+        let answered = FinishInput {
             status: answer.status,
             content_type: answer.content_type,
-            body: seen(&description.wants, &fields, &answer.body),
+            body: view_of(&description.wants, &fields, &answer.body),
             state: &self.state,
         };
         let finished = rules.finish(self.caller(), &answered);
         let finished = finished.map_err(|failure| match failure {
             // The model server's body, not the client's.
-            Failure::TooLarge { .. } => Stop::Failed,
-            other => stop(other),
+            Failure::TooLarge { .. } => HookError::Failed,
+            other => hook_error(other),
         })?;
         let known = answer.json.get().and_then(Option::as_ref);
         // A result is JSON, whatever the server's answer was.
@@ -414,15 +415,15 @@ impl TaskSession {
             true => apply(finished.edit, &answer.body, known),
             false => Err("json"),
         };
-        let edited = edited.map_err(|rule| self.lied(rules, "finish", rule))?;
+        let edited = edited.map_err(|rule| self.report_invalid(rules, "finish", rule))?;
         if let (Some(body), Some(schema)) = (&edited, rules.output_schema())
             && self.is_result
             && !Outline::read(body.clone()).is_ok_and(|body| schema.check(&body).is_ok())
         {
-            return Err(self.lied(rules, "finish", "output-schema"));
+            return Err(self.report_invalid(rules, "finish", "output-schema"));
         }
-        self.say(rules, "finish");
-        self.count(&finished.metrics, Source::Answered);
+        self.record_use(rules, "finish");
+        self.count(&finished.metrics, MetricSource::Answered);
         Ok(edited.unwrap_or_else(|| answer.body.clone()))
     }
 
@@ -430,17 +431,17 @@ impl TaskSession {
     /// the answer is still one revision's own.
     fn finish_by_next(
         &mut self,
-        failed: &Arc<dyn TaskRules>,
-        answer: Answer<'_>,
+        failed: &Arc<dyn TaskHandler>,
+        answer: ServerResponse<'_>,
     ) -> Result<Bytes, Refusal> {
-        let line = Arc::clone(&self.line);
+        let line = Arc::clone(&self.chain);
         let after = line
-            .answerers()
+            .candidates()
             .skip_while(|rules| !Arc::ptr_eq(rules, failed))
             .skip(1);
-        if let Some(kept) = self.kept.take() {
+        if let Some(kept) = self.retained.take() {
             for rules in after {
-                let input = Input {
+                let input = TaskInput {
                     model: &kept.model,
                     content_type: &kept.content_type,
                     body: &kept.body,
@@ -456,14 +457,14 @@ impl TaskSession {
                 }
             }
         }
-        match self.line.on_failure {
+        match self.chain.on_failure {
             OnFailure::Passthrough => Ok(answer.body),
-            OnFailure::Builtin if self.line.is_native() => Err(Refusal::AnswerUnfit),
+            OnFailure::Builtin if self.chain.is_native() => Err(Refusal::InvalidResponse),
             OnFailure::Builtin | OnFailure::Closed | OnFailure::Cut => Err(Refusal::PluginFailed),
         }
     }
 
-    fn hooks(&self) -> Option<infergate_core::task::Hooks> {
+    fn hooks(&self) -> Option<infergate_core::task::TaskHooks> {
         self.pinned.as_ref().map(|rules| rules.description().active)
     }
 
@@ -474,28 +475,33 @@ impl TaskSession {
         }
     }
 
-    fn lied(&self, rules: &Arc<dyn TaskRules>, hook: &'static str, rule: &'static str) -> Stop {
-        rules.lied(self.caller(), hook, rule);
-        Stop::Failed
+    fn report_invalid(
+        &self,
+        rules: &Arc<dyn TaskHandler>,
+        hook: &'static str,
+        rule: &'static str,
+    ) -> HookError {
+        rules.report_invalid(self.caller(), hook, rule);
+        HookError::Failed
     }
 
-    fn say(&mut self, rules: &Arc<dyn TaskRules>, hook: &'static str) {
-        super::note(&mut self.uses, rules.identity(), hook);
+    fn record_use(&mut self, rules: &Arc<dyn TaskHandler>, hook: &'static str) {
+        super::record_use(&mut self.uses, rules.identity(), hook);
     }
 
-    fn count(&mut self, metrics: &[(String, f64)], source: Source) {
+    fn count(&mut self, metrics: &[(String, f64)], source: MetricSource) {
         self.metrics.report_all(metrics, source, &self.modes);
     }
 }
 
 /// Handler that would be called now: a revision whose breaker is open is skipped. When all are
 /// skipped it is the first, whose failure the fallback policy is about.
-fn first_asked(line: &Line<dyn TaskRules>) -> Option<&Arc<dyn TaskRules>> {
-    let asked = line.answerers().find(|rules| rules.is_asked());
-    asked.or_else(|| line.answerers().next())
+fn first_available(line: &FallbackChain<dyn TaskHandler>) -> Option<&Arc<dyn TaskHandler>> {
+    let asked = line.candidates().find(|rules| rules.is_available());
+    asked.or_else(|| line.candidates().next())
 }
 
-struct Answer<'a> {
+struct ServerResponse<'a> {
     status: u16,
     content_type: &'a str,
     body: Bytes,
@@ -503,7 +509,7 @@ struct Answer<'a> {
     json: OnceCell<Option<Outline>>,
 }
 
-impl Answer<'_> {
+impl ServerResponse<'_> {
     fn json(&self) -> Option<&Outline> {
         let json = self
             .json
@@ -513,14 +519,14 @@ impl Answer<'_> {
 }
 
 /// Reason why a handler gave no result.
-enum Stop {
+enum HookError {
     /// The client's fault; no other handler is tried.
     Refused(Refusal),
     /// The handler's fault.
     Failed,
 }
 
-fn stop(failure: Failure) -> Stop {
+fn hook_error(failure: Failure) -> HookError {
     match failure {
         Failure::Rejected(rejection) => {
             let Rejection {
@@ -528,14 +534,16 @@ fn stop(failure: Failure) -> Stop {
                 message,
                 pointer,
                 ..
-            } = check::tame(rejection);
-            Stop::Refused(Refusal::Rejected {
+            } = check::sanitize(rejection);
+            HookError::Refused(Refusal::Rejected {
                 status,
                 pointer: pointer.unwrap_or_default(),
                 message,
             })
         }
-        Failure::TooLarge { .. } | Failure::TooSlow { .. } => Stop::Refused(Refusal::BodyTooLarge),
-        _ => Stop::Failed,
+        Failure::TooLarge { .. } | Failure::TooSlow { .. } => {
+            HookError::Refused(Refusal::BodyTooLarge)
+        }
+        _ => HookError::Failed,
     }
 }

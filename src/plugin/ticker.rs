@@ -24,12 +24,12 @@ const REST_AFTER_TICKS: u32 = 100;
 
 /// The ticking thread.
 pub struct Ticker {
-    shared: Arc<Shared>,
+    shared: Arc<TickerState>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct TickerState {
     /// Set to end the thread; shared with the thread only.
     ended: Mutex<bool>,
     wake: Condvar,
@@ -41,12 +41,12 @@ struct Shared {
 }
 
 /// Registration of a running guest: while one exists, the ticks come. Ended by drop as well.
-pub struct Turns {
-    shared: Arc<Shared>,
+pub struct TickHandle {
+    shared: Arc<TickerState>,
     lasts: bool,
 }
 
-impl Turns {
+impl TickHandle {
     /// The guest runs from now on.
     pub fn begin(&mut self) {
         if std::mem::replace(&mut self.lasts, true) {
@@ -70,7 +70,7 @@ impl Turns {
     }
 }
 
-impl Drop for Turns {
+impl Drop for TickHandle {
     fn drop(&mut self) {
         self.end();
     }
@@ -82,7 +82,7 @@ impl Ticker {
     /// # Errors
     /// When the operating system gives no thread.
     pub fn start(engine: EngineWeak, clock: Clock) -> std::io::Result<Ticker> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(TickerState::default());
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("plugin-ticker".into())
@@ -94,15 +94,15 @@ impl Ticker {
     }
 
     /// The turns of a guest that does not run yet.
-    pub fn turns(&self) -> Turns {
-        Turns {
+    pub fn handle(&self) -> TickHandle {
+        TickHandle {
             shared: Arc::clone(&self.shared),
             lasts: false,
         }
     }
 
     /// True when the ticker rests until a guest runs.
-    pub fn rests(&self) -> bool {
+    pub fn is_resting(&self) -> bool {
         self.shared.rests.load(Ordering::Relaxed)
     }
 
@@ -112,7 +112,7 @@ impl Ticker {
     }
 }
 
-impl Shared {
+impl TickerState {
     fn tick(&self, engine: &EngineWeak, clock: Clock) {
         let mut last_us = clock.micros();
         let mut idle_ticks = 0;

@@ -17,7 +17,7 @@ const DEPTH_MAX: usize = 32;
 
 /// A place in a JSON document, for messages.
 #[derive(Clone)]
-struct Place {
+struct JsonPath {
     path: String,
     depth: usize,
 }
@@ -27,20 +27,20 @@ struct Place {
 /// # Errors
 /// Where it does not fit, and what is expected there.
 pub fn from_json(value: &Value, ty: &Type, at: &str) -> Result<Val, String> {
-    let place = Place {
+    let place = JsonPath {
         path: at.to_owned(),
         depth: 0,
     };
     place.read(value, ty)
 }
 
-impl Place {
+impl JsonPath {
     fn no(&self, expected: &str) -> String {
         format!("{}: expected {expected}", self.path)
     }
 
-    fn below(&self, key: &str) -> Place {
-        Place {
+    fn below(&self, key: &str) -> JsonPath {
+        JsonPath {
             path: format!("{}.{key}", self.path),
             depth: self.depth + 1,
         }

@@ -10,47 +10,47 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use infergate_core::{AccountId, Millis};
 use parking_lot::Mutex;
 
-use super::store::Instance;
+use super::store::GuestInstance;
 
 /// Memory of all idle instances together, unless the configuration says otherwise. Two MiB for each of 128
 /// slots: an instance from the usual tools needs a little more than one.
-pub const WARM_MIB_DEFAULT: u64 = 256;
+pub const IDLE_MIB_DEFAULT: u64 = 256;
 /// A guest not asked for so long is dropped: the next call makes one in well under a millisecond.
 pub const IDLE_MAX: Millis = Millis(60_000);
 
 /// Owner of a guest. Rankings off the request path have no account.
-pub type Owner = (u64, Option<AccountId>);
+pub type InstanceOwner = (u64, Option<AccountId>);
 
 /// Idle instances of the process.
-pub struct Warm {
+pub struct InstancePool {
     /// Guards the map only; taken twice a call, for a lookup each. Guests are dropped outside it.
-    shelf: Mutex<Shelf<Box<Instance>>>,
+    idle: Mutex<IdleInstances<Box<GuestInstance>>>,
     bytes_max: AtomicUsize,
 }
 
-impl Default for Warm {
-    fn default() -> Warm {
-        Warm {
-            shelf: Mutex::default(),
-            bytes_max: AtomicUsize::new((WARM_MIB_DEFAULT as usize) << 20),
+impl Default for InstancePool {
+    fn default() -> InstancePool {
+        InstancePool {
+            idle: Mutex::default(),
+            bytes_max: AtomicUsize::new((IDLE_MIB_DEFAULT as usize) << 20),
         }
     }
 }
 
-impl Warm {
+impl InstancePool {
     /// The owner's guest that was used last.
-    pub fn take(&self, owner: &Owner) -> Option<Box<Instance>> {
-        self.shelf.lock().take(owner)
+    pub fn take(&self, owner: &InstanceOwner) -> Option<Box<GuestInstance>> {
+        self.idle.lock().take(owner)
     }
 
     /// Keeps a guest for its owner's next call, as far as memory for waiting guests lasts.
-    pub fn put(&self, owner: Owner, instance: Box<Instance>) {
+    pub fn put(&self, owner: InstanceOwner, instance: Box<GuestInstance>) {
         let bytes = instance.held_bytes();
         let bytes_max = self.bytes_max.load(Ordering::Relaxed);
         if bytes > bytes_max {
             return;
         }
-        let mut shelf = self.shelf.lock();
+        let mut shelf = self.idle.lock();
         shelf.put(owner, instance, bytes);
         while shelf.bytes > bytes_max {
             let gone = shelf.remove_of_largest();
@@ -60,27 +60,27 @@ impl Warm {
 
     /// Drops the guest that has waited longest; false when none waits.
     pub fn evict(&self) -> bool {
-        let oldest = self.shelf.lock().remove_oldest();
+        let oldest = self.idle.lock().remove_oldest();
         oldest.is_some()
     }
 
     /// Drops all guests of a revision: it is gone.
     pub fn forget(&self, revision: u64) {
-        let gone = self.shelf.lock().remove_where(|(of, _), _| *of == revision);
+        let gone = self.idle.lock().remove_where(|(of, _), _| *of == revision);
         drop(gone);
     }
 
     /// Removes instances that are idle since [`IDLE_MAX`] before `now`, for the caller to drop where it may take
     /// time.
     /// Instances that are put here afterwards are idle since `now`, so that putting reads no clock.
-    pub fn expire(&self, now: Millis) -> Expired {
-        let mut shelf = self.shelf.lock();
+    pub fn expire(&self, now: Millis) -> ExpiredInstances {
+        let mut shelf = self.idle.lock();
         shelf.now = now;
         let idle_since = now.0.saturating_sub(IDLE_MAX.0);
         if idle_since == 0 {
-            return Expired::default();
+            return ExpiredInstances::default();
         }
-        Expired(shelf.remove_where(|_, since| since.0 <= idle_since))
+        ExpiredInstances(shelf.remove_where(|_, since| since.0 <= idle_since))
     }
 
     /// Memory for all waiting guests together from now on. Less than is kept now takes effect with the
@@ -91,16 +91,16 @@ impl Warm {
 
     /// Memory of all waiting guests together.
     pub fn held_bytes(&self) -> usize {
-        self.shelf.lock().bytes
+        self.idle.lock().bytes
     }
 }
 
 /// Instances that were idle too long, dropped with this value.
 #[derive(Default)]
 #[allow(clippy::vec_box)] // as they lay in the map: instances are not moved
-pub struct Expired(Vec<Box<Instance>>);
+pub struct ExpiredInstances(Vec<Box<GuestInstance>>);
 
-impl Expired {
+impl ExpiredInstances {
     /// True when there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -108,9 +108,9 @@ impl Expired {
 }
 
 /// The map, of guests or of anything in tests.
-struct Shelf<T> {
+struct IdleInstances<T> {
     /// The longest waiting first; used from the end.
-    waiting: HashMap<Owner, Vec<Waiting<T>>>,
+    by_owner: HashMap<InstanceOwner, Vec<IdleInstance<T>>>,
     /// Counts what was put here: the order of waiting.
     puts: u64,
     /// Memory of all idle instances.
@@ -119,17 +119,17 @@ struct Shelf<T> {
     now: Millis,
 }
 
-struct Waiting<T> {
+struct IdleInstance<T> {
     put: u64,
     since: Millis,
     bytes: usize,
-    guest: T,
+    instance: T,
 }
 
-impl<T> Default for Shelf<T> {
-    fn default() -> Shelf<T> {
-        Shelf {
-            waiting: HashMap::new(),
+impl<T> Default for IdleInstances<T> {
+    fn default() -> IdleInstances<T> {
+        IdleInstances {
+            by_owner: HashMap::new(),
             puts: 0,
             bytes: 0,
             now: Millis(0),
@@ -137,33 +137,37 @@ impl<T> Default for Shelf<T> {
     }
 }
 
-impl<T> Shelf<T> {
-    fn take(&mut self, owner: &Owner) -> Option<T> {
-        let own = self.waiting.get_mut(owner)?;
+impl<T> IdleInstances<T> {
+    fn take(&mut self, owner: &InstanceOwner) -> Option<T> {
+        let own = self.by_owner.get_mut(owner)?;
         let last = own.pop();
         if own.is_empty() && last.is_none() {
-            self.waiting.remove(owner);
+            self.by_owner.remove(owner);
         }
-        let Waiting { bytes, guest, .. } = last?;
+        let IdleInstance {
+            bytes,
+            instance: guest,
+            ..
+        } = last?;
         self.bytes -= bytes;
         Some(guest)
     }
 
-    fn put(&mut self, owner: Owner, guest: T, bytes: usize) {
+    fn put(&mut self, owner: InstanceOwner, guest: T, bytes: usize) {
         self.puts += 1;
         self.bytes += bytes;
-        let waiting = Waiting {
+        let waiting = IdleInstance {
             put: self.puts,
             since: self.now,
             bytes,
-            guest,
+            instance: guest,
         };
-        self.waiting.entry(owner).or_default().push(waiting);
+        self.by_owner.entry(owner).or_default().push(waiting);
     }
 
     fn remove_oldest(&mut self) -> Option<T> {
         let oldest = self
-            .waiting
+            .by_owner
             .iter()
             .filter_map(|(owner, own)| Some((own.first()?.put, owner)))
             .min_by_key(|(put, _)| *put)
@@ -175,13 +179,13 @@ impl<T> Shelf<T> {
     /// makes room at its own cost, not at that of its neighbours.
     fn remove_of_largest(&mut self) -> Option<T> {
         let mut of: HashMap<u64, usize> = HashMap::new();
-        for ((revision, _), own) in &self.waiting {
+        for ((revision, _), own) in &self.by_owner {
             let bytes: usize = own.iter().map(|waiting| waiting.bytes).sum();
             *of.entry(*revision).or_default() += bytes;
         }
         let (largest, _) = of.into_iter().max_by_key(|(of, bytes)| (*bytes, *of))?;
         let oldest = self
-            .waiting
+            .by_owner
             .iter()
             .filter(|((of, _), _)| *of == largest)
             .filter_map(|(owner, own)| Some((own.first()?.put, owner)))
@@ -190,25 +194,28 @@ impl<T> Shelf<T> {
         self.remove_first(&oldest)
     }
 
-    fn remove_first(&mut self, owner: &Owner) -> Option<T> {
-        let own = self.waiting.get_mut(owner)?;
+    fn remove_first(&mut self, owner: &InstanceOwner) -> Option<T> {
+        let own = self.by_owner.get_mut(owner)?;
         let waiting = own.remove(0);
         if own.is_empty() {
-            self.waiting.remove(owner);
+            self.by_owner.remove(owner);
         }
         self.bytes -= waiting.bytes;
-        Some(waiting.guest)
+        Some(waiting.instance)
     }
 
-    fn remove_where(&mut self, gone: impl Fn(&Owner, Millis) -> bool) -> Vec<T> {
+    fn remove_where(&mut self, gone: impl Fn(&InstanceOwner, Millis) -> bool) -> Vec<T> {
         let mut removed = Vec::new();
-        self.waiting.retain(|owner, own| {
+        self.by_owner.retain(|owner, own| {
             removed.extend(own.extract_if(.., |waiting| gone(owner, waiting.since)));
             // An owner without a guest keeps its empty list for as long as its next guest may come.
             !own.is_empty()
         });
         self.bytes -= removed.iter().map(|waiting| waiting.bytes).sum::<usize>();
-        removed.into_iter().map(|waiting| waiting.guest).collect()
+        removed
+            .into_iter()
+            .map(|waiting| waiting.instance)
+            .collect()
     }
 }
 
@@ -216,13 +223,13 @@ impl<T> Shelf<T> {
 mod tests {
     use super::*;
 
-    fn owner(revision: u64, account: &str) -> Owner {
+    fn owner(revision: u64, account: &str) -> InstanceOwner {
         (revision, Some(AccountId::from(account)))
     }
 
     #[test]
     fn the_revision_with_most_memory_makes_room_with_its_longest_waiting_guest() {
-        let mut shelf = Shelf::default();
+        let mut shelf = IdleInstances::default();
         shelf.put(owner(1, "a"), "small", 10);
         shelf.put(owner(2, "a"), "large, old", 40);
         shelf.put(owner(2, "b"), "large, new", 50);
@@ -235,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_guest_that_was_used_since_is_not_idle() {
-        let mut shelf = Shelf::default();
+        let mut shelf = IdleInstances::default();
         shelf.put(owner(1, "a"), "idle", 1);
         shelf.put(owner(1, "b"), "used", 1);
         shelf.now = Millis(50_000);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use hashbrown::HashMap;
 use http::header::{self, HeaderMap};
-use infergate_core::admission::rate::{Rate, Standing};
+use infergate_core::admission::rate::{Rate, RateStatus};
 use infergate_core::model::{AccountSpec, KeyHash};
 use infergate_core::{AccountId, Millis, Refusal};
 use parking_lot::Mutex;
@@ -23,22 +23,22 @@ pub struct Account {
     pub spec: Arc<AccountSpec>,
     /// Its requests per minute, when limited. Guards one small counter; shared by the generations
     /// of the account, so that a reload forgives nothing.
-    pace: Option<Arc<Mutex<Rate>>>,
+    requests: Option<Arc<Mutex<Rate>>>,
     /// Bytes of its request bodies that are held; shared by the generations of the account.
     pub bodies: AccountBytes,
     /// Its tokens per minute, likewise.
     tokens: Option<Arc<Mutex<Rate>>>,
     /// Its requests under way; shared by all generations.
-    under_way: Arc<AtomicU32>,
+    in_flight: Arc<AtomicU32>,
 }
 
 /// When an account with all its requests under way may try again: one of them may end at any time.
-const CROWDED_RETRY_AFTER: Millis = Millis(1000);
+const CONCURRENCY_RETRY_AFTER: Millis = Millis(1000);
 
 impl Account {
     /// Returns whether responses carry rate limit headers.
     pub fn has_rates(&self) -> bool {
-        self.pace.is_some() || self.tokens.is_some()
+        self.requests.is_some() || self.tokens.is_some()
     }
 
     /// Counts a request that may use `tokens` tokens among those under way, until the value returned is
@@ -50,7 +50,7 @@ impl Account {
         self: &Arc<Account>,
         tokens: impl FnOnce() -> u64,
         now: Millis,
-    ) -> Result<Option<Entered>, Refusal> {
+    ) -> Result<Option<AccountGuard>, Refusal> {
         if self.spec.max_concurrent.is_none() && self.tokens.is_none() {
             return Ok(None);
         }
@@ -58,20 +58,20 @@ impl Account {
         let more = |count: u32| (count < limit).then_some(count + 1);
         let order = Ordering::AcqRel;
         if self
-            .under_way
+            .in_flight
             .fetch_update(order, Ordering::Acquire, more)
             .is_err()
         {
             // It was counted in the pace, and costs nothing.
-            self.give_unit_back();
+            self.refund_unit();
             return Err(Refusal::RateLimited {
-                retry_after: CROWDED_RETRY_AFTER,
+                retry_after: CONCURRENCY_RETRY_AFTER,
             });
         }
         // From here on the drop gives back.
-        let mut entered = Entered {
+        let mut entered = AccountGuard {
             account: Arc::clone(self),
-            is_under_way: true,
+            is_in_flight: true,
             tokens: 0,
         };
         if let Some(rate) = &self.tokens {
@@ -85,14 +85,17 @@ impl Account {
     /// The lines that tell a client how much of its limits is left, as OpenAI writes them.
     pub fn rate_lines(&self, now: Millis) -> Vec<(&'static str, String)> {
         let mut lines = Vec::new();
-        for (rate, names) in [(&self.pace, &REQUEST_LINES), (&self.tokens, &TOKEN_LINES)] {
+        for (rate, names) in [
+            (&self.requests, &REQUEST_LINES),
+            (&self.tokens, &TOKEN_LINES),
+        ] {
             let Some(rate) = rate else { continue };
-            let Standing {
+            let RateStatus {
                 limit,
                 remaining,
                 reset,
-            } = rate.lock().standing(now);
-            let values = [limit.to_string(), remaining.to_string(), span(reset)];
+            } = rate.lock().status(now);
+            let values = [limit.to_string(), remaining.to_string(), format_span(reset)];
             lines.extend(names.iter().copied().zip(values));
         }
         lines
@@ -103,22 +106,22 @@ impl Account {
     ///
     /// # Errors
     /// [`Refusal::RateLimited`] with the time until the next one passes.
-    pub fn take(&self, now: Millis) -> Result<(), Refusal> {
-        let is_full = |limit| self.under_way.load(Ordering::Acquire) >= limit;
+    pub fn take_unit(&self, now: Millis) -> Result<(), Refusal> {
+        let is_full = |limit| self.in_flight.load(Ordering::Acquire) >= limit;
         if self.spec.max_concurrent.is_some_and(is_full) {
             return Err(Refusal::RateLimited {
-                retry_after: CROWDED_RETRY_AFTER,
+                retry_after: CONCURRENCY_RETRY_AFTER,
             });
         }
-        self.pace
+        self.requests
             .as_ref()
             .map_or(Ok(()), |pace| pace.lock().take(now))
     }
 
     /// Gives the request back: it was refused for capacity and cost nothing.
-    pub fn give_unit_back(&self) {
-        if let Some(pace) = &self.pace {
-            pace.lock().give_unit_back();
+    pub fn refund_unit(&self) {
+        if let Some(pace) = &self.requests {
+            pace.lock().refund();
         }
     }
 }
@@ -135,7 +138,7 @@ const TOKEN_LINES: [&str; 3] = [
 ];
 
 /// `120ms`, `6.5s`, `1m0s`.
-fn span(of: Millis) -> String {
+fn format_span(of: Millis) -> String {
     let (minutes, ms) = (of.0 / 60_000, of.0 % 60_000);
     match (minutes, ms) {
         (0, ms) if ms < 1000 => format!("{ms}ms"),
@@ -146,18 +149,18 @@ fn span(of: Millis) -> String {
 
 /// A request among those under way of its account; given back by drop, with the tokens it was charged
 /// unless they were settled.
-pub struct Entered {
+pub struct AccountGuard {
     account: Arc<Account>,
     /// Counted among those under way.
-    is_under_way: bool,
+    is_in_flight: bool,
     tokens: u64,
 }
 
-impl Entered {
+impl AccountGuard {
     /// Releases the concurrency unit; its tokens are still to be settled.
-    pub fn leaves(&mut self) {
-        if std::mem::take(&mut self.is_under_way) {
-            self.account.under_way.fetch_sub(1, Ordering::AcqRel);
+    pub fn release_concurrency(&mut self) {
+        if std::mem::take(&mut self.is_in_flight) {
+            self.account.in_flight.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
@@ -171,9 +174,9 @@ impl Entered {
     }
 }
 
-impl Drop for Entered {
+impl Drop for AccountGuard {
     fn drop(&mut self) {
-        self.leaves();
+        self.release_concurrency();
         if let Some(rate) = &self.account.tokens {
             // Less can be due at any moment: no clock is needed.
             rate.lock().correct(self.tokens, 0, Millis::ZERO);
@@ -191,7 +194,12 @@ pub struct Accounts {
 
 impl Accounts {
     /// The accounts of a new generation; what was used of a pace stays used.
-    pub fn follow(&self, specs: &[AccountSpec], anonymous_allowed: bool, now: Millis) -> Accounts {
+    pub fn next_generation(
+        &self,
+        specs: &[AccountSpec],
+        anonymous_allowed: bool,
+        now: Millis,
+    ) -> Accounts {
         let mut next = Accounts::default();
         let anonymous = anonymous_allowed.then(AccountSpec::anonymous);
         let unlisted =
@@ -208,8 +216,11 @@ impl Accounts {
             let account = Arc::new(Account {
                 spec: Arc::new(spec.clone()),
                 bodies: former.map_or_else(Arc::default, |account| Arc::clone(&account.bodies)),
-                pace: spec.requests_per_minute.map(|per_minute| {
-                    follow(per_minute, former.and_then(|account| account.pace.as_ref()))
+                requests: spec.requests_per_minute.map(|per_minute| {
+                    follow(
+                        per_minute,
+                        former.and_then(|account| account.requests.as_ref()),
+                    )
                 }),
                 tokens: spec.tokens_per_minute.map(|per_minute| {
                     follow(
@@ -217,8 +228,8 @@ impl Accounts {
                         former.and_then(|account| account.tokens.as_ref()),
                     )
                 }),
-                under_way: former
-                    .map(|account| Arc::clone(&account.under_way))
+                in_flight: former
+                    .map(|account| Arc::clone(&account.in_flight))
                     .unwrap_or_default(),
             });
             for key in &spec.api_keys_sha256 {
@@ -254,33 +265,33 @@ impl Accounts {
             };
             Arc::new(Account {
                 spec: Arc::new(spec),
-                pace: None,
+                requests: None,
                 bodies: AccountBytes::default(),
                 tokens: None,
-                under_way: Arc::default(),
+                in_flight: Arc::default(),
             })
         })
     }
 
     /// Accounts with a limit a minute of which requests have passed here, and how many.
-    pub fn passed(&self) -> impl Iterator<Item = (&AccountId, u64)> {
+    pub fn requests_passed(&self) -> impl Iterator<Item = (&AccountId, u64)> {
         let limited = self.by_id.values().filter_map(|account| {
-            let passed = account.pace.as_ref()?.lock().passed();
+            let passed = account.requests.as_ref()?.lock().passed();
             Some((&account.spec.id, passed))
         });
         limited.filter(|(_, passed)| *passed > 0)
     }
 
     /// Counts requests that passed at another node, where the account has a limit a minute here.
-    pub fn take_elsewhere(&self, id: &AccountId, count: u64, now: Millis) {
+    pub fn count_remote_requests(&self, id: &AccountId, count: u64, now: Millis) {
         let account = self.known(id);
-        if let Some(pace) = account.and_then(|account| account.pace.as_ref()) {
-            pace.lock().take_elsewhere(count, now);
+        if let Some(pace) = account.and_then(|account| account.requests.as_ref()) {
+            pace.lock().take_remote(count, now);
         }
     }
 
     /// Returns whether there is one account only.
-    pub fn has_one(&self) -> bool {
+    pub fn is_single(&self) -> bool {
         self.by_id.len() == 1
     }
 
@@ -353,7 +364,7 @@ mod tests {
             neurons_per_day: None,
             ..AccountSpec::anonymous()
         };
-        Accounts::default().follow(&[spec], anonymous, Millis::ZERO)
+        Accounts::default().next_generation(&[spec], anonymous, Millis::ZERO)
     }
 
     fn headers(name: &'static str, value: &'static str) -> HeaderMap {
@@ -438,22 +449,22 @@ mod tests {
             requests_per_minute: Some(3),
             ..AccountSpec::anonymous()
         };
-        let accounts = Accounts::default().follow(&[spec], true, Millis::ZERO);
+        let accounts = Accounts::default().next_generation(&[spec], true, Millis::ZERO);
         let account = accounts.identify(&HeaderMap::new()).unwrap();
         let remaining = || account.rate_lines(Millis(0))[1].1.clone();
-        account.take(Millis(0)).unwrap();
-        account.take(Millis(0)).unwrap();
+        account.take_unit(Millis(0)).unwrap();
+        account.take_unit(Millis(0)).unwrap();
         let one = account.enter(|| 0, Millis(0)).unwrap();
         assert_eq!(remaining(), "1");
         // One that came past the first look at the same moment.
         assert!(account.enter(|| 0, Millis(0)).is_err());
         assert_eq!(remaining(), "2");
         for _ in 0..9 {
-            assert!(account.take(Millis(0)).is_err());
+            assert!(account.take_unit(Millis(0)).is_err());
         }
         assert_eq!(remaining(), "2");
         drop(one);
-        account.take(Millis(0)).unwrap();
+        account.take_unit(Millis(0)).unwrap();
         assert_eq!(remaining(), "1");
     }
 
@@ -464,7 +475,7 @@ mod tests {
             tokens_per_minute: Some(600),
             ..AccountSpec::anonymous()
         };
-        let accounts = Accounts::default().follow(&[spec], true, Millis::ZERO);
+        let accounts = Accounts::default().next_generation(&[spec], true, Millis::ZERO);
         let account = accounts.identify(&HeaderMap::new()).unwrap();
         let enter = |tokens: u64| account.enter(|| tokens, Millis(0));
         let (one, two) = (enter(100).unwrap(), enter(100).unwrap());
@@ -481,12 +492,12 @@ mod tests {
         drop(enter(1000).unwrap());
         enter(1000).unwrap().unwrap().settle(None, Millis(0));
         assert!(enter(1).is_err());
-        assert_eq!(account.under_way.load(Ordering::SeqCst), 0);
+        assert_eq!(account.in_flight.load(Ordering::SeqCst), 0);
     }
 
     #[test]
     fn spans_are_written_as_openai_writes_them() {
-        let spans = [0, 120, 6_500, 60_000, 179_560].map(|ms| span(Millis(ms)));
+        let spans = [0, 120, 6_500, 60_000, 179_560].map(|ms| format_span(Millis(ms)));
         assert_eq!(spans, ["0ms", "120ms", "6.5s", "1m0s", "2m59.56s"]);
     }
 
@@ -497,11 +508,17 @@ mod tests {
         let use_up = |accounts: &Accounts| {
             let key = headers("x-api-key", "good");
             (0..10)
-                .filter(|_| accounts.identify(&key).unwrap().take(Millis(1)).is_ok())
+                .filter(|_| {
+                    accounts
+                        .identify(&key)
+                        .unwrap()
+                        .take_unit(Millis(1))
+                        .is_ok()
+                })
                 .count()
         };
         assert!(use_up(&first) >= 1);
-        let second = first.follow(&specs, false, Millis(1));
+        let second = first.next_generation(&specs, false, Millis(1));
         assert_eq!(use_up(&second), 0);
     }
 }

@@ -6,35 +6,37 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use infergate_core::admission::{Ask, EndpointId};
+use infergate_core::admission::{EndpointId, PermitRequest};
 use infergate_core::api::Call;
 use infergate_core::model::{BackendKind, Task};
-use infergate_core::routing::verdict::pause;
+use infergate_core::routing::verdict::retry_after;
 use infergate_core::routing::{
-    Descent, Failure, FailureCause, Missed, PathOwner, RetryTarget, Seen, Verdict,
+    AttemptFailure, EndpointSignal, FailureCause, FallbackReason, FallbackState, PathOwner,
+    ResponseVerdict, RetryTarget,
 };
 use infergate_core::{Millis, Refusal};
 use pingora_core::protocols::http::ServerSession;
 
 use super::Shared;
 use super::accounts::Account;
-use super::admit::{Turn, admit, uncharge};
-use super::away::Away;
-use super::beat::Beats;
-use super::call::{Left, Trip};
-use super::explain::{Again, Trace};
-use super::forward::{Reply, forward};
+use super::admit::{AdmissionGrant, admit, refund_tokens};
+use super::away::ForwardedResponse;
+use super::beat::Heartbeat;
+use super::call::{RequestContext, RequestError};
+use super::explain::{AttemptTrace, RetryDecision};
+use super::forward::{ForwardReply, forward};
 use super::interim;
-use super::ladder::{Ladder, Unserved};
-use super::progress::{Waited, head_of_answer};
-use super::regrant::look_again;
-use super::relay::Relayed;
-use super::rules::{Passing, is_web_page};
-use super::task::Asked;
+use super::ladder::{ModelError, ModelFallback};
+use super::progress::{HeadWait, wait_for_head};
+use super::regrant::recheck;
+use super::relay::RelayResult;
+use super::rules::{PassedHeaders, is_web_page};
+use super::task::PreparedRequest;
 use crate::plugin::TaskSession;
 use crate::telemetry::AttemptResult;
 use crate::upstream::{
-    Answer, Exchange, Lane, Outgoing, Permit, Retry, SendError, Shaped, saturated,
+    ModelRuntime, OutboundRequest, Permit, ResponseTransformer, RetryPlan, SendError,
+    UpstreamRequest, UpstreamResponse, saturated,
 };
 
 /// Content type of a body where the request names none.
@@ -45,7 +47,7 @@ const BROKEN: FailureCause = FailureCause::Named("broken answer");
 
 /// Why a try brought no answer worth passing on.
 #[derive(Clone, Copy)]
-enum NoAnswer {
+enum AttemptError {
     NotConnected,
     /// The server could not prove who it is, and was sent nothing.
     NotTrusted,
@@ -58,7 +60,7 @@ enum NoAnswer {
     /// The server refused the operator's path or key, and has not begun.
     Rejected,
     /// Another node could not be reached, was lost, or its servers failed.
-    Elsewhere(Failure),
+    Peer(AttemptFailure),
 }
 
 /// Where the answer comes from.
@@ -66,55 +68,63 @@ enum NoAnswer {
     clippy::large_enum_variant,
     reason = "moved twice a request; a box would cost requests that stay here an allocation"
 )]
-pub enum Served {
+pub enum UpstreamReply {
     /// From a model server of this node.
-    Here(Permit, Exchange),
+    Local(Permit, UpstreamResponse),
     /// From another node.
-    There(Box<Away>),
+    Peer(Box<ForwardedResponse>),
 }
 
-impl NoAnswer {
+impl AttemptError {
     /// Returns the failure class for the retry budget; none when another attempt could do the work twice.
-    fn retry(self) -> Option<Failure> {
+    fn retry_class(self) -> Option<AttemptFailure> {
         match self {
-            NoAnswer::NotConnected | NoAnswer::NotTrusted => Some(Failure::NotConnected),
-            NoAnswer::Busy | NoAnswer::Unavailable | NoAnswer::Rejected => Some(Failure::Failed),
-            NoAnswer::Elsewhere(failure) => Some(failure),
-            NoAnswer::Lost | NoAnswer::Late => None,
+            AttemptError::NotConnected | AttemptError::NotTrusted => {
+                Some(AttemptFailure::NotConnected)
+            }
+            AttemptError::Busy | AttemptError::Unavailable | AttemptError::Rejected => {
+                Some(AttemptFailure::Failed)
+            }
+            AttemptError::Peer(failure) => Some(failure),
+            AttemptError::Lost | AttemptError::Late => None,
         }
     }
 
     /// The same server would say the same again at once.
-    fn is_settled(self) -> bool {
-        matches!(self, NoAnswer::Busy | NoAnswer::Rejected)
+    fn is_final(self) -> bool {
+        matches!(self, AttemptError::Busy | AttemptError::Rejected)
     }
 
     /// Returns the reason to leave the model for the next fallback.
-    fn missed(self) -> Missed {
+    fn fallback_reason(self) -> FallbackReason {
         match self {
-            NoAnswer::Busy => Missed::OutOfCapacity,
-            _ => Missed::Failed,
+            AttemptError::Busy => FallbackReason::OutOfCapacity,
+            _ => FallbackReason::Failed,
         }
     }
 
     /// Returns the request's result once its model makes no more attempts.
-    fn unserved(self, expected_wait: Millis, pause: Option<Millis>) -> Unserved {
+    fn into_model_error(self, expected_wait: Millis, pause: Option<Millis>) -> ModelError {
         match self {
-            NoAnswer::Lost => Refusal::UpstreamLost.into(),
-            NoAnswer::Late => Refusal::UpstreamTimeout.into(),
-            NoAnswer::Busy => {
+            AttemptError::Lost => Refusal::UpstreamLost.into(),
+            AttemptError::Late => Refusal::UpstreamTimeout.into(),
+            AttemptError::Busy => {
                 let refusal = match pause {
                     Some(retry_after) => Refusal::EndpointsPaused { retry_after },
                     None => Refusal::QueueFull {
                         retry_after: expected_wait,
                     },
                 };
-                Unserved::Missed(Missed::OutOfCapacity, refusal)
+                ModelError::Fallback(FallbackReason::OutOfCapacity, refusal)
             }
-            NoAnswer::NotTrusted => Unserved::Missed(Missed::Failed, Refusal::UpstreamNotTrusted),
-            NoAnswer::Rejected => Unserved::Missed(Missed::Failed, Refusal::UpstreamRejected),
-            NoAnswer::NotConnected | NoAnswer::Unavailable | NoAnswer::Elsewhere(_) => {
-                Unserved::Missed(Missed::Failed, Refusal::UpstreamFailed)
+            AttemptError::NotTrusted => {
+                ModelError::Fallback(FallbackReason::Failed, Refusal::UpstreamNotTrusted)
+            }
+            AttemptError::Rejected => {
+                ModelError::Fallback(FallbackReason::Failed, Refusal::UpstreamRejected)
+            }
+            AttemptError::NotConnected | AttemptError::Unavailable | AttemptError::Peer(_) => {
+                ModelError::Fallback(FallbackReason::Failed, Refusal::UpstreamFailed)
             }
         }
     }
@@ -123,18 +133,18 @@ impl NoAnswer {
 /// The tries of one request at one model.
 pub struct Attempts<'a> {
     shared: &'a Shared,
-    lane: Arc<Lane>,
-    asked: Asked,
-    headers: Passing,
+    model: Arc<ModelRuntime>,
+    prepared: PreparedRequest,
+    headers: PassedHeaders,
     /// The request as the last target wants it, and the model name it was shaped for.
-    shaped: Shaped,
-    shaped_for: Arc<str>,
+    upstream_request: UpstreamRequest,
+    shaped_for_model: Arc<str>,
     answered_ok: bool,
     /// The present try is a retry at a proven endpoint.
     at_proven: bool,
     /// When the last try began, and how it goes.
     sent_us: u64,
-    trace: Trace,
+    trace: AttemptTrace,
 }
 
 impl<'a> Attempts<'a> {
@@ -144,10 +154,10 @@ impl<'a> Attempts<'a> {
     /// [`Refusal::BadRequest`].
     pub fn new(
         shared: &'a Shared,
-        lane: &Arc<Lane>,
-        asked: Asked,
-        passing: &Passing,
-        trip: &Trip,
+        lane: &Arc<ModelRuntime>,
+        asked: PreparedRequest,
+        passing: &PassedHeaders,
+        trip: &RequestContext,
     ) -> Result<Attempts<'a>, Refusal> {
         let first = lane
             .spec
@@ -161,38 +171,38 @@ impl<'a> Attempts<'a> {
             ("content-type", content_type),
             ("x-request-id", trip.request_id()),
         ];
-        let headers = passing.with(&own);
+        let headers = passing.with_lines(&own);
         Ok(Attempts {
             shared,
-            lane: Arc::clone(lane),
-            asked,
+            model: Arc::clone(lane),
+            prepared: asked,
             headers,
-            shaped,
-            shaped_for: model,
+            upstream_request: shaped,
+            shaped_for_model: model,
             answered_ok: false,
             at_proven: false,
             sent_us: 0,
-            trace: Trace::default(),
+            trace: AttemptTrace::default(),
         })
     }
 
     /// The request as the model's task has made it.
     pub fn call(&self) -> &Call {
-        &self.asked.call
+        &self.prepared.call
     }
 
     /// Bytes this holds beside the client's own body.
     pub fn copied_bytes(&self) -> u64 {
-        let own = &self.asked.call.body;
-        let shaped = &self.shaped.body;
+        let own = &self.prepared.call.body;
+        let shaped = &self.upstream_request.body;
         let shared = own.as_ptr() == shaped.as_ptr();
         let copied = if shared { 0 } else { shaped.len() as u64 };
-        self.asked.copied_bytes + copied
+        self.prepared.copied_bytes + copied
     }
 
     /// Returns whether the request asks for a stream of events.
-    pub fn streams(&self) -> bool {
-        self.shaped.streams
+    pub fn is_streaming(&self) -> bool {
+        self.upstream_request.streams
     }
 
     /// Waits for a permit and asks, until a server or another node answers. The tries made so far
@@ -203,109 +213,111 @@ impl<'a> Attempts<'a> {
     pub async fn run(
         &mut self,
         session: &mut ServerSession,
-        trip: &mut Trip,
-        ask: Ask,
+        trip: &mut RequestContext,
+        ask: PermitRequest,
         heartbeat: Option<Duration>,
-        ladder: &Ladder<'_>,
-    ) -> Result<Served, Unserved> {
+        ladder: &ModelFallback<'_>,
+    ) -> Result<UpstreamReply, ModelError> {
         let mut ask = ask;
-        let mut beats = match trip.is_first() {
-            true => Beats::new(heartbeat),
-            false => Beats::of_forward(),
+        let mut beats = match trip.is_from_client() {
+            true => Heartbeat::new(heartbeat),
+            false => Heartbeat::for_forward(),
         };
-        let lane = Arc::clone(&self.lane);
-        if trip.is_first() {
+        let lane = Arc::clone(&self.model);
+        if trip.is_from_client() {
             lane.gate.count_request();
         }
         loop {
             let turn = admit(self.shared, session, trip, &lane, ask.clone(), &mut beats).await;
-            let turn = look_again(self.shared, trip, &lane, &ask, turn).await?;
+            let turn = recheck(self.shared, trip, &lane, &ask, turn).await?;
             if ladder.is_barred() {
-                if let Turn::Here(_) = turn {
-                    uncharge(&lane, &ask);
+                if let AdmissionGrant::Local(_) = turn {
+                    refund_tokens(&lane, &ask);
                 }
-                return Err(Unserved::at_the_gate(Refusal::NoHealthyEndpoint.into()));
+                return Err(ModelError::from_admission(
+                    Refusal::NoHealthyEndpoint.into(),
+                ));
             }
             let failed = match turn {
-                Turn::Here(permit) => {
-                    interim::granted(self.shared, session, trip).await?;
-                    match self.at(session, trip, &ask, &permit).await? {
-                        Ok(exchange) => return Ok(Served::Here(permit, exchange)),
+                AdmissionGrant::Local(permit) => {
+                    interim::send_granted(self.shared, session, trip).await?;
+                    match self.try_local(session, trip, &ask, &permit).await? {
+                        Ok(exchange) => return Ok(UpstreamReply::Local(permit, exchange)),
                         Err(failure) => {
                             ask.avoid.push(permit.endpoint);
                             failure
                         }
                     }
                 }
-                Turn::There(going) => {
+                AdmissionGrant::Peer(going) => {
                     let away = forward(self.shared, session, trip, &lane, going, &mut beats);
                     match away.await? {
-                        Reply::Answer(away) => return Ok(Served::There(away)),
-                        Reply::NoRoom => {
-                            ask.resume = true;
+                        ForwardReply::Response(away) => return Ok(UpstreamReply::Peer(away)),
+                        ForwardReply::NoRoom => {
+                            ask.is_retry = true;
                             continue;
                         }
-                        Reply::Failed(failure) => NoAnswer::Elsewhere(failure),
-                        Reply::Lost => NoAnswer::Lost,
+                        ForwardReply::Failed(failure) => AttemptError::Peer(failure),
+                        ForwardReply::Lost => AttemptError::Lost,
                     }
                 }
             };
-            let unproven = self.again(trip, failed, &ask, ladder.descent())?;
+            let unproven = self.decide_retry(trip, failed, &ask, ladder.state())?;
             ask.avoid.extend(unproven);
-            ask.resume = true;
+            ask.is_retry = true;
         }
     }
 
     /// Makes one attempt at a local server and records its effect on health and tokens.
-    async fn at(
+    async fn try_local(
         &mut self,
         session: &mut ServerSession,
-        trip: &mut Trip,
-        ask: &Ask,
+        trip: &mut RequestContext,
+        ask: &PermitRequest,
         permit: &Permit,
-    ) -> Result<Result<Exchange, NoAnswer>, Left> {
-        trip.tries(&permit.target);
-        self.lane.metrics.endpoint_given(permit.health);
-        let tried = self.once(session, trip, permit).await;
-        trip.story.tried(&self.trace);
+    ) -> Result<Result<UpstreamResponse, AttemptError>, RequestError> {
+        trip.record_attempt(&permit.target);
+        self.model.metrics.record_endpoint_health(permit.health);
+        let tried = self.send_once(session, trip, permit).await;
+        trip.trace.update_attempt(&self.trace);
         let tried = tried?;
         if tried.is_err() {
             // A server's failure is not its users' consumption.
-            uncharge(&self.lane, ask);
-            trip.failed_here();
+            refund_tokens(&self.model, ask);
+            trip.record_local_failure();
         }
         Ok(tried)
     }
 
     /// Decides on another attempt and returns further endpoints to avoid, or the request's result.
-    fn again(
+    fn decide_retry(
         &mut self,
-        trip: &mut Trip,
-        failed: NoAnswer,
-        ask: &Ask,
-        descent: Descent,
-    ) -> Result<Vec<EndpointId>, Unserved> {
-        let gate = &self.lane.gate;
-        let tries = trip.tried();
+        trip: &mut RequestContext,
+        failed: AttemptError,
+        ask: &PermitRequest,
+        descent: FallbackState,
+    ) -> Result<Vec<EndpointId>, ModelError> {
+        let gate = &self.model.gate;
+        let tries = trip.attempts_used();
         if std::mem::take(&mut self.at_proven) {
-            gate.proven_retry_failed();
+            gate.record_proven_retry_failure();
         }
         // What another node has failed may be served here.
         let has_fresh = match failed {
-            NoAnswer::Elsewhere(_) => true,
-            _ => gate.has_fresh(&ask.avoid) || (trip.is_first() && trip.may_forward()),
+            AttemptError::Peer(_) => true,
+            _ => gate.has_untried(&ask.avoid) || (trip.is_from_client() && trip.may_forward()),
         };
-        let retry = failed.retry();
+        let retry = failed.retry_class();
         let has_try = trip.has_errors_left()
-            && descent.may_try_again(failed.missed(), tries, has_fresh)
-            && (has_fresh || !failed.is_settled());
-        let after_node = matches!(failed, NoAnswer::Elsewhere(_));
+            && descent.may_retry_model(failed.fallback_reason(), tries, has_fresh)
+            && (has_fresh || !failed.is_final());
+        let after_node = matches!(failed, AttemptError::Peer(_));
         let decided = retry
             .filter(|_| has_try)
-            .map(|failure| gate.may_retry(tries, failure, &ask.avoid, after_node));
+            .map(|failure| gate.plan_retry(tries, failure, &ask.avoid, after_node));
         let again = decided.as_ref().is_some_and(|decided| decided.allowed);
-        let proven = |decided: &Retry| decided.target == RetryTarget::Proven;
-        trip.story.judged(Again {
+        let proven = |decided: &RetryPlan| decided.target == RetryTarget::Proven;
+        trip.trace.record_retry_decision(RetryDecision {
             failure: retry,
             allowed: again,
             proven: decided.as_ref().is_some_and(proven),
@@ -318,80 +330,90 @@ impl<'a> Attempts<'a> {
                 self.at_proven = proven(&decided);
                 Ok(decided.avoid)
             }
-            None => Err(failed.unserved(gate.expected_wait(), gate.pause_left())),
+            None => Err(failed.into_model_error(gate.expected_wait(), gate.pause_left())),
         }
     }
 
     /// Sends the request once; returns the head of a usable response, or why there is none.
-    async fn once(
+    async fn send_once(
         &mut self,
         session: &mut ServerSession,
-        trip: &mut Trip,
+        trip: &mut RequestContext,
         permit: &Permit,
-    ) -> Result<Result<Exchange, NoAnswer>, Left> {
-        let continuous_usage = self.lane.has_continuous_usage(&permit.target.url);
-        let asked = &mut self.asked.call.continuous_usage;
+    ) -> Result<Result<UpstreamResponse, AttemptError>, RequestError> {
+        let continuous_usage = self.model.has_continuous_usage(&permit.target.url);
+        let asked = &mut self.prepared.call.continuous_usage;
         let changed = std::mem::replace(asked, continuous_usage) != continuous_usage;
-        if changed || self.shaped_for != permit.target.backend_model {
-            self.shaped_for = Arc::clone(&permit.target.backend_model);
-            self.shaped = shape(&self.lane, &self.asked, &self.shaped_for)?;
+        if changed || self.shaped_for_model != permit.target.backend_model {
+            self.shaped_for_model = Arc::clone(&permit.target.backend_model);
+            self.upstream_request = shape(&self.model, &self.prepared, &self.shaped_for_model)?;
         }
-        let outgoing = Outgoing {
+        let outgoing = OutboundRequest {
             method: "POST",
-            path: &self.shaped.path,
+            path: &self.upstream_request.path,
             headers: self.headers.towards(permit.target.is_external),
-            body: &self.shaped.body,
+            body: &self.upstream_request.body,
             fresh: trip.needs_fresh_connection,
         };
         let sent_at = self.shared.clock.now();
         self.sent_us = self.shared.clock.micros();
-        self.trace = Trace::begin(self.shared.clock);
-        trip.story.tries(self.sent_us, &permit.target);
+        self.trace = AttemptTrace::begin(self.shared.clock);
+        trip.trace.begin_attempt(self.sent_us, &permit.target);
         let head_by = self.head_deadline(sent_at, trip);
         let clock = self.shared.clock;
         let end = clock.instant(head_by).into();
         let deadline = clock.instant(trip.deadline).into();
         let client = &self.shared.client;
         let sending = client.send(&permit.target, outgoing, &mut self.trace.marks);
-        let waited = head_of_answer(sending, session, trip, end, deadline).await;
+        let waited = wait_for_head(sending, session, trip, end, deadline).await;
         let sent = match waited {
-            Ok(Waited::Sent(sent)) => sent,
+            Ok(HeadWait::Completed(sent)) => sent,
             Err(left) => {
-                trip.notice_work(&self.trace.marks);
-                self.count(permit, Seen::Nothing, None, AttemptResult::Abandoned);
+                trip.mark_sent_if_started(&self.trace.marks);
+                self.record_result(
+                    permit,
+                    EndpointSignal::Neutral,
+                    None,
+                    AttemptResult::Abandoned,
+                );
                 return Err(left);
             }
-            Ok(Waited::Deadline) => {
+            Ok(HeadWait::Deadline) => {
                 if head_by < trip.deadline {
                     let result = AttemptResult::TimedOut;
-                    self.count(permit, Seen::Failure, Some(FIRST_BYTE), result);
-                    return Ok(Err(NoAnswer::Late));
+                    self.record_result(permit, EndpointSignal::Failure, Some(FIRST_BYTE), result);
+                    return Ok(Err(AttemptError::Late));
                 }
-                trip.notice_work(&self.trace.marks);
-                let seen = self.silence_since(sent_at, trip);
-                let cause = (seen == Seen::Failure).then_some(TIMEOUT);
-                self.count(permit, seen, cause, AttemptResult::TimedOut);
+                trip.mark_sent_if_started(&self.trace.marks);
+                let seen = self.blame_for_silence(sent_at, trip);
+                let cause = (seen == EndpointSignal::Failure).then_some(TIMEOUT);
+                self.record_result(permit, seen, cause, AttemptResult::TimedOut);
                 return Err(Refusal::DeadlinePassed.into());
             }
         };
         // A request that met one crash shall meet no second one that looks like a closed connection.
         trip.needs_fresh_connection |= self.trace.marks.replaced;
         match sent {
-            Ok(exchange) => Ok(self.judge(permit, exchange).await),
-            Err(error) => Ok(Err(self.unsent(trip, permit, &error))),
+            Ok(exchange) => Ok(self.classify_head(permit, exchange).await),
+            Err(error) => Ok(Err(self.classify_send_error(trip, permit, &error))),
         }
     }
 
     /// When the head of an answer must have come.
-    fn head_deadline(&self, sent_at: Millis, trip: &Trip) -> Millis {
-        match self.lane.spec.first_byte_timeout_secs {
+    fn head_deadline(&self, sent_at: Millis, trip: &RequestContext) -> Millis {
+        match self.model.spec.first_byte_timeout_secs {
             Some(secs) => trip.deadline.min(sent_at + Millis::from_secs(secs)),
             None => trip.deadline,
         }
     }
 
     /// Classifies a send that ended without a response head.
-    fn unsent(&mut self, trip: &Trip, permit: &Permit, error: &SendError) -> NoAnswer {
+    fn classify_send_error(
+        &mut self,
+        trip: &RequestContext,
+        permit: &Permit,
+        error: &SendError,
+    ) -> AttemptError {
         if let Some(repeated) = permit.target.warnings.due(self.shared.clock.now()) {
             tracing::warn!(
                 request_id = &**trip.request_id(),
@@ -404,77 +426,87 @@ impl<'a> Attempts<'a> {
         }
         let (seen, result, no_answer) = match error {
             SendError::Connect(_) => (
-                Seen::Unusable,
+                EndpointSignal::Unusable,
                 AttemptResult::ConnectFailed,
-                NoAnswer::NotConnected,
+                AttemptError::NotConnected,
             ),
             SendError::NotTrusted(_) => (
-                Seen::Unusable,
+                EndpointSignal::Unusable,
                 AttemptResult::NotTrusted,
-                NoAnswer::NotTrusted,
+                AttemptError::NotTrusted,
             ),
-            SendError::Lost(_) => (Seen::Failure, AttemptResult::ConnectionLost, NoAnswer::Lost),
+            SendError::Lost(_) => (
+                EndpointSignal::Failure,
+                AttemptResult::ConnectionLost,
+                AttemptError::Lost,
+            ),
         };
         let cause = Some(FailureCause::Named(error.cause()));
-        self.count(permit, seen, cause, result);
+        self.record_result(permit, seen, cause, result);
         no_answer
     }
 
     /// Returns what silence until the deadline says about the server. A server is blamed only if it had most
     /// of the model's time: the queue or a short deadline of the caller may have used the rest.
-    fn silence_since(&self, sent_at: Millis, trip: &Trip) -> Seen {
-        let rule = trip.world.deadline;
-        let given = rule.deadline(Millis::ZERO, self.lane.spec.timeout_secs, None);
+    fn blame_for_silence(&self, sent_at: Millis, trip: &RequestContext) -> EndpointSignal {
+        let rule = trip.snapshot.deadline;
+        let given = rule.deadline(Millis::ZERO, self.model.spec.timeout_secs, None);
         let had = self.shared.clock.now().since(sent_at);
         match had.0 * 2 >= given.0 {
-            true => Seen::Failure,
-            false => Seen::Nothing,
+            true => EndpointSignal::Failure,
+            false => EndpointSignal::Neutral,
         }
     }
 
-    async fn judge(&mut self, permit: &Permit, exchange: Exchange) -> Result<Exchange, NoAnswer> {
+    async fn classify_head(
+        &mut self,
+        permit: &Permit,
+        exchange: UpstreamResponse,
+    ) -> Result<UpstreamResponse, AttemptError> {
         self.trace.head_us = self.shared.clock.micros();
-        let status = exchange.head().status.as_u16();
+        let status = exchange.encode_head().status.as_u16();
         self.trace.status = status;
-        let headers = &exchange.head().headers;
+        let headers = &exchange.encode_head().headers;
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let is_useless =
             text("content-type").is_some_and(is_web_page) || text("content-length") == Some("0");
         let now = || self.shared.clock.wall().unix_timestamp();
         let pause = match status {
-            429 | 503 => pause(text, now),
+            429 | 503 => retry_after(text, now),
             _ => None,
         };
-        let verdict = Verdict::of_head(status, is_useless, self.path_owner());
-        if verdict == Verdict::Answer {
+        let verdict = ResponseVerdict::of_head(status, is_useless, self.path_owner());
+        if verdict == ResponseVerdict::Accepted {
             self.answered_ok = true;
             return Ok(exchange);
         }
         let (result, no_answer) = match verdict {
-            Verdict::Answer | Verdict::CallersFault | Verdict::ServerFailed => {
-                (AttemptResult::Answered, None)
-            }
-            Verdict::Busy => {
-                permit.target.load.lock().out_of_capacity();
-                (AttemptResult::Rejected, Some(NoAnswer::Busy))
+            ResponseVerdict::Accepted
+            | ResponseVerdict::RequestInvalid
+            | ResponseVerdict::ServerFailed => (AttemptResult::Answered, None),
+            ResponseVerdict::Busy => {
+                permit.target.load.lock().record_out_of_capacity();
+                (AttemptResult::Rejected, Some(AttemptError::Busy))
             }
             // A proxy in front of the server says this when the server broke while it worked.
-            Verdict::Unavailable if status == 502 && self.trace.may_have_begun() => {
-                (AttemptResult::Rejected, Some(NoAnswer::Lost))
+            ResponseVerdict::Unavailable if status == 502 && self.trace.may_have_started_work() => {
+                (AttemptResult::Rejected, Some(AttemptError::Lost))
             }
-            Verdict::Unavailable => (AttemptResult::Rejected, Some(NoAnswer::Unavailable)),
-            Verdict::Rejected => {
-                permit.target.rejects(status);
-                (AttemptResult::Rejected, Some(NoAnswer::Rejected))
+            ResponseVerdict::Unavailable => {
+                (AttemptResult::Rejected, Some(AttemptError::Unavailable))
             }
-            Verdict::Unusable => (AttemptResult::Rejected, Some(NoAnswer::Lost)),
+            ResponseVerdict::Rejected => {
+                permit.target.record_rejection(status);
+                (AttemptResult::Rejected, Some(AttemptError::Rejected))
+            }
+            ResponseVerdict::Unusable => (AttemptResult::Rejected, Some(AttemptError::Lost)),
         };
-        let cause = match (verdict.seen(), pause) {
-            (Seen::Nothing, _) => None,
+        let cause = match (verdict.signal(), pause) {
+            (EndpointSignal::Neutral, _) => None,
             (_, Some(_)) => Some(FailureCause::Paused(status)),
             (_, None) => Some(FailureCause::Status(status)),
         };
-        self.count_with_pause(permit, verdict.seen(), cause, pause, result);
+        self.record_result_with_pause(permit, verdict.signal(), cause, pause, result);
         let Some(no_answer) = no_answer else {
             return Ok(exchange);
         };
@@ -485,55 +517,70 @@ impl<'a> Attempts<'a> {
 
     /// Returns who chose the request's path.
     fn path_owner(&self) -> PathOwner {
-        let spec = &self.lane.spec;
+        let spec = &self.model.spec;
         let is_plain = spec.backend == BackendKind::Http || spec.task == Task::DumbPipe;
-        match is_plain || self.asked.path.is_some() {
+        match is_plain || self.prepared.path.is_some() {
             true => PathOwner::Operator,
             false => PathOwner::Gateway,
         }
     }
 
     /// The reader of the answer, with the model's task for it.
-    pub fn answer(&self, task: Option<TaskSession>) -> Answer {
-        let (spec, call) = (&self.lane.spec, &self.asked.call);
-        let answer = self.lane.backend.read_response(call, spec.task);
-        answer.of_model(spec, task).named_for(call, spec)
+    pub fn response_transformer(&self, task: Option<TaskSession>) -> ResponseTransformer {
+        let (spec, call) = (&self.model.spec, &self.prepared.call);
+        let answer = self.model.backend.decoder(call, spec.task);
+        answer.for_model(spec, task).with_model_name(call, spec)
     }
 
     /// Gives the permit back and settles what was charged ahead.
     pub fn release(
         &mut self,
         permit: Permit,
-        relayed: Relayed,
-        trip: &mut Trip,
+        relayed: RelayResult,
+        trip: &mut RequestContext,
         account: &Account,
         charged: u32,
     ) {
         if self.answered_ok {
             match relayed {
-                Relayed::ServerFailed | Relayed::Compressed => {
-                    if relayed == Relayed::Compressed {
-                        permit.target.compresses(self.shared.clock.now());
+                RelayResult::ServerFailed | RelayResult::Compressed => {
+                    if relayed == RelayResult::Compressed {
+                        permit.target.warn_compressed(self.shared.clock.now());
                     }
                     let cause = Some(BROKEN);
-                    self.count(&permit, Seen::Failure, cause, AttemptResult::ConnectionLost);
+                    self.record_result(
+                        &permit,
+                        EndpointSignal::Failure,
+                        cause,
+                        AttemptResult::ConnectionLost,
+                    );
                 }
                 // It had begun to answer as it should.
-                Relayed::Abandoned => {
-                    self.count(&permit, Seen::Success, None, AttemptResult::Abandoned);
+                RelayResult::Abandoned => {
+                    self.record_result(
+                        &permit,
+                        EndpointSignal::Success,
+                        None,
+                        AttemptResult::Abandoned,
+                    );
                 }
-                Relayed::Whole => {
-                    self.count(&permit, Seen::Success, None, AttemptResult::Answered);
-                    permit.target.accepts();
-                    self.measured(&permit);
-                    trip.warn_of_unmetered(&self.lane, &permit.target);
+                RelayResult::Whole => {
+                    self.record_result(
+                        &permit,
+                        EndpointSignal::Success,
+                        None,
+                        AttemptResult::Answered,
+                    );
+                    permit.target.record_acceptance();
+                    self.record_latency(&permit);
+                    trip.warn_of_unmetered(&self.model, &permit.target);
                 }
             }
-            trip.story.tried(&self.trace);
+            trip.trace.update_attempt(&self.trace);
         }
         if let Some(used) = trip.tokens_used() {
             let account = &account.spec;
-            self.lane
+            self.model
                 .gate
                 .correct_tokens(&account.id, account.weight, charged.into(), used);
         }
@@ -541,27 +588,31 @@ impl<'a> Attempts<'a> {
     }
 
     /// How fast the server was, for whoever ranks by it.
-    fn measured(&self, permit: &Permit) {
+    fn record_latency(&self, permit: &Permit) {
         let since = |begin: u64, end: u64| saturated(end.saturating_sub(begin));
         let first_us = since(self.sent_us, self.trace.head_us);
         let whole_us = since(self.sent_us, self.shared.clock.micros());
-        permit.target.load.lock().answered(first_us, whole_us);
+        permit
+            .target
+            .load
+            .lock()
+            .record_response(first_us, whole_us);
     }
 
-    fn count(
+    fn record_result(
         &mut self,
         permit: &Permit,
-        seen: Seen,
+        seen: EndpointSignal,
         cause: Option<FailureCause>,
         result: AttemptResult,
     ) {
-        self.count_with_pause(permit, seen, cause, None, result);
+        self.record_result_with_pause(permit, seen, cause, None, result);
     }
 
-    fn count_with_pause(
+    fn record_result_with_pause(
         &mut self,
         permit: &Permit,
-        seen: Seen,
+        seen: EndpointSignal,
         cause: Option<FailureCause>,
         pause: Option<Millis>,
         result: AttemptResult,
@@ -570,21 +621,23 @@ impl<'a> Attempts<'a> {
         if result != AttemptResult::Answered {
             self.trace.failed_us = self.shared.clock.micros();
         }
-        if matches!(seen, Seen::Failure | Seen::Unusable) {
-            permit.target.load.lock().failed();
+        if matches!(seen, EndpointSignal::Failure | EndpointSignal::Unusable) {
+            permit.target.load.lock().record_failure();
         }
-        permit.saw(seen, cause, pause);
-        self.lane.metrics.attempt_finished(result);
+        permit.record_attempt(seen, cause, pause);
+        self.model.metrics.record_attempt(result);
     }
 }
 
 /// The request as a target wants it that calls the model `name`.
-fn shape(lane: &Lane, asked: &Asked, name: &str) -> Result<Shaped, Refusal> {
-    let shaped = lane
-        .backend
-        .shape_request(&asked.call, lane.spec.task, name)?;
+fn shape(
+    lane: &ModelRuntime,
+    asked: &PreparedRequest,
+    name: &str,
+) -> Result<UpstreamRequest, Refusal> {
+    let shaped = lane.backend.encode(&asked.call, lane.spec.task, name)?;
     Ok(match &asked.path {
-        Some(path) => Shaped {
+        Some(path) => UpstreamRequest {
             path: path.clone().into(),
             ..shaped
         },

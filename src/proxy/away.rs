@@ -10,36 +10,36 @@ use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
 use http::header;
 use infergate_core::Refusal;
-use infergate_core::routing::fleet::Ended;
+use infergate_core::routing::cluster::ForwardOutcome;
 use pingora_core::protocols::http::ServerSession;
 use pingora_http::ResponseHeader;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::admit::client_gone;
-use super::call::{Left, Trip};
-use super::journey::last_word;
+use super::call::{RequestContext, RequestError};
+use super::journey::final_message_grace;
 use super::{Shared, respond, rules};
-use crate::peer::{Sent, Watch};
-use crate::telemetry::Outcome;
-use crate::upstream::Exchange;
+use crate::peer::{ForwardGuard, NodeWatch};
+use crate::telemetry::RequestOutcome;
+use crate::upstream::UpstreamResponse;
 
 /// An error that comes after a sign of life becomes an event; up to this size.
 const ERROR_BODY_MAX_BYTES: usize = 64 * 1024;
 
 /// An answer that another node has begun.
-pub struct Away {
-    exchange: Exchange,
+pub struct ForwardedResponse {
+    exchange: UpstreamResponse,
     /// Its first piece; none when it has no body.
     first: Option<Bytes>,
-    sent: Sent,
-    watch: Watch,
+    guard: ForwardGuard,
+    watch: NodeWatch,
     ttft_us: u32,
     /// How much longer than that node itself one waits for what it says.
-    last_word: Duration,
+    final_message_grace: Duration,
 }
 
 /// Why the next piece does not come.
-enum Stop {
+enum ForwardedStop {
     ClientGone,
     /// The node is late: its own end of the answer may still be on the way.
     Deadline,
@@ -47,23 +47,23 @@ enum Stop {
     Broken,
 }
 
-impl Away {
+impl ForwardedResponse {
     /// Creates the response from its head and its first chunk.
     pub fn new(
-        exchange: Exchange,
+        exchange: UpstreamResponse,
         first: Option<Bytes>,
-        sent: Sent,
-        watch: Watch,
+        sent: ForwardGuard,
+        watch: NodeWatch,
         rtt_us: u32,
         ttft_us: u32,
-    ) -> Away {
-        Away {
+    ) -> ForwardedResponse {
+        ForwardedResponse {
             exchange,
             first,
-            sent,
+            guard: sent,
             watch,
             ttft_us,
-            last_word: last_word(rtt_us),
+            final_message_grace: final_message_grace(rtt_us),
         }
     }
 
@@ -76,38 +76,43 @@ impl Away {
         mut self,
         shared: &Shared,
         session: &mut ServerSession,
-        trip: &mut Trip,
-    ) -> Result<(), Left> {
-        let relayed = match trip.committed && !self.exchange.head().status.is_success() {
-            true => self.error_event(shared, session, trip).await,
-            false => self.pass(shared, session, trip).await,
-        };
-        let Away { exchange, sent, .. } = self;
+        trip: &mut RequestContext,
+    ) -> Result<(), RequestError> {
+        let relayed =
+            match trip.response_started && !self.exchange.encode_head().status.is_success() {
+                true => self.error_event(shared, session, trip).await,
+                false => self.pass(shared, session, trip).await,
+            };
+        let ForwardedResponse {
+            exchange,
+            guard: sent,
+            ..
+        } = self;
         let ttft_us = self.ttft_us;
         match relayed {
             Ok(()) => {
-                shared.channel.finish(exchange).await;
-                sent.ended(Ended::Answered { ttft_us });
-                trip.ends_as(Outcome::Completed);
+                shared.peer_client.finish(exchange).await;
+                sent.finish(ForwardOutcome::Answered { ttft_us });
+                trip.set_outcome(RequestOutcome::Completed);
                 Ok(())
             }
-            Err(Stop::ClientGone) => {
-                trip.client_gone();
-                Err(Left::Cut)
+            Err(ForwardedStop::ClientGone) => {
+                trip.record_client_gone();
+                Err(RequestError::Aborted)
             }
             // That node tells the event, as it knows the deadline.
-            Err(Stop::Deadline) => {
-                trip.refused(&Refusal::DeadlinePassed, Outcome::CutByDeadline);
-                cut(session, trip, Refusal::DeadlinePassed).await
+            Err(ForwardedStop::Deadline) => {
+                trip.record_refusal(&Refusal::DeadlinePassed, RequestOutcome::CutByDeadline);
+                finish_cut(session, trip, Refusal::DeadlinePassed).await
             }
-            Err(Stop::Broken) => {
-                sent.ended(Ended::Failed);
+            Err(ForwardedStop::Broken) => {
+                sent.finish(ForwardOutcome::Failed);
                 // It is lost and cannot tell: the event is ours.
-                if let Some(journey) = &mut trip.journey {
-                    journey.set_told_elsewhere(false);
+                if let Some(journey) = &mut trip.forwarding {
+                    journey.set_event_elsewhere(false);
                 }
-                trip.refused(&Refusal::UpstreamLost, Outcome::CutByBackend);
-                cut(session, trip, Refusal::UpstreamLost).await
+                trip.record_refusal(&Refusal::UpstreamLost, RequestOutcome::CutByBackend);
+                finish_cut(session, trip, Refusal::UpstreamLost).await
             }
         }
     }
@@ -116,17 +121,19 @@ impl Away {
         &mut self,
         shared: &Shared,
         session: &mut ServerSession,
-        trip: &mut Trip,
-    ) -> Result<(), Stop> {
-        if !trip.committed {
-            let head = self.head(session, trip).map_err(|_| Stop::Broken)?;
+        trip: &mut RequestContext,
+    ) -> Result<(), ForwardedStop> {
+        if !trip.response_started {
+            let head = self
+                .head(session, trip)
+                .map_err(|_| ForwardedStop::Broken)?;
             trip.event().flags.streamed = is_stream(&head);
             trip.event().status = head.status.as_u16();
             let written = session.write_response_header(Box::new(head)).await;
-            written.map_err(|_| Stop::ClientGone)?;
-            trip.committed = true;
+            written.map_err(|_| ForwardedStop::ClientGone)?;
+            trip.response_started = true;
         }
-        trip.first_byte();
+        trip.record_first_byte();
         let mut next = self.first.take();
         while let Some(piece) = next {
             // The end goes out together with the last piece where both are here.
@@ -136,7 +143,7 @@ impl Away {
             next = match after {
                 Some(Ok(None)) => return Ok(()),
                 Some(Ok(more)) => more,
-                Some(Err(_)) => return Err(Stop::Broken),
+                Some(Err(_)) => return Err(ForwardedStop::Broken),
                 None => self.next(shared, session, trip).await?,
             };
         }
@@ -148,13 +155,13 @@ impl Away {
         &mut self,
         shared: &Shared,
         session: &mut ServerSession,
-        trip: &mut Trip,
-    ) -> Result<(), Stop> {
+        trip: &mut RequestContext,
+    ) -> Result<(), ForwardedStop> {
         let mut event = BytesMut::from(&b"data: "[..]);
         let mut next = self.first.take();
         while let Some(piece) = next {
             if event.len() + piece.len() > ERROR_BODY_MAX_BYTES {
-                return Err(Stop::Broken);
+                return Err(ForwardedStop::Broken);
             }
             event.extend_from_slice(&piece);
             next = self.next(shared, session, trip).await?;
@@ -167,48 +174,52 @@ impl Away {
         &mut self,
         shared: &Shared,
         session: &mut ServerSession,
-        trip: &Trip,
-    ) -> Result<Option<Bytes>, Stop> {
-        let idle = Duration::from_secs(trip.world.timeouts.stream_idle_secs);
-        let idle = Instant::now() + idle + self.last_word;
+        trip: &RequestContext,
+    ) -> Result<Option<Bytes>, ForwardedStop> {
+        let idle = Duration::from_secs(trip.snapshot.timeouts.stream_idle_secs);
+        let idle = Instant::now() + idle + self.final_message_grace;
         let deadline = self.deadline(shared, trip);
         tokio::select! {
             biased;
-            piece = self.exchange.chunk() => piece.map_err(|_| Stop::Broken),
-            () = client_gone(session) => Err(Stop::ClientGone),
-            () = self.watch.lost() => Err(Stop::Broken),
+            piece = self.exchange.chunk() => piece.map_err(|_| ForwardedStop::Broken),
+            () = client_gone(session) => Err(ForwardedStop::ClientGone),
+            () = self.watch.lost() => Err(ForwardedStop::Broken),
             () = sleep_until(deadline.min(idle)) => Err(match idle < deadline {
-                true => Stop::Broken,
-                false => Stop::Deadline,
+                true => ForwardedStop::Broken,
+                false => ForwardedStop::Deadline,
             }),
         }
     }
 
-    fn deadline(&self, shared: &Shared, trip: &Trip) -> Instant {
-        Instant::from(shared.clock.instant(trip.deadline)) + self.last_word
+    fn deadline(&self, shared: &Shared, trip: &RequestContext) -> Instant {
+        Instant::from(shared.clock.instant(trip.deadline)) + self.final_message_grace
     }
 
     async fn send(
         &self,
         shared: &Shared,
         session: &mut ServerSession,
-        trip: &mut Trip,
+        trip: &mut RequestContext,
         piece: Bytes,
         is_last: bool,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), ForwardedStop> {
         if is_last {
-            trip.leaves_account();
+            trip.release_concurrency();
         }
         let writing = session.write_response_body(piece, is_last);
         match timeout_at(self.deadline(shared, trip), writing).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err(Stop::ClientGone),
+            Ok(Err(_)) | Err(_) => Err(ForwardedStop::ClientGone),
         }
     }
 
     /// The head as the client gets it.
-    fn head(&self, session: &ServerSession, trip: &Trip) -> pingora_error::Result<ResponseHeader> {
-        let from = self.exchange.head();
+    fn head(
+        &self,
+        session: &ServerSession,
+        trip: &RequestContext,
+    ) -> pingora_error::Result<ResponseHeader> {
+        let from = self.exchange.encode_head();
         let mut head =
             ResponseHeader::build_no_case(from.status.as_u16(), Some(from.headers.len()))?;
         let named = rules::connection_named(&from.headers);
@@ -217,7 +228,7 @@ impl Away {
                 head.append_header(name.clone(), value.clone())?;
             }
         }
-        trip.page.write(&mut head)?;
+        trip.page_origin.write(&mut head)?;
         for (name, value) in trip.rate_lines() {
             head.insert_header(name, value)?;
         }
@@ -235,13 +246,17 @@ fn is_stream(head: &ResponseHeader) -> bool {
 }
 
 /// Ends what cannot be ended well: a stream in its dialect, other framings broken.
-async fn cut(session: &mut ServerSession, trip: &mut Trip, refusal: Refusal) -> Result<(), Left> {
-    if !trip.committed {
-        return Err(Left::Refused(refusal));
+async fn finish_cut(
+    session: &mut ServerSession,
+    trip: &mut RequestContext,
+    refusal: Refusal,
+) -> Result<(), RequestError> {
+    if !trip.response_started {
+        return Err(RequestError::Refused(refusal));
     }
     if trip.event().flags.streamed {
         // The client may be gone as well; the event already says what happened.
         let _ = respond::refuse(session, trip, &refusal).await;
     }
-    Err(Left::Cut)
+    Err(RequestError::Aborted)
 }

@@ -135,7 +135,7 @@ impl ReaderPace {
     }
 
     /// Returns once a window has ended with less than its floor.
-    pub async fn falls_short(&mut self, sent: &AtomicU64) {
+    pub async fn wait_until_too_slow(&mut self, sent: &AtomicU64) {
         loop {
             sleep_until(self.ends).await;
             let now = sent.load(Ordering::Relaxed);
@@ -193,7 +193,7 @@ mod tests {
         let mut pace = ReaderPace::begin(window, 2, 100);
         let begun = Instant::now();
         sent.store(120, Ordering::Relaxed);
-        pace.falls_short(&sent).await;
+        pace.wait_until_too_slow(&sent).await;
         assert_eq!(begun.elapsed().as_secs(), 20);
     }
 }

@@ -5,48 +5,48 @@
 use std::time::Duration;
 
 use infergate_core::Refusal;
-use infergate_core::routing::fleet::QUEUED_EVERY;
+use infergate_core::routing::cluster::QUEUED_EVERY;
 use pingora_core::protocols::http::ServerSession;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout_at};
 
 use super::Shared;
-use super::call::{Left, Trip};
+use super::call::{RequestContext, RequestError};
 use super::interim;
 use super::respond;
-use crate::telemetry::Outcome;
+use crate::telemetry::RequestOutcome;
 
 /// Comment for a client whose request waits for a permit.
 const QUEUED: &[u8] = b": queued\n\n";
 
 /// The signs of life of one request.
-pub struct Beats {
+pub struct Heartbeat {
     every: Option<Interval>,
-    of_forward: bool,
+    is_forward: bool,
 }
 
-impl Beats {
+impl Heartbeat {
     /// Creates a heartbeat with this interval; silent without one.
-    pub fn new(every: Option<Duration>) -> Beats {
-        Beats {
+    pub fn new(every: Option<Duration>) -> Heartbeat {
+        Heartbeat {
             every: every.map(|every| {
                 let mut beats = interval_at(Instant::now() + every, every);
                 beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
                 beats
             }),
-            of_forward: false,
+            is_forward: false,
         }
     }
 
     /// Creates the heartbeat of a forwarded request.
-    pub fn of_forward() -> Beats {
-        Beats {
-            of_forward: true,
-            ..Beats::new(Some(Duration::from_millis(QUEUED_EVERY.0)))
+    pub fn for_forward() -> Heartbeat {
+        Heartbeat {
+            is_forward: true,
+            ..Heartbeat::new(Some(Duration::from_millis(QUEUED_EVERY.0)))
         }
     }
 
     /// Returns when the next one is due.
-    pub async fn next(&mut self) {
+    pub async fn due(&mut self) {
         match &mut self.every {
             Some(beats) => {
                 beats.tick().await;
@@ -66,17 +66,17 @@ impl Beats {
     ///
     /// # Errors
     /// The client is gone, or takes nothing.
-    pub async fn beat(
+    pub async fn send(
         &self,
         shared: &Shared,
         session: &mut ServerSession,
-        trip: &mut Trip,
+        trip: &mut RequestContext,
         deadline: Instant,
-    ) -> Result<(), Left> {
-        if self.of_forward {
-            return interim::queued(shared, session, trip).await;
+    ) -> Result<(), RequestError> {
+        if self.is_forward {
+            return interim::send_queued(shared, session, trip).await;
         }
-        comment(session, trip, QUEUED, deadline).await
+        send_comment(session, trip, QUEUED, deadline).await
     }
 }
 
@@ -84,22 +84,22 @@ impl Beats {
 ///
 /// # Errors
 /// The client is gone, or takes nothing.
-pub async fn comment(
+pub async fn send_comment(
     session: &mut ServerSession,
-    trip: &mut Trip,
+    trip: &mut RequestContext,
     text: &'static [u8],
     deadline: Instant,
-) -> Result<(), Left> {
+) -> Result<(), RequestError> {
     match timeout_at(deadline, respond::comment(session, trip, text)).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(_)) => {
-            trip.client_gone();
-            Err(Left::Cut)
+            trip.record_client_gone();
+            Err(RequestError::Aborted)
         }
         // Half a comment may be out: nothing can follow it.
         Err(_) => {
-            trip.refused(&Refusal::DeadlinePassed, Outcome::CutByDeadline);
-            Err(Left::Cut)
+            trip.record_refusal(&Refusal::DeadlinePassed, RequestOutcome::CutByDeadline);
+            Err(RequestError::Aborted)
         }
     }
 }

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use infergate_core::api::Call;
 use infergate_core::billing::{
-    Charge, Ending, Exhausted, Metric, Metrics, Report, Settled, Source, Usage, add_parts_of_input,
-    estimate, reserve_estimate, settle,
+    BillingOutcome, Charge, Metric, MetricSource, Metrics, QuotaExhaustion, Settlement, Usage,
+    UsageReport, add_parts_of_input, estimate, reserve_estimate, settle,
 };
 use infergate_core::model::{
     AccountSpec, BackendKind, ChargeCut, ModelSpec, Tariff, Trust, read_tariff_text,
@@ -20,11 +20,11 @@ use infergate_core::model::{
 use infergate_core::{Millis, Refusal};
 
 use super::explain::QuotaHold;
-use super::ledger::{Held, Ledger};
+use super::ledger::{QuotaGuard, QuotaStore};
 use crate::plugin::Caller;
 use crate::telemetry::event::{BUILTIN, Comparison};
-use crate::telemetry::{InferenceEvent, MetricsSource, Outcome, TokenUsage};
-use crate::upstream::{Answer, Lane, ReportedMetrics};
+use crate::telemetry::{InferenceEvent, MetricsSource, RequestOutcome, TokenUsage};
+use crate::upstream::{ModelRuntime, ReportedMetrics, ResponseTransformer};
 
 /// [`InferenceEvent::priced_by`] where the model server named its own price.
 const REPORTED: &str = "reported";
@@ -37,34 +37,34 @@ const NEURONS: &str = "neurons";
 
 /// Bodies over this many bytes are estimated by their size and files, without a look at their members:
 /// a longer look would keep a worker from its other requests.
-const READ_BYTES_MAX: usize = 1 << 20;
+const ESTIMATE_BYTES_MAX: usize = 1 << 20;
 
 /// The least that a caller is told to wait for what its own requests hold: the shortest answer of a
 /// language model takes about as long.
-const HELD_WAIT_MIN: Millis = Millis::from_secs(1);
+const RESERVATION_WAIT_MIN: Millis = Millis::from_secs(1);
 
 /// Rules that a response is counted and priced by.
 #[derive(Clone, Copy)]
-struct Rules<'a> {
+struct PricingRules<'a> {
     spec: &'a ModelSpec,
     /// Tariff of the node that the client asked.
     tariff: Option<&'a Tariff>,
 }
 
-impl<'a> Rules<'a> {
+impl<'a> PricingRules<'a> {
     /// `asked` is the tariff of another node, where that counts.
-    fn of(lane: &'a Lane, asked: &'a Option<Box<Option<Tariff>>>) -> Rules<'a> {
+    fn of(lane: &'a ModelRuntime, asked: &'a Option<Box<Option<Tariff>>>) -> PricingRules<'a> {
         let spec = &*lane.spec;
         let tariff = match asked {
             Some(asked) => (**asked).as_ref(),
             None => spec.tariff.as_ref(),
         };
-        Rules { spec, tariff }
+        PricingRules { spec, tariff }
     }
 }
 
 /// Usage that a response has reported so far.
-struct Told {
+struct ReportedUsage {
     /// By the model server.
     reported: ReportedMetrics,
     /// By the model's task.
@@ -79,21 +79,21 @@ struct Told {
     of_tokens: bool,
 }
 
-impl Told {
-    fn by(answer: &Answer) -> Told {
-        Told {
-            reported: answer.reported(),
+impl ReportedUsage {
+    fn from_answer(answer: &ResponseTransformer) -> ReportedUsage {
+        ReportedUsage {
+            reported: answer.reported_metrics(),
             task: answer.task_metrics().cloned().unwrap_or_default(),
             generated: answer.generated_tokens(),
             unreported: answer.unreported_tokens(),
-            complete: answer.done_seen(),
-            of_tokens: answer.is_of_tokens() || answer.is_stream(),
+            complete: answer.is_done(),
+            of_tokens: answer.is_token_based() || answer.is_stream(),
         }
     }
 
     /// A request whose answer has not begun.
-    fn nothing(lane: &Lane) -> Told {
-        Told {
+    fn nothing(lane: &ModelRuntime) -> ReportedUsage {
+        ReportedUsage {
             reported: ReportedMetrics::default(),
             task: Metrics::default(),
             generated: 0,
@@ -117,7 +117,7 @@ impl Told {
     }
 
     /// Tokens are all there is, the server has reported them, and nobody prices them.
-    fn is_plain(&self, Rules { spec, tariff }: Rules<'_>) -> bool {
+    fn is_plain(&self, PricingRules { spec, tariff }: PricingRules<'_>) -> bool {
         tariff.is_none()
             && spec.metrics_trust == Trust::Trust
             && self.is_metered()
@@ -127,10 +127,10 @@ impl Told {
     }
 
     /// All that was told, each figure with its source.
-    fn metrics(&self, Rules { spec, tariff }: Rules<'_>) -> Metrics {
+    fn metrics(&self, PricingRules { spec, tariff }: PricingRules<'_>) -> Metrics {
         let mut metrics = Metrics::default();
         if let (Some(neurons), Some(_)) = (self.reported.neurons, tariff) {
-            metrics.report(NEURONS, neurons, Source::Reported, &spec.metrics);
+            metrics.report(NEURONS, neurons, MetricSource::Reported, &spec.metrics);
         }
         if let Some(mut usage) = self.reported.usage {
             if !self.complete && self.unreported > 0 {
@@ -139,16 +139,20 @@ impl Told {
             }
             metrics.report_usage(usage, &spec.metrics);
         }
-        metrics.report_all(&self.reported.metrics, Source::Reported, &spec.metrics);
-        metrics.join(&self.task);
+        metrics.report_all(
+            &self.reported.metrics,
+            MetricSource::Reported,
+            &spec.metrics,
+        );
+        metrics.merge(&self.task);
         metrics
     }
 
     /// The gateway's own count of what a trusted server has not reported; `output` is a whole answer.
     fn counted(
         &self,
-        rules: Rules<'_>,
-        input: &Input,
+        rules: PricingRules<'_>,
+        input: &EstimateInput,
         output: Option<&[u8]>,
     ) -> Vec<(String, f64)> {
         let usage = self.usage();
@@ -179,16 +183,16 @@ impl Told {
 
 /// Input of the client, for estimates.
 #[derive(Default)]
-struct Input {
+struct EstimateInput {
     body: Bytes,
     /// Tokens by its size, of a body that is too large for more.
     tokens: Option<u64>,
 }
 
-impl Input {
-    fn of(call: &Call) -> Input {
-        let is_large = call.body.len() > READ_BYTES_MAX;
-        Input {
+impl EstimateInput {
+    fn of(call: &Call) -> EstimateInput {
+        let is_large = call.body.len() > ESTIMATE_BYTES_MAX;
+        EstimateInput {
             body: call.body.clone(),
             tokens: is_large.then(|| call.prompt_tokens()),
         }
@@ -203,7 +207,7 @@ impl Input {
 }
 
 /// Usage of a response, by whoever counted.
-struct Spent {
+struct BillableUsage {
     /// By the server and the task.
     metrics: Metrics,
     /// The gateway's own count.
@@ -212,15 +216,15 @@ struct Spent {
     neurons: Option<f64>,
 }
 
-impl Spent {
+impl BillableUsage {
     /// Collects everything a response reports; none where tokens are all there is and have no price.
     fn of(
-        answer: &Answer,
-        (lane, rules): (&Lane, Rules<'_>),
+        answer: &ResponseTransformer,
+        (lane, rules): (&ModelRuntime, PricingRules<'_>),
         caller: Caller<'_>,
-        input: &Input,
-    ) -> Option<Spent> {
-        let told = Told::by(answer);
+        input: &EstimateInput,
+    ) -> Option<BillableUsage> {
+        let told = ReportedUsage::from_answer(answer);
         if told.is_plain(rules) {
             return None;
         }
@@ -233,12 +237,16 @@ impl Spent {
                 lane.billing.estimate(caller, &input.body, output)
             }
         };
-        Some(told.spent(rules, estimated))
+        Some(told.into_billable(rules, estimated))
     }
 
     /// The same without the answer: it has not begun, or its relay was dropped under way and its texts
     /// are gone.
-    fn of_progress(told: &Told, rules: Rules<'_>, input: &Input) -> Option<Spent> {
+    fn of_progress(
+        told: &ReportedUsage,
+        rules: PricingRules<'_>,
+        input: &EstimateInput,
+    ) -> Option<BillableUsage> {
         if told.is_plain(rules) {
             return None;
         }
@@ -253,13 +261,17 @@ impl Spent {
                 counted
             }
         };
-        Some(told.spent(rules, estimated))
+        Some(told.into_billable(rules, estimated))
     }
 }
 
-impl Told {
-    fn spent(&self, rules: Rules<'_>, estimated: Vec<(String, f64)>) -> Spent {
-        Spent {
+impl ReportedUsage {
+    fn into_billable(
+        &self,
+        rules: PricingRules<'_>,
+        estimated: Vec<(String, f64)>,
+    ) -> BillableUsage {
+        BillableUsage {
             metrics: self.metrics(rules),
             estimated,
             neurons: self.reported.neurons,
@@ -269,32 +281,32 @@ impl Told {
 
 /// Up to what an account's day goes.
 #[derive(Clone, Copy)]
-pub enum Limit {
+pub enum QuotaLimit {
     /// So many neurons.
     PerDay(u64),
     /// Another node has looked at it: what is used is counted here and never refused.
-    OfAnotherNode,
+    CheckedByPeer,
 }
 
 /// The bill of one request.
 #[derive(Default)]
-pub struct Bill {
-    held: Option<Held>,
+pub struct RequestBilling {
+    reservation: Option<QuotaGuard>,
     /// Reservation that was requested.
     quota: Option<QuotaHold>,
     /// Usage of a stream in flight.
-    progress: Option<Told>,
-    input: Input,
+    progress: Option<ReportedUsage>,
+    input: EstimateInput,
     /// A server was sent the request, and no try follows.
-    sent: bool,
+    is_sent: bool,
     /// The client has bytes of the answer.
-    received: bool,
-    unmetered: bool,
+    is_received: bool,
+    is_unmetered: bool,
     /// The answer has told what it used, which may be nothing that is priced.
-    noted: bool,
-    spent: Option<Spent>,
+    is_recorded: bool,
+    usage: Option<BillableUsage>,
     /// The event has the metrics that are billed: what is told later changes nothing.
-    settled: bool,
+    is_settled: bool,
     charge: Option<Charge>,
     /// Tariff of the node that the client asked, which may be none, where it is another than here.
     asked_tariff: Option<Box<Option<Tariff>>>,
@@ -302,19 +314,23 @@ pub struct Bill {
 
 /// Neurons that a request may come to at a model: what its tokens may cost, at least what answers of
 /// the model have cost lately.
-fn may_cost(rules: Rules<'_>, lane: &Lane, call: &Call) -> f64 {
+fn reserve_amount(rules: PricingRules<'_>, lane: &ModelRuntime, call: &Call) -> f64 {
     let prompt = call.prompt_tokens();
     let tokens = |tariff| reserve_estimate(tariff, prompt, call.max_tokens, call.outputs);
     let amount = rules.tariff.map_or(0.0, tokens);
-    amount.max(lane.usual_charge())
+    amount.max(lane.mean_charge())
 }
 
-impl Bill {
+impl RequestBilling {
     /// Prices by the tariff of the node that the client asked, `text`, where it is another than here.
     ///
     /// # Errors
     /// [`Refusal::Internal`]: no node of this version has written the text.
-    pub fn price_by(&mut self, text: Option<&Arc<str>>, lane: &Lane) -> Result<(), Refusal> {
+    pub fn set_tariff(
+        &mut self,
+        text: Option<&Arc<str>>,
+        lane: &ModelRuntime,
+    ) -> Result<(), Refusal> {
         self.asked_tariff = match text {
             Some(text) if lane.tariff_text.as_ref() != Some(text) => {
                 let tariff = read_tariff_text(text).map_err(|_| Refusal::Internal)?;
@@ -330,41 +346,41 @@ impl Bill {
     ///
     /// # Errors
     /// [`Refusal::QuotaUsed`], and [`Refusal::QuotaHeld`] where requests under way may leave some.
-    pub fn hold(
+    pub fn reserve(
         &mut self,
-        ledger: &Arc<Ledger>,
+        ledger: &Arc<QuotaStore>,
         account: &AccountSpec,
-        limit: Option<Limit>,
-        lane: &Lane,
+        limit: Option<QuotaLimit>,
+        lane: &ModelRuntime,
         call: &Call,
     ) -> Result<(), Refusal> {
-        self.input = Input::of(call);
+        self.input = EstimateInput::of(call);
         let (per_day, most) = match limit {
-            Some(Limit::PerDay(neurons)) => (Some(neurons), neurons),
-            Some(Limit::OfAnotherNode) => (None, u64::MAX),
+            Some(QuotaLimit::PerDay(neurons)) => (Some(neurons), neurons),
+            Some(QuotaLimit::CheckedByPeer) => (None, u64::MAX),
             None => return Ok(()),
         };
-        let amount = may_cost(Rules::of(lane, &self.asked_tariff), lane, call);
-        let held = ledger.hold(&account.id, amount, most);
+        let amount = reserve_amount(PricingRules::of(lane, &self.asked_tariff), lane, call);
+        let held = ledger.reserve(&account.id, amount, most);
         self.quota = per_day.map(|per_day| QuotaHold {
             neurons: amount,
             per_day,
             granted: held.is_ok(),
         });
-        self.held = Some(held.map_err(|exhausted| match exhausted {
-            Exhausted::Used => Refusal::QuotaUsed,
-            Exhausted::Held => Refusal::QuotaHeld {
-                retry_after: lane.gate.expected_wait().max(HELD_WAIT_MIN),
+        self.reservation = Some(held.map_err(|exhausted| match exhausted {
+            QuotaExhaustion::Used => Refusal::QuotaUsed,
+            QuotaExhaustion::Held => Refusal::QuotaHeld {
+                retry_after: lane.gate.expected_wait().max(RESERVATION_WAIT_MIN),
             },
         })?);
         Ok(())
     }
 
     /// Holds what it may come to at another model instead: who was admitted is not refused for it.
-    pub fn hold_instead(&mut self, account: &AccountSpec, lane: &Lane, call: &Call) {
-        if let (Some(held), Some(per_day)) = (&mut self.held, account.neurons_per_day) {
-            let neurons = may_cost(Rules::of(lane, &self.asked_tariff), lane, call);
-            held.becomes(neurons);
+    pub fn exchange(&mut self, account: &AccountSpec, lane: &ModelRuntime, call: &Call) {
+        if let (Some(held), Some(per_day)) = (&mut self.reservation, account.neurons_per_day) {
+            let neurons = reserve_amount(PricingRules::of(lane, &self.asked_tariff), lane, call);
+            held.exchange(neurons);
             self.quota = Some(QuotaHold {
                 neurons,
                 per_day,
@@ -374,8 +390,8 @@ impl Bill {
     }
 
     /// Something of the account's day is held.
-    pub fn is_held(&self) -> bool {
-        self.held.is_some()
+    pub fn has_reservation(&self) -> bool {
+        self.reservation.is_some()
     }
 
     /// Returns the reservation that was requested; none where the day has no limit.
@@ -384,55 +400,60 @@ impl Bill {
     }
 
     /// A server was sent the request, and no other will be: from now on it has worked.
-    pub fn sent(&mut self) {
-        self.sent = true;
+    pub fn mark_sent(&mut self) {
+        self.is_sent = true;
     }
 
     /// The client has got bytes of the answer.
-    pub fn received(&mut self) {
-        self.received = true;
+    pub fn mark_received(&mut self) {
+        self.is_received = true;
     }
 
     /// The answer is whole, and its server has not said what it used.
     pub fn is_unmetered(&self) -> bool {
-        self.unmetered
+        self.is_unmetered
     }
 
     /// How far a stream has come; counts only when nothing more is told.
-    pub fn progress(&mut self, answer: &Answer) {
-        self.progress = Some(Told::by(answer));
+    pub fn record_progress(&mut self, answer: &ResponseTransformer) {
+        self.progress = Some(ReportedUsage::from_answer(answer));
     }
 
     /// Records the usage of the response so far; the last record before the price counts.
-    pub fn note(&mut self, answer: &Answer, lane: &Lane, caller: Caller<'_>) {
-        if self.settled {
+    pub fn record_usage(
+        &mut self,
+        answer: &ResponseTransformer,
+        lane: &ModelRuntime,
+        caller: Caller<'_>,
+    ) {
+        if self.is_settled {
             return;
         }
-        self.unmetered = answer.is_unmetered() && lane.spec.metrics_trust != Trust::Estimate;
-        self.noted = true;
-        let rules = Rules::of(lane, &self.asked_tariff);
-        self.spent = Spent::of(answer, (lane, rules), caller, &self.input);
+        self.is_unmetered = answer.is_unmetered() && lane.spec.metrics_trust != Trust::Estimate;
+        self.is_recorded = true;
+        let rules = PricingRules::of(lane, &self.asked_tariff);
+        self.usage = BillableUsage::of(answer, (lane, rules), caller, &self.input);
     }
 
     /// Prices what was spent, once, and writes it into the event.
-    pub fn price(&mut self, lane: &Lane, event: &mut InferenceEvent) -> Option<&Charge> {
-        if self.settled {
+    pub fn price(&mut self, lane: &ModelRuntime, event: &mut InferenceEvent) -> Option<&Charge> {
+        if self.is_settled {
             return self.charge.as_ref();
         }
-        let rules = Rules::of(lane, &self.asked_tariff);
-        if !self.noted && self.sent {
-            let nothing = Told::nothing(lane);
+        let rules = PricingRules::of(lane, &self.asked_tariff);
+        if !self.is_recorded && self.is_sent {
+            let nothing = ReportedUsage::nothing(lane);
             let told = self.progress.as_ref().unwrap_or(&nothing);
-            self.spent = Spent::of_progress(told, rules, &self.input);
+            self.usage = BillableUsage::of_progress(told, rules, &self.input);
         }
-        if let Some(spent) = &self.spent {
-            self.settled = true;
+        if let Some(spent) = &self.usage {
+            self.is_settled = true;
             let mut settled = settle(lane.spec.metrics_trust, &spent.metrics, &spent.estimated);
             if let Some(tariff) = rules.tariff {
                 let is_priced = |name: &str| tariff.coefficients.contains_key(name);
                 add_parts_of_input(&mut settled.metrics, is_priced);
             }
-            note_metrics(&settled, event);
+            write_metrics(&settled, event);
             if self.is_due(rules.tariff, event.outcome) {
                 self.charge = charge((lane, rules.tariff), event, spent, &settled.metrics);
             }
@@ -442,21 +463,21 @@ impl Bill {
     }
 
     /// Returns whether a request that a server was sent is charged, by its outcome.
-    fn is_due(&self, tariff: Option<&Tariff>, outcome: Outcome) -> bool {
+    fn is_due(&self, tariff: Option<&Tariff>, outcome: RequestOutcome) -> bool {
         let cut = tariff.map_or(ChargeCut::Seen, |tariff| tariff.charge_cut);
         match outcome {
-            Outcome::Completed => true,
-            Outcome::CutByClient | Outcome::CutByDeadline => cut == ChargeCut::Seen,
-            Outcome::CutByBackend | Outcome::Failed | Outcome::Refused => {
-                let is_cut = self.received && cut == ChargeCut::Seen;
+            RequestOutcome::Completed => true,
+            RequestOutcome::CutByClient | RequestOutcome::CutByDeadline => cut == ChargeCut::Seen,
+            RequestOutcome::CutByBackend | RequestOutcome::Failed | RequestOutcome::Refused => {
+                let is_cut = self.is_received && cut == ChargeCut::Seen;
                 is_cut || tariff.is_some_and(|tariff| tariff.charge_failed)
             }
         }
     }
 
     /// Tokens of what was spent, prompt and answer together; none where no answer has begun.
-    pub fn tokens(&self, lane: &Lane) -> Option<u64> {
-        let spent = self.spent.as_ref()?;
+    pub fn tokens(&self, lane: &ModelRuntime) -> Option<u64> {
+        let spent = self.usage.as_ref()?;
         let settled = settle(lane.spec.metrics_trust, &spent.metrics, &spent.estimated);
         let of = |name: &str| {
             let metric = settled
@@ -470,7 +491,7 @@ impl Bill {
 
     /// Returns whether the event has the metrics that are billed.
     pub fn is_settled(&self) -> bool {
-        self.settled
+        self.is_settled
     }
 
     /// Returns the charge, once priced.
@@ -480,11 +501,11 @@ impl Bill {
 
     /// The request is over: what was held is settled with what it cost, or goes back. Before its
     /// event, so that whoever has seen that finds the day's account as it is.
-    pub fn close(&mut self, lane: Option<&Lane>) {
-        let held = self.held.take();
+    pub fn close(&mut self, lane: Option<&ModelRuntime>) {
+        let held = self.reservation.take();
         let Some(charge) = &self.charge else { return };
         if let Some(lane) = lane {
-            lane.charged(charge.total);
+            lane.record_charge(charge.total);
         }
         if let Some(held) = held {
             held.settle(charge.total);
@@ -495,9 +516,9 @@ impl Bill {
 /// The charge of what was spent: the server's own figure where it names one and is trusted, the
 /// model's billing where it has a tariff, else none.
 fn charge(
-    (lane, tariff): (&Lane, Option<&Tariff>),
+    (lane, tariff): (&ModelRuntime, Option<&Tariff>),
     event: &mut InferenceEvent,
-    spent: &Spent,
+    spent: &BillableUsage,
     metrics: &[Metric],
 ) -> Option<Charge> {
     let Some(tariff) = tariff else {
@@ -510,7 +531,7 @@ fn charge(
             ..Charge::default()
         });
     };
-    let report = Report {
+    let report = UsageReport {
         model: lane.spec.id.as_str(),
         trust: lane.spec.metrics_trust,
         ending: ending(event.outcome),
@@ -534,7 +555,7 @@ fn charge(
     Some(priced.charge)
 }
 
-fn note_metrics(settled: &Settled, event: &mut InferenceEvent) {
+fn write_metrics(settled: &Settlement, event: &mut InferenceEvent) {
     event.metrics = TokenUsage::default();
     event.extra_metrics.clear();
     for metric in &settled.metrics {
@@ -553,8 +574,10 @@ fn note_metrics(settled: &Settled, event: &mut InferenceEvent) {
     }
     event.metrics_source = match settled.source {
         _ if settled.metrics.is_empty() => MetricsSource::None,
-        Source::Reported => MetricsSource::Reported,
-        Source::Estimated | Source::Derived | Source::Answered => MetricsSource::Estimated,
+        MetricSource::Reported => MetricsSource::Reported,
+        MetricSource::Estimated | MetricSource::Derived | MetricSource::Answered => {
+            MetricsSource::Estimated
+        }
     };
     event.comparison = settled
         .comparison
@@ -568,12 +591,12 @@ fn note_metrics(settled: &Settled, event: &mut InferenceEvent) {
         .collect();
 }
 
-fn ending(outcome: Outcome) -> Ending {
+fn ending(outcome: RequestOutcome) -> BillingOutcome {
     match outcome {
-        Outcome::Completed => Ending::Completed,
-        Outcome::CutByClient => Ending::CutByClient,
-        Outcome::CutByBackend => Ending::CutByBackend,
-        Outcome::CutByDeadline => Ending::CutByDeadline,
-        Outcome::Refused | Outcome::Failed => Ending::Failed,
+        RequestOutcome::Completed => BillingOutcome::Completed,
+        RequestOutcome::CutByClient => BillingOutcome::CutByClient,
+        RequestOutcome::CutByBackend => BillingOutcome::CutByBackend,
+        RequestOutcome::CutByDeadline => BillingOutcome::CutByDeadline,
+        RequestOutcome::Refused | RequestOutcome::Failed => BillingOutcome::Failed,
     }
 }

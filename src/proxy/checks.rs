@@ -13,23 +13,23 @@ use tokio::time::sleep_until;
 
 use super::Shared;
 use super::admit::client_gone;
-use super::call::{Left, Trip};
+use super::call::{RequestContext, RequestError};
 
 /// Bytes of a body from which on it is checked off the worker: below, a check takes about a
 /// millisecond.
 pub const LARGE_BYTES: usize = 64 * 1024;
 
 /// Turns at checking.
-pub struct Checks {
-    turns: Semaphore,
+pub struct BodyCheckSlots {
+    slots: Semaphore,
 }
 
-impl Default for Checks {
+impl Default for BodyCheckSlots {
     /// Half of the processors, one at least.
-    fn default() -> Checks {
+    fn default() -> BodyCheckSlots {
         let processors = available_parallelism().map_or(1, usize::from);
-        Checks {
-            turns: Semaphore::new((processors / 2).max(1)),
+        BodyCheckSlots {
+            slots: Semaphore::new((processors / 2).max(1)),
         }
     }
 }
@@ -38,18 +38,18 @@ impl Default for Checks {
 ///
 /// # Errors
 /// The deadline passed, or the client left.
-pub async fn turn<'a>(
+pub async fn acquire_slot<'a>(
     shared: &'a Shared,
     session: &mut ServerSession,
-    trip: &mut Trip,
-) -> Result<SemaphorePermit<'a>, Left> {
+    trip: &mut RequestContext,
+) -> Result<SemaphorePermit<'a>, RequestError> {
     let deadline = sleep_until(shared.clock.instant(trip.deadline).into());
     tokio::select! {
         biased;
-        turn = shared.checks.turns.acquire() => turn.map_err(|_| Refusal::Internal.into()),
+        turn = shared.body_checks.slots.acquire() => turn.map_err(|_| Refusal::Internal.into()),
         () = client_gone(session) => {
-            trip.client_gone();
-            Err(Left::Cut)
+            trip.record_client_gone();
+            Err(RequestError::Aborted)
         }
         () = deadline => Err(Refusal::DeadlinePassed.into()),
     }

@@ -12,57 +12,57 @@ use super::Limits;
 
 /// Open connections of clients.
 #[derive(Default)]
-pub struct Connections {
+pub struct ClientConnections {
     /// Guards the counts; held for one look-up when a connection opens or closes.
-    open: Mutex<Open>,
+    open: Mutex<ConnectionCounts>,
 }
 
 #[derive(Default)]
-struct Open {
+struct ConnectionCounts {
     total: u32,
     by_address: HashMap<IpAddr, u32>,
 }
 
 /// Limit that a connection is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TooMany {
+pub enum ConnectionLimit {
     /// `limits.connections`.
     OfAll,
     /// `limits.connections_per_client`.
     OfClient,
 }
 
-impl TooMany {
+impl ConnectionLimit {
     /// Label in metrics.
     pub const fn reason(self) -> &'static str {
         match self {
-            TooMany::OfAll => "limit",
-            TooMany::OfClient => "per-client-limit",
+            ConnectionLimit::OfAll => "limit",
+            ConnectionLimit::OfClient => "per-client-limit",
         }
     }
 }
 
-impl Connections {
+impl ClientConnections {
     /// Counts a connection from `address`.
     ///
     /// # Errors
     /// The limit that is reached already.
     pub fn open(
-        self: &Arc<Connections>,
+        self: &Arc<ClientConnections>,
         address: IpAddr,
         limits: &Limits,
-    ) -> Result<Connection, TooMany> {
+    ) -> Result<ClientConnectionGuard, ConnectionLimit> {
         let mut open = self.open.lock();
         if open.total >= limits.connections {
-            return Err(TooMany::OfAll);
+            return Err(ConnectionLimit::OfAll);
         }
         let count = open.by_address.entry(address).or_insert(0);
         if *count >= limits.connections_per_client {
-            return Err(TooMany::OfClient);
+            return Err(ConnectionLimit::OfClient);
         }
         *count += 1;
         open.total += 1;
-        Ok(Connection {
+        Ok(ClientConnectionGuard {
             all: Arc::clone(self),
             address,
         })
@@ -75,12 +75,12 @@ impl Connections {
 }
 
 /// Guard of one open connection; released by drop.
-pub struct Connection {
-    all: Arc<Connections>,
+pub struct ClientConnectionGuard {
+    all: Arc<ClientConnections>,
     address: IpAddr,
 }
 
-impl Drop for Connection {
+impl Drop for ClientConnectionGuard {
     fn drop(&mut self) {
         let mut open = self.all.open.lock();
         open.total = open.total.saturating_sub(1);
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_client_over_its_limit_gets_in_again_when_one_of_its_connections_ends() {
-        let all = Arc::new(Connections::default());
+        let all = Arc::new(ClientConnections::default());
         let limits = Limits {
             connections: 2,
             connections_per_client: 1,
@@ -108,9 +108,9 @@ mod tests {
         };
         let [a, b, c] = [1, 2, 3].map(|last| IpAddr::from([127, 0, 0, last]));
         let first = all.open(a, &limits).unwrap();
-        assert_eq!(all.open(a, &limits).err(), Some(TooMany::OfClient));
+        assert_eq!(all.open(a, &limits).err(), Some(ConnectionLimit::OfClient));
         let _other = all.open(b, &limits).unwrap();
-        assert_eq!(all.open(c, &limits).err(), Some(TooMany::OfAll));
+        assert_eq!(all.open(c, &limits).err(), Some(ConnectionLimit::OfAll));
         drop(first);
         assert!(all.open(a, &limits).is_ok());
         assert_eq!(all.total(), 1);

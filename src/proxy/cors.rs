@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::Method;
 use http::header::{self, HeaderName, HeaderValue};
 use infergate_core::Refusal;
-use infergate_core::api::origin::{self, Relation};
+use infergate_core::api::origin::{self, OriginRelation};
 use pingora_core::protocols::http::ServerSession;
 use pingora_http::{RequestHeader, ResponseHeader};
 use schemars::JsonSchema;
@@ -61,38 +61,42 @@ impl CorsRules {
         let passing = passing.iter().map(HeaderName::as_str);
         let names: Vec<&str> = EXPOSED.into_iter().chain(passing).collect();
         CorsRules {
-            lists_all: origin::lists_all(&cors.origins),
+            lists_all: origin::is_any_listed(&cors.origins),
             exposed: HeaderValue::try_from(names.join(", ")).ok(),
             origins: cors.origins.clone(),
         }
     }
 
     /// Returns what the page that makes a request with this head is.
-    pub fn page_of(&self, head: &RequestHeader) -> Page {
+    pub fn page_of(&self, head: &RequestHeader) -> PageOrigin {
         let varies = !self.origins.is_empty() && !self.lists_all;
         let Some(origin) = head.headers.get(header::ORIGIN) else {
-            return if varies { Page::Unlisted } else { Page::None };
+            return if varies {
+                PageOrigin::Unlisted
+            } else {
+                PageOrigin::None
+            };
         };
         let host = head.headers.get(header::HOST);
         let host = host.map_or(&b""[..], HeaderValue::as_bytes);
         match origin::relation(origin.as_bytes(), host, &self.origins) {
-            Relation::Listed => Page::Listed {
+            OriginRelation::Listed => PageOrigin::Listed {
                 origin: match self.lists_all {
                     true => HeaderValue::from_static("*"),
                     false => origin.clone(),
                 },
                 exposed: self.exposed.clone(),
             },
-            Relation::Foreign => Page::Foreign { varies },
-            Relation::Same if varies => Page::Unlisted,
-            Relation::Same => Page::None,
+            OriginRelation::Foreign => PageOrigin::Foreign { varies },
+            OriginRelation::Same if varies => PageOrigin::Unlisted,
+            OriginRelation::Same => PageOrigin::None,
         }
     }
 }
 
 /// The web page that makes a request, and so what the head of its answer says of origins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Page {
+pub enum PageOrigin {
     /// None, or one of this host; answers do not depend on the origin.
     #[default]
     None,
@@ -112,15 +116,15 @@ pub enum Page {
     },
 }
 
-impl Page {
+impl PageOrigin {
     /// Returns whether the origin is neither listed nor that of this host.
     pub fn is_foreign(&self) -> bool {
-        matches!(self, Page::Foreign { .. })
+        matches!(self, PageOrigin::Foreign { .. })
     }
 
     /// Returns whether the origin is listed.
     pub fn is_listed(&self) -> bool {
-        matches!(self, Page::Listed { .. })
+        matches!(self, PageOrigin::Listed { .. })
     }
 
     /// Adds what browsers read to the head of an answer.
@@ -129,14 +133,14 @@ impl Page {
     /// Never, as the values are headers already.
     pub fn write(&self, head: &mut ResponseHeader) -> pingora_error::Result<()> {
         let varies = match self {
-            Page::None | Page::Foreign { varies: false } => return Ok(()),
-            Page::Unlisted | Page::Foreign { varies: true } => true,
-            Page::Listed { origin, .. } => origin != "*",
+            PageOrigin::None | PageOrigin::Foreign { varies: false } => return Ok(()),
+            PageOrigin::Unlisted | PageOrigin::Foreign { varies: true } => true,
+            PageOrigin::Listed { origin, .. } => origin != "*",
         };
         if varies {
             head.append_header(header::VARY, "origin")?;
         }
-        if let Page::Listed { origin, exposed } = self {
+        if let PageOrigin::Listed { origin, exposed } = self {
             head.insert_header(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone())?;
             if let Some(exposed) = exposed {
                 head.insert_header(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed.clone())?;
@@ -155,7 +159,7 @@ pub fn is_preflight(head: &RequestHeader) -> bool {
 }
 
 /// Why a preflight is not granted, if this is one: its page is foreign.
-pub fn refuse_preflight(session: &ServerSession, page: &Page) -> Option<Refusal> {
+pub fn refuse_preflight(session: &ServerSession, page: &PageOrigin) -> Option<Refusal> {
     (page.is_foreign() && is_preflight(session.req_header())).then_some(Refusal::ForeignOrigin)
 }
 
@@ -164,7 +168,7 @@ pub fn refuse_preflight(session: &ServerSession, page: &Page) -> Option<Refusal>
 ///
 /// # Errors
 /// The client is gone.
-pub async fn grant(session: &mut ServerSession, page: &Page) -> pingora_error::Result<()> {
+pub async fn grant(session: &mut ServerSession, page: &PageOrigin) -> pingora_error::Result<()> {
     let mut head = ResponseHeader::build_no_case(204, Some(6))?;
     page.write(&mut head)?;
     head.remove_header(&header::ACCESS_CONTROL_EXPOSE_HEADERS);

@@ -6,13 +6,13 @@
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::World;
-use crate::peer::Digests;
+use super::ConfigSnapshot;
+use crate::peer::ConfigDigests;
 
-impl World {
+impl ConfigSnapshot {
     /// Returns the digests of the accounts, models and tariffs of this generation. O(accounts + models), for
     /// the few times that they change.
-    pub fn digests(&self) -> Digests {
+    pub fn digests(&self) -> ConfigDigests {
         let accounts = self.accounts.specs();
         let accounts = accounts.map(|spec| (spec.id.as_str().to_owned(), json!(spec)));
         let models = self.catalog.models().iter().map(|spec| {
@@ -28,7 +28,7 @@ impl World {
             ]);
             (spec.id.as_str().to_owned(), said)
         });
-        Digests {
+        ConfigDigests {
             accounts: digest(accounts.collect()),
             models: digest(models.collect()),
             tariffs: digest(tariffs.collect()),

@@ -7,20 +7,20 @@ use bytes::{Bytes, BytesMut};
 
 /// The event so far; passes everything unchanged unless it is on.
 #[derive(Default)]
-pub struct OneEvent {
+pub struct SingleEventBody {
     /// The answer is no stream, and the client expects events.
     pub is_on: bool,
-    begun: bool,
+    is_started: bool,
 }
 
-impl OneEvent {
+impl SingleEventBody {
     /// The next piece as the client gets it; after the last one comes the end mark.
-    pub fn piece(&mut self, piece: Bytes, end: bool) -> Bytes {
+    pub fn wrap(&mut self, piece: Bytes, end: bool) -> Bytes {
         if !self.is_on {
             return piece;
         }
         let mut event = BytesMut::with_capacity(piece.len() + 32);
-        if !std::mem::replace(&mut self.begun, true) {
+        if !std::mem::replace(&mut self.is_started, true) {
             event.extend_from_slice(b"data: ");
         }
         let blank = |byte: &u8| match byte {

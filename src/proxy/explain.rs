@@ -16,24 +16,26 @@ mod tell;
 
 use std::sync::Arc;
 
-use infergate_core::api::Face;
+use infergate_core::api::ApiDialect;
 use infergate_core::deadline::DeadlineRule;
-use infergate_core::routing::reuse::may_resend;
-use infergate_core::routing::{Failure, TRIES_MAX};
+use infergate_core::routing::connection_reuse::may_resend;
+use infergate_core::routing::{ATTEMPTS_MAX, AttemptFailure};
 use infergate_core::{AccountId, Millis, ModelId, Refusal};
 use smallvec::SmallVec;
 
-pub use fleet::Forwarded;
-pub use ring::{STORIES_KEPT, Stories};
-pub use tell::Here;
+pub use fleet::ForwardStepEnd;
+pub use ring::{TRACES_KEPT, TraceStore};
+pub use tell::NodeInfo;
 
-use super::admit::Turn;
-use super::call::Left;
+use super::admit::AdmissionGrant;
+use super::call::RequestError;
 use crate::plugin::RoutingMode;
 use crate::telemetry::event::PluginUse;
-use crate::telemetry::{AttemptResult, Clock, InferenceEvent, Outcome};
-use crate::upstream::{Advice, Entry, Found, Lane, Marks, Target};
-use fleet::{Forward, Look};
+use crate::telemetry::{AttemptResult, Clock, InferenceEvent, RequestOutcome};
+use crate::upstream::{
+    AdmissionSnapshot, ConnectTimings, GateEntry, ModelRuntime, RankingResult, Target,
+};
+use fleet::{ForwardStep, PeerSelectionStep};
 
 /// Steps of one story: more than a request takes that goes down the longest ladder with all its
 /// tries. Further ones are counted.
@@ -41,29 +43,29 @@ pub const STEPS_MAX: usize = 40;
 /// A permit and a try: what a request takes that nothing happens to.
 const STEPS_USUAL: usize = 2;
 /// Bytes of the name of a model that a caller asked for: longer than any model's.
-const ASKED_MAX_BYTES: usize = 128;
+const REQUESTED_MODEL_BYTES_MAX: usize = 128;
 
 /// The story of one request. Moments are microseconds on the process's clock.
 #[derive(Clone, Debug)]
-pub struct Story {
-    began_us: u64,
+pub struct RequestTrace {
+    begin_us: u64,
     /// Generation of the configuration that the request started with.
     generation: u64,
     /// The model's name as the caller wrote it, where that is not the model's id.
-    asked: Option<Arc<str>>,
-    deadline: Option<Deadline>,
+    requested_model: Option<Arc<str>>,
+    deadline: Option<DeadlineInputs>,
     /// History of the request at other nodes, where one has forwarded it here.
-    before: Option<Before>,
-    steps: SmallVec<[Step; STEPS_USUAL]>,
+    forwarded_from: Option<ForwardedFrom>,
+    steps: SmallVec<[TraceStep; STEPS_USUAL]>,
     steps_left_out: u32,
     /// The last one told.
-    refusal: Option<Refused>,
-    end: Option<End>,
+    refusal: Option<RefusalSummary>,
+    summary: Option<TraceSummary>,
 }
 
 /// A request's way before it came here.
 #[derive(Clone, Debug)]
-pub struct Before {
+pub struct ForwardedFrom {
     /// The node that has forwarded it.
     pub node: Arc<str>,
     /// Since its client sent it, microseconds; its event counts from there, its story does not.
@@ -74,36 +76,36 @@ pub struct Before {
 
 /// Inputs of the deadline.
 #[derive(Clone, Copy, Debug)]
-struct Deadline {
+struct DeadlineInputs {
     rule: DeadlineRule,
     model_secs: u64,
-    wish: Option<Millis>,
+    requested: Option<Millis>,
 }
 
 /// Steps in order.
 #[derive(Clone, Debug)]
-enum Step {
-    Routing(Routing),
-    Admission(Admission),
-    Try(Try),
-    Fallback(Fallback),
-    Look(Box<Look>),
-    Forward(Box<Forward>),
+enum TraceStep {
+    Routing(RoutingStep),
+    Admission(AdmissionStep),
+    Attempt(AttemptStep),
+    Fallback(FallbackStep),
+    PeerSelection(Box<PeerSelectionStep>),
+    Forward(Box<ForwardStep>),
 }
 
 /// The model's routing policy had a say.
 #[derive(Clone, Debug)]
-struct Routing {
+struct RoutingStep {
     at_us: u64,
     policy: Option<Arc<str>>,
     mode: RoutingMode,
     /// None where the policy has not been asked yet: tier and load decide.
-    advice: Option<Arc<Advice>>,
+    advice: Option<Arc<RankingResult>>,
 }
 
 /// The next model of the ladder took the request's place.
 #[derive(Clone, Debug)]
-struct Fallback {
+struct FallbackStep {
     at_us: u64,
     to: ModelId,
     /// Why the former one was left.
@@ -112,14 +114,14 @@ struct Fallback {
 
 /// A permit was asked for.
 #[derive(Clone, Debug)]
-struct Admission {
-    found: Found,
-    said: Said,
+struct AdmissionStep {
+    snapshot: AdmissionSnapshot,
+    result: AdmissionStepResult,
 }
 
 /// Result of asking for a permit.
 #[derive(Clone, Copy, Debug)]
-enum Said {
+enum AdmissionStepResult {
     Leased,
     Queued {
         position: usize,
@@ -135,20 +137,20 @@ enum Said {
 
 /// A model server was tried.
 #[derive(Clone, Debug)]
-struct Try {
-    began_us: u64,
+struct AttemptStep {
+    begin_us: u64,
     url: Arc<str>,
     /// The model's name there.
     model: Arc<str>,
-    trace: Trace,
-    again: Option<Again>,
+    trace: AttemptTrace,
+    retry: Option<RetryDecision>,
 }
 
 /// How one try went, as far as it has come.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Trace {
+pub struct AttemptTrace {
     /// Connection and request.
-    pub marks: Marks,
+    pub marks: ConnectTimings,
     /// The head of the answer was there; 0 without one.
     pub head_us: u64,
     /// Its HTTP status; 0 without one.
@@ -159,18 +161,18 @@ pub struct Trace {
     pub failed_us: u64,
 }
 
-impl Trace {
+impl AttemptTrace {
     /// A try begins.
-    pub fn begin(clock: Clock) -> Trace {
-        Trace {
-            marks: Marks::on(clock),
-            ..Trace::default()
+    pub fn begin(clock: Clock) -> AttemptTrace {
+        AttemptTrace {
+            marks: ConnectTimings::with_clock(clock),
+            ..AttemptTrace::default()
         }
     }
 
     /// Returns whether the server may have started to work before it failed: a proxy before a server answers
     /// at once where it cannot reach it.
-    pub fn may_have_begun(&self) -> bool {
+    pub fn may_have_started_work(&self) -> bool {
         let took_us = self.head_us.saturating_sub(self.marks.sent_us);
         !may_resend(false, Millis(took_us / 1000), Millis::ZERO)
     }
@@ -178,9 +180,9 @@ impl Trace {
 
 /// Retry decision and the budgets it was based on.
 #[derive(Clone, Copy, Debug)]
-pub struct Again {
+pub struct RetryDecision {
     /// Class of the failure; none when another attempt could do the work twice.
-    pub failure: Option<Failure>,
+    pub failure: Option<AttemptFailure>,
     /// Another attempt follows.
     pub allowed: bool,
     /// Another endpoint has room, and its latest try went well.
@@ -195,7 +197,7 @@ pub struct Again {
 
 /// Why it was refused.
 #[derive(Clone, Copy, Debug)]
-struct Refused {
+struct RefusalSummary {
     cause: &'static str,
     reason: &'static str,
     message: &'static str,
@@ -215,15 +217,15 @@ pub struct QuotaHold {
 
 /// How it ended: what the event says, without what only bills need.
 #[derive(Clone, Debug)]
-struct End {
+struct TraceSummary {
     at_us: u64,
     request_id: Arc<str>,
     account: Option<AccountId>,
     model: Option<ModelId>,
     /// The model asked for, where another one of its ladder took its place.
     asked_model: Option<ModelId>,
-    face: Face,
-    outcome: Outcome,
+    face: ApiDialect,
+    outcome: RequestOutcome,
     status: u16,
     code: Option<u32>,
     streamed: bool,
@@ -236,46 +238,52 @@ struct End {
 
 /// A story while it is collected; nothing, and at no cost, until [`Draft::begin`].
 #[derive(Default)]
-pub struct Draft(Option<Box<Story>>);
+pub struct TraceBuilder(Option<Box<RequestTrace>>);
 
-impl Draft {
+impl TraceBuilder {
     /// The request is one that has a story.
-    pub fn begin(&mut self, began_us: u64, generation: u64, before: Option<Before>) {
-        self.0 = Some(Box::new(Story {
-            began_us,
+    pub fn begin(&mut self, began_us: u64, generation: u64, before: Option<ForwardedFrom>) {
+        self.0 = Some(Box::new(RequestTrace {
+            begin_us: began_us,
             generation,
-            asked: None,
+            requested_model: None,
             deadline: None,
-            before,
+            forwarded_from: before,
             steps: SmallVec::new(),
             steps_left_out: 0,
             refusal: None,
-            end: None,
+            summary: None,
         }));
     }
 
     /// The model as the caller named it, and the one that was found by that name.
-    pub fn asked_for(&mut self, name: &str, found: Option<&ModelId>) {
+    pub fn set_requested_model(&mut self, name: &str, found: Option<&ModelId>) {
         let Some(story) = &mut self.0 else { return };
         if found.is_none_or(|id| id.as_str() != name) {
-            story.asked = Some(name[..name.floor_char_boundary(ASKED_MAX_BYTES)].into());
+            story.requested_model =
+                Some(name[..name.floor_char_boundary(REQUESTED_MODEL_BYTES_MAX)].into());
         }
     }
 
     /// The deadline was made of these.
-    pub fn deadline(&mut self, rule: DeadlineRule, model_secs: u64, wish: Option<Millis>) {
+    pub fn set_deadline(&mut self, rule: DeadlineRule, model_secs: u64, wish: Option<Millis>) {
         let Some(story) = &mut self.0 else { return };
-        story.deadline = Some(Deadline {
+        story.deadline = Some(DeadlineInputs {
             rule,
             model_secs,
-            wish,
+            requested: wish,
         });
     }
 
     /// The lane's policy was asked, or what it has said was read.
-    pub fn routed(&mut self, now: Millis, lane: &Lane, advice: Option<&Arc<Advice>>) {
-        self.step(|| {
-            Step::Routing(Routing {
+    pub fn record_routing(
+        &mut self,
+        now: Millis,
+        lane: &ModelRuntime,
+        advice: Option<&Arc<RankingResult>>,
+    ) {
+        self.push_step(|| {
+            TraceStep::Routing(RoutingStep {
                 at_us: now.0 * 1000,
                 policy: lane.spec.plugins.routing.clone(),
                 mode: lane.routing.mode(),
@@ -285,9 +293,9 @@ impl Draft {
     }
 
     /// Records the next model of the fallback list and why the former one was left.
-    pub fn fell_back(&mut self, at_us: u64, to: &ModelId, said: &Refusal) {
-        self.step(|| {
-            Step::Fallback(Fallback {
+    pub fn record_fallback(&mut self, at_us: u64, to: &ModelId, said: &Refusal) {
+        self.push_step(|| {
+            TraceStep::Fallback(FallbackStep {
                 at_us,
                 to: to.clone(),
                 cause: said.cause(),
@@ -296,82 +304,89 @@ impl Draft {
     }
 
     /// A permit was asked for.
-    pub fn admission(&mut self, found: Found, entry: &Result<Entry, Refusal>) {
-        self.step(|| {
+    pub fn record_admission(
+        &mut self,
+        found: AdmissionSnapshot,
+        entry: &Result<GateEntry, Refusal>,
+    ) {
+        self.push_step(|| {
             let said = match entry {
-                Ok(Entry::Leased(_)) => Said::Leased,
-                Ok(Entry::Queued(waiter)) => Said::Queued {
+                Ok(GateEntry::Leased(_)) => AdmissionStepResult::Leased,
+                Ok(GateEntry::Queued(waiter)) => AdmissionStepResult::Queued {
                     position: waiter.position,
                     expected_wait: waiter.expected_wait,
                     ended: None,
                 },
-                Err(refusal) => Said::Full {
+                Err(refusal) => AdmissionStepResult::Full {
                     cause: refusal.cause(),
                     retry_after: refusal.retry_after(),
                 },
             };
-            Step::Admission(Admission { found, said })
+            TraceStep::Admission(AdmissionStep {
+                snapshot: found,
+                result: said,
+            })
         });
     }
 
     /// The wait for a permit ended.
-    pub fn waited(&mut self, at_us: u64, turn: &Result<Turn, Left>) {
+    pub fn end_wait(&mut self, at_us: u64, turn: &Result<AdmissionGrant, RequestError>) {
         let Some(story) = &mut self.0 else { return };
         let how = match turn {
-            Ok(Turn::Here(_)) => "granted",
-            Ok(Turn::There(_)) => "left-for-another-node",
-            Err(Left::Refused(refusal)) => refusal.cause(),
+            Ok(AdmissionGrant::Local(_)) => "granted",
+            Ok(AdmissionGrant::Peer(_)) => "left-for-another-node",
+            Err(RequestError::Refused(refusal)) => refusal.cause(),
             // Whoever cut it has said why.
-            Err(Left::Cut) => story.refusal.map_or("cut-off", |refusal| refusal.cause),
+            Err(RequestError::Aborted) => story.refusal.map_or("cut-off", |refusal| refusal.cause),
         };
         // A look at other nodes may have come after it.
         let steps = story.steps.iter_mut().rev().take(2);
         let mut admissions = steps.filter_map(|step| match step {
-            Step::Admission(admission) => Some(admission),
+            TraceStep::Admission(admission) => Some(admission),
             _ => None,
         });
         if story.steps_left_out == 0
             && let Some(admission) = admissions.next()
-            && let Said::Queued { ended, .. } = &mut admission.said
+            && let AdmissionStepResult::Queued { ended, .. } = &mut admission.result
         {
             *ended = Some((at_us, how));
         }
     }
 
     /// A try begins.
-    pub fn tries(&mut self, began_us: u64, target: &Target) {
-        self.step(|| {
-            Step::Try(Try {
-                began_us,
+    pub fn begin_attempt(&mut self, began_us: u64, target: &Target) {
+        self.push_step(|| {
+            TraceStep::Attempt(AttemptStep {
+                begin_us: began_us,
                 url: Arc::clone(&target.url),
                 model: Arc::clone(&target.backend_model),
-                trace: Trace::default(),
-                again: None,
+                trace: AttemptTrace::default(),
+                retry: None,
             })
         });
     }
 
     /// How far the last try has come.
-    pub fn tried(&mut self, trace: &Trace) {
-        if let Some(tried) = self.last_try() {
+    pub fn update_attempt(&mut self, trace: &AttemptTrace) {
+        if let Some(tried) = self.last_attempt() {
             tried.trace = *trace;
         }
     }
 
     /// Records the retry decision after the last attempt failed.
-    pub fn judged(&mut self, again: Again) {
-        if let Some(tried) = self.last_try() {
-            tried.again = Some(again);
+    pub fn record_retry_decision(&mut self, again: RetryDecision) {
+        if let Some(tried) = self.last_attempt() {
+            tried.retry = Some(again);
         } else if let Some(forward) = self.last_forward() {
-            forward.judged(again);
+            forward.set_retry_decision(again);
         }
     }
 
     /// Records that the request is refused or cut.
-    pub fn refused(&mut self, refusal: &Refusal) {
+    pub fn record_refusal(&mut self, refusal: &Refusal) {
         let Some(story) = &mut self.0 else { return };
         let row = refusal.row();
-        story.refusal = Some(Refused {
+        story.refusal = Some(RefusalSummary {
             cause: refusal.cause(),
             reason: row.reason,
             message: row.message,
@@ -380,11 +395,11 @@ impl Draft {
     }
 
     /// Completes the trace with the summary that the event has.
-    pub fn ends(&mut self, event: &InferenceEvent, quota: Option<QuotaHold>) {
+    pub fn finish(&mut self, event: &InferenceEvent, quota: Option<QuotaHold>) {
         let Some(story) = &mut self.0 else { return };
-        let before = story.before.as_ref();
+        let before = story.forwarded_from.as_ref();
         let elsewhere_us = before.map_or((0, 0), |before| (before.elapsed_us, before.queued_us));
-        story.end = Some(End {
+        story.summary = Some(TraceSummary {
             at_us: event.ended_us,
             request_id: Arc::clone(&event.request_id),
             account: event.account_id.clone(),
@@ -406,11 +421,11 @@ impl Draft {
     }
 
     /// The story, to be kept; none of a request that has none.
-    pub fn take(&mut self) -> Option<Box<Story>> {
+    pub fn take(&mut self) -> Option<Box<RequestTrace>> {
         self.0.take()
     }
 
-    fn step(&mut self, step: impl FnOnce() -> Step) {
+    fn push_step(&mut self, step: impl FnOnce() -> TraceStep) {
         let Some(story) = &mut self.0 else { return };
         if story.steps.len() < STEPS_MAX {
             story.steps.push(step());
@@ -419,17 +434,17 @@ impl Draft {
         }
     }
 
-    fn last_try(&mut self) -> Option<&mut Try> {
+    fn last_attempt(&mut self) -> Option<&mut AttemptStep> {
         match self.0.as_mut()?.last_step()? {
-            Step::Try(tried) => Some(tried),
+            TraceStep::Attempt(tried) => Some(tried),
             _ => None,
         }
     }
 }
 
-impl Story {
+impl RequestTrace {
     /// The step that goes on; none when it had no place any more.
-    fn last_step(&mut self) -> Option<&mut Step> {
+    fn last_step(&mut self) -> Option<&mut TraceStep> {
         match self.steps_left_out {
             0 => self.steps.last_mut(),
             _ => None,
@@ -438,53 +453,56 @@ impl Story {
 
     /// Returns whether the request was uneventful: a permit at once, one attempt, a response.
     fn is_plain(&self) -> bool {
-        let goes_on = |step: &Step| match step {
-            Step::Routing(_) => true,
-            Step::Admission(admission) => matches!(admission.said, Said::Leased),
-            Step::Try(tried) => {
-                tried.again.is_none() && tried.trace.result == Some(AttemptResult::Answered)
+        let goes_on = |step: &TraceStep| match step {
+            TraceStep::Routing(_) => true,
+            TraceStep::Admission(admission) => {
+                matches!(admission.result, AdmissionStepResult::Leased)
             }
-            Step::Fallback(_) | Step::Look(_) | Step::Forward(_) => false,
+            TraceStep::Attempt(tried) => {
+                tried.retry.is_none() && tried.trace.result == Some(AttemptResult::Answered)
+            }
+            TraceStep::Fallback(_) | TraceStep::PeerSelection(_) | TraceStep::Forward(_) => false,
         };
-        let is_whole = |end: &End| end.outcome == Outcome::Completed && end.status < 400;
+        let is_whole =
+            |end: &TraceSummary| end.outcome == RequestOutcome::Completed && end.status < 400;
         // Whoever looks for the rest of a forwarded request's story looks for it here.
         self.refusal.is_none()
-            && self.before.is_none()
-            && self.end.as_ref().is_some_and(is_whole)
+            && self.forwarded_from.is_none()
+            && self.summary.as_ref().is_some_and(is_whole)
             && self.steps.iter().all(goes_on)
     }
 
     /// Microseconds on the process's clock; 0 while it is open.
     fn ended_us(&self) -> u64 {
-        self.end.as_ref().map_or(0, |end| end.at_us)
+        self.summary.as_ref().map_or(0, |end| end.at_us)
     }
 
     /// The client's name for the request; empty while it is open.
     fn request_id(&self) -> &str {
-        self.end.as_ref().map_or("", |end| &end.request_id)
+        self.summary.as_ref().map_or("", |end| &end.request_id)
     }
 }
 
-impl Again {
+impl RetryDecision {
     /// The failed try counts against the retries that all requests of the model share.
-    fn counted(&self) -> bool {
-        self.allowed && !self.proven && self.failure == Some(Failure::Failed)
+    fn is_counted(&self) -> bool {
+        self.allowed && !self.proven && self.failure == Some(AttemptFailure::Failed)
     }
 
     fn tries_left(&self) -> u32 {
-        TRIES_MAX.saturating_sub(self.tries)
+        ATTEMPTS_MAX.saturating_sub(self.tries)
     }
 
     /// Why there is another try, or none.
-    fn why(&self) -> &'static str {
+    fn reason(&self) -> &'static str {
         match self.failure {
             None => "the server may have begun to work",
             Some(_) if self.tries_left() == 0 => "the request has used its tries",
             Some(_) if self.kept_for_next => "the next model of the ladder is asked instead",
             Some(_) if self.allowed && self.proven => "another server has room and is well",
             Some(_) if !self.allowed => "the model's retries are used up",
-            Some(Failure::Failed) => "the server has not begun to work",
-            Some(Failure::NotConnected) => "no server has seen the request",
+            Some(AttemptFailure::Failed) => "the server has not begun to work",
+            Some(AttemptFailure::NotConnected) => "no server has seen the request",
         }
     }
 }

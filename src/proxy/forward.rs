@@ -8,47 +8,49 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use infergate_core::routing::fleet::{Chosen, Ended};
-use infergate_core::routing::{Failure, Hops};
+use infergate_core::routing::cluster::{ForwardOutcome, ForwardTarget};
+use infergate_core::routing::{AttemptFailure, Hops};
 use infergate_core::{Millis, Refusal};
 use pingora_core::protocols::http::ServerSession;
 use tokio::time::{Instant, sleep_until};
 
 use super::Shared;
 use super::admit::client_gone;
-use super::away::Away;
-use super::beat::Beats;
-use super::call::{Left, Trip};
-use super::explain::Forwarded;
+use super::away::ForwardedResponse;
+use super::beat::Heartbeat;
+use super::call::{RequestContext, RequestError};
+use super::explain::ForwardStepEnd;
 use super::interim;
-use super::journey::{Going, last_word};
-use crate::peer::{CameBack, Cause, Hearing, Sent, Visit, Watch};
+use super::journey::{ForwardPlan, final_message_grace};
+use crate::peer::{
+    ForwardGuard, ForwardProgress, ForwardRejection, ForwardedHead, NodeWatch, RejectionCause,
+};
 use crate::telemetry::ForwardResult;
-use crate::upstream::{Exchange, Lane, Outgoing, SendError, saturated};
+use crate::upstream::{ModelRuntime, OutboundRequest, SendError, UpstreamResponse, saturated};
 
 /// Result of a forward.
-pub enum Reply {
+pub enum ForwardReply {
     /// The node has begun to answer.
-    Answer(Box<Away>),
+    Response(Box<ForwardedResponse>),
     /// The node has no capacity.
     NoRoom,
     /// The node could not be reached, was lost before it had granted a permit, or its model servers failed.
     /// The value is the class of failure for the retry budget.
-    Failed(Failure),
+    Failed(AttemptFailure),
     /// The node was lost after it had granted a permit: a model server may have started to work.
     Lost,
 }
 
 /// Forward in flight.
-struct Forward<'a> {
+struct ForwardAttempt<'a> {
     shared: &'a Shared,
-    lane: &'a Lane,
-    going: Going,
-    sent: Sent,
-    lent: Hops,
-    began_us: u64,
-    hearing: Hearing,
-    watch: Watch,
+    model: &'a ModelRuntime,
+    plan: ForwardPlan,
+    guard: ForwardGuard,
+    lent_hops: Hops,
+    begin_us: u64,
+    progress: ForwardProgress,
+    watch: NodeWatch,
 }
 
 /// Sends the request to another node and waits until it answers or comes back. `beats` go to the
@@ -59,49 +61,49 @@ struct Forward<'a> {
 pub async fn forward(
     shared: &Shared,
     session: &mut ServerSession,
-    trip: &mut Trip,
-    lane: &Lane,
-    going: Going,
-    beats: &mut Beats,
-) -> Result<Reply, Left> {
+    trip: &mut RequestContext,
+    lane: &ModelRuntime,
+    going: ForwardPlan,
+    beats: &mut Heartbeat,
+) -> Result<ForwardReply, RequestError> {
     let began_us = shared.clock.micros();
     // The way there and back is not the other node's to use up.
     let left = trip.deadline.since(Millis(began_us / 1000));
-    let left = left.since(Millis(u64::from(going.chosen.rtt_us).div_ceil(1000)));
-    let sent = shared.others.sent(&going.chosen);
-    let generation = shared.others.here().generation;
+    let left = left.since(Millis(u64::from(going.target.rtt_us).div_ceil(1000)));
+    let sent = shared.cluster.begin_forward(&going.target);
+    let generation = shared.cluster.here().generation;
     let (lent, headers) = headers(trip, lane, &going, (generation, left))?;
-    let forward = Forward {
+    let forward = ForwardAttempt {
         shared,
-        lane,
-        hearing: Hearing::begin(shared.clock),
-        watch: shared.others.watch(&going.chosen.node),
-        going,
-        sent,
-        lent,
-        began_us,
+        model: lane,
+        progress: ForwardProgress::new(shared.clock),
+        watch: shared.cluster.watch(&going.target.node),
+        plan: going,
+        guard: sent,
+        lent_hops: lent,
+        begin_us: began_us,
     };
-    trip.story.forwards(began_us, &forward.going);
+    trip.trace.begin_forward(began_us, &forward.plan);
     forward.run(session, trip, &headers, beats).await
 }
 
 /// The head of the forwarded request, and what it takes along.
 fn headers(
-    trip: &mut Trip,
-    lane: &Lane,
-    going: &Going,
+    trip: &mut RequestContext,
+    lane: &ModelRuntime,
+    going: &ForwardPlan,
     (generation, left): (u64, Millis),
 ) -> Result<(Hops, BytesMut), Refusal> {
     let request_id = Arc::clone(trip.request_id());
-    let (elapsed_us, is_limited) = (trip.elapsed_us(), trip.is_limited());
+    let (elapsed_us, is_limited) = (trip.elapsed_us(), trip.has_reservation());
     let event = trip.event();
     let account = event.account_id.clone().ok_or(Refusal::Internal)?;
     let asked_model = event.asked_model_id.clone();
     let (attempts, queued_us) = (event.attempts, event.queuing_time_us);
-    let journey = trip.journey.as_mut().ok_or(Refusal::Internal)?;
-    let lent = journey.go(going, left);
-    let visit = Visit {
-        from: Arc::clone(&trip.world.node),
+    let journey = trip.forwarding.as_mut().ok_or(Refusal::Internal)?;
+    let lent = journey.advance(going, left);
+    let visit = ForwardedHead {
+        from: Arc::clone(&trip.snapshot.node),
         generation,
         hops: lent,
         request_id,
@@ -114,33 +116,33 @@ fn headers(
         elapsed_us,
         queued_us,
         only_site: journey.only_site.clone(),
-        tariff: match journey.is_first() {
+        tariff: match journey.is_from_client() {
             true => lane.tariff_text.clone(),
             false => journey.tariff().cloned(),
         },
     };
-    let mut headers = BytesMut::with_capacity(journey.parcel.headers.len() + 512);
-    headers.extend_from_slice(&journey.parcel.headers);
+    let mut headers = BytesMut::with_capacity(journey.request.headers.len() + 512);
+    headers.extend_from_slice(&journey.request.headers);
     visit.write(&mut headers);
     Ok((visit.hops, headers))
 }
 
-impl Forward<'_> {
+impl ForwardAttempt<'_> {
     async fn run(
         mut self,
         session: &mut ServerSession,
-        trip: &mut Trip,
+        trip: &mut RequestContext,
         headers: &[u8],
-        beats: &mut Beats,
-    ) -> Result<Reply, Left> {
+        beats: &mut Heartbeat,
+    ) -> Result<ForwardReply, RequestError> {
         match self.wait(session, trip, headers, beats).await {
-            Ok(Ok((exchange, first))) => self.answered(trip, exchange, first).await,
-            Ok(Err(error)) => Ok(self.lost(trip, &error)),
+            Ok(Ok((exchange, first))) => self.handle_head(trip, exchange, first).await,
+            Ok(Err(error)) => Ok(self.record_loss(trip, &error)),
             Err(left) => {
-                self.lane.metrics.forwarded(ForwardResult::CutOff);
+                self.model.metrics.record_forward(ForwardResult::CutOff);
                 // It had all the time there was, and then some for its word to arrive.
-                if let Left::Refused(Refusal::DeadlinePassed) = left {
-                    self.sent.ended(Ended::Failed);
+                if let RequestError::Refused(Refusal::DeadlinePassed) = left {
+                    self.guard.finish(ForwardOutcome::Failed);
                 }
                 Err(left)
             }
@@ -152,35 +154,35 @@ impl Forward<'_> {
     async fn wait(
         &mut self,
         session: &mut ServerSession,
-        trip: &mut Trip,
+        trip: &mut RequestContext,
         headers: &[u8],
-        beats: &mut Beats,
-    ) -> Result<Result<(Exchange, Option<Bytes>), SendError>, Left> {
-        let Forward {
+        beats: &mut Heartbeat,
+    ) -> Result<Result<(UpstreamResponse, Option<Bytes>), SendError>, RequestError> {
+        let ForwardAttempt {
             shared,
-            going: Going { chosen, .. },
-            hearing,
+            plan: ForwardPlan { target: chosen, .. },
+            progress: hearing,
             watch,
             ..
         } = self;
-        let Some(journey) = &trip.journey else {
+        let Some(journey) = &trip.forwarding else {
             return Err(Refusal::Internal.into());
         };
-        let (target, body) = (journey.parcel.target.clone(), journey.parcel.body.clone());
-        let outgoing = Outgoing {
+        let (target, body) = (journey.request.target.clone(), journey.request.body.clone());
+        let outgoing = OutboundRequest {
             method: "POST",
             path: &target,
             headers,
             body: &body,
             fresh: false,
         };
-        let begun = begun(shared, chosen, outgoing, hearing);
+        let begun = send_and_read_head(shared, chosen, outgoing, hearing);
         tokio::pin!(begun);
         let last_word =
-            Instant::from(shared.clock.instant(trip.deadline)) + last_word(chosen.rtt_us);
+            Instant::from(shared.clock.instant(trip.deadline)) + final_message_grace(chosen.rtt_us);
         let deadline = sleep_until(last_word);
         tokio::pin!(deadline);
-        let lost_in_line = shared.others.lost_in_line(&chosen.node, hearing);
+        let lost_in_line = shared.cluster.lost_while_queued(&chosen.node, hearing);
         let lost_at_work = watch.lost();
         tokio::pin!(lost_in_line, lost_at_work);
         let mut is_granted = false;
@@ -189,77 +191,90 @@ impl Forward<'_> {
                 biased;
                 answered = &mut begun => return Ok(answered),
                 () = client_gone(session) => {
-                    trip.client_gone();
-                    return Err(Left::Cut);
+                    trip.record_client_gone();
+                    return Err(RequestError::Aborted);
                 }
                 () = &mut deadline => return Err(Refusal::DeadlinePassed.into()),
-                () = hearing.grant(), if !is_granted => {
+                () = hearing.wait_granted(), if !is_granted => {
                     is_granted = true;
                     // Whoever forwards it here may not repeat it from now on.
-                    interim::granted(shared, session, trip).await?;
+                    interim::send_granted(shared, session, trip).await?;
                 }
-                () = &mut lost_in_line, if !is_granted => return Ok(Err(fell_silent())),
-                () = &mut lost_at_work, if is_granted => return Ok(Err(fell_silent())),
-                () = beats.next() => beats.beat(shared, session, trip, last_word).await?,
+                () = &mut lost_in_line, if !is_granted => return Ok(Err(silence_error())),
+                () = &mut lost_at_work, if is_granted => return Ok(Err(silence_error())),
+                () = beats.due() => beats.send(shared, session, trip, last_word).await?,
             }
         }
     }
 
     /// A head came: an answer for the client, or the request comes back.
-    async fn answered(
+    async fn handle_head(
         self,
-        trip: &mut Trip,
-        exchange: Exchange,
+        trip: &mut RequestContext,
+        exchange: UpstreamResponse,
         first: Option<Bytes>,
-    ) -> Result<Reply, Left> {
-        let came_back = match CameBack::read(&exchange.head().headers) {
-            Ok(None) => return Ok(Reply::Answer(Box::new(self.begins(trip, exchange, first)))),
-            Ok(Some(came_back)) => came_back,
-            Err(error) => return Ok(self.lost(trip, &SendError::Lost(error.into()))),
-        };
-        let journey = trip.journey.as_mut().ok_or(Refusal::Internal)?;
-        if let Err(error) = journey.hops.came_back(&self.lent, &came_back.hops) {
-            return Ok(self.lost(trip, &SendError::Lost(error.into())));
-        }
-        self.shared.channel.finish(exchange).await;
-        let (reply, ended, result) = match came_back.cause {
-            Cause::NoRoom { free, wait_ms } => {
-                journey.hops.tries.no_room();
-                let ended = Ended::Refused { free, wait_ms };
-                (Reply::NoRoom, ended, ForwardResult::NoRoom)
+    ) -> Result<ForwardReply, RequestError> {
+        let came_back = match ForwardRejection::read(&exchange.encode_head().headers) {
+            Ok(None) => {
+                return Ok(ForwardReply::Response(Box::new(
+                    self.into_response(trip, exchange, first),
+                )));
             }
-            Cause::Failed => {
-                let reply = Reply::Failed(Failure::Failed);
-                (reply, Ended::ServersFailed, ForwardResult::Failed)
+            Ok(Some(came_back)) => came_back,
+            Err(error) => return Ok(self.record_loss(trip, &SendError::Lost(error.into()))),
+        };
+        let journey = trip.forwarding.as_mut().ok_or(Refusal::Internal)?;
+        if let Err(error) = journey
+            .hops
+            .settle_returned(&self.lent_hops, &came_back.hops)
+        {
+            return Ok(self.record_loss(trip, &SendError::Lost(error.into())));
+        }
+        self.shared.peer_client.finish(exchange).await;
+        let (reply, ended, result) = match came_back.cause {
+            RejectionCause::NoRoom { free, wait_ms } => {
+                journey.hops.budget.record_out_of_capacity();
+                let ended = ForwardOutcome::Refused { free, wait_ms };
+                (ForwardReply::NoRoom, ended, ForwardResult::NoRoom)
+            }
+            RejectionCause::Failed => {
+                let reply = ForwardReply::Failed(AttemptFailure::Failed);
+                (reply, ForwardOutcome::ServersFailed, ForwardResult::Failed)
             }
         };
         let event = trip.event();
         event.attempts = event.attempts.max(came_back.attempts);
-        self.ends(trip, ended, result);
+        self.finish(trip, ended, result);
         Ok(reply)
     }
 
-    fn begins(self, trip: &mut Trip, exchange: Exchange, first: Option<Bytes>) -> Away {
+    fn into_response(
+        self,
+        trip: &mut RequestContext,
+        exchange: UpstreamResponse,
+        first: Option<Bytes>,
+    ) -> ForwardedResponse {
         let now_us = self.shared.clock.micros();
-        let status = exchange.head().status.as_u16();
-        trip.story.forwarded(now_us, Forwarded::Answers(status));
-        self.lane.metrics.forwarded(ForwardResult::Answered);
-        self.sent.answers();
-        if let Some(journey) = &mut trip.journey {
-            journey.set_told_elsewhere(true);
+        let status = exchange.encode_head().status.as_u16();
+        trip.trace
+            .end_forward(now_us, ForwardStepEnd::Answered(status));
+        self.model.metrics.record_forward(ForwardResult::Answered);
+        self.guard.record_response();
+        if let Some(journey) = &mut trip.forwarding {
+            journey.set_event_elsewhere(true);
         }
-        let ttft_us = saturated(now_us.saturating_sub(self.began_us));
-        let rtt_us = self.going.chosen.rtt_us;
-        Away::new(exchange, first, self.sent, self.watch, rtt_us, ttft_us)
+        let ttft_us = saturated(now_us.saturating_sub(self.begin_us));
+        let rtt_us = self.plan.target.rtt_us;
+        ForwardedResponse::new(exchange, first, self.guard, self.watch, rtt_us, ttft_us)
     }
 
     /// Records that the node could not be reached or was lost. No server has started to work unless a permit
     /// was granted.
-    fn lost(self, trip: &mut Trip, error: &SendError) -> Reply {
-        let is_granted = self.hearing.is_granted();
+    fn record_loss(self, trip: &mut RequestContext, error: &SendError) -> ForwardReply {
+        let is_granted = self.progress.is_granted();
         tracing::warn!(
             request_id = &**trip.request_id(),
-            node = &*self.going.chosen.node.name,
+            node = &*self.plan.target.node.name,
             granted = is_granted,
             error = error as &dyn std::error::Error,
             "no answer from another node"
@@ -269,47 +284,47 @@ impl Forward<'_> {
             SendError::NotTrusted(_) => ForwardResult::NotTrusted,
             SendError::Lost(_) => ForwardResult::Lost,
         };
-        if let Some(journey) = &mut trip.journey {
+        if let Some(journey) = &mut trip.forwarding {
             match result {
-                ForwardResult::Lost if is_granted => journey.hops.lost(&self.lent),
-                ForwardResult::Lost => journey.hops.lost_in_line(),
-                _ => journey.hops.tries.error(),
+                ForwardResult::Lost if is_granted => journey.hops.settle_lost(&self.lent_hops),
+                ForwardResult::Lost => journey.hops.settle_lost_in_queue(),
+                _ => journey.hops.budget.record_error(),
             };
         }
-        self.ends(trip, Ended::Failed, result);
+        self.finish(trip, ForwardOutcome::Failed, result);
         match is_granted {
-            true => Reply::Lost,
-            false => Reply::Failed(Failure::NotConnected),
+            true => ForwardReply::Lost,
+            false => ForwardReply::Failed(AttemptFailure::NotConnected),
         }
     }
 
-    fn ends(self, trip: &mut Trip, ended: Ended, result: ForwardResult) {
+    fn finish(self, trip: &mut RequestContext, ended: ForwardOutcome, result: ForwardResult) {
         let how = match ended {
-            Ended::Refused { free, wait_ms } => Forwarded::ComesBack {
+            ForwardOutcome::Refused { free, wait_ms } => ForwardStepEnd::Rejected {
                 result,
                 free,
                 wait_ms,
             },
-            _ => Forwarded::Ended(result),
+            _ => ForwardStepEnd::Ended(result),
         };
-        trip.story.forwarded(self.shared.clock.micros(), how);
-        self.lane.metrics.forwarded(result);
+        trip.trace.end_forward(self.shared.clock.micros(), how);
+        self.model.metrics.record_forward(result);
         if result != ForwardResult::NoRoom {
-            let site = &self.going.chosen.site;
-            self.shared.metrics.forward_failed(site, result);
+            let site = &self.plan.target.site;
+            self.shared.metrics.record_forward_failure(site, result);
         }
-        self.sent.ended(ended);
+        self.guard.finish(ended);
     }
 }
 
 /// Sends it, and reads the head of an answer with its first piece.
-async fn begun(
+async fn send_and_read_head(
     shared: &Shared,
-    chosen: &Chosen,
-    outgoing: Outgoing<'_>,
-    hearing: &Hearing,
-) -> Result<(Exchange, Option<Bytes>), SendError> {
-    let channel = &shared.channel;
+    chosen: &ForwardTarget,
+    outgoing: OutboundRequest<'_>,
+    hearing: &ForwardProgress,
+) -> Result<(UpstreamResponse, Option<Bytes>), SendError> {
+    let channel = &shared.peer_client;
     let sending = channel.forward(&chosen.node, &chosen.address, outgoing, hearing);
     let mut exchange = sending.await?;
     // The client has seen nothing before this.
@@ -318,6 +333,6 @@ async fn begun(
     Ok((exchange, first))
 }
 
-fn fell_silent() -> SendError {
+fn silence_error() -> SendError {
     SendError::Lost("the node fell silent".into())
 }

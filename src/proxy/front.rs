@@ -13,9 +13,9 @@ use pingora_core::server::ShutdownWatch;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::Edge;
-use super::wire::Wire;
-use crate::peer::Guest;
+use super::DownstreamServer;
+use super::wire::DownstreamConnection;
+use crate::peer::PeerStream;
 
 /// After so long a connection between nodes ends with its next request. Certificates are looked at when
 /// it begins: a busy one would outlive any. A handshake an hour costs nothing.
@@ -23,38 +23,46 @@ const PEER_AGE_MAX: Millis = Millis::from_secs(60 * 60);
 
 /// Serves a connection until either side ends it. `drained` turns true when idle connections are
 /// to be closed.
-pub async fn serve_connection(edge: Arc<Edge>, tcp: TcpStream, drained: ShutdownWatch) {
+pub async fn serve_connection(edge: Arc<DownstreamServer>, tcp: TcpStream, drained: ShutdownWatch) {
     // Small writes must not wait for an acknowledgement (RFC 896): every event is one.
     if tcp.set_nodelay(true).is_err() {
         return;
     }
-    let wire = Wire::new(tcp, stall_max(&edge));
+    let wire = DownstreamConnection::new(tcp, stall_max(&edge));
     serve(edge, wire, drained).await;
 }
 
 /// Serves the connection of another node likewise.
-pub async fn serve_peer(edge: Arc<Edge>, guest: Guest, drained: ShutdownWatch) {
-    let wire = Wire::of_peer(guest, stall_max(&edge));
+pub async fn serve_peer(edge: Arc<DownstreamServer>, guest: PeerStream, drained: ShutdownWatch) {
+    let wire = DownstreamConnection::of_peer(guest, stall_max(&edge));
     serve(edge, wire, drained).await;
 }
 
-fn stall_max(edge: &Edge) -> Duration {
-    Duration::from_secs(edge.shared.world.load().timeouts.stream_idle_secs)
+fn stall_max(edge: &DownstreamServer) -> Duration {
+    Duration::from_secs(edge.shared.snapshot.load().timeouts.stream_idle_secs)
 }
 
 /// Returns whether the connection was authenticated under a replaced CA and must reconnect.
-fn is_outdated(edge: &Edge, wire: &Wire) -> bool {
-    wire.guest()
-        .is_some_and(|guest| !edge.shared.channel.is_current(guest.let_in_by()))
+fn is_outdated(edge: &DownstreamServer, wire: &DownstreamConnection) -> bool {
+    wire.peer_stream().is_some_and(|guest| {
+        !edge
+            .shared
+            .peer_client
+            .is_current(guest.credentials_digest())
+    })
 }
 
-async fn serve(edge: Arc<Edge>, wire: Wire, mut drained: ShutdownWatch) {
+async fn serve(
+    edge: Arc<DownstreamServer>,
+    wire: DownstreamConnection,
+    mut drained: ShutdownWatch,
+) {
     let mut wire = Box::new(wire);
     let clock = edge.shared.clock;
-    let old_at = wire.guest().map(|_| clock.now() + PEER_AGE_MAX);
+    let old_at = wire.peer_stream().map(|_| clock.now() + PEER_AGE_MAX);
     loop {
         let keepalive = {
-            let world = edge.shared.world.load();
+            let world = edge.shared.snapshot.load();
             Duration::from_secs(world.timeouts.keepalive_secs)
         };
         let began = tokio::select! {

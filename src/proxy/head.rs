@@ -7,37 +7,37 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap};
-use infergate_core::api::catalog::{self, Search};
-use infergate_core::api::route::{Route, Target, route};
-use infergate_core::api::{Face, Operation};
+use infergate_core::api::catalog::{self, CatalogQuery};
+use infergate_core::api::route::{Route, RouteTarget, route};
+use infergate_core::api::{ApiDialect, Operation};
 use infergate_core::{Millis, Refusal};
 use pingora_core::protocols::http::ServerSession;
 use pingora_http::RequestHeader;
 
 use super::accounts::{Account, has_key};
-use super::call::Trip;
-use super::journey::Parcel;
-use super::rules::Passing;
-use super::wire::Wire;
-use crate::peer::{Others, PeerName, Visit};
+use super::call::RequestContext;
+use super::journey::ReplayableRequest;
+use super::rules::PassedHeaders;
+use super::wire::DownstreamConnection;
+use crate::peer::{ClusterHandle, ForwardedHead, PeerName};
 
 /// Longest `x-client-request-id` that an event keeps.
 const CLIENT_REQUEST_ID_BYTES_MAX: usize = 128;
 
 /// For whom a request is, and what of its head later steps need.
-pub struct Head {
+pub struct AuthenticatedRequest {
     /// The account whose key was presented.
     pub account: Arc<Account>,
     /// Header lines that model servers may see.
-    pub passing: Passing,
+    pub passed_headers: PassedHeaders,
     /// `x-infergate-timeout-ms`.
-    pub wish: Option<Millis>,
+    pub requested_timeout: Option<Millis>,
     /// `x-infergate-queue: reject`.
     pub reject_if_busy: bool,
 }
 
 /// Requested operation, owned.
-pub enum Wanted {
+pub enum RequestedOperation {
     /// Run something; a model that stood in the path.
     Call(Operation, Option<String>),
     /// The models this key may use.
@@ -45,31 +45,34 @@ pub enum Wanted {
     /// Show one model.
     Model(String),
     /// Search the models.
-    Search(Search),
+    Search(CatalogQuery),
     /// The schemas of one of them.
     Schema(String),
 }
 
-impl Head {
+impl AuthenticatedRequest {
     /// Finds the route and the account; the caller's wish bounds the trip from here on.
     ///
     /// # Errors
     /// Key, account, route and option refusals, in this order.
-    pub fn read(session: &ServerSession, trip: &mut Trip) -> Result<(Head, Wanted), Refusal> {
+    pub fn read(
+        session: &ServerSession,
+        trip: &mut RequestContext,
+    ) -> Result<(AuthenticatedRequest, RequestedOperation), Refusal> {
         let head = session.req_header();
-        if !trip.is_first() {
-            return Head::of_visit(head, trip);
+        if !trip.is_from_client() {
+            return AuthenticatedRequest::from_peer(head, trip);
         }
         let path = target_path(head);
         let Route {
-            face,
+            dialect,
             account: named,
             target,
         } = route(head.method.as_str(), path);
-        trip.event().face = face;
+        trip.event().face = dialect;
         trip.event().client_request_id = client_request_id(&head.headers);
-        let account = Arc::clone(trip.world.accounts.identify(&head.headers)?);
-        if trip.page.is_foreign() && !has_key(&head.headers) {
+        let account = Arc::clone(trip.snapshot.accounts.identify(&head.headers)?);
+        if trip.page_origin.is_foreign() && !has_key(&head.headers) {
             // Any page that somebody looks at could spend what this network may.
             return Err(Refusal::ForeignOrigin);
         }
@@ -78,32 +81,34 @@ impl Head {
             return Err(Refusal::NotAllowed);
         }
         let wanted = match target {
-            Target::Call(operation, model) => {
-                if face == Face::WorkersAi && path.contains("queueRequest=true") {
+            RouteTarget::Call(operation, model) => {
+                if dialect == ApiDialect::WorkersAi && path.contains("queueRequest=true") {
                     return Err(Refusal::BadRequest {
                         pointer: String::new(),
                         message: "queued requests are not available here".into(),
                     });
                 }
-                Wanted::Call(operation, model.map(|model| model.into_owned()))
+                RequestedOperation::Call(operation, model.map(|model| model.into_owned()))
             }
-            Target::Models => Wanted::Models,
-            Target::Model(id) => Wanted::Model(id.into_owned()),
-            Target::Search(query) => Wanted::Search(Search::parse(query)?),
-            Target::Schema(query) => Wanted::Schema(catalog::wanted_model(query)?),
-            Target::Unknown => return Err(Refusal::NoSuchRoute),
+            RouteTarget::Models => RequestedOperation::Models,
+            RouteTarget::Model(id) => RequestedOperation::Model(id.into_owned()),
+            RouteTarget::Search(query) => RequestedOperation::Search(CatalogQuery::parse(query)?),
+            RouteTarget::Schema(query) => {
+                RequestedOperation::Schema(catalog::requested_model(query)?)
+            }
+            RouteTarget::Unknown => return Err(Refusal::NoSuchRoute),
         };
         if account.spec.may_force_site {
             trip.only_site = forced_site(&head.headers, trip)?;
         }
-        let wish = timeout_wish(&head.headers)?;
+        let wish = requested_timeout(&head.headers)?;
         if let Some(wish) = wish {
             trip.deadline = trip.deadline.min(trip.arrival + wish);
         }
-        let read = Head {
+        let read = AuthenticatedRequest {
             account,
-            passing: Passing::of(&head.headers, &trip.world.headers_pass),
-            wish,
+            passed_headers: PassedHeaders::of(&head.headers, &trip.snapshot.headers_pass),
+            requested_timeout: wish,
             reject_if_busy: head
                 .headers
                 .get("x-infergate-queue")
@@ -113,15 +118,15 @@ impl Head {
     }
 
     /// Returns the request as another node may get it: target, headers that may pass, body.
-    pub fn parcel(&self, session: &ServerSession, body: &Bytes) -> Parcel {
+    pub fn replayable(&self, session: &ServerSession, body: &Bytes) -> ReplayableRequest {
         let head = session.req_header();
-        let mut headers = BytesMut::from(self.passing.towards(false));
+        let mut headers = BytesMut::from(self.passed_headers.towards(false));
         if let Some(kind) = head.headers.get(header::CONTENT_TYPE) {
             headers.extend_from_slice(b"content-type: ");
             headers.extend_from_slice(kind.as_bytes());
             headers.extend_from_slice(b"\r\n");
         }
-        Parcel {
+        ReplayableRequest {
             target: target_path(head).to_owned(),
             headers,
             body: body.clone(),
@@ -129,23 +134,34 @@ impl Head {
     }
 
     /// Reads the head of a forwarded request: account and deadline come from the other node.
-    fn of_visit(head: &RequestHeader, trip: &mut Trip) -> Result<(Head, Wanted), Refusal> {
-        let Route { face, target, .. } = route(head.method.as_str(), target_path(head));
-        trip.event().face = face;
+    fn from_peer(
+        head: &RequestHeader,
+        trip: &mut RequestContext,
+    ) -> Result<(AuthenticatedRequest, RequestedOperation), Refusal> {
+        let Route {
+            dialect, target, ..
+        } = route(head.method.as_str(), target_path(head));
+        trip.event().face = dialect;
         trip.event().client_request_id = client_request_id(&head.headers);
-        let Target::Call(operation, model) = target else {
+        let RouteTarget::Call(operation, model) = target else {
             return Err(Refusal::NoSuchRoute);
         };
-        let account = trip.journey.as_ref().and_then(|journey| journey.account());
+        let account = trip
+            .forwarding
+            .as_ref()
+            .and_then(|journey| journey.account());
         let account = account.ok_or(Refusal::Internal)?;
-        let read = Head {
-            account: trip.world.accounts.by_id(account),
-            passing: Passing::of(&head.headers, &trip.world.headers_pass),
-            wish: None,
+        let read = AuthenticatedRequest {
+            account: trip.snapshot.accounts.by_id(account),
+            passed_headers: PassedHeaders::of(&head.headers, &trip.snapshot.headers_pass),
+            requested_timeout: None,
             // The node before says how long it may wait here.
             reject_if_busy: false,
         };
-        Ok((read, Wanted::Call(operation, model.map(Cow::into_owned))))
+        Ok((
+            read,
+            RequestedOperation::Call(operation, model.map(Cow::into_owned)),
+        ))
     }
 }
 
@@ -155,26 +171,26 @@ pub fn is_from_node(session: &ServerSession) -> bool {
 }
 
 fn peer(session: &ServerSession) -> Option<&PeerName> {
-    wire(session)?.peer()
+    connection(session)?.peer_name()
 }
 
 /// Begins to count the bytes of a head; beyond `max` reading it fails.
-pub fn begin(session: &ServerSession, max: usize) {
-    if let Some(wire) = wire(session) {
+pub fn begin_count(session: &ServerSession, max: usize) {
+    if let Some(wire) = connection(session) {
         wire.begin_head(max);
     }
 }
 
 /// Ends the count.
-pub fn end(session: &ServerSession) {
-    if let Some(wire) = wire(session) {
+pub fn end_count(session: &ServerSession) {
+    if let Some(wire) = connection(session) {
         wire.end_head();
     }
 }
 
 /// Returns whether a head has reached its limit without an end.
-pub fn is_over(session: &ServerSession) -> bool {
-    wire(session).is_some_and(Wire::is_head_over)
+pub fn is_over_limit(session: &ServerSession) -> bool {
+    connection(session).is_some_and(DownstreamConnection::is_head_over)
 }
 
 /// Lets go of a session, then reads on for a moment, so that the client sees why it was refused.
@@ -182,63 +198,73 @@ pub async fn linger(session: ServerSession) {
     let ServerSession::H1(session) = session else {
         return;
     };
-    let Some(mut wire) = session.into_inner().into_any().downcast::<Wire>().ok() else {
+    let Some(mut wire) = session
+        .into_inner()
+        .into_any()
+        .downcast::<DownstreamConnection>()
+        .ok()
+    else {
         return;
     };
     wire.linger().await;
 }
 
-fn wire(session: &ServerSession) -> Option<&Wire> {
-    session.stream()?.as_any().downcast_ref::<Wire>()
+fn connection(session: &ServerSession) -> Option<&DownstreamConnection> {
+    session
+        .stream()?
+        .as_any()
+        .downcast_ref::<DownstreamConnection>()
 }
 
 /// Why a request that another node forwards is not taken.
-pub enum NotTaken {
+pub enum ForwardArrivalError {
     /// The head is malformed, not the sender's to write, or has a loop.
-    NotRead(String),
+    Malformed(String),
     /// The sender is not one of the fleet, as far as this node has heard.
-    NotOfFleet(Arc<str>),
+    NotMember(Arc<str>),
 }
 
 /// Reads what another node says of the request it forwards.
 ///
 /// # Errors
 /// Why it is not taken.
-pub fn read_visit(
-    others: &Others,
+pub fn read_forward(
+    others: &ClusterHandle,
     session: &ServerSession,
-    trip: &mut Trip,
-) -> Result<(), NotTaken> {
-    let (from, generation) = read(session, trip).map_err(NotTaken::NotRead)?;
+    trip: &mut RequestContext,
+) -> Result<(), ForwardArrivalError> {
+    let (from, generation) = read(session, trip).map_err(ForwardArrivalError::Malformed)?;
     match others.is_member(&from, generation) {
         true => Ok(()),
-        false => Err(NotTaken::NotOfFleet(from)),
+        false => Err(ForwardArrivalError::NotMember(from)),
     }
 }
 
 /// Returns the sender's name and generation.
-fn read(session: &ServerSession, trip: &mut Trip) -> Result<(Arc<str>, u64), String> {
-    let visit = Visit::read(&session.req_header().headers).map_err(|error| error.to_string())?;
+fn read(session: &ServerSession, trip: &mut RequestContext) -> Result<(Arc<str>, u64), String> {
+    let visit =
+        ForwardedHead::read(&session.req_header().headers).map_err(|error| error.to_string())?;
     let is_senders = peer(session).is_some_and(|peer| peer.has(&visit.from));
     if !is_senders || !visit.hops.visited.contains(&visit.from) {
         return Err("the request says to come from another node than its certificate".to_owned());
     }
     let sender = (Arc::clone(&visit.from), visit.generation);
-    trip.visits(visit).map_err(|error| error.to_string())?;
+    trip.accept_forward(visit)
+        .map_err(|error| error.to_string())?;
     Ok(sender)
 }
 
 /// Why there is no head.
 pub fn unreadable(session: &ServerSession) -> Refusal {
-    match is_over(session) {
+    match is_over_limit(session) {
         true => Refusal::HeadersTooLarge,
         false => Refusal::BadFraming("the request head could not be read"),
     }
 }
 
 /// The dialect of a head that may not be acceptable otherwise.
-pub fn face(head: &RequestHeader) -> Face {
-    route(head.method.as_str(), target_path(head)).face
+pub fn dialect_of(head: &RequestHeader) -> ApiDialect {
+    route(head.method.as_str(), target_path(head)).dialect
 }
 
 /// The path and query asked for: of an absolute URI, whose host the parser has compared with the
@@ -254,15 +280,15 @@ fn target_path(head: &RequestHeader) -> &str {
 }
 
 /// The site named by `x-infergate-site`: this one, or one where a node is.
-fn forced_site(headers: &HeaderMap, trip: &Trip) -> Result<Option<Arc<str>>, Refusal> {
+fn forced_site(headers: &HeaderMap, trip: &RequestContext) -> Result<Option<Arc<str>>, Refusal> {
     let Some(named) = headers.get("x-infergate-site") else {
         return Ok(None);
     };
-    let own = &trip.world.site;
+    let own = &trip.snapshot.site;
     if named.as_bytes() == own.as_bytes() {
         return Ok(Some(Arc::clone(own)));
     }
-    let sites = trip.sites();
+    let sites = trip.known_sites();
     if let Some(site) = sites
         .iter()
         .find(|site| site.as_bytes() == named.as_bytes())
@@ -290,7 +316,7 @@ fn client_request_id(headers: &HeaderMap) -> Option<Arc<str>> {
         .then(|| named.into())
 }
 
-fn timeout_wish(headers: &HeaderMap) -> Result<Option<Millis>, Refusal> {
+fn requested_timeout(headers: &HeaderMap) -> Result<Option<Millis>, Refusal> {
     let mut values = headers.get_all("x-infergate-timeout-ms").iter();
     let Some(value) = values.next() else {
         return Ok(None);
@@ -323,13 +349,14 @@ mod tests {
 
     #[test]
     fn the_path_decides_on_the_dialect_of_what_is_refused() {
-        let face_of =
-            |target: &str| face(&RequestHeader::build("POST", target.as_bytes(), None).unwrap());
-        assert_eq!(face_of("/v1/chat/completions"), Face::OpenAi);
-        assert_eq!(face_of("/ai/run/m"), Face::WorkersAi);
+        let face_of = |target: &str| {
+            dialect_of(&RequestHeader::build("POST", target.as_bytes(), None).unwrap())
+        };
+        assert_eq!(face_of("/v1/chat/completions"), ApiDialect::OpenAi);
+        assert_eq!(face_of("/ai/run/m"), ApiDialect::WorkersAi);
         assert_eq!(
             face_of("http://h/client/v4/accounts/a/ai/run/m"),
-            Face::WorkersAi
+            ApiDialect::WorkersAi
         );
     }
 }

@@ -24,7 +24,10 @@ pub struct Headers {
 impl Headers {
     /// [`Headers::pass`] as names.
     pub fn names(&self) -> Arc<[HeaderName]> {
-        let names = self.pass.iter().filter(|name| fault(name).is_none());
+        let names = self
+            .pass
+            .iter()
+            .filter(|name| header_name_error(name).is_none());
         names
             .filter_map(|name| HeaderName::try_from(name).ok())
             .collect()
@@ -32,7 +35,7 @@ impl Headers {
 }
 
 /// Why `name` cannot be listed, if it cannot.
-pub fn fault(name: &str) -> Option<String> {
+pub fn header_name_error(name: &str) -> Option<String> {
     let Ok(parsed) = HeaderName::try_from(name) else {
         return Some(format!("{name:?} is not the name of a header"));
     };

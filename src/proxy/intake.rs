@@ -17,7 +17,7 @@ use tokio::time::timeout_at;
 use super::Shared;
 use super::accounts::Account;
 use super::budget::BodyShare;
-use super::call::{Left, Trip};
+use super::call::{RequestContext, RequestError};
 use super::interim;
 
 /// How Pingora names chunks and trailers it cannot read; the constants themselves are private there.
@@ -32,30 +32,30 @@ const SEVERAL_PIECES_BYTES: u64 = 64 * 1024;
 pub async fn read_body(
     shared: &Shared,
     session: &mut ServerSession,
-    trip: &mut Trip,
+    trip: &mut RequestContext,
     account: &Account,
-) -> Result<(Bytes, BodyShare), Left> {
-    let limit = trip.world.limits.request_body_bytes();
+) -> Result<(Bytes, BodyShare), RequestError> {
+    let limit = trip.snapshot.limits.request_body_bytes();
     let length = announced_length(session);
     if length.is_some_and(|length| length > limit) {
         return Err(Refusal::BodyTooLarge.into());
     }
     let mut share = shared
         .bodies
-        .share(&account.bodies, trip.world.body_limits());
+        .share(&account.bodies, trip.snapshot.body_limits());
     // A body that does not fit now is refused before it is sent; nothing is taken for its length.
     if !share.has_room_for(length.unwrap_or(0)) {
         return Err(Refusal::BodyBudgetSpent.into());
     }
-    let idle_secs = trip.world.timeouts.request_body_idle_secs;
+    let idle_secs = trip.snapshot.timeouts.request_body_idle_secs;
     session.set_read_timeout(Some(Duration::from_secs(idle_secs)));
-    go_ahead(session, trip).await?;
-    let floor = trip.world.limits.body_min_kib_per_sec;
+    send_continue(session, trip).await?;
+    let floor = trip.snapshot.limits.body_min_kib_per_sec;
     let mut pace = BodyPace::new(trip.arrival, Millis::from_secs(idle_secs), floor);
     let deadline = shared.clock.instant(trip.deadline).into();
-    let mut body = Pieces {
+    let mut body = BodyBuffer {
         length_max: length.unwrap_or(limit),
-        ..Pieces::default()
+        ..BodyBuffer::default()
     };
     loop {
         let read = timeout_at(deadline, session.read_request_body()).await;
@@ -63,15 +63,15 @@ pub async fn read_body(
             Ok(Ok(Some(piece))) => piece,
             Ok(Ok(None)) => break,
             Ok(Err(e)) if *e.etype() == ErrorType::ReadTimedout => {
-                return Err(Refusal::TooSlow.into());
+                return Err(Refusal::RequestTimeout.into());
             }
             Ok(Err(e)) if BROKEN_CHUNKS.contains(&e.etype().as_str()) => {
                 return Err(Refusal::BadFraming("the body's chunked encoding is broken").into());
             }
-            Ok(Err(_)) => return Err(gone(trip)),
+            Ok(Err(_)) => return Err(client_left(trip)),
             Err(_) => return Err(Refusal::DeadlinePassed.into()),
         };
-        interim::queued(shared, session, trip).await?;
+        interim::send_queued(shared, session, trip).await?;
         if body.length + piece.len() as u64 > limit {
             return Err(Refusal::BodyTooLarge.into());
         }
@@ -81,7 +81,7 @@ pub async fn read_body(
             _ => shared.clock.now(),
         };
         if !pace.record(piece.len() as u64, now) {
-            return Err(Refusal::TooSlow.into());
+            return Err(Refusal::RequestTimeout.into());
         }
         if !body.push(piece, &mut share) {
             return Err(Refusal::BodyBudgetSpent.into());
@@ -92,7 +92,7 @@ pub async fn read_body(
 
 /// A body as far as it has come.
 #[derive(Default)]
-struct Pieces {
+struct BodyBuffer {
     /// The only piece so far, kept as it is.
     first: Option<Bytes>,
     rest: BytesMut,
@@ -101,7 +101,7 @@ struct Pieces {
     length_max: u64,
 }
 
-impl Pieces {
+impl BodyBuffer {
     /// Adds a piece and takes memory for it; false, and nothing added, where there is none.
     fn push(&mut self, piece: Bytes, share: &mut BodyShare) -> bool {
         let length = self.length + piece.len() as u64;
@@ -140,11 +140,14 @@ impl Pieces {
 }
 
 /// Tells a client that waits for it to send the body.
-async fn go_ahead(session: &mut ServerSession, trip: &mut Trip) -> Result<(), Left> {
-    if asks_first(session) && !session.is_body_done() {
+async fn send_continue(
+    session: &mut ServerSession,
+    trip: &mut RequestContext,
+) -> Result<(), RequestError> {
+    if expects_continue(session) && !session.is_body_done() {
         let keepalive = session.get_keepalive();
         let written = session.write_continue_response().await;
-        written.map_err(|_| gone(trip))?;
+        written.map_err(|_| client_left(trip))?;
         // Pingora takes an answer before the body's end for the last one; an interim one is not.
         session.set_keepalive(keepalive);
     }
@@ -157,7 +160,7 @@ async fn go_ahead(session: &mut ServerSession, trip: &mut Trip) -> Result<(), Le
 /// [`Refusal::BadRequest`].
 pub fn read_call(
     session: &ServerSession,
-    trip: &Trip,
+    trip: &RequestContext,
     operation: Operation,
     path_model: Option<String>,
     body: Bytes,
@@ -165,7 +168,7 @@ pub fn read_call(
     // A model that does not exist is refused when it is looked for.
     let named = path_model
         .as_ref()
-        .and_then(|model| trip.world.catalog.model(model));
+        .and_then(|model| trip.snapshot.catalog.model(model));
     if let (Some((_, spec)), Some(model)) = (named, &path_model) {
         let told = session.get_header(header::CONTENT_TYPE);
         let told = told.and_then(|value| value.to_str().ok());
@@ -173,12 +176,12 @@ pub fn read_call(
             return Ok(Call::opaque(model.clone(), kind, body));
         }
     }
-    body::parse(trip.face(), operation, path_model, body)
+    body::parse(trip.dialect(), operation, path_model, body)
 }
 
 /// Returns whether the client waits for `100 Continue` before it sends the body. Clients of HTTP/1.0 cannot
 /// read an interim response (RFC 9110 section 10.1.1).
-fn asks_first(session: &ServerSession) -> bool {
+fn expects_continue(session: &ServerSession) -> bool {
     session.req_header().version == Version::HTTP_11
         && session
             .get_header(header::EXPECT)
@@ -194,7 +197,7 @@ fn announced_length(session: &ServerSession) -> Option<u64> {
         .ok()
 }
 
-fn gone(trip: &mut Trip) -> Left {
-    trip.client_gone();
-    Left::Cut
+fn client_left(trip: &mut RequestContext) -> RequestError {
+    trip.record_client_gone();
+    RequestError::Aborted
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use infergate_core::Millis;
-use infergate_core::routing::fleet::{GIVEN_UP_AFTER, QUEUED_EVERY};
+use infergate_core::routing::cluster::{GIVEN_UP_AFTER, QUEUED_EVERY};
 use pingora_core::protocols::http::ServerSession;
 use pingora_error::Result;
 use pingora_http::ResponseHeader;
@@ -16,42 +16,42 @@ use tokio::time::timeout;
 
 use super::Shared;
 use super::admit::client_gone;
-use super::call::{Left, Trip};
-use crate::peer::Interim;
+use super::call::{RequestContext, RequestError};
+use crate::peer::ForwardStatus;
 
 /// Says that the request is in line, unless that was said a moment ago, or more than that.
 ///
 /// # Errors
 /// The other node is gone.
-pub async fn queued(
+pub async fn send_queued(
     shared: &Shared,
     session: &mut ServerSession,
-    trip: &mut Trip,
-) -> Result<(), Left> {
+    trip: &mut RequestContext,
+) -> Result<(), RequestError> {
     let now = shared.clock.now();
     let due = Millis(QUEUED_EVERY.0 / 2);
-    match trip.forwarded() {
-        Some(word) if !word.granted && word.at.is_none_or(|at| now.since(at) >= due) => {}
+    match trip.interim_state() {
+        Some(word) if !word.is_granted && word.sent_at.is_none_or(|at| now.since(at) >= due) => {}
         _ => return Ok(()),
     }
-    say(shared, session, trip, Interim::Queued).await
+    send(shared, session, trip, ForwardStatus::Queued).await
 }
 
 /// Says that a model server may begin, once: before anything is sent to one. Clients get no message.
 ///
 /// # Errors
 /// The other node has given the request up, and nothing may begin here.
-pub async fn granted(
+pub async fn send_granted(
     shared: &Shared,
     session: &mut ServerSession,
-    trip: &mut Trip,
-) -> Result<(), Left> {
-    match trip.forwarded() {
-        Some(word) if !word.granted => {}
+    trip: &mut RequestContext,
+) -> Result<(), RequestError> {
+    match trip.interim_state() {
+        Some(word) if !word.is_granted => {}
         _ => return Ok(()),
     }
-    still_wanted(shared, session, trip)?;
-    say(shared, session, trip, Interim::Granted).await
+    check_awaited(shared, session, trip)?;
+    send(shared, session, trip, ForwardStatus::Granted).await
 }
 
 /// Checks that the forwarding node still waits: its connection stands, and the last message is younger than
@@ -59,45 +59,45 @@ pub async fn granted(
 ///
 /// # Errors
 /// It does not.
-pub fn still_wanted(
+pub fn check_awaited(
     shared: &Shared,
     session: &mut ServerSession,
-    trip: &mut Trip,
-) -> Result<(), Left> {
-    let Some(word) = trip.forwarded().filter(|word| !word.granted) else {
+    trip: &mut RequestContext,
+) -> Result<(), RequestError> {
+    let Some(word) = trip.interim_state().filter(|word| !word.is_granted) else {
         return Ok(());
     };
-    let age = word.at.map(|at| shared.clock.now().since(at));
+    let age = word.sent_at.map(|at| shared.clock.now().since(at));
     let is_old = age.is_some_and(|age| age >= GIVEN_UP_AFTER);
     if is_old || client_gone(session).now_or_never().is_some() {
-        trip.client_gone();
-        return Err(Left::Cut);
+        trip.record_client_gone();
+        return Err(RequestError::Aborted);
     }
     Ok(())
 }
 
-async fn say(
+async fn send(
     shared: &Shared,
     session: &mut ServerSession,
-    trip: &mut Trip,
-    interim: Interim,
-) -> Result<(), Left> {
+    trip: &mut RequestContext,
+    interim: ForwardStatus,
+) -> Result<(), RequestError> {
     let limit = Duration::from_millis(GIVEN_UP_AFTER.0);
     // Noted as of before: the other node counts from when it hears it.
     let at = shared.clock.now();
     match timeout(limit, write(session, interim)).await {
         Ok(Ok(())) => {
-            trip.has_said(interim, at);
+            trip.record_interim(interim, at);
             Ok(())
         }
         Ok(Err(_)) | Err(_) => {
-            trip.client_gone();
-            Err(Left::Cut)
+            trip.record_client_gone();
+            Err(RequestError::Aborted)
         }
     }
 }
 
-async fn write(session: &mut ServerSession, interim: Interim) -> Result<()> {
+async fn write(session: &mut ServerSession, interim: ForwardStatus) -> Result<()> {
     let mut head = ResponseHeader::build_no_case(interim.status(), Some(1))?;
     let (name, value) = interim.line();
     head.insert_header(name, value)?;

@@ -9,63 +9,63 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use infergate_core::routing::Hops;
-use infergate_core::routing::fleet::{Chosen, Seek, Wants};
+use infergate_core::routing::cluster::{ForwardTarget, Need, NodeQuery};
 use infergate_core::{AccountId, Millis, ModelId};
 
-use crate::peer::{Interim, Visit};
-use crate::upstream::{Class, Sited};
+use crate::peer::{ForwardStatus, ForwardedHead};
+use crate::upstream::{RankingClass, SiteRanking};
 
 /// Time beyond the deadline and three round trips (connection, proof, response) for the final message of the
 /// working node. That node has the same deadline and tells the client of it.
-const LAST_WORD: Duration = Duration::from_millis(100);
+const FINAL_MESSAGE_GRACE: Duration = Duration::from_millis(100);
 
 /// How much longer than the other node itself one waits for what it says.
-pub fn last_word(rtt_us: u32) -> Duration {
-    LAST_WORD + 3 * Duration::from_micros(rtt_us.into())
+pub fn final_message_grace(rtt_us: u32) -> Duration {
+    FINAL_MESSAGE_GRACE + 3 * Duration::from_micros(rtt_us.into())
 }
 
 /// Forwarding state of one request.
-pub struct Journey {
+pub struct ForwardState {
     /// Visited nodes, and what is left of the time and the budget.
     pub hops: Hops,
     /// Nodes of those that have handed it on to here, and this one.
-    way: usize,
+    visited_on_arrival: usize,
     /// `site/node` of each node it has been at, this one included, the first being the client's.
     pub path: Vec<Arc<str>>,
     /// The only site it may be served at.
     pub only_site: Option<Arc<str>>,
     /// By what the model's policy tells requests apart when it ranks sites.
-    pub class: Class,
+    pub class: RankingClass,
     /// Request to forward; empty while the body is not read.
-    pub parcel: Parcel,
+    pub request: ReplayableRequest,
     /// Metadata from the forwarding node; none where the client speaks to this node.
-    visit: Option<Told>,
+    meta: Option<ForwardMeta>,
     /// Another node has begun to answer: the event is that node's.
-    told_elsewhere: bool,
+    event_elsewhere: bool,
 }
 
 /// Metadata that the forwarding node sent with the head.
-struct Told {
+struct ForwardMeta {
     from: Arc<str>,
     account: AccountId,
     model: ModelId,
     is_limited: bool,
     tariff: Option<Arc<str>>,
-    word: Word,
+    interim: InterimState,
 }
 
 /// Interim messages sent to the forwarding node before the response.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Word {
+pub struct InterimState {
     /// When it was told last.
-    pub at: Option<Millis>,
+    pub sent_at: Option<Millis>,
     /// A model server may begin: there is nothing more to say.
-    pub granted: bool,
+    pub is_granted: bool,
 }
 
 /// Request of a client, as the next node gets it.
 #[derive(Default)]
-pub struct Parcel {
+pub struct ReplayableRequest {
     /// Path and query.
     pub target: String,
     /// Header lines in wire form: those that may pass, and the body's type.
@@ -75,129 +75,133 @@ pub struct Parcel {
 }
 
 /// Where a request goes on to.
-pub struct Going {
+pub struct ForwardPlan {
     /// Node to forward to.
-    pub chosen: Chosen,
+    pub target: ForwardTarget,
     /// How long it may wait there.
     pub wait_max: Millis,
 }
 
-impl Journey {
+impl ForwardState {
     /// A client's request begins here.
     pub fn begin(
         here: &Arc<str>,
         path: &[Arc<str>],
         left: Millis,
         only_site: Option<Arc<str>>,
-        parcel: Parcel,
-    ) -> Journey {
-        Journey {
-            hops: Hops::begin(here, left, parcel.body.len() as u64),
-            way: 1,
+        parcel: ReplayableRequest,
+    ) -> ForwardState {
+        ForwardState {
+            hops: Hops::new(here, left, parcel.body.len() as u64),
+            visited_on_arrival: 1,
             path: path.to_vec(),
             only_site,
-            class: Class::default(),
-            parcel,
-            visit: None,
-            told_elsewhere: false,
+            class: RankingClass::default(),
+            request: parcel,
+            meta: None,
+            event_elsewhere: false,
         }
     }
 
     /// Another node forwards it. Its last place is this one.
-    pub fn of_visit(visit: Visit) -> Journey {
-        let told = Told {
+    pub fn from_head(visit: ForwardedHead) -> ForwardState {
+        let told = ForwardMeta {
             from: visit.from,
             account: visit.account,
             model: visit.model,
             is_limited: visit.is_limited,
             tariff: visit.tariff,
-            word: Word::default(),
+            interim: InterimState::default(),
         };
-        Journey {
-            way: visit.hops.visited.len(),
+        ForwardState {
+            visited_on_arrival: visit.hops.visited.len(),
             hops: visit.hops,
             path: visit.path,
             only_site: visit.only_site,
-            class: Class::default(),
-            parcel: Parcel::default(),
-            visit: Some(told),
-            told_elsewhere: false,
+            class: RankingClass::default(),
+            request: ReplayableRequest::default(),
+            meta: Some(told),
+            event_elsewhere: false,
         }
     }
 
     /// Its client speaks to this node.
-    pub fn is_first(&self) -> bool {
-        self.visit.is_none()
+    pub fn is_from_client(&self) -> bool {
+        self.meta.is_none()
     }
 
     /// Account that pays, as the forwarding node says.
     pub fn account(&self) -> Option<&AccountId> {
-        self.visit.as_ref().map(|told| &told.account)
+        self.meta.as_ref().map(|told| &told.account)
     }
 
     /// The model it is to be served by, by the word of the node before.
     pub fn model(&self) -> Option<&ModelId> {
-        self.visit.as_ref().map(|told| &told.model)
+        self.meta.as_ref().map(|told| &told.model)
     }
 
     /// The day of its account has a limit, by the word of the node before.
     pub fn is_limited(&self) -> bool {
-        self.visit.as_ref().is_some_and(|told| told.is_limited)
+        self.meta.as_ref().is_some_and(|told| told.is_limited)
     }
 
     /// Tariff of the node that the client asked, as text; none where its client speaks to this node.
     pub fn tariff(&self) -> Option<&Arc<str>> {
-        self.visit.as_ref()?.tariff.as_ref()
+        self.meta.as_ref()?.tariff.as_ref()
     }
 
     /// Returns the interim messages sent to the forwarding node; none where the client speaks to this node.
-    pub fn word(&self) -> Option<Word> {
-        self.visit.as_ref().map(|told| told.word)
+    pub fn interim_state(&self) -> Option<InterimState> {
+        self.meta.as_ref().map(|told| told.interim)
     }
 
     /// Records that the node got the message that the request is queued, or that a model server may start.
-    pub fn has_said(&mut self, interim: Interim, at: Millis) {
-        if let Some(told) = &mut self.visit {
-            let granted = told.word.granted || interim == Interim::Granted;
-            told.word = Word {
-                at: Some(at),
-                granted,
+    pub fn record_interim(&mut self, interim: ForwardStatus, at: Millis) {
+        if let Some(told) = &mut self.meta {
+            let granted = told.interim.is_granted || interim == ForwardStatus::Granted;
+            told.interim = InterimState {
+                sent_at: Some(at),
+                is_granted: granted,
             };
         }
     }
 
     /// The node that has forwarded it here.
     pub fn forwarder(&self) -> Option<Arc<str>> {
-        self.visit.as_ref().map(|told| Arc::clone(&told.from))
+        self.meta.as_ref().map(|told| Arc::clone(&told.from))
     }
 
     /// Returns the query for nodes, with sites in the order of the model's policy.
-    pub fn seek<'a>(
+    pub fn query<'a>(
         &'a self,
         model: &'a ModelId,
-        sites: Option<&'a Sited>,
-        wants: Wants,
-    ) -> Seek<'a> {
-        Seek {
+        sites: Option<&'a SiteRanking>,
+        wants: Need,
+    ) -> NodeQuery<'a> {
+        NodeQuery {
             model: model.as_str(),
             visited: &self.hops.visited,
             forced_site: self.only_site.as_deref(),
-            sites: sites.map(|sited| &sited.order),
-            wants,
+            site_order: sites.map(|sited| &sited.order),
+            need: wants,
         }
     }
 
     /// The same while it waits in line here: who had no room before may have some now.
-    pub fn seek_again<'a>(&'a self, model: &'a ModelId, sites: Option<&'a Sited>) -> Seek<'a> {
-        Seek {
-            visited: self.hops.visited_by_waiter(self.way),
-            ..self.seek(model, sites, Wants::Permit)
+    pub fn query_as_waiter<'a>(
+        &'a self,
+        model: &'a ModelId,
+        sites: Option<&'a SiteRanking>,
+    ) -> NodeQuery<'a> {
+        NodeQuery {
+            visited: self.hops.excluded_for_waiter(self.visited_on_arrival),
+            ..self.query(model, sites, Need::Permit)
         }
     }
 
     /// Another model is to serve it: nodes that had no room for the former one may have some for that.
-    pub fn changes_model(&mut self) {
-        self.hops.visited.truncate(self.way);
+    pub fn reset_visited(&mut self) {
+        self.hops.visited.truncate(self.visited_on_arrival);
     }
 
     /// Returns whether the request may be served at this site.
@@ -206,29 +210,32 @@ impl Journey {
     }
 
     /// Another node has sent the head of an answer: whatever comes of it is told there.
-    pub fn is_told_elsewhere(&self) -> bool {
-        self.told_elsewhere
+    pub fn is_event_elsewhere(&self) -> bool {
+        self.event_elsewhere
     }
 
     /// Sets whether another node owns the event.
-    pub fn set_told_elsewhere(&mut self, told: bool) {
-        self.told_elsewhere = told;
+    pub fn set_event_elsewhere(&mut self, told: bool) {
+        self.event_elsewhere = told;
     }
 
     /// Returns the hop data for the chosen node; the rejection is compared with it.
-    pub fn go(&mut self, going: &Going, left: Millis) -> Hops {
-        let Going { chosen, wait_max } = going;
+    pub fn advance(&mut self, going: &ForwardPlan, left: Millis) -> Hops {
+        let ForwardPlan {
+            target: chosen,
+            wait_max,
+        } = going;
         let place: Arc<str> = format!("{}/{}", chosen.site, chosen.node.name).into();
         // Asked again, it stands where it was asked last.
         self.path.retain(|before| *before != place);
         self.path.push(place);
-        self.hops.asks_again(&chosen.node.name);
+        self.hops.revisit(&chosen.node.name);
         self.hops.forward(
             &chosen.node.name,
             left,
             *wait_max,
             chosen.in_flight.saturating_add(1),
-            chosen.only,
+            chosen.is_only_candidate,
         )
     }
 }

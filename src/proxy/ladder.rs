@@ -9,107 +9,107 @@ use std::sync::Arc;
 use infergate_core::Refusal;
 use infergate_core::api::Call;
 use infergate_core::model::{Access, AccountSpec, Catalog};
-use infergate_core::routing::{Descent, Missed, Rung};
+use infergate_core::routing::{FallbackCandidate, FallbackReason, FallbackState};
 
 use super::Shared;
-use super::call::{Left, Trip};
-use crate::upstream::Lane;
+use super::call::{RequestContext, RequestError};
+use crate::upstream::ModelRuntime;
 
 /// Why a model has not begun to answer.
-pub enum Unserved {
+pub enum ModelError {
     /// The model cannot take the request as it is.
     Unfit(Refusal),
     /// The model could not serve the request, and no server has started to work.
-    Missed(Missed, Refusal),
+    Fallback(FallbackReason, Refusal),
     /// The configuration changed while it waited, in what the request was checked for.
     Outdated,
     /// The request ends here, whatever other models could do.
-    Ended(Left),
+    Ended(RequestError),
 }
 
-impl From<Left> for Unserved {
-    fn from(left: Left) -> Unserved {
-        Unserved::Ended(left)
+impl From<RequestError> for ModelError {
+    fn from(left: RequestError) -> ModelError {
+        ModelError::Ended(left)
     }
 }
 
-impl From<Refusal> for Unserved {
-    fn from(refusal: Refusal) -> Unserved {
-        Unserved::Ended(refusal.into())
+impl From<Refusal> for ModelError {
+    fn from(refusal: Refusal) -> ModelError {
+        ModelError::Ended(refusal.into())
     }
 }
 
-impl Unserved {
+impl ModelError {
     /// Classifies a refusal of the model's admission gate.
-    pub fn at_the_gate(left: Left) -> Unserved {
+    pub fn from_admission(left: RequestError) -> ModelError {
         match left {
-            Left::Refused(refusal) if refusal.is_out_of_capacity() => {
+            RequestError::Refused(refusal) if refusal.is_out_of_capacity() => {
                 let missed = match refusal {
-                    Refusal::NoHealthyEndpoint => Missed::Unhealthy,
-                    _ => Missed::OutOfCapacity,
+                    Refusal::NoHealthyEndpoint => FallbackReason::Unhealthy,
+                    _ => FallbackReason::OutOfCapacity,
                 };
-                Unserved::Missed(missed, refusal)
+                ModelError::Fallback(missed, refusal)
             }
-            left => Unserved::Ended(left),
+            left => ModelError::Ended(left),
         }
     }
 }
 
 /// Fallback of one request.
-pub struct Ladder<'a> {
+pub struct ModelFallback<'a> {
     shared: &'a Shared,
     account: Arc<AccountSpec>,
     /// The request has waited for its first model already and goes to the head of the queue.
-    resumes: bool,
+    is_resumed: bool,
     /// Taken when no other model can need it any more.
     call: Option<Call>,
-    lane: Arc<Lane>,
+    model: Arc<ModelRuntime>,
     /// Models to come, the next one last.
-    below: Vec<Arc<Lane>>,
-    descent: Descent,
+    candidates: Vec<Arc<ModelRuntime>>,
+    state: FallbackState,
     /// The model asked for and what it said, once it is left.
-    top: Option<(Arc<Lane>, Refusal)>,
+    primary: Option<(Arc<ModelRuntime>, Refusal)>,
 }
 
-impl<'a> Ladder<'a> {
+impl<'a> ModelFallback<'a> {
     /// Begins at the model that was asked for.
     pub fn begin(
         shared: &'a Shared,
-        trip: &Trip,
+        trip: &RequestContext,
         account: &Arc<AccountSpec>,
-        lane: Arc<Lane>,
+        lane: Arc<ModelRuntime>,
         call: Call,
-    ) -> Ladder<'a> {
-        let mut ladder = Ladder {
+    ) -> ModelFallback<'a> {
+        let mut ladder = ModelFallback {
             shared,
             account: Arc::clone(account),
-            resumes: false,
+            is_resumed: false,
             call: Some(call),
-            below: Vec::new(),
-            descent: Descent::begin(lane.spec.pin_primary, 0),
-            lane,
-            top: None,
+            candidates: Vec::new(),
+            state: FallbackState::new(lane.spec.pin_primary, 0),
+            model: lane,
+            primary: None,
         };
         // Another node's client is on that node's ladder.
-        if trip.is_first() && !ladder.lane.spec.ladder.is_empty() {
-            ladder.look_down(trip);
+        if trip.is_from_client() && !ladder.model.spec.ladder.is_empty() {
+            ladder.find_candidates(trip);
         }
         ladder
     }
 
     /// Finds the open rungs.
-    fn look_down(&mut self, trip: &Trip) {
-        let world = &trip.world;
-        let spec = &self.lane.spec;
+    fn find_candidates(&mut self, trip: &RequestContext) {
+        let world = &trip.snapshot;
+        let spec = &self.model.spec;
         let models = spec.ladder.iter().rev();
         let indices = models.filter_map(|id| Some(world.catalog.model(id.as_str())?.0));
-        let lanes = indices.map(|index| world.lanes.get(index));
-        self.below = lanes.filter(|lane| self.is_open(lane)).cloned().collect();
-        self.descent = Descent::begin(spec.pin_primary, self.below.len());
+        let lanes = indices.map(|index| world.models.get(index));
+        self.candidates = lanes.filter(|lane| self.is_open(lane)).cloned().collect();
+        self.state = FallbackState::new(spec.pin_primary, self.candidates.len());
     }
 
-    fn is_open(&self, lane: &Lane) -> bool {
-        let rung = Rung {
+    fn is_open(&self, lane: &ModelRuntime) -> bool {
+        let rung = FallbackCandidate {
             is_allowed: Catalog::access(&self.account, &lane.spec) == Access::Allowed,
             is_external: lane.spec.is_external(),
         };
@@ -117,33 +117,33 @@ impl<'a> Ladder<'a> {
     }
 
     /// The model to ask now.
-    pub fn lane(&self) -> &Arc<Lane> {
-        &self.lane
+    pub fn model(&self) -> &Arc<ModelRuntime> {
+        &self.model
     }
 
     /// Returns whether the request has waited for the present model already.
-    pub fn resumes(&self) -> bool {
-        self.resumes
+    pub fn is_resumed(&self) -> bool {
+        self.is_resumed
     }
 
     /// Goes to the head of the line where it has waited at the gate of `former`.
-    pub fn resume_after(&mut self, former: &Lane) {
-        self.resumes = Arc::ptr_eq(&self.lane.gate, &former.gate);
+    pub fn resume_after(&mut self, former: &ModelRuntime) {
+        self.is_resumed = Arc::ptr_eq(&self.model.gate, &former.gate);
     }
 
     /// The guard has come down since this model was chosen: nothing may be sent there any more.
     pub fn is_barred(&self) -> bool {
-        self.top.is_some() && !self.is_open(&self.lane)
+        self.primary.is_some() && !self.is_open(&self.model)
     }
 
     /// How far down it is, for who makes the tries.
-    pub fn descent(&self) -> Descent {
-        self.descent
+    pub fn state(&self) -> FallbackState {
+        self.state
     }
 
     /// The request for the present model. To be taken once at each.
     pub fn call(&mut self) -> Result<Call, Refusal> {
-        let call = match self.below.is_empty() {
+        let call = match self.candidates.is_empty() {
             true => self.call.take(),
             false => self.call.clone(),
         };
@@ -155,40 +155,46 @@ impl<'a> Ladder<'a> {
     ///
     /// # Errors
     /// There is none to go to, and this is what the client is told.
-    pub fn go_down(&mut self, trip: &mut Trip, unserved: Unserved) -> Result<(), Left> {
+    pub fn advance(
+        &mut self,
+        trip: &mut RequestContext,
+        unserved: ModelError,
+    ) -> Result<(), RequestError> {
         let (missed, refusal) = match unserved {
-            Unserved::Ended(left) => return Err(left),
+            ModelError::Ended(left) => return Err(left),
             // The walk has gone back by now.
-            Unserved::Outdated => return Err(Refusal::Internal.into()),
+            ModelError::Outdated => return Err(Refusal::Internal.into()),
             // What is wrong with a request is for the model that was asked for to say.
-            Unserved::Unfit(refusal) if self.top.is_none() => return Err(refusal.into()),
-            Unserved::Unfit(refusal) => (None, refusal),
-            Unserved::Missed(missed, refusal) => (Some(missed), refusal),
+            ModelError::Unfit(refusal) if self.primary.is_none() => return Err(refusal.into()),
+            ModelError::Unfit(refusal) => (None, refusal),
+            ModelError::Fallback(missed, refusal) => (Some(missed), refusal),
         };
         let cause = refusal.clone();
         let (top, said) = self
-            .top
-            .get_or_insert_with(|| (Arc::clone(&self.lane), refusal));
+            .primary
+            .get_or_insert_with(|| (Arc::clone(&self.model), refusal));
         let (top, said) = (Arc::clone(top), said.clone());
-        let leaves = self
-            .descent
-            .may_leave(missed.unwrap_or(Missed::Failed), trip.event().attempts);
+        let leaves = self.state.may_fall_back(
+            missed.unwrap_or(FallbackReason::Failed),
+            trip.event().attempts,
+        );
         let Some(next) = leaves.then(|| self.next_open()).flatten() else {
-            trip.goes_to(&top, &top);
+            trip.set_model(&top, &top);
             return Err(said.into());
         };
         if let Some(missed) = missed {
-            self.lane.metrics.fell_back(missed);
+            self.model.metrics.record_fallback(missed);
         }
-        self.descent.goes_down(self.below.len());
-        self.resumes = false;
-        self.lane = next;
-        trip.goes_to(&self.lane, &top);
+        self.state.record_fallback(self.candidates.len());
+        self.is_resumed = false;
+        self.model = next;
+        trip.set_model(&self.model, &top);
         let now_us = self.shared.clock.micros();
-        trip.story.fell_back(now_us, &self.lane.spec.id, &cause);
+        trip.trace
+            .record_fallback(now_us, &self.model.spec.id, &cause);
         match &self.call {
             Some(call) => {
-                trip.holds_instead(&self.account, &self.lane, call);
+                trip.exchange_quota(&self.account, &self.model, call);
                 Ok(())
             }
             None => Err(Refusal::Internal.into()),
@@ -196,8 +202,8 @@ impl<'a> Ladder<'a> {
     }
 
     /// The guard may have come down while the request waited.
-    fn next_open(&mut self) -> Option<Arc<Lane>> {
-        while let Some(next) = self.below.pop() {
+    fn next_open(&mut self) -> Option<Arc<ModelRuntime>> {
+        while let Some(next) = self.candidates.pop() {
             if self.is_open(&next) {
                 return Some(next);
             }

@@ -6,32 +6,32 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use infergate_core::billing::{Exhausted, Quota, QuotaSnapshot, Reservation, UnixSecs};
-use infergate_core::routing::fleet::NodeId;
+use infergate_core::billing::{Quota, QuotaExhaustion, QuotaReservation, QuotaSnapshot, UnixSecs};
+use infergate_core::routing::cluster::NodeId;
 use infergate_core::{AccountId, Refusal};
 use parking_lot::Mutex;
 
-use super::World;
+use super::ConfigSnapshot;
 use crate::telemetry::Clock;
 
 /// The counters of all accounts with a limit.
-pub struct Ledger {
+pub struct QuotaStore {
     clock: Clock,
     /// Guards a table of numbers; held for one look-up by requests at their begin and end, and by
     /// the writer while it copies.
     quota: Mutex<Quota>,
     /// Sums of accounts without a limit here, and those beyond reason.
-    left_out: AtomicU64,
+    omitted: AtomicU64,
 }
 
-impl Ledger {
+impl QuotaStore {
     /// Counters that go on from those of a former process.
-    pub fn restore(kept: &QuotaSnapshot, clock: Clock) -> Arc<Ledger> {
+    pub fn restore(kept: &QuotaSnapshot, clock: Clock) -> Arc<QuotaStore> {
         let quota = Quota::restore(kept, unix_secs(clock));
-        Arc::new(Ledger {
+        Arc::new(QuotaStore {
             clock,
             quota: Mutex::new(quota),
-            left_out: AtomicU64::new(0),
+            omitted: AtomicU64::new(0),
         })
     }
 
@@ -39,16 +39,16 @@ impl Ledger {
     ///
     /// # Errors
     /// Its limit is reached, by what is used or by what is held.
-    pub fn hold(
+    pub fn reserve(
         self: &Arc<Self>,
         account: &AccountId,
         amount: f64,
         limit: u64,
-    ) -> Result<Held, Exhausted> {
+    ) -> Result<QuotaGuard, QuotaExhaustion> {
         let now = unix_secs(self.clock);
         let reservation = self.quota.lock().reserve(account, amount, limit, now);
-        Ok(Held {
-            ledger: Arc::clone(self),
+        Ok(QuotaGuard {
+            store: Arc::clone(self),
             reservation: Some(reservation?),
         })
     }
@@ -77,15 +77,15 @@ impl Ledger {
     /// neuron. Sums of accounts without a limit in `world` are left out: an account that gets its limit
     /// later is reported whole with its next request there. So is what is beyond reason for the account's
     /// limit.
-    pub fn heard<'a>(
+    pub fn record_peer_usage<'a>(
         &self,
         told: impl IntoIterator<Item = (&'a NodeId, &'a AccountId, u64, u64)>,
-        world: &World,
+        world: &ConfigSnapshot,
     ) {
-        self.heard_of(told, |account| world.limit_of(account));
+        self.record_peer_usage_within(told, |account| world.limit_of(account));
     }
 
-    fn heard_of<'a>(
+    fn record_peer_usage_within<'a>(
         &self,
         told: impl IntoIterator<Item = (&'a NodeId, &'a AccountId, u64, u64)>,
         limit_of: impl Fn(&AccountId) -> Option<u64>,
@@ -98,20 +98,20 @@ impl Ledger {
         let mut quota = self.quota.lock();
         for (node, account, day, micro) in told {
             match limit_of(account) {
-                Some(limit) if Quota::is_within_reason(micro, limit) => {
-                    quota.heard(&node.name, node.generation, account, day, micro, now);
+                Some(limit) if Quota::is_plausible(micro, limit) => {
+                    quota.record_peer_usage(&node.name, node.generation, account, day, micro, now);
                 }
                 _ => {
-                    self.left_out.fetch_add(1, Ordering::Relaxed);
+                    self.omitted.fetch_add(1, Ordering::Relaxed);
                 }
             }
         }
     }
 
     /// Sums of other nodes that were left out since the start.
-    pub fn left_out(&self) -> u64 {
-        let left_out = self.left_out.load(Ordering::Relaxed);
-        left_out + self.quota.lock().left_out()
+    pub fn omitted(&self) -> u64 {
+        let left_out = self.omitted.load(Ordering::Relaxed);
+        left_out + self.quota.lock().dropped_reports()
     }
 
     /// Removes the reports of a node. Returns whether there were any.
@@ -126,25 +126,25 @@ impl Ledger {
     }
 
     /// Returns the snapshot to persist, where it differs from the one persisted as `version`.
-    pub fn news(&self, version: u64) -> Option<(u64, QuotaSnapshot)> {
+    pub fn changes_since(&self, version: u64) -> Option<(u64, QuotaSnapshot)> {
         let quota = self.quota.lock();
         (quota.version() != version).then(|| (quota.version(), quota.snapshot()))
     }
 }
 
 /// Neurons held for one request; given back by drop, unless settled.
-pub struct Held {
-    ledger: Arc<Ledger>,
+pub struct QuotaGuard {
+    store: Arc<QuotaStore>,
     /// Taken by whichever of the two comes first.
-    reservation: Option<Reservation>,
+    reservation: Option<QuotaReservation>,
 }
 
-impl Held {
+impl QuotaGuard {
     /// The request may cost `amount` neurons instead.
-    pub fn becomes(&mut self, amount: f64) {
+    pub fn exchange(&mut self, amount: f64) {
         if let Some(reservation) = self.reservation.take() {
-            let now = unix_secs(self.ledger.clock);
-            let mut quota = self.ledger.quota.lock();
+            let now = unix_secs(self.store.clock);
+            let mut quota = self.store.quota.lock();
             self.reservation = Some(quota.exchange(reservation, amount, now));
         }
     }
@@ -152,17 +152,17 @@ impl Held {
     /// The request cost `actual` neurons.
     pub fn settle(mut self, actual: f64) {
         if let Some(reservation) = self.reservation.take() {
-            let now = unix_secs(self.ledger.clock);
-            self.ledger.quota.lock().settle(reservation, actual, now);
+            let now = unix_secs(self.store.clock);
+            self.store.quota.lock().settle(reservation, actual, now);
         }
     }
 }
 
-impl Drop for Held {
+impl Drop for QuotaGuard {
     fn drop(&mut self) {
         if let Some(reservation) = self.reservation.take() {
-            let now = unix_secs(self.ledger.clock);
-            self.ledger.quota.lock().give_back(reservation, now);
+            let now = unix_secs(self.store.clock);
+            self.store.quota.lock().release(reservation, now);
         }
     }
 }
@@ -179,27 +179,27 @@ mod tests {
 
     #[test]
     fn what_is_held_comes_back_by_drop_and_is_used_by_settling() {
-        let ledger = Ledger::restore(&QuotaSnapshot::default(), well_before_midnight());
+        let ledger = QuotaStore::restore(&QuotaSnapshot::default(), well_before_midnight());
         let account = AccountId::from("a");
-        let held = ledger.hold(&account, 8.0, 10).unwrap();
-        let second = ledger.hold(&account, 8.0, 10).unwrap();
+        let held = ledger.reserve(&account, 8.0, 10).unwrap();
+        let second = ledger.reserve(&account, 8.0, 10).unwrap();
         assert!(matches!(
-            ledger.hold(&account, 1.0, 10),
-            Err(Exhausted::Held)
+            ledger.reserve(&account, 1.0, 10),
+            Err(QuotaExhaustion::Held)
         ));
         drop(second);
         held.settle(9.5);
         assert_eq!(ledger.used(&account), 9.5);
-        ledger.hold(&account, 1.0, 10).unwrap().settle(0.5);
-        assert!(ledger.hold(&account, 0.0, 10).is_err());
+        ledger.reserve(&account, 1.0, 10).unwrap().settle(0.5);
+        assert!(ledger.reserve(&account, 0.0, 10).is_err());
     }
 
     #[test]
     fn what_is_used_at_other_nodes_counts_against_the_limit_and_is_kept_by_them() {
         let clock = well_before_midnight();
-        let ledger = Ledger::restore(&QuotaSnapshot::default(), clock);
+        let ledger = QuotaStore::restore(&QuotaSnapshot::default(), clock);
         let (account, day) = (AccountId::from("a"), unix_secs(clock).day());
-        let (version, _) = ledger.news(u64::MAX).unwrap();
+        let (version, _) = ledger.changes_since(u64::MAX).unwrap();
         let node = |name: &str| NodeId {
             name: name.into(),
             generation: 1,
@@ -207,32 +207,32 @@ mod tests {
         let (one, other) = (node("one"), node("other"));
         let invented = AccountId::from("invented");
         let limit = |known: &AccountId| (*known == account).then_some(10);
-        let hear = |told: &[_]| ledger.heard_of(told.iter().copied(), limit);
+        let hear = |told: &[_]| ledger.record_peer_usage_within(told.iter().copied(), limit);
         hear(&[
             (&one, &account, day, 4_000_000),
             (&other, &account, day, 5_000_000),
             (&one, &invented, day, u64::MAX),
             (&one, &account, day, 100_000_001),
         ]);
-        assert_eq!(ledger.left_out(), 2);
-        let held = ledger.hold(&account, 1.0, 10).unwrap();
-        assert!(ledger.hold(&account, 1.0, 10).is_err());
+        assert_eq!(ledger.omitted(), 2);
+        let held = ledger.reserve(&account, 1.0, 10).unwrap();
+        assert!(ledger.reserve(&account, 1.0, 10).is_err());
         drop(held);
         hear(&[(&one, &account, day, 5_000_000)]);
-        assert!(ledger.hold(&account, 1.0, 10).is_err());
+        assert!(ledger.reserve(&account, 1.0, 10).is_err());
         assert_eq!(ledger.used(&account), 0.0);
-        assert!(ledger.news(version).is_none());
+        assert!(ledger.changes_since(version).is_none());
     }
 
     #[test]
     fn a_restored_ledger_goes_on_and_tells_only_news() {
-        let ledger = Ledger::restore(&QuotaSnapshot::default(), well_before_midnight());
-        let (version, _) = ledger.news(u64::MAX).unwrap();
-        assert!(ledger.news(version).is_none());
+        let ledger = QuotaStore::restore(&QuotaSnapshot::default(), well_before_midnight());
+        let (version, _) = ledger.changes_since(u64::MAX).unwrap();
+        assert!(ledger.changes_since(version).is_none());
         let account = AccountId::from("a");
-        ledger.hold(&account, 8.0, 10).unwrap().settle(3.0);
-        let (_, kept) = ledger.news(version).unwrap();
-        let restored = Ledger::restore(&kept, well_before_midnight());
+        ledger.reserve(&account, 8.0, 10).unwrap().settle(3.0);
+        let (_, kept) = ledger.changes_since(version).unwrap();
+        let restored = QuotaStore::restore(&kept, well_before_midnight());
         assert_eq!(restored.used(&account), 3.0);
     }
 }

@@ -5,43 +5,45 @@
 use std::sync::Arc;
 
 use infergate_core::Refusal;
-use infergate_core::api::catalog::{self, Search};
+use infergate_core::api::catalog::{self, CatalogQuery};
 use infergate_core::api::render;
 use infergate_core::model::{Access, Catalog};
 use pingora_core::protocols::http::ServerSession;
 
 use super::accounts::Account;
-use super::call::{Left, Trip};
-use super::head::Wanted;
-use super::{Edge, respond};
-use crate::telemetry::Outcome;
+use super::call::{RequestContext, RequestError};
+use super::head::RequestedOperation;
+use super::{DownstreamServer, respond};
+use crate::telemetry::RequestOutcome;
 
-impl Edge {
+impl DownstreamServer {
     /// Answers what is asked of the catalog.
-    pub(super) async fn tell(
+    pub(super) async fn answer_catalog(
         &self,
         session: &mut ServerSession,
-        trip: &mut Trip,
+        trip: &mut RequestContext,
         account: &Account,
-        wanted: Wanted,
-    ) -> Result<(), Left> {
+        wanted: RequestedOperation,
+    ) -> Result<(), RequestError> {
         match wanted {
             // Not reached: the walk takes calls itself.
-            Wanted::Call(..) => Err(Refusal::NoSuchRoute.into()),
-            Wanted::Models => self.list_models(session, trip, account).await,
-            Wanted::Model(id) => self.show_model(session, trip, account, &id).await,
-            Wanted::Search(search) => self.search_models(session, trip, account, &search).await,
-            Wanted::Schema(id) => self.show_schema(session, trip, account, &id).await,
+            RequestedOperation::Call(..) => Err(Refusal::NoSuchRoute.into()),
+            RequestedOperation::Models => self.list_models(session, trip, account).await,
+            RequestedOperation::Model(id) => self.show_model(session, trip, account, &id).await,
+            RequestedOperation::Search(search) => {
+                self.search_models(session, trip, account, &search).await
+            }
+            RequestedOperation::Schema(id) => self.show_schema(session, trip, account, &id).await,
         }
     }
 
     async fn list_models(
         &self,
         session: &mut ServerSession,
-        trip: &mut Trip,
+        trip: &mut RequestContext,
         account: &Account,
-    ) -> Result<(), Left> {
-        let world = Arc::clone(&trip.world);
+    ) -> Result<(), RequestError> {
+        let world = Arc::clone(&trip.snapshot);
         let allowed = world
             .catalog
             .models()
@@ -49,71 +51,71 @@ impl Edge {
             .filter(|model| Catalog::access(&account.spec, model) == Access::Allowed)
             .map(|model| &**model);
         let body = render::models(allowed, self.shared.started_unix_secs);
-        trip.ends_as(Outcome::Completed);
+        trip.set_outcome(RequestOutcome::Completed);
         respond::json(session, trip, body)
             .await
-            .map_err(|_| Left::Cut)
+            .map_err(|_| RequestError::Aborted)
     }
 
     async fn show_model(
         &self,
         session: &mut ServerSession,
-        trip: &mut Trip,
+        trip: &mut RequestContext,
         account: &Account,
         id: &str,
-    ) -> Result<(), Left> {
-        let world = Arc::clone(&trip.world);
+    ) -> Result<(), RequestError> {
+        let world = Arc::clone(&trip.snapshot);
         let (_, model) = world
             .catalog
             .model(id)
             .filter(|(_, model)| Catalog::access(&account.spec, model) == Access::Allowed)
             .ok_or(Refusal::NoSuchModel)?;
         let body = render::model(model, self.shared.started_unix_secs);
-        trip.ends_as(Outcome::Completed);
+        trip.set_outcome(RequestOutcome::Completed);
         respond::json(session, trip, body)
             .await
-            .map_err(|_| Left::Cut)
+            .map_err(|_| RequestError::Aborted)
     }
 
     async fn search_models(
         &self,
         session: &mut ServerSession,
-        trip: &mut Trip,
+        trip: &mut RequestContext,
         account: &Account,
-        search: &Search,
-    ) -> Result<(), Left> {
-        let world = Arc::clone(&trip.world);
+        search: &CatalogQuery,
+    ) -> Result<(), RequestError> {
+        let world = Arc::clone(&trip.snapshot);
         let models = world.catalog.models().iter();
         let allowed =
             models.filter(|model| Catalog::access(&account.spec, model) == Access::Allowed);
         let body = search.render(allowed.map(|model| &**model));
-        trip.ends_as(Outcome::Completed);
+        trip.set_outcome(RequestOutcome::Completed);
         respond::json(session, trip, body)
             .await
-            .map_err(|_| Left::Cut)
+            .map_err(|_| RequestError::Aborted)
     }
 
     async fn show_schema(
         &self,
         session: &mut ServerSession,
-        trip: &mut Trip,
+        trip: &mut RequestContext,
         account: &Account,
         id: &str,
-    ) -> Result<(), Left> {
-        let world = Arc::clone(&trip.world);
+    ) -> Result<(), RequestError> {
+        let world = Arc::clone(&trip.snapshot);
         let (index, _) = world
             .catalog
             .model(id)
             .filter(|(_, model)| Catalog::access(&account.spec, model) == Access::Allowed)
             .ok_or(Refusal::NoSuchModel)?;
-        let task = &world.lanes.get(index).task;
+        let task = &world.models.get(index).task;
         let body = catalog::schema(
             task.input_schema().as_deref(),
             task.output_schema().as_deref(),
         );
-        trip.ends_as(Outcome::Completed);
+        trip.set_outcome(RequestOutcome::Completed);
         respond::json(session, trip, body)
             .await
-            .map_err(|_| Left::Cut)
+            .map_err(|_| RequestError::Aborted)
     }
 }

@@ -12,9 +12,11 @@ use pingora_error::Result;
 use pingora_http::{RequestHeader, ResponseHeader};
 
 use super::Shared;
-use super::explain::Here;
-use super::wire::Wire;
-use crate::peer::{DRAINING_PATH, GENERATION_HEADER, NODE_HEADER, PING_PATH, PeerName, STORY_PATH};
+use super::explain::NodeInfo;
+use super::wire::DownstreamConnection;
+use crate::peer::{
+    DRAINING_PATH, EXPLAIN_PATH, GENERATION_HEADER, NODE_HEADER, PING_PATH, PeerName,
+};
 
 /// Prefix of the paths.
 const PATHS: &str = "/peer/";
@@ -23,13 +25,13 @@ const PATHS: &str = "/peer/";
 /// none where a client asks.
 pub async fn serve(shared: &Shared, session: &mut ServerSession) -> Option<bool> {
     let stream = session.stream()?;
-    let wire = stream.as_any().downcast_ref::<Wire>()?;
-    let peer = wire.peer()?;
+    let wire = stream.as_any().downcast_ref::<DownstreamConnection>()?;
+    let peer = wire.peer_name()?;
     if !session.req_header().uri.path().starts_with(PATHS) {
         return None;
     }
     let (status, body) = answer(shared, peer, session.req_header());
-    let generation = shared.others.here().generation;
+    let generation = shared.cluster.here().generation;
     Some(send(session, status, body, generation).await.is_ok())
 }
 
@@ -38,7 +40,7 @@ fn answer(shared: &Shared, peer: &PeerName, head: &RequestHeader) -> (u16, Vec<u
         ("GET", PING_PATH) => (204, Vec::new()),
         ("POST", DRAINING_PATH) => match sender(peer, head) {
             Some((name, generation)) => {
-                if shared.others.draining(name, generation) {
+                if shared.cluster.record_draining(name, generation) {
                     tracing::info!(node = name, "a node drains");
                 }
                 (204, Vec::new())
@@ -48,8 +50,8 @@ fn answer(shared: &Shared, peer: &PeerName, head: &RequestHeader) -> (u16, Vec<u
                 b"{\"error\":\"the certificate is not this node's\"}".to_vec(),
             ),
         },
-        ("GET", path) => match path.strip_prefix(STORY_PATH) {
-            Some(request_id) => story(shared, request_id),
+        ("GET", path) => match path.strip_prefix(EXPLAIN_PATH) {
+            Some(request_id) => trace(shared, request_id),
             None => (404, Vec::new()),
         },
         _ => (404, Vec::new()),
@@ -63,12 +65,12 @@ fn sender<'a>(peer: &PeerName, head: &'a RequestHeader) -> Option<(&'a str, u64)
     Some((name, text(GENERATION_HEADER)?.parse().ok()?))
 }
 
-fn story(shared: &Shared, request_id: &str) -> (u16, Vec<u8>) {
-    let Some(story) = shared.stories.find(request_id) else {
+fn trace(shared: &Shared, request_id: &str) -> (u16, Vec<u8>) {
+    let Some(story) = shared.traces.find(request_id) else {
         return (404, Vec::new());
     };
-    let world = shared.world.load();
-    let told = story.tell(Here {
+    let world = shared.snapshot.load();
+    let told = story.to_json(NodeInfo {
         clock: shared.clock,
         node: &world.node,
         site: &world.site,

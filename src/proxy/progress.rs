@@ -11,28 +11,28 @@ use pingora_core::protocols::http::ServerSession;
 use tokio::time::{Instant, sleep_until};
 
 use super::admit::client_gone;
-use super::beat::{Beats, comment};
-use super::call::{Left, Trip};
+use super::beat::{Heartbeat, send_comment};
+use super::call::{RequestContext, RequestError};
 
 /// Where a model has `progress_comments` and no `queue_heartbeat_secs`. Proxies on the way cut what is
 /// silent for 30 to 60 s.
-const PROGRESS_EVERY: Duration = Duration::from_secs(10);
+const COMMENT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Comment that the client gets.
 const WORKING: &[u8] = b": working\n\n";
 
 /// Returns the span between two signs of life while a server of `spec` is silent, where the model has any.
-pub fn signs_every(spec: &ModelSpec) -> Option<Duration> {
+pub fn comment_interval(spec: &ModelSpec) -> Option<Duration> {
     spec.progress_comments
         .then(|| match spec.queue_heartbeat_secs {
-            0 => PROGRESS_EVERY,
+            0 => COMMENT_INTERVAL,
             secs => Duration::from_secs(secs),
         })
 }
 
 /// How the wait for the head of a server's answer ended.
-pub enum Waited<T> {
-    Sent(T),
+pub enum HeadWait<T> {
+    Completed(T),
     Deadline,
 }
 
@@ -41,42 +41,42 @@ pub enum Waited<T> {
 ///
 /// # Errors
 /// The client is gone, or takes no comment.
-pub async fn head_of_answer<T>(
+pub async fn wait_for_head<T>(
     sending: impl Future<Output = T>,
     session: &mut ServerSession,
-    trip: &mut Trip,
+    trip: &mut RequestContext,
     end: Instant,
     deadline: Instant,
-) -> Result<Waited<T>, Left> {
+) -> Result<HeadWait<T>, RequestError> {
     let mut sending = pin!(sending);
     let mut end = pin!(sleep_until(end));
-    let mut beats = Beats::new(trip.signs_every);
+    let mut beats = Heartbeat::new(trip.comment_interval);
     loop {
         tokio::select! {
             biased;
-            sent = sending.as_mut() => return Ok(Waited::Sent(sent)),
+            sent = sending.as_mut() => return Ok(HeadWait::Completed(sent)),
             () = client_gone(session) => {
-                trip.client_gone();
-                return Err(Left::Cut);
+                trip.record_client_gone();
+                return Err(RequestError::Aborted);
             }
-            () = end.as_mut() => return Ok(Waited::Deadline),
-            () = beats.next() => comment(session, trip, WORKING, deadline).await?,
+            () = end.as_mut() => return Ok(HeadWait::Deadline),
+            () = beats.due() => send_comment(session, trip, WORKING, deadline).await?,
         }
     }
 }
 
 /// The signs of life of one answer under way.
-pub struct Progress {
-    beats: Beats,
+pub struct ProgressComments {
+    beats: Heartbeat,
     /// The bytes sent so far end with the end of an event.
     is_between_events: bool,
 }
 
-impl Progress {
+impl ProgressComments {
     /// Creates comments at a fixed interval.
-    pub fn new(every: Duration) -> Progress {
-        Progress {
-            beats: Beats::new(Some(every)),
+    pub fn new(every: Duration) -> ProgressComments {
+        ProgressComments {
+            beats: Heartbeat::new(Some(every)),
             is_between_events: true,
         }
     }
@@ -84,7 +84,7 @@ impl Progress {
     /// Returns the next one when it is due.
     pub async fn next(&mut self) -> Bytes {
         loop {
-            self.beats.next().await;
+            self.beats.due().await;
             if self.is_between_events {
                 return Bytes::from_static(WORKING);
             }
@@ -92,7 +92,7 @@ impl Progress {
     }
 
     /// Puts the next one off: these bytes go to the client.
-    pub fn passes(&mut self, bytes: &[u8]) {
+    pub fn record_bytes(&mut self, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.is_between_events = bytes.ends_with(b"\n\n") || bytes.ends_with(b"\r\n\r\n");
             self.beats.reset();
@@ -106,7 +106,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn no_sign_of_life_stands_within_an_event() {
-        let mut progress = Progress::new(Duration::from_secs(1));
+        let mut progress = ProgressComments::new(Duration::from_secs(1));
         assert_eq!(progress.next().await, WORKING);
         for (bytes, may_speak) in [
             (&b"data: 1\n\ndata: 2"[..], false),
@@ -115,7 +115,7 @@ mod tests {
             (b"data: 3\n", false),
             (b"data: 4\n\n", true),
         ] {
-            progress.passes(bytes);
+            progress.record_bytes(bytes);
             let spoke = tokio::time::timeout(Duration::from_secs(60), progress.next()).await;
             assert_eq!(spoke.is_ok(), may_speak, "{bytes:?}");
         }

@@ -5,7 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::upstream::Lanes;
+use crate::upstream::ModelRuntimes;
 
 /// Entry of [`Readiness::require_models`] for every model.
 const EVERY_MODEL: &str = "*";
@@ -26,7 +26,7 @@ pub struct Readiness {
 impl Readiness {
     /// Returns why this node is not ready, naming the models, where a required one has no endpoint in
     /// use.
-    pub fn fault(&self, lanes: &Lanes) -> Option<String> {
+    pub fn fault(&self, lanes: &ModelRuntimes) -> Option<String> {
         let is_required = |id: &str| {
             let mut required = self.require_models.iter();
             required.any(|required| required == id || required == EVERY_MODEL)

@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header;
-use infergate_core::api::{Face, render};
+use infergate_core::api::{ApiDialect, render};
 use infergate_core::refusal::Refusal;
 use pingora_core::protocols::http::ServerSession;
 use pingora_error::Error;
 use pingora_http::ResponseHeader;
 use tokio::time::timeout;
 
-use super::call::{Trip, request_id};
-use super::cors::Page;
-use crate::peer::CameBack;
-use crate::telemetry::Outcome;
+use super::call::{RequestContext, request_id};
+use super::cors::PageOrigin;
+use crate::peer::ForwardRejection;
+use crate::telemetry::RequestOutcome;
 
 /// An unread body up to this size is read before the answer, which keeps the connection usable.
 const DRAIN_BEFORE_MAX_BYTES: u64 = 64 * 1024;
@@ -28,34 +28,38 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 /// The shortest wait a client library is asked for; below it, all that were refused come back at once.
 const RETRY_AFTER_MS_MIN: u64 = 100;
 
-type Sent = Result<(), Box<Error>>;
+type WriteResult = Result<(), Box<Error>>;
 
 /// Returns the outcome of a request that ends with this refusal.
-pub fn outcome_of(refusal: &Refusal) -> Outcome {
+pub fn outcome_of(refusal: &Refusal) -> RequestOutcome {
     match refusal {
-        Refusal::DeadlinePassed => Outcome::CutByDeadline,
+        Refusal::DeadlinePassed => RequestOutcome::CutByDeadline,
         Refusal::UpstreamFailed
         | Refusal::UpstreamLost
         | Refusal::UpstreamRejected
         | Refusal::UpstreamTimeout
         | Refusal::UpstreamNotTrusted
         | Refusal::PluginFailed
-        | Refusal::AnswerUnfit
-        | Refusal::Internal => Outcome::Failed,
-        _ => Outcome::Refused,
+        | Refusal::InvalidResponse
+        | Refusal::Internal => RequestOutcome::Failed,
+        _ => RequestOutcome::Refused,
     }
 }
 
 /// Tells the client, or the node that forwards, why it is not served; whether the connection may carry
 /// another request.
-pub async fn end(session: &mut ServerSession, trip: &mut Trip, refusal: &Refusal) -> bool {
-    if let Some(rejection) = trip.comes_back(refusal) {
-        return came_back(session, &rejection).await.is_ok();
+pub async fn finish_refused(
+    session: &mut ServerSession,
+    trip: &mut RequestContext,
+    refusal: &Refusal,
+) -> bool {
+    if let Some(rejection) = trip.forward_rejection(refusal) {
+        return send_rejection(session, &rejection).await.is_ok();
     }
-    trip.refused(refusal, outcome_of(refusal));
+    trip.record_refusal(refusal, outcome_of(refusal));
     let told = refuse(session, trip, refusal).await;
     if told.is_err() {
-        trip.client_gone();
+        trip.record_client_gone();
     }
     told.is_ok()
 }
@@ -64,13 +68,17 @@ pub async fn end(session: &mut ServerSession, trip: &mut Trip, refusal: &Refusal
 ///
 /// # Errors
 /// The client is gone.
-pub async fn refuse(session: &mut ServerSession, trip: &mut Trip, refusal: &Refusal) -> Sent {
-    if trip.committed {
-        return cut(session, trip, refusal).await;
+pub async fn refuse(
+    session: &mut ServerSession,
+    trip: &mut RequestContext,
+    refusal: &Refusal,
+) -> WriteResult {
+    if trip.response_started {
+        return end_stream_with_error(session, trip, refusal).await;
     }
-    let said = render::refusal(trip.face(), refusal);
+    let said = render::refusal(trip.dialect(), refusal);
     let mut head = json_head(said.status, said.body.len(), trip.request_id())?;
-    trip.page.write(&mut head)?;
+    trip.page_origin.write(&mut head)?;
     if let Some(secs) = said.retry_after_secs {
         head.insert_header(header::RETRY_AFTER, secs.to_string())?;
         if let Some(ms) = retry_after_ms(refusal, secs) {
@@ -97,9 +105,13 @@ fn retry_after_ms(refusal: &Refusal, secs: u64) -> Option<u64> {
 ///
 /// # Errors
 /// The client is gone.
-pub async fn json(session: &mut ServerSession, trip: &mut Trip, body: Vec<u8>) -> Sent {
+pub async fn json(
+    session: &mut ServerSession,
+    trip: &mut RequestContext,
+    body: Vec<u8>,
+) -> WriteResult {
     let mut head = json_head(200, body.len(), trip.request_id())?;
-    trip.page.write(&mut head)?;
+    trip.page_origin.write(&mut head)?;
     trip.event().status = 200;
     send(session, head, body.into()).await
 }
@@ -108,8 +120,11 @@ pub async fn json(session: &mut ServerSession, trip: &mut Trip, body: Vec<u8>) -
 ///
 /// # Errors
 /// The node is gone.
-pub async fn came_back(session: &mut ServerSession, came_back: &CameBack) -> Sent {
-    let lines = came_back.lines();
+pub async fn send_rejection(
+    session: &mut ServerSession,
+    rejection: &ForwardRejection,
+) -> WriteResult {
+    let lines = rejection.lines();
     let mut head = ResponseHeader::build_no_case(503, Some(lines.len() + 1))?;
     for (name, value) in lines {
         head.insert_header(name, value)?;
@@ -122,7 +137,7 @@ pub async fn came_back(session: &mut ServerSession, came_back: &CameBack) -> Sen
 ///
 /// # Errors
 /// The node is gone.
-pub async fn no_visit(session: &mut ServerSession) -> Sent {
+pub async fn reject_malformed_forward(session: &mut ServerSession) -> WriteResult {
     let mut head = ResponseHeader::build_no_case(400, Some(2))?;
     head.insert_header("x-infergate-came-back", "not-read")?;
     head.insert_header(header::CONTENT_LENGTH, 0)?;
@@ -136,10 +151,10 @@ pub async fn no_visit(session: &mut ServerSession) -> Sent {
 /// The client is gone.
 pub async fn refuse_unread(
     session: &mut ServerSession,
-    face: Face,
+    face: ApiDialect,
     refusal: &Refusal,
-    page: &Page,
-) -> Sent {
+    page: &PageOrigin,
+) -> WriteResult {
     let said = render::refusal(face, refusal);
     let id = request_id();
     tracing::debug!(request_id = &*id, ?refusal, "not a request");
@@ -157,19 +172,23 @@ pub async fn refuse_unread(
 ///
 /// # Errors
 /// The client is gone.
-pub async fn comment(session: &mut ServerSession, trip: &mut Trip, text: &'static [u8]) -> Sent {
-    if !trip.committed {
+pub async fn comment(
+    session: &mut ServerSession,
+    trip: &mut RequestContext,
+    text: &'static [u8],
+) -> WriteResult {
+    if !trip.response_started {
         let mut head = ResponseHeader::build_no_case(200, Some(6))?;
         head.insert_header(header::CONTENT_TYPE, "text/event-stream")?;
         head.insert_header(header::CACHE_CONTROL, "no-cache")?;
         head.insert_header(header::TRANSFER_ENCODING, "chunked")?;
         head.insert_header("x-request-id", trip.request_id().as_bytes())?;
-        trip.page.write(&mut head)?;
+        trip.page_origin.write(&mut head)?;
         for (name, value) in trip.rate_lines() {
             head.insert_header(name, value)?;
         }
         session.write_response_header(Box::new(head)).await?;
-        trip.committed = true;
+        trip.response_started = true;
         trip.event().status = 200;
         trip.event().flags.streamed = true;
     }
@@ -179,9 +198,13 @@ pub async fn comment(session: &mut ServerSession, trip: &mut Trip, text: &'stati
 }
 
 /// Ends a committed stream with an error event and no end mark.
-async fn cut(session: &mut ServerSession, trip: &Trip, refusal: &Refusal) -> Sent {
+async fn end_stream_with_error(
+    session: &mut ServerSession,
+    trip: &RequestContext,
+    refusal: &Refusal,
+) -> WriteResult {
     let mut event = Vec::from(&b"data: "[..]);
-    event.extend(render::refusal(trip.face(), refusal).body);
+    event.extend(render::refusal(trip.dialect(), refusal).body);
     event.extend_from_slice(b"\n\n");
     session.write_response_body(event.into(), true).await
 }
@@ -194,7 +217,7 @@ fn json_head(status: u16, length: usize, request_id: &str) -> Result<ResponseHea
     Ok(head)
 }
 
-async fn send(session: &mut ServerSession, head: ResponseHeader, body: Bytes) -> Sent {
+async fn send(session: &mut ServerSession, head: ResponseHeader, body: Bytes) -> WriteResult {
     let small = unread_bytes(session).is_some_and(|left| left <= DRAIN_BEFORE_MAX_BYTES);
     if small {
         drain(session, DRAIN_BEFORE_MAX_BYTES).await;

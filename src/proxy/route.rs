@@ -6,43 +6,49 @@
 use std::sync::Arc;
 
 use infergate_core::Millis;
-use infergate_core::admission::Order;
+use infergate_core::admission::EndpointOrder;
 use infergate_core::api::Call;
 
-use super::call::Trip;
+use super::call::RequestContext;
 use crate::plugin::RoutingMode;
-use crate::upstream::{Class, Lane, Prompt, Wish};
+use crate::upstream::{ModelRuntime, PromptFingerprint, RankingClass, RankingRequest};
 
 /// Where a request should go, and what its endpoint is to remember of it.
 #[derive(Default)]
-pub struct Route {
+pub struct EndpointPreference {
     /// None where tier and load decide.
-    pub order: Option<Arc<Order>>,
-    prompt: Prompt,
+    pub order: Option<Arc<EndpointOrder>>,
+    prompt: PromptFingerprint,
 }
 
-impl Route {
+impl EndpointPreference {
     /// Asks the policy, or reads what it has said.
-    pub fn find(lane: &Lane, trip: &mut Trip, call: &Call, priority: u8, now: Millis) -> Route {
+    pub fn find(
+        lane: &ModelRuntime,
+        trip: &mut RequestContext,
+        call: &Call,
+        priority: u8,
+        now: Millis,
+    ) -> EndpointPreference {
         if lane.routing.mode() == RoutingMode::None {
-            return Route::default();
+            return EndpointPreference::default();
         }
         let prompt = lane.routing.prompt(&call.body, call.lora().as_deref());
         let Some(account) = trip.event().account_id.clone() else {
-            return Route::default();
+            return EndpointPreference::default();
         };
         let request_id = Arc::clone(trip.request_id());
-        let class = Class {
+        let class = RankingClass {
             streaming: call.stream,
             priority,
             lora: prompt.lora(),
             // Endpoints of this node are at site 0; whoever must go elsewhere takes none of them.
             forced_site: trip.only_site.as_ref().map(|_| 0),
         };
-        if let Some(journey) = &mut trip.journey {
+        if let Some(journey) = &mut trip.forwarding {
             journey.class = class;
         }
-        let wish = Wish {
+        let wish = RankingRequest {
             account: &account,
             request_id: &request_id,
             class,
@@ -50,20 +56,20 @@ impl Route {
             deadline_ms: u32::try_from(trip.deadline.since(now).0).unwrap_or(u32::MAX),
             prompt: &prompt,
         };
-        let placed = lane.routing.place(&lane.gate, &wish, now);
-        let advice = placed.as_ref().map(|placed| &placed.advice);
-        trip.story.routed(now, lane, advice);
+        let placed = lane.routing.rank_endpoints(&lane.gate, &wish, now);
+        let advice = placed.as_ref().map(|placed| &placed.result);
+        trip.trace.record_routing(now, lane, advice);
         if let Some(placed) = &placed {
-            trip.had_say(&placed.advice.uses);
+            trip.record_plugins(&placed.result.uses);
         }
-        Route {
+        EndpointPreference {
             order: placed.map(|placed| Arc::clone(&placed.order)),
             prompt,
         }
     }
 
     /// The request has gone to an endpoint.
-    pub fn taken(&self, lane: &Lane, url: &Arc<str>) {
-        lane.routing.went(url, &self.prompt);
+    pub fn record_choice(&self, lane: &ModelRuntime, url: &Arc<str>) {
+        lane.routing.record_sent(url, &self.prompt);
     }
 }

@@ -110,20 +110,20 @@ fn has_name(line: &[u8], name: &[u8]) -> bool {
 
 /// Header lines of a client that model servers may see, in wire form. The content type is not among them.
 #[derive(Default)]
-pub struct Passing {
+pub struct PassedHeaders {
     lines: BytesMut,
     /// Where the lines begin that somebody else's server may see as well.
     anywhere_at: usize,
 }
 
-impl Passing {
+impl PassedHeaders {
     /// Picks from the headers of a request; `listed` is `headers.pass`.
-    pub fn of(headers: &HeaderMap, listed: &[HeaderName]) -> Passing {
+    pub fn of(headers: &HeaderMap, listed: &[HeaderName]) -> PassedHeaders {
         let named = connection_named(headers);
         let mut lines = BytesMut::with_capacity(512);
-        let mut append = |wanted: Reach| {
+        let mut append = |wanted: HeaderReach| {
             for (name, value) in headers {
-                if reach(name, listed) == wanted && !named.contains(name) {
+                if header_reach(name, listed) == wanted && !named.contains(name) {
                     lines.extend_from_slice(name.as_str().as_bytes());
                     lines.extend_from_slice(b": ");
                     lines.extend_from_slice(value.as_bytes());
@@ -132,13 +132,13 @@ impl Passing {
             }
             lines.len()
         };
-        let anywhere_at = append(Reach::OwnServers);
-        append(Reach::Anywhere);
-        Passing { lines, anywhere_at }
+        let anywhere_at = append(HeaderReach::OwnServers);
+        append(HeaderReach::Anywhere);
+        PassedHeaders { lines, anywhere_at }
     }
 
     /// The same with lines of the gateway's own.
-    pub fn with(&self, own: &[(&str, &str)]) -> Passing {
+    pub fn with_lines(&self, own: &[(&str, &str)]) -> PassedHeaders {
         let mut lines = BytesMut::with_capacity(self.lines.len() + 128);
         lines.extend_from_slice(&self.lines);
         for &(name, value) in own {
@@ -146,7 +146,7 @@ impl Passing {
                 lines.extend_from_slice(part.as_bytes());
             }
         }
-        Passing {
+        PassedHeaders {
             lines,
             anywhere_at: self.anywhere_at,
         }
@@ -160,7 +160,7 @@ impl Passing {
 
 /// How far a client's header goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Reach {
+enum HeaderReach {
     Nowhere,
     /// Servers of the operator.
     OwnServers,
@@ -170,17 +170,17 @@ enum Reach {
 
 /// A list of what passes: names of credentials and of addresses are invented faster than a list of what
 /// does not pass could follow.
-fn reach(name: &HeaderName, listed: &[HeaderName]) -> Reach {
+fn header_reach(name: &HeaderName, listed: &[HeaderName]) -> HeaderReach {
     match name.as_str() {
-        "accept" | "traceparent" | "tracestate" | "user-agent" => Reach::Anywhere,
+        "accept" | "traceparent" | "tracestate" | "user-agent" => HeaderReach::Anywhere,
         "anthropic-beta"
         | "anthropic-version"
         | "baggage"
         | "openai-beta"
-        | "x-client-request-id" => Reach::OwnServers,
-        text if text.starts_with("x-stainless-") => Reach::OwnServers,
-        _ if listed.contains(name) => Reach::OwnServers,
-        _ => Reach::Nowhere,
+        | "x-client-request-id" => HeaderReach::OwnServers,
+        text if text.starts_with("x-stainless-") => HeaderReach::OwnServers,
+        _ if listed.contains(name) => HeaderReach::OwnServers,
+        _ => HeaderReach::Nowhere,
     }
 }
 
@@ -430,7 +430,7 @@ mod tests {
             ("x-tenant", "t"),
         ]);
         let passed = |listed: &[HeaderName]| {
-            let passing = Passing::of(&head.headers, listed);
+            let passing = PassedHeaders::of(&head.headers, listed);
             let text =
                 |is_external| String::from_utf8(passing.towards(is_external).to_vec()).unwrap();
             (text(false), text(true))

@@ -24,14 +24,14 @@ impl Default for RuntimeFlags {
 
 /// The flags as requests read them.
 #[derive(Default)]
-pub struct Runtime {
+pub struct RuntimeSwitches {
     no_cloud_fallback: AtomicBool,
 }
 
-impl Runtime {
+impl RuntimeSwitches {
     /// Flags that stand as they were kept.
-    pub fn restore(flags: RuntimeFlags) -> Runtime {
-        let runtime = Runtime::default();
+    pub fn restore(flags: RuntimeFlags) -> RuntimeSwitches {
+        let runtime = RuntimeSwitches::default();
         runtime.set(flags);
         runtime
     }
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn the_cloud_is_allowed_until_told_otherwise() {
-        let runtime = Runtime::default();
+        let runtime = RuntimeSwitches::default();
         assert_eq!(runtime.flags(), RuntimeFlags::default());
         assert!(runtime.flags().allow_cloud_fallback);
         let barred = RuntimeFlags {
@@ -64,6 +64,6 @@ mod tests {
         };
         runtime.set(barred);
         assert_eq!(runtime.flags(), barred);
-        assert_eq!(Runtime::restore(barred).flags(), barred);
+        assert_eq!(RuntimeSwitches::restore(barred).flags(), barred);
     }
 }

@@ -10,17 +10,17 @@ use pingora_core::protocols::http::ServerSession;
 
 use super::Shared;
 use super::budget::BodyShare;
-use super::call::Trip;
+use super::call::RequestContext;
 use super::checks::{self, LARGE_BYTES};
-use super::ladder::Unserved;
-use crate::plugin::{Caller, Input, Payload, TaskSession, index_bytes_max};
+use super::ladder::ModelError;
+use crate::plugin::{Caller, TaskInput, TaskPayload, TaskSession, index_bytes_max};
 use crate::telemetry::off_the_worker;
-use crate::upstream::Lane;
+use crate::upstream::ModelRuntime;
 
 const JSON: &str = "application/json";
 
 /// A request as the model server is to be asked.
-pub struct Asked {
+pub struct PreparedRequest {
     /// The client's request, or what has become of it.
     pub call: Call,
     /// Path under the endpoint's base URL, where the task names one.
@@ -38,13 +38,13 @@ pub struct Asked {
 pub async fn prepare(
     shared: &Shared,
     session: &mut ServerSession,
-    trip: &mut Trip,
+    trip: &mut RequestContext,
     account: &AccountId,
-    (lane, call): (&Lane, Call),
+    (lane, call): (&ModelRuntime, Call),
     share: &mut BodyShare,
-) -> Result<(Asked, Option<TaskSession>), Unserved> {
+) -> Result<(PreparedRequest, Option<TaskSession>), ModelError> {
     if !lane.task.is_active() {
-        let asked = Asked {
+        let asked = PreparedRequest {
             call,
             path: None,
             copied_bytes: 0,
@@ -53,7 +53,7 @@ pub async fn prepare(
     }
     lane.backend
         .accepts(&call, lane.spec.task)
-        .map_err(Unserved::Unfit)?;
+        .map_err(ModelError::Unfit)?;
     let mut task = lane.task.begin(Caller {
         account,
         request_id: trip.request_id(),
@@ -61,25 +61,30 @@ pub async fn prepare(
     let body = call.stripped_body();
     let is_large = body.len() >= LARGE_BYTES || lane.task.is_heavy();
     let turn = match is_large {
-        true => Some(checks::turn(shared, session, trip).await?),
+        true => Some(checks::acquire_slot(shared, session, trip).await?),
         false => None,
     };
     let index = index_bytes_max(body.len());
     if !share.grow(index) {
-        return Err(Unserved::Unfit(Refusal::BodyBudgetSpent));
+        return Err(ModelError::Unfit(Refusal::BodyBudgetSpent));
     }
-    let asked = off_the_worker(is_large, || ask(lane, &mut task, call, body));
+    let asked = off_the_worker(is_large, || run_task(lane, &mut task, call, body));
     share.shrink(index);
     drop(turn);
     let asked = asked.map_err(|refusal| {
-        trip.had_say(task.uses());
-        Unserved::Unfit(refusal)
+        trip.record_plugins(task.uses());
+        ModelError::Unfit(refusal)
     })?;
     Ok((asked, Some(task)))
 }
 
-fn ask(lane: &Lane, task: &mut TaskSession, call: Call, body: Bytes) -> Result<Asked, Refusal> {
-    let payload = task.prepare(Input {
+fn run_task(
+    lane: &ModelRuntime,
+    task: &mut TaskSession,
+    call: Call,
+    body: Bytes,
+) -> Result<PreparedRequest, Refusal> {
+    let payload = task.prepare(TaskInput {
         model: lane.spec.id.as_str(),
         content_type: call.content_type.as_deref().unwrap_or(JSON),
         body: &body,
@@ -88,9 +93,9 @@ fn ask(lane: &Lane, task: &mut TaskSession, call: Call, body: Bytes) -> Result<A
     let copied = payload.body.as_ptr() != call.body.as_ptr();
     let copied_bytes = if copied { payload.body.len() as u64 } else { 0 };
     let path = payload.backend_path.clone();
-    Ok(Asked {
-        call: asked_with(lane, call, payload)?,
-        path: path.filter(|_| lane.backend.posts_payload()),
+    Ok(PreparedRequest {
+        call: apply_payload(lane, call, payload)?,
+        path: path.filter(|_| lane.backend.uses_task_payload()),
         copied_bytes,
     })
 }
@@ -98,7 +103,7 @@ fn ask(lane: &Lane, task: &mut TaskSession, call: Call, body: Bytes) -> Result<A
 /// Facts the gateway vouches for.
 fn attributes(call: &Call) -> Vec<(String, String)> {
     let mut attributes = vec![
-        ("face".to_owned(), call.face.name().to_owned()),
+        ("face".to_owned(), call.dialect.name().to_owned()),
         ("stream".to_owned(), call.stream.to_string()),
     ];
     if let Some(lora) = call.lora() {
@@ -107,19 +112,19 @@ fn attributes(call: &Call) -> Vec<(String, String)> {
     attributes
 }
 
-fn asked_with(lane: &Lane, call: Call, payload: Payload) -> Result<Call, Refusal> {
-    let Payload { body, changed, .. } = payload;
-    if lane.backend.posts_payload() {
+fn apply_payload(lane: &ModelRuntime, call: Call, payload: TaskPayload) -> Result<Call, Refusal> {
+    let TaskPayload { body, changed, .. } = payload;
+    if lane.backend.uses_task_payload() {
         // A task that has put an image into JSON does not say so.
         let is_json = changed && is_json(&body);
         let content_type = call.content_type.clone().filter(|_| !is_json);
-        return Ok(call.carrying(body, content_type));
+        return Ok(call.with_payload(body, content_type));
     }
     if !changed {
         return Ok(call);
     }
     // The client's own body could be read: what cannot be read now is the task's doing.
-    body::parse_again(call, body).map_err(|_| Refusal::PluginFailed)
+    body::reparse(call, body).map_err(|_| Refusal::PluginFailed)
 }
 
 fn is_json(body: &Bytes) -> bool {

@@ -23,7 +23,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, Re
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep, timeout};
 
-use crate::peer::{Guest, PeerName};
+use crate::peer::{PeerName, PeerStream};
 
 /// Read at once while waiting for a request: a usual head with a small body.
 const AHEAD_BYTES: usize = 4 * 1024;
@@ -43,77 +43,77 @@ const LINGER_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Other side of the connection.
 #[derive(Debug)]
-enum End {
+enum PeerKind {
     Client(TcpStream),
-    Peer(Box<Guest>),
+    Peer(Box<PeerStream>),
 }
 
 /// A connection to be served.
 #[derive(Debug)]
-pub struct Wire {
-    end: End,
+pub struct DownstreamConnection {
+    peer: PeerKind,
     /// Bytes received and not yet read by a session.
-    ahead: BytesMut,
+    read_ahead: BytesMut,
     /// Bytes written by a session and not yet sent.
-    gathered: BytesMut,
+    pending: BytesMut,
     /// A client that takes nothing for this long is gone.
     stall_max: Duration,
     /// Runs while the socket takes nothing.
-    stalled: Option<Pin<Box<Sleep>>>,
+    stall_timer: Option<Pin<Box<Sleep>>>,
     /// How much more of a request's head is read; while none is, [`NO_HEAD`].
     head_left: AtomicUsize,
     /// Bytes the socket has taken since it was accepted.
-    sent: Arc<AtomicU64>,
+    bytes_sent: Arc<AtomicU64>,
 }
 
-impl Wire {
+impl DownstreamConnection {
     /// Takes over an accepted connection of a client.
-    pub fn new(tcp: TcpStream, stall_max: Duration) -> Wire {
-        Wire::to(End::Client(tcp), stall_max)
+    pub fn new(tcp: TcpStream, stall_max: Duration) -> DownstreamConnection {
+        DownstreamConnection::with_peer(PeerKind::Client(tcp), stall_max)
     }
 
     /// Takes over the connection of another node.
-    pub fn of_peer(guest: Guest, stall_max: Duration) -> Wire {
-        Wire::to(End::Peer(Box::new(guest)), stall_max)
+    pub fn of_peer(stream: PeerStream, stall_max: Duration) -> DownstreamConnection {
+        DownstreamConnection::with_peer(PeerKind::Peer(Box::new(stream)), stall_max)
     }
 
-    fn to(end: End, stall_max: Duration) -> Wire {
-        Wire {
-            end,
-            ahead: BytesMut::new(),
-            gathered: BytesMut::new(),
+    fn with_peer(end: PeerKind, stall_max: Duration) -> DownstreamConnection {
+        DownstreamConnection {
+            peer: end,
+            read_ahead: BytesMut::new(),
+            pending: BytesMut::new(),
             stall_max,
-            stalled: None,
+            stall_timer: None,
             head_left: AtomicUsize::new(NO_HEAD),
-            sent: Arc::default(),
+            bytes_sent: Arc::default(),
         }
     }
 
     /// Bytes the socket has taken since it was accepted, counted on while a session writes.
-    pub fn sent(&self) -> &Arc<AtomicU64> {
-        &self.sent
+    pub fn bytes_sent(&self) -> &Arc<AtomicU64> {
+        &self.bytes_sent
     }
 
     /// The other node as its certificate names it; none of a client.
-    pub fn peer(&self) -> Option<&PeerName> {
-        self.guest().map(Guest::name)
+    pub fn peer_name(&self) -> Option<&PeerName> {
+        self.peer_stream().map(PeerStream::name)
     }
 
     /// The other node's side; none of a client.
-    pub fn guest(&self) -> Option<&Guest> {
-        match &self.end {
-            End::Client(_) => None,
-            End::Peer(guest) => Some(guest),
+    pub fn peer_stream(&self) -> Option<&PeerStream> {
+        match &self.peer {
+            PeerKind::Client(_) => None,
+            PeerKind::Peer(guest) => Some(guest),
         }
     }
 
     /// Returns when the other side has closed or reset its connection, whatever bytes it has left behind.
     /// Bytes of a client's pipelined request are not a departure. Nodes send nothing before they are
     /// answered.
-    pub async fn departed(&self) {
-        let tcp = match &self.end {
-            End::Client(tcp) => tcp,
-            End::Peer(guest) => return guest.departed().await,
+    pub async fn closed(&self) {
+        let tcp = match &self.peer {
+            PeerKind::Client(tcp) => tcp,
+            PeerKind::Peer(guest) => return guest.closed().await,
         };
         #[cfg(target_os = "linux")]
         {
@@ -163,39 +163,39 @@ impl Wire {
 
     /// Puts back bytes that were read beyond the end of a request: a pipelined one follows.
     pub fn put_back(&mut self, bytes: BytesMut) {
-        match self.ahead.is_empty() {
-            true => self.ahead = bytes,
+        match self.read_ahead.is_empty() {
+            true => self.read_ahead = bytes,
             false => {
-                let rest = std::mem::replace(&mut self.ahead, bytes);
-                self.ahead.extend_from_slice(&rest);
+                let rest = std::mem::replace(&mut self.read_ahead, bytes);
+                self.read_ahead.extend_from_slice(&rest);
             }
         }
     }
 
     /// Waits until at least one byte of the next request is here; false when the client closed.
     pub async fn first_byte(&mut self) -> bool {
-        if !self.ahead.is_empty() {
+        if !self.read_ahead.is_empty() {
             return true;
         }
-        self.ahead.reserve(AHEAD_BYTES);
-        let read = match &mut self.end {
-            End::Client(tcp) => tcp.read_buf(&mut self.ahead).await,
-            End::Peer(guest) => guest.read_buf(&mut self.ahead).await,
+        self.read_ahead.reserve(AHEAD_BYTES);
+        let read = match &mut self.peer {
+            PeerKind::Client(tcp) => tcp.read_buf(&mut self.read_ahead).await,
+            PeerKind::Peer(guest) => guest.read_buf(&mut self.read_ahead).await,
         };
         matches!(read, Ok(read) if read > 0)
     }
 
     /// Gives what was read ahead, then what the socket has.
     fn poll_take(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.ahead.is_empty() {
-            return match &mut self.end {
-                End::Client(tcp) => Pin::new(tcp).poll_read(cx, buf),
-                End::Peer(guest) => Pin::new(guest).poll_read(cx, buf),
+        if self.read_ahead.is_empty() {
+            return match &mut self.peer {
+                PeerKind::Client(tcp) => Pin::new(tcp).poll_read(cx, buf),
+                PeerKind::Peer(guest) => Pin::new(guest).poll_read(cx, buf),
             };
         }
-        let length = self.ahead.len().min(buf.remaining());
-        buf.put_slice(&self.ahead[..length]);
-        self.ahead.advance(length);
+        let length = self.read_ahead.len().min(buf.remaining());
+        buf.put_slice(&self.read_ahead[..length]);
+        self.read_ahead.advance(length);
         Poll::Ready(Ok(()))
     }
 
@@ -204,52 +204,52 @@ impl Wire {
     fn poll_send(
         &mut self,
         cx: &mut Context<'_>,
-        send: impl FnOnce(&mut Wire, &mut Context<'_>) -> Poll<io::Result<usize>>,
+        send: impl FnOnce(&mut DownstreamConnection, &mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         let sent = send(self, cx);
         if let Poll::Ready(sent) = sent {
-            self.stalled = None;
+            self.stall_timer = None;
             if let Ok(bytes) = sent {
-                self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+                self.bytes_sent.fetch_add(bytes as u64, Ordering::Relaxed);
             }
             return Poll::Ready(sent);
         }
         let stall_max = self.stall_max;
         let stalled = self
-            .stalled
+            .stall_timer
             .get_or_insert_with(|| Box::pin(sleep(stall_max)));
         ready!(stalled.as_mut().poll(cx));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !self.gathered.is_empty() {
-            let sent = ready!(self.poll_send(cx, |wire, cx| match &mut wire.end {
-                End::Client(tcp) => Pin::new(tcp).poll_write(cx, &wire.gathered),
-                End::Peer(guest) => Pin::new(guest).poll_write(cx, &wire.gathered),
+        while !self.pending.is_empty() {
+            let sent = ready!(self.poll_send(cx, |wire, cx| match &mut wire.peer {
+                PeerKind::Client(tcp) => Pin::new(tcp).poll_write(cx, &wire.pending),
+                PeerKind::Peer(guest) => Pin::new(guest).poll_write(cx, &wire.pending),
             }))?;
             if sent == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
-            self.gathered.advance(sent);
+            self.pending.advance(sent);
         }
         Poll::Ready(Ok(()))
     }
 
     /// Under TLS, what was written may still wait for the socket; TCP keeps nothing back.
-    fn poll_pass_on(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if matches!(self.end, End::Client(_)) {
+    fn poll_flush_tls(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if matches!(self.peer, PeerKind::Client(_)) {
             return Poll::Ready(Ok(()));
         }
-        let passed = self.poll_send(cx, |wire, cx| match &mut wire.end {
-            End::Client(_) => Poll::Ready(Ok(0)),
-            End::Peer(guest) => Pin::new(guest).poll_flush(cx).map_ok(|()| 0),
+        let passed = self.poll_send(cx, |wire, cx| match &mut wire.peer {
+            PeerKind::Client(_) => Poll::Ready(Ok(0)),
+            PeerKind::Peer(guest) => Pin::new(guest).poll_flush(cx).map_ok(|()| 0),
         });
         passed.map_ok(|_| ())
     }
 }
 
-impl AsyncRead for Wire {
+impl AsyncRead for DownstreamConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -271,28 +271,28 @@ impl AsyncRead for Wire {
     }
 }
 
-impl AsyncWrite for Wire {
+impl AsyncWrite for DownstreamConnection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         if bytes.len() <= COPY_MAX_BYTES {
-            if self.gathered.len() + bytes.len() > GATHER_MAX_BYTES {
+            if self.pending.len() + bytes.len() > GATHER_MAX_BYTES {
                 ready!(self.poll_drain(cx))?;
             }
-            self.gathered.extend_from_slice(bytes);
+            self.pending.extend_from_slice(bytes);
             return Poll::Ready(Ok(bytes.len()));
         }
         let sent = ready!(self.poll_send(cx, |wire, cx| {
-            let both = [IoSlice::new(&wire.gathered), IoSlice::new(bytes)];
-            match &mut wire.end {
-                End::Client(tcp) => Pin::new(tcp).poll_write_vectored(cx, &both),
-                End::Peer(guest) => Pin::new(guest).poll_write_vectored(cx, &both),
+            let both = [IoSlice::new(&wire.pending), IoSlice::new(bytes)];
+            match &mut wire.peer {
+                PeerKind::Client(tcp) => Pin::new(tcp).poll_write_vectored(cx, &both),
+                PeerKind::Peer(guest) => Pin::new(guest).poll_write_vectored(cx, &both),
             }
         }))?;
-        let before = sent.min(self.gathered.len());
-        self.gathered.advance(before);
+        let before = sent.min(self.pending.len());
+        self.pending.advance(before);
         match sent - before {
             // Nothing of `bytes` left yet; the socket says so again once it is full.
             0 => self.poll_write(cx, bytes),
@@ -302,15 +302,15 @@ impl AsyncWrite for Wire {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_drain(cx))?;
-        self.poll_pass_on(cx)
+        self.poll_flush_tls(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_drain(cx))?;
         let shut = self.poll_send(cx, |wire, cx| {
-            let shut = match &mut wire.end {
-                End::Client(tcp) => Pin::new(tcp).poll_shutdown(cx),
-                End::Peer(guest) => Pin::new(guest).poll_shutdown(cx),
+            let shut = match &mut wire.peer {
+                PeerKind::Client(tcp) => Pin::new(tcp).poll_shutdown(cx),
+                PeerKind::Peer(guest) => Pin::new(guest).poll_shutdown(cx),
             };
             shut.map_ok(|()| 0)
         });
@@ -319,39 +319,39 @@ impl AsyncWrite for Wire {
 }
 
 #[async_trait]
-impl Shutdown for Wire {
+impl Shutdown for DownstreamConnection {
     async fn shutdown(&mut self) {
         // The client may be gone already; then there is nobody to say goodbye to.
         let _ = AsyncWriteExt::shutdown(self).await;
     }
 }
 
-impl UniqueID for Wire {
+impl UniqueID for DownstreamConnection {
     fn id(&self) -> UniqueIDType {
-        match &self.end {
-            End::Client(tcp) => tcp.as_raw_fd(),
-            End::Peer(guest) => guest.id(),
+        match &self.peer {
+            PeerKind::Client(tcp) => tcp.as_raw_fd(),
+            PeerKind::Peer(guest) => guest.id(),
         }
     }
 }
 
-impl Ssl for Wire {}
+impl Ssl for DownstreamConnection {}
 
-impl Peek for Wire {}
+impl Peek for DownstreamConnection {}
 
-impl GetTimingDigest for Wire {
+impl GetTimingDigest for DownstreamConnection {
     fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
         Vec::new()
     }
 }
 
-impl GetProxyDigest for Wire {
+impl GetProxyDigest for DownstreamConnection {
     fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
         None
     }
 }
 
-impl GetSocketDigest for Wire {
+impl GetSocketDigest for DownstreamConnection {
     fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
         None
     }
@@ -362,13 +362,13 @@ mod tests {
     use super::*;
     use tokio::net::TcpListener;
 
-    async fn pair(stall_max: Duration) -> (Wire, TcpStream) {
+    async fn pair(stall_max: Duration) -> (DownstreamConnection, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap())
             .await
             .unwrap();
         let (served, _) = listener.accept().await.unwrap();
-        (Wire::new(served, stall_max), client)
+        (DownstreamConnection::new(served, stall_max), client)
     }
 
     #[tokio::test]
@@ -414,13 +414,13 @@ mod tests {
     #[tokio::test]
     async fn a_close_is_a_departure_and_a_pipelined_byte_is_not() {
         let (wire, client) = pair(Duration::from_secs(20)).await;
-        assert!(futures_util::poll!(Box::pin(wire.departed())).is_pending());
+        assert!(futures_util::poll!(Box::pin(wire.closed())).is_pending());
         drop(client);
-        wire.departed().await;
+        wire.closed().await;
 
         let (mut wire, _client) = pair(Duration::from_secs(20)).await;
         wire.put_back(BytesMut::from(&b"G"[..]));
-        assert!(futures_util::poll!(Box::pin(wire.departed())).is_pending());
+        assert!(futures_util::poll!(Box::pin(wire.closed())).is_pending());
     }
 
     #[tokio::test]
@@ -429,9 +429,9 @@ mod tests {
             let (mut wire, mut client) = pair(Duration::from_secs(20)).await;
             wire.put_back(BytesMut::from(ahead));
             client.write_all(b"\r\n").await.unwrap();
-            assert!(futures_util::poll!(Box::pin(wire.departed())).is_pending());
+            assert!(futures_util::poll!(Box::pin(wire.closed())).is_pending());
             drop(client);
-            wire.departed().await;
+            wire.closed().await;
         }
     }
 

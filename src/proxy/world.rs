@@ -14,12 +14,12 @@ use infergate_core::{AccountId, Millis};
 use super::accounts::Accounts;
 use super::cors::CorsRules;
 use super::{Cors, Headers, Limits, Readiness, Timeouts};
-use crate::plugin::Plugins;
+use crate::plugin::PluginSnapshot;
 use crate::telemetry::{Clock, Metrics};
-use crate::upstream::Lanes;
+use crate::upstream::ModelRuntimes;
 
 /// Parts of a snapshot, as the configuration gives them.
-pub struct Plan {
+pub struct SnapshotParts {
     /// Counts configurations that took effect, from 1.
     pub generation: u64,
     /// `node.id`.
@@ -29,7 +29,7 @@ pub struct Plan {
     /// All models.
     pub models: Vec<Arc<ModelSpec>>,
     /// Plugins of the models.
-    pub plugins: Plugins,
+    pub plugins: PluginSnapshot,
     /// All accounts.
     pub accounts: Vec<AccountSpec>,
     /// Requests without a key are served.
@@ -50,7 +50,7 @@ pub struct Plan {
 
 /// Configuration generation that is ready to serve.
 #[derive(Default)]
-pub struct World {
+pub struct ConfigSnapshot {
     /// Counts configurations that took effect, from 1; 0 is the empty world before the first.
     pub generation: u64,
     /// `node.site`.
@@ -61,9 +61,9 @@ pub struct World {
     pub(super) path: Arc<[Arc<str>]>,
     pub(super) catalog: Catalog,
     /// All models.
-    pub lanes: Lanes,
+    pub models: ModelRuntimes,
     /// Plugins of the models.
-    pub plugins: Plugins,
+    pub plugins: PluginSnapshot,
     pub(super) accounts: Arc<Accounts>,
     /// `limits`.
     pub limits: Limits,
@@ -78,46 +78,51 @@ pub struct World {
     pub(super) event_before_last_byte: bool,
 }
 
-impl World {
+impl ConfigSnapshot {
     /// The limit of an account whose neurons are counted here.
     pub(super) fn limit_of(&self, account: &AccountId) -> Option<u64> {
         self.accounts.known(account)?.spec.neurons_per_day
     }
 
     /// Accounts with a limit a minute of which requests have passed here, and how many.
-    pub fn passed(&self) -> impl Iterator<Item = (&AccountId, u64)> {
-        self.accounts.passed()
+    pub fn requests_passed(&self) -> impl Iterator<Item = (&AccountId, u64)> {
+        self.accounts.requests_passed()
     }
 
     /// Counts requests of an account that have passed at another node.
-    pub fn take_elsewhere(&self, account: &AccountId, count: u64, now: Millis) {
-        self.accounts.take_elsewhere(account, count, now);
+    pub fn count_remote_requests(&self, account: &AccountId, count: u64, now: Millis) {
+        self.accounts.count_remote_requests(account, count, now);
     }
 
     /// Bounds of the memory for request bodies.
     pub(super) fn body_limits(&self) -> BodyLimits {
-        self.limits.bodies(self.accounts.has_one())
+        self.limits.bodies(self.accounts.is_single())
     }
 
     /// The world of the next generation. Gates, permits, waiters and paces go over into it.
-    pub fn follow(&self, plan: Plan, clock: Clock, metrics: &Metrics) -> World {
+    pub fn next_generation(
+        &self,
+        plan: SnapshotParts,
+        clock: Clock,
+        metrics: &Metrics,
+    ) -> ConfigSnapshot {
         let connect_timeout = Duration::from_millis(plan.timeouts.connect_ms);
         let catalog = Catalog::new(plan.models);
-        let lanes = self
-            .lanes
-            .follow(&catalog, &plan.plugins, connect_timeout, clock, metrics);
-        let accounts = self
-            .accounts
-            .follow(&plan.accounts, plan.anonymous_allowed, clock.now());
+        let lanes =
+            self.models
+                .next_generation(&catalog, &plan.plugins, connect_timeout, clock, metrics);
+        let accounts =
+            self.accounts
+                .next_generation(&plan.accounts, plan.anonymous_allowed, clock.now());
         let headers_pass = plan.headers.names();
         let here: Arc<str> = format!("{}/{}", plan.site, plan.node).into();
-        World {
+        ConfigSnapshot {
             generation: plan.generation,
             site: plan.site,
             node: plan.node,
             path: Arc::from([here]),
             catalog,
-            lanes,
+            models: lanes,
             plugins: plan.plugins,
             accounts: Arc::new(accounts),
             deadline: plan.timeouts.deadline_rule(),
@@ -137,19 +142,19 @@ impl World {
         models: Vec<Arc<ModelSpec>>,
         clock: Clock,
         metrics: &Metrics,
-    ) -> World {
+    ) -> ConfigSnapshot {
         let connect_timeout = Duration::from_millis(self.timeouts.connect_ms);
         let catalog = Catalog::new(models);
-        let lanes = self
-            .lanes
-            .follow(&catalog, &self.plugins, connect_timeout, clock, metrics);
-        World {
+        let lanes =
+            self.models
+                .next_generation(&catalog, &self.plugins, connect_timeout, clock, metrics);
+        ConfigSnapshot {
             generation: self.generation,
             site: Arc::clone(&self.site),
             node: Arc::clone(&self.node),
             path: Arc::clone(&self.path),
             catalog,
-            lanes,
+            models: lanes,
             plugins: self.plugins.clone(),
             accounts: Arc::clone(&self.accounts),
             deadline: self.timeouts.deadline_rule(),

@@ -14,30 +14,30 @@ use bytes::{BufMut, Bytes, BytesMut};
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Sleep, sleep_until};
 
+use super::concurrency::WorkSlot;
 use super::fault::Fault;
-use super::gate::Slot;
 use super::openai::usage;
-use super::pace::Pace;
-use super::server::{Cut, Wire};
-use super::text::Text;
+use super::pace::TokenPace;
+use super::server::{ConnectionCut, FaultableConnection};
+use super::text::SimulatedText;
 
 /// The body of any response.
-pub(super) enum Answer {
+pub(super) enum SimulatorBody {
     Whole(Bytes),
-    Events(Box<Events>),
-    Torn(Torn),
+    Events(Box<PacedEvents>),
+    Torn(TruncatedBody),
 }
 
 /// The words of a stream: how each event is written.
-pub(super) struct Script {
+pub(super) struct EventScript {
     /// Goes with the first token, as an event of its own.
     pub(super) opening: Option<Bytes>,
     /// Before and after the token's text as a JSON string.
     pub(super) before: Bytes,
     pub(super) after: Bytes,
     /// End of the event, after `after`.
-    pub(super) tail: Tail,
-    pub(super) text: Text,
+    pub(super) tail: EventTail,
+    pub(super) text: SimulatedText,
     /// Tokens written by `before` and `after`; a last one may be part of `closing`.
     pub(super) streamed: u32,
     /// Follow the last token at once.
@@ -45,7 +45,7 @@ pub(super) struct Script {
 }
 
 /// End of a token's event.
-pub(super) enum Tail {
+pub(super) enum EventTail {
     /// The event has no further bytes.
     None,
     /// The token's number, from 1, and a closing brace.
@@ -56,23 +56,23 @@ pub(super) enum Tail {
     UsageSince { prompt_tokens: u64 },
 }
 
-impl Tail {
+impl EventTail {
     /// After token `index`, counted from 0.
     fn write(&self, index: u32, event: &mut BytesMut) {
         let so_far = u64::from(index) + 1;
         let json = match *self {
-            Tail::None => return,
-            Tail::Number => so_far.to_string(),
-            Tail::UsageSoFar { prompt_tokens } => usage(prompt_tokens, so_far),
-            Tail::UsageSince { prompt_tokens } if index == 0 => usage(prompt_tokens, 1),
-            Tail::UsageSince { .. } => usage(0, 1),
+            EventTail::None => return,
+            EventTail::Number => so_far.to_string(),
+            EventTail::UsageSoFar { prompt_tokens } => usage(prompt_tokens, so_far),
+            EventTail::UsageSince { prompt_tokens } if index == 0 => usage(prompt_tokens, 1),
+            EventTail::UsageSince { .. } => usage(0, 1),
         };
         event.put_slice(json.as_bytes());
         event.put_slice(b"}\n\n");
     }
 }
 
-impl Script {
+impl EventScript {
     fn token(&self, index: u32) -> Bytes {
         let text = self.text.token(index);
         let mut event =
@@ -88,12 +88,12 @@ impl Script {
 }
 
 /// A stream of events, paced.
-pub(super) struct Events {
-    script: Script,
-    pace: Pace,
-    slot: Option<Slot>,
+pub(super) struct PacedEvents {
+    script: EventScript,
+    pace: TokenPace,
+    slot: Option<WorkSlot>,
     fault: Option<Fault>,
-    wire: Arc<Wire>,
+    wire: Arc<FaultableConnection>,
     /// Tokens sent.
     sent: u32,
     timer: Option<Pin<Box<Sleep>>>,
@@ -101,16 +101,16 @@ pub(super) struct Events {
     flush: bool,
 }
 
-impl Events {
+impl PacedEvents {
     pub(super) fn new(
-        script: Script,
-        pace: Pace,
-        slot: Slot,
+        script: EventScript,
+        pace: TokenPace,
+        slot: WorkSlot,
         fault: Option<Fault>,
-        wire: Arc<Wire>,
-    ) -> Events {
+        wire: Arc<FaultableConnection>,
+    ) -> PacedEvents {
         let slot = Some(slot);
-        Events {
+        PacedEvents {
             script,
             pace,
             slot,
@@ -148,47 +148,52 @@ impl Events {
         if self.script.closing.is_empty()
             && let Some(slot) = self.slot.take()
         {
-            slot.served(u64::from(self.script.text.tokens()));
+            slot.finish(u64::from(self.script.text.tokens()));
         }
         event
     }
 }
 
-impl Body for Answer {
+impl Body for SimulatorBody {
     type Data = Bytes;
-    type Error = Cut;
+    type Error = ConnectionCut;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, ConnectionCut>>> {
         match self.get_mut() {
-            Answer::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
-            Answer::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Answer::Events(events) => events.poll_event(cx),
-            Answer::Torn(torn) => torn.poll_half(cx),
+            SimulatorBody::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
+            SimulatorBody::Whole(bytes) => {
+                Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes)))))
+            }
+            SimulatorBody::Events(events) => events.poll_event(cx),
+            SimulatorBody::Torn(torn) => torn.poll_half(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Answer::Whole(bytes) => bytes.is_empty(),
-            Answer::Events(events) => events.slot.is_none(),
-            Answer::Torn(_) => false,
+            SimulatorBody::Whole(bytes) => bytes.is_empty(),
+            SimulatorBody::Events(events) => events.slot.is_none(),
+            SimulatorBody::Torn(_) => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Answer::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Answer::Events(_) => SizeHint::default(),
-            Answer::Torn(torn) => SizeHint::with_exact(torn.announced),
+            SimulatorBody::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            SimulatorBody::Events(_) => SizeHint::default(),
+            SimulatorBody::Torn(torn) => SizeHint::with_exact(torn.announced),
         }
     }
 }
 
-impl Events {
-    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+impl PacedEvents {
+    fn poll_event(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, ConnectionCut>>> {
         if std::mem::take(&mut self.flush) {
             cx.waker().wake_by_ref();
             return Poll::Pending;
@@ -197,7 +202,7 @@ impl Events {
         match self.fault {
             Some(Fault::ResetMidStream) if halfway => {
                 if let Some(slot) = self.slot.take() {
-                    slot.faulted();
+                    slot.finish_faulted();
                 }
                 return Poll::Ready(Some(Err(self.wire.reset())));
             }
@@ -214,17 +219,17 @@ impl Events {
 }
 
 /// Half of a whole response, then a reset connection.
-pub(super) struct Torn {
+pub(super) struct TruncatedBody {
     half: Bytes,
     announced: u64,
-    wire: Arc<Wire>,
+    wire: Arc<FaultableConnection>,
     flush: bool,
 }
 
-impl Torn {
-    pub(super) fn new(whole: &[u8], wire: Arc<Wire>) -> Torn {
+impl TruncatedBody {
+    pub(super) fn new(whole: &[u8], wire: Arc<FaultableConnection>) -> TruncatedBody {
         let half = Bytes::copy_from_slice(&whole[..whole.len() / 2]);
-        Torn {
+        TruncatedBody {
             half,
             announced: whole.len() as u64,
             wire,
@@ -232,7 +237,10 @@ impl Torn {
         }
     }
 
-    fn poll_half(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    fn poll_half(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, ConnectionCut>>> {
         if std::mem::take(&mut self.flush) {
             cx.waker().wake_by_ref();
             return Poll::Pending;

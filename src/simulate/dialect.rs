@@ -25,7 +25,7 @@ pub(super) enum Operation {
 
 /// Where a request goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Route<'a> {
+pub(super) enum SimulatorRoute<'a> {
     Work(Operation),
     Health,
     Models,
@@ -36,17 +36,23 @@ pub(super) enum Route<'a> {
 }
 
 /// The dialect's route for a request, if it has one.
-pub(super) fn route<'a>(dialect: Dialect, method: &Method, path: &'a str) -> Option<Route<'a>> {
+pub(super) fn route<'a>(
+    dialect: Dialect,
+    method: &Method,
+    path: &'a str,
+) -> Option<SimulatorRoute<'a>> {
     use Dialect::{Http, LlamaServer, Openai, Tei, Tgi};
     if *method == Method::GET {
         return match (dialect, path) {
-            (Openai | Tgi | Tei | LlamaServer | Http, "/health") => Some(Route::Health),
-            (LlamaServer, "/v1/health") | (Tgi | Tei, "/ping") | (Tei, "/") => Some(Route::Health),
-            (Openai | Tgi | LlamaServer, "/v1/models") => Some(Route::Models),
-            (Openai, _) => path.strip_prefix("/v1/models/").map(Route::Model),
-            (Tgi | Tei, "/info") => Some(Route::Info),
-            (LlamaServer, "/props") => Some(Route::Props),
-            (LlamaServer, "/slots") => Some(Route::Slots),
+            (Openai | Tgi | Tei | LlamaServer | Http, "/health") => Some(SimulatorRoute::Health),
+            (LlamaServer, "/v1/health") | (Tgi | Tei, "/ping") | (Tei, "/") => {
+                Some(SimulatorRoute::Health)
+            }
+            (Openai | Tgi | LlamaServer, "/v1/models") => Some(SimulatorRoute::Models),
+            (Openai, _) => path.strip_prefix("/v1/models/").map(SimulatorRoute::Model),
+            (Tgi | Tei, "/info") => Some(SimulatorRoute::Info),
+            (LlamaServer, "/props") => Some(SimulatorRoute::Props),
+            (LlamaServer, "/slots") => Some(SimulatorRoute::Slots),
             _ => None,
         };
     }
@@ -73,7 +79,7 @@ pub(super) fn route<'a>(dialect: Dialect, method: &Method, path: &'a str) -> Opt
         (Http, _) => Operation::Run,
         _ => return None,
     };
-    Some(Route::Work(operation))
+    Some(SimulatorRoute::Work(operation))
 }
 
 /// The status and body for a request above the concurrency limit.

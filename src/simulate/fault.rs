@@ -163,7 +163,7 @@ impl FaultText {
 
 /// Point in a request at which a fault may strike.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Moment {
+pub(super) enum FaultPoint {
     Accept,
     Request,
     Health,
@@ -196,12 +196,12 @@ impl Faults {
     }
 
     /// Returns true when new connections are closed as soon as they are accepted.
-    pub(super) fn refusing(&self) -> bool {
+    pub(super) fn is_refusing(&self) -> bool {
         self.armed.load(Relaxed) && self.get().is_some_and(|fault| fault.refuses_all())
     }
 
     /// The fault that strikes now, if one does; counts it down.
-    pub(super) fn draw(&self, moment: Moment) -> Option<Fault> {
+    pub(super) fn draw(&self, moment: FaultPoint) -> Option<Fault> {
         if !self.armed.load(Relaxed) {
             return None;
         }
@@ -209,9 +209,9 @@ impl Faults {
         let (set, dice) = &mut *guard;
         let plan = set.as_mut()?;
         let concerned = match moment {
-            Moment::Accept => plan.refuses_all(),
-            Moment::Request => true,
-            Moment::Health => plan.health || plan.fault == Fault::Refuse,
+            FaultPoint::Accept => plan.refuses_all(),
+            FaultPoint::Request => true,
+            FaultPoint::Health => plan.health || plan.fault == Fault::Refuse,
         };
         if !concerned || dice.f64() >= plan.probability {
             return None;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::FINGERPRINT;
 use super::config::Config;
-use super::stats::Snapshot;
+use super::stats::StatsSnapshot;
 
 /// Response to `/props`.
 pub(super) fn props(config: &Config) -> Value {
@@ -19,7 +19,7 @@ pub(super) fn props(config: &Config) -> Value {
 }
 
 /// Response to `/slots`: as many are processing as requests hold one.
-pub(super) fn slots(config: &Config, counts: Snapshot) -> Value {
+pub(super) fn slots(config: &Config, counts: StatsSnapshot) -> Value {
     let slot = |id| json!({ "id": id, "n_ctx": 131_072, "is_processing": id < counts.current });
     (0..config.concurrency as u64).map(slot).collect()
 }

@@ -10,12 +10,13 @@
 //! (many per process, each on its own listener).
 
 mod body;
+mod concurrency;
 mod config;
 mod control;
 mod dialect;
 mod embedding;
 mod fault;
-mod gate;
+mod handler;
 mod llama_server;
 mod media;
 mod openai;
@@ -29,7 +30,6 @@ mod tei;
 mod tests;
 mod text;
 mod tgi;
-mod walk;
 
 use std::future::Future;
 use std::io;
@@ -39,7 +39,7 @@ use tokio::net::TcpListener;
 pub use config::{Config, CostMetric, Dialect, OverLimit, StreamUsage, Task};
 pub use fault::{Fault, ServerFault};
 pub use server::Simulator;
-pub use stats::Snapshot;
+pub use stats::StatsSnapshot;
 
 /// Marks every response of the simulator, errors included.
 pub const SIMULATOR_HEADER: &str = "x-infergate-simulator";

@@ -11,14 +11,14 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::FINGERPRINT;
-use super::body::{Script, Tail};
+use super::body::{EventScript, EventTail};
 use super::config::StreamUsage;
 use super::embedding::{base64, vector};
-use super::request::EmbeddingAsk;
-use super::text::{Finish, Text};
+use super::request::EmbeddingRequest;
+use super::text::{Finish, SimulatedText};
 
 /// Members that every object of one response carries.
-pub(super) struct Head<'a> {
+pub(super) struct ResponseMembers<'a> {
     /// Number of the request: makes the id.
     pub(super) ordinal: u64,
     pub(super) created_secs: u64,
@@ -46,7 +46,7 @@ fn quoted(text: &str) -> String {
     serde_json::to_string(text).expect("a string serializes")
 }
 
-impl Head<'_> {
+impl ResponseMembers<'_> {
     /// `{"id":…,"object":…,…,` up to the next member.
     fn members(&self, id: &str, object: &str) -> String {
         format!(
@@ -57,7 +57,7 @@ impl Head<'_> {
         )
     }
 
-    fn usage(&self, text: &Text) -> String {
+    fn usage(&self, text: &SimulatedText) -> String {
         usage(self.prompt_tokens, u64::from(text.tokens()))
     }
 }
@@ -71,7 +71,7 @@ pub(super) fn usage(prompt: u64, output: u64) -> String {
 }
 
 /// A whole chat completion.
-pub(super) fn chat(head: &Head<'_>, text: &Text) -> Bytes {
+pub(super) fn chat(head: &ResponseMembers<'_>, text: &SimulatedText) -> Bytes {
     format!(
         r#"{}"choices":[{{"index":0,"message":{{"role":"assistant","content":{}}},"logprobs":null,"finish_reason":"{}"}}],"usage":{}}}"#,
         head.members("chatcmpl", "chat.completion"),
@@ -83,7 +83,7 @@ pub(super) fn chat(head: &Head<'_>, text: &Text) -> Bytes {
 }
 
 /// A whole text completion.
-pub(super) fn completion(head: &Head<'_>, text: &Text) -> Bytes {
+pub(super) fn completion(head: &ResponseMembers<'_>, text: &SimulatedText) -> Bytes {
     format!(
         r#"{}"choices":[{{"index":0,"text":{},"logprobs":null,"finish_reason":"{}"}}],"usage":{}}}"#,
         head.members("cmpl", "text_completion"),
@@ -96,13 +96,13 @@ pub(super) fn completion(head: &Head<'_>, text: &Text) -> Bytes {
 
 /// How a stream is written.
 #[derive(Clone, Copy)]
-pub(super) struct Style {
+pub(super) struct StreamStyle {
     pub(super) flavor: Flavor,
     /// Where usage stands; none where it was not asked for.
     pub(super) usage: Option<StreamUsage>,
 }
 
-impl Style {
+impl StreamStyle {
     /// The end of a chunk, after its choices.
     fn chunk_end(self) -> &'static str {
         match self.usage {
@@ -112,17 +112,25 @@ impl Style {
     }
 
     /// The end of a chunk with a token, after its choices, and what follows it.
-    fn token_end(self, prompt_tokens: u64) -> (&'static str, Tail) {
+    fn token_end(self, prompt_tokens: u64) -> (&'static str, EventTail) {
         match self.usage {
-            None | Some(StreamUsage::Last) => (self.chunk_end(), Tail::None),
-            Some(StreamUsage::Cumulative) => ("],\"usage\":", Tail::UsageSoFar { prompt_tokens }),
-            Some(StreamUsage::Incremental) => ("],\"usage\":", Tail::UsageSince { prompt_tokens }),
+            None | Some(StreamUsage::Last) => (self.chunk_end(), EventTail::None),
+            Some(StreamUsage::Cumulative) => {
+                ("],\"usage\":", EventTail::UsageSoFar { prompt_tokens })
+            }
+            Some(StreamUsage::Incremental) => {
+                ("],\"usage\":", EventTail::UsageSince { prompt_tokens })
+            }
         }
     }
 }
 
 /// A chat completion as events.
-pub(super) fn chat_stream(head: &Head<'_>, text: Text, style: Style) -> Script {
+pub(super) fn chat_stream(
+    head: &ResponseMembers<'_>,
+    text: SimulatedText,
+    style: StreamStyle,
+) -> EventScript {
     let start = format!(
         "data: {}",
         head.members("chatcmpl", "chat.completion.chunk")
@@ -140,7 +148,7 @@ pub(super) fn chat_stream(head: &Head<'_>, text: Text, style: Style) -> Script {
         r#"{start}"choices":[{{"index":0,"delta":{{}},"logprobs":null,"finish_reason":"{}"}}{end}"#,
         finish_reason(text.finish)
     );
-    Script {
+    EventScript {
         opening: Some(opening.into()),
         before: format!(r#"{start}"choices":[{{"index":0,"delta":{{"content":"#).into(),
         after: format!(r#"}},"logprobs":null,"finish_reason":null}}{token_end}"#).into(),
@@ -152,7 +160,11 @@ pub(super) fn chat_stream(head: &Head<'_>, text: Text, style: Style) -> Script {
 }
 
 /// A text completion as events.
-pub(super) fn completion_stream(head: &Head<'_>, text: Text, style: Style) -> Script {
+pub(super) fn completion_stream(
+    head: &ResponseMembers<'_>,
+    text: SimulatedText,
+    style: StreamStyle,
+) -> EventScript {
     let start = format!("data: {}", head.members("cmpl", "text_completion"));
     let end = style.chunk_end();
     let (token_end, tail) = style.token_end(head.prompt_tokens);
@@ -160,7 +172,7 @@ pub(super) fn completion_stream(head: &Head<'_>, text: Text, style: Style) -> Sc
         r#"{start}"choices":[{{"index":0,"text":"","logprobs":null,"finish_reason":"{}"}}{end}"#,
         finish_reason(text.finish)
     );
-    Script {
+    EventScript {
         opening: None,
         before: format!(r#"{start}"choices":[{{"index":0,"text":"#).into(),
         after: format!(r#","logprobs":null,"finish_reason":null}}{token_end}"#).into(),
@@ -172,11 +184,11 @@ pub(super) fn completion_stream(head: &Head<'_>, text: Text, style: Style) -> Sc
 }
 
 fn closing(
-    head: &Head<'_>,
-    text: &Text,
+    head: &ResponseMembers<'_>,
+    text: &SimulatedText,
     start: &str,
     finish: String,
-    style: Style,
+    style: StreamStyle,
 ) -> VecDeque<Bytes> {
     let mut closing = VecDeque::from([Bytes::from(finish)]);
     if matches!(
@@ -199,7 +211,12 @@ fn closing(
 }
 
 /// A list of embeddings.
-pub(super) fn embeddings(head: &Head<'_>, ask: &EmbeddingAsk, seed: u64, dims: usize) -> Bytes {
+pub(super) fn embeddings(
+    head: &ResponseMembers<'_>,
+    ask: &EmbeddingRequest,
+    seed: u64,
+    dims: usize,
+) -> Bytes {
     let dims = ask.dimensions.unwrap_or(dims).min(dims);
     let one = |(index, input): (usize, &String)| {
         let vector = vector(seed, input, dims);

@@ -15,15 +15,15 @@ const SLOW_FACTOR: f64 = 10.0;
 
 /// The timetable of one response.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
+pub(super) struct TokenPace {
     start: Instant,
     first: Duration,
     gap: Duration,
 }
 
-impl Pace {
+impl TokenPace {
     /// Builds the pace of a request that begins now; the jitter is this request's own.
-    pub(super) fn start(config: &Config, slow: bool, jitter_seed: u64) -> Pace {
+    pub(super) fn start(config: &Config, slow: bool, jitter_seed: u64) -> TokenPace {
         let factor = if slow { SLOW_FACTOR } else { 1.0 };
         let mut rng = Rng::with_seed(jitter_seed);
         let mut spread = || 1.0 + config.jitter * (2.0 * rng.f64() - 1.0);
@@ -32,7 +32,7 @@ impl Pace {
             0.0 => 0.0,
             rate => factor * spread() / rate,
         };
-        Pace {
+        TokenPace {
             start: Instant::now(),
             first: Duration::from_secs_f64(first_secs),
             gap: Duration::from_secs_f64(gap_secs),

@@ -5,14 +5,14 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::dialect::Operation;
-use super::task::TaskAsk;
+use super::task::TaskRequest;
 
 /// Inputs in one embeddings request: OpenAI's own limit.
 const MAX_INPUTS: usize = 2_048;
 
 /// A request for text.
 #[derive(Debug, Default)]
-pub(super) struct TextAsk {
+pub(super) struct TextRequest {
     pub(super) model: Option<String>,
     /// The last user message, or the prompt: the input that decides the response.
     pub(super) prompt: String,
@@ -28,7 +28,7 @@ pub(super) struct TextAsk {
 
 /// A request for embeddings.
 #[derive(Debug, Default)]
-pub(super) struct EmbeddingAsk {
+pub(super) struct EmbeddingRequest {
     pub(super) model: Option<String>,
     pub(super) inputs: Vec<String>,
     pub(super) base64: bool,
@@ -37,28 +37,28 @@ pub(super) struct EmbeddingAsk {
 
 /// Work that a body asks for.
 #[derive(Debug)]
-pub(super) enum Ask {
-    Text(TextAsk),
-    Embedding(EmbeddingAsk),
-    Task(TaskAsk),
+pub(super) enum SimulatorRequest {
+    Text(TextRequest),
+    Embedding(EmbeddingRequest),
+    Task(TaskRequest),
 }
 
-impl Ask {
+impl SimulatorRequest {
     pub(super) fn model(&self) -> Option<&str> {
         match self {
-            Ask::Text(ask) => ask.model.as_deref(),
-            Ask::Embedding(ask) => ask.model.as_deref(),
-            Ask::Task(_) => None,
+            SimulatorRequest::Text(ask) => ask.model.as_deref(),
+            SimulatorRequest::Embedding(ask) => ask.model.as_deref(),
+            SimulatorRequest::Task(_) => None,
         }
     }
 }
 
 /// Every field any operation reads; text is borrowed and large values stay unparsed.
 #[derive(Deserialize)]
-struct Wire<'a> {
+struct SimulatorRequestBody<'a> {
     model: Option<String>,
     #[serde(borrow)]
-    messages: Option<Vec<Message<'a>>>,
+    messages: Option<Vec<SimulatorMessage<'a>>>,
     #[serde(borrow)]
     prompt: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -79,7 +79,7 @@ struct Wire<'a> {
 }
 
 #[derive(Deserialize)]
-struct Message<'a> {
+struct SimulatorMessage<'a> {
     #[serde(default)]
     role: String,
     #[serde(borrow)]
@@ -100,40 +100,43 @@ struct StreamOptions {
 }
 
 #[derive(Deserialize)]
-struct Part {
+struct TextPart {
     text: Option<String>,
 }
 
 /// Reads the work a body asks for and the fault it carries; the error says what is wrong with it.
-pub(super) fn read(operation: Operation, body: &[u8]) -> Result<(Ask, Option<String>), String> {
-    let mut wire: Wire<'_> =
+pub(super) fn read(
+    operation: Operation,
+    body: &[u8],
+) -> Result<(SimulatorRequest, Option<String>), String> {
+    let mut wire: SimulatorRequestBody<'_> =
         serde_json::from_slice(body).map_err(|error| format!("invalid body: {error}"))?;
     let fault = wire.x_sim_fault.take();
     let ask = match operation {
-        Operation::Chat => Ask::Text(chat(wire)?),
+        Operation::Chat => SimulatorRequest::Text(chat(wire)?),
         Operation::Completion | Operation::Run => {
             let prompt = wire.prompt;
-            Ask::Text(text(wire, prompt, "prompt")?)
+            SimulatorRequest::Text(text(wire, prompt, "prompt")?)
         }
         Operation::Generate { stream, .. } => {
             let prompt = wire.inputs;
             let mut ask = text(wire, prompt, "inputs")?;
             ask.stream = stream.unwrap_or(ask.stream);
-            Ask::Text(ask)
+            SimulatorRequest::Text(ask)
         }
         Operation::Embeddings => {
             let input = wire.input;
-            Ask::Embedding(embedding(wire, input, "input")?)
+            SimulatorRequest::Embedding(embedding(wire, input, "input")?)
         }
         Operation::Embed => {
             let input = wire.inputs;
-            Ask::Embedding(embedding(wire, input, "inputs")?)
+            SimulatorRequest::Embedding(embedding(wire, input, "inputs")?)
         }
     };
     Ok((ask, fault))
 }
 
-fn chat(wire: Wire<'_>) -> Result<TextAsk, String> {
+fn chat(wire: SimulatorRequestBody<'_>) -> Result<TextRequest, String> {
     let messages = wire.messages.as_deref().unwrap_or_default();
     let Some(last) = messages.last() else {
         return Err("messages: at least one message is needed".into());
@@ -154,14 +157,22 @@ fn chat(wire: Wire<'_>) -> Result<TextAsk, String> {
     limits(wire, prompt, prompt_bytes)
 }
 
-fn text(wire: Wire<'_>, prompt: Option<&RawValue>, key: &str) -> Result<TextAsk, String> {
+fn text(
+    wire: SimulatorRequestBody<'_>,
+    prompt: Option<&RawValue>,
+    key: &str,
+) -> Result<TextRequest, String> {
     let prompt = prompt.ok_or_else(|| format!("{key}: missing"))?;
     let texts = strings(prompt, key)?;
     let bytes = texts.iter().map(String::len).sum();
     limits(wire, texts.join("\n"), bytes)
 }
 
-fn limits(wire: Wire<'_>, prompt: String, prompt_bytes: usize) -> Result<TextAsk, String> {
+fn limits(
+    wire: SimulatorRequestBody<'_>,
+    prompt: String,
+    prompt_bytes: usize,
+) -> Result<TextRequest, String> {
     let parameters = wire.parameters.as_ref();
     let max_tokens = wire
         .max_completion_tokens
@@ -170,7 +181,7 @@ fn limits(wire: Wire<'_>, prompt: String, prompt_bytes: usize) -> Result<TextAsk
     if max_tokens == Some(0) {
         return Err("max_tokens: must be at least 1".into());
     }
-    Ok(TextAsk {
+    Ok(TextRequest {
         details: parameters.is_some_and(|parameters| parameters.details),
         model: wire.model,
         prompt,
@@ -184,7 +195,11 @@ fn limits(wire: Wire<'_>, prompt: String, prompt_bytes: usize) -> Result<TextAsk
     })
 }
 
-fn embedding(wire: Wire<'_>, input: Option<&RawValue>, key: &str) -> Result<EmbeddingAsk, String> {
+fn embedding(
+    wire: SimulatorRequestBody<'_>,
+    input: Option<&RawValue>,
+    key: &str,
+) -> Result<EmbeddingRequest, String> {
     let input = input.ok_or_else(|| format!("{key}: missing"))?;
     let inputs = strings(input, key)?;
     if inputs.is_empty() || inputs.len() > MAX_INPUTS {
@@ -198,7 +213,7 @@ fn embedding(wire: Wire<'_>, input: Option<&RawValue>, key: &str) -> Result<Embe
     if wire.dimensions == Some(0) {
         return Err("dimensions: must be at least 1".into());
     }
-    Ok(EmbeddingAsk {
+    Ok(EmbeddingRequest {
         model: wire.model,
         inputs,
         base64,
@@ -213,7 +228,7 @@ fn message_text(content: &RawValue) -> Result<String, String> {
     match json.as_bytes().first() {
         Some(b'"') => serde_json::from_str(json).map_err(wrong),
         Some(b'[') => {
-            let parts: Vec<Part> = serde_json::from_str(json).map_err(wrong)?;
+            let parts: Vec<TextPart> = serde_json::from_str(json).map_err(wrong)?;
             Ok(parts.into_iter().filter_map(|part| part.text).collect())
         }
         Some(b'n') => Ok(String::new()),
@@ -258,17 +273,17 @@ fn token_numbers(json: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn text_ask(operation: Operation, body: &str) -> TextAsk {
+    fn text_ask(operation: Operation, body: &str) -> TextRequest {
         match read(operation, body.as_bytes()).unwrap().0 {
-            Ask::Text(ask) => ask,
-            Ask::Embedding(_) | Ask::Task(_) => panic!("asked for text"),
+            SimulatorRequest::Text(ask) => ask,
+            SimulatorRequest::Embedding(_) | SimulatorRequest::Task(_) => panic!("asked for text"),
         }
     }
 
     fn inputs(body: &str) -> Result<Vec<String>, String> {
         match read(Operation::Embeddings, body.as_bytes())?.0 {
-            Ask::Embedding(ask) => Ok(ask.inputs),
-            Ask::Text(_) | Ask::Task(_) => panic!("asked for embeddings"),
+            SimulatorRequest::Embedding(ask) => Ok(ask.inputs),
+            SimulatorRequest::Text(_) | SimulatorRequest::Task(_) => panic!("asked for embeddings"),
         }
     }
 

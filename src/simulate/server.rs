@@ -18,13 +18,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::body::Answer;
+use super::body::SimulatorBody;
+use super::concurrency::ConcurrencyLimit;
 use super::config::Config;
 use super::control;
-use super::fault::{Faults, Moment, ServerFault};
-use super::gate::Gate;
-use super::stats::{Snapshot, Stats};
-use super::walk;
+use super::fault::{FaultPoint, Faults, ServerFault};
+use super::handler;
+use super::stats::{Stats, StatsSnapshot};
 
 /// Connections open at once; beyond it, the kernel's backlog holds newcomers. Above what a load
 /// test opens, below what the usual descriptor limit of a tuned host allows.
@@ -40,14 +40,14 @@ const CONTROL_PEEK: Duration = Duration::from_millis(20);
 /// A simulated server: many may run in one process.
 #[derive(Clone)]
 pub struct Simulator {
-    shared: Arc<Shared>,
+    shared: Arc<SimulatorState>,
 }
 
 /// State that all connections of one simulator share.
-pub(super) struct Shared {
+pub(super) struct SimulatorState {
     pub(super) config: Config,
     pub(super) stats: Arc<Stats>,
-    pub(super) gate: Gate,
+    pub(super) gate: ConcurrencyLimit,
     pub(super) faults: Faults,
     pub(super) started: Instant,
     pub(super) started_unix_secs: u64,
@@ -56,7 +56,7 @@ pub(super) struct Shared {
 
 /// The state of one connection that a fault changes.
 #[derive(Default)]
-pub(super) struct Wire {
+pub(super) struct FaultableConnection {
     /// Close with RST instead of FIN.
     reset: AtomicBool,
 }
@@ -64,13 +64,13 @@ pub(super) struct Wire {
 /// The connection ends here, on purpose.
 #[derive(Debug, thiserror::Error)]
 #[error("connection cut by a simulated fault or by the client")]
-pub(super) struct Cut;
+pub(super) struct ConnectionCut;
 
-impl Wire {
+impl FaultableConnection {
     /// Arrange for RST; the caller returns the error, which ends the connection.
-    pub(super) fn reset(&self) -> Cut {
+    pub(super) fn reset(&self) -> ConnectionCut {
         self.reset.store(true, Relaxed);
-        Cut
+        ConnectionCut
     }
 }
 
@@ -81,8 +81,8 @@ impl Simulator {
         #[allow(clippy::disallowed_methods, reason = "simulate imports no telemetry")]
         let now = SystemTime::now();
         let stats = Arc::new(Stats::default());
-        let shared = Shared {
-            gate: Gate::new(config.concurrency, config.over_limit, Arc::clone(&stats)),
+        let shared = SimulatorState {
+            gate: ConcurrencyLimit::new(config.concurrency, config.over_limit, Arc::clone(&stats)),
             faults: Faults::new(config.seed),
             stats,
             started: Instant::now(),
@@ -96,7 +96,7 @@ impl Simulator {
     }
 
     /// The counts now.
-    pub fn stats(&self) -> Snapshot {
+    pub fn stats(&self) -> StatsSnapshot {
         self.shared.stats.snapshot()
     }
 
@@ -137,30 +137,30 @@ impl Simulator {
 }
 
 /// Counts a connection while it is open.
-struct Open(Arc<Stats>);
+struct OpenConnection(Arc<Stats>);
 
-impl Drop for Open {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, Relaxed);
     }
 }
 
-async fn connection(shared: Arc<Shared>, stream: TcpStream) {
+async fn connection(shared: Arc<SimulatorState>, stream: TcpStream) {
     shared.stats.connections.fetch_add(1, Relaxed);
-    let _open = Open(Arc::clone(&shared.stats));
+    let _open = OpenConnection(Arc::clone(&shared.stats));
     // Each event of a stream must leave at once.
     let _ = stream.set_nodelay(true);
-    if shared.faults.refusing() && !is_control(&stream).await {
-        if shared.faults.draw(Moment::Accept).is_some() {
+    if shared.faults.is_refusing() && !is_control(&stream).await {
+        if shared.faults.draw(FaultPoint::Accept).is_some() {
             shared.stats.faulted.fetch_add(1, Relaxed);
         }
         return;
     }
-    let wire = Arc::new(Wire::default());
+    let wire = Arc::new(FaultableConnection::default());
     let service = {
         let wire = Arc::clone(&wire);
-        service_fn(move |request| -> Answering {
-            Box::pin(walk::answer(
+        service_fn(move |request| -> ResponseFuture {
+            Box::pin(handler::answer(
                 Arc::clone(&shared),
                 Arc::clone(&wire),
                 request,
@@ -176,7 +176,8 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream) {
     }
 }
 
-type Answering = Pin<Box<dyn Future<Output = Result<Response<Answer>, Cut>> + Send>>;
+type ResponseFuture =
+    Pin<Box<dyn Future<Output = Result<Response<SimulatorBody>, ConnectionCut>> + Send>>;
 
 /// Returns true when the first bytes ask for a route under `/sim/`.
 async fn is_control(stream: &TcpStream) -> bool {

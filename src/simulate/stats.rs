@@ -24,7 +24,7 @@ pub(super) struct Stats {
 
 /// The counts at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Snapshot {
+pub struct StatsSnapshot {
     /// Marks the JSON as the simulator's.
     pub simulator: bool,
     /// Requests that hold a slot now.
@@ -51,8 +51,8 @@ pub struct Snapshot {
 
 impl Stats {
     /// The counts now. Each is exact; together they are not one instant.
-    pub(super) fn snapshot(&self) -> Snapshot {
-        Snapshot {
+    pub(super) fn snapshot(&self) -> StatsSnapshot {
+        StatsSnapshot {
             simulator: true,
             current: self.current.load(Relaxed),
             waiting: self.waiting.load(Relaxed),

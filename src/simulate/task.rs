@@ -13,14 +13,14 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
 use serde_json::{Value, json};
 
-use super::body::{Script, Tail};
+use super::body::{EventScript, EventTail};
 use super::config::{Config, StreamUsage, Task};
 use super::dialect::Operation;
 use super::embedding::{base64_of, vector};
 use super::media::{png, wav};
 use super::openai::usage;
-use super::request::{self, Ask};
-use super::text::{Length, Text, hash};
+use super::request::{self, SimulatorRequest};
+use super::text::{SimulatedText, TextLength, hash};
 
 /// A request's own word for the task, over the server's.
 const TASK_HEADER: &str = "x-sim-task";
@@ -32,7 +32,7 @@ const LABELS: [&str; 6] = ["cat", "dog", "bicycle", "cup", "tree", "keyboard"];
 
 /// A payload posted to a model.
 #[derive(Debug)]
-pub(super) struct TaskAsk {
+pub(super) struct TaskRequest {
     task: Task,
     /// Null where the payload is not JSON.
     json: Value,
@@ -43,7 +43,7 @@ pub(super) struct TaskAsk {
 }
 
 /// A whole response.
-pub(super) struct Made {
+pub(super) struct TaskOutput {
     pub(super) content_type: HeaderValue,
     pub(super) body: Bytes,
     pub(super) tokens: u32,
@@ -55,7 +55,7 @@ pub(super) fn read(
     config: &Config,
     parts: &Parts,
     body: &Bytes,
-) -> Result<(Ask, Option<String>), String> {
+) -> Result<(SimulatorRequest, Option<String>), String> {
     let header = |name: &str| {
         parts
             .headers
@@ -80,14 +80,14 @@ pub(super) fn read(
     let fault = json["x_sim_fault"].as_str().map(str::to_owned);
     let fallback = || HeaderValue::from_static("application/octet-stream");
     let content_type = parts.headers.get(CONTENT_TYPE).cloned();
-    let ask = TaskAsk {
+    let ask = TaskRequest {
         task,
         json,
         raw: body.clone(),
         content_type: content_type.unwrap_or_else(fallback),
         in_json: header(ANSWER_HEADER) == Some("json"),
     };
-    Ok((Ask::Task(ask), fault))
+    Ok((SimulatorRequest::Task(ask), fault))
 }
 
 /// The task a payload fits best.
@@ -108,18 +108,22 @@ fn guess(json: &Value, content_type: &str) -> Task {
 }
 
 /// Response to text generation.
-pub(super) fn generated(text: &Text, prompt_tokens: u64) -> Bytes {
+pub(super) fn generated(text: &SimulatedText, prompt_tokens: u64) -> Bytes {
     let usage = usage(prompt_tokens, u64::from(text.tokens()));
     let response = json!(text.as_str());
     format!(r#"{{"response":{response},"usage":{usage}}}"#).into()
 }
 
 /// The same as events.
-pub(super) fn generated_stream(text: Text, prompt_tokens: u64, reports: StreamUsage) -> Script {
+pub(super) fn generated_stream(
+    text: SimulatedText,
+    prompt_tokens: u64,
+    reports: StreamUsage,
+) -> EventScript {
     let (after, tail) = match reports {
-        StreamUsage::Last => ("}\n\n", Tail::None),
-        StreamUsage::Cumulative => (r#","usage":"#, Tail::UsageSoFar { prompt_tokens }),
-        StreamUsage::Incremental => (r#","usage":"#, Tail::UsageSince { prompt_tokens }),
+        StreamUsage::Last => ("}\n\n", EventTail::None),
+        StreamUsage::Cumulative => (r#","usage":"#, EventTail::UsageSoFar { prompt_tokens }),
+        StreamUsage::Incremental => (r#","usage":"#, EventTail::UsageSince { prompt_tokens }),
     };
     let mut closing = VecDeque::new();
     if reports != StreamUsage::Incremental {
@@ -127,7 +131,7 @@ pub(super) fn generated_stream(text: Text, prompt_tokens: u64, reports: StreamUs
         closing.push_back(format!("data: {{\"response\":\"\",\"usage\":{usage}}}\n\n").into());
     }
     closing.push_back(Bytes::from_static(b"data: [DONE]\n\n"));
-    Script {
+    EventScript {
         opening: None,
         before: Bytes::from_static(b"data: {\"response\":"),
         after: after.into(),
@@ -138,12 +142,12 @@ pub(super) fn generated_stream(text: Text, prompt_tokens: u64, reports: StreamUs
     }
 }
 
-impl TaskAsk {
+impl TaskRequest {
     /// The whole response.
-    pub(super) fn answer(&self, config: &Config) -> Made {
+    pub(super) fn answer(&self, config: &Config) -> TaskOutput {
         let seed = config.seed ^ hash(&self.raw);
         match self.task {
-            Task::DumbPipe => Made {
+            Task::DumbPipe => TaskOutput {
                 content_type: self.content_type.clone(),
                 body: self.raw.clone(),
                 tokens: 0,
@@ -174,21 +178,21 @@ impl TaskAsk {
     }
 
     /// Tasks whose result is a text.
-    fn words(&self, config: &Config) -> Made {
+    fn words(&self, config: &Config) -> TaskOutput {
         let asked = self.text(&["input_text", "text", "prompt"]);
         let prompt = match asked.is_empty() {
             true => format!("{:016x}", hash(&self.raw)),
             false => asked,
         };
-        let length = Length {
+        let length = TextLength {
             natural: config.output_tokens,
             max: self.json["max_length"].as_u64().map(|words| words as u32),
             ignore_end: false,
         };
-        let text = Text::answer(config.seed, &prompt, length);
+        let text = SimulatedText::answer(config.seed, &prompt, length);
         let said = text.as_str();
         let result = match self.task {
-            Task::AutomaticSpeechRecognition => heard(&text),
+            Task::AutomaticSpeechRecognition => transcription(&text),
             Task::Translation => json!({ "translated_text": said }),
             Task::Summarization => json!({ "summary": said }),
             _ => json!({ "description": said }),
@@ -219,11 +223,11 @@ impl TaskAsk {
         json!({ "shape": [rows.len(), dims], "data": rows })
     }
 
-    fn media(&self, key: &str, content_type: &'static str, bytes: Vec<u8>) -> Made {
+    fn media(&self, key: &str, content_type: &'static str, bytes: Vec<u8>) -> TaskOutput {
         if self.in_json {
             return whole(json!({ key: base64_of(&bytes) }), 0);
         }
-        Made {
+        TaskOutput {
             content_type: HeaderValue::from_static(content_type),
             body: bytes.into(),
             tokens: 0,
@@ -231,8 +235,8 @@ impl TaskAsk {
     }
 }
 
-fn whole(result: Value, tokens: u32) -> Made {
-    Made {
+fn whole(result: Value, tokens: u32) -> TaskOutput {
+    TaskOutput {
         content_type: HeaderValue::from_static("application/json"),
         body: result.to_string().into(),
         tokens,
@@ -265,7 +269,7 @@ fn boxes(seed: u64) -> Value {
 }
 
 /// A word every half second.
-fn heard(text: &Text) -> Value {
+fn transcription(text: &SimulatedText) -> Value {
     let words: Vec<Value> = (0..text.tokens())
         .map(|index| {
             let start = f64::from(index) / 2.0;

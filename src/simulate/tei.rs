@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use super::FINGERPRINT;
 use super::config::Config;
 use super::embedding::vector;
-use super::request::EmbeddingAsk;
+use super::request::EmbeddingRequest;
 
 /// Response to `/embed`: bare vectors.
-pub(super) fn embed(ask: &EmbeddingAsk, seed: u64, dims: usize) -> Bytes {
+pub(super) fn embed(ask: &EmbeddingRequest, seed: u64, dims: usize) -> Bytes {
     let dims = ask.dimensions.unwrap_or(dims).min(dims);
     let vectors: Vec<Vec<f32>> = ask
         .inputs

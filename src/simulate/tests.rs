@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::{Config, Dialect, Fault, OverLimit, ServerFault, Simulator, Snapshot};
+use super::{Config, Dialect, Fault, OverLimit, ServerFault, Simulator, StatsSnapshot};
 
 mod plain;
 
@@ -18,14 +18,14 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A pause that no test waits out.
 const FOREVER_MS: u64 = 3_600_000;
 
-struct Running {
+struct RunningSimulator {
     simulator: Simulator,
     address: SocketAddr,
     /// Ends the server when the test ends.
     _task: JoinSet<()>,
 }
 
-async fn start(config: Config) -> Running {
+async fn start(config: Config) -> RunningSimulator {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let simulator = Simulator::new(config);
@@ -37,7 +37,7 @@ async fn start(config: Config) -> Running {
             .await
             .unwrap()
     });
-    Running {
+    RunningSimulator {
         simulator,
         address,
         _task: task,
@@ -53,13 +53,13 @@ fn fast(dialect: Dialect) -> Config {
     }
 }
 
-struct Reply {
+struct SimulatorReply {
     status: u16,
     head: String,
     body: String,
 }
 
-impl Reply {
+impl SimulatorReply {
     fn json(&self) -> Value {
         serde_json::from_str(&self.body).expect(&self.body)
     }
@@ -74,7 +74,7 @@ impl Reply {
     }
 }
 
-impl Running {
+impl RunningSimulator {
     async fn send(&self, method: &str, path: &str, headers: &str, body: &Value) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         let body = if body.is_null() {
@@ -100,7 +100,7 @@ impl Running {
         (String::from_utf8(bytes).unwrap(), read.is_err())
     }
 
-    async fn ask(&self, method: &str, path: &str, headers: &str, body: &Value) -> Reply {
+    async fn ask(&self, method: &str, path: &str, headers: &str, body: &Value) -> SimulatorReply {
         let mut stream = self.send(method, path, headers, body).await;
         let mut bytes = Vec::new();
         timeout(PATIENCE, stream.read_to_end(&mut bytes))
@@ -110,15 +110,15 @@ impl Running {
         parse(&String::from_utf8(bytes).unwrap())
     }
 
-    async fn get(&self, path: &str) -> Reply {
+    async fn get(&self, path: &str) -> SimulatorReply {
         self.ask("GET", path, "", &Value::Null).await
     }
 
-    async fn post(&self, path: &str, body: Value) -> Reply {
+    async fn post(&self, path: &str, body: Value) -> SimulatorReply {
         self.ask("POST", path, "", &body).await
     }
 
-    async fn until(&self, what: &str, condition: impl Fn(&Snapshot) -> bool) {
+    async fn until(&self, what: &str, condition: impl Fn(&StatsSnapshot) -> bool) {
         let polling = async {
             while !condition(&self.simulator.stats()) {
                 sleep(Duration::from_millis(1)).await;
@@ -129,7 +129,7 @@ impl Running {
     }
 }
 
-fn parse(text: &str) -> Reply {
+fn parse(text: &str) -> SimulatorReply {
     let (head, body) = text.split_once("\r\n\r\n").expect("a head");
     let status = head[9..12].parse().unwrap();
     let body = if head.contains("transfer-encoding: chunked") {
@@ -137,7 +137,7 @@ fn parse(text: &str) -> Reply {
     } else {
         body.to_owned()
     };
-    Reply {
+    SimulatorReply {
         status,
         head: head.to_owned(),
         body,

@@ -26,7 +26,7 @@ pub(super) enum Finish {
 
 /// Maximum and natural length of a response, in tokens.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Length {
+pub(super) struct TextLength {
     /// Length of the text in tokens without any limit of the request.
     pub(super) natural: u32,
     /// The request's `max_tokens`.
@@ -37,23 +37,23 @@ pub(super) struct Length {
 
 /// A response, cut into tokens.
 #[derive(Clone, Debug)]
-pub(super) struct Text {
+pub(super) struct SimulatedText {
     text: String,
     /// Where each token ends in `text`.
     ends: Vec<usize>,
     pub(super) finish: Finish,
 }
 
-impl Text {
+impl SimulatedText {
     /// The response to `prompt`.
-    pub(super) fn answer(seed: u64, prompt: &str, length: Length) -> Text {
+    pub(super) fn answer(seed: u64, prompt: &str, length: TextLength) -> SimulatedText {
         match prompt.split_once(ECHO_TAG) {
-            Some((_, rest)) => Text::echo(rest.trim(), length.max),
-            None => Text::words(seed ^ hash(prompt.as_bytes()), length),
+            Some((_, rest)) => SimulatedText::echo(rest.trim(), length.max),
+            None => SimulatedText::words(seed ^ hash(prompt.as_bytes()), length),
         }
     }
 
-    fn words(seed: u64, length: Length) -> Text {
+    fn words(seed: u64, length: TextLength) -> SimulatedText {
         let max = length
             .max
             .unwrap_or(MAX_OUTPUT_TOKENS)
@@ -76,10 +76,10 @@ impl Text {
         } else {
             Finish::Stop
         };
-        Text { text, ends, finish }
+        SimulatedText { text, ends, finish }
     }
 
-    fn echo(rest: &str, max: Option<u32>) -> Text {
+    fn echo(rest: &str, max: Option<u32>) -> SimulatedText {
         let max = max.unwrap_or(MAX_OUTPUT_TOKENS).min(MAX_OUTPUT_TOKENS) as usize;
         let bytes = rest.as_bytes();
         // A token ends where a space begins; a run of spaces goes with the word after it.
@@ -94,7 +94,7 @@ impl Text {
         } else {
             Finish::Stop
         };
-        Text {
+        SimulatedText {
             text: rest[..kept].to_owned(),
             ends,
             finish,
@@ -141,41 +141,44 @@ pub(super) fn hash(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    const FREE: Length = Length {
+    const FREE: TextLength = TextLength {
         natural: 5,
         max: None,
         ignore_end: false,
     };
 
-    fn joined(text: &Text) -> String {
+    fn joined(text: &SimulatedText) -> String {
         (0..text.tokens()).map(|index| text.token(index)).collect()
     }
 
     #[test]
     fn the_same_seed_and_prompt_give_the_same_text() {
-        let one = Text::answer(7, "hello", FREE);
-        let two = Text::answer(7, "hello", FREE);
+        let one = SimulatedText::answer(7, "hello", FREE);
+        let two = SimulatedText::answer(7, "hello", FREE);
         assert_eq!(one.as_str(), two.as_str());
-        assert_ne!(one.as_str(), Text::answer(8, "hello", FREE).as_str());
+        assert_ne!(
+            one.as_str(),
+            SimulatedText::answer(8, "hello", FREE).as_str()
+        );
         assert_eq!(joined(&one), one.as_str());
         assert_eq!((one.tokens(), one.finish), (5, Finish::Stop));
     }
 
     #[test]
     fn max_tokens_cuts_and_ignoring_the_end_fills_up_to_it() {
-        let cut = Text::answer(
+        let cut = SimulatedText::answer(
             1,
             "x",
-            Length {
+            TextLength {
                 max: Some(3),
                 ..FREE
             },
         );
         assert_eq!((cut.tokens(), cut.finish), (3, Finish::Length));
-        let filled = Text::answer(
+        let filled = SimulatedText::answer(
             1,
             "x",
-            Length {
+            TextLength {
                 max: Some(9),
                 ignore_end: true,
                 ..FREE
@@ -186,21 +189,21 @@ mod tests {
 
     #[test]
     fn an_echo_is_exact_and_its_tokens_join_to_it() {
-        let echo = Text::answer(1, "please echo:  grüße  an alle ", FREE);
+        let echo = SimulatedText::answer(1, "please echo:  grüße  an alle ", FREE);
         assert_eq!(echo.as_str(), "grüße  an alle");
         assert_eq!(
             (joined(&echo), echo.tokens()),
             (echo.as_str().to_owned(), 3)
         );
-        let cut = Text::answer(
+        let cut = SimulatedText::answer(
             1,
             "echo: a b c",
-            Length {
+            TextLength {
                 max: Some(2),
                 ..FREE
             },
         );
         assert_eq!((cut.as_str(), cut.finish), ("a b", Finish::Length));
-        assert_eq!(Text::answer(1, "echo:", FREE).tokens(), 0);
+        assert_eq!(SimulatedText::answer(1, "echo:", FREE).tokens(), 0);
     }
 }

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::FINGERPRINT;
-use super::body::{Script, Tail};
+use super::body::{EventScript, EventTail};
 use super::config::Config;
-use super::text::{Finish, Text};
+use super::text::{Finish, SimulatedText};
 
 fn finish_reason(finish: Finish) -> &'static str {
     match finish {
@@ -19,7 +19,12 @@ fn finish_reason(finish: Finish) -> &'static str {
 }
 
 /// Response to `/generate`; in a list when the request came to `/`.
-pub(super) fn generate(text: &Text, prompt_tokens: u64, details: bool, list: bool) -> Bytes {
+pub(super) fn generate(
+    text: &SimulatedText,
+    prompt_tokens: u64,
+    details: bool,
+    list: bool,
+) -> Bytes {
     let mut answer = json!({ "generated_text": text.as_str() });
     if details {
         answer["details"] = json!({
@@ -39,7 +44,7 @@ pub(super) fn generate(text: &Text, prompt_tokens: u64, details: bool, list: boo
 
 /// Response to `/generate_stream`: the last token's event carries the whole text and the counts,
 /// and no `[DONE]` follows.
-pub(super) fn stream(text: Text, prompt_tokens: u64) -> Script {
+pub(super) fn stream(text: SimulatedText, prompt_tokens: u64) -> EventScript {
     let streamed = text.tokens().saturating_sub(1);
     let last = match text.tokens() {
         0 => "",
@@ -56,13 +61,13 @@ pub(super) fn stream(text: Text, prompt_tokens: u64) -> Script {
             "seed": null,
         },
     });
-    Script {
+    EventScript {
         opening: None,
         before: Bytes::from_static(br#"data:{"token":{"id":1,"text":"#),
         after: Bytes::from_static(
             br#","logprob":-0.5,"special":false},"generated_text":null,"details":null,"index":"#,
         ),
-        tail: Tail::Number,
+        tail: EventTail::Number,
         streamed,
         closing: VecDeque::from([Bytes::from(format!("data:{closing}\n\n"))]),
         text,

@@ -49,7 +49,7 @@ impl Clock {
 
     /// The first whole millisecond that is not before `micros`: what is reckoned from it is never a
     /// part of a millisecond short of what was asked for.
-    pub fn not_before(micros: u64) -> Millis {
+    pub fn millis_ceil(micros: u64) -> Millis {
         Millis(micros.div_ceil(1000))
     }
 
@@ -101,12 +101,12 @@ pub fn rfc3339(at: OffsetDateTime) -> String {
 /// Writes moments as [`rfc3339`] does, one after the other: the date is worked out once a second,
 /// which is most of the cost of an event's line.
 #[derive(Debug, Default)]
-pub struct Stamp {
+pub struct TimestampFormatter {
     unix_secs: Option<i64>,
     text: String,
 }
 
-impl Stamp {
+impl TimestampFormatter {
     /// The moment as text.
     pub fn text(&mut self, at: OffsetDateTime) -> &str {
         let secs = at.unix_timestamp();
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_stamp_writes_what_the_slow_way_writes() {
-        let mut stamp = Stamp::default();
+        let mut stamp = TimestampFormatter::default();
         let mut at = datetime!(2026-11-20 10:00:00.000 UTC);
         for step_ms in [0, 1, 9, 90, 899, 1, 0, 1500, 60_000, 7] {
             at += time::Duration::milliseconds(step_ms);
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn a_span_from_a_moment_is_never_short_of_what_was_asked() {
         for micros in [0, 1, 999, 1000, 1001, 1999, 123_456_789] {
-            let start = Clock::not_before(micros);
+            let start = Clock::millis_ceil(micros);
             let late = (start.0 * 1000).checked_sub(micros);
             assert!(late.is_some_and(|late| late < 1000), "{micros}");
         }

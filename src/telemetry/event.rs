@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use infergate_core::api::Face;
+use infergate_core::api::ApiDialect;
 use infergate_core::{AccountId, ModelId};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -17,7 +17,7 @@ pub const BUILTIN: &str = "builtin";
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum RequestOutcome {
     /// The whole response was sent, also to a client that closed right after the end mark.
     Completed,
     /// Refused by this gateway; no model server began to work.
@@ -32,26 +32,26 @@ pub enum Outcome {
     Failed,
 }
 
-impl Outcome {
+impl RequestOutcome {
     /// Every outcome, in the order of its metric series.
-    pub const ALL: [Outcome; 6] = [
-        Outcome::Completed,
-        Outcome::Refused,
-        Outcome::CutByClient,
-        Outcome::CutByBackend,
-        Outcome::CutByDeadline,
-        Outcome::Failed,
+    pub const ALL: [RequestOutcome; 6] = [
+        RequestOutcome::Completed,
+        RequestOutcome::Refused,
+        RequestOutcome::CutByClient,
+        RequestOutcome::CutByBackend,
+        RequestOutcome::CutByDeadline,
+        RequestOutcome::Failed,
     ];
 
     /// The outcome's name in events and metric labels.
     pub const fn name(self) -> &'static str {
         match self {
-            Outcome::Completed => "completed",
-            Outcome::Refused => "refused",
-            Outcome::CutByClient => "cut-by-client",
-            Outcome::CutByBackend => "cut-by-backend",
-            Outcome::CutByDeadline => "cut-by-deadline",
-            Outcome::Failed => "failed",
+            RequestOutcome::Completed => "completed",
+            RequestOutcome::Refused => "refused",
+            RequestOutcome::CutByClient => "cut-by-client",
+            RequestOutcome::CutByBackend => "cut-by-backend",
+            RequestOutcome::CutByDeadline => "cut-by-deadline",
+            RequestOutcome::Failed => "failed",
         }
     }
 }
@@ -143,7 +143,7 @@ pub struct InferenceEvent {
     /// Model named by the client, when a fallback model took its place.
     pub asked_model_id: Option<ModelId>,
     /// The dialect it was asked in.
-    pub face: Face,
+    pub face: ApiDialect,
     /// `node.id` of the configuration.
     pub node: Arc<str>,
     /// `node.site` of the configuration.
@@ -156,7 +156,7 @@ pub struct InferenceEvent {
     /// time.
     pub reason: Option<&'static str>,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: RequestOutcome,
     /// The request waited for a permit.
     pub queued: bool,
     /// From the end of its head to the last byte out.
@@ -205,7 +205,7 @@ impl InferenceEvent {
     /// the wall, in RFC 3339.
     pub fn write_line(&self, time: &str, out: &mut Vec<u8>) {
         let begin = out.len();
-        match serde_json::to_writer(&mut *out, &Line::of(self, time)) {
+        match serde_json::to_writer(&mut *out, &EventLine::of(self, time)) {
             Ok(()) => out.push(b'\n'),
             // Not reached by any value of the type; half a line must not stand in the file.
             Err(_) => out.truncate(begin),
@@ -215,7 +215,7 @@ impl InferenceEvent {
 
 /// The event as it stands in the file: the contract's names in the contract's order.
 #[derive(Serialize)]
-struct Line<'a> {
+struct EventLine<'a> {
     time: &'a str,
     request_id: &'a str,
     account_id: Option<&'a str>,
@@ -252,9 +252,9 @@ struct Line<'a> {
     plugins: &'a [PluginUse],
 }
 
-impl<'a> Line<'a> {
-    fn of(event: &'a InferenceEvent, time: &'a str) -> Line<'a> {
-        Line {
+impl<'a> EventLine<'a> {
+    fn of(event: &'a InferenceEvent, time: &'a str) -> EventLine<'a> {
+        EventLine {
             time,
             request_id: &event.request_id,
             account_id: event.account_id.as_ref().map(AccountId::as_str),
@@ -373,13 +373,13 @@ pub(crate) fn sample_event(request_id: &str) -> InferenceEvent {
         client_request_id: None,
         model_id: None,
         asked_model_id: None,
-        face: Face::OpenAi,
+        face: ApiDialect::OpenAi,
         node: "a1".into(),
         site: "fra".into(),
         status: 401,
         error_code: Some(10000),
         reason: Some("invalid_api_key"),
-        outcome: Outcome::Refused,
+        outcome: RequestOutcome::Refused,
         queued: false,
         request_time_us: 900,
         queuing_time_us: 0,
@@ -446,11 +446,11 @@ mod tests {
             account_id: Some("acme".into()),
             client_id: Some("end\nuser \"7\"".into()),
             model_id: Some("@cf/meta/llama".into()),
-            face: Face::WorkersAi,
+            face: ApiDialect::WorkersAi,
             status: 200,
             error_code: None,
             reason: None,
-            outcome: Outcome::CutByClient,
+            outcome: RequestOutcome::CutByClient,
             queued: true,
             request_time_us: 1_234_567,
             queuing_time_us: 1_999,
@@ -533,7 +533,7 @@ mod tests {
 
     #[test]
     fn an_outcome_has_one_name_everywhere() {
-        for outcome in Outcome::ALL {
+        for outcome in RequestOutcome::ALL {
             assert_eq!(serde_json::to_value(outcome).unwrap(), outcome.name());
         }
     }

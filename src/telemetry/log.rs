@@ -235,9 +235,9 @@ where
         event: &Event<'_>,
     ) -> fmt::Result {
         let metadata = event.metadata();
-        let mut record = Record::default();
+        let mut record = LogRecord::default();
         event.record(&mut record);
-        let head = Head {
+        let head = LineHead {
             time: rfc3339(self.clock.wall()),
             level: metadata.level().as_str(),
             // A record of the `log` crate carries its target as a field.
@@ -254,20 +254,20 @@ where
     }
 }
 
-struct Head {
+struct LineHead {
     time: String,
     level: &'static str,
     target: String,
 }
 
 #[derive(Default)]
-struct Record {
+struct LogRecord {
     message: String,
     log_target: Option<String>,
     fields: Vec<(&'static str, Value)>,
 }
 
-impl Record {
+impl LogRecord {
     fn take(&mut self, field: &Field, value: Value) {
         let text = |value: Value| match value {
             Value::String(text) => text,
@@ -283,7 +283,7 @@ impl Record {
     }
 }
 
-impl Visit for Record {
+impl Visit for LogRecord {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.take(field, format!("{value:?}").into());
     }
@@ -309,7 +309,7 @@ impl Visit for Record {
     }
 }
 
-fn write_json(mut writer: Writer<'_>, head: Head, record: Record) -> fmt::Result {
+fn write_json(mut writer: Writer<'_>, head: LineHead, record: LogRecord) -> fmt::Result {
     let mut line = Map::new();
     line.insert("time".into(), head.time.into());
     line.insert("level".into(), head.level.to_ascii_lowercase().into());
@@ -322,7 +322,7 @@ fn write_json(mut writer: Writer<'_>, head: Head, record: Record) -> fmt::Result
     writeln!(writer, "{}", printable(&line))
 }
 
-fn write_text(mut writer: Writer<'_>, head: &Head, record: &Record) -> fmt::Result {
+fn write_text(mut writer: Writer<'_>, head: &LineHead, record: &LogRecord) -> fmt::Result {
     write!(writer, "{} {:5} {}: ", head.time, head.level, head.target)?;
     writer.write_str(&printable(&record.message))?;
     for (name, value) in &record.fields {
@@ -345,9 +345,9 @@ mod tests {
     use std::io::{self, Write};
 
     #[derive(Clone, Default)]
-    struct Memory(Arc<Mutex<Vec<u8>>>);
+    struct LogBuffer(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Memory {
+    impl Write for LogBuffer {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -358,7 +358,7 @@ mod tests {
         }
     }
 
-    impl Memory {
+    impl LogBuffer {
         fn take(&self) -> String {
             String::from_utf8(std::mem::take(&mut *self.0.lock())).unwrap()
         }
@@ -367,12 +367,12 @@ mod tests {
     #[test]
     fn records_below_the_level_are_not_even_formatted() {
         let (subscriber, _handle) =
-            subscriber(&LogConfig::default(), Clock::start(), Memory::default).unwrap();
+            subscriber(&LogConfig::default(), Clock::start(), LogBuffer::default).unwrap();
         assert_eq!(subscriber.max_level_hint(), Some(LevelFilter::INFO));
     }
 
-    fn logged(config: &LogConfig, act: impl FnOnce(&LogHandle, &Memory)) {
-        let memory = Memory::default();
+    fn logged(config: &LogConfig, act: impl FnOnce(&LogHandle, &LogBuffer)) {
+        let memory = LogBuffer::default();
         let writer = memory.clone();
         let (subscriber, handle) =
             subscriber(config, Clock::start(), move || writer.clone()).unwrap();

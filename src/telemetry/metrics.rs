@@ -14,12 +14,12 @@ use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;
 use prometheus::{Gauge, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
 
-use super::fleet_metrics::FleetMetrics;
+use super::cluster_metrics::ClusterMetrics;
+use super::event_sink::EventCounts;
 pub use super::model_metrics::ModelMetrics;
-use super::plugin_metrics::{PluginLevels, PluginsMetrics};
+use super::plugin_metrics::{PluginLevels, PluginMetricsRegistry};
 use super::process;
-use super::sink::EventCounts;
-use super::worker::WorkersMetrics;
+use super::worker::WorkerMetrics;
 
 /// The label of requests whose model is not known: never the name a client sent.
 pub const NO_MODEL: &str = "(none)";
@@ -268,7 +268,7 @@ pub struct Metrics {
     /// that two scrapes list the same series alike.
     models: RwLock<BTreeMap<ModelId, Arc<ModelMetrics>>>,
     no_model: Arc<ModelMetrics>,
-    plugins: Arc<PluginsMetrics>,
+    plugins: Arc<PluginMetricsRegistry>,
     /// Held through a scrape, which sets gauges and then reads them.
     scrape: Mutex<()>,
 }
@@ -280,12 +280,12 @@ struct NodeMetrics {
     connections: IntGauge,
     connections_accepted: IntCounter,
     connections_refused: IntCounterVec,
-    workers: WorkersMetrics,
+    workers: WorkerMetrics,
     buffered_body: IntGauge,
     events_written: IntCounter,
     events_dropped: IntCounterVec,
     log_lines_dropped: IntCounter,
-    fleet: FleetMetrics,
+    fleet: ClusterMetrics,
     process: Option<ProcessMetrics>,
 }
 
@@ -325,8 +325,8 @@ impl Metrics {
     }
 
     /// Records a forward to this site that was not answered.
-    pub fn forward_failed(&self, site: &Arc<str>, result: ForwardResult) {
-        self.node.fleet.forward_failed(site, result);
+    pub fn record_forward_failure(&self, site: &Arc<str>, result: ForwardResult) {
+        self.node.fleet.record_forward_failure(site, result);
     }
 
     /// The metrics of `model`, made when they are first asked for. Keep the response beside the
@@ -354,7 +354,7 @@ impl Metrics {
     }
 
     /// The metrics of plugins, for the host that runs them.
-    pub fn plugins(&self) -> &Arc<PluginsMetrics> {
+    pub fn plugins(&self) -> &Arc<PluginMetricsRegistry> {
         &self.plugins
     }
 
@@ -366,7 +366,7 @@ impl Metrics {
     }
 
     /// Records a reload.
-    pub fn reload_finished(&self, result: ReloadResult) {
+    pub fn record_reload(&self, result: ReloadResult) {
         self.node.config_reloads.inc();
         if result == ReloadResult::Refused {
             self.node.config_reloads_failed.inc();
@@ -374,12 +374,12 @@ impl Metrics {
     }
 
     /// Records an accepted client connection.
-    pub fn connection_accepted(&self) {
+    pub fn record_accepted_connection(&self) {
         self.node.connections_accepted.inc();
     }
 
     /// Records a client connection that was closed unread; `reason` is a word of this program.
-    pub fn connection_refused(&self, reason: &'static str) {
+    pub fn record_refused_connection(&self, reason: &'static str) {
         self.node
             .connections_refused
             .with_label_values(&[reason])
@@ -387,12 +387,12 @@ impl Metrics {
     }
 
     /// Records a step of a request that held its worker for so long.
-    pub fn worker_blocked(&self, held_ms: u64) {
-        self.node.workers.blocked(held_ms);
+    pub fn record_blocked_worker(&self, held_ms: u64) {
+        self.node.workers.record_blocked(held_ms);
     }
 
     /// Records a change of another node.
-    pub fn node_changed(&self, change: NodeChange) {
+    pub fn record_node_change(&self, change: NodeChange) {
         let word = change.name();
         self.node.fleet.changes.with_label_values(&[word]).inc();
     }
@@ -407,7 +407,7 @@ impl Metrics {
             ("sum", refused.sums),
         ] {
             let counter = self.node.fleet.gossip_refused.with_label_values(&[reason]);
-            raise(&counter, count);
+            raise_counter(&counter, count);
         }
     }
 
@@ -431,7 +431,11 @@ impl Metrics {
             }
         }
         let models: Vec<_> = self.models.read().values().cloned().collect();
-        let nameless = self.no_model.gather().into_iter().filter_map(counted);
+        let nameless = self
+            .no_model
+            .gather()
+            .into_iter()
+            .filter_map(without_unused);
         let families = models
             .iter()
             .flat_map(|model| model.gather())
@@ -439,7 +443,7 @@ impl Metrics {
             .chain(self.plugins.gather())
             .chain(self.registry.gather());
         TextEncoder::new()
-            .encode_to_string(&joined(families))
+            .encode_to_string(&merge_families(families))
             .unwrap_or_else(|problem| {
                 tracing::error!(%problem, "cannot render metrics");
                 String::new()
@@ -448,7 +452,7 @@ impl Metrics {
 }
 
 /// Removes series that never counted anything: [`NO_MODEL`] has no permits, attempts or tokens.
-fn counted(mut family: MetricFamily) -> Option<MetricFamily> {
+fn without_unused(mut family: MetricFamily) -> Option<MetricFamily> {
     family.mut_metric().retain(|metric| {
         metric.get_counter().get_value() > 0.0
             || metric.get_gauge().get_value() > 0.0
@@ -458,7 +462,7 @@ fn counted(mut family: MetricFamily) -> Option<MetricFamily> {
 }
 
 /// Merges families of one name, as the exposition format requires.
-fn joined(families: impl Iterator<Item = MetricFamily>) -> Vec<MetricFamily> {
+fn merge_families(families: impl Iterator<Item = MetricFamily>) -> Vec<MetricFamily> {
     let mut by_name: BTreeMap<String, MetricFamily> = BTreeMap::new();
     for mut family in families {
         match by_name.get_mut(family.name()) {
@@ -501,7 +505,7 @@ impl NodeMetrics {
                 "connections closed before a request was read, by reason",
                 "reason",
             ),
-            workers: WorkersMetrics::new(registry),
+            workers: WorkerMetrics::new(registry),
             buffered_body: gauge(
                 "infergate_buffered_body_bytes",
                 "request bodies held in memory",
@@ -516,7 +520,7 @@ impl NodeMetrics {
                 "infergate_log_lines_dropped_total",
                 "log lines that standard error did not take",
             ),
-            fleet: FleetMetrics::new(registry),
+            fleet: ClusterMetrics::new(registry),
             process: process::read().map(|_| ProcessMetrics {
                 cpu: register(
                     registry,
@@ -541,15 +545,15 @@ impl NodeMetrics {
         self.config_generation.set(levels.config_generation as i64);
         self.fleet.set(levels.nodes);
         let events = &levels.events;
-        raise(&self.events_written, events.written);
+        raise_counter(&self.events_written, events.written);
         for (cause, dropped) in [
             ("overrun", events.dropped_overrun),
             ("write-failed", events.dropped_write_failed),
             ("closed", events.dropped_closed),
         ] {
-            raise(&self.events_dropped.with_label_values(&[cause]), dropped);
+            raise_counter(&self.events_dropped.with_label_values(&[cause]), dropped);
         }
-        raise(&self.log_lines_dropped, levels.log_lines_dropped);
+        raise_counter(&self.log_lines_dropped, levels.log_lines_dropped);
         if let (Some(metrics), Some(now)) = (&self.process, process::read()) {
             metrics
                 .cpu
@@ -562,7 +566,7 @@ impl NodeMetrics {
 }
 
 /// Brings a counter up to a count that is kept elsewhere.
-fn raise(counter: &IntCounter, to: u64) {
+fn raise_counter(counter: &IntCounter, to: u64) {
     counter.inc_by(to.saturating_sub(counter.get()));
 }
 

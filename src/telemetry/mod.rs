@@ -4,27 +4,27 @@
 //! happened as plain values; here it becomes a line in a file, a counter or a log record. Account
 //! and request ids stand in events only, never on metric labels.
 
-mod admissions;
+mod admission_metrics;
 pub mod clock;
+mod cluster_metrics;
 pub mod event;
-mod fleet_metrics;
+pub mod event_sink;
 pub mod log;
 pub mod metrics;
 mod model_metrics;
+pub mod permit_window;
 pub mod plugin_metrics;
 mod printable;
 mod process;
-mod rotate;
-pub mod sink;
-pub mod window;
+mod rotating_file;
 mod worker;
 
-pub use admissions::Admission;
+pub use admission_metrics::AdmissionResult;
 pub use clock::Clock;
-pub use event::{InferenceEvent, MetricsSource, Outcome, TokenUsage};
+pub use event::{InferenceEvent, MetricsSource, RequestOutcome, TokenUsage};
+pub use event_sink::{EventCounts, EventSink, EventsConfig};
 pub use metrics::{AttemptResult, ForwardResult, Levels, Metrics, ModelLevels, ModelMetrics};
-pub use plugin_metrics::{PluginMetrics, PluginsMetrics};
+pub use plugin_metrics::{PluginMetrics, PluginMetricsRegistry};
 pub use printable::{printable, printable_lines};
 pub use process::resident_bytes;
-pub use sink::{EventCounts, EventSink, EventsConfig};
 pub use worker::{off_the_worker, watched};

@@ -5,10 +5,10 @@
 //! reasons of this program, endpoints of the configuration. Names and meanings are in
 //! `docs/metrics.md`.
 
-use infergate_core::routing::{Health, Missed};
+use infergate_core::routing::{FallbackReason, Health};
 use std::collections::HashMap;
 
-use infergate_core::api::Face;
+use infergate_core::api::ApiDialect;
 use parking_lot::Mutex;
 use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;
@@ -17,10 +17,10 @@ use prometheus::{
     Opts, Registry,
 };
 
-use super::admissions::{Admission, Admissions};
-use super::event::{InferenceEvent, Outcome};
+use super::admission_metrics::{AdmissionMetrics, AdmissionResult};
+use super::event::{InferenceEvent, RequestOutcome};
 use super::metrics::{AttemptResult, EndpointChange, ForwardResult, ModelLevels};
-use super::window::{PermitWindow, Sample, WindowSummary};
+use super::permit_window::{PermitSample, PermitWindow, WindowSummary};
 
 /// Whole requests: from an embedding in milliseconds to the default ceiling of 240 s. Four or five
 /// to the decade keep a quantile within a factor of 2.5.
@@ -42,12 +42,12 @@ const FIRST_TOKEN_BUCKETS: &[f64] = &[
 /// Relation of a reported metric to its estimate.
 const COMPARED: [&str; 3] = ["match", "mismatch", "unknown"];
 
-const FACES: [Face; 2] = [Face::OpenAi, Face::WorkersAi];
+const FACES: [ApiDialect; 2] = [ApiDialect::OpenAi, ApiDialect::WorkersAi];
 
-const fn face_index(face: Face) -> usize {
+const fn face_index(face: ApiDialect) -> usize {
     match face {
-        Face::OpenAi => 0,
-        Face::WorkersAi => 1,
+        ApiDialect::OpenAi => 0,
+        ApiDialect::WorkersAi => 1,
     }
 }
 
@@ -55,31 +55,31 @@ const fn face_index(face: Face) -> usize {
 pub struct ModelMetrics {
     registry: Registry,
     /// By dialect, by outcome.
-    requests: [[IntCounter; Outcome::ALL.len()]; FACES.len()],
+    requests: [[IntCounter; RequestOutcome::ALL.len()]; FACES.len()],
     refusals: IntCounterVec,
     errors: IntCounterVec,
-    spans: Spans,
-    used: Used,
-    admissions: Admissions,
+    durations: DurationMetrics,
+    usage: UsageMetrics,
+    admissions: AdmissionMetrics,
     attempts: [IntCounter; AttemptResult::ALL.len()],
     forwards: [IntCounter; ForwardResult::ALL.len()],
     /// By [`Missed`].
-    fallbacks: [IntCounter; Missed::ALL.len()],
-    discovery: Discovery,
-    gauges: Gauges,
+    fallbacks: [IntCounter; FallbackReason::ALL.len()],
+    discovery: DiscoveryMetrics,
+    gauges: ModelGauges,
     /// Held by the sampler and by a scrape, for one step of the ring.
     window: Mutex<PermitWindow>,
 }
 
 /// Durations of requests.
-struct Spans {
+struct DurationMetrics {
     request: Histogram,
     queue_wait: Histogram,
     first_token: Histogram,
 }
 
 /// Usage and cost of responses.
-struct Used {
+struct UsageMetrics {
     input_tokens: IntCounter,
     output_tokens: IntCounter,
     cached_tokens: IntCounter,
@@ -91,13 +91,13 @@ struct Used {
 }
 
 /// Discovered endpoints.
-struct Discovery {
+struct DiscoveryMetrics {
     endpoints: IntGauge,
     changes: [IntCounter; EndpointChange::ALL.len()],
 }
 
 /// Set from [`ModelLevels`] at each scrape.
-struct Gauges {
+struct ModelGauges {
     permits_used: IntGauge,
     permits_limit: IntGauge,
     queue_depth: IntGauge,
@@ -108,9 +108,9 @@ struct Gauges {
     full_fraction: Gauge,
 }
 
-impl Spans {
-    fn new(registry: &Registry) -> Spans {
-        Spans {
+impl DurationMetrics {
+    fn new(registry: &Registry) -> DurationMetrics {
+        DurationMetrics {
             request: histogram(
                 registry,
                 "infergate_request_duration_seconds",
@@ -133,7 +133,7 @@ impl Spans {
     }
 
     fn count(&self, event: &InferenceEvent) {
-        if event.outcome != Outcome::Refused {
+        if event.outcome != RequestOutcome::Refused {
             self.request.observe(seconds(event.request_time_us));
         }
         if event.queued || event.attempts > 0 {
@@ -176,7 +176,7 @@ impl ModelMetrics {
         );
         ModelMetrics {
             requests: FACES.map(|face| {
-                Outcome::ALL
+                RequestOutcome::ALL
                     .map(|outcome| requests.with_label_values(&[face.name(), outcome.name()]))
             }),
             refusals: counters(
@@ -191,62 +191,63 @@ impl ModelMetrics {
                 "requests that ended with an error, by the code in their event",
                 &["code"],
             ),
-            spans: Spans::new(&registry),
-            used: Used::new(&registry),
-            admissions: Admissions::new(&registry),
+            durations: DurationMetrics::new(&registry),
+            usage: UsageMetrics::new(&registry),
+            admissions: AdmissionMetrics::new(&registry),
             attempts: AttemptResult::ALL.map(|result| attempts.with_label_values(&[result.name()])),
             forwards: ForwardResult::ALL.map(|result| forwards.with_label_values(&[result.name()])),
-            fallbacks: Missed::ALL.map(|missed| fallbacks.with_label_values(&[missed.name()])),
-            discovery: Discovery::new(&registry),
-            gauges: Gauges::new(&registry),
+            fallbacks: FallbackReason::ALL
+                .map(|missed| fallbacks.with_label_values(&[missed.name()])),
+            discovery: DiscoveryMetrics::new(&registry),
+            gauges: ModelGauges::new(&registry),
             window: Mutex::new(PermitWindow::default()),
             registry,
         }
     }
 
     /// Counts a finished request; the only call that does.
-    pub fn request_finished(&self, event: &InferenceEvent) {
+    pub fn record_request(&self, event: &InferenceEvent) {
         // `Outcome::ALL` is in the order of the enum, a test holds it to that.
         self.requests[face_index(event.face)][event.outcome as usize].inc();
         if let Some(code) = event.error_code {
             self.errors.with_label_values(&[code.to_string()]).inc();
         }
-        if event.outcome == Outcome::Refused {
+        if event.outcome == RequestOutcome::Refused {
             self.refusals
                 .with_label_values(&[event.reason.unwrap_or("unknown")])
                 .inc();
         }
-        self.spans.count(event);
-        self.used.count(event);
+        self.durations.count(event);
+        self.usage.count(event);
     }
 
     /// Counts the admission result of a request, or of a retry.
-    pub fn admission(&self, admission: Admission<'_>) {
+    pub fn record_admission(&self, admission: AdmissionResult<'_>) {
         self.admissions.count(admission);
     }
 
     /// Counts the health of the endpoint given to a request, or to a retry.
-    pub fn endpoint_given(&self, health: Health) {
+    pub fn record_endpoint_health(&self, health: Health) {
         self.admissions.count_health(health);
     }
 
     /// Counts a finished attempt at a model server.
-    pub fn attempt_finished(&self, result: AttemptResult) {
+    pub fn record_attempt(&self, result: AttemptResult) {
         self.attempts[result as usize].inc();
     }
 
     /// Counts a forward that was answered or returned.
-    pub fn forwarded(&self, result: ForwardResult) {
+    pub fn record_forward(&self, result: ForwardResult) {
         self.forwards[result as usize].inc();
     }
 
     /// Counts a fallback from this model to the next one.
-    pub fn fell_back(&self, missed: Missed) {
+    pub fn record_fallback(&self, missed: FallbackReason) {
         self.fallbacks[missed as usize].inc();
     }
 
     /// Counts an endpoint that was found, or is no longer found.
-    pub fn endpoint_changed(&self, change: EndpointChange) {
+    pub fn record_endpoint_change(&self, change: EndpointChange) {
         self.discovery.changes[change as usize].inc();
     }
 
@@ -263,7 +264,7 @@ impl ModelMetrics {
     }
 
     pub(super) fn sample(&self, levels: &ModelLevels) {
-        self.window.lock().sample(Sample {
+        self.window.lock().sample(PermitSample {
             permits_used: levels.permits_used,
             permits_limit: levels.permits_limit,
             queue_depth: levels.queue_depth,
@@ -271,8 +272,8 @@ impl ModelMetrics {
     }
 
     /// Counts a complete response without usage.
-    pub fn answer_unmetered(&self) {
-        self.used.unmetered.inc();
+    pub fn record_unmetered_response(&self) {
+        self.usage.unmetered.inc();
     }
 
     /// Sets the gauges; the caller keeps two scrapes from doing so at once.
@@ -285,8 +286,8 @@ impl ModelMetrics {
     }
 }
 
-impl Used {
-    fn new(registry: &Registry) -> Used {
+impl UsageMetrics {
+    fn new(registry: &Registry) -> UsageMetrics {
         let neurons = Counter::new(
             "infergate_neurons_total",
             "price of what was used, in neurons",
@@ -298,7 +299,7 @@ impl Used {
             "reported metrics held against the estimate, by what came of it",
             &["result"],
         );
-        Used {
+        UsageMetrics {
             input_tokens: counter(registry, "infergate_input_tokens_total", "prompt tokens"),
             output_tokens: counter(
                 registry,
@@ -348,15 +349,15 @@ impl Used {
     }
 }
 
-impl Discovery {
-    fn new(registry: &Registry) -> Discovery {
+impl DiscoveryMetrics {
+    fn new(registry: &Registry) -> DiscoveryMetrics {
         let changes = counters(
             registry,
             "infergate_endpoint_changes_total",
             "endpoints that were found, and that were not found any more",
             &["change"],
         );
-        Discovery {
+        DiscoveryMetrics {
             endpoints: gauge(
                 registry,
                 "infergate_endpoints_discovered",
@@ -367,8 +368,8 @@ impl Discovery {
     }
 }
 
-impl Gauges {
-    fn new(registry: &Registry) -> Gauges {
+impl ModelGauges {
+    fn new(registry: &Registry) -> ModelGauges {
         let endpoint_health = IntGaugeVec::new(
             Opts::new(
                 "infergate_endpoint_health",
@@ -377,7 +378,7 @@ impl Gauges {
             &["endpoint", "health"],
         )
         .expect("the name and labels are well-formed constants");
-        Gauges {
+        ModelGauges {
             permits_used: gauge(registry, "infergate_permits_used", "permits in use"),
             permits_limit: gauge(registry, "infergate_permits_limit", "permits there are"),
             queue_depth: gauge(
@@ -490,13 +491,13 @@ mod tests {
                 .all(|(at, face)| face_index(*face) == at)
         );
         assert!(
-            Outcome::ALL
+            RequestOutcome::ALL
                 .iter()
                 .enumerate()
                 .all(|(at, outcome)| *outcome as usize == at)
         );
         assert!(
-            Missed::ALL
+            FallbackReason::ALL
                 .iter()
                 .enumerate()
                 .all(|(at, missed)| *missed as usize == at)

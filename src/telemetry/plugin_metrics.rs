@@ -48,7 +48,7 @@ pub struct PluginLevels {
 
 /// A function of a plugin's interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Hook {
+pub enum PluginHook {
     /// `lifecycle.configure`.
     Configure,
     /// `task.describe`.
@@ -69,38 +69,38 @@ pub enum Hook {
     Rank,
 }
 
-impl Hook {
+impl PluginHook {
     /// Every hook, in the order of the enum.
-    pub const ALL: [Hook; 9] = [
-        Hook::Configure,
-        Hook::Describe,
-        Hook::Prepare,
-        Hook::Finish,
-        Hook::Push,
-        Hook::Close,
-        Hook::Price,
-        Hook::Estimate,
-        Hook::Rank,
+    pub const ALL: [PluginHook; 9] = [
+        PluginHook::Configure,
+        PluginHook::Describe,
+        PluginHook::Prepare,
+        PluginHook::Finish,
+        PluginHook::Push,
+        PluginHook::Close,
+        PluginHook::Price,
+        PluginHook::Estimate,
+        PluginHook::Rank,
     ];
 
     /// Its name in events and on labels: the function's in the interface.
     pub const fn name(self) -> &'static str {
         match self {
-            Hook::Configure => "configure",
-            Hook::Describe => "describe",
-            Hook::Prepare => "prepare",
-            Hook::Finish => "finish",
-            Hook::Push => "push",
-            Hook::Close => "close",
-            Hook::Price => "price",
-            Hook::Estimate => "estimate",
-            Hook::Rank => "rank",
+            PluginHook::Configure => "configure",
+            PluginHook::Describe => "describe",
+            PluginHook::Prepare => "prepare",
+            PluginHook::Finish => "finish",
+            PluginHook::Push => "push",
+            PluginHook::Close => "close",
+            PluginHook::Price => "price",
+            PluginHook::Estimate => "estimate",
+            PluginHook::Rank => "rank",
         }
     }
 
     /// The hook of this name.
-    pub fn named(name: &str) -> Option<Hook> {
-        Hook::ALL.into_iter().find(|hook| hook.name() == name)
+    pub fn from_name(name: &str) -> Option<PluginHook> {
+        PluginHook::ALL.into_iter().find(|hook| hook.name() == name)
     }
 }
 
@@ -157,7 +157,7 @@ impl CallResult {
     }
 
     /// The result of this name.
-    pub fn named(name: &str) -> Option<CallResult> {
+    pub fn from_name(name: &str) -> Option<CallResult> {
         CallResult::ALL
             .into_iter()
             .find(|result| result.name() == name)
@@ -171,7 +171,7 @@ impl CallResult {
 
 /// Result of computing a price again on a fresh instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Repeated {
+pub enum RepricingResult {
     /// The same price.
     Same,
     /// Another price, or none: the price depends on state of the instance.
@@ -182,21 +182,21 @@ pub enum Repeated {
     Dropped,
 }
 
-impl Repeated {
+impl RepricingResult {
     /// Its name on labels.
     pub const fn name(self) -> &'static str {
         match self {
-            Repeated::Same => "same",
-            Repeated::Different => "different",
-            Repeated::Unknown => "unknown",
-            Repeated::Dropped => "dropped",
+            RepricingResult::Same => "same",
+            RepricingResult::Different => "different",
+            RepricingResult::Unknown => "unknown",
+            RepricingResult::Dropped => "dropped",
         }
     }
 }
 
 /// The metrics of all plugins of a process. The plugin host's host holds it, and so does
 /// [`Metrics`](super::Metrics), which renders it.
-pub struct PluginsMetrics {
+pub struct PluginMetricsRegistry {
     registry: Registry,
     missed_ticks: IntCounter,
     /// By [`CACHE_RESULTS`].
@@ -207,14 +207,14 @@ pub struct PluginsMetrics {
     other: Arc<PluginMetrics>,
 }
 
-impl fmt::Debug for PluginsMetrics {
+impl fmt::Debug for PluginMetricsRegistry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.plugins.read().keys().cloned().collect();
         f.debug_tuple("PluginsMetrics").field(&names).finish()
     }
 }
 
-impl Default for PluginsMetrics {
+impl Default for PluginMetricsRegistry {
     fn default() -> Self {
         let registry = Registry::new();
         let cache_lookups = counters(
@@ -223,7 +223,7 @@ impl Default for PluginsMetrics {
             "look-ups of compiled plugins on the disk, by what was found",
             &["result"],
         );
-        PluginsMetrics {
+        PluginMetricsRegistry {
             missed_ticks: counter(
                 &registry,
                 "infergate_plugin_missed_ticks_total",
@@ -237,7 +237,7 @@ impl Default for PluginsMetrics {
     }
 }
 
-impl PluginsMetrics {
+impl PluginMetricsRegistry {
     /// The metrics of the plugin called `name`, made when they are first asked for. Keep the response
     /// beside the revision: a call must not look it up.
     pub fn plugin(&self, name: &str) -> Arc<PluginMetrics> {
@@ -268,14 +268,14 @@ impl PluginsMetrics {
 
     /// Takes over what is counted elsewhere; the caller keeps two scrapes from doing so at once.
     pub(super) fn set(&self, levels: &PluginLevels) {
-        raise(&self.missed_ticks, levels.ticks_missed);
+        raise_counter(&self.missed_ticks, levels.ticks_missed);
         let found = [
             levels.cache_hits,
             levels.cache_misses,
             levels.cache_rejected,
         ];
         for (counter, to) in self.cache_lookups.iter().zip(found) {
-            raise(counter, to);
+            raise_counter(counter, to);
         }
         let plugins = self.plugins.read();
         for (plugin, open) in &levels.breakers {
@@ -303,7 +303,7 @@ pub struct PluginMetrics {
     calls: IntCounterVec,
     durations: HistogramVec,
     /// Held counters of the hooks that were called: a plugin has no series of hooks it has not.
-    hooks: [OnceLock<HookMetrics>; Hook::ALL.len()],
+    hooks: [OnceLock<HookMetrics>; PluginHook::ALL.len()],
     repeats: IntCounterVec,
     instances_live: IntGauge,
     reload_failed: IntCounterVec,
@@ -345,7 +345,7 @@ impl PluginMetrics {
                 &["hook", "result"],
             ),
             durations,
-            hooks: [const { OnceLock::new() }; Hook::ALL.len()],
+            hooks: [const { OnceLock::new() }; PluginHook::ALL.len()],
             repeats: counters(
                 &registry,
                 "infergate_plugin_repeats_total",
@@ -386,7 +386,7 @@ impl PluginMetrics {
     }
 
     /// Counts a finished call; the only call that does.
-    pub fn called(&self, hook: Hook, result: CallResult, micros: u64) {
+    pub fn record_call(&self, hook: PluginHook, result: CallResult, micros: u64) {
         let held = self.hook(hook);
         held.results[result as usize].inc();
         if result != CallResult::Unavailable {
@@ -395,33 +395,33 @@ impl PluginMetrics {
     }
 
     /// Counts a result, already counted as valid, that broke a rule where it was used.
-    pub fn lied(&self, hook: Hook) {
+    pub fn record_invalid_result(&self, hook: PluginHook) {
         self.hook(hook).results[CallResult::Invalid as usize].inc();
     }
 
     /// Counts a repeated price, or one that should have been repeated.
-    pub fn repeated(&self, result: Repeated) {
+    pub fn record_repricing(&self, result: RepricingResult) {
         self.repeats.with_label_values(&[result.name()]).inc();
     }
 
     /// Returns the count of this result so far.
-    pub fn repeats(&self, result: Repeated) -> u64 {
+    pub fn repricings(&self, result: RepricingResult) -> u64 {
         self.repeats.with_label_values(&[result.name()]).get()
     }
 
     /// Counts an instance in memory for as long as the returned guard lives.
-    pub fn instance(&self) -> LiveInstance {
+    pub fn live_instance(&self) -> LiveInstance {
         self.instances_live.inc();
         LiveInstance(self.instances_live.clone())
     }
 
     /// Counts a rejected revision; `stage` is a word of this program.
-    pub fn reload_failed(&self, stage: &'static str) {
+    pub fn record_failed_reload(&self, stage: &'static str) {
         self.reload_failed.with_label_values(&[stage]).inc();
     }
 
     /// Counts a log line over the rate.
-    pub fn log_dropped(&self) {
+    pub fn record_dropped_log(&self) {
         self.log_dropped.inc();
     }
 
@@ -437,7 +437,7 @@ impl PluginMetrics {
     }
 
     /// Counts an addition to a counter that the configuration does not declare.
-    pub fn undeclared(&self) {
+    pub fn record_undeclared_counter(&self) {
         let counter = || self.guest.with_label_values(&[OTHER]);
         self.undeclared.get_or_init(counter).inc();
     }
@@ -470,7 +470,7 @@ impl PluginMetrics {
             .sum()
     }
 
-    fn hook(&self, hook: Hook) -> &HookMetrics {
+    fn hook(&self, hook: PluginHook) -> &HookMetrics {
         self.hooks[hook as usize].get_or_init(|| HookMetrics {
             results: CallResult::ALL
                 .map(|result| self.calls.with_label_values(&[hook.name(), result.name()])),
@@ -522,7 +522,7 @@ impl GuestCounter {
 }
 
 /// Brings a counter up to a count that is kept elsewhere.
-fn raise(counter: &IntCounter, to: u64) {
+fn raise_counter(counter: &IntCounter, to: u64) {
     counter.inc_by(to.saturating_sub(counter.get()));
 }
 
@@ -559,7 +559,7 @@ mod tests {
     fn every_label_set_is_in_the_order_of_its_enum() {
         let ordered = |place: usize, at: usize| place == at;
         assert!(
-            Hook::ALL
+            PluginHook::ALL
                 .iter()
                 .enumerate()
                 .all(|(at, hook)| ordered(*hook as usize, at))
@@ -575,19 +575,19 @@ mod tests {
 
     #[test]
     fn a_rejection_is_a_call_and_no_failure() {
-        let metrics = PluginsMetrics::default().plugin("p");
-        metrics.called(Hook::Prepare, CallResult::Answered, 10);
-        metrics.called(Hook::Prepare, CallResult::Rejected, 10);
-        metrics.called(Hook::Finish, CallResult::Trapped, 10);
+        let metrics = PluginMetricsRegistry::default().plugin("p");
+        metrics.record_call(PluginHook::Prepare, CallResult::Answered, 10);
+        metrics.record_call(PluginHook::Prepare, CallResult::Rejected, 10);
+        metrics.record_call(PluginHook::Finish, CallResult::Trapped, 10);
         assert_eq!((metrics.calls(), metrics.failures()), (3, 1));
     }
 
     #[test]
     fn handles_of_one_name_are_one_and_names_beyond_the_bound_share_one() {
-        let all = PluginsMetrics::default();
+        let all = PluginMetricsRegistry::default();
         assert!(Arc::ptr_eq(&all.plugin("p"), &all.plugin("p")));
         for n in 0..HANDLES_MAX {
-            all.plugin(&format!("p{n}")).reload_failed("read");
+            all.plugin(&format!("p{n}")).record_failed_reload("read");
         }
         let late = all.plugin("late");
         assert!(Arc::ptr_eq(&late, &all.plugin("later")));
@@ -597,7 +597,7 @@ mod tests {
 
     #[test]
     fn a_counter_leaves_with_its_declaration() {
-        let all = PluginsMetrics::default();
+        let all = PluginMetricsRegistry::default();
         let metrics = all.plugin("p");
         metrics.counter("stays").add(2);
         metrics.counter("goes").add(3);

@@ -36,19 +36,19 @@ pub fn off_the_worker<T>(leaves: bool, work: impl FnOnce() -> T) -> T {
 
 /// Runs a task and reports each of its polls that held its worker for [`BLOCKED_MS`] or longer.
 pub async fn watched<F: Future>(task: F, blocked: impl Fn(u64) + Unpin) -> F::Output {
-    Watched {
+    WatchedTask {
         task: Box::pin(task),
         blocked,
     }
     .await
 }
 
-struct Watched<F, B> {
+struct WatchedTask<F, B> {
     task: Pin<Box<F>>,
     blocked: B,
 }
 
-impl<F: Future, B: Fn(u64) + Unpin> Future for Watched<F, B> {
+impl<F: Future, B: Fn(u64) + Unpin> Future for WatchedTask<F, B> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, ctx: &mut Context<'_>) -> Poll<F::Output> {
@@ -72,14 +72,14 @@ fn coarse_ms() -> u64 {
 }
 
 /// Counters of workers that were held.
-pub(super) struct WorkersMetrics {
+pub(super) struct WorkerMetrics {
     times: IntCounter,
     seconds: Counter,
 }
 
-impl WorkersMetrics {
+impl WorkerMetrics {
     /// Registers them.
-    pub fn new(registry: &Registry) -> WorkersMetrics {
+    pub fn new(registry: &Registry) -> WorkerMetrics {
         let times = IntCounter::new(
             "infergate_workers_blocked_total",
             "times that one step of a request held its worker for 50 ms or longer",
@@ -97,11 +97,11 @@ impl WorkersMetrics {
             let registered = registry.register(counter);
             registered.expect("the name is registered once");
         }
-        WorkersMetrics { times, seconds }
+        WorkerMetrics { times, seconds }
     }
 
     /// Records a worker that was held for so long.
-    pub fn blocked(&self, held_ms: u64) {
+    pub fn record_blocked(&self, held_ms: u64) {
         self.times.inc();
         self.seconds.inc_by(held_ms as f64 / 1000.0);
     }

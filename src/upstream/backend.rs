@@ -12,12 +12,12 @@ use infergate_core::Refusal;
 use infergate_core::api::{Call, Operation};
 use infergate_core::model::{BackendKind, Task};
 
-use super::answer::Answer;
+use super::response::ResponseTransformer;
 use super::{http, llama_server, openai, tei, tgi};
 
 /// A request as this kind of server takes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shaped {
+pub struct UpstreamRequest {
     /// Path under the endpoint's base URL; empty is that URL itself.
     pub path: Cow<'static, str>,
     /// Body of the request.
@@ -45,25 +45,25 @@ pub trait Backend: Send + Sync {
     /// Returns true when the server is posted what the model's task makes of the body, where the
     /// task names a path there. Other kinds are called in their own protocol, whatever a task makes
     /// of the body.
-    fn posts_payload(&self) -> bool {
+    fn uses_task_payload(&self) -> bool {
         false
     }
 
     /// Checks that a model with this task can serve the call; a refusal says why not.
     fn accepts(&self, call: &Call, task: Task) -> Result<(), Refusal> {
-        Wanted::of(call, task).map(drop)
+        BackendOperation::from_call(call, task).map(drop)
     }
 
     /// The call as this kind of server takes it; a refusal where it cannot serve it.
-    fn shape_request(
+    fn encode(
         &self,
         call: &Call,
         task: Task,
         backend_model: &str,
-    ) -> Result<Shaped, Refusal>;
+    ) -> Result<UpstreamRequest, Refusal>;
 
     /// The reader of the 2xx answer to that request.
-    fn read_response(&self, call: &Call, task: Task) -> Answer;
+    fn decoder(&self, call: &Call, task: Task) -> ResponseTransformer;
 
     /// How its health is checked.
     fn probe(&self) -> Probe;
@@ -83,7 +83,7 @@ pub fn backend(kind: BackendKind) -> Option<&'static dyn Backend> {
 
 /// A call together with what it means for the model's task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum BackendOperation {
     /// OpenAI chat, passed through.
     Chat,
     /// OpenAI completion, passed through.
@@ -96,15 +96,15 @@ pub(super) enum Wanted {
     RunEmbeddings,
 }
 
-impl Wanted {
+impl BackendOperation {
     /// Operation that `call` means for a model with this task.
-    pub(super) fn of(call: &Call, task: Task) -> Result<Wanted, Refusal> {
+    pub(super) fn from_call(call: &Call, task: Task) -> Result<BackendOperation, Refusal> {
         match (call.operation, task) {
-            (Operation::Chat, Task::TextGeneration) => Ok(Wanted::Chat),
-            (Operation::Completions, Task::TextGeneration) => Ok(Wanted::Completions),
-            (Operation::Embeddings, Task::TextEmbeddings) => Ok(Wanted::Embeddings),
-            (Operation::Run, Task::TextGeneration) => Ok(Wanted::RunGeneration),
-            (Operation::Run, Task::TextEmbeddings) => Ok(Wanted::RunEmbeddings),
+            (Operation::Chat, Task::TextGeneration) => Ok(BackendOperation::Chat),
+            (Operation::Completions, Task::TextGeneration) => Ok(BackendOperation::Completions),
+            (Operation::Embeddings, Task::TextEmbeddings) => Ok(BackendOperation::Embeddings),
+            (Operation::Run, Task::TextGeneration) => Ok(BackendOperation::RunGeneration),
+            (Operation::Run, Task::TextEmbeddings) => Ok(BackendOperation::RunEmbeddings),
             (Operation::Chat | Operation::Completions, _) => {
                 Err(wrong_model(call, "does not generate text"))
             }
@@ -116,21 +116,25 @@ impl Wanted {
     /// Where an OpenAI-compatible server takes calls that are passed through.
     pub(super) fn openai_path(self) -> &'static str {
         match self {
-            Wanted::Chat | Wanted::RunGeneration => "/v1/chat/completions",
-            Wanted::Completions => "/v1/completions",
-            Wanted::Embeddings | Wanted::RunEmbeddings => "/v1/embeddings",
+            BackendOperation::Chat | BackendOperation::RunGeneration => "/v1/chat/completions",
+            BackendOperation::Completions => "/v1/completions",
+            BackendOperation::Embeddings | BackendOperation::RunEmbeddings => "/v1/embeddings",
         }
     }
 
     /// Returns whether events are expected: embeddings have no streamed form, whatever the body
     /// says.
     pub(super) fn streams(self, call: &Call) -> bool {
-        call.stream && !matches!(self, Wanted::Embeddings | Wanted::RunEmbeddings)
+        call.stream
+            && !matches!(
+                self,
+                BackendOperation::Embeddings | BackendOperation::RunEmbeddings
+            )
     }
 
     /// The call passed through to an OpenAI-compatible path.
-    pub(super) fn pass(self, call: &Call, backend_model: &str) -> Shaped {
-        Shaped {
+    pub(super) fn pass(self, call: &Call, backend_model: &str) -> UpstreamRequest {
+        UpstreamRequest {
             path: self.openai_path().into(),
             body: call.openai_body(backend_model),
             content_type: None,

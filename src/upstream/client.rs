@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, StatusCode};
 use infergate_core::Millis;
-use infergate_core::routing::reuse::{
+use infergate_core::routing::connection_reuse::{
     ConnectionUse, IDLE_MAX_PLAIN, IDLE_MAX_TLS, KeepAlive, may_resend,
 };
 use pingora_core::protocols::http::v1::client::HttpSession;
@@ -24,14 +24,14 @@ use pingora_error::ErrorType;
 use pingora_http::ResponseHeader;
 use tokio::time::timeout;
 
-use super::connection::Connection;
-use super::marks::Marks;
-use super::pool::Pool;
-use super::target::{Dial, Target};
-use super::tls::{Unproved, is_certificate_refusal};
+use super::connect_timings::ConnectTimings;
+use super::connection::UpstreamConnection;
+use super::pool::ConnectionPool;
+use super::target::{DialAddress, Target};
+use super::tls::{HandshakeError, is_certificate_refusal};
 
 /// Interim responses (1xx) read before the real one; more is a server gone wrong.
-const INTERIM_ANSWERS_MAX: usize = 8;
+const INTERIM_RESPONSES_MAX: usize = 8;
 /// Bodies up to this size are copied behind the head and leave in one segment train. Larger ones
 /// are written after it: a copy would cost more than the call.
 const JOINED_BODY_MAX_BYTES: usize = 64 * 1024;
@@ -59,7 +59,7 @@ pub enum SendError {
 /// A host name without an address.
 #[derive(Debug, thiserror::Error)]
 #[error("the name does not resolve")]
-struct Unresolved(#[source] io::Error);
+struct UnresolvedName(#[source] io::Error);
 
 impl SendError {
     /// The cause in a word or two, for operators. Never contains bytes from the server.
@@ -70,7 +70,7 @@ impl SendError {
         };
         let mut next: Option<&(dyn std::error::Error + 'static)> = Some(&**source);
         while let Some(error) = next {
-            if error.is::<Unresolved>() {
+            if error.is::<UnresolvedName>() {
                 return "name does not resolve";
             }
             if let Some(io) = error.downcast_ref::<io::Error>() {
@@ -98,7 +98,7 @@ impl SendError {
 }
 
 /// Request to a model server or another node.
-pub struct Outgoing<'a> {
+pub struct OutboundRequest<'a> {
     /// `POST` or `GET`.
     pub method: &'static str,
     /// The backend's path; the target's prefix goes before it. Empty is the base URL itself.
@@ -112,39 +112,39 @@ pub struct Outgoing<'a> {
 }
 
 /// Observer of what happens before a response.
-pub trait Hears: Send + Sync {
+pub trait InterimObserver: Send + Sync {
     /// Called when a connection is there, before the request is written.
-    fn connected(&self);
+    fn on_connected(&self);
     /// Called with the headers of an interim response. Returns whether it is an expected one, of
     /// which there may be any number.
-    fn interim(&self, headers: &HeaderMap) -> bool;
+    fn on_interim(&self, headers: &HeaderMap) -> bool;
 }
 
 /// Observer for model servers, whose interim responses mean nothing here.
-struct Deaf;
+struct IgnoreInterim;
 
-impl Hears for Deaf {
-    fn connected(&self) {}
+impl InterimObserver for IgnoreInterim {
+    fn on_connected(&self) {}
 
-    fn interim(&self, _: &HeaderMap) -> bool {
+    fn on_interim(&self, _: &HeaderMap) -> bool {
         false
     }
 }
 
 /// HTTP client with its pool of connections to model servers, or to other nodes.
 #[derive(Default)]
-pub struct Client {
-    pool: Pool,
+pub struct HttpClient {
+    pool: ConnectionPool,
 }
 
 /// How a request failed on one connection.
-struct Failed {
+struct SendFailure {
     error: SendError,
     /// No work has begun at the server: the request may be sent once more.
     may_resend: bool,
 }
 
-impl Client {
+impl HttpClient {
     /// Sends a request and reads the head of its response. `marks` records how far it came, also when
     /// the future is dropped.
     ///
@@ -153,42 +153,48 @@ impl Client {
     pub async fn send(
         &self,
         target: &Target,
-        outgoing: Outgoing<'_>,
-        marks: &mut Marks,
-    ) -> Result<Exchange, SendError> {
-        self.send_hearing(target, outgoing, marks, &Deaf).await
+        outgoing: OutboundRequest<'_>,
+        marks: &mut ConnectTimings,
+    ) -> Result<UpstreamResponse, SendError> {
+        self.send_observed(target, outgoing, marks, &IgnoreInterim)
+            .await
     }
 
     /// Sends a request as [`Client::send`] does; `ears` observes what comes before the response.
     ///
     /// # Errors
     /// [`SendError`] by what the server can have seen.
-    pub async fn send_hearing(
+    pub async fn send_observed(
         &self,
         target: &Target,
-        outgoing: Outgoing<'_>,
-        marks: &mut Marks,
-        ears: &dyn Hears,
-    ) -> Result<Exchange, SendError> {
+        outgoing: OutboundRequest<'_>,
+        marks: &mut ConnectTimings,
+        observer: &dyn InterimObserver,
+    ) -> Result<UpstreamResponse, SendError> {
         if !outgoing.fresh
-            && let Some((connection, dial)) = self.kept(target).await?
+            && let Some((connection, dial)) = self.take_pooled(target).await?
         {
-            marks.connected(true);
-            ears.connected();
-            let request = wire(target, &outgoing);
-            match self.ask(connection, dial, request, marks, ears).await {
+            marks.record_connected(true);
+            observer.on_connected();
+            let request = encode_request(target, &outgoing);
+            match self
+                .exchange(connection, dial, request, marks, observer)
+                .await
+            {
                 Err(failed) if failed.may_resend => {
                     tracing::debug!(url = &*target.url, "a kept connection was closed");
-                    marks.replaced();
+                    marks.record_replaced();
                 }
                 asked => return asked.map_err(|failed| failed.error),
             }
         }
-        let (connection, dial) = self.open(target).await?;
-        marks.connected(false);
-        ears.connected();
-        let request = wire(target, &outgoing);
-        let asked = self.ask(connection, dial, request, marks, ears).await;
+        let (connection, dial) = self.open_connection(target).await?;
+        marks.record_connected(false);
+        observer.on_connected();
+        let request = encode_request(target, &outgoing);
+        let asked = self
+            .exchange(connection, dial, request, marks, observer)
+            .await;
         asked.map_err(|failed| failed.error)
     }
 
@@ -199,10 +205,10 @@ impl Client {
     }
 
     /// A connection from the pool to the address that worked last.
-    async fn kept(
+    async fn take_pooled(
         &self,
         target: &Target,
-    ) -> Result<Option<(Box<Connection>, Arc<Dial>)>, SendError> {
+    ) -> Result<Option<(Box<UpstreamConnection>, Arc<DialAddress>)>, SendError> {
         let dials = target.dials().await.map_err(unresolved)?;
         let Some(dial) = dials.in_order().next() else {
             return Ok(None);
@@ -212,7 +218,10 @@ impl Client {
     }
 
     /// A new connection to whichever of the target's addresses takes one.
-    async fn open(&self, target: &Target) -> Result<(Box<Connection>, Arc<Dial>), SendError> {
+    async fn open_connection(
+        &self,
+        target: &Target,
+    ) -> Result<(Box<UpstreamConnection>, Arc<DialAddress>), SendError> {
         let dials = target.dials().await.map_err(unresolved)?;
         let mut failed = SendError::Connect("the name has no address".into());
         for dial in dials.in_order() {
@@ -242,47 +251,47 @@ impl Client {
     }
 
     /// A new connection, over which the server has proved its identity where it has to.
-    async fn connect(&self, dial: &Dial) -> Result<Box<Connection>, SendError> {
+    async fn connect(&self, dial: &DialAddress) -> Result<Box<UpstreamConnection>, SendError> {
         let began = self.pool.now();
         let tcp = dial.connect().await;
         let tcp = tcp.map_err(|error| SendError::Connect(error.into()))?;
         let now = self.pool.now();
         let Some(identity) = &dial.identity else {
             let usage = ConnectionUse::new(now, IDLE_MAX_PLAIN);
-            return Ok(Connection::plain(tcp, usage, self.pool.clock));
+            return Ok(UpstreamConnection::plain(tcp, usage, self.pool.clock));
         };
-        match identity.prove(tcp, dial.connect_timeout()).await {
+        match identity.handshake(tcp, dial.connect_timeout()).await {
             Ok(sealed) => {
                 let usage = ConnectionUse::new(now, IDLE_MAX_TLS);
-                let mut connection = Connection::sealed(sealed, usage, self.pool.clock);
+                let mut connection = UpstreamConnection::tls(sealed, usage, self.pool.clock);
                 connection.round_trip = now.since(began);
                 Ok(connection)
             }
-            Err(Unproved::NotTrusted(error)) => Err(SendError::NotTrusted(error.into())),
-            Err(Unproved::Broken(error)) => Err(SendError::Connect(error.into())),
+            Err(HandshakeError::NotTrusted(error)) => Err(SendError::NotTrusted(error.into())),
+            Err(HandshakeError::Broken(error)) => Err(SendError::Connect(error.into())),
         }
     }
 
     /// Sends a request over `connection` and reads the head of the response, which may come before
     /// the whole request has gone out.
-    async fn ask(
+    async fn exchange(
         &self,
-        mut connection: Box<Connection>,
-        dial: Arc<Dial>,
+        mut connection: Box<UpstreamConnection>,
+        dial: Arc<DialAddress>,
         (head, body): (BytesMut, Bytes),
-        marks: &mut Marks,
-        ears: &dyn Hears,
-    ) -> Result<Exchange, Failed> {
+        marks: &mut ConnectTimings,
+        observer: &dyn InterimObserver,
+    ) -> Result<UpstreamResponse, SendFailure> {
         connection.begin(head, body);
         connection.write_ahead().await;
         if connection.is_written() {
-            marks.sent(0);
+            marks.record_sent(0);
         }
         let mut session = HttpSession::new(connection);
         let mut interim = 0;
-        while interim < INTERIM_ANSWERS_MAX {
+        while interim < INTERIM_RESPONSES_MAX {
             if let Err(error) = session.read_response().await {
-                return Err(self.failed(&session, &dial, error, marks.reused));
+                return Err(self.classify_failure(&session, &dial, error, marks.reused));
             }
             let head = session.resp_header();
             if head.is_some_and(|head| is_final(head.status)) {
@@ -291,32 +300,32 @@ impl Client {
                     && let Some(connection) = connection_of(&session)
                     && connection.is_written()
                 {
-                    marks.sent(connection.since_written_us());
+                    marks.record_sent(connection.since_written_us());
                 }
-                return Ok(Exchange {
+                return Ok(UpstreamResponse {
                     session,
                     dial,
                     broken: false,
                 });
             }
-            if !head.is_some_and(|head| ears.interim(&head.headers)) {
+            if !head.is_some_and(|head| observer.on_interim(&head.headers)) {
                 interim += 1;
             }
         }
-        Err(Failed {
+        Err(SendFailure {
             error: SendError::Lost("the server sent interim answers without end".into()),
             may_resend: false,
         })
     }
 
     /// Classifies a break before the head of a response.
-    fn failed(
+    fn classify_failure(
         &self,
         session: &HttpSession,
-        dial: &Dial,
+        dial: &DialAddress,
         error: Box<pingora_error::Error>,
         reused: bool,
-    ) -> Failed {
+    ) -> SendFailure {
         let connection = connection_of(session);
         let is_http = *error.etype() != ErrorType::InvalidHTTPHeader;
         let may_resend = reused
@@ -330,7 +339,7 @@ impl Client {
             self.pool.record_close(dial.pool_key, idle);
         }
         let refuses_us = error.cause.as_deref().is_some_and(is_certificate_refusal);
-        Failed {
+        SendFailure {
             error: match !reused && refuses_us {
                 true => SendError::NotTrusted(error.into()),
                 false => SendError::Lost(error.into()),
@@ -340,8 +349,8 @@ impl Client {
     }
 
     /// Gives the connection back when the response was read whole; closes it otherwise.
-    pub async fn finish(&self, exchange: Exchange) {
-        let Exchange {
+    pub async fn finish(&self, exchange: UpstreamResponse) {
+        let UpstreamResponse {
             mut session,
             dial,
             broken,
@@ -357,7 +366,7 @@ impl Client {
         let Some(stream) = session.reuse().await else {
             return;
         };
-        if let Ok(mut connection) = stream.into_any().downcast::<Connection>() {
+        if let Ok(mut connection) = stream.into_any().downcast::<UpstreamConnection>() {
             let now = self.pool.now();
             let usage = &mut connection.usage;
             usage.record_answer(now, hint.unwrap_or_default());
@@ -367,7 +376,7 @@ impl Client {
 
     /// Reads the rest of a short response that is not passed on, so that its connection can be
     /// kept.
-    pub async fn discard(&self, mut exchange: Exchange) {
+    pub async fn discard(&self, mut exchange: UpstreamResponse) {
         let rest = async {
             let mut read = 0;
             while let Ok(Some(chunk)) = exchange.chunk().await {
@@ -384,10 +393,10 @@ impl Client {
 }
 
 fn unresolved(error: io::Error) -> SendError {
-    SendError::Connect(Unresolved(error).into())
+    SendError::Connect(UnresolvedName(error).into())
 }
 
-fn connection_of(session: &HttpSession) -> Option<&Connection> {
+fn connection_of(session: &HttpSession) -> Option<&UpstreamConnection> {
     session.stream().as_any().downcast_ref()
 }
 
@@ -398,22 +407,22 @@ fn is_final(status: StatusCode) -> bool {
 }
 
 /// A request whose answer has begun.
-pub struct Exchange {
+pub struct UpstreamResponse {
     session: HttpSession,
-    dial: Arc<Dial>,
+    dial: Arc<DialAddress>,
     broken: bool,
 }
 
-impl Exchange {
+impl UpstreamResponse {
     /// Status and headers of the response.
-    pub fn head(&self) -> &ResponseHeader {
+    pub fn encode_head(&self) -> &ResponseHeader {
         self.session
             .resp_header()
             .expect("an exchange begins with the answer's head")
     }
 
     /// Returns whether the response was read to its end.
-    pub fn is_read(&mut self) -> bool {
+    pub fn is_complete(&mut self) -> bool {
         self.session.is_body_done()
     }
 
@@ -430,7 +439,7 @@ impl Exchange {
 }
 
 /// Head and body as they are written: in one piece where the body is small.
-fn wire(target: &Target, outgoing: &Outgoing<'_>) -> (BytesMut, Bytes) {
+fn encode_request(target: &Target, outgoing: &OutboundRequest<'_>) -> (BytesMut, Bytes) {
     let mut head = head(target, outgoing);
     if outgoing.body.len() > JOINED_BODY_MAX_BYTES {
         return (head, outgoing.body.clone());
@@ -439,7 +448,7 @@ fn wire(target: &Target, outgoing: &Outgoing<'_>) -> (BytesMut, Bytes) {
     (head, Bytes::new())
 }
 
-fn head(target: &Target, outgoing: &Outgoing<'_>) -> BytesMut {
+fn head(target: &Target, outgoing: &OutboundRequest<'_>) -> BytesMut {
     let joined = if outgoing.body.len() <= JOINED_BODY_MAX_BYTES {
         outgoing.body.len()
     } else {

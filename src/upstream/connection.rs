@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::FutureExt;
 use infergate_core::Millis;
-use infergate_core::routing::reuse::ConnectionUse;
+use infergate_core::routing::connection_reuse::ConnectionUse;
 use pingora_core::protocols::raw_connect::ProxyDigest;
 use pingora_core::protocols::{
     GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
@@ -27,7 +27,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::task::unconstrained;
 
-use super::tls::{Identity, Sealed};
+use super::tls::{ServerIdentity, TlsConnection};
 use crate::telemetry::Clock;
 
 /// Looks at a TLS connection that has bytes waiting: records between answers (session tickets) are
@@ -35,34 +35,34 @@ use crate::telemetry::Clock;
 const LOOKS_MAX: usize = 3;
 
 #[derive(Debug)]
-enum Io {
+enum UpstreamStream {
     Plain(TcpStream),
-    Sealed(Box<Sealed>),
+    Sealed(Box<TlsConnection>),
 }
 
 /// Unwritten part of a request.
 #[derive(Default)]
-struct Unsent {
+struct UnsentRequest {
     head: BytesMut,
     body: Bytes,
     /// Written to TLS and perhaps not yet to the socket.
     is_unflushed: bool,
 }
 
-impl Unsent {
+impl UnsentRequest {
     fn is_empty(&self) -> bool {
         self.head.is_empty() && self.body.is_empty() && !self.is_unflushed
     }
 }
 
 /// An open connection.
-pub(super) struct Connection {
-    io: Io,
+pub(super) struct UpstreamConnection {
+    io: UpstreamStream,
     /// Idle time, age and answers.
     pub usage: ConnectionUse,
     /// To connect there, for servers outside the own network; zero else.
     pub round_trip: Millis,
-    unsent: Unsent,
+    unsent: UnsentRequest,
     write_error: Option<io::Error>,
     clock: Clock,
     /// When the request was written whole; until then, when writing began.
@@ -71,23 +71,27 @@ pub(super) struct Connection {
     bytes_read: u64,
 }
 
-impl Connection {
+impl UpstreamConnection {
     /// A new connection without TLS.
-    pub fn plain(tcp: TcpStream, usage: ConnectionUse, clock: Clock) -> Box<Connection> {
-        Connection::over(Io::Plain(tcp), usage, clock)
+    pub fn plain(tcp: TcpStream, usage: ConnectionUse, clock: Clock) -> Box<UpstreamConnection> {
+        UpstreamConnection::over(UpstreamStream::Plain(tcp), usage, clock)
     }
 
     /// A new connection to a server that has proved its identity.
-    pub fn sealed(sealed: Sealed, usage: ConnectionUse, clock: Clock) -> Box<Connection> {
-        Connection::over(Io::Sealed(Box::new(sealed)), usage, clock)
+    pub fn tls(
+        sealed: TlsConnection,
+        usage: ConnectionUse,
+        clock: Clock,
+    ) -> Box<UpstreamConnection> {
+        UpstreamConnection::over(UpstreamStream::Sealed(Box::new(sealed)), usage, clock)
     }
 
-    fn over(io: Io, usage: ConnectionUse, clock: Clock) -> Box<Connection> {
-        Box::new(Connection {
+    fn over(io: UpstreamStream, usage: ConnectionUse, clock: Clock) -> Box<UpstreamConnection> {
+        Box::new(UpstreamConnection {
             io,
             usage,
             round_trip: Millis::ZERO,
-            unsent: Unsent::default(),
+            unsent: UnsentRequest::default(),
             write_error: None,
             clock,
             written_us: 0,
@@ -96,17 +100,17 @@ impl Connection {
     }
 
     /// Returns whether the server has proved an equal identity, or need not.
-    pub fn is_of(&self, identity: Option<&Arc<Identity>>) -> bool {
+    pub fn has_identity(&self, identity: Option<&Arc<ServerIdentity>>) -> bool {
         match (&self.io, identity) {
-            (Io::Plain(_), None) => true,
-            (Io::Sealed(sealed), Some(identity)) => sealed.is_of(identity),
+            (UpstreamStream::Plain(_), None) => true,
+            (UpstreamStream::Sealed(sealed), Some(identity)) => sealed.has_identity(identity),
             _ => false,
         }
     }
 
     /// Begins a request: `head` and `body` are written from now on, also by reads.
     pub fn begin(&mut self, head: BytesMut, body: Bytes) {
-        self.unsent = Unsent {
+        self.unsent = UnsentRequest {
             head,
             body,
             is_unflushed: true,
@@ -144,12 +148,12 @@ impl Connection {
 
     /// Returns whether the socket is open and silent. Asks the kernel: a close that has not come
     /// through the runtime yet counts too.
-    pub fn is_quiet(&mut self) -> bool {
+    pub fn is_open_and_silent(&mut self) -> bool {
         for _ in 0..LOOKS_MAX {
             let mut byte = [MaybeUninit::uninit(); 1];
             match SockRef::from(self.tcp()).peek(&mut byte) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
-                Ok(1..) if matches!(self.io, Io::Sealed(_)) => {
+                Ok(1..) if matches!(self.io, UpstreamStream::Sealed(_)) => {
                     // Anything but a record without content is an end, or a response to no request.
                     if unconstrained(self.read_u8()).now_or_never().is_some() {
                         return false;
@@ -163,8 +167,8 @@ impl Connection {
 
     fn tcp(&self) -> &TcpStream {
         match &self.io {
-            Io::Plain(tcp) => tcp,
-            Io::Sealed(sealed) => sealed.tcp(),
+            UpstreamStream::Plain(tcp) => tcp,
+            UpstreamStream::Sealed(sealed) => sealed.tcp(),
         }
     }
 
@@ -178,14 +182,14 @@ impl Connection {
             // Bytes that the server sent before it are still to be read.
             Err(error) => {
                 self.write_error = Some(error);
-                self.unsent = Unsent::default();
+                self.unsent = UnsentRequest::default();
             }
         }
         Poll::Ready(())
     }
 
     fn poll_unsent_to_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Connection { io, unsent, .. } = self;
+        let UpstreamConnection { io, unsent, .. } = self;
         loop {
             let is_head = !unsent.head.is_empty();
             let part: &[u8] = match is_head {
@@ -196,8 +200,8 @@ impl Connection {
                 break;
             }
             let written = ready!(match io {
-                Io::Plain(tcp) => Pin::new(tcp).poll_write(cx, part),
-                Io::Sealed(sealed) => Pin::new(&mut **sealed).poll_write(cx, part),
+                UpstreamStream::Plain(tcp) => Pin::new(tcp).poll_write(cx, part),
+                UpstreamStream::Sealed(sealed) => Pin::new(&mut **sealed).poll_write(cx, part),
             })?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
@@ -207,22 +211,22 @@ impl Connection {
                 false => unsent.body.advance(written),
             }
         }
-        if let Io::Sealed(sealed) = io {
+        if let UpstreamStream::Sealed(sealed) = io {
             ready!(Pin::new(&mut **sealed).poll_flush(cx))?;
         }
         // The response may take minutes: what was written is not kept for so long.
-        *unsent = Unsent::default();
+        *unsent = UnsentRequest::default();
         Poll::Ready(Ok(()))
     }
 }
 
-impl fmt::Debug for Connection {
+impl fmt::Debug for UpstreamConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.io.fmt(f)
     }
 }
 
-impl AsyncRead for Connection {
+impl AsyncRead for UpstreamConnection {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -232,75 +236,75 @@ impl AsyncRead for Connection {
         let _ = this.poll_unsent(cx);
         let before = buf.filled().len();
         let read = match &mut this.io {
-            Io::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
-            Io::Sealed(sealed) => Pin::new(&mut **sealed).poll_read(cx, buf),
+            UpstreamStream::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
+            UpstreamStream::Sealed(sealed) => Pin::new(&mut **sealed).poll_read(cx, buf),
         };
         this.bytes_read += (buf.filled().len() - before) as u64;
         read
     }
 }
 
-impl AsyncWrite for Connection {
+impl AsyncWrite for UpstreamConnection {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         match &mut self.get_mut().io {
-            Io::Plain(tcp) => Pin::new(tcp).poll_write(cx, bytes),
-            Io::Sealed(sealed) => Pin::new(&mut **sealed).poll_write(cx, bytes),
+            UpstreamStream::Plain(tcp) => Pin::new(tcp).poll_write(cx, bytes),
+            UpstreamStream::Sealed(sealed) => Pin::new(&mut **sealed).poll_write(cx, bytes),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.get_mut().io {
-            Io::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
-            Io::Sealed(sealed) => Pin::new(&mut **sealed).poll_flush(cx),
+            UpstreamStream::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
+            UpstreamStream::Sealed(sealed) => Pin::new(&mut **sealed).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.get_mut().io {
-            Io::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
-            Io::Sealed(sealed) => Pin::new(&mut **sealed).poll_shutdown(cx),
+            UpstreamStream::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            UpstreamStream::Sealed(sealed) => Pin::new(&mut **sealed).poll_shutdown(cx),
         }
     }
 }
 
 #[async_trait]
-impl Shutdown for Connection {
+impl Shutdown for UpstreamConnection {
     async fn shutdown(&mut self) {
         match &mut self.io {
             // Closed by the drop; nothing waits for what is left to be written.
-            Io::Plain(tcp) => drop(AsyncWriteExt::shutdown(tcp).await),
-            Io::Sealed(sealed) => sealed.goodbye().await,
+            UpstreamStream::Plain(tcp) => drop(AsyncWriteExt::shutdown(tcp).await),
+            UpstreamStream::Sealed(sealed) => sealed.close_notify().await,
         }
     }
 }
 
-impl UniqueID for Connection {
+impl UniqueID for UpstreamConnection {
     fn id(&self) -> UniqueIDType {
         self.tcp().as_raw_fd()
     }
 }
 
-impl Ssl for Connection {}
+impl Ssl for UpstreamConnection {}
 
-impl Peek for Connection {}
+impl Peek for UpstreamConnection {}
 
-impl GetTimingDigest for Connection {
+impl GetTimingDigest for UpstreamConnection {
     fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
         Vec::new()
     }
 }
 
-impl GetProxyDigest for Connection {
+impl GetProxyDigest for UpstreamConnection {
     fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
         None
     }
 }
 
-impl GetSocketDigest for Connection {
+impl GetSocketDigest for UpstreamConnection {
     fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
         None
     }

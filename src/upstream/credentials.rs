@@ -15,7 +15,7 @@ pub const API_KEY_HEADER: &str = "api-key";
 
 /// Headers and query parameter of one endpoint, in wire form.
 #[derive(Default, PartialEq, Eq)]
-pub struct Credentials {
+pub struct EndpointCredentials {
     /// Header lines, each ending in CRLF.
     lines: String,
     /// `name=value`, for behind the path.
@@ -25,11 +25,11 @@ pub struct Credentials {
     replaced: Vec<HeaderName>,
 }
 
-impl Credentials {
+impl EndpointCredentials {
     /// Builds those of an endpoint; invalid header names are left out, since the configuration has
     /// refused them.
-    pub fn of(spec: &EndpointSpec) -> Credentials {
-        let mut credentials = Credentials::default();
+    pub fn from_spec(spec: &EndpointSpec) -> EndpointCredentials {
+        let mut credentials = EndpointCredentials::default();
         for (name, value) in &spec.headers {
             if let Ok(name) = HeaderName::from_bytes(name.as_bytes()) {
                 credentials.add(name.as_str(), value.reveal());
@@ -117,7 +117,7 @@ mod tests {
     }
 
     fn written(spec: &EndpointSpec, path: &str) -> (String, String) {
-        let credentials = Credentials::of(spec);
+        let credentials = EndpointCredentials::from_spec(spec);
         let mut bytes = BytesMut::new();
         credentials.write_path(path, &mut bytes);
         let path = String::from_utf8(bytes.to_vec()).unwrap();
@@ -148,7 +148,7 @@ mod tests {
     fn an_endpoints_header_replaces_a_clients_of_that_name() {
         let mut spec = spec(AuthForm::Bearer, None);
         spec.headers = [("User-Agent".into(), "gateway".into())].into();
-        let credentials = Credentials::of(&spec);
+        let credentials = EndpointCredentials::from_spec(&spec);
         assert!(credentials.replaces(b"USER-AGENT: curl\r\n"));
         assert!(!credentials.replaces(b"accept: */*\r\n"));
         assert_eq!(

@@ -14,17 +14,17 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use infergate_core::model::{ConsulSpec, EndpointSpec, Found, FoundEndpoint};
+use infergate_core::model::{ConsulSpec, DiscoveredEndpoint, DiscoveredEndpoints, EndpointSpec};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::client::{Client, Outgoing};
-use super::marks::Marks;
+use super::client::{HttpClient, OutboundRequest};
+use super::connect_timings::ConnectTimings;
 use super::target::Target;
 use super::url::{check_address, check_url};
 use crate::plugin::file::open_regular;
 
-pub use kubernetes::{Credentials, ask_kubernetes};
+pub use kubernetes::{KubernetesCredentials, query_kubernetes};
 
 /// Room for 256 endpoints with 16 KiB of metadata each, which is more than Consul's instances or pods
 /// have.
@@ -36,7 +36,7 @@ const PERMITS_MAX: u32 = 65_536;
 
 /// Why discovery failed: for the log, no part of a key in it.
 #[derive(Debug, thiserror::Error)]
-pub enum LookError {
+pub enum DiscoveryError {
     /// The file cannot be opened or read.
     #[error("cannot be read: {0}")]
     Unreadable(#[from] std::io::Error),
@@ -48,7 +48,7 @@ pub enum LookError {
     Malformed(String),
     /// The server gave no response.
     #[error("no answer: {0}")]
-    Unanswered(String),
+    NoResponse(String),
     /// The server refused with this status.
     #[error("answered with status {0}")]
     Status(u16),
@@ -58,27 +58,29 @@ pub enum LookError {
 ///
 /// # Errors
 /// [`LookError`]; nothing is known then.
-pub fn read_file(path: &Path) -> Result<Found, LookError> {
+pub fn read_file(path: &Path) -> Result<DiscoveredEndpoints, DiscoveryError> {
     let mut bytes = Vec::new();
     let file = open_regular(path)?;
     file.take(ANSWER_BYTES_MAX as u64 + 1)
         .read_to_end(&mut bytes)?;
     if bytes.len() > ANSWER_BYTES_MAX {
-        return Err(LookError::TooLarge);
+        return Err(DiscoveryError::TooLarge);
     }
-    parse_list(&bytes).map_err(LookError::Malformed)
+    parse_list(&bytes).map_err(DiscoveryError::Malformed)
 }
 
 /// Every address of `host:port`.
 ///
 /// # Errors
 /// The name does not resolve. A name without addresses looks like a resolver that is down.
-pub async fn resolve(name: &str) -> Result<Found, LookError> {
+pub async fn resolve(name: &str) -> Result<DiscoveredEndpoints, DiscoveryError> {
     let addresses = tokio::net::lookup_host(name).await?;
-    let urls = addresses.map(|address| FoundEndpoint::at(url_of(address)));
-    let found = Found::new(urls.collect());
+    let urls = addresses.map(|address| DiscoveredEndpoint::at(url_of(address)));
+    let found = DiscoveredEndpoints::new(urls.collect());
     match found.endpoints.is_empty() {
-        true => Err(LookError::Unreadable(std::io::ErrorKind::NotFound.into())),
+        true => Err(DiscoveryError::Unreadable(
+            std::io::ErrorKind::NotFound.into(),
+        )),
         false => Ok(found),
     }
 }
@@ -87,25 +89,31 @@ pub async fn resolve(name: &str) -> Result<Found, LookError> {
 ///
 /// # Errors
 /// [`LookError`]; nothing is known then.
-pub async fn ask_consul(client: &Client, consul: &ConsulSpec) -> Result<Found, LookError> {
-    let answer = instances(client, consul).await?;
-    parse_instances(&answer).map_err(LookError::Malformed)
+pub async fn query_consul(
+    client: &HttpClient,
+    consul: &ConsulSpec,
+) -> Result<DiscoveredEndpoints, DiscoveryError> {
+    let answer = query_instances(client, consul).await?;
+    parse_instances(&answer).map_err(DiscoveryError::Malformed)
 }
 
 /// Every instance of a service that passes its checks, as `host:port`.
 ///
 /// # Errors
 /// [`LookError`]; nothing is known then.
-pub async fn hosts_in_consul(
-    client: &Client,
+pub async fn consul_hosts(
+    client: &HttpClient,
     consul: &ConsulSpec,
-) -> Result<Vec<String>, LookError> {
-    let answer = instances(client, consul).await?;
-    parse_hosts(&answer).map_err(LookError::Malformed)
+) -> Result<Vec<String>, DiscoveryError> {
+    let answer = query_instances(client, consul).await?;
+    parse_hosts(&answer).map_err(DiscoveryError::Malformed)
 }
 
 /// Consul's answer.
-async fn instances(client: &Client, consul: &ConsulSpec) -> Result<Vec<u8>, LookError> {
+async fn query_instances(
+    client: &HttpClient,
+    consul: &ConsulSpec,
+) -> Result<Vec<u8>, DiscoveryError> {
     let api = EndpointSpec {
         url: consul.url.clone(),
         max_concurrent_requests: 1,
@@ -126,9 +134,9 @@ async fn instances(client: &Client, consul: &ConsulSpec) -> Result<Vec<u8>, Look
 }
 
 /// An HTTP API that is asked where endpoints are.
-fn target(api: &EndpointSpec) -> Result<Target, LookError> {
+fn target(api: &EndpointSpec) -> Result<Target, DiscoveryError> {
     let target = Target::new(api, "", CONNECT_TIMEOUT)
-        .ok_or_else(|| LookError::Malformed("its url is none".to_owned()))?;
+        .ok_or_else(|| DiscoveryError::Malformed("its url is none".to_owned()))?;
     // A fault of its certificate is reported with the query's result, once.
     target.is_distrusted.store(true, Ordering::Relaxed);
     Ok(target)
@@ -136,12 +144,12 @@ fn target(api: &EndpointSpec) -> Result<Target, LookError> {
 
 /// Reads the body at `path`, `bytes_max` at most.
 async fn get(
-    client: &Client,
+    client: &HttpClient,
     target: &Target,
     path: &str,
     bytes_max: usize,
-) -> Result<Vec<u8>, LookError> {
-    let outgoing = Outgoing {
+) -> Result<Vec<u8>, DiscoveryError> {
+    let outgoing = OutboundRequest {
         method: "GET",
         path,
         // The pool is for requests.
@@ -150,19 +158,19 @@ async fn get(
         // Between two looks the connection would be closed.
         fresh: true,
     };
-    let unanswered = |error: &dyn std::error::Error| LookError::Unanswered(with_causes(error));
+    let unanswered = |error: &dyn std::error::Error| DiscoveryError::NoResponse(with_causes(error));
     let mut exchange = client
-        .send(target, outgoing, &mut Marks::default())
+        .send(target, outgoing, &mut ConnectTimings::default())
         .await
         .map_err(|error| unanswered(&error))?;
-    let status = exchange.head().status.as_u16();
+    let status = exchange.encode_head().status.as_u16();
     if status != 200 {
-        return Err(LookError::Status(status));
+        return Err(DiscoveryError::Status(status));
     }
     let mut body = Vec::new();
     while let Some(chunk) = exchange.chunk().await.map_err(|error| unanswered(&error))? {
         if body.len() + chunk.len() > bytes_max {
-            return Err(LookError::TooLarge);
+            return Err(DiscoveryError::TooLarge);
         }
         body.extend_from_slice(&chunk);
     }
@@ -181,19 +189,19 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 }
 
 /// A JSON list of URLs, or of mappings that say more.
-fn parse_list(bytes: &[u8]) -> Result<Found, String> {
+fn parse_list(bytes: &[u8]) -> Result<DiscoveredEndpoints, String> {
     let list: Vec<Value> =
         serde_json::from_slice(bytes).map_err(|error| format!("is no JSON list: {error}"))?;
     let entry = |(at, value): (usize, Value)| {
         parse_entry(value).map_err(|fault| format!("entry {}: {fault}", at + 1))
     };
     let endpoints: Result<_, String> = list.into_iter().enumerate().map(entry).collect();
-    Ok(Found::new(endpoints?))
+    Ok(DiscoveredEndpoints::new(endpoints?))
 }
 
-fn parse_entry(value: Value) -> Result<FoundEndpoint, String> {
+fn parse_entry(value: Value) -> Result<DiscoveredEndpoint, String> {
     let endpoint = match value {
-        Value::String(url) => FoundEndpoint::at(url),
+        Value::String(url) => DiscoveredEndpoint::at(url),
         value => serde_json::from_value(value).map_err(|error| error.to_string())?,
     };
     check_url(&endpoint.url)?;
@@ -214,7 +222,7 @@ fn parse_entry(value: Value) -> Result<FoundEndpoint, String> {
 /// <https://developer.hashicorp.com/consul/api-docs/health#list-service-instances-for-service>
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Instance {
+struct ConsulInstance {
     node: Option<ConsulNode>,
     service: ConsulService,
 }
@@ -235,15 +243,15 @@ struct ConsulService {
     port: u16,
 }
 
-fn parse_instances(bytes: &[u8]) -> Result<Found, String> {
+fn parse_instances(bytes: &[u8]) -> Result<DiscoveredEndpoints, String> {
     let hosts = parse_hosts(bytes)?.into_iter();
-    let urls = hosts.map(|host| FoundEndpoint::at(format!("http://{host}")));
-    Ok(Found::new(urls.collect()))
+    let urls = hosts.map(|host| DiscoveredEndpoint::at(format!("http://{host}")));
+    Ok(DiscoveredEndpoints::new(urls.collect()))
 }
 
 /// `host:port` of each instance.
 fn parse_hosts(bytes: &[u8]) -> Result<Vec<String>, String> {
-    let instances: Vec<Instance> = serde_json::from_slice(bytes)
+    let instances: Vec<ConsulInstance> = serde_json::from_slice(bytes)
         .map_err(|error| format!("is not a list of instances: {error}"))?;
     let hosts = instances.iter().map(|instance| {
         let node = instance.node.as_ref().map_or("", |node| &node.address);
@@ -270,7 +278,7 @@ fn url_of(address: SocketAddr) -> String {
 mod tests {
     use super::*;
 
-    fn urls(found: &Found) -> Vec<&str> {
+    fn urls(found: &DiscoveredEndpoints) -> Vec<&str> {
         found.endpoints.iter().map(|found| &*found.url).collect()
     }
 
@@ -285,7 +293,7 @@ mod tests {
         assert_eq!(first.max_concurrent_requests, Some(8));
         assert_eq!(first.priority, Some(1));
         assert_eq!(first.backend_model.as_deref(), Some("x"));
-        assert_eq!(parse_list(b"[]").unwrap(), Found::default());
+        assert_eq!(parse_list(b"[]").unwrap(), DiscoveredEndpoints::default());
     }
 
     #[test]
@@ -322,10 +330,13 @@ mod tests {
     fn a_file_that_is_missing_or_too_large_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("endpoints.json");
-        assert!(matches!(read_file(&path), Err(LookError::Unreadable(_))));
+        assert!(matches!(
+            read_file(&path),
+            Err(DiscoveryError::Unreadable(_))
+        ));
         let file = std::fs::File::create(&path).unwrap();
         file.set_len(ANSWER_BYTES_MAX as u64 + 1).unwrap();
-        assert!(matches!(read_file(&path), Err(LookError::TooLarge)));
+        assert!(matches!(read_file(&path), Err(DiscoveryError::TooLarge)));
         std::fs::write(&path, r#"["http://a:1"]"#).unwrap();
         assert_eq!(urls(&read_file(&path).unwrap()), ["http://a:1"]);
     }
@@ -350,7 +361,10 @@ mod tests {
             "http://gpu-1.internal:9004",
         ];
         assert_eq!(urls(&found), expected);
-        assert_eq!(parse_instances(b"[]").unwrap(), Found::default());
+        assert_eq!(
+            parse_instances(b"[]").unwrap(),
+            DiscoveredEndpoints::default()
+        );
         assert!(parse_instances(b"null").is_err());
         assert!(parse_instances(br#"[{"Service":{"Port":"1"}}]"#).is_err());
     }

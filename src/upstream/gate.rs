@@ -5,104 +5,105 @@
 //! called under one small mutex, and the waiters they name are woken. The lock is held for the
 //! length of one decision and never across an await. No task runs per waiter.
 
-mod found;
 mod retry;
+mod snapshot;
 
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 use infergate_core::admission::{
-    Ask, EndpointId, GateId, Gauges, Grant, Handoff, Membership, Outcome, PermitId, State, Ticket,
-    Turnstile, Wakes,
+    AdmissionGauges, AdmissionOutcome, AdmissionQueue, AdmissionState, EndpointId, GateId, Grant,
+    Handoff, PermitId, PermitRequest, QueueTicket, ServerMembership, WaiterUpdates,
 };
 use infergate_core::model::ModelSpec;
-use infergate_core::routing::fleet::ModelLoad;
+use infergate_core::routing::cluster::ModelLoad;
 use infergate_core::routing::policy::CANDIDATES_MAX;
 use infergate_core::routing::{
-    AccountKey, Candidate, Change, Ejector, FailureCause, Health, Observation, RetryBudget, Seen,
+    AccountKey, Candidate, Ejector, EndpointSignal, FailureCause, Health, Observation, RetryBudget,
+    UsabilityChange,
 };
 use infergate_core::{AccountId, Millis, ModelId, Refusal};
 use tokio::sync::oneshot;
 
-use super::servers::Servers;
+use super::servers::SharedServers;
 use super::sync::Mutex;
 use super::target::Target;
 use crate::telemetry::Clock;
-pub use found::{Found, FoundEndpoint};
-use found::{Names, View};
-pub use retry::Retry;
+pub use retry::RetryPlan;
+pub use snapshot::{AdmissionSnapshot, EndpointSnapshot};
+use snapshot::{EndpointUrls, GateView};
 
 /// Admission of one model, alive as long as the model is configured or a permit is held.
-pub struct Gate {
+pub struct AdmissionGate {
     pub(super) clock: Clock,
     id: GateId,
     /// The servers its endpoints are at, and the other gates that have endpoints there.
-    servers: Arc<Servers>,
+    servers: Arc<SharedServers>,
     model: ModelId,
     /// Guards the decisions and who waits for them. Held by: askers, permits being dropped,
     /// waiters leaving, probes reporting, reloads.
-    inner: Mutex<Inner>,
+    inner: Mutex<GateState>,
 }
 
-struct Inner {
-    turnstile: Turnstile,
+struct GateState {
+    turnstile: AdmissionQueue,
     ejector: Ejector,
     retries: RetryBudget,
     targets: Vec<Option<Arc<Target>>>,
     /// URLs of the targets, for traces.
-    names: Names,
-    waiting: HashMap<Ticket, oneshot::Sender<Told>>,
-    wakes: Wakes,
+    urls: EndpointUrls,
+    waiting: HashMap<QueueTicket, oneshot::Sender<GrantResult>>,
+    wakes: WaiterUpdates,
 }
 
 /// Result for a waiter: its grant with the target it is for, or why there is none.
-type Told = Result<(Grant, Given), Refusal>;
+type GrantResult = Result<(Grant, GrantedEndpoint), Refusal>;
 
 /// The endpoint of a grant, as it is at the grant.
-struct Given {
+struct GrantedEndpoint {
     target: Arc<Target>,
     health: Health,
 }
 
 /// Result of a request for a permit: granted at once, or queued.
-pub enum Entry {
+pub enum GateEntry {
     /// Go on.
     Leased(Permit),
     /// Wait.
     Queued(Waiter),
 }
 
-impl Gate {
+impl AdmissionGate {
     /// A gate for a model, with the targets of its endpoints, which shares its servers with no other.
     #[cfg(test)]
-    pub fn new(spec: &ModelSpec, targets: Vec<Arc<Target>>, clock: Clock) -> Arc<Gate> {
-        Gate::at(&Arc::default(), spec, targets, clock)
+    pub fn new(spec: &ModelSpec, targets: Vec<Arc<Target>>, clock: Clock) -> Arc<AdmissionGate> {
+        AdmissionGate::with_servers(&Arc::default(), spec, targets, clock)
     }
 
     /// A gate for a model, with the targets of its endpoints, at `servers`.
-    pub fn at(
-        servers: &Arc<Servers>,
+    pub fn with_servers(
+        servers: &Arc<SharedServers>,
         spec: &ModelSpec,
         targets: Vec<Arc<Target>>,
         clock: Clock,
-    ) -> Arc<Gate> {
+    ) -> Arc<AdmissionGate> {
         let now = clock.now();
-        let id = servers.number();
-        let membership = Membership {
+        let id = servers.next_gate_id();
+        let membership = ServerMembership {
             gate: id,
-            server_of: &|endpoint| Some(servers.of(&spec.id, endpoint)),
+            server_of: &|endpoint| Some(servers.permits(&spec.id, endpoint)),
         };
-        let mut inner = Inner {
-            turnstile: Turnstile::sharing(spec, &membership, now),
+        let mut inner = GateState {
+            turnstile: AdmissionQueue::with_servers(spec, &membership, now),
             ejector: Ejector::default(),
             retries: RetryBudget::new(),
             targets: Vec::new(),
-            names: Names::default(),
+            urls: EndpointUrls::default(),
             waiting: HashMap::new(),
-            wakes: Wakes::default(),
+            wakes: WaiterUpdates::default(),
         };
-        inner.place(spec, targets, now);
-        let gate = Arc::new(Gate {
+        inner.set_targets(spec, targets, now);
+        let gate = Arc::new(AdmissionGate {
             clock,
             id,
             servers: Arc::clone(servers),
@@ -117,48 +118,53 @@ impl Gate {
     ///
     /// # Errors
     /// The refusal of a full queue and its kin; nothing is held then.
-    pub fn ask(self: &Arc<Gate>, ask: Ask) -> (Found, Result<Entry, Refusal>) {
+    pub fn request_permit(
+        self: &Arc<AdmissionGate>,
+        ask: PermitRequest,
+    ) -> (AdmissionSnapshot, Result<GateEntry, Refusal>) {
         let at_us = self.clock.micros();
         let now = Millis(at_us / 1000);
         // For the trace; the list of what was tried is empty but for retries.
-        let (order, avoid) = (ask.order.clone(), ask.avoid.clone());
+        let (order, avoid) = (ask.endpoint_order.clone(), ask.avoid.clone());
         let account = AccountKey::from(&ask.account);
         let mut inner = self.inner.lock();
         let outcome = match inner.ejector.pause_left(now) {
-            Some(retry_after) => Outcome::Full(Refusal::EndpointsPaused { retry_after }),
-            None => inner.turnstile.ask(ask, now, fastrand::u64(..)),
+            Some(retry_after) => AdmissionOutcome::Full(Refusal::EndpointsPaused { retry_after }),
+            None => inner.turnstile.request_permit(ask, now, fastrand::u64(..)),
         };
         let taken = match &outcome {
-            Outcome::Leased(grant) => Some(grant.endpoint),
-            Outcome::Queued { .. } | Outcome::Full(_) => None,
+            AdmissionOutcome::Leased(grant) => Some(grant.endpoint),
+            AdmissionOutcome::Queued { .. } | AdmissionOutcome::Full(_) => None,
         };
-        let found = inner.view().found(at_us, order.as_deref(), &avoid, taken);
+        let found = inner
+            .view()
+            .snapshot(at_us, order.as_deref(), &avoid, taken);
         let entry = match outcome {
-            Outcome::Leased(grant) => {
-                let given = inner.given(grant.endpoint);
+            AdmissionOutcome::Leased(grant) => {
+                let given = inner.granted_endpoint(grant.endpoint);
                 drop(inner);
-                Ok(Entry::Leased(Permit::new(self, grant, given, account)))
+                Ok(GateEntry::Leased(Permit::new(self, grant, given, account)))
             }
-            Outcome::Queued {
+            AdmissionOutcome::Queued {
                 ticket,
                 position,
                 expected_wait,
             } => {
-                let (tell, told) = oneshot::channel();
-                inner.waiting.insert(ticket, tell);
+                let (sender, receiver) = oneshot::channel();
+                inner.waiting.insert(ticket, sender);
                 drop(inner);
                 let gate = Arc::clone(self);
-                Ok(Entry::Queued(Waiter {
+                Ok(GateEntry::Queued(Waiter {
                     gate,
                     account,
                     ticket,
-                    told,
-                    found_waiting: found.gauges.depth - 1,
+                    grant: receiver,
+                    waiting_before: found.gauges.depth - 1,
                     position,
                     expected_wait,
                 }))
             }
-            Outcome::Full(refusal) => Err(refusal),
+            AdmissionOutcome::Full(refusal) => Err(refusal),
         };
         (found, entry)
     }
@@ -166,34 +172,34 @@ impl Gate {
     /// Applies a new configuration of the model: counts stay, waiters move over or get a refusal.
     pub fn configure(&self, spec: &ModelSpec, targets: Vec<Arc<Target>>) {
         self.decide(|inner, now| {
-            let Inner {
+            let GateState {
                 turnstile, wakes, ..
             } = inner;
-            let membership = Membership {
+            let membership = ServerMembership {
                 gate: self.id,
-                server_of: &|endpoint| Some(self.servers.of(&spec.id, endpoint)),
+                server_of: &|endpoint| Some(self.servers.permits(&spec.id, endpoint)),
             };
             turnstile.configure_sharing(spec, &membership, now, fastrand::u64(..), wakes);
-            inner.place(spec, targets, now);
+            inner.set_targets(spec, targets, now);
         });
     }
 
     /// Records how a request's attempt at an endpoint ended.
-    pub fn request_saw(&self, url: &str, observed: Observation) {
+    pub fn record_attempt(&self, url: &str, observed: Observation) {
         self.decide(|inner, now| {
-            let changes = inner.ejector.request_saw(url, observed, now);
+            let changes = inner.ejector.observe_request(url, observed, now);
             inner.apply(changes, now);
             if !inner.ejector.take_checks().is_empty() {
                 // Endpoints that fail are due in every round.
-                super::health::check_soon();
+                super::health::request_check();
             }
         });
     }
 
     /// Records the result of a health check; `cause` says why it failed.
-    pub fn check_saw(&self, url: &str, seen: Seen, cause: Option<FailureCause>) {
+    pub fn record_check(&self, url: &str, seen: EndpointSignal, cause: Option<FailureCause>) {
         self.decide(|inner, now| {
-            let changes = inner.ejector.check_saw(url, seen, cause, now);
+            let changes = inner.ejector.observe_check(url, seen, cause, now);
             inner.apply(changes, now);
         });
     }
@@ -203,7 +209,7 @@ impl Gate {
         self.decide(|inner, now| {
             let changes = inner.ejector.tick(now);
             inner.apply(changes, now);
-            let Inner {
+            let GateState {
                 turnstile, wakes, ..
             } = inner;
             turnstile.expire_detached(now, fastrand::u64(..), wakes);
@@ -221,12 +227,12 @@ impl Gate {
     }
 
     /// Permits used and allowed, and the depth of the queue.
-    pub fn gauges(&self) -> Gauges {
+    pub fn gauges(&self) -> AdmissionGauges {
         self.inner.lock().turnstile.gauges()
     }
 
     /// State of the model as `/state` shows it, with the health of each endpoint URL.
-    pub fn state(&self) -> (State, Vec<EndpointHealth>) {
+    pub fn state(&self) -> (AdmissionState, Vec<EndpointHealth>) {
         let now = self.clock.now();
         let inner = self.inner.lock();
         let state = inner.turnstile.state(now);
@@ -308,12 +314,12 @@ impl Gate {
 
     /// Load of the model at this node as other nodes see it, with the endpoints that are in use.
     /// Waiters that look for permits elsewhere are not counted here.
-    pub fn standing(&self) -> ModelLoad {
+    pub fn model_load(&self) -> ModelLoad {
         let now = self.clock.now();
         let inner = self.inner.lock();
         let mut load = ModelLoad {
             queued: in_u32(inner.turnstile.gauges().depth),
-            queue_room: in_u32(inner.turnstile.room()),
+            queue_room: in_u32(inner.turnstile.free_slots()),
             wait_ms: u32::try_from(inner.turnstile.expected_wait(now).0).unwrap_or(u32::MAX),
             ..ModelLoad::default()
         };
@@ -347,19 +353,19 @@ impl Gate {
         self.inner.lock().turnstile.expected_wait(now)
     }
 
-    fn give_back(&self, permit: PermitId) {
+    fn release(&self, permit: PermitId) {
         self.decide(|inner, now| {
-            let Inner {
+            let GateState {
                 turnstile, wakes, ..
             } = inner;
-            turnstile.give_back(permit, now, fastrand::u64(..), wakes);
+            turnstile.release(permit, now, fastrand::u64(..), wakes);
         });
     }
 
     /// Takes a permit that was freed at one of its servers; returns those that it passes on.
     pub(super) fn accept(&self, handoff: Handoff) -> Vec<Handoff> {
         self.decide_here(|inner, now| {
-            let Inner {
+            let GateState {
                 turnstile, wakes, ..
             } = inner;
             turnstile.accept(handoff, now, wakes);
@@ -368,7 +374,7 @@ impl Gate {
 
     /// Runs a decision under the lock, wakes waiters, and hands permits freed for other models to
     /// their gates.
-    fn decide(&self, decision: impl FnOnce(&mut Inner, Millis)) {
+    fn decide(&self, decision: impl FnOnce(&mut GateState, Millis)) {
         let handoffs = self.decide_here(decision);
         if !handoffs.is_empty() {
             self.servers.deliver(handoffs);
@@ -378,7 +384,7 @@ impl Gate {
     /// Runs a decision under the lock, then wakes waiters. A waiter that has left by then cannot
     /// take its grant, so the grant goes back and the next one is woken. Returns permits that other
     /// gates wait for.
-    fn decide_here(&self, decision: impl FnOnce(&mut Inner, Millis)) -> Vec<Handoff> {
+    fn decide_here(&self, decision: impl FnOnce(&mut GateState, Millis)) -> Vec<Handoff> {
         let mut handoffs = Vec::new();
         let now = self.clock.now();
         let mut inner = self.inner.lock();
@@ -404,30 +410,30 @@ impl Gate {
                 let tell = grant
                     .ticket
                     .and_then(|ticket| inner.waiting.remove(&ticket));
-                let given = inner.given(grant.endpoint);
+                let given = inner.granted_endpoint(grant.endpoint);
                 let kept = tell.is_some_and(|tell| tell.send(Ok((grant, given))).is_ok());
                 if !kept {
-                    let Inner {
+                    let GateState {
                         turnstile, wakes, ..
                     } = &mut *inner;
-                    turnstile.give_back(grant.permit, now, fastrand::u64(..), wakes);
+                    turnstile.release(grant.permit, now, fastrand::u64(..), wakes);
                 }
             }
         }
         handoffs.append(&mut inner.wakes.handoffs);
         drop(inner);
         for change in reports {
-            self.report(&change);
+            self.log_health_change(&change);
         }
         handoffs
     }
 }
 
-impl Inner {
+impl GateState {
     /// Takes over the targets of the endpoints the turnstile has just been configured with.
     /// Endpoints that left are no target any more: they are not probed, and a permit that is still
     /// out there has its own.
-    fn place(&mut self, spec: &ModelSpec, targets: Vec<Arc<Target>>, now: Millis) {
+    fn set_targets(&mut self, spec: &ModelSpec, targets: Vec<Arc<Target>>, now: Millis) {
         self.targets.fill(None);
         for target in targets {
             let Some(EndpointId(index)) = self.turnstile.endpoint(&target.url) else {
@@ -440,13 +446,13 @@ impl Inner {
             self.targets[index] = Some(target);
         }
         let url = |target: &Option<Arc<Target>>| Some(Arc::clone(&target.as_ref()?.url));
-        self.names = self.targets.iter().map(url).collect();
+        self.urls = self.targets.iter().map(url).collect();
         let changes = self.ejector.configure(&spec.endpoints, now);
         self.apply(changes, now);
     }
 
-    fn apply(&mut self, changes: Vec<Change>, now: Millis) {
-        let Inner {
+    fn apply(&mut self, changes: Vec<UsabilityChange>, now: Millis) {
+        let GateState {
             turnstile,
             ejector,
             wakes,
@@ -460,21 +466,21 @@ impl Inner {
         }
     }
 
-    fn view(&self) -> View<'_> {
-        View {
+    fn view(&self) -> GateView<'_> {
+        GateView {
             turnstile: &self.turnstile,
             ejector: &self.ejector,
             targets: &self.targets,
-            names: &self.names,
+            urls: &self.urls,
         }
     }
 
-    fn given(&self, endpoint: EndpointId) -> Given {
+    fn granted_endpoint(&self, endpoint: EndpointId) -> GrantedEndpoint {
         let target = self.targets[endpoint.0 as usize]
             .clone()
             .expect("the turnstile grants only endpoints that were placed with it");
         let health = self.ejector.health(&target.url);
-        Given { target, health }
+        GrantedEndpoint { target, health }
     }
 }
 
@@ -498,7 +504,7 @@ pub struct EndpointHealth {
 
 /// The right to have one request in flight at one endpoint; released by drop.
 pub struct Permit {
-    gate: Arc<Gate>,
+    gate: Arc<AdmissionGate>,
     id: PermitId,
     account: AccountKey,
     /// Its endpoint.
@@ -510,7 +516,12 @@ pub struct Permit {
 }
 
 impl Permit {
-    fn new(gate: &Arc<Gate>, grant: Grant, given: Given, account: AccountKey) -> Permit {
+    fn new(
+        gate: &Arc<AdmissionGate>,
+        grant: Grant,
+        given: GrantedEndpoint,
+        account: AccountKey,
+    ) -> Permit {
         Permit {
             gate: Arc::clone(gate),
             id: grant.permit,
@@ -523,31 +534,36 @@ impl Permit {
 
     /// Records how the attempt at its endpoint ended: the observation, the cause of a failure, and
     /// the pause that the endpoint asked for.
-    pub fn saw(&self, seen: Seen, cause: Option<FailureCause>, pause: Option<Millis>) {
+    pub fn record_attempt(
+        &self,
+        seen: EndpointSignal,
+        cause: Option<FailureCause>,
+        pause: Option<Millis>,
+    ) {
         let observed = Observation {
-            seen,
+            signal: seen,
             cause,
             account: self.account,
             pause,
         };
-        self.gate.request_saw(&self.target.url, observed);
+        self.gate.record_attempt(&self.target.url, observed);
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.gate.give_back(self.id);
+        self.gate.release(self.id);
     }
 }
 
 /// A place in the queue; left by drop.
 pub struct Waiter {
-    gate: Arc<Gate>,
+    gate: Arc<AdmissionGate>,
     account: AccountKey,
-    ticket: Ticket,
-    told: oneshot::Receiver<Told>,
+    ticket: QueueTicket,
+    grant: oneshot::Receiver<GrantResult>,
     /// Waiters of all accounts when it joined.
-    pub found_waiting: usize,
+    pub waiting_before: usize,
     /// Its position when it joined: 1 is next. An estimate where others may come in between.
     pub position: usize,
     /// Expected time until its turn when it joined.
@@ -559,8 +575,8 @@ impl Waiter {
     ///
     /// # Errors
     /// The turnstile gave up on this waiter: late, evicted, or nowhere to go.
-    pub async fn turn(&mut self) -> Result<Permit, Refusal> {
-        match (&mut self.told).await {
+    pub async fn granted(&mut self) -> Result<Permit, Refusal> {
+        match (&mut self.grant).await {
             Ok(Ok((grant, given))) => Ok(Permit::new(&self.gate, grant, given, self.account)),
             Ok(Err(refusal)) => Err(refusal),
             // The sender lives in the gate until it speaks or this waiter leaves.
@@ -572,14 +588,14 @@ impl Waiter {
 impl Drop for Waiter {
     fn drop(&mut self) {
         // After `close` a grant either sits here already or bounces back to its sender.
-        self.told.close();
-        if let Ok(Ok((grant, _))) = self.told.try_recv() {
-            self.gate.give_back(grant.permit);
+        self.grant.close();
+        if let Ok(Ok((grant, _))) = self.grant.try_recv() {
+            self.gate.release(grant.permit);
             return;
         }
         let now = self.gate.clock.now();
         let mut inner = self.gate.inner.lock();
-        inner.turnstile.leave(self.ticket, now);
+        inner.turnstile.cancel(self.ticket, now);
         inner.waiting.remove(&self.ticket);
     }
 }

@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
-use infergate_core::routing::{FailureCause, Seen};
+use infergate_core::routing::{EndpointSignal, FailureCause};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::backend::Probe;
-use super::client::{Client, Outgoing};
-use super::marks::Marks;
+use super::client::{HttpClient, OutboundRequest};
+use super::connect_timings::ConnectTimings;
 use super::target::{Target, saturated};
-use super::{Gate, Lane};
+use super::{AdmissionGate, ModelRuntime};
 
 /// Interval between probes of servers that are not healthy: a recovered one serves again within
 /// three.
@@ -29,24 +29,28 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Health answers are a line; more is not read.
 const PROBE_BODY_MAX_BYTES: usize = 64 * 1024;
 /// Probes in flight at once, so that a large cluster does not starve the traffic of its workers.
-const PROBES_AT_ONCE: usize = 32;
+const PROBES_IN_FLIGHT_MAX: usize = 32;
 
 /// Notified when a server is to be checked before the next tick. A single one for all servers: a further
 /// round costs a line for those that are not healthy.
-static CHECK_SOON: Notify = Notify::const_new();
+static CHECK_REQUESTED: Notify = Notify::const_new();
 
 /// Requests a check of servers that are not healthy at once.
-pub(super) fn check_soon() {
-    CHECK_SOON.notify_one();
+pub(super) fn request_check() {
+    CHECK_REQUESTED.notify_one();
 }
 
 /// Waits until servers are to be checked at once.
-pub async fn check_wanted() {
-    CHECK_SOON.notified().await;
+pub async fn check_requested() {
+    CHECK_REQUESTED.notified().await;
 }
 
 /// Probes what is due in round `tick` and lets the gates' time-driven decisions happen.
-pub async fn probe_round(client: &Client, lanes: impl Iterator<Item = Arc<Lane>>, tick: u64) {
+pub async fn probe_round(
+    client: &HttpClient,
+    lanes: impl Iterator<Item = Arc<ModelRuntime>>,
+    tick: u64,
+) {
     let mut due = Vec::new();
     for lane in lanes {
         lane.gate.tick();
@@ -58,13 +62,13 @@ pub async fn probe_round(client: &Client, lanes: impl Iterator<Item = Arc<Lane>>
         }
     }
     stream::iter(due)
-        .for_each_concurrent(PROBES_AT_ONCE, |(gate, target, probe)| async move {
-            ask(client, &gate, &target, &probe).await;
+        .for_each_concurrent(PROBES_IN_FLIGHT_MAX, |(gate, target, probe)| async move {
+            probe_target(client, &gate, &target, &probe).await;
         })
         .await;
 }
 
-async fn ask(client: &Client, gate: &Gate, target: &Target, probe: &Probe) {
+async fn probe_target(client: &HttpClient, gate: &AdmissionGate, target: &Target, probe: &Probe) {
     let asked_us = gate.clock.micros();
     let well = timeout(PROBE_TIMEOUT, async {
         // A container behind a name may have moved; a name that no longer resolves is a failed
@@ -77,28 +81,28 @@ async fn ask(client: &Client, gate: &Gate, target: &Target, probe: &Probe) {
     let well = well.await.unwrap_or(Err(FailureCause::Check(None)));
     if well.is_ok() {
         let took_us = gate.clock.micros().saturating_sub(asked_us);
-        target.load.lock().probed(saturated(took_us));
+        target.load.lock().record_probe(saturated(took_us));
     }
     let seen = match well {
-        Ok(()) => Seen::Success,
-        Err(_) => Seen::Failure,
+        Ok(()) => EndpointSignal::Success,
+        Err(_) => EndpointSignal::Failure,
     };
-    gate.check_saw(&target.url, seen, well.err());
+    gate.record_check(&target.url, seen, well.err());
 }
 
-async fn check(client: &Client, target: &Target, probe: &Probe) -> Result<(), FailureCause> {
+async fn check(client: &HttpClient, target: &Target, probe: &Probe) -> Result<(), FailureCause> {
     let own_path = target.health.path.as_deref();
-    let outgoing = Outgoing {
+    let outgoing = OutboundRequest {
         method: "GET",
         path: own_path.unwrap_or(probe.path),
         headers: b"",
         body: &Bytes::new(),
         fresh: false,
     };
-    let mut unmeasured = Marks::default();
+    let mut unmeasured = ConnectTimings::default();
     let sent = client.send(target, outgoing, &mut unmeasured).await;
     let mut exchange = sent.map_err(|error| FailureCause::Check(Some(error.cause())))?;
-    let status = exchange.head().status.as_u16();
+    let status = exchange.encode_head().status.as_u16();
     let mut body = Vec::new();
     loop {
         match exchange.chunk().await {

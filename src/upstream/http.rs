@@ -10,8 +10,8 @@ use infergate_core::api::{Call, Operation};
 use infergate_core::model::Task;
 use infergate_core::task::backend_path;
 
-use super::answer::Answer;
-use super::backend::{Backend, Probe, Shaped};
+use super::backend::{Backend, Probe, UpstreamRequest};
+use super::response::ResponseTransformer;
 
 /// The kind `http`.
 pub(super) struct Http;
@@ -21,7 +21,7 @@ impl Backend for Http {
         "http"
     }
 
-    fn posts_payload(&self) -> bool {
+    fn uses_task_payload(&self) -> bool {
         true
     }
 
@@ -40,14 +40,14 @@ impl Backend for Http {
         }
     }
 
-    fn shape_request(
+    fn encode(
         &self,
         call: &Call,
         task: Task,
         _backend_model: &str,
-    ) -> Result<Shaped, Refusal> {
+    ) -> Result<UpstreamRequest, Refusal> {
         self.accepts(call, task)?;
-        Ok(Shaped {
+        Ok(UpstreamRequest {
             path: backend_path(task).into(),
             body: call.stripped_body(),
             content_type: call.content_type.clone(),
@@ -55,8 +55,8 @@ impl Backend for Http {
         })
     }
 
-    fn read_response(&self, call: &Call, task: Task) -> Answer {
-        Answer::posted(call, task)
+    fn decoder(&self, call: &Call, task: Task) -> ResponseTransformer {
+        ResponseTransformer::posted(call, task)
     }
 
     fn probe(&self) -> Probe {

@@ -8,9 +8,9 @@ use infergate_core::Refusal;
 use infergate_core::api::Call;
 use infergate_core::model::Task;
 
-use super::answer::Answer;
-use super::backend::{Backend, Probe, Shaped, answers_200};
+use super::backend::{Backend, Probe, UpstreamRequest, answers_200};
 use super::openai;
+use super::response::ResponseTransformer;
 
 /// The kind `llama-server`.
 pub(super) struct LlamaServer;
@@ -20,19 +20,19 @@ impl Backend for LlamaServer {
         "llama-server"
     }
 
-    fn shape_request(
+    fn encode(
         &self,
         call: &Call,
         task: Task,
         backend_model: &str,
-    ) -> Result<Shaped, Refusal> {
+    ) -> Result<UpstreamRequest, Refusal> {
         openai::shape(call, task, backend_model, |name| match name {
             "repetition_penalty" => "repeat_penalty",
             name => name,
         })
     }
 
-    fn read_response(&self, call: &Call, task: Task) -> Answer {
+    fn decoder(&self, call: &Call, task: Task) -> ResponseTransformer {
         openai::read(call, task)
     }
 

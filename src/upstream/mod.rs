@@ -3,22 +3,21 @@
 //! No client connection is known here. A [`Lane`] is one model as the pipeline uses it: its spec,
 //! its gate and its backend. A reload makes new ones around the gates that stay.
 
-mod answer;
 mod backend;
 mod client;
+mod connect_timings;
 mod connection;
 mod credentials;
 pub mod discovery;
 mod gate;
 mod health;
 mod http;
+mod json_object;
 mod llama_server;
-mod marks;
-mod object;
 mod openai;
 mod pool;
 mod ranking;
-mod repeats;
+mod response;
 mod servers;
 mod sync;
 mod target;
@@ -28,6 +27,7 @@ mod tests;
 mod tgi;
 mod tls;
 mod url;
+mod warning_limit;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,30 +35,36 @@ use std::time::Duration;
 
 use infergate_core::model::{Catalog, ModelSpec, QueueSpec, WhenUnhealthy, tariff_text};
 
-pub use answer::{
-    Answer, AnswerError, Push, ReportedMetrics, SAMPLE_BYTES_MAX, client_error_body, is_error_body,
-};
-pub use backend::{Backend, Shaped, backend};
-pub use client::{Client, Exchange, Hears, Outgoing, SendError};
+pub use backend::{Backend, UpstreamRequest, backend};
+pub use client::{HttpClient, InterimObserver, OutboundRequest, SendError, UpstreamResponse};
+pub use connect_timings::ConnectTimings;
 pub use credentials::API_KEY_HEADER;
-pub use gate::{Entry, Found, FoundEndpoint, Gate, Permit, Retry, Waiter};
-pub use health::{PROBE_TICK, check_wanted, probe_round};
-pub use marks::Marks;
-pub use ranking::{Advice, Class, Prompt, RANKING_TICK, Ranking, Site, Sited, Wish};
-pub use target::{Target, saturated, watch_node};
-pub use tls::{Identity, read_ca_file, read_pem, roots};
+pub use gate::{
+    AdmissionGate, AdmissionSnapshot, EndpointSnapshot, GateEntry, Permit, RetryPlan, Waiter,
+};
+pub use health::{PROBE_TICK, check_requested, probe_round};
+pub use ranking::{
+    PromptFingerprint, RANKING_TICK, Ranking, RankingClass, RankingRequest, RankingResult, Site,
+    SiteRanking,
+};
+pub use response::{
+    PushOutput, ReportedMetrics, ResponseError, ResponseTransformer, SAMPLE_BYTES_MAX,
+    client_error_body, is_error_body,
+};
+pub use target::{Target, saturated, set_node_keepalive};
+pub use tls::{ServerIdentity, read_ca_file, read_pem, roots};
 pub use url::{check_address, check_host_and_port, check_url};
 
-use crate::plugin::{BillingSlot, Plugins, TaskSlot};
+use crate::plugin::{BillingSlot, PluginSnapshot, TaskSlot};
 use crate::telemetry::{Clock, Metrics, ModelMetrics};
-use servers::Servers;
+use servers::SharedServers;
 
 /// Runtime of one model, ready to serve.
-pub struct Lane {
+pub struct ModelRuntime {
     /// As configured in this generation.
     pub spec: Arc<ModelSpec>,
     /// Admission; shared by all generations of the model.
-    pub gate: Arc<Gate>,
+    pub gate: Arc<AdmissionGate>,
     /// How its endpoints are spoken to.
     pub backend: &'static dyn Backend,
     /// Task that checks the input and shapes payload and response.
@@ -73,13 +79,13 @@ pub struct Lane {
     pub metrics: Arc<ModelMetrics>,
     /// Moving average of the charge of a response, millionths of a neuron; shared by all
     /// generations.
-    usual_charge: Arc<AtomicU64>,
+    mean_charge: Arc<AtomicU64>,
 }
 
 /// Neurons are kept in millionths.
 const MICRO: f64 = 1e6;
 
-impl Lane {
+impl ModelRuntime {
     /// The endpoint at `url` reports usage with every event of a stream, where it is asked to.
     pub fn has_continuous_usage(&self, url: &str) -> bool {
         let mut endpoints = self.spec.endpoints.iter();
@@ -88,41 +94,41 @@ impl Lane {
 
     /// Adds the charge of a response, `neurons`, to the moving average. The last value weighs an
     /// eighth; of two concurrent ones one may be lost, which an average can bear.
-    pub fn charged(&self, neurons: f64) {
-        let mean = self.usual_charge.load(Ordering::Relaxed);
+    pub fn record_charge(&self, neurons: f64) {
+        let mean = self.mean_charge.load(Ordering::Relaxed);
         let new = (neurons.max(0.0) * MICRO) as u64;
         let mean = match mean {
             0 => new,
             mean => mean - mean / 8 + new / 8,
         };
-        self.usual_charge.store(mean, Ordering::Relaxed);
+        self.mean_charge.store(mean, Ordering::Relaxed);
     }
 
     /// Moving average of the charge of a response, neurons.
-    pub fn usual_charge(&self) -> f64 {
-        self.usual_charge.load(Ordering::Relaxed) as f64 / MICRO
+    pub fn mean_charge(&self) -> f64 {
+        self.mean_charge.load(Ordering::Relaxed) as f64 / MICRO
     }
 }
 
 /// Every model of one configuration generation, in the catalog's order.
 #[derive(Default)]
-pub struct Lanes {
-    list: Vec<Arc<Lane>>,
+pub struct ModelRuntimes {
+    list: Vec<Arc<ModelRuntime>>,
     /// Where their endpoints are; shared by all generations.
-    servers: Arc<Servers>,
+    servers: Arc<SharedServers>,
 }
 
-impl Lanes {
+impl ModelRuntimes {
     /// Models of a new configuration generation. Gates of models that stay are kept, with their
     /// permits and waiters; those of models that left are closed, and their waiters get a refusal.
-    pub fn follow(
+    pub fn next_generation(
         &self,
         catalog: &Catalog,
-        plugins: &Plugins,
+        plugins: &PluginSnapshot,
         connect_timeout: Duration,
         clock: Clock,
         metrics: &Metrics,
-    ) -> Lanes {
+    ) -> ModelRuntimes {
         let servers = &self.servers;
         servers.deliver(servers.configure(catalog));
         let list = catalog
@@ -138,23 +144,28 @@ impl Lanes {
                         lane.gate.configure(spec, targets);
                         Arc::clone(&lane.gate)
                     }
-                    None => Gate::at(servers, spec, new_targets(spec, connect_timeout), clock),
+                    None => AdmissionGate::with_servers(
+                        servers,
+                        spec,
+                        new_targets(spec, connect_timeout),
+                        clock,
+                    ),
                 };
                 let metrics = metrics.model(&spec.id);
-                Some(Arc::new(Lane {
+                Some(Arc::new(ModelRuntime {
                     spec: Arc::clone(spec),
                     gate,
                     backend,
                     task: plugins.task(spec),
                     billing: plugins.billing(spec),
                     tariff_text: tariff_text(spec.tariff.as_ref()).map(Arc::from),
-                    routing: Ranking::follow(
+                    routing: Ranking::next_generation(
                         plugins.routing(spec),
                         former.map(|lane| &lane.routing),
                     ),
                     metrics,
-                    usual_charge: former
-                        .map(|lane| Arc::clone(&lane.usual_charge))
+                    mean_charge: former
+                        .map(|lane| Arc::clone(&lane.mean_charge))
                         .unwrap_or_default(),
                 }))
             })
@@ -162,26 +173,26 @@ impl Lanes {
         for lane in &self.list {
             if !list
                 .iter()
-                .any(|kept: &Arc<Lane>| kept.spec.id == lane.spec.id)
+                .any(|kept: &Arc<ModelRuntime>| kept.spec.id == lane.spec.id)
             {
                 lane.gate.configure(&closed(&lane.spec), Vec::new());
             }
         }
         let configured: Vec<_> = list.iter().map(|lane| lane.spec.id.clone()).collect();
         metrics.retain(&configured);
-        Lanes {
+        ModelRuntimes {
             list,
             servers: Arc::clone(servers),
         }
     }
 
     /// The model at a position of the catalog.
-    pub fn get(&self, index: usize) -> &Arc<Lane> {
+    pub fn get(&self, index: usize) -> &Arc<ModelRuntime> {
         &self.list[index]
     }
 
     /// All models.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Lane>> {
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<ModelRuntime>> {
         self.list.iter()
     }
 }
@@ -208,7 +219,7 @@ fn new_targets(spec: &ModelSpec, connect_timeout: Duration) -> Vec<Arc<Target>> 
 }
 
 /// Targets that did not change stay, with their resolved addresses.
-fn targets(spec: &ModelSpec, gate: &Gate, connect_timeout: Duration) -> Vec<Arc<Target>> {
+fn targets(spec: &ModelSpec, gate: &AdmissionGate, connect_timeout: Duration) -> Vec<Arc<Target>> {
     let present = gate.targets();
     spec.endpoints
         .iter()

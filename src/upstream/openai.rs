@@ -6,14 +6,14 @@
 
 use infergate_core::Refusal;
 use infergate_core::api::Call;
-use infergate_core::api::scan::TopLevel;
-use infergate_core::api::workers_ai::{Input, TextEmbeddings, TextGeneration};
+use infergate_core::api::scan::MemberScanner;
+use infergate_core::api::workers_ai::{GenerationInput, TextEmbeddings, TextGeneration};
 use infergate_core::model::Task;
 use serde_json::value::RawValue;
 
-use super::answer::{Answer, OPENAI_EMBEDDINGS, OPENAI_TEXT};
-use super::backend::{Backend, Probe, Shaped, Wanted, answers_200};
-use super::object::{Object, list, quoted};
+use super::backend::{Backend, BackendOperation, Probe, UpstreamRequest, answers_200};
+use super::json_object::{JsonObject, list, quoted};
+use super::response::{OPENAI_EMBEDDINGS, OPENAI_TEXT, ResponseTransformer};
 
 /// The kind `openai`.
 pub(super) struct Openai;
@@ -23,16 +23,16 @@ impl Backend for Openai {
         "openai"
     }
 
-    fn shape_request(
+    fn encode(
         &self,
         call: &Call,
         task: Task,
         backend_model: &str,
-    ) -> Result<Shaped, Refusal> {
+    ) -> Result<UpstreamRequest, Refusal> {
         shape(call, task, backend_model, |name| name)
     }
 
-    fn read_response(&self, call: &Call, task: Task) -> Answer {
+    fn decoder(&self, call: &Call, task: Task) -> ResponseTransformer {
         read(call, task)
     }
 
@@ -51,19 +51,19 @@ pub(super) fn shape(
     task: Task,
     backend_model: &str,
     rename: fn(&str) -> &str,
-) -> Result<Shaped, Refusal> {
-    let wanted = Wanted::of(call, task)?;
+) -> Result<UpstreamRequest, Refusal> {
+    let wanted = BackendOperation::from_call(call, task)?;
     match wanted {
-        Wanted::Chat | Wanted::Completions | Wanted::Embeddings => {
+        BackendOperation::Chat | BackendOperation::Completions | BackendOperation::Embeddings => {
             Ok(wanted.pass(call, backend_model))
         }
-        Wanted::RunGeneration => {
+        BackendOperation::RunGeneration => {
             let generation = TextGeneration::parse(&call.body)?;
             Ok(shape_generation(call, &generation, backend_model, rename))
         }
-        Wanted::RunEmbeddings => {
+        BackendOperation::RunEmbeddings => {
             let embeddings = TextEmbeddings::parse(&call.body)?;
-            Ok(Shaped {
+            Ok(UpstreamRequest {
                 path: wanted.openai_path().into(),
                 body: embeddings_body(&embeddings, backend_model).into(),
                 content_type: None,
@@ -74,11 +74,11 @@ pub(super) fn shape(
 }
 
 /// The reader for any call.
-pub(super) fn read(call: &Call, task: Task) -> Answer {
-    match Wanted::of(call, task) {
-        Ok(Wanted::RunGeneration) => Answer::run(call, &OPENAI_TEXT),
-        Ok(Wanted::RunEmbeddings) => Answer::run(call, &OPENAI_EMBEDDINGS),
-        _ => Answer::pass(call),
+pub(super) fn read(call: &Call, task: Task) -> ResponseTransformer {
+    match BackendOperation::from_call(call, task) {
+        Ok(BackendOperation::RunGeneration) => ResponseTransformer::run(call, &OPENAI_TEXT),
+        Ok(BackendOperation::RunEmbeddings) => ResponseTransformer::run(call, &OPENAI_EMBEDDINGS),
+        _ => ResponseTransformer::pass(call),
     }
 }
 
@@ -89,23 +89,23 @@ pub(super) fn shape_generation(
     generation: &TextGeneration<'_>,
     backend_model: &str,
     rename: fn(&str) -> &str,
-) -> Shaped {
+) -> UpstreamRequest {
     // The body grows by the names put around a prompt and for streams, not by its content.
-    let mut object = Object::with_capacity(call.body.len() + backend_model.len() + 256);
+    let mut object = JsonObject::with_capacity(call.body.len() + backend_model.len() + 256);
     object.member("model", &quoted(backend_model));
     let path = match generation.input {
-        Input::Messages(messages) => {
+        GenerationInput::Messages(messages) => {
             object.member("messages", messages.get());
             "/v1/chat/completions"
         }
-        Input::Prompt { text, raw: false } => {
+        GenerationInput::Prompt { text, raw: false } => {
             object.member(
                 "messages",
                 &format!(r#"[{{"role":"user","content":{}}}]"#, text.get()),
             );
             "/v1/chat/completions"
         }
-        Input::Prompt { text, raw: true } => {
+        GenerationInput::Prompt { text, raw: true } => {
             object.member("prompt", text.get());
             "/v1/completions"
         }
@@ -121,7 +121,7 @@ pub(super) fn shape_generation(
         object.member("stream", "true");
         object.member("stream_options", call.stream_options_json());
     }
-    Shaped {
+    UpstreamRequest {
         path: path.into(),
         body: object.finish().into(),
         content_type: None,
@@ -131,7 +131,7 @@ pub(super) fn shape_generation(
 
 fn embeddings_body(embeddings: &TextEmbeddings<'_>, backend_model: &str) -> String {
     let texts = list(embeddings.texts.iter().map(|text| text.get()));
-    let mut object = Object::with_capacity(texts.len() + backend_model.len() + 128);
+    let mut object = JsonObject::with_capacity(texts.len() + backend_model.len() + 128);
     object.member("model", &quoted(backend_model));
     object.member("input", &texts);
     for (name, value) in &embeddings.parameters {
@@ -168,7 +168,7 @@ fn response_format(raw: &RawValue) -> String {
 }
 
 fn member(json: &str, name: &'static str) -> Option<String> {
-    let mut scan = TopLevel::new(name);
+    let mut scan = MemberScanner::new(name);
     scan.push(json.as_bytes());
     Some(String::from_utf8_lossy(scan.value()?).into_owned())
 }

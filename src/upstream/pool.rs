@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use infergate_core::Millis;
-use infergate_core::routing::reuse::CloseHistory;
+use infergate_core::routing::connection_reuse::CloseHistory;
 use parking_lot::Mutex;
 
-use super::connection::Connection;
-use super::tls::Identity;
+use super::connection::UpstreamConnection;
+use super::tls::ServerIdentity;
 use crate::telemetry::Clock;
 
 /// Connections kept in all, so that a burst does not pay for handshakes.
@@ -23,48 +23,52 @@ const CONNECTIONS_MAX: usize = 1024;
 const SWEPT_AT_ONCE: usize = 64;
 
 /// The connections of one process to all its servers.
-pub(super) struct Pool {
+pub(super) struct ConnectionPool {
     /// Its own: of the moments on it none leaves the pool.
     pub clock: Clock,
     /// Guards the lists; held for a look-up, never across a close or a wait.
-    servers: Mutex<Servers>,
+    servers: Mutex<PooledServers>,
 }
 
 #[derive(Default)]
-struct Servers {
-    by_key: HashMap<u64, Server>,
+struct PooledServers {
+    by_key: HashMap<u64, PooledServer>,
     kept: usize,
 }
 
 /// Idle connections of one server, by its address and identity.
 #[derive(Default)]
-struct Server {
+struct PooledServer {
     /// The longest idle first.
     #[expect(
         clippy::vec_box,
         reason = "a session takes the box: in and out of the list nothing is moved or allocated"
     )]
-    idle: Vec<Box<Connection>>,
+    idle: Vec<Box<UpstreamConnection>>,
     history: CloseHistory,
 }
 
-impl Default for Pool {
+impl Default for ConnectionPool {
     fn default() -> Self {
-        Pool {
+        ConnectionPool {
             clock: Clock::start(),
             servers: Mutex::default(),
         }
     }
 }
 
-impl Pool {
+impl ConnectionPool {
     /// The pool's clock.
     pub fn now(&self) -> Millis {
         self.clock.now()
     }
 
     /// Takes a connection that is open, silent and within its bounds.
-    pub fn take(&self, key: u64, identity: Option<&Arc<Identity>>) -> Option<Box<Connection>> {
+    pub fn take(
+        &self,
+        key: u64,
+        identity: Option<&Arc<ServerIdentity>>,
+    ) -> Option<Box<UpstreamConnection>> {
         loop {
             let mut connection = {
                 let mut servers = self.servers.lock();
@@ -73,10 +77,10 @@ impl Pool {
                 found
             };
             let now = self.now();
-            if !connection.usage.may_serve(now) || !connection.is_of(identity) {
+            if !connection.usage.may_serve(now) || !connection.has_identity(identity) {
                 continue;
             }
-            if connection.is_quiet() {
+            if connection.is_open_and_silent() {
                 return Some(connection);
             }
             self.record_close(key, connection.usage.idle_for(now));
@@ -85,13 +89,13 @@ impl Pool {
 
     /// Keeps a connection whose answer was read whole, or closes it. Its state is checked when it
     /// is taken.
-    pub fn keep(&self, key: u64, connection: Box<Connection>) {
+    pub fn keep(&self, key: u64, connection: Box<UpstreamConnection>) {
         let now = self.now();
         if !connection.usage.may_serve(now) {
             return;
         }
         let mut servers = self.servers.lock();
-        let Servers { by_key, kept } = &mut *servers;
+        let PooledServers { by_key, kept } = &mut *servers;
         let server = by_key.entry(key).or_default();
         if connection.usage.was_reused() {
             server.history.record_reuse();
@@ -132,7 +136,7 @@ impl Pool {
             let mut unfit = Vec::new();
             for at in (0..looked_at).rev() {
                 let usage = server.idle[at].usage;
-                let is_open = server.idle[at].is_quiet();
+                let is_open = server.idle[at].is_open_and_silent();
                 if !is_open {
                     server.history.record_close(now, usage.idle_for(now));
                 }

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use infergate_core::admission::{EndpointId, Order};
+use infergate_core::admission::{EndpointId, EndpointOrder};
 use infergate_core::routing::affinity::{
-    Adapters, BLOCKS_REMEMBERED, BlockHashes, PrefixMemory, block_hashes, lora_number,
+    AdapterMemory, BLOCKS_REMEMBERED, BlockHashes, PrefixMemory, block_hashes, lora_number,
 };
 use infergate_core::routing::{Candidate, Hints};
 use infergate_core::{AccountId, Millis};
@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::gate::Gate;
+use super::gate::AdmissionGate;
 use crate::plugin::{Caller, RoutingMode, RoutingSlot};
 use crate::telemetry::event::PluginUse;
 
@@ -30,7 +30,7 @@ mod sites;
 mod tests;
 
 use sites::SiteTable;
-pub use sites::{Site, Sited};
+pub use sites::{Site, SiteRanking};
 
 /// How often the table of a cached policy is made anew.
 pub const RANKING_TICK: Duration = Duration::from_millis(50);
@@ -43,10 +43,10 @@ const FORGOTTEN_AFTER_TICKS: u32 = 1200;
 const CLASSES_MAX: usize = 64;
 /// Endpoints of an order that traces show: bounds the result of one moment, since a trace keeps it
 /// alive.
-const TOLD_MAX: usize = 16;
+const EXPLAINED_ENDPOINTS_MAX: usize = 16;
 /// Class of requests: the properties a cached policy may distinguish.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Class {
+pub struct RankingClass {
     /// The client requested a stream.
     pub streaming: bool,
     /// 0 is first, 9 last.
@@ -59,79 +59,79 @@ pub struct Class {
 
 /// Fingerprint of a request that endpoints are remembered to have seen.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Prompt {
+pub struct PromptFingerprint {
     blocks: BlockHashes,
     lora: Option<u32>,
 }
 
 /// Request as a policy sees it.
-pub struct Wish<'a> {
+pub struct RankingRequest<'a> {
     /// Account of the request.
     pub account: &'a AccountId,
     /// Its id.
     pub request_id: &'a str,
     /// Its class.
-    pub class: Class,
+    pub class: RankingClass,
     /// Bytes of its body.
     pub body_bytes: usize,
     /// Milliseconds until its deadline.
     pub deadline_ms: u32,
     /// Fingerprint of its prompt.
-    pub prompt: &'a Prompt,
+    pub prompt: &'a PromptFingerprint,
 }
 
 /// A ranking, ready for admission.
-pub struct Placed {
+pub struct EndpointRanking {
     /// For the turnstile.
-    pub order: Arc<Order>,
+    pub order: Arc<EndpointOrder>,
     /// Inputs and result of the policy call.
-    pub advice: Arc<Advice>,
+    pub result: Arc<RankingResult>,
     /// The order of other sites for the class; none where there is nothing to order.
-    sites: Option<Arc<Sited>>,
+    sites: Option<Arc<SiteRanking>>,
     /// Read by a request since the last round.
-    asked: AtomicBool,
+    is_used: AtomicBool,
 }
 
 /// Inputs and result of a call of the policy, for traces.
 #[derive(Debug)]
-pub struct Advice {
+pub struct RankingResult {
     /// When the policy was called.
     pub at: Millis,
     /// The plugins that ranked; none for a built-in policy.
     pub uses: Vec<PluginUse>,
     /// URL, step and measurements of the first [`TOLD_MAX`] endpoints, the best one first.
-    pub places: Vec<(Arc<str>, u8, Candidate)>,
+    pub ranked: Vec<(Arc<str>, u8, Candidate)>,
     /// Endpoints behind these.
-    pub left_out: usize,
+    pub omitted: usize,
 }
 
 #[derive(Default)]
-struct Table {
+struct RankingTable {
     at: Millis,
-    placed: Vec<(Class, Arc<Placed>)>,
+    rankings: Vec<(RankingClass, Arc<EndpointRanking>)>,
     /// For requests of classes that are not in it.
     sites: SiteTable,
 }
 
 /// Memory of what was sent where, and of the classes in use: alive as long as the model is
 /// configured.
-struct Memory {
+struct RankingMemory {
     prefixes: PrefixMemory,
-    adapters: Adapters,
+    adapters: AdapterMemory,
     /// With the number of rounds in which no request used it.
-    classes: Vec<(Class, u32)>,
+    classes: Vec<(RankingClass, u32)>,
 }
 
 /// The routing of one model.
 pub struct Ranking {
     slot: RoutingSlot,
-    table: ArcSwap<Table>,
+    table: ArcSwap<RankingTable>,
     /// Shared by the generations of the model. Held for a look-up by requests of a per-request
     /// policy, by those of a new class, and by the refresher.
-    memory: Arc<Mutex<Memory>>,
+    memory: Arc<Mutex<RankingMemory>>,
 }
 
-impl Prompt {
+impl PromptFingerprint {
     /// Number of the name of the requested adapter.
     pub fn lora(&self) -> Option<u32> {
         self.lora
@@ -140,15 +140,15 @@ impl Prompt {
 
 impl Ranking {
     /// The routing of a new generation; what the endpoints have seen stays known.
-    pub fn follow(slot: RoutingSlot, former: Option<&Ranking>) -> Ranking {
+    pub fn next_generation(slot: RoutingSlot, former: Option<&Ranking>) -> Ranking {
         let memory = former.map(|former| Arc::clone(&former.memory));
         Ranking {
             slot,
             table: ArcSwap::default(),
             memory: memory.unwrap_or_else(|| {
-                Arc::new(Mutex::new(Memory {
+                Arc::new(Mutex::new(RankingMemory {
                     prefixes: PrefixMemory::new(BLOCKS_REMEMBERED),
-                    adapters: Adapters::default(),
+                    adapters: AdapterMemory::default(),
                     classes: Vec::new(),
                 }))
             }),
@@ -162,34 +162,44 @@ impl Ranking {
 
     /// Fingerprint of a body that requests the adapter `lora`. The body is not read for a policy
     /// that is not called per request.
-    pub fn prompt(&self, body: &[u8], lora: Option<&str>) -> Prompt {
+    pub fn prompt(&self, body: &[u8], lora: Option<&str>) -> PromptFingerprint {
         let lora = lora.map(lora_number);
         if self.slot.mode() != RoutingMode::PerRequest {
-            return Prompt {
+            return PromptFingerprint {
                 lora,
-                ..Prompt::default()
+                ..PromptFingerprint::default()
             };
         }
         // A body that is no JSON object has no prompt to share.
-        let body: Body<'_> = serde_json::from_slice(body).unwrap_or_default();
+        let body: PromptBody<'_> = serde_json::from_slice(body).unwrap_or_default();
         let places = [body.messages, body.prompt, body.input, body.text];
         let prompt = places.into_iter().flatten().next();
-        Prompt {
+        PromptFingerprint {
             blocks: block_hashes(prompt.map_or(b"", |raw| raw.get().as_bytes())),
             lora,
         }
     }
 
     /// Ranks the endpoints for a request; none where tier and load decide.
-    pub fn place(&self, gate: &Gate, wish: &Wish<'_>, now: Millis) -> Option<Arc<Placed>> {
+    pub fn rank_endpoints(
+        &self,
+        gate: &AdmissionGate,
+        wish: &RankingRequest<'_>,
+        now: Millis,
+    ) -> Option<Arc<EndpointRanking>> {
         match self.slot.mode() {
             RoutingMode::None => None,
             RoutingMode::Cached => self.look_up(wish.class, now),
-            RoutingMode::PerRequest => Some(Arc::new(self.ask(gate, wish, now))),
+            RoutingMode::PerRequest => Some(Arc::new(self.rank_for_request(gate, wish, now))),
         }
     }
 
-    fn ask(&self, gate: &Gate, wish: &Wish<'_>, now: Millis) -> Placed {
+    fn rank_for_request(
+        &self,
+        gate: &AdmissionGate,
+        wish: &RankingRequest<'_>,
+        now: Millis,
+    ) -> EndpointRanking {
         let lora = wish.prompt.lora;
         let hints = Hints {
             body_bytes: u32::try_from(wish.body_bytes).unwrap_or(u32::MAX),
@@ -212,21 +222,21 @@ impl Ranking {
     }
 
     /// Records that a request has been sent to an endpoint.
-    pub fn went(&self, url: &Arc<str>, prompt: &Prompt) {
+    pub fn record_sent(&self, url: &Arc<str>, prompt: &PromptFingerprint) {
         if self.slot.mode() != RoutingMode::PerRequest {
             return;
         }
         let mut memory = self.memory.lock();
         memory.prefixes.remember(url, &prompt.blocks);
         if let Some(lora) = prompt.lora {
-            memory.adapters.sent(url, lora);
+            memory.adapters.remember(url, lora);
         }
     }
 
     /// Ranks every class in use, and `sites` for it; called every [`RANKING_TICK`], off the request
     /// path. Yields to requests after each class. A class that no request has used lately is
     /// forgotten.
-    pub async fn refresh(&self, gate: &Gate, sites: &[Site], now: Millis) {
+    pub async fn refresh(&self, gate: &AdmissionGate, sites: &[Site], now: Millis) {
         let classes = match self.slot.mode() {
             RoutingMode::Cached => self.classes_in_use(),
             // Endpoints are ranked when a request comes.
@@ -234,7 +244,7 @@ impl Ranking {
             RoutingMode::None => return,
         };
         let former = self.table.load();
-        let had_nothing = former.placed.is_empty() && former.sites.is_empty();
+        let had_nothing = former.rankings.is_empty() && former.sites.is_empty();
         drop(former);
         if classes.is_empty() && !sites::worth_ranking(sites) && had_nothing {
             return;
@@ -250,15 +260,15 @@ impl Ranking {
             placed.push((class, Arc::new(ranked)));
             tokio::task::yield_now().await;
         }
-        self.table.store(Arc::new(Table {
+        self.table.store(Arc::new(RankingTable {
             at: now,
-            placed,
+            rankings: placed,
             sites: SiteTable::of(|class| self.rank_sites(class, sites, now)),
         }));
     }
 
     /// The policy's order of other sites for requests of a class; none where their distance decides.
-    pub fn sites(&self, class: Class, now: Millis) -> Option<Arc<Sited>> {
+    pub fn sites(&self, class: RankingClass, now: Millis) -> Option<Arc<SiteRanking>> {
         if self.slot.mode() == RoutingMode::None {
             return None;
         }
@@ -266,7 +276,7 @@ impl Ranking {
         if now.since(table.at) > STALE_AFTER {
             return None;
         }
-        let placed = table.placed.iter().find(|(of, _)| *of == class);
+        let placed = table.rankings.iter().find(|(of, _)| *of == class);
         let sited = match placed {
             Some((_, placed)) => placed.sites.as_ref(),
             None => table.sites.of_class(class),
@@ -275,17 +285,17 @@ impl Ranking {
     }
 
     /// Keeps what is remembered of the endpoints for which `is_there` holds, forgets the rest.
-    pub fn forget_gone(&self, is_there: impl Fn(&str) -> bool) {
+    pub fn retain_endpoints(&self, is_there: impl Fn(&str) -> bool) {
         let mut memory = self.memory.lock();
         memory.prefixes.retain(&is_there);
         memory.adapters.retain(&is_there);
     }
 
-    fn classes_in_use(&self) -> Vec<Class> {
+    fn classes_in_use(&self) -> Vec<RankingClass> {
         let table = self.table.load();
-        let asked = |class: &Class| {
-            let placed = table.placed.iter().find(|(of, _)| of == class);
-            placed.is_none_or(|(_, placed)| placed.asked.swap(false, Ordering::Relaxed))
+        let asked = |class: &RankingClass| {
+            let placed = table.rankings.iter().find(|(of, _)| of == class);
+            placed.is_none_or(|(_, placed)| placed.is_used.swap(false, Ordering::Relaxed))
         };
         let classes = &mut self.memory.lock().classes;
         classes.retain_mut(|(class, idle_ticks)| {
@@ -295,11 +305,11 @@ impl Ranking {
         classes.iter().map(|(class, _)| *class).collect()
     }
 
-    fn look_up(&self, class: Class, now: Millis) -> Option<Arc<Placed>> {
+    fn look_up(&self, class: RankingClass, now: Millis) -> Option<Arc<EndpointRanking>> {
         let table = self.table.load();
-        let found = table.placed.iter().find(|(of, _)| *of == class);
+        let found = table.rankings.iter().find(|(of, _)| *of == class);
         if let Some((_, placed)) = found {
-            placed.asked.store(true, Ordering::Relaxed);
+            placed.is_used.store(true, Ordering::Relaxed);
             return (now.since(table.at) <= STALE_AFTER).then(|| Arc::clone(placed));
         }
         let classes = &mut self.memory.lock().classes;
@@ -316,32 +326,36 @@ impl Ranking {
         hints: Hints,
         candidates: &[(EndpointId, Arc<str>, Candidate)],
         now: Millis,
-    ) -> Placed {
+    ) -> EndpointRanking {
         let list: Vec<Candidate> = candidates.iter().map(|(_, _, c)| *c).collect();
         let ranked = self.slot.rank(caller, &hints, &list);
         let places = ranked.choices.iter().filter_map(|choice| {
             let (id, _, _) = candidates.get(choice.id as usize)?;
             Some((choice.step, *id))
         });
-        let told = ranked.choices.iter().take(TOLD_MAX).filter_map(|choice| {
-            let (_, url, candidate) = candidates.get(choice.id as usize)?;
-            Some((Arc::clone(url), choice.step, *candidate))
-        });
-        Placed {
-            order: Arc::new(Order::new(places)),
-            advice: Arc::new(Advice {
+        let explained = ranked
+            .choices
+            .iter()
+            .take(EXPLAINED_ENDPOINTS_MAX)
+            .filter_map(|choice| {
+                let (_, url, candidate) = candidates.get(choice.id as usize)?;
+                Some((Arc::clone(url), choice.step, *candidate))
+            });
+        EndpointRanking {
+            order: Arc::new(EndpointOrder::new(places)),
+            result: Arc::new(RankingResult {
                 at: now,
-                places: told.collect(),
-                left_out: ranked.choices.len().saturating_sub(TOLD_MAX),
+                ranked: explained.collect(),
+                omitted: ranked.choices.len().saturating_sub(EXPLAINED_ENDPOINTS_MAX),
                 uses: ranked.uses,
             }),
             sites: None,
-            asked: AtomicBool::new(false),
+            is_used: AtomicBool::new(false),
         }
     }
 }
 
-fn hints(class: Class) -> Hints {
+fn hints(class: RankingClass) -> Hints {
     Hints {
         streaming: class.streaming,
         priority: class.priority,
@@ -354,7 +368,7 @@ fn hints(class: Class) -> Hints {
 
 /// Where a prompt may stand, in the order of the search.
 #[derive(Default, Deserialize)]
-struct Body<'a> {
+struct PromptBody<'a> {
     #[serde(borrow)]
     messages: Option<&'a RawValue>,
     #[serde(borrow)]

@@ -13,56 +13,58 @@ use infergate_core::admission::{GateId, Handoff, ServerPermits};
 use infergate_core::model::{Catalog, EndpointSpec, PermitScope};
 use parking_lot::Mutex;
 
-use super::Gate;
+use super::AdmissionGate;
 
 /// All servers and the gates that have endpoints there.
 #[derive(Default)]
-pub struct Servers {
+pub struct SharedServers {
     /// Guards the table. Held by reloads, and for a look-up by whoever delivers a handoff; inside it
     /// nothing is locked but the servers' own leaf locks.
-    table: Mutex<Table>,
+    table: Mutex<SharedServerTable>,
 }
 
 #[derive(Default)]
-struct Table {
-    permits: HashMap<Key, Arc<ServerPermits>>,
-    gates: HashMap<GateId, Weak<Gate>>,
+struct SharedServerTable {
+    permits: HashMap<PermitKey, Arc<ServerPermits>>,
+    gates: HashMap<GateId, Weak<AdmissionGate>>,
     latest: u64,
 }
 
 /// Scope that permits belong to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Key {
+enum PermitKey {
     /// Scheme, host and port.
     Server(String),
     /// A single model at a single URL.
     Model(ModelId, Arc<str>),
 }
 
-impl Key {
-    fn of(model: &ModelId, endpoint: &EndpointSpec) -> Key {
+impl PermitKey {
+    fn of(model: &ModelId, endpoint: &EndpointSpec) -> PermitKey {
         match endpoint.permits {
-            PermitScope::Server => Key::Server(endpoint.server()),
-            PermitScope::Model => Key::Model(model.clone(), Arc::clone(&endpoint.url)),
+            PermitScope::Server => PermitKey::Server(endpoint.server()),
+            PermitScope::Model => PermitKey::Model(model.clone(), Arc::clone(&endpoint.url)),
         }
     }
 }
 
-impl Servers {
+impl SharedServers {
     /// Takes over the limits of a new configuration, and forgets servers that nothing uses. Where
     /// endpoints that were found disagree about their server, the lowest limit counts. Returns the
     /// permits that higher limits added where requests wait.
     pub(super) fn configure(&self, catalog: &Catalog) -> Vec<Handoff> {
-        let mut limits: HashMap<Key, u32> = HashMap::new();
+        let mut limits: HashMap<PermitKey, u32> = HashMap::new();
         for model in catalog.models() {
             for endpoint in &model.endpoints {
                 let own = endpoint.max_concurrent_requests;
-                let limit = limits.entry(Key::of(&model.id, endpoint)).or_insert(own);
+                let limit = limits
+                    .entry(PermitKey::of(&model.id, endpoint))
+                    .or_insert(own);
                 *limit = own.min(*limit);
             }
         }
         let mut table = self.table.lock();
-        let Table { permits, gates, .. } = &mut *table;
+        let SharedServerTable { permits, gates, .. } = &mut *table;
         permits.retain(|key, server| limits.contains_key(key) || Arc::strong_count(server) > 1);
         gates.retain(|_, gate| gate.strong_count() > 0);
         let mut handoffs = Vec::new();
@@ -79,22 +81,22 @@ impl Servers {
     }
 
     /// The permits that an endpoint of `model` takes part in.
-    pub(super) fn of(&self, model: &ModelId, endpoint: &EndpointSpec) -> Arc<ServerPermits> {
+    pub(super) fn permits(&self, model: &ModelId, endpoint: &EndpointSpec) -> Arc<ServerPermits> {
         let mut table = self.table.lock();
         let new = || ServerPermits::new(endpoint.max_concurrent_requests);
-        let server = table.permits.entry(Key::of(model, endpoint));
+        let server = table.permits.entry(PermitKey::of(model, endpoint));
         Arc::clone(server.or_insert_with(new))
     }
 
     /// A number for a gate that is about to be made.
-    pub(super) fn number(&self) -> GateId {
+    pub(super) fn next_gate_id(&self) -> GateId {
         let mut table = self.table.lock();
         table.latest += 1;
         GateId(table.latest)
     }
 
     /// Handoffs to `id` go to `gate` from now on.
-    pub(super) fn register(&self, id: GateId, gate: &Arc<Gate>) {
+    pub(super) fn register(&self, id: GateId, gate: &Arc<AdmissionGate>) {
         self.table.lock().gates.insert(id, Arc::downgrade(gate));
     }
 

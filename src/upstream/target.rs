@@ -13,15 +13,15 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use infergate_core::Millis;
 use infergate_core::model::{CaFile, EndpointSpec, HealthCheckSpec};
-use infergate_core::routing::Load;
+use infergate_core::routing::EndpointLoad;
 use parking_lot::Mutex;
 use pingora_core::protocols::l4::ext::{TcpKeepalive, set_tcp_keepalive};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::credentials::Credentials;
-use super::repeats::Repeats;
-use super::tls::Identity;
+use super::credentials::EndpointCredentials;
+use super::tls::ServerIdentity;
+use super::warning_limit::WarningLimit;
 
 /// Silence after which a node's connection is closed, whether bytes were sent there or are waited
 /// for. A request without a byte is then tried elsewhere, a stream ended. Above the time in which
@@ -31,8 +31,8 @@ use super::tls::Identity;
 #[cfg(target_os = "linux")]
 const NODE_SILENCE_MAX: Duration = Duration::from_secs(5);
 /// A silent connection to a node is probed after this time, again every second.
-const NODE_ASKED_AFTER: Duration = Duration::from_secs(2);
-const NODE_ASKED_EVERY: Duration = Duration::from_secs(1);
+const NODE_PROBED_AFTER: Duration = Duration::from_secs(2);
+const NODE_PROBED_EVERY: Duration = Duration::from_secs(1);
 
 /// Silence after which a model server's connection is closed; one that a firewall or a failed host
 /// has forgotten would hang to the deadline otherwise. Longer than a switch takes to come back.
@@ -53,13 +53,13 @@ pub struct Target {
     /// Path before the backend's own paths, without a trailing slash.
     pub prefix: String,
     /// Key and headers of the endpoint, ready to send.
-    pub(super) credentials: Credentials,
+    pub(super) credentials: EndpointCredentials,
     /// How its health is checked.
     pub(super) health: HealthCheckSpec,
     /// `priority` of the endpoint; above 255 it is 255.
     pub tier: u8,
     /// How fast it answers. Guards five numbers; held by whoever adds a measurement or ranks.
-    pub load: Mutex<Load>,
+    pub load: Mutex<EndpointLoad>,
     /// The server is external: operated by another party.
     pub is_external: bool,
     /// Its last connection failed because it could not prove who it is.
@@ -67,20 +67,20 @@ pub struct Target {
     /// Its last answer refused the operator's path or key.
     is_rejecting: AtomicBool,
     /// Warnings about requests that it did not answer.
-    pub warnings: Repeats,
+    pub warnings: WarningLimit,
     /// Warnings about answers that it compressed.
-    compressed: Repeats,
+    compressed: WarningLimit,
     /// Set once a response came without usage and a line was logged.
     pub is_unmetered: AtomicBool,
     host: String,
     port: u16,
     connect_timeout: Duration,
     /// Identity it has to prove, over TLS.
-    identity: Option<Arc<Identity>>,
+    identity: Option<Arc<ServerIdentity>>,
     ca_file: Option<CaFile>,
     /// How its connections are watched while nothing comes.
-    watch: TcpKeepalive,
-    dials: ArcSwapOption<Dials>,
+    keepalive: TcpKeepalive,
+    dials: ArcSwapOption<DialAddresses>,
 }
 
 impl Target {
@@ -99,7 +99,7 @@ impl Target {
         let identity = match default_port {
             HTTPS_PORT => {
                 let ca = spec.ca_file.as_ref().map(|file| &*file.pem);
-                Some(Arc::new(Identity::new(host, ca).ok()?))
+                Some(Arc::new(ServerIdentity::new(host, ca).ok()?))
             }
             _ => None,
         };
@@ -108,22 +108,22 @@ impl Target {
             backend_model: spec.backend_model.clone().unwrap_or_else(|| model.into()),
             authority: authority.to_owned(),
             prefix: prefix.to_owned(),
-            credentials: Credentials::of(spec),
+            credentials: EndpointCredentials::from_spec(spec),
             health: spec.health.clone(),
             tier: u8::try_from(spec.priority).unwrap_or(u8::MAX),
             load: Mutex::default(),
             is_external: spec.is_external(),
             is_distrusted: AtomicBool::new(false),
             is_rejecting: AtomicBool::new(false),
-            warnings: Repeats::default(),
-            compressed: Repeats::default(),
+            warnings: WarningLimit::default(),
+            compressed: WarningLimit::default(),
             is_unmetered: AtomicBool::new(false),
             host: host.to_owned(),
             port,
             connect_timeout,
             identity,
             ca_file: spec.ca_file.clone(),
-            watch: endpoint_watch(),
+            keepalive: endpoint_keepalive(),
             dials: ArcSwapOption::empty(),
         };
         if let Ok(ip) = target.host.parse() {
@@ -134,9 +134,9 @@ impl Target {
 
     /// Target for another node at `host:port`, which has to prove `identity`; `None` when that is
     /// no address.
-    pub fn of_node(
+    pub fn for_node(
         address: &str,
-        identity: Arc<Identity>,
+        identity: Arc<ServerIdentity>,
         connect_timeout: Duration,
     ) -> Option<Target> {
         let (host, port) = split_authority(address, HTTPS_PORT)?;
@@ -145,22 +145,22 @@ impl Target {
             backend_model: "".into(),
             authority: address.to_owned(),
             prefix: String::new(),
-            credentials: Credentials::default(),
+            credentials: EndpointCredentials::default(),
             health: HealthCheckSpec::default(),
             tier: 0,
             load: Mutex::default(),
             is_external: false,
             is_distrusted: AtomicBool::new(false),
             is_rejecting: AtomicBool::new(false),
-            warnings: Repeats::default(),
-            compressed: Repeats::default(),
+            warnings: WarningLimit::default(),
+            compressed: WarningLimit::default(),
             is_unmetered: AtomicBool::new(false),
             host: host.to_owned(),
             port,
             connect_timeout,
             identity: Some(identity),
             ca_file: None,
-            watch: node_watch(),
+            keepalive: node_keepalive(),
             dials: ArcSwapOption::empty(),
         };
         if let Ok(ip) = target.host.parse() {
@@ -171,7 +171,7 @@ impl Target {
 
     /// Records that the server refused the path or key that the operator configured: one line of
     /// the log until it accepts them.
-    pub fn rejects(&self, status: u16) {
+    pub fn record_rejection(&self, status: u16) {
         if !self.is_rejecting.swap(true, Ordering::Relaxed) {
             tracing::error!(
                 url = &*self.url,
@@ -183,7 +183,7 @@ impl Target {
 
     /// Warns that the server compressed a response although it was asked not to: its usage could
     /// not be read.
-    pub fn compresses(&self, now: Millis) {
+    pub fn warn_compressed(&self, now: Millis) {
         if let Some(repeated) = self.compressed.due(now) {
             tracing::warn!(
                 url = &*self.url,
@@ -194,7 +194,7 @@ impl Target {
     }
 
     /// Records a proper response: ends the state that [`Target::rejects`] began.
-    pub fn accepts(&self) {
+    pub fn record_acceptance(&self) {
         if self.is_rejecting.load(Ordering::Relaxed) {
             self.is_rejecting.store(false, Ordering::Relaxed);
         }
@@ -204,7 +204,7 @@ impl Target {
     pub fn matches(&self, spec: &EndpointSpec, model: &str, connect_timeout: Duration) -> bool {
         self.url == spec.url
             && self.connect_timeout == connect_timeout
-            && self.credentials == Credentials::of(spec)
+            && self.credentials == EndpointCredentials::from_spec(spec)
             && self.health == spec.health
             && self.ca_file == spec.ca_file
             && u32::from(self.tier) == spec.priority.min(u32::from(u8::MAX))
@@ -215,7 +215,7 @@ impl Target {
     ///
     /// # Errors
     /// The name does not resolve.
-    pub async fn dials(&self) -> std::io::Result<Arc<Dials>> {
+    pub async fn dials(&self) -> std::io::Result<Arc<DialAddresses>> {
         match self.dials.load_full() {
             Some(dials) => Ok(dials),
             None => self.resolve().await,
@@ -226,7 +226,7 @@ impl Target {
     ///
     /// # Errors
     /// The name does not resolve; former addresses are kept.
-    pub async fn resolve(&self) -> std::io::Result<Arc<Dials>> {
+    pub async fn resolve(&self) -> std::io::Result<Arc<DialAddresses>> {
         if self.host.parse::<IpAddr>().is_err() {
             let found = tokio::net::lookup_host((self.host.as_str(), self.port)).await?;
             let former = self.dials.load_full();
@@ -247,15 +247,15 @@ impl Target {
 
     pub(super) fn set_addresses(&self, addresses: &[SocketAddr]) {
         let dial = |address: &SocketAddr| {
-            Arc::new(Dial {
+            Arc::new(DialAddress {
                 address: *address,
                 connect_timeout: self.connect_timeout,
-                watch: self.watch.clone(),
+                keepalive: self.keepalive.clone(),
                 identity: self.identity.clone(),
                 pool_key: pool_key(*address, self.identity.as_deref()),
             })
         };
-        self.dials.store(Some(Arc::new(Dials {
+        self.dials.store(Some(Arc::new(DialAddresses {
             list: addresses.iter().map(dial).collect(),
             preferred: AtomicUsize::new(0),
         })));
@@ -276,14 +276,14 @@ impl fmt::Debug for Target {
 ///
 /// # Errors
 /// The socket does not take it.
-pub fn watch_node(tcp: &TcpStream) -> pingora_error::Result<()> {
-    set_tcp_keepalive(tcp, &node_watch())
+pub fn set_node_keepalive(tcp: &TcpStream) -> pingora_error::Result<()> {
+    set_tcp_keepalive(tcp, &node_keepalive())
 }
 
-fn node_watch() -> TcpKeepalive {
+fn node_keepalive() -> TcpKeepalive {
     TcpKeepalive {
-        idle: NODE_ASKED_AFTER,
-        interval: NODE_ASKED_EVERY,
+        idle: NODE_PROBED_AFTER,
+        interval: NODE_PROBED_EVERY,
         // Where the kernel does not take the bound itself.
         count: 3,
         #[cfg(target_os = "linux")]
@@ -291,7 +291,7 @@ fn node_watch() -> TcpKeepalive {
     }
 }
 
-fn endpoint_watch() -> TcpKeepalive {
+fn endpoint_keepalive() -> TcpKeepalive {
     TcpKeepalive {
         idle: ENDPOINT_PROBED_AFTER,
         interval: ENDPOINT_PROBED_EVERY,
@@ -344,21 +344,21 @@ fn one_of_each_family(found: &[SocketAddr], former: &[SocketAddr]) -> Vec<Socket
 
 /// Addresses of a target, and the one that worked last.
 #[derive(Debug)]
-pub struct Dials {
-    list: Vec<Arc<Dial>>,
+pub struct DialAddresses {
+    list: Vec<Arc<DialAddress>>,
     preferred: AtomicUsize,
 }
 
-impl Dials {
+impl DialAddresses {
     /// All of them, with the one that worked last first.
-    pub fn in_order(&self) -> impl Iterator<Item = &Arc<Dial>> {
+    pub fn in_order(&self) -> impl Iterator<Item = &Arc<DialAddress>> {
         let count = self.list.len();
         let first = self.preferred.load(Ordering::Relaxed);
         (0..count).map(move |index| &self.list[(first + index) % count])
     }
 
     /// Records that this address worked.
-    pub fn prefer(&self, dial: &Arc<Dial>) {
+    pub fn prefer(&self, dial: &Arc<DialAddress>) {
         let at = self.list.iter().position(|d| Arc::ptr_eq(d, dial));
         let at = at.unwrap_or(0);
         if self.preferred.load(Ordering::Relaxed) != at {
@@ -372,7 +372,7 @@ impl Dials {
 }
 
 /// The entry of the pool that connections to this server share.
-fn pool_key(address: SocketAddr, identity: Option<&Identity>) -> u64 {
+fn pool_key(address: SocketAddr, identity: Option<&ServerIdentity>) -> u64 {
     use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
     let hasher = BuildHasherDefault::<DefaultHasher>::default();
     match (address, identity) {
@@ -388,17 +388,17 @@ fn pool_key(address: SocketAddr, identity: Option<&Identity>) -> u64 {
 /// A resolved address and how to connect to it. TLS is put over the connection, see
 /// docs/decisions/017.
 #[derive(Clone, Debug)]
-pub struct Dial {
+pub struct DialAddress {
     address: SocketAddr,
     connect_timeout: Duration,
-    watch: TcpKeepalive,
+    keepalive: TcpKeepalive,
     /// Identity the server has to prove, over TLS.
-    pub(super) identity: Option<Arc<Identity>>,
+    pub(super) identity: Option<Arc<ServerIdentity>>,
     /// The entry of the pool.
     pub(super) pool_key: u64,
 }
 
-impl Dial {
+impl DialAddress {
     /// For TCP, and once more for TLS.
     pub(super) fn connect_timeout(&self) -> Duration {
         self.connect_timeout
@@ -415,12 +415,12 @@ impl Dial {
             Err(_) => return Err(std::io::ErrorKind::TimedOut.into()),
         };
         tcp.set_nodelay(true)?;
-        set_tcp_keepalive(&tcp, &self.watch).map_err(std::io::Error::other)?;
+        set_tcp_keepalive(&tcp, &self.keepalive).map_err(std::io::Error::other)?;
         Ok(tcp)
     }
 }
 
-impl fmt::Display for Dial {
+impl fmt::Display for DialAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.address)
     }
@@ -476,7 +476,7 @@ mod tests {
         let addresses = ["[::1]:9", "10.0.0.1:9"].map(|text| text.parse().unwrap());
         target.set_addresses(&addresses);
         let dials = target.dials.load_full().unwrap();
-        let order = |dials: &Dials| dials.in_order().map(|d| d.address).collect::<Vec<_>>();
+        let order = |dials: &DialAddresses| dials.in_order().map(|d| d.address).collect::<Vec<_>>();
         assert_eq!(order(&dials), addresses);
         let second = Arc::clone(dials.in_order().nth(1).unwrap());
         dials.prefer(&second);
@@ -503,10 +503,10 @@ mod tests {
         let silence = |target: &Target| {
             let dials = target.dials.load_full().unwrap();
             let dial = Arc::clone(dials.in_order().next().unwrap());
-            dial.watch.user_timeout
+            dial.keepalive.user_timeout
         };
-        let identity = Arc::new(Identity::new("b", None).unwrap());
-        let node = Target::of_node("10.0.0.1:7070", identity, Duration::from_secs(2)).unwrap();
+        let identity = Arc::new(ServerIdentity::new("b", None).unwrap());
+        let node = Target::for_node("10.0.0.1:7070", identity, Duration::from_secs(2)).unwrap();
         assert_eq!(silence(&node), NODE_SILENCE_MAX);
         let endpoint = target("http://10.0.0.1").unwrap();
         assert_eq!(silence(&endpoint), ENDPOINT_SILENCE_MAX);

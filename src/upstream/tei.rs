@@ -11,9 +11,9 @@ use infergate_core::billing::Usage;
 use infergate_core::model::Task;
 use serde_json::value::RawValue;
 
-use super::answer::{Answer, AnswerError, Reader, no_events, write_rows};
-use super::backend::{Backend, Probe, Shaped, Wanted, answers_200, wrong_model};
-use super::object::{Object, list};
+use super::backend::{Backend, BackendOperation, Probe, UpstreamRequest, answers_200, wrong_model};
+use super::json_object::{JsonObject, list};
+use super::response::{FormatDecoder, ResponseError, ResponseTransformer, no_events, write_rows};
 
 /// The kind `tei`.
 pub(super) struct Tei;
@@ -23,27 +23,29 @@ impl Backend for Tei {
         "tei"
     }
 
-    fn shape_request(
+    fn encode(
         &self,
         call: &Call,
         task: Task,
         backend_model: &str,
-    ) -> Result<Shaped, Refusal> {
-        let wanted = Wanted::of(call, task)?;
+    ) -> Result<UpstreamRequest, Refusal> {
+        let wanted = BackendOperation::from_call(call, task)?;
         match wanted {
-            Wanted::Embeddings => Ok(wanted.pass(call, backend_model)),
-            Wanted::RunEmbeddings => shape_embed(call),
-            Wanted::Chat | Wanted::Completions | Wanted::RunGeneration => Err(wrong_model(
+            BackendOperation::Embeddings => Ok(wanted.pass(call, backend_model)),
+            BackendOperation::RunEmbeddings => shape_embed(call),
+            BackendOperation::Chat
+            | BackendOperation::Completions
+            | BackendOperation::RunGeneration => Err(wrong_model(
                 call,
                 "runs on a server that cannot generate text",
             )),
         }
     }
 
-    fn read_response(&self, call: &Call, task: Task) -> Answer {
-        match Wanted::of(call, task) {
-            Ok(Wanted::RunEmbeddings) => Answer::run(call, &READER),
-            _ => Answer::pass(call),
+    fn decoder(&self, call: &Call, task: Task) -> ResponseTransformer {
+        match BackendOperation::from_call(call, task) {
+            Ok(BackendOperation::RunEmbeddings) => ResponseTransformer::run(call, &READER),
+            _ => ResponseTransformer::pass(call),
         }
     }
 
@@ -55,21 +57,21 @@ impl Backend for Tei {
     }
 }
 
-static READER: Reader = Reader {
+static READER: FormatDecoder = FormatDecoder {
     json: read_embed,
     event: no_events,
     input_tokens_header: Some("x-compute-tokens"),
 };
 
-fn shape_embed(call: &Call) -> Result<Shaped, Refusal> {
+fn shape_embed(call: &Call) -> Result<UpstreamRequest, Refusal> {
     let embeddings = TextEmbeddings::parse(&call.body)?;
     let texts = list(embeddings.texts.iter().map(|text| text.get()));
-    let mut object = Object::with_capacity(call.body.len() + 64);
+    let mut object = JsonObject::with_capacity(call.body.len() + 64);
     object.member("inputs", &texts);
     for (name, value) in &embeddings.parameters {
         object.member(name, value.get());
     }
-    Ok(Shaped {
+    Ok(UpstreamRequest {
         path: "/embed".into(),
         body: object.finish().into(),
         content_type: None,
@@ -82,8 +84,9 @@ fn read_embed(
     body: &[u8],
     known: Option<Usage>,
     out: &mut BytesMut,
-) -> Result<Option<Usage>, AnswerError> {
-    let rows: Vec<&RawValue> = serde_json::from_slice(body).map_err(|_| AnswerError::Malformed)?;
+) -> Result<Option<Usage>, ResponseError> {
+    let rows: Vec<&RawValue> =
+        serde_json::from_slice(body).map_err(|_| ResponseError::Malformed)?;
     write_rows(&rows, out)?;
     Ok(known)
 }

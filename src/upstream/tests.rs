@@ -4,23 +4,35 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use infergate_core::Refusal;
-use infergate_core::api::{Call, Face, Operation, body};
+use infergate_core::api::{ApiDialect, Call, Operation, body};
 use infergate_core::model::{BackendKind, Task};
 use serde_json::{Value, json};
 
-use super::{Shaped, backend};
+use super::{UpstreamRequest, backend};
 
 fn openai_call(operation: Operation, json: Value) -> Call {
-    body::parse(Face::OpenAi, operation, None, Bytes::from(json.to_string())).unwrap()
+    body::parse(
+        ApiDialect::OpenAi,
+        operation,
+        None,
+        Bytes::from(json.to_string()),
+    )
+    .unwrap()
 }
 
 fn run(json: Value) -> Call {
     let body = Bytes::from(json.to_string());
-    body::parse(Face::WorkersAi, Operation::Run, Some("@cf/m".into()), body).unwrap()
+    body::parse(
+        ApiDialect::WorkersAi,
+        Operation::Run,
+        Some("@cf/m".into()),
+        body,
+    )
+    .unwrap()
 }
 
-fn shape(kind: BackendKind, call: &Call, task: Task) -> Result<Shaped, Refusal> {
-    backend(kind).unwrap().shape_request(call, task, "served")
+fn shape(kind: BackendKind, call: &Call, task: Task) -> Result<UpstreamRequest, Refusal> {
+    backend(kind).unwrap().encode(call, task, "served")
 }
 
 /// Path, body and whether it streams.

@@ -8,16 +8,18 @@ use std::borrow::Cow;
 use bytes::BytesMut;
 use infergate_core::Refusal;
 use infergate_core::api::Call;
-use infergate_core::api::workers_ai::{Input, Parameter, TextGeneration, TextResult, write_text};
+use infergate_core::api::workers_ai::{
+    GenerationInput, Parameter, TextGeneration, TextResult, write_text,
+};
 use infergate_core::billing::Usage;
 use infergate_core::model::Task;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::answer::{Answer, AnswerError, OPENAI_TEXT, Piece, Reader};
-use super::backend::{Backend, Probe, Shaped, Wanted, answers_200, wrong_model};
-use super::object::{Object, list};
+use super::backend::{Backend, BackendOperation, Probe, UpstreamRequest, answers_200, wrong_model};
+use super::json_object::{JsonObject, list};
 use super::openai;
+use super::response::{Delta, FormatDecoder, OPENAI_TEXT, ResponseError, ResponseTransformer};
 
 /// The kind `tgi`.
 pub(super) struct Tgi;
@@ -27,26 +29,28 @@ impl Backend for Tgi {
         "tgi"
     }
 
-    fn shape_request(
+    fn encode(
         &self,
         call: &Call,
         task: Task,
         backend_model: &str,
-    ) -> Result<Shaped, Refusal> {
-        let wanted = Wanted::of(call, task)?;
+    ) -> Result<UpstreamRequest, Refusal> {
+        let wanted = BackendOperation::from_call(call, task)?;
         match wanted {
-            Wanted::Chat | Wanted::Completions => Ok(wanted.pass(call, backend_model)),
-            Wanted::Embeddings | Wanted::RunEmbeddings => Err(wrong_model(
+            BackendOperation::Chat | BackendOperation::Completions => {
+                Ok(wanted.pass(call, backend_model))
+            }
+            BackendOperation::Embeddings | BackendOperation::RunEmbeddings => Err(wrong_model(
                 call,
                 "runs on a server that cannot make embeddings",
             )),
-            Wanted::RunGeneration => {
+            BackendOperation::RunGeneration => {
                 let generation = TextGeneration::parse(&call.body)?;
                 Ok(match generation.input {
-                    Input::Prompt { text, .. } => {
+                    GenerationInput::Prompt { text, .. } => {
                         shape_generate(call, text, &generation.parameters)
                     }
-                    Input::Messages(_) => {
+                    GenerationInput::Messages(_) => {
                         openai::shape_generation(call, &generation, backend_model, |name| name)
                     }
                 })
@@ -54,10 +58,10 @@ impl Backend for Tgi {
         }
     }
 
-    fn read_response(&self, call: &Call, task: Task) -> Answer {
-        match Wanted::of(call, task) {
-            Ok(Wanted::RunGeneration) => Answer::run(call, &READER),
-            _ => Answer::pass(call),
+    fn decoder(&self, call: &Call, task: Task) -> ResponseTransformer {
+        match BackendOperation::from_call(call, task) {
+            Ok(BackendOperation::RunGeneration) => ResponseTransformer::run(call, &READER),
+            _ => ResponseTransformer::pass(call),
         }
     }
 
@@ -69,14 +73,14 @@ impl Backend for Tgi {
     }
 }
 
-static READER: Reader = Reader {
+static READER: FormatDecoder = FormatDecoder {
     json: read_json,
     event: read_event,
     input_tokens_header: Some("x-prompt-tokens"),
 };
 
-fn shape_generate(call: &Call, text: &RawValue, parameters: &[Parameter<'_>]) -> Shaped {
-    let mut shaped = Object::with_capacity(call.body.len() + 64);
+fn shape_generate(call: &Call, text: &RawValue, parameters: &[Parameter<'_>]) -> UpstreamRequest {
+    let mut shaped = JsonObject::with_capacity(call.body.len() + 64);
     for (name, value) in parameters {
         if let Some((name, json)) = parameter(name, value.get()) {
             shaped.member(name, &json);
@@ -85,7 +89,7 @@ fn shape_generate(call: &Call, text: &RawValue, parameters: &[Parameter<'_>]) ->
     // Without them there is no token count.
     shaped.member("details", "true");
     let parameters = shaped.finish();
-    let mut object = Object::with_capacity(text.get().len() + parameters.len() + 64);
+    let mut object = JsonObject::with_capacity(text.get().len() + parameters.len() + 64);
     object.member("inputs", text.get());
     object.member("parameters", &parameters);
     let path = if call.stream {
@@ -93,7 +97,7 @@ fn shape_generate(call: &Call, text: &RawValue, parameters: &[Parameter<'_>]) ->
     } else {
         "/generate"
     };
-    Shaped {
+    UpstreamRequest {
         path: path.into(),
         body: object.finish().into(),
         content_type: None,
@@ -118,7 +122,7 @@ fn parameter<'a>(name: &'a str, json: &'a str) -> Option<(&'a str, Cow<'a, str>)
 
 /// Response to `/generate`; all members are empty where the response is to chat.
 #[derive(Deserialize)]
-struct Generated<'a> {
+struct TgiResult<'a> {
     #[serde(borrow)]
     generated_text: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -127,9 +131,9 @@ struct Generated<'a> {
 
 /// Event of `/generate_stream`; all members are empty where the stream is of chat.
 #[derive(Deserialize)]
-struct Event<'a> {
+struct TgiEvent<'a> {
     #[serde(borrow)]
-    token: Option<Token<'a>>,
+    token: Option<TgiToken<'a>>,
     #[serde(borrow)]
     generated_text: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -139,7 +143,7 @@ struct Event<'a> {
 }
 
 #[derive(Deserialize)]
-struct Token<'a> {
+struct TgiToken<'a> {
     #[serde(borrow)]
     text: Option<&'a RawValue>,
     #[serde(default)]
@@ -150,9 +154,9 @@ fn read_json(
     body: &[u8],
     known: Option<Usage>,
     out: &mut BytesMut,
-) -> Result<Option<Usage>, AnswerError> {
-    let generated: Generated<'_> =
-        serde_json::from_slice(body).map_err(|_| AnswerError::Malformed)?;
+) -> Result<Option<Usage>, ResponseError> {
+    let generated: TgiResult<'_> =
+        serde_json::from_slice(body).map_err(|_| ResponseError::Malformed)?;
     let Some(text) = generated.generated_text else {
         return (OPENAI_TEXT.json)(body, known, out);
     };
@@ -167,20 +171,20 @@ fn read_json(
     Ok(usage)
 }
 
-fn read_event(data: &[u8]) -> Result<Piece<'_>, AnswerError> {
-    let event: Event<'_> = serde_json::from_slice(data).map_err(|_| AnswerError::Malformed)?;
+fn read_event(data: &[u8]) -> Result<Delta<'_>, ResponseError> {
+    let event: TgiEvent<'_> = serde_json::from_slice(data).map_err(|_| ResponseError::Malformed)?;
     if event.error.is_some() {
-        return Err(AnswerError::BackendFailed);
+        return Err(ResponseError::BackendFailed);
     }
     let Some(token) = event.token else {
         return (OPENAI_TEXT.event)(data);
     };
-    Ok(Piece {
+    Ok(Delta {
         // Special tokens are control, such as the end of a turn.
         text: token.text.filter(|_| !token.special),
         usage: usage(event.details),
         last: event.generated_text.is_some() || event.details.is_some(),
-        ..Piece::default()
+        ..Delta::default()
     })
 }
 

@@ -33,7 +33,7 @@ const CA_FILE_BYTES_MAX: u64 = 4 << 20;
 
 const ALPN: &[u8] = b"http/1.1";
 /// For the last record of a connection: it is a courtesy.
-const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
+const CLOSE_NOTIFY_LIMIT: Duration = Duration::from_secs(1);
 
 /// Configuration for endpoints without a `ca_file`: public roots, with sessions to resume.
 static PUBLIC: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| {
@@ -106,26 +106,26 @@ fn config(roots: RootCertStore) -> Arc<ClientConfig> {
 }
 
 /// Identity a server has to prove, and the roots it is checked by.
-pub struct Identity {
+pub struct ServerIdentity {
     name: ServerName<'static>,
     config: Arc<ClientConfig>,
     /// The same for equal names and certificates only.
     digest: u64,
 }
 
-impl Identity {
+impl ServerIdentity {
     /// The server of this name, by the word of the certificates in `ca` or of the public ones.
     ///
     /// # Errors
     /// No such name, or certificates that were not looked at before.
-    pub fn new(host: &str, ca: Option<&[u8]>) -> Result<Identity, String> {
+    pub fn new(host: &str, ca: Option<&[u8]>) -> Result<ServerIdentity, String> {
         let name = ServerName::try_from(host).map_err(|error| error.to_string())?;
         let config = match ca {
             Some(pem) => config(roots(pem)?),
             None => Arc::clone(&PUBLIC),
         };
         let digest = BuildHasherDefault::<DefaultHasher>::default().hash_one((host, ca));
-        Ok(Identity {
+        Ok(ServerIdentity {
             name: name.to_owned(),
             config,
             digest,
@@ -137,12 +137,16 @@ impl Identity {
     ///
     /// # Errors
     /// No DNS name.
-    pub fn of_node(name: &str, config: Arc<ClientConfig>, digest: u64) -> Result<Identity, String> {
+    pub fn for_node(
+        name: &str,
+        config: Arc<ClientConfig>,
+        digest: u64,
+    ) -> Result<ServerIdentity, String> {
         let name = ServerName::try_from(name).map_err(|error| error.to_string())?;
         if !matches!(name, ServerName::DnsName(_)) {
             return Err("an address is no node's name".to_owned());
         }
-        Ok(Identity {
+        Ok(ServerIdentity {
             name: name.to_owned(),
             config,
             digest,
@@ -158,31 +162,35 @@ impl Identity {
     ///
     /// # Errors
     /// No proof of the identity; the connection is closed then.
-    pub async fn prove(&self, plain: TcpStream, limit: Duration) -> Result<Sealed, Unproved> {
+    pub async fn handshake(
+        &self,
+        plain: TcpStream,
+        limit: Duration,
+    ) -> Result<TlsConnection, HandshakeError> {
         let connector = TlsConnector::from(Arc::clone(&self.config));
         let handshake = connector.connect(self.name.clone(), plain);
         match timeout(limit, handshake).await {
-            Ok(Ok(tls)) => Ok(Sealed {
+            Ok(Ok(tls)) => Ok(TlsConnection {
                 tls,
                 identity: (self.digest, self.name.clone()),
             }),
-            Ok(Err(error)) => match of_tls(&error) {
-                true => Err(Unproved::NotTrusted(error)),
-                false => Err(Unproved::Broken(error)),
+            Ok(Err(error)) => match is_tls_error(&error) {
+                true => Err(HandshakeError::NotTrusted(error)),
+                false => Err(HandshakeError::Broken(error)),
             },
-            Err(_) => Err(Unproved::Broken(io::ErrorKind::TimedOut.into())),
+            Err(_) => Err(HandshakeError::Broken(io::ErrorKind::TimedOut.into())),
         }
     }
 }
 
-impl fmt::Debug for Identity {
+impl fmt::Debug for ServerIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.name.fmt(f)
     }
 }
 
 /// Returns whether the failure is of TLS, and not of the connection.
-fn of_tls(error: &io::Error) -> bool {
+fn is_tls_error(error: &io::Error) -> bool {
     error
         .get_ref()
         .is_some_and(|inner| inner.is::<rustls::Error>())
@@ -193,9 +201,9 @@ fn of_tls(error: &io::Error) -> bool {
 pub fn is_certificate_refusal(cause: &(dyn Error + Send + Sync + 'static)) -> bool {
     use AlertDescription as Alert;
     let error = cause.downcast_ref::<io::Error>();
-    let said = error.and_then(|error| error.get_ref()?.downcast_ref());
+    let tls_error = error.and_then(|error| error.get_ref()?.downcast_ref());
     matches!(
-        said,
+        tls_error,
         Some(rustls::Error::AlertReceived(
             Alert::BadCertificate
                 | Alert::UnsupportedCertificate
@@ -211,7 +219,7 @@ pub fn is_certificate_refusal(cause: &(dyn Error + Send + Sync + 'static)) -> bo
 
 /// Why a server has not proved itself.
 #[derive(Debug)]
-pub enum Unproved {
+pub enum HandshakeError {
     /// The server's certificate, or its alert, ends the handshake.
     NotTrusted(io::Error),
     /// The connection broke or the server was silent.
@@ -220,14 +228,14 @@ pub enum Unproved {
 
 /// A connection to a server that has proved who it is.
 #[derive(Debug)]
-pub struct Sealed {
+pub struct TlsConnection {
     tls: TlsStream<TcpStream>,
     identity: (u64, ServerName<'static>),
 }
 
-impl Sealed {
+impl TlsConnection {
     /// Returns whether the server has proved an equal identity.
-    pub fn is_of(&self, identity: &Identity) -> bool {
+    pub fn has_identity(&self, identity: &ServerIdentity) -> bool {
         self.identity == (identity.digest, identity.name.clone())
     }
 
@@ -238,12 +246,12 @@ impl Sealed {
 
     /// Sends the last record. The server may be gone already, or take nothing any more, and a permit
     /// must not wait for that.
-    pub async fn goodbye(&mut self) {
-        let _ = timeout(GOODBYE_LIMIT, AsyncWriteExt::shutdown(self)).await;
+    pub async fn close_notify(&mut self) {
+        let _ = timeout(CLOSE_NOTIFY_LIMIT, AsyncWriteExt::shutdown(self)).await;
     }
 }
 
-impl AsyncRead for Sealed {
+impl AsyncRead for TlsConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -259,7 +267,7 @@ impl AsyncRead for Sealed {
     }
 }
 
-impl AsyncWrite for Sealed {
+impl AsyncWrite for TlsConnection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -293,7 +301,7 @@ mod tests {
 
     #[test]
     fn identities_differ_by_name_and_by_certificates() {
-        let digest = |name, ca| Identity::new(name, ca).unwrap().digest();
+        let digest = |name, ca| ServerIdentity::new(name, ca).unwrap().digest();
         let key = rcgen::generate_simple_self_signed(["ca".to_owned()]).unwrap();
         let ca = key.cert.pem();
         let own = Some(ca.as_bytes());

@@ -6,11 +6,12 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::support::{
-    Client, Node, Refusing, Response, Server, chat, endpoint, eventually, model, one_model,
+    Node, RefusingServer, SimulatedServer, TestClient, TestResponse, chat, endpoint, eventually,
+    model, one_model,
 };
 
-async fn request(node: &Node, method: &str, path: &str) -> Response {
-    let mut client = Client::connect(node.admin).await;
+async fn request(node: &Node, method: &str, path: &str) -> TestResponse {
+    let mut client = TestClient::connect(node.admin).await;
     let length = if method == "GET" {
         ""
     } else {
@@ -27,7 +28,7 @@ async fn request(node: &Node, method: &str, path: &str) -> Response {
 
 #[tokio::test]
 async fn every_path_takes_its_method_and_says_so_to_the_others() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     for (path, takes, status, kind) in [
         ("/", "GET", 200, "text/plain"),
@@ -56,14 +57,14 @@ async fn every_path_takes_its_method_and_says_so_to_the_others() {
     assert_eq!(request(&node, "GET", "/nothing").await.status, 404);
     // Nothing of it is reachable for clients.
     for path in ["/state", "/metrics", "/healthz", "/explain"] {
-        let answer = Client::try_get(node.clients, path).await.unwrap();
+        let answer = TestClient::try_get(node.clients, path).await.unwrap();
         assert_eq!(answer.status, 404, "{path}");
     }
 }
 
 #[tokio::test]
 async fn state_has_the_fields_of_the_contract() {
-    let (server, gone) = (Server::fast().await, Refusing::new());
+    let (server, gone) = (SimulatedServer::fast().await, RefusingServer::new());
     let models = format!(
         "node: {{ id: a1, site: fra }}\nmodels:\n{}{}",
         model("\"@cf/meta/m\"", &[endpoint(server.address, 4)], ""),
@@ -129,9 +130,9 @@ async fn state_has_the_fields_of_the_contract() {
 
 #[tokio::test]
 async fn a_connection_serves_one_question_after_the_other() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
-    let mut scraper = Client::connect(node.admin).await;
+    let mut scraper = TestClient::connect(node.admin).await;
     for path in ["/metrics", "/state", "/healthz", "/metrics"] {
         scraper
             .send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"))
@@ -143,7 +144,7 @@ async fn a_connection_serves_one_question_after_the_other() {
 
 #[tokio::test]
 async fn metrics_are_well_formed_and_count_what_happened() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&one_model(server.address, 2, "")).await;
     for _ in 0..3 {
         assert_eq!(node.posting("", "").await.answer().await.status, 200);
@@ -215,8 +216,8 @@ fn check_with_promtool(metrics: &[u8]) {
 
 #[tokio::test]
 async fn the_five_minute_window_sees_what_a_scrape_would_miss() {
-    let server = Server::fast().await;
-    let held = crate::support::Scripted::held().await;
+    let server = SimulatedServer::fast().await;
+    let held = crate::support::ScriptedServer::held().await;
     let models = format!(
         "models:\n{}{}",
         model("idle", &[endpoint(server.address, 3)], ""),
@@ -258,7 +259,7 @@ async fn the_five_minute_window_sees_what_a_scrape_would_miss() {
 
 #[tokio::test]
 async fn the_series_of_a_model_go_with_the_model() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     assert_eq!(node.posting("", "").await.answer().await.status, 200);
     let other = format!(

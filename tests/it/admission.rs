@@ -5,24 +5,24 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use crate::support::{
-    ANSWER, Client, Node, Posted, Refusing, Response, Scripted, Server, accounts, chat, endpoint,
-    eventually, json_answer, model, one_model,
+    ANSWER, Node, PendingPost, RefusingServer, ScriptedServer, SimulatedServer, TestClient,
+    TestResponse, accounts, chat, endpoint, eventually, json_answer, model, one_model,
 };
 
 /// A configuration with accounts `a` and `b` and one model `m`.
-fn two_accounts(more_for_a: &str, server: &Scripted, permits: u32, more: &str) -> String {
+fn two_accounts(more_for_a: &str, server: &ScriptedServer, permits: u32, more: &str) -> String {
     accounts(more_for_a) + &one_model(server.address, permits, more)
 }
 
 /// A chat of one of the two accounts, findable at the server by its tag.
-async fn tagged(node: &Node, account: &str, tag: &str, more: &str) -> Posted {
+async fn tagged(node: &Node, account: &str, tag: &str, more: &str) -> PendingPost {
     let key = format!("Authorization: Bearer key-{account}\r\n");
     node.posting(&key, &format!(r#","user":"{tag}"{more}"#))
         .await
 }
 
 /// The tags of the requests a server has got, in order.
-fn tags(server: &Scripted) -> Vec<String> {
+fn tags(server: &ScriptedServer) -> Vec<String> {
     let tag = |request: &String| {
         let rest = request.split_once(r#""user":""#).unwrap().1;
         rest.split_once('"').unwrap().0.to_owned()
@@ -30,7 +30,7 @@ fn tags(server: &Scripted) -> Vec<String> {
     server.requests().iter().map(tag).collect()
 }
 
-fn assert_out_of_capacity(answer: &Response) {
+fn assert_out_of_capacity(answer: &TestResponse) {
     assert_eq!(answer.status, 429, "{}", answer.text());
     let error = &answer.json()["error"];
     assert_eq!(error["code"], "out_of_capacity");
@@ -38,7 +38,7 @@ fn assert_out_of_capacity(answer: &Response) {
 }
 
 /// Lets a one-permit server answer everybody, one after the other.
-async fn serve_all(server: &Scripted, waiting: Vec<Posted>) {
+async fn serve_all(server: &ScriptedServer, waiting: Vec<PendingPost>) {
     let all = waiting.len() + 1;
     for served in 1..=all {
         eventually("the next request is at the server", async || {
@@ -54,7 +54,7 @@ async fn serve_all(server: &Scripted, waiting: Vec<Posted>) {
 
 #[tokio::test]
 async fn no_algorithm_gives_out_more_permits_than_there_are_to_200_clients_at_once() {
-    let server = Server::taking(5).await;
+    let server = SimulatedServer::taking(5).await;
     let config = |algorithm: &str| {
         let queue = format!("    queue: {{ algorithm: {algorithm}, capacity: 100 }}\n");
         // A slow machine may need minutes for them all.
@@ -68,7 +68,7 @@ async fn no_algorithm_gives_out_more_permits_than_there_are_to_200_clients_at_on
         for index in 0..200 {
             let address = node.clients;
             clients.spawn(async move {
-                let mut client = Client::connect(address).await;
+                let mut client = TestClient::connect(address).await;
                 let key = ["a", "b"][index % 2];
                 let key = format!("Authorization: Bearer key-{key}\r\n");
                 let body = chat("m", &format!(r#","x_priority":{}"#, index % 10));
@@ -87,7 +87,7 @@ async fn no_algorithm_gives_out_more_permits_than_there_are_to_200_clients_at_on
 
 #[tokio::test]
 async fn who_finds_permit_and_queue_taken_is_told_so_at_once_and_when_to_come_back() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let queue = "    queue: { algorithm: fifo, capacity: 1 }\n";
     let node = Node::start(&one_model(server.address, 1, queue)).await;
     let holder = node.posting("", "").await;
@@ -119,7 +119,7 @@ async fn who_finds_permit_and_queue_taken_is_told_so_at_once_and_when_to_come_ba
 
 #[tokio::test]
 async fn who_asks_not_to_wait_is_refused_while_the_queue_is_still_empty() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     let holder = node.posting("", "").await;
     node.settles(1, 0).await;
@@ -152,7 +152,7 @@ async fn who_asks_not_to_wait_is_refused_while_the_queue_is_still_empty() {
 
 #[tokio::test]
 async fn an_accounts_requests_per_minute_are_its_own_and_cost_nothing_when_refused_for_capacity() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let limit = ", requests_per_minute: 3";
     let node = Node::start(&two_accounts(limit, &server, 1, "")).await;
     let holder = tagged(&node, "a", "1", "").await;
@@ -182,7 +182,7 @@ async fn an_accounts_requests_per_minute_are_its_own_and_cost_nothing_when_refus
 
 #[tokio::test]
 async fn lower_priorities_go_first_but_nobody_jumps_the_queue_unasked() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let queue = "    queue: { algorithm: priority, capacity: 9 }\n";
     let node = Node::start(&two_accounts(", max_priority: 0", &server, 1, queue)).await;
     let _holder = tagged(&node, "a", "holder", "").await;
@@ -207,7 +207,7 @@ async fn lower_priorities_go_first_but_nobody_jumps_the_queue_unasked() {
 
 #[tokio::test]
 async fn under_fair_an_account_with_one_request_does_not_wait_behind_one_with_many() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let queue = "    queue: { algorithm: fair, capacity: 9 }\n";
     let node = Node::start(&two_accounts("", &server, 1, queue)).await;
     let _holder = tagged(&node, "a", "holder", "").await;
@@ -235,7 +235,7 @@ async fn under_fair_an_account_with_one_request_does_not_wait_behind_one_with_ma
 async fn token_fair_goes_by_what_the_server_reports_and_not_by_what_was_charged_ahead() {
     for durability in ["buffered", "before-last-byte"] {
         let many = ANSWER.replace("\"completion_tokens\":1", "\"completion_tokens\":9000");
-        let server = Scripted::new(&["", &json_answer(&many)]).await;
+        let server = ScriptedServer::new(&["", &json_answer(&many)]).await;
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("e");
         let events = format!(
@@ -262,7 +262,7 @@ async fn token_fair_goes_by_what_the_server_reports_and_not_by_what_was_charged_
 #[tokio::test]
 async fn token_fair_does_not_charge_an_image_by_its_bytes() {
     let silent = ANSWER.replace("\"usage\"", "\"unused\"");
-    let server = Scripted::new(&["", &json_answer(&silent)]).await;
+    let server = ScriptedServer::new(&["", &json_answer(&silent)]).await;
     let queue = "    queue: { algorithm: token-fair, capacity: 9 }\n";
     let node = Node::start(&two_accounts("", &server, 1, queue)).await;
     // 262,144 tokens, were it text.
@@ -292,7 +292,7 @@ async fn token_fair_does_not_charge_an_image_by_its_bytes() {
 
 #[tokio::test]
 async fn state_tells_who_waits_and_for_how_long() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let queue = "    queue: { algorithm: fair, capacity: 8 }\n";
     let node = Node::start(&two_accounts("", &server, 1, queue)).await;
     let holder = tagged(&node, "a", "holder", "").await;
@@ -334,7 +334,7 @@ async fn state_tells_who_waits_and_for_how_long() {
 
 #[tokio::test]
 async fn who_cannot_start_in_time_is_refused_at_once_and_who_can_is_served() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let queue = "    queue: { algorithm: fifo, capacity: 4 }\n";
     let node = Node::start(&one_model(server.address, 16, queue)).await;
     let all_busy = async || {
@@ -348,7 +348,7 @@ async fn who_cannot_start_in_time_is_refused_at_once_and_who_can_is_served() {
         .await;
         busy
     };
-    let answered = async |busy: Vec<Posted>| {
+    let answered = async |busy: Vec<PendingPost>| {
         busy.iter().for_each(|_| server.next());
         for posted in busy {
             assert_eq!(posted.answer().await.status, 200);
@@ -381,7 +381,7 @@ async fn who_cannot_start_in_time_is_refused_at_once_and_who_can_is_served() {
 
 #[tokio::test]
 async fn a_deadline_that_passes_in_the_queue_leaves_no_place_behind() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     let holder = node.posting("", "").await;
     node.settles(1, 0).await;
@@ -404,7 +404,7 @@ async fn a_deadline_that_passes_in_the_queue_leaves_no_place_behind() {
 
 #[tokio::test]
 async fn while_no_endpoint_is_healthy_requests_wait_or_are_refused_as_configured() {
-    let gone = Refusing::new();
+    let gone = RefusingServer::new();
     let models = |wait: &str, refuse: &str| {
         let one = |id: &str, what: &str| {
             let queue =
@@ -433,7 +433,7 @@ async fn while_no_endpoint_is_healthy_requests_wait_or_are_refused_as_configured
 
 #[tokio::test]
 async fn a_models_permits_do_not_depend_on_another_models_load() {
-    let (busy, idle) = (Scripted::held().await, Server::fast().await);
+    let (busy, idle) = (ScriptedServer::held().await, SimulatedServer::fast().await);
     let node = Node::start(&format!(
         "models:\n{}{}",
         model("m", &[endpoint(busy.address, 1)], ""),
@@ -450,14 +450,14 @@ async fn a_models_permits_do_not_depend_on_another_models_load() {
 
 #[tokio::test]
 async fn models_on_one_server_get_no_more_permits_than_it_has() {
-    let server = Server::taking(2).await;
+    let server = SimulatedServer::taking(2).await;
     let models = ["m", "n"].map(|id| model(id, &[endpoint(server.address, 2)], ""));
     let node = Node::start(&format!("models:\n{}", models.concat())).await;
     let mut clients = JoinSet::new();
     for index in 0..40 {
         let address = node.clients;
         clients.spawn(async move {
-            let mut client = Client::connect(address).await;
+            let mut client = TestClient::connect(address).await;
             let body = chat(["m", "n"][index % 2], "");
             client.post("", "/v1/chat/completions", &body).await;
             client.response().await.status
@@ -472,7 +472,7 @@ async fn models_on_one_server_get_no_more_permits_than_it_has() {
 
 #[tokio::test]
 async fn an_account_at_its_limits_is_told_so_and_how_much_is_left() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let limits = ", max_concurrent: 1, requests_per_minute: 6, tokens_per_minute: 6000";
     let node = Node::start(&two_accounts(limits, &server, 4, "")).await;
     let holder = tagged(&node, "a", "first", "").await;
@@ -522,7 +522,7 @@ async fn an_account_at_its_limits_is_told_so_and_how_much_is_left() {
 
 #[tokio::test]
 async fn who_has_its_answer_may_ask_again_at_once_over_another_connection() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let account = accounts(", max_concurrent: 1");
     let node = Node::start(&(account + &one_model(server.address, 1, ""))).await;
     let key = "Authorization: Bearer key-a\r\n";
@@ -548,7 +548,7 @@ async fn what_an_account_has_seen_of_a_stream_it_leaves_counts_among_its_tokens(
     let head =
         "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
     let begun = format!("{head}{:x}\r\n{event}\r\n", event.len());
-    let server = Scripted::new(&[&begun, "never"]).await;
+    let server = ScriptedServer::new(&[&begun, "never"]).await;
     let node = Node::start(&two_accounts(", tokens_per_minute: 6000", &server, 1, "")).await;
     let body = chat("m", r#","stream":true"#);
     let mut client = node.client().await;
@@ -570,7 +570,7 @@ async fn what_an_account_has_seen_of_a_stream_it_leaves_counts_among_its_tokens(
 #[tokio::test]
 async fn what_servers_fail_to_do_uses_up_none_of_an_accounts_tokens() {
     let failing = json_answer("{}").replacen("200 OK", "500 Internal", 1);
-    let server = Scripted::new(&[&failing]).await;
+    let server = ScriptedServer::new(&[&failing]).await;
     // Each may use some 260: three would be too many.
     let node = Node::start(&two_accounts(", tokens_per_minute: 600", &server, 1, "")).await;
     let body = chat("m", "");
@@ -584,7 +584,7 @@ async fn what_servers_fail_to_do_uses_up_none_of_an_accounts_tokens() {
 
 #[tokio::test]
 async fn parameters_of_a_model_reach_its_server_filled_in_set_and_capped() {
-    let server = Scripted::new(&[&json_answer(ANSWER)]).await;
+    let server = ScriptedServer::new(&[&json_answer(ANSWER)]).await;
     let parameters =
         "    parameters: { default: { seed: 7 }, force: { user: gw }, max: { max_tokens: 9 } }\n";
     let node = Node::start(&one_model(server.address, 1, parameters)).await;

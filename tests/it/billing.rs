@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::support::{
-    Client, Node, STREAM_HEAD, Scripted, Server, accounts, chat, chunk, endpoint, eventually,
-    json_answer, model, model_of, one_model,
+    Node, STREAM_HEAD, ScriptedServer, SimulatedServer, TestClient, accounts, chat, chunk,
+    endpoint, eventually, json_answer, model, model_of, one_model,
 };
 use infergate::simulate::{self, StreamUsage};
 use infergate::telemetry::Clock;
@@ -28,8 +28,8 @@ fn tariff() -> String {
     )
 }
 
-async fn counting_server(stream_usage: StreamUsage) -> Server {
-    Server::start(simulate::Config {
+async fn counting_server(stream_usage: StreamUsage) -> SimulatedServer {
+    SimulatedServer::start(simulate::Config {
         prompt_tokens: Some(PROMPT_TOKENS),
         stream_usage,
         concurrency: 64,
@@ -65,7 +65,7 @@ const KINDS: [Kind; 8] = [
 ];
 
 /// Asks for `tokens` tokens and ends as `kind` says; what it costs by hand.
-async fn ask(node: &Node, keep: &mut Client, kind: Kind, tokens: u64) -> Option<f64> {
+async fn ask(node: &Node, keep: &mut TestClient, kind: Kind, tokens: u64) -> Option<f64> {
     let path = "/v1/chat/completions";
     let exactly = format!(r#","max_tokens":{tokens},"ignore_eos":true"#);
     let with = |more: &str| chat("m", &format!("{exactly}{more}"));
@@ -204,7 +204,7 @@ async fn an_answer_known_before_its_head_tells_what_it_costs_and_a_stream_does_n
     let token = chunk("data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n");
     let begin = format!("{STREAM_HEAD}{token}");
     let rest = format!("{token}{}0\r\n\r\n", chunk("data: [DONE]\n\n"));
-    let slow = Scripted::new(&[&begin, &rest]).await;
+    let slow = ScriptedServer::new(&[&begin, &rest]).await;
     let node = Node::start(&one_model(slow.address, 4, &tariff())).await;
     let mut client = node.client().await;
     let stream = r#"{"prompt":"hi","stream":true}"#;
@@ -218,7 +218,7 @@ async fn an_answer_known_before_its_head_tells_what_it_costs_and_a_stream_does_n
 
 #[tokio::test]
 async fn a_servers_own_price_is_kept_where_the_model_has_no_tariff() {
-    let server = Server::start(simulate::Config {
+    let server = SimulatedServer::start(simulate::Config {
         neurons: Some(12.5),
         cost_metrics: vec![simulate::CostMetric {
             name: "tiles".into(),
@@ -287,7 +287,7 @@ pub async fn a_day_with_time_left() {
 #[tokio::test]
 async fn the_day_of_an_account_ends_in_3036_and_the_others_go_on() {
     a_day_with_time_left().await;
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let more = "    tariff: { cost_per_infer: 4 }\n";
     let config = format!(
         "{}{}",
@@ -334,7 +334,7 @@ async fn the_day_of_an_account_ends_in_3036_and_the_others_go_on() {
 
 #[tokio::test]
 async fn what_was_held_comes_back_when_a_request_is_not_billed() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let config = format!(
         "{}models:\n{}{}",
         accounts(", neurons_per_day: 10"),
@@ -362,7 +362,7 @@ async fn what_was_held_comes_back_when_a_request_is_not_billed() {
 #[tokio::test]
 async fn a_servers_own_price_counts_against_the_day_too() {
     a_day_with_time_left().await;
-    let server = Server::start(simulate::Config {
+    let server = SimulatedServer::start(simulate::Config {
         neurons: Some(12.5),
         ..simulate::Config::instant()
     })
@@ -425,7 +425,7 @@ async fn what_a_task_reads_in_the_answer_is_not_billed_where_the_server_is_not_t
             "response": text,
             "usage": { "prompt_tokens": 900, "completion_tokens": 900, "total_tokens": 1800 },
         });
-        let server = Scripted::new(&[&json_answer(&said.to_string())]).await;
+        let server = ScriptedServer::new(&[&json_answer(&said.to_string())]).await;
         let with = |id: &str| {
             let tariff = "{ input_tokens: 1, output_tokens: 1, output_characters: 1 }";
             format!(
@@ -484,7 +484,7 @@ async fn a_cut_stream_keeps_what_its_task_and_its_head_have_told() {
         "\r\ncf-ai-cost-metric-name-1: tiles\r\ncf-ai-cost-metric-value-1: 3\r\n\r\n",
     );
     let piece = chunk("data: {\"response\":\"a\"}\n\n");
-    let server = Scripted::new(&[&format!("{head}{piece}"), "never"]).await;
+    let server = ScriptedServer::new(&[&format!("{head}{piece}"), "never"]).await;
     let config = format!(
         "timeouts: {{ drain_timeout_secs: 1 }}\nmodels:\n{}{}",
         model_of("m", "image-text-to-text", "http", server.address),

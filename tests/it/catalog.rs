@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Client, Node, Response, Server, accounts, model_of};
+use crate::support::{Node, SimulatedServer, TestClient, TestResponse, accounts, model_of};
 
 const PATH: &str = "/client/v4/accounts/a/ai/models";
 
-async fn get(node: &Node, key: &str, path: &str) -> Response {
-    let mut client = Client::connect(node.clients).await;
+async fn get(node: &Node, key: &str, path: &str) -> TestResponse {
+    let mut client = TestClient::connect(node.clients).await;
     client
         .send(format!("GET {path} HTTP/1.1\r\nHost: h\r\n{key}\r\n"))
         .await;
@@ -17,8 +17,8 @@ async fn get(node: &Node, key: &str, path: &str) -> Response {
 const KEY: &str = "Authorization: Bearer key-a\r\n";
 
 /// Three models, of which `a` may use two.
-async fn node() -> (Node, Server) {
-    let server = Server::fast().await;
+async fn node() -> (Node, SimulatedServer) {
+    let server = SimulatedServer::fast().await;
     let model = |id, task| model_of(id, task, "openai", server.address);
     let models = [
         model("@cf/meta/llama", "text-generation"),
@@ -30,7 +30,7 @@ async fn node() -> (Node, Server) {
     (Node::start(&text).await, server)
 }
 
-fn names(answer: &Response) -> Vec<String> {
+fn names(answer: &TestResponse) -> Vec<String> {
     let text = answer.text();
     assert_eq!(answer.status, 200, "{text}");
     let body = answer.json();

@@ -104,7 +104,11 @@ fn the_schema_is_a_json_schema_and_the_example_passes_the_check() {
     std::fs::write(revoked, fleet.revocation_list()).unwrap();
     let own = rcgen::generate_simple_self_signed(["gpu-2".to_owned()]).unwrap();
     std::fs::write(dir.path().join("own-ca.pem"), own.cert.pem()).unwrap();
-    std::fs::write(dir.path().join("fleet-crl.pem"), fleet.takes_back_none()).unwrap();
+    std::fs::write(
+        dir.path().join("fleet-crl.pem"),
+        fleet.empty_revocation_list(),
+    )
+    .unwrap();
     let (certificate, key) = fleet.certify("a1").pem();
     std::fs::write(dir.path().join("node.pem"), certificate).unwrap();
     std::fs::write(dir.path().join("node-key.pem"), key).unwrap();

@@ -6,28 +6,28 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 
 use crate::support::{
-    ANSWER, Act, Handled, Node, Response, STREAM_HEAD, chat, chunk, endpoint, json_answer, model,
-    one_model,
+    ANSWER, HandledServer, Node, Reaction, STREAM_HEAD, TestResponse, chat, chunk, endpoint,
+    json_answer, model, one_model,
 };
 
 /// Above the time within which a break counts as that of an idle connection.
 const LATE: Duration = Duration::from_millis(400);
 
-async fn poison(node: &Node) -> Response {
+async fn poison(node: &Node) -> TestResponse {
     node.posting("", r#","user":"poison""#).await.answer().await
 }
 
 /// Answers at once, but one that names the poison kills it after `after`.
-async fn fragile(after: Duration) -> Handled {
-    Handled::by(move |request| match request.contains("poison") {
-        true => Act::Crash(after),
-        false => Act::Answer(json_answer(ANSWER)),
+async fn fragile(after: Duration) -> HandledServer {
+    HandledServer::by(move |request| match request.contains("poison") {
+        true => Reaction::Crash(after),
+        false => Reaction::Answer(json_answer(ANSWER)),
     })
     .await
 }
 
 /// A model on `servers`, each with a warm connection to it.
-async fn warm(servers: &[Handled], more: &str) -> Node {
+async fn warm(servers: &[HandledServer], more: &str) -> Node {
     let endpoints: Vec<String> = servers.iter().map(|s| endpoint(s.address, 4)).collect();
     let node = Node::start(&format!("models:\n{}", model("m", &endpoints, more))).await;
     for _ in 0..servers.len() * 4 {
@@ -39,7 +39,7 @@ async fn warm(servers: &[Handled], more: &str) -> Node {
 }
 
 /// A 502 or 504 that no client library repeats.
-fn assert_not_to_be_repeated(answer: &Response, status: u16) {
+fn assert_not_to_be_repeated(answer: &TestResponse, status: u16) {
     assert_eq!(answer.status, status, "{}", answer.text());
     assert_eq!(answer.header("x-should-retry"), Some("false"));
     assert_eq!(answer.header("retry-after"), None);
@@ -53,9 +53,9 @@ async fn a_prompt_that_crashes_its_server_while_it_works_reaches_one_server() {
         fragile(LATE).await,
     ];
     let node = warm(&servers, "").await;
-    let before: usize = servers.iter().map(Handled::seen).sum();
+    let before: usize = servers.iter().map(HandledServer::seen).sum();
     let answer = poison(&node).await;
-    let reached = servers.iter().map(Handled::seen).sum::<usize>() - before;
+    let reached = servers.iter().map(HandledServer::seen).sum::<usize>() - before;
     assert_eq!(reached, 1);
     assert_not_to_be_repeated(&answer, 502);
     assert_eq!(answer.json()["error"]["code"], "upstream_failed");
@@ -68,9 +68,9 @@ async fn a_prompt_that_crashes_its_server_at_once_reaches_two_at_most() {
     let now = Duration::ZERO;
     let servers = [fragile(now).await, fragile(now).await, fragile(now).await];
     let node = warm(&servers, "").await;
-    let before: usize = servers.iter().map(Handled::seen).sum();
+    let before: usize = servers.iter().map(HandledServer::seen).sum();
     let answer = poison(&node).await;
-    let reached = servers.iter().map(Handled::seen).sum::<usize>() - before;
+    let reached = servers.iter().map(HandledServer::seen).sum::<usize>() - before;
     assert!((1..=2).contains(&reached), "{reached}");
     assert_not_to_be_repeated(&answer, 502);
     node.settles(0, 0).await;
@@ -84,8 +84,8 @@ async fn a_server_that_closes_after_each_answer_without_saying_so_gets_each_requ
         chunk(&format!("{delta}\n\n")),
         chunk("data: [DONE]\n\n")
     );
-    let server = Handled::by(move |request| {
-        Act::AnswerAndClose(match request.contains("\"stream\":true") {
+    let server = HandledServer::by(move |request| {
+        Reaction::AnswerAndClose(match request.contains("\"stream\":true") {
             true => stream.clone(),
             false => json_answer(ANSWER),
         })
@@ -117,7 +117,7 @@ async fn a_server_that_closes_after_each_answer_without_saying_so_gets_each_requ
 
 #[tokio::test]
 async fn a_head_that_does_not_come_in_time_ends_the_request_with_504_at_one_server() {
-    let hang = async || Handled::by(|_| Act::Crash(Duration::from_secs(60))).await;
+    let hang = async || HandledServer::by(|_| Reaction::Crash(Duration::from_secs(60))).await;
     let servers = [hang().await, hang().await];
     let endpoints = servers.each_ref().map(|s| endpoint(s.address, 4));
     let more = "    first_byte_timeout_secs: 1\n";
@@ -134,13 +134,13 @@ async fn a_head_that_does_not_come_in_time_ends_the_request_with_504_at_one_serv
         (&event["attempts"], &event["error_code"], &event["outcome"]),
         (&1.into(), &"3055".into(), &"failed".into())
     );
-    assert_eq!(servers.iter().map(Handled::seen).sum::<usize>(), 1);
+    assert_eq!(servers.iter().map(HandledServer::seen).sum::<usize>(), 1);
     node.settles(0, 0).await;
 }
 
 #[tokio::test]
 async fn a_caller_with_less_time_than_the_first_byte_has_gets_its_own_deadline() {
-    let server = Handled::by(|_| Act::Crash(Duration::from_secs(60))).await;
+    let server = HandledServer::by(|_| Reaction::Crash(Duration::from_secs(60))).await;
     let more = "    first_byte_timeout_secs: 30\n";
     let node = Node::start(&one_model(server.address, 4, more)).await;
     let wish = "x-infergate-timeout-ms: 300\r\n";
@@ -153,20 +153,20 @@ async fn a_502_that_took_its_time_is_not_asked_for_again() {
     let bad = "HTTP/1.1 502 Bad Gateway\r\nContent-Length: 3\r\n\r\nbad".to_owned();
     let slow = async || {
         let bad = bad.clone();
-        Handled::by(move |_| Act::AnswerAfter(LATE, bad.clone())).await
+        HandledServer::by(move |_| Reaction::AnswerAfter(LATE, bad.clone())).await
     };
     let servers = [slow().await, slow().await];
     let endpoints = servers.each_ref().map(|s| endpoint(s.address, 4));
     let node = Node::start(&format!("models:\n{}", model("m", &endpoints, ""))).await;
     let answer = node.posting("", "").await.answer().await;
     assert_not_to_be_repeated(&answer, 502);
-    assert_eq!(servers.iter().map(Handled::seen).sum::<usize>(), 1);
+    assert_eq!(servers.iter().map(HandledServer::seen).sum::<usize>(), 1);
 }
 
 #[tokio::test]
 async fn a_504_of_a_server_is_passed_on_as_one_that_is_not_to_be_repeated() {
     let late = "HTTP/1.1 504 Gateway Timeout\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n";
-    let server = Handled::by(|_| Act::Answer(late.to_owned())).await;
+    let server = HandledServer::by(|_| Reaction::Answer(late.to_owned())).await;
     let node = Node::start(&one_model(server.address, 4, "")).await;
     let answer = node.posting("", "").await.answer().await;
     assert_not_to_be_repeated(&answer, 504);
@@ -190,9 +190,10 @@ async fn a_refusal_that_comes_before_the_body_was_read_reaches_the_client() {
 
 #[tokio::test]
 async fn the_log_tells_apart_why_a_server_did_not_answer() {
-    let garbage = Handled::by(|_| Act::Answer("secret-word is not HTTP\r\n\r\n".to_owned())).await;
-    let closed = Handled::by(|_| Act::Crash(Duration::ZERO)).await;
-    let refused = crate::support::Refusing::new();
+    let garbage =
+        HandledServer::by(|_| Reaction::Answer("secret-word is not HTTP\r\n\r\n".to_owned())).await;
+    let closed = HandledServer::by(|_| Reaction::Crash(Duration::ZERO)).await;
+    let refused = crate::support::RefusingServer::new();
     let models = [
         model("m", &[endpoint(garbage.address, 1)], ""),
         model("closed", &[endpoint(closed.address, 1)], ""),
@@ -217,14 +218,14 @@ async fn the_log_tells_apart_why_a_server_did_not_answer() {
 
 #[tokio::test]
 async fn a_kept_connection_is_used_again_and_explained_as_such() {
-    let server = Handled::by(|_| Act::Answer(json_answer(ANSWER))).await;
+    let server = HandledServer::by(|_| Reaction::Answer(json_answer(ANSWER))).await;
     let node = warm(std::slice::from_ref(&server), "").await;
     let answer = node.posting("", "").await.answer().await;
     assert_eq!(connection_of(&node, &answer).await, "reused");
 }
 
 /// How the connection of a request's try came to be, as `/explain` has it.
-async fn connection_of(node: &Node, answer: &Response) -> Value {
+async fn connection_of(node: &Node, answer: &TestResponse) -> Value {
     let id = answer.header("x-request-id").unwrap();
     let story = node.explain(id).await;
     let steps = story["steps"].as_array().unwrap();
@@ -234,9 +235,9 @@ async fn connection_of(node: &Node, answer: &Response) -> Value {
 
 #[tokio::test]
 async fn a_server_that_has_no_room_keeps_its_connection() {
-    let server = Handled::by(|request| match request.contains("poison") {
-        true => Act::Answer(json_answer("{}").replacen("200 OK", "429 Too Many", 1)),
-        false => Act::Answer(json_answer(ANSWER)),
+    let server = HandledServer::by(|request| match request.contains("poison") {
+        true => Reaction::Answer(json_answer("{}").replacen("200 OK", "429 Too Many", 1)),
+        false => Reaction::Answer(json_answer(ANSWER)),
     })
     .await;
     let node = warm(std::slice::from_ref(&server), "").await;

@@ -1,7 +1,8 @@
 //! Web pages: which of them may call, and what their browsers are told.
 
 use crate::support::{
-    Client, Node, Response, STREAM_HEAD, Scripted, Server, accounts, chat, chunk, one_model,
+    Node, STREAM_HEAD, ScriptedServer, SimulatedServer, TestClient, TestResponse, accounts, chat,
+    chunk, one_model,
 };
 
 const CHAT: &str = "/v1/chat/completions";
@@ -9,22 +10,22 @@ const APP: &str = "Origin: https://app.example\r\n";
 const EVIL: &str = "Origin: http://evil.example\r\n";
 const LISTED: &str = "cors: { origins: [\"https://app.example\", \"http://localhost:3000\"] }\n";
 
-async fn preflight(node: &Node, origin: &str) -> Response {
+async fn preflight(node: &Node, origin: &str) -> TestResponse {
     let head = format!(
         "OPTIONS {CHAT} HTTP/1.1\r\nHost: h\r\n{origin}Access-Control-Request-Method: POST\r\n\
          Access-Control-Request-Headers: authorization,content-type,x-stainless-lang\r\n\r\n"
     );
-    Client::exchange(node.clients, head).await
+    TestClient::exchange(node.clients, head).await
 }
 
-fn all<'a>(answer: &'a Response, name: &str) -> Vec<&'a str> {
+fn all<'a>(answer: &'a TestResponse, name: &str) -> Vec<&'a str> {
     let named = answer.headers.iter().filter(|(n, _)| n == name);
     named.map(|(_, value)| value.as_str()).collect()
 }
 
 #[tokio::test]
 async fn a_listed_page_is_let_in_by_its_browser_before_any_key_is_sent() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let config = format!(
         "{}{LISTED}{}",
         accounts(""),
@@ -65,9 +66,9 @@ async fn a_listed_page_is_let_in_by_its_browser_before_any_key_is_sent() {
 
 #[tokio::test]
 async fn a_preflight_leaves_the_connection_to_the_request_that_follows() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&format!("{LISTED}{}", one_model(server.address, 1, ""))).await;
-    let mut client = Client::connect(node.clients).await;
+    let mut client = TestClient::connect(node.clients).await;
     let head = format!(
         "OPTIONS {CHAT} HTTP/1.1\r\nHost: h\r\n{APP}Access-Control-Request-Method: POST\r\n\r\n"
     );
@@ -79,7 +80,7 @@ async fn a_preflight_leaves_the_connection_to_the_request_that_follows() {
 
 #[tokio::test]
 async fn refusals_and_streams_can_be_read_by_a_listed_page() {
-    let backend = Scripted::new(&[&format!(
+    let backend = ScriptedServer::new(&[&format!(
         "{STREAM_HEAD}{}{}0\r\n\r\n",
         chunk("data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n"),
         chunk("data: [DONE]\n\n")
@@ -109,7 +110,7 @@ async fn refusals_and_streams_can_be_read_by_a_listed_page() {
 
 #[tokio::test]
 async fn every_page_may_call_where_the_operator_says_so() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let config = format!(
         "cors: {{ origins: [\"*\"] }}\n{}",
         one_model(server.address, 1, "")
@@ -127,7 +128,7 @@ async fn every_page_may_call_where_the_operator_says_so() {
 
 #[tokio::test]
 async fn a_foreign_page_without_a_key_is_refused_in_its_dialect_and_one_with_a_key_is_not() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let config = format!(
         "anonymous: allow\n{}{}",
         accounts(""),

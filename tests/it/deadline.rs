@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::support::{
-    Node, STREAM_HEAD, Scripted, chat, chunk, eventually, json_answer, one_model,
+    Node, STREAM_HEAD, ScriptedServer, chat, chunk, eventually, json_answer, one_model,
 };
 
 const CHAT: &str = "/v1/chat/completions";
@@ -24,15 +24,17 @@ fn queuing_time_ms(event: &Value) -> u64 {
     event["queuing_time_ms"].as_u64().unwrap()
 }
 
-fn wish(ms: u64) -> String {
+fn timeout_header(ms: u64) -> String {
     format!("x-infergate-timeout-ms: {ms}\r\n")
 }
 
 #[tokio::test]
 async fn a_wish_below_the_floor_is_obeyed_and_answered_408_that_is_not_to_be_retried() {
-    let backend = Scripted::new(&["", ""]).await;
+    let backend = ScriptedServer::new(&["", ""]).await;
     let node = Node::start(&one_model(backend.address, 1, "    timeout_secs: 1\n")).await;
-    let answer = node.post_as(&wish(REACHED_MS), CHAT, &chat("m", "")).await;
+    let answer = node
+        .post_as(&timeout_header(REACHED_MS), CHAT, &chat("m", ""))
+        .await;
     assert_eq!(answer.status, 408, "{}", answer.text());
     assert_eq!(answer.json()["error"]["code"], "deadline_exceeded");
     assert_eq!(answer.header("x-should-retry"), Some("false"));
@@ -53,7 +55,7 @@ async fn a_wish_below_the_floor_is_obeyed_and_answered_408_that_is_not_to_be_ret
 
 #[tokio::test]
 async fn a_models_timeout_counts_once_it_is_over_the_floor_and_under_the_ceiling() {
-    let backend = Scripted::new(&["", ""]).await;
+    let backend = ScriptedServer::new(&["", ""]).await;
     for (timeouts, model_secs) in [
         ("timeouts: { model_floor_secs: 0 }\n", 1),
         ("timeouts: { model_floor_secs: 1 }\n", 0),
@@ -66,7 +68,9 @@ async fn a_models_timeout_counts_once_it_is_over_the_floor_and_under_the_ceiling
         );
         let node = Node::start(&format!("{timeouts}{model}")).await;
         // A wish above it changes nothing.
-        let answer = node.post_as(&wish(3_600_000), CHAT, &chat("m", "")).await;
+        let answer = node
+            .post_as(&timeout_header(3_600_000), CHAT, &chat("m", ""))
+            .await;
         assert_eq!(answer.status, 408, "{timeouts}");
         let event = node.events(1).await.remove(0);
         assert!(
@@ -95,9 +99,9 @@ async fn a_stream_cut_by_the_deadline_ends_with_an_error_event_and_no_end_mark()
             r#""code":3007"#,
         ),
     ] {
-        let backend = Scripted::new(&pieces).await;
+        let backend = ScriptedServer::new(&pieces).await;
         let node = Node::start(&one_model(backend.address, 1, "")).await;
-        let answer = node.post_as(&wish(REACHED_MS), path, &body).await;
+        let answer = node.post_as(&timeout_header(REACHED_MS), path, &body).await;
         assert_eq!(answer.status, 200);
         assert!(
             !answer.broken,
@@ -125,9 +129,11 @@ async fn a_whole_answer_cut_by_the_deadline_is_left_broken() {
         "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 200000\r\n\r\n{{\"a\":\"{}",
         "x".repeat(100_000)
     );
-    let backend = Scripted::new(&[&half, "never"]).await;
+    let backend = ScriptedServer::new(&[&half, "never"]).await;
     let node = Node::start(&one_model(backend.address, 1, "")).await;
-    let answer = node.post_as(&wish(REACHED_MS), CHAT, &chat("m", "")).await;
+    let answer = node
+        .post_as(&timeout_header(REACHED_MS), CHAT, &chat("m", ""))
+        .await;
     assert_eq!(answer.status, 200);
     assert!(answer.broken, "{answer:?}");
     assert_eq!(node.events(1).await[0]["outcome"], "cut-by-deadline");
@@ -135,7 +141,7 @@ async fn a_whole_answer_cut_by_the_deadline_is_left_broken() {
 
 #[tokio::test]
 async fn time_in_the_queue_counts() {
-    let backend = Scripted::new(&["", &json_answer("{}")]).await;
+    let backend = ScriptedServer::new(&["", &json_answer("{}")]).await;
     let node = Node::start(&one_model(backend.address, 1, "")).await;
     let mut holder = node.client().await;
     holder.post("", CHAT, &chat("m", "")).await;
@@ -143,7 +149,9 @@ async fn time_in_the_queue_counts() {
         (backend.open() == 1).then_some(())
     })
     .await;
-    let answer = node.post_as(&wish(REACHED_MS), CHAT, &chat("m", "")).await;
+    let answer = node
+        .post_as(&timeout_header(REACHED_MS), CHAT, &chat("m", ""))
+        .await;
     assert_eq!(answer.status, 408, "{}", answer.text());
     let event = node.event_of(&answer).await;
     assert_eq!(event["queued"], true);
@@ -170,7 +178,7 @@ async fn time_in_the_queue_counts() {
 
 #[tokio::test]
 async fn time_in_the_queue_is_taken_from_the_server() {
-    let backend = Scripted::new(&["", &json_answer("{}")]).await;
+    let backend = ScriptedServer::new(&["", &json_answer("{}")]).await;
     let node = Node::start(&one_model(backend.address, 1, "")).await;
     let mut holder = node.client().await;
     holder.post("", CHAT, &chat("m", "")).await;
@@ -179,7 +187,8 @@ async fn time_in_the_queue_is_taken_from_the_server() {
     })
     .await;
     let mut late = node.client().await;
-    late.post(&wish(2 * REACHED_MS), CHAT, &chat("m", "")).await;
+    late.post(&timeout_header(2 * REACHED_MS), CHAT, &chat("m", ""))
+        .await;
     eventually("it waits", async || {
         (node.queue_depth().await == 1).then_some(())
     })
@@ -200,12 +209,12 @@ async fn time_in_the_queue_is_taken_from_the_server() {
 
 #[tokio::test]
 async fn a_body_that_comes_slower_than_the_deadline_is_cut_by_it() {
-    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let backend = ScriptedServer::new(&[&json_answer("{}")]).await;
     let node = Node::start(&one_model(backend.address, 1, "")).await;
     let mut client = node.client().await;
     let head = format!(
         "POST {CHAT} HTTP/1.1\r\nHost: h\r\n{}Content-Length: 1000\r\n\r\n{{",
-        wish(100)
+        timeout_header(100)
     );
     client.send(head).await;
     let answer = client.response().await;
@@ -216,7 +225,7 @@ async fn a_body_that_comes_slower_than_the_deadline_is_cut_by_it() {
 
 #[tokio::test]
 async fn a_wish_that_is_no_positive_number_of_milliseconds_is_refused() {
-    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let backend = ScriptedServer::new(&[&json_answer("{}")]).await;
     let node = Node::start(&one_model(backend.address, 1, "")).await;
     for value in [
         "0",
@@ -243,7 +252,7 @@ async fn a_wish_that_is_no_positive_number_of_milliseconds_is_refused() {
     assert_eq!(node.post_as(twice, CHAT, &chat("m", "")).await.status, 400);
     assert_eq!(backend.requests().len(), 0);
     assert_eq!(
-        node.post_as(&wish(20_000), CHAT, &chat("m", ""))
+        node.post_as(&timeout_header(20_000), CHAT, &chat("m", ""))
             .await
             .status,
         200

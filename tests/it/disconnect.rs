@@ -4,26 +4,27 @@
 use serde_json::Value;
 
 use crate::support::{
-    Client, Node, STREAM_HEAD, Scripted, Server, chat, chunk, eventually, json_answer, one_model,
+    Node, STREAM_HEAD, ScriptedServer, SimulatedServer, TestClient, chat, chunk, eventually,
+    json_answer, one_model,
 };
 
 /// How a client says goodbye.
 #[derive(Clone, Copy, Debug)]
-enum Goodbye {
+enum Disconnect {
     Fin,
     Reset,
 }
 
-const GOODBYES: [Goodbye; 2] = [Goodbye::Fin, Goodbye::Reset];
+const DISCONNECTS: [Disconnect; 2] = [Disconnect::Fin, Disconnect::Reset];
 
-fn leave(client: Client, goodbye: Goodbye) {
+fn leave(client: TestClient, goodbye: Disconnect) {
     match goodbye {
-        Goodbye::Fin => client.close(),
-        Goodbye::Reset => client.reset(),
+        Disconnect::Fin => client.close(),
+        Disconnect::Reset => client.reset(),
     }
 }
 
-async fn chatting(node: &Node, more: &str) -> Client {
+async fn chatting(node: &Node, more: &str) -> TestClient {
     node.posting("", more).await.0
 }
 
@@ -37,9 +38,9 @@ async fn assert_left(node: &Node, count: usize) -> Value {
 
 #[tokio::test]
 async fn a_client_that_leaves_the_queue_leaves_no_place_behind_and_reaches_no_server() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
-    for (round, goodbye) in GOODBYES.into_iter().enumerate() {
+    for (round, goodbye) in DISCONNECTS.into_iter().enumerate() {
         let mut holder = chatting(&node, "").await;
         node.settles(1, 0).await;
         let waiter = chatting(&node, "").await;
@@ -62,7 +63,7 @@ async fn a_client_that_leaves_the_queue_leaves_no_place_behind_and_reaches_no_se
 
 #[tokio::test]
 async fn a_reset_behind_a_pipelined_request_is_a_departure() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     let _holder = chatting(&node, "").await;
     node.settles(1, 0).await;
@@ -78,9 +79,9 @@ async fn a_reset_behind_a_pipelined_request_is_a_departure() {
 
 #[tokio::test]
 async fn a_close_behind_a_stray_byte_is_a_departure() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
-    for (round, goodbye) in GOODBYES.into_iter().enumerate() {
+    for (round, goodbye) in DISCONNECTS.into_iter().enumerate() {
         let mut client = chatting(&node, "").await;
         node.settles(1, 0).await;
         client.send("\r\n").await;
@@ -92,9 +93,9 @@ async fn a_close_behind_a_stray_byte_is_a_departure() {
 
 #[tokio::test]
 async fn a_client_that_leaves_before_the_first_byte_stops_the_server() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
-    for (round, goodbye) in GOODBYES.into_iter().enumerate() {
+    for (round, goodbye) in DISCONNECTS.into_iter().enumerate() {
         let client = chatting(&node, r#","stream":true"#).await;
         eventually("the server works", async || {
             (server.open() == 1).then_some(())
@@ -119,9 +120,9 @@ async fn a_client_that_leaves_before_the_first_byte_stops_the_server() {
 async fn a_client_that_leaves_mid_stream_stops_the_server() {
     let delta = r#"data: {"choices":[{"index":0,"delta":{"content":"one"}}]}"#;
     let first = format!("{STREAM_HEAD}{}", chunk(&format!("{delta}\n\n")));
-    let server = Scripted::new(&[&first, "never"]).await;
+    let server = ScriptedServer::new(&[&first, "never"]).await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
-    for (round, goodbye) in GOODBYES.into_iter().enumerate() {
+    for (round, goodbye) in DISCONNECTS.into_iter().enumerate() {
         let mut client = chatting(&node, r#","stream":true"#).await;
         client.saw("one").await;
         leave(client, goodbye);
@@ -141,9 +142,9 @@ async fn a_client_that_leaves_mid_stream_stops_the_server() {
 
 #[tokio::test]
 async fn a_client_that_leaves_in_the_middle_of_its_body_gives_the_memory_back() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
-    for (round, goodbye) in GOODBYES.into_iter().enumerate() {
+    for (round, goodbye) in DISCONNECTS.into_iter().enumerate() {
         let mut client = node.client().await;
         client
             .send("POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 70000\r\n\r\n{")
@@ -168,7 +169,7 @@ async fn a_client_that_leaves_in_the_middle_of_its_body_gives_the_memory_back() 
 
 #[tokio::test]
 async fn closing_the_sending_direction_is_leaving() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     let mut holder = chatting(&node, "").await;
     node.settles(1, 0).await;
@@ -188,7 +189,7 @@ async fn closing_the_sending_direction_is_leaving() {
 
 #[tokio::test]
 async fn a_freed_permit_goes_to_the_next_in_line_at_once() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     let holder = chatting(&node, "").await;
     node.settles(1, 0).await;
@@ -208,7 +209,7 @@ async fn a_freed_permit_goes_to_the_next_in_line_at_once() {
 async fn what_a_server_has_made_for_a_client_that_left_is_on_its_event() {
     let with_usage = r#"data: {"choices":[{"index":0,"delta":{"content":"one"}}],"usage":{"prompt_tokens":7,"completion_tokens":1,"total_tokens":8}}"#;
     let first = format!("{STREAM_HEAD}{}", chunk(&format!("{with_usage}\n\n")));
-    let server = Scripted::new(&[&first, "never"]).await;
+    let server = ScriptedServer::new(&[&first, "never"]).await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     let mut client = chatting(&node, r#","stream":true"#).await;
     client.saw("one").await;
@@ -220,7 +221,7 @@ async fn what_a_server_has_made_for_a_client_that_left_is_on_its_event() {
 
 #[tokio::test]
 async fn fifty_clients_that_leave_at_once_leave_nothing_behind() {
-    let server = Scripted::new(&["", &json_answer("{}")]).await;
+    let server = ScriptedServer::new(&["", &json_answer("{}")]).await;
     let queue = "    queue: { algorithm: fifo, capacity: 100 }\n";
     let node = Node::start(&one_model(server.address, 10, queue)).await;
     let mut clients = Vec::new();
@@ -229,7 +230,7 @@ async fn fifty_clients_that_leave_at_once_leave_nothing_behind() {
     }
     node.settles(10, 40).await;
     for (index, client) in clients.into_iter().enumerate() {
-        leave(client, GOODBYES[index % 2]);
+        leave(client, DISCONNECTS[index % 2]);
     }
     node.settles(0, 0).await;
     let events = node.events(50).await;
@@ -248,7 +249,7 @@ async fn fifty_clients_that_leave_at_once_leave_nothing_behind() {
 
 #[tokio::test]
 async fn attempts_that_a_client_left_are_counted_as_abandoned_and_say_nothing_about_the_server() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     for round in 1..=8 {
         let client = chatting(&node, "").await;

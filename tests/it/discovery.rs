@@ -11,10 +11,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use crate::support::{Node, STREAM_HEAD, Scripted, Server, chat, chunk, eventually};
+use crate::support::{Node, STREAM_HEAD, ScriptedServer, SimulatedServer, chat, chunk, eventually};
 
 /// A model `m` without configured endpoints.
-fn looked_for(discovery: &str) -> String {
+fn discovering_config(discovery: &str) -> String {
     format!(
         "models:\n  - id: m\n    task: text-generation\n    backend: openai\n    \
          discovery: {{ {discovery}, every_secs: 1 }}\n"
@@ -71,7 +71,7 @@ fn list(addresses: &[SocketAddr]) -> String {
 }
 
 /// A server whose stream waits in the middle.
-async fn streaming() -> Scripted {
+async fn streaming() -> ScriptedServer {
     let delta = |text: &str| {
         chunk(&format!(
             "data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n"
@@ -79,13 +79,13 @@ async fn streaming() -> Scripted {
     };
     let first = format!("{STREAM_HEAD}{}", delta("one"));
     let rest = format!("{}{}0\r\n\r\n", delta("two"), chunk("data: [DONE]\n\n"));
-    Scripted::new(&[&first, &rest]).await
+    ScriptedServer::new(&[&first, &rest]).await
 }
 
 #[tokio::test]
 async fn endpoints_of_a_file_come_and_go_and_a_stream_at_one_that_went_ends_well() {
-    let (old, new) = (streaming().await, Server::fast().await);
-    let node = Node::start(&looked_for("file: endpoints.json")).await;
+    let (old, new) = (streaming().await, SimulatedServer::fast().await);
+    let node = Node::start(&discovering_config("file: endpoints.json")).await;
     // Nothing is found yet, and the log says why.
     until_log(&node, "discovery: cannot be read").await;
     assert_eq!(endpoints(&node).await, []);
@@ -140,8 +140,8 @@ async fn endpoints_of_a_file_come_and_go_and_a_stream_at_one_that_went_ends_well
 
 #[tokio::test]
 async fn a_file_that_cannot_be_used_keeps_what_was_found_and_an_empty_list_empties() {
-    let server = Server::fast().await;
-    let node = Node::start(&looked_for("file: endpoints.json")).await;
+    let server = SimulatedServer::fast().await;
+    let node = Node::start(&discovering_config("file: endpoints.json")).await;
     write_list(&node, &list(&[server.address]));
     let found = [(server.address, json!("file"))];
     until_endpoints(&node, &found).await;
@@ -153,7 +153,7 @@ async fn a_file_that_cannot_be_used_keeps_what_was_found_and_an_empty_list_empti
 
     // A reload keeps it too, with what the configuration says of found endpoints now.
     let template = "file: endpoints.json, max_concurrent_requests: 7";
-    assert_eq!(node.reload(&looked_for(template)).await.status, 200);
+    assert_eq!(node.reload(&discovering_config(template)).await.status, 200);
     let endpoint = node.state().await["models"][0]["endpoints"][0].clone();
     assert_eq!(endpoint["permits"]["limit"], 7);
     assert_eq!(status(&node).await, 200);
@@ -208,7 +208,7 @@ impl Consul {
     }
 
     /// Answers so from now on.
-    pub fn say(&self, status: u16, body: impl ToString) {
+    pub fn set_response(&self, status: u16, body: impl ToString) {
         *self.answer.lock() = Some((status, body.to_string()));
     }
 }
@@ -254,10 +254,10 @@ pub fn instance(address: SocketAddr) -> Value {
 
 #[tokio::test]
 async fn instances_of_a_consul_service_serve_and_stay_while_consul_is_down() {
-    let (first, second) = (Server::fast().await, Server::fast().await);
+    let (first, second) = (SimulatedServer::fast().await, SimulatedServer::fast().await);
     let consul = Consul::start().await;
-    consul.say(200, json!([instance(first.address)]));
-    let config = looked_for(&format!(
+    consul.set_response(200, json!([instance(first.address)]));
+    let config = discovering_config(&format!(
         "consul: {{ url: \"http://{}\", service: llama, tag: gpu, token: a-secret }}",
         consul.address
     ));
@@ -279,7 +279,7 @@ async fn instances_of_a_consul_service_serve_and_stay_while_consul_is_down() {
         (500, "rpc error", "answered with status 500"),
         (200, "{}", "is not a list of instances"),
     ] {
-        consul.say(status_code, body);
+        consul.set_response(status_code, body);
         until_log(&node, said).await;
         until_endpoints(&node, &one).await;
         assert_eq!(status(&node).await, 200);
@@ -288,7 +288,7 @@ async fn instances_of_a_consul_service_serve_and_stay_while_consul_is_down() {
     until_log(&node, "no answer: ").await;
     assert_eq!(status(&node).await, 200);
 
-    consul.say(
+    consul.set_response(
         200,
         json!([instance(second.address), instance(first.address)]),
     );
@@ -298,7 +298,7 @@ async fn instances_of_a_consul_service_serve_and_stay_while_consul_is_down() {
     ];
     until_endpoints(&node, &both).await;
     until_log(&node, "all is well again").await;
-    consul.say(200, "[]");
+    consul.set_response(200, "[]");
     until_endpoints(&node, &[]).await;
     assert!(!node.log().contains("a-secret"));
     assert!(!node.get("/state").await.text().contains("a-secret"));
@@ -306,10 +306,10 @@ async fn instances_of_a_consul_service_serve_and_stay_while_consul_is_down() {
 
 #[tokio::test]
 async fn a_stream_at_an_instance_that_left_ends_well() {
-    let (old, new) = (streaming().await, Server::fast().await);
+    let (old, new) = (streaming().await, SimulatedServer::fast().await);
     let consul = Consul::start().await;
-    consul.say(200, json!([instance(old.address)]));
-    let config = looked_for(&format!(
+    consul.set_response(200, json!([instance(old.address)]));
+    let config = discovering_config(&format!(
         "consul: {{ url: \"http://{}\", service: llama }}",
         consul.address
     ));
@@ -317,7 +317,7 @@ async fn a_stream_at_an_instance_that_left_ends_well() {
     until_endpoints(&node, &[(old.address, json!("consul"))]).await;
     let mut client = node.posting("", r#","stream":true"#).await.0;
     client.saw("one").await;
-    consul.say(200, json!([instance(new.address)]));
+    consul.set_response(200, json!([instance(new.address)]));
     let moved = [(old.address, Value::Null), (new.address, json!("consul"))];
     until_endpoints(&node, &moved).await;
     assert_eq!(status(&node).await, 200);
@@ -330,10 +330,10 @@ async fn a_stream_at_an_instance_that_left_ends_well() {
 
 #[tokio::test]
 async fn every_address_of_a_name_is_an_endpoint_beside_the_configured_ones() {
-    let (named, configured) = (Server::fast().await, Server::fast().await);
+    let (named, configured) = (SimulatedServer::fast().await, SimulatedServer::fast().await);
     let config = format!(
         "{}    endpoints: [{{ url: \"http://{}\" }}]\n",
-        looked_for(&format!("dns: \"localhost:{}\"", named.address.port())),
+        discovering_config(&format!("dns: \"localhost:{}\"", named.address.port())),
         configured.address
     );
     let node = Node::start(&config).await;

@@ -2,7 +2,8 @@
 //! than needed.
 
 use crate::support::{
-    ANSWER, Client, LIMIT, Node, STREAM_HEAD, Scripted, Server, chat, chunk, eventually, one_model,
+    ANSWER, LIMIT, Node, STREAM_HEAD, ScriptedServer, SimulatedServer, TestClient, chat, chunk,
+    eventually, one_model,
 };
 
 /// Longer than any test here takes: whoever waits for it fails.
@@ -25,7 +26,7 @@ async fn until_draining(node: &Node) {
 
 async fn until_refused(node: &Node) {
     eventually("nobody accepts any more", async || {
-        Client::try_get(node.clients, "/v1/models")
+        TestClient::try_get(node.clients, "/v1/models")
             .await
             .is_none()
             .then_some(())
@@ -35,7 +36,7 @@ async fn until_refused(node: &Node) {
 
 #[tokio::test]
 async fn an_idle_node_exits_with_0_at_once() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     for signal in ["TERM", "INT"] {
         let mut node = Node::start(&with_timeouts(server.address, 0, NEVER_SECS)).await;
         assert_eq!(
@@ -53,7 +54,7 @@ async fn an_idle_node_exits_with_0_at_once() {
 
 #[tokio::test]
 async fn during_the_delay_readiness_fails_but_requests_are_served_and_told_to_go_elsewhere_next() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&with_timeouts(server.address, NEVER_SECS, NEVER_SECS)).await;
     let mut kept = node.client().await;
     kept.post("", "/v1/chat/completions", &chat("m", "")).await;
@@ -75,7 +76,7 @@ async fn during_the_delay_readiness_fails_but_requests_are_served_and_told_to_go
 
 #[tokio::test]
 async fn after_the_delay_an_idle_node_exits_with_0() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let mut node = Node::start(&with_timeouts(server.address, 1, NEVER_SECS)).await;
     node.signal("TERM");
     assert_eq!(node.ended().await.code(), Some(0));
@@ -90,13 +91,13 @@ async fn what_runs_is_finished_and_then_the_process_ends() {
     };
     let first = format!("{STREAM_HEAD}{}", delta("one"));
     let rest = format!("{}{}0\r\n\r\n", delta("two"), chunk("data: [DONE]\n\n"));
-    let server = Scripted::new(&[&first, &rest]).await;
+    let server = ScriptedServer::new(&[&first, &rest]).await;
     let mut node = Node::start(&with_timeouts(server.address, 0, NEVER_SECS)).await;
     let mut client = node.posting("", r#","stream":true"#).await.0;
     client.saw("one").await;
     node.signal("TERM");
     until_refused(&node).await;
-    assert!(node.runs());
+    assert!(node.is_running());
     server.next();
     let answer = client.response().await;
     assert!(!answer.broken);
@@ -107,7 +108,7 @@ async fn what_runs_is_finished_and_then_the_process_ends() {
 
 #[tokio::test]
 async fn a_request_that_waits_in_the_queue_is_finished_too() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let config = format!(
         "timeouts: {{ drain_timeout_secs: {NEVER_SECS} }}\n{}",
         one_model(server.address, 1, "")
@@ -136,7 +137,7 @@ async fn a_request_that_waits_in_the_queue_is_finished_too() {
 
 #[tokio::test]
 async fn what_does_not_end_by_itself_is_cut_at_the_timeout() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let mut node = Node::start(&with_timeouts(server.address, 0, 1)).await;
     let mut stuck = node.posting("", "").await.0;
     node.settles(1, 0).await;
@@ -157,20 +158,20 @@ async fn what_does_not_end_by_itself_is_cut_at_the_timeout() {
 
 #[tokio::test]
 async fn a_second_signal_ends_the_process_at_once_with_1() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let mut node = Node::start(&with_timeouts(server.address, NEVER_SECS, NEVER_SECS)).await;
     let _stuck = node.posting("", "").await;
     node.settles(1, 0).await;
     node.signal("TERM");
     until_draining(&node).await;
-    assert!(node.runs());
+    assert!(node.is_running());
     node.signal("TERM");
     assert_eq!(node.ended().await.code(), Some(1));
 }
 
 #[tokio::test]
 async fn idle_kept_connections_do_not_hold_the_process_up() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let mut node = Node::start(&with_timeouts(server.address, 0, NEVER_SECS)).await;
     let mut used = node.client().await;
     used.post("", "/v1/chat/completions", &chat("m", "")).await;
@@ -184,7 +185,7 @@ async fn idle_kept_connections_do_not_hold_the_process_up() {
 
 #[tokio::test]
 async fn the_delay_is_not_sat_through_by_a_node_that_a_second_signal_ends() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let mut node = Node::start(&with_timeouts(server.address, NEVER_SECS, NEVER_SECS)).await;
     node.signal("INT");
     until_draining(&node).await;

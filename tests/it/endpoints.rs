@@ -1,17 +1,18 @@
 //! Requests as an endpoint receives them: key in the configured form, headers, base path, health checks.
 
 use crate::support::{
-    ANSWER, Node, Refusing, Scripted, Server, endpoint, eventually, json_answer, model,
+    ANSWER, Node, RefusingServer, ScriptedServer, SimulatedServer, endpoint, eventually,
+    json_answer, model,
 };
 
 const KEY: &str = "sk-key-of-the-operator";
 
-async fn answering() -> Scripted {
-    Scripted::new(&[&json_answer(ANSWER)]).await
+async fn answering() -> ScriptedServer {
+    ScriptedServer::new(&[&json_answer(ANSWER)]).await
 }
 
 /// A model `m` on one endpoint with `more` keys, at the path `/base` of the server.
-fn config(server: &Scripted, more: &str) -> String {
+fn config(server: &ScriptedServer, more: &str) -> String {
     let url = format!(
         "url: \"http://{}/base\", max_concurrent_requests: 2, {more}",
         server.address
@@ -115,7 +116,7 @@ async fn health_is_asked_at_the_endpoints_own_path_with_its_key_as_often_as_it_s
 
 #[tokio::test]
 async fn a_node_is_not_ready_while_a_required_model_has_no_healthy_endpoint() {
-    let (server, gone) = (Server::fast().await, Refusing::new());
+    let (server, gone) = (SimulatedServer::fast().await, RefusingServer::new());
     let models = [
         model("here", &[endpoint(server.address, 1)], ""),
         model("gone", &[endpoint(gone.address, 1)], ""),

@@ -6,7 +6,9 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use crate::support::{Client, Node, Scripted, Server, accounts, chat, eventually, one_model};
+use crate::support::{
+    Node, ScriptedServer, SimulatedServer, TestClient, accounts, chat, eventually, one_model,
+};
 
 /// Asserts that every field of the contract is there with its type, and nothing else of a name we
 /// do not know.
@@ -111,7 +113,7 @@ const KEY: &str = "Authorization: Bearer key-a\r\n";
 
 #[tokio::test]
 async fn a_completed_request_is_recorded_with_what_it_used() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&configured(server.address)).await;
     for streamed in [false, true] {
         let more = format!(r#","stream":{streamed},"x_client_id":"end-user-7""#);
@@ -163,7 +165,7 @@ async fn a_completed_request_is_recorded_with_what_it_used() {
 
 #[tokio::test]
 async fn what_comes_without_an_account_is_counted_and_never_written() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&configured(server.address)).await;
     for _ in 0..5 {
         let wrong_key = "Authorization: Bearer wrong\r\n";
@@ -191,7 +193,7 @@ async fn what_comes_without_an_account_is_counted_and_never_written() {
 
 #[tokio::test]
 async fn a_refused_request_is_recorded_with_our_number_and_what_was_known_of_it() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&configured(server.address)).await;
     let chat_path = "/v1/chat/completions";
     let long_id = format!(r#","x_client_id":"{}""#, "x".repeat(65));
@@ -269,7 +271,7 @@ async fn a_refused_request_is_recorded_with_our_number_and_what_was_known_of_it(
 
 #[tokio::test]
 async fn a_request_that_waited_is_recorded_with_its_place_and_its_wait() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     let holder = node.posting("", "").await;
     node.settles(1, 0).await;
@@ -297,7 +299,7 @@ async fn a_request_that_waited_is_recorded_with_its_place_and_its_wait() {
 
 #[tokio::test]
 async fn exactly_one_event_is_left_by_every_request_of_a_mixed_crowd() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let queue = "    queue: { capacity: 1000 }\n";
     let node = Node::start(&one_model(server.address, 4, queue)).await;
     let mut answered = HashSet::new();
@@ -351,7 +353,7 @@ async fn exactly_one_event_is_left_by_every_request_of_a_mixed_crowd() {
 
 #[tokio::test]
 async fn requests_events_and_metrics_tell_the_same_number() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&one_model(server.address, 4, "")).await;
     for _ in 0..10 {
         node.posting("", "").await.answer().await;
@@ -379,10 +381,10 @@ async fn requests_events_and_metrics_tell_the_same_number() {
 
 #[tokio::test]
 async fn a_connection_without_a_request_leaves_no_event() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&one_model(server.address, 2, "")).await;
-    Client::connect(node.clients).await.close();
-    Client::connect(node.clients).await.reset();
+    TestClient::connect(node.clients).await.close();
+    TestClient::connect(node.clients).await.reset();
     let mut garbage = node.client().await;
     garbage.send("nonsense\r\n\r\n").await;
     assert_eq!(garbage.response().await.status, 400);

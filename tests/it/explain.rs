@@ -3,20 +3,20 @@
 use serde_json::{Value, json};
 
 use crate::support::{
-    Client, Node, Response, Scripted, Server, accounts, chat, endpoint, eventually, model,
-    one_model,
+    Node, ScriptedServer, SimulatedServer, TestClient, TestResponse, accounts, chat, endpoint,
+    eventually, model, one_model,
 };
 
 const CHAT: &str = "/v1/chat/completions";
-const NO_ROOM: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
+const NO_QUEUE: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
 
 /// The story with this id, once the request has left it.
-async fn story(node: &Node, request_id: &str) -> Value {
+async fn trace(node: &Node, request_id: &str) -> Value {
     node.explain(request_id).await
 }
 
-async fn story_of(node: &Node, answer: &Response) -> Value {
-    story(node, answer.header("x-request-id").unwrap()).await
+async fn trace_of(node: &Node, answer: &TestResponse) -> Value {
+    trace(node, answer.header("x-request-id").unwrap()).await
 }
 
 /// Kind of each step.
@@ -34,7 +34,7 @@ fn ms(value: &Value) -> f64 {
 
 #[tokio::test]
 async fn a_request_that_nothing_happens_to_is_a_permit_and_a_try() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let url = format!("http://{}", server.address);
     let config = accounts("") + &one_model(server.address, 2, "    aliases: [n]\n");
     let node = Node::start(&config).await;
@@ -42,7 +42,7 @@ async fn a_request_that_nothing_happens_to_is_a_permit_and_a_try() {
     let body = chat("n", r#","user":"a-secret-word""#);
     let answer = node.post_as(key, CHAT, &body).await;
     assert_eq!(answer.status, 200);
-    let story = story_of(&node, &answer).await;
+    let story = trace_of(&node, &answer).await;
     for (name, value) in [
         ("account", json!("a")),
         ("model", json!("m")),
@@ -91,7 +91,7 @@ async fn a_request_that_nothing_happens_to_is_a_permit_and_a_try() {
 
 #[tokio::test]
 async fn a_wait_tells_its_place_its_length_and_how_it_ended() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     let holder = node.posting("", "").await;
     node.settles(1, 0).await;
@@ -101,7 +101,7 @@ async fn a_wait_tells_its_place_its_length_and_how_it_ended() {
         server.next();
         let answer = posted.answer().await;
         assert_eq!(answer.status, 200);
-        let story = story_of(&node, &answer).await;
+        let story = trace_of(&node, &answer).await;
         assert_eq!(kinds(&story), ["admission", "try"]);
         let [admission, tried] = story["steps"].as_array().unwrap().as_slice() else {
             panic!("{story}");
@@ -129,7 +129,10 @@ async fn a_wait_tells_its_place_its_length_and_how_it_ended() {
 
 #[tokio::test]
 async fn a_request_that_is_tried_again_tells_where_it_failed_and_what_was_left() {
-    let (first, second) = (Scripted::new(&[NO_ROOM]).await, Server::fast().await);
+    let (first, second) = (
+        ScriptedServer::new(&[NO_QUEUE]).await,
+        SimulatedServer::fast().await,
+    );
     let endpoints = [
         endpoint(first.address, 4),
         format!(
@@ -140,7 +143,7 @@ async fn a_request_that_is_tried_again_tells_where_it_failed_and_what_was_left()
     let node = Node::start(&format!("models:\n{}", model("m", &endpoints, ""))).await;
     let answer = node.posting("", "").await.answer().await;
     assert_eq!(answer.status, 200);
-    let story = story_of(&node, &answer).await;
+    let story = trace_of(&node, &answer).await;
     assert_eq!(kinds(&story), ["admission", "try", "admission", "try"]);
     let step = |at: usize| &story["steps"][at];
     assert_eq!(step(1)["endpoint"], format!("http://{}", first.address));
@@ -178,11 +181,11 @@ async fn a_request_that_is_tried_again_tells_where_it_failed_and_what_was_left()
 
 #[tokio::test]
 async fn a_request_that_may_not_be_tried_again_tells_why() {
-    let server = Scripted::closing(&[""]).await;
+    let server = ScriptedServer::closing(&[""]).await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     let answer = node.posting("", "").await.answer().await;
     assert_eq!(answer.status, 502);
-    let story = story_of(&node, &answer).await;
+    let story = trace_of(&node, &answer).await;
     let tried = &story["steps"][1];
     assert_eq!(tried["result"], "connection-lost");
     assert_eq!(tried["connection"], "new");
@@ -202,7 +205,7 @@ async fn a_request_that_may_not_be_tried_again_tells_why() {
 
 #[tokio::test]
 async fn a_refusal_for_want_of_room_tells_what_was_taken() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let queue = "    queue: { algorithm: fifo, capacity: 1 }\n";
     let node = Node::start(&one_model(server.address, 1, queue)).await;
     let holder = node.posting("", "").await;
@@ -215,7 +218,7 @@ async fn a_refusal_for_want_of_room_tells_what_was_taken() {
     ] {
         let refused = node.posting(headers, "").await.answer().await;
         assert_eq!(refused.status, 429);
-        let story = story_of(&node, &refused).await;
+        let story = trace_of(&node, &refused).await;
         assert_eq!(kinds(&story), ["admission"]);
         let admission = &story["steps"][0];
         assert_eq!(
@@ -245,14 +248,14 @@ async fn a_refusal_for_want_of_room_tells_what_was_taken() {
 
 #[tokio::test]
 async fn a_deadline_that_passes_in_the_queue_is_the_end_of_the_wait() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     let holder = node.posting("", "").await;
     node.settles(1, 0).await;
     let late = node.posting("X-Infergate-Timeout-Ms: 100\r\n", "").await;
     let late = late.answer().await;
     assert_eq!(late.status, 408);
-    let story = story_of(&node, &late).await;
+    let story = trace_of(&node, &late).await;
     assert_eq!(story["deadline"]["from"], "caller");
     assert_eq!(story["deadline"]["after_ms"], 100);
     assert_eq!(story["deadline"]["floor_secs"], 30);
@@ -273,7 +276,7 @@ async fn a_deadline_that_passes_in_the_queue_is_the_end_of_the_wait() {
 
 #[tokio::test]
 async fn a_client_that_leaves_leaves_its_story_behind() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     let holder = node.posting("", "").await.0;
     node.settles(1, 0).await;
@@ -282,7 +285,7 @@ async fn a_client_that_leaves_leaves_its_story_behind() {
     waiter.close();
     let id = |event: &Value| event["request_id"].as_str().unwrap().to_owned();
     let events = node.events(1).await;
-    let of_the_waiter = story(&node, &id(&events[0])).await;
+    let of_the_waiter = trace(&node, &id(&events[0])).await;
     let admission = &of_the_waiter["steps"][0];
     assert_eq!(
         (&admission["said"], &admission["ended"]),
@@ -292,7 +295,7 @@ async fn a_client_that_leaves_leaves_its_story_behind() {
     assert_eq!(of_the_waiter["status"], 0);
     holder.close();
     let events = node.events(2).await;
-    let of_the_holder = story(&node, &id(&events[1])).await;
+    let of_the_holder = trace(&node, &id(&events[1])).await;
     let tried = &of_the_holder["steps"][1];
     assert_eq!(
         (&tried["step"], &tried["result"]),
@@ -307,7 +310,7 @@ async fn a_client_that_leaves_leaves_its_story_behind() {
 
 #[tokio::test]
 async fn a_policy_tells_how_it_ranked_and_from_what() {
-    let servers = [Server::fast().await, Server::fast().await];
+    let servers = [SimulatedServer::fast().await, SimulatedServer::fast().await];
     let endpoints: Vec<String> = servers.iter().map(|s| endpoint(s.address, 8)).collect();
     let policy = |name: &str| format!("    plugins: {{ routing: {name} }}\n");
     let node = Node::start(&format!(
@@ -318,7 +321,7 @@ async fn a_policy_tells_how_it_ranked_and_from_what() {
     .await;
     let routing = async |model: &str| {
         let answer = node.post(CHAT, &chat(model, "")).await;
-        let story = story_of(&node, &answer).await;
+        let story = trace_of(&node, &answer).await;
         assert_eq!(kinds(&story), ["routing", "admission", "try"]);
         story["steps"][0].clone()
     };
@@ -351,7 +354,7 @@ async fn a_policy_tells_how_it_ranked_and_from_what() {
 
 #[tokio::test]
 async fn neurons_that_were_held_are_told_with_what_became_of_them() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let tariff = "    tariff: { cost_per_infer: 6 }\n";
     let config = accounts(", neurons_per_day: 10") + &one_model(server.address, 2, tariff);
     let node = Node::start(&config).await;
@@ -360,7 +363,7 @@ async fn neurons_that_were_held_are_told_with_what_became_of_them() {
         let answer = node.post_as(key, CHAT, &chat("m", "")).await;
         assert_eq!(answer.status, 200);
         // The next one finds the day settled: the story comes after that.
-        let story = story_of(&node, &answer).await;
+        let story = trace_of(&node, &answer).await;
         assert_eq!(
             (&story["quota"]["then"], &story["quota"]["per_day"]),
             (&"settled".into(), &10.into())
@@ -371,19 +374,19 @@ async fn neurons_that_were_held_are_told_with_what_became_of_them() {
     // Once the day is spent, nothing is held and no body is read.
     let answer = node.post_as(key, CHAT, &chat("m", "")).await;
     assert_eq!(answer.status, 429);
-    let story = story_of(&node, &answer).await;
+    let story = trace_of(&node, &answer).await;
     assert_eq!(story["refusal"]["cause"], "quota-used");
     assert_eq!(story["quota"], Value::Null);
 }
 
 #[tokio::test]
 async fn a_model_nobody_knows_is_told_by_the_name_that_was_asked_for() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     for (asked, told) in [("nobody".to_owned(), 6), ("x".repeat(5000), 128)] {
         let answer = node.post(CHAT, &chat(&asked, "")).await;
         assert_eq!(answer.status, 404);
-        let story = story_of(&node, &answer).await;
+        let story = trace_of(&node, &answer).await;
         assert_eq!(story["model"], Value::Null);
         assert_eq!(story["model_asked"].as_str().unwrap(), &asked[..told]);
         assert_eq!(story["refusal"]["cause"], "no-such-model");
@@ -393,7 +396,7 @@ async fn a_model_nobody_knows_is_told_by_the_name_that_was_asked_for() {
 
 #[tokio::test]
 async fn whoever_has_no_key_leaves_no_story() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let config = accounts("") + &one_model(server.address, 1, "");
     let node = Node::start(&config).await;
     let refused = node.post(CHAT, &chat("m", "")).await;
@@ -405,7 +408,7 @@ async fn whoever_has_no_key_leaves_no_story() {
 
 #[tokio::test]
 async fn an_id_that_is_not_known_or_none_at_all_is_a_404_with_advice() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     let unknown = node.get("/explain/00000000000000000000000000000000").await;
     assert_eq!(unknown.status, 404);
@@ -446,10 +449,10 @@ async fn an_id_that_is_not_known_or_none_at_all_is_a_404_with_advice() {
 #[tokio::test]
 async fn the_last_requests_are_listed_and_the_first_of_many_is_forgotten() {
     const CLIENTS: usize = 8;
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&one_model(server.address, 2, "")).await;
     let first = node.posting("", "").await.answer().await;
-    let first = story_of(&node, &first).await["request_id"].clone();
+    let first = trace_of(&node, &first).await["request_id"].clone();
     let listed = node.get("/explain").await.json();
     let [line] = listed["newest"].as_array().unwrap().as_slice() else {
         panic!("{listed}");
@@ -467,8 +470,8 @@ async fn the_last_requests_are_listed_and_the_first_of_many_is_forgotten() {
     for _ in 0..CLIENTS {
         let address = node.clients;
         clients.spawn(async move {
-            let mut client = Client::connect(address).await;
-            for _ in 0..infergate::proxy::STORIES_KEPT / CLIENTS {
+            let mut client = TestClient::connect(address).await;
+            for _ in 0..infergate::proxy::TRACES_KEPT / CLIENTS {
                 client.post("", CHAT, &chat("nobody", "")).await;
                 assert_eq!(client.response().await.status, 404);
             }

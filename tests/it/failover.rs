@@ -9,8 +9,8 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 
 use crate::support::{
-    Client, Kept, Node, STREAM_HEAD, Scripted, Server, chat, chunk, endpoint, eventually,
-    json_answer, model, one_model,
+    KeepAliveServer, Node, STREAM_HEAD, ScriptedServer, SimulatedServer, TestClient, chat, chunk,
+    endpoint, eventually, json_answer, model, one_model,
 };
 
 /// A model on two servers, the second of which is used only when the first cannot be.
@@ -22,7 +22,7 @@ fn first_then(first: SocketAddr, second: SocketAddr) -> String {
     format!("models:\n{}", model("m", &endpoints, ""))
 }
 
-async fn ask(node: &Node) -> crate::support::Response {
+async fn ask(node: &Node) -> crate::support::TestResponse {
     node.posting("", "").await.answer().await
 }
 
@@ -44,7 +44,7 @@ async fn until_health(node: &Node, address: SocketAddr, health: &str) {
 
 #[tokio::test]
 async fn a_request_whose_first_server_is_gone_succeeds_at_the_next() {
-    let (place, second) = (Kept::new(), Server::fast().await);
+    let (place, second) = (KeepAliveServer::new(), SimulatedServer::fast().await);
     let first = place.serve();
     let node = Node::start(&first_then(first.address, second.address)).await;
     until_health(&node, first.address, "healthy").await;
@@ -71,7 +71,7 @@ async fn a_request_whose_first_server_is_gone_succeeds_at_the_next() {
 
 #[tokio::test]
 async fn a_server_that_answers_503_or_429_is_passed_over() {
-    let (first, second) = (Server::fast().await, Server::fast().await);
+    let (first, second) = (SimulatedServer::fast().await, SimulatedServer::fast().await);
     let node = Node::start(&first_then(first.address, second.address)).await;
     for status in [503, 429] {
         first
@@ -89,7 +89,7 @@ async fn a_server_that_answers_503_or_429_is_passed_over() {
 
 #[tokio::test]
 async fn a_lost_reused_connection_is_replaced_and_the_request_sent_again() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&one_model(server.address, 2, "")).await;
     assert_eq!(ask(&node).await.status, 200);
     // With its permit back, its connection is too.
@@ -110,7 +110,10 @@ async fn a_lost_reused_connection_is_replaced_and_the_request_sent_again() {
 
 #[tokio::test]
 async fn a_fresh_connection_lost_before_the_head_is_not_sent_again_as_work_may_have_begun() {
-    let (first, second) = (Scripted::closing(&[""]).await, Server::fast().await);
+    let (first, second) = (
+        ScriptedServer::closing(&[""]).await,
+        SimulatedServer::fast().await,
+    );
     let node = Node::start(&first_then(first.address, second.address)).await;
     let answer = ask(&node).await;
     assert_eq!(answer.status, 502, "{}", answer.text());
@@ -134,7 +137,10 @@ async fn a_fresh_connection_lost_before_the_head_is_not_sent_again_as_work_may_h
 async fn nothing_is_tried_again_after_the_first_byte_of_a_stream() {
     let delta = r#"data: {"choices":[{"index":0,"delta":{"content":"begun"}}]}"#;
     let begun = format!("{STREAM_HEAD}{}", chunk(&format!("{delta}\n\n")));
-    let (first, second) = (Scripted::closing(&[&begun, ""]).await, Server::fast().await);
+    let (first, second) = (
+        ScriptedServer::closing(&[&begun, ""]).await,
+        SimulatedServer::fast().await,
+    );
     let node = Node::start(&first_then(first.address, second.address)).await;
     let mut client = node.posting("", r#","stream":true"#).await.0;
     client.saw("begun").await;
@@ -157,7 +163,10 @@ async fn nothing_is_tried_again_after_the_first_byte_of_a_stream() {
 #[tokio::test]
 async fn half_an_answer_is_neither_passed_off_as_a_whole_one_nor_asked_for_again() {
     let half = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{";
-    let (first, second) = (Scripted::closing(&[half]).await, Server::fast().await);
+    let (first, second) = (
+        ScriptedServer::closing(&[half]).await,
+        SimulatedServer::fast().await,
+    );
     let node = Node::start(&first_then(first.address, second.address)).await;
     let answer = ask(&node).await;
     // What had not been sent yet when the server broke off is an error of its own.
@@ -174,7 +183,7 @@ async fn half_an_answer_is_neither_passed_off_as_a_whole_one_nor_asked_for_again
 
 #[tokio::test]
 async fn with_every_server_gone_the_client_gets_502_and_three_tries_were_made_at_most() {
-    let (first, second) = (Server::fast().await, Server::fast().await);
+    let (first, second) = (SimulatedServer::fast().await, SimulatedServer::fast().await);
     let node = Node::start(&first_then(first.address, second.address)).await;
     until_health(&node, first.address, "healthy").await;
     drop((first, second));
@@ -191,7 +200,7 @@ async fn with_every_server_gone_the_client_gets_502_and_three_tries_were_made_at
 
 #[tokio::test]
 async fn when_all_servers_fail_tries_grow_by_a_tenth_and_not_threefold() {
-    let (first, second) = (Server::fast().await, Server::fast().await);
+    let (first, second) = (SimulatedServer::fast().await, SimulatedServer::fast().await);
     for server in [&first, &second] {
         server.fault(r#"{"fault":"status=503"}"#).await;
     }
@@ -219,7 +228,7 @@ async fn when_all_servers_fail_tries_grow_by_a_tenth_and_not_threefold() {
 
 #[tokio::test]
 async fn servers_that_are_all_busy_are_out_of_capacity_and_not_broken() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     server.fault(r#"{"fault":"status=429"}"#).await;
     let node = Node::start(&one_model(server.address, 2, "")).await;
     for _ in 0..10 {
@@ -237,7 +246,7 @@ async fn servers_that_are_all_busy_are_out_of_capacity_and_not_broken() {
 
 #[tokio::test]
 async fn a_lower_tier_is_used_only_while_the_higher_one_is_full() {
-    let (first, second) = (Scripted::held().await, Server::fast().await);
+    let (first, second) = (ScriptedServer::held().await, SimulatedServer::fast().await);
     let endpoints = [
         endpoint(first.address, 1),
         format!("{}, priority: 1", endpoint(second.address, 4)),
@@ -259,7 +268,7 @@ async fn a_lower_tier_is_used_only_while_the_higher_one_is_full() {
 
 #[tokio::test]
 async fn a_server_may_be_named_by_its_host() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let url = format!("http://localhost:{}", server.address.port());
     let endpoints = [format!("url: \"{url}\", max_concurrent_requests: 2")];
     let node = Node::start(&format!("models:\n{}", model("m", &endpoints, ""))).await;
@@ -270,7 +279,7 @@ async fn a_server_may_be_named_by_its_host() {
 
 #[tokio::test]
 async fn a_server_whose_name_does_not_resolve_is_passed_over() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let endpoints = [
         // A name no name server is asked for: an empty label.
         "url: \"http://nowhere..invalid:9001\", max_concurrent_requests: 2".to_owned(),
@@ -284,7 +293,7 @@ async fn a_server_whose_name_does_not_resolve_is_passed_over() {
 
 #[tokio::test]
 async fn a_killed_server_costs_no_request_that_had_not_begun_there() {
-    let (first, second) = (Server::fast().await, Server::fast().await);
+    let (first, second) = (SimulatedServer::fast().await, SimulatedServer::fast().await);
     let endpoints = [endpoint(first.address, 8), endpoint(second.address, 8)];
     let queue = "    queue: { capacity: 20 }\n";
     let node = Node::start(&format!("models:\n{}", model("m", &endpoints, queue))).await;
@@ -292,7 +301,7 @@ async fn a_killed_server_costs_no_request_that_had_not_begun_there() {
     for _ in 0..4 {
         let address = node.clients;
         clients.spawn(async move {
-            let mut client = Client::connect(address).await;
+            let mut client = TestClient::connect(address).await;
             let mut statuses = Vec::new();
             for _ in 0..100 {
                 client
@@ -301,7 +310,7 @@ async fn a_killed_server_costs_no_request_that_had_not_begun_there() {
                 let answer = client.response().await;
                 if answer.broken {
                     // One failure, not one for all that would come on this connection.
-                    client = Client::connect(address).await;
+                    client = TestClient::connect(address).await;
                 }
                 statuses.push(if answer.broken { 0 } else { answer.status });
             }
@@ -324,8 +333,8 @@ async fn a_killed_server_costs_no_request_that_had_not_begun_there() {
 async fn the_next_server_is_asked_for_its_own_name_of_the_model_with_its_own_key() {
     let busy = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
     let (first, second) = (
-        Scripted::new(&[busy]).await,
-        Scripted::new(&[&json_answer(crate::support::ANSWER)]).await,
+        ScriptedServer::new(&[busy]).await,
+        ScriptedServer::new(&[&json_answer(crate::support::ANSWER)]).await,
     );
     let endpoints = [
         format!(

@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 use crate::billing::a_day_with_time_left;
 use crate::discovery::{Consul, instance};
 use crate::support::{
-    Kin, Node, Server, accounts, chat, endpoint, eventually, free_address, model,
+    ClusterCredentials, Node, SimulatedServer, accounts, chat, endpoint, eventually, free_address,
+    model,
 };
 
 /// Waits until `is_so` holds for the entry that `node` shows of node `name`; returns the entry.
-async fn sees(node: &Node, name: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+async fn wait_until_seen(node: &Node, name: &str, is_so: impl Fn(&Value) -> bool) -> Value {
     eventually(&format!("{name} is seen so"), async || {
         let state = node.state().await;
         let nodes = state["nodes"].as_array().unwrap();
@@ -26,20 +27,20 @@ fn seeds(seed: SocketAddr) -> String {
     format!("seeds: [\"{seed}\"]")
 }
 
-fn with_model(server: &Server, more: &str) -> String {
+fn with_model(server: &SimulatedServer, more: &str) -> String {
     let model = model("m", &[endpoint(server.address, 4)], more);
     format!("models:\n{model}")
 }
 
 #[tokio::test]
 async fn a_node_is_seen_to_come_to_drain_to_go_and_to_come_again() {
-    let (fleet, server) = (Kin::new(), Server::fast().await);
+    let (fleet, server) = (ClusterCredentials::new(), SimulatedServer::fast().await);
     let (at_a, at_b) = (free_address(), free_address());
     let nothing = "models:\n  - { id: m, task: text-generation, backend: openai }\n";
     let a = fleet.start("a", at_a, "seeds: []", nothing).await;
     let served = with_model(&server, "");
     let b = fleet.start("b", at_b, &seeds(at_a), &served).await;
-    let seen = sees(&a, "b", |b| b["models"] == 1).await;
+    let seen = wait_until_seen(&a, "b", |b| b["models"] == 1).await;
     assert_eq!(
         (&seen["site"], &seen["draining"], &seen["gone"]),
         (&json!("fra"), &json!(false), &json!(false))
@@ -47,7 +48,7 @@ async fn a_node_is_seen_to_come_to_drain_to_go_and_to_come_again() {
     assert!(seen["age_ms"].is_u64() && seen["rtt_ms"].is_f64());
     assert!(seen["address"].as_str().unwrap().starts_with("127.0.0.1:"));
     // An edge node tells of no model that nobody wants.
-    sees(&b, "a", |a| a["models"] == 0).await;
+    wait_until_seen(&b, "a", |a| a["models"] == 0).await;
     assert_eq!(
         a.metric(r#"infergate_nodes{state="live"}"#).await,
         Some(1.0)
@@ -57,7 +58,7 @@ async fn a_node_is_seen_to_come_to_drain_to_go_and_to_come_again() {
     let slow = b.posting("", r#","x_sim_fault":"stall""#).await;
     b.settles(1, 0).await;
     b.signal("TERM");
-    sees(&a, "b", |b| b["draining"] == true).await;
+    wait_until_seen(&a, "b", |b| b["draining"] == true).await;
     let event = |word: &str| format!("infergate_node_events_total{{event=\"{word}\"}}");
     eventually("the drain is told by gossip too", async || {
         (a.metric(&event("draining")).await == Some(1.0)).then_some(())
@@ -65,17 +66,17 @@ async fn a_node_is_seen_to_come_to_drain_to_go_and_to_come_again() {
     .await;
     drop(slow);
     drop(b);
-    sees(&a, "b", |b| b["gone"] == true).await;
+    wait_until_seen(&a, "b", |b| b["gone"] == true).await;
     assert_eq!(
         a.metric(r#"infergate_nodes{state="lost"}"#).await,
         Some(1.0)
     );
 
     let b = fleet.start("b", at_b, &seeds(at_a), &served).await;
-    let again = sees(&a, "b", |b| b["gone"] == false).await;
+    let again = wait_until_seen(&a, "b", |b| b["gone"] == false).await;
     assert!(again["generation"].as_u64() > seen["generation"].as_u64());
     assert_eq!(again["draining"], false);
-    sees(&b, "a", |a| a["gone"] == false).await;
+    wait_until_seen(&b, "a", |a| a["gone"] == false).await;
     // On a busy machine it may have been lost and returned more often: what is counted is what is told.
     // The log is written by a thread of its own, a moment later.
     let log = eventually("what is counted is told", async || {
@@ -96,8 +97,8 @@ async fn a_node_is_seen_to_come_to_drain_to_go_and_to_come_again() {
 
 #[tokio::test]
 async fn nodes_that_start_before_consul_knows_any_join_when_it_does() {
-    let (fleet, consul) = (Kin::new(), Consul::start().await);
-    consul.say(200, "[]");
+    let (fleet, consul) = (ClusterCredentials::new(), Consul::start().await);
+    consul.set_response(200, "[]");
     let asked = format!(
         "discovery: consul, consul: {{ url: \"http://{}\", service: gateway, datacenter: dc1 }}",
         consul.address
@@ -115,15 +116,15 @@ async fn nodes_that_start_before_consul_knows_any_join_when_it_does() {
         head.starts_with("GET /v1/health/service/gateway?passing=1&dc=dc1 "),
         "{head}"
     );
-    consul.say(200, json!([instance(at_a), instance(at_b)]));
-    sees(&a, "b", |b| b["gone"] == false).await;
-    sees(&b, "a", |a| a["gone"] == false).await;
+    consul.set_response(200, json!([instance(at_a), instance(at_b)]));
+    wait_until_seen(&a, "b", |b| b["gone"] == false).await;
+    wait_until_seen(&b, "a", |a| a["gone"] == false).await;
 }
 
 #[tokio::test]
 async fn what_an_account_uses_at_one_node_counts_at_the_other() {
     a_day_with_time_left().await;
-    let (fleet, server) = (Kin::new(), Server::fast().await);
+    let (fleet, server) = (ClusterCredentials::new(), SimulatedServer::fast().await);
     let (at_a, at_b) = (free_address(), free_address());
     // At b everything is free: nothing but what a tells can refuse anybody there.
     let rest = |neurons: u32| {
@@ -133,7 +134,7 @@ async fn what_an_account_uses_at_one_node_counts_at_the_other() {
     };
     let a = fleet.start("a", at_a, &seeds(at_b), &rest(6)).await;
     let b = fleet.start("b", at_b, &seeds(at_a), &rest(0)).await;
-    sees(&a, "b", |b| b["gone"] == false).await;
+    wait_until_seen(&a, "b", |b| b["gone"] == false).await;
     let ask = async |node: &Node, key: &str| {
         let headers = format!("Authorization: Bearer {key}\r\n");
         node.post_as(&headers, "/v1/chat/completions", &chat("m", ""))
@@ -148,13 +149,13 @@ async fn what_an_account_uses_at_one_node_counts_at_the_other() {
     assert_eq!(ask(&b, "key-b").await, 200);
     // What is used stays used, also when the node where it was is gone.
     drop(a);
-    sees(&b, "a", |a| a["gone"] == true).await;
+    wait_until_seen(&b, "a", |a| a["gone"] == true).await;
     assert_eq!(ask(&b, "key-a").await, 429);
 }
 
 #[tokio::test]
 async fn a_taken_gossip_address_is_an_error_at_start() {
-    let fleet = Kin::new();
+    let fleet = ClusterCredentials::new();
     let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let at = taken.local_addr().unwrap();
     let dir = tempfile::tempdir().unwrap();
@@ -179,8 +180,8 @@ async fn a_taken_gossip_address_is_an_error_at_start() {
 
 #[tokio::test]
 async fn who_has_the_secret_and_no_certificate_gets_no_request_whatever_it_tells() {
-    let (fleet, strangers) = (Kin::new(), Kin::new());
-    let (server, theirs) = (Server::fast().await, Server::fast().await);
+    let (fleet, strangers) = (ClusterCredentials::new(), ClusterCredentials::new());
+    let (server, theirs) = (SimulatedServer::fast().await, SimulatedServer::fast().await);
     let (at_a, at_b, at_stranger) = (free_address(), free_address(), free_address());
     let nothing = "models:\n  - { id: m, task: text-generation, backend: openai, endpoints: [] }\n";
     let a = fleet.start("a", at_a, "seeds: []", nothing).await;
@@ -189,7 +190,7 @@ async fn who_has_the_secret_and_no_certificate_gets_no_request_whatever_it_tells
     let stranger = strangers
         .start("s", at_stranger, &seeds(at_a), &serving)
         .await;
-    sees(&a, "s", |s| s["models"] == 1 && s["proven"] == false).await;
+    wait_until_seen(&a, "s", |s| s["models"] == 1 && s["proven"] == false).await;
     let headers = "x-infergate-queue: reject\r\n";
     let body = chat("m", "");
     let ask = async || a.post_as(headers, "/v1/chat/completions", &body).await;
@@ -203,7 +204,7 @@ async fn who_has_the_secret_and_no_certificate_gets_no_request_whatever_it_tells
     let b = fleet
         .start("b", at_b, &seeds(at_a), &with_model(&server, ""))
         .await;
-    sees(&a, "b", |b| b["models"] == 1 && b["proven"] == true).await;
+    wait_until_seen(&a, "b", |b| b["models"] == 1 && b["proven"] == true).await;
     for _ in 0..10 {
         assert_eq!(ask().await.status, 200);
     }
@@ -214,7 +215,7 @@ async fn who_has_the_secret_and_no_certificate_gets_no_request_whatever_it_tells
 
 #[tokio::test]
 async fn requests_that_pass_at_one_node_count_against_the_minute_at_the_other() {
-    let (fleet, server) = (Kin::new(), Server::fast().await);
+    let (fleet, server) = (ClusterCredentials::new(), SimulatedServer::fast().await);
     let (at_a, at_b) = (free_address(), free_address());
     let limited = accounts(", requests_per_minute: 3");
     let served = format!("{limited}{}", with_model(&server, ""));
@@ -225,7 +226,7 @@ async fn requests_that_pass_at_one_node_count_against_the_minute_at_the_other() 
     let b = fleet
         .start("b", at_b, &seeds(at_a), &format!("{limited}{probe}"))
         .await;
-    sees(&b, "a", |a| a["gone"] == false && a["proven"] == true).await;
+    wait_until_seen(&b, "a", |a| a["gone"] == false && a["proven"] == true).await;
     let ask = async |node: &Node, key: &str, model: &str| {
         let headers = format!("Authorization: Bearer {key}\r\n");
         let body = chat(model, "");
@@ -248,7 +249,7 @@ async fn requests_that_pass_at_one_node_count_against_the_minute_at_the_other() 
 
 #[tokio::test]
 async fn nodes_that_are_configured_otherwise_say_so_until_a_reload_makes_them_alike() {
-    let (fleet, server) = (Kin::new(), Server::fast().await);
+    let (fleet, server) = (ClusterCredentials::new(), SimulatedServer::fast().await);
     let (at_a, at_b) = (free_address(), free_address());
     let rest = |limit: u32, neurons: u32, alias: &str| {
         let more = format!("    tariff: {{ cost_per_infer: {neurons} }}\n    aliases: [{alias}]\n");
@@ -260,7 +261,7 @@ async fn nodes_that_are_configured_otherwise_say_so_until_a_reload_makes_them_al
     let b = fleet.start("b", at_b, &seeds(at_a), &other).await;
     let differing = json!(["accounts", "models", "tariffs"]);
     for (node, name) in [(&a, "b"), (&b, "a")] {
-        sees(node, name, |other| other["drift"] == differing).await;
+        wait_until_seen(node, name, |other| other["drift"] == differing).await;
         eventually("the difference is said and counted", async || {
             let said = "differs=\"accounts, models, tariffs\"";
             let is_said = node.log().lines().any(|line| {
@@ -285,7 +286,7 @@ async fn nodes_that_are_configured_otherwise_say_so_until_a_reload_makes_them_al
     std::fs::write(b.config_path(), alike).unwrap();
     assert_eq!(b.post_reload().await.status, 200);
     for (node, name) in [(&a, "b"), (&b, "a")] {
-        sees(node, name, |other| other["drift"] == json!([])).await;
+        wait_until_seen(node, name, |other| other["drift"] == json!([])).await;
         eventually("that they are alike is said and counted", async || {
             let tariffs = "infergate_nodes_drifted{what=\"tariffs\"}";
             let is_alike = node.metric(tariffs).await == Some(0.0);

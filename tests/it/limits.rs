@@ -3,8 +3,8 @@
 use std::net::Ipv4Addr;
 
 use crate::support::{
-    A_WHILE, Client, LIMIT, Node, Scripted, Server, accounts, chat, eventually, json_answer,
-    model_of, one_model,
+    A_WHILE, LIMIT, Node, ScriptedServer, SimulatedServer, TestClient, accounts, chat, eventually,
+    json_answer, model_of, one_model,
 };
 
 const CHAT: &str = "/v1/chat/completions";
@@ -60,7 +60,7 @@ fn body_of(request: &str) -> &str {
 
 #[tokio::test]
 async fn bodies_of_any_length_arrive_whole_announced_or_in_chunks() {
-    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let backend = ScriptedServer::new(&[&json_answer("{}")]).await;
     let node = Node::start(&one_model(backend.address, 1, "")).await;
     let mut sent = 0;
     for length in [65_535, 65_536, 65_537, 300_000, 20 * MIB] {
@@ -69,7 +69,7 @@ async fn bodies_of_any_length_arrive_whole_announced_or_in_chunks() {
         assert_eq!(answer.status, 200, "{length}: {}", answer.text());
         let chunked = [chunked_head().as_bytes(), &in_chunks(&body)].concat();
         assert_eq!(
-            Client::exchange(node.clients, chunked).await.status,
+            TestClient::exchange(node.clients, chunked).await.status,
             200,
             "{length} in chunks"
         );
@@ -88,7 +88,7 @@ async fn bodies_of_any_length_arrive_whole_announced_or_in_chunks() {
 
 #[tokio::test]
 async fn a_body_that_has_to_be_edited_arrives_whole_too() {
-    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let backend = ScriptedServer::new(&[&json_answer("{}")]).await;
     let node = Node::start(&one_model(backend.address, 1, "")).await;
     let body = chat_of(70_000);
     let with_ours = format!(r#"{{"x_priority":5,{}"#, &body[1..]);
@@ -98,19 +98,19 @@ async fn a_body_that_has_to_be_edited_arrives_whole_too() {
 
 #[tokio::test]
 async fn a_body_over_the_limit_is_refused_announced_or_in_chunks() {
-    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let backend = ScriptedServer::new(&[&json_answer("{}")]).await;
     let limits = "limits: { request_body_mib: 1 }\n";
     let node = Node::start(&format!("{limits}{}", one_model(backend.address, 1, ""))).await;
     let fits = chat_of(MIB);
     assert_eq!(node.post(CHAT, &fits).await.status, 200);
     let fits = [chunked_head().as_bytes(), &in_chunks(&fits)].concat();
-    assert_eq!(Client::exchange(node.clients, fits).await.status, 200);
+    assert_eq!(TestClient::exchange(node.clients, fits).await.status, 200);
     let over = chat_of(MIB + 1);
     let answer = node.post(CHAT, &over).await;
     assert_eq!(answer.status, 413);
     assert_eq!(answer.json()["error"]["code"], "request_too_large");
     let over = [chunked_head().as_bytes(), &in_chunks(&over)].concat();
-    let answer = Client::exchange(node.clients, over).await;
+    let answer = TestClient::exchange(node.clients, over).await;
     assert_eq!(answer.status, 413);
     assert_eq!(answer.header("connection"), Some("close"));
     assert_eq!(backend.requests().len(), 2);
@@ -118,7 +118,7 @@ async fn a_body_over_the_limit_is_refused_announced_or_in_chunks() {
 
 #[tokio::test]
 async fn bodies_over_the_budget_of_all_are_refused_before_they_are_read() {
-    let backend = Scripted::new(&["", &json_answer("{}")]).await;
+    let backend = ScriptedServer::new(&["", &json_answer("{}")]).await;
     let limits = "limits: { request_body_mib: 2, buffered_bodies_mib: 3 }\n";
     let node = Node::start(&format!("{limits}{}", one_model(backend.address, 1, ""))).await;
     let body = chat_of(2 * MIB);
@@ -133,7 +133,7 @@ async fn bodies_over_the_budget_of_all_are_refused_before_they_are_read() {
         "POST {CHAT} HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n",
         2 * MIB
     );
-    let refused = Client::exchange(node.clients, head).await;
+    let refused = TestClient::exchange(node.clients, head).await;
     assert_eq!(refused.status, 503, "{}", refused.text());
     assert_eq!(refused.json()["error"]["code"], "overloaded");
     assert!(refused.header("retry-after").is_some());
@@ -154,7 +154,7 @@ async fn bodies_over_the_budget_of_all_are_refused_before_they_are_read() {
 
 #[tokio::test]
 async fn a_body_that_stops_coming_is_refused_after_the_idle_time() {
-    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let backend = ScriptedServer::new(&[&json_answer("{}")]).await;
     let timeouts = "timeouts: { request_body_idle_secs: 1 }\n";
     let node = Node::start(&format!("{timeouts}{}", one_model(backend.address, 1, ""))).await;
     let head = |framing: &str| format!("POST {CHAT} HTTP/1.1\r\nHost: h\r\n{framing}\r\n\r\n");
@@ -183,7 +183,7 @@ async fn a_body_that_stops_coming_is_refused_after_the_idle_time() {
 
 #[tokio::test]
 async fn a_body_that_keeps_coming_is_not_cut_by_the_idle_time() {
-    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let backend = ScriptedServer::new(&[&json_answer("{}")]).await;
     let timeouts = "timeouts: { request_body_idle_secs: 3 }\n";
     let node = Node::start(&format!("{timeouts}{}", one_model(backend.address, 1, ""))).await;
     // Ten times as fast as it must be, in all pieces.
@@ -207,10 +207,10 @@ async fn a_body_that_keeps_coming_is_not_cut_by_the_idle_time() {
 
 #[tokio::test]
 async fn a_client_that_leaves_while_it_sends_is_told_apart_from_a_slow_one() {
-    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let backend = ScriptedServer::new(&[&json_answer("{}")]).await;
     let node = Node::start(&one_model(backend.address, 1, "")).await;
     let head = format!("POST {CHAT} HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n{{");
-    for leave in [Client::close, Client::reset] {
+    for leave in [TestClient::close, TestClient::reset] {
         let mut client = node.client().await;
         client.send(&head).await;
         eventually("its body is awaited", async || {
@@ -228,10 +228,10 @@ async fn a_client_that_leaves_while_it_sends_is_told_apart_from_a_slow_one() {
 
 #[tokio::test]
 async fn a_client_has_as_many_connections_as_it_may() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let limits = "limits: { connections_per_client: 3 }\n";
     let node = Node::start(&format!("{limits}{}", one_model(server.address, 1, ""))).await;
-    let ask = async |client: &mut Client| {
+    let ask = async |client: &mut TestClient| {
         client.post("", CHAT, &chat("m", "")).await;
         client.response().await.status
     };
@@ -247,7 +247,7 @@ async fn a_client_has_as_many_connections_as_it_may() {
     assert_eq!(refused.json()["error"]["code"], "overloaded");
     assert!(over.closes_within(LIMIT).await);
     // Another address has its own count, and a connection that ends makes room.
-    let mut other = Client::connect_from(Ipv4Addr::new(127, 0, 0, 2), node.clients).await;
+    let mut other = TestClient::connect_from(Ipv4Addr::new(127, 0, 0, 2), node.clients).await;
     assert_eq!(ask(&mut other).await, 200);
     open.pop();
     eventually("there is room again", async || {
@@ -269,7 +269,7 @@ async fn slow_readers_of_long_answers_cost_little_memory() {
     const ANSWER: usize = 20_000_000;
     let text = format!(r#"{{"text":"{}","usage":null}}"#, "a".repeat(ANSWER - 25));
     let answer = json_answer(&text);
-    let backend = Scripted::new(&[&answer]).await;
+    let backend = ScriptedServer::new(&[&answer]).await;
     // A slow machine may take its time to read it all.
     let mut config = String::from("timeouts: { model_floor_secs: 240 }\nmodels:\n");
     config += &model_of("m", "text-generation", "openai", backend.address)
@@ -321,7 +321,7 @@ fn upload_head(key: &str) -> String {
 
 #[tokio::test]
 async fn uploads_that_announce_much_and_send_little_take_nothing_from_others() {
-    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let backend = ScriptedServer::new(&[&json_answer("{}")]).await;
     let limits = "limits: { request_body_mib: 8, buffered_bodies_mib: 32 }\n";
     let config = format!(
         "{limits}{}{}",
@@ -348,7 +348,7 @@ async fn uploads_that_announce_much_and_send_little_take_nothing_from_others() {
 
 #[tokio::test]
 async fn an_account_that_fills_its_part_with_bytes_leaves_others_theirs() {
-    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let backend = ScriptedServer::new(&[&json_answer("{}")]).await;
     let limits = "limits: { request_body_mib: 8, buffered_bodies_mib: 32 }\n";
     let config = format!(
         "{limits}{}{}",
@@ -380,7 +380,7 @@ async fn an_account_that_fills_its_part_with_bytes_leaves_others_theirs() {
 
 #[tokio::test]
 async fn a_body_that_drips_is_refused_though_it_never_stops() {
-    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let backend = ScriptedServer::new(&[&json_answer("{}")]).await;
     let timeouts = "timeouts: { request_body_idle_secs: 2 }\n";
     let node = Node::start(&format!("{timeouts}{}", one_model(backend.address, 1, ""))).await;
     let mut client = node.client().await;
@@ -399,7 +399,7 @@ async fn a_body_that_drips_is_refused_though_it_never_stops() {
 
 #[tokio::test]
 async fn who_cannot_be_served_is_refused_before_the_body_is_asked_for() {
-    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let backend = ScriptedServer::new(&[&json_answer("{}")]).await;
     let more = ", requests_per_minute: 1";
     let config = format!("{}{}", accounts(more), one_model(backend.address, 1, ""));
     let node = Node::start(&config).await;
@@ -408,7 +408,7 @@ async fn who_cannot_be_served_is_refused_before_the_body_is_asked_for() {
             "POST {path} HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer key-a\r\n\
              Expect: 100-continue\r\nContent-Length: 20000000\r\n\r\n"
         );
-        Client::exchange(node.clients, head).await.status
+        TestClient::exchange(node.clients, head).await.status
     };
     assert_eq!(ask("/ai/run/nowhere").await, 400);
     // A body that is not JSON is one of the account's requests.
@@ -422,12 +422,13 @@ async fn who_cannot_be_served_is_refused_before_the_body_is_asked_for() {
 
 #[tokio::test]
 async fn all_clients_together_have_as_many_connections_as_they_may() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let limits = "limits: { connections: 2 }\n";
     let node = Node::start(&format!("{limits}{}", one_model(server.address, 1, ""))).await;
     let mut open = Vec::new();
     for last in [2, 3] {
-        let mut client = Client::connect_from(Ipv4Addr::new(127, 0, 0, last), node.clients).await;
+        let mut client =
+            TestClient::connect_from(Ipv4Addr::new(127, 0, 0, last), node.clients).await;
         client.post("", CHAT, &chat("m", "")).await;
         assert_eq!(client.response().await.status, 200);
         open.push(client);
@@ -444,7 +445,7 @@ async fn all_clients_together_have_as_many_connections_as_they_may() {
 #[tokio::test]
 async fn heads_without_an_end_cost_their_limit_at_most_and_are_answered_there() {
     const STRANGERS: usize = 200;
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     let before = node.resident_bytes();
     let endless = format!(

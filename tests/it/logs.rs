@@ -2,11 +2,11 @@
 
 use std::process::Stdio;
 
-use crate::support::{Client, Node, Server, chat, eventually, one_model};
+use crate::support::{Node, SimulatedServer, TestClient, chat, eventually, one_model};
 
 #[tokio::test]
 async fn a_standard_error_that_nobody_reads_stops_no_request() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let config = format!(
         "log: {{ level: debug }}\n{}",
         one_model(server.address, 1, "")
@@ -14,14 +14,14 @@ async fn a_standard_error_that_nobody_reads_stops_no_request() {
     // The pipe holds 64 KiB; its other end stays open, unread, with the child.
     let node = Node::start_with_stderr(&config, Stdio::piped());
     eventually("it is ready", async || {
-        let ready = Client::try_get(node.admin, "/readyz").await?;
+        let ready = TestClient::try_get(node.admin, "/readyz").await?;
         (ready.status == 200).then_some(())
     })
     .await;
     // A line each, of more than 60 bytes.
     for _ in 0..2_000 {
         assert_eq!(
-            Client::exchange(node.clients, "GARBAGE\r\n\r\n")
+            TestClient::exchange(node.clients, "GARBAGE\r\n\r\n")
                 .await
                 .status,
             400

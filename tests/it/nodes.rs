@@ -6,10 +6,10 @@ mod losses;
 mod sites;
 mod trust;
 
-use crate::support::{Fleet, Member, Node, Server, endpoint, eventually, model};
+use crate::support::{Cluster, ClusterMember, Node, SimulatedServer, endpoint, eventually, model};
 
 /// Model `m` on these servers with so many permits each.
-fn serving(servers: &[&Server], permits: u32) -> String {
+fn serving(servers: &[&SimulatedServer], permits: u32) -> String {
     let endpoints: Vec<String> = servers
         .iter()
         .map(|server| endpoint(server.address, permits))
@@ -21,8 +21,8 @@ fn serving(servers: &[&Server], permits: u32) -> String {
 const SERVING_NOTHING: &str =
     "models:\n  - { id: m, task: text-generation, backend: openai, endpoints: [] }\n";
 
-fn member<'a>(name: &'a str, site: &'a str, rest: &str) -> Member<'a> {
-    Member {
+fn member<'a>(name: &'a str, site: &'a str, rest: &str) -> ClusterMember<'a> {
+    ClusterMember {
         name,
         site,
         rest: rest.to_owned(),
@@ -30,7 +30,7 @@ fn member<'a>(name: &'a str, site: &'a str, rest: &str) -> Member<'a> {
 }
 
 /// Waits until `node` knows that the other one serves a model.
-async fn knows_what_serves(node: &Node, name: &str) {
+async fn wait_until_serving_known(node: &Node, name: &str) {
     eventually("what another node serves is known", async || {
         let state = node.state().await;
         let others = state["nodes"].as_array()?.clone();
@@ -46,15 +46,15 @@ async fn knows_what_serves(node: &Node, name: &str) {
 }
 
 /// A node without servers before others with these.
-async fn edge_before(servers: &[&Server], permits: u32) -> Fleet {
+async fn edge_before(servers: &[&SimulatedServer], permits: u32) -> Cluster {
     const NAMES: [&str; 3] = ["gpu0", "gpu1", "gpu2"];
     let mut members = vec![member("edge", "fra", SERVING_NOTHING)];
     for (name, server) in NAMES.iter().zip(servers) {
         members.push(member(name, "ams", &serving(&[server], permits)));
     }
-    let fleet = Fleet::start(&members).await;
+    let fleet = Cluster::start(&members).await;
     for (name, _) in NAMES.iter().zip(servers) {
-        knows_what_serves(&fleet.nodes[0], name).await;
+        wait_until_serving_known(&fleet.nodes[0], name).await;
     }
     fleet
 }

@@ -5,7 +5,8 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use crate::support::{
-    Node, Scripted, Server, accounts, endpoint, eventually, free_address, model, one_model,
+    Node, ScriptedServer, SimulatedServer, accounts, endpoint, eventually, free_address, model,
+    one_model,
 };
 
 const NO_ROOM: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
@@ -27,7 +28,7 @@ async fn infergate(args: &[&str]) -> (Option<i32>, String, String) {
 
 #[tokio::test]
 async fn a_file_is_compared_with_what_runs_by_key_paths_and_without_secrets() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let with = |limit: &str, key: &str, more: &str| {
         let keyed = format!("{}, api_key: {key}", endpoint(server.address, 2));
         accounts(limit) + "models:\n" + &model("m", &[keyed], "") + more
@@ -99,7 +100,10 @@ async fn a_comparison_that_cannot_be_made_exits_with_2_and_says_why() {
 
 #[tokio::test]
 async fn a_request_is_explained_in_words_by_its_id_and_as_the_last_one() {
-    let (first, second) = (Scripted::new(&[NO_ROOM]).await, Server::fast().await);
+    let (first, second) = (
+        ScriptedServer::new(&[NO_ROOM]).await,
+        SimulatedServer::fast().await,
+    );
     let endpoints = [
         endpoint(first.address, 4),
         format!("{}, priority: 1", endpoint(second.address, 4)),
@@ -155,7 +159,7 @@ async fn a_request_is_explained_in_words_by_its_id_and_as_the_last_one() {
 
 #[tokio::test]
 async fn a_wait_in_line_is_explained_with_its_length_and_the_endpoint_that_was_full() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     let admin = node.admin.to_string();
     let holder = node.posting("", "").await;

@@ -9,8 +9,8 @@ use futures_util::future::join_all;
 use serde_json::Value;
 
 use crate::support::{
-    Authority, Certificate, Client, Kin, Node, Server, endpoint, eventually, free_address, model,
-    one_model, over_tls,
+    Authority, Certificate, ClusterCredentials, Node, SimulatedServer, TestClient, endpoint,
+    eventually, free_address, model, one_model, over_tls,
 };
 
 const PING: &str = "GET /peer/ping HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
@@ -35,14 +35,14 @@ fn listener(address: SocketAddr, dir: &Path) -> String {
 }
 
 /// Listener, name and one model.
-fn config(address: SocketAddr, dir: &Path, server: &Server) -> String {
+fn config(address: SocketAddr, dir: &Path, server: &SimulatedServer) -> String {
     let listener = listener(address, dir);
     let model = model("m", &[endpoint(server.address, 8)], "");
     format!("{listener}node: {{ id: a, site: fra }}\nmodels:\n{model}")
 }
 
 /// The word of a node that it takes no further requests.
-fn drains(name: &str, generation: u64) -> String {
+fn draining_report(name: &str, generation: u64) -> String {
     format!(
         "POST /peer/draining HTTP/1.1\r\nHost: a\r\nx-infergate-node: {name}\r\n\
          x-infergate-generation: {generation}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -61,7 +61,7 @@ async fn a_node_of_the_fleet_is_answered_what_nodes_ask_and_nobody_else_anything
     let (fleet, other) = (Authority::new(), Authority::new());
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), &fleet, &fleet.certify("a"));
-    let (server, peers) = (Server::fast().await, free_address());
+    let (server, peers) = (SimulatedServer::fast().await, free_address());
     let node = Node::start(&config(peers, dir.path(), &server)).await;
     let b = fleet.certify("b");
     let ask = async |shown: Option<&Certificate>, request: &str| {
@@ -78,7 +78,7 @@ async fn a_node_of_the_fleet_is_answered_what_nodes_ask_and_nobody_else_anything
         let refused = ask(shown.as_ref(), PING).await;
         assert!(refused.is_err(), "{why}: {refused:?}");
     }
-    let mut plain = Client::connect(peers).await;
+    let mut plain = TestClient::connect(peers).await;
     plain.send(PING).await;
     assert!(plain.closes_within(Duration::from_secs(20)).await);
     assert!(!String::from_utf8_lossy(plain.pending()).contains("HTTP/"));
@@ -106,8 +106,8 @@ async fn a_node_of_the_fleet_is_answered_what_nodes_ask_and_nobody_else_anything
     assert_eq!(told["request_id"], id);
 
     for (request, status) in [
-        (drains("b", 1), "204"),
-        (drains("c", 1), "403"),
+        (draining_report("b", 1), "204"),
+        (draining_report("c", 1), "403"),
         (story.replace(id, "0123"), "404"),
         (PING.replace("/peer/ping", "/peer/nothing"), "404"),
         // What a client would be told, a node that forwards for nobody is not.
@@ -116,7 +116,7 @@ async fn a_node_of_the_fleet_is_answered_what_nodes_ask_and_nobody_else_anything
         let answer = ask(Some(&b), &request).await.unwrap();
         assert_eq!(parts(&answer).0, status, "{request}");
     }
-    let of_client = Client::exchange(node.clients, PING).await;
+    let of_client = TestClient::exchange(node.clients, PING).await;
     assert_eq!(of_client.status, 404);
 }
 
@@ -125,7 +125,7 @@ async fn silent_connections_from_the_address_of_a_node_do_not_keep_it_out() {
     let fleet = Authority::new();
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), &fleet, &fleet.certify("a"));
-    let (server, peers) = (Server::fast().await, free_address());
+    let (server, peers) = (SimulatedServer::fast().await, free_address());
     let node = Node::start(&config(peers, dir.path(), &server)).await;
     let b = fleet.certify("b");
     let burst = async |count: usize| {
@@ -141,7 +141,7 @@ async fn silent_connections_from_the_address_of_a_node_do_not_keep_it_out() {
     let here = Ipv4Addr::LOCALHOST;
     let mut silent = Vec::new();
     for _ in 0..400 {
-        silent.push(Client::connect_from(here, peers).await);
+        silent.push(TestClient::connect_from(here, peers).await);
     }
     eventually("the oldest of them had to give way", async || {
         (node.metric(limited).await >= Some(100.0)).then_some(())
@@ -152,7 +152,7 @@ async fn silent_connections_from_the_address_of_a_node_do_not_keep_it_out() {
 
 #[tokio::test]
 async fn a_node_that_says_that_it_drains_is_believed_for_the_process_it_is() {
-    let (fleet, server) = (Kin::new(), Server::fast().await);
+    let (fleet, server) = (ClusterCredentials::new(), SimulatedServer::fast().await);
     let (at_a, at_b) = (free_address(), free_address());
     let seeds = format!("seeds: [\"{at_a}\"]");
     let served = one_model(server.address, 4, "");
@@ -169,12 +169,16 @@ async fn a_node_that_says_that_it_drains_is_believed_for_the_process_it_is() {
     let address: SocketAddr = sees(&b).await["address"].as_str().unwrap().parse().unwrap();
     let generation = sees(&a).await["generation"].as_u64().unwrap();
     for (said, believed) in [(generation - 1, false), (generation, true)] {
-        let answer = fleet.ask("b", "a", address, &drains("b", said)).await;
+        let answer = fleet
+            .send_request("b", "a", address, &draining_report("b", said))
+            .await;
         assert_eq!(parts(&answer).0, "204", "{answer}");
         assert_eq!(sees(&a).await["draining"], believed, "{said}");
     }
     // It speaks for itself alone.
-    let answer = fleet.ask("b", "a", address, &drains("a", generation)).await;
+    let answer = fleet
+        .send_request("b", "a", address, &draining_report("a", generation))
+        .await;
     assert_eq!(parts(&answer).0, "403", "{answer}");
 }
 
@@ -183,7 +187,7 @@ async fn certificates_of_nodes_are_followed_and_files_that_do_not_fit_change_not
     let (first, second) = (Authority::new(), Authority::new());
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), &first, &first.certify("a"));
-    let (server, peers) = (Server::fast().await, free_address());
+    let (server, peers) = (SimulatedServer::fast().await, free_address());
     let text = config(peers, dir.path(), &server);
     let node = Node::start(&text).await;
     let ping = async |fleet: &Authority| {

@@ -7,11 +7,11 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Client, Node, Response, Server, accounts, chat, eventually, flat_price, one_model,
-    trapping_price,
+    Node, SimulatedServer, TestClient, TestResponse, accounts, chat, eventually, flat_price,
+    one_model, trapping_price,
 };
 
-async fn node_with(server: &Server, component: &[u8]) -> (Node, tempfile::TempDir) {
+async fn node_with(server: &SimulatedServer, component: &[u8]) -> (Node, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("p.wasm"), component).unwrap();
     let model = "    tariff: { cost_per_infer: 1 }\n    plugins: { billing: p }\n";
@@ -26,9 +26,9 @@ async fn node_with(server: &Server, component: &[u8]) -> (Node, tempfile::TempDi
     (Node::start(&config).await, dir)
 }
 
-async fn capture(node: &Node, path: &str) -> Response {
+async fn capture(node: &Node, path: &str) -> TestResponse {
     let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
-    Client::exchange(node.admin, head).await
+    TestClient::exchange(node.admin, head).await
 }
 
 async fn ask(node: &Node, key: &str) {
@@ -63,7 +63,7 @@ fn replay(arguments: &[&str]) -> (i32, String) {
 
 #[tokio::test]
 async fn calls_are_captured_on_request_and_replayed() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let (node, dir) = node_with(&server, &flat_price(2.5)).await;
     ask(&node, "key-a").await;
     assert!(
@@ -114,7 +114,7 @@ async fn calls_are_captured_on_request_and_replayed() {
 
 #[tokio::test]
 async fn a_failing_call_is_captured_with_how_it_failed() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let (node, dir) = node_with(&server, &trapping_price()).await;
     for (path, status) in [
         ("/plugins/q/capture?calls=1", 404),

@@ -58,15 +58,15 @@ fn formula(imports: &str, price: &str) -> Vec<u8> {
 }
 
 /// A folder with a component and its fixtures, as `plugin build` leaves them.
-struct Bench {
+struct PluginProject {
     dir: TempDir,
 }
 
-impl Bench {
-    fn with(price: &str) -> Bench {
+impl PluginProject {
+    fn with(price: &str) -> PluginProject {
         let dir = TempDir::new().unwrap();
         fs::write(dir.path().join("p.wasm"), formula("", price)).unwrap();
-        Bench { dir }
+        PluginProject { dir }
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -102,11 +102,11 @@ impl Bench {
             .env("XDG_CACHE_HOME", self.file("cache"))
             .output()
             .unwrap();
-        said(&output)
+        exit_and_output(&output)
     }
 }
 
-fn said(output: &Output) -> (i32, String) {
+fn exit_and_output(output: &Output) -> (i32, String) {
     let text = [output.stdout.clone(), output.stderr.clone()].concat();
     (
         output.status.code().unwrap(),
@@ -116,7 +116,7 @@ fn said(output: &Output) -> (i32, String) {
 
 #[test]
 fn a_good_component_passes_the_check_and_tells_what_it_is() {
-    let bench = Bench::with(ONE);
+    let bench = PluginProject::with(ONE);
     let (code, text) = bench.run(&["check", "p.wasm"]);
     assert_eq!(code, 0, "{text}");
     for expected in [
@@ -142,7 +142,7 @@ fn a_good_component_passes_the_check_and_tells_what_it_is() {
 
 #[test]
 fn what_is_no_plugin_is_told_apart_each_with_what_to_do() {
-    let bench = Bench::with(ONE);
+    let bench = PluginProject::with(ONE);
     bench.write("text.wasm", "#!/bin/sh");
     bench.write("core.wasm", wat::parse_str("(module)").unwrap());
     let wasi = "(component (import \"wasi:cli/stdout@0.2.6\" (instance)))";
@@ -216,7 +216,7 @@ fn check_and_test_hold_a_component_to_the_limits_of_a_gateway() {
     let large = "(if (i32.lt_u (memory.size) (i32.const 300)) (then
         (if (i32.eq (memory.grow (i32.const 300)) (i32.const -1)) (then unreachable))))
         (call $one) (i32.const 1024)";
-    let bench = Bench::with(large);
+    let bench = PluginProject::with(large);
     bench.fixture("one", 1, json!({ "expect": { "total": 1 } }));
     for command in ["check", "test"] {
         let (code, text) = bench.run(&[command, "p.wasm"]);
@@ -225,7 +225,7 @@ fn check_and_test_hold_a_component_to_the_limits_of_a_gateway() {
         let (code, text) = bench.run(&[command, "p.wasm", "--limits", "{\"memory_mib\": 32}"]);
         assert_eq!(code, 0, "{command}: {text}");
     }
-    let endless = Bench::with("(loop $on (br $on)) unreachable");
+    let endless = PluginProject::with("(loop $on (br $on)) unreachable");
     endless.fixture("one", 1, json!({ "expect": { "total": 1 } }));
     let (code, text) = endless.run(&["check", "p.wasm"]);
     assert_eq!(code, 1, "{text}");
@@ -237,7 +237,7 @@ fn check_and_test_hold_a_component_to_the_limits_of_a_gateway() {
 
 #[test]
 fn fixtures_pass_or_are_told_with_every_difference_and_can_be_taken_over() {
-    let bench = Bench::with(ONE);
+    let bench = PluginProject::with(ONE);
     bench.fixture("good", 1, json!({ "expect": { "total": 1 } }));
     let (code, text) = bench.run(&["test", "p.wasm"]);
     assert_eq!(code, 0, "{text}");
@@ -280,7 +280,7 @@ fn fixtures_pass_or_are_told_with_every_difference_and_can_be_taken_over() {
 
 #[test]
 fn a_plugin_that_remembers_fails_its_tests_and_is_called_so() {
-    let bench = Bench::with(COUNTING);
+    let bench = PluginProject::with(COUNTING);
     bench.fixture("first", 1, json!({ "expect": { "total": 1 } }));
     let (code, text) = bench.run(&["test", "p.wasm"]);
     assert_eq!(code, 1);
@@ -295,7 +295,7 @@ fn a_plugin_that_remembers_fails_its_tests_and_is_called_so() {
 
 #[test]
 fn figures_are_saved_and_more_fuel_than_before_is_worse() {
-    let bench = Bench::with(ONE);
+    let bench = PluginProject::with(ONE);
     bench.fixture("one", 1, json!({ "expect": { "total": 1 } }));
     let arguments = ["bench", "p.wasm", "--runs", "20", "--save", "b.json"];
     let (code, text) = bench.run(&arguments);
@@ -320,7 +320,7 @@ fn figures_are_saved_and_more_fuel_than_before_is_worse() {
 
 #[test]
 fn chance_finds_a_trap_and_its_fixture_is_replayed_with_names() {
-    let bench = Bench::with(FRAGILE);
+    let bench = PluginProject::with(FRAGILE);
     let (code, text) = bench.run(&["fuzz", "p.wasm", "--out", "found"]);
     assert_eq!(code, 1, "{text}");
     assert!(
@@ -347,7 +347,7 @@ fn chance_finds_a_trap_and_its_fixture_is_replayed_with_names() {
 
 #[test]
 fn a_lock_says_which_bytes_are_meant_and_a_changed_file_is_found() {
-    let bench = Bench::with(ONE);
+    let bench = PluginProject::with(ONE);
     let (code, text) = bench.run(&["lock", ".", "--write"]);
     assert_eq!(code, 0, "{text}");
     let lock = fs::read_to_string(bench.file("plugins.lock")).unwrap();
@@ -382,7 +382,7 @@ plugins: [{ name: p, world: billing-formula, file: p.wasm, sha256: \"00000000000
 
 #[test]
 fn a_folder_that_is_not_built_or_has_no_fixtures_is_told_what_to_run() {
-    let bench = Bench::with(ONE);
+    let bench = PluginProject::with(ONE);
     let (code, text) = bench.run(&["new", "my-prices", "--world", "billing-formula"]);
     assert_eq!(code, 0, "{text}");
     let (code, text) = bench.run(&["test", "my-prices"]);
@@ -408,7 +408,7 @@ fn a_folder_that_is_not_built_or_has_no_fixtures_is_told_what_to_run() {
 
 #[test]
 fn every_command_explains_itself_and_a_misunderstood_one_exits_with_2() {
-    let bench = Bench::with(ONE);
+    let bench = PluginProject::with(ONE);
     for command in [
         "new", "build", "check", "inspect", "test", "bench", "replay", "fuzz", "lock", "verify",
         "wit", "doc",
@@ -430,7 +430,7 @@ fn every_command_explains_itself_and_a_misunderstood_one_exits_with_2() {
 
 #[test]
 fn the_reference_in_the_docs_is_what_the_binary_prints() {
-    let bench = Bench::with(ONE);
+    let bench = PluginProject::with(ONE);
     let (_, text) = bench.run(&["doc"]);
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/plugin-interfaces.md");
     assert_eq!(
@@ -448,7 +448,7 @@ fn the_reference_in_the_docs_is_what_the_binary_prints() {
 #[test]
 fn shipped_plugins_that_are_built_pass_check_and_test() {
     let dist = Path::new(env!("CARGO_MANIFEST_DIR")).join("plugins/dist");
-    let bench = Bench::with(ONE);
+    let bench = PluginProject::with(ONE);
     for name in ["neurons", "text-generation", "latency"] {
         let file = dist.join(format!("{name}.wasm"));
         if !file.exists() {

@@ -3,23 +3,23 @@
 use serde_json::{Value, json};
 
 use crate::support::{
-    Node, Server, accounts, chat, eventually, flat_price, one_model, slow_to_compile,
+    Node, SimulatedServer, accounts, chat, eventually, flat_price, one_model, slow_to_compile,
 };
 
 /// Some 25 MB of code; a component has at most 32.
 const FUNCTIONS_MAX: usize = 48_000;
 
 /// A folder with one plugin after the other, and configurations that name them.
-struct Shelf {
+struct PluginFixture {
     dir: tempfile::TempDir,
-    server: Server,
+    server: SimulatedServer,
 }
 
-impl Shelf {
-    async fn new() -> Shelf {
-        Shelf {
+impl PluginFixture {
+    async fn new() -> PluginFixture {
+        PluginFixture {
             dir: tempfile::tempdir().unwrap(),
-            server: Server::fast().await,
+            server: SimulatedServer::fast().await,
         }
     }
 
@@ -68,7 +68,7 @@ async fn permits(node: &Node) -> Value {
 
 #[tokio::test]
 async fn keys_and_endpoints_take_effect_at_once_and_the_price_when_its_plugin_is_compiled() {
-    let shelf = Shelf::new().await;
+    let shelf = PluginFixture::new().await;
     let both = accounts("");
     let only_b: String = both
         .lines()
@@ -106,7 +106,7 @@ async fn keys_and_endpoints_take_effect_at_once_and_the_price_when_its_plugin_is
 
 #[tokio::test]
 async fn a_plugin_whose_compiler_fails_leaves_the_rest_applied_and_is_told() {
-    let shelf = Shelf::new().await;
+    let shelf = PluginFixture::new().await;
     let both = accounts("");
     let node = Node::start(&shelf.config(&flat_price(1.0), 1, &both)).await;
     let (_, functions) = shelf.reload_slowly(&node, 2, &both).await;

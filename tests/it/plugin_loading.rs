@@ -7,13 +7,13 @@ use serde_json::Value;
 
 use sha2::{Digest, Sha256};
 
-use crate::support::{Node, Server, chat, eventually, flat_price, one_model};
+use crate::support::{Node, SimulatedServer, chat, eventually, flat_price, one_model};
 
 /// A plugin whose file is no component.
 const NO_COMPONENT: &str =
     "plugins:\n  - name: p\n    world: billing-formula\n    file: p.wasm\n    dev: true\n";
 
-fn with(server: &Server, more: &str) -> String {
+fn with(server: &SimulatedServer, more: &str) -> String {
     let model = "    tariff: { cost_per_infer: 1 }\n    plugins: { billing: p }\n";
     let text = one_model(server.address, 1, model);
     format!("{text}{NO_COMPONENT}{more}")
@@ -21,7 +21,7 @@ fn with(server: &Server, more: &str) -> String {
 
 #[tokio::test]
 async fn a_plugin_that_cannot_be_loaded_leaves_everything_as_it_was() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     std::fs::write(node.dir().join("p.wasm"), "no component").unwrap();
     let answer = node.reload(&with(&server, "")).await;
@@ -49,7 +49,7 @@ async fn a_plugin_that_cannot_be_loaded_leaves_everything_as_it_was() {
 
 #[tokio::test]
 async fn a_refused_plugin_is_looked_at_again_when_its_file_changes() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     assert_eq!(node.reload(&with(&server, "")).await.status, 422);
     let refused = node.state().await["config"]["last_reload_error"].clone();
@@ -87,7 +87,7 @@ async fn a_gateway_does_not_start_and_a_check_does_not_pass_with_it() {
 
 #[tokio::test]
 async fn the_state_directory_is_made_for_its_owner_and_only_where_it_is_needed() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     let state = node.dir().join("state");
     assert!(!state.exists());
@@ -98,15 +98,15 @@ async fn the_state_directory_is_made_for_its_owner_and_only_where_it_is_needed()
 }
 
 /// A plugin that is there, with a table, in a folder of its own.
-struct Plugin {
+struct PluginFile {
     dir: tempfile::TempDir,
 }
 
-impl Plugin {
-    fn new(code: &[u8]) -> Plugin {
+impl PluginFile {
+    fn new(code: &[u8]) -> PluginFile {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("table.json"), r#"{ "a": 1 }"#).unwrap();
-        let plugin = Plugin { dir };
+        let plugin = PluginFile { dir };
         plugin.write(code);
         plugin
     }
@@ -118,7 +118,7 @@ impl Plugin {
         std::fs::rename(beside, self.dir.path().join("p.wasm")).unwrap();
     }
 
-    fn config(&self, server: &Server, keys: &str) -> String {
+    fn config(&self, server: &SimulatedServer, keys: &str) -> String {
         let dir = self.dir.path().display();
         let model = "    tariff: { cost_per_infer: 1 }\n    plugins: { billing: p }\n";
         format!(
@@ -144,9 +144,9 @@ async fn until(node: &Node, generation: u64, code: &[u8]) {
 
 #[tokio::test]
 async fn a_plugin_under_development_is_followed_as_it_is_written() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let (one, two) = (flat_price(1.0), flat_price(2.0));
-    let plugin = Plugin::new(&one);
+    let plugin = PluginFile::new(&one);
     let node = Node::start(&plugin.config(&server, "    dev: true\n")).await;
     until(&node, 1, &one).await;
     let state = node.state().await["plugins"][0].clone();
@@ -198,9 +198,9 @@ async fn a_plugin_under_development_is_followed_as_it_is_written() {
 
 #[tokio::test]
 async fn a_plugin_with_a_digest_stays_what_it_is() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let (one, two) = (flat_price(1.0), flat_price(2.0));
-    let plugin = Plugin::new(&one);
+    let plugin = PluginFile::new(&one);
     let pinned = |code: &[u8]| format!("    sha256: {}\n", digest(code));
     let node = Node::start(&plugin.config(&server, &pinned(&one))).await;
     until(&node, 1, &one).await;
@@ -222,9 +222,9 @@ async fn a_plugin_with_a_digest_stays_what_it_is() {
 
 #[tokio::test]
 async fn an_optional_plugin_that_is_not_there_is_left_out_until_it_comes() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let one = flat_price(1.0);
-    let plugin = Plugin::new(&one);
+    let plugin = PluginFile::new(&one);
     let file = plugin.dir.path().join("p.wasm");
     std::fs::remove_file(&file).unwrap();
     let keys = format!("    sha256: {}\n    optional: true\n", digest(&one));
@@ -238,9 +238,9 @@ async fn an_optional_plugin_that_is_not_there_is_left_out_until_it_comes() {
 #[tokio::test]
 async fn a_reload_takes_an_optional_plugin_whose_file_is_the_same_and_whose_fixtures_are_right_now()
 {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let one = flat_price(1.0);
-    let plugin = Plugin::new(&one);
+    let plugin = PluginFile::new(&one);
     let fixtures = plugin.dir.path().join("p.tests");
     std::fs::create_dir(&fixtures).unwrap();
     let expect = |total: f64| {

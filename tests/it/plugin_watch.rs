@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
-use crate::support::{Node, Server, eventually, flat_price, one_model, refusing_settings};
+use crate::support::{Node, SimulatedServer, eventually, flat_price, one_model, refusing_settings};
 
 /// Output of the command, written to a file among the sources.
 const LOG: &str = "watch.log";
@@ -55,7 +55,7 @@ async fn rounds(dir: &Path, count: usize) -> String {
 
 #[tokio::test]
 async fn a_change_is_built_checked_and_reloaded_and_a_bad_one_is_not() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     let project = project(&flat_price(1.0));
     let dir = project.path();

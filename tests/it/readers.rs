@@ -3,7 +3,7 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::support::{ANSWER, Node, Scripted, chat, eventually, json_answer, one_model};
+use crate::support::{ANSWER, Node, ScriptedServer, chat, eventually, json_answer, one_model};
 
 /// A chat answer of `mib` MiB.
 fn large_answer(mib: usize) -> String {
@@ -29,7 +29,7 @@ async fn slow_reader(node: &Node) -> TcpStream {
 #[tokio::test]
 async fn the_permit_goes_back_with_the_servers_last_byte_and_the_reader_gets_its_answer_whole() {
     let answer = large_answer(7);
-    let server = Scripted::new(&[&answer]).await;
+    let server = ScriptedServer::new(&[&answer]).await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     let mut client = slow_reader(&node).await;
     eventually("it is at the server", async || {
@@ -58,7 +58,7 @@ async fn the_permit_goes_back_with_the_servers_last_byte_and_the_reader_gets_its
 
 #[tokio::test]
 async fn a_reader_below_the_floor_is_cut_off_when_no_more_is_kept_for_it() {
-    let server = Scripted::new(&[&large_answer(24)]).await;
+    let server = ScriptedServer::new(&[&large_answer(24)]).await;
     let limits = "limits: { reader_min_kib_per_sec: 1024 }\ntimeouts: { stream_idle_secs: 2 }\n";
     let node = Node::start(&(limits.to_owned() + &one_model(server.address, 1, ""))).await;
     let mut client = slow_reader(&node).await;

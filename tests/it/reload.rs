@@ -10,8 +10,8 @@ use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;
 
 use crate::support::{
-    ANSWER, Client, Node, Scripted, Server, accounts, chat, endpoint, eventually, model, model_of,
-    one_model,
+    ANSWER, Node, ScriptedServer, SimulatedServer, TestClient, accounts, chat, endpoint,
+    eventually, model, model_of, one_model,
 };
 
 async fn generation(node: &Node) -> u64 {
@@ -33,7 +33,7 @@ fn texts(value: &Value) -> Vec<&str> {
 
 #[tokio::test]
 async fn a_changed_file_is_followed_however_it_was_changed() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let with = |permits| one_model(server.address, permits, "");
     let node = Node::start(&with(1)).await;
     assert_eq!(generation(&node).await, 1);
@@ -70,7 +70,7 @@ async fn a_changed_file_is_followed_however_it_was_changed() {
 
 #[tokio::test]
 async fn a_hangup_signal_reloads() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let mut node = Node::start(&one_model(server.address, 1, "")).await;
     node.write_config(&one_model(server.address, 2, ""));
     node.signal("HUP");
@@ -79,12 +79,12 @@ async fn a_hangup_signal_reloads() {
         node.log().contains("reason=signal").then_some(())
     })
     .await;
-    assert!(node.runs());
+    assert!(node.is_running());
 }
 
 #[tokio::test]
 async fn a_reload_by_request_answers_with_what_changed() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let one = one_model(server.address, 1, "");
     let node = Node::start(&one).await;
     let same = node.post_reload().await;
@@ -125,7 +125,7 @@ async fn a_reload_by_request_answers_with_what_changed() {
 
 #[tokio::test]
 async fn a_bad_file_changes_nothing_and_is_named_until_a_good_one_comes() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let good = one_model(server.address, 1, "");
     let node = Node::start(&good).await;
     let bad = "limits: { request_body_mib: -1 }\nno_such_key: 1\nmodels: []\n";
@@ -170,7 +170,7 @@ async fn a_bad_file_changes_nothing_and_is_named_until_a_good_one_comes() {
 
 #[tokio::test]
 async fn a_file_that_is_gone_or_cut_short_changes_nothing() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let good = one_model(server.address, 1, "");
     let node = Node::start(&good).await;
     std::fs::remove_file(node.config_path()).unwrap();
@@ -190,7 +190,7 @@ async fn a_file_that_is_gone_or_cut_short_changes_nothing() {
 
 #[tokio::test]
 async fn a_bad_file_that_stays_is_logged_once() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let good = one_model(server.address, 1, "");
     let node = Node::start(&good).await;
     let failed = async || !node.state().await["config"]["last_reload_error"].is_null();
@@ -211,7 +211,7 @@ async fn a_bad_file_that_stays_is_logged_once() {
 
 #[tokio::test]
 async fn what_cannot_change_live_is_named_and_does_not_change() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     let text = node.config_text(&one_model(server.address, 1, ""));
     let moved = text.replace(&node.clients.to_string(), "127.0.0.1:1");
@@ -235,7 +235,7 @@ async fn what_cannot_change_live_is_named_and_does_not_change() {
 
 #[tokio::test]
 async fn a_request_keeps_the_configuration_it_began_with() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let with = |name: &str| {
         format!(
             "node: {{ id: {name}, site: s }}\n{}",
@@ -264,7 +264,7 @@ async fn a_request_keeps_the_configuration_it_began_with() {
 
 #[tokio::test]
 async fn permits_in_use_survive_and_a_lowered_limit_is_kept_by_new_grants() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let node = Node::start(&one_model(server.address, 2, "")).await;
     let mut posted = Vec::new();
     for count in 1..=2 {
@@ -311,7 +311,7 @@ async fn permits_in_use_survive_and_a_lowered_limit_is_kept_by_new_grants() {
 
 #[tokio::test]
 async fn a_removed_endpoint_drains_and_is_forgotten_with_its_last_request() {
-    let (old, new) = (Scripted::held().await, Server::fast().await);
+    let (old, new) = (ScriptedServer::held().await, SimulatedServer::fast().await);
     let node = Node::start(&one_model(old.address, 1, "")).await;
     let holder = node.posting("", "").await;
     node.settles(1, 0).await;
@@ -342,7 +342,7 @@ async fn a_removed_endpoint_drains_and_is_forgotten_with_its_last_request() {
 
 #[tokio::test]
 async fn those_who_wait_for_a_removed_model_are_told_and_those_it_serves_are_served() {
-    let (server, other) = (Scripted::held().await, Server::fast().await);
+    let (server, other) = (ScriptedServer::held().await, SimulatedServer::fast().await);
     let other = format!("models:\n{}", model("n", &[endpoint(other.address, 1)], ""));
     let node = Node::start(&one_model(server.address, 1, "")).await;
     let holder = node.posting("", "").await;
@@ -362,7 +362,7 @@ async fn those_who_wait_for_a_removed_model_are_told_and_those_it_serves_are_ser
 
 #[tokio::test]
 async fn a_request_of_the_old_configuration_cannot_wait_where_nobody_serves_any_more() {
-    let (server, other) = (Scripted::held().await, Server::fast().await);
+    let (server, other) = (ScriptedServer::held().await, SimulatedServer::fast().await);
     let other = format!("models:\n{}", model("n", &[endpoint(other.address, 1)], ""));
     let node = Node::start(&one_model(server.address, 1, "")).await;
     let mut late = node.client().await;
@@ -386,15 +386,15 @@ async fn a_request_of_the_old_configuration_cannot_wait_where_nobody_serves_any_
 }
 
 /// Closed-loop clients until told to stop; what is not a 200 is a failure.
-struct Load {
+struct LoadGenerator {
     stop: Arc<AtomicBool>,
     served: Arc<AtomicUsize>,
     clients: JoinSet<()>,
 }
 
-impl Load {
-    fn on(node: &Node, clients: usize) -> Load {
-        let mut load = Load {
+impl LoadGenerator {
+    fn on(node: &Node, clients: usize) -> LoadGenerator {
+        let mut load = LoadGenerator {
             stop: Arc::default(),
             served: Arc::default(),
             clients: JoinSet::new(),
@@ -402,7 +402,7 @@ impl Load {
         for _ in 0..clients {
             let (address, stop, served) = (node.clients, load.stop.clone(), load.served.clone());
             load.clients.spawn(async move {
-                let mut client = Client::connect(address).await;
+                let mut client = TestClient::connect(address).await;
                 while !stop.load(Ordering::Relaxed) {
                     client
                         .post("", "/v1/chat/completions", &chat("m", ""))
@@ -417,7 +417,7 @@ impl Load {
     }
 
     /// Waits until `more` further requests were served.
-    async fn goes_on(&self, more: usize) {
+    async fn wait_for_progress(&self, more: usize) {
         let enough = self.served.load(Ordering::Relaxed) + more;
         eventually("the load goes on", async || {
             (self.served.load(Ordering::Relaxed) >= enough).then_some(())
@@ -434,17 +434,17 @@ impl Load {
 
 #[tokio::test]
 async fn algorithms_may_change_under_load_and_nobody_is_lost_or_served_twice() {
-    let server = Server::taking(2).await;
+    let server = SimulatedServer::taking(2).await;
     let with = |algorithm: &str| {
         let queue = format!("    queue: {{ algorithm: {algorithm}, capacity: 50 }}\n");
         one_model(server.address, 2, &queue)
     };
     let node = Node::start(&with("fifo")).await;
-    let load = Load::on(&node, 12);
+    let load = LoadGenerator::on(&node, 12);
     for round in 1..=40 {
         let algorithm = ["fair", "priority", "token-fair", "fifo"][round % 4];
         assert_eq!(node.reload(&with(algorithm)).await.status, 200);
-        load.goes_on(2).await;
+        load.wait_for_progress(2).await;
     }
     let served = load.end().await;
     node.settles(0, 0).await;
@@ -455,9 +455,9 @@ async fn algorithms_may_change_under_load_and_nobody_is_lost_or_served_twice() {
 
 #[tokio::test]
 async fn a_hundred_reloads_under_load_fail_no_request() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&one_model(server.address, 4, "")).await;
-    let load = Load::on(&node, 4);
+    let load = LoadGenerator::on(&node, 4);
     for round in 0..100 {
         let answer = match round % 4 {
             0 => node.reload("models: [").await,
@@ -473,7 +473,7 @@ async fn a_hundred_reloads_under_load_fail_no_request() {
         let expected = if round % 4 < 2 { 422 } else { 200 };
         assert_eq!(answer.status, expected, "{}", answer.text());
     }
-    load.goes_on(10).await;
+    load.wait_for_progress(10).await;
     let served = load.end().await;
     assert!(served > 10);
     assert!(server.count("high_water").await <= 6);
@@ -482,7 +482,7 @@ async fn a_hundred_reloads_under_load_fail_no_request() {
 
 #[tokio::test]
 async fn a_model_that_returns_or_is_renamed_does_not_get_its_permits_twice() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let named = |name: &str, more: &str| {
         let model = model(name, &[endpoint(server.address, 2)], more);
         format!("models:\n{model}")
@@ -520,7 +520,7 @@ async fn a_model_that_returns_or_is_renamed_does_not_get_its_permits_twice() {
 
 #[tokio::test]
 async fn who_waits_while_the_model_becomes_another_kind_of_server_is_asked_in_its_protocol() {
-    let (old, new) = (Scripted::held().await, Scripted::held().await);
+    let (old, new) = (ScriptedServer::held().await, ScriptedServer::held().await);
     let node = Node::start(&one_model(old.address, 1, "")).await;
     let holder = node.posting("", "").await;
     node.settles(1, 0).await;
@@ -543,7 +543,7 @@ async fn who_waits_while_the_model_becomes_another_kind_of_server_is_asked_in_it
 #[tokio::test]
 async fn who_waits_while_the_key_is_revoked_or_the_model_withdrawn_is_refused_at_its_turn() {
     for (change, status) in [("revoked", 401), ("withdrawn", 403)] {
-        let server = Scripted::held().await;
+        let server = ScriptedServer::held().await;
         let one = one_model(server.address, 1, "");
         let node = Node::start(&(accounts("") + &one)).await;
         let holder = node.posting("Authorization: Bearer key-b\r\n", "").await;

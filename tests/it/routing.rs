@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use crate::support::{Node, Server, chat, endpoint, eventually, model};
+use crate::support::{Node, SimulatedServer, chat, endpoint, eventually, model};
 use infergate::simulate;
 
-async fn with_pace(ttft_ms: u64) -> Server {
-    Server::start(simulate::Config {
+async fn with_pace(ttft_ms: u64) -> SimulatedServer {
+    SimulatedServer::start(simulate::Config {
         ttft_ms,
         concurrency: 64,
         ..simulate::Config::instant()
@@ -14,7 +14,7 @@ async fn with_pace(ttft_ms: u64) -> Server {
     .await
 }
 
-fn over(servers: &[&Server], policy: &str) -> String {
+fn over(servers: &[&SimulatedServer], policy: &str) -> String {
     let endpoints: Vec<String> = servers.iter().map(|s| endpoint(s.address, 64)).collect();
     format!(
         "models:\n{}",
@@ -74,7 +74,7 @@ async fn the_affinity_policy_keeps_a_prompt_where_its_beginning_was() {
 
 #[tokio::test]
 async fn a_policy_that_is_not_known_is_named_with_those_that_are() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&over(&[&server], "random")).await;
     let answer = node.reload(&over(&[&server], "latancy")).await;
     assert_eq!(answer.status, 422);
@@ -88,7 +88,7 @@ async fn a_policy_that_is_not_known_is_named_with_those_that_are() {
 
 #[tokio::test]
 async fn a_site_may_be_named_by_those_who_may() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let config = format!(
         "{}{}",
         crate::support::accounts(", may_force_site: true"),

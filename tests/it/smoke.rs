@@ -1,10 +1,10 @@
 //! The main job, end to end.
 
-use crate::support::{Node, Server, chat, one_model};
+use crate::support::{Node, SimulatedServer, chat, one_model};
 
 #[tokio::test]
 async fn a_chat_is_answered_and_leaves_one_event() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&one_model(server.address, 2, "")).await;
     let answer = node.post("/v1/chat/completions", &chat("m", "")).await;
     assert_eq!(answer.status, 200, "{}", answer.text());

@@ -3,13 +3,15 @@
 use std::process::Command;
 
 use crate::billing::a_day_with_time_left;
-use crate::support::{Node, Scripted, accounts, chat, endpoint, eventually, free_address, model};
+use crate::support::{
+    Node, ScriptedServer, accounts, chat, endpoint, eventually, free_address, model,
+};
 
 const CHAT: &str = "/v1/chat/completions";
 const KEY: &str = "Authorization: Bearer key-a\r\n";
 
 /// An account with ten neurons a day, a model for six and one for nothing.
-fn config(state: &std::path::Path, server: &Scripted) -> String {
+fn config(state: &std::path::Path, server: &ScriptedServer) -> String {
     let priced = |id: &str, neurons: u32| {
         let tariff = format!("    tariff: {{ cost_per_infer: {neurons} }}\n");
         model(id, &[endpoint(server.address, 4)], &tariff)
@@ -23,7 +25,7 @@ fn config(state: &std::path::Path, server: &Scripted) -> String {
     )
 }
 
-async fn refuses(node: &Node) -> bool {
+async fn start_is_refused(node: &Node) -> bool {
     let headers = format!("{KEY}x-infergate-timeout-ms: 1000\r\n");
     let answer = node.post_as(&headers, CHAT, &chat("free", "")).await;
     answer.json()["error"]["code"] == "insufficient_quota"
@@ -31,7 +33,7 @@ async fn refuses(node: &Node) -> bool {
 
 #[tokio::test]
 async fn a_second_process_on_a_state_dir_does_not_start_and_says_why() {
-    let (dir, server) = (tempfile::tempdir().unwrap(), Scripted::held().await);
+    let (dir, server) = (tempfile::tempdir().unwrap(), ScriptedServer::held().await);
     let first = Node::start(&config(dir.path(), &server)).await;
     let text = std::fs::read_to_string(first.config_path()).unwrap();
     let text = text.replace(&first.clients.to_string(), &free_address().to_string());
@@ -56,7 +58,7 @@ async fn a_second_process_on_a_state_dir_does_not_start_and_says_why() {
 #[tokio::test]
 async fn what_a_process_that_drains_still_counts_is_added_to_the_day_of_the_one_that_follows() {
     a_day_with_time_left().await;
-    let (dir, server) = (tempfile::tempdir().unwrap(), Scripted::held().await);
+    let (dir, server) = (tempfile::tempdir().unwrap(), ScriptedServer::held().await);
     let config = config(dir.path(), &server);
     let mut first = Node::start(&config).await;
     let mut slow = first.client().await;
@@ -80,11 +82,11 @@ async fn what_a_process_that_drains_still_counts_is_added_to_the_day_of_the_one_
     assert!(first.ended().await.success());
     // Six here and six there: the day of ten is used up.
     eventually("what the first one counted last counts", async || {
-        refuses(&second).await.then_some(())
+        start_is_refused(&second).await.then_some(())
     })
     .await;
     second.signal("TERM");
     assert!(second.ended().await.success());
     second.start_again().await;
-    assert!(refuses(&second).await);
+    assert!(start_is_refused(&second).await);
 }

@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use crate::support::{
-    Client, Node, STREAM_HEAD, Scripted, chat, chunk, eventually, json_answer, model_of, one_model,
+    Node, STREAM_HEAD, ScriptedServer, TestClient, chat, chunk, eventually, json_answer, model_of,
+    one_model,
 };
 
 const CHAT: &str = "/v1/chat/completions";
@@ -20,7 +21,7 @@ fn stream_chat() -> String {
     chat("m", r#","stream":true"#)
 }
 
-async fn ask_for_stream(node: &Node) -> Client {
+async fn ask_for_stream(node: &Node) -> TestClient {
     let mut client = node.client().await;
     client.post("", CHAT, &stream_chat()).await;
     client
@@ -33,7 +34,7 @@ async fn every_piece_reaches_the_client_before_the_next_one_is_made() {
     pieces.extend(tokens.iter().map(String::as_str));
     let done = format!("{}0\r\n\r\n", chunk(DONE));
     pieces.push(&done);
-    let backend = Scripted::new(&pieces).await;
+    let backend = ScriptedServer::new(&pieces).await;
     let node = Node::start(&one_model(backend.address, 1, "")).await;
     let mut client = ask_for_stream(&node).await;
     for n in 0..8 {
@@ -53,7 +54,7 @@ async fn every_piece_reaches_the_client_before_the_next_one_is_made() {
 async fn workers_ai_pieces_come_one_by_one_too() {
     let (first, second) = (chunk(&token("t1")), chunk(&token("t2")));
     let end = format!("{}{}0\r\n\r\n", chunk(USAGE), chunk(DONE));
-    let backend = Scripted::new(&[STREAM_HEAD, &first, &second, &end]).await;
+    let backend = ScriptedServer::new(&[STREAM_HEAD, &first, &second, &end]).await;
     let node = Node::start(&one_model(backend.address, 1, "")).await;
     let mut client = node.client().await;
     client
@@ -95,7 +96,7 @@ async fn a_stream_that_breaks_off_ends_with_an_error_event_and_never_with_done()
     ] {
         for (how, rest) in breaks() {
             let start = format!("{STREAM_HEAD}{}", chunk(&token("t1")));
-            let backend = Scripted::closing(&[&start, rest]).await;
+            let backend = ScriptedServer::closing(&[&start, rest]).await;
             let node = Node::start(&one_model(backend.address, 1, "")).await;
             let mut client = node.client().await;
             client.post("", path, &body).await;
@@ -122,7 +123,7 @@ async fn a_stream_that_breaks_off_ends_with_an_error_event_and_never_with_done()
 async fn a_stream_that_breaks_off_together_with_its_first_event_gives_that_event_and_an_error() {
     for (how, rest) in breaks() {
         let all = format!("{STREAM_HEAD}{}{rest}", chunk(&token("t1")));
-        let backend = Scripted::closing(&[&all]).await;
+        let backend = ScriptedServer::closing(&[&all]).await;
         let node = Node::start(&one_model(backend.address, 1, "")).await;
         let answer = node.post(CHAT, &stream_chat()).await;
         assert!(!answer.broken, "{how}");
@@ -141,7 +142,7 @@ async fn events_that_arrive_together_with_the_break_are_passed_on_before_it_is_t
     for path in [CHAT, "/ai/run/m"] {
         let start = format!("{STREAM_HEAD}{}", chunk(&token("t1")));
         let rest = format!("{}zz\r\n", chunk(&token("t2")));
-        let backend = Scripted::closing(&[&start, &rest]).await;
+        let backend = ScriptedServer::closing(&[&start, &rest]).await;
         let node = Node::start(&one_model(backend.address, 1, "")).await;
         let mut client = node.client().await;
         let body = r#"{"model":"m","prompt":"hi","messages":[],"stream":true}"#;
@@ -163,7 +164,7 @@ async fn events_that_arrive_together_with_the_break_are_passed_on_before_it_is_t
 #[tokio::test]
 async fn a_stream_that_falls_silent_is_cut_after_the_idle_time() {
     let start = format!("{STREAM_HEAD}{}", chunk(&token("t1")));
-    let backend = Scripted::new(&[&start, "never"]).await;
+    let backend = ScriptedServer::new(&[&start, "never"]).await;
     let node = Node::start(&format!("{IDLE}{}", one_model(backend.address, 1, ""))).await;
     let answer = node.post(CHAT, &stream_chat()).await;
     assert!(!answer.broken);
@@ -182,7 +183,7 @@ async fn a_servers_own_error_in_its_stream_is_told_in_the_dialect() {
     let error = "data: {\"error\":{\"message\":\"at /opt/x.py\",\"code\":500}}\n\n";
     let start = format!("{STREAM_HEAD}{}", chunk(&token("t1")));
     let rest = format!("{}{}0\r\n\r\n", chunk(error), chunk(DONE));
-    let backend = Scripted::new(&[&start, &rest]).await;
+    let backend = ScriptedServer::new(&[&start, &rest]).await;
     let node = Node::start(&one_model(backend.address, 1, "")).await;
     let mut client = ask_for_stream(&node).await;
     client.saw("t1").await;
@@ -205,7 +206,7 @@ async fn a_whole_answer_cut_short_never_looks_complete() {
     let chunks = format!("{head}Transfer-Encoding: chunked\r\n\r\n10\r\n{{\"object\":\"chat.");
     let garbage = format!("{head}Transfer-Encoding: chunked\r\n\r\n5\r\n{{\"a\":\r\nzz\r\n");
     for start in [&length, &chunks, &garbage] {
-        let backend = Scripted::closing(&[start]).await;
+        let backend = ScriptedServer::closing(&[start]).await;
         let node = Node::start(&one_model(backend.address, 1, "")).await;
         let answer = node.post(CHAT, &chat("m", "")).await;
         // Either nothing had been sent and it is a failure with a status, or the framing breaks.
@@ -224,7 +225,7 @@ async fn a_whole_answer_cut_short_never_looks_complete() {
 #[tokio::test]
 async fn a_converted_answer_cut_short_is_a_failure_with_a_status() {
     let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 90\r\n\r\n";
-    let backend = Scripted::closing(&[&format!("{head}{{\"choices\":[")]).await;
+    let backend = ScriptedServer::closing(&[&format!("{head}{{\"choices\":[")]).await;
     let node = Node::start(&one_model(backend.address, 1, "")).await;
     let answer = node.post("/ai/run/m", r#"{"prompt":"hi"}"#).await;
     assert_eq!(answer.status, 502);
@@ -234,7 +235,7 @@ async fn a_converted_answer_cut_short_is_a_failure_with_a_status() {
 #[tokio::test]
 async fn an_answer_of_the_wrong_shape_is_a_failure_with_a_status() {
     for wrong in ["[]", "{}", "not json", r#"{"choices":"x"}"#] {
-        let backend = Scripted::new(&[&json_answer(wrong)]).await;
+        let backend = ScriptedServer::new(&[&json_answer(wrong)]).await;
         let node = Node::start(&one_model(backend.address, 1, "")).await;
         let answer = node.post("/ai/run/m", r#"{"prompt":"hi"}"#).await;
         assert_eq!(answer.status, 502, "{wrong}: {}", answer.text());
@@ -244,7 +245,7 @@ async fn an_answer_of_the_wrong_shape_is_a_failure_with_a_status() {
 
 #[tokio::test]
 async fn an_answer_that_fits_no_task_is_not_blamed_on_a_plugin_where_there_is_none() {
-    let backend = Scripted::new(&[&json_answer("{\"odd\":1}")]).await;
+    let backend = ScriptedServer::new(&[&json_answer("{\"odd\":1}")]).await;
     let node = Node::start(&format!(
         "models:\n{}",
         model_of("m", "text-generation", "http", backend.address)
@@ -273,9 +274,9 @@ async fn a_client_that_closes_right_after_the_end_mark_is_a_success_and_billed()
         chunk(DONE)
     );
     // The server says [DONE] and keeps its own end to itself.
-    let backend = Scripted::new(&[&all, "0\r\n\r\n"]).await;
+    let backend = ScriptedServer::new(&[&all, "0\r\n\r\n"]).await;
     let node = Node::start(&one_model(backend.address, 1, "")).await;
-    for leave in [Client::close, Client::reset] {
+    for leave in [TestClient::close, TestClient::reset] {
         let mut client = ask_for_stream(&node).await;
         client.saw("[DONE]").await;
         leave(client);
@@ -299,9 +300,9 @@ async fn a_stream_with_its_end_mark_is_whole_however_its_server_ends_it() {
         chunk(USAGE),
         chunk(DONE)
     );
-    let silent = Scripted::new(&[&all, "0\r\n\r\n"]).await;
-    let closing = Scripted::closing(&[&all]).await;
-    let babbling = Scripted::closing(&[&all, "zz\r\n"]).await;
+    let silent = ScriptedServer::new(&[&all, "0\r\n\r\n"]).await;
+    let closing = ScriptedServer::closing(&[&all]).await;
+    let babbling = ScriptedServer::closing(&[&all, "zz\r\n"]).await;
     for server in [silent, closing, babbling] {
         let node = Node::start(&format!("{IDLE}{}", one_model(server.address, 1, ""))).await;
         let mut client = ask_for_stream(&node).await;
@@ -320,9 +321,12 @@ async fn a_stream_with_its_end_mark_is_whole_however_its_server_ends_it() {
 #[tokio::test]
 async fn a_client_that_leaves_before_the_end_mark_is_cut_by_client_and_frees_the_server() {
     let start = format!("{STREAM_HEAD}{}", chunk(&token("t1")));
-    let backend = Scripted::new(&[&start, "never"]).await;
+    let backend = ScriptedServer::new(&[&start, "never"]).await;
     let node = Node::start(&one_model(backend.address, 1, "")).await;
-    for (left, leave) in [Client::close, Client::reset].into_iter().enumerate() {
+    for (left, leave) in [TestClient::close, TestClient::reset]
+        .into_iter()
+        .enumerate()
+    {
         let mut client = ask_for_stream(&node).await;
         client.saw("t1").await;
         leave(client);
@@ -346,7 +350,7 @@ async fn usage_of_a_stream_is_in_its_event_whoever_asked_for_it() {
         chunk(USAGE),
         chunk(DONE)
     );
-    let backend = Scripted::new(&[&all]).await;
+    let backend = ScriptedServer::new(&[&all]).await;
     let node = Node::start(&one_model(backend.address, 1, "")).await;
     let asked = chat(
         "m",
@@ -378,7 +382,7 @@ async fn a_waiting_stream_gets_signs_of_life_and_then_its_answer() {
         chunk(&token("t1")),
         chunk(DONE)
     );
-    let backend = Scripted::new(&["", &all]).await;
+    let backend = ScriptedServer::new(&["", &all]).await;
     let node = Node::start(&one_model(
         backend.address,
         1,
@@ -421,7 +425,7 @@ async fn a_stream_of_a_silent_server_has_signs_of_life_before_and_between_its_ev
         chunk(half),
         format!("{}{}0\r\n\r\n", chunk(rest), chunk(DONE)),
     ];
-    let backend = Scripted::new(&pieces.each_ref().map(String::as_str)).await;
+    let backend = ScriptedServer::new(&pieces.each_ref().map(String::as_str)).await;
     let more = "    queue_heartbeat_secs: 1\n    progress_comments: true\n";
     let node = Node::start(&one_model(backend.address, 1, more)).await;
     let mut client = ask_for_stream(&node).await;
@@ -446,7 +450,7 @@ async fn a_stream_of_a_silent_server_has_signs_of_life_before_and_between_its_ev
 
 #[tokio::test]
 async fn a_server_that_breaks_after_signs_of_life_alone_costs_nothing() {
-    let backend = Scripted::closing(&["", STREAM_HEAD]).await;
+    let backend = ScriptedServer::closing(&["", STREAM_HEAD]).await;
     let more = "    queue_heartbeat_secs: 1\n    progress_comments: true\n    tariff: { cost_per_infer: 3 }\n";
     let node = Node::start(&one_model(backend.address, 1, more)).await;
     let mut client = ask_for_stream(&node).await;
@@ -462,7 +466,7 @@ async fn a_server_that_breaks_after_signs_of_life_alone_costs_nothing() {
 
 #[tokio::test]
 async fn a_json_answer_after_signs_of_life_is_an_event() {
-    let backend = Scripted::new(&["", &json_answer("{\"a\":\r\n1}")]).await;
+    let backend = ScriptedServer::new(&["", &json_answer("{\"a\":\r\n1}")]).await;
     let more = "    queue_heartbeat_secs: 1\n";
     let node = Node::start(&one_model(backend.address, 1, more)).await;
     let mut holder = ask_for_stream(&node).await;
@@ -485,7 +489,7 @@ async fn a_json_answer_after_signs_of_life_is_an_event() {
 
 #[tokio::test]
 async fn a_stream_refused_after_its_first_sign_of_life_ends_with_an_error_event() {
-    let backend = Scripted::new(&["", &json_answer("{}")]).await;
+    let backend = ScriptedServer::new(&["", &json_answer("{}")]).await;
     let node = Node::start(&one_model(
         backend.address,
         1,
@@ -525,7 +529,7 @@ async fn a_stream_refused_after_its_first_sign_of_life_ends_with_an_error_event(
 async fn a_server_error_after_a_sign_of_life_is_an_error_event() {
     let refusal = "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\n\
                    Content-Length: 29\r\n\r\n{\"error\":{\"message\":\"wrong\"}}";
-    let backend = Scripted::new(&["", refusal]).await;
+    let backend = ScriptedServer::new(&["", refusal]).await;
     let node = Node::start(&one_model(
         backend.address,
         1,
@@ -567,7 +571,7 @@ async fn a_stream_cut_anywhere_on_its_way_arrives_unchanged() {
         let mut pieces = vec![STREAM_HEAD];
         pieces.extend(parts.iter().map(String::as_str));
         pieces.push("0\r\n\r\n");
-        let backend = Scripted::new(&pieces).await;
+        let backend = ScriptedServer::new(&pieces).await;
         let node = Node::start(&one_model(backend.address, 1, "")).await;
         let mut client = ask_for_stream(&node).await;
         let on_and_on = async {
@@ -594,7 +598,7 @@ async fn an_event_of_megabytes_passes_and_what_else_is_read_is_billed() {
         .chunks(100_000)
         .map(|piece| chunk(std::str::from_utf8(piece).unwrap()))
         .collect();
-    let backend = Scripted::new(&[&format!("{STREAM_HEAD}{chunks}0\r\n\r\n")]).await;
+    let backend = ScriptedServer::new(&[&format!("{STREAM_HEAD}{chunks}0\r\n\r\n")]).await;
     let node = Node::start(&one_model(backend.address, 1, "")).await;
     for _ in 0..6 {
         let answer = ask_for_stream(&node).await.response().await;

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use serde_json::Value;
 
 use crate::support::{
-    ANSWER, Authority, Front, Node, Response, Scripted, Server, endpoint, eventually, json_answer,
-    model,
+    ANSWER, Authority, Node, ScriptedServer, SimulatedServer, TestResponse, TlsFront, endpoint,
+    eventually, json_answer, model,
 };
 
 /// Model `m` on one https endpoint; `more` are further keys of that endpoint.
@@ -18,7 +18,7 @@ fn over_tls(host: &str, address: SocketAddr, more: &str) -> String {
     format!("models:\n{}", model("m", &[endpoint], ""))
 }
 
-async fn ask(node: &Node, more: &str) -> Response {
+async fn ask(node: &Node, more: &str) -> TestResponse {
     node.posting("", more).await.answer().await
 }
 
@@ -26,8 +26,8 @@ async fn ask(node: &Node, more: &str) -> Response {
 async fn a_server_that_proves_its_name_is_sent_requests_over_kept_connections() {
     let authority = Authority::new();
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::fast().await;
-    let front = Front::start(&authority.certify("localhost"), server.address).await;
+    let server = SimulatedServer::fast().await;
+    let front = TlsFront::start(&authority.certify("localhost"), server.address).await;
     let ca = format!(", ca_file: \"{}\"", authority.write(dir.path()));
     let node = Node::start(&over_tls("localhost", front.address, &ca)).await;
     for _ in 0..10 {
@@ -56,8 +56,8 @@ async fn a_server_that_proves_its_name_is_sent_requests_over_kept_connections() 
         names.len()
     );
 
-    let server = Scripted::new(&[&json_answer(ANSWER)]).await;
-    let front = Front::start(&authority.certify("localhost"), server.address).await;
+    let server = ScriptedServer::new(&[&json_answer(ANSWER)]).await;
+    let front = TlsFront::start(&authority.certify("localhost"), server.address).await;
     let node = Node::start(&over_tls("localhost", front.address, &ca)).await;
     assert_eq!(ask(&node, "").await.status, 200);
     let request = server.requests().remove(0).to_ascii_lowercase();
@@ -73,8 +73,8 @@ async fn a_server_that_proves_its_name_is_sent_requests_over_kept_connections() 
 async fn streams_and_large_bodies_pass_and_a_client_that_leaves_is_felt_behind_tls() {
     let authority = Authority::new();
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::fast().await;
-    let front = Front::start(&authority.certify("127.0.0.1"), server.address).await;
+    let server = SimulatedServer::fast().await;
+    let front = TlsFront::start(&authority.certify("127.0.0.1"), server.address).await;
     let ca = format!(", ca_file: \"{}\"", authority.write(dir.path()));
     let node = Node::start(&over_tls("127.0.0.1", front.address, &ca)).await;
     let answer = ask(&node, r#","stream":true"#).await;
@@ -98,8 +98,8 @@ async fn streams_and_large_bodies_pass_and_a_client_that_leaves_is_felt_behind_t
 
 /// Asks an endpoint whose server cannot prove itself: the answer, its event, and the log. The
 /// health checks take such an endpoint down within a second, so each try is at a fresh one.
-async fn refused(host: &str, front: &Front, more: &str) -> (Response, Value, String) {
-    let sound = Server::fast().await;
+async fn refused(host: &str, front: &TlsFront, more: &str) -> (TestResponse, Value, String) {
+    let sound = SimulatedServer::fast().await;
     let plain = format!("models:\n{}", model("m", &[endpoint(sound.address, 1)], ""));
     let node = Node::start(&plain).await;
     let mut round = 0;
@@ -136,8 +136,8 @@ async fn a_server_that_does_not_prove_its_name_is_sent_nothing_and_the_log_says_
         (authority.certify("127.0.0.1"), "", "UnknownIssuer"),
     ];
     for (certificate, ca, why) in cases {
-        let server = Scripted::new(&[&json_answer(ANSWER)]).await;
-        let front = Front::start(&certificate, server.address).await;
+        let server = ScriptedServer::new(&[&json_answer(ANSWER)]).await;
+        let front = TlsFront::start(&certificate, server.address).await;
         let (answer, event, log) = refused("127.0.0.1", &front, ca).await;
         assert_eq!(answer.status, 502, "{why}: {}", answer.text());
         assert_eq!(answer.json()["error"]["code"], "upstream_not_trusted");
@@ -163,7 +163,7 @@ async fn a_server_that_does_not_prove_its_name_is_sent_nothing_and_the_log_says_
 
 #[tokio::test]
 async fn a_server_that_speaks_plain_text_gets_no_request_in_plain_text() {
-    let server = Scripted::new(&[&json_answer(ANSWER)]).await;
+    let server = ScriptedServer::new(&[&json_answer(ANSWER)]).await;
     let node = Node::start(&over_tls("127.0.0.1", server.address, "")).await;
     eventually("it is down", async || {
         let state = node.state().await;
@@ -177,8 +177,8 @@ async fn a_server_that_speaks_plain_text_gets_no_request_in_plain_text() {
 async fn certificates_are_followed_and_a_file_that_is_of_no_use_changes_nothing() {
     let (authority, other) = (Authority::new(), Authority::new());
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::fast().await;
-    let front = Front::start(&authority.certify("127.0.0.1"), server.address).await;
+    let server = SimulatedServer::fast().await;
+    let front = TlsFront::start(&authority.certify("127.0.0.1"), server.address).await;
     let path = other.write(dir.path());
     let config = over_tls(
         "127.0.0.1",

@@ -4,8 +4,8 @@ use infergate::simulate::{self, Dialect};
 use serde_json::{Value, json};
 
 use crate::support::{
-    Node, Response, Scripted, Server, accounts, chat, endpoint, eventually, json_answer, model,
-    model_of,
+    Node, ScriptedServer, SimulatedServer, TestResponse, accounts, chat, endpoint, eventually,
+    json_answer, model, model_of,
 };
 
 const KEY: &str = "Authorization: Bearer key-a\r\n";
@@ -15,17 +15,17 @@ fn run_path(model: &str) -> String {
     format!("/client/v4/accounts/a/ai/run/{model}")
 }
 
-async fn server(dialect: Dialect) -> Server {
+async fn server(dialect: Dialect) -> SimulatedServer {
     let config = simulate::Config {
         dialect,
         output_tokens: 3,
         embedding_dims: 4,
         ..simulate::Config::instant()
     };
-    Server::start(config).await
+    SimulatedServer::start(config).await
 }
 
-async fn one_text_model() -> (Node, Server) {
+async fn one_text_model() -> (Node, SimulatedServer) {
     let server = server(Dialect::Openai).await;
     let models = model_of(LLAMA, "text-generation", "openai", server.address);
     (
@@ -35,7 +35,7 @@ async fn one_text_model() -> (Node, Server) {
 }
 
 /// A refusal in the envelope that the official clients unwrap.
-fn assert_refused(answer: &Response, status: u16, code: u64) {
+fn assert_refused(answer: &TestResponse, status: u16, code: u64) {
     let text = answer.text();
     assert_eq!(answer.status, status, "{text}");
     assert_eq!(answer.header("content-type"), Some("application/json"));
@@ -192,7 +192,7 @@ async fn embeddings_have_a_shape_and_rows_on_every_kind_of_server() {
 async fn tokens_of_an_embedding_are_read_from_the_header_where_the_body_has_none() {
     let vectors = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Compute-Tokens: 7\r\n\
                    Content-Length: 11\r\n\r\n[[0.5,1.5]]";
-    let backend = Scripted::new(&[vectors]).await;
+    let backend = ScriptedServer::new(&[vectors]).await;
     let models = model_of("@cf/baai/bge", "text-embeddings", "tei", backend.address);
     let node = Node::start(&format!("{}models:\n{models}", accounts(""))).await;
     let answer = node
@@ -218,7 +218,7 @@ async fn tokens_of_an_embedding_are_read_from_the_header_where_the_body_has_none
 #[tokio::test]
 async fn the_backend_sees_the_prompt_as_chat_and_the_callers_numbers_as_written() {
     let answer = json_answer(r#"{"choices":[{"message":{"content":"x"}}]}"#);
-    let backend = Scripted::new(&[&answer]).await;
+    let backend = ScriptedServer::new(&[&answer]).await;
     let with_name = format!("{}, backend_model: q4", endpoint(backend.address, 1));
     let config = format!("{}models:\n{}", accounts(""), model("m", &[with_name], ""));
     let node = Node::start(&config).await;
@@ -325,7 +325,7 @@ async fn the_account_in_the_path_must_be_the_keys_own() {
 #[tokio::test]
 async fn a_request_that_will_not_wait_is_refused_at_once_while_others_queue() {
     let answer = json_answer(r#"{"choices":[{"message":{"content":"x"}}]}"#);
-    let backend = Scripted::new(&["", &answer]).await;
+    let backend = ScriptedServer::new(&["", &answer]).await;
     let config = format!(
         "{}models:\n{}",
         accounts(""),

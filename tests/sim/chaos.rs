@@ -8,7 +8,7 @@ use infergate_core::model::{Algorithm, ModelSpec, WhenUnhealthy};
 
 use crate::for_each_seed;
 use crate::traffic::{End, Load, Service, Source, spec};
-use crate::world::World;
+use crate::world::ModelSim;
 
 const URLS: [&str; 5] = ["a", "b", "c", "d", "e"];
 const ALGORITHMS: [Algorithm; 4] = [
@@ -18,42 +18,42 @@ const ALGORITHMS: [Algorithm; 4] = [
     Algorithm::TokenFair,
 ];
 
-fn any_spec(dice: &mut Rng) -> ModelSpec {
+fn any_spec(random: &mut Rng) -> ModelSpec {
     let mut endpoints = Vec::new();
     for url in URLS {
-        if dice.u32(..3) > 0 {
-            endpoints.push((url, dice.u32(1..6)));
+        if random.u32(..3) > 0 {
+            endpoints.push((url, random.u32(1..6)));
         }
     }
-    let mut spec = spec(ALGORITHMS[dice.usize(..4)], &endpoints);
+    let mut spec = spec(ALGORITHMS[random.usize(..4)], &endpoints);
     for endpoint in &mut spec.endpoints {
-        endpoint.priority = dice.u32(..2);
+        endpoint.priority = random.u32(..2);
     }
-    spec.queue.capacity = dice.u32(..5);
-    spec.queue.total_capacity = dice.u32(..200);
-    if dice.u32(..4) == 0 {
+    spec.queue.capacity = random.u32(..5);
+    spec.queue.total_capacity = random.u32(..200);
+    if random.u32(..4) == 0 {
         spec.queue.when_unhealthy = WhenUnhealthy::Refuse;
     }
     spec
 }
 
-fn any_source(account: &'static str, dice: &mut Rng) -> Source {
-    let load = match dice.u32(..3) {
-        0 => Load::Closed(dice.usize(1..30)),
-        1 => Load::Poisson(1.0 + 60.0 * dice.f64()),
-        _ => Load::Paced(1.0 + 10.0 * dice.f64()),
+fn any_source(account: &'static str, random: &mut Rng) -> Source {
+    let load = match random.u32(..3) {
+        0 => Load::Closed(random.usize(1..30)),
+        1 => Load::Poisson(1.0 + 60.0 * random.f64()),
+        _ => Load::Paced(1.0 + 10.0 * random.f64()),
     };
     Source {
         account,
-        weight: dice.u32(1..5),
+        weight: random.u32(1..5),
         load,
         service: Service {
-            mean: Millis(dice.u64(10..400)),
-            jitter: dice.f64(),
+            mean: Millis(random.u64(10..400)),
+            jitter: random.f64(),
         },
-        tokens: dice.u32(1..2_000),
-        patience: Millis(dice.u64(100..5_000)),
-        gives_up_one_in: dice.u64(..6),
+        tokens: random.u32(1..2_000),
+        patience: Millis(random.u64(100..5_000)),
+        gives_up_one_in: random.u64(..6),
     }
 }
 
@@ -65,7 +65,7 @@ fn nothing_is_lost_or_granted_twice_whatever_happens() {
             .map(|account| any_source(account, &mut dice))
             .to_vec();
         let mut disturbance = dice.fork();
-        let mut world = World::new(any_spec(&mut dice), sources, dice);
+        let mut world = ModelSim::new(any_spec(&mut dice), sources, dice);
         world.run(Millis::from_secs(10), |world| {
             match disturbance.u32(..400) {
                 0..=3 => world.configure(any_spec(&mut disturbance)),
@@ -89,7 +89,7 @@ fn flipping_the_algorithm_a_hundred_times_under_load_loses_nobody() {
             spec.queue.capacity = 100;
             spec
         };
-        let mut world = World::new(roomy(Algorithm::Fair), sources, dice);
+        let mut world = ModelSim::new(roomy(Algorithm::Fair), sources, dice);
         for flip in 1..=100 {
             world.run(Millis(100 * flip), |_| {});
             world.configure(roomy(ALGORITHMS[flip as usize % 4]));
@@ -108,7 +108,7 @@ fn one_broken_backend_of_two_costs_few_requests_and_its_repair_brings_all_capaci
             Source::new("bee", Load::Poisson(50.0)),
         ];
         let model = spec(Algorithm::Fair, &[("a", 8), ("b", 8)]);
-        let mut world = World::new(model, sources, dice);
+        let mut world = ModelSim::new(model, sources, dice);
         let [broken, repaired, end] = [10, 40, 60].map(Millis::from_secs);
         world.run(broken, |_| {});
         world.set_failing("a", true);

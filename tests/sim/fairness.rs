@@ -5,7 +5,7 @@ use infergate_core::model::Algorithm;
 
 use crate::for_each_seed;
 use crate::traffic::{End, Load, Service, Source, spec};
-use crate::world::World;
+use crate::world::ModelSim;
 
 const PERMITS: u32 = 8;
 const SERVICE: Millis = Millis(100);
@@ -31,7 +31,7 @@ fn backlogged(account: &'static str, open: usize) -> Source {
 }
 
 /// Completed requests of each source in `from..to`.
-fn completed(world: &World, sources: usize, from: Millis, to: Millis) -> Vec<f64> {
+fn completed(world: &ModelSim, sources: usize, from: Millis, to: Millis) -> Vec<f64> {
     let mut counts = vec![0.0; sources];
     for ended in &world.ended {
         if ended.end == End::Completed && (from..to).contains(&ended.at) {
@@ -42,7 +42,7 @@ fn completed(world: &World, sources: usize, from: Millis, to: Millis) -> Vec<f64
 }
 
 /// The latency that 99 of 100 completed requests of the sources picked stay below.
-fn p99(world: &World, picked: impl Fn(usize) -> bool) -> Millis {
+fn p99(world: &ModelSim, picked: impl Fn(usize) -> bool) -> Millis {
     let ended = world.ended.iter().filter(|ended| picked(ended.source));
     let mut took: Vec<Millis> = ended
         .map(|ended| {
@@ -67,7 +67,7 @@ fn backlogged_accounts_get_equal_shares_however_many_requests_they_have_open() {
             .zip(open)
             .map(|(account, open)| backlogged(account, open));
         let model = spec(Algorithm::Fair, &[("a", PERMITS)]);
-        let mut world = World::new(model, sources.collect(), dice);
+        let mut world = ModelSim::new(model, sources.collect(), dice);
         world.run(Millis::from_secs(31), |_| {});
         for window in 0..6 {
             let from = Millis::from_secs(1 + 5 * window);
@@ -86,7 +86,7 @@ fn weights_of_1_2_4_give_shares_of_1_2_4() {
         };
         let sources = [("ant", 1), ("bee", 2), ("cat", 4)].map(weighted);
         let model = spec(Algorithm::Fair, &[("a", PERMITS)]);
-        let mut world = World::new(model, sources.to_vec(), dice);
+        let mut world = ModelSim::new(model, sources.to_vec(), dice);
         world.run(Millis::from_secs(31), |_| {});
         let counts = completed(&world, 3, Millis::from_secs(1), Millis::from_secs(31));
         let sum: f64 = counts.iter().sum();
@@ -113,13 +113,13 @@ fn a_greedy_account_neither_slows_nor_pushes_out_twenty_small_ones() {
             ..Source::new(account, Load::Paced(80.0 / 21.0 / 2.0))
         });
         let model = spec(Algorithm::Fair, &[("a", PERMITS)]);
-        let mut alone = World::new(model.clone(), small[..1].to_vec(), dice.clone());
+        let mut alone = ModelSim::new(model.clone(), small[..1].to_vec(), dice.clone());
         alone.run(Millis::from_secs(60), |_| {});
         let solo = p99(&alone, |_| true);
 
         let mut sources = small.to_vec();
         sources.push(backlogged("greedy", 100));
-        let mut world = World::new(model, sources, dice);
+        let mut world = ModelSim::new(model, sources, dice);
         world.run(Millis::from_secs(60), |_| {});
         let crowded = p99(&world, |source| source < SMALL.len());
         let bound = Millis(solo.0 * 3 / 2) + SERVICE;
@@ -143,7 +143,7 @@ fn token_fair_shares_tokens_between_long_and_short_answers() {
             ..backlogged("short", 64)
         };
         let model = spec(Algorithm::TokenFair, &[("a", PERMITS)]);
-        let mut world = World::new(model, vec![long, short], dice);
+        let mut world = ModelSim::new(model, vec![long, short], dice);
         world.run(Millis::from_secs(32), |_| {});
         let counts = completed(&world, 2, Millis::from_secs(2), Millis::from_secs(32));
         let tokens = [counts[0] * 2_000.0, counts[1] * 200.0];

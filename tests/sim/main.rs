@@ -10,8 +10,8 @@
 //! ```
 
 mod chaos;
+mod cluster;
 mod fairness;
-mod fleet;
 mod overload;
 mod traffic;
 mod world;
@@ -30,15 +30,15 @@ fn for_each_seed(count: u64, simulate: impl Fn(Rng)) {
         None => 0..number("INFERGATE_SIM_SEEDS").unwrap_or(count),
     };
     for seed in seeds {
-        let _on_failure = SayOnFailure(seed);
+        let _on_failure = SeedReporter(seed);
         simulate(Rng::with_seed(seed));
     }
 }
 
 /// Names the seed when the run under it panics.
-struct SayOnFailure(u64);
+struct SeedReporter(u64);
 
-impl Drop for SayOnFailure {
+impl Drop for SeedReporter {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("the run with INFERGATE_SIM_SEED={} failed", self.0);

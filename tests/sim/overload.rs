@@ -6,7 +6,7 @@ use infergate_core::{Millis, Refusal};
 
 use crate::for_each_seed;
 use crate::traffic::{End, Load, Service, Source, spec};
-use crate::world::World;
+use crate::world::ModelSim;
 
 const PERMITS: u32 = 8;
 /// Requests a second that eight permits can serve at 100 ms each.
@@ -20,7 +20,7 @@ const ALGORITHMS: [Algorithm; 4] = [
     Algorithm::TokenFair,
 ];
 
-fn overloaded(algorithm: Algorithm, times: f64, source: Source, dice: Rng) -> World {
+fn overloaded(algorithm: Algorithm, times: f64, source: Source, random: Rng) -> ModelSim {
     let mut model = spec(algorithm, &[("a", PERMITS)]);
     // A line of a thousand: only time bounds it.
     model.queue.capacity = 1000;
@@ -28,12 +28,12 @@ fn overloaded(algorithm: Algorithm, times: f64, source: Source, dice: Rng) -> Wo
         load: Load::Poisson(times * CAPACITY),
         ..source
     };
-    let mut world = World::new(model, vec![source], dice);
+    let mut world = ModelSim::new(model, vec![source], random);
     world.run(RUN, |_| {});
     world
 }
 
-fn goodput(world: &World) -> f64 {
+fn goodput(world: &ModelSim) -> f64 {
     let completed = world
         .ended
         .iter()
@@ -108,7 +108,7 @@ fn backends_that_stalled_are_used_again_as_soon_as_they_recover() {
             load: Load::Closed(64),
             ..normal.clone()
         };
-        let mut world = World::new(
+        let mut world = ModelSim::new(
             spec(Algorithm::Fifo, &[("a", PERMITS)]),
             vec![stuck, normal],
             dice,
@@ -144,7 +144,7 @@ fn refusals_end_soon_after_load_does() {
         let calm = Source::new("bee", Load::Poisson(0.8 * CAPACITY));
         let mut model = spec(Algorithm::Fair, &[("a", PERMITS)]);
         model.queue.capacity = 2;
-        let mut world = World::new(model, vec![busy, calm], dice);
+        let mut world = ModelSim::new(model, vec![busy, calm], dice);
         world.run(Millis::from_secs(10), |_| {});
         world.stop(0);
         world.run(Millis::from_secs(30), |_| {});
@@ -172,7 +172,7 @@ fn with_all_servers_silent_no_answer_is_later_than_eight_seconds() {
                 patience: Millis::from_secs(30),
                 ..Source::new(account, Load::Poisson(100.0))
             });
-            let mut world = World::new(model, sources.to_vec(), dice.clone());
+            let mut world = ModelSim::new(model, sources.to_vec(), dice.clone());
             for backend in world.backends.values_mut() {
                 backend.silent = true;
             }

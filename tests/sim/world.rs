@@ -10,11 +10,13 @@ use std::sync::Arc;
 use fastrand::Rng;
 use infergate_core::Millis;
 use infergate_core::admission::{
-    Ask, EndpointId, Grant, Outcome, PermitId, Ticket, Turnstile, Wakes,
+    AdmissionOutcome, AdmissionQueue, EndpointId, Grant, PermitId, PermitRequest, QueueTicket,
+    WaiterUpdates,
 };
 use infergate_core::model::ModelSpec;
 use infergate_core::routing::{
-    AccountKey, Change, Ejector, Failure, Observation, RetryBudget, RetryTarget, Seen,
+    AccountKey, AttemptFailure, Ejector, EndpointSignal, Observation, RetryBudget, RetryTarget,
+    UsabilityChange,
 };
 
 use crate::traffic::{End, Load, Source};
@@ -30,7 +32,7 @@ const CHARGED_MAX: u32 = 256;
 const CLIENT_PAUSE: Millis = Millis(20);
 
 /// A request that has ended.
-pub struct Ended {
+pub struct EndedRequest {
     pub source: usize,
     pub at: Millis,
     pub took: Millis,
@@ -50,7 +52,7 @@ struct Request {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Stage {
-    Waiting(Ticket),
+    Waiting(QueueTicket),
     Running(PermitId, EndpointId),
 }
 
@@ -74,32 +76,32 @@ pub struct Backend {
     pub silent: bool,
 }
 
-pub struct World {
+pub struct ModelSim {
     pub now: Millis,
     pub spec: ModelSpec,
-    pub turnstile: Turnstile,
+    pub turnstile: AdmissionQueue,
     pub backends: BTreeMap<Arc<str>, Backend>,
-    pub ended: Vec<Ended>,
+    pub ended: Vec<EndedRequest>,
     pub arrivals: usize,
     ejector: Ejector,
     budget: RetryBudget,
     sources: Vec<Source>,
     events: BinaryHeap<Reverse<(Millis, u64, Event)>>,
     requests: HashMap<u64, Request>,
-    by_ticket: HashMap<Ticket, u64>,
+    by_ticket: HashMap<QueueTicket, u64>,
     /// Where an endpoint is, also while it drains.
     urls: HashMap<EndpointId, Arc<str>>,
     numbers: u64,
     steps: u64,
     open_until: Millis,
-    pub dice: Rng,
+    pub random: Rng,
 }
 
-impl World {
-    pub fn new(spec: ModelSpec, sources: Vec<Source>, dice: Rng) -> World {
-        let mut world = World {
+impl ModelSim {
+    pub fn new(spec: ModelSpec, sources: Vec<Source>, random: Rng) -> ModelSim {
+        let mut world = ModelSim {
             now: Millis(0),
-            turnstile: Turnstile::new(&spec, Millis(0)),
+            turnstile: AdmissionQueue::new(&spec, Millis(0)),
             ejector: Ejector::new(&spec.endpoints, Millis(0)),
             backends: BTreeMap::new(),
             ended: Vec::new(),
@@ -114,7 +116,7 @@ impl World {
             steps: 0,
             open_until: Millis::MAX,
             spec,
-            dice,
+            random,
         };
         world.learn_endpoints();
         world.after(Millis(1000), Event::Tick);
@@ -129,7 +131,7 @@ impl World {
     }
 
     /// Runs until `end`, with `disturb` called before each event.
-    pub fn run(&mut self, end: Millis, mut disturb: impl FnMut(&mut World)) {
+    pub fn run(&mut self, end: Millis, mut disturb: impl FnMut(&mut ModelSim)) {
         while let Some(&Reverse((at, _, event))) = self.events.peek()
             && at <= end
         {
@@ -168,10 +170,10 @@ impl World {
 
     /// A reload.
     pub fn configure(&mut self, spec: ModelSpec) {
-        let mut wakes = Wakes::default();
+        let mut wakes = WaiterUpdates::default();
         self.spec = spec;
         self.turnstile
-            .configure(&self.spec, self.now, self.dice.u64(..), &mut wakes);
+            .configure(&self.spec, self.now, self.random.u64(..), &mut wakes);
         self.learn_endpoints();
         self.wake(wakes);
         let changes = self.ejector.configure(&self.spec.endpoints, self.now);
@@ -221,7 +223,7 @@ impl World {
     }
 
     fn arrive_at_rate(&mut self, source: usize, rate: f64) {
-        let span = -(1.0 - self.dice.f64()).ln() * 1000.0 / rate;
+        let span = -(1.0 - self.random.f64()).ln() * 1000.0 / rate;
         self.arrive_after(Millis(span.round() as u64), source);
     }
 
@@ -247,14 +249,14 @@ impl World {
         for url in configured {
             let failing = self.backends[&url].failing;
             let seen = if failing {
-                Seen::Failure
+                EndpointSignal::Failure
             } else {
-                Seen::Success
+                EndpointSignal::Success
             };
-            let changes = self.ejector.check_saw(&url, seen, None, self.now);
+            let changes = self.ejector.observe_check(&url, seen, None, self.now);
             self.apply(changes);
         }
-        let mut wakes = Wakes::default();
+        let mut wakes = WaiterUpdates::default();
         self.turnstile.expire_unhealthy(self.now, &mut wakes);
         self.wake(wakes);
         self.after(Millis(1000), Event::Tick);
@@ -275,8 +277,8 @@ impl World {
             self.arrive_at_rate(source, rate);
         }
         self.arrivals += 1;
-        self.budget.request_begins(self.now);
-        let scale = 1.0 + service.jitter * (2.0 * self.dice.f64() - 1.0);
+        self.budget.record_request(self.now);
+        let scale = 1.0 + service.jitter * (2.0 * self.random.f64() - 1.0);
         let request = Request {
             source,
             arrived: self.now,
@@ -284,13 +286,13 @@ impl World {
             service: Millis((service.mean.0 as f64 * scale).round() as u64),
             tries: 0,
             avoid: Vec::new(),
-            stage: Stage::Waiting(Ticket(0)),
+            stage: Stage::Waiting(QueueTicket(0)),
         };
         self.numbers += 1;
         let number = self.numbers;
         self.after(patience, Event::Deadline { request: number });
-        if gives_up_one_in > 0 && self.dice.u64(..gives_up_one_in) == 0 {
-            let span = Millis(self.dice.u64(..patience.0));
+        if gives_up_one_in > 0 && self.random.u64(..gives_up_one_in) == 0 {
+            let span = Millis(self.random.u64(..patience.0));
             self.after(span, Event::ClientGone { request: number });
         }
         self.ask(number, request);
@@ -298,11 +300,11 @@ impl World {
 
     fn ask(&mut self, number: u64, mut request: Request) {
         let source = &self.sources[request.source];
-        let ask = Ask {
+        let ask = PermitRequest {
             account: source.account.into(),
             weight: source.weight,
             priority: 5,
-            warm: false,
+            is_warm: false,
             tokens: if request.tries == 0 {
                 source.tokens.min(CHARGED_MAX)
             } else {
@@ -311,21 +313,24 @@ impl World {
             deadline: request.deadline,
             no_wait: false,
             avoid: request.avoid.clone(),
-            order: None,
-            resume: request.tries > 0,
-            elsewhere: false,
+            endpoint_order: None,
+            is_retry: request.tries > 0,
+            has_alternative: false,
         };
-        match self.turnstile.ask(ask, self.now, self.dice.u64(..)) {
-            Outcome::Leased(grant) => {
+        match self
+            .turnstile
+            .request_permit(ask, self.now, self.random.u64(..))
+        {
+            AdmissionOutcome::Leased(grant) => {
                 self.requests.insert(number, request);
                 self.begin(number, grant);
             }
-            Outcome::Queued { ticket, .. } => {
+            AdmissionOutcome::Queued { ticket, .. } => {
                 request.stage = Stage::Waiting(ticket);
                 self.by_ticket.insert(ticket, number);
                 self.requests.insert(number, request);
             }
-            Outcome::Full(refusal) => self.end(request, End::Refused(refusal)),
+            AdmissionOutcome::Full(refusal) => self.end(request, End::Refused(refusal)),
         }
     }
 
@@ -386,19 +391,23 @@ impl World {
         let url = self.urls[&endpoint].clone();
         let is_silent = self.backends[&url].silent;
         let failed = self.backends[&url].failing || is_silent;
-        let seen = if failed { Seen::Failure } else { Seen::Success };
+        let seen = if failed {
+            EndpointSignal::Failure
+        } else {
+            EndpointSignal::Success
+        };
         let observed = Observation {
-            seen,
+            signal: seen,
             cause: None,
             account: AccountKey::from(&self.sources[request.source].account.into()),
             pause: None,
         };
-        let changes = self.ejector.request_saw(&url, observed, self.now);
+        let changes = self.ejector.observe_request(&url, observed, self.now);
         self.apply(changes);
         if !failed {
             self.correct_tokens(&request);
         }
-        self.give_back(permit, endpoint);
+        self.release(permit, endpoint);
         if !failed {
             self.end(request, End::Completed);
             return;
@@ -413,7 +422,11 @@ impl World {
         };
         let (tries, now) = (request.tries, self.now);
         // A silent server may have begun.
-        if !is_silent && self.budget.may_retry(tries, Failure::Failed, target, now) {
+        if !is_silent
+            && self
+                .budget
+                .may_retry(tries, AttemptFailure::Failed, target, now)
+        {
             self.ask(number, request);
         } else {
             self.end(request, End::Failed);
@@ -439,7 +452,7 @@ impl World {
         match request.stage {
             Stage::Waiting(ticket) => {
                 assert!(
-                    self.turnstile.leave(ticket, self.now),
+                    self.turnstile.cancel(ticket, self.now),
                     "it was still waiting"
                 );
                 self.by_ticket.remove(&ticket);
@@ -447,25 +460,25 @@ impl World {
                 self.end(request, if by_deadline { End::LeftLine } else { end });
             }
             Stage::Running(permit, endpoint) => {
-                self.give_back(permit, endpoint);
+                self.release(permit, endpoint);
                 self.end(request, end);
             }
         }
     }
 
-    fn give_back(&mut self, permit: PermitId, endpoint: EndpointId) {
+    fn release(&mut self, permit: PermitId, endpoint: EndpointId) {
         let url = &self.urls[&endpoint];
         self.backends
             .get_mut(url)
             .expect("every endpoint has a backend")
             .in_flight -= 1;
-        let mut wakes = Wakes::default();
+        let mut wakes = WaiterUpdates::default();
         self.turnstile
-            .give_back(permit, self.now, self.dice.u64(..), &mut wakes);
+            .release(permit, self.now, self.random.u64(..), &mut wakes);
         self.wake(wakes);
     }
 
-    fn wake(&mut self, wakes: Wakes) {
+    fn wake(&mut self, wakes: WaiterUpdates) {
         for grant in wakes.grants {
             let ticket = grant.ticket.expect("a woken waiter has a ticket");
             let number = self
@@ -487,14 +500,14 @@ impl World {
         }
     }
 
-    fn apply(&mut self, changes: Vec<Change>) {
+    fn apply(&mut self, changes: Vec<UsabilityChange>) {
         self.turnstile.set_failing(self.ejector.failing_since());
         for change in changes {
             let Some(endpoint) = self.turnstile.endpoint(&change.url) else {
                 continue;
             };
-            let mut wakes = Wakes::default();
-            let dice = self.dice.u64(..);
+            let mut wakes = WaiterUpdates::default();
+            let dice = self.random.u64(..);
             self.turnstile
                 .set_usable(endpoint, change.usable, self.now, dice, &mut wakes);
             self.wake(wakes);
@@ -506,7 +519,7 @@ impl World {
             source, arrived, ..
         } = request;
         let completed = end == End::Completed;
-        self.ended.push(Ended {
+        self.ended.push(EndedRequest {
             source,
             at: self.now,
             took: self.now.since(arrived),

@@ -65,7 +65,7 @@ fn dead_files(tree: &Tree, sources: &[Source], found: &mut Vec<String>) {
 }
 
 /// The room of a file: the first part of its path below `src` or `src/core`.
-fn room(path: &str) -> &str {
+fn module(path: &str) -> &str {
     let below = path
         .strip_prefix("src/core/")
         .or(path.strip_prefix("src/"))
@@ -80,11 +80,11 @@ fn room(path: &str) -> &str {
 /// Import edges against the tables, and the graph against cycles.
 fn imports(tree: &Tree, found: &mut Vec<String>) {
     let shell = edges(tree.shell(), &["crate", "infergate"], &BTreeMap::new());
-    judge("shell", &shell, SHELL_LAYERS, found);
+    check_layers("shell", &shell, SHELL_LAYERS, found);
     let exports = exports_of_the_core(tree);
     let core = edges(tree.core(), &["crate"], &exports);
-    judge("core", &core, CORE_LAYERS, found);
-    for (path, tokens) in tree.shell().filter(|(path, _)| room(path) == SIMULATE) {
+    check_layers("core", &core, CORE_LAYERS, found);
+    for (path, tokens) in tree.shell().filter(|(path, _)| module(path) == SIMULATE) {
         for edge in paths_from(tokens, &["infergate_core"], path) {
             let core_room = exports.get(&edge.to).unwrap_or(&edge.to);
             if !["api", "time", "id"].contains(&core_room.as_str()) {
@@ -130,7 +130,7 @@ fn edges<'a>(
     exports: &BTreeMap<String, String>,
 ) -> Vec<Edge> {
     let mut edges = Vec::new();
-    for (path, tokens) in files.filter(|(path, _)| room(path) != "lib") {
+    for (path, tokens) in files.filter(|(path, _)| module(path) != "lib") {
         for mut edge in paths_from(tokens, crates, path) {
             if let Some(home) = exports.get(&edge.to) {
                 edge.to = home.clone();
@@ -170,7 +170,7 @@ fn paths_from(tokens: &[Token], crates: &[&str], path: &str) -> Vec<Edge> {
                 edges.push(Edge {
                     path: path.to_owned(),
                     line,
-                    from: room(path).to_owned(),
+                    from: module(path).to_owned(),
                     to,
                 });
             }
@@ -218,7 +218,7 @@ fn names_after(tokens: &[Token], at: usize) -> Vec<(String, usize)> {
     names
 }
 
-fn judge(package: &str, edges: &[Edge], layers: &[&[&str]], found: &mut Vec<String>) {
+fn check_layers(package: &str, edges: &[Edge], layers: &[&[&str]], found: &mut Vec<String>) {
     let layer = |room: &str| layers.iter().position(|layer| layer.contains(&room));
     for Edge {
         path,
@@ -335,7 +335,7 @@ fn foreign_libraries(tree: &Tree, found: &mut Vec<String>) {
             else {
                 continue;
             };
-            if !homes.iter().any(|home| stands_in(path, home)) {
+            if !homes.iter().any(|home| is_below(path, home)) {
                 found.push(format!(
                     "{path}:{}: `{}` may be named in {} only: one room per foreign library ({library})",
                     token.line,
@@ -354,14 +354,14 @@ fn belongs(name: &str, library: &str) -> bool {
 }
 
 /// `src/app` holds `src/app.rs` and all of `src/app/`.
-fn stands_in(path: &str, home: &str) -> bool {
+fn is_below(path: &str, home: &str) -> bool {
     path.strip_prefix(home)
         .is_some_and(|rest| matches!(rest, "" | ".rs") || rest.starts_with('/'))
 }
 
 fn spawns(tree: &Tree, found: &mut Vec<String>) {
     for (path, tokens) in &tree.code {
-        if SPAWNERS.iter().any(|home| stands_in(path, home)) {
+        if SPAWNERS.iter().any(|home| is_below(path, home)) {
             continue;
         }
         for pair in tokens.windows(2) {

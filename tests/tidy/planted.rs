@@ -14,7 +14,7 @@ const MANIFEST: &str =
 const CORE_MANIFEST: &str = "[lib]\npath = \"lib.rs\"\n[dependencies]\nbytes = \"1\"\n";
 
 /// A tidy repository, with `planted` files put in or replaced.
-fn house(planted: &[(&str, &str)]) -> Vec<Source> {
+fn repository_with(planted: &[(&str, &str)]) -> Vec<Source> {
     let mut files = BTreeMap::from([
         ("Cargo.toml", MANIFEST),
         ("src/core/Cargo.toml", CORE_MANIFEST),
@@ -62,7 +62,7 @@ fn house(planted: &[(&str, &str)]) -> Vec<Source> {
 /// Plants files and wants exactly the offences that hold `expected`, in any order.
 #[track_caller]
 fn assert_red(planted: &[(&str, &str)], expected: &[&str]) {
-    let found = offences(&house(planted));
+    let found = offences(&repository_with(planted));
     assert_eq!(found.len(), expected.len(), "{found:#?}");
     for text in expected {
         assert!(
@@ -240,7 +240,7 @@ fn a_function_that_grows_too_long_turns_it_red_and_so_does_a_stale_exception() {
         &["src/app.rs:2: `run` has 72 lines"],
     );
 
-    let tree = Tree::of(&house(&[("src/app.rs", &text)]));
+    let tree = Tree::of(&repository_with(&[("src/app.rs", &text)]));
     let judged = |long: &[(&str, &str, usize)]| {
         let mut found = Vec::new();
         lengths(&tree, long, &mut found);

@@ -12,11 +12,11 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::say;
-use super::target::{self, Target, Which, progress};
+use super::target::{self, PluginSelector, PluginTarget, progress};
 use super::test::is_fatal;
-use crate::plugin::workshop::{Fixture, Measure, Opened, Workshop, percentile};
+use crate::plugin::workshop::{CostMeasure, OpenedComponent, PluginFixture, ToolHost, percentile};
 
 /// `--help` of it.
 pub const EXAMPLES: &str = "\
@@ -42,7 +42,7 @@ const RUNS_MIN: usize = 20;
 #[derive(Args, Debug)]
 pub struct BenchArgs {
     #[command(flatten)]
-    which: Which,
+    which: PluginSelector,
     /// Calls of each fixture, at most; each takes at most a second in all.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     runs: u32,
@@ -69,7 +69,7 @@ fn percent(text: &str) -> Result<f64, String> {
 
 /// The figures of one fixture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Figures {
+pub struct BenchFigures {
     fuel: u64,
     p50_us: u64,
     p99_us: u64,
@@ -82,16 +82,16 @@ pub struct Figures {
 
 /// A file of figures.
 #[derive(Debug, Serialize, Deserialize)]
-struct Saved {
+struct SavedFigures {
     sha256: String,
-    fixtures: BTreeMap<String, Figures>,
+    fixtures: BTreeMap<String, BenchFigures>,
 }
 
 /// Runs it.
-pub fn run(args: &BenchArgs) -> Result<Outcome, String> {
+pub fn run(args: &BenchArgs) -> Result<CommandOutcome, String> {
     let target = args.which.read()?;
     target.some_fixtures()?;
-    let before: Option<Saved> = match &args.compare {
+    let before: Option<SavedFigures> = match &args.compare {
         Some(file) => {
             let wrong = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
             let text = fs::read(file).map_err(|error| wrong(&error))?;
@@ -99,7 +99,7 @@ pub fn run(args: &BenchArgs) -> Result<Outcome, String> {
         }
         None => None,
     };
-    let now = Saved {
+    let now = SavedFigures {
         sha256: target.anatomy.sha256.clone(),
         fixtures: measure(&target, args.runs as usize)?,
     };
@@ -115,17 +115,20 @@ pub fn run(args: &BenchArgs) -> Result<Outcome, String> {
         ),
         false => table(&now.fixtures, &worse, args.compare.is_some()),
     };
-    Ok(Outcome {
+    Ok(CommandOutcome {
         text,
         good: worse.is_empty(),
     })
 }
 
 /// The figures of every fixture of a plugin.
-pub fn measure(target: &Target, runs: usize) -> Result<BTreeMap<String, Figures>, String> {
+pub fn measure(
+    target: &PluginTarget,
+    runs: usize,
+) -> Result<BTreeMap<String, BenchFigures>, String> {
     let (counting, timing) = (
-        target::workshop(Measure::Fuel)?,
-        target::workshop(Measure::Time)?,
+        target::tool_host(CostMeasure::Fuel)?,
+        target::tool_host(CostMeasure::Time)?,
     );
     let (counted, timed) = (target.open(&counting)?, target.open(&timing)?);
     let mut figures = BTreeMap::new();
@@ -140,19 +143,19 @@ pub fn measure(target: &Target, runs: usize) -> Result<BTreeMap<String, Figures>
 }
 
 fn of(
-    timing: &Workshop,
-    counted: &Opened,
-    timed: &Opened,
-    fixture: &Fixture,
+    timing: &ToolHost,
+    counted: &OpenedComponent,
+    timed: &OpenedComponent,
+    fixture: &PluginFixture,
     runs: usize,
-) -> Figures {
+) -> BenchFigures {
     let once = counted
-        .trial(&fixture.settings, &fixture.tables)
+        .with_settings(&fixture.settings, &fixture.tables)
         .run(fixture);
-    let trial = timed.trial(&fixture.settings, &fixture.tables);
-    let mut guest = trial.guest();
+    let trial = timed.with_settings(&fixture.settings, &fixture.tables);
+    let mut guest = trial.instance();
     let used = timing.times(runs, (RUNS_MIN, FIXTURE_MAX_US), || {
-        guest = guest.take().or_else(|| trial.guest());
+        guest = guest.take().or_else(|| trial.instance());
         let ran = match &mut guest {
             Some(guest) => guest.call(fixture),
             None => trial.run(fixture),
@@ -168,7 +171,7 @@ fn of(
     });
     trial.log();
     let of = |times: &[u64], percent| percentile(times, percent).unwrap_or(0);
-    Figures {
+    BenchFigures {
         fuel: once.fuel.unwrap_or(0),
         p50_us: of(&used, 50),
         p99_us: of(&used, 99),
@@ -181,7 +184,7 @@ fn of(
 }
 
 /// Figures that became worse, a sentence each.
-fn worse(before: &Saved, now: &Saved, threshold: f64) -> Vec<String> {
+fn worse(before: &SavedFigures, now: &SavedFigures, threshold: f64) -> Vec<String> {
     let mut found = Vec::new();
     for (name, was) in &before.fixtures {
         let Some(is) = now.fixtures.get(name) else {
@@ -213,7 +216,7 @@ fn worse(before: &Saved, now: &Saved, threshold: f64) -> Vec<String> {
 }
 
 /// Memory of the guest that used most.
-pub fn peak_memory(figures: &BTreeMap<String, Figures>) -> usize {
+pub fn peak_memory(figures: &BTreeMap<String, BenchFigures>) -> usize {
     figures
         .values()
         .map(|of| of.memory_bytes)
@@ -222,13 +225,13 @@ pub fn peak_memory(figures: &BTreeMap<String, Figures>) -> usize {
 }
 
 /// Fixtures whose 99 of 100 calls do not end in time.
-pub fn slower_than(figures: &BTreeMap<String, Figures>, limit_us: u64) -> Vec<String> {
+pub fn slower_than(figures: &BTreeMap<String, BenchFigures>, limit_us: u64) -> Vec<String> {
     let slow = figures.iter().filter(|(_, of)| of.p99_us > limit_us);
     slow.map(|(name, _)| name.clone()).collect()
 }
 
 /// The figures, a line a fixture.
-pub fn table(figures: &BTreeMap<String, Figures>, worse: &[String], compared: bool) -> String {
+pub fn table(figures: &BTreeMap<String, BenchFigures>, worse: &[String], compared: bool) -> String {
     let names = figures.keys().map(|name| name.chars().count());
     let width = names.max().unwrap_or(0).max("fixture".len());
     let mut text = format!(
@@ -267,8 +270,8 @@ pub fn table(figures: &BTreeMap<String, Figures>, worse: &[String], compared: bo
 mod tests {
     use super::*;
 
-    fn saved(fuel: u64, p50_us: u64) -> Saved {
-        let figures = Figures {
+    fn saved(fuel: u64, p50_us: u64) -> SavedFigures {
+        let figures = BenchFigures {
             fuel,
             p50_us,
             p99_us: 0,
@@ -278,7 +281,7 @@ mod tests {
             bytes_copied: 0,
             memory_bytes: 0,
         };
-        Saved {
+        SavedFigures {
             sha256: String::new(),
             fixtures: BTreeMap::from([("a".to_owned(), figures)]),
         }
@@ -301,7 +304,7 @@ mod tests {
             ["a: p50 121 µs, +21.0 % against 100 µs"]
         );
         assert!(worse(&before, &saved(1000, 121), 0.25).is_empty());
-        let none = Saved {
+        let none = SavedFigures {
             sha256: String::new(),
             fixtures: BTreeMap::new(),
         };

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use super::say::Step;
+use super::say::ProgressStep;
 
-use crate::plugin::Shape;
+use crate::plugin::ComponentType;
 use crate::plugin::encode::{self, EncodeError};
 
 mod javascript;
@@ -23,7 +23,7 @@ const GRANTABLE: &str = "infergate:host/";
 
 /// A plugin that was built.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Built {
+pub struct BuildOutput {
     /// Its package's name.
     pub name: String,
     /// Where the component lies.
@@ -103,7 +103,7 @@ pub enum BuildError {
 }
 
 /// Output of a compiler for a folder.
-struct Compiled {
+struct CompilerOutput {
     name: String,
     component: Vec<u8>,
     /// Grants that its manifest declares: `log`, `counters`, `tables`.
@@ -115,11 +115,11 @@ struct Compiled {
 }
 
 /// Builds the plugin of a folder into `out`, or into `dist/NAME.wasm` of its workspace.
-pub fn build(dir: &Path, out: Option<&Path>) -> Result<Built, BuildError> {
+pub fn build(dir: &Path, out: Option<&Path>) -> Result<BuildOutput, BuildError> {
     if dir.join("package.json").is_file() {
         return finish(javascript::compile(dir)?, out);
     }
-    let mut compiled = rust::compile(dir, rust::Which::Package)?;
+    let mut compiled = rust::compile(dir, rust::CargoSelection::Package)?;
     match (compiled.pop(), compiled.pop()) {
         (Some(only), None) => finish(only, out),
         (None, _) => Err(rust::no_plugin(dir)),
@@ -132,8 +132,8 @@ pub fn build(dir: &Path, out: Option<&Path>) -> Result<Built, BuildError> {
 
 /// Builds every Rust plugin of a cargo workspace into the folder `out`, or `dist`, in the order of
 /// their names.
-pub fn build_all(dir: &Path, out: Option<&Path>) -> Result<Vec<Built>, BuildError> {
-    let mut compiled = rust::compile(dir, rust::Which::Workspace)?;
+pub fn build_all(dir: &Path, out: Option<&Path>) -> Result<Vec<BuildOutput>, BuildError> {
+    let mut compiled = rust::compile(dir, rust::CargoSelection::Workspace)?;
     if compiled.is_empty() {
         return Err(rust::no_plugin(dir));
     }
@@ -147,15 +147,15 @@ pub fn build_all(dir: &Path, out: Option<&Path>) -> Result<Vec<Built>, BuildErro
         .collect()
 }
 
-fn finish(compiled: Compiled, out: Option<&Path>) -> Result<Built, BuildError> {
-    let Compiled {
+fn finish(compiled: CompilerOutput, out: Option<&Path>) -> Result<BuildOutput, BuildError> {
+    let CompilerOutput {
         name,
         component,
         grants,
         folder,
         fixtures,
     } = compiled;
-    let _step = Step::begin(&format!("checking {name} and writing it with its fixtures"));
+    let _step = ProgressStep::begin(&format!("checking {name} and writing it with its fixtures"));
     let imports = encode::imports(&component).map_err(|error| BuildError::Encode {
         name: name.clone(),
         error,
@@ -181,7 +181,7 @@ fn finish(compiled: Compiled, out: Option<&Path>) -> Result<Built, BuildError> {
     };
     write(&path, &component).map_err(io)?;
     copy_fixtures(&fixtures, &path.with_extension("tests")).map_err(io)?;
-    Ok(Built {
+    Ok(BuildOutput {
         name,
         path,
         bytes: component.len() as u64,
@@ -192,7 +192,7 @@ fn finish(compiled: Compiled, out: Option<&Path>) -> Result<Built, BuildError> {
 
 /// Why no gateway could take it.
 fn no_plugin(component: &[u8]) -> Option<String> {
-    match Shape::of(component) {
+    match ComponentType::of(component) {
         Err(why) => Some(why),
         Ok(shape) if !shape.worlds().is_empty() => None,
         Ok(shape) => {

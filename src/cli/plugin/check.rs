@@ -8,10 +8,10 @@ use std::path::Path;
 use clap::Args;
 use serde_json::json;
 
-use super::Outcome;
-use super::say::{self, Finding, Level};
-use super::target::{self, Target, Which};
-use crate::plugin::workshop::{Anatomy, FILE_MAX_BYTES, Measure, Opened};
+use super::CommandOutcome;
+use super::say::{self, Finding, FindingLevel};
+use super::target::{self, PluginSelector, PluginTarget};
+use crate::plugin::workshop::{ComponentInfo, CostMeasure, FILE_MAX_BYTES, OpenedComponent};
 use crate::telemetry::printable;
 
 /// `--help` of it.
@@ -31,7 +31,7 @@ Examples:
 #[derive(Args, Debug)]
 pub struct CheckArgs {
     #[command(flatten)]
-    which: Which,
+    which: PluginSelector,
     /// Grants of the configuration: log, counters, tables:NAME. A project's own manifest counts too.
     #[arg(long = "grant", value_name = "GRANT")]
     grants: Vec<String>,
@@ -45,7 +45,7 @@ pub struct CheckArgs {
 
 impl CheckArgs {
     /// Arguments of a check without any option.
-    pub fn plain(which: Which) -> CheckArgs {
+    pub fn plain(which: PluginSelector) -> CheckArgs {
         CheckArgs {
             which,
             grants: Vec::new(),
@@ -56,15 +56,15 @@ impl CheckArgs {
 }
 
 /// Runs it.
-pub fn run(args: &CheckArgs) -> Result<Outcome, String> {
+pub fn run(args: &CheckArgs) -> Result<CommandOutcome, String> {
     let found = args.which.find()?;
     let file = &found.file;
     let mut findings = Vec::new();
-    match Anatomy::of_file(file) {
+    match ComponentInfo::of_file(file) {
         Err(why) => findings.push(fail("file", why)),
         Ok(anatomy) => outside(args, &found, &anatomy, &mut findings),
     }
-    let is_good = |findings: &[Finding]| findings.iter().all(|one| one.level != Level::Fail);
+    let is_good = |findings: &[Finding]| findings.iter().all(|one| one.level != FindingLevel::Fail);
     // What has a wrong outside is not run.
     if is_good(&findings) {
         let target = args.which.read()?;
@@ -78,13 +78,13 @@ pub fn run(args: &CheckArgs) -> Result<Outcome, String> {
         ),
         false => table(file, &findings),
     };
-    Ok(Outcome { text, good })
+    Ok(CommandOutcome { text, good })
 }
 
 fn table(file: &Path, findings: &[Finding]) -> String {
     let failed = findings
         .iter()
-        .filter(|one| one.level == Level::Fail)
+        .filter(|one| one.level == FindingLevel::Fail)
         .count();
     let mut text = format!("{}\n", file.display());
     for Finding {
@@ -107,8 +107,8 @@ fn table(file: &Path, findings: &[Finding]) -> String {
 
 fn outside(
     args: &CheckArgs,
-    found: &target::Found,
-    anatomy: &Anatomy,
+    found: &target::FoundPlugin,
+    anatomy: &ComponentInfo,
     findings: &mut Vec<Finding>,
 ) {
     let bytes = anatomy.bytes.len() as u64;
@@ -131,7 +131,7 @@ fn outside(
         .iter()
         .flat_map(|(_, manifest)| &manifest.grants);
     let grants: Vec<String> = args.grants.iter().chain(of_project).cloned().collect();
-    let ungranted = anatomy.ungranted(&grants);
+    let ungranted = anatomy.ungranted_imports(&grants);
     if ungranted.is_empty() {
         findings.push(ok(
             "imports",
@@ -173,7 +173,7 @@ fn stubs(wasi: &[String], findings: &mut Vec<Finding>) {
 }
 
 /// Interfaces of WASI are exported by programs; what else is not ours is never called.
-fn exports(anatomy: &Anatomy, findings: &mut Vec<Finding>) {
+fn exports(anatomy: &ComponentInfo, findings: &mut Vec<Finding>) {
     let foreign = anatomy
         .exports
         .iter()
@@ -197,8 +197,12 @@ fn exports(anatomy: &Anatomy, findings: &mut Vec<Finding>) {
     }
 }
 
-fn inside(args: &CheckArgs, target: &Target, findings: &mut Vec<Finding>) -> Result<(), String> {
-    let workshop = target::workshop(Measure::Time)?;
+fn inside(
+    args: &CheckArgs,
+    target: &PluginTarget,
+    findings: &mut Vec<Finding>,
+) -> Result<(), String> {
+    let workshop = target::tool_host(CostMeasure::Time)?;
     let opened = match workshop.open(&target.anatomy, target.world, target.limits) {
         Ok(opened) => opened,
         Err(why) => {
@@ -208,11 +212,11 @@ fn inside(args: &CheckArgs, target: &Target, findings: &mut Vec<Finding>) -> Res
     };
     let (settings, of) = target.settings(&opened, args.settings.as_deref())?;
     let tables = of.map(|fixture| fixture.tables.clone()).unwrap_or_default();
-    let trial = opened.trial(&settings, &tables);
+    let trial = opened.with_settings(&settings, &tables);
     let with = of.map_or(String::new(), |fixture| {
         format!(", with the settings of its fixture `{}`", fixture.name)
     });
-    match trial.begin() {
+    match trial.try_setup() {
         Ok(us) => findings.push(ok(
             "starts",
             format!(
@@ -239,7 +243,7 @@ fn inside(args: &CheckArgs, target: &Target, findings: &mut Vec<Finding>) -> Res
 const FIXTURES_SHOWN: usize = 5;
 
 /// As a gateway runs them before it lets the plugin in.
-fn fixtures(target: &Target, opened: &Opened, findings: &mut Vec<Finding>) {
+fn fixtures(target: &PluginTarget, opened: &OpenedComponent, findings: &mut Vec<Finding>) {
     if target.fixtures.is_empty() {
         let none = "none: put calls with their expected answers into tests/*.json";
         findings.push(note("fixtures", none.into()));
@@ -248,9 +252,9 @@ fn fixtures(target: &Target, opened: &Opened, findings: &mut Vec<Finding>) {
     let mut wrong = Vec::new();
     for fixture in &target.fixtures {
         let ran = opened
-            .trial(&fixture.settings, &fixture.tables)
+            .with_settings(&fixture.settings, &fixture.tables)
             .run(fixture);
-        if let Some(difference) = fixture.judge(&ran) {
+        if let Some(difference) = fixture.difference(&ran) {
             wrong.push(format!("`{}`: {difference}", fixture.name));
         }
     }
@@ -270,18 +274,18 @@ fn fixtures(target: &Target, opened: &Opened, findings: &mut Vec<Finding>) {
 }
 
 fn ok(about: &'static str, message: String) -> Finding {
-    finding(Level::Ok, about, message)
+    finding(FindingLevel::Ok, about, message)
 }
 
 fn note(about: &'static str, message: String) -> Finding {
-    finding(Level::Note, about, message)
+    finding(FindingLevel::Note, about, message)
 }
 
 fn fail(about: &'static str, message: String) -> Finding {
-    finding(Level::Fail, about, message)
+    finding(FindingLevel::Fail, about, message)
 }
 
-fn finding(level: Level, about: &'static str, message: String) -> Finding {
+fn finding(level: FindingLevel, about: &'static str, message: String) -> Finding {
     Finding {
         level,
         about,

@@ -8,12 +8,13 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::say;
-use super::target::{self, Target, Which, progress};
+use super::target::{self, PluginSelector, PluginTarget, progress};
 use super::test::{frames, is_fatal, pretty, shown};
 use crate::plugin::workshop::{
-    Dice, Failure, Fixture, Guest, Measure, Opened, Ran, Schema, Trial, asking_describe, is_same,
+    ArgGenerator, ConfiguredComponent, CostMeasure, Failure, FixtureRun, OpenedComponent,
+    PluginFixture, Schema, ToolInstance, describe_call, is_same,
 };
 
 /// `--help` of it.
@@ -38,7 +39,7 @@ const PROGRESS_RUNS: u32 = 5000;
 #[derive(Args, Debug)]
 pub struct FuzzArgs {
     #[command(flatten)]
-    which: Which,
+    which: PluginSelector,
     /// Calls.
     #[arg(long, value_name = "N", default_value_t = 2000)]
     runs: u32,
@@ -60,10 +61,10 @@ pub struct FuzzArgs {
 }
 
 /// State shared by all calls of a run.
-struct Fuzz<'a> {
-    opened: &'a Opened,
-    trial: &'a Trial,
-    seeds: Vec<&'a Fixture>,
+struct FuzzSearch<'a> {
+    opened: &'a OpenedComponent,
+    trial: &'a ConfiguredComponent,
+    seeds: Vec<&'a PluginFixture>,
     settings: Map<String, Value>,
     tables: std::collections::BTreeMap<std::sync::Arc<str>, Map<String, Value>>,
     hooks: Vec<&'static str>,
@@ -72,15 +73,15 @@ struct Fuzz<'a> {
 }
 
 /// Runs it.
-pub fn run(args: &FuzzArgs) -> Result<Outcome, String> {
+pub fn run(args: &FuzzArgs) -> Result<CommandOutcome, String> {
     let target = args.which.read()?;
-    let workshop = target::workshop(Measure::Fuel)?;
+    let workshop = target::tool_host(CostMeasure::Fuel)?;
     let opened = target.open(&workshop)?;
     let (settings, of) = target.settings(&opened, args.settings.as_deref())?;
     let tables = of.map(|fixture| fixture.tables.clone()).unwrap_or_default();
-    let trial = opened.trial(&settings, &tables);
+    let trial = opened.with_settings(&settings, &tables);
     let described = describe(&target, &opened, &trial)?;
-    let fuzz = Fuzz {
+    let fuzz = FuzzSearch {
         hooks: hooks(&opened, args.hook.as_deref())?,
         opened: &opened,
         trial: &trial,
@@ -102,7 +103,7 @@ pub fn run(args: &FuzzArgs) -> Result<Outcome, String> {
     let wants = wants
         .filter_map(|want| want.as_str().map(str::to_owned))
         .collect();
-    let found = fuzz.search(args.runs, &mut Dice::new(args.seed, wants));
+    let found = fuzz.search(args.runs, &mut ArgGenerator::new(args.seed, wants));
     let Some((at, fixture, why)) = found else {
         let text = format!(
             "{} calls of {} with seed {}: no trap, no broken rule, at most {} fuel, nothing remembered\n",
@@ -111,12 +112,17 @@ pub fn run(args: &FuzzArgs) -> Result<Outcome, String> {
             args.seed,
             say::count(fuzz.max_fuel)
         );
-        return Ok(Outcome { text, good: true });
+        return Ok(CommandOutcome { text, good: true });
     };
-    told(args, at, &fixture, &why)
+    report(args, at, &fixture, &why)
 }
 
-fn told(args: &FuzzArgs, at: u32, fixture: &Fixture, why: &str) -> Result<Outcome, String> {
+fn report(
+    args: &FuzzArgs,
+    at: u32,
+    fixture: &PluginFixture,
+    why: &str,
+) -> Result<CommandOutcome, String> {
     let mut call = json!({
         "hook": fixture.hook, "args": fixture.args, "settings": fixture.settings,
     });
@@ -134,22 +140,26 @@ fn told(args: &FuzzArgs, at: u32, fixture: &Fixture, why: &str) -> Result<Outcom
             file.display()
         );
     }
-    Ok(Outcome { text, good: false })
+    Ok(CommandOutcome { text, good: false })
 }
 
 /// True when changes of the fixture are worth a try: not those of a call that is meant to fail.
-fn is_seed(fixture: &Fixture) -> bool {
+fn is_seed(fixture: &PluginFixture) -> bool {
     let expected = fixture.expect_error.as_ref();
     let class = expected.and_then(|error| error.get("class")?.as_str());
     class.is_none_or(|class| matches!(class, "rejected" | "broken"))
 }
 
 /// Description of a task; null for other worlds.
-fn describe(target: &Target, opened: &Opened, trial: &Trial) -> Result<Value, String> {
+fn describe(
+    target: &PluginTarget,
+    opened: &OpenedComponent,
+    trial: &ConfiguredComponent,
+) -> Result<Value, String> {
     let ran = match opened.hooks().contains(&"describe") {
-        true => trial.run(&asking_describe()),
+        true => trial.run(&describe_call()),
         false => {
-            let began = trial.begin().map(|_| Value::Null);
+            let began = trial.try_setup().map(|_| Value::Null);
             return began.map_err(|wrong| {
                 let said: Vec<String> = wrong
                     .into_iter()
@@ -167,7 +177,7 @@ fn describe(target: &Target, opened: &Opened, trial: &Trial) -> Result<Value, St
         .map_err(|failure| format!("{}: describe: {failure}", target.file.display()))
 }
 
-fn hooks(opened: &Opened, only: Option<&str>) -> Result<Vec<&'static str>, String> {
+fn hooks(opened: &OpenedComponent, only: Option<&str>) -> Result<Vec<&'static str>, String> {
     let hooks = opened.hooks();
     let called = hooks.iter().copied().filter(|hook| *hook != "describe");
     match only {
@@ -182,10 +192,10 @@ fn hooks(opened: &Opened, only: Option<&str>) -> Result<Vec<&'static str>, Strin
     }
 }
 
-impl Fuzz<'_> {
+impl FuzzSearch<'_> {
     /// The first call that must not be, with its number and what is wrong.
-    fn search(&self, runs: u32, dice: &mut Dice) -> Option<(u32, Fixture, String)> {
-        let mut used: Option<Guest<'_>> = None;
+    fn search(&self, runs: u32, dice: &mut ArgGenerator) -> Option<(u32, PluginFixture, String)> {
+        let mut used: Option<ToolInstance<'_>> = None;
         for at in 1..=runs {
             if at % PROGRESS_RUNS == 0 {
                 progress(&format!("{} calls", say::count(at.into())));
@@ -193,7 +203,7 @@ impl Fuzz<'_> {
             let fixture = self.call(dice);
             let fresh = self.trial.run(&fixture);
             let mut why = self.wrong(&fresh);
-            used = used.or_else(|| self.trial.guest());
+            used = used.or_else(|| self.trial.instance());
             if let Some(guest) = &mut used {
                 let again = guest.call(&fixture);
                 if is_fatal(&again) {
@@ -215,46 +225,46 @@ impl Fuzz<'_> {
         None
     }
 
-    fn call(&self, dice: &mut Dice) -> Fixture {
-        let mut fixture = self.made_up(dice);
+    fn call(&self, dice: &mut ArgGenerator) -> PluginFixture {
+        let mut fixture = self.generated(dice);
         for _ in 0..BODIES_MAX {
             if self.reaches(&fixture) {
                 break;
             }
-            fixture = self.made_up(dice);
+            fixture = self.generated(dice);
         }
         fixture
     }
 
-    fn made_up(&self, dice: &mut Dice) -> Fixture {
+    fn generated(&self, dice: &mut ArgGenerator) -> PluginFixture {
         let hook = dice.pick(&self.hooks).copied().unwrap_or_default();
-        let of_hook: Vec<&Fixture> = self
+        let of_hook: Vec<&PluginFixture> = self
             .seeds
             .iter()
             .copied()
             .filter(|seed| seed.hook == hook)
             .collect();
-        let args = match dice.pick(&of_hook).filter(|_| !dice.once_in(2)) {
+        let args = match dice.pick(&of_hook).filter(|_| !dice.one_in(2)) {
             Some(seed) => {
                 let mut args = self.opened.changed(hook, &seed.args, dice);
-                while dice.once_in(2) {
+                while dice.one_in(2) {
                     args = self.opened.changed(hook, &args, dice);
                 }
                 args
             }
             None => self.opened.arguments(hook, dice),
         };
-        Fixture {
+        PluginFixture {
             hook: hook.to_owned(),
             args,
             settings: self.settings.clone(),
             tables: self.tables.clone(),
-            ..asking_describe()
+            ..describe_call()
         }
     }
 
     /// True when the gateway would make this call: its body passes the task's own schema.
-    fn reaches(&self, fixture: &Fixture) -> bool {
+    fn reaches(&self, fixture: &PluginFixture) -> bool {
         let (Some(schema), "prepare") = (&self.schema, fixture.hook.as_str()) else {
             return true;
         };
@@ -274,7 +284,7 @@ impl Fuzz<'_> {
         }
     }
 
-    fn wrong(&self, ran: &Ran) -> Option<String> {
+    fn wrong(&self, ran: &FixtureRun) -> Option<String> {
         let said = match &ran.answer {
             Ok(_) | Err(Failure::Rejected(_) | Failure::Broken(_)) => {
                 let fuel = ran.fuel.unwrap_or(0);

@@ -7,12 +7,12 @@ use std::fmt::Write;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::Outcome;
-use super::bench::{self, Figures};
+use super::CommandOutcome;
+use super::bench::{self, BenchFigures};
 use super::say;
-use super::target::{self, Target, Which};
+use super::target::{self, PluginSelector, PluginTarget};
 use super::test;
-use crate::plugin::workshop::{Measure, Opened};
+use crate::plugin::workshop::{CostMeasure, OpenedComponent};
 
 /// `--help` of it.
 pub const EXAMPLES: &str = "\
@@ -31,7 +31,7 @@ const PAGE: u64 = 64 << 10;
 #[derive(Args, Debug)]
 pub struct InspectArgs {
     #[command(flatten)]
-    which: Which,
+    which: PluginSelector,
     /// JSON for `configure`, or @FILE.
     #[arg(long, value_name = "JSON")]
     settings: Option<String>,
@@ -41,9 +41,9 @@ pub struct InspectArgs {
 }
 
 /// Runs it.
-pub fn run(args: &InspectArgs) -> Result<Outcome, String> {
+pub fn run(args: &InspectArgs) -> Result<CommandOutcome, String> {
     let target = args.which.read()?;
-    let workshop = target::workshop(Measure::Fuel)?;
+    let workshop = target::tool_host(CostMeasure::Fuel)?;
     let opened = target.open(&workshop)?;
     let description = describe(args, &target, &opened)?;
     let figures = bench::measure(&target, RUNS)?;
@@ -56,18 +56,22 @@ pub fn run(args: &InspectArgs) -> Result<Outcome, String> {
         ),
         false => pages(&target, &report, &figures),
     };
-    Ok(Outcome { text, good: true })
+    Ok(CommandOutcome { text, good: true })
 }
 
 /// Description of a task; null for other worlds.
-fn describe(args: &InspectArgs, target: &Target, opened: &Opened) -> Result<Value, String> {
+fn describe(
+    args: &InspectArgs,
+    target: &PluginTarget,
+    opened: &OpenedComponent,
+) -> Result<Value, String> {
     if !opened.hooks().contains(&"describe") {
         return Ok(Value::Null);
     }
     let (settings, of) = target.settings(opened, args.settings.as_deref())?;
     let tables = of.map(|fixture| fixture.tables.clone()).unwrap_or_default();
-    let asked = crate::plugin::workshop::asking_describe();
-    let ran = opened.trial(&settings, &tables).run(&asked);
+    let asked = crate::plugin::workshop::describe_call();
+    let ran = opened.with_settings(&settings, &tables).run(&asked);
     let mut said = ran.answer.map_err(|failure| {
         format!(
             "{}: describe: {failure}; --settings gives others",
@@ -85,10 +89,10 @@ fn describe(args: &InspectArgs, target: &Target, opened: &Opened) -> Result<Valu
 }
 
 fn report(
-    target: &Target,
-    opened: &Opened,
+    target: &PluginTarget,
+    opened: &OpenedComponent,
     description: &Value,
-    figures: &std::collections::BTreeMap<String, Figures>,
+    figures: &std::collections::BTreeMap<String, BenchFigures>,
     hidden: &[String],
 ) -> Map<String, Value> {
     let anatomy = &target.anatomy;
@@ -109,7 +113,7 @@ fn report(
         "imports": anatomy.imports,
         "stubbed_wasi": anatomy.stubbed_wasi,
         "exports": anatomy.exports,
-        "grants": anatomy.needs(),
+        "grants": anatomy.required_grants(),
         "hooks": opened.hooks(),
         "memories": anatomy.memories,
         "producers": anatomy.producers,
@@ -131,9 +135,9 @@ fn report(
 }
 
 fn pages(
-    target: &Target,
+    target: &PluginTarget,
     report: &Map<String, Value>,
-    figures: &std::collections::BTreeMap<String, Figures>,
+    figures: &std::collections::BTreeMap<String, BenchFigures>,
 ) -> String {
     let mut text = outside(target);
     let described = &report["description"];
@@ -156,9 +160,13 @@ fn list(items: &[String]) -> String {
 }
 
 /// Section on the file itself.
-fn outside(target: &Target) -> String {
+fn outside(target: &PluginTarget) -> String {
     let anatomy = &target.anatomy;
-    let grants: Vec<String> = anatomy.needs().into_iter().map(str::to_owned).collect();
+    let grants: Vec<String> = anatomy
+        .required_grants()
+        .into_iter()
+        .map(str::to_owned)
+        .collect();
     let world = format!("{} (infergate:plugin 1.0.0)", target.world.name());
     let mut text = [
         line("file", &target.file.display().to_string()),
@@ -223,7 +231,7 @@ fn strings(list: &Value) -> Vec<String> {
 
 fn costs(
     report: &Map<String, Value>,
-    figures: &std::collections::BTreeMap<String, Figures>,
+    figures: &std::collections::BTreeMap<String, BenchFigures>,
 ) -> String {
     let mut text = String::new();
     if figures.is_empty() {

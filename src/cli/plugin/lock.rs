@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use sha2::{Digest, Sha256};
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::target::components;
 use crate::config;
 
@@ -54,7 +54,7 @@ pub struct VerifyArgs {
 }
 
 /// Runs lock.
-pub fn run(args: &LockArgs) -> Result<Outcome, String> {
+pub fn run(args: &LockArgs) -> Result<CommandOutcome, String> {
     if args.of.is_dir() {
         return folder(&folder_of(&args.of), args.write);
     }
@@ -88,11 +88,11 @@ pub fn run(args: &LockArgs) -> Result<Outcome, String> {
             plugin.name
         );
     }
-    Ok(Outcome { text, good: true })
+    Ok(CommandOutcome { text, good: true })
 }
 
 /// Runs verify.
-pub fn verify(args: &VerifyArgs) -> Result<Outcome, String> {
+pub fn verify(args: &VerifyArgs) -> Result<CommandOutcome, String> {
     let of = &args.of;
     let findings = match of.is_dir() {
         true => locked(&folder_of(of).join(LOCK))?,
@@ -106,7 +106,7 @@ pub fn verify(args: &VerifyArgs) -> Result<Outcome, String> {
     let lines = findings
         .iter()
         .map(|(good, line)| format!("{:4}  {line}\n", if *good { "ok" } else { "FAIL" }));
-    Ok(Outcome {
+    Ok(CommandOutcome {
         text: lines.collect(),
         good,
     })
@@ -121,7 +121,7 @@ fn folder_of(path: &Path) -> PathBuf {
     path.to_owned()
 }
 
-fn folder(folder: &Path, is_written: bool) -> Result<Outcome, String> {
+fn folder(folder: &Path, is_written: bool) -> Result<CommandOutcome, String> {
     let files = components(folder);
     if files.is_empty() {
         return Err(format!("{}: no .wasm file in it", folder.display()));
@@ -133,14 +133,14 @@ fn folder(folder: &Path, is_written: bool) -> Result<Outcome, String> {
     }
     match is_written {
         true => write(&folder.join(LOCK), &text),
-        false => Ok(Outcome { text, good: true }),
+        false => Ok(CommandOutcome { text, good: true }),
     }
 }
 
-fn write(file: &Path, text: &str) -> Result<Outcome, String> {
+fn write(file: &Path, text: &str) -> Result<CommandOutcome, String> {
     fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))?;
     let text = format!("{}: {} locked\n", file.display(), text.lines().count());
-    Ok(Outcome { text, good: true })
+    Ok(CommandOutcome { text, good: true })
 }
 
 fn digest(file: &Path) -> Result<String, String> {
@@ -149,7 +149,7 @@ fn digest(file: &Path) -> Result<String, String> {
 }
 
 /// A plugin of a configuration.
-struct Configured {
+struct ConfiguredPlugin {
     name: String,
     file: PathBuf,
     meant: Option<String>,
@@ -157,16 +157,16 @@ struct Configured {
     found: Result<String, String>,
 }
 
-fn plugins_of(file: &Path) -> Result<Vec<Configured>, String> {
+fn plugins_of(file: &Path) -> Result<Vec<ConfiguredPlugin>, String> {
     let loaded = config::load(file).map_err(|problems| {
         let said = problems.iter().map(|problem| format!("\n  {problem}"));
         format!("{}: {}", file.display(), said.collect::<String>())
     })?;
-    let plugins: Vec<Configured> = loaded
+    let plugins: Vec<ConfiguredPlugin> = loaded
         .config
         .plugins
         .into_iter()
-        .map(|plugin| Configured {
+        .map(|plugin| ConfiguredPlugin {
             name: plugin.name.to_string(),
             found: digest(&plugin.file),
             file: plugin.file,
@@ -181,7 +181,7 @@ fn plugins_of(file: &Path) -> Result<Vec<Configured>, String> {
 }
 
 fn configured(file: &Path) -> Result<Vec<(bool, String)>, String> {
-    let line = |plugin: Configured| {
+    let line = |plugin: ConfiguredPlugin| {
         let name = &plugin.name;
         match (plugin.found, plugin.meant) {
             (Err(why), _) => (false, format!("{name}: {why}")),

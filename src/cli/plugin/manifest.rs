@@ -11,7 +11,7 @@ use crate::plugin::World;
 
 /// Manifest of a project.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Manifest {
+pub struct PluginManifest {
     /// Its package's name.
     pub name: String,
     /// The world, where the manifest names one.
@@ -20,9 +20,9 @@ pub struct Manifest {
     pub grants: Vec<String>,
 }
 
-impl Manifest {
+impl PluginManifest {
     /// The manifest of a folder; none where it has none.
-    pub fn read(folder: &Path) -> Result<Option<Manifest>, String> {
+    pub fn read(folder: &Path) -> Result<Option<PluginManifest>, String> {
         let (javascript, rust) = (folder.join("package.json"), folder.join("Cargo.toml"));
         let read = |file: &Path| {
             fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))
@@ -42,11 +42,11 @@ impl Manifest {
     }
 }
 
-fn of_javascript(text: &str) -> Result<Manifest, String> {
+fn of_javascript(text: &str) -> Result<PluginManifest, String> {
     let json: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let world = json.pointer("/infergate/world").and_then(Value::as_str);
     let grants = json.pointer("/infergate/grants").and_then(Value::as_array);
-    Ok(Manifest {
+    Ok(PluginManifest {
         name: json["name"].as_str().unwrap_or_default().to_owned(),
         world: world.map(super::target::world).transpose()?,
         grants: grants
@@ -58,8 +58,8 @@ fn of_javascript(text: &str) -> Result<Manifest, String> {
 }
 
 /// Two keys of two tables, written in one line each, as cargo writes them.
-fn of_rust(text: &str) -> Manifest {
-    let mut manifest = Manifest::default();
+fn of_rust(text: &str) -> PluginManifest {
+    let mut manifest = PluginManifest::default();
     let mut table = "";
     for line in text.lines().map(str::trim) {
         if line.starts_with('[') {

@@ -24,7 +24,7 @@ mod test;
 mod watch;
 
 use crate::telemetry::printable_lines;
-use build::Built;
+use build::BuildOutput;
 
 const BUILD_EXAMPLES: &str = "\
 A folder with a Cargo.toml is built for wasm32-unknown-unknown and made a component; that needs rustup \
@@ -92,7 +92,7 @@ pub enum PluginCommand {
 }
 
 /// Output of a command, and whether it succeeded.
-struct Outcome {
+struct CommandOutcome {
     text: String,
     good: bool,
 }
@@ -115,7 +115,7 @@ pub fn run(command: PluginCommand) -> ExitCode {
         PluginCommand::Doc => reference::doc(),
     };
     match ended {
-        Ok(Outcome { text, good }) => {
+        Ok(CommandOutcome { text, good }) => {
             super::print(&text);
             if good {
                 ExitCode::SUCCESS
@@ -130,21 +130,21 @@ pub fn run(command: PluginCommand) -> ExitCode {
     }
 }
 
-fn run_build(dir: &Path, out: Option<&Path>, all: bool) -> Result<Outcome, String> {
+fn run_build(dir: &Path, out: Option<&Path>, all: bool) -> Result<CommandOutcome, String> {
     let built = match all {
         true => build::build_all(dir, out),
         false => build::build(dir, out).map(|built| vec![built]),
     };
     let built = built.map_err(|error| error.to_string())?;
     let width = built.iter().map(|one| one.name.len()).max().unwrap_or(0);
-    Ok(Outcome {
+    Ok(CommandOutcome {
         text: built.iter().map(|one| line(one, width)).collect(),
         good: true,
     })
 }
 
 /// `neurons  38.1 KiB  no imports  sha256 …  plugins/dist/neurons.wasm`
-fn line(built: &Built, width: usize) -> String {
+fn line(built: &BuildOutput, width: usize) -> String {
     let imports = match built.imports.as_slice() {
         [] => "no imports".to_owned(),
         imports => format!("imports {}", imports.join(", ")),

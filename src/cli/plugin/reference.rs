@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::target::world;
-use crate::plugin::workshop::{manual, world_text};
+use crate::plugin::workshop::{wit_docs, world_text};
 use crate::plugin::{World, wit};
 
 /// `--help` of wit.
@@ -28,7 +28,7 @@ pub struct WitArgs {
 }
 
 /// Runs wit.
-pub fn run(args: &WitArgs) -> Result<Outcome, String> {
+pub fn run(args: &WitArgs) -> Result<CommandOutcome, String> {
     let text = match &args.out {
         None => world_text(args.world),
         Some(folder) => {
@@ -36,13 +36,13 @@ pub fn run(args: &WitArgs) -> Result<Outcome, String> {
             format!("{}: both packages\n", folder.display())
         }
     };
-    Ok(Outcome { text, good: true })
+    Ok(CommandOutcome { text, good: true })
 }
 
 /// Runs doc.
-pub fn doc() -> Result<Outcome, String> {
-    Ok(Outcome {
-        text: manual()?,
+pub fn doc() -> Result<CommandOutcome, String> {
+    Ok(CommandOutcome {
+        text: wit_docs()?,
         good: true,
     })
 }

@@ -10,11 +10,13 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::say;
-use super::target::{self, Target, Which};
+use super::target::{self, PluginSelector, PluginTarget};
 use super::test::{diff, frames, hint, readable, shown};
-use crate::plugin::workshop::{Fixture, Measure, Opened, Ran, Verdict, spelled};
+use crate::plugin::workshop::{
+    CostMeasure, FixtureRun, FixtureVerdict, OpenedComponent, PluginFixture, failure_json,
+};
 
 /// `--help` of it.
 pub const EXAMPLES: &str = "\
@@ -42,15 +44,15 @@ pub struct ReplayArgs {
     #[arg(long = "call", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     number: Option<u32>,
     #[command(flatten)]
-    which: Which,
+    which: PluginSelector,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
 }
 
 /// Runs it.
-pub fn run(args: &ReplayArgs) -> Result<Outcome, String> {
-    let mut calls = Fixture::calls(&args.call)?;
+pub fn run(args: &ReplayArgs) -> Result<CommandOutcome, String> {
+    let mut calls = PluginFixture::calls(&args.call)?;
     if let Some(number) = args.number {
         let at = number as usize - 1;
         if at >= calls.len() {
@@ -63,7 +65,7 @@ pub fn run(args: &ReplayArgs) -> Result<Outcome, String> {
         calls = vec![calls.swap_remove(at)];
     }
     let target = args.which.read()?;
-    let workshop = target::workshop(Measure::Fuel)?;
+    let workshop = target::tool_host(CostMeasure::Fuel)?;
     let opened = target.open(&workshop)?;
     match calls.as_slice() {
         [only] => one(args, &target, &opened, only),
@@ -71,10 +73,10 @@ pub fn run(args: &ReplayArgs) -> Result<Outcome, String> {
     }
 }
 
-fn is_good(fixture: &Fixture, ran: &Ran) -> bool {
+fn is_good(fixture: &PluginFixture, ran: &FixtureRun) -> bool {
     match fixture.verdict(ran) {
-        Verdict::Good => true,
-        Verdict::NothingExpected => ran.answer.is_ok(),
+        FixtureVerdict::Good => true,
+        FixtureVerdict::NothingExpected => ran.answer.is_ok(),
         _ => false,
     }
 }
@@ -82,10 +84,10 @@ fn is_good(fixture: &Fixture, ran: &Ran) -> bool {
 /// A line a call.
 fn several(
     args: &ReplayArgs,
-    target: &Target,
-    opened: &Opened,
-    calls: &[Fixture],
-) -> Result<Outcome, String> {
+    target: &PluginTarget,
+    opened: &OpenedComponent,
+    calls: &[PluginFixture],
+) -> Result<CommandOutcome, String> {
     let mut text = format!(
         "{}  {}\n{} of {}\n",
         target.file.display(),
@@ -97,7 +99,7 @@ fn several(
     let mut failed = 0;
     for (at, fixture) in calls.iter().enumerate() {
         let ran = opened
-            .trial(&fixture.settings, &fixture.tables)
+            .with_settings(&fixture.settings, &fixture.tables)
             .run(fixture);
         let good = is_good(fixture, &ran);
         failed += usize::from(!good);
@@ -109,7 +111,7 @@ fn several(
         let fuel = ran.fuel.map_or("none".into(), say::count);
         let (number, hook) = (at + 1, &fixture.hook);
         let _ = writeln!(text, "  {mark:4}  {number:4}  {hook:8}  fuel {fuel}  {how}");
-        let error = ran.answer.as_ref().err().map(spelled);
+        let error = ran.answer.as_ref().err().map(failure_json);
         results.push(json!({
             "ok": good, "call": number, "hook": hook, "answer": ran.answer.as_ref().ok(),
             "error": error, "fuel": ran.fuel, "elapsed_us": ran.elapsed_us,
@@ -126,7 +128,7 @@ fn several(
         let of = json!({ "ok": failed == 0, "file": target.file, "sha256": target.anatomy.sha256, "calls": results });
         text = format!("{of}\n");
     }
-    Ok(Outcome {
+    Ok(CommandOutcome {
         text,
         good: failed == 0,
     })
@@ -135,11 +137,11 @@ fn several(
 /// All there is to know of one.
 fn one(
     args: &ReplayArgs,
-    target: &Target,
-    opened: &Opened,
-    fixture: &Fixture,
-) -> Result<Outcome, String> {
-    let trial = opened.trial(&fixture.settings, &fixture.tables);
+    target: &PluginTarget,
+    opened: &OpenedComponent,
+    fixture: &PluginFixture,
+) -> Result<CommandOutcome, String> {
+    let trial = opened.with_settings(&fixture.settings, &fixture.tables);
     let ran = trial.run(fixture);
     let log = trial.log();
     let verdict = fixture.verdict(&ran);
@@ -147,14 +149,14 @@ fn one(
     if args.json {
         let (answer, error) = match &ran.answer {
             Ok(answer) => (Some(answer), None),
-            Err(failure) => (None, Some(spelled(failure))),
+            Err(failure) => (None, Some(failure_json(failure))),
         };
         let text = json!({
             "ok": good, "file": target.file, "sha256": target.anatomy.sha256, "hook": fixture.hook,
             "answer": answer, "error": error, "backtrace": frames(&ran), "fuel": ran.fuel,
             "memory_bytes": ran.memory_bytes, "elapsed_us": ran.elapsed_us, "log": log,
         });
-        return Ok(Outcome {
+        return Ok(CommandOutcome {
             text: format!("{text}\n"),
             good,
         });
@@ -185,11 +187,15 @@ fn one(
         let _ = writeln!(text, "log  {line}");
     }
     match &verdict {
-        Verdict::Differs(differences) => text += &format!("not as expected\n{}", diff(differences)),
-        Verdict::Otherwise => text += "not as expected: a failure and an answer\n",
-        Verdict::OverFuel { max, .. } => text += &format!("more fuel than `max-fuel`, {max}\n"),
-        Verdict::Good => text += "as expected\n",
-        Verdict::NothingExpected => {}
+        FixtureVerdict::Differs(differences) => {
+            text += &format!("not as expected\n{}", diff(differences))
+        }
+        FixtureVerdict::Otherwise => text += "not as expected: a failure and an answer\n",
+        FixtureVerdict::OverFuel { max, .. } => {
+            text += &format!("more fuel than `max-fuel`, {max}\n")
+        }
+        FixtureVerdict::Good => text += "as expected\n",
+        FixtureVerdict::NothingExpected => {}
     }
     let fuel = ran.fuel.map_or("none".into(), say::count);
     let _ = writeln!(
@@ -198,5 +204,5 @@ fn one(
         say::size(ran.memory_bytes as u64),
         say::micros(ran.elapsed_us)
     );
-    Ok(Outcome { text, good })
+    Ok(CommandOutcome { text, good })
 }

@@ -10,7 +10,7 @@ use crate::telemetry::{Clock, printable};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// `ok`, `note`, or `FAIL`.
-    pub level: Level,
+    pub level: FindingLevel,
     /// Subject of the check.
     pub about: &'static str,
     /// The finding, and for a failure its remedy.
@@ -20,7 +20,7 @@ pub struct Finding {
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Level {
+pub enum FindingLevel {
     /// As it should be.
     Ok,
     /// To be known.
@@ -29,34 +29,34 @@ pub enum Level {
     Fail,
 }
 
-impl Level {
+impl FindingLevel {
     /// As it stands at the head of a line.
     pub const fn word(self) -> &'static str {
         match self {
-            Level::Ok => "ok",
-            Level::Note => "note",
-            Level::Fail => "FAIL",
+            FindingLevel::Ok => "ok",
+            FindingLevel::Note => "note",
+            FindingLevel::Fail => "FAIL",
         }
     }
 }
 
 /// A step of work that takes a while: printed to standard error when it begins and, with how long it took,
 /// when the value is dropped.
-pub struct Step {
+pub struct ProgressStep {
     began: Clock,
 }
 
-impl Step {
+impl ProgressStep {
     /// Prints the step that begins.
-    pub fn begin(what: &str) -> Step {
+    pub fn begin(what: &str) -> ProgressStep {
         let _ = writeln!(std::io::stderr(), "{} …", printable(what));
-        Step {
+        ProgressStep {
             began: Clock::start(),
         }
     }
 }
 
-impl Drop for Step {
+impl Drop for ProgressStep {
     fn drop(&mut self) {
         let _ = writeln!(std::io::stderr(), "  {}", seconds(self.began.micros()));
     }

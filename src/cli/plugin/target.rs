@@ -11,8 +11,10 @@ use std::time::SystemTime;
 use clap::Args;
 use serde_json::{Map, Value};
 
-use super::manifest::Manifest;
-use crate::plugin::workshop::{Anatomy, Fixture, Measure, Opened, Workshop, fixtures_beside};
+use super::manifest::PluginManifest;
+use crate::plugin::workshop::{
+    ComponentInfo, CostMeasure, OpenedComponent, PluginFixture, ToolHost, fixtures_beside,
+};
 use crate::plugin::{PluginLimits, World};
 use crate::telemetry::printable;
 
@@ -21,7 +23,7 @@ const PARENTS_MAX: usize = 4;
 
 /// Selection of a plugin.
 #[derive(Args, Clone, Debug)]
-pub struct Which {
+pub struct PluginSelector {
     /// The component (.wasm), or the folder of a project that was built.
     #[arg(default_value = ".", value_name = "FILE|DIR")]
     pub target: PathBuf,
@@ -38,17 +40,17 @@ pub struct Which {
 }
 
 /// Plugin, with the facts that commands need.
-pub struct Target {
+pub struct PluginTarget {
     /// Its component.
     pub file: PathBuf,
     /// Facts about the component.
-    pub anatomy: Anatomy,
+    pub anatomy: ComponentInfo,
     /// World of the plugin.
     pub world: World,
     /// Where the fixtures are, if anywhere.
     pub folder: Option<PathBuf>,
     /// Its fixtures, in the order of names.
-    pub fixtures: Vec<Fixture>,
+    pub fixtures: Vec<PluginFixture>,
     /// Limits of the plugin.
     pub limits: PluginLimits,
 }
@@ -68,18 +70,18 @@ fn limits(text: &str) -> Result<PluginLimits, String> {
 }
 
 /// The component that is meant, its project's folder, and what the project says.
-pub struct Found {
+pub struct FoundPlugin {
     pub file: PathBuf,
-    pub project: Option<(PathBuf, Manifest)>,
+    pub project: Option<(PathBuf, PluginManifest)>,
 }
 
-impl Which {
+impl PluginSelector {
     /// Finds the component.
-    pub fn find(&self) -> Result<Found, String> {
+    pub fn find(&self) -> Result<FoundPlugin, String> {
         let path = &self.target;
         let shown = path.display();
         if path.is_file() {
-            return Ok(Found {
+            return Ok(FoundPlugin {
                 file: path.clone(),
                 project: None,
             });
@@ -87,9 +89,9 @@ impl Which {
         if !path.is_dir() {
             return Err(format!("{shown}: there is no such file or folder"));
         }
-        let Some(manifest) = Manifest::read(path)? else {
+        let Some(manifest) = PluginManifest::read(path)? else {
             return match components(path).as_slice() {
-                [only] => Ok(Found {
+                [only] => Ok(FoundPlugin {
                     file: only.clone(),
                     project: None,
                 }),
@@ -119,18 +121,18 @@ impl Which {
                 source.display()
             ));
         }
-        Ok(Found {
+        Ok(FoundPlugin {
             file,
             project: Some((path.clone(), manifest)),
         })
     }
 
     /// Finds and reads everything.
-    pub fn read(&self) -> Result<Target, String> {
+    pub fn read(&self) -> Result<PluginTarget, String> {
         let found = self.find()?;
         let file = found.file;
         let anatomy =
-            Anatomy::of_file(&file).map_err(|why| format!("{}: {why}", file.display()))?;
+            ComponentInfo::of_file(&file).map_err(|why| format!("{}: {why}", file.display()))?;
         let declared = found
             .project
             .as_ref()
@@ -146,8 +148,10 @@ impl Which {
             (None, Some(folder)) => folder.is_dir().then_some(folder),
             (None, None) => fixtures_beside(&file),
         };
-        let fixtures = folder.as_deref().map_or(Ok(Vec::new()), Fixture::folder)?;
-        Ok(Target {
+        let fixtures = folder
+            .as_deref()
+            .map_or(Ok(Vec::new()), PluginFixture::folder)?;
+        Ok(PluginTarget {
             file,
             anatomy,
             world,
@@ -158,16 +162,16 @@ impl Which {
     }
 }
 
-impl Target {
+impl PluginTarget {
     /// Compiles it.
-    pub fn open(&self, workshop: &Workshop) -> Result<Opened, String> {
+    pub fn open(&self, tool_host: &ToolHost) -> Result<OpenedComponent, String> {
         progress(&format!("compiling {}", self.file.display()));
-        let opened = workshop.open(&self.anatomy, self.world, self.limits);
+        let opened = tool_host.open(&self.anatomy, self.world, self.limits);
         opened.map_err(|why| format!("{}: {why}", self.file.display()))
     }
 
     /// The fixtures, of which there must be some.
-    pub fn some_fixtures(&self) -> Result<&[Fixture], String> {
+    pub fn some_fixtures(&self) -> Result<&[PluginFixture], String> {
         match (self.fixtures.is_empty(), &self.folder) {
             (false, _) => Ok(&self.fixtures),
             (true, Some(folder)) => Err(format!("{}: no .json file in it", folder.display())),
@@ -184,14 +188,17 @@ impl Target {
     /// first fixture that expects an answer, with its name.
     pub fn settings(
         &self,
-        opened: &Opened,
+        opened: &OpenedComponent,
         given: Option<&str>,
-    ) -> Result<(Map<String, Value>, Option<&Fixture>), String> {
+    ) -> Result<(Map<String, Value>, Option<&PluginFixture>), String> {
         if let Some(text) = given {
             return Ok((json_object(text)?, None));
         }
         let none = Map::new();
-        let begins = opened.trial(&none, &Default::default()).begin().is_ok();
+        let begins = opened
+            .with_settings(&none, &Default::default())
+            .try_setup()
+            .is_ok();
         let with_answer = self
             .fixtures
             .iter()
@@ -205,12 +212,12 @@ impl Target {
 
 /// An engine for the tools. Compiled code is kept in the user's cache folder, so that a large guest is
 /// compiled once.
-pub fn workshop(measure: Measure) -> Result<Workshop, String> {
+pub fn tool_host(measure: CostMeasure) -> Result<ToolHost, String> {
     let base = std::env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)
         .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
     let folder = base.map(|base| base.join("infergate/plugins"));
-    Workshop::start(measure, folder.as_deref())
+    ToolHost::start(measure, folder.as_deref())
 }
 
 /// `{"a": 1}`, or `@FILE` with that.
@@ -227,9 +234,9 @@ fn json_object(text: &str) -> Result<Map<String, Value>, String> {
 }
 
 /// The world that is meant, when the component is complete for it.
-pub fn choose(anatomy: &Anatomy, told: Option<World>) -> Result<World, String> {
+pub fn choose(anatomy: &ComponentInfo, told: Option<World>) -> Result<World, String> {
     if let Some(world) = told {
-        let lacks = anatomy.lacks(world);
+        let lacks = anatomy.missing_exports(world);
         return match lacks.is_empty() {
             true => Ok(world),
             false => Err(lacks.join("; ")),

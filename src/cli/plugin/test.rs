@@ -10,11 +10,12 @@ use std::fs;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::say;
-use super::target::{self, Target, Which};
+use super::target::{self, PluginSelector, PluginTarget};
 use crate::plugin::workshop::{
-    Difference, Fixture, Measure, Opened, Ran, Trial, Verdict, is_same, spelled,
+    ConfiguredComponent, CostMeasure, FixtureDifference, FixtureRun, FixtureVerdict,
+    OpenedComponent, PluginFixture, failure_json, is_same,
 };
 
 /// `--help` of it.
@@ -41,7 +42,7 @@ const DIFFERENCES_MAX: usize = 20;
 #[derive(Args, Debug)]
 pub struct TestArgs {
     #[command(flatten)]
-    which: Which,
+    which: PluginSelector,
     /// Write what is answered into the fixtures that expect something else or nothing.
     #[arg(long)]
     update: bool,
@@ -52,7 +53,7 @@ pub struct TestArgs {
 
 impl TestArgs {
     /// Arguments of a test without any option.
-    pub fn plain(which: Which) -> TestArgs {
+    pub fn plain(which: PluginSelector) -> TestArgs {
         TestArgs {
             which,
             update: false,
@@ -62,27 +63,27 @@ impl TestArgs {
 }
 
 /// Outcome of one fixture.
-struct Tried<'a> {
-    fixture: &'a Fixture,
-    fresh: Ran,
+struct FixtureResult<'a> {
+    fixture: &'a PluginFixture,
+    fresh: FixtureRun,
     /// Differing answer of a used guest; none when it is the same.
-    otherwise: Option<Ran>,
+    otherwise: Option<FixtureRun>,
     log: Vec<String>,
-    verdict: Verdict,
+    verdict: FixtureVerdict,
     updated: bool,
 }
 
-impl Tried<'_> {
+impl FixtureResult<'_> {
     fn good(&self) -> bool {
-        (self.verdict == Verdict::Good || self.updated) && self.otherwise.is_none()
+        (self.verdict == FixtureVerdict::Good || self.updated) && self.otherwise.is_none()
     }
 }
 
 /// Runs it.
-pub fn run(args: &TestArgs) -> Result<Outcome, String> {
+pub fn run(args: &TestArgs) -> Result<CommandOutcome, String> {
     let target = args.which.read()?;
     let fixtures = target.some_fixtures()?;
-    let workshop = target::workshop(Measure::Fuel)?;
+    let workshop = target::tool_host(CostMeasure::Fuel)?;
     let opened = target.open(&workshop)?;
     let mut tried = try_all(&opened, fixtures);
     if args.update {
@@ -110,39 +111,39 @@ pub fn run(args: &TestArgs) -> Result<Outcome, String> {
             text
         }
     };
-    Ok(Outcome {
+    Ok(CommandOutcome {
         text,
         good: failed == 0,
     })
 }
 
 /// Fixtures of the same settings and tables, by their places.
-struct Group {
-    trial: Trial,
+struct FixtureGroup {
+    trial: ConfiguredComponent,
     members: Vec<usize>,
 }
 
 /// Fixtures of the same settings and tables share one guest, which is called twice by each.
-fn try_all<'a>(opened: &Opened, fixtures: &'a [Fixture]) -> Vec<Tried<'a>> {
-    let mut groups: BTreeMap<String, Group> = BTreeMap::new();
+fn try_all<'a>(opened: &OpenedComponent, fixtures: &'a [PluginFixture]) -> Vec<FixtureResult<'a>> {
+    let mut groups: BTreeMap<String, FixtureGroup> = BTreeMap::new();
     for (at, fixture) in fixtures.iter().enumerate() {
         let key = format!("{} {:?}", json!(fixture.settings), fixture.tables);
-        let group = groups.entry(key).or_insert_with(|| Group {
-            trial: opened.trial(&fixture.settings, &fixture.tables),
+        let group = groups.entry(key).or_insert_with(|| FixtureGroup {
+            trial: opened.with_settings(&fixture.settings, &fixture.tables),
             members: Vec::new(),
         });
         group.members.push(at);
     }
-    let mut tried: Vec<(usize, Tried<'a>)> = Vec::new();
-    for Group { trial, members } in groups.values() {
-        let mut used = trial.guest();
+    let mut tried: Vec<(usize, FixtureResult<'a>)> = Vec::new();
+    for FixtureGroup { trial, members } in groups.values() {
+        let mut used = trial.instance();
         for at in members {
             let fixture = &fixtures[*at];
             let fresh = trial.run(fixture);
             let log = trial.log();
             let mut otherwise = None;
             for _ in 0..2 {
-                used = used.or_else(|| trial.guest());
+                used = used.or_else(|| trial.instance());
                 let Some(guest) = &mut used else { break };
                 let again = guest.call(fixture);
                 if is_fatal(&again) {
@@ -156,7 +157,7 @@ fn try_all<'a>(opened: &Opened, fixtures: &'a [Fixture]) -> Vec<Tried<'a>> {
             let verdict = fixture.verdict(&fresh);
             tried.push((
                 *at,
-                Tried {
+                FixtureResult {
                     fixture,
                     fresh,
                     otherwise,
@@ -172,21 +173,21 @@ fn try_all<'a>(opened: &Opened, fixtures: &'a [Fixture]) -> Vec<Tried<'a>> {
 }
 
 /// Fixtures that a used guest answers otherwise than a fresh one.
-pub fn hidden_state(opened: &Opened, fixtures: &[Fixture]) -> Vec<String> {
+pub fn hidden_state(opened: &OpenedComponent, fixtures: &[PluginFixture]) -> Vec<String> {
     let tried = try_all(opened, fixtures);
     let differing = tried.iter().filter(|one| one.otherwise.is_some());
     differing.map(|one| one.fixture.name.clone()).collect()
 }
 
 /// True when the guest is dead. An error that it reports does not kill it, but the gateway drops it too.
-pub fn is_fatal(ran: &Ran) -> bool {
+pub fn is_fatal(ran: &FixtureRun) -> bool {
     ran.answer
         .as_ref()
         .is_err_and(|failure| failure.class() != "rejected")
 }
 
-fn lines(tried: &Tried<'_>, width: usize) -> String {
-    let Tried { fixture, fresh, .. } = tried;
+fn lines(tried: &FixtureResult<'_>, width: usize) -> String {
+    let FixtureResult { fixture, fresh, .. } = tried;
     let word = match (tried.good(), tried.updated) {
         (true, true) => "new",
         (true, false) => "ok",
@@ -212,24 +213,24 @@ fn lines(tried: &Tried<'_>, width: usize) -> String {
 }
 
 /// Why it failed: a difference a pair of lines, what crashed where, what it logged.
-fn explained(tried: &Tried<'_>) -> String {
+fn explained(tried: &FixtureResult<'_>) -> String {
     let mut text = String::new();
     match &tried.verdict {
-        Verdict::Good => {}
-        Verdict::NothingExpected => {
+        FixtureVerdict::Good => {}
+        FixtureVerdict::NothingExpected => {
             text += &format!(
                 "      nothing is expected; it answers {}; --update takes that\n",
                 shown(&tried.fresh)
             )
         }
-        Verdict::OverFuel { fuel, max } => {
+        FixtureVerdict::OverFuel { fuel, max } => {
             text += &format!(
                 "      took {} fuel, `max-fuel` is {}: make it cheaper, or raise it by hand\n",
                 say::count(*fuel),
                 say::count(*max)
             )
         }
-        Verdict::Otherwise => {
+        FixtureVerdict::Otherwise => {
             let expected = match (&tried.fixture.expect, &tried.fixture.expect_error) {
                 (Some(expected), _) => format!("an answer {expected}"),
                 (None, error) => format!("the error {}", json!(error)),
@@ -239,7 +240,7 @@ fn explained(tried: &Tried<'_>) -> String {
                 shown(&tried.fresh)
             );
         }
-        Verdict::Differs(differences) => text += &diff(differences),
+        FixtureVerdict::Differs(differences) => text += &diff(differences),
     }
     for frame in frames(&tried.fresh) {
         text += &format!("        {frame}\n");
@@ -254,9 +255,9 @@ fn explained(tried: &Tried<'_>) -> String {
 }
 
 /// The places that differ, each with both values under each other.
-pub fn diff(differences: &[Difference]) -> String {
+pub fn diff(differences: &[FixtureDifference]) -> String {
     let mut text = String::new();
-    for Difference { at, expected, got } in differences.iter().take(DIFFERENCES_MAX) {
+    for FixtureDifference { at, expected, got } in differences.iter().take(DIFFERENCES_MAX) {
         let place = if at.is_empty() { "the answer" } else { at };
         let _ = writeln!(
             text,
@@ -274,7 +275,7 @@ pub fn diff(differences: &[Difference]) -> String {
 }
 
 /// An answer in a line.
-pub fn shown(ran: &Ran) -> String {
+pub fn shown(ran: &FixtureRun) -> String {
     match &ran.answer {
         Ok(answer) => answer.to_string(),
         Err(failure) => {
@@ -288,7 +289,7 @@ pub fn shown(ran: &Ran) -> String {
 }
 
 /// The backtrace, a line a frame.
-pub fn frames(ran: &Ran) -> Vec<String> {
+pub fn frames(ran: &FixtureRun) -> Vec<String> {
     let mut frames: Vec<String> = Vec::new();
     for word in ran.backtrace.split(' ') {
         let is_number = word
@@ -307,17 +308,17 @@ pub fn frames(ran: &Ran) -> Vec<String> {
 }
 
 /// Advice for a backtrace without names.
-pub fn hint(ran: &Ran) -> Option<&'static str> {
+pub fn hint(ran: &FixtureRun) -> Option<&'static str> {
     ran.backtrace.contains("<wasm function").then_some(
         "no names in it: in Rust, build with strip = \"debuginfo\"; in JavaScript, an exception that \
          is not the hook's own error ends like this: catch it, and throw its text as the hook's error",
     )
 }
 
-fn as_json(tried: &Tried<'_>) -> Value {
+fn as_json(tried: &FixtureResult<'_>) -> Value {
     let fresh = &tried.fresh;
     let differences: Vec<Value> = match &tried.verdict {
-        Verdict::Differs(differences) => differences
+        FixtureVerdict::Differs(differences) => differences
             .iter()
             .map(|one| json!({ "at": one.at, "expected": one.expected, "got": one.got }))
             .collect(),
@@ -325,7 +326,7 @@ fn as_json(tried: &Tried<'_>) -> Value {
     };
     let (answer, error) = match &fresh.answer {
         Ok(answer) => (answer.clone(), Value::Null),
-        Err(failure) => (Value::Null, spelled(failure)),
+        Err(failure) => (Value::Null, failure_json(failure)),
     };
     json!({
         "name": tried.fixture.name, "ok": tried.good(), "updated": tried.updated,
@@ -337,10 +338,10 @@ fn as_json(tried: &Tried<'_>) -> Value {
 }
 
 /// Writes what was answered into the fixture's file, where that is what is wrong with it.
-fn update(target: &Target, tried: &Tried<'_>) -> Result<bool, String> {
+fn update(target: &PluginTarget, tried: &FixtureResult<'_>) -> Result<bool, String> {
     let is_stale = matches!(
         tried.verdict,
-        Verdict::NothingExpected | Verdict::Otherwise | Verdict::Differs(_)
+        FixtureVerdict::NothingExpected | FixtureVerdict::Otherwise | FixtureVerdict::Differs(_)
     );
     let Some(folder) = target.folder.as_ref().filter(|_| is_stale) else {
         return Ok(false);
@@ -360,7 +361,7 @@ fn update(target: &Target, tried: &Tried<'_>) -> Result<bool, String> {
     json.shift_remove("expect-error");
     let (key, value) = match &tried.fresh.answer {
         Ok(answer) => ("expect", readable(answer.clone())),
-        Err(failure) => ("expect-error", spelled(failure)),
+        Err(failure) => ("expect-error", failure_json(failure)),
     };
     json.insert(key.to_owned(), value);
     fs::write(&file, pretty(&json)).map_err(|error| wrong(&error))?;
@@ -407,7 +408,7 @@ mod tests {
 
     #[test]
     fn a_difference_has_both_values_under_each_other() {
-        let text = diff(&[Difference {
+        let text = diff(&[FixtureDifference {
             at: "/total".into(),
             expected: json!(6.5),
             got: json!(7.5),

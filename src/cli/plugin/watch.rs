@@ -17,10 +17,10 @@ use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::check::{self, CheckArgs};
 use super::say::seconds;
-use super::target::Which;
+use super::target::PluginSelector;
 use super::test::{self, TestArgs};
 use crate::telemetry::Clock;
 
@@ -63,10 +63,10 @@ pub struct WatchArgs {
 }
 
 /// Times and sizes of the source.
-type Look = BTreeMap<PathBuf, (Option<SystemTime>, u64)>;
+type FileStates = BTreeMap<PathBuf, (Option<SystemTime>, u64)>;
 
 /// Runs it until a signal ends it.
-pub fn run(args: &WatchArgs) -> Result<Outcome, String> {
+pub fn run(args: &WatchArgs) -> Result<CommandOutcome, String> {
     if !args.dir.is_dir() {
         return Err(format!("{}: there is no such folder", args.dir.display()));
     }
@@ -84,7 +84,7 @@ pub fn run(args: &WatchArgs) -> Result<Outcome, String> {
         watch(args, ends).await;
         Ok::<(), String>(())
     })?;
-    Ok(Outcome {
+    Ok(CommandOutcome {
         text: "ended\n".to_owned(),
         good: true,
     })
@@ -94,12 +94,12 @@ async fn watch(args: &WatchArgs, [mut interrupt, mut terminate]: [Signal; 2]) {
     let mut ticks = tokio::time::interval(POLL);
     // A round takes longer than a tick.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut done: Option<Look> = None;
+    let mut done: Option<FileStates> = None;
     let mut latest = look(&args.dir);
     loop {
         if done.as_ref() != Some(&latest) {
-            say(&round(args));
-            say("waits for a change; Ctrl-C ends it\n");
+            print_line(&round(args));
+            print_line("waits for a change; Ctrl-C ends it\n");
             done = Some(latest);
         }
         latest = loop {
@@ -134,7 +134,7 @@ fn round(args: &WatchArgs) -> String {
 /// Runs the steps; true when all succeeded. Each step is left out where one before it found problems.
 fn steps(args: &WatchArgs, text: &mut String) -> Result<bool, String> {
     *text += &super::run_build(&args.dir, None, false)?.text;
-    let which = Which {
+    let which = PluginSelector {
         target: args.dir.clone(),
         world: None,
         fixtures: None,
@@ -216,13 +216,13 @@ fn parsed(answer: &str) -> Option<(u16, Value)> {
     Some((status.parse().ok()?, values.next()?.ok()?))
 }
 
-fn look(dir: &Path) -> Look {
-    let mut look = Look::new();
+fn look(dir: &Path) -> FileStates {
+    let mut look = FileStates::new();
     look_into(dir, 0, &mut look);
     look
 }
 
-fn look_into(dir: &Path, depth: usize, look: &mut Look) {
+fn look_into(dir: &Path, depth: usize, look: &mut FileStates) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let name = name.to_string_lossy();
@@ -257,7 +257,7 @@ fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
-fn say(text: &str) {
+fn print_line(text: &str) {
     super::super::print(text);
 }
 

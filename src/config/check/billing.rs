@@ -7,7 +7,7 @@
 use infergate_core::billing::METRICS_MAX;
 
 use super::plugins::name_fault;
-use crate::config::document::{Cursor, Data};
+use crate::config::document::{Cursor, NodeData};
 use crate::config::problem::Problems;
 
 pub fn check(root: &Cursor<'_>, problems: &mut Problems, warnings: &mut Problems) {
@@ -40,7 +40,7 @@ pub fn check(root: &Cursor<'_>, problems: &mut Problems, warnings: &mut Problems
 fn check_tariff(tariff: &Cursor<'_>, problems: &mut Problems, warnings: &mut Problems) {
     check_metrics(tariff, "coefficients", problems);
     for (_, coefficient) in tariff.entries("coefficients") {
-        if let Data::Number(number) = &coefficient.node.data
+        if let NodeData::Number(number) = &coefficient.node.data
             && number.as_f64().is_some_and(|value| value < 0.0)
         {
             problems.add(coefficient.problem(format!(
@@ -55,8 +55,8 @@ fn check_tariff(tariff: &Cursor<'_>, problems: &mut Problems, warnings: &mut Pro
             problems.add(criteria.problem(format!("{name:?}: {fault}")));
         }
     }
-    let free = |value: &Data| match value {
-        Data::Number(number) => number.as_f64() == Some(0.0),
+    let free = |value: &NodeData| match value {
+        NodeData::Number(number) => number.as_f64() == Some(0.0),
         _ => false,
     };
     let base_is_free = tariff

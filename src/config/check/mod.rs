@@ -9,7 +9,7 @@ mod billing;
 mod cluster;
 mod discovery;
 mod endpoints;
-mod ladders;
+mod fallbacks;
 mod limits;
 mod listen;
 mod models;
@@ -17,12 +17,12 @@ mod plugins;
 
 use infergate_core::AccountId;
 
-use super::document::{Cursor, Node};
+use super::document::{Cursor, DocumentNode};
 use super::problem::Problems;
 use crate::telemetry::log;
 
 /// Reports what cannot work to `problems` and what probably is not meant to `warnings`.
-pub(super) fn check(root: &Node, problems: &mut Problems, warnings: &mut Problems) {
+pub(super) fn check(root: &DocumentNode, problems: &mut Problems, warnings: &mut Problems) {
     let root = Cursor::root(root);
     listen::check(&root, problems, warnings);
     cluster::check(&root, problems);
@@ -32,7 +32,7 @@ pub(super) fn check(root: &Node, problems: &mut Problems, warnings: &mut Problem
     let models = models::check(&root, &accounts, problems, warnings);
     accounts::check_models(&root, &models, warnings);
     check_readiness(&root, &models, problems);
-    ladders::check(&root, &models, problems, warnings);
+    fallbacks::check(&root, &models, problems, warnings);
     let plugins = plugins::check(&root, problems, warnings);
     plugins::check_models(&root, &plugins, problems, warnings);
     billing::check(&root, problems, warnings);

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use infergate_core::model::{BackendKind, EndpointSpec, RESERVED, Task, same_server, server_of};
 
 use super::{anonymous_allowed, discovery, endpoints, is_anonymous, name_fault};
-use crate::config::document::{Cursor, Data};
+use crate::config::document::{Cursor, NodeData};
 use crate::config::problem::{Problem, Problems};
 use crate::config::unsupported::word;
 use crate::proxy::Timeouts;
@@ -217,7 +217,7 @@ fn check_parameters(model: &Cursor<'_>, problems: &mut Problems) {
                 problems.add(value.problem(format!(
                     "`{name}` is written by the gateway: it cannot be a parameter"
                 )));
-            } else if kind == "max" && !matches!(value.node.data, Data::Number(_)) {
+            } else if kind == "max" && !matches!(value.node.data, NodeData::Number(_)) {
                 problems.add(value.problem("expected a number: the largest that may be sent"));
             }
         }

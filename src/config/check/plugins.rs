@@ -6,9 +6,9 @@
 use std::collections::HashMap;
 
 use infergate_core::model::Task;
-use infergate_core::routing::policy::Policy;
+use infergate_core::routing::policy::BuiltinPolicy;
 
-use crate::config::document::{Cursor, Data};
+use crate::config::document::{Cursor, NodeData};
 use crate::config::problem::Problems;
 use crate::config::structure::nearest;
 use crate::config::unsupported::word;
@@ -56,7 +56,7 @@ fn builtins(role: &str) -> Vec<&'static str> {
     match role {
         "task" => Task::ALL.iter().map(|task| task.slug()).collect(),
         "billing" => BUILTIN_BILLING.to_vec(),
-        "routing" => Policy::NAMES.to_vec(),
+        "routing" => BuiltinPolicy::NAMES.to_vec(),
         _ => Vec::new(),
     }
 }
@@ -102,7 +102,7 @@ fn check_file(plugin: &Cursor<'_>, problems: &mut Problems, warnings: &mut Probl
     }
     let is_dev = plugin
         .key("dev")
-        .is_some_and(|dev| matches!(dev.node.data, Data::Bool(true)));
+        .is_some_and(|dev| matches!(dev.node.data, NodeData::Bool(true)));
     let Some(digest) = plugin.key("sha256") else {
         if !is_dev {
             let path = format!("{}.sha256", plugin.path);
@@ -265,7 +265,7 @@ pub fn check_models(
         let has_policy = named.is_some_and(|named| named.key("routing").is_some());
         if let Some(parameters) = model.key("routing")
             && !has_policy
-            && matches!(&parameters.node.data, Data::Map(entries) if !entries.is_empty())
+            && matches!(&parameters.node.data, NodeData::Map(entries) if !entries.is_empty())
         {
             warnings.add(parameters.problem(format!(
                 "never used: name the policy these are for at `{}.plugins.routing`",

@@ -21,7 +21,7 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::mpsc;
 
 use super::load::{ContentHash, content_hash, read_regular};
-use trail::Trail;
+use trail::SymlinkTrail;
 
 /// A file is read only after this long without an event: one save is often several writes.
 const QUIET: Duration = Duration::from_millis(200);
@@ -43,7 +43,7 @@ pub struct WatchedFile {
 
 impl WatchedFile {
     /// The file as it is now.
-    pub fn look(path: PathBuf) -> WatchedFile {
+    pub fn read(path: PathBuf) -> WatchedFile {
         let content = read_regular(&path).ok().map(|bytes| content_hash(&bytes));
         WatchedFile { path, content }
     }
@@ -53,7 +53,7 @@ impl WatchedFile {
 #[derive(Debug)]
 pub struct FileWatch {
     changes: mpsc::Receiver<()>,
-    bell: Arc<Bell>,
+    wakeup: Arc<WatchWakeup>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -64,29 +64,29 @@ impl FileWatch {
         let path = std::path::absolute(path)?;
         // One pending signal is enough: it means "look again".
         let (signal, changes) = mpsc::channel(1);
-        let bell = Arc::new(Bell::default());
+        let wakeup = Arc::new(WatchWakeup::default());
         let file = WatchedFile {
             path,
             content: Some(loaded),
         };
-        let watcher = Watching::new(file, Arc::clone(&bell));
+        let watcher = WatchState::new(file, Arc::clone(&wakeup));
         let thread = std::thread::Builder::new()
             .name("config-watch".to_owned())
             .spawn({
-                let bell = Arc::clone(&bell);
+                let bell = Arc::clone(&wakeup);
                 move || run(watcher, &bell, &signal)
             })?;
         Ok(FileWatch {
             changes,
-            bell,
+            wakeup,
             thread: Some(thread),
         })
     }
 
     /// Watches these files besides the configuration file, instead of those named before. A change
     /// since they were looked at is noticed at once.
-    pub fn also(&self, files: Vec<WatchedFile>) {
-        self.bell.watch(files);
+    pub fn set_files(&self, files: Vec<WatchedFile>) {
+        self.wakeup.watch(files);
     }
 
     /// Waits until the content may have changed, the file is gone, or it is back. Cancel-safe.
@@ -100,7 +100,7 @@ impl FileWatch {
 
 impl Drop for FileWatch {
     fn drop(&mut self) {
-        self.bell.stop();
+        self.wakeup.stop();
         if let Some(thread) = self.thread.take() {
             // An error is the thread's own panic, which the panic hook has already reported.
             drop(thread.join());
@@ -110,23 +110,23 @@ impl Drop for FileWatch {
 
 /// Wakes the thread.
 #[derive(Debug, Default)]
-struct Bell {
+struct WatchWakeup {
     /// Guards two flags and a list; held by the thread, the event handler, `also` and `drop`, never
     /// while reading.
-    state: Mutex<BellState>,
+    state: Mutex<WatchWakeupState>,
     rung: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct BellState {
+struct WatchWakeupState {
     event: bool,
     stop: bool,
     /// Files to watch from now on, when there are others than before.
     files: Option<Vec<WatchedFile>>,
 }
 
-impl Bell {
-    fn ring(&self) {
+impl WatchWakeup {
+    fn notify(&self) {
         self.state.lock().event = true;
         self.rung.notify_one();
     }
@@ -165,42 +165,42 @@ impl Bell {
     }
 }
 
-fn run(mut watching: Watching, bell: &Bell, signal: &mpsc::Sender<()>) {
+fn run(mut watching: WatchState, wakeup: &WatchWakeup, signal: &mpsc::Sender<()>) {
     loop {
-        if let Some(files) = bell.files() {
-            watching.name(files);
+        if let Some(files) = wakeup.files() {
+            watching.set_files(files);
         }
         // First the directories, then the files: a change in between wakes the thread.
-        watching.follow();
-        if watching.look() {
+        watching.watch_directories();
+        if watching.check_content() {
             // Full: a signal is waiting already.
             let _ = signal.try_send(());
         }
-        if !bell.wait(LOOK_ANYWAY) {
+        if !wakeup.wait(LOOK_ANYWAY) {
             return;
         }
     }
 }
 
 /// The system's events for every directory on the way to the files.
-struct Watching {
+struct WatchState {
     /// The configuration file, then those it names.
     files: Vec<WatchedFile>,
-    trail: Trail,
+    trail: SymlinkTrail,
     /// Names that matter in those directories; the event handler reads them.
     names: Arc<Mutex<Vec<OsString>>>,
     /// None where the system has no more watches to give: then looking every now and then remains.
     watcher: Option<RecommendedWatcher>,
 }
 
-impl Watching {
-    fn new(file: WatchedFile, bell: Arc<Bell>) -> Watching {
+impl WatchState {
+    fn new(file: WatchedFile, wakeup: Arc<WatchWakeup>) -> WatchState {
         let names = Arc::new(Mutex::new(Vec::new()));
         let handler = {
             let names = Arc::clone(&names);
             move |event: notify::Result<notify::Event>| {
-                if matters(&event, &names.lock()) {
-                    bell.ring();
+                if is_relevant(&event, &names.lock()) {
+                    wakeup.notify();
                 }
             }
         };
@@ -211,25 +211,25 @@ impl Watching {
                 None
             }
         };
-        Watching {
+        WatchState {
             files: vec![file],
-            trail: Trail::default(),
+            trail: SymlinkTrail::default(),
             names,
             watcher,
         }
     }
 
     /// Sets the files that are watched besides the configuration file.
-    fn name(&mut self, files: Vec<WatchedFile>) {
+    fn set_files(&mut self, files: Vec<WatchedFile>) {
         self.files.truncate(1);
         self.files.extend(files);
     }
 
     /// Looks at every file; true when one is not as it was.
-    fn look(&mut self) -> bool {
+    fn check_content(&mut self) -> bool {
         let mut changed = false;
         for file in &mut self.files {
-            let now = WatchedFile::look(file.path.clone());
+            let now = WatchedFile::read(file.path.clone());
             changed |= now != *file;
             *file = now;
         }
@@ -237,10 +237,10 @@ impl Watching {
     }
 
     /// Watches the directories through which the paths lead now.
-    fn follow(&mut self) {
-        let mut trail = Trail::default();
+    fn watch_directories(&mut self) {
+        let mut trail = SymlinkTrail::default();
         for file in &self.files {
-            trail.join(Trail::of(&file.path));
+            trail.join(SymlinkTrail::of(&file.path));
         }
         if trail == self.trail {
             return;
@@ -264,7 +264,7 @@ impl Watching {
 
 /// Returns true when an event can mean another content. Opening and reading do not: this thread
 /// reads too.
-fn matters(event: &notify::Result<notify::Event>, names: &[OsString]) -> bool {
+fn is_relevant(event: &notify::Result<notify::Event>, names: &[OsString]) -> bool {
     let Ok(event) = event else { return true };
     match event.kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => {}

@@ -12,15 +12,15 @@ use crate::telemetry::Clock;
 /// Generous: the signal comes within half a second on an idle machine.
 const LIMIT: Duration = Duration::from_secs(30);
 
-struct Fixture {
+struct WatchFixture {
     dir: TempDir,
     path: PathBuf,
     watch: FileWatch,
 }
 
-impl Fixture {
-    fn new() -> Fixture {
-        Fixture::with(|dir| {
+impl WatchFixture {
+    fn new() -> WatchFixture {
+        WatchFixture::with(|dir| {
             let path = dir.join("infergate.yaml");
             fs::write(&path, "one").unwrap();
             path
@@ -28,11 +28,11 @@ impl Fixture {
     }
 
     /// `prepare` leaves a file with the content "one" and returns its path.
-    fn with(prepare: impl FnOnce(&Path) -> PathBuf) -> Fixture {
+    fn with(prepare: impl FnOnce(&Path) -> PathBuf) -> WatchFixture {
         let dir = tempfile::tempdir().unwrap();
         let path = prepare(dir.path());
         let watch = FileWatch::start(&path, content_hash(b"one")).unwrap();
-        Fixture { dir, path, watch }
+        WatchFixture { dir, path, watch }
     }
 
     /// Waits for signals until the file reads `content`; `None` means it is gone.
@@ -51,7 +51,7 @@ impl Fixture {
 
 #[tokio::test]
 async fn a_file_written_in_place_is_noticed() {
-    let mut f = Fixture::new();
+    let mut f = WatchFixture::new();
     fs::write(&f.path, "two").unwrap();
     f.expect(Some("two")).await;
     fs::write(&f.path, "three").unwrap();
@@ -60,7 +60,7 @@ async fn a_file_written_in_place_is_noticed() {
 
 #[tokio::test]
 async fn an_editor_that_renames_a_new_file_over_the_old_is_noticed_every_time() {
-    let mut f = Fixture::new();
+    let mut f = WatchFixture::new();
     for round in 0..5 {
         let content = format!("round {round}");
         let draft = f.dir.path().join(".infergate.yaml.swp");
@@ -72,7 +72,7 @@ async fn an_editor_that_renames_a_new_file_over_the_old_is_noticed_every_time() 
 
 #[tokio::test]
 async fn a_removed_file_is_noticed_and_so_is_its_return() {
-    let mut f = Fixture::new();
+    let mut f = WatchFixture::new();
     fs::remove_file(&f.path).unwrap();
     f.expect(None).await;
     fs::write(&f.path, "one").unwrap();
@@ -81,7 +81,7 @@ async fn a_removed_file_is_noticed_and_so_is_its_return() {
 
 #[tokio::test]
 async fn a_truncated_file_is_noticed_and_so_is_the_rest_of_it() {
-    let mut f = Fixture::new();
+    let mut f = WatchFixture::new();
     let mut file = fs::File::create(&f.path).unwrap();
     f.expect(Some("")).await;
     file.write_all(b"two").unwrap();
@@ -99,7 +99,7 @@ async fn a_kubernetes_mount_is_noticed_when_its_data_link_is_swapped() {
         symlink(name, dir.join("..data_tmp")).unwrap();
         fs::rename(dir.join("..data_tmp"), dir.join("..data")).unwrap();
     };
-    let mut f = Fixture::with(|dir| {
+    let mut f = WatchFixture::with(|dir| {
         revision(dir, "..v1", "one");
         symlink("..data/infergate.yaml", dir.join("infergate.yaml")).unwrap();
         dir.join("infergate.yaml")
@@ -117,7 +117,7 @@ async fn a_kubernetes_mount_is_noticed_when_its_data_link_is_swapped() {
 async fn a_link_to_a_file_elsewhere_is_noticed_when_that_file_changes() {
     let elsewhere = tempfile::tempdir().unwrap();
     let target = elsewhere.path().join("real.yaml");
-    let mut f = Fixture::with(|dir| {
+    let mut f = WatchFixture::with(|dir| {
         fs::write(&target, "one").unwrap();
         std::os::unix::fs::symlink(&target, dir.join("infergate.yaml")).unwrap();
         dir.join("infergate.yaml")
@@ -128,7 +128,7 @@ async fn a_link_to_a_file_elsewhere_is_noticed_when_that_file_changes() {
 
 #[tokio::test]
 async fn a_directory_that_is_replaced_is_watched_again() {
-    let mut f = Fixture::with(|dir| {
+    let mut f = WatchFixture::with(|dir| {
         fs::create_dir(dir.join("etc")).unwrap();
         fs::write(dir.join("etc/infergate.yaml"), "one").unwrap();
         dir.join("etc/infergate.yaml")
@@ -143,7 +143,7 @@ async fn a_directory_that_is_replaced_is_watched_again() {
 
 #[tokio::test]
 async fn a_change_between_loading_and_watching_is_noticed() {
-    let mut f = Fixture::with(|dir| {
+    let mut f = WatchFixture::with(|dir| {
         fs::write(dir.join("infergate.yaml"), "two").unwrap();
         dir.join("infergate.yaml")
     });
@@ -152,14 +152,14 @@ async fn a_change_between_loading_and_watching_is_noticed() {
 
 #[tokio::test]
 async fn files_named_later_are_watched_from_what_was_read_there() {
-    let mut f = Fixture::new();
+    let mut f = WatchFixture::new();
     let elsewhere = tempfile::tempdir().unwrap();
     let plugin = elsewhere.path().join("plugin.wasm");
     let table = elsewhere.path().join("table.json");
     fs::write(&plugin, "v1").unwrap();
-    f.watch.also(vec![
-        WatchedFile::look(plugin.clone()),
-        WatchedFile::look(table.clone()),
+    f.watch.set_files(vec![
+        WatchedFile::read(plugin.clone()),
+        WatchedFile::read(table.clone()),
     ]);
     for change in ["v2", "v3"] {
         fs::write(&plugin, change).unwrap();
@@ -173,7 +173,7 @@ async fn files_named_later_are_watched_from_what_was_read_there() {
         path: table.clone(),
         content: Some(content_hash(b"[]")),
     };
-    f.watch.also(vec![read]);
+    f.watch.set_files(vec![read]);
     timeout(LIMIT, f.watch.changed()).await.expect("a signal");
 }
 
@@ -183,17 +183,17 @@ fn files_are_watched_no_longer_than_they_are_named() {
     let [config, plugin] = ["infergate.yaml", "plugin.wasm"].map(|name| dir.path().join(name));
     fs::write(&config, "one").unwrap();
     fs::write(&plugin, "v1").unwrap();
-    let file = WatchedFile::look(config.clone());
-    let mut watching = Watching::new(file, Arc::default());
-    watching.name(vec![WatchedFile::look(plugin.clone())]);
-    assert!(!watching.look());
+    let file = WatchedFile::read(config.clone());
+    let mut watching = WatchState::new(file, Arc::default());
+    watching.set_files(vec![WatchedFile::read(plugin.clone())]);
+    assert!(!watching.check_content());
     fs::write(&plugin, "v2").unwrap();
-    assert!(watching.look() && !watching.look());
-    watching.name(Vec::new());
+    assert!(watching.check_content() && !watching.check_content());
+    watching.set_files(Vec::new());
     fs::write(&plugin, "v3").unwrap();
-    assert!(!watching.look());
+    assert!(!watching.check_content());
     fs::write(&config, "two").unwrap();
-    assert!(watching.look());
+    assert!(watching.check_content());
 }
 
 #[test]
@@ -201,29 +201,29 @@ fn a_touched_file_and_a_busy_neighbour_are_no_change() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("infergate.yaml");
     fs::write(&path, "one").unwrap();
-    let before = WatchedFile::look(path.clone());
+    let before = WatchedFile::read(path.clone());
     fs::write(&path, "one").unwrap();
-    assert_eq!(WatchedFile::look(path), before);
+    assert_eq!(WatchedFile::read(path), before);
 
     let names = [OsString::from("infergate.yaml")];
     let event =
         |kind: EventKind, name: &str| Ok(notify::Event::new(kind).add_path(dir.path().join(name)));
     let written = EventKind::Access(AccessKind::Close(AccessMode::Write));
     let opened = EventKind::Access(AccessKind::Open(AccessMode::Any));
-    assert!(matters(&event(written, "infergate.yaml"), &names));
-    assert!(!matters(&event(opened, "infergate.yaml"), &names));
-    assert!(!matters(&event(written, "events.jsonl"), &names));
+    assert!(is_relevant(&event(written, "infergate.yaml"), &names));
+    assert!(!is_relevant(&event(opened, "infergate.yaml"), &names));
+    assert!(!is_relevant(&event(written, "events.jsonl"), &names));
 }
 
 #[test]
 fn a_bell_that_never_stops_ringing_is_answered_all_the_same() {
-    let bell = Arc::new(Bell::default());
+    let bell = Arc::new(WatchWakeup::default());
     let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let ringer = std::thread::spawn({
         let (bell, done) = (Arc::clone(&bell), Arc::clone(&done));
         move || {
             while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                bell.ring();
+                bell.notify();
                 std::thread::yield_now();
             }
         }
@@ -235,8 +235,8 @@ fn a_bell_that_never_stops_ringing_is_answered_all_the_same() {
 
 #[test]
 fn dropping_the_watch_ends_its_thread_at_once() {
-    let f = Fixture::new();
-    let bell = Arc::downgrade(&f.watch.bell);
+    let f = WatchFixture::new();
+    let bell = Arc::downgrade(&f.watch.wakeup);
     drop(f);
     // The thread is joined; the system's event thread lets go a moment later.
     let clock = Clock::start();

@@ -12,22 +12,22 @@ const LINKS_MAX: usize = 40;
 
 /// Directories and the name that matters in each, with the directory's identity.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Trail {
-    steps: Vec<Step>,
+pub(super) struct SymlinkTrail {
+    steps: Vec<TrailStep>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Step {
+struct TrailStep {
     directory: PathBuf,
     name: OsString,
     /// A directory that was replaced by another of the same name must be watched anew.
     identity: Option<(u64, u64)>,
 }
 
-impl Trail {
+impl SymlinkTrail {
     /// The way of the absolute path `path`, as it is now. Links that lead nowhere end it.
-    pub fn of(path: &Path) -> Trail {
-        let mut trail = Trail::default();
+    pub fn of(path: &Path) -> SymlinkTrail {
+        let mut trail = SymlinkTrail::default();
         let mut here = PathBuf::new();
         let mut rest: Vec<OsString> = components(path);
         rest.reverse();
@@ -58,28 +58,28 @@ impl Trail {
 
     fn add(&mut self, directory: &Path, name: &OsString) {
         let identity = identity(directory);
-        self.push(Step {
+        self.push(TrailStep {
             directory: directory.to_owned(),
             name: name.clone(),
             identity,
         });
     }
 
-    fn push(&mut self, step: Step) {
+    fn push(&mut self, step: TrailStep) {
         if !self.steps.contains(&step) {
             self.steps.push(step);
         }
     }
 
     /// Adds the way to another file.
-    pub fn join(&mut self, other: Trail) {
+    pub fn join(&mut self, other: SymlinkTrail) {
         for step in other.steps {
             self.push(step);
         }
     }
 
     pub fn directories(&self) -> impl Iterator<Item = &Path> {
-        let first = |(at, step): &(usize, &Step)| {
+        let first = |(at, step): &(usize, &TrailStep)| {
             !self.steps[..*at]
                 .iter()
                 .any(|earlier| earlier.directory == step.directory)
@@ -133,7 +133,7 @@ mod tests {
     fn a_plain_file_is_watched_in_its_own_directory() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().canonicalize().unwrap();
-        let trail = Trail::of(&dir.join("infergate.yaml"));
+        let trail = SymlinkTrail::of(&dir.join("infergate.yaml"));
         assert_eq!(trail.directories().collect::<Vec<_>>(), [&*dir]);
         assert_eq!(trail.names(), ["infergate.yaml"]);
     }
@@ -149,7 +149,7 @@ mod tests {
         symlink("..data/config.yaml", mount.join("config.yaml")).unwrap();
         symlink(mount.join("config.yaml"), root.join("infergate.yaml")).unwrap();
 
-        let trail = Trail::of(&root.join("infergate.yaml"));
+        let trail = SymlinkTrail::of(&root.join("infergate.yaml"));
 
         let v1 = mount.join("..v1");
         assert_eq!(
@@ -167,7 +167,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         symlink("b", dir.path().join("a")).unwrap();
         symlink("a", dir.path().join("b")).unwrap();
-        let trail = Trail::of(&dir.path().join("a"));
+        let trail = SymlinkTrail::of(&dir.path().join("a"));
         assert!(trail.names().len() <= 3, "{trail:?}");
     }
 }

@@ -10,89 +10,90 @@ use std::ops::{Index, IndexMut};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use super::ask::Ask;
-use super::discipline::{Prospect, Waiters};
-use super::line::Line;
-use super::slab::{Place, Slab};
+use super::discipline::{QueueEstimate, Waiters};
+use super::permit_request::PermitRequest;
+use super::queue::Queue;
+use super::slab::{Slab, SlotKey};
 use crate::AccountId;
 
 /// A table that empties is replaced by a new one unless it is this small; see `PLACES_KEPT`.
 const TABLE_KEPT: usize = 1024;
 
 /// An account that has waiters.
-pub(super) struct AccountLine<S> {
+pub(super) struct AccountQueue<S> {
     pub id: AccountId,
     hash: u64,
     /// Share relative to the other accounts, at least 1; that of the newest request.
     pub weight: u32,
-    pub waiting: Line,
+    pub waiting: Queue,
     /// State of the discipline for the account.
     pub share: S,
 }
 
 /// Slot of an account's queue. The name stays with the queue; its hash is here, so that a table of
 /// 100,000 accounts is moved without visiting them.
-struct Named {
+struct AccountSlot {
     hash: u64,
-    line: Place,
+    queue: SlotKey,
 }
 
 /// All accounts that have waiters.
-pub(super) struct AccountLines<S> {
-    table: HashTable<Named>,
+pub(super) struct AccountQueues<S> {
+    table: HashTable<AccountSlot>,
     hasher: DefaultHashBuilder,
-    lines: Slab<AccountLine<S>>,
+    queues: Slab<AccountQueue<S>>,
     weights: u64,
 }
 
-impl<S> AccountLines<S> {
-    pub fn new() -> AccountLines<S> {
-        AccountLines {
+impl<S> AccountQueues<S> {
+    pub fn new() -> AccountQueues<S> {
+        AccountQueues {
             table: HashTable::new(),
             hasher: DefaultHashBuilder::default(),
-            lines: Slab::new(),
+            queues: Slab::new(),
             weights: 0,
         }
     }
 
-    pub fn find(&self, account: &AccountId) -> Option<Place> {
+    pub fn find(&self, account: &AccountId) -> Option<SlotKey> {
         let hash = self.hasher.hash_one(account);
-        let is_same = |named: &Named| named.hash == hash && self.lines[named.line].id == *account;
-        self.table.find(hash, is_same).map(|named| named.line)
+        let is_same =
+            |named: &AccountSlot| named.hash == hash && self.queues[named.queue].id == *account;
+        self.table.find(hash, is_same).map(|named| named.queue)
     }
 
     /// Updates the account's weight.
-    pub fn set_weight(&mut self, account: Place, weight: u32) {
-        let line = &mut self.lines[account];
+    pub fn set_weight(&mut self, account: SlotKey, weight: u32) {
+        let line = &mut self.queues[account];
         let weight = weight.max(1);
         self.weights = self.weights - u64::from(line.weight) + u64::from(weight);
         line.weight = weight;
     }
 
     /// Opens an empty queue for the account of `ask`, which has none.
-    pub fn open(&mut self, ask: &Ask, share: S) -> Place {
+    pub fn open(&mut self, ask: &PermitRequest, share: S) -> SlotKey {
         let weight = ask.weight.max(1);
         self.weights += u64::from(weight);
         let hash = self.hasher.hash_one(&ask.account);
-        let line = self.lines.insert(AccountLine {
+        let line = self.queues.insert(AccountQueue {
             id: ask.account.clone(),
             hash,
             weight,
-            waiting: Line::default(),
+            waiting: Queue::default(),
             share,
         });
         self.table
-            .insert_unique(hash, Named { hash, line }, |named| named.hash);
+            .insert_unique(hash, AccountSlot { hash, queue: line }, |named| named.hash);
         line
     }
 
     /// Removes an account whose queue is empty.
-    pub fn close(&mut self, account: Place) -> (AccountId, S) {
-        let line = self.lines.remove(account);
+    pub fn close(&mut self, account: SlotKey) -> (AccountId, S) {
+        let line = self.queues.remove(account);
         self.weights -= u64::from(line.weight);
         if let Ok(entry) = self
             .table
-            .find_entry(line.hash, |named| named.line == account)
+            .find_entry(line.hash, |named| named.queue == account)
         {
             entry.remove();
         }
@@ -103,8 +104,8 @@ impl<S> AccountLines<S> {
     }
 
     /// Returns the account queues as a slab, for a discipline that orders them in queues of its own.
-    pub fn lines_mut(&mut self) -> &mut Slab<AccountLine<S>> {
-        &mut self.lines
+    pub fn queues_mut(&mut self) -> &mut Slab<AccountQueue<S>> {
+        &mut self.queues
     }
 
     /// Sum of the weights of all accounts with waiters.
@@ -112,37 +113,37 @@ impl<S> AccountLines<S> {
         self.weights
     }
 
-    pub fn lines(&self) -> &Slab<AccountLine<S>> {
-        &self.lines
+    pub fn queues(&self) -> &Slab<AccountQueue<S>> {
+        &self.queues
     }
 
     /// Returns the estimate for one more request of the account, with accounts served in proportion to
     /// their weights. Every `weight` requests before it in its own queue take one round. In a round each
     /// other account gets its weight, or as many grants as it has waiters.
-    pub fn prospect(&self, ask: &Ask, waiters: &Waiters) -> Prospect {
+    pub fn estimate(&self, ask: &PermitRequest, waiters: &Waiters) -> QueueEstimate {
         let weight = u64::from(ask.weight.max(1));
         let account_line = self.find(&ask.account);
         let (own, others_weight, others_first) = match account_line {
             // On average it is half a round until its turn comes.
             Some(account) => {
-                let line = &self.lines[account];
+                let line = &self.queues[account];
                 let others = self.weights - u64::from(line.weight);
                 (line.waiting.len(), others, others / 2)
             }
             // A new account starts behind all others.
             None => (0, self.weights, self.weights),
         };
-        let before = if ask.resume { 0 } else { own };
+        let before = if ask.is_retry { 0 } else { own };
         let rounds = before as u64 / weight;
         let others = others_first.saturating_add(rounds.saturating_mul(others_weight));
         let others_waiting = waiters.len() - own;
         let others = usize::try_from(others)
             .unwrap_or(usize::MAX)
             .min(others_waiting);
-        Prospect {
-            line_depth: own,
+        QueueEstimate {
+            queue_depth: own,
             grants_ahead: before + others,
-            account_line,
+            account_queue: account_line,
         }
     }
 
@@ -150,7 +151,7 @@ impl<S> AccountLines<S> {
     pub fn check(&self, waiters: &Waiters) {
         let mut waiting = 0;
         let mut weights = 0;
-        for (account, line) in self.lines.iter() {
+        for (account, line) in self.queues.iter() {
             line.waiting.check(waiters);
             assert!(
                 !line.waiting.is_empty(),
@@ -164,12 +165,12 @@ impl<S> AccountLines<S> {
             for place in line.waiting.iter(waiters) {
                 let waiter = &waiters[place];
                 assert_eq!(
-                    waiter.account_line,
+                    waiter.account_queue,
                     Some(account),
                     "a waiter knows its line"
                 );
                 assert_eq!(
-                    waiter.ask.account, line.id,
+                    waiter.request.account, line.id,
                     "a waiter stands in its account's line"
                 );
             }
@@ -180,22 +181,22 @@ impl<S> AccountLines<S> {
         assert_eq!(weights, self.weights, "weights are the sum over accounts");
         assert_eq!(
             self.table.len(),
-            self.lines.len(),
+            self.queues.len(),
             "the table names every account once"
         );
     }
 }
 
-impl<S> Index<Place> for AccountLines<S> {
-    type Output = AccountLine<S>;
+impl<S> Index<SlotKey> for AccountQueues<S> {
+    type Output = AccountQueue<S>;
 
-    fn index(&self, account: Place) -> &AccountLine<S> {
-        &self.lines[account]
+    fn index(&self, account: SlotKey) -> &AccountQueue<S> {
+        &self.queues[account]
     }
 }
 
-impl<S> IndexMut<Place> for AccountLines<S> {
-    fn index_mut(&mut self, account: Place) -> &mut AccountLine<S> {
-        &mut self.lines[account]
+impl<S> IndexMut<SlotKey> for AccountQueues<S> {
+    fn index_mut(&mut self, account: SlotKey) -> &mut AccountQueue<S> {
+        &mut self.queues[account]
     }
 }

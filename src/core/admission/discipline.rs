@@ -5,23 +5,23 @@
 //! [`Line`](super::line::Line)s of their slots. A new one is a file beside `fair.rs`, a variant of
 //! `Algorithm` and a row in [`of`].
 
-use super::ask::Ask;
 use super::fair::Fair;
 use super::fifo::Fifo;
+use super::permit_request::PermitRequest;
 use super::priority::Priority;
-use super::slab::{Place, Slab};
+use super::slab::{Slab, SlotKey};
 use super::token_fair::TokenFair;
 use crate::model::Algorithm;
 use crate::{AccountId, Millis};
 
 /// A request that waits.
 pub(super) struct Waiter {
-    pub ask: Ask,
+    pub request: PermitRequest,
     /// When it joined.
     pub joined: Millis,
     /// Where its account's line is, under disciplines that keep one per account: as the prospect
     /// said before it joined, then as the discipline sets it.
-    pub account_line: Option<Place>,
+    pub account_queue: Option<SlotKey>,
 }
 
 /// All requests that wait for one model.
@@ -29,31 +29,31 @@ pub(super) type Waiters = Slab<Waiter>;
 
 /// Queue estimate for one more request of an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Prospect {
+pub(super) struct QueueEstimate {
     /// Requests in the queue it would join, which the account capacity bounds.
-    pub line_depth: usize,
+    pub queue_depth: usize,
     /// Grants expected before its own.
     pub grants_ahead: usize,
     /// Queue of its account, where there is one: looked up once, for the estimate and for joining.
-    pub account_line: Option<Place>,
+    pub account_queue: Option<SlotKey>,
 }
 
 /// An order of service.
 pub(super) trait Discipline: Send {
     /// Returns the estimate for `ask` if it joined now.
-    fn prospect(&self, ask: &Ask, waiters: &Waiters) -> Prospect;
+    fn estimate(&self, ask: &PermitRequest, waiters: &Waiters) -> QueueEstimate;
 
     /// Adds the waiter at `place`, which is in no queue and whose estimate was just made: at the end of
     /// its queue, or at the head for a retry.
-    fn join(&mut self, waiters: &mut Waiters, place: Place);
+    fn join(&mut self, waiters: &mut Waiters, place: SlotKey);
 
     /// Returns the waiter that gets the next permit.
-    fn next(&self) -> Option<Place>;
+    fn next(&self) -> Option<SlotKey>;
 
     /// Returns the weight of the waiting accounts, against that of other models at a shared server; the weight
     /// of the next account alone where the order ignores accounts.
     fn weight(&self, waiters: &Waiters) -> u64 {
-        let next = self.next().map(|place| waiters[place].ask.weight);
+        let next = self.next().map(|place| waiters[place].request.weight);
         next.unwrap_or(1).max(1).into()
     }
 
@@ -61,10 +61,10 @@ pub(super) trait Discipline: Send {
     fn serve_next(&mut self, waiters: &mut Waiters);
 
     /// Removes the waiter at `place`, which gets no permit.
-    fn leave(&mut self, waiters: &mut Waiters, place: Place);
+    fn cancel(&mut self, waiters: &mut Waiters, place: SlotKey);
 
     /// Charges `ask`, which gets a permit at once while no request waits.
-    fn serve_at_once(&mut self, _ask: &Ask) {}
+    fn charge_immediate(&mut self, _ask: &PermitRequest) {}
 
     /// Corrects the charge of a request from `charged` to `actual` tokens.
     fn correct_tokens(&mut self, _account: &AccountId, _weight: u32, _charged: u64, _actual: u64) {}
@@ -74,7 +74,7 @@ pub(super) trait Discipline: Send {
 }
 
 /// Returns the discipline of an algorithm, without waiters.
-pub(super) fn of(algorithm: Algorithm) -> Box<dyn Discipline> {
+pub(super) fn discipline_for(algorithm: Algorithm) -> Box<dyn Discipline> {
     match algorithm {
         Algorithm::Fifo => Box::new(Fifo::default()),
         Algorithm::Fair => Box::new(Fair::new()),

@@ -11,8 +11,8 @@
 
 use std::sync::Arc;
 
-use super::order::Order;
-use super::server::{Handoff, Member, Membership};
+use super::order::EndpointOrder;
+use super::server::{Handoff, ServerMember, ServerMembership};
 use super::state::EndpointState;
 use crate::model::EndpointSpec;
 
@@ -45,7 +45,7 @@ struct Endpoint {
     /// Index into the tier's open list, while it is there.
     open_at: Option<usize>,
     /// Share in the permits of its server; none where its limit is its own.
-    member: Option<Member>,
+    member: Option<ServerMember>,
     /// The server counts it among the members with waiters.
     is_awaited: bool,
 }
@@ -59,19 +59,19 @@ impl Endpoint {
 
     /// Returns whether its server has a permit left.
     fn has_room(&self) -> bool {
-        self.member.as_ref().is_none_or(Member::has_room)
+        self.member.as_ref().is_none_or(ServerMember::has_room)
     }
 }
 
 /// Endpoints of equal priority.
-struct Tier {
+struct EndpointTier {
     priority: u32,
     open: Vec<EndpointId>,
 }
 
 /// Sums over the endpoints, kept so that reads are O(1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Totals {
+pub(super) struct EndpointTotals {
     /// Permits in use, at draining endpoints too.
     pub used: u32,
     /// Permits of configured endpoints.
@@ -89,12 +89,12 @@ pub(super) struct Totals {
 pub(super) struct Endpoints {
     slots: Vec<Option<Endpoint>>,
     /// Lowest number first.
-    tiers: Vec<Tier>,
-    totals: Totals,
+    tiers: Vec<EndpointTier>,
+    totals: EndpointTotals,
 }
 
 impl Endpoints {
-    pub fn totals(&self) -> Totals {
+    pub fn totals(&self) -> EndpointTotals {
         self.totals
     }
 
@@ -108,30 +108,35 @@ impl Endpoints {
     }
 
     /// Returns whether any permit may be taken.
-    pub fn any_open(&self) -> bool {
+    pub fn has_open(&self) -> bool {
         let mut open = self.tiers.iter().flat_map(|tier| &tier.open);
         open.any(|&id| self.has_room(id))
     }
 
     /// Returns the endpoint for the next request; `None` when every permit is in use.
-    pub fn choose(&self, avoid: &[EndpointId], dice: u64) -> Option<EndpointId> {
+    pub fn choose(&self, avoid: &[EndpointId], random: u64) -> Option<EndpointId> {
         let preferred = self
             .tiers
             .iter()
-            .find_map(|tier| self.least_used(tier, avoid, dice));
+            .find_map(|tier| self.least_used(tier, avoid, random));
         match preferred {
             None if !avoid.is_empty() => self
                 .tiers
                 .iter()
-                .find_map(|tier| self.least_used(tier, &[], dice)),
+                .find_map(|tier| self.least_used(tier, &[], random)),
             _ => preferred,
         }
     }
 
     /// Returns the endpoint for the next request by `order`; `None` when each of its endpoints is closed or
     /// avoided, and the tiers decide. Within a step the least used of all, or of two random ones.
-    pub fn choose_by(&self, order: &Order, avoid: &[EndpointId], dice: u64) -> Option<EndpointId> {
-        let (low, high) = (dice & u64::from(u32::MAX), dice >> 32);
+    pub fn choose_in_order(
+        &self,
+        order: &EndpointOrder,
+        avoid: &[EndpointId],
+        random: u64,
+    ) -> Option<EndpointId> {
+        let (low, high) = (random & u64::from(u32::MAX), random >> 32);
         order.steps().find_map(|step| {
             let fit = |id: &EndpointId| self.is_open(*id) && !avoid.contains(id);
             let first = draw(low, step.len());
@@ -161,10 +166,15 @@ impl Endpoints {
         slot.is_some_and(Endpoint::has_room)
     }
 
-    fn least_used(&self, tier: &Tier, avoid: &[EndpointId], dice: u64) -> Option<EndpointId> {
+    fn least_used(
+        &self,
+        tier: &EndpointTier,
+        avoid: &[EndpointId],
+        random: u64,
+    ) -> Option<EndpointId> {
         let open = &tier.open[..];
         let fit = |id: &EndpointId| !avoid.contains(id) && self.has_room(*id);
-        let (low, high) = (dice & u64::from(u32::MAX), dice >> 32);
+        let (low, high) = (random & u64::from(u32::MAX), random >> 32);
         let first = draw(low, open.len());
         if open.len() > COMPARED_MAX {
             let second = (first + 1 + draw(high, open.len() - 1)) % open.len();
@@ -183,13 +193,13 @@ impl Endpoints {
     /// model takes the server's last permit meanwhile.
     pub fn take_one(
         &mut self,
-        order: Option<&Order>,
+        order: Option<&EndpointOrder>,
         avoid: &[EndpointId],
-        dice: u64,
+        random: u64,
     ) -> Option<EndpointId> {
         for _ in 0..CHOICES_MAX {
-            let ordered = order.and_then(|order| self.choose_by(order, avoid, dice));
-            let id = ordered.or_else(|| self.choose(avoid, dice))?;
+            let ordered = order.and_then(|order| self.choose_in_order(order, avoid, random));
+            let id = ordered.or_else(|| self.choose(avoid, random))?;
             if self.take(id) {
                 return Some(id);
             }
@@ -201,7 +211,7 @@ impl Endpoints {
     /// took the server's last one in between.
     pub fn take(&mut self, id: EndpointId) -> bool {
         let member = self.endpoint_mut(id).member.as_mut();
-        let taken = member.is_none_or(Member::take);
+        let taken = member.is_none_or(ServerMember::take);
         if taken {
             self.count_taken(id);
         }
@@ -218,13 +228,13 @@ impl Endpoints {
             let endpoint = slot.as_mut().filter(|endpoint| endpoint.is_fit())?;
             let member = endpoint.member.as_mut()?;
             member
-                .is_meant(&handoff)
+                .is_target_of(&handoff)
                 .then_some((EndpointId(index as u32), member))
         });
         let Some((id, member)) = meant else {
             return Err(handoff);
         };
-        member.keep(handoff);
+        member.accept(handoff);
         self.count_taken(id);
         Ok(id)
     }
@@ -235,7 +245,7 @@ impl Endpoints {
         let full = endpoint.used >= endpoint.limit;
         self.totals.used += 1;
         if full {
-            self.file(id);
+            self.update_open_list(id);
         }
     }
 
@@ -244,14 +254,14 @@ impl Endpoints {
     pub fn release(&mut self, id: EndpointId) -> Option<Handoff> {
         let endpoint = self.endpoint_mut(id);
         endpoint.used -= 1;
-        let handoff = endpoint.member.as_mut().and_then(Member::release);
+        let handoff = endpoint.member.as_mut().and_then(ServerMember::release);
         let forgotten = endpoint.draining && endpoint.used == 0;
         let closed = endpoint.open_at.is_none();
         self.totals.used -= 1;
         if forgotten {
             self.slots[id.index()] = None;
         } else if closed {
-            self.file(id);
+            self.update_open_list(id);
         }
         handoff
     }
@@ -301,15 +311,19 @@ impl Endpoints {
     pub fn set_usable(&mut self, id: EndpointId, usable: bool) {
         if let Some(Some(endpoint)) = self.slots.get_mut(id.index()) {
             endpoint.usable = usable;
-            self.file(id);
-            self.count();
+            self.update_open_list(id);
+            self.recount();
         }
     }
 
     /// Applies a new list. Endpoints that stay keep their permits and health; removed ones drain; new ones, and
     /// those added again while they drain, start as usable. Returns permits that became free at servers that
     /// others wait for.
-    pub fn configure(&mut self, specs: &[EndpointSpec], servers: &Membership<'_>) -> Vec<Handoff> {
+    pub fn configure(
+        &mut self,
+        specs: &[EndpointSpec],
+        servers: &ServerMembership<'_>,
+    ) -> Vec<Handoff> {
         let mut handoffs = Vec::new();
         for slot in &mut self.slots {
             if let Some(endpoint) = slot {
@@ -324,7 +338,7 @@ impl Endpoints {
         priorities.dedup();
         self.tiers = priorities
             .iter()
-            .map(|&priority| Tier {
+            .map(|&priority| EndpointTier {
                 priority,
                 open: Vec::new(),
             })
@@ -334,7 +348,7 @@ impl Endpoints {
             let endpoint = self.endpoint_mut(id);
             let server = (servers.server_of)(spec);
             let stays = match (&endpoint.member, &server) {
-                (Some(member), Some(server)) => member.is_of(server),
+                (Some(member), Some(server)) => member.is_member_of(server),
                 (None, None) => true,
                 _ => false,
             };
@@ -349,10 +363,10 @@ impl Endpoints {
         for index in 0..self.slots.len() {
             if let Some(endpoint) = &mut self.slots[index] {
                 endpoint.open_at = None;
-                self.file(EndpointId(index as u32));
+                self.update_open_list(EndpointId(index as u32));
             }
         }
-        self.count();
+        self.recount();
         handoffs
     }
 
@@ -388,7 +402,7 @@ impl Endpoints {
     }
 
     /// Puts `id` on its tier's open list or removes it, according to its state.
-    fn file(&mut self, id: EndpointId) {
+    fn update_open_list(&mut self, id: EndpointId) {
         let endpoint = self.slots[id.index()].as_mut();
         let endpoint = endpoint.expect("endpoint exists: a permit or the configuration names it");
         let is_open = endpoint.is_fit();
@@ -410,10 +424,10 @@ impl Endpoints {
         }
     }
 
-    fn count(&mut self) {
-        let mut totals = Totals {
+    fn recount(&mut self) {
+        let mut totals = EndpointTotals {
             used: self.totals.used,
-            ..Totals::default()
+            ..EndpointTotals::default()
         };
         for endpoint in self
             .slots
@@ -441,7 +455,7 @@ impl Endpoints {
     fn used(&self, id: EndpointId) -> u32 {
         self.slots[id.index()].as_ref().map_or(0, |endpoint| {
             let member = endpoint.member.as_ref();
-            member.map_or(endpoint.used, Member::server_used)
+            member.map_or(endpoint.used, ServerMember::server_used)
         })
     }
 

@@ -16,57 +16,59 @@
 //!              a1 a2 a3         z1 z2      l1          next permits: a1 a2 z1 l1 a3 z2
 //! ```
 
-use super::accounts::AccountLines;
-use super::ask::Ask;
-use super::discipline::{Discipline, Prospect, Waiter, Waiters};
-use super::line::Line;
-use super::slab::Place;
+use super::accounts::AccountQueues;
+use super::discipline::{Discipline, QueueEstimate, Waiter, Waiters};
+use super::permit_request::PermitRequest;
+use super::queue::Queue;
+use super::slab::SlotKey;
 
 /// Permits left in the account's turn; a full turn while it is not at the head.
-struct Turn {
+struct RotationTurn {
     left: u32,
 }
 
 /// Accounts taking turns.
 pub(super) struct Fair {
-    accounts: AccountLines<Turn>,
+    accounts: AccountQueues<RotationTurn>,
     /// Accounts in the order of their turns; the head's turn is on.
-    rotation: Line,
+    rotation: Queue,
 }
 
 impl Fair {
     pub fn new() -> Fair {
         Fair {
-            accounts: AccountLines::new(),
-            rotation: Line::default(),
+            accounts: AccountQueues::new(),
+            rotation: Queue::default(),
         }
     }
 
     /// Removes an account whose queue is empty from the rotation.
-    fn forget(&mut self, account: Place) {
-        self.rotation.remove(self.accounts.lines_mut(), account);
+    fn forget(&mut self, account: SlotKey) {
+        self.rotation.remove(self.accounts.queues_mut(), account);
         self.accounts.close(account);
     }
 
     /// Ends the account's turn: it moves behind all others, with a full turn to come.
-    fn end_turn(&mut self, account: Place) {
+    fn end_turn(&mut self, account: SlotKey) {
         let line = &mut self.accounts[account];
         line.share.left = line.weight;
-        self.rotation.remove(self.accounts.lines_mut(), account);
-        self.rotation.push_back(self.accounts.lines_mut(), account);
+        self.rotation.remove(self.accounts.queues_mut(), account);
+        self.rotation.push_back(self.accounts.queues_mut(), account);
     }
 }
 
 impl Discipline for Fair {
-    fn prospect(&self, ask: &Ask, waiters: &Waiters) -> Prospect {
-        self.accounts.prospect(ask, waiters)
+    fn estimate(&self, ask: &PermitRequest, waiters: &Waiters) -> QueueEstimate {
+        self.accounts.estimate(ask, waiters)
     }
 
-    fn join(&mut self, waiters: &mut Waiters, place: Place) {
+    fn join(&mut self, waiters: &mut Waiters, place: SlotKey) {
         let Waiter {
-            ask, account_line, ..
+            request: ask,
+            account_queue: account_line,
+            ..
         } = &waiters[place];
-        let resume = ask.resume;
+        let resume = ask.is_retry;
         let account = match *account_line {
             Some(account) => {
                 self.accounts.set_weight(account, ask.weight);
@@ -75,15 +77,15 @@ impl Discipline for Fair {
             None => {
                 let account = self.accounts.open(
                     ask,
-                    Turn {
+                    RotationTurn {
                         left: ask.weight.max(1),
                     },
                 );
-                self.rotation.push_back(self.accounts.lines_mut(), account);
+                self.rotation.push_back(self.accounts.queues_mut(), account);
                 account
             }
         };
-        waiters[place].account_line = Some(account);
+        waiters[place].account_queue = Some(account);
         let line = &mut self.accounts[account].waiting;
         if resume {
             line.push_front(waiters, place);
@@ -92,7 +94,7 @@ impl Discipline for Fair {
         }
     }
 
-    fn next(&self) -> Option<Place> {
+    fn next(&self) -> Option<SlotKey> {
         let account = self.rotation.head()?;
         self.accounts[account].waiting.head()
     }
@@ -117,8 +119,8 @@ impl Discipline for Fair {
         }
     }
 
-    fn leave(&mut self, waiters: &mut Waiters, place: Place) {
-        let account = waiters[place].account_line;
+    fn cancel(&mut self, waiters: &mut Waiters, place: SlotKey) {
+        let account = waiters[place].account_queue;
         let account = account.expect("waiter knows its account's line: set when it joined");
         let line = &mut self.accounts[account].waiting;
         line.remove(waiters, place);
@@ -129,15 +131,15 @@ impl Discipline for Fair {
 
     fn check(&self, waiters: &Waiters) {
         self.accounts.check(waiters);
-        self.rotation.check(self.accounts.lines());
+        self.rotation.check(self.accounts.queues());
         assert_eq!(
             self.rotation.len(),
-            self.accounts.lines().len(),
+            self.accounts.queues().len(),
             "every account has its turn"
         );
         let turns = self
             .accounts
-            .lines()
+            .queues()
             .iter()
             .map(|(_, line)| line.share.left);
         assert!(turns.min() != Some(0), "a turn that is used up has ended");
@@ -147,28 +149,28 @@ impl Discipline for Fair {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admission::tests::{Lineup, ask};
+    use crate::admission::tests::{QueueFixture, request};
 
     #[test]
     fn accounts_take_turns_however_many_requests_each_has() {
-        let mut line = Lineup::new(Fair::new());
+        let mut line = QueueFixture::new(Fair::new());
         line.join_all("a1 a2 a3 a4 b1 b2 c1");
         assert_eq!(line.serve_all(), "a1 b1 c1 a2 b2 a3 a4");
     }
 
     #[test]
     fn a_turn_is_worth_the_weight() {
-        let mut line = Lineup::new(Fair::new());
+        let mut line = QueueFixture::new(Fair::new());
         for n in 1..=4 {
-            line.join(&format!("a{n}"), ask("a").weight(3));
-            line.join(&format!("b{n}"), ask("b").weight(1));
+            line.join(&format!("a{n}"), request("a").weight(3));
+            line.join(&format!("b{n}"), request("b").weight(1));
         }
         assert_eq!(line.serve_all(), "a1 a2 a3 b1 a4 b2 b3 b4");
     }
 
     #[test]
     fn whoever_joins_waits_for_one_round_only() {
-        let mut line = Lineup::new(Fair::new());
+        let mut line = QueueFixture::new(Fair::new());
         line.join_all("a1 a2 a3 a4 a5 b1 b2 b3");
         assert_eq!(line.serve(2), "a1 b1");
         line.join_all("c1");
@@ -177,44 +179,44 @@ mod tests {
 
     #[test]
     fn the_rest_of_a_turn_is_lost_when_the_line_empties() {
-        let mut line = Lineup::new(Fair::new());
-        line.join("a1", ask("a").weight(9));
+        let mut line = QueueFixture::new(Fair::new());
+        line.join("a1", request("a").weight(9));
         line.join_all("b1 b2");
         assert_eq!(line.serve(1), "a1");
-        line.join("a2", ask("a").weight(9));
+        line.join("a2", request("a").weight(9));
         assert_eq!(line.serve_all(), "b1 a2 b2");
     }
 
     #[test]
     fn who_leaves_the_middle_of_a_line_or_of_the_rotation_delays_nobody() {
-        let mut line = Lineup::new(Fair::new());
+        let mut line = QueueFixture::new(Fair::new());
         line.join_all("a1 a2 a3 b1 c1");
-        line.leave("a2");
-        line.leave("b1");
+        line.cancel("a2");
+        line.cancel("b1");
         assert_eq!(line.serve_all(), "a1 c1 a3");
     }
 
     #[test]
     fn a_resumed_request_is_first_in_its_own_line_only() {
-        let mut line = Lineup::new(Fair::new());
+        let mut line = QueueFixture::new(Fair::new());
         line.join_all("a1 b1 b2");
-        line.join("b0", ask("b").resumed());
+        line.join("b0", request("b").resumed());
         assert_eq!(line.serve_all(), "a1 b0 b1 b2");
     }
 
     #[test]
     fn a_newcomer_expects_one_round_and_a_long_line_one_round_for_each_turn() {
-        let mut line = Lineup::new(Fair::new());
+        let mut line = QueueFixture::new(Fair::new());
         line.join_all("a1 a2 a3 a4 b1 b2 c1 c2");
         let expected = |ask| {
-            let Prospect {
-                line_depth,
+            let QueueEstimate {
+                queue_depth: line_depth,
                 grants_ahead,
                 ..
-            } = line.prospect(ask);
+            } = line.estimate(ask);
             (line_depth, grants_ahead)
         };
-        assert_eq!(expected(ask("d")), (0, 3));
-        assert_eq!(expected(ask("b")), (2, 2 + 1 + 4));
+        assert_eq!(expected(request("d")), (0, 3));
+        assert_eq!(expected(request("b")), (2, 2 + 1 + 4));
     }
 }

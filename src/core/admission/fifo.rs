@@ -3,36 +3,36 @@
 //! Not fair: an account with many requests gets most permits. Its bound is therefore global.
 //! O(1). Called by the admission queue. Known in the source system as the FIFO queue.
 
-use super::ask::Ask;
-use super::discipline::{Discipline, Prospect, Waiters};
-use super::line::Line;
-use super::slab::Place;
+use super::discipline::{Discipline, QueueEstimate, Waiters};
+use super::permit_request::PermitRequest;
+use super::queue::Queue;
+use super::slab::SlotKey;
 
 /// A single queue.
 #[derive(Default)]
 pub(super) struct Fifo {
-    waiting: Line,
+    waiting: Queue,
 }
 
 impl Discipline for Fifo {
-    fn prospect(&self, ask: &Ask, _waiters: &Waiters) -> Prospect {
+    fn estimate(&self, ask: &PermitRequest, _waiters: &Waiters) -> QueueEstimate {
         let line_depth = self.waiting.len();
-        Prospect {
-            line_depth,
-            grants_ahead: if ask.resume { 0 } else { line_depth },
-            account_line: None,
+        QueueEstimate {
+            queue_depth: line_depth,
+            grants_ahead: if ask.is_retry { 0 } else { line_depth },
+            account_queue: None,
         }
     }
 
-    fn join(&mut self, waiters: &mut Waiters, place: Place) {
-        if waiters[place].ask.resume {
+    fn join(&mut self, waiters: &mut Waiters, place: SlotKey) {
+        if waiters[place].request.is_retry {
             self.waiting.push_front(waiters, place);
         } else {
             self.waiting.push_back(waiters, place);
         }
     }
 
-    fn next(&self) -> Option<Place> {
+    fn next(&self) -> Option<SlotKey> {
         self.waiting.head()
     }
 
@@ -42,7 +42,7 @@ impl Discipline for Fifo {
         }
     }
 
-    fn leave(&mut self, waiters: &mut Waiters, place: Place) {
+    fn cancel(&mut self, waiters: &mut Waiters, place: SlotKey) {
         self.waiting.remove(waiters, place);
     }
 

@@ -22,30 +22,32 @@
 //! Known in the source system as the endpoint group with its permit manager and model request queue.
 
 mod accounts;
-mod ask;
+mod admission_queue;
 pub mod bodies;
 mod discipline;
 mod endpoints;
 mod fair;
 mod fifo;
-mod line;
-mod meter;
 mod order;
+mod permit_request;
 mod permits;
 mod priority;
+mod queue;
 pub mod rate;
 mod server;
+mod service_time;
 mod slab;
 mod state;
 mod token_fair;
-mod turnstile;
 
-pub use ask::{Ask, Grant, Outcome, PermitId, Ticket, Wakes};
+pub use admission_queue::AdmissionQueue;
 pub use endpoints::EndpointId;
-pub use order::Order;
-pub use server::{GateId, Handoff, Membership, ServerPermits};
-pub use state::{EndpointState, Gauges, State};
-pub use turnstile::Turnstile;
+pub use order::EndpointOrder;
+pub use permit_request::{
+    AdmissionOutcome, Grant, PermitId, PermitRequest, QueueTicket, WaiterUpdates,
+};
+pub use server::{GateId, Handoff, ServerMembership, ServerPermits};
+pub use state::{AdmissionGauges, AdmissionState, EndpointState};
 
 #[cfg(test)]
 mod tests;

@@ -7,17 +7,17 @@ use super::endpoints::EndpointId;
 /// Endpoints by step: equal steps share load, a later step is used only when the earlier ones have
 /// no free permit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Order {
+pub struct EndpointOrder {
     /// Sorted by step; within a step as given.
     ranked: Vec<(u8, EndpointId)>,
 }
 
-impl Order {
+impl EndpointOrder {
     /// An order of `ranked`, whose sequence counts only within a step.
-    pub fn new(ranked: impl IntoIterator<Item = (u8, EndpointId)>) -> Order {
+    pub fn new(ranked: impl IntoIterator<Item = (u8, EndpointId)>) -> EndpointOrder {
         let mut ranked: Vec<_> = ranked.into_iter().collect();
         ranked.sort_by_key(|&(step, _)| step);
-        Order { ranked }
+        EndpointOrder { ranked }
     }
 
     /// The endpoints with their steps, the best one first.

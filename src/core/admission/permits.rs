@@ -15,7 +15,7 @@ use crate::Millis;
 
 /// Kind of a permit's owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum PermitKind {
     Assigned,
     Unassigned,
     Detached { lease_until: Millis },
@@ -23,15 +23,15 @@ enum Kind {
 
 /// A permit that is out.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct PermitRecord {
     endpoint: EndpointId,
     since: Millis,
-    kind: Kind,
+    kind: PermitKind,
 }
 
 /// A released permit: its endpoint and the time it was held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Returned {
+pub(super) struct ReleasedPermit {
     pub endpoint: EndpointId,
     /// How long a request had it; `None` when it never had one.
     pub hold: Option<Millis>,
@@ -39,7 +39,7 @@ pub(super) struct Returned {
 
 /// All permits that are out.
 pub(super) struct Permits {
-    held: Slab<Held>,
+    held: Slab<PermitRecord>,
     /// Detached permits, soonest end of lease first.
     leases: BTreeSet<(Millis, PermitId)>,
 }
@@ -59,69 +59,69 @@ impl Permits {
 
     /// A permit for a request. The caller has seen that the table is not full.
     pub fn issue(&mut self, endpoint: EndpointId, now: Millis) -> PermitId {
-        self.insert(Held {
+        self.insert(PermitRecord {
             endpoint,
             since: now,
-            kind: Kind::Assigned,
+            kind: PermitKind::Assigned,
         })
     }
 
     /// A permit without a request. The caller has seen that the table is not full.
     pub fn reserve(&mut self, endpoint: EndpointId, now: Millis) -> PermitId {
-        self.insert(Held {
+        self.insert(PermitRecord {
             endpoint,
             since: now,
-            kind: Kind::Unassigned,
+            kind: PermitKind::Unassigned,
         })
     }
 
-    fn insert(&mut self, held: Held) -> PermitId {
+    fn insert(&mut self, held: PermitRecord) -> PermitId {
         let place = self.held.insert(held);
         PermitId(self.held.key(place))
     }
 
     /// An unassigned permit has got its request. Others stay what they are.
     pub fn assign(&mut self, permit: PermitId) {
-        if let Some(place) = self.held.place(permit.0)
-            && self.held[place].kind == Kind::Unassigned
+        if let Some(place) = self.held.find(permit.0)
+            && self.held[place].kind == PermitKind::Unassigned
         {
-            self.held[place].kind = Kind::Assigned;
+            self.held[place].kind = PermitKind::Assigned;
         }
     }
 
     /// Puts `permit` under a lease, or moves the end of the one it has. False when it is not out
     /// any more, as after its lease ran out.
     pub fn lease(&mut self, permit: PermitId, lease_until: Millis) -> bool {
-        let Some(place) = self.held.place(permit.0) else {
+        let Some(place) = self.held.find(permit.0) else {
             return false;
         };
-        if let Kind::Detached { lease_until } = self.held[place].kind {
+        if let PermitKind::Detached { lease_until } = self.held[place].kind {
             self.leases.remove(&(lease_until, permit));
         }
-        self.held[place].kind = Kind::Detached { lease_until };
+        self.held[place].kind = PermitKind::Detached { lease_until };
         self.leases.insert((lease_until, permit));
         true
     }
 
     /// Returns whether `permit` is in use.
-    pub fn is_out(&self, permit: PermitId) -> bool {
-        self.held.place(permit.0).is_some()
+    pub fn is_held(&self, permit: PermitId) -> bool {
+        self.held.find(permit.0).is_some()
     }
 
     /// Returns whether `permit` is detached and in use.
     pub fn is_detached(&self, permit: PermitId) -> bool {
-        let place = self.held.place(permit.0);
-        place.is_some_and(|place| matches!(self.held[place].kind, Kind::Detached { .. }))
+        let place = self.held.find(permit.0);
+        place.is_some_and(|place| matches!(self.held[place].kind, PermitKind::Detached { .. }))
     }
 
     /// Takes `permit` back; `None` when it is back already.
-    pub fn give_back(&mut self, permit: PermitId, now: Millis) -> Option<Returned> {
-        let held = self.held.remove(self.held.place(permit.0)?);
-        if let Kind::Detached { lease_until } = held.kind {
+    pub fn release(&mut self, permit: PermitId, now: Millis) -> Option<ReleasedPermit> {
+        let held = self.held.remove(self.held.find(permit.0)?);
+        if let PermitKind::Detached { lease_until } = held.kind {
             self.leases.remove(&(lease_until, permit));
         }
-        let hold = (held.kind != Kind::Unassigned).then(|| now.since(held.since));
-        Some(Returned {
+        let hold = (held.kind != PermitKind::Unassigned).then(|| now.since(held.since));
+        Some(ReleasedPermit {
             endpoint: held.endpoint,
             hold,
         })
@@ -145,7 +145,7 @@ impl Permits {
     pub fn check(&self) {
         let mut detached = 0;
         for (place, held) in self.held.iter() {
-            if let Kind::Detached { lease_until } = held.kind {
+            if let PermitKind::Detached { lease_until } = held.kind {
                 let permit = PermitId(self.held.key(place));
                 assert!(
                     self.leases.contains(&(lease_until, permit)),
@@ -168,12 +168,12 @@ mod tests {
     fn a_permit_comes_back_once() {
         let mut permits = Permits::new();
         let permit = permits.issue(AT, Millis(10));
-        let returned = Returned {
+        let returned = ReleasedPermit {
             endpoint: AT,
             hold: Some(Millis(15)),
         };
-        assert_eq!(permits.give_back(permit, Millis(25)), Some(returned));
-        assert_eq!(permits.give_back(permit, Millis(26)), None);
+        assert_eq!(permits.release(permit, Millis(25)), Some(returned));
+        assert_eq!(permits.release(permit, Millis(26)), None);
     }
 
     #[test]
@@ -184,9 +184,9 @@ mod tests {
             permits.reserve(AT, Millis(0)),
         ];
         permits.assign(used);
-        assert_eq!(permits.give_back(unused, Millis(5)).unwrap().hold, None);
+        assert_eq!(permits.release(unused, Millis(5)).unwrap().hold, None);
         assert_eq!(
-            permits.give_back(used, Millis(5)).unwrap().hold,
+            permits.release(used, Millis(5)).unwrap().hold,
             Some(Millis(5))
         );
     }
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(permits.expired(Millis(200)), Some(permit));
         permits.check();
 
-        permits.give_back(permit, Millis(200));
+        permits.release(permit, Millis(200));
         assert!(!permits.lease(permit, Millis(300)));
         permits.check();
     }

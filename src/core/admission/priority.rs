@@ -4,10 +4,10 @@
 //! `max_priority` limits the use of urgent levels. Twenty queues with one bound for all, O(1). Called by
 //! the admission queue.
 
-use super::ask::Ask;
-use super::discipline::{Discipline, Prospect, Waiters};
-use super::line::Line;
-use super::slab::Place;
+use super::discipline::{Discipline, QueueEstimate, Waiters};
+use super::permit_request::PermitRequest;
+use super::queue::Queue;
+use super::slab::SlotKey;
 
 /// The least urgent priority.
 const PRIORITY_MAX: u8 = 9;
@@ -18,18 +18,18 @@ const LEVELS: usize = 2 * (PRIORITY_MAX as usize + 1);
 /// A line for each level, level 0 first.
 #[derive(Default)]
 pub(super) struct Priority {
-    levels: [Line; LEVELS],
+    levels: [Queue; LEVELS],
     /// Bit `n` is set while level `n` has waiters.
     occupied: u32,
 }
 
-fn level(ask: &Ask) -> usize {
-    2 * usize::from(ask.priority.min(PRIORITY_MAX)) + usize::from(!ask.warm)
+fn level(ask: &PermitRequest) -> usize {
+    2 * usize::from(ask.priority.min(PRIORITY_MAX)) + usize::from(!ask.is_warm)
 }
 
 impl Priority {
-    fn remove(&mut self, waiters: &mut Waiters, place: Place) {
-        let level = level(&waiters[place].ask);
+    fn remove(&mut self, waiters: &mut Waiters, place: SlotKey) {
+        let level = level(&waiters[place].request);
         self.levels[level].remove(waiters, place);
         if self.levels[level].is_empty() {
             self.occupied &= !(1 << level);
@@ -38,19 +38,19 @@ impl Priority {
 }
 
 impl Discipline for Priority {
-    fn prospect(&self, ask: &Ask, _waiters: &Waiters) -> Prospect {
+    fn estimate(&self, ask: &PermitRequest, _waiters: &Waiters) -> QueueEstimate {
         let own = level(ask);
-        let not_after = if ask.resume { own } else { own + 1 };
-        Prospect {
-            line_depth: self.levels.iter().map(Line::len).sum(),
-            grants_ahead: self.levels[..not_after].iter().map(Line::len).sum(),
-            account_line: None,
+        let not_after = if ask.is_retry { own } else { own + 1 };
+        QueueEstimate {
+            queue_depth: self.levels.iter().map(Queue::len).sum(),
+            grants_ahead: self.levels[..not_after].iter().map(Queue::len).sum(),
+            account_queue: None,
         }
     }
 
-    fn join(&mut self, waiters: &mut Waiters, place: Place) {
-        let ask = &waiters[place].ask;
-        let (level, resume) = (level(ask), ask.resume);
+    fn join(&mut self, waiters: &mut Waiters, place: SlotKey) {
+        let ask = &waiters[place].request;
+        let (level, resume) = (level(ask), ask.is_retry);
         self.occupied |= 1 << level;
         if resume {
             self.levels[level].push_front(waiters, place);
@@ -59,7 +59,7 @@ impl Discipline for Priority {
         }
     }
 
-    fn next(&self) -> Option<Place> {
+    fn next(&self) -> Option<SlotKey> {
         let first = self.occupied.trailing_zeros() as usize;
         self.levels.get(first)?.head()
     }
@@ -70,7 +70,7 @@ impl Discipline for Priority {
         }
     }
 
-    fn leave(&mut self, waiters: &mut Waiters, place: Place) {
+    fn cancel(&mut self, waiters: &mut Waiters, place: SlotKey) {
         self.remove(waiters, place);
     }
 
@@ -80,7 +80,7 @@ impl Discipline for Priority {
             line.check(waiters);
             assert!(
                 line.iter(waiters)
-                    .all(|place| level(&waiters[place].ask) == number)
+                    .all(|place| level(&waiters[place].request) == number)
             );
             assert_eq!(
                 line.is_empty(),

@@ -25,7 +25,7 @@ pub struct Rate {
 
 /// Longest wait that requests at other nodes may cause, in minutes of the account's limit. Each node may let a
 /// minute's worth pass before the others learn of it.
-const ELSEWHERE_MINUTES_MAX: u128 = 2;
+const REMOTE_MINUTES_MAX: u128 = 2;
 /// Longest wait that a correction may cause, in minutes of the account's limit: a model server that reports nonsense
 /// must not lock its callers out for good.
 const CORRECTED_MINUTES_MAX: u128 = 60;
@@ -56,11 +56,11 @@ impl Rate {
     }
 
     /// Counts `count` requests that passed at another node.
-    pub fn take_elsewhere(&mut self, count: u64, now: Millis) {
+    pub fn take_remote(&mut self, count: u64, now: Millis) {
         let now = self.units(now);
         let due = self.due.max(now);
         let units = u128::from(count).saturating_mul(REQUEST);
-        let most = now + ELSEWHERE_MINUTES_MAX * REQUEST * u128::from(self.per_minute);
+        let most = now + REMOTE_MINUTES_MAX * REQUEST * u128::from(self.per_minute);
         self.due = due.saturating_add(units).min(most.max(due));
     }
 
@@ -83,7 +83,7 @@ impl Rate {
     }
 
     /// Returns the unit of a request that was refused for capacity.
-    pub fn give_unit_back(&mut self) {
+    pub fn refund(&mut self) {
         self.due = self.due.saturating_sub(REQUEST);
         self.passed = self.passed.saturating_sub(1);
     }
@@ -103,11 +103,11 @@ impl Rate {
     }
 
     /// Returns the state of the limit, for rate-limit headers.
-    pub fn standing(&self, now: Millis) -> Standing {
+    pub fn status(&self, now: Millis) -> RateStatus {
         let per_minute = u128::from(self.per_minute);
         let used = self.due.saturating_sub(self.units(now));
         let left = (per_minute * REQUEST).saturating_sub(used) / REQUEST;
-        Standing {
+        RateStatus {
             limit: self.per_minute,
             remaining: u32::try_from(left).unwrap_or(u32::MAX),
             reset: Millis(u64::try_from(used.div_ceil(per_minute)).unwrap_or(u64::MAX)),
@@ -128,7 +128,7 @@ impl Rate {
 
 /// State of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct RateStatus {
     /// Per minute.
     pub limit: u32,
     /// Units free now.
@@ -192,19 +192,19 @@ mod tests {
     fn a_unit_given_back_can_be_taken_again_and_no_more() {
         let mut rate = Rate::new(3);
         taken(&mut rate, 0);
-        rate.give_unit_back();
+        rate.refund();
         assert_eq!(taken(&mut rate, 0), 1);
     }
 
     #[test]
     fn what_passed_elsewhere_counts_here_and_makes_nobody_wait_for_more_than_a_minute() {
         let mut rate = Rate::new(6);
-        rate.take_elsewhere(4, Millis(0));
+        rate.take_remote(4, Millis(0));
         assert_eq!((taken(&mut rate, 0), rate.passed()), (2, 2));
-        rate.take_elsewhere(u64::MAX, Millis(0));
+        rate.take_remote(u64::MAX, Millis(0));
         assert_eq!((taken(&mut rate, 60_000), taken(&mut rate, 70_000)), (0, 1));
         assert_eq!(taken(&mut rate, 130_000), 6);
-        rate.give_unit_back();
+        rate.refund();
         assert_eq!(rate.passed(), 8);
     }
 
@@ -227,14 +227,14 @@ mod tests {
         };
         assert_eq!(retry_after, Millis(40_100));
         rate.correct(1_000, 300, Millis(0));
-        let left = Standing {
+        let left = RateStatus {
             limit: 600,
             remaining: 300,
             reset: Millis(30_000),
         };
-        assert_eq!(rate.standing(Millis(0)), left);
+        assert_eq!(rate.status(Millis(0)), left);
         rate.correct(0, 200, Millis(60_000));
-        assert_eq!(rate.standing(Millis(60_000)).remaining, 400);
+        assert_eq!(rate.status(Millis(60_000)).remaining, 400);
     }
 
     #[test]

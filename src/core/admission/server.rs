@@ -29,7 +29,7 @@ pub struct GateId(pub u64);
 #[derive(Debug)]
 pub struct ServerPermits {
     /// Guards membership and turns, and writes of the two counts.
-    table: Mutex<Table>,
+    table: Mutex<ServerTurns>,
     /// Permits in use or reserved; written under the lock.
     used: AtomicU32,
     /// Limit; written under the lock.
@@ -37,14 +37,14 @@ pub struct ServerPermits {
 }
 
 #[derive(Debug, Default)]
-struct Table {
-    members: Vec<Option<Entry>>,
+struct ServerTurns {
+    members: Vec<Option<MemberTurn>>,
     /// Start tag of the latest turn: where a member that begins to wait starts.
     now: u64,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct MemberTurn {
     gate: GateId,
     is_waiting: bool,
     weight: u64,
@@ -67,13 +67,13 @@ impl ServerPermits {
     pub fn set_limit(self: &Arc<Self>, limit: u32) -> Vec<Handoff> {
         let mut table = self.table();
         self.limit.store(limit, Ordering::Relaxed);
-        std::iter::from_fn(|| self.hand_on(&mut table)).collect()
+        std::iter::from_fn(|| self.reserve_next(&mut table)).collect()
     }
 
     /// Adds an endpoint of the admission queue `gate`, which has `held` permits in use there already.
-    pub(super) fn join(self: &Arc<Self>, gate: GateId, held: u32) -> Member {
+    pub(super) fn join(self: &Arc<Self>, gate: GateId, held: u32) -> ServerMember {
         let mut table = self.table();
-        let entry = Entry {
+        let entry = MemberTurn {
             gate,
             is_waiting: false,
             weight: 1,
@@ -87,7 +87,7 @@ impl ServerPermits {
         table.members[index] = Some(entry);
         self.add_used(held);
         drop(table);
-        Member {
+        ServerMember {
             server: Arc::clone(self),
             index,
             held,
@@ -113,7 +113,7 @@ impl ServerPermits {
     }
 
     /// Reserves a free permit for the waiting member whose turn it is.
-    fn hand_on(self: &Arc<Self>, table: &mut Table) -> Option<Handoff> {
+    fn reserve_next(self: &Arc<Self>, table: &mut ServerTurns) -> Option<Handoff> {
         if !self.has_room() {
             return None;
         }
@@ -127,12 +127,12 @@ impl ServerPermits {
     }
 
     /// The table, also after a panic: every change of it is complete when the lock is released.
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, ServerTurns> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Table {
+impl ServerTurns {
     /// Charges the waiting member with the earliest start tag for one turn.
     fn next_turn(&mut self) -> Option<(usize, GateId)> {
         let members = self.members.iter_mut().enumerate();
@@ -147,14 +147,14 @@ impl Table {
 
 /// An endpoint's share in its server's permits. Its drop releases all of them.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct ServerMember {
     server: Arc<ServerPermits>,
     index: usize,
     /// Permits in use through this member.
     held: u32,
 }
 
-impl Member {
+impl ServerMember {
     /// Returns whether a permit was free a moment ago: read without the lock, so only [`Member::take`] is sure.
     pub fn has_room(&self) -> bool {
         self.server.has_room()
@@ -165,14 +165,14 @@ impl Member {
         self.server.used()
     }
 
-    pub fn is_of(&self, server: &Arc<ServerPermits>) -> bool {
+    pub fn is_member_of(&self, server: &Arc<ServerPermits>) -> bool {
         Arc::ptr_eq(&self.server, server)
     }
 
     /// Returns whether `handoff` is reserved for this member.
-    pub fn is_meant(&self, handoff: &Handoff) -> bool {
+    pub fn is_target_of(&self, handoff: &Handoff) -> bool {
         let server = handoff.server.as_ref();
-        self.index == handoff.index && server.is_some_and(|server| self.is_of(server))
+        self.index == handoff.index && server.is_some_and(|server| self.is_member_of(server))
     }
 
     /// Takes a permit if one is free.
@@ -187,7 +187,7 @@ impl Member {
     }
 
     /// Takes the permit of a handoff that is reserved for this member.
-    pub fn keep(&mut self, mut handoff: Handoff) {
+    pub fn accept(&mut self, mut handoff: Handoff) {
         handoff.server = None;
         self.held += 1;
     }
@@ -197,7 +197,7 @@ impl Member {
         let mut table = self.server.table();
         self.held -= 1;
         self.server.used.fetch_sub(1, Ordering::Relaxed);
-        self.server.hand_on(&mut table)
+        self.server.reserve_next(&mut table)
     }
 
     /// Requests wait for this member: `weight` is that of their accounts together.
@@ -221,7 +221,7 @@ impl Member {
     }
 }
 
-impl Drop for Member {
+impl Drop for ServerMember {
     fn drop(&mut self) {
         let mut table = self.server.table();
         table.members[self.index] = None;
@@ -257,7 +257,7 @@ impl Handoff {
             entry.is_waiting = false;
         }
         server.used.fetch_sub(1, Ordering::Relaxed);
-        server.hand_on(&mut table)
+        server.reserve_next(&mut table)
     }
 }
 
@@ -271,16 +271,16 @@ impl Drop for Handoff {
 }
 
 /// Servers of an admission queue's endpoints.
-pub struct Membership<'a> {
+pub struct ServerMembership<'a> {
     /// Number of the admission queue, by which handoffs find it.
     pub gate: GateId,
     /// The server of an endpoint; none where the endpoint's limit is its own.
     pub server_of: &'a dyn Fn(&crate::model::EndpointSpec) -> Option<Arc<ServerPermits>>,
 }
 
-impl Membership<'_> {
+impl ServerMembership<'_> {
     /// Every endpoint has permits of its own.
-    pub const NONE: Membership<'static> = Membership {
+    pub const NONE: ServerMembership<'static> = ServerMembership {
         gate: GateId(0),
         server_of: &|_| None,
     };

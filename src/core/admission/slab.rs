@@ -9,24 +9,24 @@ use std::ops::{Index, IndexMut};
 
 /// Bits of a key that hold the slot. The other 40 count insertions: at 100,000 a second for one model
 /// a count repeats after 127 days, and then two keys differ unless their slots are equal.
-const PLACE_BITS: u32 = 24;
+const SLOT_BITS: u32 = 24;
 
 /// Most slots of a slab: with the endpoint's bound of 65,536 permits that is 255 endpoints of the
 /// largest kind, and sixteen times the largest `total_capacity`.
-const PLACES_MAX: usize = (1 << PLACE_BITS) - 1;
+const SLOTS_MAX: usize = (1 << SLOT_BITS) - 1;
 
 /// Slots that an empty slab keeps; a larger one frees its memory. A model that was busy once does not
 /// cost memory for ever, and a model with short bursts does not allocate each time.
-const PLACES_KEPT: usize = 1024;
+const SLOTS_KEPT: usize = 1024;
 
 /// Slot of a value. An index plus one, so that an `Option<Place>` is four bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Place(NonZeroU32);
+pub(super) struct SlotKey(NonZeroU32);
 
-impl Place {
-    fn at(index: usize) -> Place {
+impl SlotKey {
+    fn at(index: usize) -> SlotKey {
         let number = u32::try_from(index + 1).ok().and_then(NonZeroU32::new);
-        Place(number.expect("index is below PLACES_MAX: checked on insertion"))
+        SlotKey(number.expect("index is below PLACES_MAX: checked on insertion"))
     }
 
     fn index(self) -> usize {
@@ -36,22 +36,22 @@ impl Place {
 
 /// Neighbours of a slot in the only queue it may be in.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Links {
-    pub before: Option<Place>,
-    pub behind: Option<Place>,
+pub(super) struct SlotLinks {
+    pub before: Option<SlotKey>,
+    pub behind: Option<SlotKey>,
 }
 
-struct Slot<T> {
+struct SlabSlot<T> {
     key: u64,
     /// In a vacant slot, `behind` is the next vacant one.
-    links: Links,
+    links: SlotLinks,
     value: Option<T>,
 }
 
 /// The store. `T` is a waiter, a permit or an account's queue.
 pub(super) struct Slab<T> {
-    slots: Vec<Slot<T>>,
-    vacant: Option<Place>,
+    slots: Vec<SlabSlot<T>>,
+    vacant: Option<SlotKey>,
     len: usize,
     insertions: u64,
 }
@@ -76,11 +76,11 @@ impl<T> Slab<T> {
 
     /// Returns whether [`Slab::insert`] has no slot left.
     pub fn is_full(&self) -> bool {
-        self.len >= PLACES_MAX
+        self.len >= SLOTS_MAX
     }
 
     /// Puts `value` into a vacant slot. The caller has checked that the slab is not full.
-    pub fn insert(&mut self, value: T) -> Place {
+    pub fn insert(&mut self, value: T) -> SlotKey {
         self.insertions += 1;
         self.len += 1;
         let place = match self.vacant {
@@ -89,36 +89,36 @@ impl<T> Slab<T> {
                 place
             }
             None => {
-                let place = Place::at(self.slots.len());
-                self.slots.push(Slot {
+                let place = SlotKey::at(self.slots.len());
+                self.slots.push(SlabSlot {
                     key: 0,
-                    links: Links::default(),
+                    links: SlotLinks::default(),
                     value: None,
                 });
                 place
             }
         };
         let slot = &mut self.slots[place.index()];
-        slot.key = self.insertions << PLACE_BITS | place.index() as u64;
-        slot.links = Links::default();
+        slot.key = self.insertions << SLOT_BITS | place.index() as u64;
+        slot.links = SlotLinks::default();
         slot.value = Some(value);
         place
     }
 
     /// Removes the value at `place`, which is in no queue any more.
-    pub fn remove(&mut self, place: Place) -> T {
+    pub fn remove(&mut self, place: SlotKey) -> T {
         let slot = &mut self.slots[place.index()];
         let value = slot
             .value
             .take()
             .expect("place is taken: whoever keeps a place keeps it alive");
-        slot.links = Links {
+        slot.links = SlotLinks {
             before: None,
             behind: self.vacant,
         };
         self.vacant = Some(place);
         self.len -= 1;
-        if self.len == 0 && self.slots.len() > PLACES_KEPT {
+        if self.len == 0 && self.slots.len() > SLOTS_KEPT {
             self.slots = Vec::new();
             self.vacant = None;
         }
@@ -126,43 +126,43 @@ impl<T> Slab<T> {
     }
 
     /// The key of the value at `place`. Keys grow with every insertion.
-    pub fn key(&self, place: Place) -> u64 {
+    pub fn key(&self, place: SlotKey) -> u64 {
         self.slots[place.index()].key
     }
 
     /// Returns the slot of `key`'s value, when it is still there.
-    pub fn place(&self, key: u64) -> Option<Place> {
-        let index = (key & ((1 << PLACE_BITS) - 1)) as usize;
+    pub fn find(&self, key: u64) -> Option<SlotKey> {
+        let index = (key & ((1 << SLOT_BITS) - 1)) as usize;
         let slot = self.slots.get(index)?;
-        (slot.key == key && slot.value.is_some()).then(|| Place::at(index))
+        (slot.key == key && slot.value.is_some()).then(|| SlotKey::at(index))
     }
 
-    pub fn links(&self, place: Place) -> Links {
+    pub fn links(&self, place: SlotKey) -> SlotLinks {
         self.slots[place.index()].links
     }
 
-    pub fn links_mut(&mut self, place: Place) -> &mut Links {
+    pub fn links_mut(&mut self, place: SlotKey) -> &mut SlotLinks {
         &mut self.slots[place.index()].links
     }
 
     /// All values, in no order that means anything.
-    pub fn iter(&self) -> impl Iterator<Item = (Place, &T)> {
+    pub fn iter(&self) -> impl Iterator<Item = (SlotKey, &T)> {
         let slots = self.slots.iter().enumerate();
-        slots.filter_map(|(index, slot)| Some((Place::at(index), slot.value.as_ref()?)))
+        slots.filter_map(|(index, slot)| Some((SlotKey::at(index), slot.value.as_ref()?)))
     }
 }
 
-impl<T> Index<Place> for Slab<T> {
+impl<T> Index<SlotKey> for Slab<T> {
     type Output = T;
 
-    fn index(&self, place: Place) -> &T {
+    fn index(&self, place: SlotKey) -> &T {
         let value = self.slots[place.index()].value.as_ref();
         value.expect("place is taken: whoever keeps a place keeps it alive")
     }
 }
 
-impl<T> IndexMut<Place> for Slab<T> {
-    fn index_mut(&mut self, place: Place) -> &mut T {
+impl<T> IndexMut<SlotKey> for Slab<T> {
+    fn index_mut(&mut self, place: SlotKey) -> &mut T {
         let value = self.slots[place.index()].value.as_mut();
         value.expect("place is taken: whoever keeps a place keeps it alive")
     }
@@ -177,26 +177,26 @@ mod tests {
         let mut slab = Slab::new();
         let place = slab.insert("first");
         let key = slab.key(place);
-        assert_eq!(slab.place(key).map(|found| slab[found]), Some("first"));
+        assert_eq!(slab.find(key).map(|found| slab[found]), Some("first"));
 
         assert_eq!(slab.remove(place), "first");
         let reused = slab.insert("second");
 
         assert_eq!(reused, place);
-        assert_eq!(slab.place(key), None);
+        assert_eq!(slab.find(key), None);
         assert!(slab.key(reused) > key);
     }
 
     #[test]
     fn a_slab_that_was_large_gives_its_memory_back_when_it_empties() {
         let mut slab = Slab::new();
-        let places: Vec<Place> = (0..100_000).map(|value| slab.insert(value)).collect();
+        let places: Vec<SlotKey> = (0..100_000).map(|value| slab.insert(value)).collect();
         let keys: Vec<u64> = places.iter().map(|&place| slab.key(place)).collect();
         for place in places {
             slab.remove(place);
         }
         assert_eq!(slab.slots.capacity(), 0);
         slab.insert(1);
-        assert!(keys.iter().all(|&key| slab.place(key).is_none()));
+        assert!(keys.iter().all(|&key| slab.find(key).is_none()));
     }
 }

@@ -10,7 +10,7 @@ use crate::{AccountId, Millis};
 
 /// Numbers for metrics, read in O(1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gauges {
+pub struct AdmissionGauges {
     /// Permits in use, at draining endpoints too.
     pub used: u32,
     /// Permits of all configured endpoints, healthy or not.
@@ -25,7 +25,7 @@ pub struct Gauges {
 
 /// A model's queue and permits as `GET /state` shows them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct AdmissionState {
     /// Order of service.
     pub algorithm: Algorithm,
     /// Requests waiting.

@@ -1,7 +1,7 @@
 //! Promises of the admission queue, by example and by a million random events.
 
-use super::discipline::{Discipline, Prospect, Waiter, Waiters};
-use super::slab::Place;
+use super::discipline::{Discipline, QueueEstimate, Waiter, Waiters};
+use super::slab::SlotKey;
 use super::*;
 use crate::Millis;
 
@@ -10,28 +10,28 @@ mod random;
 mod shared;
 
 /// A discipline with waiters that have names: `a2` is of account `a`.
-pub(super) struct Lineup<D> {
+pub(super) struct QueueFixture<D> {
     pub discipline: D,
     waiters: Waiters,
-    names: Vec<(Place, String)>,
+    names: Vec<(SlotKey, String)>,
 }
 
-impl<D: Discipline> Lineup<D> {
-    pub fn new(discipline: D) -> Lineup<D> {
-        Lineup {
+impl<D: Discipline> QueueFixture<D> {
+    pub fn new(discipline: D) -> QueueFixture<D> {
+        QueueFixture {
             discipline,
             waiters: Waiters::new(),
             names: Vec::new(),
         }
     }
 
-    pub fn join(&mut self, name: &str, ask: AskBuilder) {
+    pub fn join(&mut self, name: &str, ask: PermitRequestBuilder) {
         let ask = ask.build();
-        let account_line = self.discipline.prospect(&ask, &self.waiters).account_line;
+        let account_line = self.discipline.estimate(&ask, &self.waiters).account_queue;
         let place = self.waiters.insert(Waiter {
-            ask,
+            request: ask,
             joined: Millis::ZERO,
-            account_line,
+            account_queue: account_line,
         });
         self.discipline.join(&mut self.waiters, place);
         self.discipline.check(&self.waiters);
@@ -41,14 +41,14 @@ impl<D: Discipline> Lineup<D> {
     /// All `names` join in turn, each of the account that its first letter names.
     pub fn join_all(&mut self, names: &str) {
         for name in names.split(' ') {
-            self.join(name, ask(&name[..1]));
+            self.join(name, request(&name[..1]));
         }
     }
 
-    pub fn leave(&mut self, name: &str) {
+    pub fn cancel(&mut self, name: &str) {
         let at = self.names.iter().position(|(_, waiting)| waiting == name);
         let (place, _) = self.names.remove(at.expect("somebody of that name waits"));
-        self.discipline.leave(&mut self.waiters, place);
+        self.discipline.cancel(&mut self.waiters, place);
         self.waiters.remove(place);
         self.discipline.check(&self.waiters);
     }
@@ -76,32 +76,32 @@ impl<D: Discipline> Lineup<D> {
         self.serve(usize::MAX)
     }
 
-    pub fn prospect(&self, ask: AskBuilder) -> Prospect {
-        self.discipline.prospect(&ask.build(), &self.waiters)
+    pub fn estimate(&self, ask: PermitRequestBuilder) -> QueueEstimate {
+        self.discipline.estimate(&ask.build(), &self.waiters)
     }
 }
 
 /// Permit request of `account` with a late deadline, weight 1 and priority 5.
-pub(super) fn ask(account: &str) -> AskBuilder {
-    AskBuilder(Ask {
+pub(super) fn request(account: &str) -> PermitRequestBuilder {
+    PermitRequestBuilder(PermitRequest {
         account: account.into(),
         weight: 1,
         priority: 5,
-        warm: false,
+        is_warm: false,
         tokens: 1,
         deadline: Millis::MAX,
         no_wait: false,
         avoid: Vec::new(),
-        order: None,
-        resume: false,
-        elsewhere: false,
+        endpoint_order: None,
+        is_retry: false,
+        has_alternative: false,
     })
 }
 
 /// A permit request, changed where a test needs it.
-pub(super) struct AskBuilder(Ask);
+pub(super) struct PermitRequestBuilder(PermitRequest);
 
-impl AskBuilder {
+impl PermitRequestBuilder {
     pub fn weight(mut self, weight: u32) -> Self {
         self.0.weight = weight;
         self
@@ -113,7 +113,7 @@ impl AskBuilder {
     }
 
     pub fn warm(mut self) -> Self {
-        self.0.warm = true;
+        self.0.is_warm = true;
         self
     }
 
@@ -133,12 +133,12 @@ impl AskBuilder {
     }
 
     pub fn resumed(mut self) -> Self {
-        self.0.resume = true;
+        self.0.is_retry = true;
         self
     }
 
-    pub fn elsewhere(mut self) -> Self {
-        self.0.elsewhere = true;
+    pub fn with_alternative(mut self) -> Self {
+        self.0.has_alternative = true;
         self
     }
 
@@ -147,7 +147,7 @@ impl AskBuilder {
         self
     }
 
-    pub fn build(self) -> Ask {
+    pub fn build(self) -> PermitRequest {
         self.0
     }
 }

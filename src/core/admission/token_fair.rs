@@ -15,10 +15,10 @@ use std::collections::BTreeSet;
 
 use hashbrown::HashMap;
 
-use super::accounts::AccountLines;
-use super::ask::Ask;
-use super::discipline::{Discipline, Prospect, Waiter, Waiters};
-use super::slab::Place;
+use super::accounts::AccountQueues;
+use super::discipline::{Discipline, QueueEstimate, Waiter, Waiters};
+use super::permit_request::PermitRequest;
+use super::slab::SlotKey;
 use crate::AccountId;
 
 /// Parts of a token in a counter: weights go up to 1,000.
@@ -27,62 +27,62 @@ const TOKEN: u64 = 1024;
 /// Counters kept for accounts without waiters: as many as may have requests in flight at a large model,
 /// to be corrected later. A forgotten account starts like the one served least, as the lift would nearly
 /// always decide.
-const REMEMBERED_MAX: usize = 1024;
+const IDLE_COUNTERS_MAX: usize = 1024;
 
 /// Weighted tokens an account was served, in parts of a token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Counter(u64);
+struct TokenCounter(u64);
 
-impl Counter {
-    fn charged(self, tokens: u64, weight: u32) -> Counter {
-        Counter(self.0.saturating_add(share(tokens, weight)))
+impl TokenCounter {
+    fn charged(self, tokens: u64, weight: u32) -> TokenCounter {
+        TokenCounter(self.0.saturating_add(weighted_tokens(tokens, weight)))
     }
 
-    fn corrected(self, charged: u64, actual: u64, weight: u32) -> Counter {
-        let raised = self.0.saturating_add(share(actual, weight));
-        Counter(raised.saturating_sub(share(charged, weight)))
+    fn corrected(self, charged: u64, actual: u64, weight: u32) -> TokenCounter {
+        let raised = self.0.saturating_add(weighted_tokens(actual, weight));
+        TokenCounter(raised.saturating_sub(weighted_tokens(charged, weight)))
     }
 }
 
-fn share(tokens: u64, weight: u32) -> u64 {
+fn weighted_tokens(tokens: u64, weight: u32) -> u64 {
     tokens.saturating_mul(TOKEN) / u64::from(weight.max(1))
 }
 
 /// Accounts by weighted tokens served.
 pub(super) struct TokenFair {
-    accounts: AccountLines<Counter>,
+    accounts: AccountQueues<TokenCounter>,
     /// Waiting accounts, least served first.
-    order: BTreeSet<(Counter, Place)>,
+    order: BTreeSet<(TokenCounter, SlotKey)>,
     /// Counters of accounts without waiters.
-    idle: Remembered,
+    idle: IdleCounters,
     /// Starting counter of an account that starts to wait while no other one waits.
-    last_served: Counter,
+    last_served: TokenCounter,
 }
 
 impl TokenFair {
     pub fn new() -> TokenFair {
         TokenFair {
-            accounts: AccountLines::new(),
+            accounts: AccountQueues::new(),
             order: BTreeSet::new(),
-            idle: Remembered::default(),
-            last_served: Counter::default(),
+            idle: IdleCounters::default(),
+            last_served: TokenCounter::default(),
         }
     }
 
     /// Returns the counter with which an account starts to wait.
-    fn lifted(&mut self, account: &AccountId) -> Counter {
+    fn starting_counter(&mut self, account: &AccountId) -> TokenCounter {
         let remembered = self.idle.take(account).unwrap_or_default();
-        remembered.max(self.least())
+        remembered.max(self.lowest_counter())
     }
 
-    fn least(&self) -> Counter {
+    fn lowest_counter(&self) -> TokenCounter {
         self.order
             .first()
             .map_or(self.last_served, |&(counter, _)| counter)
     }
 
     /// Removes an account whose queue is empty.
-    fn forget(&mut self, account: Place) {
+    fn forget(&mut self, account: SlotKey) {
         let (id, counter) = self.accounts.close(account);
         self.idle.put(id, counter);
         if self.order.is_empty() {
@@ -90,7 +90,7 @@ impl TokenFair {
         }
     }
 
-    fn move_to(&mut self, account: Place, counter: Counter) {
+    fn move_to(&mut self, account: SlotKey, counter: TokenCounter) {
         let share = &mut self.accounts[account].share;
         self.order.remove(&(*share, account));
         *share = counter;
@@ -99,30 +99,32 @@ impl TokenFair {
 }
 
 impl Discipline for TokenFair {
-    fn prospect(&self, ask: &Ask, waiters: &Waiters) -> Prospect {
+    fn estimate(&self, ask: &PermitRequest, waiters: &Waiters) -> QueueEstimate {
         // By weights, as if all requests had the same number of tokens: that of the others is
         // not known before they are served.
-        self.accounts.prospect(ask, waiters)
+        self.accounts.estimate(ask, waiters)
     }
 
-    fn join(&mut self, waiters: &mut Waiters, place: Place) {
+    fn join(&mut self, waiters: &mut Waiters, place: SlotKey) {
         let Waiter {
-            ask, account_line, ..
+            request: ask,
+            account_queue: account_line,
+            ..
         } = &waiters[place];
-        let resume = ask.resume;
+        let resume = ask.is_retry;
         let account = match *account_line {
             Some(account) => {
                 self.accounts.set_weight(account, ask.weight);
                 account
             }
             None => {
-                let counter = self.lifted(&ask.account);
+                let counter = self.starting_counter(&ask.account);
                 let account = self.accounts.open(ask, counter);
                 self.order.insert((counter, account));
                 account
             }
         };
-        waiters[place].account_line = Some(account);
+        waiters[place].account_queue = Some(account);
         let line = &mut self.accounts[account].waiting;
         if resume {
             line.push_front(waiters, place);
@@ -131,7 +133,7 @@ impl Discipline for TokenFair {
         }
     }
 
-    fn next(&self) -> Option<Place> {
+    fn next(&self) -> Option<SlotKey> {
         let &(_, account) = self.order.first()?;
         self.accounts[account].waiting.head()
     }
@@ -146,7 +148,7 @@ impl Discipline for TokenFair {
         };
         let line = &mut self.accounts[account];
         if let Some(place) = line.waiting.head() {
-            line.share = counter.charged(waiters[place].ask.tokens.into(), line.weight);
+            line.share = counter.charged(waiters[place].request.tokens.into(), line.weight);
             line.waiting.remove(waiters, place);
         }
         if line.waiting.is_empty() {
@@ -156,8 +158,8 @@ impl Discipline for TokenFair {
         }
     }
 
-    fn leave(&mut self, waiters: &mut Waiters, place: Place) {
-        let account = waiters[place].account_line;
+    fn cancel(&mut self, waiters: &mut Waiters, place: SlotKey) {
+        let account = waiters[place].account_queue;
         let account = account.expect("waiter knows its account's line: set when it joined");
         let line = &mut self.accounts[account];
         line.waiting.remove(waiters, place);
@@ -167,9 +169,9 @@ impl Discipline for TokenFair {
         }
     }
 
-    fn serve_at_once(&mut self, ask: &Ask) {
+    fn charge_immediate(&mut self, ask: &PermitRequest) {
         let counter = self
-            .lifted(&ask.account)
+            .starting_counter(&ask.account)
             .charged(ask.tokens.into(), ask.weight);
         self.idle.put(ask.account.clone(), counter);
         self.last_served = counter;
@@ -183,7 +185,10 @@ impl Discipline for TokenFair {
             self.move_to(place, counter);
             return;
         }
-        let counter = self.idle.take(account).unwrap_or_else(|| self.least());
+        let counter = self
+            .idle
+            .take(account)
+            .unwrap_or_else(|| self.lowest_counter());
         self.idle
             .put(account.clone(), counter.corrected(charged, actual, weight));
     }
@@ -192,10 +197,10 @@ impl Discipline for TokenFair {
         self.accounts.check(waiters);
         assert_eq!(
             self.order.len(),
-            self.accounts.lines().len(),
+            self.accounts.queues().len(),
             "every account has its place"
         );
-        for (account, line) in self.accounts.lines().iter() {
+        for (account, line) in self.accounts.queues().iter() {
             assert!(
                 self.order.contains(&(line.share, account)),
                 "sorted by its counter"
@@ -211,22 +216,22 @@ impl Discipline for TokenFair {
 
 /// Counters of accounts that do not wait. When there are too many, the least served is forgotten.
 #[derive(Default)]
-struct Remembered {
-    counters: HashMap<AccountId, Counter>,
-    order: BTreeSet<(Counter, AccountId)>,
+struct IdleCounters {
+    counters: HashMap<AccountId, TokenCounter>,
+    order: BTreeSet<(TokenCounter, AccountId)>,
 }
 
-impl Remembered {
-    fn take(&mut self, account: &AccountId) -> Option<Counter> {
+impl IdleCounters {
+    fn take(&mut self, account: &AccountId) -> Option<TokenCounter> {
         let (id, counter) = self.counters.remove_entry(account)?;
         self.order.remove(&(counter, id));
         Some(counter)
     }
 
-    fn put(&mut self, account: AccountId, counter: Counter) {
+    fn put(&mut self, account: AccountId, counter: TokenCounter) {
         self.counters.insert(account.clone(), counter);
         self.order.insert((counter, account));
-        if self.counters.len() > REMEMBERED_MAX
+        if self.counters.len() > IDLE_COUNTERS_MAX
             && let Some((_, least)) = self.order.pop_first()
         {
             self.counters.remove(&least);
@@ -235,7 +240,7 @@ impl Remembered {
 
     fn check(&self) {
         assert!(
-            self.counters.len() <= REMEMBERED_MAX,
+            self.counters.len() <= IDLE_COUNTERS_MAX,
             "what is remembered has a bound"
         );
         assert_eq!(self.counters.len(), self.order.len(), "each is sorted once");
@@ -245,59 +250,59 @@ impl Remembered {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admission::tests::{Lineup, ask};
+    use crate::admission::tests::{QueueFixture, request};
 
     #[test]
     fn the_account_served_least_is_next() {
-        let mut line = Lineup::new(TokenFair::new());
+        let mut line = QueueFixture::new(TokenFair::new());
         for n in 1..=3 {
-            line.join(&format!("a{n}"), ask("a").tokens(100));
-            line.join(&format!("b{n}"), ask("b").tokens(40));
+            line.join(&format!("a{n}"), request("a").tokens(100));
+            line.join(&format!("b{n}"), request("b").tokens(40));
         }
         assert_eq!(line.serve_all(), "a1 b1 b2 b3 a2 a3");
     }
 
     #[test]
     fn twice_the_weight_makes_a_token_cost_half() {
-        let mut line = Lineup::new(TokenFair::new());
+        let mut line = QueueFixture::new(TokenFair::new());
         for n in 1..=4 {
-            line.join(&format!("a{n}"), ask("a").tokens(100).weight(2));
-            line.join(&format!("b{n}"), ask("b").tokens(100).weight(1));
+            line.join(&format!("a{n}"), request("a").tokens(100).weight(2));
+            line.join(&format!("b{n}"), request("b").tokens(100).weight(1));
         }
         assert_eq!(line.serve(6), "a1 b1 a2 a3 b2 a4");
     }
 
     #[test]
     fn a_newcomer_does_not_catch_up_on_what_others_got_before() {
-        let mut line = Lineup::new(TokenFair::new());
+        let mut line = QueueFixture::new(TokenFair::new());
         for n in 1..=20 {
-            line.join(&format!("a{n}"), ask("a").tokens(1000));
+            line.join(&format!("a{n}"), request("a").tokens(1000));
         }
         line.serve(10);
         for n in 1..=4 {
-            line.join(&format!("b{n}"), ask("b").tokens(1000));
+            line.join(&format!("b{n}"), request("b").tokens(1000));
         }
         assert_eq!(line.serve(4), "a11 b1 a12 b2");
     }
 
     #[test]
     fn an_account_that_keeps_leaving_the_line_does_not_lose_its_debt() {
-        let mut line = Lineup::new(TokenFair::new());
-        line.join("a1", ask("a").tokens(1000));
+        let mut line = QueueFixture::new(TokenFair::new());
+        line.join("a1", request("a").tokens(1000));
         for n in 1..=5 {
-            line.join(&format!("b{n}"), ask("b").tokens(300));
+            line.join(&format!("b{n}"), request("b").tokens(300));
         }
         assert_eq!(line.serve(1), "a1");
-        line.join("a2", ask("a").tokens(1000));
+        line.join("a2", request("a").tokens(1000));
         assert_eq!(line.serve_all(), "b1 b2 b3 b4 a2 b5");
     }
 
     #[test]
     fn a_correction_moves_a_waiting_account_either_way() {
-        let mut line = Lineup::new(TokenFair::new());
+        let mut line = QueueFixture::new(TokenFair::new());
         for n in 1..=3 {
-            line.join(&format!("a{n}"), ask("a").tokens(10));
-            line.join(&format!("b{n}"), ask("b").tokens(10));
+            line.join(&format!("a{n}"), request("a").tokens(10));
+            line.join(&format!("b{n}"), request("b").tokens(10));
         }
         assert_eq!(line.serve(2), "a1 b1");
         line.discipline.correct_tokens(&"a".into(), 1, 10, 500);
@@ -309,10 +314,10 @@ mod tests {
     #[test]
     fn accounts_that_have_passed_are_remembered_up_to_a_bound() {
         let mut discipline = TokenFair::new();
-        for n in 0..10 * REMEMBERED_MAX {
-            discipline.serve_at_once(&ask(&format!("account{n}")).tokens(100).build());
+        for n in 0..10 * IDLE_COUNTERS_MAX {
+            discipline.charge_immediate(&request(&format!("account{n}")).tokens(100).build());
         }
         discipline.check(&Waiters::new());
-        assert_eq!(discipline.idle.counters.len(), REMEMBERED_MAX);
+        assert_eq!(discipline.idle.counters.len(), IDLE_COUNTERS_MAX);
     }
 }

@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 use super::outputs;
 use super::prompt::is_file_member;
 use super::scan::text_end;
-use super::{Call, Edit, Face, Operation};
+use super::{ApiDialect, Call, Operation, RangeEdit};
 use crate::Refusal;
 use crate::model::Parameters;
 
@@ -37,8 +37,8 @@ const PRIORITY_MAX: u64 = 9;
 ///
 /// # Errors
 /// As [`parse`].
-pub fn parse_again(call: Call, body: Bytes) -> Result<Call, Refusal> {
-    let again = parse(call.face, call.operation, Some(call.model), body)?;
+pub fn reparse(call: Call, body: Bytes) -> Result<Call, Refusal> {
+    let again = parse(call.dialect, call.operation, Some(call.model), body)?;
     Ok(Call {
         priority: call.priority.or(again.priority),
         client_id: call.client_id.or(again.client_id),
@@ -57,22 +57,22 @@ pub fn with_parameters(call: Call, parameters: &Parameters) -> Result<Call, Refu
     if parameters.is_empty() || call.content_type.is_some() {
         return Ok(call);
     }
-    let members = Members::read(&call.body)?;
+    let members = BodyMembers::read(&call.body)?;
     let text = |value: &Value| serde_json::to_vec(value).unwrap_or_default();
-    let sent_of = |member: &Member<'_>| &call.body[member.value.clone()];
-    let says = |name: &str| {
+    let sent_of = |member: &BodyMember<'_>| &call.body[member.value.clone()];
+    let is_set = |name: &str| {
         let mut list = members.list.iter();
         list.any(|member| member.key == name && sent_of(member) != b"null")
     };
     let replaced = members.list.iter().filter_map(|member| {
         let sent = sent_of(member);
-        let value = parameters.replacement(&member.key, sent, says)?;
-        Some(Edit {
+        let value = parameters.replacement(&member.key, sent, is_set)?;
+        Some(RangeEdit {
             range: member.value.clone(),
             text: text(value),
         })
     });
-    let mut edits: Vec<Edit> = replaced.collect();
+    let mut edits: Vec<RangeEdit> = replaced.collect();
     let has = |name: &str| members.list.iter().any(|member| member.key == name);
     let mut added = Vec::new();
     for (name, value) in parameters.missing(has) {
@@ -88,7 +88,7 @@ pub fn with_parameters(call: Call, parameters: &Parameters) -> Result<Call, Refu
             added.push(b',');
         }
         let at = members.first_member;
-        edits.push(Edit {
+        edits.push(RangeEdit {
             range: at..at,
             text: added,
         });
@@ -97,7 +97,7 @@ pub fn with_parameters(call: Call, parameters: &Parameters) -> Result<Call, Refu
         return Ok(call);
     }
     let body = call.edited(edits);
-    parse_again(call, body)
+    reparse(call, body)
 }
 
 /// Reads the body of a call. `path_model` is the model of a Workers AI path.
@@ -105,22 +105,22 @@ pub fn with_parameters(call: Call, parameters: &Parameters) -> Result<Call, Refu
 /// # Errors
 /// [`Refusal::BadRequest`] with the JSON pointer of what is wrong.
 pub fn parse(
-    face: Face,
+    dialect: ApiDialect,
     operation: Operation,
     path_model: Option<String>,
     body: Bytes,
 ) -> Result<Call, Refusal> {
-    let members = Members::read(&body)?;
-    let known = Known::find(&members)?;
+    let members = BodyMembers::read(&body)?;
+    let known = KnownMembers::find(&members)?;
     let (model, model_value) = match path_model {
         // The model of the path decides; one in the body would only confuse the backend's copy.
         Some(model) => (model, known.model.map(|m| m.value.clone())),
         None => {
             let member = known
                 .model
-                .ok_or_else(|| bad("/model", "`model` is missing"))?;
-            let name: Cow<'_, str> =
-                borrowed(member, &body).ok_or_else(|| bad("/model", "`model` must be a string"))?;
+                .ok_or_else(|| bad_request("/model", "`model` is missing"))?;
+            let name: Cow<'_, str> = borrowed(member, &body)
+                .ok_or_else(|| bad_request("/model", "`model` must be a string"))?;
             (name.into_owned(), Some(member.value.clone()))
         }
     };
@@ -129,7 +129,7 @@ pub fn parse(
         Some(member) => StreamOptions::read(member, &body)?,
         None => false,
     };
-    let options = Options::read(known.options, &body)?;
+    let options = RunOptions::read(known.options, &body)?;
     let priority = priority(known.x_priority, &body)?;
     let client_id = match known.x_client_id {
         Some(member) => Some(client_id(member, &body)?),
@@ -141,7 +141,7 @@ pub fn parse(
     };
     let value = |key: &str| Some(&body[members.last(key)?]);
     let (outputs, choices) = outputs::count(operation, value);
-    let (strips, kept) = members.strips(|m| {
+    let (strips, kept) = members.strip_edits(|m| {
         m.key.starts_with("x_priority")
             || m.key.starts_with("x_client_id")
             || (m.key == "options" && options.ours)
@@ -149,11 +149,11 @@ pub fn parse(
     let stream_options = known.stream_options.map(|m| m.value.clone());
     let first_member = members.first_member;
     Ok(Call {
-        face,
+        dialect,
         operation,
         model,
         stream,
-        usage_asked,
+        usage_requested: usage_asked,
         max_tokens,
         outputs,
         choices,
@@ -167,13 +167,13 @@ pub fn parse(
         model_value,
         stream_options,
         first_member,
-        empty: kept == 0,
-        strips,
+        is_empty: kept == 0,
+        strip_edits: strips,
         body,
     })
 }
 
-fn bad(pointer: &str, message: impl Into<String>) -> Refusal {
+fn bad_request(pointer: &str, message: impl Into<String>) -> Refusal {
     Refusal::BadRequest {
         pointer: pointer.into(),
         message: message.into(),
@@ -182,7 +182,7 @@ fn bad(pointer: &str, message: impl Into<String>) -> Refusal {
 
 /// Returns whether a reader that matches names without case takes `name` for `known`, which is ASCII. Some of
 /// them fold the long s and the Kelvin sign too (Go's `encoding/json`).
-fn differs_in_case_at_most(name: &str, known: &str) -> bool {
+fn equals_ignoring_case(name: &str, known: &str) -> bool {
     if name.is_ascii() {
         return name.eq_ignore_ascii_case(known);
     }
@@ -219,21 +219,21 @@ fn is_too_deep(body: &[u8]) -> bool {
 }
 
 /// A top-level member: its key and its range.
-struct Member<'a> {
+struct BodyMember<'a> {
     key: Cow<'a, str>,
     value: Range<usize>,
 }
 
-struct Members<'a> {
-    list: Vec<Member<'a>>,
+struct BodyMembers<'a> {
+    list: Vec<BodyMember<'a>>,
     first_member: usize,
     body: &'a [u8],
 }
 
-impl<'a> Members<'a> {
-    fn read(body: &'a [u8]) -> Result<Members<'a>, Refusal> {
-        let text =
-            simdutf8::basic::from_utf8(body).map_err(|_| bad("", "the body is not UTF-8"))?;
+impl<'a> BodyMembers<'a> {
+    fn read(body: &'a [u8]) -> Result<BodyMembers<'a>, Refusal> {
+        let text = simdutf8::basic::from_utf8(body)
+            .map_err(|_| bad_request("", "the body is not UTF-8"))?;
         if is_too_deep(body) {
             return Err(Refusal::Rejected {
                 status: 413,
@@ -243,32 +243,32 @@ impl<'a> Members<'a> {
         }
         let mut from = serde_json::Deserializer::from_str(text);
         let list = from
-            .deserialize_any(ListOf { text })
+            .deserialize_any(MemberListVisitor { text })
             .and_then(|list| from.end().map(|()| list))
-            .map_err(|e| bad("", format!("the body is not a JSON object: {e}")))?;
+            .map_err(|e| bad_request("", format!("the body is not a JSON object: {e}")))?;
         let brace = text.find('{').unwrap_or(0);
-        Ok(Members {
+        Ok(BodyMembers {
             list,
             first_member: brace + 1,
             body,
         })
     }
 
-    fn one(&self, key: &str) -> Result<Option<&Member<'a>>, Refusal> {
+    fn unique(&self, key: &str) -> Result<Option<&BodyMember<'a>>, Refusal> {
         let mut found = None;
         for member in &self.list {
-            if !differs_in_case_at_most(&member.key, key) {
+            if !equals_ignoring_case(&member.key, key) {
                 continue;
             }
             // Servers that match names without case would take it for the one that was looked at here.
             if member.key != key {
-                return Err(bad(
+                return Err(bad_request(
                     &format!("/{key}"),
                     format!("a member differs from `{key}` in case only: spell it `{key}`"),
                 ));
             }
             if found.replace(member).is_some() {
-                return Err(bad(
+                return Err(bad_request(
                     &format!("/{key}"),
                     format!("`{key}` stands twice in the body"),
                 ));
@@ -285,14 +285,14 @@ impl<'a> Members<'a> {
 
     /// Returns the ranges of images and sounds.
     fn files(&self) -> Vec<Range<usize>> {
-        let is_file = |m: &&Member<'a>| is_file_member(&m.key, &self.body[m.value.clone()]);
+        let is_file = |m: &&BodyMember<'a>| is_file_member(&m.key, &self.body[m.value.clone()]);
         let files = self.list.iter().filter(is_file);
         files.map(|member| member.value.clone()).collect()
     }
 
     /// The edits that take the named members out, and how many members stay. A run of members
     /// leaves together with one neighbouring comma.
-    fn strips(&self, gone: impl Fn(&Member<'a>) -> bool) -> (Vec<Edit>, usize) {
+    fn strip_edits(&self, gone: impl Fn(&BodyMember<'a>) -> bool) -> (Vec<RangeEdit>, usize) {
         let mut edits = Vec::new();
         let mut kept = 0;
         let mut index = 0;
@@ -312,7 +312,7 @@ impl<'a> Members<'a> {
                 0 => self.first_member..last_end,
                 _ => self.list[first - 1].value.end..last_end,
             };
-            edits.push(Edit {
+            edits.push(RangeEdit {
                 range,
                 text: Vec::new(),
             });
@@ -326,12 +326,12 @@ impl<'a> Members<'a> {
 }
 
 /// Collects the members of an object as slices of `text`.
-struct ListOf<'a> {
+struct MemberListVisitor<'a> {
     text: &'a str,
 }
 
-impl<'a> Visitor<'a> for ListOf<'a> {
-    type Value = Vec<Member<'a>>;
+impl<'a> Visitor<'a> for MemberListVisitor<'a> {
+    type Value = Vec<BodyMember<'a>>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a JSON object")
@@ -345,7 +345,7 @@ impl<'a> Visitor<'a> for ListOf<'a> {
                 return Err(A::Error::custom("too many members"));
             }
             let start = raw.get().as_ptr() as usize - self.text.as_ptr() as usize;
-            list.push(Member {
+            list.push(BodyMember {
                 key,
                 value: start..start + raw.get().len(),
             });
@@ -377,82 +377,90 @@ impl<'de> serde::Deserialize<'de> for KeyText<'de> {
 }
 
 /// The members the gateway acts on; each may occur once.
-struct Known<'m, 'a> {
-    model: Option<&'m Member<'a>>,
-    stream: Option<&'m Member<'a>>,
-    stream_options: Option<&'m Member<'a>>,
-    max_tokens: Option<&'m Member<'a>>,
-    max_completion_tokens: Option<&'m Member<'a>>,
-    options: Option<&'m Member<'a>>,
-    x_priority: Option<&'m Member<'a>>,
-    x_client_id: Option<&'m Member<'a>>,
+struct KnownMembers<'m, 'a> {
+    model: Option<&'m BodyMember<'a>>,
+    stream: Option<&'m BodyMember<'a>>,
+    stream_options: Option<&'m BodyMember<'a>>,
+    max_tokens: Option<&'m BodyMember<'a>>,
+    max_completion_tokens: Option<&'m BodyMember<'a>>,
+    options: Option<&'m BodyMember<'a>>,
+    x_priority: Option<&'m BodyMember<'a>>,
+    x_client_id: Option<&'m BodyMember<'a>>,
 }
 
-impl<'m, 'a> Known<'m, 'a> {
-    fn find(members: &'m Members<'a>) -> Result<Known<'m, 'a>, Refusal> {
-        Ok(Known {
-            model: members.one("model")?,
-            stream: members.one("stream")?,
-            stream_options: members.one("stream_options")?,
-            max_tokens: members.one("max_tokens")?,
-            max_completion_tokens: members.one("max_completion_tokens")?,
-            options: members.one("options")?,
-            x_priority: members.one("x_priority")?,
-            x_client_id: members.one("x_client_id")?,
+impl<'m, 'a> KnownMembers<'m, 'a> {
+    fn find(members: &'m BodyMembers<'a>) -> Result<KnownMembers<'m, 'a>, Refusal> {
+        Ok(KnownMembers {
+            model: members.unique("model")?,
+            stream: members.unique("stream")?,
+            stream_options: members.unique("stream_options")?,
+            max_tokens: members.unique("max_tokens")?,
+            max_completion_tokens: members.unique("max_completion_tokens")?,
+            options: members.unique("options")?,
+            x_priority: members.unique("x_priority")?,
+            x_client_id: members.unique("x_client_id")?,
         })
     }
 }
 
-fn borrowed<'a>(member: &Member<'_>, body: &'a [u8]) -> Option<Cow<'a, str>> {
+fn borrowed<'a>(member: &BodyMember<'_>, body: &'a [u8]) -> Option<Cow<'a, str>> {
     serde_json::from_slice::<KeyText<'a>>(&body[member.value.clone()])
         .ok()
         .map(|k| k.0)
 }
 
 fn read<'a, T: serde::Deserialize<'a>>(
-    member: Option<&Member<'_>>,
+    member: Option<&BodyMember<'_>>,
     body: &'a [u8],
     pointer: &str,
-    wanted: &str,
+    expected: &str,
 ) -> Result<Option<T>, Refusal> {
     let Some(member) = member else {
         return Ok(None);
     };
     serde_json::from_slice::<Option<T>>(&body[member.value.clone()])
-        .map_err(|_| bad(pointer, format!("`{}` must be {wanted}", &pointer[1..])))
+        .map_err(|_| bad_request(pointer, format!("`{}` must be {expected}", &pointer[1..])))
 }
 
-fn flag(member: Option<&Member<'_>>, body: &[u8], pointer: &str) -> Result<bool, Refusal> {
+fn flag(member: Option<&BodyMember<'_>>, body: &[u8], pointer: &str) -> Result<bool, Refusal> {
     Ok(read(member, body, pointer, "true or false")?.unwrap_or(false))
 }
 
-fn number(member: Option<&Member<'_>>, body: &[u8], pointer: &str) -> Result<Option<u64>, Refusal> {
+fn number(
+    member: Option<&BodyMember<'_>>,
+    body: &[u8],
+    pointer: &str,
+) -> Result<Option<u64>, Refusal> {
     read(member, body, pointer, "an integer of 0 or more")
 }
 
 /// Returns a bound on tokens. -1 means none, as in llama.cpp and LM Studio; whole numbers may be spelled
 /// as `100.0` or `1e2`.
-fn tokens(member: Option<&Member<'_>>, body: &[u8], pointer: &str) -> Result<Option<u64>, Refusal> {
+fn tokens(
+    member: Option<&BodyMember<'_>>,
+    body: &[u8],
+    pointer: &str,
+) -> Result<Option<u64>, Refusal> {
     if let Ok(tokens) = number(member, body, pointer) {
         return Ok(tokens);
     }
-    const WANTED: &str = "an integer of 0 or more, or -1 for no bound";
-    match read::<f64>(member, body, pointer, WANTED)? {
+    const EXPECTED: &str = "an integer of 0 or more, or -1 for no bound";
+    match read::<f64>(member, body, pointer, EXPECTED)? {
         Some(-1.0) => Ok(None),
         Some(tokens) if tokens >= 0.0 && tokens.fract() == 0.0 && tokens <= TOKENS_EXACT_MAX => {
             Ok(Some(tokens as u64))
         }
-        _ => Err(bad(
+        _ => Err(bad_request(
             pointer,
-            format!("`{}` must be {WANTED}", &pointer[1..]),
+            format!("`{}` must be {EXPECTED}", &pointer[1..]),
         )),
     }
 }
 
-fn priority(member: Option<&Member<'_>>, body: &[u8]) -> Result<Option<u8>, Refusal> {
+fn priority(member: Option<&BodyMember<'_>>, body: &[u8]) -> Result<Option<u8>, Refusal> {
     let priority = number(member, body, "/x_priority")?;
     if priority.is_some_and(|p| p > PRIORITY_MAX) {
-        return Err(bad(
+        return Err(bad_request(
             "/x_priority",
             "`x_priority` must be an integer from 0 (first) to 9",
         ));
@@ -460,12 +468,12 @@ fn priority(member: Option<&Member<'_>>, body: &[u8]) -> Result<Option<u8>, Refu
     Ok(priority.map(|p| p as u8))
 }
 
-fn client_id(member: &Member<'_>, body: &[u8]) -> Result<String, Refusal> {
+fn client_id(member: &BodyMember<'_>, body: &[u8]) -> Result<String, Refusal> {
     borrowed(member, body)
         .filter(|id| id.len() <= CLIENT_ID_MAX_BYTES)
         .map(Cow::into_owned)
         .ok_or_else(|| {
-            bad(
+            bad_request(
                 "/x_client_id",
                 "`x_client_id` must be a string of at most 64 bytes",
             )
@@ -479,10 +487,13 @@ struct StreamOptions {
 }
 
 impl StreamOptions {
-    fn read(member: &Member<'_>, body: &[u8]) -> Result<bool, Refusal> {
+    fn read(member: &BodyMember<'_>, body: &[u8]) -> Result<bool, Refusal> {
         // A list would be read as a struct too, member by member.
         if body.get(member.value.start) == Some(&b'[') {
-            return Err(bad("/stream_options", "`stream_options` must be an object"));
+            return Err(bad_request(
+                "/stream_options",
+                "`stream_options` must be an object",
+            ));
         }
         let options: Option<StreamOptions> =
             read(Some(member), body, "/stream_options", "an object")?;
@@ -492,28 +503,28 @@ impl StreamOptions {
 
 /// `options` of the Workers AI API; read in both dialects.
 #[derive(Default)]
-struct Options {
+struct RunOptions {
     /// The member holds gateway options, so the backend must not see it.
     ours: bool,
     reject_if_busy: bool,
 }
 
-impl Options {
-    fn read(member: Option<&Member<'_>>, body: &[u8]) -> Result<Options, Refusal> {
+impl RunOptions {
+    fn read(member: Option<&BodyMember<'_>>, body: &[u8]) -> Result<RunOptions, Refusal> {
         #[derive(serde::Deserialize)]
-        struct Wire {
+        struct WireOptions {
             #[serde(rename = "rejectIfBusy")]
             reject_if_busy: Option<bool>,
             #[serde(rename = "queueRequest")]
             queue_request: Option<bool>,
         }
         let Some(member) = member else {
-            return Ok(Options::default());
+            return Ok(RunOptions::default());
         };
         if body.get(member.value.start) != Some(&b'{') {
-            return Ok(Options::default());
+            return Ok(RunOptions::default());
         }
-        let wire: Option<Wire> = read(
+        let wire: Option<WireOptions> = read(
             Some(member),
             body,
             "/options",
@@ -523,12 +534,12 @@ impl Options {
             .as_ref()
             .is_some_and(|wire| wire.queue_request == Some(true))
         {
-            return Err(bad(
+            return Err(bad_request(
                 "/options/queueRequest",
                 "queued requests are not available here",
             ));
         }
-        Ok(wire.map_or_else(Options::default, |wire| Options {
+        Ok(wire.map_or_else(RunOptions::default, |wire| RunOptions {
             ours: wire.reject_if_busy.is_some() || wire.queue_request.is_some(),
             reject_if_busy: wire.reject_if_busy.unwrap_or(false),
         }))
@@ -541,7 +552,7 @@ mod tests {
 
     fn chat(body: &str) -> Result<Call, Refusal> {
         parse(
-            Face::OpenAi,
+            ApiDialect::OpenAi,
             Operation::Chat,
             None,
             Bytes::copy_from_slice(body.as_bytes()),
@@ -552,7 +563,7 @@ mod tests {
         String::from_utf8(chat(body).unwrap().openai_body(backend_model).to_vec()).unwrap()
     }
 
-    fn refused_at(body: &str) -> String {
+    fn refusal_pointer(body: &str) -> String {
         match chat(body) {
             Err(Refusal::BadRequest { pointer, .. }) => pointer,
             other => panic!("{body}: {other:?}"),
@@ -625,7 +636,7 @@ mod tests {
             (r#"{"model":"m","\u017ftream":true}"#, "/stream"),
             (r#"{"model":"m","max_to\u212aens":9}"#, "/max_tokens"),
         ] {
-            assert_eq!(refused_at(body), pointer, "{body}");
+            assert_eq!(refusal_pointer(body), pointer, "{body}");
         }
         // Below the top level names are the task's own.
         assert!(chat(r#"{"model":"m","x":{"MODEL":"big"}}"#).is_ok());
@@ -700,39 +711,45 @@ mod tests {
             assert_eq!(seen["model"], "m");
         }
         let asked = r#"{"model":"m","stream":true,"stream_options":{"include_usage":true}}"#;
-        assert!(chat(asked).unwrap().usage_asked);
+        assert!(chat(asked).unwrap().usage_requested);
         assert_eq!(sent(asked, "m"), asked);
     }
 
     #[test]
     fn fields_we_act_on_are_checked_and_named() {
-        assert_eq!(refused_at("{"), "");
-        assert_eq!(refused_at("[]"), "");
-        assert_eq!(refused_at(r#"{"model":"m"} x"#), "");
-        assert_eq!(refused_at(r#"{"messages":[]}"#), "/model");
-        assert_eq!(refused_at(r#"{"model":1}"#), "/model");
-        assert_eq!(refused_at(r#"{"model":"a","model":"b"}"#), "/model");
-        assert_eq!(refused_at(r#"{"model":"m","stream":"yes"}"#), "/stream");
+        assert_eq!(refusal_pointer("{"), "");
+        assert_eq!(refusal_pointer("[]"), "");
+        assert_eq!(refusal_pointer(r#"{"model":"m"} x"#), "");
+        assert_eq!(refusal_pointer(r#"{"messages":[]}"#), "/model");
+        assert_eq!(refusal_pointer(r#"{"model":1}"#), "/model");
+        assert_eq!(refusal_pointer(r#"{"model":"a","model":"b"}"#), "/model");
+        assert_eq!(
+            refusal_pointer(r#"{"model":"m","stream":"yes"}"#),
+            "/stream"
+        );
         for options in ["[]", "[true]", "true"] {
             let body = format!(r#"{{"model":"m","stream_options":{options}}}"#);
-            assert_eq!(refused_at(&body), "/stream_options", "{options}");
+            assert_eq!(refusal_pointer(&body), "/stream_options", "{options}");
         }
         assert_eq!(
-            refused_at(r#"{"model":"m","max_tokens":-2}"#),
+            refusal_pointer(r#"{"model":"m","max_tokens":-2}"#),
             "/max_tokens"
         );
         assert_eq!(
-            refused_at(r#"{"model":"m","x_priority":10}"#),
+            refusal_pointer(r#"{"model":"m","x_priority":10}"#),
             "/x_priority"
         );
         let long = format!(r#"{{"model":"m","x_client_id":"{}"}}"#, "c".repeat(65));
-        assert_eq!(refused_at(&long), "/x_client_id");
+        assert_eq!(refusal_pointer(&long), "/x_client_id");
     }
 
     #[test]
     fn a_key_written_with_escapes_is_the_same_key() {
         assert_eq!(chat(r#"{"mod\u0065l":"m"}"#).unwrap().model, "m");
-        assert_eq!(refused_at(r#"{"mod\u0065l":"m","model":"n"}"#), "/model");
+        assert_eq!(
+            refusal_pointer(r#"{"mod\u0065l":"m","model":"n"}"#),
+            "/model"
+        );
     }
 
     #[test]
@@ -747,7 +764,13 @@ mod tests {
     #[test]
     fn a_model_in_the_path_needs_none_in_the_body() {
         let body = Bytes::from_static(br#"{"prompt":"hi"}"#);
-        let call = parse(Face::WorkersAi, Operation::Run, Some("@cf/x".into()), body).unwrap();
+        let call = parse(
+            ApiDialect::WorkersAi,
+            Operation::Run,
+            Some("@cf/x".into()),
+            body,
+        )
+        .unwrap();
         assert_eq!(call.model, "@cf/x");
         assert!(!call.stream);
     }
@@ -773,7 +796,7 @@ mod tests {
         let call = chat(r#"{"model":"m","x_priority":1,"x_client_id":"c","n":1}"#).unwrap();
         assert_eq!(&call.stripped_body()[..], br#"{"model":"m","n":1}"#);
         let changed = Bytes::from_static(br#"{"model":"m","n":2,"max_tokens":5}"#);
-        let again = parse_again(call, changed).unwrap();
+        let again = reparse(call, changed).unwrap();
         assert_eq!(
             (again.priority, again.client_id.as_deref()),
             (Some(1), Some("c"))

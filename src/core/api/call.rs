@@ -13,19 +13,19 @@ use bytes::{Bytes, BytesMut};
 
 /// API that the client speaks: decides the shape of responses and errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Face {
+pub enum ApiDialect {
     /// `/v1/*`, and `/client/v4/accounts/{account}/ai/v1/*`.
     OpenAi,
     /// `…/ai/run/{model}`.
     WorkersAi,
 }
 
-impl Face {
+impl ApiDialect {
     /// The dialect's name in events and metric labels.
     pub const fn name(self) -> &'static str {
         match self {
-            Face::OpenAi => "openai",
-            Face::WorkersAi => "workers-ai",
+            ApiDialect::OpenAi => "openai",
+            ApiDialect::WorkersAi => "workers-ai",
         }
     }
 }
@@ -45,7 +45,7 @@ pub enum Operation {
 
 /// Replacement of a range of the body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Edit {
+pub struct RangeEdit {
     /// Byte range of the client's body.
     pub range: Range<usize>,
     /// Replacement, as the backend sees it.
@@ -56,7 +56,7 @@ pub struct Edit {
 #[derive(Clone, Debug)]
 pub struct Call {
     /// Dialect of the response.
-    pub face: Face,
+    pub dialect: ApiDialect,
     /// Requested operation.
     pub operation: Operation,
     /// The model as the client named it (percent-decoded, when it stood in the path).
@@ -66,7 +66,7 @@ pub struct Call {
     /// The client asked for a stream of events.
     pub stream: bool,
     /// The client itself asked for usage on its stream (`stream_options.include_usage`).
-    pub usage_asked: bool,
+    pub usage_requested: bool,
     /// `max_tokens` or `max_completion_tokens`, when given.
     pub max_tokens: Option<u64>,
     /// Outputs that are generated: `n`, or `best_of` where that is more, for each prompt; at least 1.
@@ -95,9 +95,9 @@ pub struct Call {
     /// carries its own comma when the object is not empty.
     pub(crate) first_member: usize,
     /// The object has no members at all.
-    pub(crate) empty: bool,
+    pub(crate) is_empty: bool,
     /// Edits for every backend: removal of extension fields.
-    pub(crate) strips: Vec<Edit>,
+    pub(crate) strip_edits: Vec<RangeEdit>,
 }
 
 impl Call {
@@ -110,12 +110,12 @@ impl Call {
     /// can have keep their defaults.
     pub fn opaque(model: String, content_type: Arc<str>, body: Bytes) -> Call {
         Call {
-            face: Face::WorkersAi,
+            dialect: ApiDialect::WorkersAi,
             operation: Operation::Run,
             model,
             body,
             stream: false,
-            usage_asked: false,
+            usage_requested: false,
             max_tokens: None,
             outputs: 1,
             choices: 1,
@@ -129,14 +129,14 @@ impl Call {
             model_value: None,
             stream_options: None,
             first_member: 0,
-            empty: true,
-            strips: Vec::new(),
+            is_empty: true,
+            strip_edits: Vec::new(),
         }
     }
 
     /// Returns the same request with `payload` as its body, which is sent unchanged; ranges of members are
     /// not known.
-    pub fn carrying(self, payload: Bytes, content_type: Option<Arc<str>>) -> Call {
+    pub fn with_payload(self, payload: Bytes, content_type: Option<Arc<str>>) -> Call {
         Call {
             body: payload,
             content_type,
@@ -145,8 +145,8 @@ impl Call {
             model_value: None,
             stream_options: None,
             first_member: 0,
-            empty: true,
-            strips: Vec::new(),
+            is_empty: true,
+            strip_edits: Vec::new(),
             ..self
         }
     }
@@ -164,30 +164,30 @@ impl Call {
     /// Returns the body without the extension fields, which only this gateway reads. Makes no copy when
     /// there are none.
     pub fn stripped_body(&self) -> Bytes {
-        self.edited(self.strips.clone())
+        self.edited(self.strip_edits.clone())
     }
 
     /// Returns the body for an OpenAI-compatible backend: `model` replaced, extension fields gone and, on
     /// a stream, usage requested. Copies at most once, and not at all when nothing differs.
     pub fn openai_body(&self, backend_model: &str) -> Bytes {
-        let mut edits = self.strips.clone();
+        let mut edits = self.strip_edits.clone();
         let quoted = serde_json::to_vec(backend_model).unwrap_or_default();
         match &self.model_value {
             Some(range) if self.body[range.clone()] == quoted[..] => {}
-            Some(range) => edits.push(Edit {
+            Some(range) => edits.push(RangeEdit {
                 range: range.clone(),
                 text: quoted,
             }),
             // Only a body that was changed on its way lacks it.
             None => edits.push(self.insert(&[br#""model":"#, &quoted[..]].concat())),
         }
-        if self.stream && (!self.usage_asked || self.continuous_usage) {
-            edits.push(self.ask_for_usage());
+        if self.stream && (!self.usage_requested || self.continuous_usage) {
+            edits.push(self.usage_edit());
         }
         self.edited(edits)
     }
 
-    fn ask_for_usage(&self) -> Edit {
+    fn usage_edit(&self) -> RangeEdit {
         match &self.stream_options {
             Some(range) => {
                 let mut options: serde_json::Map<String, serde_json::Value> =
@@ -197,7 +197,7 @@ impl Call {
                     options.insert("continuous_usage_stats".into(), true.into());
                 }
                 let text = serde_json::to_vec(&options).unwrap_or_default();
-                Edit {
+                RangeEdit {
                     range: range.clone(),
                     text,
                 }
@@ -218,16 +218,16 @@ impl Call {
     }
 
     /// Returns the edit that puts `member` first. At most one per body without members.
-    fn insert(&self, member: &[u8]) -> Edit {
-        let comma: &[u8] = if self.empty { b"" } else { b"," };
-        Edit {
+    fn insert(&self, member: &[u8]) -> RangeEdit {
+        let comma: &[u8] = if self.is_empty { b"" } else { b"," };
+        RangeEdit {
             range: self.first_member..self.first_member,
             text: [member, comma].concat(),
         }
     }
 
     /// Returns the body with `edits`, which do not overlap. Makes no copy when there are none.
-    pub(super) fn edited(&self, mut edits: Vec<Edit>) -> Bytes {
+    pub(super) fn edited(&self, mut edits: Vec<RangeEdit>) -> Bytes {
         if edits.is_empty() {
             return self.body.clone();
         }

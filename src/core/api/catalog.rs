@@ -19,7 +19,7 @@ pub const PER_PAGE_MAX: usize = 1000;
 
 /// Search of a caller. An official client reads page after page until one is empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Search {
+pub struct CatalogQuery {
     /// From 1.
     pub page: usize,
     /// Models of a page.
@@ -32,13 +32,13 @@ pub struct Search {
     author: Option<String>,
 }
 
-impl Search {
+impl CatalogQuery {
     /// Reads a query, the part after `?`. Parameters that are not known are left alone.
     ///
     /// # Errors
     /// `page` or `per_page` is no positive whole number.
-    pub fn parse(query: &str) -> Result<Search, Refusal> {
-        let mut search = Search {
+    pub fn parse(query: &str) -> Result<CatalogQuery, Refusal> {
+        let mut search = CatalogQuery {
             page: 1,
             per_page: PER_PAGE_DEFAULT,
             search: None,
@@ -63,12 +63,13 @@ impl Search {
         Ok(search)
     }
 
-    fn finds(&self, model: &ModelSpec) -> bool {
+    fn matches(&self, model: &ModelSpec) -> bool {
         let names = || std::iter::once(&model.id).chain(&model.aliases);
         let part_of =
             |part: &String| names().any(|name| name.as_str().to_lowercase().contains(part));
         let is_task = |task: &String| fold(model.task.slug()) == *task;
-        let is_author = |wanted: &String| author(model).is_some_and(|name| fold(name) == *wanted);
+        let is_author =
+            |requested: &String| author(model).is_some_and(|name| fold(name) == *requested);
         self.search.as_ref().is_none_or(part_of)
             && self.task.as_ref().is_none_or(is_task)
             && self.author.as_ref().is_none_or(is_author)
@@ -76,7 +77,7 @@ impl Search {
 
     /// `GET …/ai/models/search`: the page of `models` that are looked for.
     pub fn render<'a>(&self, models: impl Iterator<Item = &'a ModelSpec>) -> Vec<u8> {
-        let found: Vec<&ModelSpec> = models.filter(|model| self.finds(model)).collect();
+        let found: Vec<&ModelSpec> = models.filter(|model| self.matches(model)).collect();
         let skipped = (self.page - 1).saturating_mul(self.per_page);
         let page = found.iter().skip(skipped).take(self.per_page);
         let result: Vec<_> = page.map(|model| model_object(model)).collect();
@@ -94,7 +95,7 @@ impl Search {
 ///
 /// # Errors
 /// There is none.
-pub fn wanted_model(query: &str) -> Result<String, Refusal> {
+pub fn requested_model(query: &str) -> Result<String, Refusal> {
     let found = parameters(query).find(|(name, _)| name == "model");
     match found.filter(|(_, model)| !model.is_empty()) {
         Some((_, model)) => Ok(model.into_owned()),
@@ -155,27 +156,27 @@ fn envelope(result: impl Serialize, result_info: Option<ResultInfo>) -> Vec<u8> 
 }
 
 #[derive(Serialize)]
-struct ModelObject<'a> {
+struct CatalogModel<'a> {
     id: &'a str,
     source: u8,
     name: &'a str,
     description: String,
-    task: TaskObject,
+    task: CatalogTask,
     tags: [(); 0],
     properties: [(); 0],
 }
 
 #[derive(Serialize)]
-struct TaskObject {
+struct CatalogTask {
     id: &'static str,
     name: &'static str,
     description: &'static str,
 }
 
-fn model_object(model: &ModelSpec) -> ModelObject<'_> {
+fn model_object(model: &ModelSpec) -> CatalogModel<'_> {
     let (name, description) = title(model.task);
     let aliases: Vec<_> = model.aliases.iter().map(|alias| alias.as_str()).collect();
-    ModelObject {
+    CatalogModel {
         id: model.id.as_str(),
         source: 1,
         name: model.id.as_str(),
@@ -183,7 +184,7 @@ fn model_object(model: &ModelSpec) -> ModelObject<'_> {
             true => String::new(),
             false => format!("Also called {}.", aliases.join(", ")),
         },
-        task: TaskObject {
+        task: CatalogTask {
             id: model.task.slug(),
             name,
             description,
@@ -279,7 +280,8 @@ mod tests {
 
     fn names(query: &str) -> Vec<String> {
         let page: Value =
-            serde_json::from_slice(&Search::parse(query).unwrap().render(models().iter())).unwrap();
+            serde_json::from_slice(&CatalogQuery::parse(query).unwrap().render(models().iter()))
+                .unwrap();
         let result = page["result"].as_array().unwrap();
         assert_eq!(page["result_info"]["count"], result.len());
         result
@@ -296,10 +298,10 @@ mod tests {
         assert!(names("per_page=3&page=3").is_empty());
         assert!(names("page=18446744073709551615&per_page=1000").is_empty());
         for bad in ["page=0", "per_page=0", "page=x", "per_page=-1", "page="] {
-            assert!(Search::parse(bad).is_err(), "{bad}");
+            assert!(CatalogQuery::parse(bad).is_err(), "{bad}");
         }
         assert_eq!(
-            Search::parse("per_page=99999").unwrap().per_page,
+            CatalogQuery::parse("per_page=99999").unwrap().per_page,
             PER_PAGE_MAX
         );
     }
@@ -342,11 +344,14 @@ mod tests {
 
     #[test]
     fn a_model_is_wanted_encoded_or_not() {
-        assert_eq!(wanted_model("a=b&model=@cf/meta/x").unwrap(), "@cf/meta/x");
         assert_eq!(
-            wanted_model("model=%40cf%2Fmeta%2Fx").unwrap(),
+            requested_model("a=b&model=@cf/meta/x").unwrap(),
             "@cf/meta/x"
         );
-        assert!(wanted_model("").is_err() && wanted_model("model=").is_err());
+        assert_eq!(
+            requested_model("model=%40cf%2Fmeta%2Fx").unwrap(),
+            "@cf/meta/x"
+        );
+        assert!(requested_model("").is_err() && requested_model("model=").is_err());
     }
 }

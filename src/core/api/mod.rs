@@ -16,4 +16,4 @@ pub mod scan;
 pub mod sse;
 pub mod workers_ai;
 
-pub use call::{Call, Edit, Face, Operation};
+pub use call::{ApiDialect, Call, Operation, RangeEdit};

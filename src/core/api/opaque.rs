@@ -18,17 +18,22 @@ const UNNAMED: &str = "application/octet-stream";
 /// [`Refusal::BadRequest`] for a body of parts, and for none where there must be one.
 pub fn content_type(
     task: Task,
-    told: Option<&str>,
+    declared: Option<&str>,
     body: &[u8],
 ) -> Result<Option<Arc<str>>, Refusal> {
     if task == Task::DumbPipe {
-        return Ok(Some(told.unwrap_or(UNNAMED).into()));
+        return Ok(Some(declared.unwrap_or(UNNAMED).into()));
     }
-    let kind = told.unwrap_or("").split(';').next().unwrap_or("").trim();
+    let kind = declared
+        .unwrap_or("")
+        .split(';')
+        .next()
+        .unwrap_or("")
+        .trim();
     let kind = kind.to_ascii_lowercase();
     let is_object = body.trim_ascii_start().starts_with(b"{");
     if kind.starts_with("multipart/") && !is_object {
-        return Err(bad(match task.takes_bytes() {
+        return Err(bad_body(match task.takes_bytes() {
             true => "a body of parts is not taken: send the bytes themselves, or JSON",
             false => "a body of parts is not taken: send JSON",
         }));
@@ -43,15 +48,17 @@ pub fn content_type(
         return Ok(None);
     }
     if body.is_empty() {
-        return Err(bad("the body is empty: send the bytes themselves, or JSON"));
+        return Err(bad_body(
+            "the body is empty: send the bytes themselves, or JSON",
+        ));
     }
-    Ok(Some(match (named, told) {
+    Ok(Some(match (named, declared) {
         (true, Some(told)) => told.into(),
         _ => UNNAMED.into(),
     }))
 }
 
-fn bad(message: &str) -> Refusal {
+fn bad_body(message: &str) -> Refusal {
     Refusal::BadRequest {
         pointer: String::new(),
         message: message.into(),
@@ -65,8 +72,8 @@ mod tests {
     const CURL: Option<&str> = Some("application/x-www-form-urlencoded");
     const PNG: &[u8] = b"\x89PNG";
 
-    fn read(task: Task, told: Option<&str>, body: &[u8]) -> Option<String> {
-        let read = content_type(task, told, body).unwrap();
+    fn read(task: Task, declared: Option<&str>, body: &[u8]) -> Option<String> {
+        let read = content_type(task, declared, body).unwrap();
         read.map(|kind| kind.as_ref().to_owned())
     }
 

@@ -10,7 +10,7 @@ const DEFAULT_PORTS: [(&str, &str); 2] = [("http", "80"), ("https", "443")];
 
 /// Relation of a request to the page that makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Relation {
+pub enum OriginRelation {
     /// The page comes from the host that the request goes to.
     Same,
     /// The operator lists the page's origin.
@@ -20,17 +20,17 @@ pub enum Relation {
 }
 
 /// Returns how a request with these `Origin` and `Host` headers stands to the origins in `listed`.
-pub fn relation(origin: &[u8], host: &[u8], listed: &[String]) -> Relation {
+pub fn relation(origin: &[u8], host: &[u8], listed: &[String]) -> OriginRelation {
     let is_listed = |entry: &String| entry == ANY || entry.as_bytes() == origin;
     match listed.iter().any(is_listed) {
-        true => Relation::Listed,
-        false if is_same_host(origin, host) => Relation::Same,
-        false => Relation::Foreign,
+        true => OriginRelation::Listed,
+        false if is_same_host(origin, host) => OriginRelation::Same,
+        false => OriginRelation::Foreign,
     }
 }
 
 /// Returns whether `listed` has the wildcard for every origin.
-pub fn lists_all(listed: &[String]) -> bool {
+pub fn is_any_listed(listed: &[String]) -> bool {
     listed.iter().any(|entry| entry == ANY)
 }
 
@@ -126,7 +126,11 @@ mod tests {
             ("https://example.com:443", "example.com"),
             ("http://[::1]:8080", "[::1]:8080"),
         ] {
-            assert_eq!(relation(origin, host), Relation::Same, "{origin} {host}");
+            assert_eq!(
+                relation(origin, host),
+                OriginRelation::Same,
+                "{origin} {host}"
+            );
         }
         for (origin, host) in [
             ("http://evil.example", "localhost:8080"),
@@ -137,7 +141,11 @@ mod tests {
             ("null", "null"),
             ("", ""),
         ] {
-            assert_eq!(relation(origin, host), Relation::Foreign, "{origin} {host}");
+            assert_eq!(
+                relation(origin, host),
+                OriginRelation::Foreign,
+                "{origin} {host}"
+            );
         }
     }
 
@@ -147,7 +155,7 @@ mod tests {
         let relation = |origin: &str, listed: &[String]| relation(origin.as_bytes(), b"h", listed);
         assert_eq!(
             relation("https://app.example.com", &listed),
-            Relation::Listed
+            OriginRelation::Listed
         );
         for other in [
             "http://app.example.com",
@@ -156,8 +164,8 @@ mod tests {
             "https://evil.example",
             "null",
         ] {
-            assert_eq!(relation(other, &listed), Relation::Foreign, "{other}");
-            assert_eq!(relation(other, &["*".to_owned()]), Relation::Listed);
+            assert_eq!(relation(other, &listed), OriginRelation::Foreign, "{other}");
+            assert_eq!(relation(other, &["*".to_owned()]), OriginRelation::Listed);
         }
     }
 

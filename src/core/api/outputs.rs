@@ -35,8 +35,8 @@ fn prompts(value: &[u8]) -> u32 {
     if !matches!(inner, Some([b'"' | b'[', ..])) {
         return 1;
     }
-    struct Count;
-    impl<'de> Visitor<'de> for Count {
+    struct PromptCount;
+    impl<'de> Visitor<'de> for PromptCount {
         type Value = u32;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -52,7 +52,7 @@ fn prompts(value: &[u8]) -> u32 {
         }
     }
     let mut list = serde_json::Deserializer::from_slice(value);
-    list.deserialize_seq(Count).unwrap_or(1).max(1)
+    list.deserialize_seq(PromptCount).unwrap_or(1).max(1)
 }
 
 #[cfg(test)]
@@ -60,13 +60,13 @@ mod tests {
     use bytes::Bytes;
 
     use crate::api::body::parse;
-    use crate::api::{Face, Operation};
+    use crate::api::{ApiDialect, Operation};
 
     #[test]
     fn outputs_are_counted_by_n_best_of_and_prompts() {
         let outputs = |operation, members: &str| {
             let body = Bytes::from(format!(r#"{{"model":"m"{members}}}"#));
-            let call = parse(Face::OpenAi, operation, None, body).unwrap();
+            let call = parse(ApiDialect::OpenAi, operation, None, body).unwrap();
             (call.outputs, call.choices)
         };
         for (members, expected) in [
@@ -102,7 +102,7 @@ mod tests {
         let sent = |members: &str| {
             let body = format!(r#"{{"model":"m","stream":true{members}}}"#);
             let body = Bytes::from(body);
-            let mut call = parse(Face::OpenAi, Operation::Chat, None, body).unwrap();
+            let mut call = parse(ApiDialect::OpenAi, Operation::Chat, None, body).unwrap();
             call.continuous_usage = true;
             String::from_utf8(call.openai_body("m").to_vec()).unwrap()
         };

@@ -63,31 +63,31 @@ impl Call {
         if self.content_type.as_deref().is_some_and(is_file) {
             return FILE_TOKENS;
         }
-        let mut prompt = Prompt {
+        let mut prompt = PromptSize {
             text_bytes: self.body.len() as u64,
             files: 0,
         };
         for place in &self.files {
-            prompt.holds(files_in(&self.body[place.clone()]), place);
+            prompt.add_files(files_in(&self.body[place.clone()]), place);
         }
         prompt.search(&self.body, &self.files);
         prompt.tokens()
     }
 }
 
-struct Prompt {
+struct PromptSize {
     text_bytes: u64,
     files: u64,
 }
 
-impl Prompt {
+impl PromptSize {
     fn tokens(&self) -> u64 {
         let text = self.text_bytes / BYTES_PER_TOKEN;
         text.saturating_add(self.files.min(FILES_MAX) * FILE_TOKENS)
             .max(1)
     }
 
-    fn holds(&mut self, files: u64, place: &Range<usize>) {
+    fn add_files(&mut self, files: u64, place: &Range<usize>) {
         self.files += files;
         self.text_bytes = self.text_bytes.saturating_sub(place.len() as u64);
     }
@@ -103,7 +103,7 @@ impl Prompt {
                 Some(place) => place.end,
                 None => match file_at(body, at, mark) {
                     Some(place) => {
-                        self.holds(1, &place);
+                        self.add_files(1, &place);
                         place.end
                     }
                     None => at + 1,
@@ -177,11 +177,11 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::api::{Face, Operation, body};
+    use crate::api::{ApiDialect, Operation, body};
 
     fn call(value: &Value) -> Call {
         let body = Bytes::from(value.to_string());
-        body::parse(Face::OpenAi, Operation::Chat, Some("m".into()), body).unwrap()
+        body::parse(ApiDialect::OpenAi, Operation::Chat, Some("m".into()), body).unwrap()
     }
 
     fn tokens(value: &Value) -> u64 {
@@ -192,7 +192,7 @@ mod tests {
         "iVBOR/+0".repeat(bytes / 8)
     }
 
-    fn asking(part: Value) -> Value {
+    fn chat_with(part: Value) -> Value {
         json!({ "messages": [{ "role": "user", "content": [{ "type": "text", "text": "what is it?" }, part] }] })
     }
 
@@ -216,15 +216,15 @@ mod tests {
         type Make<'a> = &'a dyn Fn(usize) -> Value;
         let kinds: [(&str, Make<'_>); 8] = [
             ("an image_url object", &|n| {
-                asking(
+                chat_with(
                     json!({ "type": "image_url", "image_url": { "url": url(n), "detail": "low" } }),
                 )
             }),
             ("an image_url text", &|n| {
-                asking(json!({ "type": "input_image", "image_url": url(n) }))
+                chat_with(json!({ "type": "input_image", "image_url": url(n) }))
             }),
             ("an input_audio", &|n| {
-                asking(
+                chat_with(
                     json!({ "type": "input_audio", "input_audio": { "data": base64(n), "format": "wav" } }),
                 )
             }),
@@ -310,7 +310,7 @@ mod tests {
             "\"data:", ";base64,", "\"image_url\"", "\"input_audio\"", ":", "\"", "\\", "{", "}", "[", " ", "AAAA",
         ]), 0..60)) {
             let text = pieces.concat();
-            let mut prompt = Prompt { text_bytes: text.len() as u64, files: 0 };
+            let mut prompt = PromptSize { text_bytes: text.len() as u64, files: 0 };
             prompt.search(text.as_bytes(), &[]);
             prop_assert!(prompt.text_bytes <= text.len() as u64);
             prop_assert!(prompt.files <= pieces.len() as u64);

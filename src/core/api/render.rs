@@ -7,16 +7,16 @@ use std::borrow::Cow;
 use serde::Serialize;
 use serde_json::json;
 
-use super::Face;
+use super::ApiDialect;
 use crate::model::ModelSpec;
-use crate::refusal::{Refusal, Retry};
+use crate::refusal::{Refusal, RetryClass};
 
 /// SDKs ignore a longer `Retry-After` and give up instead, so none is sent.
 const RETRY_AFTER_MAX_SECS: u64 = 120;
 
 /// A refusal, rendered in one dialect.
 #[derive(Debug)]
-pub struct Rendered {
+pub struct ErrorResponse {
     /// HTTP status.
     pub status: u16,
     /// JSON body.
@@ -28,7 +28,7 @@ pub struct Rendered {
 }
 
 /// Renders `refusal` in a dialect.
-pub fn refusal(face: Face, refusal: &Refusal) -> Rendered {
+pub fn refusal(dialect: ApiDialect, refusal: &Refusal) -> ErrorResponse {
     let row = refusal.row();
     let (message, pointer) = match refusal {
         Refusal::BadRequest { pointer, message }
@@ -38,29 +38,29 @@ pub fn refusal(face: Face, refusal: &Refusal) -> Rendered {
         Refusal::BadFraming(what) => (*what, None),
         _ => (row.message, None),
     };
-    let status = match face {
-        Face::OpenAi => row.status,
-        Face::WorkersAi => row.workers_ai_status,
+    let status = match dialect {
+        ApiDialect::OpenAi => row.status,
+        ApiDialect::WorkersAi => row.workers_ai_status,
     };
-    Rendered {
+    ErrorResponse {
         status,
-        body: error_body(face, row.kind, row.reason, row.code, message, pointer),
+        body: error_body(dialect, row.kind, row.reason, row.code, message, pointer),
         retry_after_secs: retry_after_secs(refusal, row.retry),
-        never_retry: row.retry == Retry::Never,
+        never_retry: row.retry == RetryClass::Never,
     }
 }
 
 /// Returns the error object of a dialect for a message.
 pub fn error_body(
-    face: Face,
+    dialect: ApiDialect,
     kind: &str,
     reason: &str,
     code: u32,
     message: &str,
     pointer: Option<&str>,
 ) -> Vec<u8> {
-    let body = match face {
-        Face::OpenAi => serde_json::to_vec(&OpenAiError {
+    let body = match dialect {
+        ApiDialect::OpenAi => serde_json::to_vec(&OpenAiError {
             error: OpenAiErrorObject {
                 message,
                 kind,
@@ -68,7 +68,7 @@ pub fn error_body(
                 code: reason,
             },
         }),
-        Face::WorkersAi => {
+        ApiDialect::WorkersAi => {
             let message = match pointer {
                 Some(pointer) if !pointer.is_empty() => Cow::Owned(format!("{pointer}: {message}")),
                 _ => Cow::Borrowed(message),
@@ -113,8 +113,8 @@ struct WorkersAiErrorObject<'a> {
     message: Cow<'a, str>,
 }
 
-fn retry_after_secs(refusal: &Refusal, retry: Retry) -> Option<u64> {
-    if retry != Retry::Later {
+fn retry_after_secs(refusal: &Refusal, retry: RetryClass) -> Option<u64> {
+    if retry != RetryClass::Later {
         return None;
     }
     let wait = refusal
@@ -124,17 +124,17 @@ fn retry_after_secs(refusal: &Refusal, retry: Retry) -> Option<u64> {
 }
 
 #[derive(Serialize)]
-struct ModelObject<'a> {
+struct OpenAiModel<'a> {
     id: &'a str,
     object: &'static str,
     created: u64,
     owned_by: &'a str,
 }
 
-fn model_object(model: &ModelSpec, created_unix_secs: u64) -> ModelObject<'_> {
+fn model_object(model: &ModelSpec, created_unix_secs: u64) -> OpenAiModel<'_> {
     let id = model.id.as_str();
     let owner = id.rsplit_once('/').map_or("infergate", |(owner, _)| owner);
-    ModelObject {
+    OpenAiModel {
         id,
         object: "model",
         created: created_unix_secs,
@@ -160,15 +160,15 @@ mod tests {
     use super::*;
     use crate::Millis;
 
-    fn parsed(rendered: &Rendered) -> serde_json::Value {
+    fn parsed(rendered: &ErrorResponse) -> serde_json::Value {
         serde_json::from_slice(&rendered.body).unwrap()
     }
 
     #[test]
     fn openai_errors_have_all_four_keys() {
-        let said = refusal(Face::OpenAi, &Refusal::NoSuchModel);
-        let error = &parsed(&said)["error"];
-        assert_eq!(said.status, 404);
+        let rendered = refusal(ApiDialect::OpenAi, &Refusal::NoSuchModel);
+        let error = &parsed(&rendered)["error"];
+        assert_eq!(rendered.status, 404);
         assert_eq!(error["code"], "model_not_found");
         for key in ["message", "type", "param", "code"] {
             assert!(error.get(key).is_some(), "{key}");
@@ -176,11 +176,11 @@ mod tests {
     }
 
     #[test]
-    fn workers_ai_says_400_where_openai_says_404() {
-        let said = refusal(Face::WorkersAi, &Refusal::NoSuchModel);
-        assert_eq!(said.status, 400);
-        assert_eq!(parsed(&said)["errors"][0]["code"], 5007);
-        assert_eq!(parsed(&said)["success"], false);
+    fn workers_ai_sends_400_where_openai_sends_404() {
+        let rendered = refusal(ApiDialect::WorkersAi, &Refusal::NoSuchModel);
+        assert_eq!(rendered.status, 400);
+        assert_eq!(parsed(&rendered)["errors"][0]["code"], 5007);
+        assert_eq!(parsed(&rendered)["success"], false);
     }
 
     #[test]
@@ -189,7 +189,7 @@ mod tests {
             let full = Refusal::QueueFull {
                 retry_after: Millis(ms),
             };
-            refusal(Face::OpenAi, &full).retry_after_secs
+            refusal(ApiDialect::OpenAi, &full).retry_after_secs
         };
         assert_eq!(wait(0), Some(1));
         assert_eq!(wait(1001), Some(2));
@@ -199,24 +199,28 @@ mod tests {
     #[test]
     fn what_a_server_may_have_begun_is_never_retried() {
         for lost in [Refusal::UpstreamLost, Refusal::UpstreamTimeout] {
-            for face in [Face::OpenAi, Face::WorkersAi] {
-                let said = refusal(face, &lost);
-                assert!(matches!(said.status, 502 | 504), "{lost:?}");
+            for dialect in [ApiDialect::OpenAi, ApiDialect::WorkersAi] {
+                let rendered = refusal(dialect, &lost);
+                assert!(matches!(rendered.status, 502 | 504), "{lost:?}");
                 assert!(
-                    said.never_retry && said.retry_after_secs.is_none(),
+                    rendered.never_retry && rendered.retry_after_secs.is_none(),
                     "{lost:?}"
                 );
             }
         }
-        let not_begun = refusal(Face::OpenAi, &Refusal::UpstreamFailed);
+        let not_begun = refusal(ApiDialect::OpenAi, &Refusal::UpstreamFailed);
         assert!(!not_begun.never_retry && not_begun.retry_after_secs == Some(1));
     }
 
     #[test]
     fn a_passed_deadline_is_never_retried() {
-        let said = refusal(Face::OpenAi, &Refusal::DeadlinePassed);
+        let rendered = refusal(ApiDialect::OpenAi, &Refusal::DeadlinePassed);
         assert_eq!(
-            (said.status, said.never_retry, said.retry_after_secs),
+            (
+                rendered.status,
+                rendered.never_retry,
+                rendered.retry_after_secs
+            ),
             (408, true, None)
         );
     }

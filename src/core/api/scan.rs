@@ -19,21 +19,21 @@ const KEY_BYTES_MAX: usize = 256;
 
 /// Captures the value of one top-level member of the JSON object it is fed.
 #[derive(Debug)]
-pub struct TopLevel {
+pub struct MemberScanner {
     member: &'static str,
-    state: State,
+    state: ScanState,
     /// The key being read, without its quotes.
     key: Vec<u8>,
     /// The value of the last member of that name.
     value: Vec<u8>,
     /// The value now being read is that of the requested member.
-    wanted: bool,
+    is_requested: bool,
     /// `value` is whole.
     found: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ScanState {
     BeforeObject,
     BeforeKey,
     Key {
@@ -71,15 +71,15 @@ fn mark(bytes: &[u8]) -> usize {
     bytes.iter().take_while(is_mark).count()
 }
 
-impl TopLevel {
+impl MemberScanner {
     /// Looks for the member of this name.
-    pub fn new(member: &'static str) -> TopLevel {
-        TopLevel {
+    pub fn new(member: &'static str) -> MemberScanner {
+        MemberScanner {
             member,
-            state: State::BeforeObject,
+            state: ScanState::BeforeObject,
             key: Vec::new(),
             value: Vec::new(),
-            wanted: false,
+            is_requested: false,
             found: false,
         }
     }
@@ -87,7 +87,7 @@ impl TopLevel {
     /// Reads on.
     pub fn push(&mut self, chunk: &[u8]) {
         let mut rest = chunk;
-        while !rest.is_empty() && self.state != State::Over {
+        while !rest.is_empty() && self.state != ScanState::Over {
             let taken = self.step(rest);
             rest = &rest[taken..];
         }
@@ -101,42 +101,42 @@ impl TopLevel {
     /// Reads at least one byte, unless the state changes, and returns their number.
     fn step(&mut self, bytes: &[u8]) -> usize {
         match self.state {
-            State::BeforeObject => match mark(bytes) {
-                0 => self.expect(bytes, b"{", State::BeforeKey),
+            ScanState::BeforeObject => match mark(bytes) {
+                0 => self.expect(bytes, b"{", ScanState::BeforeKey),
                 mark => mark,
             },
-            State::BeforeColon => self.expect(bytes, b":", State::BeforeValue),
-            State::BeforeKey => {
+            ScanState::BeforeColon => self.expect(bytes, b":", ScanState::BeforeValue),
+            ScanState::BeforeKey => {
                 self.key.clear();
                 let space = blanks(bytes, b",");
                 match bytes.get(space) {
                     None => return space,
-                    Some(b'"') => self.state = State::Key { escaped: false },
-                    Some(_) => self.state = State::Over,
+                    Some(b'"') => self.state = ScanState::Key { escaped: false },
+                    Some(_) => self.state = ScanState::Over,
                 }
                 space + 1
             }
-            State::Key { escaped } => {
+            ScanState::Key { escaped } => {
                 let (taken, end) = text(bytes, escaped);
                 let room = KEY_BYTES_MAX.saturating_sub(self.key.len());
                 self.key.extend_from_slice(&bytes[..taken.min(room)]);
                 self.state = match end {
-                    TextEnd::Closed => State::BeforeColon,
-                    TextEnd::Open { escaped } => State::Key { escaped },
+                    TextEnd::Closed => ScanState::BeforeColon,
+                    TextEnd::Open { escaped } => ScanState::Key { escaped },
                 };
                 taken
             }
-            State::BeforeValue => self.begin_value(bytes),
-            State::Text { escaped } => {
+            ScanState::BeforeValue => self.begin_value(bytes),
+            ScanState::Text { escaped } => {
                 let (taken, end) = text(bytes, escaped);
                 self.keep(&bytes[..taken]);
                 match end {
                     TextEnd::Closed => self.end_value(),
-                    TextEnd::Open { escaped } => self.state = State::Text { escaped },
+                    TextEnd::Open { escaped } => self.state = ScanState::Text { escaped },
                 }
                 taken
             }
-            State::Nested {
+            ScanState::Nested {
                 open,
                 close,
                 depth,
@@ -147,7 +147,7 @@ impl TopLevel {
                 if depth == 0 {
                     self.end_value();
                 } else {
-                    self.state = State::Nested {
+                    self.state = ScanState::Nested {
                         open,
                         close,
                         depth,
@@ -156,7 +156,7 @@ impl TopLevel {
                 }
                 taken
             }
-            State::Scalar => {
+            ScanState::Scalar => {
                 let end = bytes.iter().position(|b| b",} \t\r\n".contains(b));
                 let taken = end.unwrap_or(bytes.len());
                 self.keep(&bytes[..taken]);
@@ -165,16 +165,22 @@ impl TopLevel {
                 }
                 taken
             }
-            State::Over => bytes.len(),
+            ScanState::Over => bytes.len(),
         }
     }
 
     /// Skips blanks up to the one byte that may follow.
-    fn expect(&mut self, bytes: &[u8], byte: &[u8; 1], next: State) -> usize {
+    fn expect(&mut self, bytes: &[u8], byte: &[u8; 1], next: ScanState) -> usize {
         let space = blanks(bytes, b"");
         match bytes.get(space) {
             None => return space,
-            Some(found) => self.state = if found == &byte[0] { next } else { State::Over },
+            Some(found) => {
+                self.state = if found == &byte[0] {
+                    next
+                } else {
+                    ScanState::Over
+                }
+            }
         }
         space + 1
     }
@@ -184,44 +190,44 @@ impl TopLevel {
         let Some(&first) = bytes.get(space) else {
             return space;
         };
-        self.wanted = self.key_is_wanted();
-        if self.wanted {
+        self.is_requested = self.is_requested_key();
+        if self.is_requested {
             self.found = false;
             self.value.clear();
         }
         self.state = match first {
-            b'"' => State::Text { escaped: false },
-            b'{' => State::Nested {
+            b'"' => ScanState::Text { escaped: false },
+            b'{' => ScanState::Nested {
                 open: b'{',
                 close: b'}',
                 depth: 1,
                 text: None,
             },
-            b'[' => State::Nested {
+            b'[' => ScanState::Nested {
                 open: b'[',
                 close: b']',
                 depth: 1,
                 text: None,
             },
-            b',' | b'}' | b']' | b':' => State::Over,
-            _ => State::Scalar,
+            b',' | b'}' | b']' | b':' => ScanState::Over,
+            _ => ScanState::Scalar,
         };
         self.keep(&bytes[space..space + 1]);
         space + 1
     }
 
     fn end_value(&mut self) {
-        self.found |= self.wanted;
-        self.wanted = false;
-        self.state = State::BeforeKey;
+        self.found |= self.is_requested;
+        self.is_requested = false;
+        self.state = ScanState::BeforeKey;
     }
 
     fn keep(&mut self, bytes: &[u8]) {
-        if !self.wanted {
+        if !self.is_requested {
             return;
         }
         if self.value.len() + bytes.len() > VALUE_BYTES_MAX {
-            self.wanted = false;
+            self.is_requested = false;
             self.value.clear();
             return;
         }
@@ -229,7 +235,7 @@ impl TopLevel {
     }
 
     /// `key` ends with its closing quote here, unless it was too long to keep.
-    fn key_is_wanted(&self) -> bool {
+    fn is_requested_key(&self) -> bool {
         let Some(key) = self.key.strip_suffix(b"\"") else {
             return false;
         };

@@ -21,7 +21,7 @@ pub struct EventTooLong;
 
 /// An event or a part of one, as a [`Splitter`] emits it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part<'a> {
+pub enum EventPart<'a> {
     /// A whole event with its blank line.
     Event(&'a [u8]),
     /// A piece of an event over the bound, its first one included; the last one ends in its blank line.
@@ -34,7 +34,7 @@ pub enum Part<'a> {
 
 /// Finds whole events in bytes that arrive cut anywhere.
 #[derive(Debug)]
-pub struct Splitter {
+pub struct EventSplitter {
     /// The beginning of an event whose end has not arrived.
     held: Vec<u8>,
     /// Bytes of one event that are held.
@@ -43,16 +43,16 @@ pub struct Splitter {
     long: Option<[u8; 2]>,
 }
 
-impl Default for Splitter {
-    fn default() -> Splitter {
-        Splitter::holding(EVENT_BYTES_MAX)
+impl Default for EventSplitter {
+    fn default() -> EventSplitter {
+        EventSplitter::with_limit(EVENT_BYTES_MAX)
     }
 }
 
-impl Splitter {
+impl EventSplitter {
     /// Holds at most `max` bytes of one event.
-    pub fn holding(max: usize) -> Splitter {
-        Splitter {
+    pub fn with_limit(max: usize) -> EventSplitter {
+        EventSplitter {
             held: Vec::new(),
             max,
             long: None,
@@ -67,9 +67,9 @@ impl Splitter {
     pub fn push(&mut self, chunk: &[u8], sink: &mut impl FnMut(&[u8])) -> Result<(), EventTooLong> {
         let mut is_too_long = false;
         self.push_parts(chunk, &mut |part| match part {
-            Part::Event(event) if !is_too_long => sink(event),
-            Part::Event(_) => {}
-            Part::Piece { .. } => is_too_long = true,
+            EventPart::Event(event) if !is_too_long => sink(event),
+            EventPart::Event(_) => {}
+            EventPart::Piece { .. } => is_too_long = true,
         });
         match is_too_long {
             true => Err(EventTooLong),
@@ -78,7 +78,7 @@ impl Splitter {
     }
 
     /// The same, but an event over the bound is handed on in pieces as they come, and none of it is held.
-    pub fn push_parts(&mut self, chunk: &[u8], sink: &mut impl FnMut(Part<'_>)) {
+    pub fn push_parts(&mut self, chunk: &[u8], sink: &mut impl FnMut(EventPart<'_>)) {
         let mut rest = self.push_long(chunk, sink);
         if !self.held.is_empty() {
             let end = first_end_after(&self.held, rest);
@@ -88,30 +88,30 @@ impl Splitter {
                     .is_none()
                     .then(|| last_two(last_two([0; 2], &self.held), taken));
                 let held = std::mem::take(&mut self.held);
-                sink(Part::Piece {
+                sink(EventPart::Piece {
                     bytes: &held,
                     begins: true,
                 });
-                sink(Part::Piece {
+                sink(EventPart::Piece {
                     bytes: taken,
                     begins: false,
                 });
             } else {
                 self.held.extend_from_slice(taken);
                 if end.is_some() {
-                    sink(Part::Event(&self.held));
+                    sink(EventPart::Event(&self.held));
                     self.held.clear();
                 }
             }
             rest = after;
         }
         while let Some(end) = first_end(rest) {
-            sink(Part::Event(&rest[..end]));
+            sink(EventPart::Event(&rest[..end]));
             rest = &rest[end..];
         }
         if rest.len() > self.max {
             self.long = Some(last_two([0; 2], rest));
-            sink(Part::Piece {
+            sink(EventPart::Piece {
                 bytes: rest,
                 begins: true,
             });
@@ -121,13 +121,13 @@ impl Splitter {
     }
 
     /// Hands on the part of `chunk` that belongs to an event over the bound, and returns the rest.
-    fn push_long<'a>(&mut self, chunk: &'a [u8], sink: &mut impl FnMut(Part<'_>)) -> &'a [u8] {
+    fn push_long<'a>(&mut self, chunk: &'a [u8], sink: &mut impl FnMut(EventPart<'_>)) -> &'a [u8] {
         let Some(tail) = self.long else { return chunk };
         let end = first_end_after(&tail, chunk);
         let (bytes, rest) = chunk.split_at(end.unwrap_or(chunk.len()));
         self.long = end.is_none().then(|| last_two(tail, bytes));
         if !bytes.is_empty() {
-            sink(Part::Piece {
+            sink(EventPart::Piece {
                 bytes,
                 begins: false,
             });
@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     fn split<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> (Vec<Vec<u8>>, Vec<u8>) {
-        let mut splitter = Splitter::default();
+        let mut splitter = EventSplitter::default();
         let mut events = Vec::new();
         for chunk in chunks {
             splitter
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn an_event_without_an_end_is_held_up_to_the_bound() {
-        let mut splitter = Splitter::default();
+        let mut splitter = EventSplitter::default();
         let piece = vec![b'x'; EVENT_BYTES_MAX / 2];
         let mut sink = |_: &[u8]| panic!("no event has ended");
         splitter.push(&piece, &mut sink).unwrap();
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(splitter.push(b"x", &mut sink), Err(EventTooLong));
         let whole = vec![b'x'; EVENT_BYTES_MAX + 1];
         assert_eq!(
-            Splitter::default().push(&whole, &mut sink),
+            EventSplitter::default().push(&whole, &mut sink),
             Err(EventTooLong)
         );
     }
@@ -324,17 +324,17 @@ mod tests {
         let long = b"data: 0123456789\r\n\r\n";
         let stream = [&b"data: a\n\n"[..], long, b"data: b\n\n", long, b"data: c"].concat();
         for size in 1..stream.len() {
-            let mut splitter = Splitter::holding(12);
-            let (mut all, mut events, mut begun) = (Vec::new(), Vec::new(), 0);
+            let mut splitter = EventSplitter::with_limit(12);
+            let (mut all, mut events, mut starts) = (Vec::new(), Vec::new(), 0);
             for chunk in stream.chunks(size) {
                 splitter.push_parts(chunk, &mut |part| match part {
-                    Part::Event(event) => {
+                    EventPart::Event(event) => {
                         all.extend_from_slice(event);
                         events.push(event.to_vec());
                     }
-                    Part::Piece { bytes, begins } => {
+                    EventPart::Piece { bytes, begins } => {
                         all.extend_from_slice(bytes);
-                        begun += usize::from(begins);
+                        starts += usize::from(begins);
                     }
                 });
                 assert!(splitter.held().len() <= 12, "{size}");
@@ -345,7 +345,7 @@ mod tests {
             // What lies within one chunk is an event, however long it is.
             events.retain(|event| event != long);
             assert_eq!(events, [b"data: a\n\n", b"data: b\n\n"], "{size}");
-            assert!(begun <= 2 && (size > 8 || begun == 2), "{size}");
+            assert!(starts <= 2 && (size > 8 || starts == 2), "{size}");
         }
     }
 

@@ -22,7 +22,7 @@ pub const CHARGE_MAX_DEFAULT: u64 = 1_000_000;
 
 /// Where a value came from. The gateway decides this, never a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum MetricSource {
     /// Reported by the model server.
     Reported,
     /// Counted by the gateway.
@@ -41,13 +41,13 @@ pub struct Metric {
     /// Finite, 0 to [`QUANTITY_MAX`].
     pub value: f64,
     /// Origin of the value.
-    pub source: Source,
+    pub source: MetricSource,
 }
 
 /// How the request ended, as far as its bill is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // as in the event
-pub enum Ending {
+pub enum BillingOutcome {
     Completed,
     CutByClient,
     CutByBackend,
@@ -57,13 +57,13 @@ pub enum Ending {
 
 /// Input of a formula: totals over the whole response.
 #[derive(Clone, Debug)]
-pub struct Report<'a> {
+pub struct UsageReport<'a> {
     /// The model's id.
     pub model: &'a str,
     /// Trust in the figures of the model server.
     pub trust: Trust,
     /// How the request ended.
-    pub ending: Ending,
+    pub ending: BillingOutcome,
     /// The response was a stream.
     pub streamed: bool,
     /// At most [`METRICS_MAX`], each name once.
@@ -76,7 +76,7 @@ pub struct Report<'a> {
 
 /// A part of a charge.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Line {
+pub struct ChargeLine {
     /// The metric it is for.
     pub metric: Arc<str>,
     /// Its quantity.
@@ -93,14 +93,14 @@ pub struct Charge {
     /// Independent of any metric.
     pub base: f64,
     /// Lines of the metrics that cost something.
-    pub lines: Vec<Line>,
+    pub lines: Vec<ChargeLine>,
     /// Metrics the client may see.
     pub visible: Vec<Arc<str>>,
 }
 
 /// The built-in formula: `cost_per_infer + Σ coefficient × metric`, in the order of the metrics'
 /// names. A metric without a coefficient is free, a coefficient without a metric counts nothing.
-pub fn price(tariff: &Tariff, report: &Report<'_>) -> Charge {
+pub fn price(tariff: &Tariff, report: &UsageReport<'_>) -> Charge {
     let base = tariff.cost_per_infer;
     let mut charge = Charge {
         total: base,
@@ -113,7 +113,7 @@ pub fn price(tariff: &Tariff, report: &Report<'_>) -> Charge {
         };
         let neurons = coefficient * metric.value;
         charge.total += neurons;
-        charge.lines.push(Line {
+        charge.lines.push(ChargeLine {
             metric: Arc::clone(name),
             quantity: metric.value,
             neurons,

@@ -1,6 +1,6 @@
 //! Validation of the result of any formula, built-in or plugin.
 
-use super::charge::{Charge, Report};
+use super::charge::{Charge, UsageReport};
 
 /// Lines a charge may have: a few per metric, for prices in tiers.
 pub const LINES_MAX: usize = 256;
@@ -12,7 +12,7 @@ impl Charge {
     /// Validates the charge; the error is the name of the violated rule.
     /// A line may be negative (a rebate), the total may not. No part is larger than `charge_max`
     /// neurons.
-    pub fn check(&self, report: &Report<'_>, charge_max: f64) -> Result<(), &'static str> {
+    pub fn validate(&self, report: &UsageReport<'_>, charge_max: f64) -> Result<(), &'static str> {
         let is_price = |neurons: f64| (0.0..=charge_max).contains(&neurons);
         let known = |name: &str| report.metrics.iter().any(|metric| &*metric.name == name);
         if !is_price(self.total) {

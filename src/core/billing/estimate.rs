@@ -96,7 +96,7 @@ fn tokens(text: &str) -> u64 {
 /// Estimates `input_tokens`, `output_tokens` and `output_images` of a request from its bodies. Counts of 0
 /// are absent.
 pub fn estimate(input: &[u8], output: &[u8]) -> Vec<(String, f64)> {
-    let found = of_output(output);
+    let found = count_output(output);
     [
         ("input_tokens", input_tokens(input)),
         ("output_tokens", found.tokens),
@@ -108,9 +108,9 @@ pub fn estimate(input: &[u8], output: &[u8]) -> Vec<(String, f64)> {
     .collect()
 }
 
-type Members<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
+type MemberMap<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
 
-fn members(raw: &RawValue) -> Option<Members<'_>> {
+fn members(raw: &RawValue) -> Option<MemberMap<'_>> {
     serde_json::from_str(raw.get()).ok()
 }
 
@@ -153,7 +153,7 @@ fn text_tokens(raw: &RawValue) -> u64 {
 }
 
 fn input_tokens(body: &[u8]) -> u64 {
-    let Ok(members) = serde_json::from_slice::<Members<'_>>(body) else {
+    let Ok(members) = serde_json::from_slice::<MemberMap<'_>>(body) else {
         return 0;
     };
     let of = |(name, value): (&Cow<'_, str>, &&RawValue)| match &**name {
@@ -202,11 +202,11 @@ fn message_tokens(message: &RawValue) -> u64 {
     let Some(content) = members.get("content") else {
         return called;
     };
-    let said = match content.get().starts_with('[') {
+    let content_tokens = match content.get().starts_with('[') {
         true => sum(content, part_tokens),
         false => text_tokens(content),
     };
-    said + called
+    content_tokens + called
 }
 
 /// A part with a text, or with an image or a sound.
@@ -222,36 +222,36 @@ fn part_tokens(part: &RawValue) -> u64 {
 
 /// Counts of an output.
 #[derive(Clone, Copy, Default)]
-struct Found {
+struct OutputCount {
     tokens: u64,
     images: u64,
 }
 
-impl Found {
-    fn tokens(tokens: u64) -> Found {
-        Found { tokens, images: 0 }
+impl OutputCount {
+    fn tokens(tokens: u64) -> OutputCount {
+        OutputCount { tokens, images: 0 }
     }
 
-    fn images(images: u64) -> Found {
-        Found { tokens: 0, images }
+    fn images(images: u64) -> OutputCount {
+        OutputCount { tokens: 0, images }
     }
 }
 
-fn of_output(body: &[u8]) -> Found {
+fn count_output(body: &[u8]) -> OutputCount {
     let image = IMAGE_MARKS.iter().any(|mark| body.starts_with(mark));
     // RIFF is the container of sound too.
     let sound = body.starts_with(b"RIFF") && body.get(8..12) != Some(b"WEBP");
     if image {
-        return Found::images(u64::from(!sound));
+        return OutputCount::images(u64::from(!sound));
     }
     match serde_json::from_slice::<&RawValue>(body) {
-        Ok(value) => of_value(unwrapped(value)),
-        Err(_) => Found::tokens(std::str::from_utf8(body).map_or(0, tokens)),
+        Ok(value) => count_value(unwrap_envelope(value)),
+        Err(_) => OutputCount::tokens(std::str::from_utf8(body).map_or(0, tokens)),
     }
 }
 
 /// Content of the envelope of Workers AI or of Cog.
-fn unwrapped(value: &RawValue) -> &RawValue {
+fn unwrap_envelope(value: &RawValue) -> &RawValue {
     let Some(members) = members(value) else {
         return value;
     };
@@ -266,39 +266,39 @@ fn unwrapped(value: &RawValue) -> &RawValue {
     }
 }
 
-fn of_value(value: &RawValue) -> Found {
+fn count_value(value: &RawValue) -> OutputCount {
     if let Some(text) = text(value) {
-        return of_text(&text);
+        return count_text(&text);
     }
     if let Some(all) = list(value) {
-        return of_list(&all);
+        return count_list(&all);
     }
-    members(value).map_or_else(Found::default, |members| of_members(&members))
+    members(value).map_or_else(OutputCount::default, |members| count_members(&members))
 }
 
-fn of_text(text: &str) -> Found {
+fn count_text(text: &str) -> OutputCount {
     if is_file(text) {
-        return Found::images(1);
+        return OutputCount::images(1);
     }
-    Found::tokens(tokens(text))
+    OutputCount::tokens(tokens(text))
 }
 
-fn of_list(all: &[&RawValue]) -> Found {
+fn count_list(all: &[&RawValue]) -> OutputCount {
     let texts: Vec<String> = all.iter().filter_map(|value| text(value)).collect();
     if !texts.is_empty() && texts.len() == all.len() {
         let count = texts.len() as u64;
         if texts.iter().all(|text| is_file(text)) {
-            return Found::images(count);
+            return OutputCount::images(count);
         }
-        return Found::tokens(tokens(&texts.concat()));
+        return OutputCount::tokens(tokens(&texts.concat()));
     }
     let each = all.iter().filter_map(|value| members(value));
-    Found::tokens(each.map(|members| of_members(&members).tokens).sum())
+    OutputCount::tokens(each.map(|members| count_members(&members).tokens).sum())
 }
 
-fn of_members(members: &Members<'_>) -> Found {
+fn count_members(members: &MemberMap<'_>) -> OutputCount {
     let named = |name: &&str| members.get(*name);
-    let said = OUTPUT_TEXTS.iter().find_map(named).map_or(0, |value| {
+    let text_tokens = OUTPUT_TEXTS.iter().find_map(named).map_or(0, |value| {
         // A structured response is text to the model that wrote it.
         text(value).map_or_else(|| tokens(null_as_nothing(value)), |text| tokens(&text))
     });
@@ -313,8 +313,8 @@ fn of_members(members: &Members<'_>) -> Found {
     let images = many.map_or(u64::from(one.is_some_and(|one| !one.is_empty())), |many| {
         many.len() as u64
     });
-    Found {
-        tokens: said + chosen,
+    OutputCount {
+        tokens: text_tokens + chosen,
         images: images + openai_images(members),
     }
 }
@@ -344,19 +344,18 @@ fn choice_tokens(choice: &RawValue) -> u64 {
     let calls = message.get("tool_calls").map_or(0, |calls| {
         sum(calls, |call| {
             let call = members(call).unwrap_or_default();
-            call.get("function")
-                .map_or(0, |called| called_tokens(called))
+            call.get("function").map_or(0, |called| call_tokens(called))
         })
     });
     let called = message.get("function_call");
     texts.sum::<u64>()
         + sound.map_or(0, |sound| sound_tokens(&sound))
         + calls
-        + called.map_or(0, |called| called_tokens(called))
+        + called.map_or(0, |called| call_tokens(called))
 }
 
 /// `{name, arguments}`
-fn called_tokens(function: &RawValue) -> u64 {
+fn call_tokens(function: &RawValue) -> u64 {
     let function = members(function).unwrap_or_default();
     let parts = ["name", "arguments"].iter();
     parts
@@ -366,18 +365,18 @@ fn called_tokens(function: &RawValue) -> u64 {
 }
 
 /// `{data, transcript}`
-fn sound_tokens(sound: &Members<'_>) -> u64 {
+fn sound_tokens(sound: &MemberMap<'_>) -> u64 {
     let data = sound.get("data").and_then(|data| text(data));
     let mut count = TextCount::default();
     if let Some(data) = data.filter(|data| !data.is_empty()) {
         count.push_sound(data.len() as u64);
     }
-    let said = sound.get("transcript").map_or(0, |said| text_tokens(said));
-    count.tokens() + said
+    let transcript_tokens = sound.get("transcript").map_or(0, |said| text_tokens(said));
+    count.tokens() + transcript_tokens
 }
 
 /// `data: [{b64_json | url}]`
-fn openai_images(members: &Members<'_>) -> u64 {
+fn openai_images(members: &MemberMap<'_>) -> u64 {
     let data = members.get("data").and_then(|data| list(data));
     let is_image = |one: &&RawValue| {
         one.get().starts_with('{')

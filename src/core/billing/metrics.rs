@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Usage;
-use super::charge::{METRIC_NAME_MAX_BYTES, METRICS_MAX, Metric, QUANTITY_MAX, Source};
+use super::charge::{METRIC_NAME_MAX_BYTES, METRICS_MAX, Metric, MetricSource, QUANTITY_MAX};
 use crate::model::MetricMode;
 
 /// How the model's metrics add up on a stream: [`ModelSpec::metrics`](crate::model::ModelSpec).
@@ -19,16 +19,16 @@ pub type MetricModes = BTreeMap<Arc<str>, MetricMode>;
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     metrics: Vec<Metric>,
-    refused: u32,
+    dropped: u32,
 }
 
 impl Metrics {
     /// Takes one report, by the rule of its [`MetricMode`]; all that `modes` does not name are
     /// cumulative.
-    pub fn report(&mut self, name: &str, value: f64, source: Source, modes: &MetricModes) {
+    pub fn report(&mut self, name: &str, value: f64, source: MetricSource, modes: &MetricModes) {
         let is_name = !name.is_empty() && name.len() <= METRIC_NAME_MAX_BYTES;
         if !is_name || !is_quantity(value) {
-            self.refused = self.refused.saturating_add(1);
+            self.dropped = self.dropped.saturating_add(1);
             return;
         }
         let known = self
@@ -40,20 +40,20 @@ impl Metrics {
                 Some(MetricMode::Incremental) => (metric.value + value).min(QUANTITY_MAX),
                 Some(MetricMode::Cumulative) | None => metric.value.max(value),
             };
-        } else if self.has_place_for(source) {
+        } else if self.has_capacity_for(source) {
             self.metrics.push(Metric {
                 name: name.into(),
                 value,
                 source,
             });
         } else {
-            self.refused = self.refused.saturating_add(1);
+            self.dropped = self.dropped.saturating_add(1);
         }
     }
 
     /// Merges another collection, each metric with its source. The larger value of a known metric
     /// stays.
-    pub fn join(&mut self, other: &Metrics) {
+    pub fn merge(&mut self, other: &Metrics) {
         for Metric {
             name,
             value,
@@ -75,7 +75,12 @@ impl Metrics {
     }
 
     /// Takes several reports of one source.
-    pub fn report_all(&mut self, reports: &[(String, f64)], source: Source, modes: &MetricModes) {
+    pub fn report_all(
+        &mut self,
+        reports: &[(String, f64)],
+        source: MetricSource,
+        modes: &MetricModes,
+    ) {
         for (name, value) in reports {
             self.report(name, *value, source, modes);
         }
@@ -91,30 +96,32 @@ impl Metrics {
             ("reasoning_tokens", usage.reasoning_tokens.unwrap_or(0)),
         ];
         for (name, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
-            self.report(name, count as f64, Source::Reported, modes);
+            self.report(name, count as f64, MetricSource::Reported, modes);
         }
     }
 
     /// All of one source, in the order of their first reports.
-    pub fn of(&self, source: Source) -> impl Iterator<Item = &Metric> {
+    pub fn iter_source(&self, source: MetricSource) -> impl Iterator<Item = &Metric> {
         self.metrics
             .iter()
             .filter(move |metric| metric.source == source)
     }
 
     /// The value of one source.
-    pub fn value(&self, name: &str, source: Source) -> Option<f64> {
-        let metric = self.of(source).find(|metric| &*metric.name == name)?;
+    pub fn value(&self, name: &str, source: MetricSource) -> Option<f64> {
+        let metric = self
+            .iter_source(source)
+            .find(|metric| &*metric.name == name)?;
         Some(metric.value)
     }
 
     /// Reports that were left out.
-    pub fn refused(&self) -> u32 {
-        self.refused
+    pub fn dropped(&self) -> u32 {
+        self.dropped
     }
 
-    fn has_place_for(&self, source: Source) -> bool {
-        self.of(source).count() < METRICS_MAX
+    fn has_capacity_for(&self, source: MetricSource) -> bool {
+        self.iter_source(source).count() < METRICS_MAX
     }
 }
 

@@ -13,17 +13,18 @@ mod settle;
 mod usage;
 
 pub use charge::{
-    CHARGE_MAX_DEFAULT, CHARGE_MAX_NEURONS, Charge, Ending, Line, METRIC_NAME_MAX_BYTES,
-    METRICS_MAX, Metric, QUANTITY_MAX, Report, Source, price,
+    BillingOutcome, CHARGE_MAX_DEFAULT, CHARGE_MAX_NEURONS, Charge, ChargeLine,
+    METRIC_NAME_MAX_BYTES, METRICS_MAX, Metric, MetricSource, QUANTITY_MAX, UsageReport, price,
 };
 pub use check::LINES_MAX;
 pub use estimate::{TextCount, estimate};
 pub use headers::{NEURONS, cost_headers};
 pub use metrics::{MetricModes, Metrics};
 pub use quota::{
-    Exhausted, Quota, QuotaSnapshot, Reservation, TOLD_MAX, UnixSecs, reserve_estimate,
+    PEER_USAGES_MAX, Quota, QuotaExhaustion, QuotaReservation, QuotaSnapshot, UnixSecs,
+    reserve_estimate,
 };
-pub use settle::{Comparison, Settled, add_parts_of_input, settle};
+pub use settle::{MetricComparison, Settlement, add_parts_of_input, settle};
 pub use usage::Usage;
 
 #[cfg(test)]

@@ -40,29 +40,29 @@ impl UnixSecs {
 
 /// Sums of other nodes that are remembered, over all nodes and accounts: 50 nodes with 4,096 accounts
 /// each are a fifth less. Reports beyond the bound do not count.
-pub const TOLD_MAX: usize = 262_144;
+pub const PEER_USAGES_MAX: usize = 262_144;
 
 /// Multiple of an account's limit beyond which a reported sum is implausible: requests in flight
 /// overshoot a limit by their own cost only. A false sum would lock the account out until midnight.
-const TOLD_LIMITS_MAX: u64 = 10;
+const PEER_USAGE_LIMITS_MAX: u64 = 10;
 
 /// The counters of all accounts that have a limit. Bounded by their number, and by [`TOLD_MAX`] for
 /// reports of other nodes.
 #[derive(Clone, Debug, Default)]
 pub struct Quota {
     day: u64,
-    accounts: HashMap<AccountId, Counter>,
+    accounts: HashMap<AccountId, AccountCounter>,
     version: u64,
     /// By node and account. The use of a node that has left still counts.
-    told: HashMap<Arc<str>, HashMap<AccountId, Told>>,
-    told_count: usize,
-    left_out: u64,
-    former: Former,
+    peer_usage: HashMap<Arc<str>, HashMap<AccountId, PeerUsage>>,
+    peer_usage_count: usize,
+    dropped_reports: u64,
+    former_day: FormerDay,
 }
 
 /// Use of the day before, in case that it is still that day: a clock may be ahead and be corrected.
 #[derive(Clone, Debug, Default)]
-struct Former {
+struct FormerDay {
     day: u64,
     used: Vec<(AccountId, u64)>,
 }
@@ -73,7 +73,7 @@ const CLOCK_CORRECTION_MAX: u64 = 3_600;
 
 /// Use of an account as reported by a node, in millionths of a neuron.
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
+struct PeerUsage {
     /// Generation of the reporting node's process.
     generation: u64,
     today: u64,
@@ -82,19 +82,19 @@ struct Told {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Counter {
+struct AccountCounter {
     used: u64,
     reserved: u64,
     /// Sum of the reports of other nodes for this day. 128 bits, so that it stays exact for any report
     /// and a wrong one can be taken back.
-    elsewhere: u128,
+    used_elsewhere: u128,
 }
 
 /// Neurons put aside for a request. Consumed by [`Quota::settle`] or [`Quota::give_back`]; not `Copy`, so
 /// that neither can happen twice.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a reservation that is neither settled nor given back lasts until midnight"]
-pub struct Reservation {
+pub struct QuotaReservation {
     account: AccountId,
     day: u64,
     micro: u64,
@@ -102,7 +102,7 @@ pub struct Reservation {
 
 /// Reason why no neurons can be reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exhausted {
+pub enum QuotaExhaustion {
     /// The limit is used up for today.
     Used,
     /// The rest is reserved by requests in flight, which may release some of it.
@@ -155,7 +155,7 @@ impl Quota {
     /// Adds the use that another, ended process has counted: the difference between `before` and its last
     /// snapshot, `after`.
     pub fn absorb(&mut self, before: &QuotaSnapshot, after: &QuotaSnapshot, now: UnixSecs) {
-        self.turn_to(now);
+        self.advance_to(now);
         let mut known: HashMap<&AccountId, u64> = HashMap::new();
         for (account, micro) in before.today(now) {
             *known.entry(account).or_default() += micro;
@@ -182,8 +182,8 @@ impl Quota {
         QuotaSnapshot {
             day: self.day,
             used_micro,
-            former_day: self.former.day,
-            former_micro: self.former.used.clone(),
+            former_day: self.former_day.day,
+            former_micro: self.former_day.used.clone(),
         }
     }
 
@@ -194,9 +194,9 @@ impl Quota {
 
     /// Returns whether the account has used `limit` neurons today; reservations do not count.
     pub fn is_spent(&mut self, account: &AccountId, limit: u64, now: UnixSecs) -> bool {
-        self.turn_to(now);
+        self.advance_to(now);
         let counter = self.accounts.get(account).copied().unwrap_or_default();
-        let used = u128::from(counter.used) + counter.elsewhere;
+        let used = u128::from(counter.used) + counter.used_elsewhere;
         used >= u128::from(limit.saturating_mul(MICRO as u64))
     }
 
@@ -210,20 +210,20 @@ impl Quota {
         amount: f64,
         limit: u64,
         now: UnixSecs,
-    ) -> Result<Reservation, Exhausted> {
-        self.turn_to(now);
+    ) -> Result<QuotaReservation, QuotaExhaustion> {
+        self.advance_to(now);
         let counter = self.accounts.entry(account.clone()).or_default();
         let limit = u128::from(limit.saturating_mul(MICRO as u64));
-        let used = u128::from(counter.used) + counter.elsewhere;
+        let used = u128::from(counter.used) + counter.used_elsewhere;
         if used >= limit {
-            return Err(Exhausted::Used);
+            return Err(QuotaExhaustion::Used);
         }
         if used + u128::from(counter.reserved) >= limit {
-            return Err(Exhausted::Held);
+            return Err(QuotaExhaustion::Held);
         }
         let micro = to_micro(amount);
         counter.reserved = counter.reserved.saturating_add(micro);
-        Ok(Reservation {
+        Ok(QuotaReservation {
             account: account.clone(),
             day: self.day,
             micro,
@@ -234,16 +234,16 @@ impl Quota {
     /// and is never refused here.
     pub fn exchange(
         &mut self,
-        reservation: Reservation,
+        reservation: QuotaReservation,
         amount: f64,
         now: UnixSecs,
-    ) -> Reservation {
+    ) -> QuotaReservation {
         let account = reservation.account.clone();
-        self.give_back(reservation, now);
+        self.release(reservation, now);
         let micro = to_micro(amount);
         let counter = self.accounts.entry(account.clone()).or_default();
         counter.reserved = counter.reserved.saturating_add(micro);
-        Reservation {
+        QuotaReservation {
             account,
             day: self.day,
             micro,
@@ -252,8 +252,8 @@ impl Quota {
 
     /// Counts the `actual` cost of the request, in neurons, to the day on which it was admitted; not at
     /// all when that day is over.
-    pub fn settle(&mut self, reservation: Reservation, actual: f64, now: UnixSecs) {
-        self.turn_to(now);
+    pub fn settle(&mut self, reservation: QuotaReservation, actual: f64, now: UnixSecs) {
+        self.advance_to(now);
         // One of a day that is still to come was made by a clock that was ahead.
         if reservation.day < self.day {
             return;
@@ -266,7 +266,7 @@ impl Quota {
     }
 
     /// Releases the reservation of a request without cost.
-    pub fn give_back(&mut self, reservation: Reservation, now: UnixSecs) {
+    pub fn release(&mut self, reservation: QuotaReservation, now: UnixSecs) {
         self.settle(reservation, 0.0, now);
     }
 
@@ -274,7 +274,7 @@ impl Quota {
     /// the node's clock is ahead, tomorrow. Within one process of a node the sum of a day only grows, so a
     /// smaller one is ignored. After a restart of the node the new sum replaces the old one, account by
     /// account. Reports of another day or beyond [`TOLD_MAX`] are dropped.
-    pub fn heard(
+    pub fn record_peer_usage(
         &mut self,
         node: &Arc<str>,
         generation: u64,
@@ -283,67 +283,70 @@ impl Quota {
         micro: u64,
         now: UnixSecs,
     ) {
-        self.turn_to(now);
+        self.advance_to(now);
         // A node without use since yesterday still reports yesterday's sum; this is no error.
         if day < self.day {
             return;
         }
-        let known = self.told.get_mut(node);
+        let known = self.peer_usage.get_mut(node);
         let is_known = known.is_some_and(|known| known.contains_key(account));
-        let is_one_too_many = !is_known && self.told_count >= TOLD_MAX;
+        let is_one_too_many = !is_known && self.peer_usage_count >= PEER_USAGES_MAX;
         if is_one_too_many || day > self.day + 1 {
-            self.left_out += 1;
+            self.dropped_reports += 1;
             return;
         }
-        self.told_count += usize::from(!is_known);
-        let known = self.told.entry(Arc::clone(node)).or_default();
-        let told = known.entry(account.clone()).or_default();
-        let before = told.today;
-        if told.generation != generation {
-            *told = Told {
+        self.peer_usage_count += usize::from(!is_known);
+        let known = self.peer_usage.entry(Arc::clone(node)).or_default();
+        let usage = known.entry(account.clone()).or_default();
+        let before = usage.today;
+        if usage.generation != generation {
+            *usage = PeerUsage {
                 generation,
-                ..Told::default()
+                ..PeerUsage::default()
             };
         }
         let sum = match day == self.day {
-            true => &mut told.today,
-            false => &mut told.tomorrow,
+            true => &mut usage.today,
+            false => &mut usage.tomorrow,
         };
         *sum = micro.max(*sum);
-        if told.today != before {
+        if usage.today != before {
             let counter = self.accounts.entry(account.clone()).or_default();
-            counter.elsewhere = counter.elsewhere - u128::from(before) + u128::from(told.today);
+            counter.used_elsewhere =
+                counter.used_elsewhere - u128::from(before) + u128::from(usage.today);
         }
     }
 
     /// Returns whether this use at another node, in millionths, is plausible for an account with this limit.
-    pub fn is_within_reason(micro: u64, limit: u64) -> bool {
-        let most = u128::from(limit) * MICRO as u128 * u128::from(TOLD_LIMITS_MAX);
+    pub fn is_plausible(micro: u64, limit: u64) -> bool {
+        let most = u128::from(limit) * MICRO as u128 * u128::from(PEER_USAGE_LIMITS_MAX);
         u128::from(micro) <= most
     }
 
     /// Forgets the reports of a node; returns whether there were any.
     pub fn forget(&mut self, node: &str) -> bool {
-        let Some(told) = self.told.remove(node) else {
+        let Some(usages) = self.peer_usage.remove(node) else {
             return false;
         };
-        self.told_count -= told.len();
-        for (account, told) in told {
+        self.peer_usage_count -= usages.len();
+        for (account, told) in usages {
             if let Some(counter) = self.accounts.get_mut(&account) {
-                counter.elsewhere = counter.elsewhere.saturating_sub(u128::from(told.today));
+                counter.used_elsewhere = counter
+                    .used_elsewhere
+                    .saturating_sub(u128::from(told.today));
             }
         }
         true
     }
 
     /// Number of reported sums that were dropped since the start.
-    pub fn left_out(&self) -> u64 {
-        self.left_out
+    pub fn dropped_reports(&self) -> u64 {
+        self.dropped_reports
     }
 
     /// Neurons the account has used today at other nodes, as far as reported.
-    pub fn elsewhere(&self, account: &AccountId, now: UnixSecs) -> f64 {
-        self.counter(account, now).elsewhere as f64 / MICRO
+    pub fn used_elsewhere(&self, account: &AccountId, now: UnixSecs) -> f64 {
+        self.counter(account, now).used_elsewhere as f64 / MICRO
     }
 
     /// Neurons the account has used today at this node, reservations not counted.
@@ -356,19 +359,19 @@ impl Quota {
         self.counter(account, now).reserved as f64 / MICRO
     }
 
-    fn counter(&self, account: &AccountId, now: UnixSecs) -> Counter {
+    fn counter(&self, account: &AccountId, now: UnixSecs) -> AccountCounter {
         if now.day() > self.day {
-            return Counter::default();
+            return AccountCounter::default();
         }
         self.accounts.get(account).copied().unwrap_or_default()
     }
 
     /// Moves to the day of `now`; a new day begins with nothing used. A clock set back a little does not
     /// bring back the old day. A clock that was ahead does, with the use counted meanwhile.
-    fn turn_to(&mut self, now: UnixSecs) {
+    fn advance_to(&mut self, now: UnixSecs) {
         if now.day() > self.day {
             let is_next = now.day() == self.day + 1;
-            self.former = Former {
+            self.former_day = FormerDay {
                 day: self.day,
                 used: self.snapshot().used_micro,
             };
@@ -377,12 +380,12 @@ impl Quota {
             self.version += 1;
             self.begin_day(is_next);
         } else if now.day() < self.day
-            && now.day() == self.former.day
+            && now.day() == self.former_day.day
             && now.0 + CLOCK_CORRECTION_MAX < self.day * SECS_PER_DAY
         {
             self.day = now.day();
             self.version += 1;
-            for (account, micro) in std::mem::take(&mut self.former).used {
+            for (account, micro) in std::mem::take(&mut self.former_day).used {
                 self.add(&account, micro);
             }
         }
@@ -391,19 +394,19 @@ impl Quota {
     /// Counts reports of this day that came early, from clocks that are ahead; none where days were skipped.
     fn begin_day(&mut self, is_next: bool) {
         let accounts = &mut self.accounts;
-        self.told.retain(|_, told| {
-            told.retain(|account, told| {
+        self.peer_usage.retain(|_, usages| {
+            usages.retain(|account, told| {
                 told.today = std::mem::take(&mut told.tomorrow);
                 let stays = is_next && told.today > 0;
                 if stays {
                     let counter = accounts.entry(account.clone()).or_default();
-                    counter.elsewhere += u128::from(told.today);
+                    counter.used_elsewhere += u128::from(told.today);
                 }
                 stays
             });
-            !told.is_empty()
+            !usages.is_empty()
         });
-        self.told_count = self.told.values().map(HashMap::len).sum();
+        self.peer_usage_count = self.peer_usage.values().map(HashMap::len).sum();
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::charge::{METRICS_MAX, Metric, Source};
+use super::charge::{METRICS_MAX, Metric, MetricSource};
 use super::metrics::Metrics;
 use crate::model::Trust;
 
@@ -19,20 +19,20 @@ const MATCH_WITHIN_PERCENT: f64 = 10.0;
 
 /// The billed metrics and where they came from.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Settled {
+pub struct Settlement {
     /// Unique names, sorted; at most [`METRICS_MAX`].
     pub metrics: Vec<Metric>,
     /// Origin of the whole: [`Source::Estimated`] as soon as one metric is an estimate,
     /// [`Source::Derived`] where all of them are the task's.
-    pub source: Source,
+    pub source: MetricSource,
     /// How reported figures compare to estimates, with [`Trust::Compare`]: every metric that has
     /// either, by name.
-    pub comparison: Vec<Comparison>,
+    pub comparison: Vec<MetricComparison>,
 }
 
 /// Reported and estimated value of a metric; at least one of them is present.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Comparison {
+pub struct MetricComparison {
     /// The metric.
     pub metric: Arc<str>,
     /// Value reported by the server; this one is billed.
@@ -53,20 +53,24 @@ pub struct Comparison {
 /// - `compare`: as `trust`, with the comparison.
 ///
 /// `metrics` holds all reports, `estimated` the gateway's own counts.
-pub fn settle(trust: Trust, metrics: &Metrics, estimated: &[(String, f64)]) -> Settled {
+pub fn settle(trust: Trust, metrics: &Metrics, estimated: &[(String, f64)]) -> Settlement {
     let mut all = metrics.clone();
-    all.report_all(estimated, Source::Estimated, &super::MetricModes::new());
-    let order: &[Source] = match trust {
+    all.report_all(
+        estimated,
+        MetricSource::Estimated,
+        &super::MetricModes::new(),
+    );
+    let order: &[MetricSource] = match trust {
         Trust::Trust | Trust::Compare => &[
-            Source::Reported,
-            Source::Answered,
-            Source::Derived,
-            Source::Estimated,
+            MetricSource::Reported,
+            MetricSource::Answered,
+            MetricSource::Derived,
+            MetricSource::Estimated,
         ],
-        Trust::Estimate => &[Source::Estimated, Source::Derived],
+        Trust::Estimate => &[MetricSource::Estimated, MetricSource::Derived],
     };
     let mut chosen: Vec<Metric> = Vec::new();
-    for metric in order.iter().flat_map(|source| all.of(*source)) {
+    for metric in order.iter().flat_map(|source| all.iter_source(*source)) {
         if !chosen.iter().any(|other| other.name == metric.name) {
             chosen.push(metric.clone());
         }
@@ -74,13 +78,13 @@ pub fn settle(trust: Trust, metrics: &Metrics, estimated: &[(String, f64)]) -> S
     // The sources that come first keep their places.
     chosen.truncate(METRICS_MAX);
     let has = |source| chosen.iter().any(|metric| metric.source == source);
-    let source = match (has(Source::Estimated), has(Source::Reported)) {
-        (true, _) => Source::Estimated,
-        (false, true) => Source::Reported,
-        (false, false) => Source::Derived,
+    let source = match (has(MetricSource::Estimated), has(MetricSource::Reported)) {
+        (true, _) => MetricSource::Estimated,
+        (false, true) => MetricSource::Reported,
+        (false, false) => MetricSource::Derived,
     };
     chosen.sort_by(|one, other| one.name.cmp(&other.name));
-    Settled {
+    Settlement {
         metrics: chosen,
         source,
         comparison: match trust {
@@ -90,29 +94,33 @@ pub fn settle(trust: Trust, metrics: &Metrics, estimated: &[(String, f64)]) -> S
     }
 }
 
-fn compare(all: &Metrics) -> Vec<Comparison> {
-    let sides = [Source::Reported, Source::Answered, Source::Estimated];
-    let mut pairs: Vec<Comparison> = Vec::new();
-    for metric in sides.iter().flat_map(|source| all.of(*source)) {
+fn compare(all: &Metrics) -> Vec<MetricComparison> {
+    let sides = [
+        MetricSource::Reported,
+        MetricSource::Answered,
+        MetricSource::Estimated,
+    ];
+    let mut pairs: Vec<MetricComparison> = Vec::new();
+    for metric in sides.iter().flat_map(|source| all.iter_source(*source)) {
         if pairs.iter().any(|pair| pair.metric == metric.name) {
             continue;
         }
         let of = |source| all.value(&metric.name, source);
-        let reported = of(Source::Reported).or(of(Source::Answered));
-        let estimated = of(Source::Estimated);
+        let reported = of(MetricSource::Reported).or(of(MetricSource::Answered));
+        let estimated = of(MetricSource::Estimated);
         let both = reported.zip(estimated);
-        pairs.push(Comparison {
+        pairs.push(MetricComparison {
             metric: Arc::clone(&metric.name),
             reported,
             estimated,
-            matches: both.map(|(reported, estimated)| agree(reported, estimated)),
+            matches: both.map(|(reported, estimated)| is_match(reported, estimated)),
         });
     }
     pairs.sort_by(|one, other| one.metric.cmp(&other.metric));
     pairs
 }
 
-fn agree(reported: f64, estimated: f64) -> bool {
+fn is_match(reported: f64, estimated: f64) -> bool {
     let within = MATCH_WITHIN.max(reported * MATCH_WITHIN_PERCENT / 100.0);
     (reported - estimated).abs() <= within
 }
@@ -120,7 +128,7 @@ fn agree(reported: f64, estimated: f64) -> bool {
 /// Adds the two parts of a prompt that may have prices of their own: `cached_input_tokens`, which came
 /// from a prefix cache, and `uncached_input_tokens`, the rest. `is_wanted` says whether a tariff names
 /// one; without a figure for the input there are none.
-pub fn add_parts_of_input(metrics: &mut Vec<Metric>, is_wanted: impl Fn(&str) -> bool) {
+pub fn add_parts_of_input(metrics: &mut Vec<Metric>, is_priced: impl Fn(&str) -> bool) {
     let value = |name: &str| metrics.iter().find(|metric| &*metric.name == name);
     let Some(input) = value("input_tokens").cloned() else {
         return;
@@ -130,7 +138,7 @@ pub fn add_parts_of_input(metrics: &mut Vec<Metric>, is_wanted: impl Fn(&str) ->
         ("cached_input_tokens", cached),
         ("uncached_input_tokens", input.value - cached),
     ];
-    if !parts.iter().any(|(name, _)| is_wanted(name)) {
+    if !parts.iter().any(|(name, _)| is_priced(name)) {
         return;
     }
     for (name, value) in parts {

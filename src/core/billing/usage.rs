@@ -28,7 +28,7 @@ impl Usage {
     /// Reads an OpenAI `usage` object, of chat (`prompt_tokens`) or responses (`input_tokens`)
     /// style. `None` when it reports neither side.
     pub fn from_openai(json: &[u8]) -> Option<Usage> {
-        let report: OpenAi<'_> = serde_json::from_slice(json).ok()?;
+        let report: OpenAiUsage<'_> = serde_json::from_slice(json).ok()?;
         let input = count(report.prompt_tokens).or(count(report.input_tokens));
         let output = count(report.completion_tokens).or(count(report.output_tokens));
         if input.is_none() && output.is_none() {
@@ -47,7 +47,7 @@ impl Usage {
     /// Reads the `details` of Text Generation Inference: `generated_tokens`, and `input_length`
     /// where the version reports it.
     pub fn from_tgi_details(json: &[u8]) -> Option<Usage> {
-        let report: Tgi<'_> = serde_json::from_slice(json).ok()?;
+        let report: TgiDetails<'_> = serde_json::from_slice(json).ok()?;
         Some(Usage {
             input_tokens: count(report.input_length).unwrap_or(0),
             output_tokens: count(report.generated_tokens)?,
@@ -107,7 +107,7 @@ impl Usage {
 
 /// Counts stay raw: one that is no number must not hide the others.
 #[derive(Deserialize)]
-struct OpenAi<'a> {
+struct OpenAiUsage<'a> {
     #[serde(borrow)]
     prompt_tokens: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -123,7 +123,7 @@ struct OpenAi<'a> {
 }
 
 #[derive(Default, Deserialize)]
-struct Details<'a> {
+struct OpenAiUsageDetails<'a> {
     #[serde(borrow)]
     cached_tokens: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -131,14 +131,14 @@ struct Details<'a> {
 }
 
 #[derive(Deserialize)]
-struct Tgi<'a> {
+struct TgiDetails<'a> {
     #[serde(borrow)]
     generated_tokens: Option<&'a RawValue>,
     #[serde(borrow)]
     input_length: Option<&'a RawValue>,
 }
 
-fn details(raw: Option<&RawValue>) -> Details<'_> {
+fn details(raw: Option<&RawValue>) -> OpenAiUsageDetails<'_> {
     raw.and_then(|raw| serde_json::from_str(raw.get()).ok())
         .unwrap_or_default()
 }

@@ -164,7 +164,7 @@ impl JsonSchema for SlicePort {
 
 /// The one place to look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum DiscoverySource {
     /// A JSON file.
     File(PathBuf),
     /// `host:port`.
@@ -175,14 +175,14 @@ pub enum Source {
     Kubernetes(KubernetesSpec),
 }
 
-impl Source {
+impl DiscoverySource {
     /// Its name in logs and `/state`, after its key in the configuration.
     pub const fn name(&self) -> &'static str {
         match self {
-            Source::File(_) => "file",
-            Source::Dns(_) => "dns",
-            Source::Consul(_) => "consul",
-            Source::Kubernetes(_) => "kubernetes",
+            DiscoverySource::File(_) => "file",
+            DiscoverySource::Dns(_) => "dns",
+            DiscoverySource::Consul(_) => "consul",
+            DiscoverySource::Kubernetes(_) => "kubernetes",
         }
     }
 }
@@ -193,15 +193,15 @@ impl DiscoverySpec {
     }
 
     /// Where to look. The configuration admits exactly one place.
-    pub fn source(&self) -> Option<Source> {
-        let file = self.file.clone().map(Source::File);
-        let dns = || self.dns.clone().map(Source::Dns);
-        let consul = || self.consul.clone().map(Source::Consul);
-        let kubernetes = || self.kubernetes.clone().map(Source::Kubernetes);
+    pub fn source(&self) -> Option<DiscoverySource> {
+        let file = self.file.clone().map(DiscoverySource::File);
+        let dns = || self.dns.clone().map(DiscoverySource::Dns);
+        let consul = || self.consul.clone().map(DiscoverySource::Consul);
+        let kubernetes = || self.kubernetes.clone().map(DiscoverySource::Kubernetes);
         file.or_else(dns).or_else(consul).or_else(kubernetes)
     }
 
-    fn endpoint(&self, found: &FoundEndpoint) -> EndpointSpec {
+    fn endpoint(&self, found: &DiscoveredEndpoint) -> EndpointSpec {
         let own_permits = found.max_concurrent_requests;
         let own_name = found.backend_model.as_ref();
         EndpointSpec {
@@ -218,7 +218,7 @@ impl DiscoverySpec {
 /// An endpoint as a source reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct FoundEndpoint {
+pub struct DiscoveredEndpoint {
     /// Base URL.
     pub url: Arc<str>,
     /// Its own permits.
@@ -232,10 +232,10 @@ pub struct FoundEndpoint {
     pub backend_model: Option<Arc<str>>,
 }
 
-impl FoundEndpoint {
+impl DiscoveredEndpoint {
     /// Creates an endpoint of which only the URL is known.
-    pub fn at(url: impl Into<Arc<str>>) -> FoundEndpoint {
-        FoundEndpoint {
+    pub fn at(url: impl Into<Arc<str>>) -> DiscoveredEndpoint {
+        DiscoveredEndpoint {
             url: url.into(),
             max_concurrent_requests: None,
             priority: None,
@@ -246,23 +246,23 @@ impl FoundEndpoint {
 
 /// Result of reading a source once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct DiscoveredEndpoints {
     /// Sorted by URL, each once.
-    pub endpoints: Vec<FoundEndpoint>,
+    pub endpoints: Vec<DiscoveredEndpoint>,
     /// So many more there were than [`ENDPOINTS_MAX`].
     pub left_out: usize,
 }
 
-impl Found {
+impl DiscoveredEndpoints {
     /// Sorts the reported endpoints: two reads with the same endpoints are equal, whatever their order.
-    pub fn new(mut told: Vec<FoundEndpoint>) -> Found {
-        told.sort_by(|a, b| a.url.cmp(&b.url));
+    pub fn new(mut reported: Vec<DiscoveredEndpoint>) -> DiscoveredEndpoints {
+        reported.sort_by(|a, b| a.url.cmp(&b.url));
         let mut seen = HashSet::new();
-        told.retain(|endpoint| seen.insert(same_server(&endpoint.url)));
-        let left_out = told.len().saturating_sub(ENDPOINTS_MAX);
-        told.truncate(ENDPOINTS_MAX);
-        Found {
-            endpoints: told,
+        reported.retain(|endpoint| seen.insert(same_server(&endpoint.url)));
+        let left_out = reported.len().saturating_sub(ENDPOINTS_MAX);
+        reported.truncate(ENDPOINTS_MAX);
+        DiscoveredEndpoints {
+            endpoints: reported,
             left_out,
         }
     }
@@ -277,14 +277,14 @@ pub fn same_server(url: &str) -> String {
 impl ModelSpec {
     /// The model with what was found for it behind its configured endpoints. Where both name a
     /// server, the configuration is right.
-    pub fn with_found(&self, found: &[FoundEndpoint]) -> ModelSpec {
+    pub fn with_discovered(&self, found: &[DiscoveredEndpoint]) -> ModelSpec {
         let mut spec = self.clone();
         let Some(discovery) = &mut spec.discovery else {
             return spec;
         };
         let configured = self.endpoints.iter();
         let configured: HashSet<_> = configured.map(|known| same_server(&known.url)).collect();
-        let is_new = |found: &&FoundEndpoint| !configured.contains(&same_server(&found.url));
+        let is_new = |found: &&DiscoveredEndpoint| !configured.contains(&same_server(&found.url));
         let new = found.iter().filter(is_new).take(ENDPOINTS_MAX);
         let new: Vec<_> = new.map(|found| discovery.endpoint(found)).collect();
         discovery.found = new.iter().map(|found| Arc::clone(&found.url)).collect();
@@ -293,7 +293,7 @@ impl ModelSpec {
     }
 
     /// URLs of its endpoints that were found.
-    pub fn found(&self) -> &[Arc<str>] {
+    pub fn discovered(&self) -> &[Arc<str>] {
         match &self.discovery {
             Some(discovery) => &discovery.found,
             None => &[],
@@ -324,26 +324,31 @@ mod tests {
         serde_json::from_str(&text).unwrap()
     }
 
-    fn urls(found: &[FoundEndpoint]) -> Vec<&str> {
+    fn urls(found: &[DiscoveredEndpoint]) -> Vec<&str> {
         found.iter().map(|found| &*found.url).collect()
     }
 
     #[test]
     fn what_was_found_is_sorted_and_stands_once() {
         let told = ["http://b:1", "http://a:1/", "http://A:1", "http://b:1"];
-        let found = Found::new(told.map(FoundEndpoint::at).to_vec());
+        let found = DiscoveredEndpoints::new(told.map(DiscoveredEndpoint::at).to_vec());
         assert_eq!(urls(&found.endpoints), ["http://A:1", "http://b:1"]);
-        let turned = Found::new(told.into_iter().rev().map(FoundEndpoint::at).collect());
+        let turned =
+            DiscoveredEndpoints::new(told.into_iter().rev().map(DiscoveredEndpoint::at).collect());
         assert_eq!(found, turned);
-        assert_eq!(Found::new(Vec::new()), Found::default());
+        assert_eq!(
+            DiscoveredEndpoints::new(Vec::new()),
+            DiscoveredEndpoints::default()
+        );
     }
 
     #[test]
     fn more_than_there_may_be_are_left_out_and_counted() {
-        let told = |count: usize| (0..count).map(|at| FoundEndpoint::at(format!("http://h:{at}")));
-        let found = Found::new(told(ENDPOINTS_MAX + 3).collect());
+        let told =
+            |count: usize| (0..count).map(|at| DiscoveredEndpoint::at(format!("http://h:{at}")));
+        let found = DiscoveredEndpoints::new(told(ENDPOINTS_MAX + 3).collect());
         assert_eq!((found.endpoints.len(), found.left_out), (ENDPOINTS_MAX, 3));
-        let found = Found::new(told(ENDPOINTS_MAX).collect());
+        let found = DiscoveredEndpoints::new(told(ENDPOINTS_MAX).collect());
         assert_eq!((found.endpoints.len(), found.left_out), (ENDPOINTS_MAX, 0));
     }
 
@@ -352,13 +357,13 @@ mod tests {
         let spec = model(
             r#""discovery":{"dns":"h:1","max_concurrent_requests":7,"priority":2,"backend_model":"b","api_key":"k"}"#,
         );
-        let own = FoundEndpoint {
+        let own = DiscoveredEndpoint {
             max_concurrent_requests: Some(9),
             priority: Some(0),
             backend_model: Some("own".into()),
-            ..FoundEndpoint::at("http://own:1")
+            ..DiscoveredEndpoint::at("http://own:1")
         };
-        let merged = spec.with_found(&[FoundEndpoint::at("http://h:1"), own]);
+        let merged = spec.with_discovered(&[DiscoveredEndpoint::at("http://h:1"), own]);
         let [plain, own] = &merged.endpoints[..] else {
             panic!("two endpoints")
         };
@@ -375,16 +380,16 @@ mod tests {
         let spec = model(
             r#""endpoints":[{"url":"http://a:1","max_concurrent_requests":3}],"discovery":{"file":"f"}"#,
         );
-        let found = ["http://A:1/", "http://b:1"].map(FoundEndpoint::at);
-        let merged = spec.with_found(&found);
+        let found = ["http://A:1/", "http://b:1"].map(DiscoveredEndpoint::at);
+        let merged = spec.with_discovered(&found);
         assert_eq!(merged.endpoints.len(), 2);
         assert_eq!(merged.endpoints[0].max_concurrent_requests, 3);
-        assert_eq!(merged.found(), ["http://b:1".into()]);
+        assert_eq!(merged.discovered(), ["http://b:1".into()]);
         assert_eq!(merged.source_of("http://a:1"), Some("config"));
         assert_eq!(merged.source_of("http://b:1"), Some("file"));
         assert_eq!(merged.source_of("http://gone:1"), None);
         // Merging begins with the configured model each time.
-        assert_eq!(spec.with_found(&[]), spec);
+        assert_eq!(spec.with_discovered(&[]), spec);
     }
 
     #[test]
@@ -409,7 +414,10 @@ mod tests {
     #[test]
     fn a_model_without_discovery_is_left_as_it_is() {
         let spec = model(r#""endpoints":[{"url":"http://a:1"}]"#);
-        assert_eq!(spec.with_found(&[FoundEndpoint::at("http://b:1")]), spec);
+        assert_eq!(
+            spec.with_discovered(&[DiscoveredEndpoint::at("http://b:1")]),
+            spec
+        );
         assert_eq!(spec.source_of("http://a:1"), Some("config"));
     }
 }

@@ -14,8 +14,8 @@ pub use account::{AccountSpec, KeyHash};
 pub use catalog::{Access, Catalog};
 pub use credentials::{AuthForm, HealthCheckSpec};
 pub use discovery::{
-    ConsulSpec, DiscoverySpec, ENDPOINTS_MAX, Found, FoundEndpoint, KubernetesSpec, SlicePort,
-    Source, same_server,
+    ConsulSpec, DiscoveredEndpoint, DiscoveredEndpoints, DiscoverySource, DiscoverySpec,
+    ENDPOINTS_MAX, KubernetesSpec, SlicePort, same_server,
 };
 pub use parameters::{Parameters, RESERVED};
 pub use spec::{

@@ -50,16 +50,16 @@ impl Parameters {
         &self,
         name: &str,
         sent: &[u8],
-        says: impl Fn(&str) -> bool,
+        is_set: impl Fn(&str) -> bool,
     ) -> Option<&Value> {
-        if let Some(forced) = said_of(&self.force, name) {
+        if let Some(forced) = value_of(&self.force, name) {
             return Some(forced);
         }
         if sent == b"null" {
-            let is_said = same_as(name).any(says);
-            return said_of(&self.default, name).filter(|_| !is_said);
+            let is_in_request = same_as(name).any(is_set);
+            return value_of(&self.default, name).filter(|_| !is_in_request);
         }
-        let max = said_of(&self.max, name)?;
+        let max = value_of(&self.max, name)?;
         let text = std::str::from_utf8(sent).ok();
         // Servers read "100" as a number too.
         let Some(number) = text.and_then(|text| text.parse::<f64>().ok()) else {
@@ -71,7 +71,7 @@ impl Parameters {
 
     /// Returns the members to add to a request, given a test for names that it has.
     pub fn missing(&self, has: impl Fn(&str) -> bool) -> impl Iterator<Item = (&str, &Value)> {
-        let unforced = |name: &&String| said_of(&self.force, name).is_none();
+        let unforced = |name: &&String| value_of(&self.force, name).is_none();
         let defaults = self.default.iter().filter(move |(name, _)| unforced(name));
         let all = self.force.iter().chain(defaults);
         all.map(|(name, value)| (name.as_str(), value))
@@ -80,7 +80,7 @@ impl Parameters {
 }
 
 /// Returns the value of `name` in `values`, under this name or another one of the same bound.
-fn said_of<'a>(values: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+fn value_of<'a>(values: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     let other = || same_as(name).find_map(|same| values.get(same));
     values.get(name).or_else(other)
 }

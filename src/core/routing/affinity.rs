@@ -75,7 +75,7 @@ fn mix(hash: u64, word: u64) -> u64 {
 #[derive(Debug)]
 pub struct PrefixMemory {
     capacity: usize,
-    endpoints: HashMap<Arc<str>, Recent>,
+    endpoints: HashMap<Arc<str>, RecentHashes>,
 }
 
 impl PrefixMemory {
@@ -94,7 +94,10 @@ impl PrefixMemory {
         let Some(recent) = self.endpoints.get(endpoint) else {
             return 0;
         };
-        let known = hashes.iter().take_while(|hash| recent.has(**hash)).count();
+        let known = hashes
+            .iter()
+            .take_while(|hash| recent.contains(**hash))
+            .count();
         match hashes.len() {
             0 => 0,
             blocks => (known * usize::from(super::policy::WHOLE) / blocks) as u16,
@@ -103,7 +106,7 @@ impl PrefixMemory {
 
     /// Remembers that the prompt was sent there.
     pub fn remember(&mut self, endpoint: &Arc<str>, hashes: &[u64]) {
-        if hashes.is_empty() || !has_place(&self.endpoints, endpoint) {
+        if hashes.is_empty() || !has_capacity(&self.endpoints, endpoint) {
             return;
         }
         let recent = self.endpoints.entry(Arc::clone(endpoint)).or_default();
@@ -129,14 +132,14 @@ impl PrefixMemory {
 
 /// The adapter each endpoint was last sent, by number.
 #[derive(Debug, Default)]
-pub struct Adapters {
+pub struct AdapterMemory {
     last: HashMap<Arc<str>, u32>,
 }
 
-impl Adapters {
+impl AdapterMemory {
     /// Remembers that a request with this adapter was sent there.
-    pub fn sent(&mut self, endpoint: &Arc<str>, lora: u32) {
-        if has_place(&self.last, endpoint) {
+    pub fn remember(&mut self, endpoint: &Arc<str>, lora: u32) {
+        if has_capacity(&self.last, endpoint) {
             self.last.insert(Arc::clone(endpoint), lora);
         }
     }
@@ -157,7 +160,7 @@ impl Adapters {
     }
 }
 
-fn has_place<T>(endpoints: &HashMap<Arc<str>, T>, endpoint: &str) -> bool {
+fn has_capacity<T>(endpoints: &HashMap<Arc<str>, T>, endpoint: &str) -> bool {
     endpoints.len() < ENDPOINTS_MAX || endpoints.contains_key(endpoint)
 }
 
@@ -166,24 +169,24 @@ const NONE: usize = usize::MAX;
 
 /// Hashes in the order of their last use: a table into a doubly linked list. O(1) each.
 #[derive(Debug)]
-struct Recent {
-    places: HashMap<u64, usize>,
-    slots: Vec<Slot>,
+struct RecentHashes {
+    indices: HashMap<u64, usize>,
+    slots: Vec<RecentHash>,
     newest: usize,
     oldest: usize,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct RecentHash {
     hash: u64,
     newer: usize,
     older: usize,
 }
 
-impl Default for Recent {
-    fn default() -> Recent {
-        Recent {
-            places: HashMap::new(),
+impl Default for RecentHashes {
+    fn default() -> RecentHashes {
+        RecentHashes {
+            indices: HashMap::new(),
             slots: Vec::new(),
             newest: NONE,
             oldest: NONE,
@@ -191,19 +194,19 @@ impl Default for Recent {
     }
 }
 
-impl Recent {
-    fn has(&self, hash: u64) -> bool {
-        self.places.contains_key(&hash)
+impl RecentHashes {
+    fn contains(&self, hash: u64) -> bool {
+        self.indices.contains_key(&hash)
     }
 
     /// Makes a hash the newest, in place of the oldest when there is no capacity.
     fn touch(&mut self, hash: u64, capacity: usize) {
-        let slot = match self.places.get(&hash) {
+        let slot = match self.indices.get(&hash) {
             Some(&slot) => {
                 self.unlink(slot);
                 slot
             }
-            None => self.slot_for(hash, capacity),
+            None => self.insert(hash, capacity),
         };
         self.slots[slot].newer = NONE;
         self.slots[slot].older = self.newest;
@@ -214,9 +217,9 @@ impl Recent {
         self.newest = slot;
     }
 
-    fn slot_for(&mut self, hash: u64, capacity: usize) -> usize {
+    fn insert(&mut self, hash: u64, capacity: usize) -> usize {
         let slot = if self.slots.len() < capacity {
-            self.slots.push(Slot {
+            self.slots.push(RecentHash {
                 hash,
                 newer: NONE,
                 older: NONE,
@@ -225,16 +228,16 @@ impl Recent {
         } else {
             let slot = self.oldest;
             self.unlink(slot);
-            self.places.remove(&self.slots[slot].hash);
+            self.indices.remove(&self.slots[slot].hash);
             self.slots[slot].hash = hash;
             slot
         };
-        self.places.insert(hash, slot);
+        self.indices.insert(hash, slot);
         slot
     }
 
     fn unlink(&mut self, slot: usize) {
-        let Slot { newer, older, .. } = self.slots[slot];
+        let RecentHash { newer, older, .. } = self.slots[slot];
         match newer {
             NONE => self.newest = older,
             newer => self.slots[newer].older = older,

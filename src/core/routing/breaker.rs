@@ -28,7 +28,7 @@ use serde::Serialize;
 use super::evidence::{AccountKey, FAILURES_IN_A_ROW_MAX};
 use crate::Millis;
 use crate::model::EndpointSpec;
-use record::{Record, Standing};
+use record::{EjectionState, EndpointRecord};
 
 /// Failed checks in a row that take an endpoint down: one or two may be lost in a busy moment.
 const CHECKS_FAILED_MAX: u32 = 3;
@@ -47,11 +47,11 @@ const ABSENCE_MAX: Millis = Millis::from_secs(60);
 
 /// Signal about an endpoint from one attempt of a request, or from one health check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum EndpointSignal {
     /// Valid response.
     Success,
     /// Response that says nothing about the endpoint.
-    Nothing,
+    Neutral,
     /// Out of capacity.
     Busy,
     /// No response in time, a broken one, or a 5xx: the request may have caused it.
@@ -93,7 +93,7 @@ impl fmt::Display for FailureCause {
 #[derive(Clone, Copy, Debug)]
 pub struct Observation {
     /// Signal about the endpoint.
-    pub seen: Seen,
+    pub signal: EndpointSignal,
     /// Why it failed, where it did.
     pub cause: Option<FailureCause>,
     /// The account that asked.
@@ -117,13 +117,13 @@ pub struct HealthChange {
     pub unreported: u32,
 }
 
-impl Seen {
+impl EndpointSignal {
     /// Returns the signal of a response's HTTP status.
-    pub const fn from_status(status: u16) -> Seen {
+    pub const fn from_status(status: u16) -> EndpointSignal {
         match status {
-            0..400 => Seen::Success,
-            400..500 => Seen::Nothing,
-            _ => Seen::Failure,
+            0..400 => EndpointSignal::Success,
+            400..500 => EndpointSignal::Neutral,
+            _ => EndpointSignal::Failure,
         }
     }
 }
@@ -168,7 +168,7 @@ impl Health {
 
 /// An endpoint became usable or stopped being it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct UsabilityChange {
     /// URL of the endpoint.
     pub url: Arc<str>,
     /// True when the endpoint may get requests from now on.
@@ -179,7 +179,7 @@ pub struct Change {
 #[derive(Clone, Debug, Default)]
 pub struct Ejector {
     /// Sorted, so that changes come in the same order on every run.
-    records: BTreeMap<Arc<str>, Record>,
+    records: BTreeMap<Arc<str>, EndpointRecord>,
     usable: usize,
     /// Latest success of a model of which every endpoint in use keeps failing.
     failing_since: Option<Millis>,
@@ -200,37 +200,42 @@ impl Ejector {
     /// The model's endpoints changed: those that stay keep their record, and those that come back
     /// within a minute have theirs again; new ones begin with a clean one. The changes are of
     /// endpoints that came back unfit, and of ejected ones that are needed because others went.
-    pub fn configure(&mut self, endpoints: &[EndpointSpec], now: Millis) -> Vec<Change> {
+    pub fn configure(&mut self, endpoints: &[EndpointSpec], now: Millis) -> Vec<UsabilityChange> {
         let stays = |url: &Arc<str>| endpoints.iter().any(|endpoint| endpoint.url == *url);
         self.records.retain(|url, record| {
             if stays(url) {
                 return true;
             }
-            let gone = *record.gone_since.get_or_insert(now);
+            let gone = *record.removed_since.get_or_insert(now);
             now.since(gone) < ABSENCE_MAX
         });
         let mut changes = Vec::new();
         for endpoint in endpoints {
-            let record = || Record::new(&endpoint.url, now);
+            let record = || EndpointRecord::new(&endpoint.url, now);
             let entry = self.records.entry(endpoint.url.clone());
             let record = entry.or_insert_with(record);
-            if record.gone_since.take().is_some() && !record.is_usable() {
-                changes.push(Change {
+            if record.removed_since.take().is_some() && !record.is_usable() {
+                changes.push(UsabilityChange {
                     url: record.url.clone(),
                     usable: false,
                 });
             }
         }
-        let usable = |record: &&Record| record.is_usable();
+        let usable = |record: &&EndpointRecord| record.is_usable();
         self.usable = self.records.values().filter(usable).count();
-        self.never_without(&mut changes);
-        self.note_failing();
+        self.restore_if_none_usable(&mut changes);
+        self.update_failing_since();
         self.report_all(now);
         changes
     }
 
     /// A request's try at `url` ended, before or with the head of the response.
-    pub fn request_saw(&mut self, url: &str, observed: Observation, now: Millis) -> Vec<Change> {
+    pub fn observe_request(
+        &mut self,
+        url: &str,
+        observed: Observation,
+        now: Millis,
+    ) -> Vec<UsabilityChange> {
         let last = self.usable <= 1;
         let Some(record) = self.records.get_mut(url) else {
             return Vec::new();
@@ -243,19 +248,19 @@ impl Ejector {
             record.last_error = Some((cause, now));
         }
         let mut usable = true;
-        match observed.seen {
-            Seen::Nothing => {}
-            Seen::Success => record.succeeded(observed.account, now),
-            Seen::Busy => record.is_proven = false,
-            seen @ (Seen::Failure | Seen::Unusable) => {
-                let relapsed = record.relapses(seen, now);
-                record.failed(seen, observed.account, now);
-                if seen == Seen::Failure && record.evidence.wants_check() {
+        match observed.signal {
+            EndpointSignal::Neutral => {}
+            EndpointSignal::Success => record.record_success(observed.account, now),
+            EndpointSignal::Busy => record.is_proven = false,
+            seen @ (EndpointSignal::Failure | EndpointSignal::Unusable) => {
+                let relapsed = record.is_relapse(seen, now);
+                record.record_failure(seen, observed.account, now);
+                if seen == EndpointSignal::Failure && record.evidence.should_check() {
                     self.checks.push(record.url.clone());
                 }
-                let is_sick = relapsed || record.fails_too_often(now);
-                if is_sick || record.sick_at.is_some() {
-                    record.sick_at = Some(now);
+                let is_sick = relapsed || record.is_ejectable(now);
+                if is_sick || record.ejectable_at.is_some() {
+                    record.ejectable_at = Some(now);
                 }
                 if record.streak_at.is_some() || record.evidence.in_a_row() >= FAILURES_IN_A_ROW_MAX
                 {
@@ -273,68 +278,69 @@ impl Ejector {
         }
         self.reports.extend(record.report(now));
         let mut changes = Vec::new();
-        let may_fail = record.sick_at.is_some() || record.streak_at.is_some();
+        let may_fail = record.ejectable_at.is_some() || record.streak_at.is_some();
         if !usable {
-            changes.push(Change {
+            changes.push(UsabilityChange {
                 url: record.url.clone(),
                 usable: false,
             });
             self.usable -= 1;
-            self.never_without(&mut changes);
+            self.restore_if_none_usable(&mut changes);
         }
         if may_fail || !usable || self.failing_since.is_some() {
-            self.note_failing();
+            self.update_failing_since();
         }
         changes
     }
 
     /// A health check of `url` ended; `cause` says why it failed.
-    pub fn check_saw(
+    pub fn observe_check(
         &mut self,
         url: &str,
-        seen: Seen,
+        seen: EndpointSignal,
         cause: Option<FailureCause>,
         now: Millis,
-    ) -> Vec<Change> {
+    ) -> Vec<UsabilityChange> {
         let Some(record) = self.records.get_mut(url) else {
             return Vec::new();
         };
         let was_usable = record.is_usable();
         match seen {
-            Seen::Nothing | Seen::Busy => return Vec::new(),
-            Seen::Success => {
+            EndpointSignal::Neutral | EndpointSignal::Busy => return Vec::new(),
+            EndpointSignal::Success => {
                 record.checks_failed_in_a_row = 0;
                 record.checks_passed_in_a_row = record.checks_passed_in_a_row.saturating_add(1);
                 if record.checks_passed_in_a_row >= CHECKS_PASSED_MIN {
                     if record.down {
                         record.down = false;
-                        record.sick_at = None;
+                        record.ejectable_at = None;
                         record.streak_at = None;
-                        record.forget_answers();
+                        record.clear_counts();
                     }
-                    if record.gone_while_ejected {
-                        record.sick_at = None;
+                    if record.check_failed_while_ejected {
+                        record.ejectable_at = None;
                         record.streak_at = None;
-                        record.gone_while_ejected = false;
-                        record.standing = Standing::HalfOpen;
+                        record.check_failed_while_ejected = false;
+                        record.state = EjectionState::HalfOpen;
                     }
                 }
             }
-            Seen::Failure | Seen::Unusable => {
+            EndpointSignal::Failure | EndpointSignal::Unusable => {
                 if let Some(cause) = cause {
                     record.last_error = Some((cause, now));
                 }
                 record.checks_passed_in_a_row = 0;
                 record.checks_failed_in_a_row = record.checks_failed_in_a_row.saturating_add(1);
                 record.down |= record.checks_failed_in_a_row >= CHECKS_FAILED_MAX;
-                record.gone_while_ejected |= matches!(record.standing, Standing::Ejected { .. });
+                record.check_failed_while_ejected |=
+                    matches!(record.state, EjectionState::Ejected { .. });
             }
         }
         let usable = record.is_usable();
         self.reports.extend(record.report(now));
         let mut changes = Vec::new();
         if usable != was_usable {
-            changes.push(Change {
+            changes.push(UsabilityChange {
                 url: record.url.clone(),
                 usable,
             });
@@ -344,34 +350,34 @@ impl Ejector {
                 self.usable - 1
             };
         }
-        self.never_without(&mut changes);
-        self.note_failing();
+        self.restore_if_none_usable(&mut changes);
+        self.update_failing_since();
         changes
     }
 
     /// Ejections and pauses that are over at `now`. To be called about once a second.
-    pub fn tick(&mut self, now: Millis) -> Vec<Change> {
+    pub fn tick(&mut self, now: Millis) -> Vec<UsabilityChange> {
         let mut changes = Vec::new();
         for record in self.records.values_mut() {
             let was_usable = record.is_usable();
-            if matches!(record.standing, Standing::Ejected { until } if until <= now) {
-                record.standing = Standing::HalfOpen;
+            if matches!(record.state, EjectionState::Ejected { until } if until <= now) {
+                record.state = EjectionState::HalfOpen;
             }
             if record.paused_until.is_some_and(|until| until <= now) {
                 record.paused_until = None;
             }
-            for since in [&mut record.sick_at, &mut record.streak_at] {
+            for since in [&mut record.ejectable_at, &mut record.streak_at] {
                 since.take_if(|at| now.since(*at) >= SICK_MAX);
             }
             if record.is_usable() && !was_usable {
                 self.usable += 1;
-                changes.push(Change {
+                changes.push(UsabilityChange {
                     url: record.url.clone(),
                     usable: true,
                 });
             }
         }
-        self.note_failing();
+        self.update_failing_since();
         self.report_all(now);
         changes
     }
@@ -384,21 +390,21 @@ impl Ejector {
 
     /// Returns whether the endpoints in use failed two accounts, even if each endpoint failed only
     /// one: round-robin may send each account to a different endpoint.
-    fn has_failed_two(&self) -> bool {
+    fn has_failed_two_accounts(&self) -> bool {
         let in_use = self.records.values().filter(|record| record.is_usable());
-        let mut accounts = in_use.filter_map(|record| record.evidence.failed_last());
+        let mut accounts = in_use.filter_map(|record| record.evidence.last_failed_account());
         let first = accounts.next();
         accounts.any(|account| Some(account) != first)
     }
 
-    fn note_failing(&mut self) {
+    fn update_failing_since(&mut self) {
         let in_use = || self.records.values().filter(|record| record.is_usable());
-        let is_sick = |record: &Record| record.sick_at.is_some();
-        let is_streak = |record: &Record| is_sick(record) || record.streak_at.is_some();
+        let is_sick = |record: &EndpointRecord| record.ejectable_at.is_some();
+        let is_streak = |record: &EndpointRecord| is_sick(record) || record.streak_at.is_some();
         let is_failing = self.usable > 0
             && in_use().all(is_streak)
-            && (in_use().all(is_sick) || self.has_failed_two());
-        let latest = |record: &Record| record.evidence.last_success();
+            && (in_use().all(is_sick) || self.has_failed_two_accounts());
+        let latest = |record: &EndpointRecord| record.evidence.last_success();
         self.failing_since =
             is_failing.then(|| in_use().filter_map(latest).max().unwrap_or(Millis::ZERO));
     }
@@ -434,7 +440,7 @@ impl Ejector {
         let present = self
             .records
             .values()
-            .filter(|r| r.gone_since.is_none() && !r.down);
+            .filter(|r| r.removed_since.is_none() && !r.down);
         let ends = present.filter_map(|record| record.paused_until);
         ends.min().map(|until| until.since(now))
     }
@@ -450,17 +456,17 @@ impl Ejector {
     }
 
     /// When nothing is usable, ejections are over for all that are not down.
-    fn never_without(&mut self, changes: &mut Vec<Change>) {
+    fn restore_if_none_usable(&mut self, changes: &mut Vec<UsabilityChange>) {
         if self.usable > 0 {
             return;
         }
-        let fit = |record: &&mut Record| {
-            !record.down && record.paused_until.is_none() && record.gone_since.is_none()
+        let fit = |record: &&mut EndpointRecord| {
+            !record.down && record.paused_until.is_none() && record.removed_since.is_none()
         };
         for record in self.records.values_mut().filter(fit) {
-            record.standing = Standing::HalfOpen;
+            record.state = EjectionState::HalfOpen;
             self.usable += 1;
-            changes.push(Change {
+            changes.push(UsabilityChange {
                 url: record.url.clone(),
                 usable: true,
             });
@@ -470,14 +476,16 @@ impl Ejector {
     /// The endpoint's condition; of one that is not configured, that it drains.
     pub fn health(&self, url: &str) -> Health {
         let record = self.records.get(url);
-        record.map_or(Health::Draining, Record::health)
+        record.map_or(Health::Draining, EndpointRecord::health)
     }
 
     /// Until when `url` is ejected or paused, if it is.
     pub fn ejected_until(&self, url: &str) -> Option<Millis> {
         let record = self.records.get(url)?;
-        match record.standing {
-            Standing::Ejected { until } => Some(until.max(record.paused_until.unwrap_or(until))),
+        match record.state {
+            EjectionState::Ejected { until } => {
+                Some(until.max(record.paused_until.unwrap_or(until)))
+            }
             _ => record.paused_until,
         }
     }

@@ -12,20 +12,20 @@
 //! An attempt is a request whose head was sent to a backend. Known in the source as the entry's
 //! error budget and its out-of-capacity budget.
 
-use super::window::Window;
+use super::window::SlidingCount;
 use crate::Millis;
 
 /// Attempts of one request, the first included.
-pub const TRIES_MAX: u32 = 3;
+pub const ATTEMPTS_MAX: u32 = 3;
 
 /// Errors of one request over all nodes: the one that uses the last up is answered to the client.
-pub const ERRORS_MAX: u32 = TRIES_MAX;
+pub const ERRORS_MAX: u32 = ATTEMPTS_MAX;
 
 /// Out-of-capacity responses that a request with a small body may get, from nodes and backends.
-pub const CAPACITY_TRIES_SMALL: u32 = 5;
+pub const CAPACITY_ATTEMPTS_SMALL: u32 = 5;
 
 /// The same for a large body: sending it around costs more than it is likely to win.
-pub const CAPACITY_TRIES_LARGE: u32 = 2;
+pub const CAPACITY_ATTEMPTS_LARGE: u32 = 2;
 
 /// A body up to so many bytes is small.
 pub const SMALL_BODY_BYTES_MAX: u64 = 256 * 1024;
@@ -35,13 +35,13 @@ const REQUESTS_PER_RETRY: u32 = 10;
 
 /// Retries allowed in any second however few requests there are: enough for one request to use
 /// all its tries.
-const RETRIES_A_SECOND_MIN: u32 = TRIES_MAX - 1;
+const RETRIES_A_SECOND_MIN: u32 = ATTEMPTS_MAX - 1;
 
 const SECOND: Millis = Millis::from_secs(1);
 
 /// How a try ended, as far as it matters for another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum AttemptFailure {
     /// No connection: no backend has seen the request, so another try adds no load.
     NotConnected,
     /// A backend answered 429, 503 or at once 502.
@@ -64,35 +64,35 @@ pub enum RetryTarget {
 /// A forward takes a part of the budget along. Budget that the response does not return counts as
 /// used, so the sum over all nodes never exceeds the initial budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tries {
+pub struct AttemptBudget {
     /// Errors; while there is one left another attempt may be made.
     pub errors_left: u32,
     /// Out-of-capacity responses after which it may be tried elsewhere.
     pub capacity_left: u32,
 }
 
-impl Tries {
+impl AttemptBudget {
     /// Returns the budget of a new request.
-    pub fn of_body(body_bytes: u64) -> Tries {
-        Tries {
+    pub fn for_body(body_bytes: u64) -> AttemptBudget {
+        AttemptBudget {
             errors_left: ERRORS_MAX,
             capacity_left: match body_bytes <= SMALL_BODY_BYTES_MAX {
-                true => CAPACITY_TRIES_SMALL,
-                false => CAPACITY_TRIES_LARGE,
+                true => CAPACITY_ATTEMPTS_SMALL,
+                false => CAPACITY_ATTEMPTS_LARGE,
             },
         }
     }
 
     /// Records a failed attempt or an unreachable node. Returns whether another attempt may be
     /// made.
-    pub fn error(&mut self) -> bool {
+    pub fn record_error(&mut self) -> bool {
         self.errors_left = self.errors_left.saturating_sub(1);
         self.errors_left > 0
     }
 
     /// Records an out-of-capacity response of a backend or node. Returns whether another one may be
     /// asked.
-    pub fn no_room(&mut self) -> bool {
+    pub fn record_out_of_capacity(&mut self) -> bool {
         let left = self.capacity_left > 0;
         self.capacity_left = self.capacity_left.saturating_sub(1);
         left && self.errors_left > 0
@@ -101,8 +101,8 @@ impl Tries {
     /// Returns the part of the budget that a forward takes along. Two parts are kept back: one
     /// error while there is more than one, to save the request when the node is lost, and the
     /// out-of-capacity response of the node itself.
-    pub fn lend(self) -> Tries {
-        Tries {
+    pub fn lend(self) -> AttemptBudget {
+        AttemptBudget {
             errors_left: self
                 .errors_left
                 .saturating_sub(1)
@@ -113,7 +113,7 @@ impl Tries {
     }
 
     /// Settles a lent part with what the node returned.
-    pub fn settle(&mut self, lent: Tries, left: Tries) {
+    pub fn settle(&mut self, lent: AttemptBudget, left: AttemptBudget) {
         let errors = lent.errors_left.saturating_sub(left.errors_left);
         let capacity = lent.capacity_left.saturating_sub(left.capacity_left);
         self.errors_left = self.errors_left.saturating_sub(errors);
@@ -122,8 +122,8 @@ impl Tries {
 
     /// Settles a lost forward: one error, and everything that was lent. Returns whether another
     /// attempt may be made.
-    pub fn lost(&mut self, lent: Tries) -> bool {
-        let nothing = Tries {
+    pub fn settle_lost(&mut self, lent: AttemptBudget) -> bool {
+        let nothing = AttemptBudget {
             errors_left: 0,
             capacity_left: 0,
         };
@@ -135,8 +135,8 @@ impl Tries {
 /// The budget of one model.
 #[derive(Clone, Debug, Default)]
 pub struct RetryBudget {
-    requests: Window,
-    retries: Window,
+    requests: SlidingCount,
+    retries: SlidingCount,
     /// Times of the latest retries, for the floor over any second.
     latest: [Option<Millis>; RETRIES_A_SECOND_MIN as usize],
 }
@@ -148,12 +148,12 @@ impl RetryBudget {
     }
 
     /// Records the first attempt of a request.
-    pub fn request_begins(&mut self, now: Millis) {
+    pub fn record_request(&mut self, now: Millis) {
         self.requests.add(now);
     }
 
     /// Retries that requests may still make together until older ones leave the window.
-    pub fn left(&mut self, now: Millis) -> u32 {
+    pub fn retries_left(&mut self, now: Millis) -> u32 {
         let earned = self.requests.sum(now) / REQUESTS_PER_RETRY;
         let earned = earned.saturating_sub(self.retries.sum(now));
         let is_past = |at: &&Option<Millis>| at.is_none_or(|at| now.since(at) >= SECOND);
@@ -162,7 +162,7 @@ impl RetryBudget {
     }
 
     /// Counts a retry at a proven endpoint, which was allowed without being counted and has failed.
-    pub fn proven_retry_failed(&mut self, now: Millis) {
+    pub fn record_proven_retry_failure(&mut self, now: Millis) {
         self.count(now);
     }
 
@@ -178,17 +178,19 @@ impl RetryBudget {
     pub fn may_retry(
         &mut self,
         tries: u32,
-        failure: Failure,
+        failure: AttemptFailure,
         target: RetryTarget,
         now: Millis,
     ) -> bool {
-        if tries >= TRIES_MAX {
+        if tries >= ATTEMPTS_MAX {
             return false;
         }
         match (target, failure) {
-            (RetryTarget::Proven, _) | (RetryTarget::AfterNode, Failure::NotConnected) => true,
+            (RetryTarget::Proven, _) | (RetryTarget::AfterNode, AttemptFailure::NotConnected) => {
+                true
+            }
             (RetryTarget::Unproven | RetryTarget::AfterNode, _) => {
-                let allowed = self.left(now) > 0;
+                let allowed = self.retries_left(now) > 0;
                 if allowed {
                     self.count(now);
                 }
@@ -203,13 +205,13 @@ mod tests {
     use super::*;
 
     fn again(budget: &mut RetryBudget, tries: u32, now: Millis) -> bool {
-        budget.may_retry(tries, Failure::Failed, RetryTarget::Unproven, now)
+        budget.may_retry(tries, AttemptFailure::Failed, RetryTarget::Unproven, now)
     }
 
     #[test]
     fn a_lone_failure_may_use_all_its_tries() {
         let mut budget = RetryBudget::new();
-        budget.request_begins(Millis(0));
+        budget.record_request(Millis(0));
         assert!(again(&mut budget, 1, Millis(10)));
         assert!(again(&mut budget, 2, Millis(20)));
         assert!(!again(&mut budget, 3, Millis(30)));
@@ -218,23 +220,23 @@ mod tests {
     #[test]
     fn what_is_left_goes_down_with_each_retry_and_up_with_requests() {
         let mut budget = RetryBudget::new();
-        assert_eq!(budget.left(Millis(0)), RETRIES_A_SECOND_MIN);
-        assert!(budget.may_retry(1, Failure::Failed, RetryTarget::Proven, Millis(0)));
-        assert_eq!(budget.left(Millis(0)), RETRIES_A_SECOND_MIN);
+        assert_eq!(budget.retries_left(Millis(0)), RETRIES_A_SECOND_MIN);
+        assert!(budget.may_retry(1, AttemptFailure::Failed, RetryTarget::Proven, Millis(0)));
+        assert_eq!(budget.retries_left(Millis(0)), RETRIES_A_SECOND_MIN);
         assert!(again(&mut budget, 1, Millis(0)));
-        assert_eq!(budget.left(Millis(0)), RETRIES_A_SECOND_MIN - 1);
+        assert_eq!(budget.retries_left(Millis(0)), RETRIES_A_SECOND_MIN - 1);
         for _ in 0..50 {
-            budget.request_begins(Millis(0));
+            budget.record_request(Millis(0));
         }
-        assert_eq!(budget.left(Millis(0)), 4);
+        assert_eq!(budget.retries_left(Millis(0)), 4);
     }
 
     #[test]
     fn a_retry_at_a_proven_endpoint_is_counted_when_it_fails() {
         let mut budget = RetryBudget::new();
-        assert!(budget.may_retry(1, Failure::Failed, RetryTarget::Proven, Millis(0)));
-        budget.proven_retry_failed(Millis(1));
-        assert_eq!(budget.left(Millis(1)), RETRIES_A_SECOND_MIN - 1);
+        assert!(budget.may_retry(1, AttemptFailure::Failed, RetryTarget::Proven, Millis(0)));
+        budget.record_proven_retry_failure(Millis(1));
+        assert_eq!(budget.retries_left(Millis(1)), RETRIES_A_SECOND_MIN - 1);
     }
 
     #[test]
@@ -249,46 +251,53 @@ mod tests {
 
     #[test]
     fn a_large_body_is_sent_around_less() {
-        let capacity = |bytes| Tries::of_body(bytes).capacity_left;
+        let capacity = |bytes| AttemptBudget::for_body(bytes).capacity_left;
         assert_eq!([capacity(0), capacity(256 * 1024)], [5, 5]);
         assert_eq!(capacity(256 * 1024 + 1), 2);
     }
 
     #[test]
     fn the_third_error_is_the_last() {
-        let mut tries = Tries::of_body(0);
+        let mut tries = AttemptBudget::for_body(0);
         assert_eq!(
-            [tries.error(), tries.error(), tries.error()],
+            [
+                tries.record_error(),
+                tries.record_error(),
+                tries.record_error()
+            ],
             [true, true, false]
         );
-        assert!(!tries.no_room(), "nor is it asked elsewhere then");
+        assert!(
+            !tries.record_out_of_capacity(),
+            "nor is it asked elsewhere then"
+        );
     }
 
     #[test]
     fn a_node_lost_with_all_it_was_lent_leaves_one_attempt_to_save_the_request() {
-        let mut tries = Tries::of_body(0);
-        assert!(tries.lost(tries.lend()));
+        let mut tries = AttemptBudget::for_body(0);
+        assert!(tries.settle_lost(tries.lend()));
         assert_eq!((tries.errors_left, tries.capacity_left), (1, 1));
-        assert!(!tries.lost(tries.lend()));
+        assert!(!tries.settle_lost(tries.lend()));
     }
 
     #[test]
     fn what_a_node_did_not_use_comes_back() {
-        let mut tries = Tries::of_body(0);
+        let mut tries = AttemptBudget::for_body(0);
         let lent = tries.lend();
         assert_eq!((lent.errors_left, lent.capacity_left), (2, 4));
         let mut there = lent;
-        there.error();
-        there.no_room();
+        there.record_error();
+        there.record_out_of_capacity();
         tries.settle(lent, there);
-        assert!(tries.no_room());
+        assert!(tries.record_out_of_capacity());
         assert_eq!((tries.errors_left, tries.capacity_left), (2, 3));
     }
 
     proptest::proptest! {
         #[test]
         fn no_way_of_lending_and_losing_makes_more_of_a_budget(steps in proptest::collection::vec(0..5_u8, 0..60)) {
-            let whole = Tries::of_body(0);
+            let whole = AttemptBudget::for_body(0);
             // Those who wait for a response, each with what it lent to the next.
             let mut path = vec![(whole, whole)];
             let (mut errors, mut refusals) = (0, 0);
@@ -298,11 +307,11 @@ mod tests {
                 match step {
                     0 if here.errors_left > 0 => {
                         errors += 1;
-                        here.error();
+                        here.record_error();
                     }
                     1 if here.capacity_left > 0 => {
                         refusals += 1;
-                        here.no_room();
+                        here.record_out_of_capacity();
                     }
                     2 if here.errors_left > 0 && here.capacity_left > 0 => {
                         let lent = here.lend();
@@ -313,17 +322,17 @@ mod tests {
                         let (_, caller) = &mut path[depth - 2];
                         caller.settle(lent, left);
                         refusals += 1;
-                        caller.no_room();
+                        caller.record_out_of_capacity();
                     }
                     4 if depth > 1 => {
                         let (lent, _) = path.pop().expect("deeper than one");
-                        path[depth - 2].1.lost(lent);
+                        path[depth - 2].1.settle_lost(lent);
                     }
                     _ => {}
                 }
             }
             proptest::prop_assert!(errors <= ERRORS_MAX, "{errors} errors");
-            proptest::prop_assert!(refusals <= CAPACITY_TRIES_SMALL, "{refusals} refusals");
+            proptest::prop_assert!(refusals <= CAPACITY_ATTEMPTS_SMALL, "{refusals} refusals");
         }
     }
 
@@ -333,9 +342,9 @@ mod tests {
         for request in 0..1000 {
             let now = Millis(request);
             for (failure, target) in [
-                (Failure::Failed, RetryTarget::Proven),
-                (Failure::NotConnected, RetryTarget::Proven),
-                (Failure::NotConnected, RetryTarget::AfterNode),
+                (AttemptFailure::Failed, RetryTarget::Proven),
+                (AttemptFailure::NotConnected, RetryTarget::Proven),
+                (AttemptFailure::NotConnected, RetryTarget::AfterNode),
             ] {
                 assert!(budget.may_retry(1, failure, target, now));
                 assert!(budget.may_retry(2, failure, target, now));
@@ -356,7 +365,7 @@ mod tests {
                 // Bursts, floods and trickles.
                 now += if at % 20 < 15 { pause / 200 } else { *pause };
                 for _ in 0..(if at % 7 == 0 { burst } else { 1 }) {
-                    budget.request_begins(Millis(now));
+                    budget.record_request(Millis(now));
                     requests += 1;
                     for tries in 1.. {
                         if !again(&mut budget, tries, Millis(now)) {
@@ -378,12 +387,12 @@ mod tests {
             (0..100).filter(|_| again(budget, 1, Millis(now))).count()
         };
         for _ in 0..100 {
-            budget.request_begins(Millis(0));
+            budget.record_request(Millis(0));
         }
         assert_eq!(spend(&mut budget, 0), 10);
         assert_eq!(spend(&mut budget, 8_000), 2, "only the floor is left");
         for _ in 0..100 {
-            budget.request_begins(Millis(9_000));
+            budget.record_request(Millis(9_000));
         }
         assert_eq!(spend(&mut budget, 11_000), 8);
     }

@@ -14,7 +14,7 @@ use crate::{AccountId, Millis};
 pub const FAILURES_IN_A_ROW_MAX: u32 = 5;
 
 /// An account is alone when no other one used the subject for so long.
-const ALONE_AFTER: Millis = Millis::from_secs(60);
+const SOLE_USER_AFTER: Millis = Millis::from_secs(60);
 
 /// A success more recent than this outweighs the failures of a lone account.
 const SUCCESS_HOLDS_FOR: Millis = Millis::from_secs(10);
@@ -47,7 +47,7 @@ impl LastTwo {
     }
 
     /// Returns whether two accounts were seen after `since`.
-    fn are_two_after(&self, since: Option<Millis>) -> bool {
+    fn has_two_after(&self, since: Option<Millis>) -> bool {
         let after = |at: Millis| since.is_none_or(|since| at > since);
         self.other.is_some_and(|(_, at)| after(at))
     }
@@ -69,16 +69,16 @@ pub struct Evidence {
 
 impl Evidence {
     /// Records a valid response to a request of `account`.
-    pub fn succeeded(&mut self, account: AccountKey, now: Millis) {
-        self.used(account, now);
+    pub fn record_success(&mut self, account: AccountKey, now: Millis) {
+        self.record_use(account, now);
         self.last_success = Some(now);
         self.in_a_row = 0;
         self.of_one_in_a_row = 0;
     }
 
     /// Records a failure that the input of `account` may have caused.
-    pub fn failed(&mut self, account: AccountKey, now: Millis) {
-        self.used(account, now);
+    pub fn record_failure(&mut self, account: AccountKey, now: Millis) {
+        self.record_use(account, now);
         let same = self.failed.latest.is_some_and(|(last, _)| last == account);
         self.of_one_in_a_row = match same {
             true => self.of_one_in_a_row.saturating_add(1),
@@ -94,19 +94,19 @@ impl Evidence {
     }
 
     /// The account whose request failed last.
-    pub fn failed_last(&self) -> Option<AccountKey> {
+    pub fn last_failed_account(&self) -> Option<AccountKey> {
         self.failed.latest.map(|(account, _)| account)
     }
 
     /// Returns whether the failures since the last success are corroborated.
     pub fn is_corroborated(&self, now: Millis) -> bool {
-        self.failed.are_two_after(self.last_success) || self.is_lone_and_stale(now)
+        self.failed.has_two_after(self.last_success) || self.is_lone_and_stale(now)
     }
 
     /// Returns whether two accounts failed in the last `span`, with successes between or not.
     pub fn is_corroborated_within(&self, span: Millis, now: Millis) -> bool {
         let since = now.0.checked_sub(span.0).map(Millis);
-        self.failed.are_two_after(since) || self.is_lone_and_stale(now)
+        self.failed.has_two_after(since) || self.is_lone_and_stale(now)
     }
 
     /// Returns whether there are enough failures in a row and they are corroborated.
@@ -116,7 +116,7 @@ impl Evidence {
 
     /// The last failure was one account's fifth in a row (or tenth, and so on): the subject is to be
     /// checked at once, whatever the failures are worth.
-    pub fn wants_check(&self) -> bool {
+    pub fn should_check(&self) -> bool {
         let count = self.of_one_in_a_row;
         count > 0 && count.is_multiple_of(FAILURES_IN_A_ROW_MAX)
     }
@@ -132,13 +132,13 @@ impl Evidence {
         self.last_success
     }
 
-    fn used(&mut self, account: AccountKey, now: Millis) {
+    fn record_use(&mut self, account: AccountKey, now: Millis) {
         self.first_use.get_or_insert(now);
         self.users.add(account, now);
     }
 
     fn is_lone_and_stale(&self, now: Millis) -> bool {
-        let is_recent = |at: Millis| now.since(at) < ALONE_AFTER;
+        let is_recent = |at: Millis| now.since(at) < SOLE_USER_AFTER;
         let is_alone = self.users.other.is_none_or(|(_, at)| !is_recent(at));
         let well_at = self.last_success.or(self.first_use);
         is_alone && well_at.is_some_and(|at| now.since(at) >= SUCCESS_HOLDS_FOR)
@@ -158,21 +158,21 @@ mod tests {
     #[test]
     fn failures_of_one_account_among_others_are_never_conclusive() {
         let mut evidence = Evidence::default();
-        evidence.succeeded(key("alice"), Millis(0));
+        evidence.record_success(key("alice"), Millis(0));
         for at in 1..1000 {
-            evidence.failed(key("mallory"), Millis(at));
+            evidence.record_failure(key("mallory"), Millis(at));
             assert!(!evidence.is_conclusive(Millis(at)));
         }
-        evidence.failed(key("alice"), Millis(1000));
+        evidence.record_failure(key("alice"), Millis(1000));
         assert!(evidence.is_conclusive(Millis(1000)));
     }
 
     #[test]
     fn a_lone_account_is_believed_when_its_latest_success_is_ten_seconds_old() {
         let mut evidence = Evidence::default();
-        evidence.succeeded(key("alice"), Millis(0));
+        evidence.record_success(key("alice"), Millis(0));
         for at in 0..5 {
-            evidence.failed(key("alice"), Millis(at));
+            evidence.record_failure(key("alice"), Millis(at));
         }
         assert!(!evidence.is_conclusive(Millis(9_999)));
         assert!(evidence.is_conclusive(Millis(10_000)));
@@ -182,7 +182,7 @@ mod tests {
     fn a_lone_account_that_never_was_served_is_believed_ten_seconds_after_its_first_use() {
         let mut evidence = Evidence::default();
         for at in 0..100 {
-            evidence.failed(key("mallory"), Millis(at));
+            evidence.record_failure(key("mallory"), Millis(at));
             assert!(!evidence.is_conclusive(Millis(at)));
         }
         assert!(!evidence.is_conclusive(Millis(9_999)));
@@ -194,8 +194,8 @@ mod tests {
         let mut evidence = Evidence::default();
         let wants: Vec<bool> = (0..10)
             .map(|at| {
-                evidence.failed(key("mallory"), Millis(at));
-                evidence.wants_check()
+                evidence.record_failure(key("mallory"), Millis(at));
+                evidence.should_check()
             })
             .collect();
         let fifth = [false, false, false, false, true];
@@ -209,21 +209,21 @@ mod tests {
         ) {
             let mut evidence = Evidence::default();
             let (mut now, mut alice_at) = (Millis(0), Millis(0));
-            evidence.succeeded(key("alice"), now);
+            evidence.record_success(key("alice"), now);
             for (step, pause) in steps {
                 // Alice is there at least once a minute, and is served well.
                 now = now + Millis(pause);
-                if now.since(alice_at) >= ALONE_AFTER {
-                    evidence.succeeded(key("alice"), now);
+                if now.since(alice_at) >= SOLE_USER_AFTER {
+                    evidence.record_success(key("alice"), now);
                     alice_at = now;
                 }
                 match step {
                     0 => {
-                        evidence.succeeded(key("alice"), now);
+                        evidence.record_success(key("alice"), now);
                         alice_at = now;
                     }
-                    1 => evidence.succeeded(key("mallory"), now),
-                    _ => evidence.failed(key("mallory"), now),
+                    1 => evidence.record_success(key("mallory"), now),
+                    _ => evidence.record_failure(key("mallory"), now),
                 }
                 prop_assert!(!evidence.is_conclusive(now));
                 prop_assert!(!evidence.is_corroborated_within(Millis::from_secs(10), now));

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::budget::{CAPACITY_TRIES_SMALL, ERRORS_MAX, Tries};
+use super::budget::{AttemptBudget, CAPACITY_ATTEMPTS_SMALL, ERRORS_MAX};
 use crate::Millis;
 
 /// Forwards of a request one behind the other: one where everybody sees everybody, two when a node
@@ -26,10 +26,10 @@ pub const HOPS_MAX: u32 = 2;
 /// Remaining out-of-capacity responses at which a request that cannot queue here stops insisting on
 /// a free permit. Two reported permits were already taken, so a place in a queue is worth more than
 /// another stale report.
-pub const SETTLES_AT: u32 = 3;
+pub const QUEUE_ALLOWED_AT: u32 = 3;
 
 /// Nodes that may see a request: the first, and one for each error and out-of-capacity answer.
-pub const VISITED_MAX: usize = 1 + (ERRORS_MAX + CAPACITY_TRIES_SMALL) as usize;
+pub const VISITED_MAX: usize = 1 + (ERRORS_MAX + CAPACITY_ATTEMPTS_SMALL) as usize;
 
 /// Bytes of a node's name: a DNS label with one to spare.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -51,7 +51,7 @@ pub struct Hops {
     /// Time until the whole response must be out. A span, so that clocks need not agree.
     pub deadline_left: Millis,
     /// Its budget, or the part of it that was lent with this forward.
-    pub tries: Tries,
+    pub budget: AttemptBudget,
     /// Forwards that may still follow one behind the other.
     pub hops_left: u32,
     /// The longest the receiver may let it wait in its line; zero asks for a permit or a refusal.
@@ -96,11 +96,11 @@ pub fn is_node_name(name: &str) -> bool {
 
 impl Hops {
     /// Returns the state of a request that a client sent to `here`.
-    pub fn begin(here: &Arc<str>, deadline_left: Millis, body_bytes: u64) -> Hops {
+    pub fn new(here: &Arc<str>, deadline_left: Millis, body_bytes: u64) -> Hops {
         Hops {
             visited: vec![here.clone()],
             deadline_left,
-            tries: Tries::of_body(body_bytes),
+            budget: AttemptBudget::for_body(body_bytes),
             hops_left: HOPS_MAX,
             wait_max: Millis::MAX,
             in_flight: 0,
@@ -109,8 +109,8 @@ impl Hops {
 
     /// Returns whether the request may be sent to a further node.
     pub fn may_forward(&self) -> bool {
-        self.tries.errors_left > 0
-            && self.tries.capacity_left > 0
+        self.budget.errors_left > 0
+            && self.budget.capacity_left > 0
             && self.hops_left > 0
             && self.visited.len() < VISITED_MAX
     }
@@ -118,7 +118,7 @@ impl Hops {
     /// How long the next forward may wait where it goes, for a request that can wait nowhere here:
     /// not at all at first, then as long as `left`.
     pub fn may_wait(&self, left: Millis) -> Millis {
-        match self.tries.capacity_left <= SETTLES_AT {
+        match self.budget.capacity_left <= QUEUE_ALLOWED_AT {
             true => left,
             false => Millis::ZERO,
         }
@@ -127,8 +127,8 @@ impl Hops {
     /// Nodes that a queued request is not sent to. The first `way` of them, which forwarded it to
     /// here, always count, to avoid a loop. The others may have room by now and count only while
     /// few have refused.
-    pub fn visited_by_waiter(&self, way: usize) -> &[Arc<str>] {
-        match self.tries.capacity_left > SETTLES_AT {
+    pub fn excluded_for_waiter(&self, way: usize) -> &[Arc<str>] {
+        match self.budget.capacity_left > QUEUE_ALLOWED_AT {
             true => &self.visited[..way.min(self.visited.len())],
             false => &self.visited,
         }
@@ -147,7 +147,7 @@ impl Hops {
         let sent = Hops {
             visited: self.visited.clone(),
             deadline_left: deadline_left.min(DEADLINE_LEFT_MAX),
-            tries: self.tries.lend(),
+            budget: self.budget.lend(),
             hops_left: match onward {
                 true => self.hops_left.saturating_sub(1),
                 false => 0,
@@ -160,7 +160,7 @@ impl Hops {
     }
 
     /// Allows `to`, which had no room before, to be tried again.
-    pub fn asks_again(&mut self, to: &str) {
+    pub fn revisit(&mut self, to: &str) {
         self.visited.retain(|name| **name != *to);
     }
 
@@ -185,30 +185,30 @@ impl Hops {
     /// # Errors
     /// [`HopsError::NotOurs`] when `left` does not follow from `sent`. Then nothing was settled, and
     /// the forward is to be taken for [lost](Hops::lost).
-    pub fn came_back(&mut self, sent: &Hops, left: &Hops) -> Result<(), HopsError> {
+    pub fn settle_returned(&mut self, sent: &Hops, left: &Hops) -> Result<(), HopsError> {
         let seen = left.visited.starts_with(&self.visited);
-        let less = left.tries.errors_left <= sent.tries.errors_left
-            && left.tries.capacity_left <= sent.tries.capacity_left;
+        let less = left.budget.errors_left <= sent.budget.errors_left
+            && left.budget.capacity_left <= sent.budget.capacity_left;
         if !seen || !less {
             return Err(HopsError::NotOurs);
         }
         self.visited.clone_from(&left.visited);
-        self.tries.settle(sent.tries, left.tries);
+        self.budget.settle(sent.budget, left.budget);
         Ok(())
     }
 
     /// Settles a forward that was lost after the request was sent. Returns whether another attempt
     /// may be made.
-    pub fn lost(&mut self, sent: &Hops) -> bool {
-        self.tries.lost(sent.tries)
+    pub fn settle_lost(&mut self, sent: &Hops) -> bool {
+        self.budget.settle_lost(sent.budget)
     }
 
     /// Settles a forward that was lost before a permit was granted. No work has begun, so it uses
     /// only its own attempt and counts as out of capacity. Returns whether another attempt may be
     /// made.
-    pub fn lost_in_line(&mut self) -> bool {
-        self.tries.no_room();
-        self.tries.error()
+    pub fn settle_lost_in_queue(&mut self) -> bool {
+        self.budget.record_out_of_capacity();
+        self.budget.record_error()
     }
 
     /// Reads the text form.
@@ -228,14 +228,14 @@ impl Hops {
             let value = field.and_then(|rest| rest.strip_prefix('='));
             value.ok_or(HopsError::Field(name))
         };
-        let visited = names(field("visited")?)?;
-        let mut count = |name, max| number(field(name)?, max).ok_or(HopsError::Number(name));
+        let visited = parse_names(field("visited")?)?;
+        let mut count = |name, max| parse_number(field(name)?, max).ok_or(HopsError::Number(name));
         let hops = Hops {
             visited,
             deadline_left: Millis(count("deadline_ms", DEADLINE_LEFT_MAX.0)?),
-            tries: Tries {
+            budget: AttemptBudget {
                 errors_left: count("errors", ERRORS_MAX.into())? as u32,
-                capacity_left: count("capacity", CAPACITY_TRIES_SMALL.into())? as u32,
+                capacity_left: count("capacity", CAPACITY_ATTEMPTS_SMALL.into())? as u32,
             },
             hops_left: count("hops", HOPS_MAX.into())? as u32,
             wait_max: Millis(count("wait_ms", DEADLINE_LEFT_MAX.0)?),
@@ -258,10 +258,10 @@ impl fmt::Display for Hops {
             }
             f.write_str(name)?;
         }
-        let Tries {
+        let AttemptBudget {
             errors_left,
             capacity_left,
-        } = self.tries;
+        } = self.budget;
         let deadline_ms = self.deadline_left.min(DEADLINE_LEFT_MAX).0;
         let wait_ms = self.wait_max.min(DEADLINE_LEFT_MAX).0;
         write!(
@@ -273,7 +273,7 @@ impl fmt::Display for Hops {
     }
 }
 
-fn names(text: &str) -> Result<Vec<Arc<str>>, HopsError> {
+fn parse_names(text: &str) -> Result<Vec<Arc<str>>, HopsError> {
     let mut names: Vec<Arc<str>> = Vec::new();
     for name in text.split(',') {
         let repeated = names.iter().any(|known| **known == *name);
@@ -286,7 +286,7 @@ fn names(text: &str) -> Result<Vec<Arc<str>>, HopsError> {
 }
 
 /// Plain decimal up to `max`: digits only, without a zero in front.
-fn number(text: &str, max: u64) -> Option<u64> {
+fn parse_number(text: &str, max: u64) -> Option<u64> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if !digits || (text.len() > 1 && text.starts_with('0')) {
         return None;

@@ -8,7 +8,7 @@ const WHOLE_PPM: u32 = 1_000_000;
 
 /// Measurements of one endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Load {
+pub struct EndpointLoad {
     /// From sending a request to the head of its response.
     pub rtt_us: u32,
     /// From sending a request to the first byte of its response's body.
@@ -21,14 +21,14 @@ pub struct Load {
     pub ooc: u8,
 }
 
-impl Load {
+impl EndpointLoad {
     /// Records the round trip of a health check.
-    pub fn probed(&mut self, rtt_us: u32) {
+    pub fn record_probe(&mut self, rtt_us: u32) {
         self.rtt_us = smoothed(self.rtt_us, rtt_us);
     }
 
     /// Records a complete response.
-    pub fn answered(&mut self, ttft_us: u32, latency_us: u32) {
+    pub fn record_response(&mut self, ttft_us: u32, latency_us: u32) {
         self.ttft_us = smoothed(self.ttft_us, ttft_us);
         self.latency_us = smoothed(self.latency_us, latency_us);
         self.error_ppm -= self.error_ppm.div_ceil(8);
@@ -36,12 +36,12 @@ impl Load {
     }
 
     /// Records a failed response.
-    pub fn failed(&mut self) {
+    pub fn record_failure(&mut self) {
         self.error_ppm += (WHOLE_PPM - self.error_ppm) / 8;
     }
 
     /// Records an out-of-capacity response.
-    pub fn out_of_capacity(&mut self) {
+    pub fn record_out_of_capacity(&mut self) {
         self.ooc = self.ooc.saturating_add(1);
     }
 }
@@ -64,38 +64,38 @@ mod tests {
 
     #[test]
     fn a_mean_follows_its_samples_and_stays_among_them() {
-        let mut load = Load::default();
-        load.answered(80, 800);
+        let mut load = EndpointLoad::default();
+        load.record_response(80, 800);
         assert_eq!((load.ttft_us, load.latency_us), (80, 800));
-        load.answered(160, 1600);
+        load.record_response(160, 1600);
         assert_eq!((load.ttft_us, load.latency_us), (90, 900));
         for _ in 0..300 {
-            load.answered(u32::MAX, 0);
+            load.record_response(u32::MAX, 0);
         }
         assert!(load.ttft_us > u32::MAX - 20 && load.latency_us == 1);
     }
 
     #[test]
     fn failures_raise_the_share_and_answers_bring_it_down_to_nothing() {
-        let mut load = Load::default();
+        let mut load = EndpointLoad::default();
         for _ in 0..300 {
-            load.failed();
+            load.record_failure();
         }
         assert!(load.error_ppm > 990_000 && load.error_ppm <= WHOLE_PPM);
         for _ in 0..200 {
-            load.answered(1, 1);
+            load.record_response(1, 1);
         }
         assert_eq!(load.error_ppm, 0);
     }
 
     #[test]
     fn out_of_capacity_counts_up_to_its_bound_and_an_answer_ends_it() {
-        let mut load = Load::default();
+        let mut load = EndpointLoad::default();
         for _ in 0..300 {
-            load.out_of_capacity();
+            load.record_out_of_capacity();
         }
         assert_eq!(load.ooc, u8::MAX);
-        load.answered(1, 1);
+        load.record_response(1, 1);
         assert_eq!(load.ooc, 0);
     }
 }

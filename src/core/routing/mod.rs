@@ -6,22 +6,24 @@
 pub mod affinity;
 pub mod breaker;
 pub mod budget;
+pub mod cluster;
+pub mod connection_reuse;
 pub mod evidence;
-pub mod fleet;
+pub mod fallback;
 pub mod hops;
-pub mod ladder;
 mod load;
 pub mod policy;
-pub mod reuse;
 pub mod verdict;
 mod window;
 
-pub use breaker::{Change, Ejector, FailureCause, Health, HealthChange, Observation, Seen};
-pub use budget::{Failure, RetryBudget, RetryTarget, TRIES_MAX, Tries};
+pub use breaker::{
+    Ejector, EndpointSignal, FailureCause, Health, HealthChange, Observation, UsabilityChange,
+};
+pub use budget::{ATTEMPTS_MAX, AttemptBudget, AttemptFailure, RetryBudget, RetryTarget};
+pub use cluster::{ClusterRule, ClusterView};
 pub use evidence::{AccountKey, Evidence};
-pub use fleet::{Fleet, FleetRule};
+pub use fallback::{FallbackCandidate, FallbackReason, FallbackState};
 pub use hops::Hops;
-pub use ladder::{Descent, Missed, Rung};
-pub use load::Load;
-pub use policy::{Candidate, Choice, Hints, Policy, Ranking};
-pub use verdict::{PathOwner, Verdict};
+pub use load::EndpointLoad;
+pub use policy::{BuiltinPolicy, Candidate, Choice, Hints, Ranking};
+pub use verdict::{PathOwner, ResponseVerdict};

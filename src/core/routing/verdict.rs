@@ -4,7 +4,7 @@
 //! application, whose 404 or 303 is a valid response. On the gateway's own paths such a status
 //! means a misconfigured endpoint.
 
-use super::breaker::Seen;
+use super::breaker::EndpointSignal;
 use crate::Millis;
 
 /// Owner of the request path.
@@ -18,11 +18,11 @@ pub enum PathOwner {
 
 /// Meaning of a response head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ResponseVerdict {
     /// A response for the client.
-    Answer,
+    Accepted,
     /// The request was wrong; the words are for the client.
-    CallersFault,
+    RequestInvalid,
     /// The server failed and says so; the status is for the client.
     ServerFailed,
     /// Out of capacity; another server may have capacity.
@@ -35,40 +35,42 @@ pub enum Verdict {
     Unusable,
 }
 
-impl Verdict {
+impl ResponseVerdict {
     /// Judges a status. `is_useless` says that a 2xx carries a web page, or nothing.
-    pub fn of_head(status: u16, is_useless: bool, path: PathOwner) -> Verdict {
+    pub fn of_head(status: u16, is_useless: bool, path: PathOwner) -> ResponseVerdict {
         let is_ours = path == PathOwner::Gateway;
         match status {
-            204 | 205 | 304 if is_ours => Verdict::Unusable,
-            200..300 if is_useless && is_ours => Verdict::Unusable,
-            200..300 | 304 => Verdict::Answer,
-            401 | 402 | 403 | 407 => Verdict::Rejected,
-            300..400 | 404 | 405 if is_ours => Verdict::Rejected,
-            300..400 => Verdict::Answer,
-            429 => Verdict::Busy,
-            400..500 => Verdict::CallersFault,
-            502 | 503 => Verdict::Unavailable,
-            500..600 => Verdict::ServerFailed,
+            204 | 205 | 304 if is_ours => ResponseVerdict::Unusable,
+            200..300 if is_useless && is_ours => ResponseVerdict::Unusable,
+            200..300 | 304 => ResponseVerdict::Accepted,
+            401 | 402 | 403 | 407 => ResponseVerdict::Rejected,
+            300..400 | 404 | 405 if is_ours => ResponseVerdict::Rejected,
+            300..400 => ResponseVerdict::Accepted,
+            429 => ResponseVerdict::Busy,
+            400..500 => ResponseVerdict::RequestInvalid,
+            502 | 503 => ResponseVerdict::Unavailable,
+            500..600 => ResponseVerdict::ServerFailed,
             // Interim responses that end one, and statuses that do not exist.
-            _ => Verdict::Unusable,
+            _ => ResponseVerdict::Unusable,
         }
     }
 
     /// Returns the signal about the server; a success is known only at the end of the response.
-    pub fn seen(self) -> Seen {
+    pub fn signal(self) -> EndpointSignal {
         match self {
-            Verdict::Answer | Verdict::CallersFault => Seen::Nothing,
-            Verdict::Busy => Seen::Busy,
-            Verdict::Rejected => Seen::Unusable,
-            Verdict::ServerFailed | Verdict::Unavailable | Verdict::Unusable => Seen::Failure,
+            ResponseVerdict::Accepted | ResponseVerdict::RequestInvalid => EndpointSignal::Neutral,
+            ResponseVerdict::Busy => EndpointSignal::Busy,
+            ResponseVerdict::Rejected => EndpointSignal::Unusable,
+            ResponseVerdict::ServerFailed
+            | ResponseVerdict::Unavailable
+            | ResponseVerdict::Unusable => EndpointSignal::Failure,
         }
     }
 }
 
 /// The pause a server asks for in `retry-after-ms` or `Retry-After`: seconds, or a date, which counts from
 /// the server's own `date`, or from `now_unix_secs` where it has given none.
-pub fn pause<'a>(
+pub fn retry_after<'a>(
     header: impl Fn(&'static str) -> Option<&'a str>,
     now_unix_secs: impl FnOnce() -> i64,
 ) -> Option<Millis> {
@@ -123,20 +125,20 @@ mod tests {
     #[test]
     fn what_the_operator_got_wrong_is_not_the_callers_fault() {
         for status in [301, 302, 303, 307, 308, 401, 402, 403, 404, 405, 407] {
-            let verdict = Verdict::of_head(status, false, PathOwner::Gateway);
-            assert_eq!(verdict, Verdict::Rejected, "{status}");
+            let verdict = ResponseVerdict::of_head(status, false, PathOwner::Gateway);
+            assert_eq!(verdict, ResponseVerdict::Rejected, "{status}");
         }
         for status in [400, 406, 408, 409, 410, 411, 413, 415, 422, 424, 451, 499] {
-            let verdict = Verdict::of_head(status, false, PathOwner::Gateway);
-            assert_eq!(verdict, Verdict::CallersFault, "{status}");
+            let verdict = ResponseVerdict::of_head(status, false, PathOwner::Gateway);
+            assert_eq!(verdict, ResponseVerdict::RequestInvalid, "{status}");
         }
     }
 
     #[test]
     fn on_a_path_of_the_operators_only_5xx_and_refused_keys_count() {
         for status in 200..600 {
-            let seen = Verdict::of_head(status, true, PathOwner::Operator).seen();
-            let counts = matches!(seen, Seen::Failure | Seen::Unusable);
+            let seen = ResponseVerdict::of_head(status, true, PathOwner::Operator).signal();
+            let counts = matches!(seen, EndpointSignal::Failure | EndpointSignal::Unusable);
             let expected = status >= 500 || matches!(status, 401 | 402 | 403 | 407);
             assert_eq!(counts, expected, "{status}");
         }
@@ -145,13 +147,13 @@ mod tests {
     #[test]
     fn an_answer_that_no_client_can_use_is_a_failure_that_may_have_begun() {
         for (status, is_useless) in [(200, true), (204, false), (205, false), (304, false)] {
-            let verdict = Verdict::of_head(status, is_useless, PathOwner::Gateway);
-            assert_eq!(verdict, Verdict::Unusable, "{status}");
+            let verdict = ResponseVerdict::of_head(status, is_useless, PathOwner::Gateway);
+            assert_eq!(verdict, ResponseVerdict::Unusable, "{status}");
         }
         for status in [0, 101, 199, 600, 700, 999] {
             for path in [PathOwner::Gateway, PathOwner::Operator] {
-                let verdict = Verdict::of_head(status, false, path);
-                assert_eq!(verdict, Verdict::Unusable, "{status}");
+                let verdict = ResponseVerdict::of_head(status, false, path);
+                assert_eq!(verdict, ResponseVerdict::Unusable, "{status}");
             }
         }
     }
@@ -180,7 +182,7 @@ mod tests {
             "retry-after" => after,
             _ => date,
         };
-        pause(header, || now)
+        retry_after(header, || now)
     }
 
     /// Sun, 06 Nov 1994 08:49:37 GMT, and a moment of today.

@@ -11,21 +11,21 @@ const BUCKETS: u64 = 10;
 
 /// Events of the last [`WINDOW`].
 #[derive(Clone, Debug, Default)]
-pub(super) struct Window {
+pub(super) struct SlidingCount {
     counts: [u32; BUCKETS as usize],
     /// Number of the newest bucket since the start of time.
     newest: u64,
 }
 
-impl Window {
+impl SlidingCount {
     pub fn add(&mut self, now: Millis) {
-        self.turn_to(now);
+        self.advance(now);
         let count = &mut self.counts[(self.newest % BUCKETS) as usize];
         *count = count.saturating_add(1);
     }
 
     pub fn sum(&mut self, now: Millis) -> u32 {
-        self.turn_to(now);
+        self.advance(now);
         self.counts
             .iter()
             .fold(0, |sum, &count| sum.saturating_add(count))
@@ -35,7 +35,7 @@ impl Window {
         self.counts = Default::default();
     }
 
-    fn turn_to(&mut self, now: Millis) {
+    fn advance(&mut self, now: Millis) {
         let bucket = now.0 / (WINDOW.0 / BUCKETS);
         let passed = bucket.saturating_sub(self.newest).min(BUCKETS);
         for old in 1..=passed {
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn a_count_is_forgotten_after_ten_seconds_and_not_before_nine() {
-        let mut window = Window::default();
+        let mut window = SlidingCount::default();
         window.add(Millis(5_999));
         assert_eq!(window.sum(Millis(14_999)), 1);
         assert_eq!(window.sum(Millis(15_999)), 0);
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_long_silence_empties_the_window() {
-        let mut window = Window::default();
+        let mut window = SlidingCount::default();
         for second in 0..10 {
             window.add(Millis::from_secs(second));
         }

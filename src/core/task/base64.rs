@@ -26,7 +26,7 @@ pub(super) fn encode(bytes: &[u8]) -> String {
 
 /// A validated file in base64.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Encoded<'a> {
+pub(super) struct EncodedFile<'a> {
     /// Base64 with padding, without spaces.
     pub(super) base64: Cow<'a, str>,
     /// Bytes of the file; at least 1.
@@ -35,7 +35,7 @@ pub(super) struct Encoded<'a> {
 
 /// Reads base64 with or without padding, broken into lines or not, alone or in a data URI. None when
 /// the text is anything else, or empty.
-pub(super) fn read(text: &str) -> Option<Encoded<'_>> {
+pub(super) fn read(text: &str) -> Option<EncodedFile<'_>> {
     let text = match text.strip_prefix("data:") {
         // The header is short, and a comma is no character of base64.
         Some(uri) => uri.split_once(";base64,")?.1,
@@ -60,7 +60,7 @@ pub(super) fn read(text: &str) -> Option<Encoded<'_>> {
         let missing = 4 - digits % 4;
         base64.to_mut().push_str(&"=="[..missing]);
     }
-    Some(Encoded {
+    Some(EncodedFile {
         base64,
         bytes: digits * 3 / 4,
     })

@@ -6,11 +6,12 @@
 
 use std::sync::LazyLock;
 
-use super::answer::{Shaped, json_of};
-use super::input::Input;
+use super::input::TaskInput;
 use super::json::Members;
+use super::result::{TaskResult, response_json};
 use super::values::{
-    Description, Edit, Event, Finished, Hooks, Out, Prepared, Request, Response, Step, TaskError,
+    BodyEdit, EventEdit, FinishResult, PrepareResult, StreamEvent, StreamResult, TaskDescription,
+    TaskError, TaskHooks, TaskRequest, TaskResponse,
 };
 use super::{embeddings, generation, image, labels, single_text, speech, stream};
 use crate::model::{BackendKind, Task};
@@ -29,23 +30,23 @@ pub const fn backend_path(task: Task) -> &'static str {
 
 /// A task without a plugin.
 #[derive(Clone, Debug)]
-pub struct Builtin {
+pub struct BuiltinTask {
     task: Task,
-    description: Description,
+    description: TaskDescription,
     /// Defaults from the schema: name and JSON.
     defaults: Vec<(String, String)>,
-    logic: Logic,
+    logic: TaskLogic,
 }
 
 /// Checks what the schema cannot, converts files to base64, counts.
-type Prepare = fn(&mut Input<'_>) -> Result<(), TaskError>;
+type Prepare = fn(&mut TaskInput<'_>) -> Result<(), TaskError>;
 
 /// Converts the server's JSON into the result.
-type Finish = fn(&str) -> Result<Shaped, String>;
+type Finish = fn(&str) -> Result<TaskResult, String>;
 
 /// Logic of a task; a hook that is none does nothing.
 #[derive(Clone, Copy, Debug, Default)]
-struct Logic {
+struct TaskLogic {
     prepare: Option<Prepare>,
     /// Aliases of members, and the documented names.
     aliases: &'static [(&'static str, &'static str)],
@@ -57,48 +58,48 @@ struct Logic {
 }
 
 /// For plain HTTP servers, whose payloads and responses the hooks convert.
-static SHAPING: LazyLock<Vec<Builtin>> = LazyLock::new(|| Task::ALL.map(shaping).into());
+static CONVERTING: LazyLock<Vec<BuiltinTask>> = LazyLock::new(|| Task::ALL.map(converting).into());
 
 /// For servers whose protocol the gateway speaks: the backend converts payload and response.
-static CHECKING: LazyLock<Vec<Builtin>> = LazyLock::new(|| Task::ALL.map(checking).into());
+static CHECKING: LazyLock<Vec<BuiltinTask>> = LazyLock::new(|| Task::ALL.map(checking).into());
 
-impl Builtin {
+impl BuiltinTask {
     /// The task for a plain HTTP server ([`BackendKind::Http`]): schemas and hooks.
-    pub fn of(task: Task) -> &'static Builtin {
-        find(&SHAPING, task)
+    pub fn of(task: Task) -> &'static BuiltinTask {
+        find(&CONVERTING, task)
     }
 
     /// The task for this kind of server: for any protocol but plain HTTP the schemas only, since the
     /// backend itself builds the payload and reads the response.
-    pub fn for_backend(task: Task, backend: BackendKind) -> &'static Builtin {
+    pub fn for_backend(task: Task, backend: BackendKind) -> &'static BuiltinTask {
         match backend {
-            BackendKind::Http => Builtin::of(task),
+            BackendKind::Http => BuiltinTask::of(task),
             _ => find(&CHECKING, task),
         }
     }
 
     /// Schemas and hooks of the task. The hooks read whole bodies.
-    pub fn description(&self) -> &Description {
+    pub fn description(&self) -> &TaskDescription {
         &self.description
     }
 
     /// The payload for the server, with metrics known before the run: `input_characters`,
     /// `input_images`, `image_bytes`, `image_steps`, `image_tiles` (of 512 × 512 pixels),
     /// `audio_bytes`.
-    pub fn prepare(&self, request: &Request) -> Result<Prepared, TaskError> {
-        let mut prepared = Prepared {
+    pub fn prepare(&self, request: &TaskRequest) -> Result<PrepareResult, TaskError> {
+        let mut prepared = PrepareResult {
             backend_path: Some(backend_path(self.task).to_owned()),
-            ..Prepared::default()
+            ..PrepareResult::default()
         };
         if let Some(prepare) = self.logic.prepare {
-            let mut input = Input::read(request, self.logic.file)?;
+            let mut input = TaskInput::read(request, self.logic.file)?;
             for (alias, name) in self.logic.aliases {
-                input.alias(alias, name);
+                input.resolve_alias(alias, name);
             }
-            input.fill(&self.defaults);
+            input.fill_defaults(&self.defaults);
             prepare(&mut input)?;
-            let (payload, metrics) = input.done();
-            prepared.edit = Edit::Replace(payload);
+            let (payload, metrics) = input.into_payload();
+            prepared.edit = BodyEdit::Replace(payload);
             prepared.metrics = metrics;
         }
         Ok(prepared)
@@ -107,47 +108,47 @@ impl Builtin {
     /// The result for the client, from a response in JSON or text. Metrics, as far as the response
     /// reports them: `input_tokens`, `output_tokens`, `output_characters`, `output_images` and
     /// `audio_seconds`. A response that is not a success is kept unchanged.
-    pub fn finish(&self, response: &Response) -> Result<Finished, TaskError> {
+    pub fn finish(&self, response: &TaskResponse) -> Result<FinishResult, TaskError> {
         let Some(finish) = self.logic.finish else {
-            return Ok(Finished::default());
+            return Ok(FinishResult::default());
         };
         if !(200..300).contains(&response.status) {
-            return Ok(Finished::default());
+            return Ok(FinishResult::default());
         }
-        let shaped = json_of(response).and_then(|json| finish(&json));
-        let Shaped { body, metrics } = shaped.map_err(TaskError::Broken)?;
-        Ok(Finished {
-            edit: Edit::Replace(body),
+        let shaped = response_json(response).and_then(|json| finish(&json));
+        let TaskResult { body, metrics } = shaped.map_err(TaskError::Broken)?;
+        Ok(FinishResult {
+            edit: BodyEdit::Replace(body),
             metrics,
         })
     }
 
     /// The events of a stream, each in the client's format. `state` is the state that the previous call
     /// has returned, empty at first.
-    pub fn push(&self, state: &[u8], events: &[Event]) -> Result<Step, String> {
+    pub fn push(&self, state: &[u8], events: &[StreamEvent]) -> Result<StreamResult, String> {
         if self.logic.streams {
             return stream::push(state, events);
         }
-        Ok(Step {
-            events: vec![Out::Keep; events.len()],
-            ..Step::default()
+        Ok(StreamResult {
+            events: vec![EventEdit::Keep; events.len()],
+            ..StreamResult::default()
         })
     }
 
     /// The end of a stream; `cut` when the server broke off or the client left. Events returned follow
     /// the last one.
-    pub fn close(&self, state: &[u8], cut: bool) -> Result<Step, String> {
+    pub fn close(&self, state: &[u8], cut: bool) -> Result<StreamResult, String> {
         if self.logic.streams {
             return stream::close(state, cut);
         }
-        Ok(Step::default())
+        Ok(StreamResult::default())
     }
 }
 
-fn shaping(task: Task) -> Builtin {
+fn converting(task: Task) -> BuiltinTask {
     let mut builtin = checking(task);
     builtin.logic = logic(task);
-    builtin.description.active = Hooks {
+    builtin.description.active = TaskHooks {
         prepare: builtin.logic.prepare.is_some(),
         finish: builtin.logic.finish.is_some(),
         events: builtin.logic.streams,
@@ -155,69 +156,69 @@ fn shaping(task: Task) -> Builtin {
     builtin
 }
 
-fn checking(task: Task) -> Builtin {
+fn checking(task: Task) -> BuiltinTask {
     let (input, output) = schemas(task).unzip();
-    Builtin {
+    BuiltinTask {
         task,
-        description: Description {
+        description: TaskDescription {
             slug: task.slug().to_owned(),
             input_schema: input.map(str::to_owned),
             output_schema: output.map(str::to_owned),
             wants: Vec::new(),
-            active: Hooks::default(),
+            active: TaskHooks::default(),
         },
         defaults: input.map(defaults).unwrap_or_default(),
-        logic: Logic::default(),
+        logic: TaskLogic::default(),
     }
 }
 
-fn logic(task: Task) -> Logic {
-    let shaped = |prepare, finish| Logic {
+fn logic(task: Task) -> TaskLogic {
+    let shaped = |prepare, finish| TaskLogic {
         prepare: Some(prepare),
         finish: Some(finish),
-        ..Logic::default()
+        ..TaskLogic::default()
     };
-    let of_image = |finish| Logic {
+    let of_image = |finish| TaskLogic {
         file: Some("image"),
         ..shaped(image::prepare_image, finish)
     };
     match task {
-        Task::TextGeneration => Logic {
+        Task::TextGeneration => TaskLogic {
             finish: Some(generation::finish),
             streams: true,
-            ..Logic::default()
+            ..TaskLogic::default()
         },
-        Task::TextEmbeddings => Logic {
+        Task::TextEmbeddings => TaskLogic {
             finish: Some(embeddings::finish),
-            ..Logic::default()
+            ..TaskLogic::default()
         },
         Task::TextClassification => shaped(
             labels::prepare_text_classification,
             labels::finish_classification,
         ),
-        Task::TextToImage => Logic {
+        Task::TextToImage => TaskLogic {
             aliases: image::TEXT_TO_IMAGE_ALIASES,
             ..shaped(image::prepare_text_to_image, image::finish_text_to_image)
         },
-        Task::TextToSpeech => Logic {
+        Task::TextToSpeech => TaskLogic {
             aliases: speech::TEXT_TO_SPEECH_ALIASES,
             ..shaped(
                 speech::prepare_text_to_speech,
                 speech::finish_text_to_speech,
             )
         },
-        Task::AutomaticSpeechRecognition => Logic {
+        Task::AutomaticSpeechRecognition => TaskLogic {
             aliases: speech::RECOGNITION_ALIASES,
             file: Some("audio"),
             ..shaped(speech::prepare_recognition, speech::finish_recognition)
         },
         Task::ImageClassification => of_image(labels::finish_classification),
         Task::ObjectDetection => of_image(labels::finish_detection),
-        Task::ImageToText => Logic {
+        Task::ImageToText => TaskLogic {
             streams: true,
             ..of_image(single_text::finish_image_to_text)
         },
-        Task::ImageTextToText => Logic {
+        Task::ImageTextToText => TaskLogic {
             streams: true,
             ..shaped(image::prepare_image_or_messages, generation::finish)
         },
@@ -230,7 +231,7 @@ fn logic(task: Task) -> Logic {
             single_text::finish_summarization,
         ),
         Task::MultimodalEmbeddings => shaped(embeddings::prepare_multimodal, embeddings::finish),
-        Task::DumbPipe => Logic::default(),
+        Task::DumbPipe => TaskLogic::default(),
     }
 }
 
@@ -275,7 +276,7 @@ fn defaults(schema: &str) -> Vec<(String, String)> {
     let properties = Members::parse(schema.as_bytes())
         .and_then(|schema| Some(schema.get("properties")?.to_owned()))
         .unwrap_or_default();
-    let properties = super::json::object(&properties).unwrap_or_default();
+    let properties = super::json::parse_object(&properties).unwrap_or_default();
     properties
         .iter()
         .filter_map(|(name, property)| {
@@ -285,7 +286,7 @@ fn defaults(schema: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-fn find(builtins: &'static [Builtin], task: Task) -> &'static Builtin {
+fn find(builtins: &'static [BuiltinTask], task: Task) -> &'static BuiltinTask {
     builtins
         .iter()
         .find(|builtin| builtin.task == task)

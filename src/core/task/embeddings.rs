@@ -1,27 +1,27 @@
 //! Embeddings of texts, and of texts and images: `{shape, data}`.
 
-use super::answer::Shaped;
-use super::input::{Input, rejected};
-use super::json::{list, member, number, object};
+use super::input::{TaskInput, rejection};
+use super::json::{member, parse_list, parse_number, parse_object};
+use super::result::TaskResult;
 use super::values::TaskError;
 
 /// Names of vectors in responses.
 const ROWS: [&str; 5] = ["data", "embeddings", "embedding", "vectors", "output"];
 
 /// Multimodal embeddings.
-pub(super) fn prepare_multimodal(input: &mut Input<'_>) -> Result<(), TaskError> {
+pub(super) fn prepare_multimodal(input: &mut TaskInput<'_>) -> Result<(), TaskError> {
     if !input.has("text") && !input.has("image") {
         let message = "`text` or `image` is required";
-        return Err(rejected("invalid_input", "", message));
+        return Err(rejection("invalid_input", "", message));
     }
-    let images = input.files("image")?;
+    let images = input.convert_files("image")?;
     input.report("input_images", images as f64);
     input.report("input_characters", input.characters("text") as f64);
     Ok(())
 }
 
 /// Rows of equal length, whatever they are called.
-pub(super) fn finish(json: &str) -> Result<Shaped, String> {
+pub(super) fn finish(json: &str) -> Result<TaskResult, String> {
     let rows = rows(json).ok_or("there are no vectors in the answer")?;
     let mut length = None;
     for row in &rows {
@@ -32,13 +32,13 @@ pub(super) fn finish(json: &str) -> Result<Shaped, String> {
     }
     let shape = format!("[{},{}]", rows.len(), length.unwrap_or(0));
     let body = format!(r#"{{"shape":{shape},"data":[{}]}}"#, rows.join(","));
-    Ok(Shaped::new(body).with_usage(member(json, "usage")))
+    Ok(TaskResult::new(body).with_usage(member(json, "usage")))
 }
 
 fn rows(json: &str) -> Option<Vec<&str>> {
-    let all = match list(json) {
+    let all = match parse_list(json) {
         Some(all) => all,
-        None => list(ROWS.iter().find_map(|name| member(json, name))?)?,
+        None => parse_list(ROWS.iter().find_map(|name| member(json, name))?)?,
     };
     match all.first() {
         // One vector alone.
@@ -56,7 +56,7 @@ fn rows(json: &str) -> Option<Vec<&str>> {
 fn in_order<'a>(all: &[&'a str]) -> Option<Vec<&'a str>> {
     let mut rows: Vec<(f64, &'a str)> = Vec::with_capacity(all.len());
     for (at, one) in all.iter().enumerate() {
-        let index = object(one)?.get("index").and_then(number);
+        let index = parse_object(one)?.get("index").and_then(parse_number);
         rows.push((index.unwrap_or(at as f64), member(one, "embedding")?));
     }
     rows.sort_by(|one, other| one.0.total_cmp(&other.0));

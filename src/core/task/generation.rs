@@ -3,8 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::answer::Shaped;
-use super::json::{Members, list, member, number, object, quoted, text};
+use super::json::{
+    Members, member, parse_list, parse_number, parse_object, parse_string, to_json_string,
+};
+use super::result::TaskResult;
 
 /// Tool calls of one response; OpenAI allows 128 tools.
 pub(super) const TOOL_CALLS_MAX: usize = 128;
@@ -28,7 +30,7 @@ pub(super) struct ToolCall {
 
 /// Content of a response or of an event.
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct GeneratedContent {
     /// JSON; mostly a string.
     pub(super) text: Option<String>,
     /// With their indices, where they come in fragments.
@@ -40,75 +42,79 @@ pub(super) struct Said {
 }
 
 /// Result of a whole response.
-pub(super) fn finish(json: &str) -> Result<Shaped, String> {
-    let said = read(json).ok_or("there is no text in the answer")?;
-    if said.text.is_none() && said.tool_calls.is_empty() {
+pub(super) fn finish(json: &str) -> Result<TaskResult, String> {
+    let content = read(json).ok_or("there is no text in the answer")?;
+    if content.text.is_none() && content.tool_calls.is_empty() {
         return Err("there is no text in the answer".to_owned());
     }
-    let calls: Vec<ToolCall> = said.tool_calls.into_iter().map(|(_, call)| call).collect();
-    let usage = said.usage.as_deref();
-    let characters = said.text.as_deref().and_then(text);
+    let calls: Vec<ToolCall> = content
+        .tool_calls
+        .into_iter()
+        .map(|(_, call)| call)
+        .collect();
+    let usage = content.usage.as_deref();
+    let characters = content.text.as_deref().and_then(parse_string);
     let characters = characters.map_or(0, |text| text.chars().count());
-    let body = write(said.text.as_deref().unwrap_or("null"), &calls, usage);
-    Ok(Shaped::new(body)
+    let body = write(content.text.as_deref().unwrap_or("null"), &calls, usage);
+    Ok(TaskResult::new(body)
         .with("output_characters", characters as f64)
         .with_usage(usage))
 }
 
 /// Reads a response, or the data of an event; none when its format is unknown.
-pub(super) fn read(json: &str) -> Option<Said> {
-    if let Some(all) = list(json) {
-        return read_object(&object(all.first()?)?);
+pub(super) fn read(json: &str) -> Option<GeneratedContent> {
+    if let Some(all) = parse_list(json) {
+        return read_object(&parse_object(all.first()?)?);
     }
-    if text(json).is_some() {
-        return Some(Said {
+    if parse_string(json).is_some() {
+        return Some(GeneratedContent {
             text: Some(json.to_owned()),
-            ..Said::default()
+            ..GeneratedContent::default()
         });
     }
-    read_object(&object(json)?)
+    read_object(&parse_object(json)?)
 }
 
-fn read_object(members: &Members<'_>) -> Option<Said> {
+fn read_object(members: &Members<'_>) -> Option<GeneratedContent> {
     let usage = members.get("usage").filter(|usage| usage.starts_with('{'));
     let usage = usage.map(|usage| usage.replace(['\n', '\r'], " "));
-    let mut said = if let Some(choices) = members.get("choices").and_then(list) {
+    let mut content = if let Some(choices) = members.get("choices").and_then(parse_list) {
         // With no choice at all it is the usage after the last one.
-        let over = Said {
+        let over = GeneratedContent {
             finished: choices.is_empty(),
-            ..Said::default()
+            ..GeneratedContent::default()
         };
         let first = choices.into_iter().find(|choice| is_first(choice));
         first.map_or(over, read_choice)
-    } else if let Some(token) = members.get("token").and_then(object) {
+    } else if let Some(token) = members.get("token").and_then(parse_object) {
         // Text Generation Inference: special tokens are not text.
         let is_text = token.get("special") != Some("true");
-        Said {
+        GeneratedContent {
             text: token.get("text").filter(|_| is_text).and_then(as_text),
             finished: members.get("details").is_some(),
-            ..Said::default()
+            ..GeneratedContent::default()
         }
     } else {
-        Said {
-            text: members.first(&TEXTS).and_then(as_text),
+        GeneratedContent {
+            text: members.first_of(&TEXTS).and_then(as_text),
             tool_calls: tool_calls(members.get("tool_calls")),
             finished: true,
             usage: None,
         }
     };
     let known = ["choices", "token", "usage", "tool_calls"];
-    if said.text.is_none() && known.iter().all(|name| members.get(name).is_none()) {
+    if content.text.is_none() && known.iter().all(|name| members.get(name).is_none()) {
         return None;
     }
-    said.usage = usage.or_else(|| details(members.get("details")?));
-    Some(said)
+    content.usage = usage.or_else(|| details(members.get("details")?));
+    Some(content)
 }
 
 /// TGI's `details` as a usage object.
 fn details(json: &str) -> Option<String> {
     let count = |name| {
         member(json, name)
-            .and_then(number)
+            .and_then(parse_number)
             .filter(|count| *count >= 0.0)
     };
     let (input, output) = (
@@ -125,11 +131,11 @@ fn is_first(choice: &str) -> bool {
     member(choice, "index").is_none_or(|index| index == "0")
 }
 
-fn read_choice(choice: &str) -> Said {
+fn read_choice(choice: &str) -> GeneratedContent {
     let message = member(choice, "delta").or(member(choice, "message"));
     let content = message.and_then(|message| member(message, "content"));
     let calls = message.and_then(|message| member(message, "tool_calls"));
-    Said {
+    GeneratedContent {
         text: content.or(member(choice, "text")).and_then(as_text),
         tool_calls: tool_calls(calls),
         finished: member(choice, "finish_reason").is_some(),
@@ -140,23 +146,23 @@ fn read_choice(choice: &str) -> Said {
 /// A value as the text of a result, in JSON: a list of texts, or of parts with texts, is put
 /// together; what is structured stays.
 fn as_text(json: &str) -> Option<String> {
-    let Some(parts) = list(json) else {
+    let Some(parts) = parse_list(json) else {
         return Some(json.to_owned());
     };
     let part = |part: &str| {
         let own = member(part, "text");
-        text(own.unwrap_or(part)).map(|text| text.into_owned())
+        parse_string(own.unwrap_or(part)).map(|text| text.into_owned())
     };
     let texts: Option<Vec<String>> = parts.into_iter().map(part).collect();
-    Some(texts.map_or_else(|| json.to_owned(), |texts| quoted(&texts.concat())))
+    Some(texts.map_or_else(|| json.to_owned(), |texts| to_json_string(&texts.concat())))
 }
 
 /// OpenAI's `{index?, id?, function: {name, arguments}}`, or `{name, arguments}`.
 fn tool_calls(json: Option<&str>) -> Vec<(usize, ToolCall)> {
-    let all = json.and_then(list).unwrap_or_default();
+    let all = json.and_then(parse_list).unwrap_or_default();
     let call = |(at, json): (usize, &str)| {
         let function = member(json, "function").unwrap_or(json);
-        let string = |json: &str| text(json).map(|text| text.into_owned());
+        let string = |json: &str| parse_string(json).map(|text| text.into_owned());
         let arguments = member(function, "arguments");
         let index = member(json, "index").and_then(|index| index.parse().ok());
         let call = ToolCall {
@@ -193,15 +199,17 @@ pub(super) fn write(text: &str, calls: &[ToolCall], usage: Option<&str>) -> Stri
 
 fn write_call(call: &ToolCall) -> String {
     let id = call.id.as_deref();
-    let id = id.map_or(String::new(), |id| format!(r#""id":{},"#, quoted(id)));
+    let id = id.map_or(String::new(), |id| {
+        format!(r#""id":{},"#, to_json_string(id))
+    });
     // Arguments that are no object are still shown: the caller may know what the model meant.
     // Line breaks in JSON stand between tokens only, and an event has one line.
-    let arguments = match object(call.arguments.trim()) {
+    let arguments = match parse_object(call.arguments.trim()) {
         Some(_) => call.arguments.trim().replace(['\n', '\r'], " "),
-        None => quoted(&call.arguments),
+        None => to_json_string(&call.arguments),
     };
     format!(
         r#"{{{id}"name":{},"arguments":{arguments}}}"#,
-        quoted(&call.name)
+        to_json_string(&call.name)
     )
 }

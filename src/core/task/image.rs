@@ -1,8 +1,8 @@
 //! Tasks around an image: one made from a text, and several that look at one.
 
-use super::answer::{Shaped, files_under};
-use super::input::Input;
+use super::input::TaskInput;
 use super::json::member;
+use super::result::{TaskResult, files_under};
 use super::values::TaskError;
 
 /// Pixels along the side of a tile, as image models are priced.
@@ -19,9 +19,10 @@ pub(super) const TEXT_TO_IMAGE_ALIASES: &[(&str, &str)] =
     &[("steps", "num_steps"), ("image_b64", "image")];
 
 /// Text to image.
-pub(super) fn prepare_text_to_image(input: &mut Input<'_>) -> Result<(), TaskError> {
+pub(super) fn prepare_text_to_image(input: &mut TaskInput<'_>) -> Result<(), TaskError> {
     input.require("prompt")?;
-    let images = input.file("image")?.map_or(0, |_| 1) + input.file("mask")?.map_or(0, |_| 1);
+    let images = input.convert_file("image")?.map_or(0, |_| 1)
+        + input.convert_file("mask")?.map_or(0, |_| 1);
     let tiles = |side: Option<f64>| (side.unwrap_or(0.0).clamp(0.0, SIDE_MAX) / TILE).ceil();
     let tiles = tiles(input.number("width")) * tiles(input.number("height"));
     input.report("image_steps", input.number("num_steps").unwrap_or(0.0));
@@ -32,14 +33,14 @@ pub(super) fn prepare_text_to_image(input: &mut Input<'_>) -> Result<(), TaskErr
 }
 
 /// Image classification, object detection and image to text.
-pub(super) fn prepare_image(input: &mut Input<'_>) -> Result<(), TaskError> {
+pub(super) fn prepare_image(input: &mut TaskInput<'_>) -> Result<(), TaskError> {
     input.require("image")?;
     prepare_image_or_messages(input)
 }
 
 /// Image and text to text: in a conversation, images stand in the messages.
-pub(super) fn prepare_image_or_messages(input: &mut Input<'_>) -> Result<(), TaskError> {
-    let bytes = input.file("image")?;
+pub(super) fn prepare_image_or_messages(input: &mut TaskInput<'_>) -> Result<(), TaskError> {
+    let bytes = input.convert_file("image")?;
     input.report("input_images", f64::from(bytes.map_or(0, |_| 1)));
     input.report("image_bytes", bytes.unwrap_or(0) as f64);
     input.report("input_characters", input.characters("prompt") as f64);
@@ -47,14 +48,14 @@ pub(super) fn prepare_image_or_messages(input: &mut Input<'_>) -> Result<(), Tas
 }
 
 /// Text to image, where the server responds with JSON.
-pub(super) fn finish_text_to_image(json: &str) -> Result<Shaped, String> {
+pub(super) fn finish_text_to_image(json: &str) -> Result<TaskResult, String> {
     let images = files_under(json, &IMAGES).filter(|images| !images.is_empty());
     let images = images.ok_or("there is no image in base64 in the answer")?;
     let body = match images.as_slice() {
         [image] => format!(r#"{{"image":{image}}}"#),
         all => format!(r#"{{"image":{},"images":[{}]}}"#, all[0], all.join(",")),
     };
-    Ok(Shaped::new(body)
+    Ok(TaskResult::new(body)
         .with("output_images", images.len() as f64)
         .with_usage(member(json, "usage")))
 }

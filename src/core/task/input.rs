@@ -5,8 +5,10 @@
 //! only files are, because no schema can.
 
 use super::base64;
-use super::json::{Members, list, number, object, quoted_plain, text};
-use super::values::{METRIC_MAX, Rejection, Request, TaskError, View};
+use super::json::{
+    Members, parse_list, parse_number, parse_object, parse_string, to_plain_json_string,
+};
+use super::values::{METRIC_MAX, Rejection, TaskBody, TaskError, TaskRequest};
 
 /// Members for the gateway, which are not passed on.
 const FOR_THE_GATEWAY: [&str; 3] = ["model", "options", "stream_options"];
@@ -17,42 +19,47 @@ const IMAGES_MAX: usize = 100;
 
 /// The payload being made.
 #[derive(Debug, Default)]
-pub(super) struct Input<'a> {
+pub(super) struct TaskInput<'a> {
     members: Members<'a>,
     metrics: Vec<(String, f64)>,
 }
 
-impl<'a> Input<'a> {
+impl<'a> TaskInput<'a> {
     /// Reads the body. A body that is not JSON is a file and is put under `file`.
-    pub(super) fn read(request: &'a Request, file: Option<&str>) -> Result<Input<'a>, TaskError> {
-        let View::Whole(body) = &request.body else {
+    pub(super) fn read(
+        request: &'a TaskRequest,
+        file: Option<&str>,
+    ) -> Result<TaskInput<'a>, TaskError> {
+        let TaskBody::Whole(body) = &request.body else {
             return Err(TaskError::Broken("the whole body is needed".to_owned()));
         };
-        let mut input = Input::default();
+        let mut input = TaskInput::default();
         if is_json(&request.content_type) {
             input.members = Members::parse(body)
-                .ok_or_else(|| rejected("invalid_input", "", "expected a JSON object"))?;
+                .ok_or_else(|| rejection("invalid_input", "", "expected a JSON object"))?;
             input.members.drop_nulls();
             input.members.retain(|name| !is_for_the_gateway(name));
         } else if let Some(file) = file {
             if body.is_empty() {
-                return Err(rejected("invalid_input", "", "the body is empty"));
+                return Err(rejection("invalid_input", "", "the body is empty"));
             }
-            input.members.set(file, quoted_plain(&base64::encode(body)));
+            input
+                .members
+                .set(file, to_plain_json_string(&base64::encode(body)));
         } else {
             let message = "expected a body of the type application/json";
-            return Err(rejected("invalid_input", "", message));
+            return Err(rejection("invalid_input", "", message));
         }
         Ok(input)
     }
 
     /// Moves the value of an alias to the documented name, which wins when both are present.
-    pub(super) fn alias(&mut self, alias: &str, name: &str) {
+    pub(super) fn resolve_alias(&mut self, alias: &str, name: &str) {
         self.members.rename(alias, name);
     }
 
     /// Adds defaults of absent members.
-    pub(super) fn fill(&mut self, defaults: &'a [(String, String)]) {
+    pub(super) fn fill_defaults(&mut self, defaults: &'a [(String, String)]) {
         for (name, json) in defaults {
             if self.members.get(name).is_none() {
                 self.members.set(name, json.as_str());
@@ -61,29 +68,31 @@ impl<'a> Input<'a> {
     }
 
     /// Converts a file to base64; returns its size in bytes, if present.
-    pub(super) fn file(&mut self, name: &str) -> Result<Option<usize>, TaskError> {
+    pub(super) fn convert_file(&mut self, name: &str) -> Result<Option<usize>, TaskError> {
         let Some(json) = self.members.get(name) else {
             return Ok(None);
         };
         let (base64, bytes) = file(json, &format!("/{name}"))?;
-        self.members.set(name, quoted_plain(&base64));
+        self.members.set(name, to_plain_json_string(&base64));
         Ok(Some(bytes))
     }
 
     /// As [`Input::file`], for a file or a list of files; returns their number.
-    pub(super) fn files(&mut self, name: &str) -> Result<usize, TaskError> {
-        let all = self.members.get(name).and_then(list);
+    pub(super) fn convert_files(&mut self, name: &str) -> Result<usize, TaskError> {
+        let all = self.members.get(name).and_then(parse_list);
         let Some(all) = all.filter(|all| all.first().is_some_and(|one| one.starts_with('"')))
         else {
-            return Ok(usize::from(self.file(name)?.is_some()));
+            return Ok(usize::from(self.convert_file(name)?.is_some()));
         };
         if all.len() > IMAGES_MAX {
             let message = format!("expected at most {IMAGES_MAX} files, found {}", all.len());
-            return Err(rejected("invalid_input", &format!("/{name}"), &message));
+            return Err(rejection("invalid_input", &format!("/{name}"), &message));
         }
         let mut files = Vec::with_capacity(all.len());
         for (at, one) in all.iter().enumerate() {
-            files.push(quoted_plain(&file(one, &format!("/{name}/{at}"))?.0));
+            files.push(to_plain_json_string(
+                &file(one, &format!("/{name}/{at}"))?.0,
+            ));
         }
         let count = files.len();
         self.members.set(name, format!("[{}]", files.join(",")));
@@ -96,7 +105,7 @@ impl<'a> Input<'a> {
             Some(_) => Ok(()),
             None => {
                 let message = format!("`{name}` is required");
-                Err(rejected("invalid_input", "", &message))
+                Err(rejection("invalid_input", "", &message))
             }
         }
     }
@@ -108,14 +117,14 @@ impl<'a> Input<'a> {
 
     /// A member that is a number.
     pub(super) fn number(&self, name: &str) -> Option<f64> {
-        self.members.get(name).and_then(number)
+        self.members.get(name).and_then(parse_number)
     }
 
     /// Characters of a member that is a text, or a list of texts.
     pub(super) fn characters(&self, name: &str) -> u64 {
         let json = self.members.get(name).unwrap_or("");
-        let length = |json: &str| text(json).map_or(0, |text| text.chars().count() as u64);
-        match list(json) {
+        let length = |json: &str| parse_string(json).map_or(0, |text| text.chars().count() as u64);
+        match parse_list(json) {
             Some(all) => all.into_iter().map(length).sum(),
             None => length(json),
         }
@@ -129,8 +138,8 @@ impl<'a> Input<'a> {
     }
 
     /// The payload, and its metrics.
-    pub(super) fn done(self) -> (Vec<u8>, Vec<(String, f64)>) {
-        (self.members.write(), self.metrics)
+    pub(super) fn into_payload(self) -> (Vec<u8>, Vec<(String, f64)>) {
+        (self.members.to_json(), self.metrics)
     }
 }
 
@@ -150,7 +159,7 @@ fn is_for_the_gateway(name: &str) -> bool {
 
 /// A file in any of its forms: base64, a list of bytes, or an object with either as `body`.
 fn file(json: &str, pointer: &str) -> Result<(String, usize), TaskError> {
-    if let Some(members) = object(json) {
+    if let Some(members) = parse_object(json) {
         let body = members.get("body").unwrap_or("");
         return plain_file(body, &format!("{pointer}/body"));
     }
@@ -158,22 +167,22 @@ fn file(json: &str, pointer: &str) -> Result<(String, usize), TaskError> {
 }
 
 fn plain_file(json: &str, pointer: &str) -> Result<(String, usize), TaskError> {
-    if let Some(text) = text(json) {
+    if let Some(text) = parse_string(json) {
         return match base64::read(&text) {
             Some(file) => Ok((file.base64.into_owned(), file.bytes)),
-            None => Err(rejected("bad_base64", pointer, "this is not base64")),
+            None => Err(rejection("bad_base64", pointer, "this is not base64")),
         };
     }
-    let bytes = listed(json).unwrap_or_default();
+    let bytes = parse_bytes(json).unwrap_or_default();
     if bytes.is_empty() {
         let message = "expected base64, or a list of whole numbers from 0 to 255";
-        return Err(rejected("invalid_input", pointer, message));
+        return Err(rejection("invalid_input", pointer, message));
     }
     Ok((base64::encode(&bytes), bytes.len()))
 }
 
 /// Bytes given as a list of numbers. Some clients write floats: 7.0 is whole, as in JSON Schema.
-fn listed(json: &str) -> Option<Vec<u8>> {
+fn parse_bytes(json: &str) -> Option<Vec<u8>> {
     if let Ok(bytes) = serde_json::from_str(json) {
         return Some(bytes);
     }
@@ -185,7 +194,7 @@ fn listed(json: &str) -> Option<Vec<u8>> {
     numbers.into_iter().map(byte).collect()
 }
 
-pub(super) fn rejected(code: &str, pointer: &str, message: &str) -> TaskError {
+pub(super) fn rejection(code: &str, pointer: &str, message: &str) -> TaskError {
     TaskError::Rejected(Rejection {
         status: 400,
         code: code.to_owned(),

@@ -36,7 +36,7 @@ impl<'a> Members<'a> {
     }
 
     /// The first of these names that has a value.
-    pub(super) fn first(&self, names: &[&str]) -> Option<&str> {
+    pub(super) fn first_of(&self, names: &[&str]) -> Option<&str> {
         names.iter().find_map(|name| self.get(name))
     }
 
@@ -71,7 +71,7 @@ impl<'a> Members<'a> {
     }
 
     /// The object as JSON.
-    pub(super) fn write(&self) -> Vec<u8> {
+    pub(super) fn to_json(&self) -> Vec<u8> {
         let size: usize = self
             .members
             .iter()
@@ -83,7 +83,7 @@ impl<'a> Members<'a> {
             if at > 0 {
                 out.push(b',');
             }
-            out.extend_from_slice(quoted(name).as_bytes());
+            out.extend_from_slice(to_json_string(name).as_bytes());
             out.push(b':');
             out.extend_from_slice(json.as_bytes());
         }
@@ -94,8 +94,8 @@ impl<'a> Members<'a> {
 
 impl<'de> Deserialize<'de> for Members<'de> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Visit;
-        impl<'de> Visitor<'de> for Visit {
+        struct MembersVisitor;
+        impl<'de> Visitor<'de> for MembersVisitor {
             type Value = Members<'de>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
@@ -116,7 +116,7 @@ impl<'de> Deserialize<'de> for Members<'de> {
                 Ok(Members { members })
             }
         }
-        from.deserialize_map(Visit)
+        from.deserialize_map(MembersVisitor)
     }
 }
 
@@ -125,7 +125,7 @@ impl<'de> Deserialize<'de> for Members<'de> {
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// The text of a JSON string.
-pub(super) fn text(json: &str) -> Option<Cow<'_, str>> {
+pub(super) fn parse_string(json: &str) -> Option<Cow<'_, str>> {
     let inner = json.strip_prefix('"')?.strip_suffix('"')?;
     if !inner.contains('\\') {
         return Some(Cow::Borrowed(inner));
@@ -134,7 +134,7 @@ pub(super) fn text(json: &str) -> Option<Cow<'_, str>> {
 }
 
 /// The values of a JSON array.
-pub(super) fn list(json: &str) -> Option<Vec<&str>> {
+pub(super) fn parse_list(json: &str) -> Option<Vec<&str>> {
     let list: Vec<&RawValue> = json
         .starts_with('[')
         .then(|| serde_json::from_str(json).ok())??;
@@ -142,14 +142,14 @@ pub(super) fn list(json: &str) -> Option<Vec<&str>> {
 }
 
 /// The members of a JSON object.
-pub(super) fn object(json: &str) -> Option<Members<'_>> {
+pub(super) fn parse_object(json: &str) -> Option<Members<'_>> {
     json.starts_with('{')
         .then(|| Members::parse(json.as_bytes()))?
 }
 
 /// A member of a JSON object, for as long as the object's text; null counts as absent.
 pub(super) fn member<'a>(json: &'a str, name: &str) -> Option<&'a str> {
-    let members: Members<'a> = object(json)?;
+    let members: Members<'a> = parse_object(json)?;
     let found = members
         .members
         .into_iter()
@@ -161,19 +161,19 @@ pub(super) fn member<'a>(json: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// A JSON number that is finite.
-pub(super) fn number(json: &str) -> Option<f64> {
+pub(super) fn parse_number(json: &str) -> Option<f64> {
     let is_number = json.starts_with(|first: char| first == '-' || first.is_ascii_digit());
     let number: f64 = is_number.then(|| json.parse().ok())??;
     number.is_finite().then_some(number)
 }
 
 /// A text as JSON.
-pub(super) fn quoted(text: &str) -> String {
+pub(super) fn to_json_string(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
 /// A text as JSON, of characters that need no escape: base64.
-pub(super) fn quoted_plain(text: &str) -> String {
+pub(super) fn to_plain_json_string(text: &str) -> String {
     let mut json = String::with_capacity(text.len() + 2);
     json.push('"');
     json.push_str(text);

@@ -4,7 +4,6 @@
 //! to a plain HTTP server, and the result stands in the Workers AI envelope. Every task has a
 //! [`Builtin`]. Its values are the plugin interface's, so that a Wasm task can replace it.
 
-mod answer;
 mod base64;
 mod builtin;
 mod embeddings;
@@ -13,15 +12,17 @@ mod image;
 mod input;
 mod json;
 mod labels;
+mod result;
 mod single_text;
 mod speech;
 mod stream;
 mod values;
 
-pub use builtin::{BACKEND_PATH, Builtin, backend_path};
+pub use builtin::{BACKEND_PATH, BuiltinTask, backend_path};
 pub use values::{
-    Description, Edit, Event, Field, Finished, Hooks, METRIC_MAX, Out, Prepared, Rejection,
-    Request, Response, STATE_MAX_BYTES, Step, TaskError, View,
+    BodyEdit, BodyField, EventEdit, FinishResult, METRIC_MAX, PrepareResult, Rejection,
+    STATE_MAX_BYTES, StreamEvent, StreamResult, TaskBody, TaskDescription, TaskError, TaskHooks,
+    TaskRequest, TaskResponse,
 };
 
 #[cfg(test)]

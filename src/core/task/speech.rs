@@ -1,8 +1,8 @@
 //! Tasks around sound: text to speech, and automatic speech recognition.
 
-use super::answer::{Shaped, files_under, seconds, text_under};
-use super::input::Input;
-use super::json::{list, member, number, object, quoted, text};
+use super::input::TaskInput;
+use super::json::{member, parse_list, parse_number, parse_object, parse_string, to_json_string};
+use super::result::{TaskResult, files_under, seconds, text_under};
 use super::values::TaskError;
 
 /// Words of one subtitle: as many as are read at a glance.
@@ -35,35 +35,35 @@ pub(super) const RECOGNITION_ALIASES: &[(&str, &str)] =
     &[("source_lang", "language"), ("source", "language")];
 
 /// Text to speech.
-pub(super) fn prepare_text_to_speech(input: &mut Input<'_>) -> Result<(), TaskError> {
+pub(super) fn prepare_text_to_speech(input: &mut TaskInput<'_>) -> Result<(), TaskError> {
     input.require("text")?;
     input.report("input_characters", input.characters("text") as f64);
     Ok(())
 }
 
 /// Text to speech, where the server responds with JSON.
-pub(super) fn finish_text_to_speech(json: &str) -> Result<Shaped, String> {
+pub(super) fn finish_text_to_speech(json: &str) -> Result<TaskResult, String> {
     let sounds = files_under(json, &["audio", "audio_base64", "data", "output"]);
     let first = sounds.and_then(|sounds| sounds.into_iter().next());
     let first = first.ok_or("there is no sound in base64 in the answer")?;
-    let length = object(json).map_or(0.0, |members| seconds(&members));
-    Ok(Shaped::new(format!(r#"{{"audio":{first}}}"#))
+    let length = parse_object(json).map_or(0.0, |members| seconds(&members));
+    Ok(TaskResult::new(format!(r#"{{"audio":{first}}}"#))
         .with("audio_seconds", length)
         .with_usage(member(json, "usage")))
 }
 
 /// Automatic speech recognition.
-pub(super) fn prepare_recognition(input: &mut Input<'_>) -> Result<(), TaskError> {
+pub(super) fn prepare_recognition(input: &mut TaskInput<'_>) -> Result<(), TaskError> {
     input.require("audio")?;
-    let bytes = input.file("audio")?.unwrap_or(0);
+    let bytes = input.convert_file("audio")?.unwrap_or(0);
     input.report("audio_bytes", bytes as f64);
     Ok(())
 }
 
 /// Automatic speech recognition: the text, its words with their times, and subtitles.
-pub(super) fn finish_recognition(json: &str) -> Result<Shaped, String> {
+pub(super) fn finish_recognition(json: &str) -> Result<TaskResult, String> {
     let text = text_under(json, &TEXTS).ok_or("there is no text in the answer")?;
-    let members = object(json).unwrap_or_default();
+    let members = parse_object(json).unwrap_or_default();
     let spans = spans(members.get("words"), &["word", "text"])
         .or_else(|| spans(members.get("chunks"), &["text"]))
         .unwrap_or_default();
@@ -73,17 +73,17 @@ pub(super) fn finish_recognition(json: &str) -> Result<Shaped, String> {
     } else {
         &spans
     };
-    let count = members.get("word_count").and_then(number);
+    let count = members.get("word_count").and_then(parse_number);
     let count = count
         .filter(|count| *count >= 0.0)
         .map(|count| count as u64);
     let count = count.unwrap_or_else(|| text.split_whitespace().count() as u64);
-    let mut body = format!(r#"{{"text":{},"word_count":{count}"#, quoted(&text));
+    let mut body = format!(r#"{{"text":{},"word_count":{count}"#, to_json_string(&text));
     if !words.is_empty() {
         let words: Vec<String> = words.iter().map(Span::write).collect();
         body += &format!(r#","words":[{}]"#, words.join(","));
     }
-    let own = members.get("vtt").and_then(super::json::text);
+    let own = members.get("vtt").and_then(super::json::parse_string);
     let cues = if words.is_empty() {
         segments.lines
     } else {
@@ -94,7 +94,7 @@ pub(super) fn finish_recognition(json: &str) -> Result<Shaped, String> {
         None => (!cues.is_empty()).then(|| vtt(&cues)),
     };
     if let Some(vtt) = vtt {
-        body += &format!(r#","vtt":{}"#, quoted(&vtt));
+        body += &format!(r#","vtt":{}"#, to_json_string(&vtt));
     }
     for kept in ["transcription_info", "segments"] {
         if let Some(json) = members.get(kept) {
@@ -102,7 +102,7 @@ pub(super) fn finish_recognition(json: &str) -> Result<Shaped, String> {
         }
     }
     body.push('}');
-    Ok(Shaped::new(body)
+    Ok(TaskResult::new(body)
         .with("audio_seconds", seconds(&members))
         .with("output_characters", text.chars().count() as f64)
         .with_usage(members.get("usage")))
@@ -119,7 +119,10 @@ struct Span {
 impl Span {
     fn write(&self) -> String {
         let Span { text, start, end } = self;
-        format!(r#"{{"word":{},"start":{start},"end":{end}}}"#, quoted(text))
+        format!(
+            r#"{{"word":{},"start":{start},"end":{end}}}"#,
+            to_json_string(text)
+        )
     }
 
     fn start_ms(&self) -> u64 {
@@ -140,7 +143,7 @@ struct Segments {
 
 fn spans_of_segments(json: Option<&str>) -> Segments {
     let words = |segment: &&str| spans(member(segment, "words"), &["word", "text"]);
-    let segments = json.and_then(list).unwrap_or_default();
+    let segments = json.and_then(parse_list).unwrap_or_default();
     Segments {
         lines: spans(json, &["text"]).unwrap_or_default(),
         words: segments.iter().filter_map(words).flatten().collect(),
@@ -151,22 +154,22 @@ fn spans_of_segments(json: Option<&str>) -> Segments {
 /// none.
 fn spans(json: Option<&str>, names: &[&str]) -> Option<Vec<Span>> {
     let span = |json: &str| {
-        let members = object(json)?;
-        let stamp = members.get("timestamp").and_then(list);
+        let members = parse_object(json)?;
+        let stamp = members.get("timestamp").and_then(parse_list);
         let time = |name: &str, at: usize| {
             let own = members.get(name);
             own.or_else(|| stamp.as_ref()?.get(at).copied())
-                .and_then(number)
+                .and_then(parse_number)
         };
         let start = time("start", 0)?;
         Some(Span {
-            text: text(members.first(names)?)?.trim().to_owned(),
+            text: parse_string(members.first_of(names)?)?.trim().to_owned(),
             start,
             // The last span of a Whisper pipeline has no end.
             end: time("end", 1).unwrap_or(start),
         })
     };
-    list(json?)?.into_iter().map(span).collect()
+    parse_list(json?)?.into_iter().map(span).collect()
 }
 
 /// Words gathered into subtitles.

@@ -7,16 +7,16 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::answer::usage_metrics;
-use super::generation::{Said, TOOL_CALLS_MAX, ToolCall, read, write};
+use super::generation::{GeneratedContent, TOOL_CALLS_MAX, ToolCall, read, write};
 use super::json::member;
-use super::values::{Event, Out, STATE_MAX_BYTES, Step};
+use super::result::usage_metrics;
+use super::values::{EventEdit, STATE_MAX_BYTES, StreamEvent, StreamResult};
 
 const DONE: &[u8] = b"[DONE]";
 
 /// State kept from one event to the next.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Kept {
+struct StreamState {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     calls: Vec<ToolCall>,
     /// The end mark was held back for the tool calls and follows on close.
@@ -24,10 +24,10 @@ struct Kept {
     done: bool,
 }
 
-impl Kept {
-    fn read(state: &[u8]) -> Result<Kept, String> {
+impl StreamState {
+    fn read(state: &[u8]) -> Result<StreamState, String> {
         if state.is_empty() {
-            return Ok(Kept::default());
+            return Ok(StreamState::default());
         }
         serde_json::from_slice(state).map_err(|_| "the state is not of this task".to_owned())
     }
@@ -61,11 +61,11 @@ impl Kept {
 }
 
 /// Converts the next events.
-pub(super) fn push(state: &[u8], events: &[Event]) -> Result<Step, String> {
-    let mut kept = Kept::read(state)?;
-    let mut step = Step::default();
+pub(super) fn push(state: &[u8], events: &[StreamEvent]) -> Result<StreamResult, String> {
+    let mut kept = StreamState::read(state)?;
+    let mut step = StreamResult::default();
     for event in events {
-        let out = shape(event, &mut kept, &mut step.metrics)?;
+        let out = convert_event(event, &mut kept, &mut step.metrics)?;
         step.events.push(out);
     }
     step.state = kept.write()?;
@@ -73,35 +73,40 @@ pub(super) fn push(state: &[u8], events: &[Event]) -> Result<Step, String> {
 }
 
 /// Ends the stream. Tool calls of an interrupted stream are not sent: they may be incomplete.
-pub(super) fn close(state: &[u8], cut: bool) -> Result<Step, String> {
-    let kept = Kept::read(state)?;
-    let mut step = Step::default();
+pub(super) fn close(state: &[u8], cut: bool) -> Result<StreamResult, String> {
+    let kept = StreamState::read(state)?;
+    let mut step = StreamResult::default();
     if !cut && !kept.calls.is_empty() {
-        step.events.push(piece("\"\"", &kept.calls, None));
+        step.events.push(delta_event("\"\"", &kept.calls, None));
     }
     if !cut && kept.done {
         let data = DONE.to_vec();
-        step.events.push(Out::Replace(Event { name: None, data }));
+        step.events
+            .push(EventEdit::Replace(StreamEvent { name: None, data }));
     }
     Ok(step)
 }
 
-fn shape(event: &Event, kept: &mut Kept, metrics: &mut Vec<(String, f64)>) -> Result<Out, String> {
+fn convert_event(
+    event: &StreamEvent,
+    kept: &mut StreamState,
+    metrics: &mut Vec<(String, f64)>,
+) -> Result<EventEdit, String> {
     if event.data == DONE {
         if kept.calls.is_empty() {
-            return Ok(Out::Keep);
+            return Ok(EventEdit::Keep);
         }
         kept.done = true;
         let calls = std::mem::take(&mut kept.calls);
-        return Ok(piece("\"\"", &calls, None));
+        return Ok(delta_event("\"\"", &calls, None));
     }
     let json = std::str::from_utf8(&event.data).unwrap_or("").trim();
     let whole: Option<&serde_json::value::RawValue> = serde_json::from_str(json).ok();
     let said = whole.filter(|_| member(json, "error").is_none());
     let Some(said) = said.and_then(|_| read(json)) else {
-        return Ok(Out::Keep);
+        return Ok(EventEdit::Keep);
     };
-    let Said {
+    let GeneratedContent {
         text,
         tool_calls,
         usage,
@@ -121,17 +126,17 @@ fn shape(event: &Event, kept: &mut Kept, metrics: &mut Vec<(String, f64)>) -> Re
     }
     let text = text.unwrap_or_else(|| "\"\"".to_owned());
     if text == "\"\"" && calls.is_empty() && usage.is_none() {
-        return Ok(Out::Drop);
+        return Ok(EventEdit::Drop);
     }
-    Ok(piece(
+    Ok(delta_event(
         &text.replace(['\n', '\r'], " "),
         &calls,
         usage.as_deref(),
     ))
 }
 
-fn piece(text: &str, calls: &[ToolCall], usage: Option<&str>) -> Out {
-    Out::Replace(Event {
+fn delta_event(text: &str, calls: &[ToolCall], usage: Option<&str>) -> EventEdit {
+    EventEdit::Replace(StreamEvent {
         name: None,
         data: write(text, calls, usage).into_bytes(),
     })

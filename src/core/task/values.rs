@@ -11,7 +11,7 @@ pub const METRIC_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// The hooks of a task that do something; the others are not called.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Hooks {
+pub struct TaskHooks {
     /// Builds the payload.
     pub prepare: bool,
     /// Converts the response.
@@ -22,7 +22,7 @@ pub struct Hooks {
 
 /// Static description of a task, read once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Description {
+pub struct TaskDescription {
     /// The task it is for, such as `text-generation`.
     pub slug: String,
     /// JSON Schema (2020-12) of the input; none means that `prepare` checks everything.
@@ -32,12 +32,12 @@ pub struct Description {
     /// JSON Pointers (RFC 6901) that the hooks read; empty is the whole body.
     pub wants: Vec<String>,
     /// Hooks that are implemented.
-    pub active: Hooks,
+    pub active: TaskHooks,
 }
 
 /// A place in a body and the JSON that stands there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Field {
+pub struct BodyField {
     /// RFC 6901.
     pub pointer: String,
     /// A single JSON value.
@@ -46,43 +46,43 @@ pub struct Field {
 
 /// The part of a body that a hook has asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum View {
+pub enum TaskBody {
     /// All of it.
     Whole(Vec<u8>),
     /// The requested places that exist.
-    Fields(Vec<Field>),
+    Fields(Vec<BodyField>),
 }
 
 /// Arguments of `prepare`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct TaskRequest {
     /// The model's id.
     pub model: String,
     /// `application/json`, or the type of an opaque body.
     pub content_type: String,
     /// The body.
-    pub body: View,
+    pub body: TaskBody,
     /// Facts established by the gateway: `face`, `stream`, `lora`.
     pub attributes: Vec<(String, String)>,
 }
 
 /// A change to a body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Edit {
+pub enum BodyEdit {
     /// No change.
     #[default]
     Keep,
     /// Sets these places and keeps the rest.
-    Set(Vec<Field>),
+    Set(Vec<BodyField>),
     /// Replaces the whole body.
     Replace(Vec<u8>),
 }
 
 /// Result of `prepare`.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Prepared {
+pub struct PrepareResult {
     /// From the client's body to the server's.
-    pub edit: Edit,
+    pub edit: BodyEdit,
     /// Path under the endpoint's base URL, for servers of the kind `http`.
     pub backend_path: Option<String>,
     /// Kept for later hooks.
@@ -117,29 +117,29 @@ pub enum TaskError {
 
 /// Arguments of `finish`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Response {
+pub struct TaskResponse {
     /// HTTP status of the model server.
     pub status: u16,
     /// Its content type.
     pub content_type: String,
     /// Its body.
-    pub body: View,
+    pub body: TaskBody,
     /// State kept by `prepare`.
     pub state: Vec<u8>,
 }
 
 /// Result of `finish`.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Finished {
+pub struct FinishResult {
     /// From the server's body to the result.
-    pub edit: Edit,
+    pub edit: BodyEdit,
     /// Metrics read from the response.
     pub metrics: Vec<(String, f64)>,
 }
 
 /// A server-sent event of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct StreamEvent {
     /// `event:`, when it has one.
     pub name: Option<String>,
     /// `data:`, lines joined.
@@ -148,20 +148,20 @@ pub struct Event {
 
 /// A change to an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Out {
+pub enum EventEdit {
     /// Passes the event unchanged.
     Keep,
     /// Leaves the event out.
     Drop,
     /// Passes this event in its place.
-    Replace(Event),
+    Replace(StreamEvent),
 }
 
 /// Result of a stream hook.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Step {
+pub struct StreamResult {
     /// Changes, in the order of the events given.
-    pub events: Vec<Out>,
+    pub events: Vec<EventEdit>,
     /// Metrics of these events.
     pub metrics: Vec<(String, f64)>,
     /// Handed back to the next call.

@@ -7,10 +7,10 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use infergate_core::routing::fleet::ModelLoad;
+use infergate_core::routing::cluster::ModelLoad;
 use infergate_core::{AccountId, Millis, ModelId};
 
-use crate::peer::drift::Digests;
+use crate::peer::drift::ConfigDigests;
 use crate::upstream::check_address;
 
 /// The one key of the node itself.
@@ -34,7 +34,7 @@ const TIME_BITS: u32 = 5;
 
 /// Published state of a node beside its models.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeNews {
+pub struct NodeRecord {
     /// Rises with each report.
     pub version: u64,
     /// When it was made, by its own clock.
@@ -49,7 +49,7 @@ pub struct NodeNews {
 
 /// Usage of an account at one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spent {
+pub struct AccountUsage {
     /// Days since 1970-01-01.
     pub day: u64,
     /// Millionths of a neuron.
@@ -58,7 +58,7 @@ pub struct Spent {
 
 /// Subject of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum About<'a> {
+pub enum KeySubject<'a> {
     /// The node itself.
     Node,
     /// A model.
@@ -72,25 +72,25 @@ pub enum About<'a> {
 }
 
 /// Reads a key; none of another form, or with a name that is none.
-pub fn about(key: &str) -> Option<About<'_>> {
+pub fn parse_key(key: &str) -> Option<KeySubject<'_>> {
     if key == NODE_KEY {
-        return Some(About::Node);
+        return Some(KeySubject::Node);
     }
     if key == CONFIG_KEY {
-        return Some(About::Config);
+        return Some(KeySubject::Config);
     }
     if let Some(model) = key.strip_prefix(MODEL_PREFIX) {
-        return is_name(model).then_some(About::Model(model));
+        return is_name(model).then_some(KeySubject::Model(model));
     }
     if let Some(account) = key.strip_prefix(PASSED_PREFIX) {
-        return is_name(account).then_some(About::Passed(account));
+        return is_name(account).then_some(KeySubject::Passed(account));
     }
     let account = key.strip_prefix(ACCOUNT_PREFIX)?;
-    is_name(account).then_some(About::Account(account))
+    is_name(account).then_some(KeySubject::Account(account))
 }
 
 /// The model of a key that was read before: nothing is checked.
-pub fn old_model(key: &str) -> Option<&str> {
+pub fn known_model(key: &str) -> Option<&str> {
     key.strip_prefix(MODEL_PREFIX)
 }
 
@@ -126,8 +126,8 @@ fn is_name(name: &str) -> bool {
 }
 
 /// `1 version made draining address site`.
-pub fn write_node(news: &NodeNews) -> String {
-    let NodeNews {
+pub fn write_node(news: &NodeRecord) -> String {
+    let NodeRecord {
         version,
         made,
         draining,
@@ -139,10 +139,10 @@ pub fn write_node(news: &NodeNews) -> String {
 }
 
 /// Reads [`write_node`].
-pub fn read_node(text: &str) -> Option<NodeNews> {
+pub fn read_node(text: &str) -> Option<NodeRecord> {
     let [version, made, draining, address, site] = fields(text)?;
     let address_fits = check_address(address).is_ok();
-    (address_fits && is_name(site)).then_some(NodeNews {
+    (address_fits && is_name(site)).then_some(NodeRecord {
         version: number(version)?,
         made: Millis(number(made)?),
         draining: match draining {
@@ -163,7 +163,7 @@ pub fn write_model(load: &ModelLoad) -> String {
         load.queued,
         load.queue_room,
         rounded(load.wait_ms),
-        load.wanting,
+        load.unmet_demand,
         rounded(load.ttft_us),
     ];
     let mut text = FORM.to_owned();
@@ -182,15 +182,15 @@ pub fn read_model(text: &str) -> Option<ModelLoad> {
         queued: number(queued)?,
         queue_room: number(queue_room)?,
         wait_ms: number(wait_ms)?,
-        wanting: number(wanting)?,
+        unmet_demand: number(wanting)?,
         ttft_us: number(ttft_us)?,
     };
     (load.free <= load.permits).then_some(load)
 }
 
 /// `1 accounts models tariffs`, in decimal.
-pub fn write_digests(digests: &Digests) -> String {
-    let Digests {
+pub fn write_digests(digests: &ConfigDigests) -> String {
+    let ConfigDigests {
         accounts,
         models,
         tariffs,
@@ -199,9 +199,9 @@ pub fn write_digests(digests: &Digests) -> String {
 }
 
 /// Reads [`write_digests`].
-pub fn read_digests(text: &str) -> Option<Digests> {
+pub fn read_digests(text: &str) -> Option<ConfigDigests> {
     let [accounts, models, tariffs] = fields(text)?;
-    Some(Digests {
+    Some(ConfigDigests {
         accounts: number(accounts)?,
         models: number(models)?,
         tariffs: number(tariffs)?,
@@ -209,14 +209,14 @@ pub fn read_digests(text: &str) -> Option<Digests> {
 }
 
 /// `1 day micro`.
-pub fn write_spent(spent: Spent) -> String {
+pub fn write_usage(spent: AccountUsage) -> String {
     format!("{FORM} {} {}", spent.day, spent.micro)
 }
 
 /// Reads [`write_spent`].
-pub fn read_spent(text: &str) -> Option<Spent> {
+pub fn read_usage(text: &str) -> Option<AccountUsage> {
     let [day, micro] = fields(text)?;
-    Some(Spent {
+    Some(AccountUsage {
         day: number(day)?,
         micro: number(micro)?,
     })
@@ -261,11 +261,11 @@ mod tests {
     prop_compose! {
         fn load()(
             permits in any::<u32>(), free in any::<u32>(), queued in any::<u32>(),
-            queue_room in any::<u32>(), wait_ms in any::<u32>(), wanting in any::<u32>(),
+            queue_room in any::<u32>(), wait_ms in any::<u32>(), unmet_demand in any::<u32>(),
             ttft_us in any::<u32>(),
         ) -> ModelLoad {
             let free = free.min(permits);
-            ModelLoad { permits, free, queued, queue_room, wait_ms, wanting, ttft_us }
+            ModelLoad { permits, free, queued, queue_room, wait_ms, unmet_demand, ttft_us }
         }
     }
 
@@ -273,8 +273,8 @@ mod tests {
         fn news()(
             version in any::<u64>(), made in any::<u64>(), draining in any::<bool>(),
             port in 1..=u16::MAX, site in "[!-~]{1,256}",
-        ) -> NodeNews {
-            NodeNews {
+        ) -> NodeRecord {
+            NodeRecord {
                 version,
                 made: Millis(made),
                 draining,
@@ -302,13 +302,13 @@ mod tests {
 
         #[test]
         fn what_is_written_of_an_account_is_read_again(day in any::<u64>(), micro in any::<u64>()) {
-            let spent = Spent { day, micro };
-            prop_assert_eq!(read_spent(&write_spent(spent)), Some(spent));
+            let spent = AccountUsage { day, micro };
+            prop_assert_eq!(read_usage(&write_usage(spent)), Some(spent));
         }
 
         #[test]
         fn any_text_is_read_or_left_out(text in ".{0,80}", key in ".{0,80}") {
-            let _ = (read_node(&text), read_model(&text), read_spent(&text), about(&key));
+            let _ = (read_node(&text), read_model(&text), read_usage(&text), parse_key(&key));
         }
     }
 
@@ -339,12 +339,12 @@ mod tests {
         ] {
             assert_eq!(read_node(text), None, "{text:?}");
         }
-        assert_eq!(read_spent("1 1 18446744073709551616"), None);
+        assert_eq!(read_usage("1 1 18446744073709551616"), None);
         for key in ["", "nodes", "model/", "model/a b", "spent/", "other/a"] {
-            assert_eq!(about(key), None, "{key:?}");
+            assert_eq!(parse_key(key), None, "{key:?}");
         }
-        assert_eq!(about(&format!("model/{}", "m".repeat(257))), None);
-        assert_eq!(about("model/@cf/x"), Some(About::Model("@cf/x")));
-        assert_eq!(about("spent/acme"), Some(About::Account("acme")));
+        assert_eq!(parse_key(&format!("model/{}", "m".repeat(257))), None);
+        assert_eq!(parse_key("model/@cf/x"), Some(KeySubject::Model("@cf/x")));
+        assert_eq!(parse_key("spent/acme"), Some(KeySubject::Account("acme")));
     }
 }

@@ -17,7 +17,7 @@ use chitchat::transport::{Socket, Transport};
 use chitchat::{ChitchatMessage, Deserializable, Serializable};
 use hmac::{Hmac, Mac};
 use infergate_core::Millis;
-use infergate_core::routing::fleet::NODES_MAX;
+use infergate_core::routing::cluster::NODES_MAX;
 use parking_lot::Mutex;
 use sha2::Sha256;
 use tokio::net::UdpSocket;
@@ -42,7 +42,7 @@ const HEAD_BYTES: usize = TAG_BYTES + TIME_BYTES;
 /// Bound of the difference of two nodes' clocks; a recorded datagram is accepted for so long.
 const SECS_OFF_MAX: u64 = 60;
 /// Between two log lines about datagrams that were not taken.
-const COMPLAINT_EVERY: Millis = Millis::from_secs(60);
+const WARNING_EVERY: Millis = Millis::from_secs(60);
 /// After a failed receive, so that a socket that is broken does not spin.
 const RECEIVE_PAUSE: Duration = Duration::from_millis(50);
 
@@ -70,23 +70,25 @@ impl Signer {
     }
 
     /// The message of a datagram that bears the right signature and is of about now.
-    fn open<'a>(&self, datagram: &'a [u8], unix_secs: u64) -> Result<&'a [u8], Refused> {
-        let unsigned = Refused::Signature;
+    fn open<'a>(&self, datagram: &'a [u8], unix_secs: u64) -> Result<&'a [u8], DatagramRejection> {
+        let unsigned = DatagramRejection::Signature;
         let (tag, signed) = datagram.split_at_checked(TAG_BYTES).ok_or(unsigned)?;
         let made = self.mac.clone().chain_update(signed);
         made.verify_slice(tag).map_err(|_| unsigned)?;
-        let (time, message) = signed.split_first_chunk().ok_or(Refused::Malformed)?;
+        let (time, message) = signed
+            .split_first_chunk()
+            .ok_or(DatagramRejection::Malformed)?;
         let secs_off = u64::from_be_bytes(*time).abs_diff(unix_secs);
         match secs_off <= SECS_OFF_MAX {
             true => Ok(message),
-            false => Err(Refused::Time { secs_off }),
+            false => Err(DatagramRejection::Time { secs_off }),
         }
     }
 }
 
 /// Why a datagram was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Refused {
+enum DatagramRejection {
     Signature,
     Time { secs_off: u64 },
     Malformed,
@@ -94,14 +96,14 @@ enum Refused {
 
 /// Datagrams that were not taken or not sent, since the start.
 #[derive(Default)]
-pub struct RefusedCounts {
+pub struct RejectionCounts {
     signature: AtomicU64,
     time: AtomicU64,
     malformed: AtomicU64,
     unsent: AtomicU64,
 }
 
-impl RefusedCounts {
+impl RejectionCounts {
     /// How many; nothing of sums, which are not known here.
     pub fn read(&self) -> GossipRefused {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -117,12 +119,12 @@ impl RefusedCounts {
 
 /// Addresses that chitchat has a pending message to: [`PENDING_MAX`].
 #[derive(Default)]
-pub struct Pending {
+pub struct PendingContacts {
     /// Guards a set of addresses, for one look-up.
     addresses: Mutex<HashSet<SocketAddr>>,
 }
 
-impl Pending {
+impl PendingContacts {
     /// Marks `address` as pending; false while it is, or while too many are.
     pub fn begin(&self, address: SocketAddr) -> bool {
         let mut addresses = self.addresses.lock();
@@ -139,8 +141,8 @@ pub struct SignedTransport {
     /// Guards the socket until it is taken.
     socket: Mutex<Option<UdpSocket>>,
     signer: Signer,
-    refused: Arc<RefusedCounts>,
-    pending: Arc<Pending>,
+    refused: Arc<RejectionCounts>,
+    pending: Arc<PendingContacts>,
     clock: Clock,
 }
 
@@ -149,7 +151,7 @@ impl SignedTransport {
     pub fn new(
         socket: UdpSocket,
         signer: Signer,
-        (refused, pending): (Arc<RefusedCounts>, Arc<Pending>),
+        (refused, pending): (Arc<RejectionCounts>, Arc<PendingContacts>),
         clock: Clock,
     ) -> SignedTransport {
         SignedTransport {
@@ -175,7 +177,7 @@ impl Transport for SignedTransport {
             refused: Arc::clone(&self.refused),
             pending: Arc::clone(&self.pending),
             clock: self.clock,
-            complained: None,
+            warned: None,
         }))
     }
 }
@@ -185,46 +187,46 @@ struct SignedSocket {
     signer: Signer,
     sent: Vec<u8>,
     received: Box<[u8]>,
-    refused: Arc<RefusedCounts>,
-    pending: Arc<Pending>,
+    refused: Arc<RejectionCounts>,
+    pending: Arc<PendingContacts>,
     clock: Clock,
     /// Time of the last warning about datagrams.
-    complained: Option<Millis>,
+    warned: Option<Millis>,
 }
 
 impl SignedSocket {
-    fn refuse(&mut self, why: Refused, from: SocketAddr) {
+    fn record_rejection(&mut self, why: DatagramRejection, from: SocketAddr) {
         let counter = match why {
-            Refused::Signature => &self.refused.signature,
-            Refused::Time { .. } => &self.refused.time,
-            Refused::Malformed => &self.refused.malformed,
+            DatagramRejection::Signature => &self.refused.signature,
+            DatagramRejection::Time { .. } => &self.refused.time,
+            DatagramRejection::Malformed => &self.refused.malformed,
         };
         counter.fetch_add(1, Ordering::Relaxed);
-        if self.may_complain() {
+        if self.may_warn() {
             match why {
-                Refused::Signature => tracing::warn!(
+                DatagramRejection::Signature => tracing::warn!(
                     %from,
                     "gossip without the right signature: has each node the same cluster.secret?"
                 ),
-                Refused::Time { secs_off } => tracing::warn!(
+                DatagramRejection::Time { secs_off } => tracing::warn!(
                     %from,
                     secs_off,
                     "gossip of another minute: is the clock of each node right? or it was recorded"
                 ),
-                Refused::Malformed => {
+                DatagramRejection::Malformed => {
                     tracing::warn!(%from, "gossip that is not understood: another version?");
                 }
             }
         }
     }
 
-    fn may_complain(&mut self) -> bool {
+    fn may_warn(&mut self) -> bool {
         let now = self.clock.now();
         let may = self
-            .complained
-            .is_none_or(|last| now.since(last) >= COMPLAINT_EVERY);
+            .warned
+            .is_none_or(|last| now.since(last) >= WARNING_EVERY);
         if may {
-            self.complained = Some(now);
+            self.warned = Some(now);
         }
         may
     }
@@ -241,7 +243,7 @@ impl Socket for SignedSocket {
         self.signer.sign(&mut self.sent, unix_secs(self.clock));
         if let Err(error) = self.socket.send_to(&self.sent, to).await {
             self.refused.unsent.fetch_add(1, Ordering::Relaxed);
-            if self.may_complain() {
+            if self.may_warn() {
                 let bytes = self.sent.len();
                 tracing::warn!(%to, bytes, %error, "gossip could not be sent");
             }
@@ -255,7 +257,7 @@ impl Socket for SignedSocket {
             let (count, from) = match self.socket.recv_from(&mut self.received).await {
                 Ok(received) => received,
                 Err(error) => {
-                    if self.may_complain() {
+                    if self.may_warn() {
                         tracing::warn!(%error, "gossip could not be received");
                     }
                     tokio::time::sleep(RECEIVE_PAUSE).await;
@@ -266,13 +268,13 @@ impl Socket for SignedSocket {
             let mut message = match self.signer.open(&self.received[..count], now) {
                 Ok(message) => message,
                 Err(why) => {
-                    self.refuse(why, from);
+                    self.record_rejection(why, from);
                     continue;
                 }
             };
             match ChitchatMessage::deserialize(&mut message) {
                 Ok(message) => return Ok((from, message)),
-                Err(_) => self.refuse(Refused::Malformed, from),
+                Err(_) => self.record_rejection(DatagramRejection::Malformed, from),
             }
         }
     }
@@ -301,7 +303,7 @@ mod tests {
         let datagram = signed("a secret of some length", b"news");
         let signer = Signer::new("a secret of some length");
         assert_eq!(signer.open(&datagram, NOW), Ok(&b"news"[..]));
-        let unsigned = Err(Refused::Signature);
+        let unsigned = Err(DatagramRejection::Signature);
         assert_eq!(Signer::new("another").open(&datagram, NOW), unsigned);
         for at in 0..datagram.len() {
             let mut touched = datagram.clone();
@@ -315,7 +317,7 @@ mod tests {
 
     #[test]
     fn an_address_is_greeted_again_only_after_something_was_sent_to_it() {
-        let pending = Pending::default();
+        let pending = PendingContacts::default();
         let at = |port: usize| SocketAddr::from(([10, 0, 0, 1], 7000 + port as u16));
         assert!(pending.begin(at(0)) && !pending.begin(at(0)));
         assert!((1..PENDING_MAX).all(|port| pending.begin(at(port))));
@@ -331,7 +333,7 @@ mod tests {
         for at in [NOW - 60, NOW + 60] {
             assert_eq!(signer.open(&datagram, at), Ok(&b"news"[..]));
         }
-        let untimely = Err(Refused::Time { secs_off: 61 });
+        let untimely = Err(DatagramRejection::Time { secs_off: 61 });
         for at in [NOW - 61, NOW + 61] {
             assert_eq!(signer.open(&datagram, at), untimely);
         }

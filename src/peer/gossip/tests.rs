@@ -5,11 +5,11 @@
 use std::time::Duration;
 
 use infergate_core::Millis;
-use infergate_core::routing::fleet::Change;
+use infergate_core::routing::cluster::MembershipChange;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::*;
-use crate::peer::Others;
+use crate::peer::ClusterHandle;
 
 const SECRET: &str = "a secret of some length";
 const HERE: &str = "127.0.0.1:0";
@@ -17,27 +17,27 @@ const BEAT: Duration = Duration::from_millis(20);
 /// A minute and more of beats: thirty times what the slowest of these tests takes.
 const BEATS_MAX: usize = 5_000;
 
-struct Node {
+struct GossipNode {
     gossip: Gossip,
-    others: Arc<Others>,
+    others: Arc<ClusterHandle>,
     address: SocketAddr,
     version: u64,
     free: u32,
     models: Vec<&'static str>,
     draining: bool,
     spent: QuotaSnapshot,
-    changes: Vec<Change>,
+    changes: Vec<MembershipChange>,
     lost: Vec<String>,
-    heard_spent: Vec<(String, Spent)>,
+    usage: Vec<(String, AccountUsage)>,
     namesake: bool,
 }
 
-impl Node {
-    async fn start(name: &str, generation: u64) -> Node {
-        Node::with_secret(name, generation, SECRET).await
+impl GossipNode {
+    async fn start(name: &str, generation: u64) -> GossipNode {
+        GossipNode::with_secret(name, generation, SECRET).await
     }
 
-    async fn with_secret(name: &str, generation: u64, secret: &str) -> Node {
+    async fn with_secret(name: &str, generation: u64, secret: &str) -> GossipNode {
         let clock = Clock::start();
         let bound = bind(HERE.parse().unwrap()).await.unwrap();
         let address = bound.address().unwrap();
@@ -47,9 +47,9 @@ impl Node {
             name: name.into(),
             generation,
         };
-        let others = Others::new(here.clone(), "fra".into(), clock);
+        let others = ClusterHandle::new(here.clone(), "fra".into(), clock);
         let gossip = Gossip::start(bound, &cluster, here, clock).await.unwrap();
-        Node {
+        GossipNode {
             gossip,
             others,
             address,
@@ -60,7 +60,7 @@ impl Node {
             spent: QuotaSnapshot::default(),
             changes: Vec::new(),
             lost: Vec::new(),
-            heard_spent: Vec::new(),
+            usage: Vec::new(),
             namesake: false,
         }
     }
@@ -83,20 +83,20 @@ impl Node {
             version: self.version,
             made: Millis(self.version),
         };
-        self.gossip.tell(&report).await;
-        self.gossip.tell_spent(&self.spent).await;
-        self.gossip.greet(seeds.iter().copied());
-        let news = self.gossip.hear().await;
+        self.gossip.publish(&report).await;
+        self.gossip.publish_usage(&self.spent).await;
+        self.gossip.contact_seeds(seeds.iter().copied());
+        let news = self.gossip.poll().await;
         for name in news.lost {
-            self.others.lost(&name);
+            self.others.record_loss(&name);
             self.lost.push(name.to_string());
         }
         let heard = news.reports.iter();
-        let changes = heard.filter_map(|report| self.others.heard(report));
-        let telling = changes.filter(|change| !matches!(change, Change::Changed(_)));
+        let changes = heard.filter_map(|report| self.others.record_report(report));
+        let telling = changes.filter(|change| !matches!(change, MembershipChange::Changed(_)));
         self.changes.extend(telling);
-        let spent = news.spent.into_iter();
-        self.heard_spent
+        let spent = news.usage.into_iter();
+        self.usage
             .extend(spent.map(|(node, account, sum)| (format!("{}/{account}", node.name), sum)));
         self.namesake |= news.namesake.is_some();
     }
@@ -115,12 +115,12 @@ impl Node {
     }
 
     fn load_of(&self, name: &str) -> Option<ModelLoad> {
-        let seek = infergate_core::routing::fleet::Seek {
+        let seek = infergate_core::routing::cluster::NodeQuery {
             model: "@cf/m",
             visited: &[],
             forced_site: None,
-            sites: None,
-            wants: infergate_core::routing::fleet::Wants::Permit,
+            site_order: None,
+            need: infergate_core::routing::cluster::Need::Permit,
         };
         let (views, _) = self.others.explain(&seek, usize::MAX);
         let found = views.into_iter().find(|view| &*view.node.name == name);
@@ -130,9 +130,9 @@ impl Node {
 
 /// Beats of all `nodes` until `is_so`.
 async fn until(
-    nodes: &mut [&mut Node],
+    nodes: &mut [&mut GossipNode],
     seeds: &[SocketAddr],
-    mut is_so: impl FnMut(&[&mut Node]) -> bool,
+    mut is_so: impl FnMut(&[&mut GossipNode]) -> bool,
 ) {
     let mut beats = interval(BEAT);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -151,9 +151,9 @@ async fn until(
 #[tokio::test]
 async fn three_nodes_with_one_seed_know_each_other_and_what_they_tell() {
     let (mut a, mut b, mut c) = (
-        Node::start("a", 1).await,
-        Node::start("b", 1).await,
-        Node::start("c", 1).await,
+        GossipNode::start("a", 1).await,
+        GossipNode::start("b", 1).await,
+        GossipNode::start("c", 1).await,
     );
     b.free = 3;
     c.spent = QuotaSnapshot {
@@ -174,21 +174,24 @@ async fn three_nodes_with_one_seed_know_each_other_and_what_they_tell() {
     nodes[1].draining = true;
     nodes[2].models.clear();
     nodes[2].spent.used_micro[0].1 = 7;
-    let sum = |micro| ("c/acme".to_owned(), Spent { day: 20_000, micro });
+    let sum = |micro| ("c/acme".to_owned(), AccountUsage { day: 20_000, micro });
     until(nodes, &[], |nodes| {
         let a = &nodes[0];
-        let drains = a.changes.iter().any(|c| matches!(c, Change::Draining(_)));
+        let drains = a
+            .changes
+            .iter()
+            .any(|c| matches!(c, MembershipChange::Draining(_)));
         let told = a.load_of("b").is_some_and(|load| load.free == 1);
-        drains && told && a.load_of("c").is_none() && a.heard_spent.contains(&sum(7))
+        drains && told && a.load_of("c").is_none() && a.usage.contains(&sum(7))
     })
     .await;
-    assert_eq!(nodes[0].heard_spent.first(), Some(&sum(5)));
+    assert_eq!(nodes[0].usage.first(), Some(&sum(5)));
     assert_eq!(nodes[0].gossip.refused(), GossipRefused::default());
 }
 
 #[tokio::test]
 async fn who_is_told_of_stays_told_of_whoever_comes_later() {
-    let mut a = Node::start("a", 1).await;
+    let mut a = GossipNode::start("a", 1).await;
     let account = |number: usize| (AccountId::from(&*format!("n{number:05}")), 1);
     let spent = |day, accounts: Vec<(AccountId, u64)>| QuotaSnapshot {
         day,
@@ -196,23 +199,26 @@ async fn who_is_told_of_stays_told_of_whoever_comes_later() {
         ..QuotaSnapshot::default()
     };
     let first: Vec<_> = (1..=ACCOUNTS_MAX).map(account).collect();
-    assert_eq!(a.gossip.tell_spent(&spent(1, first.clone())).await, 0);
+    assert_eq!(a.gossip.publish_usage(&spent(1, first.clone())).await, 0);
     // It comes first by name.
     let mut more = vec![account(0)];
     more.extend(first.iter().map(|(id, _)| (id.clone(), 2)));
-    assert_eq!(a.gossip.tell_spent(&spent(1, more)).await, 1);
-    assert_eq!(a.gossip.told_spent.len(), ACCOUNTS_MAX);
-    let told = |a: &Node, number| a.gossip.told_spent.get(&account(number).0).copied();
-    let sum = Spent { day: 1, micro: 2 };
+    assert_eq!(a.gossip.publish_usage(&spent(1, more)).await, 1);
+    assert_eq!(a.gossip.published_usage.len(), ACCOUNTS_MAX);
+    let told = |a: &GossipNode, number| a.gossip.published_usage.get(&account(number).0).copied();
+    let sum = AccountUsage { day: 1, micro: 2 };
     assert_eq!((told(&a, 0), told(&a, ACCOUNTS_MAX)), (None, Some(sum)));
     let next_day = vec![account(0), account(1)];
-    assert_eq!(a.gossip.tell_spent(&spent(2, next_day)).await, 0);
-    assert_eq!(a.gossip.told_spent.len(), 2);
+    assert_eq!(a.gossip.publish_usage(&spent(2, next_day)).await, 0);
+    assert_eq!(a.gossip.published_usage.len(), 2);
 }
 
 #[tokio::test]
 async fn a_node_that_is_killed_is_lost_and_started_again_it_is_a_new_one() {
-    let (mut a, mut b) = (Node::start("a", 1).await, Node::start("b", 1).await);
+    let (mut a, mut b) = (
+        GossipNode::start("a", 1).await,
+        GossipNode::start("b", 1).await,
+    );
     let seed = [a.address];
     until(&mut [&mut a, &mut b], &seed, |nodes| {
         nodes[0].knows("b") && nodes[1].knows("a")
@@ -223,20 +229,23 @@ async fn a_node_that_is_killed_is_lost_and_started_again_it_is_a_new_one() {
     // On a busy machine it may have been lost and back before.
     assert_eq!(a.lost.last().map(String::as_str), Some("b"));
     assert!(a.gossip.is_alone());
-    let mut b = Node::start("b", 2).await;
+    let mut b = GossipNode::start("b", 2).await;
     until(&mut [&mut a, &mut b], &seed, |nodes| nodes[0].knows("b")).await;
     assert_eq!(a.generation_of("b"), Some(2));
-    let restarted = |change: &Change| matches!(change, Change::Restarted(_));
+    let restarted = |change: &MembershipChange| matches!(change, MembershipChange::Restarted(_));
     assert!(a.changes.iter().any(restarted), "{:?}", a.changes);
 }
 
 #[tokio::test]
 async fn a_node_that_starts_again_by_an_earlier_clock_is_heard() {
-    let (mut a, mut b) = (Node::start("a", 1).await, Node::start("b", 9).await);
+    let (mut a, mut b) = (
+        GossipNode::start("a", 1).await,
+        GossipNode::start("b", 9).await,
+    );
     let seed = [a.address];
     until(&mut [&mut a, &mut b], &seed, |nodes| nodes[0].knows("b")).await;
     drop(b);
-    let mut b = Node::start("b", 3).await;
+    let mut b = GossipNode::start("b", 3).await;
     until(&mut [&mut a, &mut b], &seed, |nodes| {
         nodes[0].generation_of("b") == Some(3) && nodes[0].knows("b")
     })
@@ -246,8 +255,11 @@ async fn a_node_that_starts_again_by_an_earlier_clock_is_heard() {
 
 #[tokio::test]
 async fn who_has_another_secret_is_not_heard_and_counted() {
-    let (mut a, mut b) = (Node::start("a", 1).await, Node::start("b", 1).await);
-    let mut stranger = Node::with_secret("stranger", 1, "a secret of another").await;
+    let (mut a, mut b) = (
+        GossipNode::start("a", 1).await,
+        GossipNode::start("b", 1).await,
+    );
+    let mut stranger = GossipNode::with_secret("stranger", 1, "a secret of another").await;
     let seeds = [a.address, b.address, stranger.address];
     until(&mut [&mut a, &mut b, &mut stranger], &seeds, |nodes| {
         nodes[0].knows("b") && nodes.iter().all(|node| node.gossip.refused().unsigned > 0)
@@ -258,7 +270,10 @@ async fn who_has_another_secret_is_not_heard_and_counted() {
 
 #[tokio::test]
 async fn a_second_process_of_the_same_name_is_noticed() {
-    let (mut a, mut b) = (Node::start("a", 1).await, Node::start("a", 2).await);
+    let (mut a, mut b) = (
+        GossipNode::start("a", 1).await,
+        GossipNode::start("a", 2).await,
+    );
     let seeds = [a.address, b.address];
     until(&mut [&mut a, &mut b], &seeds, |nodes| nodes[0].namesake).await;
     assert!(a.others.is_alone() && b.others.is_alone());

@@ -4,13 +4,13 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use infergate_core::billing::{Ending, Report, Source};
+use infergate_core::billing::{BillingOutcome, MetricSource, UsageReport};
 use infergate_core::model::{Tariff, Trust};
 use infergate_core::routing::{Candidate, Health, Hints};
-use infergate_core::task::Event;
+use infergate_core::task::StreamEvent;
 use serde_json::{Value, json};
 
-use crate::plugin::rules::{Answered, Asked, Seen};
+use crate::plugin::rules::{BodyView, FinishInput, PrepareInput};
 
 /// Bytes of a list of attributes, and of other small things.
 pub const SMALL: usize = 1024;
@@ -22,17 +22,17 @@ fn bytes(bytes: &[u8]) -> Value {
     }
 }
 
-fn view(seen: Seen<'_>) -> Value {
+fn view(seen: BodyView<'_>) -> Value {
     match seen {
-        Seen::Whole(body) => json!({ "whole": bytes(body) }),
-        Seen::Fields(fields) => {
-            let field = |field: &infergate_core::task::Field| json!({ "pointer": field.pointer, "json": field.json });
+        BodyView::Whole(body) => json!({ "whole": bytes(body) }),
+        BodyView::Fields(fields) => {
+            let field = |field: &infergate_core::task::BodyField| json!({ "pointer": field.pointer, "json": field.json });
             json!({ "fields": fields.iter().map(field).collect::<Vec<_>>() })
         }
     }
 }
 
-pub fn prepare(asked: &Asked<'_>) -> Value {
+pub fn prepare(asked: &PrepareInput<'_>) -> Value {
     let attribute = |(name, value): &(String, String)| json!({ "name": name, "value": value });
     json!({ "request": {
         "model": asked.model,
@@ -42,7 +42,7 @@ pub fn prepare(asked: &Asked<'_>) -> Value {
     } })
 }
 
-pub fn finish(answered: &Answered<'_>) -> Value {
+pub fn finish(answered: &FinishInput<'_>) -> Value {
     json!({ "response": {
         "status": answered.status,
         "content-type": answered.content_type,
@@ -51,8 +51,8 @@ pub fn finish(answered: &Answered<'_>) -> Value {
     } })
 }
 
-pub fn push(state: &[u8], events: &[Event]) -> Value {
-    let event = |event: &Event| json!({ "name": event.name, "data": bytes(&event.data) });
+pub fn push(state: &[u8], events: &[StreamEvent]) -> Value {
+    let event = |event: &StreamEvent| json!({ "name": event.name, "data": bytes(&event.data) });
     json!({ "state": bytes(state), "events": events.iter().map(event).collect::<Vec<_>>() })
 }
 
@@ -60,7 +60,7 @@ pub fn close(state: &[u8], cut: bool) -> Value {
     json!({ "state": bytes(state), "cut": cut })
 }
 
-pub fn price(tariff: &Tariff, report: &Report<'_>) -> Value {
+pub fn price(tariff: &Tariff, report: &UsageReport<'_>) -> Value {
     let coefficients = tariff.coefficients.iter();
     let coefficients =
         coefficients.map(|(metric, neurons)| json!({ "metric": &**metric, "neurons": neurons }));
@@ -68,9 +68,9 @@ pub fn price(tariff: &Tariff, report: &Report<'_>) -> Value {
     let criteria = criteria.map(|(name, value)| json!([&**name, &**value]));
     let metrics = report.metrics.iter().map(|metric| {
         let source = match metric.source {
-            Source::Reported => "model-reported",
-            Source::Estimated => "host-estimated",
-            Source::Derived | Source::Answered => "plugin-derived",
+            MetricSource::Reported => "model-reported",
+            MetricSource::Estimated => "host-estimated",
+            MetricSource::Derived | MetricSource::Answered => "plugin-derived",
         };
         json!({ "name": &*metric.name, "value": metric.value, "source": source })
     });
@@ -88,11 +88,11 @@ pub fn price(tariff: &Tariff, report: &Report<'_>) -> Value {
                 Trust::Compare => "compare",
             },
             "outcome": match report.ending {
-                Ending::Completed => "completed",
-                Ending::CutByClient => "cut-by-client",
-                Ending::CutByBackend => "cut-by-backend",
-                Ending::CutByDeadline => "cut-by-deadline",
-                Ending::Failed => "failed",
+                BillingOutcome::Completed => "completed",
+                BillingOutcome::CutByClient => "cut-by-client",
+                BillingOutcome::CutByBackend => "cut-by-backend",
+                BillingOutcome::CutByDeadline => "cut-by-deadline",
+                BillingOutcome::Failed => "failed",
             },
             "streamed": report.streamed,
             "metrics": metrics.collect::<Vec<_>>(),

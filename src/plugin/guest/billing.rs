@@ -4,22 +4,22 @@
 
 use std::sync::Arc;
 
-use infergate_core::billing::{Charge, Ending, Line, Report, Source};
+use infergate_core::billing::{BillingOutcome, Charge, ChargeLine, MetricSource, UsageReport};
 use infergate_core::model::{Tariff, Trust};
 use wasmtime::Store;
 
-use super::{ABSENT, args, believe, broken};
+use super::{ABSENT, args, broken, validated};
 use crate::plugin::Caller;
 use crate::plugin::bindings::billing as wit;
 use crate::plugin::check;
 use crate::plugin::failure::Failure;
-use crate::plugin::hook::Hook;
+use crate::plugin::hook::HookCall;
 use crate::plugin::revision::Revision;
-use crate::plugin::rules::{Identity, Pricing};
-use crate::plugin::store::{Exports, Guest};
+use crate::plugin::rules::{BillingFormula, RevisionIdentity};
+use crate::plugin::store::{Exports, GuestState};
 
-impl Pricing for Revision {
-    fn identity(&self) -> Option<&Identity> {
+impl BillingFormula for Revision {
+    fn identity(&self) -> Option<&RevisionIdentity> {
         Some(&self.parts.identity)
     }
 
@@ -27,11 +27,11 @@ impl Pricing for Revision {
         &self,
         caller: Caller<'_>,
         tariff: &Tariff,
-        report: &Report<'_>,
+        report: &UsageReport<'_>,
     ) -> Result<Charge, Failure> {
         let hook = self.billing_hook("price");
         let ended = self.call(hook, Some(caller), |store, exports| {
-            self.ask_price(store, exports, tariff, report)
+            self.call_price(store, exports, tariff, report)
         });
         if let Ok(charge) = &ended {
             self.repeat(caller, tariff, report, charge);
@@ -53,7 +53,7 @@ impl Pricing for Revision {
             return Err(ABSENT);
         }
         let hook = self.billing_hook("estimate");
-        self.takes(hook, input.len() + output.len())?;
+        self.check_input_size(hook, input.len() + output.len())?;
         let ended = self.call(hook, Some(caller), |store, exports| {
             let Some(estimator) = &exports.estimator else {
                 return Ok(Err(ABSENT));
@@ -62,7 +62,7 @@ impl Pricing for Revision {
             let said = estimator.call_estimate(store, input, output, &[])?;
             Ok(said.map_err(broken).and_then(|metrics| {
                 let verdict = check::metrics(&metrics);
-                believe(metrics, verdict)
+                validated(metrics, verdict)
             }))
         });
         let bytes = input.len() + output.len();
@@ -75,12 +75,12 @@ impl Pricing for Revision {
 
 impl Revision {
     /// The charge as this guest works it out, checked.
-    pub fn ask_price(
+    pub fn call_price(
         &self,
-        store: &mut Store<Guest>,
+        store: &mut Store<GuestState>,
         exports: &Exports,
         tariff: &Tariff,
-        report: &Report<'_>,
+        report: &UsageReport<'_>,
     ) -> wasmtime::Result<Result<Charge, Failure>> {
         let Some(billing) = &exports.billing else {
             return Ok(Err(ABSENT));
@@ -123,16 +123,16 @@ impl Revision {
         };
         let billing = billing.infergate_plugin_billing();
         let said = billing.call_price(store, rates, usage)?;
-        Ok(said.map_err(fault).and_then(|said| {
+        Ok(said.map_err(billing_failure).and_then(|said| {
             let charge = charge_out(said);
-            let verdict = charge.check(report, self.parts.bounds.charge_max as f64);
-            believe(charge, verdict)
+            let verdict = charge.validate(report, self.parts.bounds.charge_max as f64);
+            validated(charge, verdict)
         }))
     }
 
     /// A hook of this world, under its deadline.
-    pub fn billing_hook(&self, name: &'static str) -> Hook {
-        Hook {
+    pub fn billing_hook(&self, name: &'static str) -> HookCall {
+        HookCall {
             name,
             deadline_ms: self.parts.bounds.deadline_ms,
             input_bytes: 0,
@@ -140,11 +140,11 @@ impl Revision {
     }
 }
 
-fn source(source: Source) -> wit::Source {
+fn source(source: MetricSource) -> wit::Source {
     match source {
-        Source::Reported => wit::Source::ModelReported,
-        Source::Estimated => wit::Source::HostEstimated,
-        Source::Derived | Source::Answered => wit::Source::PluginDerived,
+        MetricSource::Reported => wit::Source::ModelReported,
+        MetricSource::Estimated => wit::Source::HostEstimated,
+        MetricSource::Derived | MetricSource::Answered => wit::Source::PluginDerived,
     }
 }
 
@@ -156,17 +156,17 @@ fn trust(trust: Trust) -> wit::Trust {
     }
 }
 
-fn outcome(ending: Ending) -> wit::Outcome {
+fn outcome(ending: BillingOutcome) -> wit::Outcome {
     match ending {
-        Ending::Completed => wit::Outcome::Completed,
-        Ending::CutByClient => wit::Outcome::CutByClient,
-        Ending::CutByBackend => wit::Outcome::CutByBackend,
-        Ending::CutByDeadline => wit::Outcome::CutByDeadline,
-        Ending::Failed => wit::Outcome::Failed,
+        BillingOutcome::Completed => wit::Outcome::Completed,
+        BillingOutcome::CutByClient => wit::Outcome::CutByClient,
+        BillingOutcome::CutByBackend => wit::Outcome::CutByBackend,
+        BillingOutcome::CutByDeadline => wit::Outcome::CutByDeadline,
+        BillingOutcome::Failed => wit::Outcome::Failed,
     }
 }
 
-fn fault(error: wit::BillingError) -> Failure {
+fn billing_failure(error: wit::BillingError) -> Failure {
     match error {
         wit::BillingError::UnknownMetric(name) => broken(format!("unknown metric `{name}`")),
         wit::BillingError::BadValue(what) => broken(format!("bad value: {what}")),
@@ -182,7 +182,7 @@ fn charge_out(said: wit::Charge) -> Charge {
         lines: said
             .lines
             .into_iter()
-            .map(|line| Line {
+            .map(|line| ChargeLine {
                 metric: Arc::from(line.metric),
                 quantity: line.quantity,
                 neurons: line.neurons + 0.0,

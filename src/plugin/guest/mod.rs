@@ -12,7 +12,7 @@ pub(super) use task::describe;
 use super::failure::Failure;
 
 /// The answer of a check, as a failure.
-fn believe<T>(answer: T, verdict: Result<(), &'static str>) -> Result<T, Failure> {
+fn validated<T>(answer: T, verdict: Result<(), &'static str>) -> Result<T, Failure> {
     match verdict {
         Ok(()) => Ok(answer),
         Err(rule) => Err(Failure::Invalid(rule)),

@@ -9,12 +9,12 @@ use super::{ABSENT, args, broken};
 use crate::plugin::Caller;
 use crate::plugin::bindings::routing as wit;
 use crate::plugin::failure::Failure;
-use crate::plugin::hook::Hook;
+use crate::plugin::hook::HookCall;
 use crate::plugin::revision::Revision;
-use crate::plugin::rules::{Identity, Ranker};
+use crate::plugin::rules::{RevisionIdentity, RoutingPolicy};
 
-impl Ranker for Revision {
-    fn identity(&self) -> Option<&Identity> {
+impl RoutingPolicy for Revision {
+    fn identity(&self) -> Option<&RevisionIdentity> {
         Some(&self.parts.identity)
     }
 
@@ -26,7 +26,7 @@ impl Ranker for Revision {
     ) -> Result<Vec<Choice>, Failure> {
         let shown = &candidates[..candidates.len().min(CANDIDATES_MAX)];
         let given: Vec<wit::Candidate> = shown.iter().map(candidate).collect();
-        let hook = Hook {
+        let hook = HookCall {
             name: "rank",
             deadline_ms: self.parts.bounds.deadline_ms,
             input_bytes: 0,
@@ -50,7 +50,7 @@ impl Ranker for Revision {
                         step: choice.step,
                     })
                     .collect();
-                Ok(policy::check(&choices, candidates))
+                Ok(policy::complete_ranking(&choices, candidates))
             }))
         });
         let bytes = args::SMALL * (1 + shown.len());

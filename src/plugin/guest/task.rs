@@ -3,49 +3,51 @@
 //! Does not validate schemas nor edit bodies; the session does.
 
 use infergate_core::task::{
-    Description, Edit, Event, Field, Finished, Hooks, Out, Prepared, Rejection, Step,
+    BodyEdit, BodyField, EventEdit, FinishResult, PrepareResult, Rejection, StreamEvent,
+    StreamResult, TaskDescription, TaskHooks,
 };
 
-use super::{ABSENT, args, believe, broken};
+use super::{ABSENT, args, broken, validated};
 use crate::plugin::Caller;
 use crate::plugin::bindings::{task as wit, task_stream as wit_stream};
 use crate::plugin::check;
 use crate::plugin::failure::Failure;
-use crate::plugin::hook::Hook;
+use crate::plugin::hook::HookCall;
 use crate::plugin::revision::Revision;
-use crate::plugin::rules::{Answered, Asked, Identity, Seen, TaskRules};
+use crate::plugin::rules::{BodyView, FinishInput, PrepareInput, RevisionIdentity, TaskHandler};
 use crate::plugin::schema::Schema;
-use crate::plugin::store::{Crash, Instance};
+use crate::plugin::store::{CallError, GuestInstance};
 
 /// Calls `describe` of a guest, under the deadline it was armed with.
-pub fn describe(instance: &mut Instance) -> Result<Description, Box<Crash>> {
-    let Instance { store, exports, .. } = instance;
+pub fn describe(instance: &mut GuestInstance) -> Result<TaskDescription, Box<CallError>> {
+    let GuestInstance { store, exports, .. } = instance;
     let Some(task) = &exports.task else {
-        return Ok(Description::default());
+        return Ok(TaskDescription::default());
     };
     let said = task
         .infergate_plugin_task()
         .call_describe(&mut *store)
-        .map_err(|error| Crash::of(&error, store))?;
+        .map_err(|error| CallError::of(&error, store))?;
     let is_streaming = exports.stream.is_some();
-    let description = Description {
+    let description = TaskDescription {
         slug: said.slug,
         input_schema: said.input_schema,
         output_schema: said.output_schema,
         wants: said.wants,
-        active: Hooks {
+        active: TaskHooks {
             prepare: said.active.contains(wit::Hooks::PREPARE),
             finish: said.active.contains(wit::Hooks::FINISH),
             events: said.active.contains(wit::Hooks::EVENTS) && is_streaming,
         },
     };
     let verdict = check::description(&description);
-    believe(description, verdict)
-        .map_err(|failure| Crash::without_trace(failure, instance.store.data().limits.memory_bytes))
+    validated(description, verdict).map_err(|failure| {
+        CallError::without_trace(failure, instance.store.data().limits.memory_bytes)
+    })
 }
 
-impl TaskRules for Revision {
-    fn description(&self) -> &Description {
+impl TaskHandler for Revision {
+    fn description(&self) -> &TaskDescription {
         &self.described.description
     }
 
@@ -57,24 +59,28 @@ impl TaskRules for Revision {
         self.described.output.as_ref()
     }
 
-    fn identity(&self) -> Option<&Identity> {
+    fn identity(&self) -> Option<&RevisionIdentity> {
         Some(&self.parts.identity)
     }
 
-    fn is_asked(&self) -> bool {
-        Revision::is_asked(self)
+    fn is_available(&self) -> bool {
+        Revision::is_available(self)
     }
 
-    fn passed_over(&self) {
-        Revision::passed_over(self, self.hook("prepare"));
+    fn count_skipped(&self) {
+        Revision::count_skipped(self, self.hook("prepare"));
     }
 
-    fn lied(&self, caller: Caller<'_>, hook: &'static str, rule: &'static str) {
-        Revision::lied(self, self.hook(hook), caller, rule);
+    fn report_invalid(&self, caller: Caller<'_>, hook: &'static str, rule: &'static str) {
+        Revision::report_invalid(self, self.hook(hook), caller, rule);
     }
 
-    fn prepare(&self, caller: Caller<'_>, asked: &Asked<'_>) -> Result<Prepared, Failure> {
-        self.takes(self.hook("prepare"), asked.body.bytes())?;
+    fn prepare(
+        &self,
+        caller: Caller<'_>,
+        asked: &PrepareInput<'_>,
+    ) -> Result<PrepareResult, Failure> {
+        self.check_input_size(self.hook("prepare"), asked.body.bytes())?;
         let fields = fields_in(asked.body);
         let attributes: Vec<wit::AttributeParam<'_>> = asked
             .attributes
@@ -94,10 +100,10 @@ impl TaskRules for Revision {
                 return Ok(Err(ABSENT));
             };
             let said = task.infergate_plugin_task().call_prepare(store, request)?;
-            Ok(said.map_err(fault).and_then(|said| {
+            Ok(said.map_err(task_failure).and_then(|said| {
                 let prepared = prepared_out(said);
                 let verdict = check::prepared(&prepared, bounds);
-                believe(prepared, verdict)
+                validated(prepared, verdict)
             }))
         });
         let bytes = asked.body.bytes() + args::SMALL * asked.attributes.len();
@@ -105,8 +111,12 @@ impl TaskRules for Revision {
         ended
     }
 
-    fn finish(&self, caller: Caller<'_>, answered: &Answered<'_>) -> Result<Finished, Failure> {
-        self.takes(self.hook("finish"), answered.body.bytes())?;
+    fn finish(
+        &self,
+        caller: Caller<'_>,
+        answered: &FinishInput<'_>,
+    ) -> Result<FinishResult, Failure> {
+        self.check_input_size(self.hook("finish"), answered.body.bytes())?;
         let fields = fields_in(answered.body);
         let response = wit::Response {
             status: answered.status,
@@ -121,13 +131,13 @@ impl TaskRules for Revision {
                 return Ok(Err(ABSENT));
             };
             let said = task.infergate_plugin_task().call_finish(store, response)?;
-            Ok(said.map_err(fault).and_then(|said| {
-                let finished = Finished {
+            Ok(said.map_err(task_failure).and_then(|said| {
+                let finished = FinishResult {
                     edit: edit_out(said.edit),
                     metrics: said.metrics,
                 };
                 let verdict = check::finished(&finished, bounds);
-                believe(finished, verdict)
+                validated(finished, verdict)
             }))
         });
         let bytes = answered.body.bytes();
@@ -137,9 +147,14 @@ impl TaskRules for Revision {
         ended
     }
 
-    fn push(&self, caller: Caller<'_>, state: &[u8], events: &[Event]) -> Result<Step, Failure> {
+    fn push(
+        &self,
+        caller: Caller<'_>,
+        state: &[u8],
+        events: &[StreamEvent],
+    ) -> Result<StreamResult, Failure> {
         let given_bytes = events.iter().map(|event| event.data.len()).sum();
-        self.takes(self.stream_hook("push"), given_bytes)?;
+        self.check_input_size(self.stream_hook("push"), given_bytes)?;
         let given: Vec<wit_stream::EventParam<'_>> = events
             .iter()
             .map(|event| wit_stream::EventParam {
@@ -158,7 +173,7 @@ impl TaskRules for Revision {
             Ok(said.map_err(broken).and_then(|said| {
                 let step = step_out(said);
                 let verdict = check::step(&step, Some(given.len()), output_max);
-                believe(step, verdict)
+                validated(step, verdict)
             }))
         });
         let bytes = given_bytes;
@@ -168,7 +183,7 @@ impl TaskRules for Revision {
         ended
     }
 
-    fn close(&self, caller: Caller<'_>, state: &[u8], cut: bool) -> Result<Step, Failure> {
+    fn close(&self, caller: Caller<'_>, state: &[u8], cut: bool) -> Result<StreamResult, Failure> {
         let output_max = self.parts.bounds.output_bytes;
         let hook = self.stream_hook("close");
         let ended = self.call(hook, Some(caller), |store, exports| {
@@ -180,7 +195,7 @@ impl TaskRules for Revision {
             Ok(said.map_err(broken).and_then(|said| {
                 let step = step_out(said);
                 let verdict = check::step(&step, None, output_max);
-                believe(step, verdict)
+                validated(step, verdict)
             }))
         });
         let bytes = state.len();
@@ -192,16 +207,16 @@ impl TaskRules for Revision {
 }
 
 impl Revision {
-    fn hook(&self, name: &'static str) -> Hook {
-        Hook {
+    fn hook(&self, name: &'static str) -> HookCall {
+        HookCall {
             name,
             deadline_ms: self.parts.bounds.deadline_ms,
             input_bytes: 0,
         }
     }
 
-    fn stream_hook(&self, name: &'static str) -> Hook {
-        Hook {
+    fn stream_hook(&self, name: &'static str) -> HookCall {
+        HookCall {
             name,
             deadline_ms: self.parts.bounds.stream_deadline_ms,
             input_bytes: 0,
@@ -209,10 +224,10 @@ impl Revision {
     }
 }
 
-fn fields_in(seen: Seen<'_>) -> Vec<wit::FieldParam<'_>> {
+fn fields_in(seen: BodyView<'_>) -> Vec<wit::FieldParam<'_>> {
     match seen {
-        Seen::Whole(_) => Vec::new(),
-        Seen::Fields(fields) => fields
+        BodyView::Whole(_) => Vec::new(),
+        BodyView::Fields(fields) => fields
             .iter()
             .map(|field| wit::FieldParam {
                 pointer: &field.pointer,
@@ -222,16 +237,16 @@ fn fields_in(seen: Seen<'_>) -> Vec<wit::FieldParam<'_>> {
     }
 }
 
-fn view<'a>(seen: Seen<'a>, fields: &'a [wit::FieldParam<'a>]) -> wit::View<'a> {
+fn view<'a>(seen: BodyView<'a>, fields: &'a [wit::FieldParam<'a>]) -> wit::View<'a> {
     match seen {
-        Seen::Whole(body) => wit::View::Whole(body),
-        Seen::Fields(_) => wit::View::Fields(fields),
+        BodyView::Whole(body) => wit::View::Whole(body),
+        BodyView::Fields(_) => wit::View::Fields(fields),
     }
 }
 
-fn fault(error: wit::TaskError) -> Failure {
+fn task_failure(error: wit::TaskError) -> Failure {
     match error {
-        wit::TaskError::Rejected(said) => Failure::Rejected(check::tame(Rejection {
+        wit::TaskError::Rejected(said) => Failure::Rejected(check::sanitize(Rejection {
             status: said.status,
             code: said.code,
             message: said.message,
@@ -241,14 +256,14 @@ fn fault(error: wit::TaskError) -> Failure {
     }
 }
 
-fn edit_out(edit: wit::Edit) -> Edit {
+fn edit_out(edit: wit::Edit) -> BodyEdit {
     match edit {
-        wit::Edit::Keep => Edit::Keep,
-        wit::Edit::Replace(body) => Edit::Replace(body),
-        wit::Edit::Set(fields) => Edit::Set(
+        wit::Edit::Keep => BodyEdit::Keep,
+        wit::Edit::Replace(body) => BodyEdit::Replace(body),
+        wit::Edit::Set(fields) => BodyEdit::Set(
             fields
                 .into_iter()
-                .map(|field| Field {
+                .map(|field| BodyField {
                     pointer: field.pointer,
                     json: field.json,
                 })
@@ -257,8 +272,8 @@ fn edit_out(edit: wit::Edit) -> Edit {
     }
 }
 
-fn prepared_out(said: wit::Prepared) -> Prepared {
-    Prepared {
+fn prepared_out(said: wit::Prepared) -> PrepareResult {
+    PrepareResult {
         edit: edit_out(said.edit),
         backend_path: said.backend_path,
         attributes: said
@@ -271,16 +286,16 @@ fn prepared_out(said: wit::Prepared) -> Prepared {
     }
 }
 
-fn step_out(said: wit_stream::Step) -> Step {
+fn step_out(said: wit_stream::Step) -> StreamResult {
     let out = |out| match out {
-        wit_stream::Out::Keep => Out::Keep,
-        wit_stream::Out::Drop => Out::Drop,
-        wit_stream::Out::Replace(event) => Out::Replace(Event {
+        wit_stream::Out::Keep => EventEdit::Keep,
+        wit_stream::Out::Drop => EventEdit::Drop,
+        wit_stream::Out::Replace(event) => EventEdit::Replace(StreamEvent {
             name: event.name,
             data: event.data,
         }),
     };
-    Step {
+    StreamResult {
         events: said.events.into_iter().map(out).collect(),
         metrics: said.metrics,
         state: said.state,

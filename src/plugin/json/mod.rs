@@ -10,8 +10,8 @@ mod splice;
 #[cfg(test)]
 mod tests;
 
-pub use node::{Node, Text};
-pub use outline::{DEPTH_MAX, Outline, PARTS_MAX, Unreadable, bytes_max};
+pub use node::{OutlineJson, OutlineNode};
+pub use outline::{DEPTH_MAX, Outline, OutlineError, PARTS_MAX, bytes_max};
 pub use splice::splice;
 
 /// True when the bytes are one JSON value. Stores nothing.

@@ -11,17 +11,17 @@ use jsonschema::JsonType;
 use jsonschema::json::{self, Array, Json, JsonNumber, NodeIdentity, Object};
 use serde_json::{Number as SerdeNumber, Value};
 
-use super::outline::{Container, Outline, Place};
+use super::outline::{Container, Outline, ValueSpan};
 
 /// Bytes of a text that are read in one step.
 const STRING_BYTES_PER_STEP: u64 = 4;
 
 /// The representation of instances that schemas are compiled for.
-pub struct Text;
+pub struct OutlineJson;
 
 /// JSON value, read in place.
 #[derive(Clone)]
-pub enum Node<'a> {
+pub enum OutlineNode<'a> {
     /// An object or a list.
     Container(&'a Outline, Container),
     /// Anything else, as it is written.
@@ -30,8 +30,8 @@ pub enum Node<'a> {
     Name(&'a str),
 }
 
-impl Json for Text {
-    type Node<'a> = Node<'a>;
+impl Json for OutlineJson {
+    type Node<'a> = OutlineNode<'a>;
     type PreparedKey = String;
     type StringBuffer = String;
 
@@ -39,20 +39,24 @@ impl Json for Text {
         key.to_owned()
     }
 
-    fn with_string_node<T>(buffer: &mut String, string: &str, f: impl FnOnce(Node<'_>) -> T) -> T {
+    fn with_string_node<T>(
+        buffer: &mut String,
+        string: &str,
+        f: impl FnOnce(OutlineNode<'_>) -> T,
+    ) -> T {
         buffer.clear();
         buffer.push_str(string);
-        f(Node::Name(buffer))
+        f(OutlineNode::Name(buffer))
     }
 }
 
-impl<'a> Node<'a> {
-    pub(super) fn at(outline: &'a Outline, place: Place) -> Node<'a> {
+impl<'a> OutlineNode<'a> {
+    pub(super) fn at(outline: &'a Outline, place: ValueSpan) -> OutlineNode<'a> {
         match place.container() {
-            Some(at) => Node::Container(outline, outline.container(at)),
+            Some(at) => OutlineNode::Container(outline, outline.container(at)),
             None => {
                 let bytes = &outline.text()[place.start as usize..place.end as usize];
-                Node::Scalar(outline, bytes)
+                OutlineNode::Scalar(outline, bytes)
             }
         }
     }
@@ -60,29 +64,31 @@ impl<'a> Node<'a> {
     /// The value as it is written.
     pub fn raw(&self) -> &'a [u8] {
         match self {
-            Node::Container(outline, of) => &outline.text()[of.start as usize..of.end as usize],
-            Node::Scalar(_, raw) => raw,
-            Node::Name(name) => name.as_bytes(),
+            OutlineNode::Container(outline, of) => {
+                &outline.text()[of.start as usize..of.end as usize]
+            }
+            OutlineNode::Scalar(_, raw) => raw,
+            OutlineNode::Name(name) => name.as_bytes(),
         }
     }
 
     /// The value at a JSON Pointer.
-    pub fn pointer(&self, pointer: &str) -> Option<Node<'a>> {
+    pub fn pointer(&self, pointer: &str) -> Option<OutlineNode<'a>> {
         let mut here = self.clone();
         for part in pointer.split('/').skip(1) {
             let key = crate::plugin::pointer::unescape(part);
-            let Node::Container(outline, of) = &here else {
+            let OutlineNode::Container(outline, of) = &here else {
                 return None;
             };
             here = match of.is_object {
                 true => {
                     let member = outline.member(*of, &key)?;
-                    Node::at(outline, member.value)
+                    OutlineNode::at(outline, member.value)
                 }
                 false => {
                     let is_index = key == "0" || !key.starts_with(['0', '+']);
                     let at: usize = is_index.then(|| key.parse().ok())??;
-                    Items::of(outline, *of).nth(at)?
+                    OutlineItems::of(outline, *of).nth(at)?
                 }
             };
         }
@@ -92,60 +98,62 @@ impl<'a> Node<'a> {
     /// Counts a look; false when there are no steps left.
     fn look(&self) -> bool {
         match self {
-            Node::Container(outline, _) | Node::Scalar(outline, _) => outline.spend(1),
-            Node::Name(_) => true,
+            OutlineNode::Container(outline, _) | OutlineNode::Scalar(outline, _) => {
+                outline.spend(1)
+            }
+            OutlineNode::Name(_) => true,
         }
     }
 
     fn first(&self) -> u8 {
         match self {
-            Node::Container(_, of) if of.is_object => b'{',
-            Node::Container(..) => b'[',
-            Node::Scalar(_, raw) => raw.first().copied().unwrap_or(b'n'),
-            Node::Name(_) => b'"',
+            OutlineNode::Container(_, of) if of.is_object => b'{',
+            OutlineNode::Container(..) => b'[',
+            OutlineNode::Scalar(_, raw) => raw.first().copied().unwrap_or(b'n'),
+            OutlineNode::Name(_) => b'"',
         }
     }
 
     fn hash(&self, with: &RandomState) -> u64 {
         match (self, self.first()) {
-            (Node::Container(outline, of), b'{') => {
-                let members = Members::of(outline, *of);
+            (OutlineNode::Container(outline, of), b'{') => {
+                let members = OutlineMembers::of(outline, *of);
                 // The order of members does not matter.
                 members.fold(with.hash_one('{'), |sum, (key, value)| {
                     sum.wrapping_add(with.hash_one((key, value.hash(with))))
                 })
             }
-            (Node::Container(outline, of), _) => {
-                let items = Items::of(outline, *of);
+            (OutlineNode::Container(outline, of), _) => {
+                let items = OutlineItems::of(outline, *of);
                 items.fold(with.hash_one('['), |sum, item| {
                     with.hash_one((sum, item.hash(with)))
                 })
             }
             (_, b'"') => with.hash_one(json::Node::as_string(self).unwrap_or_default()),
-            (_, b'-' | b'0'..=b'9') => Number(self.raw()).hash(with),
+            (_, b'-' | b'0'..=b'9') => OutlineNumber(self.raw()).hash(with),
             (_, other) => with.hash_one(other),
         }
     }
 }
 
-impl<'a> json::Node<'a, Text> for Node<'a> {
-    type Object = Members<'a>;
-    type Array = Items<'a>;
-    type Number = Number<'a>;
+impl<'a> json::Node<'a, OutlineJson> for OutlineNode<'a> {
+    type Object = OutlineMembers<'a>;
+    type Array = OutlineItems<'a>;
+    type Number = OutlineNumber<'a>;
 
-    fn as_object(&self) -> Option<Members<'a>> {
+    fn as_object(&self) -> Option<OutlineMembers<'a>> {
         match self {
-            Node::Container(outline, of) if of.is_object && self.look() => {
-                Some(Members::of(outline, *of))
+            OutlineNode::Container(outline, of) if of.is_object && self.look() => {
+                Some(OutlineMembers::of(outline, *of))
             }
             _ => None,
         }
     }
 
-    fn as_array(&self) -> Option<Items<'a>> {
+    fn as_array(&self) -> Option<OutlineItems<'a>> {
         match self {
-            Node::Container(outline, of) if !of.is_object && self.look() => {
-                Some(Items::of(outline, *of))
+            OutlineNode::Container(outline, of) if !of.is_object && self.look() => {
+                Some(OutlineItems::of(outline, *of))
             }
             _ => None,
         }
@@ -153,8 +161,8 @@ impl<'a> json::Node<'a, Text> for Node<'a> {
 
     fn as_string(&self) -> Option<Cow<'a, str>> {
         let raw = match self {
-            Node::Name(name) => return Some(Cow::Borrowed(name)),
-            Node::Scalar(outline, raw) if raw.first() == Some(&b'"') => {
+            OutlineNode::Name(name) => return Some(Cow::Borrowed(name)),
+            OutlineNode::Scalar(outline, raw) if raw.first() == Some(&b'"') => {
                 let steps = 1 + raw.len() as u64 / STRING_BYTES_PER_STEP;
                 if !outline.spend(steps) {
                     return None;
@@ -172,9 +180,9 @@ impl<'a> json::Node<'a, Text> for Node<'a> {
         Some(text.unwrap_or(Cow::Borrowed(inner)))
     }
 
-    fn as_number(&self) -> Option<Number<'a>> {
+    fn as_number(&self) -> Option<OutlineNumber<'a>> {
         match self {
-            Node::Scalar(_, raw) if self.is_number() => Some(Number(raw)),
+            OutlineNode::Scalar(_, raw) if self.is_number() => Some(OutlineNumber(raw)),
             _ => None,
         }
     }
@@ -239,7 +247,7 @@ impl<'a> json::Node<'a, Text> for Node<'a> {
 
     /// For the instance that an error holds, which has no reader: messages never repeat a value.
     fn to_value(&self) -> Cow<'a, Value> {
-        if let Node::Container(outline, _) | Node::Scalar(outline, _) = self {
+        if let OutlineNode::Container(outline, _) | OutlineNode::Scalar(outline, _) = self {
             outline.count_error();
         }
         Cow::Owned(Value::Null)
@@ -251,9 +259,9 @@ impl<'a> json::Node<'a, Text> for Node<'a> {
 }
 
 /// A number as it is written.
-pub struct Number<'a>(&'a [u8]);
+pub struct OutlineNumber<'a>(&'a [u8]);
 
-impl Number<'_> {
+impl OutlineNumber<'_> {
     fn text(&self) -> &str {
         std::str::from_utf8(self.0).unwrap_or_default()
     }
@@ -272,7 +280,7 @@ impl Number<'_> {
     }
 }
 
-impl JsonNumber for Number<'_> {
+impl JsonNumber for OutlineNumber<'_> {
     fn as_u64(&self) -> Option<u64> {
         self.text().parse().ok()
     }
@@ -305,15 +313,15 @@ impl JsonNumber for Number<'_> {
 }
 
 /// Members of an object, in the order of the text.
-pub struct Members<'a> {
+pub struct OutlineMembers<'a> {
     outline: &'a Outline,
     of: Container,
     given: usize,
 }
 
-impl<'a> Members<'a> {
-    fn of(outline: &'a Outline, of: Container) -> Members<'a> {
-        Members {
+impl<'a> OutlineMembers<'a> {
+    fn of(outline: &'a Outline, of: Container) -> OutlineMembers<'a> {
+        OutlineMembers {
             outline,
             of,
             given: 0,
@@ -321,42 +329,42 @@ impl<'a> Members<'a> {
     }
 }
 
-impl<'a> Iterator for Members<'a> {
-    type Item = (&'a str, Node<'a>);
+impl<'a> Iterator for OutlineMembers<'a> {
+    type Item = (&'a str, OutlineNode<'a>);
 
-    fn next(&mut self) -> Option<(&'a str, Node<'a>)> {
+    fn next(&mut self) -> Option<(&'a str, OutlineNode<'a>)> {
         let member = self.outline.members_of(self.of).get(self.given)?;
         self.given += 1;
-        let goes_on = self.outline.goes_on();
+        let goes_on = self.outline.may_continue();
         goes_on.then(|| {
             let key = self.outline.key(member);
-            (key, Node::at(self.outline, member.value))
+            (key, OutlineNode::at(self.outline, member.value))
         })
     }
 }
 
-impl<'a> Object<'a, Text> for Members<'a> {
-    type Node = Node<'a>;
+impl<'a> Object<'a, OutlineJson> for OutlineMembers<'a> {
+    type Node = OutlineNode<'a>;
     type MemberName = &'a str;
-    type MembersIter = Members<'a>;
+    type MembersIter = OutlineMembers<'a>;
 
     fn len(&self) -> usize {
         self.of.len as usize
     }
 
-    fn get(&self, key: &String) -> Option<Node<'a>> {
+    fn get(&self, key: &String) -> Option<OutlineNode<'a>> {
         self.outline.spend(1).then_some(())?;
         let member = self.outline.member(self.of, key)?;
-        Some(Node::at(self.outline, member.value))
+        Some(OutlineNode::at(self.outline, member.value))
     }
 
-    fn members(&self) -> Members<'a> {
-        Members::of(self.outline, self.of)
+    fn members(&self) -> OutlineMembers<'a> {
+        OutlineMembers::of(self.outline, self.of)
     }
 }
 
 /// Items of a list, read from the text one by one.
-pub struct Items<'a> {
+pub struct OutlineItems<'a> {
     outline: &'a Outline,
     of: Container,
     /// Where the next item begins, at the earliest.
@@ -365,9 +373,9 @@ pub struct Items<'a> {
     next: u32,
 }
 
-impl<'a> Items<'a> {
-    pub(super) fn of(outline: &'a Outline, of: Container) -> Items<'a> {
-        Items {
+impl<'a> OutlineItems<'a> {
+    pub(super) fn of(outline: &'a Outline, of: Container) -> OutlineItems<'a> {
+        OutlineItems {
             outline,
             of,
             at: of.start + 1,
@@ -376,11 +384,11 @@ impl<'a> Items<'a> {
     }
 }
 
-impl<'a> Iterator for Items<'a> {
-    type Item = Node<'a>;
+impl<'a> Iterator for OutlineItems<'a> {
+    type Item = OutlineNode<'a>;
 
-    fn next(&mut self) -> Option<Node<'a>> {
-        if !self.outline.goes_on() {
+    fn next(&mut self) -> Option<OutlineNode<'a>> {
+        if !self.outline.may_continue() {
             return None;
         }
         let place = self.outline.item(self.at, self.next)?;
@@ -388,20 +396,20 @@ impl<'a> Iterator for Items<'a> {
         if let Some(container) = place.container() {
             self.next = self.outline.container(container).next;
         }
-        Some(Node::at(self.outline, place))
+        Some(OutlineNode::at(self.outline, place))
     }
 }
 
-impl<'a> Array<'a, Text> for Items<'a> {
-    type Node = Node<'a>;
-    type ElementsIter = Items<'a>;
+impl<'a> Array<'a, OutlineJson> for OutlineItems<'a> {
+    type Node = OutlineNode<'a>;
+    type ElementsIter = OutlineItems<'a>;
 
     fn len(&self) -> usize {
         self.of.len as usize
     }
 
-    fn elements(&self) -> Items<'a> {
-        Items::of(self.outline, self.of)
+    fn elements(&self) -> OutlineItems<'a> {
+        OutlineItems::of(self.outline, self.of)
     }
 
     fn is_unique(&self) -> bool {

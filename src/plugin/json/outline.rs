@@ -9,7 +9,7 @@ use std::cell::Cell;
 use bytes::Bytes;
 use memchr::memchr2;
 
-use super::Node;
+use super::OutlineNode;
 use crate::plugin::pointer;
 
 /// Containers and members of objects together in one text. The largest real body known, a
@@ -36,7 +36,7 @@ pub fn bytes_max(text_bytes: usize) -> u64 {
 
 /// Reason why a text has no index.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unreadable {
+pub enum OutlineError {
     /// Not JSON; the reader's sentence.
     Syntax(String),
     /// More than [`PARTS_MAX`] parts, or deeper than [`DEPTH_MAX`].
@@ -45,7 +45,7 @@ pub enum Unreadable {
 
 /// A member name that stands twice in one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Duplicate {
+pub struct DuplicateMember {
     /// Place of the later one, RFC 6901.
     pub pointer: String,
     /// The name.
@@ -61,8 +61,8 @@ pub struct Outline {
     members: Vec<Member>,
     /// Places in `members`, sorted by key within each object of [`SORTED_FROM`] members and more.
     sorted: Vec<u32>,
-    root: Place,
-    duplicate: Option<Duplicate>,
+    root: ValueSpan,
+    duplicate: Option<DuplicateMember>,
     steps_left: Cell<u64>,
     /// Errors that a listing may still report.
     errors_left: Cell<u32>,
@@ -91,19 +91,19 @@ pub(super) struct Member {
     /// Its name, where that is written with escapes.
     escaped: Option<Box<str>>,
     key: (u32, u32),
-    pub value: Place,
+    pub value: ValueSpan,
 }
 
 /// Where a value stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ValueSpan {
     pub start: u32,
     pub end: u32,
     /// Its container, or [`NONE`].
     container: u32,
 }
 
-impl Place {
+impl ValueSpan {
     pub fn container(self) -> Option<u32> {
         (self.container != NONE).then_some(self.container)
     }
@@ -114,7 +114,7 @@ impl Outline {
     ///
     /// # Errors
     /// [`Unreadable`].
-    pub fn read(text: Bytes) -> Result<Outline, Unreadable> {
+    pub fn read(text: Bytes) -> Result<Outline, OutlineError> {
         Outline::read_within(text, &mut PARTS_MAX.clone())
     }
 
@@ -122,8 +122,8 @@ impl Outline {
     ///
     /// # Errors
     /// [`Unreadable`].
-    pub fn read_within(text: Bytes, parts_left: &mut usize) -> Result<Outline, Unreadable> {
-        let wrong = |why: String| Err(Unreadable::Syntax(why));
+    pub fn read_within(text: Bytes, parts_left: &mut usize) -> Result<Outline, OutlineError> {
+        let wrong = |why: String| Err(OutlineError::Syntax(why));
         let checked = match std::str::from_utf8(&text) {
             Ok(checked) => checked,
             Err(_) => return wrong("it is not UTF-8".into()),
@@ -132,7 +132,7 @@ impl Outline {
             return wrong(error.to_string());
         }
         if u32::try_from(text.len()).is_err() {
-            return Err(Unreadable::TooComplex);
+            return Err(OutlineError::TooComplex);
         }
         let mut scan = Scan::new(checked, *parts_left);
         let root = scan.run()?;
@@ -159,8 +159,8 @@ impl Outline {
     }
 
     /// The whole value.
-    pub fn root(&self) -> Node<'_> {
-        Node::at(self, self.root)
+    pub fn root(&self) -> OutlineNode<'_> {
+        OutlineNode::at(self, self.root)
     }
 
     /// The text.
@@ -169,7 +169,7 @@ impl Outline {
     }
 
     /// The first member name found twice in one object.
-    pub fn duplicate(&self) -> Option<&Duplicate> {
+    pub fn duplicate(&self) -> Option<&DuplicateMember> {
         self.duplicate.as_ref()
     }
 
@@ -198,7 +198,7 @@ impl Outline {
     }
 
     /// True when a loop over items or members should continue.
-    pub(super) fn goes_on(&self) -> bool {
+    pub(super) fn may_continue(&self) -> bool {
         self.spend(1) && self.errors_left.get() > 0
     }
 
@@ -230,19 +230,19 @@ impl Outline {
     }
 
     /// The item that begins at or behind `at` in a list, with the first container from there on.
-    pub(super) fn item(&self, mut at: u32, next: u32) -> Option<Place> {
+    pub(super) fn item(&self, mut at: u32, next: u32) -> Option<ValueSpan> {
         let bytes = &self.text[..];
         while matches!(bytes[at as usize], b',' | b' ' | b'\n' | b'\r' | b'\t') {
             at += 1;
         }
         match bytes[at as usize] {
             b']' => None,
-            b'[' | b'{' => Some(Place {
+            b'[' | b'{' => Some(ValueSpan {
                 start: at,
                 end: self.containers[next as usize].end,
                 container: next,
             }),
-            _ => Some(Place {
+            _ => Some(ValueSpan {
                 start: at,
                 end: scalar_end(bytes, at as usize) as u32,
                 container: NONE,
@@ -284,7 +284,7 @@ fn string_end(bytes: &[u8], mut at: usize) -> usize {
 }
 
 /// A container that is not closed yet.
-struct Open {
+struct OpenContainer {
     container: u32,
     /// How many members of outer objects wait before its own.
     mark: usize,
@@ -300,11 +300,11 @@ struct Scan<'a> {
     containers: Vec<Container>,
     members: Vec<Member>,
     sorted: Vec<u32>,
-    duplicate: Option<Duplicate>,
-    open: Vec<Open>,
+    duplicate: Option<DuplicateMember>,
+    open: Vec<OpenContainer>,
     /// Members of objects that are open.
     waiting: Vec<Member>,
-    root: Option<Place>,
+    root: Option<ValueSpan>,
 }
 
 impl<'a> Scan<'a> {
@@ -322,7 +322,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    fn run(&mut self) -> Result<Place, Unreadable> {
+    fn run(&mut self) -> Result<ValueSpan, OutlineError> {
         let bytes = self.text.as_bytes();
         let mut at = 0;
         while at < bytes.len() {
@@ -346,7 +346,7 @@ impl<'a> Scan<'a> {
                 }
                 _ => {
                     let end = scalar_end(bytes, at);
-                    self.value(Place {
+                    self.value(ValueSpan {
                         start: at as u32,
                         end: end as u32,
                         container: NONE,
@@ -356,7 +356,7 @@ impl<'a> Scan<'a> {
             }
         }
         self.root
-            .ok_or_else(|| Unreadable::Syntax("there is no value in it".into()))
+            .ok_or_else(|| OutlineError::Syntax("there is no value in it".into()))
     }
 
     fn awaits_key(&self) -> bool {
@@ -365,18 +365,18 @@ impl<'a> Scan<'a> {
         })
     }
 
-    fn part(&mut self) -> Result<(), Unreadable> {
+    fn part(&mut self) -> Result<(), OutlineError> {
         let left = self.parts_left.checked_sub(1);
-        self.parts_left = left.ok_or(Unreadable::TooComplex)?;
+        self.parts_left = left.ok_or(OutlineError::TooComplex)?;
         Ok(())
     }
 
-    fn enter(&mut self, at: usize, is_object: bool) -> Result<(), Unreadable> {
+    fn enter(&mut self, at: usize, is_object: bool) -> Result<(), OutlineError> {
         self.part()?;
         if self.open.len() == DEPTH_MAX {
-            return Err(Unreadable::TooComplex);
+            return Err(OutlineError::TooComplex);
         }
-        self.open.push(Open {
+        self.open.push(OpenContainer {
             container: self.containers.len() as u32,
             mark: self.waiting.len(),
             items: 0,
@@ -410,7 +410,7 @@ impl<'a> Scan<'a> {
             true => own as u32,
             false => open.items,
         };
-        let place = Place {
+        let place = ValueSpan {
             start: container.start,
             end: container.end,
             container: open.container,
@@ -439,7 +439,7 @@ impl<'a> Scan<'a> {
         {
             let key = String::from_utf8_lossy(key(&pair[1])).into_owned();
             let pointer = format!("{}/{}", self.here(), pointer::escape(&key));
-            self.duplicate = Some(Duplicate { pointer, key });
+            self.duplicate = Some(DuplicateMember { pointer, key });
         }
     }
 
@@ -461,7 +461,7 @@ impl<'a> Scan<'a> {
         pointer
     }
 
-    fn value(&mut self, place: Place) {
+    fn value(&mut self, place: ValueSpan) {
         let Some(open) = self.open.last_mut() else {
             self.root = Some(place);
             return;

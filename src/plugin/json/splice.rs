@@ -5,11 +5,11 @@
 //! places; containers and members of all its values together are bounded by [`PARTS_MAX`].
 
 use bytes::Bytes;
-use infergate_core::task::Field;
+use infergate_core::task::BodyField;
 
-use super::node::Items;
+use super::node::OutlineItems;
 use super::outline::Container;
-use super::{DEPTH_MAX, Node, Outline, PARTS_MAX, Unreadable};
+use super::{DEPTH_MAX, Outline, OutlineError, OutlineNode, PARTS_MAX};
 use crate::plugin::pointer::{EDITS_MAX, is_pointer, unescape};
 
 /// Change of one place.
@@ -25,7 +25,7 @@ struct Patch {
 ///
 /// # Errors
 /// The rule that an edit breaks.
-pub fn splice(body: &Outline, fields: Vec<Field>) -> Result<Bytes, &'static str> {
+pub fn splice(body: &Outline, fields: Vec<BodyField>) -> Result<Bytes, &'static str> {
     if fields.len() > EDITS_MAX {
         return Err("edit-count");
     }
@@ -41,8 +41,8 @@ pub fn splice(body: &Outline, fields: Vec<Field>) -> Result<Bytes, &'static str>
         bytes += field.pointer.len() + field.json.len() + parts.len() * 5;
         let value = Outline::read_within(field.json.into(), &mut parts_left);
         let value = value.map_err(|unreadable| match unreadable {
-            Unreadable::Syntax(_) => "edit-json",
-            Unreadable::TooComplex => "edit-parts",
+            OutlineError::Syntax(_) => "edit-json",
+            OutlineError::TooComplex => "edit-parts",
         })?;
         root.put(Some(body.root()), &parts, value)?;
     }
@@ -55,7 +55,7 @@ impl Patch {
     /// Adds an edit below a place that holds `base` before any edit.
     fn put(
         &mut self,
-        base: Option<Node<'_>>,
+        base: Option<OutlineNode<'_>>,
         parts: &[String],
         put: Outline,
     ) -> Result<(), &'static str> {
@@ -67,17 +67,21 @@ impl Patch {
         let Patch { value, inside } = self;
         let here = value.as_ref().map(Outline::root).or(base);
         let (key, base) = match &here {
-            Some(Node::Container(outline, of)) if !of.is_object => {
+            Some(OutlineNode::Container(outline, of)) if !of.is_object => {
                 let at = index(part, *of, inside).ok_or("edit-pointer")?;
                 let found = match at < of.len as usize {
-                    true => Some(Items::of(outline, *of).nth(at).ok_or("edit-pointer")?),
+                    true => Some(
+                        OutlineItems::of(outline, *of)
+                            .nth(at)
+                            .ok_or("edit-pointer")?,
+                    ),
                     false => None,
                 };
                 (at.to_string(), found)
             }
-            Some(Node::Container(outline, of)) => {
+            Some(OutlineNode::Container(outline, of)) => {
                 let member = outline.member(*of, part);
-                let found = member.map(|member| Node::at(outline, member.value));
+                let found = member.map(|member| OutlineNode::at(outline, member.value));
                 (part.clone(), found)
             }
             Some(other) if other.raw() != b"null" => return Err("edit-pointer"),
@@ -92,11 +96,11 @@ impl Patch {
     }
 
     /// Writes the place, which holds `base` before any edit.
-    fn write(&self, base: Option<Node<'_>>, out: &mut Vec<u8>) {
+    fn write(&self, base: Option<OutlineNode<'_>>, out: &mut Vec<u8>) {
         let here = self.value.as_ref().map(Outline::root).or(base);
         match here {
             Some(here) if self.inside.is_empty() => out.extend_from_slice(here.raw()),
-            Some(Node::Container(outline, of)) => self.write_inside(outline, of, out),
+            Some(OutlineNode::Container(outline, of)) => self.write_inside(outline, of, out),
             _ => self.write_new(out),
         }
     }
@@ -130,16 +134,20 @@ impl Patch {
     }
 
     /// Edits of members that are there.
-    fn members<'a>(&'a self, outline: &'a Outline, of: Container) -> Vec<Found<'a>> {
+    fn members<'a>(&'a self, outline: &'a Outline, of: Container) -> Vec<PatchTarget<'a>> {
         let found = |(key, patch): &'a (String, Patch)| {
             let place = outline.member(of, key)?.value;
-            Some(((place.start, place.end), Node::at(outline, place), patch))
+            Some((
+                (place.start, place.end),
+                OutlineNode::at(outline, place),
+                patch,
+            ))
         };
         self.inside.iter().filter_map(found).collect()
     }
 
     /// Edits of items that are there, found in one walk.
-    fn items<'a>(&'a self, outline: &'a Outline, of: Container) -> Vec<Found<'a>> {
+    fn items<'a>(&'a self, outline: &'a Outline, of: Container) -> Vec<PatchTarget<'a>> {
         let mut wanted: Vec<(usize, &Patch)> = self
             .inside
             .iter()
@@ -148,7 +156,7 @@ impl Patch {
             .collect();
         wanted.sort_by_key(|(at, _)| *at);
         outline.refill(u32::MAX);
-        let mut items = Items::of(outline, of);
+        let mut items = OutlineItems::of(outline, of);
         let mut passed = 0;
         let mut found = Vec::new();
         for (at, patch) in wanted {
@@ -194,7 +202,7 @@ impl Patch {
 }
 
 /// A place in the text, what stands there, and what becomes of it.
-type Found<'a> = ((u32, u32), Node<'a>, &'a Patch);
+type PatchTarget<'a> = ((u32, u32), OutlineNode<'a>, &'a Patch);
 
 /// The index that a part of a pointer means in a list to which items may have been added.
 fn index(part: &str, of: Container, inside: &[(String, Patch)]) -> Option<usize> {

@@ -1,7 +1,7 @@
 //! Outlines against `serde_json`, which builds the tree that they stand in for.
 
 use bytes::Bytes;
-use infergate_core::task::Field;
+use infergate_core::task::BodyField;
 use jsonschema::json::{Array, Node as _, Object};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ fn outline(text: &str) -> Outline {
 }
 
 /// The tree, made from an outline's own walk.
-fn tree(node: &Node<'_>) -> Value {
+fn tree(node: &OutlineNode<'_>) -> Value {
     if let Some(members) = node.as_object() {
         let members = members.members();
         return Value::Object(
@@ -68,9 +68,9 @@ proptest! {
         value in value(),
         edits in prop::collection::vec(("(/([a-e]|0|1|2|-)){0,3}", value()), 0..5),
     ) {
-        let fields: Vec<Field> = edits
+        let fields: Vec<BodyField> = edits
             .iter()
-            .map(|(pointer, json)| Field { pointer: pointer.clone(), json: json.to_string() })
+            .map(|(pointer, json)| BodyField { pointer: pointer.clone(), json: json.to_string() })
             .collect();
         let mut expected = value.clone();
         let said = set_all(&mut expected, &fields);
@@ -92,7 +92,7 @@ proptest! {
 }
 
 /// The meaning of an edit, on a tree.
-fn set_all(root: &mut Value, fields: &[Field]) -> Result<(), &'static str> {
+fn set_all(root: &mut Value, fields: &[BodyField]) -> Result<(), &'static str> {
     for field in fields {
         let mut here = &mut *root;
         for part in field.pointer.split('/').skip(1) {
@@ -120,7 +120,7 @@ fn set_all(root: &mut Value, fields: &[Field]) -> Result<(), &'static str> {
 }
 
 fn edited(body: &str, edits: &[(&str, &str)]) -> Result<String, &'static str> {
-    let field = |(pointer, json): &(&str, &str)| Field {
+    let field = |(pointer, json): &(&str, &str)| BodyField {
         pointer: (*pointer).into(),
         json: (*json).into(),
     };
@@ -173,11 +173,11 @@ fn containers_and_members_are_bounded_and_values_in_lists_are_not() {
     let read = |text: String| Outline::read(Bytes::from(text)).err();
     let objects = |n: usize| format!("[{}]", vec![r#"{"":0}"#; n].join(","));
     assert_eq!(read(objects((PARTS_MAX - 1) / 2)), None);
-    assert_eq!(read(objects(PARTS_MAX / 2)), Some(Unreadable::TooComplex));
+    assert_eq!(read(objects(PARTS_MAX / 2)), Some(OutlineError::TooComplex));
     assert_eq!(read(format!("[{}]", vec!["7"; 1_000_000].join(","))), None);
     assert_eq!(read("[".repeat(DEPTH_MAX) + &"]".repeat(DEPTH_MAX)), None);
     let deep = "[".repeat(DEPTH_MAX + 1) + &"]".repeat(DEPTH_MAX + 1);
-    assert_eq!(read(deep), Some(Unreadable::TooComplex));
+    assert_eq!(read(deep), Some(OutlineError::TooComplex));
 }
 
 #[test]

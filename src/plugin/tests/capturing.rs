@@ -4,27 +4,27 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use infergate_core::Millis;
-use infergate_core::task::Event;
+use infergate_core::task::StreamEvent;
 use serde_json::{Value, json};
 
 use super::guests::Wat;
-use super::stand::{Stand, calling, price, rank, user_of};
-use crate::plugin::admit::{SETUP_DEADLINE_MS, variant};
-use crate::plugin::fixture::{Fixture, Subject};
+use super::stand::{TestHost, calling, price, rank, user_of};
+use crate::plugin::admit::{SETUP_DEADLINE_MS, with_fixture_settings};
+use crate::plugin::fixture::{FixtureInstance, PluginFixture};
 use crate::plugin::revision::Revision;
-use crate::plugin::{Input, PluginSpec, Plugins, World};
+use crate::plugin::{PluginSnapshot, PluginSpec, TaskInput, World};
 
-fn active(plugins: &Plugins) -> &Arc<Revision> {
+fn active(plugins: &PluginSnapshot) -> &Arc<Revision> {
     &plugins.inner.active[0]
 }
 
 /// The lines that `act` leaves behind while up to `calls` calls are captured.
-fn captured(plugins: &Plugins, calls: u32, act: impl FnOnce()) -> Vec<Value> {
-    let captures = &active(plugins).ground().captures;
+fn captured(plugins: &PluginSnapshot, calls: u32, act: impl FnOnce()) -> Vec<Value> {
+    let captures = &active(plugins).context().captures;
     let capture = captures.start("p", calls, Millis(1)).unwrap();
     act();
     let lines = capture.fetch(Millis(2)).lines;
-    capture.give_up();
+    capture.abort();
     let lines = std::str::from_utf8(&lines).unwrap().lines();
     lines
         .map(|line| serde_json::from_str(line).unwrap())
@@ -32,12 +32,14 @@ fn captured(plugins: &Plugins, calls: u32, act: impl FnOnce()) -> Vec<Value> {
 }
 
 /// Calls it again on a guest of its own.
-fn again(plugins: &Plugins, line: &Value) -> Result<Value, String> {
-    let fixture = Fixture::parse("captured", line.to_string().as_bytes()).unwrap();
-    let revision = variant(active(plugins), &fixture);
-    let mut subject = Subject::make(&revision, SETUP_DEADLINE_MS).ok().unwrap();
+fn again(plugins: &PluginSnapshot, line: &Value) -> Result<Value, String> {
+    let fixture = PluginFixture::parse("captured", line.to_string().as_bytes()).unwrap();
+    let revision = with_fixture_settings(active(plugins), &fixture);
+    let mut subject = FixtureInstance::make(&revision, SETUP_DEADLINE_MS)
+        .ok()
+        .unwrap();
     let ran = subject.call(&fixture);
-    if let Some(difference) = fixture.judge(&ran) {
+    if let Some(difference) = fixture.difference(&ran) {
         return Err(difference);
     }
     ran.answer.map_err(|failure| failure.to_string())
@@ -50,8 +52,8 @@ fn hooks(lines: &[Value]) -> Vec<&str> {
         .collect()
 }
 
-fn loaded(world: World, wat: &Wat) -> (Stand, PluginSpec, Plugins) {
-    let stand = Stand::new();
+fn loaded(world: World, wat: &Wat) -> (TestHost, PluginSpec, PluginSnapshot) {
+    let stand = TestHost::new();
     let mut spec = stand.spec("p", world, wat);
     spec.settings.insert("step".into(), json!(2));
     let plugins = stand.load(&spec).unwrap();
@@ -106,7 +108,7 @@ fn every_hook_of_every_world_is_spelled_as_fixtures_are() {
     let (_stand, spec, plugins) = loaded(world, &Wat::of(world).push(keep));
     let lines = captured(&plugins, 10, || {
         let mut session = calling("acme", |caller| plugins.task(&user_of(&spec)).begin(caller));
-        let input = Input {
+        let input = TaskInput {
             model: "m",
             content_type: "application/json",
             body: &Bytes::from_static(br#"{"prompt":"x"}"#),
@@ -115,7 +117,7 @@ fn every_hook_of_every_world_is_spelled_as_fixtures_are() {
         session.prepare(input).unwrap();
         let answer = Bytes::from_static(br#"{"response":"y"}"#);
         session.finish(200, "application/json", answer).unwrap();
-        let event = Event {
+        let event = StreamEvent {
             name: Some("delta".into()),
             data: vec![0xff, 0xfe],
         };

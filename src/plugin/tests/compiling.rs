@@ -7,18 +7,18 @@ use serde_json::json;
 use tokio::sync::Notify;
 
 use super::guests::{ONE, Wat};
-use super::stand::{Stand, model, price};
-use crate::plugin::{Host, HostSettings, Patience, PluginSpec, Plugins, World};
+use super::stand::{TestHost, model, price};
+use crate::plugin::{CompileWait, Host, HostSettings, PluginSnapshot, PluginSpec, World};
 
-const NOT_AT_ALL: Patience = Patience::AtMost(Duration::ZERO);
+const NOT_AT_ALL: CompileWait = CompileWait::AtMost(Duration::ZERO);
 
 fn charging(neurons: u32) -> Wat {
     Wat::of(World::BillingFormula)
         .price(&ONE.replace("(f64.const 1)", &format!("(f64.const {neurons})")))
 }
 
-fn stand() -> (Stand, Arc<Notify>) {
-    let stand = Stand::new();
+fn stand() -> (TestHost, Arc<Notify>) {
+    let stand = TestHost::new();
     let compiled = Arc::new(Notify::new());
     let settings = HostSettings {
         slots: 16,
@@ -26,10 +26,10 @@ fn stand() -> (Stand, Arc<Notify>) {
         ..HostSettings::default()
     };
     let host = Host::start(settings).unwrap();
-    (Stand { host, ..stand }, compiled)
+    (TestHost { host, ..stand }, compiled)
 }
 
-fn spec(stand: &Stand, neurons: u32) -> PluginSpec {
+fn spec(stand: &TestHost, neurons: u32) -> PluginSpec {
     let mut spec = stand.spec(
         &format!("p{neurons}"),
         World::BillingFormula,
@@ -49,11 +49,12 @@ async fn a_model_whose_plugin_is_compiled_keeps_its_former_one_until_it_is_ready
     let (one, two) = (spec(&stand, 1), spec(&stand, 2));
     let former = stand
         .host
-        .load(&Plugins::default(), &[one], &models)
+        .load(&PluginSnapshot::default(), &[one], &models)
         .unwrap();
     assert_eq!(price(&former, &models[0], "a").charge.total, 1.0);
     let specs = [two];
-    let load = |former: &Plugins| stand.host.load_within(former, &specs, &models, NOT_AT_ALL);
+    let load =
+        |former: &PluginSnapshot| stand.host.load_within(former, &specs, &models, NOT_AT_ALL);
 
     let meanwhile = load(&former).unwrap();
     let names: Vec<_> = meanwhile.compiling().iter().map(|name| &**name).collect();
@@ -77,7 +78,7 @@ async fn a_new_model_waits_for_its_plugin_and_a_plugin_that_goes_is_not_compiled
     let (stand, compiled) = stand();
     let models = [model(json!({ "id": "m", "plugins": { "billing": "p" } }))];
     let specs = [spec(&stand, 3)];
-    let none = Plugins::default();
+    let none = PluginSnapshot::default();
     let waiting = stand
         .host
         .load_within(&none, &specs, &models, NOT_AT_ALL)

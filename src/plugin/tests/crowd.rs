@@ -8,8 +8,8 @@ use infergate_core::Millis;
 use serde_json::json;
 
 use super::guests::Wat;
-use super::stand::{Stand, calling, failures, model, price, user_of};
-use crate::plugin::{Input, InstancePolicy, Plugins, World};
+use super::stand::{TestHost, calling, failures, model, price, user_of};
+use crate::plugin::{InstancePolicy, PluginSnapshot, TaskInput, World};
 
 /// The component with a module more, of one table, made so many times.
 fn with_core_instances(component: &[u8], count: u8) -> Vec<u8> {
@@ -40,7 +40,7 @@ fn with_core_instances(component: &[u8], count: u8) -> Vec<u8> {
 
 #[test]
 fn a_plugin_of_many_parts_does_not_keep_another_from_its_callers() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let world = World::BillingFormula;
     let greedy = stand.spec("greedy", world, &Wat::of(world));
     let bytes = std::fs::read(&greedy.file).unwrap();
@@ -52,7 +52,7 @@ fn a_plugin_of_many_parts_does_not_keep_another_from_its_callers() {
     let specs = [greedy, other];
     let plugins = stand
         .host
-        .load(&Plugins::default(), &specs, &models)
+        .load(&PluginSnapshot::default(), &specs, &models)
         .unwrap();
     for account in 0..16 {
         let account = format!("account-{account}");
@@ -73,7 +73,7 @@ fn a_plugin_of_many_parts_does_not_keep_another_from_its_callers() {
 
 #[test]
 fn waiting_guests_keep_no_more_memory_than_allowed_and_go_after_a_minute() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let world = World::BillingFormula;
     let wat = Wat::of(world).memory("(memory (export \"memory\") 16)");
     let spec = stand.spec("large", world, &wat);
@@ -104,7 +104,7 @@ const SLOW: &str = "(local $n i32) (loop $on (local.set $n (i32.add (local.get $
 
 #[test]
 fn callers_of_eight_threads_all_get_their_answer_and_slots_stay_bounded() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let mut spec = stand.spec(
         "p",
         World::BillingFormula,
@@ -165,7 +165,7 @@ fn leaves_the_worker(call: impl Fn() + Send + 'static) -> bool {
 
 #[test]
 fn a_guest_that_is_long_in_the_making_leaves_the_worker_to_the_other_requests() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     // About 6 ms of work for each instance, next to nothing for a call.
     let configure = SLOW.replace("3000000", "6000000").replace(
         "(call $clear)",
@@ -186,7 +186,7 @@ fn a_guest_that_is_long_in_the_making_leaves_the_worker_to_the_other_requests() 
 
 #[test]
 fn a_slow_task_leaves_the_worker_to_the_other_requests() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let world = World::TaskSchema;
     let mut spec = stand.spec("slow", world, &Wat::of(world).prepare(SLOW));
     spec.limits.deadline_ms = Some(500);
@@ -197,7 +197,7 @@ fn a_slow_task_leaves_the_worker_to_the_other_requests() {
         let (plugins, model) = (Arc::clone(&plugins), Arc::clone(&model));
         move || {
             let mut session = calling("a", |caller| plugins.task(&model).begin(caller));
-            let input = Input {
+            let input = TaskInput {
                 model: "m",
                 content_type: "application/json",
                 body: &body,

@@ -5,15 +5,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::guests::{ALL_HOOKS, Wat};
-use super::rows::{LOOP, Row, rows};
-use super::stand::{BUILTIN_PRICE, Stand, calling, failures, price, rank, user_of};
-use crate::plugin::{Input, PluginSpec, Plugins, World};
+use super::rows::{HostileGuest, LOOP, rows};
+use super::stand::{BUILTIN_PRICE, TestHost, calling, failures, price, rank, user_of};
+use crate::plugin::{PluginSnapshot, PluginSpec, TaskInput, World};
 use crate::telemetry::clock::thread_micros;
 use bytes::Bytes;
 use infergate_core::Refusal;
 
 /// Configuration and plugins of one row.
-fn asked(row: &Row, stand: &Stand) -> (PluginSpec, Plugins) {
+fn asked(row: &HostileGuest, stand: &TestHost) -> (PluginSpec, PluginSnapshot) {
     let spec = stand.spec("evil", World::BillingFormula, &row.wat);
     let plugins = stand
         .load(&spec)
@@ -23,7 +23,7 @@ fn asked(row: &Row, stand: &Stand) -> (PluginSpec, Plugins) {
 
 #[test]
 fn every_evil_formula_is_found_out_in_time_and_the_request_is_priced_anyway() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     // Billing's deadline is 5 ms. This thread's own time, whatever else the machine does; a slow one
     // gets ten times 2 × deadline + 5 ms. `benches/plugin.rs` measures the wall and the process.
     let bound = Duration::from_millis((2 * 5 + 5) * 10);
@@ -59,7 +59,7 @@ fn every_evil_formula_is_found_out_in_time_and_the_request_is_priced_anyway() {
 
 #[test]
 fn the_deadline_clock_rests_when_nothing_runs_and_is_there_again_for_the_next_guest() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let world = World::BillingFormula;
     let good = stand.spec("good", world, &Wat::of(world));
     let evil = stand.spec("evil", world, &Wat::of(world).price(LOOP));
@@ -68,7 +68,7 @@ fn the_deadline_clock_rests_when_nothing_runs_and_is_there_again_for_the_next_gu
         assert!(!price(&goods, &user_of(&good), "acme").fell_back);
         // An idle instance does not keep it awake.
         assert_eq!(stand.host.counts().instances_live, 1);
-        while !stand.host.counts().rests {
+        while !stand.host.counts().is_resting {
             std::thread::yield_now();
         }
         assert!(price(&evils, &user_of(&evil), "acme").fell_back);
@@ -78,7 +78,7 @@ fn the_deadline_clock_rests_when_nothing_runs_and_is_there_again_for_the_next_gu
 
 #[test]
 fn a_good_guest_answers_right_after_an_evil_one() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let good = stand.spec(
         "good",
         World::BillingFormula,
@@ -100,7 +100,7 @@ fn a_good_guest_answers_right_after_an_evil_one() {
 
 #[test]
 fn a_guest_that_fails_while_it_is_made_never_gets_into_a_configuration() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let good = Wat::of(World::BillingFormula);
     for (name, wat, said) in [
         (
@@ -144,7 +144,7 @@ fn a_guest_that_fails_while_it_is_made_never_gets_into_a_configuration() {
 
 #[test]
 fn a_policy_that_lies_about_ids_is_corrected_and_one_that_fails_is_replaced() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     // Three choices of 8 bytes at 2000: id 7 (unknown), id 1 twice.
     let list = |count: u32| {
         format!(
@@ -193,7 +193,7 @@ fn a_policy_that_lies_about_ids_is_corrected_and_one_that_fails_is_replaced() {
 
 #[test]
 fn an_evil_task_closes_its_model_and_never_a_worker() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let world = World::TaskSchemaStreaming;
     let good = Wat::of(world).describe(ALL_HOOKS);
     let big_state = "(call $clear) (i32.store (i32.const 1068) (i32.const 0)) (i32.store (i32.const 1072) (i32.const 60000)) (i32.const 1024)";
@@ -218,7 +218,7 @@ fn an_evil_task_closes_its_model_and_never_a_worker() {
         let slot = plugins.task(&user_of(&spec));
         let mut session = calling("acme", |caller| slot.begin(caller));
         let body = Bytes::from_static(b"{}");
-        let refused = session.prepare(Input {
+        let refused = session.prepare(TaskInput {
             model: "m",
             content_type: "application/json",
             body: &body,
@@ -236,7 +236,7 @@ fn an_evil_task_closes_its_model_and_never_a_worker() {
 
 #[test]
 fn a_log_flood_is_cut_to_its_rate_and_counters_that_do_not_exist_are_counted() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let imports = "(import \"infergate:host/log@1.0.0\" \"emit\" (func $emit (param i32 i32 i32)))
         (import \"infergate:host/counters@1.0.0\" \"add\" (func $add (param i32 i64)))";
     let flood = "(local $n i32) (loop $on

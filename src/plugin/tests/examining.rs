@@ -5,11 +5,12 @@ use serde_json::json;
 use super::guests::Wat;
 use crate::plugin::World;
 use crate::plugin::workshop::{
-    Anatomy, Dice, Fixture, Measure, Opened, Ran, Verdict, Workshop, is_same,
+    ArgGenerator, ComponentInfo, CostMeasure, FixtureRun, FixtureVerdict, OpenedComponent,
+    PluginFixture, ToolHost, is_same,
 };
 
-fn fixture(json: serde_json::Value) -> Fixture {
-    Fixture::parse("f", json.to_string().as_bytes()).unwrap()
+fn fixture(json: serde_json::Value) -> PluginFixture {
+    PluginFixture::parse("f", json.to_string().as_bytes()).unwrap()
 }
 
 fn usage() -> serde_json::Value {
@@ -18,23 +19,23 @@ fn usage() -> serde_json::Value {
             "queue-ms": 0, "infer-ms": 0 })
 }
 
-fn price(expect: serde_json::Value) -> Fixture {
+fn price(expect: serde_json::Value) -> PluginFixture {
     let tariff = json!({ "cost-per-infer": 0.5, "coefficients": [{ "metric": "output_tokens", "neurons": 2 }], "criteria": [["resolution", "1080p"]] });
     fixture(
         json!({ "hook": "price", "args": { "tariff": tariff, "usage": usage() }, "expect": expect }),
     )
 }
 
-fn opened(world: World, wat: &Wat) -> (Anatomy, Opened) {
-    let anatomy = Anatomy::of(wat.bytes()).unwrap();
-    let workshop = Workshop::start(Measure::Fuel, None).unwrap();
+fn opened(world: World, wat: &Wat) -> (ComponentInfo, OpenedComponent) {
+    let anatomy = ComponentInfo::of(wat.bytes()).unwrap();
+    let workshop = ToolHost::start(CostMeasure::Fuel, None).unwrap();
     let opened = workshop.open(&anatomy, world, Default::default()).unwrap();
     (anatomy, opened)
 }
 
-fn run(opened: &Opened, fixture: &Fixture) -> Ran {
+fn run(opened: &OpenedComponent, fixture: &PluginFixture) -> FixtureRun {
     opened
-        .trial(&fixture.settings, &fixture.tables)
+        .with_settings(&fixture.settings, &fixture.tables)
         .run(fixture)
 }
 
@@ -44,17 +45,17 @@ fn a_fixture_is_run_fresh_and_used_with_fuel_and_judged() {
     let (_, plugin) = opened(world, &Wat::of(world));
     let right = price(json!({ "total": 1, "base": 1.0, "lines": [] }));
     let first = run(&plugin, &right);
-    assert_eq!(right.verdict(&first), Verdict::Good);
+    assert_eq!(right.verdict(&first), FixtureVerdict::Good);
     assert!(first.fuel.unwrap() > 0 && first.memory_bytes == 65_536);
     assert!(first.bytes_copied > 100, "{}", first.bytes_copied);
     let again = run(&plugin, &right).fuel;
     assert_eq!(first.fuel, again, "fuel is the same each time");
-    let trial = plugin.trial(&right.settings, &right.tables);
-    let mut used = trial.guest().unwrap();
+    let trial = plugin.with_settings(&right.settings, &right.tables);
+    let mut used = trial.instance().unwrap();
     assert!(is_same(&used.call(&right), &used.call(&right)));
 
     let wrong = price(json!({ "total": 2, "base": 3 }));
-    let Verdict::Differs(differences) = wrong.verdict(&first) else {
+    let FixtureVerdict::Differs(differences) = wrong.verdict(&first) else {
         panic!("{:?}", wrong.verdict(&first));
     };
     let said: Vec<String> = differences.iter().map(ToString::to_string).collect();
@@ -62,13 +63,13 @@ fn a_fixture_is_run_fresh_and_used_with_fuel_and_judged() {
         said,
         ["/total: expected 2, got 1.0", "/base: expected 3, got 1.0"]
     );
-    let greedy = Fixture {
+    let greedy = PluginFixture {
         max_fuel: Some(1),
         ..right
     };
     assert!(matches!(
         greedy.verdict(&first),
-        Verdict::OverFuel { max: 1, .. }
+        FixtureVerdict::OverFuel { max: 1, .. }
     ));
 }
 
@@ -90,7 +91,7 @@ fn a_failure_is_judged_by_its_class_and_rule() {
         case.expect = None;
         case.expect_error = expected.as_object().cloned();
         let ran = run(&plugin, &case);
-        assert_eq!(case.verdict(&ran), Verdict::Good, "{ran:?}");
+        assert_eq!(case.verdict(&ran), FixtureVerdict::Good, "{ran:?}");
         let traced = ran.backtrace.contains("price");
         assert_eq!(traced, class != "invalid", "{ran:?}");
     }
@@ -105,8 +106,8 @@ fn a_guest_that_remembers_is_found_by_using_it_again() {
     let (_, plugin) = opened(world, &Wat::of(world).price(counts));
     let case = price(json!({ "total": 1 }));
     let fresh = run(&plugin, &case);
-    let trial = plugin.trial(&case.settings, &case.tables);
-    let mut used = trial.guest().unwrap();
+    let trial = plugin.with_settings(&case.settings, &case.tables);
+    let mut used = trial.instance().unwrap();
     used.call(&case);
     assert!(!is_same(&fresh, &used.call(&case)));
 }
@@ -116,18 +117,18 @@ fn outside_hooks_and_arguments_by_chance_come_from_the_component() {
     let world = World::TaskSchemaStreaming;
     let (anatomy, plugin) = opened(world, &Wat::of(world));
     assert_eq!(anatomy.worlds(), [world]);
-    assert!(anatomy.imports.is_empty() && anatomy.needs().is_empty());
+    assert!(anatomy.imports.is_empty() && anatomy.required_grants().is_empty());
     assert_eq!(anatomy.memories.len(), 1);
     let hooks = ["describe", "prepare", "finish", "push", "close"];
     assert_eq!(plugin.hooks(), hooks);
-    let mut dice = Dice::new(7, Vec::new());
+    let mut dice = ArgGenerator::new(7, Vec::new());
     for hook in &hooks[1..] {
         let mut args = plugin.arguments(hook, &mut dice);
         for _ in 0..50 {
             let case = fixture(json!({ "hook": hook, "args": args }));
             let said = format!("{:?}", run(&plugin, &case).answer);
             assert!(!said.contains("fixture is wrong"), "{args:?}: {said}");
-            args = match dice.once_in(3) {
+            args = match dice.one_in(3) {
                 true => plugin.arguments(hook, &mut dice),
                 false => plugin.changed(hook, &args, &mut dice),
             };
@@ -146,7 +147,7 @@ fn a_fixture_that_is_wrong_says_where() {
         (r#"{"hook":"price","expected":1}"#, "unknown field"),
     ] {
         assert!(
-            Fixture::parse("f", text.as_bytes())
+            PluginFixture::parse("f", text.as_bytes())
                 .unwrap_err()
                 .contains(said),
             "{text}"
@@ -164,7 +165,7 @@ fn a_fixture_that_is_wrong_says_where() {
     expects.expect_error = json!({ "class": "broken" }).as_object().cloned();
     assert_eq!(
         expects.verdict(&ran),
-        Verdict::Otherwise,
+        FixtureVerdict::Otherwise,
         "a slip is never expected"
     );
     let said = ran.answer.unwrap_err().to_string();

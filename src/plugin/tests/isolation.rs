@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::guests::{ONE, Wat};
-use super::stand::{BUILTIN_PRICE, Stand, failures, price, user_of};
+use super::stand::{BUILTIN_PRICE, TestHost, failures, price, user_of};
 use crate::plugin::repeat::REPEATED_ONE_IN;
 use crate::plugin::{InstancePolicy, World};
 use crate::telemetry::Clock;
-use crate::telemetry::plugin_metrics::Repeated;
+use crate::telemetry::plugin_metrics::RepricingResult;
 
 /// Limit of waiting for background work.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -23,7 +23,7 @@ const COUNTING: &str = "(global.set $secret (i64.add (global.get $secret) (i64.c
 
 #[test]
 fn what_a_guest_keeps_of_one_account_is_never_seen_by_another() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let wat = Wat::of(World::BillingFormula).price(COUNTING);
     let spec = stand.spec("keeper", World::BillingFormula, &wat);
     let plugins = stand.load(&spec).unwrap();
@@ -50,13 +50,17 @@ fn until(what: &str, is_reached: impl Fn() -> bool) {
 
 #[test]
 fn a_price_that_depends_on_what_an_instance_remembers_is_found_and_no_instance_is_used_again() {
-    let (stand, metrics) = Stand::with_metrics();
+    let (stand, metrics) = TestHost::with_metrics();
     let wat = Wat::of(World::BillingFormula).price(COUNTING);
     let spec = stand.spec("keeper", World::BillingFormula, &wat);
     let plugins = stand.load(&spec).unwrap();
     let model = user_of(&spec);
     let charge = |account: &str| price(&plugins, &model, account).charge.total;
-    let different = || metrics.plugin("keeper").repeats(Repeated::Different);
+    let different = || {
+        metrics
+            .plugin("keeper")
+            .repricings(RepricingResult::Different)
+    };
     for n in 1..REPEATED_ONE_IN {
         assert_eq!(charge("acme"), n as f64);
     }
@@ -75,7 +79,7 @@ fn a_price_that_depends_on_what_an_instance_remembers_is_found_and_no_instance_i
 
 #[test]
 fn a_price_that_depends_on_its_arguments_alone_is_confirmed_and_stays_on_warm_instances() {
-    let (stand, metrics) = Stand::with_metrics();
+    let (stand, metrics) = TestHost::with_metrics();
     let spec = stand.spec(
         "honest",
         World::BillingFormula,
@@ -89,7 +93,7 @@ fn a_price_that_depends_on_its_arguments_alone_is_confirmed_and_stays_on_warm_in
         if (n + 1).is_multiple_of(REPEATED_ONE_IN) {
             let times = (n + 1) / REPEATED_ONE_IN;
             until("it is repeated", || {
-                metrics.plugin("honest").repeats(Repeated::Same) == times
+                metrics.plugin("honest").repricings(RepricingResult::Same) == times
             });
         }
     }
@@ -101,7 +105,7 @@ fn a_price_that_depends_on_its_arguments_alone_is_confirmed_and_stays_on_warm_in
 
 #[test]
 fn what_a_repeated_price_counts_is_counted_once() {
-    let (stand, metrics) = Stand::with_metrics();
+    let (stand, metrics) = TestHost::with_metrics();
     let body = format!("(call $add (i32.const 0) (i64.const 1)) {ONE}");
     let wat = Wat::of(World::BillingFormula)
         .imports(COUNTERS)
@@ -115,14 +119,14 @@ fn what_a_repeated_price_counts_is_counted_once() {
         price(&plugins, &model, "acme");
     }
     until("it is repeated", || {
-        metrics.plugin("counts").repeats(Repeated::Same) == 1
+        metrics.plugin("counts").repricings(RepricingResult::Same) == 1
     });
     assert_eq!(plugins.state()[0].counters[0].value, REPEATED_ONE_IN);
 }
 
 #[test]
 fn a_fresh_guest_has_nothing_from_before() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let wat = Wat::of(World::BillingFormula).price(COUNTING);
     let mut spec = stand.spec("keeper", World::BillingFormula, &wat);
     spec.instance = InstancePolicy::Fresh;
@@ -136,7 +140,7 @@ fn a_fresh_guest_has_nothing_from_before() {
 
 #[test]
 fn more_accounts_than_slots_cost_an_eviction_each_and_nothing_else() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let wat = Wat::of(World::BillingFormula).price(COUNTING);
     let spec = stand.spec("keeper", World::BillingFormula, &wat);
     let plugins = stand.load(&spec).unwrap();
@@ -161,7 +165,7 @@ fn more_accounts_than_slots_cost_an_eviction_each_and_nothing_else() {
 
 #[test]
 fn a_guest_is_replaced_when_it_has_grown_and_after_ten_thousand_calls() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let growing = format!("(drop (memory.grow (i32.const 8))) {COUNTING}");
     let wat = Wat::of(World::BillingFormula).price(&growing);
     let spec = stand.spec("leak", World::BillingFormula, &wat);
@@ -202,7 +206,7 @@ fn a_guest_is_replaced_when_it_has_grown_and_after_ten_thousand_calls() {
 
 #[test]
 fn a_hundred_thousand_good_and_trapping_calls_leave_the_slots_as_they_were() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let good = stand.spec(
         "good",
         World::BillingFormula,

@@ -9,12 +9,12 @@ use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 use super::guests::{ONE, Wat};
-use super::stand::{BUILTIN_PRICE, Stand, model, price, rank, user_of};
+use super::stand::{BUILTIN_PRICE, TestHost, model, price, rank, user_of};
 use crate::plugin::{
-    Host, HostError, HostSettings, InstancePolicy, PluginSpec, Plugins, RankMode, World,
+    Host, HostError, HostSettings, InstancePolicy, PluginSnapshot, PluginSpec, RankMode, World,
 };
 
-fn wrong(stand: &Stand, spec: &PluginSpec) -> Vec<(String, String)> {
+fn wrong(stand: &TestHost, spec: &PluginSpec) -> Vec<(String, String)> {
     let problems = stand.load(spec).err().expect("a problem");
     problems.into_iter().map(|p| (p.key, p.message)).collect()
 }
@@ -30,7 +30,7 @@ fn charging(neurons: u32) -> Wat {
 
 #[test]
 fn a_digest_is_required_and_must_be_that_of_the_file() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let mut spec = stand.spec("p", World::BillingFormula, &good());
     let digest = hex::encode(Sha256::digest(fs::read(&spec.file).unwrap()));
     spec.dev = false;
@@ -45,7 +45,7 @@ fn a_digest_is_required_and_must_be_that_of_the_file() {
 
 #[test]
 fn a_file_that_is_no_plugin_of_its_world_is_refused_with_what_to_do() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let mut spec = stand.spec("p", World::BillingFormula, &good());
     spec.world = World::RoutingPolicy;
     let problems = wrong(&stand, &PluginSpec { ..spec.clone() });
@@ -70,10 +70,10 @@ fn a_file_that_is_no_plugin_of_its_world_is_refused_with_what_to_do() {
 
 #[test]
 fn what_runs_is_told_with_its_moment_its_mode_and_its_instances() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let mut spec = stand.spec("r", World::RoutingPolicy, &Wat::of(World::RoutingPolicy));
     let cached = stand.load(&spec).unwrap();
-    let told = |plugins: &Plugins| {
+    let told = |plugins: &PluginSnapshot| {
         let state = serde_json::to_value(&plugins.state()[0]).unwrap();
         (
             state["mode"].clone(),
@@ -105,7 +105,7 @@ fn what_runs_is_told_with_its_moment_its_mode_and_its_instances() {
 
 #[test]
 fn places_that_overlap_are_refused_with_what_to_do() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     // Two places, whose pointers and lengths stand at 2000.
     let describe = "(call $clear) (i32.store (i32.const 1056) (i32.const 2000)) (i32.store (i32.const 1060) (i32.const 2))
         (i32.store8 (i32.const 1064) (i32.const 1)) (i32.const 1024)";
@@ -132,7 +132,7 @@ fn places_that_overlap_are_refused_with_what_to_do() {
 
 #[test]
 fn an_import_without_its_grant_is_refused() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let imports =
         "(import \"infergate:host/tables@1.0.0\" \"get\" (func $get (param i32 i32 i32 i32)))";
     let spec = stand.spec("p", World::BillingFormula, &good().imports(imports));
@@ -147,7 +147,7 @@ fn an_import_without_its_grant_is_refused() {
 
 #[test]
 fn a_table_is_attached_granted_and_looked_up() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let imports =
         "(import \"infergate:host/tables@1.0.0\" \"get\" (func $get (param i32 i32 i32 i32)))";
     // Charges the first digit of the value of the key `k`.
@@ -189,7 +189,7 @@ fn a_table_is_attached_granted_and_looked_up() {
 
 #[test]
 fn a_configure_that_says_no_names_the_setting() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     // One problem: path "/round" (6 bytes), message "no" (2 bytes).
     let body = "(i32.store8 (i32.const 1024) (i32.const 1))
         (i32.store (i32.const 1028) (i32.const 2000)) (i32.store (i32.const 1032) (i32.const 1))
@@ -208,12 +208,14 @@ fn a_configure_that_says_no_names_the_setting() {
 
 #[test]
 fn names_are_resolved_to_plugins_then_to_what_is_built_in() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let spec = stand.spec("p", World::BillingFormula, &good());
     let load = |models: &[Arc<infergate_core::model::ModelSpec>]| {
-        stand
-            .host
-            .load(&Plugins::default(), std::slice::from_ref(&spec), models)
+        stand.host.load(
+            &PluginSnapshot::default(),
+            std::slice::from_ref(&spec),
+            models,
+        )
     };
     let fine = model(
         json!({ "plugins": { "task": "translation", "billing": "neurons", "routing": "latency" } }),
@@ -236,7 +238,7 @@ fn names_are_resolved_to_plugins_then_to_what_is_built_in() {
 
 #[test]
 fn an_optional_plugin_that_does_not_load_leaves_what_is_built_in() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let mut spec = stand.spec("p", World::BillingFormula, &good().configure("unreachable"));
     spec.optional = true;
     let plugins = stand.load(&spec).unwrap();
@@ -248,18 +250,18 @@ fn an_optional_plugin_that_does_not_load_leaves_what_is_built_in() {
 
 #[test]
 fn an_optional_plugin_that_does_not_load_again_keeps_the_revision_that_runs() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let mut spec = stand.spec("p", World::BillingFormula, &charging(3));
     spec.optional = true;
     let first = stand.load(&spec).unwrap();
-    assert_eq!(&*first.changed_since(&Plugins::default())[0], "p");
-    let load = |former: &Plugins, spec: &PluginSpec| {
+    assert_eq!(&*first.changed_since(&PluginSnapshot::default())[0], "p");
+    let load = |former: &PluginSnapshot, spec: &PluginSpec| {
         stand
             .host
             .load(former, std::slice::from_ref(spec), &[user_of(spec)])
             .unwrap()
     };
-    let charged = |plugins: &Plugins| price(plugins, &user_of(&spec), "a").charge.total;
+    let charged = |plugins: &PluginSnapshot| price(plugins, &user_of(&spec), "a").charge.total;
 
     fs::write(&spec.file, charging(4).configure("unreachable").bytes()).unwrap();
     let kept = load(&first, &spec);
@@ -288,7 +290,7 @@ fn an_optional_plugin_that_does_not_load_again_keeps_the_revision_that_runs() {
 
 #[test]
 fn a_pipe_in_place_of_a_file_is_refused_and_not_waited_for() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let mut spec = stand.spec("p", World::BillingFormula, &good());
     let pipe = stand.folder.path().join("pipe");
     let made = std::process::Command::new("mkfifo").arg(&pipe).status();
@@ -304,7 +306,7 @@ fn a_pipe_in_place_of_a_file_is_refused_and_not_waited_for() {
 
 #[test]
 fn a_failed_load_leaves_the_former_plugins_and_a_same_one_is_reused() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let spec = stand.spec("p", World::BillingFormula, &charging(3));
     let first = stand.load(&spec).unwrap();
     assert_eq!(price(&first, &user_of(&spec), "a").charge.total, 3.0);
@@ -342,7 +344,7 @@ fn a_failed_load_leaves_the_former_plugins_and_a_same_one_is_reused() {
 
 #[test]
 fn a_call_that_fails_in_a_new_revision_is_answered_by_the_last_good_one() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let spec = stand.spec("p", World::BillingFormula, &charging(3));
     let user = [user_of(&spec)];
     let first = stand.load(&spec).unwrap();
@@ -380,14 +382,14 @@ fn a_call_that_fails_in_a_new_revision_is_answered_by_the_last_good_one() {
 
 #[test]
 fn only_a_revision_with_a_good_record_that_is_not_barred_stands_in() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let mut spec = stand.spec("p", World::BillingFormula, &charging(3));
     let user = [user_of(&spec)];
     let never_asked = stand.load(&spec).unwrap();
     let asked = stand.load(&spec).unwrap();
     price(&asked, &user[0], "a");
     fs::write(&spec.file, good().price("unreachable").bytes()).unwrap();
-    let priced = |former: &Plugins, spec: &PluginSpec| {
+    let priced = |former: &PluginSnapshot, spec: &PluginSpec| {
         let bad = stand.host.load(former, std::slice::from_ref(spec), &user);
         price(&bad.unwrap(), &user[0], "a").charge.total
     };
@@ -402,7 +404,7 @@ fn only_a_revision_with_a_good_record_that_is_not_barred_stands_in() {
 
 #[test]
 fn a_models_routing_is_merged_over_the_settings_and_is_a_revision_of_its_own() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     // Answers the candidate whose id is the length of its settings.
     let world = World::RoutingPolicy;
     let wat = Wat::of(world)
@@ -416,7 +418,7 @@ fn a_models_routing_is_merged_over_the_settings_and_is_a_revision_of_its_own() {
     let models = [plain.clone(), own.clone()];
     let plugins = stand
         .host
-        .load(&Plugins::default(), &[spec], &models)
+        .load(&PluginSnapshot::default(), &[spec], &models)
         .unwrap();
     assert_eq!(
         rank(&plugins, &plain, 32).choices[0].id,
@@ -431,7 +433,7 @@ fn a_models_routing_is_merged_over_the_settings_and_is_a_revision_of_its_own() {
 
 #[test]
 fn guests_of_any_version_of_the_major_load_side_by_side_and_unknown_exports_are_left_alone() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let trap = "(func (export \"init\") unreachable)";
     let old = stand.spec("old", World::BillingFormula, &charging(3));
     let new = stand.spec(
@@ -445,7 +447,7 @@ fn guests_of_any_version_of_the_major_load_side_by_side_and_unknown_exports_are_
     ];
     let plugins = stand
         .host
-        .load(&Plugins::default(), &[old, new], &models)
+        .load(&PluginSnapshot::default(), &[old, new], &models)
         .unwrap();
     assert_eq!(price(&plugins, &models[0], "x").charge.total, 3.0);
     assert_eq!(price(&plugins, &models[1], "x").charge.total, 1.0);
@@ -458,7 +460,7 @@ fn guests_of_any_version_of_the_major_load_side_by_side_and_unknown_exports_are_
 
 #[test]
 fn fixtures_beside_a_plugin_are_its_admission() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let spec = stand.spec("p", World::BillingFormula, &charging(3));
     let folder = stand.folder.path().join("p.tests");
     fs::create_dir(&folder).unwrap();
@@ -491,14 +493,14 @@ fn cached(folder: &TempDir) -> Result<Arc<Host>, HostError> {
 
 #[test]
 fn compiled_code_is_kept_and_a_changed_byte_is_found_deleted_and_compiled_anew() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let spec = stand.spec("p", World::BillingFormula, &charging(3));
     let folder = TempDir::new().unwrap();
     let load = || {
         let host = cached(&folder).unwrap();
         let plugins = host
             .load(
-                &Plugins::default(),
+                &PluginSnapshot::default(),
                 std::slice::from_ref(&spec),
                 &[user_of(&spec)],
             )
@@ -557,10 +559,10 @@ fn a_cache_directory_that_others_may_write_is_refused_at_start() {
 
 #[test]
 fn a_gateway_without_wasm_plugins_starts_no_engine() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let plugins = stand
         .host
-        .load(&Plugins::default(), &[], &[model(json!({}))])
+        .load(&PluginSnapshot::default(), &[], &[model(json!({}))])
         .unwrap();
     assert!(plugins.state().is_empty());
     assert_eq!(stand.host.counts(), Default::default());

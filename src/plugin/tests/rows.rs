@@ -9,14 +9,14 @@ use super::room::World;
 pub const LOOP: &str = "(loop $on (br $on)) unreachable";
 
 /// Hostile guest: its behaviour, and the expected failure.
-pub struct Row {
+pub struct HostileGuest {
     pub name: &'static str,
     pub wat: Wat,
     pub class: &'static str,
 }
 
-fn billing(name: &'static str, class: &'static str, change: impl Fn(Wat) -> Wat) -> Row {
-    Row {
+fn billing(name: &'static str, class: &'static str, change: impl Fn(Wat) -> Wat) -> HostileGuest {
+    HostileGuest {
         name,
         wat: change(Wat::of(World::BillingFormula)),
         class,
@@ -45,16 +45,16 @@ fn charge(total: &str, base: &str, line: Option<(&str, &str)>) -> String {
 }
 
 /// Evil that shows when a price is asked for.
-pub fn rows() -> Vec<Row> {
+pub fn rows() -> Vec<HostileGuest> {
     let mut rows = greedy();
     rows.extend(forgers());
-    rows.extend(babblers());
+    rows.extend(verbose());
     rows.extend(liars());
     rows
 }
 
 /// Guests that take time, stack or memory, or crash.
-fn greedy() -> Vec<Row> {
+fn greedy() -> Vec<HostileGuest> {
     vec![
         billing("endless loop", "deadline", |w| w.price(LOOP)),
         billing("endless recursion", "trapped", |w| {
@@ -93,7 +93,7 @@ fn greedy() -> Vec<Row> {
 }
 
 /// Guests that break the canonical ABI, or report a fault of their own.
-fn forgers() -> Vec<Row> {
+fn forgers() -> Vec<HostileGuest> {
     let endless_lines = |bytes: u32| {
         format!(
             "(call $clear) (i32.store (i32.const 1048) (i32.const 2000))
@@ -145,7 +145,7 @@ fn forgers() -> Vec<Row> {
 }
 
 /// Guests that answer more than they may.
-fn babblers() -> Vec<Row> {
+fn verbose() -> Vec<HostileGuest> {
     vec![
         billing("a list of millions over the same bytes", "overrun", |w| {
             // Sixty million names of nothing: 8 bytes each to read, 16 each to keep.
@@ -179,7 +179,7 @@ fn babblers() -> Vec<Row> {
 }
 
 /// Their answers have the right shape and cannot be true.
-fn liars() -> Vec<Row> {
+fn liars() -> Vec<HostileGuest> {
     vec![
         billing("not a number", "invalid", |w| {
             w.price(&charge("nan", "nan", None))

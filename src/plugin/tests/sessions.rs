@@ -2,32 +2,34 @@
 
 use bytes::Bytes;
 use infergate_core::Refusal;
-use infergate_core::api::Face;
-use infergate_core::billing::Source;
-use infergate_core::task::{Event, Out};
+use infergate_core::api::ApiDialect;
+use infergate_core::billing::MetricSource;
+use infergate_core::task::{EventEdit, StreamEvent};
 use serde_json::json;
 
 use super::guests::Wat;
-use super::stand::{Stand, calling, user_of};
-use crate::plugin::{Input, Payload, PluginSpec, Plugins, Position, TaskSession, World};
+use super::stand::{TestHost, calling, user_of};
+use crate::plugin::{
+    BreakerState, PluginSnapshot, PluginSpec, TaskInput, TaskPayload, TaskSession, World,
+};
 
 const WORLD: World = World::TaskSchemaStreaming;
 
 /// Two accounts taking turns: what both fail with is the plugin's fault.
 const BY_TURNS: [&str; 6] = ["acme", "bolt", "acme", "bolt", "acme", "bolt"];
 
-fn begin(plugins: &Plugins, spec: &PluginSpec) -> TaskSession {
+fn begin(plugins: &PluginSnapshot, spec: &PluginSpec) -> TaskSession {
     begin_for("acme", plugins, spec)
 }
 
-fn begin_for(account: &str, plugins: &Plugins, spec: &PluginSpec) -> TaskSession {
+fn begin_for(account: &str, plugins: &PluginSnapshot, spec: &PluginSpec) -> TaskSession {
     let slot = plugins.task(&user_of(spec));
     assert!(slot.is_active());
     calling(account, |caller| slot.begin(caller))
 }
 
-fn prepare(session: &mut TaskSession, body: &str) -> Result<Payload, Refusal> {
-    session.prepare(Input {
+fn prepare(session: &mut TaskSession, body: &str) -> Result<TaskPayload, Refusal> {
+    session.prepare(TaskInput {
         model: "m",
         content_type: "application/json",
         body: &Bytes::copy_from_slice(body.as_bytes()),
@@ -62,7 +64,7 @@ fn described(schema: &str) -> (String, String) {
 
 #[test]
 fn input_is_checked_natively_and_the_payload_is_the_plugins() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let schema = json!({ "type": "object", "required": ["prompt"] }).to_string();
     let (schema_data, describe) = described(&schema);
     let (data, body) = replacing(r#"{"text":"x"}"#);
@@ -96,7 +98,7 @@ fn input_is_checked_natively_and_the_payload_is_the_plugins() {
     let payload = prepare(&mut session, r#"{"prompt":"hi"}"#).unwrap();
     assert_eq!(
         payload,
-        Payload {
+        TaskPayload {
             body: r#"{"text":"x"}"#.into(),
             changed: true,
             backend_path: None
@@ -109,7 +111,7 @@ fn input_is_checked_natively_and_the_payload_is_the_plugins() {
 
 #[test]
 fn a_task_whose_schema_cannot_be_used_does_not_load() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     for (schema, said) in [
         ("{", "not JSON"),
         (r#"{"type":"strin"}"#, "cannot be used"),
@@ -125,7 +127,7 @@ fn a_task_whose_schema_cannot_be_used_does_not_load() {
 
 #[test]
 fn a_rejection_is_the_clients_fault_and_not_the_plugins() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     // task-error::rejected at 1028: status 422, code "c", message "no", pointer none.
     let body = "(call $clear) (i32.store8 (i32.const 1024) (i32.const 1)) (i32.store16 (i32.const 1032) (i32.const 422))
         (i32.store (i32.const 1036) (i32.const 3000)) (i32.store (i32.const 1040) (i32.const 1))
@@ -161,7 +163,7 @@ fn a_rejection_is_the_clients_fault_and_not_the_plugins() {
 
 #[test]
 fn on_failure_says_what_a_request_gets() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let wat = Wat::of(WORLD).prepare("unreachable").finish("unreachable");
     for (policy, prepared) in [
         ("closed", Err(Refusal::PluginFailed)),
@@ -192,7 +194,7 @@ fn on_failure_says_what_a_request_gets() {
 
 #[test]
 fn an_answer_is_edited_whole_or_not_at_all_and_binary_ones_pass() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let (data, body) = replacing(r#"{"response":"x"}"#);
     let spec = stand.spec("t", WORLD, &Wat::of(WORLD).more(&data).finish(&body));
     let plugins = stand.load(&spec).unwrap();
@@ -226,7 +228,7 @@ fn an_answer_is_edited_whole_or_not_at_all_and_binary_ones_pass() {
 
 #[test]
 fn a_task_that_reports_itself_broken_over_answers_counts_as_failed() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     // task-error::broken with no text.
     let broken = "(call $clear) (i32.store8 (i32.const 1024) (i32.const 1))
         (i32.store8 (i32.const 1028) (i32.const 1)) (i32.const 1024)";
@@ -239,12 +241,12 @@ fn a_task_that_reports_itself_broken_over_answers_counts_as_failed() {
         assert_eq!(refused, Err(Refusal::PluginFailed));
     }
     assert_eq!(plugins.state()[0].failures["broken"], 5);
-    assert_eq!(plugins.state()[0].breaker, Position::Open);
+    assert_eq!(plugins.state()[0].breaker, BreakerState::Open);
 }
 
 #[test]
 fn an_edit_that_cannot_be_made_counts_as_a_lie() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     // edit::set of one field whose pointer is not one: 16 bytes at 2000.
     let body = "(call $clear) (i32.store8 (i32.const 1028) (i32.const 1)) (i32.store (i32.const 1032) (i32.const 2000))
         (i32.store (i32.const 1036) (i32.const 1)) (i32.store (i32.const 2000) (i32.const 3000))
@@ -262,7 +264,7 @@ fn an_edit_that_cannot_be_made_counts_as_a_lie() {
 
 #[test]
 fn an_answer_that_a_new_revision_cannot_shape_is_the_last_good_ones_alone() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let (data, body) = replacing(r#"{"response":"v1"}"#);
     let good = Wat::of(WORLD).more(&data).finish(&body);
     let spec = stand.spec("t", WORLD, &good);
@@ -291,14 +293,14 @@ fn an_answer_that_a_new_revision_cannot_shape_is_the_last_good_ones_alone() {
 
 #[test]
 fn a_task_that_shapes_answers_does_not_load_until_it_is_said_what_openai_answers_are_to_it() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let load = |wat: &Wat, backend: &str, answers: Option<&str>| {
         let mut spec = stand.spec("t", WORLD, wat);
         spec.openai_answers = serde_json::from_value(json!(answers)).unwrap();
         let user = json!({ "backend": backend, "plugins": { "task": "t" } });
         let user = super::stand::model(user);
         let loaded = stand.host.load(
-            &Plugins::default(),
+            &PluginSnapshot::default(),
             std::slice::from_ref(&spec),
             std::slice::from_ref(&user),
         );
@@ -325,13 +327,17 @@ fn a_task_that_shapes_answers_does_not_load_until_it_is_said_what_openai_answers
     load(&all, "http", None).unwrap();
     for (answers, sees) in [("shape", true), ("pass", false)] {
         let mut session = load(&all, "llama-server", Some(answers)).unwrap();
-        assert!(session.answers(Face::WorkersAi), "{answers}");
-        assert_eq!(session.answers(Face::OpenAi), sees, "{answers}");
+        assert!(session.select_dialect(ApiDialect::WorkersAi), "{answers}");
+        assert_eq!(
+            session.select_dialect(ApiDialect::OpenAi),
+            sees,
+            "{answers}"
+        );
     }
 }
 
-fn events(count: usize) -> Vec<Event> {
-    let one = Event {
+fn events(count: usize) -> Vec<StreamEvent> {
+    let one = StreamEvent {
         name: None,
         data: b"{}".to_vec(),
     };
@@ -340,7 +346,7 @@ fn events(count: usize) -> Vec<Event> {
 
 #[test]
 fn a_stream_hook_answers_every_event_and_one_failure_ends_its_say() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     // Drops every event: a list of `count` outs of 24 bytes at 2000, discriminant 1.
     let body = "(local $n i32) (call $clear) (block $done (loop $on
           (br_if $done (i32.ge_u (local.get $n) (local.get $count)))
@@ -352,8 +358,8 @@ fn a_stream_hook_answers_every_event_and_one_failure_ends_its_say() {
     let plugins = stand.load(&spec).unwrap();
     let mut session = begin(&plugins, &spec);
     prepare(&mut session, "{}").unwrap();
-    assert_eq!(session.push(events(3)).unwrap(), vec![Out::Drop; 3]);
-    assert_eq!(session.push(events(1)).unwrap(), vec![Out::Drop]);
+    assert_eq!(session.push(events(3)).unwrap(), vec![EventEdit::Drop; 3]);
+    assert_eq!(session.push(events(1)).unwrap(), vec![EventEdit::Drop]);
     assert!(session.close(false).unwrap().is_empty());
     assert_eq!(
         session
@@ -365,7 +371,7 @@ fn a_stream_hook_answers_every_event_and_one_failure_ends_its_say() {
     );
 
     for (policy, expected) in [
-        ("passthrough", Ok(vec![Out::Keep; 2])),
+        ("passthrough", Ok(vec![EventEdit::Keep; 2])),
         ("cut", Err(Refusal::PluginFailed)),
         ("closed", Err(Refusal::PluginFailed)),
     ] {
@@ -379,7 +385,7 @@ fn a_stream_hook_answers_every_event_and_one_failure_ends_its_say() {
         assert!(!session.shapes_events());
         assert_eq!(
             session.push(events(2)),
-            Ok(vec![Out::Keep; 2]),
+            Ok(vec![EventEdit::Keep; 2]),
             "not asked again"
         );
         assert_eq!(plugins.state()[0].failures["invalid"], 1);
@@ -388,7 +394,7 @@ fn a_stream_hook_answers_every_event_and_one_failure_ends_its_say() {
 
 #[test]
 fn a_model_without_a_task_plugin_has_nothing_to_call_but_its_own_kind() {
-    let plugins = Plugins::default();
+    let plugins = PluginSnapshot::default();
     let plain = super::stand::model(json!({ "backend": "openai" }));
     assert!(!plugins.task(&plain).is_active());
     let named =
@@ -406,13 +412,13 @@ const FINISH_ALONE: &str =
     "(call $clear) (i32.store8 (i32.const 1064) (i32.const 2)) (i32.const 1024)";
 
 /// Answers one request; the answer, or what it was refused with and whether before the model was asked.
-fn whole(plugins: &Plugins, spec: &PluginSpec) -> Result<Bytes, (Refusal, bool)> {
+fn whole(plugins: &PluginSnapshot, spec: &PluginSpec) -> Result<Bytes, (Refusal, bool)> {
     whole_for("acme", plugins, spec)
 }
 
 fn whole_for(
     account: &str,
-    plugins: &Plugins,
+    plugins: &PluginSnapshot,
     spec: &PluginSpec,
 ) -> Result<Bytes, (Refusal, bool)> {
     let mut session = begin_for(account, plugins, spec);
@@ -424,7 +430,7 @@ fn whole_for(
 
 #[test]
 fn a_revision_that_only_shapes_answers_is_not_taken_while_its_breaker_is_open() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let bad = Wat::of(WORLD).describe(FINISH_ALONE).finish("unreachable");
     let spec = stand.spec("t", WORLD, &bad);
     let alone = stand.load(&spec).unwrap();
@@ -466,7 +472,7 @@ fn a_revision_that_only_shapes_answers_is_not_taken_while_its_breaker_is_open() 
 
 #[test]
 fn a_metric_of_a_stream_is_the_largest_report_unless_it_is_declared_incremental() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     // One metric of 16 bytes at 2000, `steps`: 5, then 3.
     let body = "(call $clear) (i32.store (i32.const 1036) (i32.const 2000)) (i32.store (i32.const 1040) (i32.const 1))
         (i32.store (i32.const 2000) (i32.const 3000)) (i32.store (i32.const 2004) (i32.const 5))
@@ -485,7 +491,7 @@ fn a_metric_of_a_stream_is_the_largest_report_unless_it_is_declared_incremental(
         let plugins = stand
             .host
             .load(
-                &Plugins::default(),
+                &PluginSnapshot::default(),
                 std::slice::from_ref(&spec),
                 std::slice::from_ref(&user),
             )
@@ -495,15 +501,18 @@ fn a_metric_of_a_stream_is_the_largest_report_unless_it_is_declared_incremental(
         for _ in 0..2 {
             session.push(Vec::new()).unwrap();
         }
-        let read = session.metrics().value("steps", Source::Answered);
+        let read = session.metrics().value("steps", MetricSource::Answered);
         assert_eq!(read, Some(total), "{modes}");
-        assert_eq!(session.metrics().of(Source::Derived).count(), 0);
+        assert_eq!(
+            session.metrics().iter_source(MetricSource::Derived).count(),
+            0
+        );
     }
 }
 
 #[test]
 fn a_result_that_is_not_json_is_a_failure_and_opens_the_breaker() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let (data, body) = replacing("not JSON at all");
     let spec = stand.spec("t", WORLD, &Wat::of(WORLD).more(&data).finish(&body));
     let plugins = stand.load(&spec).unwrap();
@@ -514,12 +523,12 @@ fn a_result_that_is_not_json_is_a_failure_and_opens_the_breaker() {
         assert_eq!(refused, Err(Refusal::PluginFailed));
     }
     assert_eq!(plugins.state()[0].failures["invalid"], 5);
-    assert_eq!(plugins.state()[0].breaker, Position::Open);
+    assert_eq!(plugins.state()[0].breaker, BreakerState::Open);
 }
 
 #[test]
 fn a_stream_whose_end_hook_fails_is_cut_where_the_policy_says_so() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     for (policy, expected) in [
         ("closed", Err(Refusal::PluginFailed)),
         ("cut", Err(Refusal::PluginFailed)),
@@ -537,7 +546,7 @@ fn a_stream_whose_end_hook_fails_is_cut_where_the_policy_says_so() {
 
 #[test]
 fn the_schema_is_checked_whatever_the_breaker_says() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let (schema, describe) = described(r#"{"type":"object","required":["prompt"]}"#);
     let wat = Wat::of(WORLD).more(&schema).describe(&describe);
     let mut spec = stand.spec("t", WORLD, &wat.prepare("unreachable"));
@@ -551,14 +560,14 @@ fn the_schema_is_checked_whatever_the_breaker_says() {
     for account in BY_TURNS {
         assert!(!refused_for(account, r#"{"prompt":"x"}"#));
     }
-    assert_eq!(plugins.state()[0].breaker, Position::Open);
+    assert_eq!(plugins.state()[0].breaker, BreakerState::Open);
     assert!(refused(r#"{"nothing":1}"#));
     assert!(refused(r#"{"prompt":5,"prompt":"x"}"#), "stands twice");
 }
 
 #[test]
 fn a_body_of_too_many_containers_is_too_large_and_a_list_of_bytes_is_not() {
-    let plugins = Plugins::default();
+    let plugins = PluginSnapshot::default();
     let model = super::stand::model(json!({ "task": "image-to-text" }));
     let check = |body: &str| {
         let mut session = calling("a", |caller| plugins.task(&model).begin(caller));

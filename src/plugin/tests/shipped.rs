@@ -5,12 +5,12 @@
 
 use std::path::{Path, PathBuf};
 
-use infergate_core::billing::{Ending, Metric, Report, Source};
+use infergate_core::billing::{BillingOutcome, Metric, MetricSource, UsageReport};
 use infergate_core::model::{ModelSpec, Tariff, Trust};
 use serde_json::json;
 
-use super::stand::{Stand, calling, model, spec, user_of};
-use crate::plugin::{PluginSpec, Plugins, World};
+use super::stand::{TestHost, calling, model, spec, user_of};
+use crate::plugin::{PluginSnapshot, PluginSpec, World};
 
 /// Components that were built, by name.
 fn built() -> Vec<PathBuf> {
@@ -56,7 +56,7 @@ fn spec_of(file: &Path) -> PluginSpec {
 
 #[test]
 fn every_shipped_plugin_loads_without_grants_and_holds_its_fixtures() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     for file in built() {
         let fixtures = std::fs::read_dir(file.with_extension("tests")).unwrap();
         assert!(fixtures.count() >= 3, "{}", file.display());
@@ -71,7 +71,7 @@ fn every_shipped_plugin_loads_without_grants_and_holds_its_fixtures() {
 
 #[test]
 fn the_shipped_formula_in_rust_and_in_javascript_price_as_the_built_in_one() {
-    let stand = Stand::new();
+    let stand = TestHost::new();
     let tariff: Tariff = serde_json::from_value(json!({
         "cost_per_infer": 0.0, "coefficients": { "input_tokens": 0.02561, "output_tokens": 0.07515 },
     }))
@@ -79,24 +79,24 @@ fn the_shipped_formula_in_rust_and_in_javascript_price_as_the_built_in_one() {
     let metric = |name: &str, value| Metric {
         name: name.into(),
         value,
-        source: Source::Reported,
+        source: MetricSource::Reported,
     };
     let metrics = [metric("output_tokens", 512.0), metric("input_tokens", 23.0)];
-    let report = Report {
+    let report = UsageReport {
         model: "m",
         trust: Trust::Trust,
-        ending: Ending::Completed,
+        ending: BillingOutcome::Completed,
         streamed: false,
         metrics: &metrics,
         queue_ms: 0,
         infer_ms: 1,
     };
-    let price = |plugins: &Plugins, model: &ModelSpec| {
+    let price = |plugins: &PluginSnapshot, model: &ModelSpec| {
         calling("acme", |caller| {
             plugins.billing(model).price(caller, &tariff, &report)
         })
     };
-    let native = price(&Plugins::default(), &model(json!({})));
+    let native = price(&PluginSnapshot::default(), &model(json!({})));
     assert!((native.charge.total - 39.065_83).abs() < 1e-9, "{native:?}");
     let formulas = built()
         .into_iter()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use infergate_core::AccountId;
-use infergate_core::billing::{Ending, Metric, Report, Source};
+use infergate_core::billing::{BillingOutcome, Metric, MetricSource, UsageReport};
 use infergate_core::model::{ModelSpec, Tariff, Trust};
 use infergate_core::routing::{Candidate, Health, Hints};
 use serde_json::json;
@@ -11,25 +11,26 @@ use tempfile::TempDir;
 
 use super::guests::Wat;
 use crate::plugin::{
-    Caller, Host, HostSettings, PluginProblem, PluginSpec, Plugins, Priced, Ranked, World,
+    Caller, Host, HostSettings, PluginProblem, PluginSnapshot, PluginSpec, PolicyRanking,
+    PriceResult, World,
 };
-use crate::telemetry::PluginsMetrics;
+use crate::telemetry::PluginMetricsRegistry;
 
 /// A host with a folder for its plugins.
-pub struct Stand {
+pub struct TestHost {
     pub host: Arc<Host>,
     pub folder: TempDir,
 }
 
-impl Stand {
-    pub fn new() -> Stand {
-        Stand::with_metrics().0
+impl TestHost {
+    pub fn new() -> TestHost {
+        TestHost::with_metrics().0
     }
 
     /// The same with the metrics that its host writes.
-    pub fn with_metrics() -> (Stand, Arc<PluginsMetrics>) {
+    pub fn with_metrics() -> (TestHost, Arc<PluginMetricsRegistry>) {
         let folder = TempDir::new().unwrap();
-        let metrics = Arc::<PluginsMetrics>::default();
+        let metrics = Arc::<PluginMetricsRegistry>::default();
         let settings = HostSettings {
             cache_dir: None,
             slots: 16,
@@ -37,7 +38,7 @@ impl Stand {
             ..HostSettings::default()
         };
         let host = Host::start(settings).unwrap();
-        (Stand { host, folder }, metrics)
+        (TestHost { host, folder }, metrics)
     }
 
     /// The spec of a plugin called `name` with these bytes.
@@ -47,9 +48,9 @@ impl Stand {
     }
 
     /// Loads one plugin for one model, which uses it.
-    pub fn load(&self, spec: &PluginSpec) -> Result<Plugins, Vec<PluginProblem>> {
+    pub fn load(&self, spec: &PluginSpec) -> Result<PluginSnapshot, Vec<PluginProblem>> {
         self.host.load(
-            &Plugins::default(),
+            &PluginSnapshot::default(),
             std::slice::from_ref(spec),
             &[user_of(spec)],
         )
@@ -86,7 +87,7 @@ pub fn calling<T>(account: &str, body: impl FnOnce(Caller<'_>) -> T) -> T {
 }
 
 /// Prices seven tokens for an account.
-pub fn price(plugins: &Plugins, model: &ModelSpec, account: &str) -> Priced {
+pub fn price(plugins: &PluginSnapshot, model: &ModelSpec, account: &str) -> PriceResult {
     let tariff = Tariff {
         cost_per_infer: 0.5,
         coefficients: [(Arc::from("output_tokens"), 2.0)].into(),
@@ -95,12 +96,12 @@ pub fn price(plugins: &Plugins, model: &ModelSpec, account: &str) -> Priced {
     let metrics = [Metric {
         name: "output_tokens".into(),
         value: 7.0,
-        source: Source::Reported,
+        source: MetricSource::Reported,
     }];
-    let report = Report {
+    let report = UsageReport {
         model: "m",
         trust: Trust::Trust,
-        ending: Ending::Completed,
+        ending: BillingOutcome::Completed,
         streamed: false,
         metrics: &metrics,
         queue_ms: 1,
@@ -137,7 +138,7 @@ pub fn candidates(count: u32) -> Vec<Candidate> {
 }
 
 /// Ranks `count` candidates for an account.
-pub fn rank(plugins: &Plugins, model: &ModelSpec, count: u32) -> Ranked {
+pub fn rank(plugins: &PluginSnapshot, model: &ModelSpec, count: u32) -> PolicyRanking {
     let slot = plugins.routing(model);
     calling("acme", |caller| {
         slot.rank(Some(caller), &Hints::default(), &candidates(count))
@@ -145,7 +146,7 @@ pub fn rank(plugins: &Plugins, model: &ModelSpec, count: u32) -> Ranked {
 }
 
 /// How often the plugin failed with this class so far, its last-good ones included.
-pub fn failures(plugins: &Plugins, class: &str) -> u64 {
+pub fn failures(plugins: &PluginSnapshot, class: &str) -> u64 {
     plugins
         .state()
         .iter()

@@ -9,14 +9,14 @@ use sha2::{Digest, Sha256};
 use wasmparser::{Parser, Payload, ProducersSectionReader};
 
 use crate::plugin::admit;
-use crate::plugin::shape::Shape;
+use crate::plugin::shape::ComponentType;
 use crate::plugin::spec::World;
 
 pub use crate::plugin::shape::FILE_MAX_BYTES;
 
 /// Facts about a component.
 #[derive(Clone, Debug)]
-pub struct Anatomy {
+pub struct ComponentInfo {
     /// All of it.
     pub bytes: Vec<u8>,
     /// Digest, lower-case hexadecimal.
@@ -26,7 +26,7 @@ pub struct Anatomy {
     /// Full names.
     pub exports: Vec<String>,
     /// Its memories, one for most.
-    pub memories: Vec<Memory>,
+    pub memories: Vec<MemoryInfo>,
     /// Producers of the component: field, name, version.
     pub producers: Vec<Producer>,
     /// True when backtraces will name functions.
@@ -34,12 +34,12 @@ pub struct Anatomy {
     /// Modules of WASI that code in it calls by name while the component imports none of that name:
     /// they lead to stubs. A stub that leaves no name behind is not seen.
     pub stubbed_wasi: Vec<String>,
-    shape: Shape,
+    shape: ComponentType,
 }
 
 /// A linear memory; a page has 64 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Memory {
+pub struct MemoryInfo {
     /// Pages at the start.
     pub min_pages: u64,
     /// Pages it may grow to by its own declaration; the gateway's limit holds in any case.
@@ -57,22 +57,22 @@ pub struct Producer {
     pub version: String,
 }
 
-impl Anatomy {
+impl ComponentInfo {
     /// Reads a file.
     ///
     /// # Errors
     /// A sentence with the remedy: it cannot be read, is too large, no component or not valid.
-    pub fn of_file(path: &Path) -> Result<Anatomy, String> {
-        Anatomy::of(admit::read(path)?)
+    pub fn of_file(path: &Path) -> Result<ComponentInfo, String> {
+        ComponentInfo::of(admit::read(path)?)
     }
 
     /// Looks at bytes.
     ///
     /// # Errors
     /// As of a file.
-    pub fn of(bytes: Vec<u8>) -> Result<Anatomy, String> {
-        let shape = Shape::of(&bytes)?;
-        let mut anatomy = Anatomy {
+    pub fn of(bytes: Vec<u8>) -> Result<ComponentInfo, String> {
+        let shape = ComponentType::of(&bytes)?;
+        let mut anatomy = ComponentInfo {
             sha256: hex::encode(Sha256::digest(&bytes)),
             imports: shape.imports.clone(),
             exports: shape.exports.clone(),
@@ -83,18 +83,20 @@ impl Anatomy {
             bytes: Vec::new(),
             shape,
         };
-        anatomy.dissect(&bytes).map_err(|error| error.to_string())?;
+        anatomy
+            .read_sections(&bytes)
+            .map_err(|error| error.to_string())?;
         anatomy.bytes = bytes;
         Ok(anatomy)
     }
 
-    fn dissect(&mut self, bytes: &[u8]) -> wasmparser::Result<()> {
+    fn read_sections(&mut self, bytes: &[u8]) -> wasmparser::Result<()> {
         for payload in Parser::new(0).parse_all(bytes) {
             match payload? {
                 Payload::MemorySection(section) => {
                     for memory in section {
                         let memory = memory?;
-                        self.memories.push(Memory {
+                        self.memories.push(MemoryInfo {
                             min_pages: memory.initial,
                             max_pages: memory.maximum,
                         });
@@ -102,7 +104,7 @@ impl Anatomy {
                 }
                 Payload::ImportSection(section) => {
                     for import in section.into_imports() {
-                        self.called_within(import?.module);
+                        self.record_inner_import(import?.module);
                     }
                 }
                 Payload::CustomSection(section) if section.name() == "name" => {
@@ -111,7 +113,7 @@ impl Anatomy {
                 Payload::CustomSection(section) if section.name() == "producers" => {
                     let reader =
                         wasmparser::BinaryReader::new(section.data(), section.data_offset());
-                    self.producers_of(ProducersSectionReader::new(reader)?)?;
+                    self.read_producers(ProducersSectionReader::new(reader)?)?;
                 }
                 _ => {}
             }
@@ -120,7 +122,7 @@ impl Anatomy {
     }
 
     /// A core module in it imports from a module of this name.
-    fn called_within(&mut self, module: &str) {
+    fn record_inner_import(&mut self, module: &str) {
         let is_wasi = module.starts_with("wasi:") || module.starts_with("wasi_");
         let is_known = |known: &String| known == module;
         if is_wasi && !self.imports.iter().chain(&self.stubbed_wasi).any(is_known) {
@@ -128,7 +130,7 @@ impl Anatomy {
         }
     }
 
-    fn producers_of(&mut self, section: ProducersSectionReader<'_>) -> wasmparser::Result<()> {
+    fn read_producers(&mut self, section: ProducersSectionReader<'_>) -> wasmparser::Result<()> {
         for field in section {
             let field = field?;
             for value in field.values {
@@ -156,17 +158,17 @@ impl Anatomy {
     }
 
     /// Exports that a plugin of that world needs and this component lacks, a sentence each.
-    pub fn lacks(&self, world: World) -> Vec<String> {
-        self.shape.lacks(world)
+    pub fn missing_exports(&self, world: World) -> Vec<String> {
+        self.shape.missing_exports(world)
     }
 
     /// Imports beyond these grants, a sentence each.
-    pub fn ungranted(&self, grants: &[String]) -> Vec<String> {
-        self.shape.ungranted(grants)
+    pub fn ungranted_imports(&self, grants: &[String]) -> Vec<String> {
+        self.shape.ungranted_imports(grants)
     }
 
     /// The grants it needs: `log`, `counters`, `tables:<name>`.
-    pub fn needs(&self) -> Vec<&'static str> {
+    pub fn required_grants(&self) -> Vec<&'static str> {
         let needs = [
             ("log", "log"),
             ("counters", "counters"),
@@ -186,7 +188,7 @@ mod tests {
     use super::*;
 
     fn stubbed(text: &str) -> Vec<String> {
-        Anatomy::of(wat::parse_str(text).unwrap())
+        ComponentInfo::of(wat::parse_str(text).unwrap())
             .unwrap()
             .stubbed_wasi
     }

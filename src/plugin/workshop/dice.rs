@@ -67,16 +67,16 @@ const METRICS: &[&str] = &[
 
 /// A source of arguments.
 #[derive(Debug)]
-pub struct Dice {
+pub struct ArgGenerator {
     chance: fastrand::Rng,
     /// JSON Pointers that the task selects; with none it sees whole bodies.
     wants: Vec<String>,
 }
 
-impl Dice {
+impl ArgGenerator {
     /// The seed names the whole sequence.
-    pub fn new(seed: u64, wants: Vec<String>) -> Dice {
-        Dice {
+    pub fn new(seed: u64, wants: Vec<String>) -> ArgGenerator {
+        ArgGenerator {
             chance: fastrand::Rng::with_seed(seed),
             wants,
         }
@@ -91,7 +91,7 @@ impl Dice {
     }
 
     /// True once in so many times.
-    pub fn once_in(&mut self, times: u32) -> bool {
+    pub fn one_in(&mut self, times: u32) -> bool {
         self.chance.u32(..times.max(1)) == 0
     }
 
@@ -104,7 +104,7 @@ impl Dice {
             .iter()
             .map(|(name, ty)| (name.clone(), self.value(name, ty)));
         let mut args = made.collect();
-        sound(hook, &mut args);
+        keep_guarantees(hook, &mut args);
         args
     }
 
@@ -119,14 +119,14 @@ impl Dice {
             let value = args.entry(name.clone()).or_insert(Value::Null);
             self.change(name, value, ty);
         }
-        sound(hook, &mut args);
+        keep_guarantees(hook, &mut args);
         args
     }
 
     /// Replaces a part, the deeper the likelier.
     fn change(&mut self, key: &str, value: &mut Value, ty: &Type) {
         match (&mut *value, ty) {
-            (Value::Object(fields), Type::Record(record)) if !self.once_in(6) => {
+            (Value::Object(fields), Type::Record(record)) if !self.one_in(6) => {
                 let known: Vec<_> = record.fields().collect();
                 if let Some(field) = self.pick(&known) {
                     let below = fields.entry(field.name).or_insert(Value::Null);
@@ -141,9 +141,7 @@ impl Dice {
                     _ => self.change(key, &mut items[at], &list.ty()),
                 }
             }
-            (Value::Object(case), Type::Variant(variant))
-                if case.len() == 1 && !self.once_in(6) =>
-            {
+            (Value::Object(case), Type::Variant(variant)) if case.len() == 1 && !self.one_in(6) => {
                 for (name, payload) in case.iter_mut() {
                     let known = variant.cases().find(|known| known.name == name);
                     if let Some(ty) = known.and_then(|known| known.ty) {
@@ -153,7 +151,7 @@ impl Dice {
             }
             (Value::Object(form), Type::List(list)) if matches!(list.ty(), Type::U8) => {
                 match form.get_mut("json") {
-                    Some(json) if !self.once_in(8) => self.change_json(json),
+                    Some(json) if !self.one_in(8) => self.change_json(json),
                     _ => *value = self.bytes(key),
                 }
             }
@@ -163,7 +161,7 @@ impl Dice {
 
     fn change_json(&mut self, value: &mut Value) {
         match value {
-            Value::Object(fields) if !fields.is_empty() && !self.once_in(6) => {
+            Value::Object(fields) if !fields.is_empty() && !self.one_in(6) => {
                 let keys: Vec<String> = fields.keys().cloned().collect();
                 let key = self.pick(&keys).cloned().unwrap_or_default();
                 match self.chance.u32(..8) {
@@ -175,7 +173,7 @@ impl Dice {
                         .for_each(|below| self.change_json(below)),
                 }
             }
-            Value::Array(items) if !items.is_empty() && !self.once_in(4) => {
+            Value::Array(items) if !items.is_empty() && !self.one_in(4) => {
                 let at = self.chance.usize(..items.len());
                 self.change_json(&mut items[at]);
             }
@@ -278,11 +276,11 @@ impl Dice {
                 let wants = self.wants.clone();
                 self.pick(&wants).cloned().unwrap_or_default()
             }
-            "name" | "metric" if self.once_in(2) => self
+            "name" | "metric" if self.one_in(2) => self
                 .pick(METRICS)
                 .map_or_else(String::new, |name| (*name).to_owned()),
             "name" | "metric" => format!("metric_{}", self.chance.u32(..50)),
-            _ if self.once_in(100) => "long ".repeat(1000),
+            _ if self.one_in(100) => "long ".repeat(1000),
             _ => self.word(),
         };
         json!(text)
@@ -322,7 +320,7 @@ impl Dice {
 }
 
 /// Makes arguments keep the guarantees of the gateway.
-fn sound(hook: &str, args: &mut Map<String, Value>) {
+fn keep_guarantees(hook: &str, args: &mut Map<String, Value>) {
     match hook {
         "rank" => {
             let candidates = args.get_mut("candidates").and_then(Value::as_array_mut);
@@ -358,7 +356,7 @@ mod tests {
     #[test]
     fn the_same_seed_makes_the_same_bodies() {
         let bodies = |seed| {
-            let mut dice = Dice::new(seed, Vec::new());
+            let mut dice = ArgGenerator::new(seed, Vec::new());
             (0..50).map(|_| dice.bytes("body")).collect::<Vec<_>>()
         };
         assert_eq!(bodies(7), bodies(7));
@@ -369,14 +367,14 @@ mod tests {
     fn candidates_are_numbered_and_names_are_there_once() {
         let mut args = json!({ "candidates": [{ "id": 7 }, { "id": 7 }] });
         let args = args.as_object_mut().unwrap();
-        sound("rank", args);
+        keep_guarantees("rank", args);
         assert_eq!(args["candidates"], json!([{ "id": 0 }, { "id": 1 }]));
         let mut args = json!({
             "tariff": { "coefficients": [{ "metric": "a" }, { "metric": "a" }] },
             "usage": { "metrics": [{ "name": "b" }, { "name": "c" }, { "name": "b" }] },
         });
         let args = args.as_object_mut().unwrap();
-        sound("price", args);
+        keep_guarantees("price", args);
         assert_eq!(args["tariff"]["coefficients"].as_array().unwrap().len(), 1);
         assert_eq!(args["usage"]["metrics"].as_array().unwrap().len(), 2);
     }

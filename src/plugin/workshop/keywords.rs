@@ -108,7 +108,7 @@ fn walk(schema: &Value, at: &str, found: &mut Vec<String>) {
         } else if !KNOWN.contains(&word.as_str()) && !word.starts_with("x-") {
             found.push(format!(
                 "`{word}` at {below} is no keyword of JSON Schema and checks nothing{}",
-                meant(word)
+                suggestion(word)
             ));
         } else if !VALUES.contains(&word.as_str()) {
             walk(value, &below, found);
@@ -117,7 +117,7 @@ fn walk(schema: &Value, at: &str, found: &mut Vec<String>) {
 }
 
 /// `: is "required" meant?`
-fn meant(word: &str) -> String {
+fn suggestion(word: &str) -> String {
     let near = KNOWN
         .iter()
         .map(|known| (strsim::osa_distance(known, word), known))

@@ -62,7 +62,7 @@ pub fn world_text(world: Option<World>) -> String {
 ///
 /// # Errors
 /// Never for the files of this build; the parser's word otherwise.
-pub fn manual() -> Result<String, String> {
+pub fn wit_docs() -> Result<String, String> {
     let (resolve, package) = parsed()?;
     let mut text = String::from(
         "# The interfaces of plugins\n\nMade from the WIT files by `infergate plugin doc`; \
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn the_reference_has_every_interface_with_its_types_spelled_as_in_wit() {
-        let text = manual().unwrap();
+        let text = wit_docs().unwrap();
         for expected in [
             "price: func(tariff: tariff, usage: usage) -> result<charge, billing-error>",
             "| `deadline-ms` | `option<u32>` |",

@@ -16,29 +16,31 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use wasmtime::component::Type;
 
-use super::admit::{Admission, Checked, SETUP_DEADLINE_MS, folder_of, try_out};
-use super::cache::Cache;
-use super::compile::{Compilers, Patience, Source};
-use super::engine::{Purpose, Runtime};
-use super::fixture::Subject;
-use super::grants::{Grants, Heard};
+use super::admit::{
+    CheckedComponent, RevisionLoader, SETUP_DEADLINE_MS, configure_and_describe, fixtures_folder,
+};
+use super::cache::CodeCache;
+use super::compile::{CompileInput, CompileWait, Compilers};
+use super::engine::{EnginePurpose, WasmRuntime};
+use super::fixture::FixtureInstance;
+use super::grants::{GrantUsage, Grants};
 use super::judge;
-use super::revision::{Code, Ground, Parts, Revision};
-use super::rules::Identity;
-use super::side::Side;
+use super::revision::{HostContext, LinkedCode, Revision, RevisionParts};
+use super::rules::RevisionIdentity;
+use super::side::BackgroundQueue;
 use super::spec::{Bounds, InstancePolicy, PluginLimits, PluginSpec, World};
-use super::tables::Granted;
+use super::tables::ResolvedGrants;
 use crate::telemetry::Clock;
 
 pub use super::admit::percentile;
 pub use super::failure::Failure;
-pub use super::fixture::{Fixture, HOOKS, Ran, Verdict};
-pub use super::judge::Difference;
+pub use super::fixture::{FixtureRun, FixtureVerdict, HOOKS, PluginFixture};
+pub use super::judge::FixtureDifference;
 pub use super::schema::Schema;
-pub use anatomy::{Anatomy, FILE_MAX_BYTES, Memory, Producer};
-pub use dice::Dice;
+pub use anatomy::{ComponentInfo, FILE_MAX_BYTES, MemoryInfo, Producer};
+pub use dice::ArgGenerator;
 pub use keywords::unknown_keywords;
-pub use manual::{manual, world_text};
+pub use manual::{wit_docs, world_text};
 
 /// Guests alive at once: a fresh one, a used one, and one that is being made.
 const SLOTS: u32 = 8;
@@ -47,7 +49,7 @@ const PATIENCE: u32 = 10;
 
 /// Measure of cost that the tools read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Measure {
+pub enum CostMeasure {
     /// Instructions, the same on every machine. The code is slower for it.
     Fuel,
     /// Time, with the code that the gateway runs.
@@ -55,48 +57,48 @@ pub enum Measure {
 }
 
 /// An engine for authors.
-pub struct Workshop {
-    ground: Arc<Ground>,
+pub struct ToolHost {
+    context: Arc<HostContext>,
     compilers: Compilers,
 }
 
 /// A component, compiled.
-pub struct Opened {
+pub struct OpenedComponent {
     base: Revision,
 }
 
 /// A component with settings and tables.
-pub struct Trial {
+pub struct ConfiguredComponent {
     revision: Revision,
 }
 
 /// A guest that is called more than once.
-pub struct Guest<'a>(Subject<'a>);
+pub struct ToolInstance<'a>(FixtureInstance<'a>);
 
-impl Workshop {
+impl ToolHost {
     /// Starts an engine. Compiled code is kept below `cache`, where that can be trusted.
     ///
     /// # Errors
     /// When the operating system has no memory or thread for it.
-    pub fn start(measure: Measure, cache: Option<&Path>) -> Result<Workshop, String> {
+    pub fn start(measure: CostMeasure, cache: Option<&Path>) -> Result<ToolHost, String> {
         let purpose = match measure {
-            Measure::Fuel => Purpose::Tools,
-            Measure::Time => Purpose::Serve,
+            CostMeasure::Fuel => EnginePurpose::Tools,
+            CostMeasure::Time => EnginePurpose::Serve,
         };
-        let runtime = Runtime::start(SLOTS, purpose, Clock::start())?;
+        let runtime = WasmRuntime::start(SLOTS, purpose, Clock::start())?;
         let warm = Arc::default();
-        Ok(Workshop {
-            ground: Arc::new(Ground {
+        Ok(ToolHost {
+            context: Arc::new(HostContext {
                 runtime,
-                side: Side::start().map_err(|why| format!("no thread: {why}"))?,
-                warm,
+                background: BackgroundQueue::start().map_err(|why| format!("no thread: {why}"))?,
+                pool: warm,
                 metrics: Arc::default(),
                 captures: Arc::default(),
             }),
             compilers: Compilers::new(
                 None,
                 cache
-                    .and_then(|folder| Cache::open(folder).ok())
+                    .and_then(|folder| CodeCache::open(folder).ok())
                     .map(Arc::new),
                 Arc::default(),
             ),
@@ -110,43 +112,43 @@ impl Workshop {
     /// Error text of the compiler or the linker.
     pub fn open(
         &self,
-        anatomy: &Anatomy,
+        anatomy: &ComponentInfo,
         world: World,
         limits: PluginLimits,
-    ) -> Result<Opened, String> {
+    ) -> Result<OpenedComponent, String> {
         let spec = spec(world, limits);
         let mut digest = [0; 32];
         hex::decode_to_slice(&anatomy.sha256, &mut digest).map_err(|error| error.to_string())?;
-        let checked = Checked {
+        let checked = CheckedComponent {
             bytes: anatomy.bytes.clone(),
             digest,
-            granted: Granted::default(),
+            granted: ResolvedGrants::default(),
         };
-        let source = Source {
+        let source = CompileInput {
             plugin: &spec.name,
             bytes: &checked.bytes,
             digest: &checked.digest,
         };
-        let engine = &self.ground.runtime.engine;
+        let engine = &self.context.runtime.engine;
         let component = self
             .compilers
-            .component(engine, source, Patience::Whole)
+            .component(engine, source, CompileWait::Whole)
             .map_err(|why| format!("it does not compile: {why}"))?
             .ok_or("it is not compiled")?;
-        let admission = Admission {
-            ground: &self.ground,
+        let admission = RevisionLoader {
+            context: &self.context,
         };
-        let grants = everything(&self.ground, &anatomy.sha256, Vec::new());
-        let base = admission.untried(&spec, &checked, component, grants, "{}");
+        let grants = all_grants(&self.context, &anatomy.sha256, Vec::new());
+        let base = admission.linked_revision(&spec, &checked, component, grants, "{}");
         let base = base.map_err(|wrong| {
             let said = wrong.into_iter().map(|(_, why)| why);
             said.collect::<Vec<_>>().join("; ")
         })?;
-        Ok(Opened { base })
+        Ok(OpenedComponent { base })
     }
 }
 
-impl Workshop {
+impl ToolHost {
     /// Microseconds of each of at most `runs` calls, sorted: the result of `call`, or how long it
     /// took. Ends early once there are so many calls, and so many microseconds have passed.
     pub fn times(
@@ -155,7 +157,7 @@ impl Workshop {
         (runs_min, enough_us): (usize, u64),
         mut call: impl FnMut() -> Option<u64>,
     ) -> Vec<u64> {
-        let clock = self.ground.runtime.clock;
+        let clock = self.context.runtime.clock;
         let began_us = clock.micros();
         let mut times = Vec::new();
         while times.len() < runs {
@@ -171,7 +173,7 @@ impl Workshop {
     }
 }
 
-impl Opened {
+impl OpenedComponent {
     /// The hooks it exports.
     pub fn hooks(&self) -> Vec<&'static str> {
         let hooks = HOOKS
@@ -186,13 +188,13 @@ impl Opened {
     }
 
     /// The component with these settings, and tables by name.
-    pub fn trial(
+    pub fn with_settings(
         &self,
         settings: &Map<String, Value>,
         tables: &BTreeMap<Arc<str>, Map<String, Value>>,
-    ) -> Trial {
+    ) -> ConfiguredComponent {
         let of = &self.base.parts;
-        let ground = self.base.ground();
+        let ground = self.base.context();
         let attached = tables.values().map(super::tables::from_object).collect();
         let Bounds {
             deadline_ms,
@@ -200,14 +202,14 @@ impl Opened {
             ..
         } = of.bounds;
         let patience = match ground.runtime.purpose {
-            Purpose::Tools => PATIENCE,
-            Purpose::Serve => 1,
+            EnginePurpose::Tools => PATIENCE,
+            EnginePurpose::Serve => 1,
         };
-        let parts = Parts {
-            identity: Identity::clone(&of.identity),
+        let parts = RevisionParts {
+            identity: RevisionIdentity::clone(&of.identity),
             fingerprint: of.fingerprint,
             world: of.world,
-            code: Code::clone(&of.code),
+            code: LinkedCode::clone(&of.code),
             settings: super::fixture::settings_text(settings).into(),
             bounds: Bounds {
                 deadline_ms: deadline_ms * patience,
@@ -215,15 +217,15 @@ impl Opened {
                 ..of.bounds
             },
             policy: InstancePolicy::Fresh,
-            grants: Arc::new(everything(ground, &of.identity.sha256, attached)),
+            grants: Arc::new(all_grants(ground, &of.identity.sha256, attached)),
         };
-        Trial {
+        ConfiguredComponent {
             revision: Revision::new(Arc::clone(ground), parts),
         }
     }
 
     /// Arguments of a hook as the gateway could give them, by chance.
-    pub fn arguments(&self, hook: &str, dice: &mut Dice) -> Map<String, Value> {
+    pub fn arguments(&self, hook: &str, dice: &mut ArgGenerator) -> Map<String, Value> {
         let params = self.parameters(hook).unwrap_or_default();
         dice.arguments(hook, &params)
     }
@@ -233,7 +235,7 @@ impl Opened {
         &self,
         hook: &str,
         args: &Map<String, Value>,
-        dice: &mut Dice,
+        dice: &mut ArgGenerator,
     ) -> Map<String, Value> {
         let params = self.parameters(hook).unwrap_or_default();
         dice.changed(hook, &params, args)
@@ -245,24 +247,24 @@ impl Opened {
     }
 }
 
-impl Trial {
+impl ConfiguredComponent {
     /// Makes, configures and describes a guest as the gateway does when it loads a plugin, its schemas
     /// compiled. Microseconds that making another one takes.
     ///
     /// # Errors
     /// Each thing that is wrong: key as under `plugins[]`, and why.
-    pub fn begin(&self) -> Result<u32, Vec<(String, String)>> {
-        try_out(&self.revision)?;
-        let clock = self.revision.ground().runtime.clock;
+    pub fn try_setup(&self) -> Result<u32, Vec<(String, String)>> {
+        configure_and_describe(&self.revision)?;
+        let clock = self.revision.context().runtime.clock;
         let began_us = clock.micros();
-        drop(self.guest());
+        drop(self.instance());
         let took_us = clock.micros().saturating_sub(began_us);
         Ok(u32::try_from(took_us).unwrap_or(u32::MAX))
     }
 
     /// Words in its schemas that no version of JSON Schema knows: which schema, and a sentence.
     pub fn unknown_keywords(&self) -> Vec<(&'static str, String)> {
-        let Ok(described) = try_out(&self.revision) else {
+        let Ok(described) = configure_and_describe(&self.revision) else {
             return Vec::new();
         };
         let schemas = [("input", described.input), ("output", described.output)];
@@ -276,42 +278,42 @@ impl Trial {
     }
 
     /// A fixture's call on a fresh guest.
-    pub fn run(&self, fixture: &Fixture) -> Ran {
-        match Subject::make(&self.revision, SETUP_DEADLINE_MS * PATIENCE) {
+    pub fn run(&self, fixture: &PluginFixture) -> FixtureRun {
+        match FixtureInstance::make(&self.revision, SETUP_DEADLINE_MS * PATIENCE) {
             Ok(mut subject) => subject.call(fixture),
-            Err(crash) => Ran::unmade(*crash),
+            Err(crash) => FixtureRun::not_made(*crash),
         }
     }
 
     /// A guest to be called again and again; none where it cannot be made, for which `run` gives the reason.
-    pub fn guest(&self) -> Option<Guest<'_>> {
-        let made = Subject::make(&self.revision, SETUP_DEADLINE_MS * PATIENCE);
-        made.ok().map(Guest)
+    pub fn instance(&self) -> Option<ToolInstance<'_>> {
+        let made = FixtureInstance::make(&self.revision, SETUP_DEADLINE_MS * PATIENCE);
+        made.ok().map(ToolInstance)
     }
 
     /// Returns the lines logged since the last call.
     pub fn log(&self) -> Vec<String> {
-        let kept = self.revision.parts.grants.heard.kept.as_ref();
+        let kept = self.revision.parts.grants.usage.kept.as_ref();
         kept.map(|kept| std::mem::take(&mut *kept.lock()))
             .unwrap_or_default()
     }
 }
 
-impl Guest<'_> {
+impl ToolInstance<'_> {
     /// Calls it. After a failure that is no rejection it is dead and must be dropped.
-    pub fn call(&mut self, fixture: &Fixture) -> Ran {
+    pub fn call(&mut self, fixture: &PluginFixture) -> FixtureRun {
         self.0.call(fixture)
     }
 }
 
 /// A failure as `expect-error` spells it.
-pub fn spelled(failure: &Failure) -> Value {
+pub fn failure_json(failure: &Failure) -> Value {
     judge::failure(failure)
 }
 
 /// A call of `describe`, which has no arguments.
-pub fn asking_describe() -> Fixture {
-    Fixture {
+pub fn describe_call() -> PluginFixture {
+    PluginFixture {
         name: "describe".into(),
         hook: "describe".into(),
         args: Map::new(),
@@ -326,11 +328,11 @@ pub fn asking_describe() -> Fixture {
 
 /// Where the fixtures of a component lie: `NAME.tests` beside it, or `tests` when it is alone there.
 pub fn fixtures_beside(file: &Path) -> Option<std::path::PathBuf> {
-    folder_of(file)
+    fixtures_folder(file)
 }
 
 /// True when two answers are the same: values, or classes and texts of failures.
-pub fn is_same(one: &Ran, other: &Ran) -> bool {
+pub fn is_same(one: &FixtureRun, other: &FixtureRun) -> bool {
     one.answer == other.answer
 }
 
@@ -356,7 +358,11 @@ fn spec(world: World, limits: PluginLimits) -> PluginSpec {
     }
 }
 
-fn everything(ground: &Ground, sha256: &str, attached: Vec<super::grants::Table>) -> Grants {
+fn all_grants(
+    ground: &HostContext,
+    sha256: &str,
+    attached: Vec<super::grants::LookupTable>,
+) -> Grants {
     Grants {
         plugin: "plugin".into(),
         sha256: sha256.into(),
@@ -367,6 +373,6 @@ fn everything(ground: &Ground, sha256: &str, attached: Vec<super::grants::Table>
         attached,
         clock: ground.runtime.clock,
         metrics: ground.metrics.plugin("plugin"),
-        heard: Heard::keeping(),
+        usage: GrantUsage::with_kept_lines(),
     }
 }

@@ -6,27 +6,27 @@
 use std::sync::Arc;
 
 use infergate_core::routing::Candidate;
-use infergate_core::routing::fleet::{Chosen, NodeView, Seek, Wants};
+use infergate_core::routing::cluster::{ForwardTarget, Need, NodeQuery, NodeView};
 use serde_json::{Value, json};
 
-use super::tell::{ms, ranked_by, retry};
-use super::{Again, Draft, Step, Story};
-use crate::peer::Others;
-use crate::proxy::journey::Going;
+use super::tell::{ms, ranked_by, retry_json};
+use super::{RequestTrace, RetryDecision, TraceBuilder, TraceStep};
+use crate::peer::ClusterHandle;
+use crate::proxy::journey::ForwardPlan;
 use crate::telemetry::ForwardResult;
-use crate::upstream::Sited;
+use crate::upstream::SiteRanking;
 
 /// Nodes of one look that are told; of a fleet of more the first that would be asked.
-const NODES_TOLD_MAX: usize = 8;
+const NODES_RECORDED_MAX: usize = 8;
 
 /// Other nodes were looked at.
 #[derive(Clone, Debug)]
-pub(super) struct Look {
+pub(super) struct PeerSelectionStep {
     at_us: u64,
-    wants: Wants,
+    need: Need,
     only_site: Option<Arc<str>>,
     /// Order of the sites by the policy; none where their distance decides.
-    sites: Option<Arc<Sited>>,
+    sites: Option<Arc<SiteRanking>>,
     nodes: Vec<NodeView>,
     nodes_left_out: usize,
     chosen: Option<Arc<str>>,
@@ -34,25 +34,25 @@ pub(super) struct Look {
 
 /// The request was sent to another node.
 #[derive(Clone, Debug)]
-pub(super) struct Forward {
-    began_us: u64,
+pub(super) struct ForwardStep {
+    begin_us: u64,
     node: Arc<str>,
     site: Arc<str>,
     rtt_us: u32,
     in_flight: u32,
     wait_max_ms: u64,
     /// When the node answered, or was given up, and how; none while it is open.
-    ended: Option<(u64, Forwarded)>,
-    again: Option<Again>,
+    ended: Option<(u64, ForwardStepEnd)>,
+    retry: Option<RetryDecision>,
 }
 
 /// Result of a forward.
 #[derive(Clone, Copy, Debug)]
-pub enum Forwarded {
+pub enum ForwardStepEnd {
     /// The node has begun to answer with this HTTP status.
-    Answers(u16),
+    Answered(u16),
     /// The node has no capacity.
-    ComesBack {
+    Rejected {
         /// In a word.
         result: ForwardResult,
         /// Permits free there, as it said.
@@ -64,21 +64,21 @@ pub enum Forwarded {
     Ended(ForwardResult),
 }
 
-impl Draft {
+impl TraceBuilder {
     /// Other nodes were looked at for what is sought.
-    pub fn looked(
+    pub fn record_peer_selection(
         &mut self,
-        others: &Others,
+        others: &ClusterHandle,
         at_us: u64,
-        seek: &Seek<'_>,
-        sites: Option<&Arc<Sited>>,
-        chosen: Option<&Chosen>,
+        seek: &NodeQuery<'_>,
+        sites: Option<&Arc<SiteRanking>>,
+        chosen: Option<&ForwardTarget>,
     ) {
-        self.step(|| {
-            let (nodes, nodes_left_out) = others.explain(seek, NODES_TOLD_MAX);
-            Step::Look(Box::new(Look {
+        self.push_step(|| {
+            let (nodes, nodes_left_out) = others.explain(seek, NODES_RECORDED_MAX);
+            TraceStep::PeerSelection(Box::new(PeerSelectionStep {
                 at_us,
-                wants: seek.wants,
+                need: seek.need,
                 only_site: seek.forced_site.map(Arc::from),
                 sites: sites.cloned(),
                 nodes,
@@ -89,61 +89,64 @@ impl Draft {
     }
 
     /// The request is sent to another node.
-    pub fn forwards(&mut self, began_us: u64, going: &Going) {
-        let Going { chosen, wait_max } = going;
-        self.step(|| {
-            Step::Forward(Box::new(Forward {
-                began_us,
+    pub fn begin_forward(&mut self, began_us: u64, going: &ForwardPlan) {
+        let ForwardPlan {
+            target: chosen,
+            wait_max,
+        } = going;
+        self.push_step(|| {
+            TraceStep::Forward(Box::new(ForwardStep {
+                begin_us: began_us,
                 node: Arc::clone(&chosen.node.name),
                 site: Arc::clone(&chosen.site),
                 rtt_us: chosen.rtt_us,
                 in_flight: chosen.in_flight,
                 wait_max_ms: wait_max.0,
                 ended: None,
-                again: None,
+                retry: None,
             }))
         });
     }
 
     /// Records the result of the forward.
-    pub fn forwarded(&mut self, at_us: u64, how: Forwarded) {
+    pub fn end_forward(&mut self, at_us: u64, how: ForwardStepEnd) {
         if let Some(forward) = self.last_forward() {
             forward.ended = Some((at_us, how));
         }
     }
 
-    pub(super) fn last_forward(&mut self) -> Option<&mut Forward> {
+    pub(super) fn last_forward(&mut self) -> Option<&mut ForwardStep> {
         match self.0.as_mut()?.last_step()? {
-            Step::Forward(forward) => Some(forward),
+            TraceStep::Forward(forward) => Some(forward),
             _ => None,
         }
     }
 }
 
-impl Forward {
-    pub(super) fn judged(&mut self, again: Again) {
-        self.again = Some(again);
+impl ForwardStep {
+    pub(super) fn set_retry_decision(&mut self, again: RetryDecision) {
+        self.retry = Some(again);
     }
 }
 
-impl Story {
+impl RequestTrace {
     /// Names of the nodes that were sent the request, in order.
     pub fn nodes(&self) -> Vec<Arc<str>> {
-        let forward = |step: &Step| match step {
-            Step::Forward(forward) => Some(Arc::clone(&forward.node)),
+        let forward = |step: &TraceStep| match step {
+            TraceStep::Forward(forward) => Some(Arc::clone(&forward.node)),
             _ => None,
         };
         self.steps.iter().filter_map(forward).collect()
     }
 
-    pub(super) fn look(&self, look: &Look) -> Value {
-        let (wants, wait_max_ms) = match look.wants {
-            Wants::Permit => ("permit", None),
-            Wants::Line { wait_max, .. } => ("line", Some(wait_max.0)),
+    pub(super) fn peer_selection_json(&self, look: &PeerSelectionStep) -> Value {
+        let (wants, wait_max_ms) = match look.need {
+            Need::Permit => ("permit", None),
+            Need::Queue { wait_max, .. } => ("line", Some(wait_max.0)),
         };
         json!({
             "step": "look",
-            "at_ms": self.at(look.at_us),
+            "at_ms": self.offset_ms(look.at_us),
             "wants": wants,
             "wait_max_ms": wait_max_ms,
             "only_site": look.only_site,
@@ -156,10 +159,10 @@ impl Story {
         })
     }
 
-    pub(super) fn forward(&self, forward: &Forward) -> Value {
+    pub(super) fn forward_json(&self, forward: &ForwardStep) -> Value {
         let (status, said) = match forward.ended {
-            Some((_, Forwarded::Answers(status))) => (Some(status), None),
-            Some((_, Forwarded::ComesBack { free, wait_ms, .. })) => {
+            Some((_, ForwardStepEnd::Answered(status))) => (Some(status), None),
+            Some((_, ForwardStepEnd::Rejected { free, wait_ms, .. })) => {
                 (None, Some(json!({ "free": free, "wait_ms": wait_ms })))
             }
             _ => (None, None),
@@ -167,30 +170,30 @@ impl Story {
         let result = match forward.ended {
             // A request that is dropped under way has no time to say what became of it.
             None => "cut-off",
-            Some((_, Forwarded::Answers(_))) => ForwardResult::Answered.name(),
-            Some((_, Forwarded::ComesBack { result, .. } | Forwarded::Ended(result))) => {
+            Some((_, ForwardStepEnd::Answered(_))) => ForwardResult::Answered.name(),
+            Some((_, ForwardStepEnd::Rejected { result, .. } | ForwardStepEnd::Ended(result))) => {
                 result.name()
             }
         };
         json!({
             "step": "forward",
-            "at_ms": self.at(forward.began_us),
+            "at_ms": self.offset_ms(forward.begin_us),
             "node": forward.node,
             "site": forward.site,
             "rtt_ms": Some(forward.rtt_us).filter(|us| *us > 0).map(|us| ms(us.into())),
             "in_flight": forward.in_flight,
             "wait_max_ms": forward.wait_max_ms,
-            "ended_at_ms": forward.ended.map(|(at_us, _)| self.at(at_us)),
+            "ended_at_ms": forward.ended.map(|(at_us, _)| self.offset_ms(at_us)),
             "result": result,
             "status": status,
             "said": said,
-            "retry": forward.again.map(retry),
+            "retry": forward.retry.map(retry_json),
         })
     }
 }
 
 /// Sites in the policy's order.
-fn sites(sited: &Sited) -> Vec<Value> {
+fn sites(sited: &SiteRanking) -> Vec<Value> {
     let site = |(name, rank, seen): &(Arc<str>, u8, Candidate)| {
         json!({
             "site": name,
@@ -202,14 +205,14 @@ fn sites(sited: &Sited) -> Vec<Value> {
             "ttft_us": seen.ttft_us,
         })
     };
-    sited.places.iter().map(site).collect()
+    sited.ranked.iter().map(site).collect()
 }
 
 fn node(view: &NodeView) -> Value {
     json!({
         "node": view.node.name,
         "site": view.site,
-        "not_asked": view.not_asked.map(|why| why.name()),
+        "not_asked": view.skip_reason.map(|why| why.name()),
         "free": view.free,
         "permits": view.load.permits,
         "queued": view.load.queued,

@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use super::Story;
+use super::RequestTrace;
 
 /// Stories kept: some minutes at ten requests a second, enough of a burst at thousands to find an
 /// example of everything in it, and a few MiB.
-pub const STORIES_KEPT: usize = 4096;
+pub const TRACES_KEPT: usize = 4096;
 
 /// Between two stories of requests that nothing happened to, in the long run: 50 a second are kept.
 const PLAIN_EVERY_US: u64 = 20_000;
@@ -22,10 +22,10 @@ const PLAIN_EVERY_US: u64 = 20_000;
 const PLAIN_BURST: u64 = 256;
 
 /// The ring.
-pub struct Stories {
+pub struct TraceStore {
     /// Each guards a pointer; held by the request that leaves its story there, and for one copy of
     /// it by who asks.
-    slots: Box<[Mutex<Option<Box<Story>>>]>,
+    slots: Box<[Mutex<Option<Box<RequestTrace>>>]>,
     /// Stories kept so far; the next one's slot by the remainder.
     kept: AtomicUsize,
     /// When the last of the plain stories kept so far would have come, had they come at their pace
@@ -33,15 +33,15 @@ pub struct Stories {
     plain_until_us: AtomicU64,
 }
 
-impl Default for Stories {
-    fn default() -> Stories {
-        Stories::with_capacity(STORIES_KEPT)
+impl Default for TraceStore {
+    fn default() -> TraceStore {
+        TraceStore::with_capacity(TRACES_KEPT)
     }
 }
 
-impl Stories {
-    pub(super) fn with_capacity(capacity: usize) -> Stories {
-        Stories {
+impl TraceStore {
+    pub(super) fn with_capacity(capacity: usize) -> TraceStore {
+        TraceStore {
             slots: (0..capacity).map(|_| Mutex::default()).collect(),
             kept: AtomicUsize::new(0),
             plain_until_us: AtomicU64::new(0),
@@ -49,8 +49,8 @@ impl Stories {
     }
 
     /// Keeps a story, and the oldest goes; unless it is one of many that nothing happened in.
-    pub fn keep(&self, story: Box<Story>) {
-        if story.is_plain() && !self.takes_plain(story.ended_us()) {
+    pub fn keep(&self, story: Box<RequestTrace>) {
+        if story.is_plain() && !self.admit_plain(story.ended_us()) {
             return;
         }
         let number = self.kept.fetch_add(1, Ordering::Relaxed);
@@ -59,7 +59,7 @@ impl Stories {
     }
 
     /// Returns whether there is room for another plain trace now.
-    pub(super) fn takes_plain(&self, now_us: u64) -> bool {
+    pub(super) fn admit_plain(&self, now_us: u64) -> bool {
         let order = Ordering::Relaxed;
         let taken = self.plain_until_us.fetch_update(order, order, |until| {
             let next = until.max(now_us) + PLAIN_EVERY_US;
@@ -69,7 +69,7 @@ impl Stories {
     }
 
     /// The story of a request, if it is still there.
-    pub fn find(&self, request_id: &str) -> Option<Story> {
+    pub fn find(&self, request_id: &str) -> Option<RequestTrace> {
         self.newest_first().find_map(|slot| {
             let slot = slot.lock();
             let story = slot.as_deref()?;
@@ -78,14 +78,14 @@ impl Stories {
     }
 
     /// The last `count` stories, the newest first. A trace that is just being written may be missing.
-    pub fn newest(&self, count: usize) -> Vec<Story> {
+    pub fn newest(&self, count: usize) -> Vec<RequestTrace> {
         let stories = self
             .newest_first()
             .filter_map(|slot| slot.lock().as_deref().cloned());
         stories.take(count).collect()
     }
 
-    fn newest_first(&self) -> impl Iterator<Item = &Mutex<Option<Box<Story>>>> {
+    fn newest_first(&self) -> impl Iterator<Item = &Mutex<Option<Box<RequestTrace>>>> {
         let capacity = self.slots.len();
         let newest = self.kept.load(Ordering::Relaxed).wrapping_sub(1);
         (0..capacity).map(move |age| &self.slots[newest.wrapping_sub(age) % capacity])

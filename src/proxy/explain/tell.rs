@@ -5,21 +5,24 @@
 
 use std::sync::Arc;
 
-use infergate_core::deadline::Bound;
+use infergate_core::deadline::DeadlineBound;
 use infergate_core::routing::Candidate;
 use infergate_core::{AccountId, Millis, ModelId};
 use serde_json::{Map, Value, json};
 
-use super::{Admission, Again, Deadline, End, QuotaHold, Refused, Routing, Said, Step, Story, Try};
+use super::{
+    AdmissionStep, AdmissionStepResult, AttemptStep, DeadlineInputs, QuotaHold, RefusalSummary,
+    RequestTrace, RetryDecision, RoutingStep, TraceStep, TraceSummary,
+};
 use crate::plugin::RoutingMode;
 use crate::telemetry::Clock;
 use crate::telemetry::clock::rfc3339;
 use crate::telemetry::event::PluginUse;
-use crate::upstream::{Advice, Found};
+use crate::upstream::{AdmissionSnapshot, RankingResult};
 
 /// Node that renders the trace.
 #[derive(Clone, Copy)]
-pub struct Here<'a> {
+pub struct NodeInfo<'a> {
     /// The clock that the story was measured with.
     pub clock: Clock,
     /// `node.id`.
@@ -28,38 +31,38 @@ pub struct Here<'a> {
     pub site: &'a str,
 }
 
-impl Story {
+impl RequestTrace {
     /// The whole story.
-    pub fn tell(&self, here: Here<'_>) -> Value {
+    pub fn to_json(&self, here: NodeInfo<'_>) -> Value {
         let mut told = Map::new();
         let mut tell = |name: &str, value: Value| told.insert(name.to_owned(), value);
-        let end = self.end.as_ref();
+        let end = self.summary.as_ref();
         tell("request_id", self.request_id().into());
         tell(
             "began_at",
-            rfc3339(here.clock.wall_at(self.began_us)).into(),
+            rfc3339(here.clock.wall_at(self.begin_us)).into(),
         );
         tell("node", here.node.into());
         tell("site", here.site.into());
-        let before = self.before.as_ref();
+        let before = self.forwarded_from.as_ref();
         tell("forwarded_by", before.map(|before| &*before.node).into());
         tell(
             "forwarded_after_ms",
             before.map(|before| ms(before.elapsed_us)).into(),
         );
         tell("config_generation", self.generation.into());
-        tell("account", account(end));
-        tell("model", model(end));
+        tell("account", account_json(end));
+        tell("model", model_json(end));
         // As the caller wrote it, where that is an alias or nothing known.
-        let asked = self.asked.as_deref().map(Value::from);
+        let asked = self.requested_model.as_deref().map(Value::from);
         let left = end.and_then(|end| end.asked_model.as_ref());
         let left = left.map(|model| Value::from(model.as_str()));
         let asked = asked.or(left);
-        tell("model_asked", asked.unwrap_or_else(|| model(end)));
+        tell("model_asked", asked.unwrap_or_else(|| model_json(end)));
         tell("face", end.map(|end| end.face.name()).into());
-        tell("deadline", self.deadline.map(deadline).into());
-        tell("quota", end.and_then(quota).into());
-        let steps = self.steps.iter().map(|step| self.step(step));
+        tell("deadline", self.deadline.map(deadline_json).into());
+        tell("quota", end.and_then(quota_json).into());
+        let steps = self.steps.iter().map(|step| self.step_json(step));
         tell("steps", steps.collect());
         tell("steps_left_out", self.steps_left_out.into());
         tell(
@@ -70,63 +73,63 @@ impl Story {
         tell("status", end.map(|end| end.status).into());
         let code = end.and_then(|end| end.code).map(|code| code.to_string());
         tell("error_code", code.into());
-        tell("refusal", self.refusal.map(refusal).into());
+        tell("refusal", self.refusal.map(refusal_json).into());
         tell("streamed", end.map(|end| end.streamed).into());
         tell("queued_ms", end.map(|end| ms(end.queued_us)).into());
         let first_byte = end.and_then(|end| end.first_byte_us);
         tell("first_byte_at_ms", first_byte.map(ms).into());
-        tell("total_ms", end.map(|end| self.at(end.at_us)).into());
+        tell("total_ms", end.map(|end| self.offset_ms(end.at_us)).into());
         tell("neurons", end.and_then(|end| end.neurons).into());
         Value::Object(told)
     }
 
     /// Renders the line of the list of traces.
-    pub fn line(&self, here: Here<'_>) -> Value {
-        let end = self.end.as_ref();
+    pub fn to_summary_json(&self, here: NodeInfo<'_>) -> Value {
+        let end = self.summary.as_ref();
         json!({
             "request_id": self.request_id(),
-            "began_at": rfc3339(here.clock.wall_at(self.began_us)),
-            "account": account(end),
-            "model": model(end),
+            "began_at": rfc3339(here.clock.wall_at(self.begin_us)),
+            "account": account_json(end),
+            "model": model_json(end),
             "status": end.map(|end| end.status),
             "outcome": end.map(|end| end.outcome.name()),
             "cause": self.refusal.map(|refusal| refusal.cause),
-            "total_ms": end.map(|end| self.at(end.at_us)),
+            "total_ms": end.map(|end| self.offset_ms(end.at_us)),
         })
     }
 
     /// Milliseconds from the request's head to `us`.
-    pub(super) fn at(&self, us: u64) -> f64 {
-        ms(us.saturating_sub(self.began_us))
+    pub(super) fn offset_ms(&self, us: u64) -> f64 {
+        ms(us.saturating_sub(self.begin_us))
     }
 
     /// The same of a moment that may not have come.
-    fn when(&self, us: u64) -> Option<f64> {
-        (us != 0).then(|| self.at(us))
+    fn optional_offset_ms(&self, us: u64) -> Option<f64> {
+        (us != 0).then(|| self.offset_ms(us))
     }
 
-    fn step(&self, step: &Step) -> Value {
+    fn step_json(&self, step: &TraceStep) -> Value {
         match step {
-            Step::Routing(routing) => self.routing(routing),
-            Step::Admission(admission) => self.admission(admission),
-            Step::Try(tried) => self.tried(tried),
-            Step::Fallback(fallback) => json!({
+            TraceStep::Routing(routing) => self.routing_json(routing),
+            TraceStep::Admission(admission) => self.admission_json(admission),
+            TraceStep::Attempt(tried) => self.attempt_json(tried),
+            TraceStep::Fallback(fallback) => json!({
                 "step": "fallback",
-                "at_ms": self.at(fallback.at_us),
+                "at_ms": self.offset_ms(fallback.at_us),
                 "to": fallback.to,
                 "cause": fallback.cause,
             }),
-            Step::Look(look) => self.look(look),
-            Step::Forward(forward) => self.forward(forward),
+            TraceStep::PeerSelection(look) => self.peer_selection_json(look),
+            TraceStep::Forward(forward) => self.forward_json(forward),
         }
     }
 
-    fn routing(&self, routing: &Routing) -> Value {
+    fn routing_json(&self, routing: &RoutingStep) -> Value {
         let advice = routing.advice.as_deref();
         let now_ms = routing.at_us / 1000;
         json!({
             "step": "routing",
-            "at_ms": self.at(routing.at_us),
+            "at_ms": self.offset_ms(routing.at_us),
             "policy": routing.policy,
             "asked": match routing.mode {
                 RoutingMode::None => "never",
@@ -136,22 +139,25 @@ impl Story {
             // Null where it has not been asked yet: tier and load decide.
             "asked_ms_before": advice.map(|advice| now_ms.saturating_sub(advice.at.0)),
             "by": advice.map(|advice| ranked_by(&advice.uses)),
-            "candidates": advice.map_or_else(Vec::new, places),
-            "candidates_left_out": advice.map_or(0, |advice| advice.left_out),
+            "candidates": advice.map_or_else(Vec::new, places_json),
+            "candidates_left_out": advice.map_or(0, |advice| advice.omitted),
         })
     }
 
-    fn admission(&self, admission: &Admission) -> Value {
-        let Admission { found, said } = admission;
+    fn admission_json(&self, admission: &AdmissionStep) -> Value {
+        let AdmissionStep {
+            snapshot: found,
+            result: said,
+        } = admission;
         let mut told = Map::new();
         let mut tell = |name: &str, value: Value| told.insert(name.to_owned(), value);
         tell("step", "admission".into());
-        tell("at_ms", self.at(found.at_us).into());
+        tell("at_ms", self.offset_ms(found.at_us).into());
         match *said {
-            Said::Leased => {
+            AdmissionStepResult::Leased => {
                 tell("said", "leased".into());
             }
-            Said::Queued {
+            AdmissionStepResult::Queued {
                 position,
                 expected_wait,
                 ended,
@@ -163,7 +169,7 @@ impl Story {
                 tell("waited_ms", waited.into());
                 tell("ended", ended.map_or("cut-off", |(_, how)| how).into());
             }
-            Said::Full { cause, retry_after } => {
+            AdmissionStepResult::Full { cause, retry_after } => {
                 tell("said", "full".into());
                 tell("cause", cause.into());
                 tell("retry_after_ms", retry_after.map(|after| after.0).into());
@@ -175,12 +181,12 @@ impl Story {
         tell("permits", permits);
         tell("endpoints", gauges.endpoints.into());
         tell("usable_endpoints", gauges.usable_endpoints.into());
-        tell("candidates", candidates(found));
-        tell("candidates_left_out", found.left_out().into());
+        tell("candidates", candidates_json(found));
+        tell("candidates_left_out", found.omitted().into());
         Value::Object(told)
     }
 
-    fn tried(&self, tried: &Try) -> Value {
+    fn attempt_json(&self, tried: &AttemptStep) -> Value {
         let trace = &tried.trace;
         let marks = &trace.marks;
         let connection = match (marks.reused, marks.connected_us) {
@@ -191,28 +197,28 @@ impl Story {
         };
         json!({
             "step": "try",
-            "at_ms": self.at(tried.began_us),
+            "at_ms": self.offset_ms(tried.begin_us),
             "endpoint": tried.url,
             "model": tried.model,
             "connection": connection,
-            "connected_at_ms": self.when(marks.connected_us),
-            "sent_at_ms": self.when(marks.sent_us),
-            "head_at_ms": self.when(trace.head_us),
-            "failed_at_ms": self.when(trace.failed_us),
+            "connected_at_ms": self.optional_offset_ms(marks.connected_us),
+            "sent_at_ms": self.optional_offset_ms(marks.sent_us),
+            "head_at_ms": self.optional_offset_ms(trace.head_us),
+            "failed_at_ms": self.optional_offset_ms(trace.failed_us),
             "status": Some(trace.status).filter(|status| *status != 0),
             // A request that is dropped under way has no time to say what became of its try.
             "result": trace.result.map_or("cut-off", |result| result.name()),
-            "retry": tried.again.map(retry),
+            "retry": tried.retry.map(retry_json),
         })
     }
 }
 
 /// Renders the retry decision.
-pub(super) fn retry(again: Again) -> Value {
+pub(super) fn retry_json(again: RetryDecision) -> Value {
     json!({
         "allowed": again.allowed,
-        "why": again.why(),
-        "counted": again.counted(),
+        "why": again.reason(),
+        "counted": again.is_counted(),
         "tries_left": again.tries_left(),
         "model_retries_left": again.model_left,
     })
@@ -223,23 +229,23 @@ pub(super) fn ms(us: u64) -> f64 {
     us as f64 / 1000.0
 }
 
-fn account(end: Option<&End>) -> Value {
+fn account_json(end: Option<&TraceSummary>) -> Value {
     let account = end.and_then(|end| end.account.as_ref());
     account.map(AccountId::as_str).into()
 }
 
-fn model(end: Option<&End>) -> Value {
+fn model_json(end: Option<&TraceSummary>) -> Value {
     let model = end.and_then(|end| end.model.as_ref());
     model.map(ModelId::as_str).into()
 }
 
-fn deadline(deadline: Deadline) -> Value {
-    let Deadline {
+fn deadline_json(deadline: DeadlineInputs) -> Value {
+    let DeadlineInputs {
         rule,
         model_secs,
-        wish,
+        requested: wish,
     } = deadline;
-    let bound: Bound = rule.bound(model_secs, wish);
+    let bound: DeadlineBound = rule.bound(model_secs, wish);
     json!({
         "after_ms": rule.deadline(Millis::ZERO, model_secs, wish).0,
         "from": bound.name(),
@@ -250,7 +256,7 @@ fn deadline(deadline: Deadline) -> Value {
     })
 }
 
-fn quota(end: &End) -> Option<Value> {
+fn quota_json(end: &TraceSummary) -> Option<Value> {
     let QuotaHold {
         neurons,
         per_day,
@@ -264,7 +270,7 @@ fn quota(end: &End) -> Option<Value> {
     Some(json!({ "neurons": neurons, "per_day": per_day, "then": then }))
 }
 
-fn refusal(refusal: Refused) -> Value {
+fn refusal_json(refusal: RefusalSummary) -> Value {
     json!({
         "cause": refusal.cause,
         "reason": refusal.reason,
@@ -285,7 +291,7 @@ pub(super) fn ranked_by(uses: &[PluginUse]) -> Value {
     }
 }
 
-fn places(advice: &Advice) -> Vec<Value> {
+fn places_json(advice: &RankingResult) -> Vec<Value> {
     let place = |(url, step, candidate): &(Arc<str>, u8, Candidate)| {
         json!({
             "endpoint": url,
@@ -305,10 +311,10 @@ fn places(advice: &Advice) -> Vec<Value> {
             "out_of_capacity_in_a_row": candidate.ooc,
         })
     };
-    advice.places.iter().map(place).collect()
+    advice.ranked.iter().map(place).collect()
 }
 
-fn candidates(found: &Found) -> Value {
+fn candidates_json(found: &AdmissionSnapshot) -> Value {
     let told = found.endpoints().map(|endpoint| {
         json!({
             "endpoint": endpoint.url,

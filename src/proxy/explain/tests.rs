@@ -2,34 +2,34 @@
 
 use std::time::Duration;
 
-use infergate_core::admission::Ask;
+use infergate_core::admission::PermitRequest;
 use infergate_core::model::ModelSpec;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::telemetry::event::sample_event;
-use crate::upstream::Gate;
+use crate::upstream::AdmissionGate;
 
 const RULE: DeadlineRule = DeadlineRule {
     model_floor_secs: 30,
     ceiling_secs: 240,
 };
 
-fn begun() -> Draft {
-    let mut draft = Draft::default();
+fn begun() -> TraceBuilder {
+    let mut draft = TraceBuilder::default();
     draft.begin(1_000_000, 3, None);
     draft
 }
 
 /// The story of a request with this id that came to nothing.
-fn story(request_id: &str) -> Box<Story> {
+fn story(request_id: &str) -> Box<RequestTrace> {
     let mut draft = begun();
-    draft.ends(&sample_event(request_id), None);
+    draft.finish(&sample_event(request_id), None);
     draft.take().unwrap()
 }
 
-fn tell(draft: &mut Draft) -> Value {
-    draft.take().unwrap().tell(Here {
+fn tell(draft: &mut TraceBuilder) -> Value {
+    draft.take().unwrap().to_json(NodeInfo {
         clock: Clock::start(),
         node: "a1",
         site: "fra",
@@ -52,25 +52,25 @@ fn target() -> Arc<Target> {
     Arc::new(Target::new(spec, "m", Duration::from_secs(1)).unwrap())
 }
 
-fn ask() -> Ask {
-    Ask {
+fn ask() -> PermitRequest {
+    PermitRequest {
         account: "a".into(),
         weight: 1,
         priority: 5,
-        warm: false,
+        is_warm: false,
         tokens: 1,
         deadline: Millis::MAX,
         no_wait: false,
         avoid: Vec::new(),
-        order: None,
-        resume: false,
-        elsewhere: false,
+        endpoint_order: None,
+        is_retry: false,
+        has_alternative: false,
     }
 }
 
 #[test]
 fn the_ring_keeps_the_last_stories_and_no_more() {
-    let stories = Stories::with_capacity(4);
+    let stories = TraceStore::with_capacity(4);
     assert!(stories.newest(10).is_empty());
     let ids = |count: usize| {
         let newest = stories.newest(count);
@@ -91,38 +91,38 @@ fn the_ring_keeps_the_last_stories_and_no_more() {
 
 #[test]
 fn of_two_stories_with_one_id_the_newer_is_told() {
-    let stories = Stories::with_capacity(4);
+    let stories = TraceStore::with_capacity(4);
     stories.keep(story("r"));
     let mut second = begun();
-    second.refused(&Refusal::QuotaUsed);
-    second.ends(&sample_event("r"), None);
+    second.record_refusal(&Refusal::QuotaUsed);
+    second.finish(&sample_event("r"), None);
     stories.keep(second.take().unwrap());
     assert!(stories.find("r").unwrap().refusal.is_some());
 }
 
 #[test]
 fn a_request_without_a_story_collects_nothing() {
-    let mut draft = Draft::default();
-    draft.asked_for("m", None);
-    draft.tries(0, &target());
-    draft.refused(&Refusal::Unauthenticated);
-    draft.ends(&sample_event("r"), None);
+    let mut draft = TraceBuilder::default();
+    draft.set_requested_model("m", None);
+    draft.begin_attempt(0, &target());
+    draft.record_refusal(&Refusal::Unauthenticated);
+    draft.finish(&sample_event("r"), None);
     assert!(draft.take().is_none());
 }
 
 #[test]
 fn a_story_ends_to_grow_and_later_steps_change_nothing_in_it() {
     let mut draft = begun();
-    let gate = Gate::new(&model(), vec![target()], Clock::start());
+    let gate = AdmissionGate::new(&model(), vec![target()], Clock::start());
     for number in 0..32_u16 {
-        let (found, entry) = gate.ask(ask());
-        draft.admission(found, &entry);
-        let trace = Trace {
+        let (found, entry) = gate.request_permit(ask());
+        draft.record_admission(found, &entry);
+        let trace = AttemptTrace {
             status: number,
-            ..Trace::default()
+            ..AttemptTrace::default()
         };
-        draft.tries(u64::from(number), &target());
-        draft.tried(&trace);
+        draft.begin_attempt(u64::from(number), &target());
+        draft.update_attempt(&trace);
     }
     let told = tell(&mut draft);
     let steps = told["steps"].as_array().unwrap();
@@ -135,26 +135,26 @@ fn a_story_ends_to_grow_and_later_steps_change_nothing_in_it() {
 
 #[test]
 fn of_many_requests_that_nothing_happens_to_some_are_kept_and_of_the_others_all() {
-    let stories = Stories::with_capacity(8);
+    let stories = TraceStore::with_capacity(8);
     let now_us = 5_000_000;
-    let kept = (0..1000).filter(|_| stories.takes_plain(now_us)).count();
+    let kept = (0..1000).filter(|_| stories.admit_plain(now_us)).count();
     assert_eq!(kept, 256);
-    assert!(!stories.takes_plain(now_us + 19_999));
-    assert!(stories.takes_plain(now_us + 20_000));
-    assert!(!stories.takes_plain(now_us + 20_000));
+    assert!(!stories.admit_plain(now_us + 19_999));
+    assert!(stories.admit_plain(now_us + 20_000));
+    assert!(!stories.admit_plain(now_us + 20_000));
 
-    let gate = Gate::new(&model(), vec![target()], Clock::start());
+    let gate = AdmissionGate::new(&model(), vec![target()], Clock::start());
     let plain = |again: bool| {
         let mut draft = begun();
-        let (found, entry) = gate.ask(ask());
-        draft.admission(found, &entry);
-        draft.tries(0, &target());
-        draft.tried(&Trace {
+        let (found, entry) = gate.request_permit(ask());
+        draft.record_admission(found, &entry);
+        draft.begin_attempt(0, &target());
+        draft.update_attempt(&AttemptTrace {
             result: Some(AttemptResult::Answered),
-            ..Trace::default()
+            ..AttemptTrace::default()
         });
         if again {
-            draft.judged(Again {
+            draft.record_retry_decision(RetryDecision {
                 kept_for_next: false,
                 proven: false,
                 failure: None,
@@ -164,9 +164,9 @@ fn of_many_requests_that_nothing_happens_to_some_are_kept_and_of_the_others_all(
             });
         }
         let mut event = sample_event("r");
-        event.outcome = Outcome::Completed;
+        event.outcome = RequestOutcome::Completed;
         event.status = 200;
-        draft.ends(&event, None);
+        draft.finish(&event, None);
         draft.take().unwrap().is_plain()
     };
     assert!(plain(false));
@@ -177,39 +177,56 @@ fn of_many_requests_that_nothing_happens_to_some_are_kept_and_of_the_others_all(
 fn the_usual_steps_need_no_memory_of_their_own_and_all_have_a_bound() {
     let mut draft = begun();
     for _ in 0..STEPS_USUAL {
-        draft.tries(0, &target());
+        draft.begin_attempt(0, &target());
     }
     assert!(!draft.0.as_ref().unwrap().steps.spilled());
-    assert!(size_of::<Step>() <= 256, "{}", size_of::<Step>());
-    assert!(size_of::<Story>() <= 1024, "{}", size_of::<Story>());
+    assert!(size_of::<TraceStep>() <= 256, "{}", size_of::<TraceStep>());
+    assert!(
+        size_of::<RequestTrace>() <= 1024,
+        "{}",
+        size_of::<RequestTrace>()
+    );
 }
 
 #[test]
 fn the_name_that_was_asked_for_is_kept_where_it_says_more_and_cut_between_characters() {
     let asked = |name: &str, found: Option<&str>| {
         let mut draft = begun();
-        draft.asked_for(name, found.map(ModelId::from).as_ref());
-        draft.take().unwrap().asked.map(|asked| asked.len())
+        draft.set_requested_model(name, found.map(ModelId::from).as_ref());
+        draft
+            .take()
+            .unwrap()
+            .requested_model
+            .map(|asked| asked.len())
     };
     assert_eq!(asked("m", Some("m")), None);
     assert_eq!(asked("alias", Some("m")), Some(5));
-    assert_eq!(asked(&"x".repeat(1000), None), Some(ASKED_MAX_BYTES));
-    assert_eq!(asked(&"€".repeat(1000), None), Some(ASKED_MAX_BYTES - 2));
+    assert_eq!(
+        asked(&"x".repeat(1000), None),
+        Some(REQUESTED_MODEL_BYTES_MAX)
+    );
+    assert_eq!(
+        asked(&"€".repeat(1000), None),
+        Some(REQUESTED_MODEL_BYTES_MAX - 2)
+    );
 }
 
 #[test]
 fn admission_tells_what_it_found_what_it_said_and_how_the_wait_ended() {
     let clock = Clock::start();
-    let gate = Gate::new(&model(), vec![target()], clock);
+    let gate = AdmissionGate::new(&model(), vec![target()], clock);
     let mut draft = begun();
-    let (found, leased) = gate.ask(ask());
-    draft.admission(found, &leased);
-    let (found, queued) = gate.ask(ask());
+    let (found, leased) = gate.request_permit(ask());
+    draft.record_admission(found, &leased);
+    let (found, queued) = gate.request_permit(ask());
     let at_us = found.at_us;
-    draft.admission(found, &queued);
-    draft.waited(at_us + 1500, &Err(Left::Refused(Refusal::DeadlinePassed)));
-    let (found, full) = gate.ask(ask());
-    draft.admission(found, &full);
+    draft.record_admission(found, &queued);
+    draft.end_wait(
+        at_us + 1500,
+        &Err(RequestError::Refused(Refusal::DeadlinePassed)),
+    );
+    let (found, full) = gate.request_permit(ask());
+    draft.record_admission(found, &full);
     let told = tell(&mut draft);
     let [leased, queued, full] = told["steps"].as_array().unwrap().as_slice() else {
         panic!("{told}");
@@ -266,15 +283,15 @@ fn admission_tells_what_it_found_what_it_said_and_how_the_wait_ended() {
 
 #[test]
 fn a_wait_that_a_departure_ended_says_so_and_one_that_never_ended_was_cut_off() {
-    let gate = Gate::new(&model(), vec![target()], Clock::start());
-    let _held = gate.ask(ask());
+    let gate = AdmissionGate::new(&model(), vec![target()], Clock::start());
+    let _held = gate.request_permit(ask());
     for (left, ended) in [(true, "client-gone"), (false, "cut-off")] {
         let mut draft = begun();
-        let (found, queued) = gate.ask(ask());
-        draft.admission(found, &queued);
+        let (found, queued) = gate.request_permit(ask());
+        draft.record_admission(found, &queued);
         if left {
-            draft.refused(&Refusal::ClientGone);
-            draft.waited(0, &Err(Left::Cut));
+            draft.record_refusal(&Refusal::ClientGone);
+            draft.end_wait(0, &Err(RequestError::Aborted));
         }
         assert_eq!(tell(&mut draft)["steps"][0]["ended"], ended);
     }
@@ -283,19 +300,19 @@ fn a_wait_that_a_departure_ended_says_so_and_one_that_never_ended_was_cut_off() 
 #[test]
 fn a_try_tells_its_moments_and_why_there_is_another_one_or_none() {
     let mut draft = begun();
-    draft.tries(1_000_500, &target());
-    let trace = Trace {
+    draft.begin_attempt(1_000_500, &target());
+    let trace = AttemptTrace {
         head_us: 1_004_000,
         status: 503,
         result: Some(AttemptResult::Rejected),
         failed_us: 1_004_250,
-        ..Trace::default()
+        ..AttemptTrace::default()
     };
-    draft.tried(&trace);
-    draft.judged(Again {
+    draft.update_attempt(&trace);
+    draft.record_retry_decision(RetryDecision {
         kept_for_next: false,
         proven: false,
-        failure: Some(Failure::Failed),
+        failure: Some(AttemptFailure::Failed),
         allowed: true,
         tries: 1,
         model_left: 4,
@@ -329,7 +346,7 @@ fn a_try_tells_its_moments_and_why_there_is_another_one_or_none() {
 #[test]
 fn only_retries_that_load_another_server_count_for_the_whole_model() {
     let again = |failure, allowed, tries| {
-        let again = Again {
+        let again = RetryDecision {
             kept_for_next: false,
             proven: false,
             failure,
@@ -337,13 +354,13 @@ fn only_retries_that_load_another_server_count_for_the_whole_model() {
             tries,
             model_left: 0,
         };
-        (again.counted(), again.tries_left(), again.why())
+        (again.is_counted(), again.tries_left(), again.reason())
     };
-    let failed = Some(Failure::Failed);
+    let failed = Some(AttemptFailure::Failed);
     let begun = (false, 2, "the server may have begun to work");
     assert_eq!(again(None, false, 1), begun);
     let nobody = (false, 1, "no server has seen the request");
-    assert_eq!(again(Some(Failure::NotConnected), true, 2), nobody);
+    assert_eq!(again(Some(AttemptFailure::NotConnected), true, 2), nobody);
     let spent = (false, 2, "the model's retries are used up");
     assert_eq!(again(failed, false, 1), spent);
     let last = (false, 0, "the request has used its tries");
@@ -353,9 +370,9 @@ fn only_retries_that_load_another_server_count_for_the_whole_model() {
 #[test]
 fn the_end_is_what_the_event_says_and_the_deadline_names_its_source() {
     let mut draft = begun();
-    draft.asked_for("nobody", None);
-    draft.deadline(RULE, 1, Some(Millis(500)));
-    draft.refused(&Refusal::QuotaUsed);
+    draft.set_requested_model("nobody", None);
+    draft.set_deadline(RULE, 1, Some(Millis(500)));
+    draft.record_refusal(&Refusal::QuotaUsed);
     let event = InferenceEvent {
         account_id: Some("acme".into()),
         ended_us: 1_010_000,
@@ -368,7 +385,7 @@ fn the_end_is_what_the_event_says_and_the_deadline_names_its_source() {
         per_day: 10,
         granted: false,
     };
-    draft.ends(&event, Some(quota));
+    draft.finish(&event, Some(quota));
     let told = tell(&mut draft);
     for (name, value) in [
         ("request_id", json!("r1")),

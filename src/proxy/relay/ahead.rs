@@ -11,24 +11,27 @@ use bytes::{Bytes, BytesMut};
 use futures_util::poll;
 
 use super::super::backlog::{Backlog, ReaderPace};
-use super::super::call::Left;
-use super::{Gathered, ReadAhead, Relay, Relayed, Stop, note};
-use crate::upstream::{Answer, Push};
+use super::super::call::RequestError;
+use super::{ReadAhead, ReadRound, Relay, RelayResult, RelayStop, note};
+use crate::upstream::{PushOutput, ResponseTransformer};
 
 impl Relay<'_> {
     /// Returns the next bytes for the client: read ahead, then from the server.
-    pub(super) async fn next(&mut self, answer: &mut Answer) -> Result<Gathered, Stop> {
+    pub(super) async fn next(
+        &mut self,
+        answer: &mut ResponseTransformer,
+    ) -> Result<ReadRound, RelayStop> {
         if let Some(piece) = self.backlog.pop() {
             // The server spoke meanwhile: a wait that a sign of life had interrupted is over.
             self.silent_from = None;
-            return Ok(Gathered::More(piece));
+            return Ok(ReadRound::More(piece));
         }
         match std::mem::replace(&mut self.ahead, ReadAhead::Reading) {
             ReadAhead::Reading => {
                 self.pace = None;
-                self.gather(answer).await
+                self.read_round(answer).await
             }
-            ReadAhead::Ended => Ok(Gathered::End(Bytes::new())),
+            ReadAhead::Ended => Ok(ReadRound::End(Bytes::new())),
             ReadAhead::Stopped(stop) => Err(stop),
         }
     }
@@ -36,35 +39,35 @@ impl Relay<'_> {
     /// Writes to the client, and reads the server on while the client does not take it.
     pub(super) async fn write(
         &mut self,
-        answer: &mut Answer,
+        answer: &mut ResponseTransformer,
         bytes: Bytes,
         end: bool,
-    ) -> Result<(), Left> {
+    ) -> Result<(), RequestError> {
         let Relay {
             session,
-            trip,
+            ctx: trip,
             exchange,
             out,
             timer,
             backlog,
             ahead,
             pace,
-            sent,
+            bytes_sent: sent,
             release,
             ..
         } = self;
         let mut writing = pin!(session.write_response_body(bytes, end));
         // A client that keeps up costs no more than this.
         if let Poll::Ready(written) = poll!(writing.as_mut()) {
-            return written.map_err(|_| Left::Cut);
+            return written.map_err(|_| RequestError::Aborted);
         }
-        let idle = Duration::from_secs(trip.world.timeouts.stream_idle_secs);
-        let floor = trip.world.limits.reader_min_bytes_per_sec();
+        let idle = Duration::from_secs(trip.snapshot.timeouts.stream_idle_secs);
+        let floor = trip.snapshot.limits.reader_min_bytes_per_sec();
         let unseen = AtomicU64::new(0);
         let sent = sent.as_deref().unwrap_or(&unseen);
         if end {
             // All is read: what is left is between the client and the gateway.
-            release(Relayed::Whole, trip);
+            release(RelayResult::Whole, trip);
         }
         loop {
             let is_reading = matches!(ahead, ReadAhead::Reading) && !end;
@@ -75,18 +78,18 @@ impl Relay<'_> {
             }
             tokio::select! {
                 biased;
-                written = writing.as_mut() => return written.map_err(|_| Left::Cut),
-                () = timer.as_mut() => return Err(Left::Cut),
+                written = writing.as_mut() => return written.map_err(|_| RequestError::Aborted),
+                () = timer.as_mut() => return Err(RequestError::Aborted),
                 chunk = exchange.chunk(), if reads => {
                     *ahead = read_ahead(chunk, answer, out, backlog);
                     if matches!(ahead, ReadAhead::Ended) {
                         note(trip, answer);
-                        release(Relayed::Whole, trip);
+                        release(RelayResult::Whole, trip);
                     }
                 }
                 () = too_slow(pace, sent), if is_reading && !reads => {
                     tracing::debug!(request_id = &**trip.request_id(), "the client reads too slowly");
-                    return Err(Left::Cut);
+                    return Err(RequestError::Aborted);
                 }
             }
         }
@@ -95,7 +98,7 @@ impl Relay<'_> {
 
 async fn too_slow(pace: &mut Option<ReaderPace>, sent: &AtomicU64) {
     match pace {
-        Some(pace) => pace.falls_short(sent).await,
+        Some(pace) => pace.wait_until_too_slow(sent).await,
         None => std::future::pending().await,
     }
 }
@@ -103,19 +106,19 @@ async fn too_slow(pace: &mut Option<ReaderPace>, sent: &AtomicU64) {
 /// Shapes what was read while the client was not reading, and keeps it for later.
 fn read_ahead(
     chunk: Result<Option<Bytes>, Box<pingora_error::Error>>,
-    answer: &mut Answer,
+    answer: &mut ResponseTransformer,
     out: &mut BytesMut,
     backlog: &mut Backlog,
 ) -> ReadAhead {
     let shaped = match chunk {
         Ok(Some(chunk)) => answer.push(&chunk, out).map(|push| {
-            if push == Push::Whole {
+            if push == PushOutput::Whole {
                 out.extend_from_slice(&chunk);
             }
             ReadAhead::Reading
         }),
         Ok(None) => answer.finish(out).map(|()| ReadAhead::Ended),
-        Err(_) => Ok(ReadAhead::Stopped(Stop::Broken)),
+        Err(_) => Ok(ReadAhead::Stopped(RelayStop::Broken)),
     };
     // Of its own size: a part of the buffer would keep the whole of it, which no bound has counted.
     backlog.push(Bytes::copy_from_slice(out));

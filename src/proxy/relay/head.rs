@@ -7,7 +7,7 @@ use infergate_core::Refusal;
 use pingora_http::ResponseHeader;
 
 use super::Relay;
-use crate::proxy::call::Left;
+use crate::proxy::call::RequestError;
 use crate::proxy::rules;
 
 /// Metrics told in an answer's head, `cf-ai-cost-metric-name-1` to `-16`.
@@ -19,7 +19,7 @@ impl Relay<'_> {
         status: u16,
         content_type: HeaderValue,
         length: Option<HeaderValue>,
-    ) -> Result<(), Left> {
+    ) -> Result<(), RequestError> {
         let is_http11 = self.session.req_header().version == http::Version::HTTP_11;
         if length.is_none() && !is_http11 {
             // The close is what ends the answer, so nothing else is promised.
@@ -31,9 +31,9 @@ impl Relay<'_> {
         self.session
             .write_response_header(Box::new(head))
             .await
-            .map_err(|_| Left::Cut)?;
-        self.trip.committed = true;
-        self.trip.event().status = status;
+            .map_err(|_| RequestError::Aborted)?;
+        self.ctx.response_started = true;
+        self.ctx.event().status = status;
         Ok(())
     }
 
@@ -43,11 +43,11 @@ impl Relay<'_> {
         content_type: HeaderValue,
         length: Option<HeaderValue>,
     ) -> pingora_error::Result<ResponseHeader> {
-        let from = self.exchange.head();
+        let from = self.exchange.encode_head();
         let mut head = ResponseHeader::build_no_case(status, Some(from.headers.len() + 4))?;
         let named = rules::connection_named(&from.headers);
         for (name, value) in &from.headers {
-            let passes = rules::passes_to_client(name, &self.trip.world.headers_pass)
+            let passes = rules::passes_to_client(name, &self.ctx.snapshot.headers_pass)
                 && !named.contains(name)
                 && (self.verbatim || !rules::describes_bytes(name));
             if *name != header::CONTENT_TYPE && passes {
@@ -68,22 +68,22 @@ impl Relay<'_> {
             head.remove_header(&header::RETRY_AFTER);
             head.insert_header("x-should-retry", "false")?;
         }
-        self.add_own(&mut head)?;
+        self.add_gateway_headers(&mut head)?;
         Ok(head)
     }
 
     /// The gateway's own words in the head. Where a whole answer is sent at once, all that it
     /// reports is known by now.
-    fn add_own(&self, head: &mut ResponseHeader) -> pingora_error::Result<()> {
-        head.insert_header("x-request-id", &**self.trip.request_id())?;
-        self.trip.page.write(head)?;
-        for (name, value) in self.trip.rate_lines() {
+    fn add_gateway_headers(&self, head: &mut ResponseHeader) -> pingora_error::Result<()> {
+        head.insert_header("x-request-id", &**self.ctx.request_id())?;
+        self.ctx.page_origin.write(head)?;
+        for (name, value) in self.ctx.rate_lines() {
             head.insert_header(name, value)?;
         }
-        if let Some(model) = self.trip.stand_in() {
+        if let Some(model) = self.ctx.substitute_model() {
             head.insert_header("x-infergate-model", model.as_str())?;
         }
-        let Some(charge) = self.trip.charge() else {
+        let Some(charge) = self.ctx.charge() else {
             return Ok(());
         };
         head.insert_header("cf-ai-neurons", charge.total.to_string())?;

@@ -7,21 +7,21 @@ use http::HeaderValue;
 use tokio::time::Instant;
 
 use super::super::admit::client_gone;
-use super::super::call::Left;
-use super::{Relay, Stop};
-use crate::upstream::Answer;
+use super::super::call::RequestError;
+use super::{Relay, RelayStop};
+use crate::upstream::ResponseTransformer;
 
 /// Event that ends a wait for the server.
-pub(super) enum Next {
+pub(super) enum UpstreamEvent {
     Chunk(Option<Bytes>),
-    SignOfLife(Bytes),
+    Heartbeat(Bytes),
 }
 
 impl Relay<'_> {
     /// Waits for the server, or until the client has heard nothing for so long that a sign of life is due.
-    pub(super) async fn next_or_sign(&mut self) -> Result<Next, Stop> {
-        let deadline = Instant::from(self.shared.clock.instant(self.trip.deadline));
-        let idle = Duration::from_secs(self.trip.world.timeouts.stream_idle_secs);
+    pub(super) async fn next_or_heartbeat(&mut self) -> Result<UpstreamEvent, RelayStop> {
+        let deadline = Instant::from(self.shared.clock.instant(self.ctx.deadline));
+        let idle = Duration::from_secs(self.ctx.snapshot.timeouts.stream_idle_secs);
         let from = *self.silent_from.get_or_insert_with(Instant::now);
         self.timer.as_mut().reset(deadline.min(from + idle));
         let progress = async {
@@ -34,32 +34,32 @@ impl Relay<'_> {
             biased;
             chunk = self.exchange.chunk() => {
                 self.silent_from = None;
-                chunk.map(Next::Chunk).map_err(|_| Stop::Broken)
+                chunk.map(UpstreamEvent::Chunk).map_err(|_| RelayStop::Broken)
             }
-            () = client_gone(self.session) => Err(Stop::ClientGone),
+            () = client_gone(self.session) => Err(RelayStop::ClientGone),
             () = self.timer.as_mut() => Err(match self.is_late() {
-                true => Stop::Deadline,
-                false => Stop::Silence,
+                true => RelayStop::Deadline,
+                false => RelayStop::Silence,
             }),
-            comment = progress => Ok(Next::SignOfLife(comment)),
+            comment = progress => Ok(UpstreamEvent::Heartbeat(comment)),
         }
     }
 
     /// Tells the client that the server still works.
-    pub(super) async fn give_sign(
+    pub(super) async fn send_heartbeat(
         &mut self,
-        answer: &mut Answer,
+        answer: &mut ResponseTransformer,
         told: &HeaderValue,
         comment: Bytes,
-    ) -> Result<(), Left> {
-        let begun = self.begin(answer, told, None).await;
+    ) -> Result<(), RequestError> {
+        let begun = self.start(answer, told, None).await;
         let sent = match begun {
             Ok(()) => self.write(answer, comment, false).await,
             left => left,
         };
         if sent.is_err() {
-            self.note(answer);
-            self.unsent(answer);
+            self.record_usage(answer);
+            self.record_write_failure(answer);
         }
         sent
     }

@@ -4,7 +4,7 @@ use super::*;
 use crate::simulate::{CostMetric, StreamUsage, Task};
 
 /// Status, head and body bytes of a `POST`.
-async fn post(sim: &Running, headers: &str, body: &[u8]) -> (String, Vec<u8>) {
+async fn post(sim: &RunningSimulator, headers: &str, body: &[u8]) -> (String, Vec<u8>) {
     let mut stream = TcpStream::connect(sim.address).await.unwrap();
     let length = body.len();
     let head = format!(
@@ -22,7 +22,7 @@ async fn post(sim: &Running, headers: &str, body: &[u8]) -> (String, Vec<u8>) {
     (head, bytes[end + 4..].to_vec())
 }
 
-async fn result(sim: &Running, task: &str, body: Value) -> Value {
+async fn result(sim: &RunningSimulator, task: &str, body: Value) -> Value {
     let headers = format!("x-sim-task: {task}\r\nx-sim-answer: json\r\n");
     let (head, answer) = post(sim, &headers, body.to_string().as_bytes()).await;
     assert!(head.starts_with("HTTP/1.1 200"), "{task}: {head}");
@@ -164,7 +164,7 @@ async fn faults_of_one_request_come_in_its_payload_too() {
 }
 
 /// The completion and prompt tokens of every usage object of a stream, in order.
-fn reports(reply: &Reply) -> Vec<(u64, u64)> {
+fn reports(reply: &SimulatorReply) -> Vec<(u64, u64)> {
     let events = reply.events();
     let parsed = events
         .iter()

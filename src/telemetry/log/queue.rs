@@ -23,14 +23,14 @@ const KEPT_BYTES_MAX: usize = 64 * 1024;
 /// Handle of the writer thread; clones share it.
 #[derive(Clone, Debug)]
 pub struct LineQueue {
-    shared: Arc<Shared>,
+    shared: Arc<LineQueueState>,
     writer: thread::Thread,
     /// Hangs up when the writer thread ends. Guards nothing else.
     done: Arc<Mutex<Receiver<()>>>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct LineQueueState {
     /// Whole lines that the writer has not taken. Held for one copy or one swap.
     waiting: Mutex<Vec<u8>>,
     dropped: AtomicU64,
@@ -43,9 +43,9 @@ impl LineQueue {
     /// # Errors
     /// The thread cannot be started.
     pub fn start(out: impl Write + Send + 'static) -> io::Result<LineQueue> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(LineQueueState::default());
         let (alive, done) = mpsc::sync_channel(0);
-        let writer = Writer {
+        let writer = LineWriter {
             shared: Arc::clone(&shared),
             out,
             _alive: alive,
@@ -109,14 +109,14 @@ impl<'a> MakeWriter<'a> for LineQueue {
     }
 }
 
-struct Writer<W> {
-    shared: Arc<Shared>,
+struct LineWriter<W> {
+    shared: Arc<LineQueueState>,
     out: W,
     /// Dropped with the thread.
     _alive: SyncSender<()>,
 }
 
-impl<W: Write> Writer<W> {
+impl<W: Write> LineWriter<W> {
     fn run(mut self) {
         let mut batch = Vec::new();
         let mut reported = 0;

@@ -1,9 +1,11 @@
 //! Metrics as a scrape sees them.
 
 use super::*;
-use crate::telemetry::event::{Comparison, InferenceEvent, Outcome, TokenUsage, sample_event};
-use crate::telemetry::plugin_metrics::{CallResult, Hook, PluginLevels};
-use infergate_core::routing::{Health, Missed};
+use crate::telemetry::event::{
+    Comparison, InferenceEvent, RequestOutcome, TokenUsage, sample_event,
+};
+use crate::telemetry::plugin_metrics::{CallResult, PluginHook, PluginLevels};
+use infergate_core::routing::{FallbackReason, Health};
 
 fn metrics() -> Metrics {
     Metrics::new("0.1.0", "abc", 1_700_000_000.0)
@@ -43,7 +45,7 @@ fn served() -> InferenceEvent {
         status: 200,
         error_code: None,
         reason: None,
-        outcome: Outcome::Completed,
+        outcome: RequestOutcome::Completed,
         attempts: 1,
         request_time_us: 200_000,
         queuing_time_us: 30_000,
@@ -68,7 +70,7 @@ fn assert_has(text: &str, line: &str) {
 #[test]
 fn a_served_request_is_counted_by_face_and_outcome_with_its_times_and_tokens() {
     let metrics = metrics();
-    metrics.model(&"m".into()).request_finished(&served());
+    metrics.model(&"m".into()).record_request(&served());
     let text = metrics.render(&node(vec![levels("m", 3)]));
     assert_has(
         &text,
@@ -111,10 +113,10 @@ fn a_price_a_fallback_and_a_comparison_are_counted_and_a_price_that_is_none_is_n
         ..served()
     };
     priced.flags.billing_fallback = true;
-    model.request_finished(&priced);
+    model.record_request(&priced);
     for broken in [f64::NAN, f64::INFINITY, -1.0] {
         priced.neurons = Some(broken);
-        model.request_finished(&priced);
+        model.record_request(&priced);
     }
     let text = metrics.render(&Levels::default());
     assert_has(&text, r#"infergate_neurons_total{model="m"} 0.25"#);
@@ -132,7 +134,7 @@ fn a_price_a_fallback_and_a_comparison_are_counted_and_a_price_that_is_none_is_n
 #[test]
 fn a_refusal_is_counted_by_reason_and_code_and_leaves_the_durations_alone() {
     let metrics = metrics();
-    metrics.no_model().request_finished(&sample_event("r1"));
+    metrics.no_model().record_request(&sample_event("r1"));
     let text = metrics.render(&Levels::default());
     assert_has(
         &text,
@@ -157,8 +159,8 @@ fn a_refusal_is_counted_by_reason_and_code_and_leaves_the_durations_alone() {
 fn a_model_that_leaves_the_configuration_loses_its_series() {
     let metrics = metrics();
     let stays = metrics.model(&"stays".into());
-    stays.attempt_finished(AttemptResult::ConnectFailed);
-    stays.fell_back(Missed::Unhealthy);
+    stays.record_attempt(AttemptResult::ConnectFailed);
+    stays.record_fallback(FallbackReason::Unhealthy);
     metrics.model(&"goes".into());
     assert!(
         metrics
@@ -215,10 +217,10 @@ fn the_window_is_in_the_scrape_as_the_sampler_left_it() {
 #[test]
 fn counts_kept_elsewhere_show_as_counters() {
     let metrics = metrics();
-    metrics.reload_finished(ReloadResult::Applied);
-    metrics.reload_finished(ReloadResult::Refused);
-    metrics.connection_accepted();
-    metrics.connection_refused("per-client-limit");
+    metrics.record_reload(ReloadResult::Applied);
+    metrics.record_reload(ReloadResult::Refused);
+    metrics.record_accepted_connection();
+    metrics.record_refused_connection("per-client-limit");
     let events = EventCounts {
         written: 9,
         dropped_overrun: 2,
@@ -267,13 +269,13 @@ fn a_family_stands_once_with_all_its_models() {
 fn a_plugin_has_series_of_the_hooks_it_was_called_by_until_it_leaves() {
     let metrics = metrics();
     let plugin = metrics.plugins().plugin("neurons");
-    plugin.called(Hook::Price, CallResult::Answered, 12);
-    plugin.called(Hook::Price, CallResult::Unavailable, 0);
-    let instances = [plugin.instance(), plugin.instance()];
+    plugin.record_call(PluginHook::Price, CallResult::Answered, 12);
+    plugin.record_call(PluginHook::Price, CallResult::Unavailable, 0);
+    let instances = [plugin.live_instance(), plugin.live_instance()];
     let [_live, gone] = instances;
     drop(gone);
     plugin.counter("unknown_metric").add(3);
-    plugin.reload_failed("digest");
+    plugin.record_failed_reload("digest");
     let levels = Levels {
         plugins: PluginLevels {
             ticks_missed: 7,
@@ -312,11 +314,11 @@ fn a_plugin_has_series_of_the_hooks_it_was_called_by_until_it_leaves() {
 fn every_family_of_a_scrape_is_documented() {
     let metrics = metrics_of(&["m"]);
     let plugin = metrics.plugins().plugin("p");
-    plugin.called(Hook::Rank, CallResult::Trapped, 1);
+    plugin.record_call(PluginHook::Rank, CallResult::Trapped, 1);
     plugin.counter("c").add(1);
-    plugin.reload_failed("read");
-    metrics.no_model().request_finished(&sample_event("r1"));
-    metrics.connection_refused("per-client-limit");
+    plugin.record_failed_reload("read");
+    metrics.no_model().record_request(&sample_event("r1"));
+    metrics.record_refused_connection("per-client-limit");
     let text = metrics.render(&node(vec![levels("m", 1)]));
     let page = include_str!("../../../docs/metrics.md");
     for line in text.lines() {

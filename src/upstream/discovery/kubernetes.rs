@@ -12,13 +12,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use infergate_core::model::{
-    CaFile, EndpointSpec, Found, FoundEndpoint, KubernetesSpec, Secret, SlicePort,
+    CaFile, DiscoveredEndpoint, DiscoveredEndpoints, EndpointSpec, KubernetesSpec, Secret,
+    SlicePort,
 };
 use serde::Deserialize;
 
-use super::{ANSWER_BYTES_MAX, LookError, get, target, url_of};
+use super::{ANSWER_BYTES_MAX, DiscoveryError, get, target, url_of};
 use crate::plugin::file::open_regular;
-use crate::upstream::client::Client;
+use crate::upstream::client::HttpClient;
 use crate::upstream::tls::read_ca_file;
 
 /// A slice has up to a hundred pods, and as many slices are more than are taken.
@@ -29,24 +30,24 @@ const PAGES_MAX: usize = 64;
 const TOKEN_BYTES_MAX: u64 = 64 << 10;
 
 /// Credentials for an API, as they stood in the files a moment ago.
-pub struct Credentials {
+pub struct KubernetesCredentials {
     token: Option<Secret>,
     ca_file: Option<CaFile>,
 }
 
-impl Credentials {
+impl KubernetesCredentials {
     /// Reads them. Blocks: never to be called on a worker.
     ///
     /// # Errors
     /// [`LookError`]; a token is named by its file only.
-    pub fn read(spec: &KubernetesSpec) -> Result<Credentials, LookError> {
+    pub fn read(spec: &KubernetesSpec) -> Result<KubernetesCredentials, DiscoveryError> {
         let token = spec.token_path().map(|path| read_token(&path)).transpose();
         let ca = |path: std::path::PathBuf| {
-            let pem = read_ca_file(&path).map_err(LookError::Malformed)?;
-            Ok::<_, LookError>(CaFile { path, pem })
+            let pem = read_ca_file(&path).map_err(DiscoveryError::Malformed)?;
+            Ok::<_, DiscoveryError>(CaFile { path, pem })
         };
-        Ok(Credentials {
-            token: token.map_err(LookError::Malformed)?,
+        Ok(KubernetesCredentials {
+            token: token.map_err(DiscoveryError::Malformed)?,
             ca_file: spec.ca_path().map(ca).transpose()?,
         })
     }
@@ -71,11 +72,11 @@ fn read_token(path: &Path) -> Result<Secret, String> {
 ///
 /// # Errors
 /// [`LookError`]; nothing is known then.
-pub async fn ask_kubernetes(
-    client: &Client,
+pub async fn query_kubernetes(
+    client: &HttpClient,
     spec: &KubernetesSpec,
-    credentials: Credentials,
-) -> Result<Found, LookError> {
+    credentials: KubernetesCredentials,
+) -> Result<DiscoveredEndpoints, DiscoveryError> {
     let api = EndpointSpec {
         url: Arc::clone(&spec.api),
         max_concurrent_requests: 1,
@@ -95,17 +96,17 @@ pub async fn ask_kubernetes(
         let page = get(client, &target, &path, room).await?;
         room -= page.len();
         let list: SliceList = serde_json::from_slice(&page).map_err(|error| {
-            LookError::Malformed(format!("is not a list of EndpointSlices: {error}"))
+            DiscoveryError::Malformed(format!("is not a list of EndpointSlices: {error}"))
         })?;
         for slice in &list.items {
             pods.take(slice, spec.port.as_ref())?;
         }
         match list.metadata.next.as_deref() {
-            None | Some("") => return Ok(pods.found()),
+            None | Some("") => return Ok(pods.into_found()),
             Some(next) => path = format!("{first}&continue={}", escaped(next)),
         }
     }
-    Err(LookError::TooLarge)
+    Err(DiscoveryError::TooLarge)
 }
 
 /// As it may stand in a query.
@@ -135,7 +136,7 @@ struct SliceList {
     #[serde(default)]
     metadata: ListMeta,
     #[serde(deserialize_with = "or_empty")]
-    items: Vec<Slice>,
+    items: Vec<EndpointSlice>,
 }
 
 #[derive(Default, Deserialize)]
@@ -146,22 +147,22 @@ struct ListMeta {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Slice {
+struct EndpointSlice {
     address_type: String,
     #[serde(default, deserialize_with = "or_empty")]
-    endpoints: Vec<Endpoint>,
+    endpoints: Vec<SliceEndpoint>,
     #[serde(default, deserialize_with = "or_empty")]
-    ports: Vec<Port>,
+    ports: Vec<ServicePort>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Endpoint {
+struct SliceEndpoint {
     /// All of them lead to the same pod.
     addresses: Vec<String>,
     #[serde(default)]
     conditions: Conditions,
-    target_ref: Option<Target>,
+    target_ref: Option<TargetRef>,
 }
 
 /// Unknown conditions are taken as good, as the API says.
@@ -172,13 +173,13 @@ struct Conditions {
 }
 
 #[derive(Deserialize)]
-struct Target {
+struct TargetRef {
     #[serde(default)]
     uid: String,
 }
 
 #[derive(Deserialize)]
-struct Port {
+struct ServicePort {
     #[serde(default)]
     name: Option<String>,
     #[serde(default)]
@@ -187,7 +188,7 @@ struct Port {
     protocol: Option<String>,
 }
 
-impl Port {
+impl ServicePort {
     fn is_tcp(&self) -> bool {
         self.protocol.as_deref().is_none_or(|told| told == "TCP")
     }
@@ -198,9 +199,13 @@ impl Port {
 struct Pods(BTreeMap<String, SocketAddr>);
 
 impl Pods {
-    fn take(&mut self, slice: &Slice, wanted: Option<&SlicePort>) -> Result<(), LookError> {
+    fn take(
+        &mut self,
+        slice: &EndpointSlice,
+        wanted: Option<&SlicePort>,
+    ) -> Result<(), DiscoveryError> {
         let is_ip = matches!(&*slice.address_type, "IPv4" | "IPv6");
-        let ready: Vec<&Endpoint> = slice.endpoints.iter().filter(is_ready).collect();
+        let ready: Vec<&SliceEndpoint> = slice.endpoints.iter().filter(is_ready).collect();
         if !is_ip || ready.is_empty() {
             return Ok(());
         }
@@ -213,7 +218,7 @@ impl Pods {
             };
             let ip: IpAddr = ip
                 .parse()
-                .map_err(|_| LookError::Malformed(format!("{ip:?} is no address")))?;
+                .map_err(|_| DiscoveryError::Malformed(format!("{ip:?} is no address")))?;
             let address = SocketAddr::new(ip, port);
             // A pod stands in a slice of each family, and for a moment in two of one. IPv4 sorts first.
             let pod = match &endpoint.target_ref {
@@ -226,32 +231,32 @@ impl Pods {
         Ok(())
     }
 
-    fn found(self) -> Found {
+    fn into_found(self) -> DiscoveredEndpoints {
         let urls = self.0.into_values().map(url_of);
-        Found::new(urls.map(FoundEndpoint::at).collect())
+        DiscoveredEndpoints::new(urls.map(DiscoveredEndpoint::at).collect())
     }
 }
 
-fn is_ready(endpoint: &&Endpoint) -> bool {
+fn is_ready(endpoint: &&SliceEndpoint) -> bool {
     let conditions = &endpoint.conditions;
     conditions.ready != Some(false) && conditions.terminating != Some(true)
 }
 
 /// The number of the port that is wanted in a slice that has these; none where it is not among them:
 /// while a service changes, its slices differ.
-fn port(ports: &[Port], wanted: Option<&SlicePort>) -> Result<Option<u16>, LookError> {
+fn port(ports: &[ServicePort], wanted: Option<&SlicePort>) -> Result<Option<u16>, DiscoveryError> {
     let tcp = || ports.iter().filter(|port| port.is_tcp());
     let numbered = match wanted {
         Some(wanted) if let Some(number) = wanted.number() => {
             // A port without a number stands for all of them, and so does a list without ports.
-            let mut told = tcp().map(|port| port.port.unwrap_or(number));
-            let is_there = ports.is_empty() || told.any(|told| told == number);
+            let mut numbers = tcp().map(|port| port.port.unwrap_or(number));
+            let is_there = ports.is_empty() || numbers.any(|told| told == number);
             return Ok(is_there.then_some(number));
         }
         Some(SlicePort::Name(name)) => tcp().find(|port| port.name.as_deref() == Some(&**name)),
         _ if tcp().count() > 1 => {
             let names: Vec<&str> = tcp().filter_map(|port| port.name.as_deref()).collect();
-            return Err(LookError::Malformed(format!(
+            return Err(DiscoveryError::Malformed(format!(
                 "the service has several ports: set `port` to one of {}",
                 names.join(", ")
             )));
@@ -275,7 +280,7 @@ mod tests {
             let taken = pods.take(slice, port.as_ref());
             taken.map_err(|error| error.to_string())?;
         }
-        let endpoints = pods.found().endpoints.into_iter();
+        let endpoints = pods.into_found().endpoints.into_iter();
         Ok(endpoints.map(|found| found.url.to_string()).collect())
     }
 

@@ -29,18 +29,18 @@ pub fn targets(spec: &ModelSpec) -> Vec<Arc<Target>> {
     spec.endpoints.iter().filter_map(target).collect()
 }
 
-pub fn ask(account: &str) -> Ask {
-    Ask {
+pub fn ask(account: &str) -> PermitRequest {
+    PermitRequest {
         account: account.into(),
         weight: 1,
         priority: 5,
-        warm: false,
+        is_warm: false,
         tokens: 1,
         deadline: Millis::MAX,
         no_wait: false,
         avoid: Vec::new(),
-        order: None,
-        resume: false,
-        elsewhere: false,
+        endpoint_order: None,
+        is_retry: false,
+        has_alternative: false,
     }
 }

@@ -14,11 +14,11 @@ use super::*;
 const SCHEDULES: usize = 2_000;
 
 /// A request: holds its permit for a moment, or leaves the queue before its turn.
-fn visit(gate: &Arc<Gate>, inside: &AtomicU32, account: &str, patient: bool) {
-    let permit = match gate.ask(ask(account)).1 {
-        Ok(Entry::Leased(permit)) => Some(permit),
-        Ok(Entry::Queued(mut waiter)) if patient => shuttle::future::block_on(waiter.turn()).ok(),
-        Ok(Entry::Queued(waiter)) => {
+fn hold_or_leave(gate: &Arc<AdmissionGate>, inside: &AtomicU32, account: &str, patient: bool) {
+    let permit = match gate.request_permit(ask(account)).1 {
+        Ok(GateEntry::Leased(permit)) => Some(permit),
+        Ok(GateEntry::Queued(mut waiter)) if patient => shuttle::future::block_on(waiter.granted()).ok(),
+        Ok(GateEntry::Queued(waiter)) => {
             shuttle::thread::yield_now();
             drop(waiter);
             None
@@ -34,12 +34,12 @@ fn visit(gate: &Arc<Gate>, inside: &AtomicU32, account: &str, patient: bool) {
     }
 }
 
-fn explore(act: impl Fn(&Arc<Gate>) + Send + Sync + 'static) {
+fn explore(act: impl Fn(&Arc<AdmissionGate>) + Send + Sync + 'static) {
     let act = Arc::new(act);
     shuttle::check_random(
         move || {
             let model = spec(Algorithm::Fair);
-            let gate = Gate::new(&model, targets(&model), Clock::start());
+            let gate = AdmissionGate::new(&model, targets(&model), Clock::start());
             let inside = Arc::new(AtomicU32::new(0));
             let visitors: Vec<_> = (0..4)
                 .map(|n| {
@@ -47,7 +47,7 @@ fn explore(act: impl Fn(&Arc<Gate>) + Send + Sync + 'static) {
                     shuttle::thread::spawn(move || {
                         for round in 0..2 {
                             let account = if n % 2 == 0 { "a" } else { "b" };
-                            visit(&gate, &inside, account, (n + round) % 3 != 0);
+                            hold_or_leave(&gate, &inside, account, (n + round) % 3 != 0);
                         }
                     })
                 })
@@ -88,11 +88,11 @@ fn no_schedule_of_an_algorithm_flip_loses_a_waiter_or_a_permit() {
 fn no_schedule_of_an_ejection_loses_a_waiter_or_a_permit() {
     explore(|gate| {
         for _ in 0..3 {
-            gate.check_saw("http://127.0.0.1:1", Seen::Failure, None);
+            gate.record_check("http://127.0.0.1:1", EndpointSignal::Failure, None);
         }
         shuttle::thread::yield_now();
         for _ in 0..2 {
-            gate.check_saw("http://127.0.0.1:1", Seen::Success, None);
+            gate.record_check("http://127.0.0.1:1", EndpointSignal::Success, None);
         }
     });
 }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use infergate_core::Millis;
 use infergate_core::admission::EndpointId;
-use infergate_core::routing::{Failure, Health, HealthChange, RetryTarget};
+use infergate_core::routing::{AttemptFailure, Health, HealthChange, RetryTarget};
 
-use super::{Gate, Target, in_u32};
+use super::{AdmissionGate, Target, in_u32};
 
 /// Decision on another attempt.
 #[derive(Debug)]
-pub struct Retry {
+pub struct RetryPlan {
     /// True when another attempt is allowed.
     pub allowed: bool,
     /// Kind of endpoint it goes to.
@@ -21,9 +21,9 @@ pub struct Retry {
     pub avoid: Vec<EndpointId>,
 }
 
-impl Gate {
+impl AdmissionGate {
     /// Returns whether an endpoint in use is not among `tried`.
-    pub fn has_fresh(&self, tried: &[EndpointId]) -> bool {
+    pub fn has_untried(&self, tried: &[EndpointId]) -> bool {
         let inner = self.inner.lock();
         let in_use = |target: &Target| {
             let health = inner.ejector.health(&target.url);
@@ -39,18 +39,18 @@ impl Gate {
     /// A request begins: retries are a share of these.
     pub fn count_request(&self) {
         let now = self.clock.now();
-        self.inner.lock().retries.request_begins(now);
+        self.inner.lock().retries.record_request(now);
     }
 
     /// Decides whether a request that has made `tries` attempts, at the endpoints `tried`, may make
     /// another one. With `after_node` the last one was at another node.
-    pub fn may_retry(
+    pub fn plan_retry(
         &self,
         tries: u32,
-        failure: Failure,
+        failure: AttemptFailure,
         tried: &[EndpointId],
         after_node: bool,
-    ) -> Retry {
+    ) -> RetryPlan {
         let now = self.clock.now();
         let mut inner = self.inner.lock();
         let (mut has_proven, mut unproven) = (false, Vec::new());
@@ -61,7 +61,7 @@ impl Gate {
             };
             let permits = inner.turnstile.permits(id);
             // Waiting for a permit costs a server nothing where none has seen the request.
-            let has_room = failure == Failure::NotConnected
+            let has_room = failure == AttemptFailure::NotConnected
                 || permits.is_some_and(|(used, limit)| used < limit);
             match has_room && inner.ejector.is_proven(&target.url) {
                 true => has_proven = true,
@@ -76,7 +76,7 @@ impl Gate {
         if !has_proven {
             unproven.clear();
         }
-        Retry {
+        RetryPlan {
             allowed: inner.retries.may_retry(tries, failure, target, now),
             target,
             avoid: unproven,
@@ -84,9 +84,9 @@ impl Gate {
     }
 
     /// Counts a retry at a proven endpoint that has failed.
-    pub fn proven_retry_failed(&self) {
+    pub fn record_proven_retry_failure(&self) {
         let now = self.clock.now();
-        self.inner.lock().retries.proven_retry_failed(now);
+        self.inner.lock().retries.record_proven_retry_failure(now);
     }
 
     /// The time until the shortest pause ends, where every endpoint in use has asked for one.
@@ -98,11 +98,11 @@ impl Gate {
     /// Retries that the model's requests may still make together.
     pub fn retries_left(&self) -> u32 {
         let now = self.clock.now();
-        self.inner.lock().retries.left(now)
+        self.inner.lock().retries.retries_left(now)
     }
 
     /// Logs a change of an endpoint's health, one line.
-    pub(super) fn report(&self, change: &HealthChange) {
+    pub(super) fn log_health_change(&self, change: &HealthChange) {
         let (model, url) = (self.model.as_str(), &*change.url);
         let (from, to) = (change.from.name(), change.to.name());
         let unreported = change.unreported;

@@ -1,6 +1,6 @@
 //! The gate as other modules see it, without a socket.
 
-use infergate_core::admission::Order;
+use infergate_core::admission::EndpointOrder;
 use infergate_core::model::{Algorithm, EndpointSpec, PermitScope, QueueSpec};
 
 use super::fixtures::{ask, spec, targets};
@@ -9,8 +9,8 @@ use super::*;
 #[test]
 fn an_endpoint_that_left_is_no_target_while_its_permit_is_out() {
     let model = spec(Algorithm::Fair);
-    let gate = Gate::new(&model, targets(&model), Clock::start());
-    let (_, Ok(Entry::Leased(permit))) = gate.ask(ask("a")) else {
+    let gate = AdmissionGate::new(&model, targets(&model), Clock::start());
+    let (_, Ok(GateEntry::Leased(permit))) = gate.request_permit(ask("a")) else {
         panic!("a permit is free");
     };
     let left = ModelSpec {
@@ -28,20 +28,20 @@ fn an_endpoint_that_left_is_no_target_while_its_permit_is_out() {
 #[test]
 fn a_grant_nobody_waits_for_any_more_goes_to_the_next() {
     let model = spec(Algorithm::Fair);
-    let gate = Gate::new(&model, targets(&model), Clock::start());
+    let gate = AdmissionGate::new(&model, targets(&model), Clock::start());
     let mut held = Vec::new();
     let mut line = Vec::new();
     for _ in 0..4 {
-        match gate.ask(ask("a")).1 {
-            Ok(Entry::Leased(permit)) => held.push(permit),
-            Ok(Entry::Queued(waiter)) => line.push(waiter),
+        match gate.request_permit(ask("a")).1 {
+            Ok(GateEntry::Leased(permit)) => held.push(permit),
+            Ok(GateEntry::Queued(waiter)) => line.push(waiter),
             Err(refusal) => panic!("{refusal:?}"),
         }
     }
     held.pop();
     // The first in the queue has been told by now; leaving passes its permit on.
     drop(line.remove(0));
-    assert!(line[0].told.try_recv().is_ok());
+    assert!(line[0].grant.try_recv().is_ok());
     assert_eq!((gate.gauges().used, gate.gauges().depth), (2, 0));
 }
 
@@ -49,16 +49,16 @@ fn a_grant_nobody_waits_for_any_more_goes_to_the_next() {
 fn others_are_told_of_endpoints_in_use_only_and_of_no_line_where_there_is_none() {
     let mut model = spec(Algorithm::Fair);
     model.endpoints.push(endpoint("http://127.0.0.1:2", 5, 0));
-    let gate = Gate::new(&model, targets(&model), Clock::start());
-    let held = gate.ask(ask("a"));
-    let standing = gate.standing();
+    let gate = AdmissionGate::new(&model, targets(&model), Clock::start());
+    let held = gate.request_permit(ask("a"));
+    let standing = gate.model_load();
     assert_eq!((standing.permits, standing.free), (7, 6));
     assert_eq!((standing.queued, standing.ttft_us), (0, 0));
     assert!(standing.queue_room > 0);
     for (target, _) in gate.targets() {
-        target.load.lock().answered(700, 900);
+        target.load.lock().record_response(700, 900);
     }
-    assert_eq!(gate.standing().ttft_us, 700);
+    assert_eq!(gate.model_load().ttft_us, 700);
     drop(held);
     gate.configure(
         &ModelSpec {
@@ -67,7 +67,7 @@ fn others_are_told_of_endpoints_in_use_only_and_of_no_line_where_there_is_none()
         },
         Vec::new(),
     );
-    assert_eq!(gate.standing(), ModelLoad::default());
+    assert_eq!(gate.model_load(), ModelLoad::default());
 }
 
 fn endpoint(url: &str, permits: u32, priority: u32) -> EndpointSpec {
@@ -80,7 +80,7 @@ fn endpoint(url: &str, permits: u32, priority: u32) -> EndpointSpec {
 }
 
 /// Snapshot of each endpoint: URL, permits used and there, rank, whether it was tried.
-fn told(found: &Found) -> Vec<(&str, u32, u32, Option<u8>, bool)> {
+fn rows(found: &AdmissionSnapshot) -> Vec<(&str, u32, u32, Option<u8>, bool)> {
     let endpoints = found.endpoints();
     endpoints
         .map(|e| (e.url, e.used, e.limit, e.rank, e.avoided))
@@ -96,27 +96,27 @@ fn who_asks_is_told_what_there_was_at_the_moment_of_the_answer() {
         ],
         ..spec(Algorithm::Fifo)
     };
-    let gate = Gate::new(&model, targets(&model), Clock::start());
-    let (found, first) = gate.ask(ask("a"));
+    let gate = AdmissionGate::new(&model, targets(&model), Clock::start());
+    let (found, first) = gate.request_permit(ask("a"));
     let first_only = [
         ("http://127.0.0.1:1", 1, 1, Some(0), false),
         ("http://127.0.0.1:2", 0, 1, Some(3), false),
     ];
-    assert_eq!(told(&found), first_only);
-    let order = Order::new([(7, EndpointId(1)), (9, EndpointId(0))]);
-    let (found, second) = gate.ask(Ask {
+    assert_eq!(rows(&found), first_only);
+    let order = EndpointOrder::new([(7, EndpointId(1)), (9, EndpointId(0))]);
+    let (found, second) = gate.request_permit(PermitRequest {
         avoid: vec![EndpointId(0)],
-        order: Some(Arc::new(order)),
+        endpoint_order: Some(Arc::new(order)),
         ..ask("a")
     });
     let by_order = [
         ("http://127.0.0.1:2", 1, 1, Some(7), false),
         ("http://127.0.0.1:1", 1, 1, Some(9), true),
     ];
-    assert_eq!(told(&found), by_order);
+    assert_eq!(rows(&found), by_order);
     assert!(matches!(
         (first, second),
-        (Ok(Entry::Leased(_)), Ok(Entry::Leased(_)))
+        (Ok(GateEntry::Leased(_)), Ok(GateEntry::Leased(_)))
     ));
 }
 
@@ -133,29 +133,29 @@ fn of_many_endpoints_a_permit_at_once_tells_of_its_own_and_a_refusal_of_the_firs
         queue,
         ..spec(Algorithm::Fifo)
     };
-    let gate = Gate::new(&model, targets(&model), Clock::start());
+    let gate = AdmissionGate::new(&model, targets(&model), Clock::start());
     let mut held = Vec::new();
     for _ in 0..20 {
-        let (found, Ok(Entry::Leased(permit))) = gate.ask(ask("a")) else {
+        let (found, Ok(GateEntry::Leased(permit))) = gate.request_permit(ask("a")) else {
             panic!("a permit is free");
         };
         let own = (&*permit.target.url, 1, 1, Some(0), false);
-        assert_eq!((told(&found), found.left_out()), (vec![own], 19));
+        assert_eq!((rows(&found), found.omitted()), (vec![own], 19));
         held.push(permit);
     }
-    let (found, refused) = gate.ask(ask("a"));
+    let (found, refused) = gate.request_permit(ask("a"));
     assert!(matches!(refused, Err(Refusal::QueueFull { .. })));
-    assert_eq!((told(&found).len(), found.left_out()), (8, 12));
+    assert_eq!((rows(&found).len(), found.omitted()), (8, 12));
     assert_eq!((found.gauges.used, found.gauges.limit), (20, 20));
 }
 
 /// A gate for a model of its own name at the servers of `model`.
-fn gate_of(servers: &Arc<Servers>, model: &ModelSpec, id: &str) -> Arc<Gate> {
+fn gate_of(servers: &Arc<SharedServers>, model: &ModelSpec, id: &str) -> Arc<AdmissionGate> {
     let model = ModelSpec {
         id: id.into(),
         ..model.clone()
     };
-    Gate::at(servers, &model, targets(&model), Clock::start())
+    AdmissionGate::with_servers(servers, &model, targets(&model), Clock::start())
 }
 
 #[test]
@@ -168,19 +168,19 @@ fn models_on_one_server_share_its_permits_and_a_freed_one_goes_to_the_model_that
     );
     let mut held = Vec::new();
     for gate in [&one, &other] {
-        let (_, Ok(Entry::Leased(permit))) = gate.ask(ask("a")) else {
+        let (_, Ok(GateEntry::Leased(permit))) = gate.request_permit(ask("a")) else {
             panic!("a permit is free");
         };
         held.push(permit);
     }
-    assert_eq!((one.standing().free, other.standing().free), (0, 0));
-    let (found, Ok(Entry::Queued(mut waiter))) = other.ask(ask("b")) else {
+    assert_eq!((one.model_load().free, other.model_load().free), (0, 0));
+    let (found, Ok(GateEntry::Queued(mut waiter))) = other.request_permit(ask("b")) else {
         panic!("both permits are out");
     };
-    assert_eq!(told(&found)[0].1, 2);
-    assert!(waiter.told.try_recv().is_err());
+    assert_eq!(rows(&found)[0].1, 2);
+    assert!(waiter.grant.try_recv().is_err());
     drop(held.remove(0));
-    assert!(waiter.told.try_recv().is_ok());
+    assert!(waiter.grant.try_recv().is_ok());
     assert_eq!((one.gauges().used, other.gauges().used), (0, 2));
 }
 
@@ -193,18 +193,18 @@ fn a_permit_for_a_waiter_that_left_goes_back_to_the_model_that_waits_beside_it()
         gate_of(&servers, &model, "one"),
         gate_of(&servers, &model, "other"),
     );
-    let (_, Ok(Entry::Leased(held))) = one.ask(ask("a")) else {
+    let (_, Ok(GateEntry::Leased(held))) = one.request_permit(ask("a")) else {
         panic!("a permit is free");
     };
-    let (_, Ok(Entry::Queued(leaves))) = other.ask(ask("b")) else {
+    let (_, Ok(GateEntry::Queued(leaves))) = other.request_permit(ask("b")) else {
         panic!("the permit is out");
     };
-    let (_, Ok(Entry::Queued(mut stays))) = one.ask(ask("a")) else {
+    let (_, Ok(GateEntry::Queued(mut stays))) = one.request_permit(ask("a")) else {
         panic!("the permit is out");
     };
     drop(held);
     drop(leaves);
-    assert!(stays.told.try_recv().is_ok());
+    assert!(stays.grant.try_recv().is_ok());
     assert_eq!((one.gauges().used, other.gauges().used), (1, 0));
 }
 
@@ -218,8 +218,8 @@ fn a_model_with_permits_of_its_own_shares_them_with_no_other() {
         gate_of(&servers, &model, "other"),
     );
     let held: Vec<_> = (0..4)
-        .map(|n| if n % 2 == 0 { &one } else { &other }.ask(ask("a")))
+        .map(|n| if n % 2 == 0 { &one } else { &other }.request_permit(ask("a")))
         .collect();
-    let leased = |entry: &(Found, _)| matches!(entry.1, Ok(Entry::Leased(_)));
+    let leased = |entry: &(AdmissionSnapshot, _)| matches!(entry.1, Ok(GateEntry::Leased(_)));
     assert!(held.iter().all(leased));
 }

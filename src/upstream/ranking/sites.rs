@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use infergate_core::Millis;
 use infergate_core::routing::Candidate;
-use infergate_core::routing::fleet::SiteOrder;
+use infergate_core::routing::cluster::SiteOrder;
 
-use super::{Class, Ranking, hints};
+use super::{Ranking, RankingClass, hints};
 use crate::telemetry::event::PluginUse;
 
 /// Sites of an order that traces show, as of endpoints.
-const TOLD_MAX: usize = 16;
+const EXPLAINED_SITES_MAX: usize = 16;
 
 /// A site that serves the model, with what its nodes have in sum; `id` is its place in the list, site 0
 /// is ours.
@@ -22,7 +22,7 @@ pub type Site = (Arc<str>, Candidate);
 
 /// An order of sites, and the call of the policy that made it.
 #[derive(Debug)]
-pub struct Sited {
+pub struct SiteRanking {
     /// For the cluster.
     pub order: SiteOrder,
     /// When the policy was called.
@@ -30,22 +30,22 @@ pub struct Sited {
     /// The plugins that ranked; none for a built-in policy.
     pub uses: Vec<PluginUse>,
     /// Name, step and measurements of the first [`TOLD_MAX`] sites, the best one first.
-    pub places: Vec<(Arc<str>, u8, Candidate)>,
+    pub ranked: Vec<(Arc<str>, u8, Candidate)>,
 }
 
 /// The orders of requests whose class is not ranked by itself: of those that stream, and of others.
 #[derive(Default)]
 pub(super) struct SiteTable {
-    streamed: Option<Arc<Sited>>,
-    whole: Option<Arc<Sited>>,
+    streamed: Option<Arc<SiteRanking>>,
+    whole: Option<Arc<SiteRanking>>,
 }
 
 impl SiteTable {
-    pub fn of(rank: impl Fn(Class) -> Option<Arc<Sited>>) -> SiteTable {
+    pub fn of(rank: impl Fn(RankingClass) -> Option<Arc<SiteRanking>>) -> SiteTable {
         let of = |streaming| {
-            rank(Class {
+            rank(RankingClass {
                 streaming,
-                ..Class::default()
+                ..RankingClass::default()
             })
         };
         SiteTable {
@@ -54,7 +54,7 @@ impl SiteTable {
         }
     }
 
-    pub fn of_class(&self, class: Class) -> Option<&Arc<Sited>> {
+    pub fn of_class(&self, class: RankingClass) -> Option<&Arc<SiteRanking>> {
         match class.streaming {
             true => self.streamed.as_ref(),
             false => self.whole.as_ref(),
@@ -74,10 +74,10 @@ pub(super) fn worth_ranking(sites: &[Site]) -> bool {
 impl Ranking {
     pub(super) fn rank_sites(
         &self,
-        class: Class,
+        class: RankingClass,
         sites: &[Site],
         now: Millis,
-    ) -> Option<Arc<Sited>> {
+    ) -> Option<Arc<SiteRanking>> {
         if !worth_ranking(sites) {
             return None;
         }
@@ -87,14 +87,18 @@ impl Ranking {
         if self.slot.is_plugin() && ranked.uses.is_empty() {
             return None;
         }
-        let told = ranked.choices.iter().take(TOLD_MAX).filter_map(|choice| {
-            let (name, candidate) = sites.get(choice.id as usize)?;
-            Some((Arc::clone(name), choice.step, *candidate))
-        });
-        Some(Arc::new(Sited {
-            order: SiteOrder::of_choices(&ranked.choices, sites),
+        let explained = ranked
+            .choices
+            .iter()
+            .take(EXPLAINED_SITES_MAX)
+            .filter_map(|choice| {
+                let (name, candidate) = sites.get(choice.id as usize)?;
+                Some((Arc::clone(name), choice.step, *candidate))
+            });
+        Some(Arc::new(SiteRanking {
+            order: SiteOrder::from_choices(&ranked.choices, sites),
             at: now,
-            places: told.collect(),
+            ranked: explained.collect(),
             uses: ranked.uses,
         }))
     }

@@ -10,21 +10,21 @@ use serde_json::{Value, json};
 
 use super::super::gate::fixtures::{spec, targets};
 use super::*;
-use crate::plugin::Plugins;
+use crate::plugin::PluginSnapshot;
 use crate::telemetry::Clock;
 
 /// A model with a policy, and its gate.
-fn with(policy: &str, settings: Value) -> (Ranking, Arc<Gate>) {
+fn with(policy: &str, settings: Value) -> (Ranking, Arc<AdmissionGate>) {
     let mut model: ModelSpec = spec(Algorithm::Fair);
     model.plugins.routing = Some(policy.into());
     model.routing = settings.as_object().cloned().unwrap_or_default();
-    let ranking = Ranking::follow(Plugins::default().routing(&model), None);
-    let gate = Gate::new(&model, targets(&model), Clock::start());
+    let ranking = Ranking::next_generation(PluginSnapshot::default().routing(&model), None);
+    let gate = AdmissionGate::new(&model, targets(&model), Clock::start());
     (ranking, gate)
 }
 
 /// A model whose policy is asked off the path, and its gate.
-fn cached() -> (Ranking, Arc<Gate>) {
+fn cached() -> (Ranking, Arc<AdmissionGate>) {
     let (ranking, gate) = with("latency", json!({}));
     assert_eq!(ranking.mode(), RoutingMode::Cached);
     (ranking, gate)
@@ -51,18 +51,18 @@ fn sites(others: &[(&str, u32)]) -> Vec<Site> {
     (0..).zip(names).map(site).collect()
 }
 
-fn told(sited: Option<Arc<Sited>>) -> Vec<(String, u8)> {
-    let places = &sited.expect("sites are ranked").places;
+fn ranked(sited: Option<Arc<SiteRanking>>) -> Vec<(String, u8)> {
+    let places = &sited.expect("sites are ranked").ranked;
     let place = places
         .iter()
         .map(|(name, step, _)| (name.to_string(), *step));
     place.collect()
 }
 
-fn class(number: usize) -> Class {
-    Class {
+fn class(number: usize) -> RankingClass {
+    RankingClass {
         lora: u32::try_from(number).ok(),
-        ..Class::default()
+        ..RankingClass::default()
     }
 }
 
@@ -102,7 +102,7 @@ async fn a_class_that_nobody_asks_for_is_forgotten_and_one_that_is_asked_for_sta
     }
     ranking.refresh(&gate, &[], NOW).await;
     assert_eq!(known(&ranking), 1);
-    let ranked: Vec<Class> = ranking.table.load().placed.iter().map(|p| p.0).collect();
+    let ranked: Vec<RankingClass> = ranking.table.load().rankings.iter().map(|p| p.0).collect();
     assert_eq!(ranked, [class(2)]);
     assert!(ranking.look_up(class(1), NOW).is_none(), "it begins anew");
     assert_eq!(known(&ranking), 2);
@@ -127,7 +127,7 @@ async fn classes_have_a_bound_and_those_beyond_it_come_in_when_others_are_forgot
     ranking.refresh(&gate, &[], NOW).await;
     assert!(ranking.look_up(newcomer, NOW).is_some());
     // A generation that follows knows them too.
-    let next = Ranking::follow(ranking.slot.clone(), Some(&ranking));
+    let next = Ranking::next_generation(ranking.slot.clone(), Some(&ranking));
     assert_eq!(known(&next), 2);
 }
 
@@ -146,10 +146,10 @@ async fn a_round_gives_way_after_each_class() {
         }
         turns_of_others += 1;
         // Until it has ended, requests read the table before.
-        assert!(ranking.table.load().placed.is_empty());
+        assert!(ranking.table.load().rankings.is_empty());
     }
     assert_eq!(turns_of_others, 5);
-    assert_eq!(ranking.table.load().placed.len(), 5);
+    assert_eq!(ranking.table.load().rankings.len(), 5);
 }
 
 #[tokio::test]
@@ -159,13 +159,13 @@ async fn sites_are_ranked_before_the_first_request_and_forgotten_with_the_fleet(
     let three = sites(&[("sin", 160_000), ("ams", 8_000)]);
     assert!(ranking.sites(class, NOW).is_none());
     ranking.refresh(&gate, &three, NOW).await;
-    let found = told(ranking.sites(class, NOW));
+    let found = ranked(ranking.sites(class, NOW));
     let expected = [("fra", 0), ("ams", 0), ("sin", 1)];
     assert_eq!(found, expected.map(|(name, step)| (name.to_owned(), step)));
     // The class is ranked by itself once it was asked for, with the sites.
     ranking.look_up(class, NOW);
     ranking.refresh(&gate, &three, NOW).await;
-    assert_eq!(told(ranking.sites(class, NOW)), found);
+    assert_eq!(ranked(ranking.sites(class, NOW)), found);
     let late = NOW + STALE_AFTER;
     assert!(ranking.sites(class, late).is_some());
     assert!(ranking.sites(class, late + Millis(1)).is_none());
@@ -180,13 +180,19 @@ async fn a_policy_that_is_asked_for_each_request_ranks_sites_ahead_and_none_rank
     let (ranking, gate) = with("random", json!({}));
     assert_eq!(ranking.mode(), RoutingMode::PerRequest);
     ranking.refresh(&gate, &three, NOW).await;
-    assert_eq!(told(ranking.sites(Class::default(), NOW)).len(), 3);
+    assert_eq!(ranked(ranking.sites(RankingClass::default(), NOW)).len(), 3);
     let (forced, gate) = with("forced-site", json!({ "site": "sin" }));
     forced.refresh(&gate, &three, NOW).await;
-    assert_eq!(told(forced.sites(Class::default(), NOW))[0].0, "sin");
-    let none = Ranking::follow(Plugins::default().routing(&spec(Algorithm::Fair)), None);
+    assert_eq!(
+        ranked(forced.sites(RankingClass::default(), NOW))[0].0,
+        "sin"
+    );
+    let none = Ranking::next_generation(
+        PluginSnapshot::default().routing(&spec(Algorithm::Fair)),
+        None,
+    );
     none.refresh(&gate, &three, NOW).await;
-    assert!(none.sites(Class::default(), NOW).is_none());
+    assert!(none.sites(RankingClass::default(), NOW).is_none());
 }
 
 #[tokio::test]
@@ -196,12 +202,16 @@ async fn streams_and_whole_answers_have_orders_of_their_own() {
     three[2].1.ttft_us = 20_000;
     let (ranking, gate) = cached();
     ranking.refresh(&gate, &three, NOW).await;
-    let streaming = Class {
+    let streaming = RankingClass {
         streaming: true,
-        ..Class::default()
+        ..RankingClass::default()
     };
-    let last = |class| told(ranking.sites(class, NOW))[2].clone();
+    let last = |class| ranked(ranking.sites(class, NOW))[2].clone();
     assert_eq!(last(streaming).0, "sin");
     assert!(last(streaming).1 > 0);
-    assert_eq!(last(Class::default()).1, 0, "all answers are near enough");
+    assert_eq!(
+        last(RankingClass::default()).1,
+        0,
+        "all answers are near enough"
+    );
 }

@@ -66,9 +66,9 @@ fn tokens(words: u64) -> f64 {
 }
 
 /// Ids of the requests that the engine has been sent.
-type Begun = Arc<Mutex<HashSet<String>>>;
+type StartedRequests = Arc<Mutex<HashSet<String>>>;
 
-async fn engine(listener: TcpListener, begun: Begun) {
+async fn engine(listener: TcpListener, begun: StartedRequests) {
     let mut connections = JoinSet::new();
     loop {
         let (tcp, _) = listener.accept().await.unwrap();
@@ -77,7 +77,7 @@ async fn engine(listener: TcpListener, begun: Begun) {
     }
 }
 
-async fn serve(mut tcp: TcpStream, begun: Begun) -> Option<()> {
+async fn serve(mut tcp: TcpStream, begun: StartedRequests) -> Option<()> {
     let mut read = Vec::new();
     loop {
         let text = String::from_utf8_lossy(&read).into_owned();
@@ -104,7 +104,7 @@ async fn serve(mut tcp: TcpStream, begun: Begun) -> Option<()> {
 }
 
 /// Works; where the client is to leave it falls silent until the connection closes.
-async fn answer(tcp: &mut TcpStream, asked: &Value, begun: &Begun) -> Option<()> {
+async fn answer(tcp: &mut TcpStream, asked: &Value, begun: &StartedRequests) -> Option<()> {
     let work = &asked["engine"];
     let (words, cut) = (work["words"].as_u64()?, work["cut"].as_u64());
     begun.lock().insert(work["id"].as_str()?.to_owned());
@@ -146,7 +146,7 @@ async fn answer(tcp: &mut TcpStream, asked: &Value, begun: &Begun) -> Option<()>
     Some(())
 }
 
-async fn ask(node: &Node, begun: &Begun, id: &str, work: Work) {
+async fn ask(node: &Node, begun: &StartedRequests, id: &str, work: Work) {
     let mut client = node.client().await;
     let path = "/v1/chat/completions";
     client.post("", path, &work.body(id)).await;
@@ -168,7 +168,7 @@ async fn what_is_billed_of_a_mixture_with_cuts_is_what_was_worked_and_seen() {
     let count: u64 = std::env::var("INFERGATE_MIXTURE").map_or(1000, |n| n.parse().unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let begun = Begun::default();
+    let begun = StartedRequests::default();
     let mut engines = JoinSet::new();
     engines.spawn(engine(listener, Arc::clone(&begun)));
     let tariff = format!(

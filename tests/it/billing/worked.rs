@@ -4,15 +4,15 @@ use serde_json::{Value, json};
 
 use super::a_day_with_time_left;
 use crate::support::{
-    Node, Refusing, STREAM_HEAD, Scripted, accounts, chunk, endpoint, eventually, json_answer,
-    model, one_model,
+    Node, RefusingServer, STREAM_HEAD, ScriptedServer, accounts, chunk, endpoint, eventually,
+    json_answer, model, one_model,
 };
 
 /// Four words: five tokens.
 const INPUT: f64 = 5.0;
 const TARIFF: &str = "{ cost_per_infer: 0.5, coefficients: { input_tokens: 1, output_tokens: 10 }";
 
-fn priced(server: &Scripted, more: &str) -> String {
+fn priced(server: &ScriptedServer, more: &str) -> String {
     one_model(
         server.address,
         4,
@@ -31,7 +31,13 @@ fn delta(name: &str, text: &str) -> String {
 }
 
 /// Asks, waits until the server has the request and the client has seen `until`, and leaves.
-async fn leave(node: &Node, server: &Scripted, path: &str, stream: bool, until: &str) -> Value {
+async fn leave(
+    node: &Node,
+    server: &ScriptedServer,
+    path: &str,
+    stream: bool,
+    until: &str,
+) -> Value {
     let mut client = node.client().await;
     client.post("", path, &body(stream)).await;
     if until.is_empty() {
@@ -70,7 +76,7 @@ async fn a_client_that_leaves_pays_for_the_input_and_the_output_it_saw() {
     ];
     for (begin, stream, until, output) in cases {
         for path in ["/v1/chat/completions", "/ai/run/m"] {
-            let server = Scripted::new(&[&begin, "never"]).await;
+            let server = ScriptedServer::new(&[&begin, "never"]).await;
             let node = Node::start(&priced(&server, "")).await;
             let event = leave(&node, &server, path, stream, until).await;
             assert_eq!(event["outcome"], "cut-by-client", "{event}");
@@ -95,7 +101,7 @@ async fn usage_that_was_reported_before_the_cut_is_billed_as_it_is_and_what_came
         (exact, "a b c", 30, "reported"),
         (more, "d e f", 34, "estimated"),
     ] {
-        let server = Scripted::new(&[&begin, "never"]).await;
+        let server = ScriptedServer::new(&[&begin, "never"]).await;
         let node = Node::start(&priced(&server, "")).await;
         let event = leave(&node, &server, "/v1/chat/completions", true, until).await;
         assert_eq!(event["metrics"], metrics(70, output), "{event}");
@@ -106,7 +112,7 @@ async fn usage_that_was_reported_before_the_cut_is_billed_as_it_is_and_what_came
 
 #[tokio::test]
 async fn the_callers_own_deadline_costs_what_was_worked() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let node = Node::start(&priced(&server, "")).await;
     let answer = node
         .post_as(
@@ -123,7 +129,7 @@ async fn the_callers_own_deadline_costs_what_was_worked() {
 #[tokio::test]
 async fn a_cut_request_costs_nothing_where_the_tariff_says_so_and_has_its_tokens_without_one() {
     let begin = format!("{STREAM_HEAD}{}", delta("content", "a b c d e f"));
-    let server = Scripted::new(&[&begin, "never"]).await;
+    let server = ScriptedServer::new(&[&begin, "never"]).await;
     for config in [
         priced(&server, ", charge_cut: none"),
         one_model(server.address, 4, ""),
@@ -152,7 +158,7 @@ async fn a_server_that_fails_is_paid_only_for_what_reached_the_client() {
         (&seen, chat, true, ", charge_cut: none", Value::Null),
     ];
     for (begin, path, stream, more, neurons) in cases {
-        let server = Scripted::closing(&[begin]).await;
+        let server = ScriptedServer::closing(&[begin]).await;
         let node = Node::start(&priced(&server, more)).await;
         let mut client = node.client().await;
         client.post("", path, &body(stream)).await;
@@ -165,7 +171,7 @@ async fn a_server_that_fails_is_paid_only_for_what_reached_the_client() {
 #[tokio::test]
 async fn a_whole_answer_that_is_malformed_costs_nothing_though_it_has_usage() {
     let said = r#"{"usage":{"prompt_tokens":7,"completion_tokens":5},"choices":7}"#;
-    let server = Scripted::new(&[&json_answer(said)]).await;
+    let server = ScriptedServer::new(&[&json_answer(said)]).await;
     let node = Node::start(&priced(&server, "")).await;
     let answer = node.post("/ai/run/m", &body(false)).await;
     assert_eq!(answer.status, 502, "{}", answer.text());
@@ -176,9 +182,9 @@ async fn a_whole_answer_that_is_malformed_costs_nothing_though_it_has_usage() {
 
 #[tokio::test]
 async fn a_try_that_was_repeated_is_not_charged() {
-    let dead = Refusing::new();
-    let busy = Scripted::new(&["HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"]).await;
-    let good = Scripted::held().await;
+    let dead = RefusingServer::new();
+    let busy = ScriptedServer::new(&["HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"]).await;
+    let good = ScriptedServer::held().await;
     let endpoints = [
         endpoint(dead.address, 1),
         endpoint(busy.address, 1),
@@ -206,7 +212,7 @@ async fn a_try_that_was_repeated_is_not_charged() {
 #[tokio::test]
 async fn an_account_cannot_work_on_beyond_its_day_by_leaving_early() {
     a_day_with_time_left().await;
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let config = format!(
         "{}{}",
         accounts(", neurons_per_day: 1"),
@@ -242,7 +248,7 @@ async fn answers_without_usage_are_estimated_and_flagged_and_counted() {
         chat(r#","usage":{}"#),
         format!("[{}]", chat("")),
     ] {
-        let server = Scripted::new(&[&json_answer(&said)]).await;
+        let server = ScriptedServer::new(&[&json_answer(&said)]).await;
         let node = Node::start(&priced(&server, "")).await;
         for count in 1..=2 {
             let answer = node.post("/v1/chat/completions", &body(false)).await;
@@ -259,7 +265,7 @@ async fn answers_without_usage_are_estimated_and_flagged_and_counted() {
         assert_eq!(warned, 1, "{}", node.log());
     }
     let marked = format!("\u{feff}{}", crate::support::ANSWER);
-    let server = Scripted::new(&[&json_answer(&marked)]).await;
+    let server = ScriptedServer::new(&[&json_answer(&marked)]).await;
     let node = Node::start(&priced(&server, "")).await;
     let answer = node.post("/v1/chat/completions", &body(false)).await;
     let event = node.event_of(&answer).await;
@@ -271,7 +277,7 @@ async fn answers_without_usage_are_estimated_and_flagged_and_counted() {
 async fn a_compressed_answer_is_a_failure_and_costs_nothing() {
     let whole = json_answer("\u{1f}not gzip, but said to be")
         .replace("Content-Type", "Content-Encoding: gzip\r\nContent-Type");
-    let server = Scripted::new(&[&whole]).await;
+    let server = ScriptedServer::new(&[&whole]).await;
     let node = Node::start(&priced(&server, "")).await;
     for path in ["/v1/chat/completions", "/ai/run/m"] {
         let answer = node.post(path, &body(false)).await;
@@ -286,7 +292,7 @@ async fn a_compressed_answer_is_a_failure_and_costs_nothing() {
 #[tokio::test]
 async fn what_is_held_for_requests_under_way_is_not_used_up() {
     a_day_with_time_left().await;
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let config = format!(
         "{}{}",
         accounts(", neurons_per_day: 1000"),
@@ -320,7 +326,7 @@ async fn what_is_held_for_requests_under_way_is_not_used_up() {
 
 #[tokio::test]
 async fn an_endpoint_that_can_is_asked_for_continuous_usage() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let endpoints = [format!(
         "{}, continuous_usage: true",
         endpoint(server.address, 4)

@@ -9,14 +9,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use super::{looked_for, status, until_endpoints, until_log};
-use crate::support::{Authority, Front, Node, Server, eventually};
+use super::{discovering_config, status, until_endpoints, until_log};
+use crate::support::{Authority, Node, SimulatedServer, TlsFront, eventually};
 
 const LIST: &str = include_str!("endpointslices.json");
 
 /// The recorded list, the two pods that are ready in it being these servers.
-fn recorded(first: &Server, second: &Server) -> Value {
-    let port = |server: &Server| server.address.port().to_string();
+fn recorded(first: &SimulatedServer, second: &SimulatedServer) -> Value {
+    let port = |server: &SimulatedServer| server.address.port().to_string();
     let list = LIST
         .replace("10.244.1.23", "127.0.0.1")
         .replace("10.244.3.7", "127.0.0.1")
@@ -29,7 +29,7 @@ fn recorded(first: &Server, second: &Server) -> Value {
 type Pages = Vec<(String, Value)>;
 
 /// The cluster's API as far as it is asked, ended with the value.
-struct Api {
+struct KubernetesApi {
     address: SocketAddr,
     /// None answers 403.
     pages: Arc<Mutex<Option<Pages>>>,
@@ -38,8 +38,8 @@ struct Api {
     _tasks: JoinSet<()>,
 }
 
-impl Api {
-    async fn start() -> Api {
+impl KubernetesApi {
+    async fn start() -> KubernetesApi {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (pages, asked) = (Arc::default(), Arc::default());
@@ -53,7 +53,7 @@ impl Api {
                 }
             }
         });
-        Api {
+        KubernetesApi {
             address,
             pages,
             asked,
@@ -62,7 +62,7 @@ impl Api {
     }
 
     /// Answers with this list from now on.
-    fn say(&self, list: Value) {
+    fn set_list(&self, list: Value) {
         self.turn(vec![(String::new(), list)]);
     }
 
@@ -103,21 +103,21 @@ async fn answer(mut tcp: TcpStream, pages: &Mutex<Option<Pages>>, asked: &Mutex<
 }
 
 fn of_service(more: &str) -> String {
-    looked_for(&format!(
+    discovering_config(&format!(
         "kubernetes: {{ namespace: inference, service: mistral, port: http, {more} }}"
     ))
 }
 
-fn found(servers: &[&Server]) -> Vec<(SocketAddr, Value)> {
-    let at = |server: &&Server| (server.address, json!("kubernetes"));
+fn found(servers: &[&SimulatedServer]) -> Vec<(SocketAddr, Value)> {
+    let at = |server: &&SimulatedServer| (server.address, json!("kubernetes"));
     servers.iter().map(at).collect()
 }
 
 #[tokio::test]
 async fn pods_that_are_ready_serve_and_stay_while_the_api_refuses() {
-    let (first, second) = (Server::fast().await, Server::fast().await);
-    let api = Api::start().await;
-    api.say(recorded(&first, &second));
+    let (first, second) = (SimulatedServer::fast().await, SimulatedServer::fast().await);
+    let api = KubernetesApi::start().await;
+    api.set_list(recorded(&first, &second));
     let config = of_service(&format!(
         "api: \"http://{}\", token_file: token",
         api.address
@@ -152,10 +152,10 @@ async fn pods_that_are_ready_serve_and_stay_while_the_api_refuses() {
 
     let mut list = recorded(&first, &second);
     list["items"][2]["endpoints"][0]["conditions"]["terminating"] = json!(true);
-    api.say(list);
+    api.set_list(list);
     until_endpoints(&node, &found(&[&first])).await;
     until_log(&node, "all is well again").await;
-    api.say(json!({ "metadata": {}, "items": null }));
+    api.set_list(json!({ "metadata": {}, "items": null }));
     until_endpoints(&node, &[]).await;
     let told = format!("{}{}", node.log(), node.get("/state").await.text());
     assert!(!told.contains("a-first-token") && !told.contains("a-second-token"));
@@ -163,8 +163,8 @@ async fn pods_that_are_ready_serve_and_stay_while_the_api_refuses() {
 
 #[tokio::test]
 async fn a_list_of_several_pages_is_taken_whole_or_not_at_all() {
-    let (first, second) = (Server::fast().await, Server::fast().await);
-    let api = Api::start().await;
+    let (first, second) = (SimulatedServer::fast().await, SimulatedServer::fast().await);
+    let api = KubernetesApi::start().await;
     let list = recorded(&first, &second);
     let page = |from: usize, to: usize, next: &str| {
         let items = &list["items"].as_array().unwrap()[from..to];
@@ -194,11 +194,11 @@ async fn a_list_of_several_pages_is_taken_whole_or_not_at_all() {
 
 #[tokio::test]
 async fn an_api_behind_tls_has_to_prove_itself_and_its_certificates_are_read_anew() {
-    let (first, second) = (Server::fast().await, Server::fast().await);
-    let api = Api::start().await;
-    api.say(recorded(&first, &second));
+    let (first, second) = (SimulatedServer::fast().await, SimulatedServer::fast().await);
+    let api = KubernetesApi::start().await;
+    api.set_list(recorded(&first, &second));
     let (right, wrong) = (Authority::new(), Authority::new());
-    let front = Front::start(&right.certify("localhost"), api.address).await;
+    let front = TlsFront::start(&right.certify("localhost"), api.address).await;
     let dir = tempfile::tempdir().unwrap();
     let ca = wrong.write(dir.path());
     let token = dir.path().join("token");

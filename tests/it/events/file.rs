@@ -3,11 +3,11 @@
 use serde_json::Value;
 
 use super::assert_contract;
-use crate::support::{Node, Server, endpoint, eventually, model, one_model};
+use crate::support::{Node, SimulatedServer, endpoint, eventually, model, one_model};
 
 #[tokio::test]
 async fn with_durability_before_last_byte_the_line_is_in_the_file_when_the_answer_is() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("events.jsonl");
     let node = Node::start(&format!(
@@ -49,7 +49,7 @@ async fn no_key_and_no_body_stands_in_a_log_an_event_a_metric_or_an_answer() {
         "canary-prompt",
         "canary-answer",
     ];
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let hash = {
         use sha2::{Digest, Sha256};
         hex::encode(Sha256::digest("canary-client-key"))
@@ -124,7 +124,7 @@ async fn no_key_and_no_body_stands_in_a_log_an_event_a_metric_or_an_answer() {
 
 #[tokio::test]
 async fn an_event_file_that_is_moved_away_is_made_anew() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&one_model(server.address, 2, "")).await;
     node.posting("", "").await.answer().await;
     node.events(1).await;
@@ -142,7 +142,7 @@ async fn an_event_file_that_is_moved_away_is_made_anew() {
 
 #[tokio::test]
 async fn a_full_disk_drops_events_counts_them_and_serves_on() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     for durability in ["buffered", "before-last-byte"] {
         let node = Node::start(&format!(
             "events: {{ file: {{ path: /dev/full }}, durability: {durability} }}\n{}",
@@ -167,7 +167,7 @@ async fn a_full_disk_drops_events_counts_them_and_serves_on() {
 
 #[tokio::test]
 async fn a_client_that_leaves_while_its_event_goes_to_the_disk_harms_nobody() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let dir = tempfile::tempdir().unwrap();
     let pipe = dir.path().join("pipe");
     let made = std::process::Command::new("mkfifo").arg(&pipe).status();

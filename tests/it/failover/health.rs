@@ -7,19 +7,20 @@ use tokio::time::Instant;
 
 use super::{ask, endpoint_state, first_then, until_health};
 use crate::support::{
-    Node, Refusing, Response, Scripted, Server, accounts, endpoint, eventually, model, one_model,
+    Node, RefusingServer, ScriptedServer, SimulatedServer, TestResponse, accounts, endpoint,
+    eventually, model, one_model,
 };
 
 const KEY_A: &str = "Authorization: Bearer key-a\r\n";
 const KEY_B: &str = "Authorization: Bearer key-b\r\n";
 
-async fn ask_as(node: &Node, key: &str) -> Response {
+async fn ask_as(node: &Node, key: &str) -> TestResponse {
     node.posting(key, "").await.answer().await
 }
 
 #[tokio::test]
 async fn a_callers_mistakes_eject_nobody_and_the_servers_words_reach_the_caller() {
-    let (first, second) = (Server::fast().await, Server::fast().await);
+    let (first, second) = (SimulatedServer::fast().await, SimulatedServer::fast().await);
     first.fault(r#"{"fault":"status=400"}"#).await;
     let node = Node::start(&first_then(first.address, second.address)).await;
     for _ in 0..30 {
@@ -45,7 +46,7 @@ async fn a_callers_mistakes_eject_nobody_and_the_servers_words_reach_the_caller(
 
 #[tokio::test]
 async fn a_server_that_fails_too_often_is_ejected_and_back_after_its_time() {
-    let (first, second) = (Server::fast().await, Server::fast().await);
+    let (first, second) = (SimulatedServer::fast().await, SimulatedServer::fast().await);
     let config = accounts("") + &first_then(first.address, second.address);
     let node = Node::start(&config).await;
     first.fault(r#"{"fault":"status=500"}"#).await;
@@ -81,7 +82,7 @@ async fn a_server_that_fails_too_often_is_ejected_and_back_after_its_time() {
 
 #[tokio::test]
 async fn the_last_server_is_never_ejected() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&one_model(server.address, 2, "")).await;
     server.fault(r#"{"fault":"status=500"}"#).await;
     for _ in 0..30 {
@@ -104,7 +105,7 @@ async fn the_last_server_is_never_ejected() {
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_down_by_its_checks_and_healthy_soon_after_it_comes() {
-    let (gone, other) = (Refusing::new(), Server::fast().await);
+    let (gone, other) = (RefusingServer::new(), SimulatedServer::fast().await);
     let address = gone.address;
     let node = Node::start(&first_then(address, other.address)).await;
     until_health(&node, address, "down").await;
@@ -125,7 +126,7 @@ async fn a_server_that_is_not_there_is_down_by_its_checks_and_healthy_soon_after
 #[tokio::test]
 async fn with_every_server_down_requests_are_told_so_after_the_models_wait_and_not_at_their_deadline()
  {
-    let gone = Refusing::new();
+    let gone = RefusingServer::new();
     let queue = "    queue: { capacity: 16, when_unhealthy_wait_secs: 1 }\n";
     let endpoints = [endpoint(gone.address, 2)];
     let node = Node::start(&format!("models:\n{}", model("m", &endpoints, queue))).await;
@@ -154,7 +155,7 @@ async fn with_every_server_down_requests_are_told_so_after_the_models_wait_and_n
 
 #[tokio::test]
 async fn a_server_that_is_loading_its_model_gets_no_traffic_yet() {
-    let loading = Server::start(infergate::simulate::Config {
+    let loading = SimulatedServer::start(infergate::simulate::Config {
         dialect: infergate::simulate::Dialect::Tgi,
         ..infergate::simulate::Config::instant()
     })
@@ -177,7 +178,7 @@ async fn a_server_that_is_loading_its_model_gets_no_traffic_yet() {
 
 #[tokio::test]
 async fn a_callers_short_deadlines_eject_nobody() {
-    let (first, second) = (Scripted::held().await, Server::fast().await);
+    let (first, second) = (ScriptedServer::held().await, SimulatedServer::fast().await);
     let node = Node::start(&first_then(first.address, second.address)).await;
     // Four at a time, which is what the first takes.
     for _ in 0..2 {
@@ -200,7 +201,7 @@ async fn a_callers_short_deadlines_eject_nobody() {
 
 #[tokio::test]
 async fn a_server_that_stays_silent_for_a_models_whole_time_is_ejected() {
-    let (first, second) = (Scripted::held().await, Server::fast().await);
+    let (first, second) = (ScriptedServer::held().await, SimulatedServer::fast().await);
     // Half of it may go by before the server has the request.
     let rules = "timeouts: { model_floor_secs: 3, ceiling_secs: 3 }\n";
     let config = first_then(first.address, second.address);
@@ -230,7 +231,7 @@ async fn a_server_that_stays_silent_for_a_models_whole_time_is_ejected() {
 
 #[tokio::test]
 async fn one_accounts_failures_alone_eject_nothing_that_it_began_to_use_just_now() {
-    let (first, second) = (Server::fast().await, Server::fast().await);
+    let (first, second) = (SimulatedServer::fast().await, SimulatedServer::fast().await);
     first.fault(r#"{"fault":"status=500"}"#).await;
     let node = Node::start(&first_then(first.address, second.address)).await;
     let begun = Instant::now();
@@ -247,7 +248,7 @@ async fn one_accounts_failures_alone_eject_nothing_that_it_began_to_use_just_now
 
 #[tokio::test]
 async fn with_every_server_silent_requests_wait_no_longer_than_for_one_to_come_back() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let more = "    first_byte_timeout_secs: 1\n    queue: { capacity: 16, when_unhealthy_wait_secs: 1 }\n";
     let node = Node::start(&(accounts("") + &one_model(server.address, 1, more))).await;
     let mut posted = Vec::new();

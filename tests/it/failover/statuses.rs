@@ -7,11 +7,11 @@ use tokio::time::timeout;
 
 use super::{ask, endpoint_state, until_health};
 use crate::support::{
-    ANSWER, Node, Refusing, Scripted, Server, accounts, chat, endpoint, eventually, json_answer,
-    model, one_model,
+    ANSWER, Node, RefusingServer, ScriptedServer, SimulatedServer, accounts, chat, endpoint,
+    eventually, json_answer, model, one_model,
 };
 
-const WORDS: &str = r#"{"error":{"message":"key sk-oper***4321 of http://10.9.8.7","type":"x","param":null,"code":"invalid_api_key"}}"#;
+const BODIES: &str = r#"{"error":{"message":"key sk-oper***4321 of http://10.9.8.7","type":"x","param":null,"code":"invalid_api_key"}}"#;
 
 /// An answer with a status, further header lines and a body.
 fn answer(status: &str, headers: &str, body: &str) -> String {
@@ -37,8 +37,8 @@ async fn one_server_of_two_that_does_not_serve_costs_no_request_however_few_ther
         ("404 Not Found", ""),
         ("307 Temporary Redirect", redirect),
     ] {
-        let bad = Scripted::new(&[&answer(status, headers, WORDS)]).await;
-        let good = Server::fast().await;
+        let bad = ScriptedServer::new(&[&answer(status, headers, BODIES)]).await;
+        let good = SimulatedServer::fast().await;
         let node = Node::start(&two(bad.address, good.address)).await;
         for _ in 0..20 {
             let answer = ask(&node).await;
@@ -47,7 +47,7 @@ async fn one_server_of_two_that_does_not_serve_costs_no_request_however_few_ther
         assert!(!bad.requests().is_empty(), "{status}: both are asked");
         assert_eq!(good.count("served").await, 20, "{status}");
     }
-    let (gone, good) = (Refusing::new(), Server::fast().await);
+    let (gone, good) = (RefusingServer::new(), SimulatedServer::fast().await);
     let node = Node::start(&two(gone.address, good.address)).await;
     for _ in 0..20 {
         assert_eq!(ask(&node).await.status, 200);
@@ -63,7 +63,7 @@ async fn a_refused_key_or_path_is_the_operators_to_mend_and_the_servers_words_st
         "404 Not Found",
         "308 Permanent Redirect",
     ] {
-        let server = Scripted::new(&[&answer(status, redirect, WORDS)]).await;
+        let server = ScriptedServer::new(&[&answer(status, redirect, BODIES)]).await;
         let node = Node::start(&one_model(server.address, 2, "")).await;
         for _ in 0..3 {
             let answer = ask(&node).await;
@@ -89,8 +89,8 @@ async fn a_refused_key_or_path_is_the_operators_to_mend_and_the_servers_words_st
 
 #[tokio::test]
 async fn a_server_that_refuses_the_operators_key_is_ejected_and_the_next_model_takes_over() {
-    let bad = Scripted::new(&[&answer("401 Unauthorized", "", WORDS)]).await;
-    let good = Server::fast().await;
+    let bad = ScriptedServer::new(&[&answer("401 Unauthorized", "", BODIES)]).await;
+    let good = SimulatedServer::fast().await;
     let node = Node::start(&two(bad.address, good.address)).await;
     eventually("the server is ejected", async || {
         assert_eq!(ask(&node).await.status, 200);
@@ -127,7 +127,10 @@ async fn an_answer_no_client_can_use_is_a_failure_that_is_not_repeated() {
         answer("600 Odd", "", ANSWER),
     ];
     for case in cases {
-        let (bad, good) = (Scripted::new(&[&case]).await, Server::fast().await);
+        let (bad, good) = (
+            ScriptedServer::new(&[&case]).await,
+            SimulatedServer::fast().await,
+        );
         let endpoints = [
             endpoint(bad.address, 4),
             format!("{}, priority: 1", endpoint(good.address, 4)),
@@ -151,7 +154,7 @@ async fn an_answer_that_comes_in_pieces_is_whole_and_unchanged() {
         .map(|(head, body)| (format!("{head}\r\n\r\n"), body.to_owned()))
         .unwrap();
     let (first, second) = body.split_at(10);
-    let server = Scripted::new(&[&head, first, second]).await;
+    let server = ScriptedServer::new(&[&head, first, second]).await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     let posted = node.posting("", "").await;
     for _ in 0..2 {
@@ -167,7 +170,7 @@ async fn an_answer_that_comes_in_pieces_is_whole_and_unchanged() {
 
 #[tokio::test]
 async fn retry_after_is_a_pause_of_the_endpoint_and_with_all_paused_the_shortest_is_told() {
-    let server = Scripted::new(&[&answer("429 Busy", "Retry-After: 17\r\n", WORDS)]).await;
+    let server = ScriptedServer::new(&[&answer("429 Busy", "Retry-After: 17\r\n", BODIES)]).await;
     let node = Node::start(&one_model(server.address, 2, "")).await;
     for _ in 0..3 {
         let answer = ask(&node).await;
@@ -178,7 +181,7 @@ async fn retry_after_is_a_pause_of_the_endpoint_and_with_all_paused_the_shortest
     }
     assert_eq!(server.requests().len(), 1, "it is left in peace");
 
-    let good = Server::fast().await;
+    let good = SimulatedServer::fast().await;
     let node = Node::start(&two(server.address, good.address)).await;
     for _ in 0..20 {
         assert_eq!(ask(&node).await.status, 200);
@@ -188,7 +191,7 @@ async fn retry_after_is_a_pause_of_the_endpoint_and_with_all_paused_the_shortest
 
 #[tokio::test]
 async fn one_account_does_not_take_a_server_from_the_others() {
-    let (first, second) = (Server::fast().await, Server::fast().await);
+    let (first, second) = (SimulatedServer::fast().await, SimulatedServer::fast().await);
     let node = Node::start(&(accounts("") + &two(first.address, second.address))).await;
     let post = async |key: &str, more: &str| {
         let headers = format!("Authorization: Bearer {key}\r\n");
@@ -230,7 +233,7 @@ async fn one_account_does_not_take_a_server_from_the_others() {
 #[tokio::test]
 async fn a_server_that_changes_the_protocol_has_not_answered_and_is_not_waited_for() {
     let change = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
-    let server = Scripted::new(&[change]).await;
+    let server = ScriptedServer::new(&[change]).await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     // Long before its deadline, which is half a minute away.
     let answer = timeout(Duration::from_secs(20), ask(&node)).await.unwrap();

@@ -10,8 +10,8 @@ use tokio::task::JoinSet;
 use cases::{BODY, CHAT, chunked, post, refused, served, whole_chunk, with};
 
 use crate::support::{
-    A_WHILE, Client, Node, Response, Scripted, Server, accounts, chat, eventually, json_answer,
-    one_model,
+    A_WHILE, Node, ScriptedServer, SimulatedServer, TestClient, TestResponse, accounts, chat,
+    eventually, json_answer, one_model,
 };
 
 /// Long against what the drips below, and a request in two pieces, take on a slow machine.
@@ -25,7 +25,7 @@ const A_LONG_WHILE: Duration = Duration::from_secs(4);
 
 #[tokio::test]
 async fn what_two_readers_could_understand_differently_never_reaches_a_backend() {
-    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let backend = ScriptedServer::new(&[&json_answer("{}")]).await;
     let model = one_model(backend.address, 1, "");
     let node = Node::start(&format!("{IMPATIENT_WITH_BODIES}{model}")).await;
     let cases = refused();
@@ -33,14 +33,14 @@ async fn what_two_readers_could_understand_differently_never_reaches_a_backend()
     let mut answers = JoinSet::new();
     for (name, bytes, expected) in cases {
         let clients = node.clients;
-        answers.spawn(async move { (name, expected, Client::exchange(clients, bytes).await) });
+        answers.spawn(async move { (name, expected, TestClient::exchange(clients, bytes).await) });
     }
     let mut wrong = Vec::new();
     while let Some(answer) = answers.join_next().await {
         let (name, expected, answer) = answer.unwrap();
         if !expected.contains(&answer.status) {
             wrong.push(format!("{name}: {} {}", answer.status, answer.text()));
-        } else if !told_in_full(&answer) {
+        } else if !is_complete_refusal(&answer) {
             wrong.push(format!("{name}: {answer:?}"));
         }
     }
@@ -49,7 +49,7 @@ async fn what_two_readers_could_understand_differently_never_reaches_a_backend()
 }
 
 /// A whole answer with an id and a body in the dialect.
-fn told_in_full(answer: &Response) -> bool {
+fn is_complete_refusal(answer: &TestResponse) -> bool {
     !answer.broken
         && answer
             .header("x-request-id")
@@ -59,12 +59,12 @@ fn told_in_full(answer: &Response) -> bool {
 
 #[tokio::test]
 async fn what_is_unusual_but_clear_is_served() {
-    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let backend = ScriptedServer::new(&[&json_answer("{}")]).await;
     let node = Node::start(&one_model(backend.address, 1, "")).await;
     let cases = served();
     let count = cases.len();
     for (name, bytes) in cases {
-        let answer = Client::exchange(node.clients, bytes).await;
+        let answer = TestClient::exchange(node.clients, bytes).await;
         assert_eq!(answer.status, 200, "{name}: {}", answer.text());
     }
     let requests = backend.requests();
@@ -74,10 +74,10 @@ async fn what_is_unusual_but_clear_is_served() {
 
 #[tokio::test]
 async fn a_framing_error_on_a_workers_ai_path_is_told_in_its_envelope() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     let request = "POST /ai/run/m HTTP/1.1\r\nHost: h\r\nContent-Length: 3, 3\r\n\r\n{}\n";
-    let answer = Client::exchange(node.clients, request).await;
+    let answer = TestClient::exchange(node.clients, request).await;
     assert_eq!(answer.status, 400);
     assert_eq!(answer.json()["errors"][0]["code"], 3003);
     assert_eq!(answer.json()["success"], false);
@@ -85,7 +85,7 @@ async fn a_framing_error_on_a_workers_ai_path_is_told_in_its_envelope() {
 
 #[tokio::test]
 async fn nothing_after_a_badly_framed_request_is_read_as_another_one() {
-    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let backend = ScriptedServer::new(&[&json_answer("{}")]).await;
     let node = Node::start(&one_model(backend.address, 1, "")).await;
     let smuggled = [
         post(
@@ -105,7 +105,7 @@ async fn nothing_after_a_badly_framed_request_is_read_as_another_one() {
 
 #[tokio::test]
 async fn a_dripping_header_is_ended_by_the_time_it_takes_in_all() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&format!("{IMPATIENT}{}", one_model(server.address, 1, ""))).await;
     let mut client = node.client().await;
     client.send(format!("POST {CHAT} HTTP/1.1\r\nX-A: ")).await;
@@ -122,7 +122,7 @@ async fn a_dripping_header_is_ended_by_the_time_it_takes_in_all() {
 
 #[tokio::test]
 async fn an_idle_connection_outlives_the_header_timer_and_serves_the_next_request() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&format!("{IMPATIENT}{}", one_model(server.address, 1, ""))).await;
     let mut client = node.client().await;
     let fresh = node.client().await;
@@ -139,7 +139,7 @@ async fn an_idle_connection_outlives_the_header_timer_and_serves_the_next_reques
 
 #[tokio::test]
 async fn a_pipelined_pair_is_answered_in_order() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     let mut client = node.client().await;
     let models = "GET /v1/models HTTP/1.1\r\nHost: h\r\n\r\n".as_bytes();
@@ -153,7 +153,7 @@ async fn a_pipelined_pair_is_answered_in_order() {
 
 #[tokio::test]
 async fn a_pipelined_request_is_not_a_departure_while_the_first_is_queued() {
-    let backend = Scripted::new(&["", &json_answer("{}")]).await;
+    let backend = ScriptedServer::new(&["", &json_answer("{}")]).await;
     let node = Node::start(&one_model(backend.address, 1, "")).await;
     let mut holder = node.client().await;
     holder.send(with("")).await;
@@ -186,7 +186,7 @@ async fn a_pipelined_request_is_not_a_departure_while_the_first_is_queued() {
 
 #[tokio::test]
 async fn a_client_that_asks_before_it_sends_is_told_to_go_on() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&format!(
         "{}{}",
         accounts(""),
@@ -216,7 +216,7 @@ async fn a_client_that_asks_before_it_sends_is_told_to_go_on() {
 
 #[tokio::test]
 async fn an_http_1_0_client_is_served_and_its_connection_closed() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     for (more, connection) in [
         ("", "close"),
@@ -248,7 +248,7 @@ async fn an_http_1_0_client_is_served_and_its_connection_closed() {
 
 #[tokio::test]
 async fn an_early_refusal_is_readable_by_a_client_that_still_sends() {
-    let backend = Scripted::new(&["", &json_answer("{}")]).await;
+    let backend = ScriptedServer::new(&["", &json_answer("{}")]).await;
     let config = format!(
         "{}limits: {{ request_body_mib: 1 }}\n{}",
         accounts(", requests_per_minute: 1"),
@@ -267,17 +267,17 @@ async fn an_early_refusal_is_readable_by_a_client_that_still_sends() {
         client.send([head.as_bytes(), &five_mb].concat()).await;
         let answer = client.response().await;
         assert_eq!(answer.status, status, "{}", answer.text());
-        assert!(told_in_full(&answer));
+        assert!(is_complete_refusal(&answer));
     }
 }
 
 #[tokio::test]
 async fn what_stands_in_a_chunk_extension_reaches_no_server_and_moves_no_boundary() {
-    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let backend = ScriptedServer::new(&[&json_answer("{}")]).await;
     let node = Node::start(&one_model(backend.address, 1, "")).await;
     // A reader that ended the line at the bare line feed would see chunks of other sizes.
     let body = format!("{:x};a\n3\r\n{BODY}\r\n0;b\n\r\n\r\n", BODY.len());
-    let mut client = Client::connect(node.clients).await;
+    let mut client = TestClient::connect(node.clients).await;
     client.send([chunked(&body), with("")].concat()).await;
     for _ in 0..2 {
         assert_eq!(client.response().await.status, 200);

@@ -2,19 +2,20 @@
 
 use serde_json::{Value, json};
 
-use super::{edge_before, knows_what_serves, member, serving};
+use super::{edge_before, member, serving, wait_until_serving_known};
 use crate::support::{
-    Fleet, Node, Response, Scripted, Server, accounts, chat, endpoint, eventually, model,
+    Cluster, Node, ScriptedServer, SimulatedServer, TestResponse, accounts, chat, endpoint,
+    eventually, model,
 };
 
 const CHAT: &str = "/v1/chat/completions";
 
-async fn ask(node: &Node, more: &str) -> Response {
+async fn ask(node: &Node, more: &str) -> TestResponse {
     node.post(CHAT, &chat("m", more)).await
 }
 
 /// The story of an answer, once it is there.
-async fn story(node: &Node, answer: &Response) -> Value {
+async fn trace(node: &Node, answer: &TestResponse) -> Value {
     let id = answer.header("x-request-id").unwrap().to_owned();
     eventually("the story of a request", async || {
         let told = node.get(&format!("/explain/{id}")).await;
@@ -31,7 +32,7 @@ fn step<'a>(story: &'a Value, kind: &str) -> &'a Value {
 
 #[tokio::test]
 async fn a_node_without_servers_serves_through_another_and_the_event_is_told_once() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let fleet = edge_before(&[&server], 2).await;
     let (edge, gpu) = (&fleet.nodes[0], &fleet.nodes[1]);
     let answer = ask(edge, "").await;
@@ -56,12 +57,15 @@ async fn a_node_without_servers_serves_through_another_and_the_event_is_told_onc
 
 #[tokio::test]
 async fn what_a_full_node_cannot_take_goes_next_door_and_the_story_tells_all_of_it() {
-    let (slow, fast) = (Server::taking(60_000).await, Server::fast().await);
+    let (slow, fast) = (
+        SimulatedServer::taking(60_000).await,
+        SimulatedServer::fast().await,
+    );
     let a = member("a", "fra", &serving(&[&slow], 1));
     let b = member("b", "fra", &serving(&[&fast], 2));
-    let fleet = Fleet::start(&[a, b]).await;
+    let fleet = Cluster::start(&[a, b]).await;
     let (here, there) = (&fleet.nodes[0], &fleet.nodes[1]);
-    knows_what_serves(here, "b").await;
+    wait_until_serving_known(here, "b").await;
     let _held = here.posting("", "").await;
     here.settles(1, 0).await;
     let answer = ask(here, "").await;
@@ -71,7 +75,7 @@ async fn what_a_full_node_cannot_take_goes_next_door_and_the_story_tells_all_of_
         json!(["fra/a", "fra/b"])
     );
 
-    let told = story(here, &answer).await;
+    let told = trace(here, &answer).await;
     assert_eq!(step(&told, "admission")["said"], "queued", "{told:#}");
     assert_eq!(step(&told, "admission")["ended"], "left-for-another-node");
     let look = step(&told, "look");
@@ -93,8 +97,8 @@ async fn what_a_full_node_cannot_take_goes_next_door_and_the_story_tells_all_of_
 
 #[tokio::test]
 async fn who_waits_here_goes_as_soon_as_another_node_has_a_permit() {
-    let (never, once) = (Scripted::held().await, Scripted::held().await);
-    let one = |server: &Scripted| {
+    let (never, once) = (ScriptedServer::held().await, ScriptedServer::held().await);
+    let one = |server: &ScriptedServer| {
         let endpoints = [endpoint(server.address, 1)];
         format!("models:\n{}", model("m", &endpoints, ""))
     };
@@ -102,9 +106,9 @@ async fn who_waits_here_goes_as_soon_as_another_node_has_a_permit() {
         member("a", "fra", &one(&never)),
         member("b", "fra", &one(&once)),
     );
-    let fleet = Fleet::start(&[a, b]).await;
+    let fleet = Cluster::start(&[a, b]).await;
     let (here, there) = (&fleet.nodes[0], &fleet.nodes[1]);
-    knows_what_serves(here, "b").await;
+    wait_until_serving_known(here, "b").await;
     let _held = here.posting("", "").await;
     here.settles(1, 0).await;
     let busy = there.posting("", "").await;
@@ -113,7 +117,7 @@ async fn who_waits_here_goes_as_soon_as_another_node_has_a_permit() {
         let no_wait = "x-infergate-queue: reject\r\n";
         let refused = here.post_as(no_wait, CHAT, &chat("m", "")).await;
         assert_eq!(refused.status, 429, "{}", refused.text());
-        let told = story(here, &refused).await;
+        let told = trace(here, &refused).await;
         let look = step(&told, "look");
         (look["chosen"].is_null() && look["nodes"][0]["free"] == 0).then_some(())
     })
@@ -124,7 +128,7 @@ async fn who_waits_here_goes_as_soon_as_another_node_has_a_permit() {
     assert_eq!(busy.answer().await.status, 200);
     once.next();
     let answer = waiting.answer().await;
-    let told = story(here, &answer).await;
+    let told = trace(here, &answer).await;
     assert_eq!(answer.status, 200, "{told:#}");
     let mut steps = told["steps"].as_array().unwrap().iter();
     let waited = steps.rfind(|step| step["step"] == "admission").unwrap();
@@ -138,7 +142,7 @@ async fn who_waits_here_goes_as_soon_as_another_node_has_a_permit() {
 
 #[tokio::test]
 async fn where_no_node_has_room_the_client_is_told_3040_and_the_event_is_of_the_node_it_asked() {
-    let server = Server::taking(60_000).await;
+    let server = SimulatedServer::taking(60_000).await;
     let no_line = serving(&[&server], 1).replace(
         "    endpoints:",
         "    queue: { capacity: 0, total_capacity: 0 }\n    endpoints:",
@@ -147,9 +151,9 @@ async fn where_no_node_has_room_the_client_is_told_3040_and_the_event_is_of_the_
         member("edge", "fra", super::SERVING_NOTHING),
         member("gpu0", "ams", &no_line),
     ];
-    let fleet = Fleet::start(&members).await;
+    let fleet = Cluster::start(&members).await;
     let (edge, gpu) = (&fleet.nodes[0], &fleet.nodes[1]);
-    knows_what_serves(edge, "gpu0").await;
+    wait_until_serving_known(edge, "gpu0").await;
     let _held = edge.posting("", "").await;
     gpu.settles(1, 0).await;
     let answer = ask(edge, "").await;
@@ -168,7 +172,7 @@ async fn where_no_node_has_room_the_client_is_told_3040_and_the_event_is_of_the_
 
 #[tokio::test]
 async fn a_client_that_leaves_is_felt_at_the_node_that_works_for_it() {
-    let server = Server::taking(60_000).await;
+    let server = SimulatedServer::taking(60_000).await;
     let fleet = edge_before(&[&server], 2).await;
     let (edge, gpu) = (&fleet.nodes[0], &fleet.nodes[1]);
     let leaving = edge.posting("", r#","stream":true"#).await;
@@ -185,7 +189,7 @@ async fn a_client_that_leaves_is_felt_at_the_node_that_works_for_it() {
 
 #[tokio::test]
 async fn the_deadline_is_one_over_both_hops_and_told_by_the_node_that_works() {
-    let server = Server::taking(60_000).await;
+    let server = SimulatedServer::taking(60_000).await;
     let fleet = edge_before(&[&server], 2).await;
     let (edge, gpu) = (&fleet.nodes[0], &fleet.nodes[1]);
     let line = |node: &Node, id: &str| {
@@ -219,18 +223,18 @@ async fn the_deadline_is_one_over_both_hops_and_told_by_the_node_that_works() {
 
 #[tokio::test]
 async fn servers_that_fail_at_one_node_are_made_up_for_by_another() {
-    let bad = Scripted::new(&["HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"]).await;
-    let good = Server::fast().await;
+    let bad = ScriptedServer::new(&["HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"]).await;
+    let good = SimulatedServer::fast().await;
     let of = |address| format!("models:\n{}", model("m", &[endpoint(address, 4)], ""));
     let members = [
         member("edge", "fra", super::SERVING_NOTHING),
         member("gpu0", "ams", &of(bad.address)),
         member("gpu1", "ams", &of(good.address)),
     ];
-    let fleet = Fleet::start(&members).await;
+    let fleet = Cluster::start(&members).await;
     let edge = &fleet.nodes[0];
     for name in ["gpu0", "gpu1"] {
-        knows_what_serves(edge, name).await;
+        wait_until_serving_known(edge, name).await;
     }
     // Of two nodes with as many free permits either may be asked. No more than one request fails at the
     // one: a retry is allowed for it however few requests there are.
@@ -243,7 +247,7 @@ async fn servers_that_fail_at_one_node_are_made_up_for_by_another() {
     })
     .await;
     assert!(event["attempts"].as_u64() >= Some(2), "{event:#}");
-    let told = story(edge, &answer).await;
+    let told = trace(edge, &answer).await;
     let forward = step(&told, "forward");
     assert_eq!(
         (&forward["node"], &forward["result"]),
@@ -254,7 +258,7 @@ async fn servers_that_fail_at_one_node_are_made_up_for_by_another() {
 
 #[tokio::test]
 async fn large_bodies_other_faces_and_refusals_of_servers_pass_through_both_nodes() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let fleet = edge_before(&[&server], 4).await;
     let (edge, gpu) = (&fleet.nodes[0], &fleet.nodes[1]);
     let long = format!(
@@ -279,7 +283,7 @@ async fn large_bodies_other_faces_and_refusals_of_servers_pass_through_both_node
 
 #[tokio::test]
 async fn neurons_are_priced_where_they_are_made_and_count_where_the_account_asks() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let tariff = |neurons: &str| {
         format!("    tariff: {{ cost_per_infer: {neurons}, coefficients: {{}} }}\n")
     };
@@ -298,13 +302,13 @@ async fn neurons_are_priced_where_they_are_made_and_count_where_the_account_asks
     let endpoints = [endpoint(server.address, 4)];
     let gpu = format!("models:\n{}", model("m", &endpoints, &tariff("10.0")));
     let of_day = accounts(", neurons_per_day: 25");
-    let fleet = Fleet::start(&[
+    let fleet = Cluster::start(&[
         member("edge", "fra", &format!("{of_day}{edge}")),
         member("gpu0", "ams", &format!("{of_day}{gpu}")),
     ])
     .await;
     let (edge, gpu) = (&fleet.nodes[0], &fleet.nodes[1]);
-    knows_what_serves(edge, "gpu0").await;
+    wait_until_serving_known(edge, "gpu0").await;
     let key = "authorization: Bearer key-a\r\n";
     // One connection: what a request held is given back before the next one is read.
     let mut client = edge.client().await;
@@ -335,7 +339,10 @@ async fn neurons_are_priced_where_they_are_made_and_count_where_the_account_asks
 
 #[tokio::test]
 async fn a_ladder_goes_on_at_nodes_that_had_no_room_for_the_model_above() {
-    let (slow, fast) = (Server::taking(60_000).await, Server::fast().await);
+    let (slow, fast) = (
+        SimulatedServer::taking(60_000).await,
+        SimulatedServer::fast().await,
+    );
     let no_line = "    queue: { capacity: 0, total_capacity: 0 }\n";
     let nothing = |id: &str, more: &str| {
         format!(
@@ -352,7 +359,7 @@ async fn a_ladder_goes_on_at_nodes_that_had_no_room_for_the_model_above() {
         model("m", &[endpoint(slow.address, 1)], no_line),
         model("n", &[endpoint(fast.address, 1)], no_line)
     );
-    let fleet = Fleet::start(&[member("edge", "fra", &edge), member("gpu0", "ams", &gpu)]).await;
+    let fleet = Cluster::start(&[member("edge", "fra", &edge), member("gpu0", "ams", &gpu)]).await;
     let (edge, gpu) = (&fleet.nodes[0], &fleet.nodes[1]);
     eventually("both models are known", async || {
         let state = edge.state().await;
@@ -373,7 +380,7 @@ async fn a_ladder_goes_on_at_nodes_that_had_no_room_for_the_model_above() {
 
 #[tokio::test]
 async fn a_forwarded_request_is_priced_by_the_tariff_of_the_node_that_its_client_asked() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let tariff = |rest: &str| format!("    tariff: {{ {rest} }}\n");
     let at_edge = |id: &str, tariff: &str| {
         format!(
@@ -397,7 +404,7 @@ async fn a_forwarded_request_is_priced_by_the_tariff_of_the_node_that_its_client
         here("free", &tariff("cost_per_infer: 100")),
         here("cut", ""),
     ];
-    let fleet = Fleet::start(&[
+    let fleet = Cluster::start(&[
         member("edge", "fra", &format!("models:\n{}", edge.concat())),
         member("gpu0", "ams", &format!("models:\n{}", gpu.concat())),
     ])
@@ -432,17 +439,17 @@ async fn a_forwarded_request_is_priced_by_the_tariff_of_the_node_that_its_client
 
 #[tokio::test]
 async fn tokens_of_what_another_node_serves_count_at_the_node_that_was_asked() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let limited = accounts(", tokens_per_minute: 600");
     let gpu = serving(&[&server], 4);
     let nothing = "models:\n  - { id: m, task: text-generation, backend: openai, endpoints: [] }\n";
-    let fleet = Fleet::start(&[
+    let fleet = Cluster::start(&[
         member("edge", "fra", &format!("{limited}{nothing}")),
         member("gpu0", "ams", &format!("{limited}{gpu}")),
     ])
     .await;
     let edge = &fleet.nodes[0];
-    knows_what_serves(edge, "gpu0").await;
+    wait_until_serving_known(edge, "gpu0").await;
     let key = "authorization: Bearer key-a\r\n";
     let mut statuses = Vec::new();
     // Each is expected to use 258 tokens, and ten come back in a second.

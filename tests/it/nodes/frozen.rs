@@ -7,8 +7,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::{SERVING_NOTHING, edge_before, knows_what_serves, member};
-use crate::support::{A_WHILE, Fleet, Node, Scripted, Server, chat, endpoint, eventually, model};
+use super::{SERVING_NOTHING, edge_before, member, wait_until_serving_known};
+use crate::support::{
+    A_WHILE, Cluster, Node, ScriptedServer, SimulatedServer, chat, endpoint, eventually, model,
+};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -16,7 +18,7 @@ const CHAT: &str = "/v1/chat/completions";
 const SOON: Duration = Duration::from_secs(30);
 
 /// Forwards of `node` that its fleet has lost, on whatever way.
-async fn lost(node: &Node) -> f64 {
+async fn lost_nodes_metric(node: &Node) -> f64 {
     let mut lost = 0.0;
     for result in ["lost", "connect-failed"] {
         let series = format!("infergate_forwards_total{{model=\"m\",result=\"{result}\"}}");
@@ -27,7 +29,7 @@ async fn lost(node: &Node) -> f64 {
 
 /// Waits until `node` has looked at everything that was sent to it while it stood still.
 async fn has_caught_up(edge: &Node, name: &str, node: &Node) {
-    knows_what_serves(edge, name).await;
+    wait_until_serving_known(edge, name).await;
     node.settles(0, 0).await;
     // What it would begin it would begin by now.
     tokio::time::timeout(A_WHILE, node.settles(1, 0)).await.ok();
@@ -36,7 +38,7 @@ async fn has_caught_up(edge: &Node, name: &str, node: &Node) {
 
 #[tokio::test]
 async fn requests_sent_to_a_frozen_node_are_served_elsewhere_and_not_begun_when_it_wakes() {
-    let (first, second) = (Server::fast().await, Server::fast().await);
+    let (first, second) = (SimulatedServer::fast().await, SimulatedServer::fast().await);
     let fleet = edge_before(&[&first, &second], 16).await;
     let (edge, frozen) = (&fleet.nodes[0], &fleet.nodes[1]);
     // Connections to both are kept from here on.
@@ -53,7 +55,10 @@ async fn requests_sent_to_a_frozen_node_are_served_elsewhere_and_not_begun_when_
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
-    assert!(lost(edge).await >= 1.0, "some had been sent there");
+    assert!(
+        lost_nodes_metric(edge).await >= 1.0,
+        "some had been sent there"
+    );
     frozen.signal("CONT");
     has_caught_up(edge, "gpu0", frozen).await;
     assert_eq!(
@@ -66,8 +71,8 @@ async fn requests_sent_to_a_frozen_node_are_served_elsewhere_and_not_begun_when_
 
 #[tokio::test]
 async fn of_a_node_that_freezes_what_it_had_begun_ends_and_what_was_in_line_is_served_elsewhere() {
-    let servers = [Scripted::held().await, Scripted::held().await];
-    let serving = |server: &Scripted| {
+    let servers = [ScriptedServer::held().await, ScriptedServer::held().await];
+    let serving = |server: &ScriptedServer| {
         let endpoints = [endpoint(server.address, 1)];
         format!("models:\n{}", model("m", &endpoints, ""))
     };
@@ -76,10 +81,10 @@ async fn of_a_node_that_freezes_what_it_had_begun_ends_and_what_was_in_line_is_s
         member("gpu0", "ams", &serving(&servers[0])),
         member("gpu1", "ams", &serving(&servers[1])),
     ];
-    let fleet = Fleet::start(&members).await;
+    let fleet = Cluster::start(&members).await;
     let edge = &fleet.nodes[0];
     for name in ["gpu0", "gpu1"] {
-        knows_what_serves(edge, name).await;
+        wait_until_serving_known(edge, name).await;
     }
     let begun = [edge.posting("", "").await, edge.posting("", "").await];
     fleet.nodes[1].settles(1, 0).await;
@@ -128,7 +133,7 @@ async fn of_a_node_that_freezes_what_it_had_begun_ends_and_what_was_in_line_is_s
 
 #[tokio::test]
 async fn a_stream_through_a_node_that_freezes_ends_with_an_error_event() {
-    let server = Server::start(infergate::simulate::Config {
+    let server = SimulatedServer::start(infergate::simulate::Config {
         ttft_ms: 0,
         tokens_per_sec: 4.0,
         ..Default::default()

@@ -1,7 +1,9 @@
 //! Nodes that die, drain and come back under requests.
 
-use super::{SERVING_NOTHING, edge_before, knows_what_serves, member};
-use crate::support::{Fleet, Node, Scripted, Server, accounts, chat, endpoint, eventually, model};
+use super::{SERVING_NOTHING, edge_before, member, wait_until_serving_known};
+use crate::support::{
+    Cluster, Node, ScriptedServer, SimulatedServer, accounts, chat, endpoint, eventually, model,
+};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -20,7 +22,10 @@ async fn sees_gpu0(node: &Node, draining: bool) {
 
 #[tokio::test]
 async fn of_a_node_that_dies_requests_it_had_begun_end_with_502_and_are_begun_nowhere_else() {
-    let (slow, fast) = (Server::taking(60_000).await, Server::fast().await);
+    let (slow, fast) = (
+        SimulatedServer::taking(60_000).await,
+        SimulatedServer::fast().await,
+    );
     let mut fleet = edge_before(&[&slow, &fast], 4).await;
     // Of two nodes with free permits either may be asked: some are held by the slow one.
     let mut held = Vec::new();
@@ -64,7 +69,7 @@ async fn of_a_node_that_dies_requests_it_had_begun_end_with_502_and_are_begun_no
 
 #[tokio::test]
 async fn a_stream_whose_node_dies_ends_with_an_error_event_and_its_own_event() {
-    let server = Server::start(infergate::simulate::Config {
+    let server = SimulatedServer::start(infergate::simulate::Config {
         ttft_ms: 0,
         tokens_per_sec: 2.0,
         ..Default::default()
@@ -89,7 +94,7 @@ async fn a_stream_whose_node_dies_ends_with_an_error_event_and_its_own_event() {
 
 #[tokio::test]
 async fn a_node_that_drains_gets_nothing_new_finishes_what_it_has_and_comes_back() {
-    let (one, other) = (Scripted::held().await, Server::fast().await);
+    let (one, other) = (ScriptedServer::held().await, SimulatedServer::fast().await);
     let accounts = accounts(", may_force_site: true");
     let serving = |address| {
         let model = model("m", &[endpoint(address, 4)], "");
@@ -100,11 +105,11 @@ async fn a_node_that_drains_gets_nothing_new_finishes_what_it_has_and_comes_back
         member("gpu0", "one", &serving(one.address)),
         member("gpu1", "other", &serving(other.address)),
     ];
-    let mut fleet = Fleet::start(&members).await;
+    let mut fleet = Cluster::start(&members).await;
     let only_gpu0 = "authorization: Bearer key-a\r\nx-infergate-site: one\r\n";
     let anywhere = "authorization: Bearer key-b\r\n";
     for name in ["gpu0", "gpu1"] {
-        knows_what_serves(&fleet.nodes[0], name).await;
+        wait_until_serving_known(&fleet.nodes[0], name).await;
     }
     let held = fleet.nodes[0].posting(only_gpu0, "").await;
     fleet.nodes[1].settles(1, 0).await;

@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::{SERVING_NOTHING, knows_what_serves, member};
+use super::{SERVING_NOTHING, member, wait_until_serving_known};
 use crate::support::{
-    Fleet, Node, Posted, Response, Scripted, Server, accounts, chat, endpoint, eventually, model,
+    Cluster, Node, PendingPost, ScriptedServer, SimulatedServer, TestResponse, accounts, chat,
+    endpoint, eventually, model,
 };
 
 const CHAT: &str = "/v1/chat/completions";
@@ -16,15 +17,15 @@ const PERMITS: u64 = 4;
 /// An edge at `fra`, a fast server at `near`, and one at `far` that answers once it is let. No node has a
 /// line.
 struct Three {
-    fleet: Fleet,
-    far: Scripted,
-    _near: Server,
+    fleet: Cluster,
+    far: ScriptedServer,
+    _near: SimulatedServer,
 }
 
 impl Three {
     /// `edge` goes behind the model of the edge, `all` before the models of all nodes.
     async fn start(edge: &str, all: &str) -> Three {
-        let (near, far) = (Server::fast().await, Scripted::held().await);
+        let (near, far) = (SimulatedServer::fast().await, ScriptedServer::held().await);
         let serving =
             |endpoint: String| format!("{all}models:\n{}", model("m", &[endpoint], NO_LINE));
         let nothing = SERVING_NOTHING.replace(" }\n", &format!("{edge} }}\n"));
@@ -37,9 +38,9 @@ impl Three {
                 &serving(endpoint(far.address, PERMITS as u32)),
             ),
         ];
-        let fleet = Fleet::start(&members).await;
+        let fleet = Cluster::start(&members).await;
         for name in ["gpu-near", "gpu-far"] {
-            knows_what_serves(&fleet.nodes[0], name).await;
+            wait_until_serving_known(&fleet.nodes[0], name).await;
         }
         Three {
             fleet,
@@ -53,7 +54,7 @@ impl Three {
     }
 
     /// The site that has served it, by the event.
-    async fn site_of(&self, answer: &Response) -> Value {
+    async fn site_of(&self, answer: &TestResponse) -> Value {
         assert_eq!(answer.status, 200, "{}", answer.text());
         let id = answer.header("x-request-id").unwrap();
         eventually("a node has told of the request", async || {
@@ -69,7 +70,7 @@ impl Three {
     }
 
     /// The last look of the request's story at the edge.
-    async fn look(&self, answer: &Response) -> Value {
+    async fn look(&self, answer: &TestResponse) -> Value {
         let id = answer.header("x-request-id").unwrap();
         let story = eventually("the story of a request", async || {
             let told = self.edge().get(&format!("/explain/{id}")).await;
@@ -83,7 +84,7 @@ impl Three {
     }
 
     /// Requests that have every permit of the far server until they are let go.
-    async fn fills_far(&self, headers: &str) -> Vec<Posted> {
+    async fn fills_far(&self, headers: &str) -> Vec<PendingPost> {
         let mut held = Vec::new();
         for count in 1..=PERMITS {
             held.push(self.edge().posting(headers, "").await);

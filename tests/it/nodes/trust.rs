@@ -2,10 +2,10 @@
 
 use serde_json::json;
 
-use super::{SERVING_NOTHING, knows_what_serves, member};
+use super::{SERVING_NOTHING, member, wait_until_serving_known};
 use crate::support::{
-    ANSWER, Fleet, Kin, Scripted, accounts, chat, endpoint, eventually, free_address, json_answer,
-    model,
+    ANSWER, Cluster, ClusterCredentials, ScriptedServer, accounts, chat, endpoint, eventually,
+    free_address, json_answer, model,
 };
 
 const CHAT: &str = "/v1/chat/completions";
@@ -72,16 +72,16 @@ fn forwarded(from: &str, generation: u64, account: &str) -> String {
 
 #[tokio::test]
 async fn who_has_a_certificate_and_is_not_of_the_fleet_is_served_nothing() {
-    let server = Scripted::new(&[&json_answer(ANSWER)]).await;
-    let (kin, at_gpu, at_edge) = (Kin::new(), free_address(), free_address());
+    let server = ScriptedServer::new(&[&json_answer(ANSWER)]).await;
+    let (kin, at_gpu, at_edge) = (ClusterCredentials::new(), free_address(), free_address());
     let limited = accounts(", neurons_per_day: 1000");
     let tariff = "    tariff: { cost_per_infer: 4, coefficients: {} }\n";
     let model = model("m", &[endpoint(server.address, 4)], tariff);
     let serving = format!("{limited}models:\n{model}");
     let gpu = kin.start("gpu0", at_gpu, "seeds: []", &serving).await;
-    let peers = Kin::peers_of(&gpu);
+    let peers = ClusterCredentials::peers_of(&gpu);
     let stranger = forwarded("grafana", 1, "a");
-    let answer = kin.ask("grafana", "gpu0", peers, &stranger).await;
+    let answer = kin.send_request("grafana", "gpu0", peers, &stranger).await;
     assert!(
         answer.contains("x-infergate-came-back: no-room"),
         "{answer}"
@@ -102,7 +102,7 @@ async fn who_has_a_certificate_and_is_not_of_the_fleet_is_served_nothing() {
     .await;
     // Of another process of that name nothing is taken either.
     let former = forwarded("edge", generation - 1, "a");
-    let answer = kin.ask("edge", "gpu0", peers, &former).await;
+    let answer = kin.send_request("edge", "gpu0", peers, &former).await;
     assert!(
         answer.contains("x-infergate-came-back: no-room"),
         "{answer}"
@@ -110,7 +110,7 @@ async fn who_has_a_certificate_and_is_not_of_the_fleet_is_served_nothing() {
     // An account that is not configured here is served, and not counted.
     for account in ["a", "invented"] {
         let answer = kin
-            .ask(
+            .send_request(
                 "edge",
                 "gpu0",
                 peers,
@@ -134,15 +134,15 @@ async fn who_has_a_certificate_and_is_not_of_the_fleet_is_served_nothing() {
 
 #[tokio::test]
 async fn fifty_heads_that_pretend_to_come_from_a_node_change_nothing() {
-    let server = Scripted::new(&[&json_answer(ANSWER)]).await;
+    let server = ScriptedServer::new(&[&json_answer(ANSWER)]).await;
     let model = model("m", &[endpoint(server.address, 4)], "");
-    let fleet = Fleet::start(&[
+    let fleet = Cluster::start(&[
         member("edge", "fra", SERVING_NOTHING),
         member("gpu0", "ams", &format!("models:\n{model}")),
     ])
     .await;
     let (edge, gpu) = (&fleet.nodes[0], &fleet.nodes[1]);
-    knows_what_serves(edge, "gpu0").await;
+    wait_until_serving_known(edge, "gpu0").await;
     for head in &heads() {
         for (asked, site, path) in [
             (edge, "fra", json!(["fra/edge", "ams/gpu0"])),

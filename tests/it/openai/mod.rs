@@ -7,13 +7,14 @@ use infergate::simulate::{self, Dialect};
 use serde_json::{Value, json};
 
 use crate::support::{
-    Client, Node, Response, Server, accounts, chat, endpoint, model, model_of, one_model,
+    Node, SimulatedServer, TestClient, TestResponse, accounts, chat, endpoint, model, model_of,
+    one_model,
 };
 
 const CHAT: &str = "/v1/chat/completions";
 
-async fn server(dialect: Dialect) -> Server {
-    Server::start(simulate::Config {
+async fn server(dialect: Dialect) -> SimulatedServer {
+    SimulatedServer::start(simulate::Config {
         dialect,
         output_tokens: 3,
         ..simulate::Config::instant()
@@ -22,7 +23,7 @@ async fn server(dialect: Dialect) -> Server {
 }
 
 /// A gateway before one simulated server of every kind, a model for each thing that kind can do.
-async fn every_kind() -> (Node, Vec<Server>) {
+async fn every_kind() -> (Node, Vec<SimulatedServer>) {
     let kinds = [
         ("openai", Dialect::Openai, true, true),
         ("tgi", Dialect::Tgi, true, false),
@@ -50,7 +51,7 @@ async fn every_kind() -> (Node, Vec<Server>) {
 }
 
 /// The refusal in the shape every OpenAI client reads: four keys, and an id to ask about.
-fn assert_refused(answer: &Response, status: u16, kind: &str, code: &str) {
+fn assert_refused(answer: &TestResponse, status: u16, kind: &str, code: &str) {
     let text = answer.text();
     assert_eq!(answer.status, status, "{text}");
     assert_eq!(answer.header("content-type"), Some("application/json"));
@@ -150,7 +151,7 @@ async fn embeddings_are_answered_as_floats_and_as_base64() {
 
 #[tokio::test]
 async fn models_are_listed_and_found_by_an_id_with_a_slash_in_either_spelling() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let config = format!(
         "{}models:\n{}{}",
         accounts(", models: [\"@cf/*\"]"),
@@ -165,7 +166,7 @@ async fn models_are_listed_and_found_by_an_id_with_a_slash_in_either_spelling() 
     let get = async |path: &str, key: &str| {
         let request =
             format!("GET {path} HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {key}\r\n\r\n");
-        Client::exchange(node.clients, request).await
+        TestClient::exchange(node.clients, request).await
     };
     let ids = |list: &Value| -> Vec<String> {
         let data = list["data"].as_array().unwrap();

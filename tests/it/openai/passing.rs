@@ -2,8 +2,8 @@
 
 use super::CHAT;
 use crate::support::{
-    Authority, Client, Front, Node, Scripted, accounts, chat, endpoint, json_answer, model,
-    one_model,
+    Authority, Node, ScriptedServer, TestClient, TlsFront, accounts, chat, endpoint, json_answer,
+    model, one_model,
 };
 
 fn head_lines(request: &str) -> Vec<(String, String)> {
@@ -21,7 +21,7 @@ fn body_of(request: &str) -> &str {
 
 #[tokio::test]
 async fn the_backend_sees_the_body_byte_for_byte_but_for_the_model_and_our_own_fields() {
-    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let backend = ScriptedServer::new(&[&json_answer("{}")]).await;
     let with_name = format!("{}, backend_model: llama-q4", endpoint(backend.address, 1));
     let node = Node::start(&format!("models:\n{}", model("m", &[with_name], ""))).await;
     let sent = r#"{ "x_client_id":"u7", "model" : "m","messages":[{"role":"user","content":"h\u00e9\ud83d\ude00 \/ é"}] , "big":12345678901234567890123,"exp":1.50E+10, "nested":{"model":"m","x_priority":1,"a":[null , true]}, "x_priority":3,"tail":""  }"#;
@@ -33,7 +33,7 @@ async fn the_backend_sees_the_body_byte_for_byte_but_for_the_model_and_our_own_f
 
 #[tokio::test]
 async fn credentials_and_internal_names_stay_here_and_the_endpoints_key_goes_instead() {
-    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let backend = ScriptedServer::new(&[&json_answer("{}")]).await;
     let with_key = format!("{}, api_key: \"sk-back\"", endpoint(backend.address, 1));
     let config = format!(
         "{}headers: {{ pass: [x-custom] }}\nmodels:\n{}",
@@ -89,8 +89,8 @@ async fn credentials_and_internal_names_stay_here_and_the_endpoints_key_goes_ins
 #[tokio::test]
 async fn an_external_endpoint_gets_less_of_a_clients_headers_than_an_own_one() {
     let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
-    let backend = Scripted::new(&[&json_answer("{}")]).await;
-    let front = Front::start(&authority.certify("127.0.0.1"), backend.address).await;
+    let backend = ScriptedServer::new(&[&json_answer("{}")]).await;
+    let front = TlsFront::start(&authority.certify("127.0.0.1"), backend.address).await;
     let external = format!(
         "url: \"https://{}\", max_concurrent_requests: 1, api_key: sk-1, ca_file: \"{}\"",
         front.address,
@@ -127,7 +127,7 @@ async fn of_an_answers_headers_only_those_on_the_list_reach_the_client() {
          Cache-Control: no-store\r\nOpenAI-Processing-Ms: 12\r\nX-Tenant: t\r\n",
         1,
     );
-    let backend = Scripted::new(&[&answer]).await;
+    let backend = ScriptedServer::new(&[&answer]).await;
     let config = one_model(backend.address, 1, "");
     let node = Node::start(&format!("headers: {{ pass: [x-tenant] }}\n{config}")).await;
     let answer = node.post(CHAT, &chat("m", "")).await;
@@ -150,7 +150,7 @@ async fn of_an_answers_headers_only_those_on_the_list_reach_the_client() {
 
 #[tokio::test]
 async fn without_a_key_of_its_own_a_backend_gets_no_authorization() {
-    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let backend = ScriptedServer::new(&[&json_answer("{}")]).await;
     let node = Node::start(&format!(
         "{}{}",
         accounts(""),
@@ -165,7 +165,7 @@ async fn without_a_key_of_its_own_a_backend_gets_no_authorization() {
 
 #[tokio::test]
 async fn a_body_sent_as_a_form_is_told_to_the_backend_as_the_json_it_is() {
-    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let backend = ScriptedServer::new(&[&json_answer("{}")]).await;
     let node = Node::start(&one_model(backend.address, 1, "")).await;
     let body = chat("m", "");
     for kind in ["", "Content-Type: application/x-www-form-urlencoded\r\n"] {
@@ -173,7 +173,10 @@ async fn a_body_sent_as_a_form_is_told_to_the_backend_as_the_json_it_is() {
             "POST {CHAT} HTTP/1.1\r\nHost: h\r\n{kind}Content-Length: {}\r\n\r\n{body}",
             body.len()
         );
-        assert_eq!(Client::exchange(node.clients, request).await.status, 200);
+        assert_eq!(
+            TestClient::exchange(node.clients, request).await.status,
+            200
+        );
     }
     for request in backend.requests() {
         let mut lines = head_lines(&request);
@@ -196,11 +199,11 @@ const DESCRIPTIONS: [&str; 4] = ["etag", "content-range", "content-md5", "conten
 
 #[tokio::test]
 async fn a_rewritten_body_is_not_described_as_the_old_one_was() {
-    let refusing = Scripted::new(&[&described("422 No", "{\"detail\":\"old\"}")]).await;
+    let refusing = ScriptedServer::new(&[&described("422 No", "{\"detail\":\"old\"}")]).await;
     let squeezed = described("400 No", "\u{1f}old").replace("identity", "gzip");
-    let squeezing = Scripted::new(&[&squeezed]).await;
+    let squeezing = ScriptedServer::new(&[&squeezed]).await;
     let whole = r#"{"choices":[{"message":{"content":"a"}}]}"#;
-    let answering = Scripted::new(&[&described("200 OK", whole)]).await;
+    let answering = ScriptedServer::new(&[&described("200 OK", whole)]).await;
     let models = [
         ("refusing", &refusing),
         ("squeezing", &squeezing),
@@ -233,7 +236,7 @@ async fn a_rewritten_body_is_not_described_as_the_old_one_was() {
 #[tokio::test]
 async fn answers_say_the_name_that_was_asked_for_where_the_model_wants_that() {
     let whole = r#"{"model":"/srv/llama.gguf","choices":[{"message":{"content":"a"}}]}"#;
-    let backend = Scripted::new(&[&json_answer(whole)]).await;
+    let backend = ScriptedServer::new(&[&json_answer(whole)]).await;
     let with_name = format!("{}, backend_model: llama", endpoint(backend.address, 1));
     let more = |key: &str| format!("    aliases: [\"al/ias\"]\n{key}");
     let renaming = model(

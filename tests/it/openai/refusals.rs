@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::{CHAT, assert_refused, every_kind, server};
 use crate::support::{
-    Client, Node, Scripted, Server, accounts, chat, endpoint, eventually, json_answer, model,
-    one_model,
+    Node, ScriptedServer, SimulatedServer, TestClient, accounts, chat, endpoint, eventually,
+    json_answer, model, one_model,
 };
 
 #[tokio::test]
@@ -23,7 +23,7 @@ async fn a_model_that_cannot_do_what_is_asked_says_so() {
 
 #[tokio::test]
 async fn a_wrong_key_is_refused_before_any_of_the_body_is_sent() {
-    let backend = Scripted::new(&[&json_answer("{}")]).await;
+    let backend = ScriptedServer::new(&[&json_answer("{}")]).await;
     let node = Node::start(&format!(
         "{}{}",
         accounts(""),
@@ -38,7 +38,7 @@ async fn a_wrong_key_is_refused_before_any_of_the_body_is_sent() {
     ] {
         let head =
             format!("POST {CHAT} HTTP/1.1\r\nHost: h\r\n{key}Content-Length: 1000000\r\n\r\n");
-        let answer = Client::exchange(node.clients, head).await;
+        let answer = TestClient::exchange(node.clients, head).await;
         assert_refused(&answer, 401, "authentication_error", "invalid_api_key");
     }
     assert_eq!(backend.requests().len(), 0);
@@ -46,7 +46,7 @@ async fn a_wrong_key_is_refused_before_any_of_the_body_is_sent() {
 
 #[tokio::test]
 async fn a_key_that_cannot_be_read_is_not_taken_for_no_key() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     let status = async |key: &str| node.post_as(key, CHAT, &chat("m", "")).await.status;
     assert_eq!(status("").await, 200);
@@ -58,7 +58,7 @@ async fn a_key_that_cannot_be_read_is_not_taken_for_no_key() {
 
 #[tokio::test]
 async fn every_refusal_has_its_status_type_and_code() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let config = format!(
         "{}limits: {{ request_body_mib: 1 }}\n{}",
         accounts(", models: [m], requests_per_minute: 1000"),
@@ -107,7 +107,7 @@ async fn every_refusal_has_its_status_type_and_code() {
 
 #[tokio::test]
 async fn a_body_that_is_not_valid_is_refused_with_the_pointer_of_what_is_wrong() {
-    let server = Server::fast().await;
+    let server = SimulatedServer::fast().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     for (body, pointer) in [
         (r#"{"messages":[]}"#, "/model"),
@@ -133,7 +133,7 @@ async fn a_body_that_is_not_valid_is_refused_with_the_pointer_of_what_is_wrong()
 
 #[tokio::test]
 async fn a_full_model_is_429_with_retry_after_and_costs_the_account_nothing() {
-    let backend = Scripted::new(&["", &json_answer(r#"{"usage":null}"#)]).await;
+    let backend = ScriptedServer::new(&["", &json_answer(r#"{"usage":null}"#)]).await;
     let config = format!(
         "{}{}",
         accounts(", requests_per_minute: 2"),

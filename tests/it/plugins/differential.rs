@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fastrand::Rng;
-use infergate::plugin::{Caller, Input, Plugins, TaskSession};
-use infergate_core::billing::{Ending, Metric, Report, Source};
+use infergate::plugin::{Caller, PluginSnapshot, TaskInput, TaskSession};
+use infergate_core::billing::{BillingOutcome, Metric, MetricSource, UsageReport};
 use infergate_core::model::{ModelSpec, Tariff, Task, Trust};
 use infergate_core::routing::{Candidate, Health, Hints};
-use infergate_core::task::Event;
+use infergate_core::task::StreamEvent;
 use infergate_core::{AccountId, Refusal};
 use serde_json::{Map, Value, json};
 
-use super::shelf::{loaded, model, shipped};
+use super::fixtures::{loaded, model, shipped};
 
 const CASES: usize = 100_000;
 
@@ -27,7 +27,7 @@ fn on_behalf<T>(body: impl FnOnce(Caller<'_>) -> T) -> T {
 }
 
 /// Asserts that no call failed: equal results prove little if the built-in had produced both.
-fn assert_asked(plugins: &Plugins, calls: u64) {
+fn assert_asked(plugins: &PluginSnapshot, calls: u64) {
     for mut state in plugins.state() {
         // Random answers of model servers are often such that no result can be made of them.
         if state.world.role() == "task" {
@@ -53,10 +53,10 @@ fn the_wasm_formula_charges_what_the_built_in_one_charges() {
     let mut dice = Rng::with_seed(1);
     for case in 0..CASES {
         let (tariff, metrics) = (tariff(&mut dice), metrics(&mut dice));
-        let report = Report {
+        let report = UsageReport {
             model: "m",
             trust: Trust::Trust,
-            ending: Ending::Completed,
+            ending: BillingOutcome::Completed,
             streamed: dice.bool(),
             metrics: &metrics,
             queue_ms: dice.u64(..1000),
@@ -109,7 +109,7 @@ fn metrics(dice: &mut Rng) -> Vec<Metric> {
     let metric = |name: &str| Metric {
         name: name.into(),
         value: [0.0, 1.0, f64::from(dice.u32(..1 << 24)), dice.f64() * 1e6][dice.usize(..4)],
-        source: Source::Reported,
+        source: MetricSource::Reported,
     };
     names.into_iter().map(metric).collect()
 }
@@ -235,7 +235,7 @@ fn every_wasm_task_takes_shapes_and_refuses_what_the_built_in_one_does() {
 /// Makes a call whose result is valid, so that the breaker stays closed.
 ///
 /// Random results often fit no task, and a plugin without a usable one for ten seconds is bypassed.
-fn finish_well(plugins: &Plugins, model: &Arc<ModelSpec>) {
+fn finish_well(plugins: &PluginSnapshot, model: &Arc<ModelSpec>) {
     let input = json!({ "prompt": "x", "text": "x", "input_text": "x", "target_lang": "fr",
                         "image": [1, 2], "audio": [1, 2] });
     let answer = match model.task {
@@ -250,7 +250,7 @@ fn finish_well(plugins: &Plugins, model: &Arc<ModelSpec>) {
     };
     let mut session: TaskSession = on_behalf(|caller| plugins.task(model).begin(caller));
     let body = Bytes::from(input.to_string());
-    let prepared = session.prepare(Input {
+    let prepared = session.prepare(TaskInput {
         model: "m",
         content_type: "application/json",
         body: &body,
@@ -262,7 +262,12 @@ fn finish_well(plugins: &Plugins, model: &Arc<ModelSpec>) {
     assert!(finished.is_ok(), "{}: {finished:?}", model.id);
 }
 
-fn compare_task(case: usize, plugins: &Plugins, models: [&Arc<ModelSpec>; 2], dice: &mut Rng) {
+fn compare_task(
+    case: usize,
+    plugins: &PluginSnapshot,
+    models: [&Arc<ModelSpec>; 2],
+    dice: &mut Rng,
+) {
     let mut sessions: [TaskSession; 2] =
         models.map(|model| on_behalf(|caller| plugins.task(model).begin(caller)));
     let slug = models[0].id.as_str();
@@ -276,7 +281,7 @@ fn compare_task(case: usize, plugins: &Plugins, models: [&Arc<ModelSpec>; 2], di
     };
     let attributes = vec![("face".to_owned(), "workers-ai".to_owned())];
     let prepared = sessions.each_mut().map(|session| {
-        session.prepare(Input {
+        session.prepare(TaskInput {
             model: "m",
             content_type,
             body: &body,
@@ -288,8 +293,8 @@ fn compare_task(case: usize, plugins: &Plugins, models: [&Arc<ModelSpec>; 2], di
         return;
     }
     if dice.u8(..4) == 0 && sessions[0].shapes_events() {
-        let events: Vec<Event> = (0..dice.usize(..4))
-            .map(|_| Event {
+        let events: Vec<StreamEvent> = (0..dice.usize(..4))
+            .map(|_| StreamEvent {
                 name: None,
                 data: output(dice).to_string().into_bytes(),
             })
@@ -316,8 +321,8 @@ fn compare_task(case: usize, plugins: &Plugins, models: [&Arc<ModelSpec>; 2], di
         );
     }
     let told = sessions.each_ref().map(|session| {
-        let of = |source| session.metrics().of(source).cloned();
-        let sources = [Source::Derived, Source::Answered].into_iter();
+        let of = |source| session.metrics().iter_source(source).cloned();
+        let sources = [MetricSource::Derived, MetricSource::Answered].into_iter();
         sources.flat_map(of).collect::<Vec<Metric>>()
     });
     assert_eq!(told[0], told[1], "case {case}, {slug}: {body:?}");
@@ -326,7 +331,7 @@ fn compare_task(case: usize, plugins: &Plugins, models: [&Arc<ModelSpec>; 2], di
 /// Where no plugin is, none is blamed for an answer that does not fit: the one word that differs.
 fn unfit_as_failed(refusal: Refusal) -> Refusal {
     match refusal {
-        Refusal::AnswerUnfit => Refusal::PluginFailed,
+        Refusal::InvalidResponse => Refusal::PluginFailed,
         other => other,
     }
 }

@@ -5,7 +5,7 @@ use infergate::plugin::Caller;
 use infergate_core::AccountId;
 use serde_json::{Value, json};
 
-use super::shelf::{loaded, model, shipped};
+use super::fixtures::{loaded, model, shipped};
 
 const CASES: usize = 20_000;
 

@@ -11,7 +11,8 @@ use tokio::task::JoinSet;
 use tokio::time::interval;
 
 use crate::support::{
-    Client, Node, Server, chat, flat_price, one_model, refusing_settings, trapping_price,
+    Node, SimulatedServer, TestClient, chat, flat_price, one_model, refusing_settings,
+    trapping_price,
 };
 use infergate::simulate;
 
@@ -23,7 +24,7 @@ const REQUESTS_PER_SECOND: u32 = 200;
 const CLIENTS: u32 = 4;
 
 /// Configuration of a reload, and whether it must be accepted.
-struct Turn {
+struct ReloadStep {
     bytes: Vec<u8>,
     /// SHA-256 of the bytes, in hex.
     sha256: String,
@@ -32,8 +33,8 @@ struct Turn {
     taken: bool,
 }
 
-fn turns() -> Vec<Turn> {
-    let turn = |bytes: Vec<u8>, taken| Turn {
+fn reload_steps() -> Vec<ReloadStep> {
+    let turn = |bytes: Vec<u8>, taken| ReloadStep {
         sha256: hex::encode(Sha256::digest(&bytes)),
         bytes,
         world: "billing-formula",
@@ -45,11 +46,11 @@ fn turns() -> Vec<Turn> {
         turn(flat_price(2.0), true),
         turn(trapping_price(), true),
         turn(refusing_settings(), false),
-        Turn {
+        ReloadStep {
             digest: Some("9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"),
             ..turn(flat_price(3.0), false)
         },
-        Turn {
+        ReloadStep {
             world: "routing-policy",
             ..turn(flat_price(4.0), false)
         },
@@ -58,7 +59,11 @@ fn turns() -> Vec<Turn> {
 }
 
 /// A configuration whose only plugin is that of the turn, in a file of its own.
-fn config(server: &Server, node_dir: Option<&std::path::Path>, turn: &Turn) -> String {
+fn config(
+    server: &SimulatedServer,
+    node_dir: Option<&std::path::Path>,
+    turn: &ReloadStep,
+) -> String {
     let file = format!("{}.wasm", &turn.sha256[..16]);
     if let Some(dir) = node_dir {
         std::fs::write(dir.join(&file), &turn.bytes).unwrap();
@@ -76,7 +81,7 @@ fn config(server: &Server, node_dir: Option<&std::path::Path>, turn: &Turn) -> S
 /// Sends its part of [`REQUESTS_PER_SECOND`] chats, every other one a stream, until told to stop. A
 /// machine that is too slow for the pace goes as fast as it can.
 async fn crowd(node: Arc<Node>, stop: Arc<AtomicBool>, answered: Arc<AtomicU64>) -> u64 {
-    let mut client: Client = node.client().await;
+    let mut client: TestClient = node.client().await;
     let mut sent = 0;
     let mut pace = interval(Duration::from_secs(1) * CLIENTS / REQUESTS_PER_SECOND);
     while !stop.load(Ordering::Relaxed) {
@@ -99,12 +104,12 @@ async fn crowd(node: Arc<Node>, stop: Arc<AtomicBool>, answered: Arc<AtomicU64>)
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_reloads_of_good_and_bad_plugins_fail_no_request() {
-    let server = Server::start(simulate::Config {
+    let server = SimulatedServer::start(simulate::Config {
         concurrency: 64,
         ..simulate::Config::instant()
     })
     .await;
-    let turns = turns();
+    let turns = reload_steps();
     let node = Node::start(&one_model(server.address, 64, "")).await;
     let first = config(&server, Some(node.dir()), &turns[0]);
     let answer = node.reload(&first).await;

@@ -11,19 +11,19 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::Client;
+use super::TestClient;
 
 /// A simulated model server, ended with the value.
-pub struct Server {
+pub struct SimulatedServer {
     /// Where it listens.
     pub address: SocketAddr,
     _tasks: JoinSet<()>,
 }
 
-impl Server {
+impl SimulatedServer {
     /// A fast server of the OpenAI dialect.
-    pub async fn fast() -> Server {
-        Server::start(simulate::Config {
+    pub async fn fast() -> SimulatedServer {
+        SimulatedServer::start(simulate::Config {
             ttft_ms: 0,
             tokens_per_sec: 0.0,
             ..Default::default()
@@ -32,8 +32,8 @@ impl Server {
     }
 
     /// A server that needs `ttft_ms` for an answer and takes any number of requests at once.
-    pub async fn taking(ttft_ms: u64) -> Server {
-        Server::start(simulate::Config {
+    pub async fn taking(ttft_ms: u64) -> SimulatedServer {
+        SimulatedServer::start(simulate::Config {
             ttft_ms,
             ..simulate::Config::instant()
         })
@@ -41,11 +41,11 @@ impl Server {
     }
 
     /// A server with options.
-    pub async fn start(config: simulate::Config) -> Server {
-        Server::on(TcpListener::bind("127.0.0.1:0").await.unwrap(), config)
+    pub async fn start(config: simulate::Config) -> SimulatedServer {
+        SimulatedServer::on(TcpListener::bind("127.0.0.1:0").await.unwrap(), config)
     }
 
-    fn on(listener: TcpListener, config: simulate::Config) -> Server {
+    fn on(listener: TcpListener, config: simulate::Config) -> SimulatedServer {
         let address = listener.local_addr().unwrap();
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
@@ -53,7 +53,7 @@ impl Server {
                 .await
                 .unwrap();
         });
-        Server {
+        SimulatedServer {
             address,
             _tasks: tasks,
         }
@@ -61,7 +61,7 @@ impl Server {
 
     /// `/sim/stats`.
     pub async fn stats(&self) -> serde_json::Value {
-        Client::try_get(self.address, "/sim/stats")
+        TestClient::try_get(self.address, "/sim/stats")
             .await
             .unwrap()
             .json()
@@ -69,7 +69,7 @@ impl Server {
 
     /// Sets or, with `{"fault":null}`, ends what the server does wrong.
     pub async fn fault(&self, json: &str) {
-        let mut client = Client::connect(self.address).await;
+        let mut client = TestClient::connect(self.address).await;
         let length = json.len();
         client
             .send(format!(
@@ -86,52 +86,52 @@ impl Server {
 }
 
 /// An address at which connections are refused for as long as the value lives.
-pub struct Refusing {
+pub struct RefusingServer {
     /// Where nobody listens.
     pub address: SocketAddr,
     socket: TcpSocket,
 }
 
-impl Refusing {
+impl RefusingServer {
     /// Takes a free address.
-    pub fn new() -> Refusing {
+    pub fn new() -> RefusingServer {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = socket.local_addr().unwrap();
-        Refusing { address, socket }
+        RefusingServer { address, socket }
     }
 
     /// From now on a fast server listens there.
-    pub fn serve(self) -> Server {
+    pub fn serve(self) -> SimulatedServer {
         let listener = self.socket.listen(64).unwrap();
-        Server::on(listener, simulate::Config::instant())
+        SimulatedServer::on(listener, simulate::Config::instant())
     }
 }
 
 /// An address for servers that come and go: while none is there connections are refused, and nobody
 /// else on the machine is given the port.
-pub struct Kept {
+pub struct KeepAliveServer {
     /// Where they listen.
     pub address: SocketAddr,
     /// Bound, and never listening.
     _socket: TcpSocket,
 }
 
-impl Kept {
+impl KeepAliveServer {
     /// Takes a free address.
-    pub fn new() -> Kept {
-        let socket = Kept::bound("127.0.0.1:0".parse().unwrap());
+    pub fn new() -> KeepAliveServer {
+        let socket = KeepAliveServer::bound("127.0.0.1:0".parse().unwrap());
         let address = socket.local_addr().unwrap();
-        Kept {
+        KeepAliveServer {
             address,
             _socket: socket,
         }
     }
 
     /// A fast server that listens there until it is dropped.
-    pub fn serve(&self) -> Server {
-        let listener = Kept::bound(self.address).listen(64).unwrap();
-        Server::on(listener, simulate::Config::instant())
+    pub fn serve(&self) -> SimulatedServer {
+        let listener = KeepAliveServer::bound(self.address).listen(64).unwrap();
+        SimulatedServer::on(listener, simulate::Config::instant())
     }
 
     /// Sockets that all allow it may share an address as long as one of them listens at most.
@@ -145,7 +145,7 @@ impl Kept {
 
 /// A server that answers every request with the script's bytes, piece by piece. Between two pieces
 /// it waits for [`Scripted::next`]; a closed client is counted.
-pub struct Scripted {
+pub struct ScriptedServer {
     /// Where it listens.
     pub address: SocketAddr,
     inner: Arc<Inner>,
@@ -162,18 +162,18 @@ struct Inner {
     gone: AtomicUsize,
 }
 
-impl Scripted {
+impl ScriptedServer {
     /// Answers with these pieces and then keeps the connection.
-    pub async fn new(pieces: &[&str]) -> Scripted {
-        Scripted::start(pieces, false).await
+    pub async fn new(pieces: &[&str]) -> ScriptedServer {
+        ScriptedServer::start(pieces, false).await
     }
 
     /// Answers with these pieces and then closes.
-    pub async fn closing(pieces: &[&str]) -> Scripted {
-        Scripted::start(pieces, true).await
+    pub async fn closing(pieces: &[&str]) -> ScriptedServer {
+        ScriptedServer::start(pieces, true).await
     }
 
-    async fn start(pieces: &[&str], close_at_end: bool) -> Scripted {
+    async fn start(pieces: &[&str], close_at_end: bool) -> ScriptedServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let inner = Arc::new(Inner {
@@ -199,7 +199,7 @@ impl Scripted {
                 connections.spawn(serve(Arc::clone(&accepting), tcp));
             }
         });
-        Scripted {
+        ScriptedServer {
             address,
             inner,
             _tasks: tasks,
@@ -207,8 +207,8 @@ impl Scripted {
     }
 
     /// A server that answers each request with this JSON once [`Scripted::next`] lets it.
-    pub async fn held() -> Scripted {
-        Scripted::new(&["", &json_answer(ANSWER)]).await
+    pub async fn held() -> ScriptedServer {
+        ScriptedServer::new(&["", &json_answer(ANSWER)]).await
     }
 
     /// Lets one waiting answer go on with its next piece.

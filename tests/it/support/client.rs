@@ -11,14 +11,14 @@ use tokio::time::timeout;
 use super::LIMIT;
 
 /// A client connection.
-pub struct Client {
+pub struct TestClient {
     tcp: TcpStream,
     read: Vec<u8>,
 }
 
 /// A whole answer.
 #[derive(Debug)]
-pub struct Response {
+pub struct TestResponse {
     /// Status code.
     pub status: u16,
     /// Header lines, names in lower case.
@@ -29,7 +29,7 @@ pub struct Response {
     pub broken: bool,
 }
 
-impl Response {
+impl TestResponse {
     /// A header's value.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers
@@ -65,32 +65,32 @@ impl Response {
     }
 }
 
-impl Client {
+impl TestClient {
     /// Connects.
-    pub async fn connect(address: SocketAddr) -> Client {
+    pub async fn connect(address: SocketAddr) -> TestClient {
         let tcp = TcpStream::connect(address).await.unwrap();
         tcp.set_nodelay(true).unwrap();
-        Client {
+        TestClient {
             tcp,
             read: Vec::new(),
         }
     }
 
     /// Connects from an address of this machine's own.
-    pub async fn connect_from(own: Ipv4Addr, address: SocketAddr) -> Client {
+    pub async fn connect_from(own: Ipv4Addr, address: SocketAddr) -> TestClient {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind((own, 0).into()).unwrap();
         let tcp = socket.connect(address).await.unwrap();
-        Client {
+        TestClient {
             tcp,
             read: Vec::new(),
         }
     }
 
     /// `GET` on a fresh connection; none when nobody answers.
-    pub async fn try_get(address: SocketAddr, path: &str) -> Option<Response> {
+    pub async fn try_get(address: SocketAddr, path: &str) -> Option<TestResponse> {
         let tcp = TcpStream::connect(address).await.ok()?;
-        let mut client = Client {
+        let mut client = TestClient {
             tcp,
             read: Vec::new(),
         };
@@ -119,8 +119,8 @@ impl Client {
     }
 
     /// Sends raw bytes on a fresh connection and reads what is answered; status 0 when nothing is.
-    pub async fn exchange(address: SocketAddr, bytes: impl AsRef<[u8]>) -> Response {
-        let mut client = Client::connect(address).await;
+    pub async fn exchange(address: SocketAddr, bytes: impl AsRef<[u8]>) -> TestResponse {
+        let mut client = TestClient::connect(address).await;
         client.send(bytes).await;
         client.response().await
     }
@@ -146,14 +146,14 @@ impl Client {
     }
 
     /// Reads a whole answer, or what of it comes before the connection ends.
-    pub async fn response(&mut self) -> Response {
+    pub async fn response(&mut self) -> TestResponse {
         timeout(LIMIT, self.read_response())
             .await
             .expect("an answer in time")
     }
 
-    async fn read_response(&mut self) -> Response {
-        let mut response = Response {
+    async fn read_response(&mut self) -> TestResponse {
+        let mut response = TestResponse {
             status: 0,
             headers: Vec::new(),
             body: Vec::new(),

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use super::backend::request;
 
 /// Reaction of the scripted server to a request.
-pub enum Act {
+pub enum Reaction {
     /// Answers with these bytes and keeps the connection.
     Answer(String),
     /// Answers with these bytes and closes without a word.
@@ -23,19 +23,19 @@ pub enum Act {
     AnswerAfter(Duration, String),
 }
 
-type Decide = dyn Fn(&str) -> Act + Send + Sync;
+type Decide = dyn Fn(&str) -> Reaction + Send + Sync;
 
 /// The server, ended with the value. Health checks are answered and not counted.
-pub struct Handled {
+pub struct HandledServer {
     /// Where it listens.
     pub address: SocketAddr,
     seen: Arc<AtomicUsize>,
     _tasks: JoinSet<()>,
 }
 
-impl Handled {
+impl HandledServer {
     /// Serves requests as `decide` says, from head and body as text.
-    pub async fn by(decide: impl Fn(&str) -> Act + Send + Sync + 'static) -> Handled {
+    pub async fn by(decide: impl Fn(&str) -> Reaction + Send + Sync + 'static) -> HandledServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let seen = Arc::new(AtomicUsize::new(0));
@@ -49,7 +49,7 @@ impl Handled {
                 connections.spawn(serve(tcp, Arc::clone(&decide), Arc::clone(&counter)));
             }
         });
-        Handled {
+        HandledServer {
             address,
             seen,
             _tasks: tasks,
@@ -72,10 +72,10 @@ async fn serve(mut tcp: TcpStream, decide: Arc<Decide>, seen: Arc<AtomicUsize>) 
         }
         seen.fetch_add(1, Ordering::SeqCst);
         let (answer, closes) = match decide(&request) {
-            Act::Answer(answer) => (answer, false),
-            Act::AnswerAndClose(answer) => (answer, true),
-            Act::Crash(after) => return tokio::time::sleep(after).await,
-            Act::AnswerAfter(after, answer) => {
+            Reaction::Answer(answer) => (answer, false),
+            Reaction::AnswerAndClose(answer) => (answer, true),
+            Reaction::Crash(after) => return tokio::time::sleep(after).await,
+            Reaction::AnswerAfter(after, answer) => {
                 tokio::time::sleep(after).await;
                 (answer, false)
             }

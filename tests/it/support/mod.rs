@@ -5,8 +5,8 @@
 
 mod backend;
 mod client;
+mod cluster;
 mod component;
-mod fleet;
 mod handled;
 mod node;
 mod ports;
@@ -15,15 +15,16 @@ mod tls;
 use std::time::Duration;
 
 pub use backend::{
-    ANSWER, Kept, Refusing, STREAM_HEAD, Scripted, Server, chunk, early, json_answer,
+    ANSWER, KeepAliveServer, RefusingServer, STREAM_HEAD, ScriptedServer, SimulatedServer, chunk,
+    early, json_answer,
 };
-pub use client::{Client, Response};
+pub use client::{TestClient, TestResponse};
+pub use cluster::{Cluster, ClusterCredentials, ClusterMember};
 pub use component::{flat_price, refusing_settings, slow_to_compile, trapping_price};
-pub use fleet::{Fleet, Kin, Member};
-pub use handled::{Act, Handled};
-pub use node::{A_WHILE, Node, Posted, accounts, endpoint, model, model_of, one_model};
+pub use handled::{HandledServer, Reaction};
+pub use node::{A_WHILE, Node, PendingPost, accounts, endpoint, model, model_of, one_model};
 pub use ports::free_address;
-pub use tls::{Authority, Certificate, Front, over_tls};
+pub use tls::{Authority, Certificate, TlsFront, over_tls};
 
 /// Limit for reaching any state in these tests. Generous enough for a machine ten times slower than a
 /// busy two-core one, so only a hang exceeds the limit.

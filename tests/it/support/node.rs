@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{Client, Response, chat, eventually, free_address};
+use super::{TestClient, TestResponse, chat, eventually, free_address};
 
 /// A running gateway.
 pub struct Node {
@@ -62,7 +62,7 @@ impl Node {
 
     /// Starts it again as it was; its process has ended.
     pub async fn start_again(&mut self) {
-        assert!(!self.runs(), "it has ended");
+        assert!(!self.is_running(), "it has ended");
         self.child = spawn(self.dir.path());
         assert!(self.is_up().await, "its ports were its own a moment ago");
     }
@@ -78,7 +78,7 @@ impl Node {
             if !node.log().contains("serving") {
                 return None;
             }
-            let ready = Client::try_get(node.admin, "/readyz").await?;
+            let ready = TestClient::try_get(node.admin, "/readyz").await?;
             (ready.status == 200).then_some(true)
         })
         .await;
@@ -121,14 +121,14 @@ impl Node {
     }
 
     /// Writes a new configuration and reloads it; status and answer.
-    pub async fn reload(&self, rest: &str) -> Response {
+    pub async fn reload(&self, rest: &str) -> TestResponse {
         self.write_config(rest);
         self.post_reload().await
     }
 
     /// `POST /reload`.
-    pub async fn post_reload(&self) -> Response {
-        let mut client = Client::connect(self.admin).await;
+    pub async fn post_reload(&self) -> TestResponse {
+        let mut client = TestClient::connect(self.admin).await;
         client
             .send("POST /reload HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
             .await;
@@ -136,8 +136,8 @@ impl Node {
     }
 
     /// `GET` on the admin listener.
-    pub async fn get(&self, path: &str) -> Response {
-        Client::try_get(self.admin, path)
+    pub async fn get(&self, path: &str) -> TestResponse {
+        TestClient::try_get(self.admin, path)
             .await
             .expect("the admin listener answers")
     }
@@ -210,7 +210,7 @@ impl Node {
     }
 
     /// Waits until exactly the event of `answer` is there, and gives it.
-    pub async fn event_of(&self, answer: &Response) -> Value {
+    pub async fn event_of(&self, answer: &TestResponse) -> Value {
         let id = answer.header("x-request-id").unwrap();
         let path = self.events_path();
         eventually("the answer's event", async || {
@@ -225,7 +225,7 @@ impl Node {
     pub async fn explain(&self, request_id: &str) -> Value {
         let path = format!("/explain/{request_id}");
         eventually("the request's trace", async || {
-            let answer = Client::try_get(self.admin, &path).await?;
+            let answer = TestClient::try_get(self.admin, &path).await?;
             (answer.status == 200).then(|| answer.json())
         })
         .await
@@ -241,12 +241,12 @@ impl Node {
 
     /// Starts a client that posts a chat with header lines and further members; its answer comes
     /// with [`Posted::answer`].
-    pub async fn posting(&self, headers: &str, more: &str) -> Posted {
+    pub async fn posting(&self, headers: &str, more: &str) -> PendingPost {
         let mut client = self.client().await;
         client
             .post(headers, "/v1/chat/completions", &chat("m", more))
             .await;
-        Posted(client)
+        PendingPost(client)
     }
 
     /// Sends a signal by name (`TERM`, `HUP`, …).
@@ -265,7 +265,7 @@ impl Node {
     }
 
     /// Returns whether the process still runs.
-    pub fn runs(&mut self) -> bool {
+    pub fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 
@@ -286,17 +286,17 @@ impl Node {
     }
 
     /// A client of this node.
-    pub async fn client(&self) -> Client {
-        Client::connect(self.clients).await
+    pub async fn client(&self) -> TestClient {
+        TestClient::connect(self.clients).await
     }
 
     /// `POST` with a JSON body on a fresh connection.
-    pub async fn post(&self, path: &str, body: &str) -> Response {
+    pub async fn post(&self, path: &str, body: &str) -> TestResponse {
         self.post_as("", path, body).await
     }
 
     /// The same with header lines, each ending in CRLF.
-    pub async fn post_as(&self, headers: &str, path: &str, body: &str) -> Response {
+    pub async fn post_as(&self, headers: &str, path: &str, body: &str) -> TestResponse {
         let mut client = self.client().await;
         client.post(headers, path, body).await;
         client.response().await
@@ -304,11 +304,11 @@ impl Node {
 }
 
 /// A request under way.
-pub struct Posted(pub Client);
+pub struct PendingPost(pub TestClient);
 
-impl Posted {
+impl PendingPost {
     /// Its answer.
-    pub async fn answer(mut self) -> Response {
+    pub async fn answer(mut self) -> TestResponse {
         self.0.response().await
     }
 }

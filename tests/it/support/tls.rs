@@ -52,7 +52,7 @@ impl Authority {
     }
 
     /// Its list of certificates taken back, as PEM: none.
-    pub fn takes_back_none(&self) -> String {
+    pub fn empty_revocation_list(&self) -> String {
         let params = CertificateRevocationListParams {
             this_update: date_time_ymd(2020, 1, 1),
             next_update: date_time_ymd(2090, 1, 1),
@@ -149,7 +149,7 @@ fn der(certificate: &Certificate) -> (Vec<CertificateDer<'static>>, PrivateKeyDe
 }
 
 /// Takes TLS off before a server that speaks none; ended with the value.
-pub struct Front {
+pub struct TlsFront {
     /// Where it listens.
     pub address: SocketAddr,
     names: Arc<Mutex<Vec<Option<String>>>>,
@@ -157,9 +157,9 @@ pub struct Front {
     _tasks: JoinSet<()>,
 }
 
-impl Front {
+impl TlsFront {
     /// Shows `certificate` to whoever connects, and passes everything on to `behind`.
-    pub async fn start(certificate: &Certificate, behind: SocketAddr) -> Front {
+    pub async fn start(certificate: &Certificate, behind: SocketAddr) -> TlsFront {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let acceptor = TlsAcceptor::from(Arc::new(config(certificate)));
@@ -186,7 +186,7 @@ impl Front {
                 });
             }
         });
-        Front {
+        TlsFront {
             address,
             names,
             failed,

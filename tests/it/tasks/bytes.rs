@@ -3,8 +3,8 @@
 use super::*;
 
 /// The simulator's answer to what it was posted, without a gateway.
-async fn direct(server: &Server, body: &str) -> Response {
-    let mut client = Client::connect(server.address).await;
+async fn direct(server: &SimulatedServer, body: &str) -> TestResponse {
+    let mut client = TestClient::connect(server.address).await;
     client.post("", "/run", body).await;
     client.response().await
 }
@@ -25,7 +25,7 @@ async fn an_image_and_a_sound_reach_the_client_byte_for_byte() {
             "audio/wav",
         ),
     ] {
-        let server = Server::start(config(task)).await;
+        let server = SimulatedServer::start(config(task)).await;
         let model = model_of("m", slug, "http", server.address);
         let node = Node::start(&format!("models:\n{model}")).await;
         let answer = run(&node, "m", "application/json", input.to_string().as_bytes()).await;
@@ -47,7 +47,7 @@ async fn an_image_and_a_sound_reach_the_client_byte_for_byte() {
 
 #[tokio::test]
 async fn bytes_of_any_value_pass_in_chunks_and_with_a_length() {
-    let hall = Hall::start().await;
+    let hall = TaskServers::start().await;
     let all: Vec<u8> = (0..300_000_u32).map(|n| (n % 251) as u8).collect();
     for kind in [
         "application/x-anything; v=1",
@@ -86,7 +86,7 @@ async fn bytes_of_any_value_pass_in_chunks_and_with_a_length() {
 
 #[tokio::test]
 async fn the_body_may_be_the_image_or_the_sound_itself() {
-    let hall = Hall::start().await;
+    let hall = TaskServers::start().await;
     let file = b"\x89PNG\r\n\x1a\n\0{}\xff";
     for (task, kinds) in [
         (
@@ -113,7 +113,7 @@ async fn the_body_may_be_the_image_or_the_sound_itself() {
 
 #[tokio::test]
 async fn the_same_image_is_the_same_to_the_server_however_it_was_sent() {
-    let server = Scripted::new(&[&typed_answer(
+    let server = ScriptedServer::new(&[&typed_answer(
         "application/json",
         r#"[{"label":"a","score":0.5}]"#,
     )])
@@ -152,7 +152,7 @@ async fn an_image_that_breaks_off_is_never_taken_for_a_whole_one() {
     let half = "HTTP/1.1 200 OK\r\nContent-Type: image/png\r\nContent-Length: 400000\r\n\r\n"
         .to_owned()
         + &"12345".repeat(40_000);
-    let server = Scripted::closing(&[&half, ""]).await;
+    let server = ScriptedServer::closing(&[&half, ""]).await;
     let node = node_on("text-to-image", &server, "").await;
     let mut client = node.client().await;
     client.post("", "/ai/run/m", r#"{"prompt":"x"}"#).await;

@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn what_a_task_needs_and_does_not_get_is_named() {
-    let hall = Hall::start().await;
+    let hall = TaskServers::start().await;
     for (task, body, pointer) in [
         ("text-generation", json!({}), "/prompt"),
         ("text-generation", json!({ "prompt": "" }), "/prompt"),
@@ -92,7 +92,7 @@ async fn what_a_task_needs_and_does_not_get_is_named() {
 
 #[tokio::test]
 async fn a_body_that_is_not_what_it_must_be_is_refused_as_a_whole() {
-    let hall = Hall::start().await;
+    let hall = TaskServers::start().await;
     for task in [
         "text-generation",
         "translation",
@@ -134,7 +134,7 @@ async fn a_body_that_is_not_what_it_must_be_is_refused_as_a_whole() {
 
 #[tokio::test]
 async fn odd_inputs_that_are_right_are_taken() {
-    let hall = Hall::start().await;
+    let hall = TaskServers::start().await;
     let long = "wörd 世界 \u{1f600}\\n ".repeat(20_000);
     let image = "/+8=";
     for (task, body) in [
@@ -174,7 +174,7 @@ async fn odd_inputs_that_are_right_are_taken() {
 
 #[tokio::test]
 async fn a_body_may_be_as_long_as_the_limit_and_no_longer() {
-    let server = Server::start(config(Task::TextClassification)).await;
+    let server = SimulatedServer::start(config(Task::TextClassification)).await;
     let model = model_of("m", "text-classification", "http", server.address);
     let node = Node::start(&format!(
         "limits: {{ request_body_mib: 1 }}\nmodels:\n{model}"
@@ -190,7 +190,7 @@ async fn a_body_may_be_as_long_as_the_limit_and_no_longer() {
 
 #[tokio::test]
 async fn a_refused_input_takes_no_permit_and_reaches_no_server() {
-    let server = Scripted::held().await;
+    let server = ScriptedServer::held().await;
     let node = node_on("translation", &server, "").await;
     let answer = run(&node, "m", "application/json", b"{}").await;
     assert_wrong_at(&answer, "/text", "no text");

@@ -22,7 +22,7 @@ fn list_of_bytes(text_bytes: usize) -> String {
 
 #[tokio::test]
 async fn a_list_of_15_mib_of_bytes_passes_every_task_that_takes_a_file() {
-    let hall = Hall::start().await;
+    let hall = TaskServers::start().await;
     let list = list_of_bytes(15 * MIB);
     for (task, member, more) in [
         ("image-classification", "image", ""),
@@ -46,7 +46,7 @@ async fn a_list_of_15_mib_of_bytes_passes_every_task_that_takes_a_file() {
 
 #[tokio::test]
 async fn a_body_of_millions_of_containers_is_refused_while_others_are_served() {
-    let hall = Hall::start().await;
+    let hall = TaskServers::start().await;
     let before = hall.node.resident_bytes();
     let unit = format!("{}0{}", r#"{"":"#.repeat(120), "}".repeat(120));
     for unit in [unit.as_str(), r#"{"":0}"#] {

@@ -2,7 +2,7 @@
 //! bytes, streams.
 
 mod bytes;
-mod faces;
+mod dialects;
 mod inputs;
 mod large;
 mod payloads;
@@ -12,7 +12,7 @@ mod streams;
 use infergate::simulate::{self, Dialect, Task};
 use serde_json::{Value, json};
 
-use crate::support::{Client, Node, Response, Scripted, Server, model_of};
+use crate::support::{Node, ScriptedServer, SimulatedServer, TestClient, TestResponse, model_of};
 
 /// The tasks by their slugs.
 const TASKS: [(&str, Task); 14] = [
@@ -36,28 +36,28 @@ const TASKS: [(&str, Task); 14] = [
 ];
 
 /// A gateway with a model for every task, each called by its task's slug, and their servers.
-struct Hall {
+struct TaskServers {
     node: Node,
-    _servers: Vec<Server>,
+    _servers: Vec<SimulatedServer>,
 }
 
-impl Hall {
-    async fn start() -> Hall {
+impl TaskServers {
+    async fn start() -> TaskServers {
         let mut models = String::new();
         let mut servers = Vec::new();
         for (slug, task) in TASKS {
-            let server = Server::start(config(task)).await;
+            let server = SimulatedServer::start(config(task)).await;
             models += &model_of(slug, slug, "http", server.address);
             servers.push(server);
         }
-        Hall {
+        TaskServers {
             node: Node::start(&format!("models:\n{models}")).await,
             _servers: servers,
         }
     }
 
     /// `run` with a JSON body.
-    async fn run(&self, task: &str, body: Value) -> Response {
+    async fn run(&self, task: &str, body: Value) -> TestResponse {
         run(
             &self.node,
             task,
@@ -85,13 +85,13 @@ fn config(task: Task) -> simulate::Config {
 }
 
 /// A gateway whose one model `m` does `task` on `server`.
-async fn node_on(task: &str, server: &Scripted, more: &str) -> Node {
+async fn node_on(task: &str, server: &ScriptedServer, more: &str) -> Node {
     let model = model_of("m", task, "http", server.address);
     Node::start(&format!("models:\n{model}{more}")).await
 }
 
 /// `run` of a model with any body.
-async fn run(node: &Node, model: &str, content_type: &str, body: &[u8]) -> Response {
+async fn run(node: &Node, model: &str, content_type: &str, body: &[u8]) -> TestResponse {
     let head = format!(
         "POST /ai/run/{model} HTTP/1.1\r\nHost: h\r\nContent-Type: {content_type}\r\n\
          Content-Length: {}\r\n\r\n",
@@ -103,7 +103,7 @@ async fn run(node: &Node, model: &str, content_type: &str, body: &[u8]) -> Respo
 }
 
 /// The result in the envelope of a good answer.
-fn result_of(task: &str, answer: &Response) -> Value {
+fn result_of(task: &str, answer: &TestResponse) -> Value {
     assert_eq!(answer.status, 200, "{task}: {}", answer.text());
     assert_eq!(
         answer.header("content-type"),
@@ -121,7 +121,7 @@ fn result_of(task: &str, answer: &Response) -> Value {
 }
 
 /// A refusal of input: 5006 with the place and a reason.
-fn assert_wrong_at(answer: &Response, pointer: &str, what: &str) {
+fn assert_wrong_at(answer: &TestResponse, pointer: &str, what: &str) {
     let text = answer.text();
     assert_eq!(answer.status, 400, "{what}: {text}");
     let body = answer.json();
@@ -151,7 +151,7 @@ fn typed_answer(content_type: &str, body: &str) -> String {
 
 #[tokio::test]
 async fn every_task_gives_its_documented_result() {
-    let hall = Hall::start().await;
+    let hall = TaskServers::start().await;
     let text = hall
         .result("text-generation", json!({ "prompt": "echo: a b" }))
         .await;

@@ -4,7 +4,7 @@ use super::*;
 use crate::support::json_answer;
 
 /// Head and JSON body of the only request.
-fn posted(server: &Scripted) -> (String, Value) {
+fn posted(server: &ScriptedServer) -> (String, Value) {
     let requests = server.requests();
     assert_eq!(requests.len(), 1, "{requests:?}");
     let (head, body) = requests[0].split_once("\r\n\r\n").unwrap();
@@ -13,7 +13,7 @@ fn posted(server: &Scripted) -> (String, Value) {
 
 #[tokio::test]
 async fn the_payload_is_the_input_without_what_only_the_gateway_reads() {
-    let server = Scripted::new(&[&json_answer(r#"{"response":"a"}"#)]).await;
+    let server = ScriptedServer::new(&[&json_answer(r#"{"response":"a"}"#)]).await;
     let node = node_on("text-generation", &server, "").await;
     let body = json!({
         "prompt": "hi", "temperature": 0.5, "x_priority": 1, "x_client_id": "c",
@@ -36,7 +36,7 @@ async fn the_payload_is_the_input_without_what_only_the_gateway_reads() {
 
 #[tokio::test]
 async fn an_endpoints_own_path_goes_before_the_tasks() {
-    let server = Scripted::new(&[&json_answer(r#"{"summary":"a"}"#)]).await;
+    let server = ScriptedServer::new(&[&json_answer(r#"{"summary":"a"}"#)]).await;
     let url = format!("http://{}/models/v2/", server.address);
     let node = Node::start(&format!(
         "models:\n  - id: m\n    task: summarization\n    backend: http\n    endpoints:\n      \
@@ -93,7 +93,7 @@ async fn answers_in_other_servers_words_become_the_documented_result() {
             json!({ "audio": "aGk=" }),
         ),
     ] {
-        let server = Scripted::new(&[&json_answer(answer)]).await;
+        let server = ScriptedServer::new(&[&json_answer(answer)]).await;
         let node = node_on(task, &server, "").await;
         let got = run(&node, "m", "application/json", input.to_string().as_bytes()).await;
         assert_eq!(result_of(task, &got), expected, "{task}");
@@ -102,7 +102,8 @@ async fn answers_in_other_servers_words_become_the_documented_result() {
 
 #[tokio::test]
 async fn an_answer_in_plain_text_is_a_result_where_the_task_makes_one_of_it() {
-    let server = Scripted::new(&[&typed_answer("text/plain; charset=utf-8", "said so")]).await;
+    let server =
+        ScriptedServer::new(&[&typed_answer("text/plain; charset=utf-8", "said so")]).await;
     let node = node_on("automatic-speech-recognition", &server, "").await;
     let answer = run(&node, "m", "audio/wav", b"RIFF").await;
     let result = result_of("m", &answer);
@@ -115,7 +116,7 @@ async fn an_answer_in_plain_text_is_a_result_where_the_task_makes_one_of_it() {
 #[tokio::test]
 async fn an_answer_that_is_none_of_the_task_is_a_bad_gateway() {
     for answer in ["{\"nothing\":1}", "not json", "", "[{\"label\":\"x\"}]"] {
-        let server = Scripted::new(&[&json_answer(answer)]).await;
+        let server = ScriptedServer::new(&[&json_answer(answer)]).await;
         let node = node_on("image-classification", &server, "").await;
         let got = run(&node, "m", "image/png", b"x").await;
         assert_eq!(got.status, 502, "{answer}: {}", got.text());
@@ -131,7 +132,7 @@ async fn a_servers_own_refusal_is_told_in_the_envelope() {
     let answer = format!(
         "HTTP/1.1 422 X\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{refusal}"
     );
-    let server = Scripted::new(&[&answer]).await;
+    let server = ScriptedServer::new(&[&answer]).await;
     let node = node_on("image-classification", &server, "").await;
     let got = run(&node, "m", "image/png", b"x").await;
     assert_eq!(got.status, 422);
@@ -143,7 +144,7 @@ async fn a_servers_own_refusal_is_told_in_the_envelope() {
 
 #[tokio::test]
 async fn billing_headers_of_a_server_stay_behind_the_gateway() {
-    let server = Server::start(simulate::Config {
+    let server = SimulatedServer::start(simulate::Config {
         neurons: Some(2.5),
         cost_metrics: vec![simulate::CostMetric {
             name: "image_steps".into(),
@@ -165,7 +166,7 @@ async fn billing_headers_of_a_server_stay_behind_the_gateway() {
 
 #[tokio::test]
 async fn a_server_without_a_health_route_is_well_as_long_as_it_answers() {
-    let server = Server::start(config(Task::Translation)).await;
+    let server = SimulatedServer::start(config(Task::Translation)).await;
     // Below a path that the simulator does not know, its health route answers 404.
     let node = Node::start(&format!(
         "models:\n  - id: m\n    task: translation\n    backend: http\n    endpoints:\n      \

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::*;
-use crate::plugins::shelf::shipped;
+use crate::plugins::fixtures::shipped;
 
 const MIB: usize = 1 << 20;
 
@@ -28,12 +28,12 @@ const FILES: [(&str, &str, bool, &str); 14] = [
 const STREAMING: [&str; 3] = ["text-generation", "image-to-text", "image-text-to-text"];
 
 /// A gateway with two models a task, `builtin-SLUG` and `wasm-SLUG`, both on one server.
-async fn hall() -> (Node, Vec<Server>) {
+async fn photo_servers() -> (Node, Vec<SimulatedServer>) {
     let mut models = String::new();
     let mut plugins = String::new();
     let mut servers = Vec::new();
     for (slug, task) in TASKS {
-        let server = Server::start(config(task)).await;
+        let server = SimulatedServer::start(config(task)).await;
         let world = match STREAMING.contains(&slug) {
             true => "task-schema-streaming",
             false => "task-schema",
@@ -67,7 +67,7 @@ fn list_of_bytes(text_bytes: usize) -> String {
 
 #[tokio::test]
 async fn photos_of_3_and_11_mib_and_15_mib_of_numbers_pass_every_shipped_task() {
-    let (node, _servers) = hall().await;
+    let (node, _servers) = photo_servers().await;
     let photos = [photo(3 * MIB), photo(11 * MIB)];
     let (long, short) = (list_of_bytes(15 * MIB), list_of_bytes(MIB));
     for (task, member, takes_list, more) in FILES {

@@ -8,7 +8,7 @@ use crate::support::{STREAM_HEAD, chunk};
 const ASK: &[u8] = br#"{"prompt":"echo: a b c","stream":true}"#;
 
 /// The pieces of a stream, its end mark left out.
-fn pieces(answer: &Response) -> Vec<Value> {
+fn pieces(answer: &TestResponse) -> Vec<Value> {
     assert!(answer.is_event_stream() && !answer.broken, "{answer:?}");
     let events = answer.events();
     let (last, pieces) = events.split_last().unwrap();
@@ -19,7 +19,7 @@ fn pieces(answer: &Response) -> Vec<Value> {
         .collect()
 }
 
-fn said(pieces: &[Value]) -> String {
+fn text_of(pieces: &[Value]) -> String {
     pieces
         .iter()
         .map(|piece| piece["response"].as_str().unwrap())
@@ -37,7 +37,7 @@ async fn a_text_is_streamed_and_its_usage_adds_up_as_the_model_reports_it() {
         ),
     ] {
         for (backend, dialect) in [("http", Dialect::Http), ("openai", Dialect::Openai)] {
-            let server = Server::start(simulate::Config {
+            let server = SimulatedServer::start(simulate::Config {
                 dialect,
                 stream_usage: reports,
                 prompt_tokens: Some(9),
@@ -47,7 +47,7 @@ async fn a_text_is_streamed_and_its_usage_adds_up_as_the_model_reports_it() {
             let model = model_of("m", "text-generation", backend, server.address);
             let node = Node::start(&format!("models:\n{model}{metrics}")).await;
             let answer = run(&node, "m", "application/json", ASK).await;
-            assert_eq!(said(&pieces(&answer)), "a b c", "{backend} {reports:?}");
+            assert_eq!(text_of(&pieces(&answer)), "a b c", "{backend} {reports:?}");
             let event = node.event_of(&answer).await;
             let counted = (
                 &event["metrics"]["input_tokens"],
@@ -69,10 +69,10 @@ async fn a_stream_in_another_servers_words_becomes_pieces() {
         "0\r\n\r\n",
     ]
     .concat();
-    let server = Scripted::new(&[&script]).await;
+    let server = ScriptedServer::new(&[&script]).await;
     let node = node_on("text-generation", &server, "").await;
     let answer = run(&node, "m", "application/json", ASK).await;
-    assert_eq!(said(&pieces(&answer)), "a b c");
+    assert_eq!(text_of(&pieces(&answer)), "a b c");
     assert!(
         answer.text().starts_with(": hello\n\n"),
         "{}",
@@ -87,7 +87,7 @@ async fn a_stream_that_breaks_off_ends_in_an_error_event() {
         &chunk("data: {\"response\":\"a\"}\n\ndata: {\"resp"),
     ]
     .concat();
-    let server = Scripted::closing(&[&script]).await;
+    let server = ScriptedServer::closing(&[&script]).await;
     let node = node_on("text-generation", &server, "").await;
     let answer = run(&node, "m", "application/json", ASK).await;
     let events = answer.events();
@@ -103,7 +103,7 @@ async fn a_stream_that_breaks_off_ends_in_an_error_event() {
 async fn events_that_come_one_by_one_leave_one_by_one() {
     let first = [STREAM_HEAD, &chunk("data: {\"response\":\"a\"}\n\n")].concat();
     let second = chunk("data: {\"response\":\"b\"}\n\ndata: [DONE]\n\n") + "0\r\n\r\n";
-    let server = Scripted::new(&[&first, &second]).await;
+    let server = ScriptedServer::new(&[&first, &second]).await;
     let node = node_on("text-generation", &server, "").await;
     let mut client = node.client().await;
     let length = ASK.len();
@@ -113,13 +113,13 @@ async fn events_that_come_one_by_one_leave_one_by_one() {
     assert!(!String::from_utf8_lossy(client.pending()).contains("DONE"));
     server.next();
     let answer = client.response().await;
-    assert_eq!(said(&pieces(&answer)), "ab");
+    assert_eq!(text_of(&pieces(&answer)), "ab");
 }
 
 #[tokio::test]
 async fn a_client_that_leaves_a_stream_ends_it_at_the_server() {
     let first = [STREAM_HEAD, &chunk("data: {\"response\":\"a\"}\n\n")].concat();
-    let server = Scripted::new(&[&first, ""]).await;
+    let server = ScriptedServer::new(&[&first, ""]).await;
     let node = node_on("text-generation", &server, "").await;
     let mut client = node.client().await;
     let length = ASK.len();

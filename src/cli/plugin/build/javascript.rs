@@ -11,18 +11,18 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::{BuildError, Compiled};
-use crate::cli::plugin::say::Step;
+use super::{BuildError, CompilerOutput};
+use crate::cli::plugin::say::ProgressStep;
 use crate::plugin::wit;
 
 const TOOL: &str = "node_modules/.bin/componentize-qjs";
 const FLAGS: [&str; 4] = ["--sync", "--stub-wasi", "--opt-size", "--minify"];
 
 /// Builds the plugin of a folder.
-pub fn compile(dir: &Path) -> Result<Compiled, BuildError> {
-    let manifest = Manifest::read(&dir.join("package.json"))?;
+pub fn compile(dir: &Path) -> Result<CompilerOutput, BuildError> {
+    let manifest = PackageJson::read(&dir.join("package.json"))?;
     if !dir.join(TOOL).exists() {
-        let _step = Step::begin("fetching componentize-qjs with npm");
+        let _step = ProgressStep::begin("fetching componentize-qjs with npm");
         install(dir)?;
     }
     let work = dir.join("node_modules/.infergate");
@@ -43,7 +43,7 @@ pub fn compile(dir: &Path) -> Result<Compiled, BuildError> {
             PathBuf::from("node_modules/.infergate/wit")
         }
     };
-    let step = Step::begin(&format!(
+    let step = ProgressStep::begin(&format!(
         "putting {} and QuickJS into a component",
         manifest.script
     ));
@@ -74,7 +74,7 @@ pub fn compile(dir: &Path) -> Result<Compiled, BuildError> {
             });
         }
     }
-    Ok(Compiled {
+    Ok(CompilerOutput {
         name: manifest.name,
         component: fs::read(&component).map_err(io(&component))?,
         grants: manifest.grants,
@@ -109,15 +109,15 @@ fn install(dir: &Path) -> Result<(), BuildError> {
 }
 
 /// Members of a plugin's `package.json`.
-struct Manifest {
+struct PackageJson {
     name: String,
     script: String,
     world: String,
     grants: Vec<String>,
 }
 
-impl Manifest {
-    fn read(file: &Path) -> Result<Manifest, BuildError> {
+impl PackageJson {
+    fn read(file: &Path) -> Result<PackageJson, BuildError> {
         let problem = |message: String| BuildError::Manifest {
             file: file.to_owned(),
             message,
@@ -134,7 +134,7 @@ impl Manifest {
         })?;
         let name = text("/name").ok_or_else(|| problem("has no \"name\"".to_owned()))?;
         let grants = json.pointer("/infergate/grants").and_then(Value::as_array);
-        Ok(Manifest {
+        Ok(PackageJson {
             name,
             script: text("/main").unwrap_or_else(|| "plugin.js".to_owned()),
             world,
@@ -156,7 +156,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("package.json");
         fs::write(&file, r#"{"name": "prices"}"#).unwrap();
-        let error = Manifest::read(&file)
+        let error = PackageJson::read(&file)
             .map(|m| m.name)
             .unwrap_err()
             .to_string();
@@ -166,7 +166,7 @@ mod tests {
             r#"{"name": "prices", "infergate": {"world": "billing-formula"}}"#,
         )
         .unwrap();
-        let manifest = Manifest::read(&file).unwrap();
+        let manifest = PackageJson::read(&file).unwrap();
         assert_eq!(
             (manifest.script.as_str(), manifest.grants.len()),
             ("plugin.js", 0)

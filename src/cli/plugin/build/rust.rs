@@ -10,8 +10,8 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-use super::{BuildError, Compiled};
-use crate::cli::plugin::say::Step;
+use super::{BuildError, CompilerOutput};
+use crate::cli::plugin::say::ProgressStep;
 use crate::plugin::encode;
 
 const TARGET: &str = "wasm32-unknown-unknown";
@@ -21,7 +21,7 @@ const STACK: &str = "-Clink-arg=-zstack-size=65536";
 
 /// How much of a workspace is built.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Which {
+pub enum CargoSelection {
     /// The package of the folder, for cargo.
     Package,
     /// All of it, in one run of cargo.
@@ -29,18 +29,18 @@ pub enum Which {
 }
 
 /// Builds the plugins of a folder and makes them components.
-pub fn compile(dir: &Path, which: Which) -> Result<Vec<Compiled>, BuildError> {
+pub fn compile(dir: &Path, which: CargoSelection) -> Result<Vec<CompilerOutput>, BuildError> {
     if !dir.join("Cargo.toml").is_file() {
         return Err(BuildError::NoManifest(dir.to_owned()));
     }
-    let workspace = Workspace::read(dir)?;
-    let step = Step::begin(&format!(
+    let workspace = CargoWorkspace::read(dir)?;
+    let step = ProgressStep::begin(&format!(
         "compiling {} for {TARGET}; a first build compiles what it depends on, for about a minute",
         dir.display()
     ));
     let messages = build(dir, which)?;
     drop(step);
-    let _step = Step::begin("making a component of it");
+    let _step = ProgressStep::begin("making a component of it");
     let mut compiled = Vec::new();
     for message in messages.lines() {
         let Ok(message) = serde_json::from_str::<Value>(message) else {
@@ -62,14 +62,14 @@ pub fn no_plugin(dir: &Path) -> BuildError {
     }
 }
 
-fn build(dir: &Path, which: Which) -> Result<String, BuildError> {
+fn build(dir: &Path, which: CargoSelection) -> Result<String, BuildError> {
     let mut cargo = Command::new("cargo");
     cargo
         .current_dir(dir)
         .args(["build", "--release", "--target", TARGET])
         .arg("--message-format=json-render-diagnostics")
         .arg(format!("--config=target.{TARGET}.rustflags=[\"{STACK}\"]"));
-    if which == Which::Workspace {
+    if which == CargoSelection::Workspace {
         cargo.arg("--workspace");
     }
     // On a terminal cargo shows its progress.
@@ -125,13 +125,13 @@ fn plugin_module(message: &Value) -> Option<(&str, PathBuf)> {
 }
 
 /// Members of cargo's metadata of the workspace.
-struct Workspace {
+struct CargoWorkspace {
     root: PathBuf,
     packages: Vec<Value>,
 }
 
-impl Workspace {
-    fn read(dir: &Path) -> Result<Workspace, BuildError> {
+impl CargoWorkspace {
+    fn read(dir: &Path) -> Result<CargoWorkspace, BuildError> {
         let mut cargo = Command::new("cargo");
         cargo
             .current_dir(dir)
@@ -150,10 +150,10 @@ impl Workspace {
         ) else {
             return Err(failed);
         };
-        Ok(Workspace { root, packages })
+        Ok(CargoWorkspace { root, packages })
     }
 
-    fn component(&self, id: &str, module: &Path) -> Result<Compiled, BuildError> {
+    fn component(&self, id: &str, module: &Path) -> Result<CompilerOutput, BuildError> {
         let package = self.packages.iter().find(|package| package["id"] == id);
         let name = package
             .and_then(|package| package["name"].as_str())
@@ -173,7 +173,7 @@ impl Workspace {
             name: name.clone(),
             error,
         })?;
-        Ok(Compiled {
+        Ok(CompilerOutput {
             name,
             component,
             grants: grants.map(Iterator::collect).unwrap_or_default(),

@@ -3,7 +3,7 @@
 //! Writes nothing. The SDK's sources are the very files of plugins/sdk; only the place of the WIT files is
 //! another one.
 
-use super::File;
+use super::ProjectFile;
 use crate::plugin::World;
 
 /// A template.
@@ -21,9 +21,9 @@ macro_rules! sdk {
 }
 
 /// A template's path in the project, and its text.
-type Fixed = (&'static str, &'static str);
+type TemplateFile = (&'static str, &'static str);
 
-const SDK: &[Fixed] = sdk!(
+const SDK: &[TemplateFile] = sdk!(
     "bindings.rs",
     "export.rs",
     "host.rs",
@@ -45,7 +45,7 @@ const RUST_SETUP: &str = "      - run: rustup target add wasm32-unknown-unknown"
 const JAVASCRIPT_SETUP: &str = "      - uses: actions/setup-node@v4\n        with: { node-version: 22 }\n      - run: npm install";
 
 /// A project in Rust.
-pub fn rust(name: &str, world: World) -> Vec<File> {
+pub fn rust(name: &str, world: World) -> Vec<ProjectFile> {
     let hook = match world {
         World::TaskSchema => template!("rust/task-schema.rs.in"),
         World::TaskSchemaStreaming => template!("rust/task-schema-streaming.rs.in"),
@@ -53,7 +53,7 @@ pub fn rust(name: &str, world: World) -> Vec<File> {
         World::BillingEstimator => template!("rust/billing-estimator.rs.in"),
         World::RoutingPolicy => template!("rust/routing-policy.rs.in"),
     };
-    let fill = Fill {
+    let fill = TemplateValues {
         name,
         world,
         language: "Rust",
@@ -72,7 +72,7 @@ pub fn rust(name: &str, world: World) -> Vec<File> {
 }
 
 /// A project in JavaScript.
-pub fn javascript(name: &str, world: World) -> Vec<File> {
+pub fn javascript(name: &str, world: World) -> Vec<ProjectFile> {
     let hook = match world {
         World::TaskSchema => template!("js/task-schema.js.in"),
         World::TaskSchemaStreaming => template!("js/task-schema-streaming.js.in"),
@@ -80,7 +80,7 @@ pub fn javascript(name: &str, world: World) -> Vec<File> {
         World::BillingEstimator => template!("js/billing-estimator.js.in"),
         World::RoutingPolicy => template!("js/routing-policy.js.in"),
     };
-    let fill = Fill {
+    let fill = TemplateValues {
         name,
         world,
         language: "JavaScript",
@@ -96,7 +96,7 @@ pub fn javascript(name: &str, world: World) -> Vec<File> {
 }
 
 /// The SDK as a crate of a project.
-pub fn sdk() -> Vec<File> {
+pub fn sdk() -> Vec<ProjectFile> {
     let manifest = (
         "Cargo.toml".to_owned(),
         template!("rust/sdk.toml.in").to_owned(),
@@ -112,7 +112,7 @@ pub fn sdk() -> Vec<File> {
 }
 
 /// Values that are put into templates.
-struct Fill<'a> {
+struct TemplateValues<'a> {
     name: &'a str,
     world: World,
     language: &'a str,
@@ -121,9 +121,9 @@ struct Fill<'a> {
     setup: &'a str,
 }
 
-impl Fill<'_> {
+impl TemplateValues<'_> {
     /// The files of a language, and those of every project.
-    fn all(&self, own: &[Fixed]) -> Vec<File> {
+    fn all(&self, own: &[TemplateFile]) -> Vec<ProjectFile> {
         let common = [
             ("README.md", template!("README.md.in")),
             (".github/workflows/plugin.yml", template!("ci.yml.in")),
@@ -157,7 +157,7 @@ impl Fill<'_> {
 }
 
 /// The same for every language.
-const fn fixtures(world: World) -> &'static [Fixed] {
+const fn fixtures(world: World) -> &'static [TemplateFile] {
     match world {
         World::TaskSchema => &[
             (

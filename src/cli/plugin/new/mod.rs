@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::target::world;
 use crate::plugin::{World, wit};
 
@@ -61,7 +61,7 @@ enum Language {
 }
 
 /// Runs it.
-pub fn run(args: &NewArgs) -> Result<Outcome, String> {
+pub fn run(args: &NewArgs) -> Result<CommandOutcome, String> {
     let folder = &args.folder;
     if args.sdk_only {
         return sdk_only(folder);
@@ -101,7 +101,7 @@ pub fn run(args: &NewArgs) -> Result<Outcome, String> {
         Language::Js => "plugin.js",
         _ => "src/lib.rs",
     };
-    Ok(Outcome {
+    Ok(CommandOutcome {
         text: format!(
             "{shown}: {}, in {shown}/{source}\n\nnext:\n  infergate plugin build {shown}\n  \
              infergate plugin test {shown}\n",
@@ -111,7 +111,7 @@ pub fn run(args: &NewArgs) -> Result<Outcome, String> {
     })
 }
 
-fn sdk_only(folder: &Path) -> Result<Outcome, String> {
+fn sdk_only(folder: &Path) -> Result<CommandOutcome, String> {
     if !folder.join("Cargo.toml").is_file() {
         return Err(format!(
             "{}: no Rust project: no Cargo.toml in it",
@@ -119,7 +119,7 @@ fn sdk_only(folder: &Path) -> Result<Outcome, String> {
         ));
     }
     write(folder, &files::sdk())?;
-    Ok(Outcome {
+    Ok(CommandOutcome {
         text: format!(
             "{}: vendor/infergate-sdk and wit are of this version\n",
             folder.display()
@@ -146,9 +146,9 @@ fn name_of(folder: &Path) -> Result<String, String> {
 }
 
 /// A file of a project: its path and its text.
-type File = (String, String);
+type ProjectFile = (String, String);
 
-fn write(folder: &Path, files: &[File]) -> Result<(), String> {
+fn write(folder: &Path, files: &[ProjectFile]) -> Result<(), String> {
     let failed = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
     for (path, text) in files {
         let path = folder.join(path);
@@ -164,7 +164,7 @@ fn write(folder: &Path, files: &[File]) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn new(folder: PathBuf, world: World, lang: Language) -> Result<Outcome, String> {
+    fn new(folder: PathBuf, world: World, lang: Language) -> Result<CommandOutcome, String> {
         run(&NewArgs {
             folder,
             world: Some(world),
@@ -183,7 +183,7 @@ mod tests {
                     .join(format!("p-{}-{lang:?}", world.name()).to_lowercase());
                 new(folder.clone(), world, lang).unwrap();
                 let fixtures =
-                    crate::plugin::workshop::Fixture::folder(&folder.join("tests")).unwrap();
+                    crate::plugin::workshop::PluginFixture::folder(&folder.join("tests")).unwrap();
                 assert!(fixtures.iter().any(|one| one.expect.is_some()));
                 assert!(fixtures.iter().any(|one| one.expect_error.is_some()));
                 let text = fs::read_to_string(folder.join(source)).unwrap();

@@ -13,12 +13,12 @@ fn spec(url: &str, limit: u32, priority: u32) -> EndpointSpec {
 
 fn table(specs: &[EndpointSpec]) -> Endpoints {
     let mut table = Endpoints::default();
-    let _ = table.configure(specs, &Membership::NONE);
+    let _ = table.configure(specs, &ServerMembership::NONE);
     table
 }
 
-fn take(table: &mut Endpoints, avoid: &[EndpointId], dice: u64) -> Option<EndpointId> {
-    let id = table.choose(avoid, dice)?;
+fn take(table: &mut Endpoints, avoid: &[EndpointId], random: u64) -> Option<EndpointId> {
+    let id = table.choose(avoid, random)?;
     table.take(id);
     table.check();
     Some(id)
@@ -78,9 +78,9 @@ fn a_removed_endpoint_drains_and_may_come_back_with_its_permits() {
     let a = take(&mut table, &[], 0).unwrap();
     table.set_usable(a, false);
 
-    let _ = table.configure(&[], &Membership::NONE);
+    let _ = table.configure(&[], &ServerMembership::NONE);
     assert!(table.state()[0].draining && table.choose(&[], 0).is_none());
-    let _ = table.configure(&[spec("a", 2, 0)], &Membership::NONE);
+    let _ = table.configure(&[spec("a", 2, 0)], &ServerMembership::NONE);
     assert_eq!(
         take(&mut table, &[], 0),
         Some(a),
@@ -88,7 +88,7 @@ fn a_removed_endpoint_drains_and_may_come_back_with_its_permits() {
     );
     assert_eq!(take(&mut table, &[], 0), None);
 
-    let _ = table.configure(&[spec("b", 1, 0)], &Membership::NONE);
+    let _ = table.configure(&[spec("b", 1, 0)], &ServerMembership::NONE);
     table.release(a);
     let b = table.find("b").unwrap();
     assert_ne!(a, b, "an index in use is not given to another");
@@ -101,7 +101,7 @@ fn a_lowered_limit_holds_for_the_next_grant() {
     let mut table = table(&[spec("a", 3, 0)]);
     let a = take(&mut table, &[], 0).unwrap();
     take(&mut table, &[], 0);
-    let _ = table.configure(&[spec("a", 1, 0)], &Membership::NONE);
+    let _ = table.configure(&[spec("a", 1, 0)], &ServerMembership::NONE);
     table.release(a);
     assert_eq!(table.choose(&[], 0), None, "one is still out");
     table.release(a);
@@ -117,9 +117,9 @@ fn an_order_goes_before_tiers_and_what_it_leaves_out_comes_after() {
         spec("d", 1, 0),
     ]);
     let [a, b, c, d] = ["a", "b", "c", "d"].map(|url| table.find(url).unwrap());
-    let order = Order::new([(3, a), (0, b), (1, c)]);
+    let order = EndpointOrder::new([(3, a), (0, b), (1, c)]);
     let next = |table: &mut Endpoints, avoid: &[EndpointId]| {
-        let id = table.choose_by(&order, avoid, 7)?;
+        let id = table.choose_in_order(&order, avoid, 7)?;
         table.take(id);
         table.check();
         Some(id)
@@ -140,10 +140,10 @@ fn load_is_spread_within_a_step() {
     let specs: Vec<EndpointSpec> = (0..40).map(|n| spec(&format!("e{n}"), 100, n)).collect();
     let mut table = table(&specs);
     let ids = (0..40).map(|n| table.find(&format!("e{n}")).unwrap());
-    let order = Order::new(ids.map(|id| (0, id)));
+    let order = EndpointOrder::new(ids.map(|id| (0, id)));
     let mut dice = fastrand::Rng::with_seed(3);
     for _ in 0..40 * 50 {
-        let id = table.choose_by(&order, &[], dice.u64(..)).unwrap();
+        let id = table.choose_in_order(&order, &[], dice.u64(..)).unwrap();
         table.take(id);
     }
     let used: Vec<u32> = table.state().iter().map(|endpoint| endpoint.used).collect();

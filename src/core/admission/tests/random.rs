@@ -19,9 +19,9 @@ const ACCOUNTS: u64 = 6;
 const URLS: [&str; 4] = ["a", "b", "c", "d"];
 
 /// A random number taken apart into small choices.
-struct Choices(u64);
+struct EventChoices(u64);
 
-impl Choices {
+impl EventChoices {
     fn below(&mut self, count: u64) -> u64 {
         let choice = self.0 % count;
         self.0 /= count;
@@ -33,15 +33,15 @@ impl Choices {
     }
 }
 
-struct Waiting {
-    ask: Ask,
-    ticket: Ticket,
+struct WaitingRequest {
+    ask: PermitRequest,
+    ticket: QueueTicket,
 }
 
-struct Model {
-    turnstile: Turnstile,
+struct ReferenceModel {
+    admission_queue: AdmissionQueue,
     now: Millis,
-    dice: u64,
+    random: u64,
     spec: ModelSpec,
     /// Discipline that orders the grants of the current step: a reload grants freed permits in the old
     /// order, then changes it.
@@ -49,18 +49,18 @@ struct Model {
     /// Configured endpoints said to be unusable.
     unusable: BTreeSet<&'static str>,
     /// In order of arrival.
-    waiting: Vec<Waiting>,
+    waiting: Vec<WaitingRequest>,
     out: Vec<(PermitId, EndpointId)>,
-    answered: Vec<Ticket>,
+    answered: Vec<QueueTicket>,
 }
 
-impl Model {
-    fn new() -> Model {
+impl ReferenceModel {
+    fn new() -> ReferenceModel {
         let spec = super::examples::spec(Algorithm::Fair, &[("a", 2), ("b", 2)]);
-        Model {
-            turnstile: Turnstile::new(&spec, Millis(0)),
+        ReferenceModel {
+            admission_queue: AdmissionQueue::new(&spec, Millis(0)),
             now: Millis(0),
-            dice: 0,
+            random: 0,
             algorithm: spec.queue.algorithm,
             spec,
             unusable: BTreeSet::new(),
@@ -71,99 +71,104 @@ impl Model {
     }
 
     fn step(&mut self, event: u64) {
-        let mut choices = Choices(event);
+        let mut choices = EventChoices(event);
         self.now = self.now + Millis(choices.below(20));
-        self.dice = event.rotate_left(17);
-        let mut wakes = Wakes::default();
+        self.random = event.rotate_left(17);
+        let mut wakes = WaiterUpdates::default();
         match choices.below(32) {
-            0..=12 => self.ask(&mut choices),
-            13..=20 => self.give_back(&mut choices, &mut wakes),
-            21..=22 => self.leave(&mut choices),
+            0..=12 => self.request(&mut choices),
+            13..=20 => self.release(&mut choices, &mut wakes),
+            21..=22 => self.cancel(&mut choices),
             23..=24 => self.set_usable(&mut choices, &mut wakes),
             25 => self.configure(&mut choices, &mut wakes),
             26..=27 => self.reserve(&mut choices),
             28..=29 => self.detach(&mut choices, &mut wakes),
             30 => {
                 let is_failing = choices.one_in(2);
-                self.turnstile
+                self.admission_queue
                     .set_failing(is_failing.then_some(Millis::ZERO));
-                self.turnstile.expire_unhealthy(self.now, &mut wakes);
+                self.admission_queue.expire_unhealthy(self.now, &mut wakes);
             }
             _ => {
                 let account = account(choices.below(ACCOUNTS));
                 let (charged, actual) = (choices.below(100), choices.below(100));
-                self.turnstile.correct_tokens(&account, 1, charged, actual);
+                self.admission_queue
+                    .correct_tokens(&account, 1, charged, actual);
             }
         }
         self.settle(wakes);
         self.algorithm = self.spec.queue.algorithm;
-        self.turnstile.check();
-        let gauges = self.turnstile.gauges();
+        self.admission_queue.check();
+        let gauges = self.admission_queue.gauges();
         assert_eq!(gauges.depth, self.waiting.len(), "nobody is lost");
         assert_eq!(gauges.used as usize, self.out.len(), "no permit is lost");
     }
 
-    fn ask(&mut self, choices: &mut Choices) {
+    fn request(&mut self, choices: &mut EventChoices) {
         let who = choices.below(ACCOUNTS);
-        let ask = Ask {
+        let ask = PermitRequest {
             account: account(who),
             weight: who as u32 % 3 + 1,
             priority: choices.below(3) as u8,
-            warm: choices.one_in(2),
+            is_warm: choices.one_in(2),
             tokens: choices.below(50) as u32,
             deadline: self.now + Millis(choices.below(2_000)),
             no_wait: choices.one_in(16),
             avoid: (0..choices.below(3))
                 .map(|id| EndpointId(id as u32))
                 .collect(),
-            order: choices.one_in(3).then(|| {
+            endpoint_order: choices.one_in(3).then(|| {
                 let step = |id: usize| (choices.below(3) as u8, EndpointId(id as u32));
-                Arc::new(Order::new((0..4).map(step)))
+                Arc::new(EndpointOrder::new((0..4).map(step)))
             }),
-            resume: choices.one_in(16),
-            elsewhere: choices.one_in(8),
+            is_retry: choices.one_in(16),
+            has_alternative: choices.one_in(8),
         };
-        let gauges = self.turnstile.gauges();
-        match self.turnstile.ask(ask.clone(), self.now, self.dice) {
-            Outcome::Leased(grant) => {
+        let gauges = self.admission_queue.gauges();
+        match self
+            .admission_queue
+            .request_permit(ask.clone(), self.now, self.random)
+        {
+            AdmissionOutcome::Leased(grant) => {
                 assert!(self.waiting.is_empty(), "nobody barges in");
                 assert_eq!(grant.ticket, None);
                 self.hold(grant.permit, grant.endpoint);
             }
-            Outcome::Queued {
+            AdmissionOutcome::Queued {
                 ticket, position, ..
             } => {
                 assert!(position <= self.waiting.len() + 1);
                 assert!(!ask.no_wait);
-                let capacity = self.turnstile.state(self.now).capacity;
+                let capacity = self.admission_queue.state(self.now).capacity;
                 let total = self.spec.queue.total_capacity as usize;
-                let depth = self.line_depth(&ask);
+                let depth = self.queue_depth(&ask);
                 assert!(
-                    ask.resume || (depth < capacity && gauges.depth < total),
+                    ask.is_retry || (depth < capacity && gauges.depth < total),
                     "bounded"
                 );
-                self.waiting.push(Waiting { ask, ticket });
+                self.waiting.push(WaitingRequest { ask, ticket });
             }
-            Outcome::Full(refusal) => {
-                assert!(!(ask.resume && matches!(refusal, Refusal::QueueFull { .. })));
+            AdmissionOutcome::Full(refusal) => {
+                assert!(!(ask.is_retry && matches!(refusal, Refusal::QueueFull { .. })));
                 assert!(!self.permit_is_free() || refusal == Refusal::DeadlinePassed);
             }
         }
     }
 
-    fn line_depth(&self, ask: &Ask) -> usize {
+    fn queue_depth(&self, ask: &PermitRequest) -> usize {
         let per_account = matches!(
             self.spec.queue.algorithm,
             Algorithm::Fair | Algorithm::TokenFair
         );
-        let same_line = |waiting: &&Waiting| !per_account || waiting.ask.account == ask.account;
+        let same_line =
+            |waiting: &&WaitingRequest| !per_account || waiting.ask.account == ask.account;
         self.waiting.iter().filter(same_line).count()
     }
 
     fn permit_is_free(&self) -> bool {
         self.spec.endpoints.iter().any(|endpoint| {
             let id = self
-                .turnstile
+                .admission_queue
                 .endpoint(&endpoint.url)
                 .expect("configured endpoints are known");
             !self.unusable.contains(&*endpoint.url)
@@ -175,37 +180,39 @@ impl Model {
         self.out.iter().filter(|&&(_, at)| at == id).count()
     }
 
-    fn give_back(&mut self, choices: &mut Choices, wakes: &mut Wakes) {
+    fn release(&mut self, choices: &mut EventChoices, wakes: &mut WaiterUpdates) {
         if self.out.is_empty() {
             return;
         }
         let index = choices.below(self.out.len() as u64) as usize;
         let (permit, _) = self.out.swap_remove(index);
-        self.turnstile.give_back(permit, self.now, self.dice, wakes);
+        self.admission_queue
+            .release(permit, self.now, self.random, wakes);
         if choices.one_in(4) {
-            self.turnstile.give_back(permit, self.now, self.dice, wakes);
+            self.admission_queue
+                .release(permit, self.now, self.random, wakes);
         }
     }
 
-    fn leave(&mut self, choices: &mut Choices) {
+    fn cancel(&mut self, choices: &mut EventChoices) {
         if !self.waiting.is_empty() {
             let index = choices.below(self.waiting.len() as u64) as usize;
             let ticket = self.waiting.remove(index).ticket;
-            assert!(self.turnstile.leave(ticket, self.now));
+            assert!(self.admission_queue.cancel(ticket, self.now));
             self.answered.push(ticket);
         }
         if let Some(&ticket) = self.answered.last() {
             assert!(
-                !self.turnstile.leave(ticket, self.now),
+                !self.admission_queue.cancel(ticket, self.now),
                 "nobody leaves twice"
             );
         }
     }
 
-    fn set_usable(&mut self, choices: &mut Choices, wakes: &mut Wakes) {
+    fn set_usable(&mut self, choices: &mut EventChoices, wakes: &mut WaiterUpdates) {
         let url = URLS[choices.below(4) as usize];
         let usable = !choices.one_in(3);
-        let Some(id) = self.turnstile.endpoint(url) else {
+        let Some(id) = self.admission_queue.endpoint(url) else {
             return;
         };
         if usable || !self.is_configured(url) {
@@ -213,8 +220,8 @@ impl Model {
         } else {
             self.unusable.insert(url);
         }
-        self.turnstile
-            .set_usable(id, usable, self.now, self.dice, wakes);
+        self.admission_queue
+            .set_usable(id, usable, self.now, self.random, wakes);
     }
 
     fn is_configured(&self, url: &str) -> bool {
@@ -224,7 +231,7 @@ impl Model {
             .any(|endpoint| &*endpoint.url == url)
     }
 
-    fn configure(&mut self, choices: &mut Choices, wakes: &mut Wakes) {
+    fn configure(&mut self, choices: &mut EventChoices, wakes: &mut WaiterUpdates) {
         let mut endpoints = Vec::new();
         for url in URLS {
             if !choices.one_in(3) {
@@ -247,43 +254,45 @@ impl Model {
         if choices.one_in(3) {
             self.spec.queue.when_unhealthy = WhenUnhealthy::Refuse;
         }
-        self.turnstile
-            .configure(&self.spec, self.now, self.dice, wakes);
+        self.admission_queue
+            .configure(&self.spec, self.now, self.random, wakes);
         // Who comes back later is usable then.
         let configured = |url: &&str| self.spec.endpoints.iter().any(|spec| &*spec.url == *url);
         self.unusable.retain(|url| configured(url));
     }
 
-    fn reserve(&mut self, choices: &mut Choices) {
-        match self.turnstile.reserve(self.now, self.dice) {
+    fn reserve(&mut self, choices: &mut EventChoices) {
+        match self.admission_queue.reserve(self.now, self.random) {
             Some((permit, endpoint)) => {
                 assert!(self.waiting.is_empty(), "waiters come first");
                 self.hold(permit, endpoint);
                 if choices.one_in(2) {
-                    self.turnstile.assign(permit);
+                    self.admission_queue.assign(permit);
                 }
             }
             None => assert!(!self.waiting.is_empty() || !self.permit_is_free()),
         }
     }
 
-    fn detach(&mut self, choices: &mut Choices, wakes: &mut Wakes) {
+    fn detach(&mut self, choices: &mut EventChoices, wakes: &mut WaiterUpdates) {
         if !self.out.is_empty() && choices.one_in(2) {
             let (permit, _) = self.out[choices.below(self.out.len() as u64) as usize];
             assert!(
-                self.turnstile
+                self.admission_queue
                     .detach(permit, self.now + Millis(choices.below(100)))
             );
             assert!(
-                self.turnstile
+                self.admission_queue
                     .renew(permit, self.now + Millis(choices.below(100)))
             );
             return;
         }
-        let expired = self.turnstile.expire_detached(self.now, self.dice, wakes);
+        let expired = self
+            .admission_queue
+            .expire_detached(self.now, self.random, wakes);
         let lost = self.out.len();
         self.out
-            .retain(|&(permit, _)| self.turnstile.is_out(permit));
+            .retain(|&(permit, _)| self.admission_queue.is_held(permit));
         assert_eq!(lost - self.out.len(), expired);
     }
 
@@ -294,7 +303,8 @@ impl Model {
             "a permit is granted once"
         );
         self.out.push((permit, endpoint));
-        let named = |spec: &&EndpointSpec| self.turnstile.endpoint(&spec.url) == Some(endpoint);
+        let named =
+            |spec: &&EndpointSpec| self.admission_queue.endpoint(&spec.url) == Some(endpoint);
         let spec = self.spec.endpoints.iter().find(named);
         let spec = spec.expect("only configured endpoints get requests");
         let limit = spec.max_concurrent_requests as usize;
@@ -307,7 +317,7 @@ impl Model {
 
     /// Checks that every waiter with an outcome waited, got no other outcome, and was not overtaken by
     /// its own account.
-    fn settle(&mut self, wakes: Wakes) {
+    fn settle(&mut self, wakes: WaiterUpdates) {
         for (ticket, _) in wakes.refusals {
             self.answer(ticket);
         }
@@ -317,10 +327,10 @@ impl Model {
             assert!(served.deadline > self.now, "nothing is started late");
             let overtaken = self.waiting.iter().find(|other| {
                 let same_class = self.algorithm != Algorithm::Priority
-                    || (other.ask.priority, other.ask.warm) == (served.priority, served.warm);
+                    || (other.ask.priority, other.ask.is_warm) == (served.priority, served.is_warm);
                 other.ask.account == served.account
                     && same_class
-                    && !served.resume
+                    && !served.is_retry
                     && other.ticket < ticket
             });
             assert!(overtaken.is_none(), "first in, first out within an account");
@@ -328,7 +338,7 @@ impl Model {
         }
     }
 
-    fn answer(&mut self, ticket: Ticket) -> Waiting {
+    fn answer(&mut self, ticket: QueueTicket) -> WaitingRequest {
         let at = self
             .waiting
             .iter()
@@ -340,24 +350,24 @@ impl Model {
 
     /// Releases all permits: every waiter gets an outcome and no permit stays in use.
     fn wind_down(&mut self) {
-        let mut wakes = Wakes::default();
+        let mut wakes = WaiterUpdates::default();
         self.unusable.clear();
         for url in URLS {
-            if let Some(id) = self.turnstile.endpoint(url) {
-                self.turnstile
-                    .set_usable(id, true, self.now, self.dice, &mut wakes);
+            if let Some(id) = self.admission_queue.endpoint(url) {
+                self.admission_queue
+                    .set_usable(id, true, self.now, self.random, &mut wakes);
             }
         }
         self.settle(wakes);
         while let Some((permit, _)) = self.out.pop() {
-            let mut wakes = Wakes::default();
-            self.turnstile
-                .give_back(permit, self.now, self.dice, &mut wakes);
+            let mut wakes = WaiterUpdates::default();
+            self.admission_queue
+                .release(permit, self.now, self.random, &mut wakes);
             self.settle(wakes);
-            self.turnstile.check();
+            self.admission_queue.check();
         }
         assert!(self.waiting.is_empty() || self.spec.endpoints.is_empty());
-        assert_eq!(self.turnstile.gauges().used, 0);
+        assert_eq!(self.admission_queue.gauges().used, 0);
     }
 }
 
@@ -379,7 +389,7 @@ proptest! {
     fn a_million_random_events_break_no_promise(
         events in prop::collection::vec(any::<u64>(), 1..=EVENTS)
     ) {
-        let mut model = Model::new();
+        let mut model = ReferenceModel::new();
         for event in events {
             model.step(event);
         }
@@ -400,13 +410,13 @@ proptest! {
         let sum: u32 = weights.iter().sum();
         let mut spec = super::examples::spec(Algorithm::Fair, &[("a", 1)]);
         spec.queue.capacity = 1000;
-        let mut turnstile = Turnstile::new(&spec, Millis(0));
+        let mut turnstile = AdmissionQueue::new(&spec, Millis(0));
         let Some((permit, _)) = turnstile.reserve(Millis(0), 0) else { panic!("a permit is free") };
         let mut owner = BTreeMap::new();
         for _ in 0..rounds * 20 {
             for (number, &weight) in weights.iter().enumerate() {
-                let ask = super::ask(&format!("account {number}")).weight(weight).build();
-                let Outcome::Queued { ticket, .. } = turnstile.ask(ask, Millis(0), 0) else {
+                let ask = super::request(&format!("account {number}")).weight(weight).build();
+                let AdmissionOutcome::Queued { ticket, .. } = turnstile.request_permit(ask, Millis(0), 0) else {
                     panic!("the only permit is out");
                 };
                 owner.insert(ticket, number);
@@ -415,8 +425,8 @@ proptest! {
         let mut served = vec![0_u32; weights.len()];
         let mut held = permit;
         for turn in 1..=sum * rounds {
-            let mut wakes = Wakes::default();
-            turnstile.give_back(held, Millis(0), 0, &mut wakes);
+            let mut wakes = WaiterUpdates::default();
+            turnstile.release(held, Millis(0), 0, &mut wakes);
             held = wakes.grants[0].permit;
             served[owner[&wakes.grants[0].ticket.expect("a waiter was woken")]] += 1;
             let share = |number: usize| f64::from(served[number]) / f64::from(weights[number]);

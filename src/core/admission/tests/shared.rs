@@ -5,8 +5,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::super::*;
-use super::ask;
 use super::examples::spec;
+use super::request;
 use crate::Millis;
 use crate::model::{Algorithm, ModelSpec};
 
@@ -15,26 +15,26 @@ const EVENTS: usize = 600;
 const URLS: [&str; 3] = ["a", "b", "c"];
 
 /// A permit that is out, and what it was taken for.
-struct Out {
+struct LeasedPermit {
     model: usize,
     permit: PermitId,
     server: usize,
 }
 
 /// Models beside each other, and what they were granted.
-struct Models {
+struct SharedModels {
     servers: Vec<Arc<ServerPermits>>,
     limits: [u32; 3],
-    turnstiles: Vec<Turnstile>,
+    turnstiles: Vec<AdmissionQueue>,
     specs: Vec<ModelSpec>,
-    waiting: Vec<Vec<Ticket>>,
-    out: Vec<Out>,
+    waiting: Vec<Vec<QueueTicket>>,
+    out: Vec<LeasedPermit>,
     now: Millis,
 }
 
-impl Models {
-    fn new(endpoints: &[&[&str]], limits: [u32; 3]) -> Models {
-        let mut models = Models {
+impl SharedModels {
+    fn new(endpoints: &[&[&str]], limits: [u32; 3]) -> SharedModels {
+        let mut models = SharedModels {
             servers: limits
                 .iter()
                 .map(|&limit| ServerPermits::new(limit))
@@ -56,7 +56,7 @@ impl Models {
         let spec = self.spec(urls, Algorithm::Fair);
         let number = self.turnstiles.len();
         let turnstile = self.with_servers(number, |servers| {
-            Turnstile::sharing(&spec, servers, Millis(0))
+            AdmissionQueue::with_servers(&spec, servers, Millis(0))
         });
         self.turnstiles.push(turnstile);
         self.specs.push(spec);
@@ -69,37 +69,37 @@ impl Models {
         spec(algorithm, &endpoints)
     }
 
-    fn with_servers<T>(&self, model: usize, act: impl FnOnce(&Membership<'_>) -> T) -> T {
-        act(&Membership {
+    fn with_servers<T>(&self, model: usize, act: impl FnOnce(&ServerMembership<'_>) -> T) -> T {
+        act(&ServerMembership {
             gate: GateId(model as u64),
             server_of: &|spec| Some(Arc::clone(&self.servers[index_of(&spec.url)])),
         })
     }
 
     /// Returns whether the request was granted at once; it waits otherwise.
-    fn ask(&mut self, model: usize, request: Ask) -> bool {
-        match self.turnstiles[model].ask(request, self.now, 0) {
-            Outcome::Leased(grant) => {
+    fn request(&mut self, model: usize, request: PermitRequest) -> bool {
+        match self.turnstiles[model].request_permit(request, self.now, 0) {
+            AdmissionOutcome::Leased(grant) => {
                 self.hold(model, &grant);
                 true
             }
-            Outcome::Queued { ticket, .. } => {
+            AdmissionOutcome::Queued { ticket, .. } => {
                 self.waiting[model].push(ticket);
                 false
             }
-            Outcome::Full(_) => false,
+            AdmissionOutcome::Full(_) => false,
         }
     }
 
-    fn give_back(&mut self, index: usize) {
-        let Out { model, permit, .. } = self.out.swap_remove(index);
-        let mut wakes = Wakes::default();
-        self.turnstiles[model].give_back(permit, self.now, 0, &mut wakes);
+    fn release(&mut self, index: usize) {
+        let LeasedPermit { model, permit, .. } = self.out.swap_remove(index);
+        let mut wakes = WaiterUpdates::default();
+        self.turnstiles[model].release(permit, self.now, 0, &mut wakes);
         self.settle(model, wakes);
     }
 
     /// Records a call's outcomes for other waiters, and delivers permits until none is passed on.
-    fn settle(&mut self, model: usize, wakes: Wakes) {
+    fn settle(&mut self, model: usize, wakes: WaiterUpdates) {
         let mut todo = vec![(model, wakes)];
         while let Some((model, wakes)) = todo.pop() {
             for (ticket, _) in wakes.refusals {
@@ -111,14 +111,14 @@ impl Models {
             }
             for handoff in wakes.handoffs {
                 let model = handoff.gate().0 as usize;
-                let mut wakes = Wakes::default();
+                let mut wakes = WaiterUpdates::default();
                 self.turnstiles[model].accept(handoff, self.now, &mut wakes);
                 todo.push((model, wakes));
             }
         }
     }
 
-    fn answer(&mut self, model: usize, ticket: Ticket) {
+    fn answer(&mut self, model: usize, ticket: QueueTicket) {
         let waiting = &mut self.waiting[model];
         let at = waiting.iter().position(|&waiting| waiting == ticket);
         waiting.remove(at.expect("only those who wait are answered, once"));
@@ -128,7 +128,7 @@ impl Models {
         let state = self.turnstiles[model].state(self.now);
         let endpoint = state.endpoints.iter().find(|e| e.id == grant.endpoint);
         let server = index_of(&endpoint.expect("granted at an endpoint it has").url);
-        self.out.push(Out {
+        self.out.push(LeasedPermit {
             model,
             permit: grant.permit,
             server,
@@ -157,13 +157,13 @@ impl Models {
     fn step(&mut self, event: u64) {
         let (what, a, b) = (event % 16, (event >> 8) as usize, (event >> 24) as usize);
         let model = a % self.turnstiles.len();
-        let mut wakes = Wakes::default();
+        let mut wakes = WaiterUpdates::default();
         self.now = self.now + Millis(event >> 40 & 15);
         match what {
             0..=6 => {
                 let account = ["ant", "bee", "cat"][b % 3];
                 let deadline = self.now.0 + 20 + (event >> 44 & 1023);
-                let mut request = ask(account).weight(b as u32 % 3 + 1).deadline(deadline);
+                let mut request = request(account).weight(b as u32 % 3 + 1).deadline(deadline);
                 if event >> 55 & 7 == 0 {
                     request = request.no_wait();
                 }
@@ -172,7 +172,7 @@ impl Models {
                     self.out_at(server) < self.limits[server]
                 });
                 let before = self.out.len();
-                self.ask(model, request.build());
+                self.request(model, request.build());
                 let state = self.turnstiles[model].state(self.now);
                 let usable = state.endpoints.iter().all(|endpoint| endpoint.usable);
                 assert!(
@@ -180,11 +180,11 @@ impl Models {
                     "a free permit is given at once"
                 );
             }
-            7..=11 if !self.out.is_empty() => self.give_back(b % self.out.len()),
+            7..=11 if !self.out.is_empty() => self.release(b % self.out.len()),
             12 if !self.waiting[model].is_empty() => {
                 let at = b % self.waiting[model].len();
                 let ticket = self.waiting[model].remove(at);
-                assert!(self.turnstiles[model].leave(ticket, self.now));
+                assert!(self.turnstiles[model].cancel(ticket, self.now));
             }
             13 => {
                 let url = URLS[b % 3];
@@ -208,7 +208,7 @@ impl Models {
                 while self.out_at(server) > self.limits[server] {
                     let at = self.out.iter().position(|out| out.server == server);
                     self.settle(model, std::mem::take(&mut wakes));
-                    self.give_back(at.expect("one is out"));
+                    self.release(at.expect("one is out"));
                 }
             }
             _ => {}
@@ -217,18 +217,24 @@ impl Models {
         self.check();
     }
 
-    fn configure(&mut self, model: usize, choice: usize, wakes: &mut Wakes) {
+    fn configure(&mut self, model: usize, choice: usize, wakes: &mut WaiterUpdates) {
         let algorithms = [Algorithm::Fair, Algorithm::Fifo, Algorithm::TokenFair];
         self.configure_to(model, choice % 8, algorithms[choice / 8 % 3], wakes);
     }
 
-    fn configure_to(&mut self, model: usize, mask: usize, algorithm: Algorithm, wakes: &mut Wakes) {
+    fn configure_to(
+        &mut self,
+        model: usize,
+        mask: usize,
+        algorithm: Algorithm,
+        wakes: &mut WaiterUpdates,
+    ) {
         let urls: Vec<_> = (0..3)
             .filter(|at| mask >> at & 1 == 1)
             .map(|at| URLS[at])
             .collect();
         let spec = self.spec(&urls, algorithm);
-        let mut own = Wakes::default();
+        let mut own = WaiterUpdates::default();
         let mut turnstile = self.turnstiles.remove(model);
         self.with_servers(model, |servers| {
             turnstile.configure_sharing(&spec, servers, self.now, 0, &mut own);
@@ -244,14 +250,14 @@ impl Models {
         for model in 0..self.turnstiles.len() {
             for url in URLS {
                 if let Some(id) = self.turnstiles[model].endpoint(url) {
-                    let mut wakes = Wakes::default();
+                    let mut wakes = WaiterUpdates::default();
                     self.turnstiles[model].set_usable(id, true, self.now, 0, &mut wakes);
                     self.settle(model, wakes);
                 }
             }
         }
         while !self.out.is_empty() {
-            self.give_back(0);
+            self.release(0);
             self.check();
         }
         for (model, waiting) in self.waiting.iter().enumerate() {
@@ -267,9 +273,9 @@ fn index_of(url: &str) -> usize {
 
 #[test]
 fn models_at_one_server_get_its_permits_together() {
-    let mut models = Models::new(&[&["a"], &["a"]], [3, 1, 1]);
+    let mut models = SharedModels::new(&[&["a"], &["a"]], [3, 1, 1]);
     let granted = (0..8)
-        .filter(|n| models.ask(n % 2, ask("x").build()))
+        .filter(|n| models.request(n % 2, request("x").build()))
         .count();
     assert_eq!((granted, models.out.len()), (3, 3));
     models.check();
@@ -277,45 +283,45 @@ fn models_at_one_server_get_its_permits_together() {
 
 #[test]
 fn a_permit_that_comes_back_serves_the_model_that_waits() {
-    let mut models = Models::new(&[&["a"], &["a"]], [1, 1, 1]);
-    assert!(models.ask(0, ask("x").build()));
-    assert!(!models.ask(1, ask("y").build()));
-    models.give_back(0);
+    let mut models = SharedModels::new(&[&["a"], &["a"]], [1, 1, 1]);
+    assert!(models.request(0, request("x").build()));
+    assert!(!models.request(1, request("y").build()));
+    models.release(0);
     assert_eq!((models.out[0].model, models.waiting[1].len()), (1, 0));
 }
 
 #[test]
 fn one_waiter_beside_a_thousand_is_served_within_two_turns() {
     for weights in [1, 5] {
-        let mut models = Models::new(&[&["a"], &["a"]], [1, 1, 1]);
-        assert!(models.ask(0, ask("x").build()));
+        let mut models = SharedModels::new(&[&["a"], &["a"]], [1, 1, 1]);
+        assert!(models.request(0, request("x").build()));
         for number in 0..1000 {
             let account = format!("{}", number % 100);
-            models.ask(0, ask(&account).weight(weights).build());
+            models.request(0, request(&account).weight(weights).build());
         }
         for _ in 0..7 {
-            models.give_back(0);
+            models.release(0);
         }
-        models.ask(1, ask("lone").build());
-        models.give_back(0);
-        models.give_back(0);
+        models.request(1, request("lone").build());
+        models.release(0);
+        models.release(0);
         assert!(models.waiting[1].is_empty());
     }
 }
 
 #[test]
 fn turns_of_models_go_by_the_weights_of_the_accounts_that_wait() {
-    let mut models = Models::new(&[&["a"], &["a"]], [1, 1, 1]);
-    assert!(models.ask(0, ask("x").build()));
+    let mut models = SharedModels::new(&[&["a"], &["a"]], [1, 1, 1]);
+    assert!(models.request(0, request("x").build()));
     for _ in 0..200 {
         for account in ["p", "q", "r"] {
-            models.ask(0, ask(account).build());
+            models.request(0, request(account).build());
         }
-        models.ask(1, ask("s").build());
+        models.request(1, request("s").build());
     }
     let before = models.waiting[1].len();
     for _ in 0..200 {
-        models.give_back(0);
+        models.release(0);
     }
     let served = before - models.waiting[1].len();
     assert!((48..=52).contains(&served), "a quarter of 200: {served}");
@@ -323,27 +329,27 @@ fn turns_of_models_go_by_the_weights_of_the_accounts_that_wait() {
 
 #[test]
 fn a_model_that_returns_or_is_renamed_finds_its_permits_counted() {
-    let mut models = Models::new(&[&["a"]], [2, 1, 1]);
-    assert!(models.ask(0, ask("x").build()) && models.ask(0, ask("x").build()));
-    let mut wakes = Wakes::default();
+    let mut models = SharedModels::new(&[&["a"]], [2, 1, 1]);
+    assert!(models.request(0, request("x").build()) && models.request(0, request("x").build()));
+    let mut wakes = WaiterUpdates::default();
     models.configure_to(0, 0, Algorithm::Fair, &mut wakes);
     models.add(&["a"]);
-    assert!(!models.ask(1, ask("x").build()));
-    models.give_back(0);
+    assert!(!models.request(1, request("x").build()));
+    models.release(0);
     assert_eq!(models.out_at(0), 2);
     assert!(models.waiting[1].is_empty());
 }
 
 #[test]
 fn a_handoff_that_is_dropped_is_found_by_the_next_look() {
-    let mut models = Models::new(&[&["a"], &["a"]], [1, 1, 1]);
-    models.ask(0, ask("x").build());
-    models.ask(1, ask("y").build());
-    let Out { permit, .. } = models.out.pop().expect("one is out");
-    let mut wakes = Wakes::default();
-    models.turnstiles[0].give_back(permit, Millis(0), 0, &mut wakes);
+    let mut models = SharedModels::new(&[&["a"], &["a"]], [1, 1, 1]);
+    models.request(0, request("x").build());
+    models.request(1, request("y").build());
+    let LeasedPermit { permit, .. } = models.out.pop().expect("one is out");
+    let mut wakes = WaiterUpdates::default();
+    models.turnstiles[0].release(permit, Millis(0), 0, &mut wakes);
     drop(wakes);
-    let mut wakes = Wakes::default();
+    let mut wakes = WaiterUpdates::default();
     models.turnstiles[1].poll(Millis(0), &mut wakes);
     models.settle(1, wakes);
     assert_eq!(models.out_at(0), 1);
@@ -361,7 +367,7 @@ proptest! {
         events in prop::collection::vec(any::<u64>(), 1..=EVENTS)
     ) {
         let endpoints: [&[&str]; 4] = [&["a"], &["a", "b"], &["b", "c"], &["a", "c"]];
-        let mut models = Models::new(&endpoints, [2, 1, 3]);
+        let mut models = SharedModels::new(&endpoints, [2, 1, 3]);
         for event in events {
             models.step(event);
         }

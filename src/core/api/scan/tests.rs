@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::*;
 
 fn scanned<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> Option<Vec<u8>> {
-    let mut scan = TopLevel::new("usage");
+    let mut scan = MemberScanner::new("usage");
     for chunk in chunks {
         scan.push(chunk);
     }

@@ -9,8 +9,8 @@ mod result;
 #[cfg(test)]
 mod tests;
 
-pub use request::{Input, Parameter, TEXTS_MAX, TextEmbeddings, TextGeneration};
+pub use request::{GenerationInput, Parameter, TEXTS_MAX, TextEmbeddings, TextGeneration};
 pub use result::{
-    EmbeddingsResult, TextResult, ToolCall, result_of, write_embeddings, write_last_piece,
-    write_piece, write_result, write_text,
+    EmbeddingsResult, RequestedToolCall, TextResult, result_of, write_delta, write_embeddings,
+    write_final_delta, write_result, write_text,
 };

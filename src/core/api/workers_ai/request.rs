@@ -18,14 +18,14 @@ pub const TEXTS_MAX: usize = 100;
 
 /// Members that are decided by the gateway, and so never reach a backend. The extension fields
 /// `x_client_id…` and `x_priority…` are the others.
-const OURS: [&str; 4] = ["model", "stream", "stream_options", "options"];
+const GATEWAY_MEMBERS: [&str; 4] = ["model", "stream", "stream_options", "options"];
 
 /// A member of the body that is passed on: its name, and its value as the client wrote it.
 pub type Parameter<'a> = (Cow<'a, str>, &'a RawValue);
 
 /// Input of text generation.
 #[derive(Clone, Copy, Debug)]
-pub enum Input<'a> {
+pub enum GenerationInput<'a> {
     /// A text; with `raw`, without a chat template around it.
     Prompt {
         /// A JSON string.
@@ -41,7 +41,7 @@ pub enum Input<'a> {
 #[derive(Clone, Debug)]
 pub struct TextGeneration<'a> {
     /// Prompt or messages. `messages` wins where both are given.
-    pub input: Input<'a>,
+    pub input: GenerationInput<'a>,
     /// All other members but nulls, in the client's order.
     pub parameters: Vec<Parameter<'a>>,
 }
@@ -61,12 +61,14 @@ impl<'a> TextGeneration<'a> {
             }
         }
         let input = match (messages, prompt) {
-            (Some(messages), _) => Input::Messages(checked_messages(messages)?),
-            (None, Some(text)) => Input::Prompt {
+            (Some(messages), _) => GenerationInput::Messages(checked_messages(messages)?),
+            (None, Some(text)) => GenerationInput::Prompt {
                 text: not_empty("/prompt", text)?,
                 raw,
             },
-            (None, None) => return Err(bad("/prompt", "`prompt` or `messages` is required")),
+            (None, None) => {
+                return Err(bad_member("/prompt", "`prompt` or `messages` is required"));
+            }
         };
         Ok(TextGeneration { input, parameters })
     }
@@ -93,11 +95,16 @@ impl<'a> TextEmbeddings<'a> {
             }
         }
         let missing = "`text` is required: a string or a list of strings";
-        let text = text.ok_or_else(|| bad("/text", missing))?;
+        let text = text.ok_or_else(|| bad_member("/text", missing))?;
         let texts = match kind(text) {
-            Kind::Text => vec![not_empty("/text", text)?],
-            Kind::List => checked_texts(text)?,
-            _ => return Err(bad("/text", "expected a string or a list of strings")),
+            JsonKind::Text => vec![not_empty("/text", text)?],
+            JsonKind::List => checked_texts(text)?,
+            _ => {
+                return Err(bad_member(
+                    "/text",
+                    "expected a string or a list of strings",
+                ));
+            }
         };
         Ok(TextEmbeddings { texts, parameters })
     }
@@ -106,13 +113,13 @@ impl<'a> TextEmbeddings<'a> {
 fn checked_messages(messages: &RawValue) -> Result<&RawValue, Refusal> {
     let list = list(messages);
     if list.is_empty() {
-        return Err(bad("/messages", "expected at least one message"));
+        return Err(bad_member("/messages", "expected at least one message"));
     }
     match list
         .iter()
-        .position(|message| kind(message) != Kind::Object)
+        .position(|message| kind(message) != JsonKind::Object)
     {
-        Some(at) => Err(bad(
+        Some(at) => Err(bad_member(
             &format!("/messages/{at}"),
             "expected an object with `role` and `content`",
         )),
@@ -124,12 +131,12 @@ fn checked_texts(text: &RawValue) -> Result<Vec<&RawValue>, Refusal> {
     let texts = list(text);
     if texts.is_empty() || texts.len() > TEXTS_MAX {
         let message = format!("expected 1 to {TEXTS_MAX} texts, found {}", texts.len());
-        return Err(bad("/text", &message));
+        return Err(bad_member("/text", &message));
     }
     for (at, text) in texts.iter().enumerate() {
         let pointer = format!("/text/{at}");
-        if kind(text) != Kind::Text {
-            return Err(bad(&pointer, "expected a string"));
+        if kind(text) != JsonKind::Text {
+            return Err(bad_member(&pointer, "expected a string"));
         }
         not_empty(&pointer, text)?;
     }
@@ -138,7 +145,7 @@ fn checked_texts(text: &RawValue) -> Result<Vec<&RawValue>, Refusal> {
 
 fn not_empty<'a>(pointer: &str, text: &'a RawValue) -> Result<&'a RawValue, Refusal> {
     if text.get() == "\"\"" {
-        Err(bad(pointer, "expected a text that is not empty"))
+        Err(bad_member(pointer, "expected a text that is not empty"))
     } else {
         Ok(text)
     }
@@ -150,7 +157,7 @@ fn list(raw: &RawValue) -> Vec<&RawValue> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum JsonKind {
     Null,
     Bool,
     Number,
@@ -159,53 +166,53 @@ enum Kind {
     Object,
 }
 
-impl Kind {
+impl JsonKind {
     fn name(self) -> &'static str {
         match self {
-            Kind::Null => "null",
-            Kind::Bool => "true or false",
-            Kind::Number => "a number",
-            Kind::Text => "a string",
-            Kind::List => "a list",
-            Kind::Object => "an object",
+            JsonKind::Null => "null",
+            JsonKind::Bool => "true or false",
+            JsonKind::Number => "a number",
+            JsonKind::Text => "a string",
+            JsonKind::List => "a list",
+            JsonKind::Object => "an object",
         }
     }
 }
 
-fn kind(raw: &RawValue) -> Kind {
+fn kind(raw: &RawValue) -> JsonKind {
     match raw.get().as_bytes().first() {
-        Some(b'"') => Kind::Text,
-        Some(b'[') => Kind::List,
-        Some(b'{') => Kind::Object,
-        Some(b't' | b'f') => Kind::Bool,
-        Some(b'n') => Kind::Null,
-        _ => Kind::Number,
+        Some(b'"') => JsonKind::Text,
+        Some(b'[') => JsonKind::List,
+        Some(b'{') => JsonKind::Object,
+        Some(b't' | b'f') => JsonKind::Bool,
+        Some(b'n') => JsonKind::Null,
+        _ => JsonKind::Number,
     }
 }
 
 /// The members whose type is fixed for text generation.
 fn check_kind(name: &str, value: &RawValue) -> Result<(), Refusal> {
-    let expected: &[Kind] = match name {
-        "prompt" => &[Kind::Text],
-        "messages" | "tools" => &[Kind::List],
-        "raw" => &[Kind::Bool],
+    let expected: &[JsonKind] = match name {
+        "prompt" => &[JsonKind::Text],
+        "messages" | "tools" => &[JsonKind::List],
+        "raw" => &[JsonKind::Bool],
         "max_tokens" | "temperature" | "top_p" | "top_k" | "seed" | "repetition_penalty"
-        | "frequency_penalty" | "presence_penalty" => &[Kind::Number],
-        "stop" => &[Kind::Text, Kind::List],
-        "response_format" => &[Kind::Object],
+        | "frequency_penalty" | "presence_penalty" => &[JsonKind::Number],
+        "stop" => &[JsonKind::Text, JsonKind::List],
+        "response_format" => &[JsonKind::Object],
         _ => return Ok(()),
     };
     if expected.contains(&kind(value)) {
         return Ok(());
     }
     let names: Vec<_> = expected.iter().map(|kind| kind.name()).collect();
-    Err(bad(
+    Err(bad_member(
         &format!("/{name}"),
         &format!("expected {}", names.join(" or ")),
     ))
 }
 
-fn bad(pointer: &str, message: &str) -> Refusal {
+fn bad_member(pointer: &str, message: &str) -> Refusal {
     Refusal::BadRequest {
         pointer: pointer.into(),
         message: message.into(),
@@ -214,25 +221,27 @@ fn bad(pointer: &str, message: &str) -> Refusal {
 
 /// The body's members that concern the task. A null is as good as absent.
 fn members(body: &[u8]) -> Result<impl Iterator<Item = Parameter<'_>>, Refusal> {
-    let Members(members) =
-        serde_json::from_slice(body).map_err(|_| bad("", "expected a JSON object"))?;
+    let InputMembers(members) =
+        serde_json::from_slice(body).map_err(|_| bad_member("", "expected a JSON object"))?;
     Ok(members
         .into_iter()
-        .filter(|(name, value)| kind(value) != Kind::Null && !is_ours(name)))
+        .filter(|(name, value)| kind(value) != JsonKind::Null && !is_gateway_member(name)))
 }
 
-fn is_ours(name: &str) -> bool {
-    OURS.contains(&name) || name.starts_with("x_client_id") || name.starts_with("x_priority")
+fn is_gateway_member(name: &str) -> bool {
+    GATEWAY_MEMBERS.contains(&name)
+        || name.starts_with("x_client_id")
+        || name.starts_with("x_priority")
 }
 
 /// An object as a list: order and repeated names are kept, no value is looked into.
-struct Members<'a>(Vec<Parameter<'a>>);
+struct InputMembers<'a>(Vec<Parameter<'a>>);
 
-impl<'de> Deserialize<'de> for Members<'de> {
+impl<'de> Deserialize<'de> for InputMembers<'de> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Visit;
-        impl<'de> Visitor<'de> for Visit {
-            type Value = Members<'de>;
+        struct InputMembersVisitor;
+        impl<'de> Visitor<'de> for InputMembersVisitor {
+            type Value = InputMembers<'de>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
@@ -241,9 +250,9 @@ impl<'de> Deserialize<'de> for Members<'de> {
                 while let Some(member) = map.next_entry()? {
                     members.push(member);
                 }
-                Ok(Members(members))
+                Ok(InputMembers(members))
             }
         }
-        from.deserialize_map(Visit)
+        from.deserialize_map(InputMembersVisitor)
     }
 }

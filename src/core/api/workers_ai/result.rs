@@ -10,7 +10,7 @@ use crate::api::sse;
 
 /// A function the model asks to be called.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ToolCall {
+pub struct RequestedToolCall {
     /// The backend's id for it, when it gave one.
     pub id: Option<String>,
     /// The function's name.
@@ -27,7 +27,7 @@ pub struct TextResult<'a> {
     /// Reasoning text before it, as JSON; left out when there is none.
     pub reasoning: Option<&'a RawValue>,
     /// Functions to call; left out when there are none.
-    pub tool_calls: &'a [ToolCall],
+    pub tool_calls: &'a [RequestedToolCall],
     /// A JSON object, when the backend reported one.
     pub usage: Option<&'a str>,
 }
@@ -75,7 +75,7 @@ pub fn write_embeddings(result: &EmbeddingsResult<'_>, out: &mut BytesMut) {
 
 /// Appends one delta of a stream: a text, reasoning or both, as JSON. A delta of reasoning alone has
 /// an empty text, which clients that know no reasoning add to theirs unharmed.
-pub fn write_piece(response: Option<&RawValue>, reasoning: Option<&RawValue>, out: &mut BytesMut) {
+pub fn write_delta(response: Option<&RawValue>, reasoning: Option<&RawValue>, out: &mut BytesMut) {
     let response = response.map_or("\"\"", RawValue::get);
     let mut data = BytesMut::with_capacity(response.len() + 16);
     write_members(response, reasoning, &[], None, &mut data);
@@ -83,7 +83,11 @@ pub fn write_piece(response: Option<&RawValue>, reasoning: Option<&RawValue>, ou
 }
 
 /// Appends the end of a stream: a delta with the tool calls and the usage, then `[DONE]`.
-pub fn write_last_piece(tool_calls: &[ToolCall], usage: Option<&str>, out: &mut BytesMut) {
+pub fn write_final_delta(
+    tool_calls: &[RequestedToolCall],
+    usage: Option<&str>,
+    out: &mut BytesMut,
+) {
     let mut data = BytesMut::new();
     write_members("\"\"", None, tool_calls, usage, &mut data);
     sse::event(&data, out);
@@ -113,7 +117,7 @@ fn close_envelope(out: &mut BytesMut) {
 fn write_members(
     response: &str,
     reasoning: Option<&RawValue>,
-    tool_calls: &[ToolCall],
+    tool_calls: &[RequestedToolCall],
     usage: Option<&str>,
     out: &mut BytesMut,
 ) {
@@ -134,7 +138,7 @@ fn write_members(
     out.extend_from_slice(b"}");
 }
 
-fn tool_call(call: &ToolCall) -> String {
+fn tool_call(call: &RequestedToolCall) -> String {
     let text = |text: &str| serde_json::Value::from(text).to_string();
     let id = call
         .id

@@ -30,7 +30,7 @@ fn a_prompt_and_its_parameters_stay_as_the_client_wrote_them() {
     let body = br#"{"prompt":"h\u00e9\n","stream":true,"max_tokens":5,"seed":12345678901234567890123,
         "x_priority":1,"options":{"rejectIfBusy":true},"temperature":1e999,"top_k":null,"new":{"a": 1.0}}"#;
     let parsed = TextGeneration::parse(body).unwrap();
-    let Input::Prompt { text, raw: false } = parsed.input else {
+    let GenerationInput::Prompt { text, raw: false } = parsed.input else {
         panic!("{:?}", parsed.input)
     };
     assert_eq!(text.get(), r#""h\u00e9\n""#);
@@ -54,7 +54,7 @@ fn a_prompt_and_its_parameters_stay_as_the_client_wrote_them() {
 fn messages_win_over_a_prompt_and_the_last_of_a_repeated_name_counts() {
     let body = br#"{"prompt":"a","messages":[1],"messages":[{"role":"user","content":"b"}]}"#;
     let parsed = TextGeneration::parse(body).unwrap();
-    let Input::Messages(messages) = parsed.input else {
+    let GenerationInput::Messages(messages) = parsed.input else {
         panic!("{:?}", parsed.input)
     };
     assert_eq!(messages.get(), r#"[{"role":"user","content":"b"}]"#);
@@ -121,12 +121,12 @@ fn a_text_result_stands_in_the_envelope() {
         written(|out| write_text(&plain, out)),
         r#"{"result":{"response":"h\u00e9"},"success":true,"errors":[],"messages":[]}"#,
     );
-    let call = ToolCall {
+    let call = RequestedToolCall {
         id: Some("c1".into()),
         name: "f".into(),
         arguments: "{\"a\":\n1}".into(),
     };
-    let broken = ToolCall {
+    let broken = RequestedToolCall {
         arguments: "{\"a\":".into(),
         ..call.clone()
     };
@@ -166,9 +166,9 @@ fn an_embeddings_result_tells_its_shape() {
 #[test]
 fn a_stream_is_pieces_then_usage_then_done() {
     let text = written(|out| {
-        write_piece(None, Some(&raw(r#""hm""#)), out);
-        write_piece(Some(&raw(r#"" a""#)), None, out);
-        write_last_piece(&[], Some(r#"{"prompt_tokens":3}"#), out);
+        write_delta(None, Some(&raw(r#""hm""#)), out);
+        write_delta(Some(&raw(r#"" a""#)), None, out);
+        write_final_delta(&[], Some(r#"{"prompt_tokens":3}"#), out);
     });
     assert_eq!(
         text,

@@ -14,7 +14,7 @@ fn modes(name: &str, mode: MetricMode) -> MetricModes {
 fn reported(reports: &[(&str, f64)], modes: &MetricModes) -> Metrics {
     let mut metrics = Metrics::default();
     for (name, value) in reports {
-        metrics.report(name, *value, Source::Reported, modes);
+        metrics.report(name, *value, MetricSource::Reported, modes);
     }
     metrics
 }
@@ -25,17 +25,17 @@ fn estimates(all: &[(&str, f64)]) -> Vec<(String, f64)> {
         .collect()
 }
 
-fn figures(settled: &Settled) -> Vec<(&str, f64, Source)> {
+fn figures(settled: &Settlement) -> Vec<(&str, f64, MetricSource)> {
     let all = settled.metrics.iter();
     all.map(|metric| (&*metric.name, metric.value, metric.source))
         .collect()
 }
 
-fn report(metrics: &[Metric]) -> Report<'_> {
-    Report {
+fn report(metrics: &[Metric]) -> UsageReport<'_> {
+    UsageReport {
         model: "m",
         trust: Trust::Trust,
-        ending: Ending::Completed,
+        ending: BillingOutcome::Completed,
         streamed: false,
         metrics,
         queue_ms: 0,
@@ -47,11 +47,11 @@ fn report(metrics: &[Metric]) -> Report<'_> {
 fn cumulative_reports_keep_the_largest_and_incremental_ones_add_up() {
     let reports = [("t", 3.0), ("t", 9.0), ("t", 5.0)];
     let usual = reported(&reports, &MetricModes::new());
-    assert_eq!(usual.value("t", Source::Reported), Some(9.0));
+    assert_eq!(usual.value("t", MetricSource::Reported), Some(9.0));
     let summed = reported(&reports, &modes("t", MetricMode::Incremental));
-    assert_eq!(summed.value("t", Source::Reported), Some(17.0));
+    assert_eq!(summed.value("t", MetricSource::Reported), Some(17.0));
     let declared = reported(&reports, &modes("t", MetricMode::Cumulative));
-    assert_eq!(declared.value("t", Source::Reported), Some(9.0));
+    assert_eq!(declared.value("t", MetricSource::Reported), Some(9.0));
 }
 
 #[test]
@@ -66,8 +66,8 @@ fn what_is_no_quantity_is_left_out_and_counted() {
         (&*long, 1.0),
     ];
     let metrics = reported(&bad, &MetricModes::new());
-    assert_eq!(metrics.of(Source::Reported).count(), 0);
-    assert_eq!(metrics.refused(), 6);
+    assert_eq!(metrics.iter_source(MetricSource::Reported).count(), 0);
+    assert_eq!(metrics.dropped(), 6);
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn usage_is_taken_as_four_metrics_and_a_zero_as_not_said() {
     };
     metrics.report_usage(usage, &MetricModes::new());
     let names: Vec<&str> = metrics
-        .of(Source::Reported)
+        .iter_source(MetricSource::Reported)
         .map(|metric| &*metric.name)
         .collect();
     assert_eq!(names, ["input_tokens", "cached_tokens"]);
@@ -118,32 +118,42 @@ fn costs_in_the_head_are_paired_by_their_numbers() {
 fn trust_bills_the_report_and_the_estimate_only_of_what_was_not_reported() {
     let counted = estimates(&[("input_tokens", 5.0), ("output_tokens", 6.0)]);
     let mut metrics = reported(&[("output_tokens", 9.0)], &MetricModes::new());
-    metrics.report("image_steps", 20.0, Source::Derived, &MetricModes::new());
-    metrics.report("output_tokens", 8.0, Source::Derived, &MetricModes::new());
+    metrics.report(
+        "image_steps",
+        20.0,
+        MetricSource::Derived,
+        &MetricModes::new(),
+    );
+    metrics.report(
+        "output_tokens",
+        8.0,
+        MetricSource::Derived,
+        &MetricModes::new(),
+    );
     let settled = settle(Trust::Trust, &metrics, &counted);
     let expected = [
-        ("image_steps", 20.0, Source::Derived),
-        ("input_tokens", 5.0, Source::Estimated),
-        ("output_tokens", 9.0, Source::Reported),
+        ("image_steps", 20.0, MetricSource::Derived),
+        ("input_tokens", 5.0, MetricSource::Estimated),
+        ("output_tokens", 9.0, MetricSource::Reported),
     ];
     assert_eq!(figures(&settled), expected);
-    assert_eq!(settled.source, Source::Estimated);
+    assert_eq!(settled.source, MetricSource::Estimated);
     assert_eq!(settled.comparison, []);
     let reported = settle(Trust::Trust, &metrics, &[]);
-    assert_eq!(reported.source, Source::Reported);
+    assert_eq!(reported.source, MetricSource::Reported);
 
     let silent = settle(Trust::Trust, &Metrics::default(), &counted);
-    assert_eq!(silent.source, Source::Estimated);
+    assert_eq!(silent.source, MetricSource::Estimated);
     assert!(
         silent
             .metrics
             .iter()
-            .all(|metric| metric.source == Source::Estimated)
+            .all(|metric| metric.source == MetricSource::Estimated)
     );
     assert_eq!(silent.metrics.len(), 2);
     assert_eq!(
         settle(Trust::Trust, &Metrics::default(), &[]).source,
-        Source::Derived
+        MetricSource::Derived
     );
 }
 
@@ -156,32 +166,37 @@ fn estimate_does_not_look_at_the_report() {
     metrics.report(
         "output_tokens",
         9000.0,
-        Source::Derived,
+        MetricSource::Derived,
         &MetricModes::new(),
     );
-    metrics.report("image_steps", 20.0, Source::Derived, &MetricModes::new());
+    metrics.report(
+        "image_steps",
+        20.0,
+        MetricSource::Derived,
+        &MetricModes::new(),
+    );
     let settled = settle(
         Trust::Estimate,
         &metrics,
         &estimates(&[("output_tokens", 6.0)]),
     );
     let expected = [
-        ("image_steps", 20.0, Source::Derived),
-        ("output_tokens", 6.0, Source::Estimated),
+        ("image_steps", 20.0, MetricSource::Derived),
+        ("output_tokens", 6.0, MetricSource::Estimated),
     ];
     assert_eq!(figures(&settled), expected);
-    assert_eq!(settled.source, Source::Estimated);
+    assert_eq!(settled.source, MetricSource::Estimated);
 }
 
 #[test]
 fn what_a_task_reads_in_the_answer_is_believed_as_far_as_the_server_is() {
     let mut metrics = Metrics::default();
     let none = MetricModes::new();
-    metrics.report("image_steps", 20.0, Source::Derived, &none);
-    metrics.report("output_tokens", 5.0, Source::Derived, &none);
-    metrics.report("output_tokens", 9000.0, Source::Answered, &none);
-    metrics.report("audio_seconds", 60.0, Source::Answered, &none);
-    let tokens = |settled: &Settled| {
+    metrics.report("image_steps", 20.0, MetricSource::Derived, &none);
+    metrics.report("output_tokens", 5.0, MetricSource::Derived, &none);
+    metrics.report("output_tokens", 9000.0, MetricSource::Answered, &none);
+    metrics.report("audio_seconds", 60.0, MetricSource::Answered, &none);
+    let tokens = |settled: &Settlement| {
         let all = settled.metrics.iter();
         all.map(|metric| (metric.name.to_string(), metric.value))
             .collect::<Vec<_>>()
@@ -251,11 +266,11 @@ fn metrics_that_are_joined_keep_their_sources_and_the_larger_value() {
     let none = MetricModes::new();
     let mut metrics = reported(&[("a", 3.0)], &none);
     let mut other = reported(&[("a", 2.0), ("b", 1.0)], &none);
-    other.report("a", 9.0, Source::Derived, &none);
-    metrics.join(&other);
-    assert_eq!(metrics.value("a", Source::Reported), Some(3.0));
-    assert_eq!(metrics.value("a", Source::Derived), Some(9.0));
-    assert_eq!(metrics.value("b", Source::Reported), Some(1.0));
+    other.report("a", 9.0, MetricSource::Derived, &none);
+    metrics.merge(&other);
+    assert_eq!(metrics.value("a", MetricSource::Reported), Some(3.0));
+    assert_eq!(metrics.value("a", MetricSource::Derived), Some(9.0));
+    assert_eq!(metrics.value("b", MetricSource::Reported), Some(1.0));
     metrics.clear();
     assert!(metrics.is_empty());
 }
@@ -288,7 +303,7 @@ fn compare_bills_the_report_and_says_whether_the_estimate_agrees() {
             (found.reported, found.estimated, found.matches),
             (Some(said), Some(counted), Some(matches))
         );
-        assert_eq!(settled.source, Source::Reported);
+        assert_eq!(settled.source, MetricSource::Reported);
     }
     let metrics = reported(&[("a", 5.0), ("b", 5.0)], &MetricModes::new());
     let settled = settle(
@@ -346,20 +361,23 @@ fn every_lie_of_a_charge_has_its_rule() {
     let metrics = [Metric {
         name: "t".into(),
         value: 10.0,
-        source: Source::Reported,
+        source: MetricSource::Reported,
     }];
     let honest = Charge {
         total: 3.0,
         base: 1.0,
-        lines: vec![Line {
+        lines: vec![ChargeLine {
             metric: "t".into(),
             quantity: 10.0,
             neurons: 2.0,
         }],
         visible: vec!["t".into()],
     };
-    assert_eq!(honest.check(&report(&metrics), CHARGE_MAX_NEURONS), Ok(()));
-    let rebate = Line {
+    assert_eq!(
+        honest.validate(&report(&metrics), CHARGE_MAX_NEURONS),
+        Ok(())
+    );
+    let rebate = ChargeLine {
         metric: "t".into(),
         quantity: 10.0,
         neurons: -0.5,
@@ -367,13 +385,16 @@ fn every_lie_of_a_charge_has_its_rule() {
     let mut rebated = honest.clone();
     rebated.lines.push(rebate);
     rebated.total = 2.5;
-    assert_eq!(rebated.check(&report(&metrics), CHARGE_MAX_NEURONS), Ok(()));
+    assert_eq!(
+        rebated.validate(&report(&metrics), CHARGE_MAX_NEURONS),
+        Ok(())
+    );
 
     let lie = |change: fn(&mut Charge)| {
         let mut charge = honest.clone();
         change(&mut charge);
         charge
-            .check(&report(&metrics), CHARGE_MAX_NEURONS)
+            .validate(&report(&metrics), CHARGE_MAX_NEURONS)
             .unwrap_err()
     };
     assert_eq!(lie(|c| c.total = f64::NAN), "total-range");
@@ -384,7 +405,7 @@ fn every_lie_of_a_charge_has_its_rule() {
     // Lines that cancel each other out are no margin for the total.
     assert_eq!(
         lie(|c| {
-            let line = |neurons| Line {
+            let line = |neurons| ChargeLine {
                 neurons,
                 ..c.lines[0].clone()
             };
@@ -397,7 +418,7 @@ fn every_lie_of_a_charge_has_its_rule() {
         let mut charge = honest.clone();
         (charge.total, charge.base) = (total, total - line);
         charge.lines[0].neurons = line;
-        charge.check(&report(&metrics), 1e6)
+        charge.validate(&report(&metrics), 1e6)
     };
     assert_eq!(capped(1e6, 1e6 - 1.0), Ok(()));
     assert_eq!(capped(1e6 + 1.0, 2.0), Err("total-range"));
@@ -437,9 +458,9 @@ proptest! {
     fn metrics_keep_their_bounds_whatever_is_reported(all in reports(), names in 0..3u8) {
         let modes = if names == 0 { modes("a", MetricMode::Incremental) } else { MetricModes::new() };
         let mut metrics = Metrics::default();
-        metrics.report_all(&all, Source::Reported, &modes);
-        metrics.report_all(&all, Source::Derived, &modes);
-        let taken: Vec<&Metric> = metrics.of(Source::Reported).collect();
+        metrics.report_all(&all, MetricSource::Reported, &modes);
+        metrics.report_all(&all, MetricSource::Derived, &modes);
+        let taken: Vec<&Metric> = metrics.iter_source(MetricSource::Reported).collect();
         prop_assert!(taken.len() <= METRICS_MAX);
         for (at, metric) in taken.iter().enumerate() {
             prop_assert!((0.0..=QUANTITY_MAX).contains(&metric.value));
@@ -453,7 +474,7 @@ proptest! {
         all.truncate(METRICS_MAX);
         let settled = |all: &[(String, f64)]| {
             let mut metrics = Metrics::default();
-            metrics.report_all(all, Source::Reported, &MetricModes::new());
+            metrics.report_all(all, MetricSource::Reported, &MetricModes::new());
             settle(Trust::Trust, &metrics, &[])
         };
         let forward = settled(&all);
@@ -466,12 +487,12 @@ proptest! {
         said in reports(), read in reports(), derived in reports(), counted in reports(),
     ) {
         let mut own = Metrics::default();
-        own.report_all(&derived, Source::Derived, &MetricModes::new());
+        own.report_all(&derived, MetricSource::Derived, &MetricModes::new());
         let silent = settle(Trust::Estimate, &own, &counted);
         let mut told = Metrics::default();
-        told.report_all(&said, Source::Reported, &MetricModes::new());
-        told.report_all(&read, Source::Answered, &MetricModes::new());
-        told.report_all(&derived, Source::Derived, &MetricModes::new());
+        told.report_all(&said, MetricSource::Reported, &MetricModes::new());
+        told.report_all(&read, MetricSource::Answered, &MetricModes::new());
+        told.report_all(&derived, MetricSource::Derived, &MetricModes::new());
         let settled = settle(Trust::Estimate, &told, &counted);
         prop_assert_eq!(&settled.metrics, &silent.metrics);
         prop_assert_eq!(settled.source, silent.source);
@@ -483,18 +504,18 @@ proptest! {
         base in 0.0..100f64, coefficients in proptest::collection::btree_map("[a-h]", 0.0..10f64, 0..8),
     ) {
         let mut metrics = Metrics::default();
-        metrics.report_all(&said, Source::Reported, &MetricModes::new());
-        metrics.report_all(&derived, Source::Derived, &MetricModes::new());
-        metrics.report_all(&derived, Source::Answered, &MetricModes::new());
+        metrics.report_all(&said, MetricSource::Reported, &MetricModes::new());
+        metrics.report_all(&derived, MetricSource::Derived, &MetricModes::new());
+        metrics.report_all(&derived, MetricSource::Answered, &MetricModes::new());
         let settled = settle(trust, &metrics, &counted);
         prop_assert!(settled.metrics.windows(2).all(|pair| pair[0].name < pair[1].name));
         prop_assert!(settled.metrics.len() <= METRICS_MAX);
         let has = |source| settled.metrics.iter().any(|metric| metric.source == source);
-        for metric in settled.metrics.iter().filter(|metric| metric.source == Source::Estimated) {
-            let is_reported = metrics.value(&metric.name, Source::Reported).is_some();
+        for metric in settled.metrics.iter().filter(|metric| metric.source == MetricSource::Estimated) {
+            let is_reported = metrics.value(&metric.name, MetricSource::Reported).is_some();
             prop_assert!(trust == Trust::Estimate || !is_reported, "an estimate of what was reported");
         }
-        let of_server = has(Source::Reported) || has(Source::Answered);
+        let of_server = has(MetricSource::Reported) || has(MetricSource::Answered);
         prop_assert!(!(trust == Trust::Estimate && of_server));
         prop_assert_eq!(!settled.comparison.is_empty() && trust != Trust::Compare, false);
         let tariff = Tariff {
@@ -505,15 +526,15 @@ proptest! {
         let report = report(&settled.metrics);
         let charge = price(&tariff, &report);
         let small = settled.metrics.iter().all(|metric| metric.value <= 1e9);
-        prop_assert_eq!(charge.check(&report, CHARGE_MAX_NEURONS).is_ok() || !small, true);
+        prop_assert_eq!(charge.validate(&report, CHARGE_MAX_NEURONS).is_ok() || !small, true);
     }
 
     #[test]
     fn any_charge_is_judged_without_a_panic(total in any::<f64>(), base in any::<f64>(), lines in proptest::collection::vec(any::<f64>(), 0..5)) {
-        let metrics = [Metric { name: "t".into(), value: 1.0, source: Source::Derived }];
-        let lines: Vec<Line> = lines.into_iter().map(|neurons| Line { metric: "t".into(), quantity: 1.0, neurons }).collect();
+        let metrics = [Metric { name: "t".into(), value: 1.0, source: MetricSource::Derived }];
+        let lines: Vec<ChargeLine> = lines.into_iter().map(|neurons| ChargeLine { metric: "t".into(), quantity: 1.0, neurons }).collect();
         let charge = Charge { total, base, lines, visible: Vec::new() };
-        if charge.check(&report(&metrics), CHARGE_MAX_NEURONS).is_ok() {
+        if charge.validate(&report(&metrics), CHARGE_MAX_NEURONS).is_ok() {
             prop_assert!((0.0..=CHARGE_MAX_NEURONS).contains(&total));
         }
     }

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use crate::AccountId;
 use crate::billing::{
-    Exhausted, Quota, QuotaSnapshot, Reservation, TOLD_MAX, UnixSecs, reserve_estimate,
+    PEER_USAGES_MAX, Quota, QuotaExhaustion, QuotaReservation, QuotaSnapshot, UnixSecs,
+    reserve_estimate,
 };
 use crate::model::Tariff;
 
@@ -23,7 +24,7 @@ fn who_was_admitted_is_not_refused_for_what_it_may_cost_elsewhere() {
     assert_eq!(quota.reserved(&account(), NOON), 150.0);
     assert!(quota.reserve(&account(), 1.0, 100, NOON).is_err());
     quota.settle(first, 5.0, NOON);
-    quota.give_back(second, NOON);
+    quota.release(second, NOON);
     assert_eq!(quota.used(&account(), NOON), 5.0);
     assert_eq!(quota.reserved(&account(), NOON), 0.0);
 }
@@ -32,13 +33,13 @@ fn who_was_admitted_is_not_refused_for_what_it_may_cost_elsewhere() {
 fn what_other_nodes_tell_counts_once_for_its_day_and_does_not_fall() {
     let (mut quota, a, day) = (Quota::default(), account(), NOON.day());
     let (one, other) = ("one".into(), "other".into());
-    quota.heard(&one, 1, &a, day, 30_000_000, NOON);
-    quota.heard(&one, 1, &a, day, 40_000_000, NOON);
-    quota.heard(&one, 1, &a, day, 10_000_000, NOON);
-    quota.heard(&other, 1, &a, day, 50_000_000, NOON);
-    quota.heard(&other, 1, &a, day - 1, 90_000_000, NOON);
-    quota.heard(&other, 1, &a, day + 2, 90_000_000, NOON);
-    assert_eq!(quota.elsewhere(&a, NOON), 90.0);
+    quota.record_peer_usage(&one, 1, &a, day, 30_000_000, NOON);
+    quota.record_peer_usage(&one, 1, &a, day, 40_000_000, NOON);
+    quota.record_peer_usage(&one, 1, &a, day, 10_000_000, NOON);
+    quota.record_peer_usage(&other, 1, &a, day, 50_000_000, NOON);
+    quota.record_peer_usage(&other, 1, &a, day - 1, 90_000_000, NOON);
+    quota.record_peer_usage(&other, 1, &a, day + 2, 90_000_000, NOON);
+    assert_eq!(quota.used_elsewhere(&a, NOON), 90.0);
     assert_eq!(quota.used(&a, NOON), 0.0);
     let held = quota.reserve(&a, 10.0, 100, NOON).unwrap();
     assert!(quota.reserve(&a, 1.0, 100, NOON).is_err());
@@ -51,13 +52,13 @@ fn what_a_clock_that_is_ahead_tells_counts_from_midnight() {
     let (mut quota, a) = (Quota::default(), account());
     let tomorrow = UnixSecs((NOON.day() + 1) * 86_400);
     let one = "one".into();
-    quota.heard(&one, 1, &a, NOON.day(), 5_000_000, NOON);
-    quota.heard(&one, 1, &a, tomorrow.day(), 2_000_000, NOON);
-    assert_eq!(quota.elsewhere(&a, NOON), 5.0);
-    quota.heard(&one, 1, &a, tomorrow.day(), 3_000_000, tomorrow);
-    assert_eq!(quota.elsewhere(&a, tomorrow), 3.0);
+    quota.record_peer_usage(&one, 1, &a, NOON.day(), 5_000_000, NOON);
+    quota.record_peer_usage(&one, 1, &a, tomorrow.day(), 2_000_000, NOON);
+    assert_eq!(quota.used_elsewhere(&a, NOON), 5.0);
+    quota.record_peer_usage(&one, 1, &a, tomorrow.day(), 3_000_000, tomorrow);
+    assert_eq!(quota.used_elsewhere(&a, tomorrow), 3.0);
     let after = UnixSecs(tomorrow.0 + 86_400);
-    assert_eq!(quota.elsewhere(&a, after), 0.0);
+    assert_eq!(quota.used_elsewhere(&a, after), 0.0);
     assert!(quota.reserve(&a, 1.0, 1, after).is_ok());
 }
 
@@ -65,45 +66,45 @@ fn what_a_clock_that_is_ahead_tells_counts_from_midnight() {
 fn sums_beyond_the_bound_do_not_count() {
     let mut quota = Quota::default();
     let one = "one".into();
-    for number in 0..=TOLD_MAX {
+    for number in 0..=PEER_USAGES_MAX {
         let account = AccountId::from(&*number.to_string());
-        quota.heard(&one, 1, &account, NOON.day(), 1_000_000, NOON);
+        quota.record_peer_usage(&one, 1, &account, NOON.day(), 1_000_000, NOON);
     }
-    let sum = |number: usize| quota.elsewhere(&AccountId::from(&*number.to_string()), NOON);
-    assert_eq!((sum(TOLD_MAX - 1), sum(TOLD_MAX)), (1.0, 0.0));
-    assert_eq!(quota.left_out(), 1);
+    let sum = |number: usize| quota.used_elsewhere(&AccountId::from(&*number.to_string()), NOON);
+    assert_eq!((sum(PEER_USAGES_MAX - 1), sum(PEER_USAGES_MAX)), (1.0, 0.0));
+    assert_eq!(quota.dropped_reports(), 1);
 }
 
 #[test]
 fn what_a_node_told_wrong_is_taken_back_by_its_next_process() {
     let (mut quota, a) = (Quota::default(), account());
     let tomorrow = UnixSecs(NOON.0 + 86_400);
-    quota.heard(&"good".into(), 1, &a, NOON.day(), 3_000_000, NOON);
+    quota.record_peer_usage(&"good".into(), 1, &a, NOON.day(), 3_000_000, NOON);
     for at in [NOON, tomorrow] {
-        quota.heard(&"bad".into(), 1, &a, at.day(), u64::MAX, NOON);
-        quota.heard(&"worse".into(), 1, &a, at.day(), u64::MAX, NOON);
+        quota.record_peer_usage(&"bad".into(), 1, &a, at.day(), u64::MAX, NOON);
+        quota.record_peer_usage(&"worse".into(), 1, &a, at.day(), u64::MAX, NOON);
     }
     assert!(quota.reserve(&a, 1.0, u64::MAX, NOON).is_err());
-    quota.heard(&"bad".into(), 2, &a, NOON.day(), 1_000_000, NOON);
-    quota.heard(&"worse".into(), 2, &a, NOON.day(), 0, NOON);
-    assert_eq!(quota.elsewhere(&a, NOON), 4.0);
+    quota.record_peer_usage(&"bad".into(), 2, &a, NOON.day(), 1_000_000, NOON);
+    quota.record_peer_usage(&"worse".into(), 2, &a, NOON.day(), 0, NOON);
+    assert_eq!(quota.used_elsewhere(&a, NOON), 4.0);
     // The former process's word on tomorrow went with it.
-    assert_eq!(quota.elsewhere(&a, tomorrow), 0.0);
+    assert_eq!(quota.used_elsewhere(&a, tomorrow), 0.0);
     assert!(quota.reserve(&a, 1.0, 1, tomorrow).is_ok());
 }
 
 #[test]
 fn a_sum_far_above_the_limit_is_not_within_reason_and_a_node_that_is_forgotten_has_used_nothing() {
-    assert!(Quota::is_within_reason(1_000_000_000, 100));
-    assert!(!Quota::is_within_reason(1_000_000_001, 100));
-    assert!(Quota::is_within_reason(u64::MAX, u64::MAX));
+    assert!(Quota::is_plausible(1_000_000_000, 100));
+    assert!(!Quota::is_plausible(1_000_000_001, 100));
+    assert!(Quota::is_plausible(u64::MAX, u64::MAX));
     let (mut quota, a) = (Quota::default(), account());
-    quota.heard(&"one".into(), 1, &a, NOON.day(), 3_000_000, NOON);
-    quota.heard(&"other".into(), 1, &a, NOON.day(), 4_000_000, NOON);
+    quota.record_peer_usage(&"one".into(), 1, &a, NOON.day(), 3_000_000, NOON);
+    quota.record_peer_usage(&"other".into(), 1, &a, NOON.day(), 4_000_000, NOON);
     assert!(quota.forget("one") && !quota.forget("one"));
-    assert_eq!(quota.elsewhere(&a, NOON), 4.0);
-    quota.heard(&"one".into(), 1, &a, NOON.day(), 5_000_000, NOON);
-    assert_eq!(quota.elsewhere(&a, NOON), 9.0);
+    assert_eq!(quota.used_elsewhere(&a, NOON), 4.0);
+    quota.record_peer_usage(&"one".into(), 1, &a, NOON.day(), 5_000_000, NOON);
+    assert_eq!(quota.used_elsewhere(&a, NOON), 9.0);
 }
 
 #[test]
@@ -159,9 +160,12 @@ fn what_a_former_process_counted_after_this_one_began_counts_here_as_well() {
 fn a_day_further_than_tomorrow_is_left_out_and_counted() {
     let (mut quota, a) = (Quota::default(), account());
     let one = "one".into();
-    quota.heard(&one, 1, &a, NOON.day() + 2, 1, NOON);
-    quota.heard(&one, 1, &a, NOON.day() - 1, 1, NOON);
-    assert_eq!((quota.left_out(), quota.elsewhere(&a, NOON)), (1, 0.0));
+    quota.record_peer_usage(&one, 1, &a, NOON.day() + 2, 1, NOON);
+    quota.record_peer_usage(&one, 1, &a, NOON.day() - 1, 1, NOON);
+    assert_eq!(
+        (quota.dropped_reports(), quota.used_elsewhere(&a, NOON)),
+        (1, 0.0)
+    );
 }
 
 #[test]
@@ -173,8 +177,8 @@ fn a_request_is_refused_only_when_use_and_reservations_have_reached_the_limit() 
     assert_eq!(quota.reserved(&account(), NOON), 120.0);
     quota.settle(first, 10.0, NOON);
     let third = quota.reserve(&account(), 1.0, 100, NOON).unwrap();
-    quota.give_back(second, NOON);
-    quota.give_back(third, NOON);
+    quota.release(second, NOON);
+    quota.release(third, NOON);
     assert_eq!(
         (
             quota.used(&account(), NOON),
@@ -239,7 +243,7 @@ fn what_was_used_survives_a_restart_on_the_same_day() {
         Quota::restore(&snapshot, tomorrow).used(&account(), tomorrow),
         0.0
     );
-    quota.give_back(open, NOON);
+    quota.release(open, NOON);
 }
 
 #[test]
@@ -247,15 +251,15 @@ fn what_is_held_and_not_spent_is_not_used_up() {
     let mut quota = Quota::default();
     let open = quota.reserve(&account(), 200.0, 100, NOON).unwrap();
     let refused = |quota: &mut Quota| quota.reserve(&account(), 1.0, 100, NOON).unwrap_err();
-    assert_eq!(refused(&mut quota), Exhausted::Held);
+    assert_eq!(refused(&mut quota), QuotaExhaustion::Held);
     quota.settle(open, 99.0, NOON);
     let last = quota.reserve(&account(), 1.0, 100, NOON).unwrap();
-    assert_eq!(refused(&mut quota), Exhausted::Held);
+    assert_eq!(refused(&mut quota), QuotaExhaustion::Held);
     quota.settle(last, 1.0, NOON);
-    assert_eq!(refused(&mut quota), Exhausted::Used);
-    quota.heard(&"one".into(), 1, &"b".into(), NOON.day(), 100_000_000, NOON);
+    assert_eq!(refused(&mut quota), QuotaExhaustion::Used);
+    quota.record_peer_usage(&"one".into(), 1, &"b".into(), NOON.day(), 100_000_000, NOON);
     let elsewhere = quota.reserve(&"b".into(), 1.0, 100, NOON);
-    assert_eq!(elsewhere.unwrap_err(), Exhausted::Used);
+    assert_eq!(elsewhere.unwrap_err(), QuotaExhaustion::Used);
 }
 
 #[test]
@@ -304,7 +308,7 @@ proptest! {
         let mut now = NOON;
         // The model: what was used today, and open reservations with the day they are of.
         let (mut used, mut day) = (0u64, now.day());
-        let mut open: Vec<(Reservation, u64, u64)> = Vec::new();
+        let mut open: Vec<(QuotaReservation, u64, u64)> = Vec::new();
         for act in acts {
             match act {
                 Act::Pass(secs) => now = UnixSecs(now.0 + secs),
@@ -322,7 +326,7 @@ proptest! {
                 Act::Reserve(amount) => {
                     let granted = quota.reserve(&account(), amount.into(), limit, now);
                     prop_assert_eq!(granted.is_ok(), used + reserved < limit);
-                    prop_assert_eq!(granted == Err(Exhausted::Used), used >= limit);
+                    prop_assert_eq!(granted == Err(QuotaExhaustion::Used), used >= limit);
                     if let Ok(reservation) = granted {
                         open.push((reservation, amount.into(), day));
                         prop_assert!(used + reserved + u64::from(amount) < limit + u64::from(amount));
@@ -337,7 +341,7 @@ proptest! {
                 }
                 Act::GiveBack(at) if !open.is_empty() => {
                     let (reservation, _, _) = open.swap_remove(at % open.len());
-                    quota.give_back(reservation, now);
+                    quota.release(reservation, now);
                 }
                 _ => {}
             }

@@ -60,12 +60,12 @@ fn what_was_not_used_for_longest_is_forgotten_ends_before_beginnings() {
 
 #[test]
 fn an_adapter_is_where_it_was_sent_last() {
-    let mut adapters = Adapters::default();
+    let mut adapters = AdapterMemory::default();
     let (one, two) = (lora_number("one"), lora_number("two"));
     assert_ne!(one, two);
-    adapters.sent(&url(0), one);
+    adapters.remember(&url(0), one);
     assert_eq!(adapters.affinity("http://e0", Some(one)), 1000);
-    adapters.sent(&url(0), two);
+    adapters.remember(&url(0), two);
     assert_eq!(adapters.affinity("http://e0", Some(one)), 0);
     assert_eq!(adapters.affinity("http://e0", None), 0);
     assert_eq!(adapters.affinity("http://e1", None), 0);

@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use super::{FailureCause, Health, HealthChange, Seen};
+use super::{EndpointSignal, FailureCause, Health, HealthChange};
 use crate::Millis;
 use crate::routing::evidence::{AccountKey, Evidence, FAILURES_IN_A_ROW_MAX};
-use crate::routing::window::{WINDOW, Window};
+use crate::routing::window::{SlidingCount, WINDOW};
 
 /// Fewer responses in the window are no statistics.
 const ANSWERS_MIN: u32 = 20;
@@ -30,7 +30,7 @@ const REPORT_EVERY: Millis = Millis::from_secs(10);
 
 /// Ejection state of an endpoint, from requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum EjectionState {
     InUse {
         since: Millis,
     },
@@ -42,21 +42,21 @@ pub(super) enum Standing {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Record {
+pub(super) struct EndpointRecord {
     pub(super) url: Arc<str>,
-    pub(super) standing: Standing,
+    pub(super) state: EjectionState,
     /// Failures that an input may have caused.
     pub(super) evidence: Evidence,
     /// Failures in a row that no input causes.
     pub(super) unusable_in_a_row: u32,
-    pub(super) successes: Window,
-    pub(super) failures: Window,
+    pub(super) successes: SlidingCount,
+    pub(super) failures: SlidingCount,
     /// Failures in the window that no input causes.
-    pub(super) unusable: Window,
+    pub(super) unusable: SlidingCount,
     /// The latest try went well, or there was none.
     pub(super) is_proven: bool,
     /// The latest failure since failures were enough for an ejection, with no success since.
-    pub(super) sick_at: Option<Millis>,
+    pub(super) ejectable_at: Option<Millis>,
     /// The latest of failures in a row that would be enough, were they two accounts'.
     pub(super) streak_at: Option<Millis>,
     pub(super) paused_until: Option<Millis>,
@@ -67,51 +67,51 @@ pub(super) struct Record {
     pub(super) present: (Health, Millis),
     pub(super) unreported: u32,
     /// Time of removal from the configuration.
-    pub(super) gone_since: Option<Millis>,
+    pub(super) removed_since: Option<Millis>,
     /// Ejections since it was last forgiven.
     pub(super) ejections: u32,
     pub(super) down: bool,
     pub(super) checks_failed_in_a_row: u32,
     pub(super) checks_passed_in_a_row: u32,
     /// A check has failed since the ejection began.
-    pub(super) gone_while_ejected: bool,
+    pub(super) check_failed_while_ejected: bool,
 }
 
-impl Record {
-    pub(super) fn new(url: &Arc<str>, now: Millis) -> Record {
-        Record {
+impl EndpointRecord {
+    pub(super) fn new(url: &Arc<str>, now: Millis) -> EndpointRecord {
+        EndpointRecord {
             url: url.clone(),
-            standing: Standing::InUse { since: now },
+            state: EjectionState::InUse { since: now },
             evidence: Evidence::default(),
             unusable_in_a_row: 0,
-            successes: Window::default(),
-            failures: Window::default(),
-            unusable: Window::default(),
+            successes: SlidingCount::default(),
+            failures: SlidingCount::default(),
+            unusable: SlidingCount::default(),
             is_proven: true,
-            sick_at: None,
+            ejectable_at: None,
             streak_at: None,
             paused_until: None,
             last_error: None,
             reported: (Health::Healthy, None),
             present: (Health::Healthy, now),
             unreported: 0,
-            gone_since: None,
+            removed_since: None,
             ejections: 0,
             down: false,
             checks_failed_in_a_row: 0,
             checks_passed_in_a_row: 0,
-            gone_while_ejected: false,
+            check_failed_while_ejected: false,
         }
     }
 
     pub(super) fn is_usable(&self) -> bool {
         !self.down
-            && !matches!(self.standing, Standing::Ejected { .. })
+            && !matches!(self.state, EjectionState::Ejected { .. })
             && self.paused_until.is_none()
-            && self.gone_since.is_none()
+            && self.removed_since.is_none()
     }
 
-    pub(super) fn fails_too_often(&mut self, now: Millis) -> bool {
+    pub(super) fn is_ejectable(&mut self, now: Millis) -> bool {
         if self.unusable_in_a_row >= FAILURES_IN_A_ROW_MAX || self.evidence.is_conclusive(now) {
             return true;
         }
@@ -125,36 +125,41 @@ impl Record {
     }
 
     /// Returns whether one more failure of that kind ends a probation.
-    pub(super) fn relapses(&self, seen: Seen, now: Millis) -> bool {
-        self.standing == Standing::HalfOpen
-            && (seen == Seen::Unusable || self.evidence.is_corroborated(now))
+    pub(super) fn is_relapse(&self, seen: EndpointSignal, now: Millis) -> bool {
+        self.state == EjectionState::HalfOpen
+            && (seen == EndpointSignal::Unusable || self.evidence.is_corroborated(now))
     }
 
-    pub(super) fn succeeded(&mut self, account: AccountKey, now: Millis) {
-        self.evidence.succeeded(account, now);
+    pub(super) fn record_success(&mut self, account: AccountKey, now: Millis) {
+        self.evidence.record_success(account, now);
         self.unusable_in_a_row = 0;
         self.is_proven = true;
-        self.sick_at = None;
+        self.ejectable_at = None;
         self.streak_at = None;
         self.successes.add(now);
-        match self.standing {
-            Standing::HalfOpen => self.standing = Standing::InUse { since: now },
-            Standing::InUse { since } if now.since(since) >= FORGIVEN_AFTER => {
+        match self.state {
+            EjectionState::HalfOpen => self.state = EjectionState::InUse { since: now },
+            EjectionState::InUse { since } if now.since(since) >= FORGIVEN_AFTER => {
                 self.ejections = 0;
             }
             _ => {}
         }
     }
 
-    pub(super) fn failed(&mut self, seen: Seen, account: AccountKey, now: Millis) {
+    pub(super) fn record_failure(
+        &mut self,
+        seen: EndpointSignal,
+        account: AccountKey,
+        now: Millis,
+    ) {
         self.is_proven = false;
         self.failures.add(now);
         match seen {
-            Seen::Unusable => {
+            EndpointSignal::Unusable => {
                 self.unusable_in_a_row = self.unusable_in_a_row.saturating_add(1);
                 self.unusable.add(now);
             }
-            _ => self.evidence.failed(account, now),
+            _ => self.evidence.record_failure(account, now),
         }
     }
 
@@ -162,14 +167,14 @@ impl Record {
         let failing = self.evidence.in_a_row() > 0
             || self.unusable_in_a_row > 0
             || self.checks_failed_in_a_row > 0;
-        match self.standing {
-            _ if self.gone_since.is_some() => Health::Draining,
+        match self.state {
+            _ if self.removed_since.is_some() => Health::Draining,
             _ if self.down => Health::Down,
-            Standing::Ejected { .. } => Health::Ejected,
+            EjectionState::Ejected { .. } => Health::Ejected,
             _ if self.paused_until.is_some() => Health::Ejected,
-            Standing::HalfOpen => Health::Degraded,
-            Standing::InUse { .. } if failing => Health::Degraded,
-            Standing::InUse { .. } => Health::Healthy,
+            EjectionState::HalfOpen => Health::Degraded,
+            EjectionState::InUse { .. } if failing => Health::Degraded,
+            EjectionState::InUse { .. } => Health::Healthy,
         }
     }
 
@@ -181,7 +186,7 @@ impl Record {
             self.unreported = self.unreported.saturating_add(1);
         }
         let (from, at) = self.reported;
-        if health == from || self.gone_since.is_some() {
+        if health == from || self.removed_since.is_some() {
             return None;
         }
         let is_in_use = |health| matches!(health, Health::Healthy | Health::Degraded);
@@ -203,16 +208,16 @@ impl Record {
 
     pub(super) fn eject(&mut self, now: Millis) {
         let doubled = EJECTION_MIN.0.saturating_mul(1 << self.ejections.min(16));
-        self.standing = Standing::Ejected {
+        self.state = EjectionState::Ejected {
             until: now + Millis(doubled).min(EJECTION_MAX),
         };
         self.ejections += 1;
         self.checks_passed_in_a_row = 0;
-        self.gone_while_ejected = false;
-        self.forget_answers();
+        self.check_failed_while_ejected = false;
+        self.clear_counts();
     }
 
-    pub(super) fn forget_answers(&mut self) {
+    pub(super) fn clear_counts(&mut self) {
         self.evidence.restart();
         self.unusable_in_a_row = 0;
         self.failures.clear();

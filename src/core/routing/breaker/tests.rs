@@ -17,9 +17,9 @@ fn judge(urls: &[&str]) -> Ejector {
     Ejector::new(&endpoints(urls), Millis(0))
 }
 
-fn of(account: &str, seen: Seen) -> Observation {
+fn of(account: &str, seen: EndpointSignal) -> Observation {
     Observation {
-        seen,
+        signal: seen,
         cause: None,
         account: AccountKey::from(&AccountId::from(account)),
         pause: None,
@@ -28,11 +28,11 @@ fn of(account: &str, seen: Seen) -> Observation {
 
 /// A failure that no input causes: it counts for any account.
 fn unusable() -> Observation {
-    of("ant", Seen::Unusable)
+    of("ant", EndpointSignal::Unusable)
 }
 
-fn change(url: &str, usable: bool) -> Vec<Change> {
-    vec![Change {
+fn change(url: &str, usable: bool) -> Vec<UsabilityChange> {
+    vec![UsabilityChange {
         url: url.into(),
         usable,
     }]
@@ -41,7 +41,7 @@ fn change(url: &str, usable: bool) -> Vec<Change> {
 /// Failures at `url` until it is ejected; how many there were.
 fn fail(judge: &mut Ejector, url: &str, now: Millis) -> usize {
     (1..100)
-        .find(|_| judge.request_saw(url, unusable(), now) == change(url, false))
+        .find(|_| judge.observe_request(url, unusable(), now) == change(url, false))
         .expect("a hundred failures eject")
 }
 
@@ -49,10 +49,10 @@ fn fail(judge: &mut Ejector, url: &str, now: Millis) -> usize {
 fn five_failures_in_a_row_eject_and_a_success_between_them_does_not() {
     let mut judge = judge(&["a", "b"]);
     for _ in 0..4 {
-        assert_eq!(judge.request_saw("a", unusable(), Millis(0)), []);
+        assert_eq!(judge.observe_request("a", unusable(), Millis(0)), []);
     }
     assert_eq!(judge.health("a"), Health::Degraded);
-    judge.request_saw("a", of("ant", Seen::Success), Millis(0));
+    judge.observe_request("a", of("ant", EndpointSignal::Success), Millis(0));
     assert_eq!(judge.health("a"), Health::Healthy);
 
     assert_eq!(fail(&mut judge, "a", Millis(0)), 5);
@@ -66,10 +66,13 @@ fn half_of_the_answers_failing_ejects_too() {
     let mut ejected_after = None;
     for answer in 1..=40 {
         let seen = match answer % 2 {
-            0 => of(["ant", "bee"][answer as usize / 2 % 2], Seen::Failure),
-            _ => of("ant", Seen::Success),
+            0 => of(
+                ["ant", "bee"][answer as usize / 2 % 2],
+                EndpointSignal::Failure,
+            ),
+            _ => of("ant", EndpointSignal::Success),
         };
-        if judge.request_saw("a", seen, Millis(answer)) == change("a", false) {
+        if judge.observe_request("a", seen, Millis(answer)) == change("a", false) {
             ejected_after = Some(answer);
         }
     }
@@ -80,7 +83,11 @@ fn half_of_the_answers_failing_ejects_too() {
 fn what_the_caller_did_wrong_never_counts_against_an_endpoint() {
     let mut judge = judge(&["a", "b"]);
     for status in 400..500 {
-        judge.request_saw("a", of("ant", Seen::from_status(status)), Millis(0));
+        judge.observe_request(
+            "a",
+            of("ant", EndpointSignal::from_status(status)),
+            Millis(0),
+        );
     }
     assert_eq!(judge.health("a"), Health::Healthy);
 }
@@ -90,7 +97,7 @@ fn the_last_usable_endpoint_is_never_ejected() {
     let mut judge = judge(&["a", "b"]);
     fail(&mut judge, "a", Millis(0));
     for _ in 0..100 {
-        assert_eq!(judge.request_saw("b", unusable(), Millis(1)), []);
+        assert_eq!(judge.observe_request("b", unusable(), Millis(1)), []);
     }
     assert_eq!(judge.health("b"), Health::Degraded);
 }
@@ -112,7 +119,7 @@ fn an_ejection_ends_half_open_and_the_next_answer_decides() {
     );
 
     judge.tick(again);
-    judge.request_saw("a", of("ant", Seen::Success), again);
+    judge.observe_request("a", of("ant", EndpointSignal::Success), again);
     assert_eq!(judge.health("a"), Health::Healthy);
     assert_eq!(fail(&mut judge, "a", again), 5);
 }
@@ -128,9 +135,9 @@ fn ejections_grow_up_to_a_bound_and_are_forgiven_after_a_while() {
         now = until;
         judge.tick(now);
     }
-    judge.request_saw("a", of("ant", Seen::Success), now);
+    judge.observe_request("a", of("ant", EndpointSignal::Success), now);
     now = now + FORGIVEN_AFTER;
-    judge.request_saw("a", of("ant", Seen::Success), now);
+    judge.observe_request("a", of("ant", EndpointSignal::Success), now);
     fail(&mut judge, "a", now);
     assert_eq!(judge.ejected_until("a"), Some(now + EJECTION_MIN));
 }
@@ -139,8 +146,8 @@ fn ejections_grow_up_to_a_bound_and_are_forgiven_after_a_while() {
 fn stragglers_of_an_ejected_endpoint_change_nothing() {
     let mut judge = judge(&["a", "b"]);
     fail(&mut judge, "a", Millis(0));
-    for seen in [Seen::Failure, Seen::Success] {
-        assert_eq!(judge.request_saw("a", of("ant", seen), Millis(10)), []);
+    for seen in [EndpointSignal::Failure, EndpointSignal::Success] {
+        assert_eq!(judge.observe_request("a", of("ant", seen), Millis(10)), []);
     }
     assert_eq!(judge.ejected_until("a"), Some(EJECTION_MIN));
 }
@@ -149,16 +156,22 @@ fn stragglers_of_an_ejected_endpoint_change_nothing() {
 fn three_failed_checks_take_even_the_last_endpoint_down_and_two_bring_it_back() {
     let mut judge = judge(&["a"]);
     for _ in 0..2 {
-        assert_eq!(judge.check_saw("a", Seen::Failure, None, Millis(0)), []);
+        assert_eq!(
+            judge.observe_check("a", EndpointSignal::Failure, None, Millis(0)),
+            []
+        );
     }
     assert_eq!(
-        judge.check_saw("a", Seen::Failure, None, Millis(0)),
+        judge.observe_check("a", EndpointSignal::Failure, None, Millis(0)),
         change("a", false)
     );
     assert_eq!(judge.health("a"), Health::Down);
-    assert_eq!(judge.check_saw("a", Seen::Success, None, Millis(0)), []);
     assert_eq!(
-        judge.check_saw("a", Seen::Success, None, Millis(0)),
+        judge.observe_check("a", EndpointSignal::Success, None, Millis(0)),
+        []
+    );
+    assert_eq!(
+        judge.observe_check("a", EndpointSignal::Success, None, Millis(0)),
         change("a", true)
     );
     assert_eq!(judge.health("a"), Health::Healthy);
@@ -168,9 +181,9 @@ fn three_failed_checks_take_even_the_last_endpoint_down_and_two_bring_it_back() 
 fn an_ejected_endpoint_is_better_than_none() {
     let mut judge = judge(&["a", "b"]);
     fail(&mut judge, "a", Millis(0));
-    judge.check_saw("b", Seen::Failure, None, Millis(0));
-    judge.check_saw("b", Seen::Failure, None, Millis(0));
-    let changes = judge.check_saw("b", Seen::Failure, None, Millis(0));
+    judge.observe_check("b", EndpointSignal::Failure, None, Millis(0));
+    judge.observe_check("b", EndpointSignal::Failure, None, Millis(0));
+    let changes = judge.observe_check("b", EndpointSignal::Failure, None, Millis(0));
     assert_eq!(changes, [change("b", false), change("a", true)].concat());
 }
 
@@ -203,26 +216,26 @@ fn an_ejected_endpoint_is_used_again_when_the_others_left() {
 #[test]
 fn one_account_ejects_nothing_that_others_use_and_its_fifth_failure_asks_for_a_check() {
     let mut judge = judge(&["a", "b"]);
-    judge.request_saw("a", of("alice", Seen::Success), Millis(0));
+    judge.observe_request("a", of("alice", EndpointSignal::Success), Millis(0));
     for at in 1..=500 {
-        let saw = judge.request_saw("a", of("mallory", Seen::Failure), Millis(at));
+        let saw = judge.observe_request("a", of("mallory", EndpointSignal::Failure), Millis(at));
         assert_eq!(saw, []);
         let due = judge.take_checks();
         assert_eq!(due.len(), usize::from(at % 5 == 0), "after {at} failures");
     }
-    let second = judge.request_saw("a", of("alice", Seen::Failure), Millis(501));
+    let second = judge.observe_request("a", of("alice", EndpointSignal::Failure), Millis(501));
     assert_eq!(second, change("a", false));
 }
 
 #[test]
 fn a_lone_account_ejects_only_what_has_not_served_it_for_ten_seconds() {
     let mut judge = judge(&["a", "b"]);
-    judge.request_saw("a", of("alice", Seen::Success), Millis(0));
+    judge.observe_request("a", of("alice", EndpointSignal::Success), Millis(0));
     for at in 1..10 {
-        let saw = judge.request_saw("a", of("alice", Seen::Failure), Millis(at));
+        let saw = judge.observe_request("a", of("alice", EndpointSignal::Failure), Millis(at));
         assert_eq!(saw, []);
     }
-    let later = judge.request_saw("a", of("alice", Seen::Failure), Millis(10_000));
+    let later = judge.observe_request("a", of("alice", EndpointSignal::Failure), Millis(10_000));
     assert_eq!(later, change("a", false));
 }
 
@@ -231,12 +244,12 @@ fn a_pause_takes_even_the_last_endpoint_out_and_says_how_long() {
     let mut judge = judge(&["a", "b"]);
     let busy = |secs| Observation {
         pause: Some(Millis::from_secs(secs)),
-        ..of("ant", Seen::Busy)
+        ..of("ant", EndpointSignal::Busy)
     };
-    let paused = judge.request_saw("a", busy(17), Millis(0));
+    let paused = judge.observe_request("a", busy(17), Millis(0));
     assert_eq!(paused, change("a", false));
     assert_eq!(judge.pause_left(Millis(0)), None);
-    judge.request_saw("b", busy(3600), Millis(0));
+    judge.observe_request("b", busy(3600), Millis(0));
     assert_eq!(judge.pause_left(Millis(1000)), Some(Millis::from_secs(16)));
     assert_eq!(judge.tick(Millis::from_secs(17)), change("a", true));
     assert_eq!(judge.pause_left(Millis::from_secs(17)), None);
@@ -248,9 +261,9 @@ fn operators_are_told_of_every_change_with_its_cause_and_of_flapping_once_in_ten
     let mut judge = judge(&["a", "b"]);
     let failed = Observation {
         cause: Some(FailureCause::Named("refused")),
-        ..of("ant", Seen::Failure)
+        ..of("ant", EndpointSignal::Failure)
     };
-    judge.request_saw("a", failed, Millis(0));
+    judge.observe_request("a", failed, Millis(0));
     let told = judge.take_reports();
     assert_eq!(
         told,
@@ -263,10 +276,10 @@ fn operators_are_told_of_every_change_with_its_cause_and_of_flapping_once_in_ten
         }]
     );
     for at in 1..100 {
-        judge.request_saw("a", of("ant", Seen::Success), Millis(at));
-        judge.request_saw("a", failed, Millis(at));
+        judge.observe_request("a", of("ant", EndpointSignal::Success), Millis(at));
+        judge.observe_request("a", failed, Millis(at));
     }
-    judge.request_saw("a", of("ant", Seen::Success), Millis(100));
+    judge.observe_request("a", of("ant", EndpointSignal::Success), Millis(100));
     assert_eq!(judge.take_reports(), []);
     judge.tick(Millis(10_000));
     let told = judge.take_reports();
@@ -290,12 +303,16 @@ fn operators_are_told_of_every_change_with_its_cause_and_of_flapping_once_in_ten
 fn a_server_is_proven_until_a_try_fails_and_again_after_one_that_does_not() {
     let mut judge = judge(&["a", "b"]);
     assert!(judge.is_proven("a"));
-    for seen in [Seen::Busy, Seen::Failure, Seen::Unusable] {
-        judge.request_saw("a", of("ant", seen), Millis(0));
+    for seen in [
+        EndpointSignal::Busy,
+        EndpointSignal::Failure,
+        EndpointSignal::Unusable,
+    ] {
+        judge.observe_request("a", of("ant", seen), Millis(0));
         assert!(!judge.is_proven("a"), "{seen:?}");
-        judge.request_saw("a", of("ant", Seen::Nothing), Millis(0));
+        judge.observe_request("a", of("ant", EndpointSignal::Neutral), Millis(0));
         assert!(!judge.is_proven("a"), "{seen:?}");
-        judge.request_saw("a", of("ant", Seen::Success), Millis(0));
+        judge.observe_request("a", of("ant", EndpointSignal::Success), Millis(0));
         assert!(judge.is_proven("a"));
     }
 }
@@ -303,12 +320,12 @@ fn a_server_is_proven_until_a_try_fails_and_again_after_one_that_does_not() {
 #[test]
 fn a_model_keeps_failing_from_the_last_endpoints_fifth_failure_to_the_next_success() {
     let mut judge = judge(&["a", "b"]);
-    judge.request_saw("a", of("ant", Seen::Success), Millis(7));
+    judge.observe_request("a", of("ant", EndpointSignal::Success), Millis(7));
     for (at, url) in [(10, "a"), (20, "b")] {
         for nth in 0..5 {
             assert_eq!(judge.failing_since(), None);
             let account = ["ant", "bee"][nth % 2];
-            judge.request_saw(url, of(account, Seen::Failure), Millis(at));
+            judge.observe_request(url, of(account, EndpointSignal::Failure), Millis(at));
         }
     }
     assert_eq!(
@@ -319,7 +336,7 @@ fn a_model_keeps_failing_from_the_last_endpoints_fifth_failure_to_the_next_succe
     assert_eq!(judge.failing_since(), Some(Millis::ZERO), "b never served");
     judge.tick(EJECTION_MIN + Millis(10));
     assert_eq!(judge.failing_since(), Some(Millis(7)));
-    judge.request_saw("a", of("bee", Seen::Success), Millis(6_000));
+    judge.observe_request("a", of("bee", EndpointSignal::Success), Millis(6_000));
     assert_eq!(judge.failing_since(), None);
 }
 
@@ -329,11 +346,11 @@ fn a_model_keeps_failing_too_when_each_endpoint_fails_another_account() {
     for (url, account) in [("a", "ant"), ("b", "bee")] {
         for _ in 0..5 {
             assert_eq!(judge.failing_since(), None);
-            judge.request_saw(url, of(account, Seen::Failure), Millis(10));
+            judge.observe_request(url, of(account, EndpointSignal::Failure), Millis(10));
         }
     }
     assert_eq!(judge.failing_since(), Some(Millis::ZERO));
-    judge.request_saw("b", of("bee", Seen::Success), Millis(20));
+    judge.observe_request("b", of("bee", EndpointSignal::Success), Millis(20));
     assert_eq!(judge.failing_since(), None);
 }
 
@@ -341,7 +358,7 @@ fn a_model_keeps_failing_too_when_each_endpoint_fails_another_account() {
 fn a_model_that_had_no_failure_for_a_minute_may_serve() {
     let mut judge = judge(&["a"]);
     for at in 0..5 {
-        judge.request_saw("a", unusable(), Millis(at));
+        judge.observe_request("a", unusable(), Millis(at));
     }
     judge.tick(Millis(3) + SICK_MAX);
     assert_eq!(judge.failing_since(), Some(Millis::ZERO));
@@ -352,9 +369,9 @@ fn a_model_that_had_no_failure_for_a_minute_may_serve() {
 #[test]
 fn one_accounts_failures_make_no_model_fail() {
     let mut judge = judge(&["a"]);
-    judge.request_saw("a", of("alice", Seen::Success), Millis(0));
+    judge.observe_request("a", of("alice", EndpointSignal::Success), Millis(0));
     for at in 1..500 {
-        judge.request_saw("a", of("mallory", Seen::Failure), Millis(at));
+        judge.observe_request("a", of("mallory", EndpointSignal::Failure), Millis(at));
         assert_eq!(judge.failing_since(), None);
     }
 }
@@ -365,7 +382,7 @@ proptest::proptest! {
         pauses in proptest::collection::vec(0..400_u64, 1..400),
         endpoint_count in 2..5_usize,
     ) {
-        use crate::routing::{Failure, RetryBudget, RetryTarget};
+        use crate::routing::{AttemptFailure, RetryBudget, RetryTarget};
         let urls = ["a", "b", "c", "d"];
         let urls = &urls[..endpoint_count];
         let mut judge = judge(urls);
@@ -374,7 +391,7 @@ proptest::proptest! {
         for (request, pause) in pauses.iter().enumerate() {
             now = now + Millis(*pause);
             judge.tick(now);
-            budget.request_begins(now);
+            budget.record_request(now);
             let (mut tried, mut at_proven) = (Vec::new(), false);
             loop {
                 attempts += 1;
@@ -384,10 +401,10 @@ proptest::proptest! {
                 let url = proven.or(usable.first().copied()).unwrap_or(urls[0]);
                 tried.push(url);
                 let account = ["ant", "bee"][request % 2];
-                judge.request_saw(url, of(account, Seen::Failure), now);
-                judge.check_saw(url, Seen::Success, None, now);
+                judge.observe_request(url, of(account, EndpointSignal::Failure), now);
+                judge.observe_check(url, EndpointSignal::Success, None, now);
                 if at_proven {
-                    budget.proven_retry_failed(now);
+                    budget.record_proven_retry_failure(now);
                 }
                 let next = |url: &&&str| !tried.contains(*url) && judge.is_proven(url);
                 let target = match urls.iter().find(next) {
@@ -395,7 +412,7 @@ proptest::proptest! {
                     None => RetryTarget::Unproven,
                 };
                 at_proven = target == RetryTarget::Proven;
-                if !budget.may_retry(tried.len() as u32, Failure::Failed, target, now) {
+                if !budget.may_retry(tried.len() as u32, AttemptFailure::Failed, target, now) {
                     break;
                 }
             }
@@ -411,17 +428,26 @@ proptest::proptest! {
 fn a_server_that_was_gone_while_ejected_is_back_with_its_checks_but_a_sick_one_is_not() {
     let mut judge = judge(&["a", "b"]);
     for url in ["a", "b"] {
-        judge.check_saw(url, Seen::Success, None, Millis(0));
+        judge.observe_check(url, EndpointSignal::Success, None, Millis(0));
     }
     fail(&mut judge, "a", Millis(0));
     assert_eq!(judge.health("a"), Health::Ejected);
     for _ in 0..10 {
-        assert_eq!(judge.check_saw("a", Seen::Success, None, Millis(0)), vec![]);
+        assert_eq!(
+            judge.observe_check("a", EndpointSignal::Success, None, Millis(0)),
+            vec![]
+        );
     }
-    assert_eq!(judge.check_saw("a", Seen::Failure, None, Millis(0)), vec![]);
-    assert_eq!(judge.check_saw("a", Seen::Success, None, Millis(0)), vec![]);
     assert_eq!(
-        judge.check_saw("a", Seen::Success, None, Millis(0)),
+        judge.observe_check("a", EndpointSignal::Failure, None, Millis(0)),
+        vec![]
+    );
+    assert_eq!(
+        judge.observe_check("a", EndpointSignal::Success, None, Millis(0)),
+        vec![]
+    );
+    assert_eq!(
+        judge.observe_check("a", EndpointSignal::Success, None, Millis(0)),
         change("a", true)
     );
     assert_eq!(judge.health("a"), Health::Degraded);

@@ -14,7 +14,7 @@ fn name(text: &str) -> Arc<str> {
 }
 
 fn begin() -> Hops {
-    Hops::begin(&name("a"), Millis(30_000), 1_000)
+    Hops::new(&name("a"), Millis(30_000), 1_000)
 }
 
 #[test]
@@ -102,10 +102,10 @@ fn after_two_refusals_a_request_settles_for_a_line_and_a_large_one_does_at_once(
     let mut waits = Vec::new();
     for _ in 0..3 {
         waits.push(hops.may_wait(left));
-        hops.tries.no_room();
+        hops.budget.record_out_of_capacity();
     }
     assert_eq!(waits, [Millis::ZERO, Millis::ZERO, left]);
-    let large = Hops::begin(&name("a"), Millis(30_000), 1 << 20);
+    let large = Hops::new(&name("a"), Millis(30_000), 1 << 20);
     assert_eq!(large.may_wait(left), left);
 }
 
@@ -126,13 +126,13 @@ fn what_a_node_tells_back_is_settled_and_whom_it_asked_is_not_asked_again() {
     let to_c = at_b.forward(&name("c"), Millis(28_000), Millis::ZERO, 1, true);
     let mut at_c = to_c.clone();
     at_c.arrive(&name("c")).expect("it was not here");
-    at_c.tries.error();
-    at_b.came_back(&to_c, &at_c).expect("it follows");
-    assert!(at_b.tries.no_room());
+    at_c.budget.record_error();
+    at_b.settle_returned(&to_c, &at_c).expect("it follows");
+    assert!(at_b.budget.record_out_of_capacity());
 
-    hops.came_back(&sent, &at_b).expect("it follows");
+    hops.settle_returned(&sent, &at_b).expect("it follows");
     assert_eq!(hops.visited, [name("a"), name("b"), name("c")]);
-    assert_eq!((hops.tries.errors_left, hops.tries.capacity_left), (2, 4));
+    assert_eq!((hops.budget.errors_left, hops.budget.capacity_left), (2, 4));
 }
 
 #[test]
@@ -141,12 +141,18 @@ fn an_answer_that_gives_back_more_than_was_lent_is_not_believed() {
     let sent = hops.forward(&name("b"), Millis(29_000), Millis::ZERO, 1, true);
     let mut generous = sent.clone();
     generous.arrive(&name("b")).expect("it was not here");
-    generous.tries.errors_left = 3;
+    generous.budget.errors_left = 3;
     let before = hops.clone();
-    assert_eq!(hops.came_back(&sent, &generous), Err(HopsError::NotOurs));
+    assert_eq!(
+        hops.settle_returned(&sent, &generous),
+        Err(HopsError::NotOurs)
+    );
     let mut forgetful = sent.clone();
     forgetful.visited.clear();
-    assert_eq!(hops.came_back(&sent, &forgetful), Err(HopsError::NotOurs));
+    assert_eq!(
+        hops.settle_returned(&sent, &forgetful),
+        Err(HopsError::NotOurs)
+    );
     assert_eq!(hops, before);
 }
 
@@ -156,14 +162,14 @@ prop_compose! {
         deadline_ms in 0..=DEADLINE_LEFT_MAX.0,
         wait_ms in 0..=DEADLINE_LEFT_MAX.0,
         errors_left in 0..=ERRORS_MAX,
-        capacity_left in 0..=CAPACITY_TRIES_SMALL,
+        capacity_left in 0..=CAPACITY_ATTEMPTS_SMALL,
         hops_left in 0..=HOPS_MAX,
         in_flight: u32,
     ) -> Hops {
         Hops {
             visited: names.iter().map(|text| name(text)).collect(),
             deadline_left: Millis(deadline_ms),
-            tries: Tries { errors_left, capacity_left },
+            budget: AttemptBudget { errors_left, capacity_left },
             hops_left,
             wait_max: Millis(wait_ms),
             in_flight,

@@ -16,7 +16,7 @@
 use serde_json::{Map, Value};
 
 use super::order::{fitness, in_order};
-use super::settings::{SettingProblem, Settings};
+use super::settings::{PolicySettings, SettingProblem};
 use super::values::{Candidate, Choice, Hints, WHOLE};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,17 +27,17 @@ pub(super) struct Affinity {
 
 impl Affinity {
     pub(super) fn configure(given: &Map<String, Value>) -> Result<Affinity, Vec<SettingProblem>> {
-        let mut settings = Settings::of(given);
+        let mut settings = PolicySettings::of(given);
         let policy = Affinity {
             load_percent: settings.number("load_percent", (100, 1000), 125),
             prefix_step: settings.number("prefix_step", (1, u32::from(WHOLE)), 125),
         };
-        settings.done(policy)
+        settings.finish(policy)
     }
 
     pub(super) fn rank(&self, hints: &Hints, candidates: &[Candidate]) -> Vec<Choice> {
         let fit = candidates.iter().filter(|c| fitness(c) <= 1);
-        let total = fit.fold(Load::default(), |total, c| total.with(c));
+        let total = fit.fold(LoadSum::default(), |total, c| total.with(c));
         let keyed = candidates.iter().map(|c| {
             let lora = if hints.lora.is_some() {
                 c.lora_affinity.min(WHOLE)
@@ -62,7 +62,7 @@ impl Affinity {
 
     /// Returns whether this request would exceed the bound of the candidate:
     /// `load + 1 > ceil(load_percent / 100 × (all load + 1) × permits / all permits)`.
-    fn is_overloaded(&self, candidate: &Candidate, total: Load) -> bool {
+    fn is_overloaded(&self, candidate: &Candidate, total: LoadSum) -> bool {
         let share = u128::from(self.load_percent)
             * u128::from(total.used + 1)
             * u128::from(candidate.permits_total);
@@ -73,14 +73,14 @@ impl Affinity {
 
 /// Sums over the candidates that are fit.
 #[derive(Clone, Copy, Default)]
-struct Load {
+struct LoadSum {
     used: u64,
     permits: u64,
 }
 
-impl Load {
-    fn with(self, candidate: &Candidate) -> Load {
-        Load {
+impl LoadSum {
+    fn with(self, candidate: &Candidate) -> LoadSum {
+        LoadSum {
             used: self.used + load(candidate),
             permits: self.permits + u64::from(candidate.permits_total),
         }

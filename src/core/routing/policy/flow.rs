@@ -11,8 +11,8 @@
 
 use serde_json::{Map, Value};
 
-use super::order::{Dice, fitness, in_order};
-use super::settings::{SettingProblem, Settings};
+use super::order::{SplitMix64, fitness, in_order};
+use super::settings::{PolicySettings, SettingProblem};
 use super::values::{Candidate, Choice, Hints};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,9 +24,9 @@ impl ResourceFlow {
     pub(super) fn configure(
         given: &Map<String, Value>,
     ) -> Result<ResourceFlow, Vec<SettingProblem>> {
-        let mut settings = Settings::of(given);
+        let mut settings = PolicySettings::of(given);
         let ooc_max = settings.number("ooc_max", (0, 255), 0) as u8;
-        settings.done(ResourceFlow { ooc_max })
+        settings.finish(ResourceFlow { ooc_max })
     }
 
     pub(super) fn rank(&self, hints: &Hints, candidates: &[Candidate]) -> Vec<Choice> {
@@ -36,27 +36,30 @@ impl ResourceFlow {
         let drawn = draw(candidates.iter().filter(first), hints.seed);
         let keyed = candidates.iter().map(|c| {
             let not_drawn = Some(c.id) != drawn;
-            let key = (class(c), not_drawn, u32::MAX - room(c), c.id);
+            let key = (class(c), not_drawn, u32::MAX - free_capacity(c), c.id);
             (key, (), c.id)
         });
         in_order(keyed.collect())
     }
 }
 
-fn room(candidate: &Candidate) -> u32 {
+fn free_capacity(candidate: &Candidate) -> u32 {
     candidate.permits_free.saturating_sub(candidate.queue_len)
 }
 
 /// Draws one of `candidates` in proportion to free capacity; none when there is none.
 fn draw<'a>(candidates: impl Iterator<Item = &'a Candidate> + Clone, seed: u64) -> Option<u32> {
-    let total: u64 = candidates.clone().map(|c| u64::from(room(c))).sum();
-    let mut lot = Dice::new(seed).below(total);
+    let total: u64 = candidates
+        .clone()
+        .map(|c| u64::from(free_capacity(c)))
+        .sum();
+    let mut share = SplitMix64::new(seed).next_below(total);
     for candidate in candidates {
-        let room = u64::from(room(candidate));
-        if lot < room {
+        let room = u64::from(free_capacity(candidate));
+        if share < room {
             return Some(candidate.id);
         }
-        lot -= room;
+        share -= room;
     }
     None
 }

@@ -7,7 +7,7 @@
 use serde_json::{Map, Value};
 
 use super::order::{fitness, in_order};
-use super::settings::{SettingProblem, Settings};
+use super::settings::{PolicySettings, SettingProblem};
 use super::values::{Candidate, Choice, Hints};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,9 +17,9 @@ pub(super) struct ForcedSite {
 
 impl ForcedSite {
     pub(super) fn configure(given: &Map<String, Value>) -> Result<ForcedSite, Vec<SettingProblem>> {
-        let mut settings = Settings::of(given);
+        let mut settings = PolicySettings::of(given);
         let site = settings.optional_site("site");
-        settings.done(ForcedSite { site })
+        settings.finish(ForcedSite { site })
     }
 
     pub(super) fn rank(&self, hints: &Hints, candidates: &[Candidate]) -> Vec<Choice> {

@@ -12,7 +12,7 @@
 use serde_json::{Map, Value};
 
 use super::order::{fitness, in_order};
-use super::settings::{SettingProblem, Settings};
+use super::settings::{PolicySettings, SettingProblem};
 use super::values::{Candidate, Choice, Hints};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,13 +26,13 @@ const MEASURES: [&str; 4] = ["auto", "ttft", "latency", "rtt"];
 
 impl Latency {
     pub(super) fn configure(given: &Map<String, Value>) -> Result<Latency, Vec<SettingProblem>> {
-        let mut settings = Settings::of(given);
+        let mut settings = PolicySettings::of(given);
         let policy = Latency {
             step_us: u64::from(settings.number("step_ms", (1, 60_000), 50)) * 1000,
             steps: u64::from(settings.number("steps", (1, 64), 8)),
             measure: settings.word("measure", &MEASURES),
         };
-        settings.done(policy)
+        settings.finish(policy)
     }
 
     pub(super) fn rank(&self, hints: &Hints, candidates: &[Candidate]) -> Vec<Choice> {

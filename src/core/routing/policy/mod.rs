@@ -14,8 +14,8 @@ mod ranking;
 mod settings;
 mod values;
 
-pub use order::Dice;
-pub use ranking::{Ranking, check};
+pub use order::SplitMix64;
+pub use ranking::{Ranking, complete_ranking};
 pub use settings::SettingProblem;
 pub use values::{CANDIDATES_MAX, Candidate, Choice, Hints, WHOLE, site_number};
 
@@ -28,10 +28,10 @@ use serde_json::{Map, Value};
 
 /// A policy with its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policy(Kind);
+pub struct BuiltinPolicy(PolicyKind);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Kind {
+enum PolicyKind {
     Latency(Latency),
     Random(Random),
     ForcedSite(ForcedSite),
@@ -39,7 +39,7 @@ enum Kind {
     Affinity(Affinity),
 }
 
-impl Policy {
+impl BuiltinPolicy {
     /// The names [`Policy::named`] knows.
     pub const NAMES: [&str; 5] = [
         "latency",
@@ -54,26 +54,26 @@ impl Policy {
     pub fn named(
         name: &str,
         settings: &Map<String, Value>,
-    ) -> Option<Result<Policy, Vec<SettingProblem>>> {
+    ) -> Option<Result<BuiltinPolicy, Vec<SettingProblem>>> {
         let kind = match name {
-            "latency" => Latency::configure(settings).map(Kind::Latency),
-            "random" => Random::configure(settings).map(Kind::Random),
-            "forced-site" => ForcedSite::configure(settings).map(Kind::ForcedSite),
-            "resource-flow" => ResourceFlow::configure(settings).map(Kind::ResourceFlow),
-            "affinity" => Affinity::configure(settings).map(Kind::Affinity),
+            "latency" => Latency::configure(settings).map(PolicyKind::Latency),
+            "random" => Random::configure(settings).map(PolicyKind::Random),
+            "forced-site" => ForcedSite::configure(settings).map(PolicyKind::ForcedSite),
+            "resource-flow" => ResourceFlow::configure(settings).map(PolicyKind::ResourceFlow),
+            "affinity" => Affinity::configure(settings).map(PolicyKind::Affinity),
             _ => return None,
         };
-        Some(kind.map(Policy))
+        Some(kind.map(BuiltinPolicy))
     }
 
     /// Name of the policy.
     pub fn name(&self) -> &'static str {
         match self.0 {
-            Kind::Latency(_) => "latency",
-            Kind::Random(_) => "random",
-            Kind::ForcedSite(_) => "forced-site",
-            Kind::ResourceFlow(_) => "resource-flow",
-            Kind::Affinity(_) => "affinity",
+            PolicyKind::Latency(_) => "latency",
+            PolicyKind::Random(_) => "random",
+            PolicyKind::ForcedSite(_) => "forced-site",
+            PolicyKind::ResourceFlow(_) => "resource-flow",
+            PolicyKind::Affinity(_) => "affinity",
         }
     }
 
@@ -82,7 +82,7 @@ impl Policy {
     pub fn is_per_request(&self) -> bool {
         matches!(
             self.0,
-            Kind::Random(_) | Kind::ResourceFlow(_) | Kind::Affinity(_)
+            PolicyKind::Random(_) | PolicyKind::ResourceFlow(_) | PolicyKind::Affinity(_)
         )
     }
 
@@ -90,11 +90,11 @@ impl Policy {
     pub fn rank(&self, hints: &Hints, candidates: &[Candidate]) -> Vec<Choice> {
         let candidates = &candidates[..candidates.len().min(CANDIDATES_MAX)];
         match &self.0 {
-            Kind::Latency(policy) => policy.rank(hints, candidates),
-            Kind::Random(policy) => policy.rank(hints, candidates),
-            Kind::ForcedSite(policy) => policy.rank(hints, candidates),
-            Kind::ResourceFlow(policy) => policy.rank(hints, candidates),
-            Kind::Affinity(policy) => policy.rank(hints, candidates),
+            PolicyKind::Latency(policy) => policy.rank(hints, candidates),
+            PolicyKind::Random(policy) => policy.rank(hints, candidates),
+            PolicyKind::ForcedSite(policy) => policy.rank(hints, candidates),
+            PolicyKind::ResourceFlow(policy) => policy.rank(hints, candidates),
+            PolicyKind::Affinity(policy) => policy.rank(hints, candidates),
         }
     }
 }

@@ -6,8 +6,8 @@
 
 use serde_json::{Map, Value};
 
-use super::order::{Dice, fitness, in_order};
-use super::settings::{SettingProblem, Settings};
+use super::order::{SplitMix64, fitness, in_order};
+use super::settings::{PolicySettings, SettingProblem};
 use super::values::{Candidate, Choice, Hints};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,17 +15,17 @@ pub(super) struct Random;
 
 impl Random {
     pub(super) fn configure(given: &Map<String, Value>) -> Result<Random, Vec<SettingProblem>> {
-        Settings::of(given).done(Random)
+        PolicySettings::of(given).finish(Random)
     }
 
     pub(super) fn rank(&self, hints: &Hints, candidates: &[Candidate]) -> Vec<Choice> {
-        let mut dice = Dice::new(hints.seed);
+        let mut random = SplitMix64::new(hints.seed);
         // Fisher–Yates, from the end.
-        let mut lots: Vec<usize> = (0..candidates.len()).collect();
-        for at in (1..lots.len()).rev() {
-            lots.swap(at, dice.below(at as u64 + 1) as usize);
+        let mut order: Vec<usize> = (0..candidates.len()).collect();
+        for at in (1..order.len()).rev() {
+            order.swap(at, random.next_below(at as u64 + 1) as usize);
         }
-        let keyed = lots.into_iter().zip(candidates);
+        let keyed = order.into_iter().zip(candidates);
         let keyed = keyed.map(|(lot, c)| ((fitness(c), c.tier, lot), (), c.id));
         in_order(keyed.collect())
     }

@@ -9,7 +9,7 @@ use crate::routing::Health;
 /// steps, which are numbered from 0 without gaps. Ids that are unknown, repeated or of a candidate that is
 /// down are dropped where they stand. Missing candidates follow after the last step, in the order of
 /// `candidates`, and those that are down one step later: a ranking may be kept until they are up again.
-pub fn check(choices: &[Choice], candidates: &[Candidate]) -> Vec<Choice> {
+pub fn complete_ranking(choices: &[Choice], candidates: &[Candidate]) -> Vec<Choice> {
     // By id: may still be named.
     let mut open: HashMap<u32, bool> = candidates
         .iter()

@@ -14,15 +14,15 @@ pub struct SettingProblem {
 }
 
 /// The settings of one policy while they are read.
-pub(super) struct Settings<'a> {
+pub(super) struct PolicySettings<'a> {
     given: &'a Map<String, Value>,
     known: Vec<&'static str>,
     problems: Vec<SettingProblem>,
 }
 
-impl<'a> Settings<'a> {
-    pub(super) fn of(given: &'a Map<String, Value>) -> Settings<'a> {
-        Settings {
+impl<'a> PolicySettings<'a> {
+    pub(super) fn of(given: &'a Map<String, Value>) -> PolicySettings<'a> {
+        PolicySettings {
             given,
             known: Vec::new(),
             problems: Vec::new(),
@@ -86,7 +86,7 @@ impl<'a> Settings<'a> {
     }
 
     /// Returns `policy`, or all problems; keys that were not read are problems.
-    pub(super) fn done<T>(mut self, policy: T) -> Result<T, Vec<SettingProblem>> {
+    pub(super) fn finish<T>(mut self, policy: T) -> Result<T, Vec<SettingProblem>> {
         for key in self.given.keys() {
             if !self.known.contains(&key.as_str()) {
                 let known = match self.known.as_slice() {

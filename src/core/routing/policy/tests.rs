@@ -3,7 +3,10 @@
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use super::{Candidate, Choice, Dice, Hints, Policy, Ranking, WHOLE, check, site_number};
+use super::{
+    BuiltinPolicy, Candidate, Choice, Hints, Ranking, SplitMix64, WHOLE, complete_ranking,
+    site_number,
+};
 use crate::routing::Health;
 
 fn candidate(id: u32) -> Candidate {
@@ -26,32 +29,34 @@ fn candidate(id: u32) -> Candidate {
     }
 }
 
-fn policy(name: &str, settings: Value) -> Policy {
+fn policy(name: &str, settings: Value) -> BuiltinPolicy {
     let settings: Map<String, Value> = serde_json::from_value(settings).unwrap();
-    Policy::named(name, &settings).unwrap().unwrap()
+    BuiltinPolicy::named(name, &settings).unwrap().unwrap()
 }
 
 fn steps(choices: &[Choice]) -> Vec<Vec<u32>> {
     Ranking::of(choices).steps().map(<[u32]>::to_vec).collect()
 }
 
-fn rank(policy: &Policy, hints: &Hints, candidates: &[Candidate]) -> Vec<Vec<u32>> {
+fn rank(policy: &BuiltinPolicy, hints: &Hints, candidates: &[Candidate]) -> Vec<Vec<u32>> {
     steps(&policy.rank(hints, candidates))
 }
 
 #[test]
 fn every_name_is_a_policy_and_no_other_is() {
-    for name in Policy::NAMES {
+    for name in BuiltinPolicy::NAMES {
         assert_eq!(policy(name, json!({})).name(), name);
     }
-    assert_eq!(Policy::named("nearest", &Map::new()), None);
+    assert_eq!(BuiltinPolicy::named("nearest", &Map::new()), None);
 }
 
 #[test]
 fn every_problem_of_the_settings_is_told_with_its_key() {
     let settings = json!({"step_ms": 0, "measure": "feel", "steps": null, "stepms": 5});
     let settings: Map<String, Value> = serde_json::from_value(settings).unwrap();
-    let problems = Policy::named("latency", &settings).unwrap().unwrap_err();
+    let problems = BuiltinPolicy::named("latency", &settings)
+        .unwrap()
+        .unwrap_err();
     let paths: Vec<&str> = problems.iter().map(|problem| &*problem.path).collect();
     assert_eq!(paths, ["step_ms", "measure", "stepms"]);
     assert_eq!(
@@ -63,7 +68,7 @@ fn every_problem_of_the_settings_is_told_with_its_key() {
         "the policy has no such setting: it has step_ms, steps, measure"
     );
     let site: Map<String, Value> = serde_json::from_value(json!({"site": 1.5})).unwrap();
-    assert!(Policy::named("forced-site", &site).unwrap().is_err());
+    assert!(BuiltinPolicy::named("forced-site", &site).unwrap().is_err());
 }
 
 #[test]
@@ -149,10 +154,10 @@ fn a_fixed_seed_gives_a_fixed_order_and_all_orders_occur() {
 #[test]
 fn the_dice_roll_as_they_are_published() {
     // The first outputs of splitmix64 with the seed 1234567.
-    let mut dice = Dice::new(1_234_567);
-    assert_eq!(dice.roll(), 6_457_827_717_110_365_317);
-    assert_eq!(dice.roll(), 3_203_168_211_198_807_973);
-    assert_eq!(Dice::new(7).below(0), 0);
+    let mut dice = SplitMix64::new(1_234_567);
+    assert_eq!(dice.next_u64(), 6_457_827_717_110_365_317);
+    assert_eq!(dice.next_u64(), 3_203_168_211_198_807_973);
+    assert_eq!(SplitMix64::new(7).next_below(0), 0);
 }
 
 #[test]
@@ -200,7 +205,7 @@ fn a_site_may_be_forced_by_its_name() {
     assert_eq!(site_number(""), 0x811c_9dc5);
     assert_eq!(site_number("foobar"), 0xbf9c_f968);
     let none: Map<String, Value> = serde_json::from_value(json!({"site": ""})).unwrap();
-    assert!(Policy::named("forced-site", &none).unwrap().is_err());
+    assert!(BuiltinPolicy::named("forced-site", &none).unwrap().is_err());
 }
 
 #[test]
@@ -347,7 +352,7 @@ fn the_unfit_come_last_and_tiers_stay_apart_in_every_policy() {
         permits_free: 99,
         ..candidate(7)
     });
-    for name in Policy::NAMES {
+    for name in BuiltinPolicy::NAMES {
         let order = rank(
             &policy(name, json!({})),
             &Hints {
@@ -382,11 +387,14 @@ fn an_answer_is_made_whole() {
         choice(1, 0),
     ];
     assert_eq!(
-        steps(&check(&answer, &candidates)),
+        steps(&complete_ranking(&answer, &candidates)),
         [vec![0], vec![1], vec![3, 4], vec![2]]
     );
-    assert_eq!(steps(&check(&[], &candidates)), [vec![0, 1, 3, 4], vec![2]]);
-    assert_eq!(check(&answer, &[]), []);
+    assert_eq!(
+        steps(&complete_ranking(&[], &candidates)),
+        [vec![0, 1, 3, 4], vec![2]]
+    );
+    assert_eq!(complete_ranking(&answer, &[]), []);
     assert!(Ranking::of(&[]).is_empty());
 }
 
@@ -430,7 +438,7 @@ proptest! {
 
     #[test]
     fn every_policy_names_every_candidate_once_in_the_order_of_steps(candidates in candidates(), hints in any_hints()) {
-        for name in Policy::NAMES {
+        for name in BuiltinPolicy::NAMES {
             let policy = policy(name, json!({}));
             let choices = policy.rank(&hints, &candidates);
             prop_assert_eq!(&choices, &policy.rank(&hints, &candidates));
@@ -440,7 +448,7 @@ proptest! {
             let all: Vec<u32> = candidates.iter().map(|candidate| candidate.id).collect();
             prop_assert_eq!(ids, all);
             // Who is down is last by every policy's own rule, so that the check only moves them.
-            let whole = check(&choices, &candidates);
+            let whole = complete_ranking(&choices, &candidates);
             prop_assert_eq!(whole.len(), candidates.len());
         }
     }
@@ -450,7 +458,7 @@ proptest! {
         candidates in candidates(), answer in proptest::collection::vec((0..100u32, any::<u8>()), 0..60),
     ) {
         let answer: Vec<Choice> = answer.into_iter().map(|(id, step)| Choice { id, step }).collect();
-        let whole = check(&answer, &candidates);
+        let whole = complete_ranking(&answer, &candidates);
         let mut ids: Vec<u32> = whole.iter().map(|choice| choice.id).collect();
         ids.sort_unstable();
         let all: Vec<u32> = candidates.iter().map(|candidate| candidate.id).collect();
@@ -460,7 +468,7 @@ proptest! {
         let down = |choice: &&Choice| candidates.iter().any(|c| c.id == choice.id && c.health == Health::Down);
         let after = whole.iter().skip_while(|choice| !down(choice));
         prop_assert!(after.clone().all(|choice| down(&choice)), "who is down is last");
-        prop_assert_eq!(check(&whole, &candidates), whole.clone());
+        prop_assert_eq!(complete_ranking(&whole, &candidates), whole.clone());
         let grouped: Vec<u32> = Ranking::of(&whole).steps().flatten().copied().collect();
         prop_assert_eq!(grouped, whole.iter().map(|choice| choice.id).collect::<Vec<_>>());
     }

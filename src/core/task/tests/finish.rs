@@ -166,8 +166,8 @@ pub(super) fn variants() -> Vec<(Task, Value, Value)> {
     all
 }
 
-fn finish(task: Task, answer: &Value) -> Result<super::super::Finished, TaskError> {
-    Builtin::of(task).finish(&response(answer.to_string().as_bytes()))
+fn finish(task: Task, answer: &Value) -> Result<super::super::FinishResult, TaskError> {
+    BuiltinTask::of(task).finish(&response(answer.to_string().as_bytes()))
 }
 
 #[test]
@@ -271,19 +271,19 @@ fn an_answer_in_no_known_shape_is_the_servers_fault() {
             "{task:?} {answer}: {found:?}"
         );
     }
-    let cut = Builtin::of(Task::TextGeneration).finish(&response(br#"{"response":"hi"#));
+    let cut = BuiltinTask::of(Task::TextGeneration).finish(&response(br#"{"response":"hi"#));
     assert!(matches!(cut, Err(TaskError::Broken(_))));
 }
 
 #[test]
 fn a_failure_is_kept_and_a_plain_text_is_a_text() {
-    let builtin = Builtin::of(Task::Translation);
-    let failed = Response {
+    let builtin = BuiltinTask::of(Task::Translation);
+    let failed = TaskResponse {
         status: 500,
         ..response(b"oops")
     };
-    assert_eq!(builtin.finish(&failed).unwrap().edit, Edit::Keep);
-    let plain = Response {
+    assert_eq!(builtin.finish(&failed).unwrap().edit, BodyEdit::Keep);
+    let plain = TaskResponse {
         content_type: "text/plain; charset=utf-8".into(),
         ..response(b"bonjour")
     };
@@ -291,7 +291,7 @@ fn a_failure_is_kept_and_a_plain_text_is_a_text() {
         json(&builtin.finish(&plain).unwrap().edit),
         json!({"translated_text": "bonjour"})
     );
-    let image = Response {
+    let image = TaskResponse {
         content_type: "image/png".into(),
         ..response(b"\x89PNG")
     };

@@ -8,34 +8,34 @@ mod streams;
 
 use serde_json::Value;
 
-use super::{Builtin, Edit, Prepared, Request, Response, TaskError, View};
+use super::{BodyEdit, BuiltinTask, PrepareResult, TaskBody, TaskError, TaskRequest, TaskResponse};
 use crate::model::Task;
 
-fn request(content_type: &str, body: &[u8]) -> Request {
-    Request {
+fn request(content_type: &str, body: &[u8]) -> TaskRequest {
+    TaskRequest {
         model: "@cf/test/model".into(),
         content_type: content_type.into(),
-        body: View::Whole(body.to_vec()),
+        body: TaskBody::Whole(body.to_vec()),
         attributes: Vec::new(),
     }
 }
 
-fn response(body: &[u8]) -> Response {
-    Response {
+fn response(body: &[u8]) -> TaskResponse {
+    TaskResponse {
         status: 200,
         content_type: "application/json".into(),
-        body: View::Whole(body.to_vec()),
+        body: TaskBody::Whole(body.to_vec()),
         state: Vec::new(),
     }
 }
 
-fn prepare(task: Task, body: Value) -> Result<Prepared, TaskError> {
-    Builtin::of(task).prepare(&request("application/json", body.to_string().as_bytes()))
+fn prepare(task: Task, body: Value) -> Result<PrepareResult, TaskError> {
+    BuiltinTask::of(task).prepare(&request("application/json", body.to_string().as_bytes()))
 }
 
-fn json(edit: &Edit) -> Value {
+fn json(edit: &BodyEdit) -> Value {
     match edit {
-        Edit::Replace(body) => serde_json::from_slice(body).unwrap(),
+        BodyEdit::Replace(body) => serde_json::from_slice(body).unwrap(),
         other => panic!("expected a new body, found {other:?}"),
     }
 }

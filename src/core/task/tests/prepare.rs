@@ -4,26 +4,26 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::model::BackendKind;
-use crate::task::Hooks;
+use crate::task::TaskHooks;
 
 #[test]
 fn hooks_that_would_do_nothing_are_not_active() {
-    let hooks = |task| Builtin::of(task).description().active;
-    let all = Hooks {
+    let hooks = |task| BuiltinTask::of(task).description().active;
+    let all = TaskHooks {
         prepare: true,
         finish: true,
         events: true,
     };
     assert_eq!(
         hooks(Task::TextGeneration),
-        Hooks {
+        TaskHooks {
             prepare: false,
             ..all
         }
     );
     assert_eq!(
         hooks(Task::TextEmbeddings),
-        Hooks {
+        TaskHooks {
             prepare: false,
             events: false,
             ..all
@@ -32,18 +32,18 @@ fn hooks_that_would_do_nothing_are_not_active() {
     assert_eq!(hooks(Task::ImageTextToText), all);
     assert_eq!(
         hooks(Task::Translation),
-        Hooks {
+        TaskHooks {
             events: false,
             ..all
         }
     );
-    assert_eq!(hooks(Task::DumbPipe), Hooks::default());
+    assert_eq!(hooks(Task::DumbPipe), TaskHooks::default());
     for task in Task::ALL {
-        let native = Builtin::for_backend(task, BackendKind::Openai).description();
-        assert_eq!(native.active, Hooks::default());
+        let native = BuiltinTask::for_backend(task, BackendKind::Openai).description();
+        assert_eq!(native.active, TaskHooks::default());
         assert_eq!(
             native.input_schema,
-            Builtin::of(task).description().input_schema
+            BuiltinTask::of(task).description().input_schema
         );
     }
 }
@@ -112,10 +112,12 @@ fn a_body_that_is_the_file_itself_stands_under_its_key() {
     ];
     for (task, kind, key) in cases {
         assert!(task.takes_bytes());
-        let prepared = Builtin::of(task).prepare(&request(kind, &bytes)).unwrap();
+        let prepared = BuiltinTask::of(task)
+            .prepare(&request(kind, &bytes))
+            .unwrap();
         assert_eq!(json(&prepared.edit)[key], "AAEC/w==", "{task:?}");
     }
-    let prepared = Builtin::of(Task::ImageToText)
+    let prepared = BuiltinTask::of(Task::ImageToText)
         .prepare(&request("image/png", &bytes))
         .unwrap();
     assert_eq!(
@@ -180,7 +182,7 @@ fn what_is_no_file_is_the_callers_fault() {
             "{body}"
         );
     }
-    let opaque = Builtin::of(Task::Translation).prepare(&request("text/plain", b"hi"));
+    let opaque = BuiltinTask::of(Task::Translation).prepare(&request("text/plain", b"hi"));
     assert!(matches!(opaque, Err(TaskError::Rejected(_))));
     let list = prepare(Task::MultimodalEmbeddings, json!({"image": ["AAEC", "?"]}));
     let Err(TaskError::Rejected(rejection)) = list else {
@@ -192,10 +194,10 @@ fn what_is_no_file_is_the_callers_fault() {
 #[test]
 fn of_a_repeated_member_the_last_value_reaches_the_server_as_it_reached_the_schema() {
     let body = br#"{"prompt":"x","num_steps":5,"num_steps":50}"#;
-    let prepared = Builtin::of(Task::TextToImage)
+    let prepared = BuiltinTask::of(Task::TextToImage)
         .prepare(&request("application/json", body))
         .unwrap();
-    let Edit::Replace(payload) = &prepared.edit else {
+    let BodyEdit::Replace(payload) = &prepared.edit else {
         panic!()
     };
     assert_eq!(
@@ -211,9 +213,12 @@ fn of_a_repeated_member_the_last_value_reaches_the_server_as_it_reached_the_sche
 
 #[test]
 fn a_pipe_changes_nothing() {
-    let pipe = Builtin::of(Task::DumbPipe);
+    let pipe = BuiltinTask::of(Task::DumbPipe);
     let prepared = pipe.prepare(&request("x/y", b"\xff")).unwrap();
-    assert_eq!(prepared.edit, Edit::Keep);
+    assert_eq!(prepared.edit, BodyEdit::Keep);
     assert_eq!(prepared.backend_path.as_deref(), Some(""));
-    assert_eq!(pipe.finish(&response(b"\xff")).unwrap().edit, Edit::Keep);
+    assert_eq!(
+        pipe.finish(&response(b"\xff")).unwrap().edit,
+        BodyEdit::Keep
+    );
 }

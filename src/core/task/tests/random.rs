@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
-use crate::task::{Event, METRIC_MAX, Out, STATE_MAX_BYTES};
+use crate::task::{EventEdit, METRIC_MAX, STATE_MAX_BYTES, StreamEvent};
 
 /// JSON made of the words that the tasks look for, so that it often is nearly right.
 fn nearly() -> impl Strategy<Value = Value> {
@@ -126,8 +126,8 @@ fn assert_metrics(metrics: &[(String, f64)]) {
     }
 }
 
-fn assert_json(edit: &Edit) {
-    if let Edit::Replace(body) = edit {
+fn assert_json(edit: &BodyEdit) {
+    if let BodyEdit::Replace(body) = edit {
         serde_json::from_slice::<Value>(body).expect("an edit is JSON");
     }
 }
@@ -139,14 +139,14 @@ proptest! {
     fn no_input_makes_prepare_panic_or_write_what_is_not_json(
         task in task(), body in bytes(), kind in proptest::sample::select(vec!["application/json", "image/png", "", "x"]),
     ) {
-        match Builtin::of(task).prepare(&request(kind, &body)) {
+        match BuiltinTask::of(task).prepare(&request(kind, &body)) {
             Ok(prepared) => {
                 assert_json(&prepared.edit);
                 assert_metrics(&prepared.metrics);
                 prop_assert!(prepared.state.len() <= STATE_MAX_BYTES);
-                if let (Edit::Replace(payload), "application/json") = (&prepared.edit, kind) {
+                if let (BodyEdit::Replace(payload), "application/json") = (&prepared.edit, kind) {
                     // What is normal already stays as it is.
-                    let again = Builtin::of(task).prepare(&request(kind, payload)).unwrap();
+                    let again = BuiltinTask::of(task).prepare(&request(kind, payload)).unwrap();
                     prop_assert_eq!(&again.edit, &prepared.edit);
                 }
             }
@@ -159,13 +159,13 @@ proptest! {
     fn no_answer_makes_finish_panic_or_write_what_is_not_json(
         task in task(), body in bytes(), kind in proptest::sample::select(vec!["application/json", "text/plain", "image/png"]),
     ) {
-        let response = Response { content_type: kind.into(), ..response(&body) };
-        if let Ok(finished) = Builtin::of(task).finish(&response) {
+        let response = TaskResponse { content_type: kind.into(), ..response(&body) };
+        if let Ok(finished) = BuiltinTask::of(task).finish(&response) {
             assert_json(&finished.edit);
             assert_metrics(&finished.metrics);
-            if let (Edit::Replace(result), "application/json") = (&finished.edit, kind) {
+            if let (BodyEdit::Replace(result), "application/json") = (&finished.edit, kind) {
                 // A documented result comes to itself.
-                let again = Builtin::of(task).finish(&super::response(result)).unwrap();
+                let again = BuiltinTask::of(task).finish(&super::response(result)).unwrap();
                 prop_assert_eq!(json(&again.edit), json(&finished.edit));
             }
         }
@@ -176,9 +176,9 @@ proptest! {
         task in task(), events in proptest::collection::vec(bytes(), 0..8), state in proptest::collection::vec(any::<u8>(), 0..20),
         cut in any::<bool>(),
     ) {
-        let builtin = Builtin::of(task);
+        let builtin = BuiltinTask::of(task);
         let _ = builtin.push(&state, &[]);
-        let events: Vec<Event> = events.into_iter().map(|data| Event { name: None, data }).collect();
+        let events: Vec<StreamEvent> = events.into_iter().map(|data| StreamEvent { name: None, data }).collect();
         let mut state = Vec::new();
         for pair in events.chunks(2) {
             let Ok(step) = builtin.push(&state, pair) else { return Ok(()) };
@@ -186,7 +186,7 @@ proptest! {
             prop_assert!(step.state.len() <= STATE_MAX_BYTES);
             assert_metrics(&step.metrics);
             for out in &step.events {
-                if let Out::Replace(event) = out {
+                if let EventEdit::Replace(event) = out {
                     prop_assert!(!event.data.contains(&b'\n'));
                     prop_assert!(serde_json::from_slice::<Value>(&event.data).is_ok());
                 }

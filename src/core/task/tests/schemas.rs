@@ -14,14 +14,14 @@ fn problems(schema: &str, instance: &Value) -> Vec<String> {
 }
 
 fn input_problems(task: Task, instance: &Value) -> Vec<String> {
-    let description = Builtin::of(task).description();
+    let description = BuiltinTask::of(task).description();
     problems(description.input_schema.as_deref().unwrap(), instance)
 }
 
 #[test]
 fn every_task_but_the_pipe_has_schemas_that_are_valid_and_say_what_they_are() {
     for task in Task::ALL {
-        let description = Builtin::of(task).description();
+        let description = BuiltinTask::of(task).description();
         assert_eq!(description.slug, task.slug());
         assert!(description.wants.is_empty());
         let schemas = [&description.input_schema, &description.output_schema];
@@ -44,7 +44,7 @@ fn every_task_but_the_pipe_has_schemas_that_are_valid_and_say_what_they_are() {
 #[test]
 fn every_member_of_an_input_says_what_it_is() {
     for task in Task::ALL {
-        let Some(schema) = &Builtin::of(task).description().input_schema else {
+        let Some(schema) = &BuiltinTask::of(task).description().input_schema else {
             continue;
         };
         let schema: Value = serde_json::from_str(schema).unwrap();
@@ -278,7 +278,7 @@ fn wrong_input_is_refused_at_the_place_where_it_is_wrong() {
 #[test]
 fn a_null_is_as_good_as_absent_where_a_member_may_be_absent() {
     for task in Task::ALL {
-        let Some(schema) = &Builtin::of(task).description().input_schema else {
+        let Some(schema) = &BuiltinTask::of(task).description().input_schema else {
             continue;
         };
         let schema: Value = serde_json::from_str(schema).unwrap();
@@ -326,10 +326,10 @@ fn a_null_alone_is_no_input() {
 #[test]
 fn results_keep_to_the_output_schemas() {
     for (task, answer, _) in super::finish::variants() {
-        let finished = Builtin::of(task)
+        let finished = BuiltinTask::of(task)
             .finish(&response(answer.to_string().as_bytes()))
             .unwrap();
-        let schema = Builtin::of(task)
+        let schema = BuiltinTask::of(task)
             .description()
             .output_schema
             .as_deref()

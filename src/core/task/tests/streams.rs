@@ -3,25 +3,25 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::task::{Event, Out, Step};
+use crate::task::{EventEdit, StreamEvent, StreamResult};
 
-fn event(data: impl ToString) -> Event {
-    Event {
+fn event(data: impl ToString) -> StreamEvent {
+    StreamEvent {
         name: None,
         data: data.to_string().into_bytes(),
     }
 }
 
-fn text(out: &Out) -> String {
+fn text(out: &EventEdit) -> String {
     match out {
-        Out::Replace(event) => String::from_utf8(event.data.clone()).unwrap(),
-        Out::Keep => "keep".into(),
-        Out::Drop => "drop".into(),
+        EventEdit::Replace(event) => String::from_utf8(event.data.clone()).unwrap(),
+        EventEdit::Keep => "keep".into(),
+        EventEdit::Drop => "drop".into(),
     }
 }
 
-fn push(state: &[u8], events: &[Event]) -> Step {
-    let step = Builtin::of(Task::TextGeneration)
+fn push(state: &[u8], events: &[StreamEvent]) -> StreamResult {
+    let step = BuiltinTask::of(Task::TextGeneration)
         .push(state, events)
         .unwrap();
     assert_eq!(step.events.len(), events.len());
@@ -65,7 +65,7 @@ fn every_usual_event_becomes_a_response() {
     }
     assert_eq!(
         push(b"", &[event("[DONE]"), event("ping")]).events,
-        [Out::Keep, Out::Keep]
+        [EventEdit::Keep, EventEdit::Keep]
     );
 }
 
@@ -93,7 +93,7 @@ fn usage_is_shown_and_counted() {
     assert_eq!(metric(&step.metrics, "output_tokens"), Some(2.0));
 }
 
-fn call(index: u32, id: Value, name: &str, arguments: &str) -> Event {
+fn call(index: u32, id: Value, name: &str, arguments: &str) -> StreamEvent {
     event(
         json!({"choices": [{"index": 0, "delta": {"tool_calls": [{"index": index, "id": id, "function": {"name": name, "arguments": arguments}}]}}]}),
     )
@@ -108,7 +108,7 @@ fn tool_calls_are_put_together_across_calls_and_shown_when_their_choice_is_over(
             call(0, json!(null), "", ":1}"),
         ],
     );
-    assert_eq!(first.events, [Out::Drop, Out::Drop]);
+    assert_eq!(first.events, [EventEdit::Drop, EventEdit::Drop]);
     assert!(!first.state.is_empty());
     let over =
         event(json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}));
@@ -117,13 +117,13 @@ fn tool_calls_are_put_together_across_calls_and_shown_when_their_choice_is_over(
         text(&last.events[0]),
         r#"{"response":"","tool_calls":[{"id":"a","name":"f","arguments":{"x":1}}]}"#
     );
-    assert_eq!(last.events[1], Out::Keep);
+    assert_eq!(last.events[1], EventEdit::Keep);
     assert_eq!(last.state, b"");
 }
 
 #[test]
 fn tool_calls_without_an_end_of_choice_come_before_the_end_mark_or_not_at_all() {
-    let builtin = Builtin::of(Task::TextGeneration);
+    let builtin = BuiltinTask::of(Task::TextGeneration);
     let pending = push(b"", &[call(0, json!("a"), "f", "{}")]);
     let done = push(&pending.state, &[event("[DONE]")]);
     assert!(text(&done.events[0]).contains("tool_calls"));
@@ -136,14 +136,14 @@ fn tool_calls_without_an_end_of_choice_come_before_the_end_mark_or_not_at_all() 
     assert!(text(&closed.events[0]).contains("tool_calls"));
     assert_eq!(
         builtin.close(&pending.state, true).unwrap(),
-        Step::default()
+        StreamResult::default()
     );
-    assert_eq!(builtin.close(b"", false).unwrap(), Step::default());
+    assert_eq!(builtin.close(b"", false).unwrap(), StreamResult::default());
 }
 
 #[test]
 fn the_state_has_a_bound_and_a_foreign_one_is_an_error() {
-    let builtin = Builtin::of(Task::TextGeneration);
+    let builtin = BuiltinTask::of(Task::TextGeneration);
     let long = call(0, json!("a"), "f", &"x".repeat(5000));
     assert!(builtin.push(b"", &[long]).is_err());
     assert!(builtin.push(b"?", &[]).is_err());
@@ -156,8 +156,8 @@ fn the_state_has_a_bound_and_a_foreign_one_is_an_error() {
 
 #[test]
 fn tasks_that_do_not_stream_keep_every_event() {
-    let step = Builtin::of(Task::Translation)
+    let step = BuiltinTask::of(Task::Translation)
         .push(b"x", &[event("{}"), event("y")])
         .unwrap();
-    assert_eq!(step.events, [Out::Keep, Out::Keep]);
+    assert_eq!(step.events, [EventEdit::Keep, EventEdit::Keep]);
 }

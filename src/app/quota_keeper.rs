@@ -1,0 +1,235 @@
+//! Keeps the neurons of the day over a restart: one small file in `state_dir`, replaced whole.
+//!
+//! Counting is done by the quota store. The file is written within [`KEEP_TICK`] of a change, so
+//! that a process that is killed grants again what was used in its last half second, and no more.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use infergate_core::billing::QuotaSnapshot;
+use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::state_dir::{self, WriteDurability};
+use super::state_lock::StateLock;
+use crate::proxy::QuotaStore;
+
+/// Half of the second that may be granted again.
+const KEEP_TICK: Duration = Duration::from_millis(500);
+/// Between two log lines about a directory that is another process's: a minute.
+const LOG_TICKS: u32 = 120;
+/// The file's name in `state_dir`.
+const FILE: &str = "neurons-of-the-day.json";
+/// Far more than a line for each of 100,000 accounts.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+
+/// Quota file of a former process; empty when there was none.
+///
+/// # Errors
+/// The file is there and cannot be read: going on would grant the day's neurons again.
+pub fn read(state_dir: &Path) -> io::Result<QuotaSnapshot> {
+    let path = state_dir.join(FILE);
+    let unusable = |why: String| {
+        let path = path.display();
+        io::Error::other(format!(
+            "{path} {why}: remove it to begin the day's count again"
+        ))
+    };
+    let text = state_dir::read(&path, FILE_BYTES_MAX).map_err(|error| unusable(error.to_string()));
+    match text? {
+        Some(text) => {
+            serde_json::from_slice(&text).map_err(|error| unusable(format!("is damaged ({error})")))
+        }
+        None => Ok(QuotaSnapshot::default()),
+    }
+}
+
+/// Keeps the neurons of the day in a directory that is this process's.
+pub struct QuotaKeeper {
+    ledger: Arc<QuotaStore>,
+    lock: StateLock,
+    state_dir: PathBuf,
+    /// Usage at start. When the directory becomes this process's, any excess in the file over it
+    /// was counted by the former process.
+    at_start: QuotaSnapshot,
+    /// The version that is kept.
+    kept: u64,
+    /// A write under way, with the version that it keeps: two at once would spoil the file.
+    writing: Option<(u64, JoinHandle<io::Result<()>>)>,
+    /// Ticks since the last log line that nothing is being kept.
+    silent_ticks: u32,
+}
+
+impl QuotaKeeper {
+    /// Builds a keeper that has written nothing yet.
+    pub fn new(
+        ledger: Arc<QuotaStore>,
+        lock: StateLock,
+        state_dir: &Path,
+        began_with: QuotaSnapshot,
+    ) -> QuotaKeeper {
+        QuotaKeeper {
+            ledger,
+            lock,
+            state_dir: state_dir.to_owned(),
+            at_start: began_with,
+            kept: 0,
+            writing: None,
+            silent_ticks: 0,
+        }
+    }
+
+    /// Writes what has changed, every half second, until `end`.
+    pub async fn run_until<T>(&mut self, end: impl Future<Output = T>) -> T {
+        let mut ticks = interval(KEEP_TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        tokio::pin!(end);
+        loop {
+            // A write under way is waited for by the next one.
+            let kept = async {
+                ticks.tick().await;
+                self.flush().await;
+            };
+            tokio::select! {
+                biased;
+                ended = &mut end => return ended,
+                () = kept => {}
+            }
+        }
+    }
+
+    /// Marks this process as draining: its successor may start beside it.
+    pub fn set_draining(&mut self) {
+        self.lock.set_draining();
+    }
+
+    /// Writes what has changed since the last time.
+    pub async fn flush(&mut self) {
+        self.finish_write().await;
+        let Some((version, snapshot)) = self.ledger.changes_since(self.kept) else {
+            return;
+        };
+        if !self.lock.is_held() && !self.take_over() {
+            return;
+        }
+        let (version, snapshot) = self
+            .ledger
+            .changes_since(self.kept)
+            .unwrap_or((version, snapshot));
+        let state_dir = self.state_dir.clone();
+        let writing = tokio::task::spawn_blocking(move || write(&state_dir, &snapshot));
+        self.writing = Some((version, writing));
+        self.finish_write().await;
+    }
+
+    /// Waits for the write under way. Dropping the future leaves it where it is.
+    async fn finish_write(&mut self) {
+        let Some((version, writing)) = &mut self.writing else {
+            return;
+        };
+        let (version, written) = (*version, writing.await);
+        self.writing = None;
+        match written {
+            Ok(Ok(())) => self.kept = version,
+            Ok(Err(error)) => {
+                tracing::error!(%error, "the neurons of the day could not be kept; tried again");
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Asks for the directory, and counts what the process before has counted since this one began.
+    fn take_over(&mut self) -> bool {
+        let taken = self.lock.acquire().and_then(|is_ours| match is_ours {
+            true => read(&self.state_dir).map(Some),
+            false => Ok(None),
+        });
+        match taken {
+            Ok(Some(after)) => {
+                let before = std::mem::take(&mut self.at_start);
+                self.ledger.absorb(&before, &after);
+                true
+            }
+            Ok(None) => {
+                if self.silent_ticks.is_multiple_of(LOG_TICKS) {
+                    tracing::warn!(
+                        "another process has `state_dir`: the neurons of the day are not kept before it ends"
+                    );
+                }
+                self.silent_ticks = self.silent_ticks.wrapping_add(1);
+                false
+            }
+            Err(error) => {
+                tracing::error!(%error, "the neurons of the day could not be kept; tried again");
+                false
+            }
+        }
+    }
+}
+
+fn write(state_dir: &Path, snapshot: &QuotaSnapshot) -> io::Result<()> {
+    let text = serde_json::to_vec(snapshot)?;
+    state_dir::replace(state_dir, FILE, &text, WriteDurability::Crash)
+}
+
+#[cfg(test)]
+mod tests {
+    use infergate_core::AccountId;
+
+    use super::*;
+    use crate::telemetry::clock::well_before_midnight;
+
+    fn keeper(ledger: &Arc<QuotaStore>, dir: &Path) -> QuotaKeeper {
+        let lock = StateLock::acquire_at_start(dir).unwrap();
+        QuotaKeeper::new(Arc::clone(ledger), lock, dir, read(dir).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_process_that_begins_beside_one_that_drains_counts_on_from_both() {
+        let dir = tempfile::tempdir().unwrap();
+        let begin = || QuotaStore::restore(&read(dir.path()).unwrap(), well_before_midnight());
+        let account = AccountId::from("a");
+        let spend = |ledger: &Arc<QuotaStore>, neurons| {
+            ledger.reserve(&account, 1.0, 100).unwrap().settle(neurons);
+        };
+        let old = begin();
+        let mut keeps_old = keeper(&old, dir.path());
+        spend(&old, 4.0);
+        keeps_old.flush().await;
+        keeps_old.set_draining();
+        let new = begin();
+        let mut keeps_new = keeper(&new, dir.path());
+        spend(&new, 3.0);
+        spend(&old, 2.0);
+        keeps_new.flush().await;
+        keeps_old.flush().await;
+        assert_eq!(begin().used(&account), 6.0, "only the first has written");
+        drop(keeps_old);
+        keeps_new.flush().await;
+        assert_eq!((new.used(&account), begin().used(&account)), (9.0, 9.0));
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_is_read_again_and_a_damaged_file_is_not_taken_for_none() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(read(dir.path()).unwrap(), QuotaSnapshot::default());
+        let ledger = QuotaStore::restore(&QuotaSnapshot::default(), well_before_midnight());
+        let account = AccountId::from("a");
+        ledger.reserve(&account, 5.0, 10).unwrap().settle(4.0);
+        let mut keeper = keeper(&ledger, dir.path());
+        keeper.flush().await;
+        assert!(ledger.changes_since(keeper.kept).is_none());
+        let again = QuotaStore::restore(&read(dir.path()).unwrap(), well_before_midnight());
+        assert_eq!(again.used(&account), 4.0);
+
+        std::fs::write(dir.path().join(FILE), "{").unwrap();
+        assert!(
+            read(dir.path())
+                .unwrap_err()
+                .to_string()
+                .contains("damaged")
+        );
+    }
+}

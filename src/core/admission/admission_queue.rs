@@ -1,0 +1,615 @@
+//! The admission queue of one model: grants a permit now, queues the request, or refuses it.
+//!
+//! Neither a waker nor a clock: every outcome is a value, and outcomes for other waiters are appended
+//! to [`Wakes`]. The reason why an endpoint is not usable is unknown here. Times are [`Millis`] since
+//! start; `random` is any number, drawn anew for each call. Queues are bounded by the
+//! model's [`QueueSpec`](crate::model::QueueSpec). Called by the shell under one mutex per model.
+//! Known in the source system as the endpoint group's `find_best_available_endpoint` with the
+//! queue's processor.
+
+mod unhealthy;
+
+use hashbrown::HashMap;
+
+use super::discipline::{self, Discipline, Waiter, Waiters};
+use super::endpoints::{EndpointId, Endpoints};
+use super::order::EndpointOrder;
+use super::permit_request::{
+    AdmissionOutcome, Grant, PermitId, PermitRequest, QueueTicket, WaiterUpdates,
+};
+use super::permits::Permits;
+use super::server::{GateId, Handoff, ServerMembership};
+use super::service_time::{ServiceTimeEstimator, retry_after};
+use super::slab::{Slab, SlotKey};
+use super::state::{AdmissionGauges, AdmissionState};
+use crate::model::{Algorithm, ModelSpec, WhenUnhealthy};
+use crate::{AccountId, Millis, Refusal};
+
+/// Margin on an estimated wait, percent. Without it a queue under overload grows until every request gets
+/// its permit with just too little time left, and all work is wasted.
+const WAIT_MARGIN_PERCENT: u64 = 10;
+
+/// Permits and queue of one model.
+pub struct AdmissionQueue {
+    endpoints: Endpoints,
+    permits: Permits,
+    waiters: Waiters,
+    discipline: Box<dyn Discipline>,
+    algorithm: Algorithm,
+    account_capacity: usize,
+    total_capacity: usize,
+    when_unhealthy: WhenUnhealthy,
+    /// Longest wait while no endpoint is usable.
+    unhealthy_wait: Millis,
+    /// Time at which the last endpoint became unusable.
+    unusable_since: Option<Millis>,
+    /// Latest success, while every usable endpoint keeps failing.
+    failing_since: Option<Millis>,
+    service_time: ServiceTimeEstimator,
+    gate: GateId,
+    /// Every server of a usable endpoint was notified that requests wait here.
+    is_announced: bool,
+    /// Some server may count requests as waiting here.
+    is_awaited: bool,
+}
+
+impl AdmissionQueue {
+    /// Creates a queue with all endpoints usable, no permit in use and no waiters.
+    pub fn new(spec: &ModelSpec, now: Millis) -> AdmissionQueue {
+        AdmissionQueue::with_servers(spec, &ServerMembership::NONE, now)
+    }
+
+    /// The same, with endpoints that share their servers' permits with other admission queues.
+    pub fn with_servers(
+        spec: &ModelSpec,
+        servers: &ServerMembership<'_>,
+        now: Millis,
+    ) -> AdmissionQueue {
+        let mut turnstile = AdmissionQueue {
+            endpoints: Endpoints::default(),
+            permits: Permits::new(),
+            waiters: Slab::new(),
+            discipline: discipline::discipline_for(spec.queue.algorithm),
+            algorithm: spec.queue.algorithm,
+            account_capacity: 0,
+            total_capacity: 0,
+            when_unhealthy: spec.queue.when_unhealthy,
+            unhealthy_wait: Millis::ZERO,
+            unusable_since: None,
+            failing_since: None,
+            service_time: ServiceTimeEstimator::default(),
+            gate: servers.gate,
+            is_announced: false,
+            is_awaited: false,
+        };
+        turnstile.service_time.record_grant(now);
+        // No permit is in use yet that could become free.
+        let _ = turnstile.limit(spec, servers);
+        turnstile
+    }
+
+    /// Requests a permit.
+    pub fn request_permit(
+        &mut self,
+        ask: PermitRequest,
+        now: Millis,
+        random: u64,
+    ) -> AdmissionOutcome {
+        if now >= ask.deadline {
+            return AdmissionOutcome::Full(Refusal::DeadlinePassed);
+        }
+        // While requests wait no permit is free, and if one were it would be theirs.
+        if self.waiters.is_empty()
+            && let Some(endpoint) =
+                self.take_endpoint(&ask.avoid, ask.endpoint_order.as_deref(), random)
+        {
+            self.discipline.charge_immediate(&ask);
+            return AdmissionOutcome::Leased(self.lease(endpoint, None, now));
+        }
+        if self.is_closed() {
+            return AdmissionOutcome::Full(self.closed_refusal());
+        }
+        if ask.has_alternative && self.is_unusable() {
+            return AdmissionOutcome::Full(Refusal::NoHealthyEndpoint);
+        }
+        self.queue(ask, now)
+    }
+
+    fn queue(&mut self, ask: PermitRequest, now: Millis) -> AdmissionOutcome {
+        let prospect = self.discipline.estimate(&ask, &self.waiters);
+        let wait = self.wait(prospect.grants_ahead, now);
+        let retry_after = retry_after(wait);
+        if ask.no_wait {
+            return AdmissionOutcome::Full(Refusal::Busy { retry_after });
+        }
+        let fits = ask.is_retry || self.has_capacity(prospect.queue_depth);
+        if !fits || self.waiters.is_full() {
+            return AdmissionOutcome::Full(Refusal::QueueFull { retry_after });
+        }
+        let margin = Millis(wait.0 / 100 * WAIT_MARGIN_PERCENT);
+        let end = now + wait + margin + self.service_time.optimistic_service();
+        // While no request is served no estimate holds; requests wait for an endpoint to recover.
+        let is_served = self.endpoints.totals().usable > 0;
+        if is_served && self.service_time.is_reliable() && end > ask.deadline {
+            return AdmissionOutcome::Full(Refusal::CannotStartInTime { retry_after });
+        }
+        let place = self.waiters.insert(Waiter {
+            request: ask,
+            joined: now,
+            account_queue: prospect.account_queue,
+        });
+        self.discipline.join(&mut self.waiters, place);
+        if !self.is_announced
+            && let Some(endpoint) = self.announce(false)
+        {
+            // Another model released a permit since: this waiter is the only one.
+            self.discipline.serve_next(&mut self.waiters);
+            self.waiters.remove(place);
+            self.withdraw();
+            return AdmissionOutcome::Leased(self.lease(endpoint, None, now));
+        }
+        let position = prospect.grants_ahead + 1;
+        AdmissionOutcome::Queued {
+            ticket: self.ticket(place),
+            position,
+            expected_wait: wait,
+        }
+    }
+
+    /// Releases a permit, which goes to the next waiter. Ignores one that was released before.
+    pub fn release(
+        &mut self,
+        permit: PermitId,
+        now: Millis,
+        random: u64,
+        wakes: &mut WaiterUpdates,
+    ) {
+        let Some(returned) = self.permits.release(permit, now) else {
+            return;
+        };
+        let handoff = self.endpoints.release(returned.endpoint);
+        if let Some(hold) = returned.hold {
+            self.service_time.record_hold(hold, now);
+        }
+        match handoff {
+            Some(handoff) if handoff.gate() == self.gate => self.accept(handoff, now, wakes),
+            handoff => wakes.handoffs.extend(handoff),
+        }
+        self.admit(now, random, wakes);
+    }
+
+    /// Accepts a permit that a server reserved for this admission queue: the next waiter gets it, or it is
+    /// passed on to another queue.
+    pub fn accept(&mut self, handoff: Handoff, now: Millis, wakes: &mut WaiterUpdates) {
+        match self.endpoints.take_handoff(handoff) {
+            Ok(endpoint) => self.serve_at(endpoint, now, wakes),
+            Err(handoff) => wakes.handoffs.extend(handoff.decline()),
+        }
+    }
+
+    /// Checks again whether a server has a permit for the waiters. To be called about once a second, to find
+    /// handoffs that were dropped instead of delivered.
+    pub fn poll(&mut self, now: Millis, wakes: &mut WaiterUpdates) {
+        while !self.waiters.is_empty()
+            && let Some(endpoint) = self.announce(true)
+        {
+            self.serve_at(endpoint, now, wakes);
+        }
+    }
+
+    /// Removes a waiter whose client left or whose deadline passed. Returns false when the waiter has its
+    /// outcome already, in some [`Wakes`].
+    pub fn cancel(&mut self, ticket: QueueTicket, _now: Millis) -> bool {
+        let Some(place) = self.waiters.find(ticket.0) else {
+            return false;
+        };
+        self.remove_waiter(place);
+        self.withdraw();
+        true
+    }
+
+    /// Corrects the charge of a request from `charged` to `actual` tokens. Best called before its permit is
+    /// released, so that the next grant uses the correction.
+    pub fn correct_tokens(&mut self, account: &AccountId, weight: u32, charged: u64, actual: u64) {
+        self.discipline
+            .correct_tokens(account, weight, charged, actual);
+    }
+
+    /// Sets the health or ejection of an endpoint, as decided outside.
+    pub fn set_usable(
+        &mut self,
+        endpoint: EndpointId,
+        usable: bool,
+        now: Millis,
+        random: u64,
+        wakes: &mut WaiterUpdates,
+    ) {
+        self.endpoints.set_usable(endpoint, usable);
+        self.record_usability(now);
+        self.is_announced = false;
+        self.reject_unserveable(wakes);
+        self.admit(now, random, wakes);
+    }
+
+    /// Applies a changed configuration. Permits in use stay valid; waiters stay queued, under a new algorithm
+    /// as far as its bounds allow.
+    pub fn configure(
+        &mut self,
+        spec: &ModelSpec,
+        now: Millis,
+        random: u64,
+        wakes: &mut WaiterUpdates,
+    ) {
+        self.configure_sharing(spec, &ServerMembership::NONE, now, random, wakes);
+    }
+
+    /// The same, with endpoints that share their servers' permits with other admission queues.
+    pub fn configure_sharing(
+        &mut self,
+        spec: &ModelSpec,
+        servers: &ServerMembership<'_>,
+        now: Millis,
+        random: u64,
+        wakes: &mut WaiterUpdates,
+    ) {
+        self.gate = servers.gate;
+        wakes.handoffs.extend(self.limit(spec, servers));
+        // New endpoints were not notified of the waiters.
+        self.is_announced = false;
+        self.when_unhealthy = spec.queue.when_unhealthy;
+        self.record_usability(now);
+        self.reject_unserveable(wakes);
+        self.admit(now, random, wakes);
+        if spec.queue.algorithm != self.algorithm {
+            self.algorithm = spec.queue.algorithm;
+            self.requeue_all(wakes);
+            self.withdraw();
+        }
+    }
+
+    fn limit(&mut self, spec: &ModelSpec, servers: &ServerMembership<'_>) -> Vec<Handoff> {
+        let handoffs = self.endpoints.configure(&spec.endpoints, servers);
+        self.unhealthy_wait = Millis::from_secs(spec.queue.when_unhealthy_wait_secs);
+        self.account_capacity = spec.queue.line_capacity(spec.permits());
+        self.total_capacity = spec.queue.total_capacity as usize;
+        handoffs
+    }
+
+    /// Moves all waiters into the new discipline's queues in the order of arrival; refuses those beyond
+    /// the new bounds.
+    fn requeue_all(&mut self, wakes: &mut WaiterUpdates) {
+        self.discipline = discipline::discipline_for(self.algorithm);
+        let mut places: Vec<SlotKey> = self.waiters.iter().map(|(place, _)| place).collect();
+        places.sort_unstable_by_key(|&place| self.waiters.key(place));
+        let mut joined = 0;
+        for place in places {
+            let ask = &self.waiters[place].request;
+            let resume = ask.is_retry;
+            let prospect = self.discipline.estimate(ask, &self.waiters);
+            let fits = prospect.queue_depth < self.account_capacity && joined < self.total_capacity;
+            if fits || resume {
+                self.waiters[place].account_queue = prospect.account_queue;
+                self.discipline.join(&mut self.waiters, place);
+                joined += 1;
+            } else {
+                wakes.refusals.push((self.ticket(place), Refusal::Evicted));
+                self.waiters.remove(place);
+            }
+        }
+    }
+
+    /// Returns the endpoint with `url`, configured or draining.
+    pub fn endpoint(&self, url: &str) -> Option<EndpointId> {
+        self.endpoints.find(url)
+    }
+
+    /// Permits used and allowed at an endpoint that is configured.
+    pub fn permits(&self, endpoint: EndpointId) -> Option<(u32, u32)> {
+        self.endpoints.permits(endpoint)
+    }
+
+    /// Reserves an unassigned permit: a slot held before there is a request for it. Waiters come first.
+    pub fn reserve(&mut self, now: Millis, random: u64) -> Option<(PermitId, EndpointId)> {
+        if !self.waiters.is_empty() {
+            return None;
+        }
+        let endpoint = self.take_endpoint(&[], None, random)?;
+        self.service_time.record_grant(now);
+        Some((self.permits.reserve(endpoint, now), endpoint))
+    }
+
+    /// Assigns an unassigned permit to a request.
+    pub fn assign(&mut self, permit: PermitId) {
+        self.permits.assign(permit);
+    }
+
+    /// Detaches `permit` for work that outlives its request. [`Turnstile::give_back`] releases it, or the end
+    /// of its lease at `lease_until`. Returns false when the permit is not in use.
+    pub fn detach(&mut self, permit: PermitId, lease_until: Millis) -> bool {
+        self.permits.lease(permit, lease_until)
+    }
+
+    /// Moves the end of a detached permit's lease. Returns false when the lease has expired.
+    pub fn renew(&mut self, permit: PermitId, lease_until: Millis) -> bool {
+        self.permits.is_detached(permit) && self.permits.lease(permit, lease_until)
+    }
+
+    /// Returns whether `permit` is still in use.
+    pub fn is_held(&self, permit: PermitId) -> bool {
+        self.permits.is_held(permit)
+    }
+
+    /// Releases detached permits with expired leases and returns their number. To be called about once a
+    /// second.
+    pub fn expire_detached(
+        &mut self,
+        now: Millis,
+        random: u64,
+        wakes: &mut WaiterUpdates,
+    ) -> usize {
+        let mut expired = 0;
+        while let Some(permit) = self.permits.expired(now) {
+            if let Some(returned) = self.permits.release(permit, now) {
+                let handoff = self.endpoints.release(returned.endpoint);
+                wakes.handoffs.extend(handoff);
+            }
+            expired += 1;
+        }
+        self.admit(now, random, wakes);
+        expired
+    }
+
+    /// Returns the expected time until all present waiters have a permit and one more is free; zero while one
+    /// is free.
+    pub fn expected_wait(&self, now: Millis) -> Millis {
+        if self.waiters.is_empty() && self.endpoints.has_open() {
+            return Millis::ZERO;
+        }
+        self.wait(self.waiters.len(), now)
+    }
+
+    /// Returns how many more requests may queue. With one queue per account, computed as if all waiters were in
+    /// one.
+    pub fn free_slots(&self) -> usize {
+        let capacity = self.account_capacity.min(self.total_capacity);
+        capacity.saturating_sub(self.waiters.len())
+    }
+
+    /// Returns the numbers for metrics.
+    pub fn gauges(&self) -> AdmissionGauges {
+        let totals = self.endpoints.totals();
+        AdmissionGauges {
+            used: totals.used,
+            limit: totals.limit,
+            depth: self.waiters.len(),
+            endpoints: totals.configured,
+            usable_endpoints: totals.usable,
+        }
+    }
+
+    /// Returns the state for `GET /state`. Visits every waiter: for operators, not for requests.
+    pub fn state(&self, now: Millis) -> AdmissionState {
+        let mut accounts: HashMap<&AccountId, usize> = HashMap::new();
+        for (_, waiter) in self.waiters.iter() {
+            *accounts.entry(&waiter.request.account).or_default() += 1;
+        }
+        let mut accounts: Vec<(AccountId, usize)> = accounts
+            .into_iter()
+            .map(|(account, depth)| (account.clone(), depth))
+            .collect();
+        accounts.sort_unstable();
+        AdmissionState {
+            algorithm: self.algorithm,
+            depth: self.waiters.len(),
+            capacity: self.account_capacity,
+            expected_wait: self.expected_wait(now),
+            accounts,
+            endpoints: self.endpoints.state(),
+        }
+    }
+
+    /// Asserts every invariant that one moment can show, visiting everything: for tests.
+    pub fn check(&self) {
+        self.endpoints.check();
+        self.permits.check();
+        self.discipline.check(&self.waiters);
+        for endpoint in self.endpoints.state() {
+            let out = self.permits.count_at(endpoint.id);
+            assert_eq!(
+                out, endpoint.used as usize,
+                "an endpoint counts the permits that are out"
+            );
+        }
+        let waiting = !self.waiters.is_empty();
+        assert_eq!(
+            self.discipline.next().is_some(),
+            waiting,
+            "somebody who waits is next"
+        );
+        assert!(
+            !waiting || !self.endpoints.has_open(),
+            "no permit is free while somebody waits"
+        );
+        assert!(!waiting || !self.is_closed(), "nobody waits at a shut door");
+        assert!(
+            !self.is_unusable() || self.waiters.iter().all(|(_, w)| !w.request.has_alternative),
+            "nobody who has somewhere else to go waits where nothing can be served"
+        );
+    }
+
+    /// Grants free permits to waiters until either runs out. Waiters that would be late are refused instead.
+    /// Each waiter gets one outcome, so the cost is O(1) amortised. Finally notifies the servers whether
+    /// requests wait here.
+    fn admit(&mut self, now: Millis, mut random: u64, wakes: &mut WaiterUpdates) {
+        while let Some(place) = self.discipline.next() {
+            if self.is_closed() {
+                self.refuse(place, self.closed_refusal(), wakes);
+            } else if !self.endpoints.has_open() {
+                break;
+            } else if let Some(refusal) = self.give_up_refusal(place, now) {
+                self.refuse(place, refusal, wakes);
+            } else if let Some(endpoint) = self.take_for(place, random) {
+                self.serve(endpoint, now, wakes);
+                random = splitmix64(random);
+            } else {
+                break;
+            }
+        }
+        self.withdraw();
+        while !self.waiters.is_empty()
+            && !self.is_announced
+            && let Some(endpoint) = self.announce(false)
+        {
+            self.serve_at(endpoint, now, wakes);
+        }
+    }
+
+    /// Grants a permit that was taken at `endpoint` to the next waiter in time; returns it to the server when
+    /// there is none.
+    fn serve_at(&mut self, endpoint: EndpointId, now: Millis, wakes: &mut WaiterUpdates) {
+        while !self.permits.is_full()
+            && let Some(place) = self.discipline.next()
+        {
+            if let Some(refusal) = self.give_up_refusal(place, now) {
+                self.refuse(place, refusal, wakes);
+                continue;
+            }
+            let weight = self.discipline.weight(&self.waiters);
+            self.serve(endpoint, now, wakes);
+            self.endpoints.set_weight(endpoint, weight);
+            self.withdraw();
+            return;
+        }
+        self.retract();
+        wakes.handoffs.extend(self.endpoints.release(endpoint));
+    }
+
+    /// Grants the permit that was taken at `endpoint` to the next waiter.
+    fn serve(&mut self, endpoint: EndpointId, now: Millis, wakes: &mut WaiterUpdates) {
+        let Some(place) = self.discipline.next() else {
+            return;
+        };
+        self.discipline.serve_next(&mut self.waiters);
+        let ticket = self.ticket(place);
+        self.waiters.remove(place);
+        wakes.grants.push(self.lease(endpoint, Some(ticket), now));
+    }
+
+    /// Notifies the servers of usable endpoints that requests wait here. Stops at an endpoint whose server had
+    /// a permit, takes it and returns the endpoint.
+    fn announce(&mut self, again: bool) -> Option<EndpointId> {
+        if self.permits.is_full() {
+            return None;
+        }
+        self.is_awaited = true;
+        let weight = self.discipline.weight(&self.waiters);
+        let taken = self.endpoints.announce(Some(weight), again);
+        self.is_announced = taken.is_none();
+        taken
+    }
+
+    /// Withdraws the notification once no request waits here.
+    fn withdraw(&mut self) {
+        if self.is_awaited && self.waiters.is_empty() {
+            self.retract();
+        }
+    }
+
+    fn retract(&mut self) {
+        self.is_announced = false;
+        self.is_awaited = false;
+        let _ = self.endpoints.announce(None, false);
+    }
+
+    fn late_refusal(&self, deadline: Millis, now: Millis) -> Option<Refusal> {
+        if now >= deadline {
+            return Some(Refusal::DeadlinePassed);
+        }
+        let late = now + self.service_time.optimistic_service() > deadline;
+        late.then(|| Refusal::CannotStartInTime {
+            retry_after: retry_after(self.expected_wait(now)),
+        })
+    }
+
+    fn refuse(&mut self, place: SlotKey, refusal: Refusal, wakes: &mut WaiterUpdates) {
+        wakes.refusals.push((self.ticket(place), refusal));
+        self.remove_waiter(place);
+    }
+
+    fn remove_waiter(&mut self, place: SlotKey) {
+        self.discipline.cancel(&mut self.waiters, place);
+        self.waiters.remove(place);
+    }
+
+    /// Records a permit that was taken at `endpoint`.
+    fn lease(&mut self, endpoint: EndpointId, ticket: Option<QueueTicket>, now: Millis) -> Grant {
+        self.service_time.record_grant(now);
+        Grant {
+            permit: self.permits.issue(endpoint, now),
+            endpoint,
+            ticket,
+        }
+    }
+
+    fn take_for(&mut self, place: SlotKey, random: u64) -> Option<EndpointId> {
+        if self.permits.is_full() {
+            return None;
+        }
+        let ask = &self.waiters[place].request;
+        let order = ask.endpoint_order.as_deref();
+        self.endpoints.take_one(order, &ask.avoid, random)
+    }
+
+    fn take_endpoint(
+        &mut self,
+        avoid: &[EndpointId],
+        order: Option<&EndpointOrder>,
+        random: u64,
+    ) -> Option<EndpointId> {
+        if self.permits.is_full() {
+            return None;
+        }
+        self.endpoints.take_one(order, avoid, random)
+    }
+
+    /// Returns the expected wait behind `ahead` others, at the endpoints in use now; while there is none, as if
+    /// all recovered.
+    fn wait(&self, ahead: usize, now: Millis) -> Millis {
+        let totals = self.endpoints.totals();
+        let permits = if totals.usable_limit > 0 {
+            totals.usable_limit
+        } else {
+            totals.limit
+        };
+        // Without permits in use none is released: that silence says nothing about holds.
+        let now = if totals.used > 0 { now } else { Millis::ZERO };
+        self.service_time.expected_wait(ahead, permits.into(), now)
+    }
+
+    fn has_capacity(&self, line_depth: usize) -> bool {
+        line_depth < self.account_capacity && self.waiters.len() < self.total_capacity
+    }
+
+    /// Returns whether no endpoint can take a request and requests do not wait for one.
+    fn is_closed(&self) -> bool {
+        self.when_unhealthy == WhenUnhealthy::Refuse && self.is_unusable()
+    }
+
+    /// Returns whether no endpoint can take a request.
+    fn is_unusable(&self) -> bool {
+        self.endpoints.totals().usable == 0
+    }
+
+    fn ticket(&self, place: SlotKey) -> QueueTicket {
+        QueueTicket(self.waiters.key(place))
+    }
+}
+
+/// Returns the next number after `random`: the output step of splitmix64
+/// (<https://prng.di.unimi.it/splitmix64.c>), so that one random number serves several grants.
+fn splitmix64(random: u64) -> u64 {
+    let mut z = random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}

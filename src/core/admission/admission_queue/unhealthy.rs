@@ -1,0 +1,73 @@
+//! Waiting while no endpoint of the model is usable, or all usable ones keep failing, and its bound.
+//!
+//! The reason why an endpoint is not usable, and the definition of a failure, are the shell's.
+
+use super::AdmissionQueue;
+use crate::admission::permit_request::WaiterUpdates;
+use crate::admission::slab::SlotKey;
+use crate::{Millis, Refusal};
+
+impl AdmissionQueue {
+    /// Refuses the waiters with a fallback model when no endpoint is usable. Visits every waiter once, when
+    /// the last endpoint becomes unusable; later requests are refused on arrival.
+    pub(super) fn reject_unserveable(&mut self, wakes: &mut WaiterUpdates) {
+        if !self.is_unusable() {
+            return;
+        }
+        let leaving = self
+            .waiters
+            .iter()
+            .filter(|(_, w)| w.request.has_alternative);
+        let going: Vec<SlotKey> = leaving.map(|(place, _)| place).collect();
+        for place in going {
+            self.refuse(place, Refusal::NoHealthyEndpoint, wakes);
+        }
+    }
+
+    /// Returns the refusal while no endpoint is usable: a model that left the configuration has none.
+    pub(super) fn closed_refusal(&self) -> Refusal {
+        match self.endpoints.totals().configured {
+            0 => Refusal::Evicted,
+            _ => Refusal::NoHealthyEndpoint,
+        }
+    }
+
+    pub(super) fn record_usability(&mut self, now: Millis) {
+        match self.is_unusable() {
+            true => _ = self.unusable_since.get_or_insert(now),
+            false => self.unusable_since = None,
+        }
+    }
+
+    /// Sets the time of the latest success while every usable endpoint keeps failing, `None` otherwise.
+    /// Requests then wait no longer than for an endpoint to recover: permits held by slow failures serve
+    /// no request.
+    pub fn set_failing(&mut self, failing_since: Option<Millis>) {
+        self.failing_since = failing_since;
+    }
+
+    /// Returns the refusal of a waiter that is to get no permit any more.
+    pub(super) fn give_up_refusal(&self, place: SlotKey, now: Millis) -> Option<Refusal> {
+        let waiter = &self.waiters[place];
+        let is_over = |since: Millis| now.since(since) >= self.unhealthy_wait;
+        if self.failing_since.is_some_and(is_over) && is_over(waiter.joined) {
+            return Some(Refusal::NoHealthyEndpoint);
+        }
+        self.late_refusal(waiter.request.deadline, now)
+    }
+
+    /// Refuses requests that have waited long enough for an endpoint to recover. To be called about
+    /// once a second; it visits every waiter while no endpoint is usable or all keep failing.
+    pub fn expire_unhealthy(&mut self, now: Millis, wakes: &mut WaiterUpdates) {
+        let wait = self.unhealthy_wait;
+        let is_over = |since: Millis| now.since(since) >= wait;
+        if !self.unusable_since.is_some_and(is_over) && !self.failing_since.is_some_and(is_over) {
+            return;
+        }
+        let over = self.waiters.iter().filter(|(_, w)| is_over(w.joined));
+        let over: Vec<SlotKey> = over.map(|(place, _)| place).collect();
+        for place in over {
+            self.refuse(place, Refusal::NoHealthyEndpoint, wakes);
+        }
+    }
+}

@@ -1,0 +1,462 @@
+//! Where inference events go: a bounded queue, one writer thread, one file of JSON lines.
+//!
+//! Never blocks the caller. Emitting pushes into a queue of [`QUEUE_EVENTS`]. The writer wakes
+//! every [`WRITE_INTERVAL`], so serving pays no system call per event and a crash loses at most one
+//! interval. Events that do not fit, or cannot be written, are dropped and counted. Events are
+//! emitted by the pipeline's drop guard; the sink is started, reconfigured and closed by `app`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use std::{fmt, io};
+
+use parking_lot::Mutex;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+
+use super::clock::{Clock, TimestampFormatter};
+use super::event::InferenceEvent;
+use super::rotating_file::{FileSettings, RotatingFile};
+
+/// Events that may wait for the writer: 100 ms of them at 650,000 requests a second, and half a
+/// megabyte of pointers.
+pub const QUEUE_EVENTS: usize = 65_536;
+
+/// How often the writer looks at the queue. Half of the 100 ms an event may stay in memory, so
+/// that the write itself has the other half.
+pub const WRITE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Bytes gathered for one write: large enough that system calls do not count, small enough that
+/// the buffer does not.
+const BATCH_BYTES: u64 = 256 * 1024;
+
+/// `events` of the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct EventsConfig {
+    /// Where inference events are written, one JSON object a line; left out, none are.
+    pub file: Option<EventFileConfig>,
+    /// When an event counts as written.
+    pub durability: Durability,
+}
+
+/// `events.file` of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EventFileConfig {
+    /// The current file; rotated ones stand beside it as `path.1`, `path.2` and so on.
+    #[schemars(length(min = 1))]
+    pub path: PathBuf,
+    /// The file is rotated before it grows beyond this.
+    #[serde(default = "EventFileConfig::default_max_size_mib")]
+    #[schemars(range(min = 1, max = 1048576))]
+    pub max_size_mib: u64,
+    /// Rotated files kept; the oldest goes.
+    #[serde(default = "EventFileConfig::default_keep")]
+    #[schemars(range(max = 1000))]
+    pub keep: u32,
+}
+
+impl EventFileConfig {
+    fn default_max_size_mib() -> u64 {
+        256
+    }
+
+    fn default_keep() -> u32 {
+        8
+    }
+
+    fn settings(&self) -> FileSettings {
+        FileSettings {
+            path: self.path.clone(),
+            size_max_bytes: self.max_size_mib.saturating_mul(1024 * 1024),
+            keep: self.keep,
+        }
+    }
+}
+
+/// When an event counts as written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Durability {
+    /// Within 100 ms of the response's end.
+    #[default]
+    Buffered,
+    /// On the disk before the client gets the last byte.
+    BeforeLastByte,
+}
+
+/// Result of storing an event that must be on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreResult {
+    /// Stored on the disk.
+    OnDisk,
+    /// Dropped, and counted.
+    Lost,
+    /// No file is configured.
+    NoFile,
+}
+
+/// Counts since the start; `events` of `/state`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct EventCounts {
+    /// Handed to the sink while a file was configured.
+    pub emitted: u64,
+    /// Whole lines in the file.
+    pub written: u64,
+    /// All that were not written and will not be: the sum of the three below.
+    pub dropped: u64,
+    /// Dropped because the queue was full.
+    pub dropped_overrun: u64,
+    /// Dropped because the file could not be written.
+    pub dropped_write_failed: u64,
+    /// Dropped because the sink was closed or its file taken out of the configuration.
+    pub dropped_closed: u64,
+    /// The last failure to write, none once writing works again.
+    pub last_error: Option<String>,
+}
+
+/// The handle of the event file. Share it in an `Arc`.
+pub struct EventSink {
+    shared: Arc<SinkState>,
+    queue: SyncSender<QueuedEvent>,
+    writer: thread::Thread,
+    /// Taken by the first `close`; nobody else holds it.
+    ending: Mutex<Option<WriterThread>>,
+}
+
+struct WriterThread {
+    thread: JoinHandle<()>,
+    /// Hangs up when the writer thread ends.
+    done: Receiver<()>,
+}
+
+struct QueuedEvent {
+    event: Box<InferenceEvent>,
+    /// Completes when the event is on the disk or lost.
+    stored: Option<oneshot::Sender<StoreResult>>,
+}
+
+#[derive(Default)]
+struct SinkState {
+    /// A file is configured.
+    enabled: AtomicBool,
+    closing: AtomicBool,
+    /// The file of the newest configuration, until the writer takes it over. Held by
+    /// `reconfigure` and the writer, for one assignment.
+    next_file: Mutex<Option<Option<FileSettings>>>,
+    emitted: AtomicU64,
+    written: AtomicU64,
+    dropped_overrun: AtomicU64,
+    dropped_write_failed: AtomicU64,
+    dropped_closed: AtomicU64,
+    /// Held by the writer and by `counts`, for one clone.
+    last_error: Mutex<Option<String>>,
+}
+
+impl EventSink {
+    /// Starts the writer thread. Without a file, events are dropped silently until
+    /// [`reconfigure`](EventSink::reconfigure) names one.
+    pub fn start(config: &EventsConfig, clock: Clock) -> io::Result<EventSink> {
+        Self::start_with(config, clock, QUEUE_EVENTS, WRITE_INTERVAL)
+    }
+
+    fn start_with(
+        config: &EventsConfig,
+        clock: Clock,
+        queue_events: usize,
+        write_interval: Duration,
+    ) -> io::Result<EventSink> {
+        let (queue, events) = mpsc::sync_channel(queue_events);
+        let (alive, done) = mpsc::sync_channel(0);
+        let shared = Arc::new(SinkState::default());
+        shared
+            .enabled
+            .store(config.file.is_some(), Ordering::Relaxed);
+        let writer = EventWriter {
+            shared: shared.clone(),
+            events,
+            queue_events,
+            write_interval,
+            clock,
+            stamp: TimestampFormatter::default(),
+            file: config
+                .file
+                .as_ref()
+                .map(|file| RotatingFile::new(file.settings())),
+            batch: Vec::new(),
+            waiting: Vec::new(),
+            failing: false,
+            _alive: alive,
+        };
+        let thread = thread::Builder::new()
+            .name("events".into())
+            .spawn(move || writer.run())?;
+        let writer = thread.thread().clone();
+        Ok(EventSink {
+            shared,
+            queue,
+            writer,
+            ending: Mutex::new(Some(WriterThread { thread, done })),
+        })
+    }
+
+    /// Hands an event over. Never blocks and makes no system call.
+    pub fn write(&self, event: InferenceEvent) {
+        self.push(event, None);
+    }
+
+    /// Hands an event over and says when it is on the disk. Events of one interval share one
+    /// fdatasync. A receiver whose sender is gone means [`Stored::Lost`].
+    pub fn write_durable(&self, event: InferenceEvent) -> oneshot::Receiver<StoreResult> {
+        let (stored, receiver) = oneshot::channel();
+        self.push(event, Some(stored));
+        self.writer.unpark();
+        receiver
+    }
+
+    /// Takes over the event file of a new configuration. Events already emitted go to the old one.
+    pub fn reconfigure(&self, config: &EventsConfig) {
+        *self.shared.next_file.lock() = Some(config.file.as_ref().map(EventFileConfig::settings));
+        self.shared
+            .enabled
+            .store(config.file.is_some(), Ordering::Release);
+        self.writer.unpark();
+    }
+
+    /// Counts since the start.
+    pub fn counts(&self) -> EventCounts {
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let shared = &*self.shared;
+        let dropped_overrun = get(&shared.dropped_overrun);
+        let dropped_write_failed = shared.dropped_write_failed.load(Ordering::Acquire);
+        let dropped_closed = get(&shared.dropped_closed);
+        EventCounts {
+            emitted: get(&shared.emitted),
+            written: get(&shared.written),
+            dropped: dropped_overrun + dropped_write_failed + dropped_closed,
+            dropped_overrun,
+            dropped_write_failed,
+            dropped_closed,
+            last_error: shared.last_error.lock().clone(),
+        }
+    }
+
+    /// Writes what is queued and ends the writer thread; blocks for at most `limit`. False when a
+    /// disk that hangs did not let it finish; the thread is then left behind.
+    pub fn close(&self, limit: Duration) -> bool {
+        self.shared.closing.store(true, Ordering::Release);
+        self.writer.unpark();
+        let Some(WriterThread { thread, done }) = self.ending.lock().take() else {
+            return true;
+        };
+        match done.recv_timeout(limit) {
+            Err(RecvTimeoutError::Timeout) => false,
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => thread.join().is_ok(),
+        }
+    }
+
+    fn push(&self, event: InferenceEvent, stored: Option<oneshot::Sender<StoreResult>>) {
+        let shared = &*self.shared;
+        if !shared.enabled.load(Ordering::Acquire) {
+            answer(stored, StoreResult::NoFile);
+            return;
+        }
+        shared.emitted.fetch_add(1, Ordering::Relaxed);
+        if shared.closing.load(Ordering::Acquire) {
+            shared.dropped_closed.fetch_add(1, Ordering::Relaxed);
+            answer(stored, StoreResult::Lost);
+            return;
+        }
+        match self.queue.try_send(QueuedEvent {
+            event: Box::new(event),
+            stored,
+        }) {
+            Ok(()) => {}
+            Err(TrySendError::Full(message)) => {
+                shared.dropped_overrun.fetch_add(1, Ordering::Relaxed);
+                answer(message.stored, StoreResult::Lost);
+            }
+            Err(TrySendError::Disconnected(message)) => {
+                shared.dropped_closed.fetch_add(1, Ordering::Relaxed);
+                answer(message.stored, StoreResult::Lost);
+            }
+        }
+    }
+}
+
+impl Drop for EventSink {
+    fn drop(&mut self) {
+        self.shared.closing.store(true, Ordering::Release);
+        self.writer.unpark();
+    }
+}
+
+impl fmt::Debug for EventSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EventSink")
+            .field("counts", &self.counts())
+            .finish_non_exhaustive()
+    }
+}
+
+fn answer(waiting: Option<oneshot::Sender<StoreResult>>, stored: StoreResult) {
+    if let Some(waiting) = waiting {
+        // Whoever waited may have gone, with the client.
+        let _ = waiting.send(stored);
+    }
+}
+
+/// The writer thread's own.
+struct EventWriter {
+    shared: Arc<SinkState>,
+    events: Receiver<QueuedEvent>,
+    queue_events: usize,
+    write_interval: Duration,
+    clock: Clock,
+    stamp: TimestampFormatter,
+    file: Option<RotatingFile>,
+    batch: Vec<u8>,
+    waiting: Vec<oneshot::Sender<StoreResult>>,
+    /// The last write failed: it is logged when this changes, not each time.
+    failing: bool,
+    /// Dropped with the thread, which `close` waits for.
+    _alive: SyncSender<()>,
+}
+
+impl EventWriter {
+    fn run(mut self) {
+        loop {
+            let closing = self.shared.closing.load(Ordering::Acquire);
+            if self.shared.next_file.lock().is_some() {
+                // What was emitted before the new configuration goes to the old file.
+                if self.file.is_some() {
+                    self.write_queued();
+                }
+                self.take_over_file();
+            }
+            self.write_queued();
+            if closing {
+                // Those who looked at `closing` just before it was set.
+                self.write_queued();
+                return;
+            }
+            // Woken early by `write_durable`, `reconfigure` and `close`; the queue itself wakes
+            // no thread, which would be a system call per event.
+            if self.shared.enabled.load(Ordering::Relaxed) {
+                thread::park_timeout(self.write_interval);
+            } else {
+                thread::park();
+            }
+        }
+    }
+
+    /// Writes what is in the queue, batch by batch, and one queue's length of events at most, so
+    /// that a new configuration gets its turn under any load.
+    fn write_queued(&mut self) {
+        let mut left = self.queue_events;
+        while left > 0 {
+            let count = self.take_batch(left);
+            if count == 0 {
+                return;
+            }
+            left -= count;
+            self.write_batch(count);
+        }
+    }
+
+    /// Formats queued events into the batch; gives their number.
+    fn take_batch(&mut self, count_max: usize) -> usize {
+        let bytes_max = match &self.file {
+            Some(file) => file.batch_max_bytes().min(BATCH_BYTES) as usize,
+            None => BATCH_BYTES as usize,
+        };
+        let now_us = self.clock.micros();
+        let wall = self.clock.wall();
+        self.batch.clear();
+        let mut count = 0;
+        while count < count_max && self.batch.len() < bytes_max {
+            let QueuedEvent { event, stored } = match self.events.try_recv() {
+                Ok(message) => message,
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
+            };
+            let ago = Duration::from_micros(now_us.saturating_sub(event.ended_us));
+            event.write_line(self.stamp.text(wall - ago), &mut self.batch);
+            self.waiting.extend(stored);
+            count += 1;
+        }
+        count
+    }
+
+    fn take_over_file(&mut self) {
+        if let Some(file) = self.shared.next_file.lock().take() {
+            self.file = file.map(RotatingFile::new);
+        }
+    }
+
+    fn write_batch(&mut self, count: usize) {
+        if self.file.is_none() {
+            // The first events after a file was configured may come before the next look at it.
+            self.take_over_file();
+        }
+        let Some(file) = &mut self.file else {
+            self.shared
+                .dropped_closed
+                .fetch_add(count as u64, Ordering::Relaxed);
+            self.answer_all(StoreResult::NoFile);
+            return;
+        };
+        let appended = file.append(&self.batch);
+        let written = appended.line_count as u64;
+        let lost = (count as u64).saturating_sub(written);
+        let mut problem = appended.problem;
+        if !self.waiting.is_empty()
+            && lost == 0
+            && let Err(unsynced) = file.sync()
+        {
+            problem = Some(unsynced);
+        }
+        let stored = match problem {
+            None => StoreResult::OnDisk,
+            Some(_) => StoreResult::Lost,
+        };
+        // The reason goes before the count: a reader that sees a drop counted finds its reason.
+        self.note(problem);
+        self.shared.written.fetch_add(written, Ordering::Relaxed);
+        self.shared
+            .dropped_write_failed
+            .fetch_add(lost, Ordering::Release);
+        self.answer_all(stored);
+    }
+
+    fn answer_all(&mut self, stored: StoreResult) {
+        for waiting in self.waiting.drain(..) {
+            answer(Some(waiting), stored);
+        }
+    }
+
+    fn note(&mut self, problem: Option<io::Error>) {
+        match problem {
+            Some(problem) => {
+                if !self.failing {
+                    tracing::warn!(%problem, "cannot write inference events, dropping them");
+                }
+                self.failing = true;
+                *self.shared.last_error.lock() = Some(problem.to_string());
+            }
+            None if self.failing => {
+                tracing::info!("inference events are written again");
+                self.failing = false;
+                *self.shared.last_error.lock() = None;
+            }
+            None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

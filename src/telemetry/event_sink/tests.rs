@@ -1,0 +1,213 @@
+//! The event sink against real files: what is written, what is dropped and how it is counted.
+
+use std::fs;
+use std::path::Path;
+
+use super::*;
+use crate::telemetry::event::sample_event;
+
+/// Longer than any test: the writer wakes only on request.
+const NEVER: Duration = Duration::from_secs(3600);
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn to_file(path: &Path) -> EventsConfig {
+    let file = EventFileConfig {
+        path: path.into(),
+        max_size_mib: 1,
+        keep: 2,
+    };
+    EventsConfig {
+        file: Some(file),
+        durability: Durability::Buffered,
+    }
+}
+
+/// The whole lines of a file; the writer may be in the middle of the last one.
+fn lines(path: &Path) -> Vec<serde_json::Value> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    whole
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+/// Emits an event unless one is still on its way: a file must not fill up while a test waits.
+fn keep_emitting(sink: &EventSink, name: &str) {
+    let counts = sink.counts();
+    if counts.emitted == counts.written + counts.dropped {
+        sink.write(sample_event(name));
+    }
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let clock = Clock::start();
+    while !holds() {
+        assert!(
+            clock.now().0 < LIMIT.as_millis() as u64,
+            "not in time: {what}"
+        );
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn closing_writes_everything_that_was_emitted() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("events.jsonl");
+    let sink = EventSink::start_with(&to_file(&path), Clock::start(), 3000, NEVER).unwrap();
+    for number in 0..3000 {
+        sink.write(sample_event(&format!("r{number}")));
+    }
+    assert!(sink.close(LIMIT));
+    let (mut names, mut at) = (Vec::new(), vec![path.clone()]);
+    for number in 1..3 {
+        at.insert(0, path.with_extension(format!("jsonl.{number}")));
+    }
+    for file in at {
+        names.extend(
+            lines(&file)
+                .into_iter()
+                .map(|line| line["request_id"].clone()),
+        );
+    }
+    assert_eq!(names.len(), 3000);
+    assert!(
+        names
+            .iter()
+            .enumerate()
+            .all(|(n, name)| *name == format!("r{n}"))
+    );
+    let counts = sink.counts();
+    assert_eq!(
+        (counts.emitted, counts.written, counts.dropped),
+        (3000, 3000, 0)
+    );
+    assert!(
+        directory.path().join("events.jsonl.1").exists(),
+        "3,000 lines need a second file"
+    );
+}
+
+#[test]
+fn events_reach_the_file_without_anybody_asking() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("events.jsonl");
+    let sink = EventSink::start(&to_file(&path), Clock::start()).unwrap();
+    sink.write(sample_event("r1"));
+    until("the line is in the file", || lines(&path).len() == 1);
+    let line = &lines(&path)[0];
+    assert_eq!(
+        line["time"].as_str().unwrap().len(),
+        "2026-11-20T10:00:00.000Z".len()
+    );
+}
+
+#[test]
+fn an_overrun_is_counted_and_blocks_nobody() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("events.jsonl");
+    // A writer that never wakes by itself may still take the first events on its way to sleep.
+    let sink = EventSink::start_with(&to_file(&path), Clock::start(), 4, NEVER).unwrap();
+    for number in 0..1000 {
+        sink.write(sample_event(&format!("r{number}")));
+    }
+    let lost = sink.write_durable(sample_event("late"));
+    assert!(sink.close(LIMIT));
+    let counts = sink.counts();
+    assert!(counts.dropped_overrun > 0, "{counts:?}");
+    assert_eq!(counts.emitted, 1001);
+    assert_eq!(counts.written + counts.dropped, counts.emitted);
+    assert_eq!(lines(&path).len() as u64, counts.written);
+    drop(lost);
+}
+
+#[test]
+fn a_full_disk_drops_with_a_counter_and_serving_goes_on() {
+    let sink = EventSink::start(&to_file(Path::new("/dev/full")), Clock::start()).unwrap();
+    sink.write(sample_event("r1"));
+    until("the drop is counted", || {
+        sink.counts().dropped_write_failed == 1
+    });
+    assert!(sink.counts().last_error.is_some());
+
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("events.jsonl");
+    sink.reconfigure(&to_file(&path));
+    until("the new file is written", || {
+        keep_emitting(&sink, "again");
+        !lines(&path).is_empty()
+    });
+    until("the error is forgotten", || {
+        sink.counts().last_error.is_none()
+    });
+    assert!(sink.close(LIMIT));
+}
+
+#[test]
+fn without_a_file_nothing_is_counted_and_nothing_waits() {
+    let sink = EventSink::start(&EventsConfig::default(), Clock::start()).unwrap();
+    sink.write(sample_event("r1"));
+    let mut stored = sink.write_durable(sample_event("r2"));
+    assert_eq!(stored.try_recv(), Ok(StoreResult::NoFile));
+    assert!(sink.close(LIMIT));
+    assert_eq!(sink.counts(), EventCounts::default());
+}
+
+#[test]
+fn a_durable_event_is_answered_once_it_is_on_the_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("events.jsonl");
+    let sink = EventSink::start_with(&to_file(&path), Clock::start(), 64, NEVER).unwrap();
+    let stored: Vec<_> = (0..20)
+        .map(|n| sink.write_durable(sample_event(&format!("r{n}"))))
+        .collect();
+    for stored in stored {
+        assert_eq!(stored.blocking_recv(), Ok(StoreResult::OnDisk));
+    }
+    assert_eq!(lines(&path).len(), 20);
+
+    let full = EventSink::start(&to_file(Path::new("/dev/full")), Clock::start()).unwrap();
+    let stored = full.write_durable(sample_event("r1"));
+    assert_eq!(stored.blocking_recv(), Ok(StoreResult::Lost));
+}
+
+#[test]
+fn the_file_can_be_changed_taken_away_and_given_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let sink = EventSink::start(&to_file(&path("a")), Clock::start()).unwrap();
+    sink.write(sample_event("r1"));
+    sink.reconfigure(&to_file(&path("b")));
+    until("the new file is there", || {
+        keep_emitting(&sink, "r2");
+        path("b").exists()
+    });
+    sink.reconfigure(&EventsConfig::default());
+    sink.write(sample_event("nobody reads this"));
+    sink.reconfigure(&to_file(&path("c")));
+    until("the third file is there", || {
+        keep_emitting(&sink, "r3");
+        path("c").exists()
+    });
+    assert!(sink.close(LIMIT));
+    assert_eq!(lines(&path("a"))[0]["request_id"], "r1");
+    assert_eq!(lines(&path("b"))[0]["request_id"], "r2");
+    assert_eq!(lines(&path("c"))[0]["request_id"], "r3");
+    for name in ["a", "b", "c"] {
+        let unread = |line: &serde_json::Value| line["request_id"] == "nobody reads this";
+        assert!(!lines(&path(name)).iter().any(unread), "{name}");
+    }
+    let counts = sink.counts();
+    assert_eq!((counts.written, counts.dropped), (counts.emitted, 0));
+}
+
+#[test]
+fn what_comes_after_the_end_is_dropped_and_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let sink = EventSink::start(&to_file(&directory.path().join("a")), Clock::start()).unwrap();
+    assert!(sink.close(LIMIT));
+    assert!(sink.close(LIMIT), "closing twice is harmless");
+    sink.write(sample_event("late"));
+    assert_eq!(sink.counts().dropped_closed, 1);
+}

@@ -1,0 +1,450 @@
+//! A file of lines that rotates by size: `path`, `path.1` … `path.keep`, oldest last.
+//!
+//! Neither buffers nor knows the content of lines. Every line in the file is whole: what a failed
+//! write left of a line is cut off again, at the latest when the file is next opened. A file that
+//! was moved away or deleted is made anew. Called by the writer thread of `sink` only, so it may
+//! block on the disk.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Account ids stand in the lines: the group may read them, the world may not.
+const FILE_MODE: u32 = 0o640;
+
+/// Where lines go and how much of them is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FileSettings {
+    /// The current file.
+    pub path: PathBuf,
+    /// The file is rotated before it grows beyond this.
+    pub size_max_bytes: u64,
+    /// Rotated files kept.
+    pub keep: u32,
+}
+
+/// Result of an [`append`](RotatingFile::append).
+#[derive(Debug)]
+pub(super) struct AppendResult {
+    /// Whole lines that are in the file now, from the front.
+    pub line_count: usize,
+    /// Why some are missing, or why the file could not be rotated.
+    pub problem: Option<io::Error>,
+}
+
+/// The file of [`FileSettings`], opened when first needed.
+#[derive(Debug)]
+pub(super) struct RotatingFile {
+    settings: FileSettings,
+    open: Option<OpenFile>,
+    /// A device or pipe got half a line that cannot be cut off: begin the next with a line end.
+    torn: bool,
+}
+
+#[derive(Debug)]
+struct OpenFile {
+    file: File,
+    /// Device and inode: tells whether `path` still names this file.
+    identity: (u64, u64),
+    len: u64,
+    /// Not a device or pipe: has a length and can be cut and rotated.
+    regular: bool,
+    /// The directory entry is known to be on disk.
+    entry_synced: bool,
+}
+
+impl RotatingFile {
+    pub fn new(settings: FileSettings) -> RotatingFile {
+        RotatingFile {
+            settings,
+            open: None,
+            torn: false,
+        }
+    }
+
+    /// Bytes of one batch that rotation can still divide files by.
+    pub fn batch_max_bytes(&self) -> u64 {
+        self.settings.size_max_bytes
+    }
+
+    /// Appends `lines`, each ended by `\n`, rotating first when they would not fit.
+    pub fn append(&mut self, lines: &[u8]) -> AppendResult {
+        let rotation_problem = match self.make_room(lines.len() as u64) {
+            Ok(problem) => problem,
+            Err(problem) => {
+                return AppendResult {
+                    line_count: 0,
+                    problem: Some(problem),
+                };
+            }
+        };
+        match self.write(lines) {
+            Ok(()) => AppendResult {
+                line_count: count_lines(lines),
+                problem: rotation_problem,
+            },
+            Err((line_count, problem)) => AppendResult {
+                line_count,
+                problem: Some(problem),
+            },
+        }
+    }
+
+    /// Waits until everything appended is on the disk.
+    pub fn sync(&mut self) -> io::Result<()> {
+        let Some(open) = &mut self.open else {
+            return Err(ErrorKind::NotFound.into());
+        };
+        if !open.regular {
+            return Ok(());
+        }
+        open.file.sync_data()?;
+        if !open.entry_synced {
+            File::open(directory_of(&self.settings.path))?.sync_all()?;
+            open.entry_synced = true;
+        }
+        Ok(())
+    }
+
+    /// Opens the file, or another one when `path` no longer names it or it is full. A file that
+    /// cannot be rotated goes on growing: that is reported, and better than losing lines.
+    fn make_room(&mut self, bytes: u64) -> io::Result<Option<io::Error>> {
+        let open = self.open_file()?;
+        let full = open.regular
+            && open.len > 0
+            && open.len.saturating_add(bytes) > self.settings.size_max_bytes;
+        if !full {
+            return Ok(None);
+        }
+        match rotate(&self.settings) {
+            Ok(()) => {
+                self.open = None;
+                self.open_file()?;
+                Ok(None)
+            }
+            Err(problem) => Ok(Some(problem)),
+        }
+    }
+
+    fn open_file(&mut self) -> io::Result<&mut OpenFile> {
+        let path = &self.settings.path;
+        let same = match (self.open.take(), fs::metadata(path)) {
+            (Some(open), Ok(found)) if open.identity == identity(&found) => Some(OpenFile {
+                len: found.len(),
+                ..open
+            }),
+            _ => None,
+        };
+        let open = match same {
+            Some(open) => open,
+            None => open_for_append(path)?,
+        };
+        Ok(self.open.insert(open))
+    }
+
+    /// Writes the lines; on failure leaves whole lines only and says how many.
+    fn write(&mut self, lines: &[u8]) -> Result<(), (usize, io::Error)> {
+        let Some(open) = &mut self.open else {
+            return Err((0, ErrorKind::NotFound.into()));
+        };
+        if self.torn {
+            open.file.write_all(b"\n").map_err(|problem| (0, problem))?;
+            self.torn = false;
+        }
+        let (written, problem) = write_counted(&mut open.file, lines);
+        let Some(problem) = problem else {
+            open.len += written as u64;
+            return Ok(());
+        };
+        let whole = memchr::memrchr(b'\n', &lines[..written]).map_or(0, |at| at + 1);
+        if open.regular {
+            // When this fails too, opening the file again cuts the rest off.
+            let _ = open.file.set_len(open.len + whole as u64);
+        } else {
+            self.torn = written > whole;
+        }
+        self.open = None;
+        Err((count_lines(&lines[..whole]), problem))
+    }
+}
+
+/// How much of `bytes` was written, and what stopped it.
+fn write_counted(file: &mut File, bytes: &[u8]) -> (usize, Option<io::Error>) {
+    let mut written = 0;
+    while written < bytes.len() {
+        match file.write(&bytes[written..]) {
+            Ok(0) => return (written, Some(ErrorKind::WriteZero.into())),
+            Ok(count) => written += count,
+            Err(problem) if problem.kind() == ErrorKind::Interrupted => {}
+            Err(problem) => return (written, Some(problem)),
+        }
+    }
+    (written, None)
+}
+
+fn count_lines(lines: &[u8]) -> usize {
+    memchr::memchr_iter(b'\n', lines).count()
+}
+
+fn identity(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+fn open_for_append(path: &Path) -> io::Result<OpenFile> {
+    let file = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(FILE_MODE)
+        .open(path)?;
+    let metadata = file.metadata()?;
+    let regular = metadata.is_file();
+    let len = if regular {
+        cut_half_line(path, &file, metadata.len())?
+    } else {
+        0
+    };
+    Ok(OpenFile {
+        file,
+        identity: identity(&metadata),
+        len,
+        regular,
+        entry_synced: false,
+    })
+}
+
+/// Cuts off what a crash or a full disk left of a last line; gives the length after that.
+fn cut_half_line(path: &Path, file: &File, len: u64) -> io::Result<u64> {
+    const STEP_BYTES: u64 = 4096;
+    if len == 0 {
+        return Ok(0);
+    }
+    let mut reader = match File::open(path) {
+        Ok(reader) => reader,
+        // A file we may append to but not read is taken as it is.
+        Err(problem) if problem.kind() == ErrorKind::PermissionDenied => return Ok(len),
+        Err(problem) => return Err(problem),
+    };
+    let mut step = Vec::with_capacity(STEP_BYTES as usize);
+    let mut end = len;
+    let mut whole = 0;
+    while end > 0 {
+        let begin = end.saturating_sub(STEP_BYTES);
+        reader.seek(SeekFrom::Start(begin))?;
+        step.clear();
+        Read::by_ref(&mut reader)
+            .take(end - begin)
+            .read_to_end(&mut step)?;
+        if let Some(at) = memchr::memrchr(b'\n', &step) {
+            whole = begin + at as u64 + 1;
+            break;
+        }
+        end = begin;
+    }
+    if whole < len {
+        file.set_len(whole)?;
+    }
+    Ok(whole)
+}
+
+/// Moves `path` to `path.1` and every older one a number up; the oldest is overwritten.
+fn rotate(settings: &FileSettings) -> io::Result<()> {
+    if settings.keep == 0 {
+        return fs::remove_file(&settings.path);
+    }
+    for number in (1..settings.keep).rev() {
+        match fs::rename(numbered(settings, number), numbered(settings, number + 1)) {
+            Err(problem) if problem.kind() != ErrorKind::NotFound => return Err(problem),
+            _ => {}
+        }
+    }
+    fs::rename(&settings.path, numbered(settings, 1))
+}
+
+fn numbered(settings: &FileSettings, number: u32) -> PathBuf {
+    let mut name = settings.path.clone().into_os_string();
+    name.push(format!(".{number}"));
+    PathBuf::from(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct RotationFixture {
+        directory: tempfile::TempDir,
+        file: RotatingFile,
+    }
+
+    fn fixture(size_max_bytes: u64, keep: u32) -> RotationFixture {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("events.jsonl");
+        let file = RotatingFile::new(FileSettings {
+            path,
+            size_max_bytes,
+            keep,
+        });
+        RotationFixture { directory, file }
+    }
+
+    impl RotationFixture {
+        fn append(&mut self, lines: &str) {
+            let appended = self.file.append(lines.as_bytes());
+            assert!(appended.problem.is_none(), "{appended:?}");
+            assert_eq!(appended.line_count, lines.lines().count());
+        }
+
+        fn read(&self, name: &str) -> Option<String> {
+            fs::read_to_string(self.directory.path().join(name)).ok()
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.directory.path().join(name)
+        }
+    }
+
+    #[test]
+    fn a_full_file_becomes_number_one_and_the_oldest_goes() {
+        let mut f = fixture(8, 2);
+        for line in ["one-1\n", "two-2\n", "three\n", "four4\n"] {
+            f.append(line);
+        }
+        assert_eq!(f.read("events.jsonl").as_deref(), Some("four4\n"));
+        assert_eq!(f.read("events.jsonl.1").as_deref(), Some("three\n"));
+        assert_eq!(f.read("events.jsonl.2").as_deref(), Some("two-2\n"));
+        assert_eq!(f.read("events.jsonl.3"), None);
+    }
+
+    #[test]
+    fn with_nothing_to_keep_a_full_file_is_begun_anew() {
+        let mut f = fixture(8, 0);
+        f.append("one-1\n");
+        f.append("two-2\n");
+        assert_eq!(f.read("events.jsonl").as_deref(), Some("two-2\n"));
+        assert_eq!(f.read("events.jsonl.1"), None);
+    }
+
+    #[test]
+    fn a_file_that_was_moved_away_is_made_anew() {
+        let mut f = fixture(1000, 1);
+        f.append("one\n");
+        fs::rename(f.path("events.jsonl"), f.path("taken")).unwrap();
+        f.append("two\n");
+        fs::remove_file(f.path("events.jsonl")).unwrap();
+        f.append("three\n");
+        assert_eq!(f.read("taken").as_deref(), Some("one\n"));
+        assert_eq!(f.read("events.jsonl").as_deref(), Some("three\n"));
+    }
+
+    #[test]
+    fn half_a_line_left_by_a_crash_is_cut_off() {
+        let mut f = fixture(1_000_000, 1);
+        let half = "x".repeat(10_000);
+        fs::write(f.path("events.jsonl"), format!("one\ntwo\n{half}")).unwrap();
+        f.append("three\n");
+        assert_eq!(f.read("events.jsonl").as_deref(), Some("one\ntwo\nthree\n"));
+    }
+
+    #[test]
+    fn a_file_that_is_nothing_but_half_a_line_is_emptied() {
+        let mut f = fixture(1_000_000, 1);
+        fs::write(f.path("events.jsonl"), "{\"half").unwrap();
+        f.append("one\n");
+        assert_eq!(f.read("events.jsonl").as_deref(), Some("one\n"));
+    }
+
+    #[test]
+    fn a_full_device_takes_no_line_and_is_tried_again() {
+        let path = PathBuf::from("/dev/full");
+        let mut file = RotatingFile::new(FileSettings {
+            path,
+            size_max_bytes: 1000,
+            keep: 1,
+        });
+        for _ in 0..2 {
+            let appended = file.append(b"one\n");
+            assert_eq!(appended.line_count, 0);
+            assert_eq!(appended.problem.unwrap().kind(), ErrorKind::StorageFull);
+        }
+    }
+
+    /// A file system of `size_kib`, unmounted on drop; none where the test may not mount.
+    struct SmallDisk(tempfile::TempDir);
+
+    impl SmallDisk {
+        fn mount(size_kib: u32) -> Option<SmallDisk> {
+            let directory = tempfile::tempdir().unwrap();
+            let mounted = std::process::Command::new("mount")
+                .args(["-t", "tmpfs", "-o", &format!("size={size_kib}k"), "tmpfs"])
+                .arg(directory.path())
+                .output()
+                .is_ok_and(|output| output.status.success());
+            mounted.then_some(SmallDisk(directory))
+        }
+    }
+
+    impl Drop for SmallDisk {
+        fn drop(&mut self) {
+            let _ = std::process::Command::new("umount")
+                .arg(self.0.path())
+                .output();
+        }
+    }
+
+    #[test]
+    fn a_disk_that_fills_up_keeps_whole_lines_only_and_goes_on_when_there_is_room() {
+        let Some(disk) = SmallDisk::mount(16) else {
+            eprintln!("skipped: mounting a small tmpfs needs root");
+            return;
+        };
+        let path = disk.0.path().join("events.jsonl");
+        let mut file = RotatingFile::new(FileSettings {
+            path: path.clone(),
+            size_max_bytes: 1 << 20,
+            keep: 1,
+        });
+        let lines = format!("{}\n", "x".repeat(99)).repeat(60);
+        let mut written = 0;
+        let problem = loop {
+            let appended = file.append(lines.as_bytes());
+            written += appended.line_count;
+            assert!(written < 1000, "16 KiB hold no 1,000 lines");
+            if let Some(problem) = appended.problem {
+                break problem;
+            }
+        };
+        assert_eq!(problem.kind(), ErrorKind::StorageFull);
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text.lines().count(), written);
+        assert!(text.lines().all(|line| line.len() == 99) && text.ends_with('\n'));
+
+        fs::rename(&path, disk.0.path().join("old")).unwrap();
+        fs::remove_file(disk.0.path().join("old")).unwrap();
+        assert!(file.append(lines.as_bytes()).problem.is_none());
+    }
+
+    #[test]
+    fn a_missing_directory_is_an_error_until_it_is_there() {
+        let mut f = fixture(1000, 1);
+        f.file.settings.path = f.path("later/events.jsonl");
+        assert!(f.file.append(b"one\n").problem.is_some());
+        fs::create_dir(f.path("later")).unwrap();
+        f.append("two\n");
+        assert_eq!(f.read("later/events.jsonl").as_deref(), Some("two\n"));
+    }
+
+    #[test]
+    fn synced_lines_need_a_file() {
+        let mut f = fixture(1000, 1);
+        assert!(f.file.sync().is_err());
+        f.append("one\n");
+        f.file.sync().unwrap();
+    }
+}

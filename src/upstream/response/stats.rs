@@ -1,0 +1,82 @@
+//! Facts learned from the bytes of a response as they pass.
+//!
+//! Counts and, where an estimate needs one, a bounded sample; no dialect is read here.
+
+use std::borrow::Cow;
+
+use infergate_core::billing::{TextCount, Usage};
+use serde_json::value::RawValue;
+
+use super::output_sample::OutputSample;
+use super::reported_metrics::MetricModes;
+
+/// Facts learned from the bytes that passed.
+#[derive(Debug, Default)]
+pub(super) struct ResponseStats {
+    pub(super) usage: Option<Usage>,
+    pub(super) modes: MetricModes,
+    pub(super) token: bool,
+    /// All text generated on a stream.
+    pub(super) text: TextCount,
+    /// Its tokens when the backend last reported how many it had generated.
+    pub(super) reported_at: u64,
+    /// Index of the known place the last token stood at.
+    pub(super) text_place: Option<usize>,
+    /// Sample for an estimate; of a stream only where the backend's own count is not believed.
+    pub(super) output: Option<Box<OutputSample>>,
+    /// Choices that have begun, and those with a finish reason: a bit for each number.
+    pub(super) choices: u128,
+    pub(super) finished: u128,
+    pub(super) end: StreamEnd,
+}
+
+impl ResponseStats {
+    pub(super) fn report(&mut self, usage: Option<Usage>) {
+        if usage.is_some_and(|usage| usage.output_tokens > 0) {
+            self.reported_at = self.text.tokens();
+        }
+        self.usage = self.modes.fold(self.usage, usage);
+    }
+
+    /// An event speaks of this choice; those beyond 128 are never known to be finished.
+    pub(super) fn choice(&mut self, number: u32, finished: bool) {
+        let bit = 1_u128.checked_shl(number).unwrap_or(0);
+        self.choices |= bit;
+        if finished {
+            self.finished |= bit;
+        }
+    }
+
+    /// Returns whether all of `choices` have a finish reason.
+    pub(super) fn is_finished(&self, choices: u32) -> bool {
+        self.finished == self.choices && self.finished.count_ones() >= choices
+    }
+
+    /// Counts a generated text, a JSON string.
+    pub(super) fn generated(&mut self, text: &RawValue) {
+        let Ok(plain) = serde_json::from_str::<Cow<'_, str>>(text.get()) else {
+            return;
+        };
+        self.text.push(&plain);
+        if let Some(output) = &mut self.output {
+            output.text(text);
+        }
+    }
+
+    /// Adds a piece of a response that is no stream to the sample.
+    pub(super) fn keep(&mut self, bytes: &[u8]) {
+        if let Some(output) = &mut self.output {
+            output.bytes(bytes);
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum StreamEnd {
+    #[default]
+    Open,
+    /// The client has everything.
+    Complete,
+    /// The client got an error event: no more follows.
+    Broken,
+}
