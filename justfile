@@ -46,7 +46,7 @@ accept:
 
 # Three nodes in network namespaces, under load and with faults (root, about 4 minutes)
 fleet *ARGS:
-    ./scripts/fleet {{ARGS}}
+    ./tests/fleet/run {{ARGS}}
 
 # Every shipped plugin: checked, tested, and built from source into plugins/dist
 plugins:

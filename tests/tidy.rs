@@ -4,10 +4,36 @@
 //! list of (path, text), so that `tidy/planted.rs` can plant an offence and see the check turn red.
 //! The tables below are the rules; the prose is in ARCHITECTURE.md.
 
+#[path = "tidy/ceilings.rs"]
+mod ceilings;
 #[path = "tidy/checks.rs"]
 mod checks;
+#[path = "tidy/dead_items.rs"]
+mod dead_items;
+#[path = "tidy/file_cycles.rs"]
+mod file_cycles;
+#[path = "tidy/layers.rs"]
+mod layers;
+#[path = "tidy/lengths.rs"]
+mod lengths;
+#[path = "tidy/mod_files.rs"]
+mod mod_files;
+#[path = "tidy/modules.rs"]
+mod modules;
+#[path = "tidy/names.rs"]
+mod names;
+#[path = "tidy/paths.rs"]
+mod paths;
+#[path = "tidy/places.rs"]
+mod places;
 #[path = "tidy/planted.rs"]
 mod planted;
+#[path = "tidy/planted_language.rs"]
+mod planted_language;
+#[path = "tidy/prose.rs"]
+mod prose;
+#[path = "tidy/ratchets.rs"]
+mod ratchets;
 #[path = "tidy/tokens.rs"]
 mod tokens;
 #[path = "tidy/tree.rs"]
@@ -19,13 +45,18 @@ use std::path::Path;
 use checks::offences;
 use tree::Source;
 
-/// The shell's rooms in layers: a room imports from layers above its own line, never from its own.
+/// The shell's modules in layers: a module imports from layers above its own line, never from its own.
 const SHELL_LAYERS: &[&[&str]] = &[
     &["telemetry"],
-    &["plugin", "gpu"],
+    &["tls"],
+    &["plugin"],
     &["upstream"],
-    &["peer", "queue"],
-    &["proxy", "autoscaler"],
+    &["peer"],
+    &["trace"],
+    &["pipeline"],
+    &["jobs", "gpu"],
+    &["downstream"],
+    &["proxy", "scaling"],
     &["config"],
     &["admin"],
     &["app"],
@@ -37,7 +68,7 @@ const SHELL_LAYERS: &[&[&str]] = &[
 const SIMULATE: &str = "simulate";
 const SIMULATE_USERS: &[&str] = &["app", "cli", "main"];
 
-/// The core's rooms, in layers as above.
+/// The core's modules, in layers as above.
 const CORE_LAYERS: &[&[&str]] = &[
     &["time"],
     &["id", "deadline", "refusal"],
@@ -70,6 +101,7 @@ const CORE_NEVER_OF_STD: &[&str] = &["net", "fs", "thread", "process", "env", "o
 const CORE_DEPENDENCIES: &[&str] = &[
     "bytes",
     "hashbrown",
+    "infergate-tasks",
     "memchr",
     "percent-encoding",
     "schemars",
@@ -79,7 +111,7 @@ const CORE_DEPENDENCIES: &[&str] = &[
     "thiserror",
 ];
 
-/// Foreign libraries that belong to rooms: (name or beginning of the crate's name, where it may
+/// Foreign libraries that belong to modules: (name or beginning of the crate's name, where it may
 /// stand).
 const FOREIGN: &[(&str, &[&str])] = &[
     ("redis", &["src/queue/stream.rs"]),
@@ -89,6 +121,7 @@ const FOREIGN: &[(&str, &[&str])] = &[
         "pingora",
         &[
             "src/proxy",
+            "src/downstream",
             "src/upstream",
             "src/peer",
             "src/admin",
@@ -110,6 +143,31 @@ const FOREIGN: &[(&str, &[&str])] = &[
     ("anyhow", &["src/peer/gossip/datagram.rs"]),
 ];
 
+/// Type names that may be written in a few places only: (name, modules or files).
+const NAMES_AT_HOME: &[(&str, &[&str])] = &[
+    (
+        "ServerSession",
+        &[
+            "src/proxy",
+            "src/downstream",
+            "src/admin",
+            "src/app/listen.rs",
+        ],
+    ),
+    (
+        "BackendKind",
+        &[
+            "src/config",
+            "src/core/model",
+            "src/core/task",
+            "src/plugin",
+            "src/proxy",
+            "src/upstream",
+            "src/pipeline",
+        ],
+    ),
+];
+
 /// Files that may start threads and long tasks, so that shutdown is a list that can be read.
 ///
 /// Each thread has an owner that joins it: the event file's writer its handle (`close`), the plugin
@@ -117,7 +175,7 @@ const FOREIGN: &[(&str, &[&str])] = &[
 const SPAWNERS: &[&str] = &[
     "src/app",
     "src/simulate",
-    "src/telemetry/sink.rs",
+    "src/telemetry/event_sink.rs",
     "src/telemetry/log/queue.rs",
     "src/plugin/ticker.rs",
     "src/plugin/compile.rs",
@@ -141,7 +199,7 @@ const FUNCTION_LINES_MAX: usize = 70;
 const LONG_FUNCTIONS: &[(&str, &str, usize)] = &[];
 
 /// Lines a file may have: beyond it there is a second idea in it. Tests are not counted.
-const FILE_LINES_MAX: usize = 600;
+const FILE_LINES_MAX: usize = 650;
 
 /// Marks of unfinished work, put together here so that this file does not bear them.
 const UNFINISHED: &[&str] = &[
@@ -192,7 +250,7 @@ fn read_into(root: &Path, path: &str, sources: &mut Vec<Source>) {
 }
 
 #[test]
-fn the_house_is_tidy() {
+fn the_repository_is_tidy() {
     let sources = repository();
     assert!(
         sources
@@ -201,6 +259,17 @@ fn the_house_is_tidy() {
         "the tree is not found"
     );
     let found = offences(&sources);
+    assert!(found.is_empty(), "\n{}\n", found.join("\n"));
+}
+
+/// Figures may shrink; `cargo test --test tidy ratchets -- --nocapture` prints them.
+#[test]
+fn the_ratchets_hold() {
+    let sources = repository();
+    let tree = tree::Tree::of(&sources);
+    ratchets::print_figures(&tree, &sources);
+    let mut found = Vec::new();
+    ratchets::ratchets(&tree, &sources, &mut found);
     assert!(found.is_empty(), "\n{}\n", found.join("\n"));
 }
 

@@ -1,5 +1,5 @@
 //! Several nodes: one is asked and all serve, what a forward costs, and a node that is killed under load.
-//! Partitions, loss and rolling restarts need network namespaces: `scripts/fleet`.
+//! Partitions, loss and rolling restarts need network namespaces: `tests/fleet/run`.
 //!
 //! Three gateways, each with two backends of four permits and 100 ms; capacity C is measured at the
 //! backends themselves.

@@ -1,10 +1,11 @@
-//! The checks themselves under test: a small tidy house, and one offence planted at a time.
+//! The checks themselves under test: a small tidy repository, and one offence planted at a time.
 //!
 //! A check that cannot turn red is no check.
 
 use std::collections::BTreeMap;
 
-use crate::checks::{lengths, offences};
+use crate::checks::offences;
+use crate::lengths::lengths;
 use crate::tokens::{Token, tokens};
 use crate::tree::{Source, Tree};
 use crate::{FUNCTION_LINES_MAX, UNFINISHED};
@@ -14,7 +15,7 @@ const MANIFEST: &str =
 const CORE_MANIFEST: &str = "[lib]\npath = \"lib.rs\"\n[dependencies]\nbytes = \"1\"\n";
 
 /// A tidy repository, with `planted` files put in or replaced.
-fn repository_with(planted: &[(&str, &str)]) -> Vec<Source> {
+pub fn repository_with(planted: &[(&str, &str)]) -> Vec<Source> {
     let mut files = BTreeMap::from([
         ("Cargo.toml", MANIFEST),
         ("src/core/Cargo.toml", CORE_MANIFEST),
@@ -73,7 +74,7 @@ fn assert_red(planted: &[(&str, &str)], expected: &[&str]) {
 }
 
 #[test]
-fn a_tidy_house_is_green() {
+fn a_tidy_repository_is_green() {
     assert_red(&[], &[]);
 }
 
@@ -95,7 +96,7 @@ fn an_import_hidden_in_a_brace_list_or_behind_super_is_found() {
     assert_red(
         &[("src/telemetry/mod.rs", braces)],
         &[
-            "src/telemetry/mod.rs:3: shell room `telemetry` may not import `app`",
+            "src/telemetry/mod.rs:3: shell module `telemetry` may not import `app`",
             "in a cycle",
         ],
     );
@@ -107,7 +108,7 @@ fn an_import_hidden_in_a_brace_list_or_behind_super_is_found() {
 }
 
 #[test]
-fn a_room_that_is_not_in_the_table_turns_it_red() {
+fn a_module_that_is_not_in_the_table_turns_it_red() {
     let lib = "//! Map.\npub mod admin;\npub mod app;\npub mod telemetry;\nmod attic;\n";
     assert_red(
         &[
@@ -146,7 +147,7 @@ fn the_core_may_speak_of_tokio_in_comments_strings_and_tests() {
 }
 
 #[test]
-fn core_rooms_of_one_layer_do_not_see_each_other_even_through_the_root() {
+fn core_modules_of_one_layer_do_not_see_each_other_even_through_the_root() {
     let lib = "//! Core.\npub mod id;\npub mod model;\npub mod time;\npub use model::Spec;\n";
     assert_red(
         &[
@@ -154,8 +155,8 @@ fn core_rooms_of_one_layer_do_not_see_each_other_even_through_the_root() {
             ("src/core/id.rs", "//! Id.\nuse crate::Spec;\n"),
         ],
         &[
-            "core room `id` may not import `model`",
-            "core room `model` may not import `Millis`",
+            "core module `id` may not import `model`",
+            "core module `model` may not import `Millis`",
         ],
     );
 }
@@ -190,12 +191,12 @@ fn a_file_that_no_mod_names_turns_it_red() {
 }
 
 #[test]
-fn a_foreign_library_outside_its_room_turns_it_red() {
+fn a_foreign_library_outside_its_module_turns_it_red() {
     let telemetry = "//! T, for pingora_core.\nmod sink;\nuse pingora_core::apps;\n\
                      const NOISY: &str = \"pingora_core\";\n";
     assert_red(
         &[("src/telemetry/mod.rs", telemetry)],
-        &["`pingora_core` may be named in src/proxy"],
+        &["`pingora_core` may be named in src/"],
     );
 }
 

@@ -119,14 +119,20 @@ fn char_or_lifetime_length(rest: &[u8]) -> usize {
     }
 }
 
-/// Leaves out every item under `#[cfg(test)]` or `#[test]`.
+/// Leaves out every item under `#[cfg(test)]`, alone or with further conditions.
 pub fn without_tests(tokens: &[Token]) -> Vec<Token> {
-    let cfg_test = ["#", "[", "cfg", "(", "test", ")", "]"];
+    const CFG_TEST: &[&[&str]] = &[
+        &["#", "[", "cfg", "(", "test", ")", "]"],
+        &["#", "[", "cfg", "(", "all", "(", "test", ","],
+    ];
     let mut kept = Vec::with_capacity(tokens.len());
     let mut at = 0;
     while at < tokens.len() {
         let rest = &tokens[at..];
-        if rest.len() >= cfg_test.len() && cfg_test.iter().zip(rest).all(|(t, token)| token.is(t)) {
+        let begins = |with: &&[&str]| {
+            rest.len() >= with.len() && with.iter().zip(rest).all(|(text, token)| token.is(text))
+        };
+        if CFG_TEST.iter().any(begins) {
             at += item_length(rest);
         } else {
             kept.push(tokens[at].clone());

@@ -18,6 +18,8 @@ pub struct Tree {
     /// Path → tokens with test code taken out. Only files under `src`, not reached through tests
     /// alone.
     pub code: BTreeMap<String, Vec<Token>>,
+    /// Path → tokens of the benches and tests that use the packages from outside.
+    pub drivers: BTreeMap<String, Vec<Token>>,
     /// Every file some root names, tests included.
     pub reached: BTreeSet<String>,
 }
@@ -41,20 +43,48 @@ impl Tree {
             .filter(|path| path.starts_with("src/"))
             .map(|path| (path.clone(), without_tests(&all[path.as_str()])))
             .collect();
-        Tree { code, reached }
+        let drivers = all
+            .iter()
+            .filter(|(path, _)| path.starts_with("tests/") || path.starts_with("benches/"))
+            .map(|(path, tokens)| ((*path).to_owned(), tokens.clone()))
+            .collect();
+        Tree {
+            code,
+            drivers,
+            reached,
+        }
     }
 
     pub fn core(&self) -> impl Iterator<Item = (&String, &Vec<Token>)> {
         self.code
             .iter()
-            .filter(|(path, _)| path.starts_with("src/core/"))
+            .filter(|(path, _)| package(path) == "src/core")
     }
 
     pub fn shell(&self) -> impl Iterator<Item = (&String, &Vec<Token>)> {
-        self.code
-            .iter()
-            .filter(|(path, _)| !path.starts_with("src/core/"))
+        self.code.iter().filter(|(path, _)| package(path) == "src")
     }
+}
+
+/// Folders of the packages; the root package is `src` without the others.
+const PACKAGES: &[&str] = &["src/core", "src/tasks"];
+
+/// The package of a file.
+pub fn package(path: &str) -> &'static str {
+    let is_inside = |root: &&&str| {
+        path.strip_prefix(**root)
+            .is_some_and(|rest| rest.starts_with('/'))
+    };
+    PACKAGES.iter().find(is_inside).copied().unwrap_or("src")
+}
+
+/// The module of a file: the first part of its path below its package.
+pub fn module(path: &str) -> &str {
+    let below = path
+        .strip_prefix(package(path))
+        .map_or(path, |below| below.trim_start_matches('/'));
+    let end = below.find('/').unwrap_or(below.len());
+    below[..end].trim_end_matches(".rs")
 }
 
 /// The files of `all` that `mod` declarations lead to from `roots`.

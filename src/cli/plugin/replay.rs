@@ -186,17 +186,7 @@ fn one(
     for line in log {
         let _ = writeln!(text, "log  {line}");
     }
-    match &verdict {
-        FixtureVerdict::Differs(differences) => {
-            text += &format!("not as expected\n{}", diff(differences))
-        }
-        FixtureVerdict::Otherwise => text += "not as expected: a failure and an answer\n",
-        FixtureVerdict::OverFuel { max, .. } => {
-            text += &format!("more fuel than `max-fuel`, {max}\n")
-        }
-        FixtureVerdict::Good => text += "as expected\n",
-        FixtureVerdict::NothingExpected => {}
-    }
+    text += &verdict_text(&verdict);
     let fuel = ran.fuel.map_or("none".into(), say::count);
     let _ = writeln!(
         text,
@@ -205,4 +195,15 @@ fn one(
         say::micros(ran.elapsed_us)
     );
     Ok(CommandOutcome { text, good })
+}
+
+/// The verdict on a call as a line, with the differences below it.
+fn verdict_text(verdict: &FixtureVerdict) -> String {
+    match verdict {
+        FixtureVerdict::Differs(differences) => format!("not as expected\n{}", diff(differences)),
+        FixtureVerdict::Otherwise => "not as expected: a failure and an answer\n".to_owned(),
+        FixtureVerdict::OverFuel { max, .. } => format!("more fuel than `max-fuel`, {max}\n"),
+        FixtureVerdict::Good => "as expected\n".to_owned(),
+        FixtureVerdict::NothingExpected => String::new(),
+    }
 }

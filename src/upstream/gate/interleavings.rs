@@ -17,7 +17,9 @@ const SCHEDULES: usize = 2_000;
 fn hold_or_leave(gate: &Arc<AdmissionGate>, inside: &AtomicU32, account: &str, patient: bool) {
     let permit = match gate.request_permit(ask(account)).1 {
         Ok(GateEntry::Leased(permit)) => Some(permit),
-        Ok(GateEntry::Queued(mut waiter)) if patient => shuttle::future::block_on(waiter.granted()).ok(),
+        Ok(GateEntry::Queued(mut waiter)) if patient => {
+            shuttle::future::block_on(waiter.granted()).ok()
+        }
         Ok(GateEntry::Queued(waiter)) => {
             shuttle::thread::yield_now();
             drop(waiter);
