@@ -237,7 +237,7 @@ impl BillableUsage {
                 lane.billing.estimate(caller, &input.body, output)
             }
         };
-        Some(told.into_billable(rules, estimated))
+        Some(told.to_billable(rules, estimated))
     }
 
     /// The same without the answer: it has not begun, or its relay was dropped under way and its texts
@@ -261,16 +261,12 @@ impl BillableUsage {
                 counted
             }
         };
-        Some(told.into_billable(rules, estimated))
+        Some(told.to_billable(rules, estimated))
     }
 }
 
 impl ReportedUsage {
-    fn into_billable(
-        &self,
-        rules: PricingRules<'_>,
-        estimated: Vec<(String, f64)>,
-    ) -> BillableUsage {
+    fn to_billable(&self, rules: PricingRules<'_>, estimated: Vec<(String, f64)>) -> BillableUsage {
         BillableUsage {
             metrics: self.metrics(rules),
             estimated,
