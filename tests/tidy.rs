@@ -116,7 +116,7 @@ const CORE_DEPENDENCIES: &[&str] = &[
 const FOREIGN: &[(&str, &[&str])] = &[
     ("redis", &["src/queue/stream.rs"]),
     ("nvml", &["src/gpu/nvml.rs"]),
-    ("wasmtime", &["src/plugin"]),
+    ("wasmtime", &["src/plugin", "src/cli/tooling"]),
     (
         "pingora",
         &[
@@ -138,7 +138,7 @@ const FOREIGN: &[(&str, &[&str])] = &[
     ("notify", &["src/config"]),
     ("saphyr", &["src/config"]),
     ("jsonschema", &["src/config", "src/plugin"]),
-    ("wit_", &["src/plugin"]),
+    ("wit_", &["src/cli/tooling", "src/plugin/tests"]),
     ("chitchat", &["src/peer/gossip"]),
     ("anyhow", &["src/peer/gossip/datagram.rs"]),
 ];
@@ -177,9 +177,9 @@ const SPAWNERS: &[&str] = &[
     "src/simulate",
     "src/telemetry/event_sink.rs",
     "src/telemetry/log/queue.rs",
-    "src/plugin/ticker.rs",
-    "src/plugin/compile.rs",
-    "src/plugin/side.rs",
+    "src/plugin/runtime/ticker.rs",
+    "src/plugin/loading/compile.rs",
+    "src/plugin/runtime/background.rs",
     "src/config/watch",
     "src/upstream/gate/interleavings.rs",
 ];
@@ -187,8 +187,8 @@ const SPAWNERS: &[&str] = &[
 /// The only files where `unsafe` is allowed: the door for compiled code, the bindings that wasmtime's
 /// macro makes, and the allocator's settings. docs/decisions/006-unsafe-files.md
 const UNSAFE: &[&str] = &[
-    "src/plugin/cache.rs",
-    "src/plugin/bindings.rs",
+    "src/plugin/runtime/code_cache.rs",
+    "src/plugin/runtime/bindings.rs",
     "src/app/heap.rs",
 ];
 

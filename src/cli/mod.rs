@@ -21,6 +21,7 @@ mod diff;
 mod explain;
 mod key;
 pub mod plugin;
+pub mod tooling;
 
 const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),

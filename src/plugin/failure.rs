@@ -4,6 +4,7 @@
 //! the caller of the gateway never sees a plugin's error text.
 
 use infergate_core::task::Rejection;
+use serde_json::{Value, json};
 use thiserror::Error;
 
 /// A call that gave no answer that can be used.
@@ -75,6 +76,19 @@ impl Failure {
             Failure::Unavailable(_) | Failure::TooLarge { .. } | Failure::TooSlow { .. } => {
                 "unavailable"
             }
+        }
+    }
+
+    /// A failure as `expect-error` spells it.
+    pub fn expectation(&self) -> Value {
+        match self {
+            Failure::Rejected(said) => json!({
+                "class": "rejected", "status": said.status, "code": said.code,
+                "message": said.message, "pointer": said.pointer,
+            }),
+            Failure::Invalid(rule) => json!({ "class": "invalid", "rule": rule }),
+            Failure::Broken(said) => json!({ "class": "broken", "message": said }),
+            other => json!({ "class": other.class() }),
         }
     }
 }

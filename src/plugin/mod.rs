@@ -2,112 +2,44 @@
 //! Plugins are replaced under load, and a failing one has a fallback.
 //!
 //! Does not decide what a request gets when all fail, nor when a plugin is called: the request pipeline does.
+//! Three layers, each of which uses those before it: `runtime` runs the instances of a component, `roles`
+//! turns calls of a task, a formula or a policy into calls of instances and validates their answers,
+//! `loading` goes from a component file to a snapshot. Beside them stand values that all three use: the
+//! configuration of a plugin (`spec`), failures (`failure`) and JSON bodies (`json`).
+//!
 //! Three lifetimes: the process ([`Host`]: engine, ticker, pool, cache), a revision (one component with one
-//! set of settings, immutable), a call (a store with limits and a deadline). Three roles: a task shapes input
-//! and answer, a formula prices, a policy orders. Each is asked through a slot of a [`PluginSnapshot`], and
-//! each has a built-in one.
+//! set of settings, immutable), a call (a store with limits and a deadline). The request pipeline sees slots of
+//! a [`PluginSnapshot`], each with a built-in fallback.
 
-mod admit;
-mod billing;
-mod bindings;
-mod body;
-mod breaker;
-mod builtin;
-mod cache;
-mod capture;
-mod check;
-mod compile;
-pub mod encode;
-mod engine;
-mod expansion;
-mod failure;
+pub(crate) mod failure;
 pub mod file;
-mod fixture;
-mod grants;
-mod guest;
-mod hook;
-mod host;
-mod json;
-mod judge;
-mod line;
-mod plugins;
-mod pointer;
-mod repeat;
-mod resolve;
-mod revision;
-mod routing;
-mod rules;
-mod schema;
-mod shape;
-mod side;
-mod spec;
-mod store;
-mod tables;
-mod tally;
-mod task;
-mod ticker;
-mod values;
-mod warm;
+pub(crate) mod json;
+pub(crate) mod loading;
+pub(crate) mod roles;
+pub(crate) mod runtime;
+pub(crate) mod spec;
 pub mod wit;
-pub mod workshop;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
-use infergate_core::AccountId;
-
-pub use billing::{BillingSlot, PriceResult};
-pub use breaker::BreakerState;
-pub use capture::{
+pub use failure::Failure;
+pub use json::schema::{Schema, SchemaError, SchemaViolation};
+pub use json::{Outline, bytes_max as index_bytes_max};
+pub use loading::compile::{COMPILER_COMMAND, CompileWait, compiler};
+pub use loading::component_type::ComponentType;
+pub use loading::grants::COUNTERS_MAX;
+pub use loading::host::{Host, HostCounts, HostError, HostSettings};
+pub use loading::snapshot::{PluginProblem, PluginSnapshot, PluginState};
+pub use roles::billing::slot::{BillingSlot, PriceResult};
+pub use roles::routing::slot::{PolicyRanking, RoutingMode, RoutingSlot};
+pub use roles::task::session::{TaskInput, TaskPayload, TaskSession, TaskSlot};
+pub use runtime::breaker::BreakerState;
+pub use runtime::call::Caller;
+pub use runtime::capture::{
     CAPTURE_MAX_CALLS, CAPTURE_MAX_SECS, Capture, CaptureBatch, CaptureStartError, Captures,
 };
-pub use compile::{COMPILER_COMMAND, CompileWait, compiler};
-pub use failure::Failure;
-pub use grants::CounterValue;
-pub use host::{Host, HostCounts, HostError, HostSettings};
-pub use json::{Outline, bytes_max as index_bytes_max};
-pub use plugins::{PluginProblem, PluginSnapshot, PluginState};
-pub use routing::{PolicyRanking, RoutingMode, RoutingSlot};
-pub use schema::{Schema, SchemaError, SchemaViolation};
-pub use shape::ComponentType;
+pub use runtime::imports::CounterValue;
 pub use spec::{
     Bounds, InstancePolicy, OnFailure, OpenaiAnswers, PluginLimits, PluginSpec, RankMode, World,
 };
-pub use tables::COUNTERS_MAX;
-pub use task::{TaskInput, TaskPayload, TaskSession, TaskSlot};
-
-use crate::telemetry::event::PluginUse;
-use rules::RevisionIdentity;
-
-/// Account and request of a call.
-#[derive(Clone, Copy, Debug)]
-pub struct Caller<'a> {
-    /// Guests are never shared between accounts.
-    pub account: &'a AccountId,
-    /// For the log lines of the plugin.
-    pub request_id: &'a str,
-}
-
-/// Records the use of a plugin, once a hook.
-fn record_use(uses: &mut Vec<PluginUse>, identity: Option<&RevisionIdentity>, hook: &'static str) {
-    let Some(RevisionIdentity {
-        name,
-        sha256,
-        config,
-    }) = identity
-    else {
-        return;
-    };
-    if uses
-        .iter()
-        .any(|known| known.hook == hook && known.sha256 == *sha256)
-    {
-        return;
-    }
-    uses.push(PluginUse {
-        name: name.clone(),
-        sha256: sha256.clone(),
-        config: config.clone(),
-        hook,
-    });
-}

@@ -54,7 +54,7 @@ fn formula(imports: &str, price: &str) -> Vec<u8> {
         }
     };
     embed_component_metadata(&mut module, &resolve, world.unwrap(), StringEncoding::UTF8).unwrap();
-    infergate::plugin::encode::encode(&module).unwrap()
+    infergate::cli::tooling::encode::encode(&module).unwrap()
 }
 
 /// A folder with a component and its fixtures, as `plugin build` leaves them.

@@ -214,7 +214,7 @@ fn unsafe_code_and_leave_for_it_turn_it_red_in_tests_too() {
     let app = "//! App.\npub fn run() {}\n#[cfg(test)]\nmod tests { fn f() { unsafe { g() } } }\n";
     assert_red(
         &[("src/app.rs", app)],
-        &["src/app.rs:4: `unsafe` may stand in src/plugin/cache.rs"],
+        &["src/app.rs:4: `unsafe` may stand in src/plugin/runtime/code_cache.rs"],
     );
     let leave =
         "//! App.\n#![allow(unsafe_code)]\npub fn run() {}\n// unsafe in a comment is none\n";

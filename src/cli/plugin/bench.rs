@@ -16,7 +16,9 @@ use super::CommandOutcome;
 use super::say;
 use super::target::{self, PluginSelector, PluginTarget, progress};
 use super::test::is_fatal;
-use crate::plugin::workshop::{CostMeasure, OpenedComponent, PluginFixture, ToolHost, percentile};
+use crate::cli::tooling::host::{
+    CostMeasure, OpenedComponent, PluginFixture, ToolHost, percentile,
+};
 
 /// `--help` of it.
 pub const EXAMPLES: &str = "\

@@ -12,8 +12,9 @@ use thiserror::Error;
 
 use super::say::ProgressStep;
 
+use crate::cli::tooling::encode;
+use crate::cli::tooling::encode::EncodeError;
 use crate::plugin::ComponentType;
-use crate::plugin::encode::{self, EncodeError};
 
 mod javascript;
 mod rust;

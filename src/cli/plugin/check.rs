@@ -11,7 +11,7 @@ use serde_json::json;
 use super::CommandOutcome;
 use super::say::{self, Finding, FindingLevel};
 use super::target::{self, PluginSelector, PluginTarget};
-use crate::plugin::workshop::{ComponentInfo, CostMeasure, FILE_MAX_BYTES, OpenedComponent};
+use crate::cli::tooling::host::{ComponentInfo, CostMeasure, FILE_MAX_BYTES, OpenedComponent};
 use crate::telemetry::printable;
 
 /// `--help` of it.

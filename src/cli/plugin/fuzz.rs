@@ -12,7 +12,7 @@ use super::CommandOutcome;
 use super::say;
 use super::target::{self, PluginSelector, PluginTarget, progress};
 use super::test::{frames, is_fatal, pretty, shown};
-use crate::plugin::workshop::{
+use crate::cli::tooling::host::{
     ArgGenerator, ConfiguredComponent, CostMeasure, Failure, FixtureRun, OpenedComponent,
     PluginFixture, Schema, ToolInstance, describe_call, is_same,
 };

@@ -12,7 +12,7 @@ use super::bench::{self, BenchFigures};
 use super::say;
 use super::target::{self, PluginSelector, PluginTarget};
 use super::test;
-use crate::plugin::workshop::{CostMeasure, OpenedComponent};
+use crate::cli::tooling::host::{CostMeasure, OpenedComponent};
 
 /// `--help` of it.
 pub const EXAMPLES: &str = "\
@@ -70,7 +70,7 @@ fn describe(
     }
     let (settings, of) = target.settings(opened, args.settings.as_deref())?;
     let tables = of.map(|fixture| fixture.tables.clone()).unwrap_or_default();
-    let asked = crate::plugin::workshop::describe_call();
+    let asked = crate::cli::tooling::host::describe_call();
     let ran = opened.with_settings(&settings, &tables).run(&asked);
     let mut said = ran.answer.map_err(|failure| {
         format!(

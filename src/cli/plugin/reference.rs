@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::CommandOutcome;
 use super::target::world;
-use crate::plugin::workshop::{wit_docs, world_text};
+use crate::cli::tooling::host::{wit_docs, world_text};
 use crate::plugin::{World, wit};
 
 /// `--help` of wit.

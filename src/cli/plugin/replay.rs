@@ -14,7 +14,7 @@ use super::CommandOutcome;
 use super::say;
 use super::target::{self, PluginSelector, PluginTarget};
 use super::test::{diff, frames, hint, readable, shown};
-use crate::plugin::workshop::{
+use crate::cli::tooling::host::{
     CostMeasure, FixtureRun, FixtureVerdict, OpenedComponent, PluginFixture, failure_json,
 };
 

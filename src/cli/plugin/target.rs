@@ -12,7 +12,7 @@ use clap::Args;
 use serde_json::{Map, Value};
 
 use super::manifest::PluginManifest;
-use crate::plugin::workshop::{
+use crate::cli::tooling::host::{
     ComponentInfo, CostMeasure, OpenedComponent, PluginFixture, ToolHost, fixtures_beside,
 };
 use crate::plugin::{PluginLimits, World};

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::CommandOutcome;
 use super::say;
 use super::target::{self, PluginSelector, PluginTarget};
-use crate::plugin::workshop::{
+use crate::cli::tooling::host::{
     ConfiguredComponent, CostMeasure, FixtureDifference, FixtureRun, FixtureVerdict,
     OpenedComponent, PluginFixture, failure_json, is_same,
 };

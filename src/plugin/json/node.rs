@@ -51,7 +51,7 @@ impl Json for OutlineJson {
 }
 
 impl<'a> OutlineNode<'a> {
-    pub(super) fn at(outline: &'a Outline, place: ValueSpan) -> OutlineNode<'a> {
+    pub(crate) fn at(outline: &'a Outline, place: ValueSpan) -> OutlineNode<'a> {
         match place.container() {
             Some(at) => OutlineNode::Container(outline, outline.container(at)),
             None => {
@@ -76,7 +76,7 @@ impl<'a> OutlineNode<'a> {
     pub fn pointer(&self, pointer: &str) -> Option<OutlineNode<'a>> {
         let mut here = self.clone();
         for part in pointer.split('/').skip(1) {
-            let key = crate::plugin::pointer::unescape(part);
+            let key = crate::plugin::json::pointer::unescape(part);
             let OutlineNode::Container(outline, of) = &here else {
                 return None;
             };
@@ -374,7 +374,7 @@ pub struct OutlineItems<'a> {
 }
 
 impl<'a> OutlineItems<'a> {
-    pub(super) fn of(outline: &'a Outline, of: Container) -> OutlineItems<'a> {
+    pub(crate) fn of(outline: &'a Outline, of: Container) -> OutlineItems<'a> {
         OutlineItems {
             outline,
             of,

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use memchr::memchr2;
 
 use super::OutlineNode;
-use crate::plugin::pointer;
+use crate::plugin::json::pointer;
 
 /// Containers and members of objects together in one text. The largest real body known, a
 /// conversation of 2,000 messages with tools, has 30,000.
@@ -27,6 +27,12 @@ const STEPS_MIN: u64 = 1_000_000;
 const SORTED_FROM: usize = 8;
 /// Marks the absence of a container.
 const NONE: u32 = u32::MAX;
+
+/// True when the bytes are one JSON value. Stores nothing.
+pub fn is_json(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).is_ok()
+        && serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok()
+}
 
 /// Memory of the index over a text of this length, bytes at most.
 pub fn bytes_max(text_bytes: usize) -> u64 {
@@ -87,7 +93,7 @@ pub struct Container {
 
 /// Member of an object.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(crate) struct Member {
     /// Its name, where that is written with escapes.
     escaped: Option<Box<str>>,
     key: (u32, u32),
@@ -96,7 +102,7 @@ pub(super) struct Member {
 
 /// Where a value stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ValueSpan {
+pub(crate) struct ValueSpan {
     pub start: u32,
     pub end: u32,
     /// Its container, or [`NONE`].
@@ -186,36 +192,36 @@ impl Outline {
         self.steps_left.get() == 0
     }
 
-    pub(super) fn spend(&self, steps: u64) -> bool {
+    pub(crate) fn spend(&self, steps: u64) -> bool {
         let left = self.steps_left.get().saturating_sub(steps);
         self.steps_left.set(left);
         left > 0
     }
 
-    pub(super) fn count_error(&self) {
+    pub(crate) fn count_error(&self) {
         self.errors_left
             .set(self.errors_left.get().saturating_sub(1));
     }
 
     /// True when a loop over items or members should continue.
-    pub(super) fn may_continue(&self) -> bool {
+    pub(crate) fn may_continue(&self) -> bool {
         self.spend(1) && self.errors_left.get() > 0
     }
 
-    pub(super) fn container(&self, at: u32) -> Container {
+    pub(crate) fn container(&self, at: u32) -> Container {
         self.containers[at as usize]
     }
 
-    pub(super) fn members_of(&self, of: Container) -> &[Member] {
+    pub(crate) fn members_of(&self, of: Container) -> &[Member] {
         &self.members[of.first as usize..(of.first + of.len) as usize]
     }
 
-    pub(super) fn key<'a>(&'a self, member: &'a Member) -> &'a str {
+    pub(crate) fn key<'a>(&'a self, member: &'a Member) -> &'a str {
         std::str::from_utf8(member.key_in(&self.text)).unwrap_or_default()
     }
 
     /// The member of this name; of several the last.
-    pub(super) fn member(&self, of: Container, key: &str) -> Option<&Member> {
+    pub(crate) fn member(&self, of: Container, key: &str) -> Option<&Member> {
         let members = self.members_of(of);
         if members.len() < SORTED_FROM {
             let mut own = members.iter();
@@ -230,7 +236,7 @@ impl Outline {
     }
 
     /// The item that begins at or behind `at` in a list, with the first container from there on.
-    pub(super) fn item(&self, mut at: u32, next: u32) -> Option<ValueSpan> {
+    pub(crate) fn item(&self, mut at: u32, next: u32) -> Option<ValueSpan> {
         let bytes = &self.text[..];
         while matches!(bytes[at as usize], b',' | b' ' | b'\n' | b'\r' | b'\t') {
             at += 1;

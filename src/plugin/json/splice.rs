@@ -10,7 +10,7 @@ use infergate_core::task::BodyField;
 use super::node::OutlineItems;
 use super::outline::Container;
 use super::{DEPTH_MAX, Outline, OutlineError, OutlineNode, PARTS_MAX};
-use crate::plugin::pointer::{EDITS_MAX, is_pointer, unescape};
+use crate::plugin::json::pointer::{EDITS_MAX, is_pointer, unescape};
 
 /// Change of one place.
 #[derive(Default)]

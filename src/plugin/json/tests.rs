@@ -158,7 +158,7 @@ fn an_edit_of_a_place_that_cannot_be_is_refused() {
     ] {
         assert_eq!(edited(body, &[edit]), Err(rule));
     }
-    let many = vec![("/x", "1"); crate::plugin::pointer::EDITS_MAX + 1];
+    let many = vec![("/x", "1"); crate::plugin::json::pointer::EDITS_MAX + 1];
     assert_eq!(edited(body, &many), Err("edit-count"));
     let parts = format!("[{}]", vec![r#"{"":0}"#; PARTS_MAX / 3].join(","));
     assert!(edited(body, &[("/x", &parts)]).is_ok());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::guests::{ONE, Wat};
 use super::stand::{BUILTIN_PRICE, TestHost, failures, price, user_of};
-use crate::plugin::repeat::REPEATED_ONE_IN;
+use crate::plugin::roles::billing::repeat::REPEATED_ONE_IN;
 use crate::plugin::{InstancePolicy, World};
 use crate::telemetry::Clock;
 use crate::telemetry::plugin_metrics::RepricingResult;

@@ -4,15 +4,14 @@ mod capturing;
 mod compiling;
 mod crowd;
 mod evil;
-mod examining;
-mod guests;
+pub(crate) mod guests;
 mod isolation;
 mod loading;
 mod rows;
 mod sessions;
 mod shipped;
 mod sizes;
-mod stand;
+pub(crate) mod stand;
 
 /// Interfaces that the guests are written against; the bench has the same from outside.
 mod room {

@@ -10,9 +10,10 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::guests::Wat;
+use crate::plugin::runtime::call::Caller;
 use crate::plugin::{
-    Caller, Host, HostSettings, PluginProblem, PluginSnapshot, PluginSpec, PolicyRanking,
-    PriceResult, World,
+    Host, HostSettings, PluginProblem, PluginSnapshot, PluginSpec, PolicyRanking, PriceResult,
+    World,
 };
 use crate::telemetry::PluginMetricsRegistry;
 

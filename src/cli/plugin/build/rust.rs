@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{BuildError, CompilerOutput};
 use crate::cli::plugin::say::ProgressStep;
-use crate::plugin::encode;
+use crate::cli::tooling::encode;
 
 const TARGET: &str = "wasm32-unknown-unknown";
 /// A guest's stack stands before its data; 64 KiB of it instead of Rust's 1 MiB keeps the working set

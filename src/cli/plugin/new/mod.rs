@@ -183,7 +183,8 @@ mod tests {
                     .join(format!("p-{}-{lang:?}", world.name()).to_lowercase());
                 new(folder.clone(), world, lang).unwrap();
                 let fixtures =
-                    crate::plugin::workshop::PluginFixture::folder(&folder.join("tests")).unwrap();
+                    crate::cli::tooling::host::PluginFixture::folder(&folder.join("tests"))
+                        .unwrap();
                 assert!(fixtures.iter().any(|one| one.expect.is_some()));
                 assert!(fixtures.iter().any(|one| one.expect_error.is_some()));
                 let text = fs::read_to_string(folder.join(source)).unwrap();

@@ -1,0 +1,4 @@
+//! Routing: the world `routing-policy`.
+
+pub(crate) mod guest;
+pub(crate) mod slot;
