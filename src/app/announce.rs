@@ -1,6 +1,6 @@
 //! Start-up message of a gateway: where it listens, what it serves, where its events go.
 //!
-//! Listeners and tasks are started elsewhere. A line each, and of models and plugins at most [`LISTED`]
+//! Listeners and tasks are started elsewhere. A line each, and of models and plugins at most [`ANNOUNCED_MAX`]
 //! lines; `/state` has all.
 
 use crate::config::Config;

@@ -1,6 +1,6 @@
 //! The part of this node in the cluster: publishes its load and applies the reports of other nodes.
 //!
-//! Requests are not forwarded and nodes are not judged here. A single loop with a period of [`BEAT`]; its
+//! Requests are not forwarded and nodes are not judged here. A single loop with a period of [`CLUSTER_TICK`]; its
 //! memory is bounded by the gossip. Where `cluster` is not configured none of it runs.
 
 use std::collections::{HashMap, HashSet};

@@ -1,7 +1,7 @@
 //! Periodic look-up of endpoints in the sources of each model, reported to the reload loop.
 //!
 //! Reports are applied by the reload loop, so that a report never meets a reload half way. At most
-//! one look at a time for a model, each ended after [`LOOK_LIMIT`]; a look that fails reports
+//! one look at a time for a model, each ended after [`LOOKUP_TIMEOUT`]; a look that fails reports
 //! nothing, so that the endpoints found before stay.
 
 use std::collections::HashMap;
@@ -60,7 +60,7 @@ pub async fn start(
     (DiscoveryFeed { first, reports }, tell)
 }
 
-/// All looks at the same time, and what they found within [`FIRST_LOOK_LIMIT`].
+/// All looks at the same time, and what they found within [`FIRST_LOOKUP_TIMEOUT`].
 async fn first_lookup(client: &HttpClient, models: &[Arc<ModelSpec>]) -> Vec<DiscoveryReport> {
     let sources = models
         .iter()

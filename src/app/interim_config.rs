@@ -1,6 +1,6 @@
 //! The configuration in effect while plugins of the next one are compiled.
 //!
-//! Compiling and loading are done elsewhere: [`Plugins`] lists what is still compiled. Keys, endpoints,
+//! Compiling and loading are done elsewhere: [`PluginSnapshot`] lists what is still compiled. Keys, endpoints,
 //! limits and all other models are those of the next configuration. A model that needs a plugin not ready yet
 //! keeps its former plugins, tariff and settings; a new one is not served yet.
 

@@ -198,7 +198,7 @@ pub async fn accept_peers(
 }
 
 /// Connections to the peers listener that failed to prove themselves, for the log: one line in
-/// [`STRANGERS_TOLD_EVERY_MS`], with their count since the last line.
+/// [`FAILURES_LOG_INTERVAL_MS`], with their count since the last line.
 #[derive(Default)]
 struct HandshakeFailures {
     unheard: AtomicU64,

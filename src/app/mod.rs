@@ -1,8 +1,8 @@
 //! The only place that builds the modules' objects, wires them, starts tasks and ends them.
 //!
-//! Requests are not decided about here. All background work is listed in [`Node::run`]: accept loops, prober,
+//! Requests are not decided about here. All background work is listed in `Gateway::run`: accept loops, prober,
 //! ranker, discovery of endpoints and nodes, gossip, sampler, memory trimmer, quota keeper, capture writer
-//! and the reload loop. The order in which they end is the order in [`Node::drain`].
+//! and the reload loop. The order in which they end is the order in `drain`.
 
 mod allow_missing;
 mod announce;

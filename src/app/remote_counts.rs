@@ -26,7 +26,7 @@ struct NodeCounts {
 
 impl RemoteRequestCounts {
     /// Drops all nodes but the living ones. Counts what proven nodes report from now on. To be called before
-    /// [`PassedElsewhere::take`], with the nodes that were known before it.
+    /// [`RemoteRequestCounts::update`], with the nodes that were known before it.
     pub fn set_members(&mut self, living: impl Iterator<Item = (NodeId, bool)>) {
         let living: HashMap<NodeId, bool> = living.take(NODES_MAX).collect();
         self.nodes.retain(|id, _| living.contains_key(id));

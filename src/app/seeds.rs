@@ -2,7 +2,7 @@
 //! instances that Consul has registered since.
 //!
 //! Seeds are not contacted here: the addresses go to `cluster.rs`. A look that fails changes nothing. Bounds:
-//! [`SEEDS_MAX`] addresses, [`LOOK_LIMIT`] a look.
+//! [`SEEDS_MAX`] addresses, [`LOOKUP_TIMEOUT`] a look.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

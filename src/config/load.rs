@@ -124,7 +124,7 @@ pub fn parse(text: &str, env: EnvLookup<'_>) -> Result<LoadedConfig, Vec<Problem
     }
 }
 
-/// The hash by which [`Loaded::content`] is compared.
+/// The hash by which [`LoadedConfig::content`] is compared.
 pub fn content_hash(bytes: &[u8]) -> ContentHash {
     Sha256::digest(bytes).into()
 }

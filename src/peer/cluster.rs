@@ -143,7 +143,7 @@ impl ClusterHandle {
         self.fleet.lock().is_wait_here_shorter(expected_wait, there)
     }
 
-    /// Records that a request is forwarded to the target of [`Others::next`].
+    /// Records that a request is forwarded to the target of [`ClusterHandle::next_target`].
     pub fn begin_forward(self: &Arc<ClusterHandle>, chosen: &ForwardTarget) -> ForwardGuard {
         let ticket = self.fleet.lock().record_forward(chosen, self.clock.now());
         ForwardGuard {

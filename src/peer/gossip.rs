@@ -1,6 +1,6 @@
 //! Gossip between nodes: publishes this node's state and polls that of the others.
 //!
-//! No node is judged here: reports go to [`Others`](super::Others), and loss is decided by
+//! No node is judged here: reports go to [`ClusterHandle`](super::ClusterHandle), and loss is decided by
 //! chitchat's failure detector. chitchat is known here and in `gossip/datagram.rs` only
 //! (docs/decisions/018-gossip.md); its one task runs for as long as the [`Gossip`] lives.
 //!

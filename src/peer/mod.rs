@@ -1,7 +1,7 @@
 //! Other nodes of the cluster: membership by gossip, the choice of a node for a request, and the
 //! client for it.
 //!
-//! Decisions are [`Fleet`](infergate_core::routing::Fleet)'s. Clients and model servers are not
+//! Decisions are [`ClusterView`](infergate_core::routing::ClusterView)'s. Clients and model servers are not
 //! known here; the pipeline forwards through it, `app` feeds it with what gossip brings.
 //!
 //! ```text

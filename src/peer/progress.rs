@@ -4,7 +4,7 @@
 //! `queued` is sent at once and again every [`QUEUED_EVERY`]: no work has begun, and the request
 //! may be repeated elsewhere. `granted` is sent once, before the request goes to a model server:
 //! from then on work may have begun. Both are interim responses of HTTP (RFC 9110 section 15.2),
-//! which a node that passes a request on passes back. [`Hearing`] records, at the node that
+//! which a node that passes a request on passes back. [`ForwardProgress`] records, at the node that
 //! forwards, which statuses came and when; decisions are made elsewhere.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -390,7 +390,7 @@ impl PeerStream {
         &self.name
     }
 
-    /// [`Credentials::digest`] of those it was accepted under.
+    /// [`NodeCredentials::digest`] of those it was accepted under.
     pub fn credentials_digest(&self) -> u64 {
         self.credentials_digest
     }

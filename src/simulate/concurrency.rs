@@ -1,7 +1,7 @@
 //! The server's slots: how many requests it works on at once, and what happens above. Not the
 //! gateway's permits: this is the limit a real model server has of its own.
 //!
-//! A [`Slot`] and a place in the queue are guards, so that a client that leaves releases both at
+//! A [`WorkSlot`] and a place in the queue are guards, so that a client that leaves releases both at
 //! once: hyper drops the request's future or body with the connection.
 
 use std::sync::Arc;

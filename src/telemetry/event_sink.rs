@@ -211,7 +211,7 @@ impl EventSink {
     }
 
     /// Hands an event over and says when it is on the disk. Events of one interval share one
-    /// fdatasync. A receiver whose sender is gone means [`Stored::Lost`].
+    /// fdatasync. A receiver whose sender is gone means [`StoreResult::Lost`].
     pub fn write_durable(&self, event: InferenceEvent) -> oneshot::Receiver<StoreResult> {
         let (stored, receiver) = oneshot::channel();
         self.push(event, Some(stored));

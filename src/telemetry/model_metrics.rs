@@ -63,7 +63,7 @@ pub struct ModelMetrics {
     admissions: AdmissionMetrics,
     attempts: [IntCounter; AttemptResult::ALL.len()],
     forwards: [IntCounter; ForwardResult::ALL.len()],
-    /// By [`Missed`].
+    /// By [`FallbackReason`].
     fallbacks: [IntCounter; FallbackReason::ALL.len()],
     discovery: DiscoveryMetrics,
     gauges: ModelGauges,

@@ -34,7 +34,7 @@ pub fn off_the_worker<T>(leaves: bool, work: impl FnOnce() -> T) -> T {
     tokio::task::block_in_place(work)
 }
 
-/// Runs a task and reports each of its polls that held its worker for [`BLOCKED_MS`] or longer.
+/// Runs a task and reports each of its polls that held its worker for `BLOCKED_MS` or longer.
 pub async fn watched<F: Future>(task: F, blocked: impl Fn(u64) + Unpin) -> F::Output {
     WatchedTask {
         task: Box::pin(task),

@@ -57,7 +57,7 @@ pub enum DiscoveryError {
 /// Reads the endpoints listed in a file. Blocks: never to be called on a worker.
 ///
 /// # Errors
-/// [`LookError`]; nothing is known then.
+/// [`DiscoveryError`]; nothing is known then.
 pub fn read_file(path: &Path) -> Result<DiscoveredEndpoints, DiscoveryError> {
     let mut bytes = Vec::new();
     let file = open_regular(path)?;
@@ -88,7 +88,7 @@ pub async fn resolve(name: &str) -> Result<DiscoveredEndpoints, DiscoveryError> 
 /// Every instance of a service that passes its checks, as an endpoint.
 ///
 /// # Errors
-/// [`LookError`]; nothing is known then.
+/// [`DiscoveryError`]; nothing is known then.
 pub async fn query_consul(
     client: &HttpClient,
     consul: &ConsulSpec,
@@ -100,7 +100,7 @@ pub async fn query_consul(
 /// Every instance of a service that passes its checks, as `host:port`.
 ///
 /// # Errors
-/// [`LookError`]; nothing is known then.
+/// [`DiscoveryError`]; nothing is known then.
 pub async fn consul_hosts(
     client: &HttpClient,
     consul: &ConsulSpec,

@@ -1,7 +1,7 @@
 //! Admission of one model: the locked shell around its turnstile, with permits as guards and
 //! waiters as futures.
 //!
-//! Decisions are [`Turnstile`]'s (who enters) and [`Ejector`]'s (which endpoint is fit). Both are
+//! Decisions are [`AdmissionQueue`]'s (who enters) and [`Ejector`]'s (which endpoint is fit). Both are
 //! called under one small mutex, and the waiters they name are woken. The lock is held for the
 //! length of one decision and never across an await. No task runs per waiter.
 

@@ -1,6 +1,6 @@
 //! Model servers: how to speak to them, whether they live, and who may.
 //!
-//! No client connection is known here. A [`Lane`] is one model as the pipeline uses it: its spec,
+//! No client connection is known here. A [`ModelRuntime`] is one model as the pipeline uses it: its spec,
 //! its gate and its backend. A reload makes new ones around the gates that stay.
 
 mod backend;

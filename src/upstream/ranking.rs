@@ -1,4 +1,4 @@
-//! Routing of a model's requests by its policy: the ranking as an [`Order`] for admission, and an
+//! Routing of a model's requests by its policy: the ranking as an [`EndpointOrder`] for admission, and an
 //! order of other sites for the cluster.
 //!
 //! The policy decides, and permits are taken elsewhere. A `cached` policy is called off the request
@@ -99,7 +99,7 @@ pub struct RankingResult {
     pub at: Millis,
     /// The plugins that ranked; none for a built-in policy.
     pub uses: Vec<PluginUse>,
-    /// URL, step and measurements of the first [`TOLD_MAX`] endpoints, the best one first.
+    /// URL, step and measurements of the first [`EXPLAINED_ENDPOINTS_MAX`] endpoints, the best one first.
     pub ranked: Vec<(Arc<str>, u8, Candidate)>,
     /// Endpoints behind these.
     pub omitted: usize,

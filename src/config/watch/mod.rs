@@ -4,8 +4,8 @@
 //! replace a file (or a symbolic link on the way to it). A hash is compared, so that a touched file
 //! is no change. `app` holds the one [`FileWatch`] of a process.
 //!
-//! Bounds: one thread, one signal waiting, [`QUIET`] × [`QUIET_ROUNDS_MAX`] from the first event to
-//! the signal, [`LOOK_ANYWAY`] where the system reports no events.
+//! Bounds: one thread, one signal waiting, `QUIET` × `QUIET_ROUNDS_MAX` from the first event to
+//! the signal, `LOOK_ANYWAY` where the system reports no events.
 
 mod trail;
 

@@ -1,7 +1,7 @@
 //! The admission queue of one model: grants a permit now, queues the request, or refuses it.
 //!
 //! Neither a waker nor a clock: every outcome is a value, and outcomes for other waiters are appended
-//! to [`Wakes`]. The reason why an endpoint is not usable is unknown here. Times are [`Millis`] since
+//! to [`WaiterUpdates`]. The reason why an endpoint is not usable is unknown here. Times are [`Millis`] since
 //! start; `random` is any number, drawn anew for each call. Queues are bounded by the
 //! model's [`QueueSpec`](crate::model::QueueSpec). Called by the shell under one mutex per model.
 //! Known in the source system as the endpoint group's `find_best_available_endpoint` with the
@@ -198,7 +198,7 @@ impl AdmissionQueue {
     }
 
     /// Removes a waiter whose client left or whose deadline passed. Returns false when the waiter has its
-    /// outcome already, in some [`Wakes`].
+    /// outcome already, in some [`WaiterUpdates`].
     pub fn cancel(&mut self, ticket: QueueTicket, _now: Millis) -> bool {
         let Some(place) = self.waiters.find(ticket.0) else {
             return false;
@@ -323,7 +323,7 @@ impl AdmissionQueue {
         self.permits.assign(permit);
     }
 
-    /// Detaches `permit` for work that outlives its request. [`Turnstile::give_back`] releases it, or the end
+    /// Detaches `permit` for work that outlives its request. [`AdmissionQueue::release`] releases it, or the end
     /// of its lease at `lease_until`. Returns false when the permit is not in use.
     pub fn detach(&mut self, permit: PermitId, lease_until: Millis) -> bool {
         self.permits.lease(permit, lease_until)

@@ -2,8 +2,8 @@
 //!
 //! A discipline decides order and nothing else: capacity, deadlines and permits belong to the
 //! admission queue. Waiters are stored in one slab that all disciplines share; a discipline keeps
-//! [`Line`](super::line::Line)s of their slots. A new one is a file beside `fair.rs`, a variant of
-//! `Algorithm` and a row in [`of`].
+//! [`Queue`](super::queue::Queue)s discipline_for their slots. A new one is a file beside `fair.rs`, a variant discipline_for
+//! `Algorithm` and a row in [`discipline_for`].
 
 use super::fair::Fair;
 use super::fifo::Fifo;

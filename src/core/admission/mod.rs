@@ -1,10 +1,10 @@
 //! Admission: permits at endpoints, queues in front of them, and the three outcomes
-//! `Leased | Queued | Full`. One [`Turnstile`] per model.
+//! `Leased | Queued | Full`. One [`AdmissionQueue`] per model.
 //!
 //! Neither waking nor timing happens here. The shell keeps each admission queue in a mutex, calls it
-//! with `now` and `random`, and delivers the returned [`Wakes`]. A call takes well under a microsecond
-//! and is O(1) amortised, O(log accounts) under `token-fair`. Exceptions are [`Turnstile::state`] and
-//! [`Turnstile::configure`].
+//! with `now` and `random`, and delivers the returned [`WaiterUpdates`]. A call takes well under a microsecond
+//! and is O(1) amortised, O(log accounts) under `token-fair`. Exceptions are [`AdmissionQueue::state`] and
+//! [`AdmissionQueue::configure`].
 //!
 //! ```text
 //! slab  ←  queue  ←  discipline  ←  fifo, priority, accounts ← fair, token_fair
@@ -12,7 +12,7 @@
 //! rate and bodies stand alone
 //! ```
 //!
-//! Four promises are asserted by [`Turnstile::check`] and the property tests:
+//! Four promises are asserted by [`AdmissionQueue::check`] and the property tests:
 //!
 //! - an endpoint never gets a permit above its limit;
 //! - a waiter gets exactly one outcome;

@@ -28,10 +28,10 @@ pub struct PermitRequest {
     pub priority: u8,
     /// The model or adapter is resident: first among its priority.
     pub is_warm: bool,
-    /// Tokens charged at grant, corrected by [`Turnstile::correct_tokens`] at the end. Only
+    /// Tokens charged at grant, corrected by [`AdmissionQueue::correct_tokens`] at the end. Only
     /// `token-fair` looks at it.
     ///
-    /// [`Turnstile::correct_tokens`]: super::Turnstile::correct_tokens
+    /// [`AdmissionQueue::correct_tokens`]: super::AdmissionQueue::correct_tokens
     pub tokens: u32,
     /// Deadline of the whole response.
     pub deadline: Millis,
@@ -60,12 +60,12 @@ pub struct Grant {
     pub ticket: Option<QueueTicket>,
 }
 
-/// Outcome of an [`Ask`].
+/// Outcome of an [`PermitRequest`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdmissionOutcome {
     /// A permit was free.
     Leased(Grant),
-    /// Wait for [`Wakes`] to name the ticket, or [`leave`](super::Turnstile::leave).
+    /// Wait for [`WaiterUpdates`] to name the ticket, or [`cancel`](super::AdmissionQueue::cancel).
     Queued {
         /// Identity of the waiter.
         ticket: QueueTicket,

@@ -155,7 +155,7 @@ pub(super) struct ServerMember {
 }
 
 impl ServerMember {
-    /// Returns whether a permit was free a moment ago: read without the lock, so only [`Member::take`] is sure.
+    /// Returns whether a permit was free a moment ago: read without the lock, so only [`ServerMember::take`] is sure.
     pub fn has_room(&self) -> bool {
         self.server.has_room()
     }
@@ -230,8 +230,8 @@ impl Drop for ServerMember {
 }
 
 /// A freed permit, reserved for a waiting member: to be delivered to its admission queue by
-/// [`Turnstile::accept`](super::Turnstile::accept). A drop frees it without a notification of the
-/// waiters; [`Turnstile::poll`](super::Turnstile::poll) finds it.
+/// [`AdmissionQueue::accept`](super::AdmissionQueue::accept). A drop frees it without a notification of the
+/// waiters; [`AdmissionQueue::poll`](super::AdmissionQueue::poll) finds it.
 #[derive(Debug)]
 #[must_use = "a waiting request depends on its delivery"]
 pub struct Handoff {

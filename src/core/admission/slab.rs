@@ -1,6 +1,6 @@
 //! Values in stable slots, each with a key that is never reused.
 //!
-//! Not a queue: [`Line`](super::line::Line) makes an order of the two links that every slot carries.
+//! Not a queue: [`Queue`](super::queue::Queue) makes an order of the two links that every slot carries.
 //! Insert, remove and look-up are O(1). A key outlives its value safely: a later look-up finds nothing,
 //! so that a permit released twice or a ticket of a client that left is harmless.
 

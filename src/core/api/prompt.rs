@@ -57,7 +57,7 @@ pub(super) fn is_file_member(key: &str, value: &[u8]) -> bool {
 
 impl Call {
     /// Returns the estimated input tokens; at least 1. Files without a mark count as text in a body
-    /// whose member ranges are no longer known ([`Call::carrying`]).
+    /// whose member ranges are no longer known ([`Call::with_payload`]).
     pub fn prompt_tokens(&self) -> u64 {
         let is_file = |kind: &str| !kind.starts_with("text/") && !kind.contains("json");
         if self.content_type.as_deref().is_some_and(is_file) {

@@ -19,7 +19,7 @@ pub const EVENT_BYTES_MAX: usize = 1 << 20;
 #[error("an event is longer than its bound")]
 pub struct EventTooLong;
 
-/// An event or a part of one, as a [`Splitter`] emits it.
+/// An event or a part of one, as a [`EventSplitter`] emits it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventPart<'a> {
     /// A whole event with its blank line.

@@ -1,7 +1,7 @@
 //! The charge of one request: metrics and a tariff in, neurons out; no counting.
 //!
 //! Counts come from [`Usage`](super::Usage) and the shell. [`price`] is the built-in formula and the
-//! reference for billing plugins. [`Charge::check`] validates the result of any formula.
+//! reference for billing plugins. [`Charge::validate`] validates the result of any formula.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Quantities of one request as they are reported by the model server, the task and the gateway's own
 //! count.
 //!
-//! Figures of different sources are kept apart; [`settle`](super::settle) decides which of them is
+//! Figures of different sources are kept apart; [`settle`](mod@super::settle) decides which of them is
 //! billed. At most [`METRICS_MAX`] names per source, so that none can crowd out another. Reports over the
 //! bound or without a valid quantity are dropped and counted.
 

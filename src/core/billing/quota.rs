@@ -46,7 +46,7 @@ pub const PEER_USAGES_MAX: usize = 262_144;
 /// overshoot a limit by their own cost only. A false sum would lock the account out until midnight.
 const PEER_USAGE_LIMITS_MAX: u64 = 10;
 
-/// The counters of all accounts that have a limit. Bounded by their number, and by [`TOLD_MAX`] for
+/// The counters of all accounts that have a limit. Bounded by their number, and by [`PEER_USAGES_MAX`] for
 /// reports of other nodes.
 #[derive(Clone, Debug, Default)]
 pub struct Quota {
@@ -90,7 +90,7 @@ struct AccountCounter {
     used_elsewhere: u128,
 }
 
-/// Neurons put aside for a request. Consumed by [`Quota::settle`] or [`Quota::give_back`]; not `Copy`, so
+/// Neurons put aside for a request. Consumed by [`Quota::settle`] or [`Quota::release`]; not `Copy`, so
 /// that neither can happen twice.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a reservation that is neither settled nor given back lasts until midnight"]
@@ -273,7 +273,7 @@ impl Quota {
     /// Records the use of an account at another node, in millionths of a neuron. `day` is today or, where
     /// the node's clock is ahead, tomorrow. Within one process of a node the sum of a day only grows, so a
     /// smaller one is ignored. After a restart of the node the new sum replaces the old one, account by
-    /// account. Reports of another day or beyond [`TOLD_MAX`] are dropped.
+    /// account. Reports of another day or beyond [`PEER_USAGES_MAX`] are dropped.
     pub fn record_peer_usage(
         &mut self,
         node: &Arc<str>,

@@ -22,8 +22,8 @@ const MATCH_WITHIN_PERCENT: f64 = 10.0;
 pub struct Settlement {
     /// Unique names, sorted; at most [`METRICS_MAX`].
     pub metrics: Vec<Metric>,
-    /// Origin of the whole: [`Source::Estimated`] as soon as one metric is an estimate,
-    /// [`Source::Derived`] where all of them are the task's.
+    /// Origin of the whole: [`MetricSource::Estimated`] as soon as one metric is an estimate,
+    /// [`MetricSource::Derived`] where all of them are the task's.
     pub source: MetricSource,
     /// How reported figures compare to estimates, with [`Trust::Compare`]: every metric that has
     /// either, by name.

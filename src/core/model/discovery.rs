@@ -1,7 +1,7 @@
 //! Discovery of a model's endpoints besides the configuration, and their merge into the model.
 //!
 //! No I/O: the shell reads a file, the addresses of a name, or the response of Consul or Kubernetes, and
-//! hands over the result. [`Found`] is at most [`ENDPOINTS_MAX`] endpoints, sorted, each once.
+//! hands over the result. [`DiscoveredEndpoints`] is at most [`ENDPOINTS_MAX`] endpoints, sorted, each once.
 
 use std::borrow::Cow;
 use std::collections::HashSet;

@@ -1,6 +1,6 @@
 //! Health of a model's endpoints, judged from requests and health checks.
 //!
-//! Sends no checks and blocks no requests: it returns [`Change`]s, which the shell applies to the
+//! Sends no checks and blocks no requests: it returns [`UsabilityChange`]s, which the shell applies to the
 //! model's admission queue. Two judges, kept apart because they know different things:
 //!
 //! - *Requests* (passive, see [outlier

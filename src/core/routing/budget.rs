@@ -1,4 +1,4 @@
-//! Limits on attempts: [`Tries`] of one request over all its nodes, and the [`RetryBudget`] of a
+//! Limits on attempts: [`AttemptBudget`] of one request over all its nodes, and the [`RetryBudget`] of a
 //! node, at most a tenth of its requests.
 //!
 //! Does not judge whether a retry is safe; the shell asks only before the first byte of a response.

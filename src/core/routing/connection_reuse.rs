@@ -2,7 +2,7 @@
 //! is sent once more.
 //!
 //! Holds no connections and reads no socket: the shell's pool does both. Times are [`Millis`] on
-//! the pool's clock. Bounds: [`IDLE_MAX_PLAIN`], [`IDLE_MAX_TLS`], [`AGE_MAX`], [`RESEND_WITHIN`].
+//! the pool's clock. Bounds: [`IDLE_MAX_PLAIN`], [`IDLE_MAX_TLS`], [`CONNECTION_AGE_MAX`], [`RESEND_WITHIN`].
 //! A server's `Keep-Alive` hint only shortens them (hint of RFC 2068, section 19.7.1.1).
 
 use crate::Millis;

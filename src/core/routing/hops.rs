@@ -184,7 +184,7 @@ impl Hops {
     ///
     /// # Errors
     /// [`HopsError::NotOurs`] when `left` does not follow from `sent`. Then nothing was settled, and
-    /// the forward is to be taken for [lost](Hops::lost).
+    /// the forward is to be taken for [lost](Hops::settle_lost).
     pub fn settle_returned(&mut self, sent: &Hops, left: &Hops) -> Result<(), HopsError> {
         let seen = left.visited.starts_with(&self.visited);
         let less = left.budget.errors_left <= sent.budget.errors_left

@@ -77,7 +77,7 @@ impl<'a> TaskInput<'a> {
         Ok(Some(bytes))
     }
 
-    /// As [`Input::file`], for a file or a list of files; returns their number.
+    /// As [`TaskInput::convert_file`], for a file or a list of files; returns their number.
     pub(super) fn convert_files(&mut self, name: &str) -> Result<usize, TaskError> {
         let all = self.members.get(name).and_then(parse_list);
         let Some(all) = all.filter(|all| all.first().is_some_and(|one| one.starts_with('"')))

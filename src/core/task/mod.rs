@@ -2,7 +2,7 @@
 //!
 //! Independent of API dialects and of kinds of servers. The body is the client's, the payload is posted
 //! to a plain HTTP server, and the result stands in the Workers AI envelope. Every task has a
-//! [`Builtin`]. Its values are the plugin interface's, so that a Wasm task can replace it.
+//! [`BuiltinTask`]. Its values are the plugin interface's, so that a Wasm task can replace it.
 
 mod base64;
 mod builtin;

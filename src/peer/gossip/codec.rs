@@ -213,7 +213,7 @@ pub fn write_usage(spent: AccountUsage) -> String {
     format!("{FORM} {} {}", spent.day, spent.micro)
 }
 
-/// Reads [`write_spent`].
+/// Reads [`write_usage`].
 pub fn read_usage(text: &str) -> Option<AccountUsage> {
     let [day, micro] = fields(text)?;
     Some(AccountUsage {

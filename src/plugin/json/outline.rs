@@ -119,7 +119,7 @@ impl Outline {
     /// Reads a text.
     ///
     /// # Errors
-    /// [`Unreadable`].
+    /// `OutlineError`.
     pub fn read(text: Bytes) -> Result<Outline, OutlineError> {
         Outline::read_within(text, &mut PARTS_MAX.clone())
     }
@@ -127,7 +127,7 @@ impl Outline {
     /// As [`Outline::read`], where several texts share one allowance of parts.
     ///
     /// # Errors
-    /// [`Unreadable`].
+    /// `OutlineError`.
     pub fn read_within(text: Bytes, parts_left: &mut usize) -> Result<Outline, OutlineError> {
         let wrong = |why: String| Err(OutlineError::Syntax(why));
         let checked = match std::str::from_utf8(&text) {

@@ -3,7 +3,7 @@
 //! Validates nothing: the bytes are valid and their imports granted. A compiler is a child process of low
 //! priority ([`compiler`], this program with another argument) that limits its own processor time, memory and
 //! wall time. Where no program is given it is a thread of this process. A load waits for it as long as
-//! [`Patience`] allows; what is not ready by then is compiled on, and [`Compilers::finished`] is notified when
+//! [`CompileWait`] allows; what is not ready by then is compiled on, and [`Compilers::compiled`] is notified when
 //! a load would find more.
 
 use std::collections::HashMap;
@@ -297,7 +297,7 @@ fn end_reason(status: ExitStatus, said: &str) -> String {
 }
 
 /// A compiler's life: a component from standard input, its code to standard output, or a sentence to
-/// standard error. For the child processes of [`Compilers`].
+/// standard error. For the child processes of `Compilers`.
 pub fn compiler() -> ExitCode {
     let compiled = limit()
         .and_then(|()| within_wall_time(read_and_compile))

@@ -65,7 +65,7 @@ pub struct FinishInput<'a> {
     pub state: &'a [u8],
 }
 
-/// A task. Hooks that [`Description::active`] leaves out are not called.
+/// A task. Hooks that [`TaskDescription::active`] leaves out are not called.
 pub trait TaskHandler: Send + Sync {
     /// Description of the task.
     fn description(&self) -> &TaskDescription;

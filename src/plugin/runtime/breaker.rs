@@ -128,7 +128,7 @@ impl LastTwo {
 }
 
 impl Breaker {
-    /// Permits a call now, which must end with [`Breaker::ended`]; none while it is open.
+    /// Permits a call now, which must end with [`Breaker::record_end`]; none while it is open.
     pub fn admit(&mut self, now: Millis) -> Option<CallPermit> {
         if !self.would_admit(now) {
             return None;
@@ -141,7 +141,7 @@ impl Breaker {
         Some(CallPermit::Probe(self.probe))
     }
 
-    /// Result that [`Breaker::admits`] would return, without making this call the probe.
+    /// Result that [`Breaker::admit`] would return, without making this call the probe.
     pub fn would_admit(&self, now: Millis) -> bool {
         match self.state {
             BreakerState::Closed => true,

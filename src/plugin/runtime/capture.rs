@@ -101,7 +101,7 @@ impl Captures {
     /// ended.
     ///
     /// # Errors
-    /// [`CaptureRefused`].
+    /// [`CaptureStartError`].
     pub fn start(
         &self,
         plugin: &str,

@@ -115,7 +115,7 @@ struct IdleInstances<T> {
     puts: u64,
     /// Memory of all idle instances.
     bytes: usize,
-    /// Time of the latest [`Warm::expire`].
+    /// Time of the latest [`InstancePool::expire`].
     now: Millis,
 }
 

@@ -1,7 +1,7 @@
 //! Instance of a component: a wasmtime store with limits and a deadline, for one call at a time.
 //!
 //! Does not decide whether an instance may be used again. The deadline is set in one place
-//! ([`Instance::arm`]), before anything of the guest runs, `start` functions included. A store in which
+//! ([`GuestInstance::arm`]), before anything of the guest runs, `start` functions included. A store in which
 //! anything went wrong is dropped by its owner; nothing here brings one back.
 
 use std::sync::Arc;
@@ -29,7 +29,7 @@ const HANDLES_MAX: usize = 64;
 const PARTS_MAX: usize = 16;
 /// About what the host keeps of a guest besides its memories and tables.
 const GUEST_BYTES: usize = 16 << 10;
-/// Why a guest is not made; see [`Crash::engine_is_full`].
+/// Why a guest is not made; see [`CallError::engine_is_full`].
 const ENGINE_FULL: &str = "the engine is full";
 
 /// State in a store: the guest's limits and grants.

@@ -39,7 +39,7 @@ impl KubernetesCredentials {
     /// Reads them. Blocks: never to be called on a worker.
     ///
     /// # Errors
-    /// [`LookError`]; a token is named by its file only.
+    /// [`DiscoveryError`]; a token is named by its file only.
     pub fn read(spec: &KubernetesSpec) -> Result<KubernetesCredentials, DiscoveryError> {
         let token = spec.token_path().map(|path| read_token(&path)).transpose();
         let ca = |path: std::path::PathBuf| {
@@ -71,7 +71,7 @@ fn read_token(path: &Path) -> Result<Secret, String> {
 /// Every pod of the service that is ready, as an endpoint.
 ///
 /// # Errors
-/// [`LookError`]; nothing is known then.
+/// [`DiscoveryError`]; nothing is known then.
 pub async fn query_kubernetes(
     client: &HttpClient,
     spec: &KubernetesSpec,

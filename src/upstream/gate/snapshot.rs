@@ -1,7 +1,7 @@
 //! Snapshot of a gate as a request found it, for its trace: endpoints, permits and the queue.
 //!
 //! No decision reads it. Copied under the gate's lock right after the decision, so it is exact and
-//! costs at most [`FOUND_MAX`] look-ups; names are shared, so nothing is allocated.
+//! costs at most [`SNAPSHOT_ENDPOINTS_MAX`] look-ups; names are shared, so nothing is allocated.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ pub struct EndpointSnapshot<'a> {
     pub avoided: bool,
 }
 
-/// Parts of a gate that [`Found`] is copied from.
+/// Parts of a gate that [`AdmissionSnapshot`] is copied from.
 pub(super) struct GateView<'a> {
     pub turnstile: &'a AdmissionQueue,
     pub ejector: &'a Ejector,

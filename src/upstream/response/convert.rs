@@ -1,6 +1,6 @@
 //! A stream converted event by event into the pieces of a Workers AI `run`.
 //!
-//! The backend's shapes are a [`Reader`]'s. Tool calls arrive in fragments and are put together, up
+//! The backend's shapes are a [`FormatDecoder`]'s. Tool calls arrive in fragments and are put together, up
 //! to [`TOOL_CALLS_MAX`] and [`TOOL_BYTES_MAX`], for the last piece.
 
 use bytes::BytesMut;

@@ -3,9 +3,9 @@
 //!
 //! Bytes in, bytes out: no socket and no clock. Per response it holds at most one event of
 //! [`sse::EVENT_BYTES_MAX`]; where a response or an event is converted or shaped by the task,
-//! [`ANSWER_BYTES_MAX`]. The pipeline calls [`Answer::begin`] once with the 2xx head,
-//! [`Answer::push`] for each chunk, then [`Answer::finish`]. After any error, or instead, it calls
-//! [`Answer::abort`]; and [`Answer::close`] in every case. A model's task sees what is in the
+//! [`RESPONSE_BYTES_MAX`]. The pipeline calls [`ResponseTransformer::begin`] once with the 2xx head,
+//! [`ResponseTransformer::push`] for each chunk, then [`ResponseTransformer::finish`]. After any error, or instead, it calls
+//! [`ResponseTransformer::abort`]; and [`ResponseTransformer::close`] in every case. A model's task sees what is in the
 //! Workers AI dialect, and in the OpenAI dialect where the operator has configured that it knows such
 //! responses.
 
@@ -292,19 +292,19 @@ impl ResponseTransformer {
         }
     }
 
-    /// [`Answer::finish`] will append nothing and find nothing missing.
+    /// [`ResponseTransformer::finish`] will append nothing and find nothing missing.
     pub fn ends_silently(&self) -> bool {
         self.passes_length() || self.seen.end == StreamEnd::Complete
     }
 
-    /// No byte reaches the client before [`Answer::finish`]. Until then a failure can still get a
+    /// No byte reaches the client before [`ResponseTransformer::finish`]. Until then a failure can still get a
     /// status, and the length is known before the head is sent.
     pub fn is_collected(&self) -> bool {
         matches!(self.mode, BodyMode::RunJson(_) | BodyMode::Posted { .. })
     }
 
     /// Reads a chunk. After an error, `out` holds what came before it and is still to be sent,
-    /// followed by what [`Answer::abort`] appends.
+    /// followed by what [`ResponseTransformer::abort`] appends.
     pub fn push(&mut self, chunk: &[u8], out: &mut BytesMut) -> Result<PushOutput, ResponseError> {
         if !self
             .shaper

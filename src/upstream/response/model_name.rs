@@ -2,7 +2,7 @@
 //!
 //! No tree is built: the value of the top-level `model` is found and replaced as text. Bytes that
 //! cannot be read stay as they are. A whole response is held until it has come, up to
-//! [`ANSWER_BYTES_MAX`].
+//! [`RESPONSE_BYTES_MAX`].
 
 use std::borrow::Cow;
 

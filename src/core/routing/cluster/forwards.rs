@@ -1,6 +1,6 @@
 //! Forwards of this node: sent, started and finished.
 //!
-//! The shell keeps a [`Ticket`] with each forward and ends it once, in its guard's drop. Tickets of
+//! The shell keeps a [`ForwardTicket`] with each forward and ends it once, in its guard's drop. Tickets of
 //! a node that was started again meanwhile, or of a model it no longer has, end without effect.
 
 use super::super::load::smoothed;
@@ -36,7 +36,7 @@ pub enum ForwardOutcome {
 }
 
 impl ClusterView {
-    /// Records a forward to the target that [`Fleet::next`] returned at the same moment.
+    /// Records a forward to the target that [`ClusterView::next_target`] returned at the same moment.
     pub fn record_forward(&mut self, chosen: &ForwardTarget, now: Millis) -> ForwardTicket {
         let place = chosen.key;
         let span = self.span(now);

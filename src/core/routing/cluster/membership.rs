@@ -156,7 +156,7 @@ impl ClusterView {
         true
     }
 
-    /// Forgets nodes without a report for [`FleetRule::forgotten`] and returns them. Call it about
+    /// Forgets nodes without a report for [`ClusterRule::forget_after`] and returns them. Call it about
     /// once a second.
     pub fn sweep(&mut self, now: Millis) -> Vec<NodeId> {
         let forgotten = self.rule.forget_after;
@@ -182,11 +182,11 @@ impl ClusterView {
     }
 
     /// Returns models for which there may be capacity since a request found none: their waiters
-    /// should look again. Call it after [`Fleet::heard`] and [`Fleet::ended`]; each model is named
+    /// should look again. Call it after [`ClusterView::apply_report`] and [`ClusterView::finish_forward`]; each model is named
     /// once.
     ///
     /// Shares of scarce permits change as time passes without a notification: waiters also look
-    /// again every [`FleetRule::drawn_every`].
+    /// again every [`ClusterRule::share_period`].
     pub fn take_wakes(&mut self) -> Vec<ModelId> {
         std::mem::take(&mut self.wakes)
     }

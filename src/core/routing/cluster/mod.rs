@@ -2,8 +2,8 @@
 //! is forwarded to.
 //!
 //! Sends and receives nothing: the shell's gossip hands in [`NodeReport`]s, its peers listener and
-//! its forwards report outcomes, and [`Fleet::next`] returns the target. Queues and grants nothing
-//! either: the receiving node does its own admission. Each process has one [`Fleet`] under a small
+//! its forwards report outcomes, and [`ClusterView::next_target`] returns the target. Queues and grants nothing
+//! either: the receiving node does its own admission. Each process has one [`ClusterView`] under a small
 //! mutex; a decision is O(1) where there is room and O(nodes) where there is none.
 //!
 //! Measures against herding of fifty nodes that see the same reports:

@@ -13,7 +13,7 @@ const RANKED_MAX: usize = 8;
 /// Nodes of a model in tiers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TierPlan {
-    /// [`Epoch`] it was made in.
+    /// Epoch it was made in.
     epoch: u64,
     /// Indices of nodes of the model.
     order: Vec<u16>,
@@ -152,7 +152,7 @@ impl ClusterModel {
         PlanId::Ranked(at)
     }
 
-    /// Returns a plan that [`View::plan`] has just named.
+    /// Returns a plan that [`ClusterModel::plan`] has just named.
     pub fn plan_by_id(&self, id: PlanId) -> &TierPlan {
         match id {
             PlanId::Near => &self.near,

@@ -1,6 +1,6 @@
 //! Selection of the node to forward a request to.
 //!
-//! Records nothing: a forward counts from [`Fleet::sent`] on. A node is eligible when it is
+//! Records nothing: a forward counts from [`ClusterView::record_forward`] on. A node is eligible when it is
 //! reachable, when it has the needed capacity, and when this node's share of that is not used up.
 //! The selection draws two eligible nodes of a tier at random and takes the better one; a tier
 //! without an eligible node is skipped.

@@ -21,7 +21,7 @@ impl SiteOrder {
     }
 
     /// Builds the order from a policy's ranking of
-    /// [`Fleet::site_candidates`](super::Fleet::site_candidates): choices name sites by their index
+    /// [`ClusterView::site_candidates`](super::ClusterView::site_candidates): choices name sites by their index
     /// in that list. Within a step our own site comes first: the others are further away, and the
     /// policy did not mind.
     pub fn from_choices(choices: &[Choice], sites: &[(Arc<str>, Candidate)]) -> SiteOrder {

@@ -40,7 +40,7 @@ enum PolicyKind {
 }
 
 impl BuiltinPolicy {
-    /// The names [`Policy::named`] knows.
+    /// The names [`BuiltinPolicy::named`] knows.
     pub const NAMES: [&str; 5] = [
         "latency",
         "random",
@@ -86,7 +86,7 @@ impl BuiltinPolicy {
         )
     }
 
-    /// Ranks the candidates, best first. Missing ones are added by [`check`].
+    /// Ranks the candidates, best first. Missing ones are added by [`complete_ranking`].
     pub fn rank(&self, hints: &Hints, candidates: &[Candidate]) -> Vec<Choice> {
         let candidates = &candidates[..candidates.len().min(CANDIDATES_MAX)];
         match &self.0 {

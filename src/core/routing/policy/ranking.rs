@@ -62,7 +62,7 @@ pub struct Ranking {
 }
 
 impl Ranking {
-    /// Groups choices that are in the order of their steps, as [`check`] gives them.
+    /// Groups choices that are in the order of their steps, as [`complete_ranking`] gives them.
     pub fn of(choices: &[Choice]) -> Ranking {
         let steps = choices.chunk_by(|one, next| one.step == next.step);
         let ends = steps.scan(0, |end, step| {

@@ -221,7 +221,7 @@ impl TaskSession {
     /// The result, from the model server's whole answer. Images and sounds pass untouched.
     ///
     /// # Errors
-    /// [`Refusal::PluginFailed`] when every handler of the chain failed, [`Refusal::AnswerUnfit`] where no plugin
+    /// [`Refusal::PluginFailed`] when every handler of the chain failed, [`Refusal::InvalidResponse`] where no plugin
     /// is among them; [`Refusal::Rejected`] when the
     /// task finds the input wrong only now.
     pub fn finish(
@@ -317,8 +317,8 @@ impl TaskSession {
         }
     }
 
-    /// Metrics of the task so far: of the input as [`Source::Derived`], of the answer as
-    /// [`Source::Answered`].
+    /// Metrics of the task so far: of the input as [`MetricSource::Derived`], of the answer as
+    /// [`MetricSource::Answered`].
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
