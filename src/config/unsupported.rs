@@ -1,4 +1,4 @@
-//! Keys and backends of the contract that no code stands behind: refused by name, not as typing mistakes.
+//! Keys and backends that are planned, and keys that were renamed: refused by name, not as typing mistakes.
 //!
 //! The meaning of these keys is unknown here. A refused key is taken out of the tree, so that later
 //! checks report nothing more about it.
@@ -24,6 +24,9 @@ const PLANNED_BACKENDS: &[&str] = &["triton", "cog"];
 const ROOT_KEYS: &[&str] = &["tls"];
 const LISTEN_KEYS: &[&str] = &["tls"];
 const LISTENER_KEYS: &[&str] = &["tls"];
+
+/// Keys of a model that have another name now: the former and the present one.
+const RENAMED_MODEL_KEYS: &[(&str, &str)] = &[("ladder", "fallbacks")];
 
 /// The word serde writes for `value`.
 pub(super) fn word<T: Serialize>(value: T) -> String {
@@ -52,6 +55,7 @@ fn report(root: &Cursor<'_>, problems: &mut Problems) {
     }
     for model in root.list("models") {
         report_backend(&model, problems);
+        report_renamed(&model, RENAMED_MODEL_KEYS, problems);
     }
 }
 
@@ -59,6 +63,16 @@ fn report_keys(map: &Cursor<'_>, keys: &[&str], problems: &mut Problems) {
     for key in keys {
         if let Some(found) = map.key(key) {
             problems.add(found.problem(format!("`{key}` is not supported yet: remove it")));
+        }
+    }
+}
+
+fn report_renamed(map: &Cursor<'_>, renamed: &[(&str, &str)], problems: &mut Problems) {
+    for (former, present) in renamed {
+        if let Some(found) = map.key(former) {
+            problems.add(found.problem(format!(
+                "`{former}` is called `{present}` now: rename the key"
+            )));
         }
     }
 }
@@ -94,6 +108,9 @@ fn remove(root: &mut DocumentNode) {
     if let Some(models) = root.get_mut("models") {
         for model in models.items_mut() {
             replace_backend(model);
+            for (former, _) in RENAMED_MODEL_KEYS {
+                remove_keys(model, &[former]);
+            }
         }
     }
 }

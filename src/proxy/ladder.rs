@@ -91,7 +91,7 @@ impl<'a> ModelFallback<'a> {
             primary: None,
         };
         // Another node's client is on that node's ladder.
-        if trip.is_from_client() && !ladder.model.spec.ladder.is_empty() {
+        if trip.is_from_client() && !ladder.model.spec.fallbacks.is_empty() {
             ladder.find_candidates(trip);
         }
         ladder
@@ -101,7 +101,7 @@ impl<'a> ModelFallback<'a> {
     fn find_candidates(&mut self, trip: &RequestContext) {
         let world = &trip.snapshot;
         let spec = &self.model.spec;
-        let models = spec.ladder.iter().rev();
+        let models = spec.fallbacks.iter().rev();
         let indices = models.filter_map(|id| Some(world.catalog.model(id.as_str())?.0));
         let lanes = indices.map(|index| world.models.get(index));
         self.candidates = lanes.filter(|lane| self.is_open(lane)).cloned().collect();

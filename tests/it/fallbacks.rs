@@ -25,7 +25,7 @@ fn fallback_config(first: &str, more: &str, below: &[(&str, std::net::SocketAddr
     let first = model(
         "m",
         &[first.to_owned()],
-        &format!("    ladder: [{names}]\n{more}"),
+        &format!("    fallbacks: [{names}]\n{more}"),
     );
     format!("models:\n{first}{rungs}")
 }
@@ -200,7 +200,7 @@ async fn all_models_together_have_three_tries_and_the_client_hears_of_the_one_it
     ];
     let rungs = model("n", &[endpoint(servers[2].address, 1)], "")
         + &model("o", &[endpoint(servers[3].address, 1)], "");
-    let first = model("m", &first, "    ladder: [n, o]\n");
+    let first = model("m", &first, "    fallbacks: [n, o]\n");
     let node = Node::start(&format!("models:\n{first}{rungs}")).await;
     let answer = ask(&node).await;
     assert_eq!(answer.status, 502, "{}", answer.text());
@@ -367,7 +367,7 @@ async fn the_model_that_serves_is_asked_in_its_own_way_and_billed_by_its_own_tar
     let top = model(
         "m",
         &[endpoint(first.address, 2)],
-        &format!("    ladder: [n]\n{}", priced(1000)),
+        &format!("    fallbacks: [n]\n{}", priced(1000)),
     );
     let below = model(
         "n",
@@ -428,7 +428,11 @@ async fn a_model_below_that_does_not_take_the_request_is_passed_over() {
     let posting = SimulatedServer::fast().await;
     let http =
         model("n", &[endpoint(posting.address, 1)], "").replace("backend: openai", "backend: http");
-    let top = model("m", &[endpoint(first.address, 1)], "    ladder: [n, o]\n");
+    let top = model(
+        "m",
+        &[endpoint(first.address, 1)],
+        "    fallbacks: [n, o]\n",
+    );
     let last = model("o", &[endpoint(third.address, 1)], "");
     let node = Node::start(&format!("models:\n{top}{http}{last}")).await;
     let answer = node.post("/v1/chat/completions", &chat("m", "")).await;

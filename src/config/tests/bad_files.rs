@@ -548,6 +548,18 @@ put backend: openai => backend: cog
     );
 }
 
+#[test]
+fn a_key_that_was_renamed_is_refused_with_its_new_name_and_its_line() {
+    check(
+        r#"
+put - id: llama => - id: llama⏎    ladder: [n]
+  line 6: models[0].ladder: `ladder` is called `fallbacks` now: rename the key
+put - id: llama => - id: llama⏎    ladder: n
+  line 6: models[0].ladder: `ladder` is called `fallbacks` now: rename the key
+"#,
+    );
+}
+
 /// A second model before the first one, with more keys.
 fn other(task: &str, more: &str) -> String {
     format!(
@@ -556,32 +568,32 @@ fn other(task: &str, more: &str) -> String {
 }
 
 #[test]
-fn a_ladder_names_other_models_of_its_task_once_and_leads_nowhere_back() {
+fn fallbacks_are_other_models_of_the_task_once_each_without_a_circle() {
     let other_text = other("text-generation", "");
     let embedding = other("text-embeddings", "");
-    let back = other("text-generation", ", ladder: [llama]");
+    let back = other("text-generation", ", fallbacks: [llama]");
     check(&format!(
         r#"
-put - id: llama => - id: llama⏎    ladder: [n]
-  line 6: models[0].ladder[0]: no model is called "n": add it under `models`
-put - id: llama => - id: llama⏎    ladder: [llama]
-  line 6: models[0].ladder[0]: a model is not its own fallback
-put - id: llama => - id: llama⏎    ladder: [a]⏎    aliases: [a]
-  line 6: models[0].ladder[0]: "a" is an alias: write the model's id, "llama"
-put - id: llama => {other_text}⏎    ladder: [long-name]
-  line 7: models[1].ladder[0]: did you mean "long-nome"?
-put - id: llama => {other_text}⏎    ladder: [long-nome, long-nome]
-  line 7: models[1].ladder[1]: stands on this ladder already
-put - id: llama => {embedding}⏎    ladder: [long-nome]
-  line 7: models[1].ladder[0]: "long-nome" does text-embeddings and this model text-generation
-put - id: llama => {back}⏎    ladder: [long-nome]
-  line 7: models[1].ladder[0]: a circle: the ladder of "long-nome" leads to "llama"
-put - id: llama => - id: llama⏎    ladder: [1]
-  line 6: models[0].ladder[0]: expected text
-put - id: llama => - id: llama⏎    ladder: [a, a, a, a, a, a, a, a, a]
-  line 6: models[0].ladder: at most 8 items
-put - id: llama => - id: llama⏎    ladder: n
-  line 6: models[0].ladder: expected a list
+put - id: llama => - id: llama⏎    fallbacks: [n]
+  line 6: models[0].fallbacks[0]: no model is called "n": add it under `models`
+put - id: llama => - id: llama⏎    fallbacks: [llama]
+  line 6: models[0].fallbacks[0]: a model is not its own fallback
+put - id: llama => - id: llama⏎    fallbacks: [a]⏎    aliases: [a]
+  line 6: models[0].fallbacks[0]: "a" is an alias: write the model's id, "llama"
+put - id: llama => {other_text}⏎    fallbacks: [long-name]
+  line 7: models[1].fallbacks[0]: did you mean "long-nome"?
+put - id: llama => {other_text}⏎    fallbacks: [long-nome, long-nome]
+  line 7: models[1].fallbacks[1]: named as a fallback already
+put - id: llama => {embedding}⏎    fallbacks: [long-nome]
+  line 7: models[1].fallbacks[0]: "long-nome" does text-embeddings and this model text-generation
+put - id: llama => {back}⏎    fallbacks: [long-nome]
+  line 7: models[1].fallbacks[0]: a circle: the fallbacks of "long-nome" lead to "llama"
+put - id: llama => - id: llama⏎    fallbacks: [1]
+  line 6: models[0].fallbacks[0]: expected text
+put - id: llama => - id: llama⏎    fallbacks: [a, a, a, a, a, a, a, a, a]
+  line 6: models[0].fallbacks: at most 8 items
+put - id: llama => - id: llama⏎    fallbacks: n
+  line 6: models[0].fallbacks: expected a list
 put - id: llama => - id: llama⏎    pin_primary: 1
   line 6: models[0].pin_primary: expected true or false
 "#

@@ -282,12 +282,12 @@ fn files_of_plugins_are_looked_for_beside_the_configuration() {
     assert_eq!(tiered.tables["prices"], dir.path().join("prices.json"));
 }
 
-const LADDER: &str = r#"    ladder: [near, cloud]
+const FALLBACKS: &str = r#"    fallbacks: [near, cloud]
     pin_primary: true
   - id: near
     task: text-generation
     backend: tgi
-    ladder: [cloud]
+    fallbacks: [cloud]
     endpoints: [{ url: "https://10.0.0.1", ca_file: own.pem }]
   - id: cloud
     task: text-generation
@@ -296,16 +296,20 @@ const LADDER: &str = r#"    ladder: [near, cloud]
 "#;
 
 #[test]
-fn a_model_may_have_a_ladder_down_to_somebody_elses_servers() {
+fn a_model_may_fall_back_to_external_servers() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("infergate.yaml");
-    std::fs::write(&path, format!("{GOOD}{LADDER}").replace("${VLLM_KEY}", "k")).unwrap();
+    std::fs::write(
+        &path,
+        format!("{GOOD}{FALLBACKS}").replace("${VLLM_KEY}", "k"),
+    )
+    .unwrap();
     let loaded = load(&path).unwrap();
     assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
     let [top, near, cloud] = &loaded.config.models[..] else {
         panic!("three models")
     };
-    assert_eq!(top.ladder, ["near".into(), "cloud".into()]);
+    assert_eq!(top.fallbacks, ["near".into(), "cloud".into()]);
     assert!(top.pin_primary && !near.pin_primary);
     let file = near.endpoints[0].ca_file.as_ref().unwrap();
     assert_eq!(file.path, dir.path().join("own.pem"));
@@ -338,11 +342,11 @@ fn a_model_may_have_its_endpoints_found_and_none_configured() {
 }
 
 #[test]
-fn a_pin_without_a_ladder_is_warned_about() {
+fn a_pin_without_fallbacks_is_warned_about() {
     let pinned = GOOD.replace("task:", "pin_primary: true\n    task:");
     let found = warnings(&pinned);
     assert!(
-        found[0].contains("models[0].pin_primary: without a `ladder`"),
+        found[0].contains("models[0].pin_primary: without `fallbacks`"),
         "{found:?}"
     );
 }

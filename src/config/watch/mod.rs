@@ -114,7 +114,7 @@ struct WatchWakeup {
     /// Guards two flags and a list; held by the thread, the event handler, `also` and `drop`, never
     /// while reading.
     state: Mutex<WatchWakeupState>,
-    rung: Condvar,
+    changed: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -128,14 +128,14 @@ struct WatchWakeupState {
 impl WatchWakeup {
     fn notify(&self) {
         self.state.lock().event = true;
-        self.rung.notify_one();
+        self.changed.notify_one();
     }
 
     fn watch(&self, files: Vec<WatchedFile>) {
         let mut state = self.state.lock();
         state.files = Some(files);
         state.event = true;
-        self.rung.notify_one();
+        self.changed.notify_one();
     }
 
     fn files(&self) -> Option<Vec<WatchedFile>> {
@@ -144,20 +144,20 @@ impl WatchWakeup {
 
     fn stop(&self) {
         self.state.lock().stop = true;
-        self.rung.notify_one();
+        self.changed.notify_one();
     }
 
     /// Waits for an event and the quiet after it, or for `patience` to run out; false to stop.
     fn wait(&self, patience: Duration) -> bool {
         let mut state = self.state.lock();
-        self.rung
+        self.changed
             .wait_while_for(&mut state, |state| !state.event && !state.stop, patience);
         for _ in 0..QUIET_ROUNDS_MAX {
             if state.stop || !state.event {
                 break;
             }
             state.event = false;
-            self.rung
+            self.changed
                 .wait_while_for(&mut state, |state| !state.stop, QUIET);
         }
         state.event = false;

@@ -412,12 +412,12 @@ pub struct ModelSpec {
     /// is the total so far, and the largest counts). `incremental`: they are summed.
     #[serde(default)]
     pub metrics: BTreeMap<Arc<str>, MetricMode>,
-    /// Ids of models to ask in turn when this one has no capacity or its servers fail before the
-    /// first byte: of the same task, at most 8. Their own ladders do not count then.
+    /// Ids of models that take this one's place, in order, when it has no capacity or its servers fail
+    /// before the first byte. At most 8, of the same task; their own fallbacks do not count then.
     #[serde(default)]
     #[schemars(length(max = 8))]
-    pub ladder: Vec<ModelId>,
-    /// Waits for this model as if it had no ladder; the ladder is for failures only.
+    pub fallbacks: Vec<ModelId>,
+    /// Waits for this model as if it had no fallbacks; they are for failures only.
     #[serde(default)]
     pub pin_primary: bool,
 }
@@ -456,7 +456,7 @@ impl ModelSpec {
             tariff: None,
             metrics_trust: Trust::default(),
             metrics: BTreeMap::new(),
-            ladder: Vec::new(),
+            fallbacks: Vec::new(),
             pin_primary: false,
         }
     }

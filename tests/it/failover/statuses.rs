@@ -106,7 +106,7 @@ async fn a_server_that_refuses_the_operators_key_is_ejected_and_the_next_model_t
     assert!(told("ejected"), "{log}");
 
     let models = [
-        model("m", &[endpoint(bad.address, 2)], "    ladder: [n]\n"),
+        model("m", &[endpoint(bad.address, 2)], "    fallbacks: [n]\n"),
         model("n", &[endpoint(good.address, 2)], ""),
     ];
     let node = Node::start(&format!("models:\n{}", models.concat())).await;

@@ -18,7 +18,11 @@ fn over_the_cloud(first: &ScriptedServer, front: &TlsFront, ca: &str, permits: u
     );
     format!(
         "models:\n{}{}",
-        model("m", &[endpoint(first.address, 1)], "    ladder: [cloud]\n"),
+        model(
+            "m",
+            &[endpoint(first.address, 1)],
+            "    fallbacks: [cloud]\n"
+        ),
         model("cloud", &[cloud], "")
     )
 }

@@ -351,7 +351,7 @@ async fn a_ladder_goes_on_at_nodes_that_had_no_room_for_the_model_above() {
     };
     let edge = format!(
         "models:\n{}{}",
-        nothing("m", "    ladder: [n]\n"),
+        nothing("m", "    fallbacks: [n]\n"),
         nothing("n", "")
     );
     let gpu = format!(
