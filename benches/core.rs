@@ -66,15 +66,14 @@ fn admission(criterion: &mut Criterion<ThreadTime>) {
         |bencher| {
             let mut turnstile = AdmissionQueue::new(&spec(Algorithm::Fair, 64, 1024), Millis(0));
             let account = AccountId::from("acme");
-            let mut dice = fastrand::Rng::with_seed(64);
+            let mut rng = fastrand::Rng::with_seed(64);
             // Half used and unevenly, as it is when requests differ in length.
             for _ in 0..64 * 512 {
-                leased(turnstile.request_permit(ask(&account), Millis(0), dice.u64(..)));
+                leased(turnstile.request_permit(ask(&account), Millis(0), rng.u64(..)));
             }
             let mut wakes = WaiterUpdates::default();
             bencher.iter(|| {
-                let grant =
-                    leased(turnstile.request_permit(ask(&account), Millis(0), dice.u64(..)));
+                let grant = leased(turnstile.request_permit(ask(&account), Millis(0), rng.u64(..)));
                 turnstile.release(black_box(grant.permit), Millis(1), 7, &mut wakes);
             });
         },
@@ -123,34 +122,34 @@ fn routing(criterion: &mut Criterion<ThreadTime>) {
         let title = format!("next of {NODES} nodes x {MODELS} models, room {room:?}");
         group.bench_function(title, |bencher| {
             let mut fleet = fleet(room);
-            let mut dice = fastrand::Rng::with_seed(50);
+            let mut rng = fastrand::Rng::with_seed(50);
             let now = Millis(2_000);
             bencher.iter(|| {
                 let seek = NodeQuery {
-                    model: &models[dice.usize(..MODELS)],
+                    model: &models[rng.usize(..MODELS)],
                     visited: &visited,
                     forced_site: None,
                     site_order: None,
                     need: Need::Permit,
                 };
-                black_box(fleet.next_target(&seek, dice.u64(..), now))
+                black_box(fleet.next_target(&seek, rng.u64(..), now))
             });
         });
     }
     group.bench_function("next, sent and ended", |bencher| {
         let mut fleet = fleet(ClusterRoom::Everywhere);
-        let mut dice = fastrand::Rng::with_seed(50);
+        let mut rng = fastrand::Rng::with_seed(50);
         let now = Millis(2_000);
         bencher.iter(|| {
             let seek = NodeQuery {
-                model: &models[dice.usize(..MODELS)],
+                model: &models[rng.usize(..MODELS)],
                 visited: &visited,
                 forced_site: None,
                 site_order: None,
                 need: Need::Permit,
             };
             let chosen = fleet
-                .next_target(&seek, dice.u64(..), now)
+                .next_target(&seek, rng.u64(..), now)
                 .expect("there is room");
             let ticket = fleet.record_forward(&chosen, now);
             fleet.finish_forward(ticket, ForwardOutcome::Answered { ttft_us: 500 }, now);
@@ -273,7 +272,7 @@ enum NextAccount {
 struct Queued {
     turnstile: AdmissionQueue,
     accounts: Vec<AccountId>,
-    dice: fastrand::Rng,
+    rng: fastrand::Rng,
     /// Accounts take turns in the order of their numbers.
     served: usize,
     held: Grant,
@@ -290,11 +289,11 @@ impl Queued {
         for account in &accounts {
             turnstile.request_permit(ask(account), Millis(0), 0);
         }
-        let dice = fastrand::Rng::with_seed(100_000);
+        let rng = fastrand::Rng::with_seed(100_000);
         Queued {
             turnstile,
             accounts,
-            dice,
+            rng,
             served: 0,
             held,
             wakes: WaiterUpdates::default(),
@@ -308,7 +307,7 @@ impl Queued {
         self.held = self.wakes.grants.pop().expect("a hundred thousand wait");
         let account = match who {
             NextAccount::Served => self.served % ACCOUNTS,
-            NextAccount::Anybody => self.dice.usize(..ACCOUNTS),
+            NextAccount::Anybody => self.rng.usize(..ACCOUNTS),
         };
         self.served += 1;
         let account = &self.accounts[account];

@@ -12,6 +12,8 @@ mod checks;
 mod dead_items;
 #[path = "tidy/file_cycles.rs"]
 mod file_cycles;
+#[path = "tidy/glossary.rs"]
+mod glossary;
 #[path = "tidy/layers.rs"]
 mod layers;
 #[path = "tidy/lengths.rs"]
@@ -270,6 +272,13 @@ fn the_ratchets_hold() {
     ratchets::print_figures(&tree, &sources);
     let mut found = Vec::new();
     ratchets::ratchets(&tree, &sources, &mut found);
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/glossary.md");
+    let page = fs::read_to_string(page).expect("the glossary is read");
+    println!(
+        "types without a line in the glossary: {:?}",
+        glossary::missing(&tree, &page)
+    );
+    glossary::glossary(&tree, &page, ceilings::GLOSSARY_MISSING_MAX, &mut found);
     assert!(found.is_empty(), "\n{}\n", found.join("\n"));
 }
 

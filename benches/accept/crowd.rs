@@ -61,7 +61,7 @@ pub async fn arrivals(
     seed: u64,
 ) -> Vec<Sample> {
     let samples = Samples::new();
-    let mut dice = fastrand::Rng::with_seed(seed);
+    let mut rng = fastrand::Rng::with_seed(seed);
     let mut requests = JoinSet::new();
     let mut next = Duration::ZERO;
     while next < length {
@@ -70,7 +70,7 @@ pub async fn arrivals(
         requests.spawn(async move { samples.push(0, client.send(&ask).await) });
         // Finished tasks are collected on the way, so that a long step does not hold them all.
         while requests.try_join_next().is_some() {}
-        next += Duration::from_secs_f64(-(1.0 - dice.f64()).ln() / per_second);
+        next += Duration::from_secs_f64(-(1.0 - rng.f64()).ln() / per_second);
     }
     while requests.join_next().await.is_some() {}
     samples.take()

@@ -119,10 +119,10 @@ fn row(
     rate: u64,
     span: Duration,
 ) -> Fallible<FailoverRow> {
-    let begun = Arc::new(AtomicU64::new(0));
+    let running = Arc::new(AtomicU64::new(0));
     let mut bad = Vec::new();
     for _ in 0..bad_servers {
-        bad.push(BadServer::start(runtime, fault, &begun)?);
+        bad.push(BadServer::start(runtime, fault, &running)?);
     }
     let mut endpoints: Vec<SocketAddr> = bad.iter().map(|bad| bad.address).collect();
     if endpoints.len() < 2 {
@@ -147,7 +147,7 @@ fn row(
         lost: count(|status| status != 200),
         late: count(|status| status == 504),
         attempts: attempts(&gateway)?,
-        started: begun.load(Ordering::Relaxed),
+        started: running.load(Ordering::Relaxed),
         slowest: slowest.unwrap_or_default(),
         permits: permits.into(),
     })
@@ -222,7 +222,7 @@ struct BadServer {
 }
 
 impl BadServer {
-    fn start(runtime: &Runtime, fault: Fault, begun: &Arc<AtomicU64>) -> Fallible<BadServer> {
+    fn start(runtime: &Runtime, fault: Fault, running: &Arc<AtomicU64>) -> Fallible<BadServer> {
         let _entered = runtime.enter();
         let socket = TcpSocket::new_v4()?;
         socket.bind("127.0.0.1:0".parse()?)?;
@@ -232,7 +232,7 @@ impl BadServer {
             return Ok(BadServer { address, _socket });
         }
         let listener = socket.listen(1024)?;
-        runtime.spawn(accept(listener, fault, Arc::clone(begun)));
+        runtime.spawn(accept(listener, fault, Arc::clone(running)));
         Ok(BadServer {
             address,
             _socket: None,
@@ -240,20 +240,20 @@ impl BadServer {
     }
 }
 
-async fn accept(listener: TcpListener, fault: Fault, begun: Arc<AtomicU64>) {
+async fn accept(listener: TcpListener, fault: Fault, running: Arc<AtomicU64>) {
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
-        let begun = Arc::clone(&begun);
+        let running = Arc::clone(&running);
         connections.spawn(async move {
             // A connection that breaks is the gateway's to see.
-            let _ = serve(stream, fault, &begun).await;
+            let _ = serve(stream, fault, &running).await;
         });
     }
 }
 
 /// Serves the requests of a connection, one after the other. A request counts as arrived with its first
 /// read; the rest of its body is read with it or thrown away.
-async fn serve(mut stream: TcpStream, fault: Fault, begun: &AtomicU64) -> Fallible<()> {
+async fn serve(mut stream: TcpStream, fault: Fault, running: &AtomicU64) -> Fallible<()> {
     let mut buffer = vec![0_u8; 64 * 1024];
     loop {
         let count = stream.read(&mut buffer).await?;
@@ -264,7 +264,7 @@ async fn serve(mut stream: TcpStream, fault: Fault, begun: &AtomicU64) -> Fallib
             stream.write_all(&answer("200 OK")).await?;
             continue;
         }
-        begun.fetch_add(1, Ordering::Relaxed);
+        running.fetch_add(1, Ordering::Relaxed);
         match fault {
             Fault::Status(status) => stream.write_all(&answer(status)).await?,
             Fault::Reset => {

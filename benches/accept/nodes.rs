@@ -301,7 +301,7 @@ fn judge_kill(samples: &[Sample], killed_at: Duration, table: &mut Table) {
     let around = killed_at.saturating_sub(Duration::from_millis(DEADLINE_MS));
     let (well, all) = of(around, killed_at + RECOVERED);
     // What the dead node's backends worked on is not begun again elsewhere.
-    let begun_max = BACKENDS_EACH * PERMITS as usize;
+    let started_max = BACKENDS_EACH * PERMITS as usize;
     let meanwhile = samples
         .iter()
         .filter(|sample| (around..killed_at + RECOVERED).contains(&sample.sent));
@@ -309,9 +309,9 @@ fn judge_kill(samples: &[Sample], killed_at: Duration, table: &mut Table) {
     table.add(
         "nodes 2",
         "not served, sent from 2 s before to 2 s after the kill",
-        format!("≤ {begun_max} that had begun there, each 502"),
+        format!("≤ {started_max} that had begun there, each 502"),
         format!("{} of {all}, {lost} of them 502", all - well),
-        all - well <= begun_max && all - well == lost,
+        all - well <= started_max && all - well == lost,
     );
 }
 

@@ -142,7 +142,7 @@ impl ResponseSpec {
     fn read(body: &[u8]) -> Self {
         let first = &body[..body.len().min(FIELDS_BYTES)];
         let last = &body[body.len().saturating_sub(FIELDS_BYTES)..];
-        let says = |name: &str, value: &[u8]| {
+        let has_field = |name: &str, value: &[u8]| {
             [first, last]
                 .iter()
                 .any(|part| field(part, name).is_some_and(|found| found.starts_with(value)))
@@ -152,8 +152,8 @@ impl ResponseSpec {
             .find_map(|part| leading_number(field(part, "\"seed\"")?))
             .unwrap_or(0);
         Self {
-            stream: says("\"stream\"", b"true"),
-            usage: says("\"include_usage\"", b"true"),
+            stream: has_field("\"stream\"", b"true"),
+            usage: has_field("\"include_usage\"", b"true"),
             pause: Duration::from_micros(pause_us),
         }
     }

@@ -56,6 +56,7 @@ use crate::proxy::{
 };
 use crate::telemetry::event_sink::Durability;
 use crate::telemetry::log::LogHandle;
+use crate::telemetry::permit_window::SAMPLE_INTERVAL;
 use crate::telemetry::{Clock, EventSink, Metrics, log, printable};
 use crate::upstream::{HttpClient, PROBE_TICK, RANKING_TICK, check_requested, probe_round};
 use capture::CaptureRecorder;
@@ -73,8 +74,6 @@ use state_lock::StateLock;
 
 /// A configuration that does not load at start, or an address that is taken.
 const EXIT_CANNOT_START: u8 = 2;
-/// Between two samples of the five-minute permit window.
-const SAMPLE_TICK: Duration = Duration::from_millis(500);
 /// For requests that are cut off to give back what they hold; none of it waits for anything.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 /// For the last events to reach the disk; a dead disk must not keep the process.
@@ -422,7 +421,7 @@ async fn rank(shared: Arc<Shared>) {
 }
 
 async fn sample(insight: Arc<NodeInsight>) {
-    let mut ticks = interval(SAMPLE_TICK);
+    let mut ticks = interval(SAMPLE_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         ticks.tick().await;

@@ -81,6 +81,7 @@ pub struct ServerFault {
     pub health: bool,
 }
 
+#[cfg(test)]
 impl ServerFault {
     /// Every request, until it is taken back.
     pub fn always(fault: Fault) -> ServerFault {

@@ -22,7 +22,9 @@ use super::body::SimulatorBody;
 use super::concurrency::ConcurrencyLimit;
 use super::config::Config;
 use super::control;
-use super::fault::{FaultPoint, Faults, ServerFault};
+#[cfg(test)]
+use super::fault::ServerFault;
+use super::fault::{FaultPoint, Faults};
 use super::handler;
 use super::stats::{Stats, StatsSnapshot};
 
@@ -101,11 +103,13 @@ impl Simulator {
     }
 
     /// Begin counting anew.
+    #[cfg(test)]
     pub fn reset_stats(&self) {
         self.shared.stats.reset();
     }
 
     /// Set or take back the fault of the whole server.
+    #[cfg(test)]
     pub fn set_fault(&self, fault: Option<ServerFault>) {
         self.shared.faults.set(fault);
     }

@@ -2,16 +2,17 @@
 //! the model permit buffer.
 //!
 //! Does not sample by itself: the shell calls [`PermitWindow::sample`] every
-//! [`SAMPLE_INTERVAL_MS`]. A ring of [`SAMPLES`] with running sums: a sample costs the same however
+//! [`SAMPLE_INTERVAL`]. A ring of [`SAMPLES`] with running sums: a sample costs the same however
 //! long the window, and so does a summary.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// Samples in the window: five minutes at two a second.
 pub const SAMPLES: usize = 600;
 
-/// Milliseconds between two samples.
-pub const SAMPLE_INTERVAL_MS: u64 = 500;
+/// Time between two samples.
+pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Permit use of a model at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

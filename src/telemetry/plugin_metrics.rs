@@ -405,6 +405,7 @@ impl PluginMetrics {
     }
 
     /// Returns the count of this result so far.
+    #[cfg(test)]
     pub fn repricings(&self, result: RepricingResult) -> u64 {
         self.repeats.with_label_values(&[result.name()]).get()
     }

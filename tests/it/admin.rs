@@ -208,10 +208,10 @@ fn check_with_promtool(metrics: &[u8]) {
     };
     child.stdin.take().unwrap().write_all(metrics).unwrap();
     let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned()
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned()
         + &String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}");
-    assert_eq!(said, "");
+    assert!(output.status.success(), "{printed}");
+    assert_eq!(printed, "");
 }
 
 #[tokio::test]

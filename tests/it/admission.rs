@@ -484,16 +484,16 @@ async fn an_account_at_its_limits_is_told_so_and_how_much_is_left() {
     server.next();
     let answer = holder.answer().await;
     assert_eq!(answer.status, 200);
-    let told = |name: &str| answer.header(name).unwrap_or_default().to_owned();
-    assert_eq!(told("x-ratelimit-limit-requests"), "6");
+    let reported = |name: &str| answer.header(name).unwrap_or_default().to_owned();
+    assert_eq!(reported("x-ratelimit-limit-requests"), "6");
     // One comes back in ten seconds.
-    let left = told("x-ratelimit-remaining-requests");
+    let left = reported("x-ratelimit-remaining-requests");
     assert!(
         left == "5" || left == "6",
         "the refused one is not counted: {left}"
     );
-    assert_eq!(told("x-ratelimit-limit-tokens"), "6000");
-    assert!(told("x-ratelimit-reset-tokens").ends_with('s'));
+    assert_eq!(reported("x-ratelimit-limit-tokens"), "6000");
+    assert!(reported("x-ratelimit-reset-tokens").ends_with('s'));
     node.settles(0, 0).await;
     // What it really used was 4 tokens.
     let next = tagged(&node, "a", "third", "").await;
@@ -547,8 +547,8 @@ async fn what_an_account_has_seen_of_a_stream_it_leaves_counts_among_its_tokens(
     let event = event(&"word ".repeat(4000));
     let head =
         "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
-    let begun = format!("{head}{:x}\r\n{event}\r\n", event.len());
-    let server = ScriptedServer::new(&[&begun, "never"]).await;
+    let started = format!("{head}{:x}\r\n{event}\r\n", event.len());
+    let server = ScriptedServer::new(&[&started, "never"]).await;
     let node = Node::start(&two_accounts(", tokens_per_minute: 6000", &server, 1, "")).await;
     let body = chat("m", r#","stream":true"#);
     let mut client = node.client().await;

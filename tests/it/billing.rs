@@ -191,15 +191,15 @@ async fn an_answer_known_before_its_head_tells_what_it_costs_and_a_stream_does_n
     let run = r#"{"prompt":"hi","max_tokens":5,"ignore_eos":true}"#;
     let answer = node.post("/ai/run/m", run).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
-    let told: f64 = answer.header("cf-ai-neurons").unwrap().parse().unwrap();
-    assert!((told - by_hand(5)).abs() < 1e-9);
+    let reported: f64 = answer.header("cf-ai-neurons").unwrap().parse().unwrap();
+    assert!((reported - by_hand(5)).abs() < 1e-9);
     assert_eq!(
         answer.header("cf-ai-cost-metric-name-1"),
         Some("input_tokens")
     );
     assert_eq!(answer.header("cf-ai-cost-metric-value-2"), Some("5"));
     let event = node.event_of(&answer).await;
-    assert_eq!(event["neurons"].as_f64(), Some(told));
+    assert_eq!(event["neurons"].as_f64(), Some(reported));
 
     let token = chunk("data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n");
     let begin = format!("{STREAM_HEAD}{token}");
@@ -421,11 +421,11 @@ async fn what_a_task_reads_in_the_answer_is_not_billed_where_the_server_is_not_t
             json!({ "input_tokens": 4, "neurons": 4.0 }),
         ),
     ] {
-        let said = json!({
+        let printed = json!({
             "response": text,
             "usage": { "prompt_tokens": 900, "completion_tokens": 900, "total_tokens": 1800 },
         });
-        let server = ScriptedServer::new(&[&json_answer(&said.to_string())]).await;
+        let server = ScriptedServer::new(&[&json_answer(&printed.to_string())]).await;
         let with = |id: &str| {
             let tariff = "{ input_tokens: 1, output_tokens: 1, output_characters: 1 }";
             format!(

@@ -53,7 +53,7 @@ fn a_good_file_checks_with_0_and_a_bad_one_with_1_and_all_its_problems() {
     let path = file(dir.path(), &bad);
     let output = infergate(&["check", &path]);
     assert_eq!(output.status.code(), Some(1));
-    let said = stdout(&output);
+    let printed = stdout(&output);
     for expected in [
         "line 2: anonymous",
         "line 7: models[0].endpoints[0].url",
@@ -61,7 +61,7 @@ fn a_good_file_checks_with_0_and_a_bad_one_with_1_and_all_its_problems() {
         "line 9: no_such_key",
         "INFERGATE_TEST_UNSET",
     ] {
-        assert!(said.contains(expected), "no {expected:?} in:\n{said}");
+        assert!(printed.contains(expected), "no {expected:?} in:\n{printed}");
     }
 
     let output = infergate(&["check", "--json", &path]);
@@ -130,11 +130,11 @@ fn the_example_passes_a_check_that_allows_what_is_missing_and_names_it() {
     let path = file(dir.path(), &stdout(&infergate(&["config", "example"])));
     assert_eq!(infergate(&["check", &path]).status.code(), Some(1));
     let check = infergate(&["check", "--allow-missing", &path]);
-    let said = stdout(&check);
-    assert_eq!(check.status.code(), Some(0), "{said}");
+    let printed = stdout(&check);
+    assert_eq!(check.status.code(), Some(0), "{printed}");
     for missing in ["CLUSTER_SECRET", "node.pem", "fleet-crl.pem", "own-ca.pem"] {
         let named = |line: &str| line.contains("warning") && line.contains(missing);
-        assert!(said.lines().any(named), "no {missing} in:\n{said}");
+        assert!(printed.lines().any(named), "no {missing} in:\n{printed}");
     }
 
     // Everything else is judged as ever.
@@ -214,13 +214,13 @@ async fn a_demo_takes_other_ports_shows_its_first_event_and_leaves_nothing() {
 fn the_version_names_its_commit() {
     let output = infergate(&["--version"]);
     assert_eq!(output.status.code(), Some(0));
-    let said = stdout(&output);
-    let rest = said
+    let printed = stdout(&output);
+    let rest = printed
         .strip_prefix(concat!("infergate ", env!("CARGO_PKG_VERSION"), " ("))
         .unwrap();
     let hash = rest.trim_end().strip_suffix(')').unwrap();
     let is_hash = hash.len() >= 7 && hash.chars().take(7).all(|c| c.is_ascii_hexdigit());
-    assert!(is_hash || hash == "no-git", "{said}");
+    assert!(is_hash || hash == "no-git", "{printed}");
 }
 
 #[test]
@@ -280,10 +280,10 @@ fn a_configuration_that_does_not_load_exits_with_2_and_says_why() {
     let path = file(dir.path(), &(GOOD.to_owned() + "one: 1\ntwo: 2\n"));
     let bad = infergate(&["serve", "--config", &path]);
     assert_eq!(bad.status.code(), Some(2));
-    let said = stderr(&bad);
+    let printed = stderr(&bad);
     assert!(
-        said.contains("line 8: one") && said.contains("line 9: two"),
-        "{said}"
+        printed.contains("line 8: one") && printed.contains("line 9: two"),
+        "{printed}"
     );
     assert_eq!(stdout(&bad), "");
 

@@ -227,8 +227,8 @@ async fn a_kept_connection_is_used_again_and_explained_as_such() {
 /// How the connection of a request's try came to be, as `/explain` has it.
 async fn connection_of(node: &Node, answer: &TestResponse) -> Value {
     let id = answer.header("x-request-id").unwrap();
-    let story = node.explain(id).await;
-    let steps = story["steps"].as_array().unwrap();
+    let trace = node.explain(id).await;
+    let steps = trace["steps"].as_array().unwrap();
     let step = steps.iter().find(|step| step["step"] == "try").unwrap();
     step["connection"].clone()
 }

@@ -25,13 +25,13 @@ fn discovering_config(discovery: &str) -> String {
 async fn endpoints(node: &Node) -> Vec<(String, Value)> {
     let state = node.state().await;
     let list = state["models"][0]["endpoints"].as_array().unwrap();
-    let told = list.iter().map(|endpoint| {
+    let reported = list.iter().map(|endpoint| {
         let url = endpoint["url"].as_str().unwrap().to_owned();
         (url, endpoint["source"].clone())
     });
-    let mut told: Vec<_> = told.collect();
-    told.sort_by(|a, b| a.0.cmp(&b.0));
-    told
+    let mut reported: Vec<_> = reported.collect();
+    reported.sort_by(|a, b| a.0.cmp(&b.0));
+    reported
 }
 
 async fn until_endpoints(node: &Node, expected: &[(SocketAddr, Value)]) {
@@ -111,7 +111,7 @@ async fn endpoints_of_a_file_come_and_go_and_a_stream_at_one_that_went_ends_well
     // Forgotten with its last request.
     until_endpoints(&node, &[(new.address, json!("file"))]).await;
 
-    let told = [
+    let reported = [
         (r#"infergate_endpoints_discovered{model="m"}"#, 1.0),
         (
             r#"infergate_endpoint_changes_total{model="m",change="appeared"}"#,
@@ -122,7 +122,7 @@ async fn endpoints_of_a_file_come_and_go_and_a_stream_at_one_that_went_ends_well
             1.0,
         ),
     ];
-    for (series, expected) in told {
+    for (series, expected) in reported {
         eventually(series, async || {
             (node.metric(series).await == Some(expected)).then_some(())
         })
@@ -130,9 +130,15 @@ async fn endpoints_of_a_file_come_and_go_and_a_stream_at_one_that_went_ends_well
     }
     for line in ["endpoint appeared", "endpoint disappeared"] {
         let log = node.log();
-        let told = log.lines().find(|told| told.contains(line)).unwrap();
+        let reported = log
+            .lines()
+            .find(|reported| reported.contains(line))
+            .unwrap();
         let parts = ["model=", "source=", &format!("http://{}", old.address)];
-        assert!(parts.iter().all(|part| told.contains(part)), "{told}");
+        assert!(
+            parts.iter().all(|part| reported.contains(part)),
+            "{reported}"
+        );
     }
     // It is one configuration all the while.
     assert_eq!(node.state().await["config"]["generation"], 1);
@@ -225,8 +231,8 @@ async fn answer_once(
         }
     }
     asked.lock().push(String::from_utf8(head).unwrap());
-    let said = answer.lock().clone();
-    let Some((status, body)) = said else { return };
+    let output = answer.lock().clone();
+    let Some((status, body)) = output else { return };
     let length = body.len();
     let text = format!(
         "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nX-Consul-Index: 7\r\n\
@@ -275,12 +281,12 @@ async fn instances_of_a_consul_service_serve_and_stay_while_consul_is_down() {
         "{head}"
     );
 
-    for (status_code, body, said) in [
+    for (status_code, body, output) in [
         (500, "rpc error", "answered with status 500"),
         (200, "{}", "is not a list of instances"),
     ] {
         consul.set_response(status_code, body);
-        until_log(&node, said).await;
+        until_log(&node, output).await;
         until_endpoints(&node, &one).await;
         assert_eq!(status(&node).await, 200);
     }

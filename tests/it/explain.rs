@@ -20,8 +20,8 @@ async fn trace_of(node: &Node, answer: &TestResponse) -> Value {
 }
 
 /// Kind of each step.
-fn kinds(story: &Value) -> Vec<&str> {
-    let steps = story["steps"].as_array().unwrap();
+fn kinds(shown_trace: &Value) -> Vec<&str> {
+    let steps = shown_trace["steps"].as_array().unwrap();
     let kinds = steps.iter().map(|step| step["step"].as_str().unwrap());
     kinds.collect()
 }
@@ -42,7 +42,7 @@ async fn a_request_that_nothing_happens_to_is_a_permit_and_a_try() {
     let body = chat("n", r#","user":"a-secret-word""#);
     let answer = node.post_as(key, CHAT, &body).await;
     assert_eq!(answer.status, 200);
-    let story = trace_of(&node, &answer).await;
+    let shown_trace = trace_of(&node, &answer).await;
     for (name, value) in [
         ("account", json!("a")),
         ("model", json!("m")),
@@ -57,13 +57,13 @@ async fn a_request_that_nothing_happens_to_is_a_permit_and_a_try() {
         ("plugins", json!([])),
         ("queued_ms", json!(0.0)),
     ] {
-        assert_eq!(story[name], value, "{name}");
+        assert_eq!(shown_trace[name], value, "{name}");
     }
-    assert_eq!(story["deadline"]["from"], "floor");
-    assert_eq!(story["deadline"]["after_ms"], 30_000);
-    assert_eq!(kinds(&story), ["admission", "try"]);
-    let [admission, tried] = story["steps"].as_array().unwrap().as_slice() else {
-        panic!("{story}");
+    assert_eq!(shown_trace["deadline"]["from"], "floor");
+    assert_eq!(shown_trace["deadline"]["after_ms"], 30_000);
+    assert_eq!(kinds(&shown_trace), ["admission", "try"]);
+    let [admission, tried] = shown_trace["steps"].as_array().unwrap().as_slice() else {
+        panic!("{shown_trace}");
     };
     assert_eq!(admission["said"], "leased");
     let candidate = &admission["candidates"][0];
@@ -78,11 +78,14 @@ async fn a_request_that_nothing_happens_to_is_a_permit_and_a_try() {
         (&"answered".into(), &200.into())
     );
     let (sent, head) = (ms(&tried["sent_at_ms"]), ms(&tried["head_at_ms"]));
-    let (first, total) = (ms(&story["first_byte_at_ms"]), ms(&story["total_ms"]));
+    let (first, total) = (
+        ms(&shown_trace["first_byte_at_ms"]),
+        ms(&shown_trace["total_ms"]),
+    );
     assert!(ms(&tried["at_ms"]) <= sent && sent <= head, "{tried}");
-    assert!(head <= first && first <= total, "{story}");
+    assert!(head <= first && first <= total, "{shown_trace}");
     // Neither what was asked nor by which key.
-    let text = story.to_string();
+    let text = shown_trace.to_string();
     assert!(
         !text.contains("secret-word") && !text.contains("key-a"),
         "{text}"
@@ -101,10 +104,10 @@ async fn a_wait_tells_its_place_its_length_and_how_it_ended() {
         server.next();
         let answer = posted.answer().await;
         assert_eq!(answer.status, 200);
-        let story = trace_of(&node, &answer).await;
-        assert_eq!(kinds(&story), ["admission", "try"]);
-        let [admission, tried] = story["steps"].as_array().unwrap().as_slice() else {
-            panic!("{story}");
+        let shown_trace = trace_of(&node, &answer).await;
+        assert_eq!(kinds(&shown_trace), ["admission", "try"]);
+        let [admission, tried] = shown_trace["steps"].as_array().unwrap().as_slice() else {
+            panic!("{shown_trace}");
         };
         if admission["said"] == "leased" {
             continue;
@@ -118,10 +121,13 @@ async fn a_wait_tells_its_place_its_length_and_how_it_ended() {
         assert_eq!(admission["permits"], json!({ "used": 1, "limit": 1 }));
         assert_eq!(admission["ended"], "granted");
         let waited = ms(&admission["waited_ms"]);
-        assert!(waited > 0.0 && waited <= ms(&story["total_ms"]), "{story}");
+        assert!(
+            waited > 0.0 && waited <= ms(&shown_trace["total_ms"]),
+            "{shown_trace}"
+        );
         let granted = ms(&admission["at_ms"]) + waited;
         // Sums of decimals are a rounding off.
-        assert!(ms(&tried["at_ms"]) > granted - 0.001, "{story}");
+        assert!(ms(&tried["at_ms"]) > granted - 0.001, "{shown_trace}");
         return;
     }
     panic!("nobody has waited");
@@ -143,9 +149,12 @@ async fn a_request_that_is_tried_again_tells_where_it_failed_and_what_was_left()
     let node = Node::start(&format!("models:\n{}", model("m", &endpoints, ""))).await;
     let answer = node.posting("", "").await.answer().await;
     assert_eq!(answer.status, 200);
-    let story = trace_of(&node, &answer).await;
-    assert_eq!(kinds(&story), ["admission", "try", "admission", "try"]);
-    let step = |at: usize| &story["steps"][at];
+    let shown_trace = trace_of(&node, &answer).await;
+    assert_eq!(
+        kinds(&shown_trace),
+        ["admission", "try", "admission", "try"]
+    );
+    let step = |at: usize| &shown_trace["steps"][at];
     assert_eq!(step(1)["endpoint"], format!("http://{}", first.address));
     assert_eq!(
         (&step(1)["result"], &step(1)["status"]),
@@ -176,7 +185,7 @@ async fn a_request_that_is_tried_again_tells_where_it_failed_and_what_was_left()
         (&"other".into(), &"answered".into())
     );
     assert_eq!(step(3)["retry"], Value::Null);
-    assert_eq!(story["outcome"], "completed");
+    assert_eq!(shown_trace["outcome"], "completed");
 }
 
 #[tokio::test]
@@ -185,8 +194,8 @@ async fn a_request_that_may_not_be_tried_again_tells_why() {
     let node = Node::start(&one_model(server.address, 1, "")).await;
     let answer = node.posting("", "").await.answer().await;
     assert_eq!(answer.status, 502);
-    let story = trace_of(&node, &answer).await;
-    let tried = &story["steps"][1];
+    let shown_trace = trace_of(&node, &answer).await;
+    let tried = &shown_trace["steps"][1];
     assert_eq!(tried["result"], "connection-lost");
     assert_eq!(tried["connection"], "new");
     assert!(
@@ -196,9 +205,9 @@ async fn a_request_that_may_not_be_tried_again_tells_why() {
     assert_eq!(tried["head_at_ms"], Value::Null);
     assert_eq!(tried["retry"]["allowed"], false);
     assert_eq!(tried["retry"]["why"], "the server may have begun to work");
-    assert_eq!(story["refusal"]["cause"], "upstream-lost");
+    assert_eq!(shown_trace["refusal"]["cause"], "upstream-lost");
     assert_eq!(
-        (&story["outcome"], &story["status"]),
+        (&shown_trace["outcome"], &shown_trace["status"]),
         (&"failed".into(), &502.into())
     );
 }
@@ -218,9 +227,9 @@ async fn a_refusal_for_want_of_room_tells_what_was_taken() {
     ] {
         let refused = node.posting(headers, "").await.answer().await;
         assert_eq!(refused.status, 429);
-        let story = trace_of(&node, &refused).await;
-        assert_eq!(kinds(&story), ["admission"]);
-        let admission = &story["steps"][0];
+        let shown_trace = trace_of(&node, &refused).await;
+        assert_eq!(kinds(&shown_trace), ["admission"]);
+        let admission = &shown_trace["steps"][0];
         assert_eq!(
             (&admission["said"], &admission["cause"]),
             (&"full".into(), &cause.into())
@@ -232,13 +241,13 @@ async fn a_refusal_for_want_of_room_tells_what_was_taken() {
             admission["candidates"][0]["permits"],
             json!({ "used": 1, "limit": 1 })
         );
-        assert_eq!(story["refusal"]["cause"], cause);
-        assert_eq!(story["refusal"]["reason"], "out_of_capacity");
+        assert_eq!(shown_trace["refusal"]["cause"], cause);
+        assert_eq!(shown_trace["refusal"]["reason"], "out_of_capacity");
         assert_eq!(
-            (&story["error_code"], &story["status"]),
+            (&shown_trace["error_code"], &shown_trace["status"]),
             (&"3040".into(), &429.into())
         );
-        assert_eq!(story["outcome"], "refused");
+        assert_eq!(shown_trace["outcome"], "refused");
     }
     for posted in [holder, waiter] {
         server.next();
@@ -255,19 +264,19 @@ async fn a_deadline_that_passes_in_the_queue_is_the_end_of_the_wait() {
     let late = node.posting("X-Infergate-Timeout-Ms: 100\r\n", "").await;
     let late = late.answer().await;
     assert_eq!(late.status, 408);
-    let story = trace_of(&node, &late).await;
-    assert_eq!(story["deadline"]["from"], "caller");
-    assert_eq!(story["deadline"]["after_ms"], 100);
-    assert_eq!(story["deadline"]["floor_secs"], 30);
-    assert_eq!(kinds(&story), ["admission"]);
-    let admission = &story["steps"][0];
+    let shown_trace = trace_of(&node, &late).await;
+    assert_eq!(shown_trace["deadline"]["from"], "caller");
+    assert_eq!(shown_trace["deadline"]["after_ms"], 100);
+    assert_eq!(shown_trace["deadline"]["floor_secs"], 30);
+    assert_eq!(kinds(&shown_trace), ["admission"]);
+    let admission = &shown_trace["steps"][0];
     assert_eq!(
         (&admission["said"], &admission["ended"]),
         (&"queued".into(), &"deadline-passed".into())
     );
-    assert!(ms(&story["queued_ms"]) > 0.0);
+    assert!(ms(&shown_trace["queued_ms"]) > 0.0);
     assert_eq!(
-        (&story["outcome"], &story["status"]),
+        (&shown_trace["outcome"], &shown_trace["status"]),
         (&"cut-by-deadline".into(), &408.into())
     );
     server.next();
@@ -321,9 +330,9 @@ async fn a_policy_tells_how_it_ranked_and_from_what() {
     .await;
     let routing = async |model: &str| {
         let answer = node.post(CHAT, &chat(model, "")).await;
-        let story = trace_of(&node, &answer).await;
-        assert_eq!(kinds(&story), ["routing", "admission", "try"]);
-        story["steps"][0].clone()
+        let shown_trace = trace_of(&node, &answer).await;
+        assert_eq!(kinds(&shown_trace), ["routing", "admission", "try"]);
+        shown_trace["steps"][0].clone()
     };
     // A cached policy is asked once somebody has come.
     let cached = eventually("the policy has been asked", async || {
@@ -363,34 +372,40 @@ async fn neurons_that_were_held_are_told_with_what_became_of_them() {
         let answer = node.post_as(key, CHAT, &chat("m", "")).await;
         assert_eq!(answer.status, 200);
         // The next one finds the day settled: the story comes after that.
-        let story = trace_of(&node, &answer).await;
+        let shown_trace = trace_of(&node, &answer).await;
         assert_eq!(
-            (&story["quota"]["then"], &story["quota"]["per_day"]),
+            (
+                &shown_trace["quota"]["then"],
+                &shown_trace["quota"]["per_day"]
+            ),
             (&"settled".into(), &10.into())
         );
-        assert!(ms(&story["quota"]["neurons"]) >= 6.0, "{story}");
-        assert_eq!(story["refusal"]["cause"], Value::Null);
+        assert!(ms(&shown_trace["quota"]["neurons"]) >= 6.0, "{shown_trace}");
+        assert_eq!(shown_trace["refusal"]["cause"], Value::Null);
     }
     // Once the day is spent, nothing is held and no body is read.
     let answer = node.post_as(key, CHAT, &chat("m", "")).await;
     assert_eq!(answer.status, 429);
-    let story = trace_of(&node, &answer).await;
-    assert_eq!(story["refusal"]["cause"], "quota-used");
-    assert_eq!(story["quota"], Value::Null);
+    let shown_trace = trace_of(&node, &answer).await;
+    assert_eq!(shown_trace["refusal"]["cause"], "quota-used");
+    assert_eq!(shown_trace["quota"], Value::Null);
 }
 
 #[tokio::test]
 async fn a_model_nobody_knows_is_told_by_the_name_that_was_asked_for() {
     let server = SimulatedServer::fast().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
-    for (asked, told) in [("nobody".to_owned(), 6), ("x".repeat(5000), 128)] {
+    for (asked, reported) in [("nobody".to_owned(), 6), ("x".repeat(5000), 128)] {
         let answer = node.post(CHAT, &chat(&asked, "")).await;
         assert_eq!(answer.status, 404);
-        let story = trace_of(&node, &answer).await;
-        assert_eq!(story["model"], Value::Null);
-        assert_eq!(story["model_asked"].as_str().unwrap(), &asked[..told]);
-        assert_eq!(story["refusal"]["cause"], "no-such-model");
-        assert_eq!(story["deadline"], Value::Null);
+        let shown_trace = trace_of(&node, &answer).await;
+        assert_eq!(shown_trace["model"], Value::Null);
+        assert_eq!(
+            shown_trace["model_asked"].as_str().unwrap(),
+            &asked[..reported]
+        );
+        assert_eq!(shown_trace["refusal"]["cause"], "no-such-model");
+        assert_eq!(shown_trace["deadline"], Value::Null);
     }
 }
 

@@ -136,9 +136,9 @@ async fn a_fresh_connection_lost_before_the_head_is_not_sent_again_as_work_may_h
 #[tokio::test]
 async fn nothing_is_tried_again_after_the_first_byte_of_a_stream() {
     let delta = r#"data: {"choices":[{"index":0,"delta":{"content":"begun"}}]}"#;
-    let begun = format!("{STREAM_HEAD}{}", chunk(&format!("{delta}\n\n")));
+    let started = format!("{STREAM_HEAD}{}", chunk(&format!("{delta}\n\n")));
     let (first, second) = (
-        ScriptedServer::closing(&[&begun, ""]).await,
+        ScriptedServer::closing(&[&started, ""]).await,
         SimulatedServer::fast().await,
     );
     let node = Node::start(&first_then(first.address, second.address)).await;

@@ -76,12 +76,12 @@ async fn a_model_without_room_is_left_for_the_next_and_the_client_is_told_which_
     assert_eq!(event["flags"]["external_endpoint"], false);
     assert_eq!(fallbacks(&node, "m", "out-of-capacity").await, 1.0);
     let id = answer.header("x-request-id").unwrap();
-    let story = node.get(&format!("/explain/{id}")).await.json();
-    let steps = story["steps"].as_array().unwrap();
+    let trace = node.get(&format!("/explain/{id}")).await.json();
+    let steps = trace["steps"].as_array().unwrap();
     let kinds: Vec<&Value> = steps.iter().map(|step| &step["step"]).collect();
     assert_eq!(kinds, ["admission", "fallback", "admission", "try"]);
     assert_eq!(
-        (&story["model_asked"], &story["model"]),
+        (&trace["model_asked"], &trace["model"]),
         (&"m".into(), &"n".into())
     );
     assert_eq!(
@@ -287,8 +287,8 @@ async fn work_that_may_have_begun_is_not_begun_again_by_another_model() {
     assert_eq!(second.count("served").await, 0);
 
     let delta = r#"data: {"choices":[{"index":0,"delta":{"content":"begun"}}]}"#;
-    let begun = format!("{STREAM_HEAD}{}", chunk(&format!("{delta}\n\n")));
-    let first = ScriptedServer::closing(&[&begun, ""]).await;
+    let started = format!("{STREAM_HEAD}{}", chunk(&format!("{delta}\n\n")));
+    let first = ScriptedServer::closing(&[&started, ""]).await;
     let node = Node::start(&fallback_config(&endpoint(first.address, 1), "", &below)).await;
     let mut client = node.posting("", r#","stream":true"#).await.0;
     client.saw("begun").await;

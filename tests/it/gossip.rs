@@ -82,17 +82,17 @@ async fn a_node_is_seen_to_come_to_drain_to_go_and_to_come_again() {
     let log = eventually("what is counted is told", async || {
         let log = a.log();
         for word in ["appeared", "draining", "lost", "restarted", "returned"] {
-            let told = log.matches(&format!("node {word}")).count();
-            if a.metric(&event(word)).await != Some(told as f64) {
+            let reported = log.matches(&format!("node {word}")).count();
+            if a.metric(&event(word)).await != Some(reported as f64) {
                 return None;
             }
         }
         Some(log)
     })
     .await;
-    let told = |word: &str| log.find(&format!("node {word}")).expect(word);
-    assert!(told("appeared") < told("draining"));
-    assert!(told("appeared") < told("lost") && told("lost") < told("restarted"));
+    let reported = |word: &str| log.find(&format!("node {word}")).expect(word);
+    assert!(reported("appeared") < reported("draining"));
+    assert!(reported("appeared") < reported("lost") && reported("lost") < reported("restarted"));
 }
 
 #[tokio::test]
@@ -174,8 +174,11 @@ async fn a_taken_gossip_address_is_an_error_at_start() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains(&format!("cannot gossip on {at}")), "{said}");
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        printed.contains(&format!("cannot gossip on {at}")),
+        "{printed}"
+    );
 }
 
 #[tokio::test]
@@ -196,10 +199,10 @@ async fn who_has_the_secret_and_no_certificate_gets_no_request_whatever_it_tells
     let ask = async || a.post_as(headers, "/v1/chat/completions", &body).await;
     let refused = ask().await;
     assert_ne!(refused.status, 200);
-    let story = a.explain(refused.header("x-request-id").unwrap()).await;
-    let story = story.to_string();
-    assert!(story.contains("\"not_asked\":\"unproven\""), "{story}");
-    assert!(!story.contains("\"forward\""), "{story}");
+    let trace = a.explain(refused.header("x-request-id").unwrap()).await;
+    let trace = trace.to_string();
+    assert!(trace.contains("\"not_asked\":\"unproven\""), "{trace}");
+    assert!(!trace.contains("\"forward\""), "{trace}");
 
     let b = fleet
         .start("b", at_b, &seeds(at_a), &with_model(&server, ""))
@@ -263,11 +266,11 @@ async fn nodes_that_are_configured_otherwise_say_so_until_a_reload_makes_them_al
     for (node, name) in [(&a, "b"), (&b, "a")] {
         wait_until_seen(node, name, |other| other["drift"] == differing).await;
         eventually("the difference is said and counted", async || {
-            let said = "differs=\"accounts, models, tariffs\"";
-            let is_said = node.log().lines().any(|line| {
+            let printed = "differs=\"accounts, models, tariffs\"";
+            let is_logged = node.log().lines().any(|line| {
                 line.contains("WARN")
                     && line.contains(&format!("node={name}"))
-                    && line.contains(said)
+                    && line.contains(printed)
             });
             for what in ["accounts", "models", "tariffs"] {
                 let series = format!("infergate_nodes_drifted{{what=\"{what}\"}}");
@@ -275,7 +278,7 @@ async fn nodes_that_are_configured_otherwise_say_so_until_a_reload_makes_them_al
                     return None;
                 }
             }
-            is_said.then_some(())
+            is_logged.then_some(())
         })
         .await;
     }

@@ -35,16 +35,16 @@ async fn a_file_is_compared_with_what_runs_by_key_paths_and_without_secrets() {
     };
     let node = Node::start(&with(", neurons_per_day: 5", "first-secret", "")).await;
     let same = node.config_path();
-    let (status, said, _) = infergate(&["config", "diff", same.to_str().unwrap()]).await;
-    assert_eq!(status, Some(0), "{said}");
-    assert!(said.contains("no differences"), "{said}");
+    let (status, printed, _) = infergate(&["config", "diff", same.to_str().unwrap()]).await;
+    assert_eq!(status, Some(0), "{printed}");
+    assert!(printed.contains("no differences"), "{printed}");
 
     let next = node.dir().join("next.yaml");
     let more = "threads: 3\ntimeouts: { ceiling_secs: 77 }\n";
     let text = node.config_text(&with(", neurons_per_day: 9", "second-secret", more));
     std::fs::write(&next, text.replace("- { id: b,", "- { id: c,")).unwrap();
-    let (status, said, _) = infergate(&["config", "diff", next.to_str().unwrap()]).await;
-    assert_eq!(status, Some(1), "{said}");
+    let (status, printed, _) = infergate(&["config", "diff", next.to_str().unwrap()]).await;
+    assert_eq!(status, Some(1), "{printed}");
     for expected in [
         "changed  accounts[a].neurons_per_day: 5 -> 9",
         "added    accounts[c]",
@@ -57,21 +57,22 @@ async fn a_file_is_compared_with_what_runs_by_key_paths_and_without_secrets() {
         "changed  threads: 0 -> 3 (after a restart)",
         "6 difference(s) from generation 1",
     ] {
-        assert!(said.contains(expected), "no {expected:?} in:\n{said}");
+        assert!(printed.contains(expected), "no {expected:?} in:\n{printed}");
     }
     let shown = node.get("/config").await.text();
     for secret in ["first-secret", "second-secret"] {
-        assert!(!said.contains(secret) && !shown.contains(secret));
+        assert!(!printed.contains(secret) && !shown.contains(secret));
     }
 
     // What was loaded but takes a restart does not run yet.
     std::fs::rename(&next, node.config_path()).unwrap();
     assert_eq!(node.post_reload().await.status, 200);
-    let (status, said, _) = infergate(&["config", "diff", "--json", same.to_str().unwrap()]).await;
-    assert_eq!(status, Some(1), "{said}");
-    let report: Value = serde_json::from_str(&said).unwrap();
+    let (status, printed, _) =
+        infergate(&["config", "diff", "--json", same.to_str().unwrap()]).await;
+    assert_eq!(status, Some(1), "{printed}");
+    let report: Value = serde_json::from_str(&printed).unwrap();
     let differences = report["differences"].as_array().unwrap();
-    assert_eq!(differences.len(), 1, "{said}");
+    assert_eq!(differences.len(), 1, "{printed}");
     assert_eq!(differences[0]["path"], "threads");
     assert_eq!(
         (&report["generation"], &report["same"]),
@@ -89,13 +90,13 @@ async fn a_comparison_that_cannot_be_made_exits_with_2_and_says_why() {
     );
     std::fs::write(&file, &text).unwrap();
     let path = file.to_str().unwrap();
-    let (status, _, said) = infergate(&["config", "diff", path]).await;
+    let (status, _, printed) = infergate(&["config", "diff", path]).await;
     assert_eq!(status, Some(2));
-    assert!(said.contains(&admin.to_string()), "{said}");
+    assert!(printed.contains(&admin.to_string()), "{printed}");
     std::fs::write(&file, text + "no_such_key: 1\n").unwrap();
-    let (status, _, said) = infergate(&["config", "diff", path]).await;
+    let (status, _, printed) = infergate(&["config", "diff", path]).await;
     assert_eq!(status, Some(2));
-    assert!(said.contains("line 2: no_such_key"), "{said}");
+    assert!(printed.contains("line 2: no_such_key"), "{printed}");
 }
 
 #[tokio::test]
@@ -121,8 +122,8 @@ async fn a_request_is_explained_in_words_by_its_id_and_as_the_last_one() {
         ["explain", id, "--config", config],
         ["explain", "last", "--admin", &admin],
     ] {
-        let (status, said, _) = infergate(&args).await;
-        assert_eq!(status, Some(0), "{said}");
+        let (status, printed, _) = infergate(&args).await;
+        assert_eq!(status, Some(0), "{printed}");
         for expected in [
             &format!("request   {id}"),
             "account anonymous, model m, openai API",
@@ -136,25 +137,28 @@ async fn a_request_is_explained_in_words_by_its_id_and_as_the_last_one() {
             ),
             &format!("{} as m: answered, HTTP 200", second.address),
         ] {
-            assert!(said.contains(expected), "no {expected:?} in:\n{said}");
+            assert!(printed.contains(expected), "no {expected:?} in:\n{printed}");
         }
     }
-    let (status, said, _) = infergate(&["explain", "--admin", &admin]).await;
+    let (status, printed, _) = infergate(&["explain", "--admin", &admin]).await;
     assert_eq!(status, Some(0));
-    assert!(said.lines().any(|line| line.starts_with(id)), "{said}");
-    let (_, said, _) = infergate(&["explain", id, "--admin", &admin, "--json"]).await;
-    let story: Value = serde_json::from_str(&said).unwrap();
-    assert_eq!(story["request_id"], id);
+    assert!(
+        printed.lines().any(|line| line.starts_with(id)),
+        "{printed}"
+    );
+    let (_, printed, _) = infergate(&["explain", id, "--admin", &admin, "--json"]).await;
+    let trace: Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!(trace["request_id"], id);
 
     for unknown in ["0123456789abcdef0123456789abcdef", "../state", ""] {
-        let (status, said, why) = infergate(&["explain", unknown, "--admin", &admin]).await;
-        assert_eq!((status, said.as_str()), (Some(1), ""), "{unknown}");
+        let (status, printed, why) = infergate(&["explain", unknown, "--admin", &admin]).await;
+        assert_eq!((status, printed.as_str()), (Some(1), ""), "{unknown}");
         assert!(why.starts_with("error: "), "{why}");
     }
-    let nobody = free_address().to_string();
-    let (status, _, why) = infergate(&["explain", "last", "--admin", &nobody]).await;
+    let unused = free_address().to_string();
+    let (status, _, why) = infergate(&["explain", "last", "--admin", &unused]).await;
     assert_eq!(status, Some(2));
-    assert!(why.contains(&nobody), "{why}");
+    assert!(why.contains(&unused), "{why}");
 }
 
 #[tokio::test]
@@ -170,9 +174,9 @@ async fn a_wait_in_line_is_explained_with_its_length_and_the_endpoint_that_was_f
         server.next();
         assert_eq!(posted.answer().await.status, 200);
     }
-    let said = eventually("the wait is told", async || {
-        let (_, said, _) = infergate(&["explain", "last", "--admin", &admin]).await;
-        said.contains("in line at position 1").then_some(said)
+    let printed = eventually("the wait is told", async || {
+        let (_, printed, _) = infergate(&["explain", "last", "--admin", &admin]).await;
+        printed.contains("in line at position 1").then_some(printed)
     })
     .await;
     for expected in [
@@ -184,6 +188,6 @@ async fn a_wait_in_line_is_explained_with_its_length_and_the_endpoint_that_was_f
         ),
         "ms in line",
     ] {
-        assert!(said.contains(expected), "no {expected:?} in:\n{said}");
+        assert!(printed.contains(expected), "no {expected:?} in:\n{printed}");
     }
 }

@@ -96,19 +96,19 @@ async fn a_node_of_the_fleet_is_answered_what_nodes_ask_and_nobody_else_anything
 
     let answered = node.posting("", "").await.answer().await;
     let id = answered.header("x-request-id").unwrap();
-    let story = format!("GET /peer/explain/{id} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-    let told = eventually("the story is kept", async || {
-        let answer = ask(Some(&b), &story).await.unwrap();
+    let trace = format!("GET /peer/explain/{id} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    let reported = eventually("the story is kept", async || {
+        let answer = ask(Some(&b), &trace).await.unwrap();
         let (status, body) = parts(&answer);
         (status == "200").then(|| serde_json::from_str::<Value>(body).unwrap())
     })
     .await;
-    assert_eq!(told["request_id"], id);
+    assert_eq!(reported["request_id"], id);
 
     for (request, status) in [
         (draining_report("b", 1), "204"),
         (draining_report("c", 1), "403"),
-        (story.replace(id, "0123"), "404"),
+        (trace.replace(id, "0123"), "404"),
         (PING.replace("/peer/ping", "/peer/nothing"), "404"),
         // What a client would be told, a node that forwards for nobody is not.
         (PING.replace("/peer/ping", "/v1/models"), "400"),
@@ -168,12 +168,12 @@ async fn a_node_that_says_that_it_drains_is_believed_for_the_process_it_is() {
     };
     let address: SocketAddr = sees(&b).await["address"].as_str().unwrap().parse().unwrap();
     let generation = sees(&a).await["generation"].as_u64().unwrap();
-    for (said, believed) in [(generation - 1, false), (generation, true)] {
+    for (output, believed) in [(generation - 1, false), (generation, true)] {
         let answer = fleet
-            .send_request("b", "a", address, &draining_report("b", said))
+            .send_request("b", "a", address, &draining_report("b", output))
             .await;
         assert_eq!(parts(&answer).0, "204", "{answer}");
-        assert_eq!(sees(&a).await["draining"], believed, "{said}");
+        assert_eq!(sees(&a).await["draining"], believed, "{output}");
     }
     // It speaks for itself alone.
     let answer = fleet

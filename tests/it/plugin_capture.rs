@@ -71,10 +71,10 @@ async fn calls_are_captured_on_request_and_replayed() {
         "off by default"
     );
 
-    let begun = capture(&node, "/plugins/p/capture?calls=3").await;
-    assert_eq!(begun.status, 200, "{}", begun.text());
-    assert_eq!(begun.json()["calls"], 3);
-    let file = Path::new(begun.json()["file"].as_str().unwrap()).to_owned();
+    let started = capture(&node, "/plugins/p/capture?calls=3").await;
+    assert_eq!(started.status, 200, "{}", started.text());
+    assert_eq!(started.json()["calls"], 3);
+    let file = Path::new(started.json()["file"].as_str().unwrap()).to_owned();
     assert!(file.starts_with(dir.path().join("state/captures")));
     assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(node.state().await["plugins"][0]["capturing"], 3);
@@ -95,19 +95,19 @@ async fn calls_are_captured_on_request_and_replayed() {
 
     let component = dir.path().join("p.wasm");
     let (file, component) = (file.to_str().unwrap(), component.to_str().unwrap());
-    let (code, said) = replay(&[file, component]);
-    assert_eq!(code, 0, "{said}");
-    assert!(said.contains("3 calls as expected"), "{said}");
-    let (code, said) = replay(&["--call", "2", "--json", file, component]);
-    assert_eq!(code, 0, "{said}");
-    let said: Value = serde_json::from_str(&said).unwrap();
-    assert_eq!(said["answer"]["total"], 2.5);
+    let (code, printed) = replay(&[file, component]);
+    assert_eq!(code, 0, "{printed}");
+    assert!(printed.contains("3 calls as expected"), "{printed}");
+    let (code, printed) = replay(&["--call", "2", "--json", file, component]);
+    assert_eq!(code, 0, "{printed}");
+    let printed: Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!(printed["answer"]["total"], 2.5);
     assert_eq!(replay(&["--call", "4", file, component]).0, 1);
 
     // It has ended: the next one may begin.
     eventually("another capture may begin", async || {
-        let begun = capture(&node, "/plugins/p/capture?calls=1").await;
-        (begun.status == 200).then_some(())
+        let started = capture(&node, "/plugins/p/capture?calls=1").await;
+        (started.status == 200).then_some(())
     })
     .await;
 }
@@ -124,16 +124,16 @@ async fn a_failing_call_is_captured_with_how_it_failed() {
     ] {
         assert_eq!(capture(&node, path).await.status, status, "{path}");
     }
-    let begun = capture(&node, "/plugins/p/capture?calls=1").await;
-    let file = begun.json()["file"].as_str().unwrap().to_owned();
+    let started = capture(&node, "/plugins/p/capture?calls=1").await;
+    let file = started.json()["file"].as_str().unwrap().to_owned();
     ask(&node, "key-a").await;
     let calls = lines(Path::new(&file), 1).await;
     assert_eq!(calls[0]["expect-error"]["class"], "trapped");
     let component = dir.path().join("p.wasm");
-    let (code, said) = replay(&[&file, component.to_str().unwrap()]);
-    assert_eq!(code, 0, "{said}");
+    let (code, printed) = replay(&[&file, component.to_str().unwrap()]);
+    assert_eq!(code, 0, "{printed}");
     assert!(
-        said.contains("trapped") && said.contains("as expected"),
-        "{said}"
+        printed.contains("trapped") && printed.contains("as expected"),
+        "{printed}"
     );
 }

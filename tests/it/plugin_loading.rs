@@ -78,10 +78,10 @@ async fn a_gateway_does_not_start_and_a_check_does_not_pass_with_it() {
             .arg(&file)
             .output()
             .unwrap();
-        let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8_lossy(&said);
-        assert_eq!(output.status.code(), Some(code), "{said}");
-        assert!(said.contains("line 9: plugins[0].file: "), "{said}");
+        let printed = [output.stdout, output.stderr].concat();
+        let printed = String::from_utf8_lossy(&printed);
+        assert_eq!(output.status.code(), Some(code), "{printed}");
+        assert!(printed.contains("line 9: plugins[0].file: "), "{printed}");
     }
 }
 

@@ -60,23 +60,23 @@ async fn a_change_is_built_checked_and_reloaded_and_a_bad_one_is_not() {
     let project = project(&flat_price(1.0));
     let dir = project.path();
     let mut child = watch(dir, &["--reload", &node.admin.to_string()]);
-    let said = rounds(dir, 1).await;
+    let output = rounds(dir, 1).await;
     for word in [
         "dist/p.wasm",
         "good: a gateway takes it",
         "reloaded: generation",
         "good after",
     ] {
-        assert!(said.contains(word), "no {word} in {said}");
+        assert!(output.contains(word), "no {word} in {output}");
     }
     let source = dir.join("source.wasm");
     fs::write(&source, flat_price(2.0)).unwrap();
     rounds(dir, 2).await;
     assert_eq!(fs::read(dir.join("dist/p.wasm")).unwrap(), flat_price(2.0));
     fs::write(&source, refusing_settings()).unwrap();
-    let said = rounds(dir, 3).await;
-    assert!(said.contains("not good after"), "{said}");
-    assert_eq!(said.matches("reloaded:").count(), 2, "{said}");
+    let output = rounds(dir, 3).await;
+    assert!(output.contains("not good after"), "{output}");
+    assert_eq!(output.matches("reloaded:").count(), 2, "{output}");
 
     let interrupt = Command::new("kill")
         .args(["-INT", &child.id().to_string()])

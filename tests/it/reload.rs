@@ -350,10 +350,10 @@ async fn those_who_wait_for_a_removed_model_are_told_and_those_it_serves_are_ser
     let waiter = node.posting("", "").await;
     node.settles(1, 1).await;
     assert_eq!(node.reload(&other).await.status, 200);
-    let told = waiter.answer().await;
-    assert_eq!(told.status, 404, "{}", told.text());
-    assert_eq!(told.json()["error"]["code"], "model_not_found");
-    assert_eq!(node.event_of(&told).await["error_code"], "5007");
+    let reported = waiter.answer().await;
+    assert_eq!(reported.status, 404, "{}", reported.text());
+    assert_eq!(reported.json()["error"]["code"], "model_not_found");
+    assert_eq!(node.event_of(&reported).await["error_code"], "5007");
     let unknown = node.posting("", "").await.answer().await;
     assert_eq!(unknown.json()["error"]["code"], "model_not_found");
     server.next();

@@ -79,8 +79,8 @@ async fn a_policy_that_is_not_known_is_named_with_those_that_are() {
     let answer = node.reload(&over(&[&server], "latancy")).await;
     assert_eq!(answer.status, 422);
     let problems = answer.json()["problems"].clone();
-    let told = problems[0]["message"].as_str().unwrap();
-    assert!(told.contains("latency"), "{told}");
+    let reported = problems[0]["message"].as_str().unwrap();
+    assert!(reported.contains("latency"), "{reported}");
     assert_eq!(problems[0]["path"], "models[0].plugins.routing");
     let again = node.post("/v1/chat/completions", &chat("m", "")).await;
     assert_eq!(again.status, 200);

@@ -262,12 +262,12 @@ async fn every_refusal_has_its_status_and_code_in_the_envelope() {
     ] {
         assert_refused(&run("", LLAMA, body).await, 400, 5006);
     }
-    let said = run("", LLAMA, r#"{"messages":[1]}"#).await;
-    let said = said.json()["errors"][0]["message"]
+    let output = run("", LLAMA, r#"{"messages":[1]}"#).await;
+    let output = output.json()["errors"][0]["message"]
         .as_str()
         .unwrap()
         .to_owned();
-    assert!(said.starts_with("/messages/0: "), "{said}");
+    assert!(output.starts_with("/messages/0: "), "{output}");
     let big = format!(r#"{{"prompt":"{}"}}"#, "x".repeat(1 << 20));
     assert_refused(&run("", LLAMA, &big).await, 413, 3006);
     let broken = run("x-sim-fault: reset-before-headers\r\n", LLAMA, prompt).await;

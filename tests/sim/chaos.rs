@@ -59,13 +59,13 @@ fn any_source(account: &'static str, random: &mut Rng) -> Source {
 
 #[test]
 fn nothing_is_lost_or_granted_twice_whatever_happens() {
-    for_each_seed(60, |mut dice| {
+    for_each_seed(60, |mut rng| {
         let accounts = ["ant", "bee", "cat", "dog", "elk"];
         let sources = accounts
-            .map(|account| any_source(account, &mut dice))
+            .map(|account| any_source(account, &mut rng))
             .to_vec();
-        let mut disturbance = dice.fork();
-        let mut world = ModelSim::new(any_spec(&mut dice), sources, dice);
+        let mut disturbance = rng.fork();
+        let mut world = ModelSim::new(any_spec(&mut rng), sources, rng);
         world.run(Millis::from_secs(10), |world| {
             match disturbance.u32(..400) {
                 0..=3 => world.configure(any_spec(&mut disturbance)),
@@ -81,7 +81,7 @@ fn nothing_is_lost_or_granted_twice_whatever_happens() {
 
 #[test]
 fn flipping_the_algorithm_a_hundred_times_under_load_loses_nobody() {
-    for_each_seed(5, |dice| {
+    for_each_seed(5, |rng| {
         let patient = |account| Source::new(account, Load::Closed(30));
         let sources = ["ant", "bee", "cat"].map(patient).to_vec();
         let roomy = |algorithm| {
@@ -89,7 +89,7 @@ fn flipping_the_algorithm_a_hundred_times_under_load_loses_nobody() {
             spec.queue.capacity = 100;
             spec
         };
-        let mut world = ModelSim::new(roomy(Algorithm::Fair), sources, dice);
+        let mut world = ModelSim::new(roomy(Algorithm::Fair), sources, rng);
         for flip in 1..=100 {
             world.run(Millis(100 * flip), |_| {});
             world.configure(roomy(ALGORITHMS[flip as usize % 4]));
@@ -101,14 +101,14 @@ fn flipping_the_algorithm_a_hundred_times_under_load_loses_nobody() {
 
 #[test]
 fn one_broken_backend_of_two_costs_few_requests_and_its_repair_brings_all_capacity_back() {
-    for_each_seed(10, |dice| {
+    for_each_seed(10, |rng| {
         // Of one account alone failures are believed only once its last success is ten seconds old.
         let sources = vec![
             Source::new("ant", Load::Poisson(50.0)),
             Source::new("bee", Load::Poisson(50.0)),
         ];
         let model = spec(Algorithm::Fair, &[("a", 8), ("b", 8)]);
-        let mut world = ModelSim::new(model, sources, dice);
+        let mut world = ModelSim::new(model, sources, rng);
         let [broken, repaired, end] = [10, 40, 60].map(Millis::from_secs);
         world.run(broken, |_| {});
         world.set_failing("a", true);

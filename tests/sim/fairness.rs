@@ -60,14 +60,14 @@ fn p99(world: &ModelSim, picked: impl Fn(usize) -> bool) -> Millis {
 
 #[test]
 fn backlogged_accounts_get_equal_shares_however_many_requests_they_have_open() {
-    for_each_seed(5, |dice| {
+    for_each_seed(5, |rng| {
         let open = [100, 60, 40, 24, 24];
         let sources = ACCOUNTS
             .iter()
             .zip(open)
             .map(|(account, open)| backlogged(account, open));
         let model = spec(Algorithm::Fair, &[("a", PERMITS)]);
-        let mut world = ModelSim::new(model, sources.collect(), dice);
+        let mut world = ModelSim::new(model, sources.collect(), rng);
         world.run(Millis::from_secs(31), |_| {});
         for window in 0..6 {
             let from = Millis::from_secs(1 + 5 * window);
@@ -79,14 +79,14 @@ fn backlogged_accounts_get_equal_shares_however_many_requests_they_have_open() {
 
 #[test]
 fn weights_of_1_2_4_give_shares_of_1_2_4() {
-    for_each_seed(5, |dice| {
+    for_each_seed(5, |rng| {
         let weighted = |(account, weight)| Source {
             weight,
             ..backlogged(account, 100)
         };
         let sources = [("ant", 1), ("bee", 2), ("cat", 4)].map(weighted);
         let model = spec(Algorithm::Fair, &[("a", PERMITS)]);
-        let mut world = ModelSim::new(model, sources.to_vec(), dice);
+        let mut world = ModelSim::new(model, sources.to_vec(), rng);
         world.run(Millis::from_secs(31), |_| {});
         let counts = completed(&world, 3, Millis::from_secs(1), Millis::from_secs(31));
         let sum: f64 = counts.iter().sum();
@@ -103,7 +103,7 @@ fn a_greedy_account_neither_slows_nor_pushes_out_twenty_small_ones() {
         "s01", "s02", "s03", "s04", "s05", "s06", "s07", "s08", "s09", "s10", "s11", "s12", "s13",
         "s14", "s15", "s16", "s17", "s18", "s19", "s20",
     ];
-    for_each_seed(5, |dice| {
+    for_each_seed(5, |rng| {
         // Half of the fair share of 80 requests a second among 21.
         let small = SMALL.map(|account| Source {
             service: Service {
@@ -113,13 +113,13 @@ fn a_greedy_account_neither_slows_nor_pushes_out_twenty_small_ones() {
             ..Source::new(account, Load::Paced(80.0 / 21.0 / 2.0))
         });
         let model = spec(Algorithm::Fair, &[("a", PERMITS)]);
-        let mut alone = ModelSim::new(model.clone(), small[..1].to_vec(), dice.clone());
+        let mut alone = ModelSim::new(model.clone(), small[..1].to_vec(), rng.clone());
         alone.run(Millis::from_secs(60), |_| {});
         let solo = p99(&alone, |_| true);
 
         let mut sources = small.to_vec();
         sources.push(backlogged("greedy", 100));
-        let mut world = ModelSim::new(model, sources, dice);
+        let mut world = ModelSim::new(model, sources, rng);
         world.run(Millis::from_secs(60), |_| {});
         let crowded = p99(&world, |source| source < SMALL.len());
         let bound = Millis(solo.0 * 3 / 2) + SERVICE;
@@ -129,7 +129,7 @@ fn a_greedy_account_neither_slows_nor_pushes_out_twenty_small_ones() {
 
 #[test]
 fn token_fair_shares_tokens_between_long_and_short_answers() {
-    for_each_seed(5, |dice| {
+    for_each_seed(5, |rng| {
         let long = Source {
             tokens: 2_000,
             service: Service {
@@ -143,7 +143,7 @@ fn token_fair_shares_tokens_between_long_and_short_answers() {
             ..backlogged("short", 64)
         };
         let model = spec(Algorithm::TokenFair, &[("a", PERMITS)]);
-        let mut world = ModelSim::new(model, vec![long, short], dice);
+        let mut world = ModelSim::new(model, vec![long, short], rng);
         world.run(Millis::from_secs(32), |_| {});
         let counts = completed(&world, 2, Millis::from_secs(2), Millis::from_secs(32));
         let tokens = [counts[0] * 2_000.0, counts[1] * 200.0];

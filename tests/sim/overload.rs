@@ -44,11 +44,11 @@ fn goodput(world: &ModelSim) -> f64 {
 
 #[test]
 fn goodput_stays_at_capacity_however_far_load_is_beyond_it() {
-    for_each_seed(1, |dice| {
+    for_each_seed(1, |rng| {
         for algorithm in ALGORITHMS {
             for times in [1.0, 2.0, 3.0, 5.0, 10.0] {
                 let source = Source::new("ant", Load::Closed(0));
-                let world = overloaded(algorithm, times, source, dice.clone());
+                let world = overloaded(algorithm, times, source, rng.clone());
                 let least = if times > 1.0 { 0.97 } else { 0.90 };
                 let goodput = goodput(&world) / CAPACITY;
                 assert!(
@@ -63,7 +63,7 @@ fn goodput_stays_at_capacity_however_far_load_is_beyond_it() {
 
 #[test]
 fn with_a_line_of_a_thousand_and_two_seconds_no_work_is_done_for_those_who_will_be_late() {
-    for_each_seed(1, |dice| {
+    for_each_seed(1, |rng| {
         for algorithm in ALGORITHMS {
             for jitter in [0.0, 0.2, 0.5] {
                 let service = Service {
@@ -76,7 +76,7 @@ fn with_a_line_of_a_thousand_and_two_seconds_no_work_is_done_for_those_who_will_
                     patience,
                     ..Source::new("ant", Load::Closed(0))
                 };
-                let world = overloaded(algorithm, 10.0, source, dice.clone());
+                let world = overloaded(algorithm, 10.0, source, rng.clone());
                 let goodput = goodput(&world) / CAPACITY;
                 assert!(
                     goodput >= 0.95,
@@ -92,7 +92,7 @@ fn with_a_line_of_a_thousand_and_two_seconds_no_work_is_done_for_those_who_will_
 
 #[test]
 fn backends_that_stalled_are_used_again_as_soon_as_they_recover() {
-    for_each_seed(3, |dice| {
+    for_each_seed(3, |rng| {
         // Ten seconds in which every request lasts until its deadline, then normal service.
         let stalled = Service {
             mean: Millis::from_secs(600),
@@ -111,7 +111,7 @@ fn backends_that_stalled_are_used_again_as_soon_as_they_recover() {
         let mut world = ModelSim::new(
             spec(Algorithm::Fifo, &[("a", PERMITS)]),
             vec![stuck, normal],
-            dice,
+            rng,
         );
         let mut recovered = false;
         world.run(Millis::from_secs(10), |_| {});
@@ -139,12 +139,12 @@ fn backends_that_stalled_are_used_again_as_soon_as_they_recover() {
 
 #[test]
 fn refusals_end_soon_after_load_does() {
-    for_each_seed(3, |dice| {
+    for_each_seed(3, |rng| {
         let busy = Source::new("ant", Load::Poisson(5.0 * CAPACITY));
         let calm = Source::new("bee", Load::Poisson(0.8 * CAPACITY));
         let mut model = spec(Algorithm::Fair, &[("a", PERMITS)]);
         model.queue.capacity = 2;
-        let mut world = ModelSim::new(model, vec![busy, calm], dice);
+        let mut world = ModelSim::new(model, vec![busy, calm], rng);
         world.run(Millis::from_secs(10), |_| {});
         world.stop(0);
         world.run(Millis::from_secs(30), |_| {});
@@ -160,7 +160,7 @@ fn refusals_end_soon_after_load_does() {
 
 #[test]
 fn with_all_servers_silent_no_answer_is_later_than_eight_seconds() {
-    for_each_seed(3, |dice| {
+    for_each_seed(3, |rng| {
         for algorithm in ALGORITHMS {
             let mut model = spec(algorithm, &[("a", 4), ("b", 4)]);
             model.queue.capacity = 128;
@@ -172,7 +172,7 @@ fn with_all_servers_silent_no_answer_is_later_than_eight_seconds() {
                 patience: Millis::from_secs(30),
                 ..Source::new(account, Load::Poisson(100.0))
             });
-            let mut world = ModelSim::new(model, sources.to_vec(), dice.clone());
+            let mut world = ModelSim::new(model, sources.to_vec(), rng.clone());
             for backend in world.backends.values_mut() {
                 backend.silent = true;
             }

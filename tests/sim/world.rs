@@ -507,9 +507,9 @@ impl ModelSim {
                 continue;
             };
             let mut wakes = WaiterUpdates::default();
-            let dice = self.random.u64(..);
+            let rng = self.random.u64(..);
             self.turnstile
-                .set_usable(endpoint, change.usable, self.now, dice, &mut wakes);
+                .set_usable(endpoint, change.usable, self.now, rng, &mut wakes);
             self.wake(wakes);
         }
     }

@@ -101,7 +101,10 @@ pub const BANNED_NAMES_ALLOWED: &[&str] = &[
 pub const BANNED_NAMES_MAX: usize = 94;
 
 /// Public items without a use there may be.
-pub const UNUSED_ITEMS_MAX: usize = 11;
+pub const UNUSED_ITEMS_MAX: usize = 2;
 
-/// Public items that are there for users outside of the repository.
-pub const UNUSED_ITEMS_ALLOWED: &[&str] = &[];
+/// Permits that outlive their holder, for durable jobs: held by the property tests until then.
+pub const UNUSED_ITEMS_ALLOWED: &[&str] = &["detach", "renew"];
+
+/// Types between the modules of the request path that docs/glossary.md may lack.
+pub const GLOSSARY_MISSING_MAX: usize = 15;

@@ -2,6 +2,7 @@
 
 use crate::dead_items::dead_items;
 use crate::file_cycles::file_cycles;
+use crate::glossary::glossary;
 use crate::mod_files::mod_files;
 use crate::names::{banned_words, type_names};
 use crate::planted::repository_with;
@@ -144,4 +145,27 @@ fn a_public_item_without_a_use_turns_it_red() {
     );
     let planted = [base[0], ("src/app.rs", dead.as_str())];
     assert_one(&offences_of(&planted, check), "src/app.rs:10: `forgotten`");
+}
+
+#[test]
+fn a_type_of_the_request_path_that_the_glossary_lacks_turns_it_red() {
+    let peer = "//! Peer.\npub struct PeerClient;\npub struct Inner;\nstruct Use(Inner);\n";
+    let app = "//! App.\nuse crate::peer::PeerClient;\npub fn run() {}\n";
+    let planted = [
+        ("src/lib.rs", "//! Map.\nmod peer;\nmod app;\n"),
+        ("src/peer.rs", peer),
+        ("src/app.rs", app),
+    ];
+    let with = |page: &'static str| {
+        move |tree: &Tree, _: &[Source], found: &mut Vec<String>| glossary(tree, page, 0, found)
+    };
+    assert_eq!(
+        offences_of(&planted, with("- `PeerClient`: sends.")),
+        Vec::<String>::new()
+    );
+    let lacking = with("- PeerClient: sends. `Inner`");
+    assert_one(
+        &offences_of(&planted, lacking),
+        "1 types are missing, over 0: PeerClient",
+    );
 }

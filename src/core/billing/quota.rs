@@ -31,11 +31,6 @@ impl UnixSecs {
     pub const fn day(self) -> u64 {
         self.0 / SECS_PER_DAY
     }
-
-    /// Seconds until the next 00:00 UTC, 1 to 86,400.
-    pub const fn until_tomorrow(self) -> u64 {
-        SECS_PER_DAY - self.0 % SECS_PER_DAY
-    }
 }
 
 /// Sums of other nodes that are remembered, over all nodes and accounts: 50 nodes with 4,096 accounts

@@ -117,17 +117,6 @@ pub struct HealthChange {
     pub unreported: u32,
 }
 
-impl EndpointSignal {
-    /// Returns the signal of a response's HTTP status.
-    pub const fn from_status(status: u16) -> EndpointSignal {
-        match status {
-            0..400 => EndpointSignal::Success,
-            400..500 => EndpointSignal::Neutral,
-            _ => EndpointSignal::Failure,
-        }
-    }
-}
-
 /// An endpoint's condition in one word, as `/state` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]

@@ -31,14 +31,14 @@ struct Work {
 }
 
 impl Work {
-    fn roll(dice: &mut Rng) -> Work {
-        let (stream, words) = (dice.bool(), dice.u64(1..60));
-        let cut = dice.u32(..100) < CUT_PERCENT;
-        let after = if stream { dice.u64(..words) } else { 0 };
+    fn roll(rng: &mut Rng) -> Work {
+        let (stream, words) = (rng.bool(), rng.u64(1..60));
+        let cut = rng.u32(..100) < CUT_PERCENT;
+        let after = if stream { rng.u64(..words) } else { 0 };
         Work {
             stream,
-            reports: dice.bool(),
-            prompt: dice.u64(3..80),
+            reports: rng.bool(),
+            prompt: rng.u64(3..80),
             words,
             cut: cut.then_some(after),
         }
@@ -68,16 +68,16 @@ fn tokens(words: u64) -> f64 {
 /// Ids of the requests that the engine has been sent.
 type StartedRequests = Arc<Mutex<HashSet<String>>>;
 
-async fn engine(listener: TcpListener, begun: StartedRequests) {
+async fn engine(listener: TcpListener, started: StartedRequests) {
     let mut connections = JoinSet::new();
     loop {
         let (tcp, _) = listener.accept().await.unwrap();
         tcp.set_nodelay(true).unwrap();
-        connections.spawn(serve(tcp, Arc::clone(&begun)));
+        connections.spawn(serve(tcp, Arc::clone(&started)));
     }
 }
 
-async fn serve(mut tcp: TcpStream, begun: StartedRequests) -> Option<()> {
+async fn serve(mut tcp: TcpStream, started: StartedRequests) -> Option<()> {
     let mut read = Vec::new();
     loop {
         let text = String::from_utf8_lossy(&read).into_owned();
@@ -99,15 +99,15 @@ async fn serve(mut tcp: TcpStream, begun: StartedRequests) -> Option<()> {
             continue;
         };
         read.clear();
-        answer(&mut tcp, &asked, &begun).await?;
+        answer(&mut tcp, &asked, &started).await?;
     }
 }
 
 /// Works; where the client is to leave it falls silent until the connection closes.
-async fn answer(tcp: &mut TcpStream, asked: &Value, begun: &StartedRequests) -> Option<()> {
+async fn answer(tcp: &mut TcpStream, asked: &Value, started: &StartedRequests) -> Option<()> {
     let work = &asked["engine"];
     let (words, cut) = (work["words"].as_u64()?, work["cut"].as_u64());
-    begun.lock().insert(work["id"].as_str()?.to_owned());
+    started.lock().insert(work["id"].as_str()?.to_owned());
     let prompt = asked["messages"][0]["content"].as_str()?;
     let prompt = tokens(prompt.split_whitespace().count() as u64);
     let usage = json!({ "prompt_tokens": prompt, "completion_tokens": tokens(words) });
@@ -146,7 +146,7 @@ async fn answer(tcp: &mut TcpStream, asked: &Value, begun: &StartedRequests) -> 
     Some(())
 }
 
-async fn ask(node: &Node, begun: &StartedRequests, id: &str, work: Work) {
+async fn ask(node: &Node, started: &StartedRequests, id: &str, work: Work) {
     let mut client = node.client().await;
     let path = "/v1/chat/completions";
     client.post("", path, &work.body(id)).await;
@@ -154,7 +154,7 @@ async fn ask(node: &Node, begun: &StartedRequests, id: &str, work: Work) {
         None => assert_eq!(client.response().await.status, 200),
         Some(0) => {
             eventually("the engine has the request", async || {
-                begun.lock().contains(id).then_some(())
+                started.lock().contains(id).then_some(())
             })
             .await;
         }
@@ -168,19 +168,19 @@ async fn what_is_billed_of_a_mixture_with_cuts_is_what_was_worked_and_seen() {
     let count: u64 = std::env::var("INFERGATE_MIXTURE").map_or(1000, |n| n.parse().unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let begun = StartedRequests::default();
+    let started = StartedRequests::default();
     let mut engines = JoinSet::new();
-    engines.spawn(engine(listener, Arc::clone(&begun)));
+    engines.spawn(engine(listener, Arc::clone(&started)));
     let tariff = format!(
         "    tariff: {{ coefficients: {{ input_tokens: 1, output_tokens: {OUTPUT_PRICE} }} }}\n"
     );
     let node = Node::start(&one_model(address, 64, &tariff)).await;
     let workers = (0..WORKERS).map(async |worker| {
-        let mut dice = Rng::with_seed(worker);
+        let mut rng = Rng::with_seed(worker);
         let mut asked = Vec::new();
         for turn in 0..count / WORKERS {
-            let (id, work) = (format!("{worker}-{turn}"), Work::roll(&mut dice));
-            ask(&node, &begun, &id, work).await;
+            let (id, work) = (format!("{worker}-{turn}"), Work::roll(&mut rng));
+            ask(&node, &started, &id, work).await;
             asked.push((id, work));
         }
         asked

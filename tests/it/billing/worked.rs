@@ -170,8 +170,8 @@ async fn a_server_that_fails_is_paid_only_for_what_reached_the_client() {
 
 #[tokio::test]
 async fn a_whole_answer_that_is_malformed_costs_nothing_though_it_has_usage() {
-    let said = r#"{"usage":{"prompt_tokens":7,"completion_tokens":5},"choices":7}"#;
-    let server = ScriptedServer::new(&[&json_answer(said)]).await;
+    let printed = r#"{"usage":{"prompt_tokens":7,"completion_tokens":5},"choices":7}"#;
+    let server = ScriptedServer::new(&[&json_answer(printed)]).await;
     let node = Node::start(&priced(&server, "")).await;
     let answer = node.post("/ai/run/m", &body(false)).await;
     assert_eq!(answer.status, 502, "{}", answer.text());
@@ -242,18 +242,18 @@ async fn answers_without_usage_are_estimated_and_flagged_and_counted() {
         let choice = r#"{"index":0,"message":{"role":"assistant","content":"a b c d e f"}}"#;
         format!(r#"{{"id":"x","choices":[{choice}]{members}}}"#)
     };
-    for said in [
+    for printed in [
         chat(""),
         chat(r#","usage":null"#),
         chat(r#","usage":{}"#),
         format!("[{}]", chat("")),
     ] {
-        let server = ScriptedServer::new(&[&json_answer(&said)]).await;
+        let server = ScriptedServer::new(&[&json_answer(&printed)]).await;
         let node = Node::start(&priced(&server, "")).await;
         for count in 1..=2 {
             let answer = node.post("/v1/chat/completions", &body(false)).await;
             let event = node.event_of(&answer).await;
-            assert_eq!(event["neurons"], 0.5 + INPUT + 80.0, "{said} {event}");
+            assert_eq!(event["neurons"], 0.5 + INPUT + 80.0, "{printed} {event}");
             assert_eq!(event["metrics_source"], "estimated");
             eventually("it is counted", async || {
                 let series = r#"infergate_answers_unmetered_total{model="m"}"#;

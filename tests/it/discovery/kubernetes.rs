@@ -82,11 +82,11 @@ async fn answer(mut tcp: TcpStream, pages: &Mutex<Option<Pages>>, asked: &Mutex<
     let head = String::from_utf8(head).unwrap();
     let next = head.split_once("&continue=").map_or("", |(_, rest)| rest);
     let next = next.split(' ').next().unwrap();
-    let said = pages.lock().as_ref().map(|pages| {
+    let output = pages.lock().as_ref().map(|pages| {
         let page = pages.iter().find(|(of, _)| of == next);
         page.map(|(_, page)| page.clone())
     });
-    let (status, body) = match said {
+    let (status, body) = match output {
         None => (403, json!({ "kind": "Status", "reason": "Forbidden" })),
         Some(None) => (410, json!({ "kind": "Status", "reason": "Expired" })),
         Some(Some(page)) => (200, page),
@@ -157,8 +157,8 @@ async fn pods_that_are_ready_serve_and_stay_while_the_api_refuses() {
     until_log(&node, "all is well again").await;
     api.set_list(json!({ "metadata": {}, "items": null }));
     until_endpoints(&node, &[]).await;
-    let told = format!("{}{}", node.log(), node.get("/state").await.text());
-    assert!(!told.contains("a-first-token") && !told.contains("a-second-token"));
+    let reported = format!("{}{}", node.log(), node.get("/state").await.text());
+    assert!(!reported.contains("a-first-token") && !reported.contains("a-second-token"));
 }
 
 #[tokio::test]

@@ -234,7 +234,7 @@ async fn one_accounts_failures_alone_eject_nothing_that_it_began_to_use_just_now
     let (first, second) = (SimulatedServer::fast().await, SimulatedServer::fast().await);
     first.fault(r#"{"fault":"status=500"}"#).await;
     let node = Node::start(&first_then(first.address, second.address)).await;
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut failures = 0;
     eventually("the first is ejected", async || {
         failures += u32::from(ask(&node).await.status == 500);
@@ -242,7 +242,7 @@ async fn one_accounts_failures_alone_eject_nothing_that_it_began_to_use_just_now
         (state["health"] == "ejected").then_some(())
     })
     .await;
-    assert!(begun.elapsed() >= Duration::from_secs(10));
+    assert!(started.elapsed() >= Duration::from_secs(10));
     assert!(failures >= 5, "{failures}");
 }
 

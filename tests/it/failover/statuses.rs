@@ -99,11 +99,11 @@ async fn a_server_that_refuses_the_operators_key_is_ejected_and_the_next_model_t
     })
     .await;
     let log = node.log();
-    let told = |to: &str| {
+    let reported = |to: &str| {
         log.lines()
             .any(|line| line.contains(to) && line.contains("status 401"))
     };
-    assert!(told("ejected"), "{log}");
+    assert!(reported("ejected"), "{log}");
 
     let models = [
         model("m", &[endpoint(bad.address, 2)], "    fallbacks: [n]\n"),

@@ -119,8 +119,8 @@ async fn a_damaged_file_of_flags_stops_the_start_with_a_sentence() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("runtime.json is damaged"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(printed.contains("runtime.json is damaged"), "{printed}");
 }
 
 #[tokio::test]

@@ -18,16 +18,16 @@ async fn ask(node: &Node, more: &str) -> TestResponse {
 async fn trace(node: &Node, answer: &TestResponse) -> Value {
     let id = answer.header("x-request-id").unwrap().to_owned();
     eventually("the story of a request", async || {
-        let told = node.get(&format!("/explain/{id}")).await;
-        (told.status == 200).then(|| told.json())
+        let reported = node.get(&format!("/explain/{id}")).await;
+        (reported.status == 200).then(|| reported.json())
     })
     .await
 }
 
-fn step<'a>(story: &'a Value, kind: &str) -> &'a Value {
-    let steps = story["steps"].as_array().unwrap();
+fn step<'a>(shown_trace: &'a Value, kind: &str) -> &'a Value {
+    let steps = shown_trace["steps"].as_array().unwrap();
     let found = steps.iter().find(|step| step["step"] == kind);
-    found.unwrap_or_else(|| panic!("a {kind} in {story:#}"))
+    found.unwrap_or_else(|| panic!("a {kind} in {shown_trace:#}"))
 }
 
 #[tokio::test]
@@ -49,8 +49,8 @@ async fn a_node_without_servers_serves_through_another_and_the_event_is_told_onc
     assert!(streamed.text().contains("[DONE]"), "{}", streamed.text());
     assert_eq!(gpu.event_of(&streamed).await["outcome"], "completed");
     gpu.idle().await;
-    let told_twice = std::fs::read_to_string(edge.events_path()).unwrap_or_default();
-    assert_eq!(told_twice, "");
+    let reported_twice = std::fs::read_to_string(edge.events_path()).unwrap_or_default();
+    assert_eq!(reported_twice, "");
     let forwards = r#"infergate_forwards_total{model="m",result="answered"}"#;
     assert_eq!(edge.metric(forwards).await, Some(2.0));
 }
@@ -75,22 +75,29 @@ async fn what_a_full_node_cannot_take_goes_next_door_and_the_story_tells_all_of_
         json!(["fra/a", "fra/b"])
     );
 
-    let told = trace(here, &answer).await;
-    assert_eq!(step(&told, "admission")["said"], "queued", "{told:#}");
-    assert_eq!(step(&told, "admission")["ended"], "left-for-another-node");
-    let look = step(&told, "look");
+    let reported = trace(here, &answer).await;
+    assert_eq!(
+        step(&reported, "admission")["said"],
+        "queued",
+        "{reported:#}"
+    );
+    assert_eq!(
+        step(&reported, "admission")["ended"],
+        "left-for-another-node"
+    );
+    let look = step(&reported, "look");
     assert_eq!(
         (&look["wants"], &look["chosen"]),
         (&json!("permit"), &json!("b"))
     );
     assert_eq!(look["nodes"][0]["node"], "b");
-    let forward = step(&told, "forward");
+    let forward = step(&reported, "forward");
     assert_eq!(
         (&forward["node"], &forward["result"]),
         (&json!("b"), &json!("answered"))
     );
-    let elsewhere = &told["nodes"]["b"];
-    assert_eq!(elsewhere["forwarded_by"], "a", "{told:#}");
+    let elsewhere = &reported["nodes"]["b"];
+    assert_eq!(elsewhere["forwarded_by"], "a", "{reported:#}");
     assert_eq!(step(elsewhere, "admission")["said"], "leased");
     assert_eq!(step(elsewhere, "try")["result"], "answered");
 }
@@ -117,8 +124,8 @@ async fn who_waits_here_goes_as_soon_as_another_node_has_a_permit() {
         let no_wait = "x-infergate-queue: reject\r\n";
         let refused = here.post_as(no_wait, CHAT, &chat("m", "")).await;
         assert_eq!(refused.status, 429, "{}", refused.text());
-        let told = trace(here, &refused).await;
-        let look = step(&told, "look");
+        let reported = trace(here, &refused).await;
+        let look = step(&reported, "look");
         (look["chosen"].is_null() && look["nodes"][0]["free"] == 0).then_some(())
     })
     .await;
@@ -128,11 +135,11 @@ async fn who_waits_here_goes_as_soon_as_another_node_has_a_permit() {
     assert_eq!(busy.answer().await.status, 200);
     once.next();
     let answer = waiting.answer().await;
-    let told = trace(here, &answer).await;
-    assert_eq!(answer.status, 200, "{told:#}");
-    let mut steps = told["steps"].as_array().unwrap().iter();
+    let reported = trace(here, &answer).await;
+    assert_eq!(answer.status, 200, "{reported:#}");
+    let mut steps = reported["steps"].as_array().unwrap().iter();
     let waited = steps.rfind(|step| step["step"] == "admission").unwrap();
-    assert_eq!(waited["ended"], "left-for-another-node", "{told:#}");
+    assert_eq!(waited["ended"], "left-for-another-node", "{reported:#}");
     assert_eq!(
         there.event_of(&answer).await["path"],
         json!(["fra/a", "fra/b"])
@@ -204,11 +211,11 @@ async fn the_deadline_is_one_over_both_hops_and_told_by_the_node_that_works() {
         let answer = edge.post_as(wish, CHAT, &chat("m", "")).await;
         assert_eq!(answer.status, 408, "{}", answer.text());
         let id = answer.header("x-request-id").unwrap();
-        let told = eventually("a node has told", async || {
+        let reported = eventually("a node has told", async || {
             let gpu = line(gpu, id).map(|event| (true, event));
             gpu.or_else(|| Some((false, line(edge, id)?)))
         });
-        let (by_gpu, event) = told.await;
+        let (by_gpu, event) = reported.await;
         by_gpu.then_some((answer, event))
     })
     .await;
@@ -217,8 +224,8 @@ async fn the_deadline_is_one_over_both_hops_and_told_by_the_node_that_works() {
     // Counted from the client's request on, at both nodes; the server takes a minute.
     let took_ms = event["request_time_ms"].as_f64().unwrap();
     assert!((2_000.0..20_000.0).contains(&took_ms), "{event:#}");
-    let told_twice = line(edge, answer.header("x-request-id").unwrap());
-    assert!(told_twice.is_none(), "{told_twice:?}");
+    let reported_twice = line(edge, answer.header("x-request-id").unwrap());
+    assert!(reported_twice.is_none(), "{reported_twice:?}");
 }
 
 #[tokio::test]
@@ -247,12 +254,12 @@ async fn servers_that_fail_at_one_node_are_made_up_for_by_another() {
     })
     .await;
     assert!(event["attempts"].as_u64() >= Some(2), "{event:#}");
-    let told = trace(edge, &answer).await;
-    let forward = step(&told, "forward");
+    let reported = trace(edge, &answer).await;
+    let forward = step(&reported, "forward");
     assert_eq!(
         (&forward["node"], &forward["result"]),
         (&json!("gpu0"), &json!("failed")),
-        "{told:#}"
+        "{reported:#}"
     );
 }
 

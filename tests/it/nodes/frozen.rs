@@ -86,7 +86,7 @@ async fn of_a_node_that_freezes_what_it_had_begun_ends_and_what_was_in_line_is_s
     for name in ["gpu0", "gpu1"] {
         wait_until_serving_known(edge, name).await;
     }
-    let begun = [edge.posting("", "").await, edge.posting("", "").await];
+    let started = [edge.posting("", "").await, edge.posting("", "").await];
     fleet.nodes[1].settles(1, 0).await;
     fleet.nodes[2].settles(1, 0).await;
     let in_line = edge.posting("", "").await;
@@ -110,7 +110,7 @@ async fn of_a_node_that_freezes_what_it_had_begun_ends_and_what_was_in_line_is_s
     other.next();
     assert_eq!(in_line.answer().await.status, 200);
     let mut statuses = Vec::new();
-    for posted in begun {
+    for posted in started {
         let answer = posted.answer().await;
         if answer.status == 502 {
             assert_eq!(answer.header("x-should-retry"), Some("false"));

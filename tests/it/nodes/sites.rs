@@ -72,14 +72,14 @@ impl Three {
     /// The last look of the request's story at the edge.
     async fn look(&self, answer: &TestResponse) -> Value {
         let id = answer.header("x-request-id").unwrap();
-        let story = eventually("the story of a request", async || {
-            let told = self.edge().get(&format!("/explain/{id}")).await;
-            (told.status == 200).then(|| told.json())
+        let trace = eventually("the story of a request", async || {
+            let reported = self.edge().get(&format!("/explain/{id}")).await;
+            (reported.status == 200).then(|| reported.json())
         })
         .await;
-        let steps = story["steps"].as_array().unwrap();
+        let steps = trace["steps"].as_array().unwrap();
         let look = steps.iter().rfind(|step| step["step"] == "look");
-        look.unwrap_or_else(|| panic!("a look in {story:#}"))
+        look.unwrap_or_else(|| panic!("a look in {trace:#}"))
             .clone()
     }
 

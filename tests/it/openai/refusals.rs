@@ -225,19 +225,19 @@ async fn a_private_model_is_answered_for_like_one_that_does_not_exist() {
     );
     let node = Node::start(&config).await;
     let key = "Authorization: Bearer key-a\r\n";
-    let said = async |path: &str, body: &str| {
+    let output = async |path: &str, body: &str| {
         let answer = node.post_as(key, path, body).await;
         (answer.status, answer.text())
     };
     let chats = [
-        said(CHAT, &chat("secret", "")).await,
-        said(CHAT, &chat("absent", "")).await,
+        output(CHAT, &chat("secret", "")).await,
+        output(CHAT, &chat("absent", "")).await,
     ];
     assert_eq!(chats[0], chats[1]);
     assert_eq!(chats[0].0, 404);
     let runs = [
-        said("/ai/run/secret", r#"{"prompt":"hi"}"#).await,
-        said("/ai/run/absent", r#"{"prompt":"hi"}"#).await,
+        output("/ai/run/secret", r#"{"prompt":"hi"}"#).await,
+        output("/ai/run/absent", r#"{"prompt":"hi"}"#).await,
     ];
     assert_eq!(runs[0], runs[1]);
     assert_eq!(runs[0].0, 400);

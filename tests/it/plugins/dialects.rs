@@ -23,8 +23,9 @@ fn config(server: SocketAddr, more: &str) -> String {
 }
 
 fn neurons(answer: &TestResponse) -> f64 {
-    let told = answer.header("cf-ai-neurons");
-    told.unwrap_or_else(|| panic!("no price: {}", answer.text()))
+    let reported = answer.header("cf-ai-neurons");
+    reported
+        .unwrap_or_else(|| panic!("no price: {}", answer.text()))
         .parse()
         .unwrap()
 }
@@ -33,12 +34,13 @@ fn neurons(answer: &TestResponse) -> f64 {
 fn hooks(events: &[Value]) -> Vec<Vec<&str>> {
     let of = |event: &'_ Value| event["plugins"].as_array().cloned().unwrap_or_default();
     let names = ["prepare", "finish", "push", "close"];
-    let told = events.iter().map(of);
-    told.map(|uses| {
-        let was_asked = |hook: &&str| uses.iter().any(|one| one["hook"] == **hook);
-        names.into_iter().filter(was_asked).collect()
-    })
-    .collect()
+    let reported = events.iter().map(of);
+    reported
+        .map(|uses| {
+            let was_asked = |hook: &&str| uses.iter().any(|one| one["hook"] == **hook);
+            names.into_iter().filter(was_asked).collect()
+        })
+        .collect()
 }
 
 #[tokio::test]

@@ -50,17 +50,17 @@ fn the_wasm_formula_charges_what_the_built_in_one_charges() {
     ];
     let (_host, plugins) = loaded(&[shipped("neurons", "billing-formula")], &models);
     let slots = models.each_ref().map(|model| plugins.billing(model));
-    let mut dice = Rng::with_seed(1);
+    let mut rng = Rng::with_seed(1);
     for case in 0..CASES {
-        let (tariff, metrics) = (tariff(&mut dice), metrics(&mut dice));
+        let (tariff, metrics) = (tariff(&mut rng), metrics(&mut rng));
         let report = UsageReport {
             model: "m",
             trust: Trust::Trust,
             ending: BillingOutcome::Completed,
-            streamed: dice.bool(),
+            streamed: rng.bool(),
             metrics: &metrics,
-            queue_ms: dice.u64(..1000),
-            infer_ms: dice.u64(..1000),
+            queue_ms: rng.u64(..1000),
+            infer_ms: rng.u64(..1000),
         };
         let priced = slots
             .each_ref()
@@ -87,28 +87,28 @@ const NAMES: [&str; 6] = [
     "ä",
 ];
 
-fn tariff(dice: &mut Rng) -> Tariff {
+fn tariff(rng: &mut Rng) -> Tariff {
     let mut tariff = Tariff {
-        cost_per_infer: [0.0, 0.1, dice.f64()][dice.usize(..3)],
+        cost_per_infer: [0.0, 0.1, rng.f64()][rng.usize(..3)],
         ..Tariff::default()
     };
     for name in NAMES {
-        if dice.bool() {
+        if rng.bool() {
             continue;
         }
         tariff
             .coefficients
-            .insert(name.into(), dice.f64() * [1e-6, 1.0, 1e3][dice.usize(..3)]);
+            .insert(name.into(), rng.f64() * [1e-6, 1.0, 1e3][rng.usize(..3)]);
     }
     tariff
 }
 
-fn metrics(dice: &mut Rng) -> Vec<Metric> {
-    let mut names: Vec<&str> = NAMES.iter().copied().filter(|_| dice.bool()).collect();
-    dice.shuffle(&mut names);
+fn metrics(rng: &mut Rng) -> Vec<Metric> {
+    let mut names: Vec<&str> = NAMES.iter().copied().filter(|_| rng.bool()).collect();
+    rng.shuffle(&mut names);
     let metric = |name: &str| Metric {
         name: name.into(),
-        value: [0.0, 1.0, f64::from(dice.u32(..1 << 24)), dice.f64() * 1e6][dice.usize(..4)],
+        value: [0.0, 1.0, f64::from(rng.u32(..1 << 24)), rng.f64() * 1e6][rng.usize(..4)],
         source: MetricSource::Reported,
     };
     names.into_iter().map(metric).collect()
@@ -132,10 +132,10 @@ fn every_wasm_policy_ranks_as_the_built_in_one_does() {
     let specs = names.map(|name| shipped(name, "routing-policy"));
     let (_host, plugins) = loaded(&specs, &models);
     let slots: Vec<_> = models.iter().map(|model| plugins.routing(model)).collect();
-    let mut dice = Rng::with_seed(2);
+    let mut rng = Rng::with_seed(2);
     for case in 0..CASES {
         let at = case % names.len() * 2;
-        let (hints, candidates) = (hints(&mut dice), candidates(&mut dice));
+        let (hints, candidates) = (hints(&mut rng), candidates(&mut rng));
         let ranked = [&slots[at], &slots[at + 1]]
             .map(|slot| on_behalf(|caller| slot.rank(Some(caller), &hints, &candidates)));
         assert_eq!(ranked[1].uses.len(), 1, "case {case}");
@@ -149,22 +149,22 @@ fn every_wasm_policy_ranks_as_the_built_in_one_does() {
     assert_asked(&plugins, CASES as u64);
 }
 
-fn hints(dice: &mut Rng) -> Hints {
+fn hints(rng: &mut Rng) -> Hints {
     Hints {
-        model: dice.u32(..4),
-        source_site: dice.u32(..4),
-        body_bytes: dice.u32(..1 << 20),
-        attempt: dice.u8(..3),
-        streaming: dice.bool(),
-        priority: dice.u8(..10),
-        deadline_ms: dice.bool().then(|| dice.u32(..)),
-        lora: dice.bool().then(|| dice.u32(..3)),
-        forced_site: dice.bool().then(|| dice.u32(..5)),
-        seed: dice.u64(..),
+        model: rng.u32(..4),
+        source_site: rng.u32(..4),
+        body_bytes: rng.u32(..1 << 20),
+        attempt: rng.u8(..3),
+        streaming: rng.bool(),
+        priority: rng.u8(..10),
+        deadline_ms: rng.bool().then(|| rng.u32(..)),
+        lora: rng.bool().then(|| rng.u32(..3)),
+        forced_site: rng.bool().then(|| rng.u32(..5)),
+        seed: rng.u64(..),
     }
 }
 
-fn candidates(dice: &mut Rng) -> Vec<Candidate> {
+fn candidates(rng: &mut Rng) -> Vec<Candidate> {
     let health = [
         Health::Healthy,
         Health::Degraded,
@@ -172,23 +172,23 @@ fn candidates(dice: &mut Rng) -> Vec<Candidate> {
         Health::Draining,
         Health::Down,
     ];
-    let count = dice.u32(..12);
+    let count = rng.u32(..12);
     let mut one = |id| Candidate {
         id,
-        site: dice.u32(..4),
-        node: dice.bool().then(|| dice.u32(..4)),
-        health: health[if dice.bool() { 0 } else { dice.usize(..5) }],
-        permits_free: dice.u32(..5),
-        permits_total: dice.u32(..9),
-        queue_len: dice.u32(..9),
-        rtt_us: [0, dice.u32(..200_000), dice.u32(..)][dice.usize(..3)],
-        ttft_us: [0, dice.u32(..2_000_000), dice.u32(..)][dice.usize(..3)],
-        latency_us: [0, dice.u32(..), u32::MAX][dice.usize(..3)],
-        error_ppm: dice.u32(..1_000_001),
-        lora_affinity: [0, 1000, dice.u16(..1001)][dice.usize(..3)],
-        prefix_affinity: dice.u16(..1001),
-        tier: dice.u8(..3),
-        ooc: dice.u8(..4),
+        site: rng.u32(..4),
+        node: rng.bool().then(|| rng.u32(..4)),
+        health: health[if rng.bool() { 0 } else { rng.usize(..5) }],
+        permits_free: rng.u32(..5),
+        permits_total: rng.u32(..9),
+        queue_len: rng.u32(..9),
+        rtt_us: [0, rng.u32(..200_000), rng.u32(..)][rng.usize(..3)],
+        ttft_us: [0, rng.u32(..2_000_000), rng.u32(..)][rng.usize(..3)],
+        latency_us: [0, rng.u32(..), u32::MAX][rng.usize(..3)],
+        error_ppm: rng.u32(..1_000_001),
+        lora_affinity: [0, 1000, rng.u16(..1001)][rng.usize(..3)],
+        prefix_affinity: rng.u16(..1001),
+        tier: rng.u8(..3),
+        ooc: rng.u8(..4),
     };
     (0..count).map(&mut one).collect()
 }
@@ -224,10 +224,10 @@ fn every_wasm_task_takes_shapes_and_refuses_what_the_built_in_one_does() {
     for pair in models.chunks(2) {
         finish_well(&plugins, &pair[1]);
     }
-    let mut dice = Rng::with_seed(3);
+    let mut rng = Rng::with_seed(3);
     for case in 0..CASES {
         let at = case % Task::ALL.len() * 2;
-        compare_task(case, &plugins, [&models[at], &models[at + 1]], &mut dice);
+        compare_task(case, &plugins, [&models[at], &models[at + 1]], &mut rng);
     }
     assert_asked(&plugins, CASES as u64 / 10);
 }
@@ -266,18 +266,15 @@ fn compare_task(
     case: usize,
     plugins: &PluginSnapshot,
     models: [&Arc<ModelSpec>; 2],
-    dice: &mut Rng,
+    rng: &mut Rng,
 ) {
     let mut sessions: [TaskSession; 2] =
         models.map(|model| on_behalf(|caller| plugins.task(model).begin(caller)));
     let slug = models[0].id.as_str();
-    let is_bytes = models[0].task.takes_bytes() && dice.u8(..4) == 0;
+    let is_bytes = models[0].task.takes_bytes() && rng.u8(..4) == 0;
     let (content_type, body) = match is_bytes {
-        true => (
-            "image/png",
-            Bytes::from(vec![dice.u8(..); dice.usize(..40)]),
-        ),
-        false => ("application/json", Bytes::from(input(dice).to_string())),
+        true => ("image/png", Bytes::from(vec![rng.u8(..); rng.usize(..40)])),
+        false => ("application/json", Bytes::from(input(rng).to_string())),
     };
     let attributes = vec![("face".to_owned(), "workers-ai".to_owned())];
     let prepared = sessions.each_mut().map(|session| {
@@ -292,25 +289,25 @@ fn compare_task(
     if prepared[0].is_err() {
         return;
     }
-    if dice.u8(..4) == 0 && sessions[0].shapes_events() {
-        let events: Vec<StreamEvent> = (0..dice.usize(..4))
+    if rng.u8(..4) == 0 && sessions[0].shapes_events() {
+        let events: Vec<StreamEvent> = (0..rng.usize(..4))
             .map(|_| StreamEvent {
                 name: None,
-                data: output(dice).to_string().into_bytes(),
+                data: output(rng).to_string().into_bytes(),
             })
             .collect();
         let outs = sessions
             .each_mut()
             .map(|session| session.push(events.clone()).map_err(unfit_as_failed));
         assert_eq!(outs[0], outs[1], "case {case}, {slug}: {events:?}");
-        let cut = dice.bool();
+        let cut = rng.bool();
         let closed = sessions
             .each_mut()
             .map(|session| session.close(cut).map_err(unfit_as_failed));
         assert_eq!(closed[0], closed[1], "case {case}, {slug}");
     } else {
-        let answer = Bytes::from(output(dice).to_string());
-        let status = [200, 200, 200, 400, 500][dice.usize(..5)];
+        let answer = Bytes::from(output(rng).to_string());
+        let status = [200, 200, 200, 400, 500][rng.usize(..5)];
         let finished = sessions.each_mut().map(|session| {
             let finished = session.finish(status, "application/json", answer.clone());
             finished.map_err(unfit_as_failed)
@@ -320,12 +317,12 @@ fn compare_task(
             "case {case}, {slug}: {status} {answer:?}"
         );
     }
-    let told = sessions.each_ref().map(|session| {
+    let reported = sessions.each_ref().map(|session| {
         let of = |source| session.metrics().iter_source(source).cloned();
         let sources = [MetricSource::Derived, MetricSource::Answered].into_iter();
         sources.flat_map(of).collect::<Vec<Metric>>()
     });
-    assert_eq!(told[0], told[1], "case {case}, {slug}: {body:?}");
+    assert_eq!(reported[0], reported[1], "case {case}, {slug}: {body:?}");
 }
 
 /// Where no plugin is, none is blamed for an answer that does not fit: the one word that differs.
@@ -337,7 +334,7 @@ fn unfit_as_failed(refusal: Refusal) -> Refusal {
 }
 
 /// Keys that tasks know, with values that they may or may not take.
-fn input(dice: &mut Rng) -> Value {
+fn input(rng: &mut Rng) -> Value {
     const KEYS: [&str; 24] = [
         "prompt",
         "messages",
@@ -364,46 +361,46 @@ fn input(dice: &mut Rng) -> Value {
         "negative_prompt",
         "unknown",
     ];
-    if dice.u8(..50) == 0 {
-        return anything(dice, 2);
+    if rng.u8(..50) == 0 {
+        return anything(rng, 2);
     }
     let mut body = Map::new();
-    for _ in 0..dice.usize(1..6) {
+    for _ in 0..rng.usize(1..6) {
         // The first eight are those that tasks require.
-        let key = KEYS[if dice.bool() {
-            dice.usize(..8)
+        let key = KEYS[if rng.bool() {
+            rng.usize(..8)
         } else {
-            dice.usize(..KEYS.len())
+            rng.usize(..KEYS.len())
         }];
-        body.insert(key.into(), fitting(key, dice));
+        body.insert(key.into(), fitting(key, rng));
     }
     Value::Object(body)
 }
 
 /// Mostly what the key is for.
-fn fitting(key: &str, dice: &mut Rng) -> Value {
-    if dice.u8(..6) == 0 {
-        return anything(dice, 2);
+fn fitting(key: &str, rng: &mut Rng) -> Value {
+    if rng.u8(..6) == 0 {
+        return anything(rng, 2);
     }
     match key {
         "messages" => json!([{ "role": "user", "content": "hi" }]),
-        "image" | "audio" => match dice.u8(..3) {
+        "image" | "audio" => match rng.u8(..3) {
             0 => json!("aGVsbG8="),
             1 => json!([137, 80, 78, 71]),
             _ => json!("not base64!"),
         },
-        "text" if dice.bool() => json!(["a", "bc"]),
-        "stream" | "raw" => json!(dice.bool()),
-        "temperature" | "guidance" => json!(dice.f64() * 5.0),
+        "text" if rng.bool() => json!(["a", "bc"]),
+        "stream" | "raw" => json!(rng.bool()),
+        "temperature" | "guidance" => json!(rng.f64() * 5.0),
         "steps" | "num_steps" | "width" | "height" | "seed" | "max_tokens" | "max_length" | "n" => {
-            json!([0, 1, 8, 20, 512, 4096][dice.usize(..6)])
+            json!([0, 1, 8, 20, 512, 4096][rng.usize(..6)])
         }
-        _ => json!(["x", "hello world", "", "en", "ü"][dice.usize(..5)]),
+        _ => json!(["x", "hello world", "", "en", "ü"][rng.usize(..5)]),
     }
 }
 
 /// Keys that model servers answer with.
-fn output(dice: &mut Rng) -> Value {
+fn output(rng: &mut Rng) -> Value {
     const KEYS: [&str; 16] = [
         "response",
         "generated_text",
@@ -422,12 +419,12 @@ fn output(dice: &mut Rng) -> Value {
         "image",
         "usage",
     ];
-    match dice.u8(..8) {
-        0 => return anything(dice, 3),
+    match rng.u8(..8) {
+        0 => return anything(rng, 3),
         1 => {
-            return json!([{ "label": "cat", "score": dice.f64() }, { "label": "dog", "score": 0.5 }]);
+            return json!([{ "label": "cat", "score": rng.f64() }, { "label": "dog", "score": 0.5 }]);
         }
-        2 => return json!([[0.5, 1.0, -2.0], [dice.f64(), 0.0, 1.0]]),
+        2 => return json!([[0.5, 1.0, -2.0], [rng.f64(), 0.0, 1.0]]),
         3 => {
             return json!({ "choices": [{ "delta": { "content": "hi" }, "message": { "content": "hi" } }],
                            "usage": { "prompt_tokens": 3, "completion_tokens": 4 } });
@@ -435,29 +432,28 @@ fn output(dice: &mut Rng) -> Value {
         _ => {}
     }
     let mut body = Map::new();
-    for _ in 0..dice.usize(1..4) {
-        body.insert(KEYS[dice.usize(..KEYS.len())].into(), anything(dice, 2));
+    for _ in 0..rng.usize(1..4) {
+        body.insert(KEYS[rng.usize(..KEYS.len())].into(), anything(rng, 2));
     }
     Value::Object(body)
 }
 
-fn anything(dice: &mut Rng, depth: u32) -> Value {
-    match dice.u8(..if depth == 0 { 6 } else { 8 }) {
+fn anything(rng: &mut Rng, depth: u32) -> Value {
+    match rng.u8(..if depth == 0 { 6 } else { 8 }) {
         0 => Value::Null,
-        1 => json!(dice.bool()),
-        2 => json!(dice.i32(..)),
-        3 => json!(dice.f64() * 1e3),
-        4 => json!(["", "x", "hello", "\u{0}\n\"", "ü"][dice.usize(..5)]),
-        5 => json!(dice.u64(..)),
-        6 => (0..dice.usize(..4))
-            .map(|_| anything(dice, depth - 1))
+        1 => json!(rng.bool()),
+        2 => json!(rng.i32(..)),
+        3 => json!(rng.f64() * 1e3),
+        4 => json!(["", "x", "hello", "\u{0}\n\"", "ü"][rng.usize(..5)]),
+        5 => json!(rng.u64(..)),
+        6 => (0..rng.usize(..4))
+            .map(|_| anything(rng, depth - 1))
             .collect(),
         _ => {
             let keys = ["role", "content", "label", "score", "xmin", "text", "a/b~c"];
-            let count = dice.usize(..4);
-            let pair =
-                |dice: &mut Rng| (keys[dice.usize(..7)].to_owned(), anything(dice, depth - 1));
-            Value::Object((0..count).map(|_| pair(dice)).collect())
+            let count = rng.usize(..4);
+            let pair = |rng: &mut Rng| (keys[rng.usize(..7)].to_owned(), anything(rng, depth - 1));
+            Value::Object((0..count).map(|_| pair(rng)).collect())
         }
     }
 }

@@ -38,71 +38,71 @@ const PIECES: [&str; 24] = [
     "\u{200b}",
 ];
 
-fn text(dice: &mut Rng) -> String {
-    let count = [0, 1, dice.usize(..6), dice.usize(..80)][dice.usize(..4)];
+fn text(rng: &mut Rng) -> String {
+    let count = [0, 1, rng.usize(..6), rng.usize(..80)][rng.usize(..4)];
     let mut text = String::new();
     for _ in 0..count {
-        text += PIECES[dice.usize(..PIECES.len())];
-        if dice.bool() {
+        text += PIECES[rng.usize(..PIECES.len())];
+        if rng.bool() {
             text.push(' ');
         }
     }
     text
 }
 
-fn value(dice: &mut Rng) -> Value {
-    match dice.usize(..8) {
+fn value(rng: &mut Rng) -> Value {
+    match rng.usize(..8) {
         0 => Value::Null,
-        1 => json!(dice.u32(..9)),
-        2 => (0..dice.usize(..5)).map(|_| text(dice)).collect(),
-        3 => (0..dice.usize(..5)).map(|_| dice.u32(..1 << 17)).collect(),
-        4 => json!([{ "type": "text", "text": text(dice) }, { "type": "image_url" }]),
-        _ => json!(text(dice)),
+        1 => json!(rng.u32(..9)),
+        2 => (0..rng.usize(..5)).map(|_| text(rng)).collect(),
+        3 => (0..rng.usize(..5)).map(|_| rng.u32(..1 << 17)).collect(),
+        4 => json!([{ "type": "text", "text": text(rng) }, { "type": "image_url" }]),
+        _ => json!(text(rng)),
     }
 }
 
-fn input(dice: &mut Rng) -> Value {
-    let message = json!({ "role": "user", "content": value(dice), "tool_calls": value(dice) });
+fn input(rng: &mut Rng) -> Value {
+    let message = json!({ "role": "user", "content": value(rng), "tool_calls": value(rng) });
     let keys = ["prompt", "negative_prompt", "text", "input", "input_text"];
-    let mut body = json!({ "model": "m", keys[dice.usize(..keys.len())]: value(dice) });
+    let mut body = json!({ "model": "m", keys[rng.usize(..keys.len())]: value(rng) });
     for (key, member) in [
-        ("messages", json!([message, value(dice)])),
-        ("tools", value(dice)),
-        ("image", value(dice)),
+        ("messages", json!([message, value(rng)])),
+        ("tools", value(rng)),
+        ("image", value(rng)),
     ] {
-        if dice.bool() {
+        if rng.bool() {
             body[key] = member;
         }
     }
     body
 }
 
-fn output(dice: &mut Rng) -> Value {
-    match dice.usize(..8) {
-        0 => json!({ "success": true, "result": { "response": value(dice) } }),
-        1 => json!({ "output": value(dice) }),
-        2 => json!({ "summary": text(dice), "image": text(dice) }),
-        3 => json!({ "images": value(dice), "data": [{ "url": text(dice) }] }),
+fn output(rng: &mut Rng) -> Value {
+    match rng.usize(..8) {
+        0 => json!({ "success": true, "result": { "response": value(rng) } }),
+        1 => json!({ "output": value(rng) }),
+        2 => json!({ "summary": text(rng), "image": text(rng) }),
+        3 => json!({ "images": value(rng), "data": [{ "url": text(rng) }] }),
         4 => json!({ "choices": [
-            { "message": { "content": value(dice), "reasoning_content": value(dice),
-              "tool_calls": [{ "function": { "name": text(dice), "arguments": text(dice) } }] } },
-            { "text": text(dice) },
+            { "message": { "content": value(rng), "reasoning_content": value(rng),
+              "tool_calls": [{ "function": { "name": text(rng), "arguments": text(rng) } }] } },
+            { "text": text(rng) },
         ] }),
-        5 => json!([{ "generated_text": text(dice) }, { "text": value(dice) }]),
-        _ => value(dice),
+        5 => json!([{ "generated_text": text(rng) }, { "text": value(rng) }]),
+        _ => value(rng),
     }
 }
 
 /// A body as bytes, now and then of no JSON at all.
-fn body(dice: &mut Rng, json: &Value) -> Vec<u8> {
-    match dice.usize(..12) {
-        0 => text(dice).into_bytes(),
+fn body(rng: &mut Rng, json: &Value) -> Vec<u8> {
+    match rng.usize(..12) {
+        0 => text(rng).into_bytes(),
         1 => Vec::new(),
         2 => {
             let text = json.to_string().into_bytes();
-            text[..dice.usize(..=text.len())].to_vec()
+            text[..rng.usize(..=text.len())].to_vec()
         }
-        3 => (0..dice.usize(..40)).map(|_| dice.u8(..)).collect(),
+        3 => (0..rng.usize(..40)).map(|_| rng.u8(..)).collect(),
         _ => json.to_string().into_bytes(),
     }
 }
@@ -120,11 +120,11 @@ fn the_wasm_estimator_counts_what_the_built_in_one_counts() {
         account: &account,
         request_id: "r",
     };
-    let mut dice = Rng::with_seed(9);
+    let mut rng = Rng::with_seed(9);
     let mut counted = 0;
     for case in 0..CASES {
-        let (input, output) = (input(&mut dice), output(&mut dice));
-        let bodies = [&input, &output].map(|json| body(&mut dice, json));
+        let (input, output) = (input(&mut rng), output(&mut rng));
+        let bodies = [&input, &output].map(|json| body(&mut rng, json));
         let estimates = slots
             .each_ref()
             .map(|slot| slot.estimate(caller, &bodies[0], &bodies[1]));
@@ -175,8 +175,8 @@ fn a_text_has_four_thirds_of_its_words_or_a_quarter_of_its_bytes_in_tokens() {
             .map(|name| (name.to_owned(), tokens))
             .collect();
         for model in &models {
-            let said = plugins.billing(model).estimate(caller, &input, &output);
-            assert_eq!(said, expected, "{text:?} by {}", model.id);
+            let printed = plugins.billing(model).estimate(caller, &input, &output);
+            assert_eq!(printed, expected, "{text:?} by {}", model.id);
         }
     }
 }

@@ -321,8 +321,8 @@ pub async fn early(answer: String) -> (SocketAddr, JoinSet<()>) {
             let _ = tcp.read_exact(&mut begin).await;
             let ok = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok";
             let is_probe = &begin == b"GET ";
-            let said = if is_probe { ok } else { &*answer };
-            let _ = tcp.write_all(said.as_bytes()).await;
+            let output = if is_probe { ok } else { &*answer };
+            let _ = tcp.write_all(output.as_bytes()).await;
             open.push(tcp);
         }
     });

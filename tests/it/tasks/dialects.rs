@@ -85,9 +85,9 @@ async fn a_task_that_is_configured_checks_both_faces_of_a_native_text_model() {
     let answer = node.post("/v1/chat/completions", &chat("m", wrong)).await;
     assert_eq!(answer.status, 400, "{}", answer.text());
     let error = &answer.json()["error"];
-    let told = (&error["param"], &error["code"], &error["type"]);
+    let reported = (&error["param"], &error["code"], &error["type"]);
     assert_eq!(
-        told,
+        reported,
         (
             &json!("/temperature"),
             &json!("invalid_value"),

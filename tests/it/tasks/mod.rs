@@ -167,15 +167,15 @@ async fn every_task_gives_its_documented_result() {
         .await;
     assert_eq!(rows["shape"], json!([2, 4]));
     assert_eq!(rows["data"][1].as_array().unwrap().len(), 4);
-    let heard = hall
+    let received = hall
         .result(
             "automatic-speech-recognition",
             json!({ "audio": [1, 2, 3] }),
         )
         .await;
-    assert_eq!(heard["word_count"], 3);
-    assert_eq!(heard["words"].as_array().unwrap().len(), 3);
-    assert!(heard["text"].is_string() && heard["vtt"].is_string());
+    assert_eq!(received["word_count"], 3);
+    assert_eq!(received["words"].as_array().unwrap().len(), 3);
+    assert!(received["text"].is_string() && received["vtt"].is_string());
     let labels = hall
         .result("image-classification", json!({ "image": [1, 2] }))
         .await;

@@ -87,11 +87,11 @@ pub fn play(
     load: f64,
     entry: Entry,
     requests: u64,
-    mut dice: Rng,
+    mut rng: Rng,
 ) -> Figures {
-    let shape = shape(nodes, models, load, entry, &mut dice);
+    let shape = shape(nodes, models, load, entry, &mut rng);
     let secs = requests as f64 / shape.traffic.rate;
-    let mut world = ClusterSim::new(shape, dice);
+    let mut world = ClusterSim::new(shape, rng);
     world.run(Millis::from_secs(6), |_| {});
     world.reset_tally();
     let start = world.now;

@@ -18,7 +18,7 @@ fn any_shape(random: &mut Rng) -> Shape {
     for node in &mut shape.nodes {
         node.site = random.usize(..3);
         node.drift_ppm = random.i64(-2_000..2_000);
-        let permits = |dice: &mut Rng| (0..dice.usize(..3)).map(|_| dice.u32(1..5)).collect();
+        let permits = |rng: &mut Rng| (0..rng.usize(..3)).map(|_| rng.u32(1..5)).collect();
         node.models = (0..models).map(|_| permits(random)).collect();
     }
     shape.line = random.u32(..4);
@@ -36,9 +36,9 @@ fn any_shape(random: &mut Rng) -> Shape {
 
 #[test]
 fn nothing_loops_or_is_granted_twice_whatever_happens() {
-    for_each_seed(60, |mut dice| {
-        let mut disturbance = dice.fork();
-        let mut world = ClusterSim::new(any_shape(&mut dice), dice);
+    for_each_seed(60, |mut rng| {
+        let mut disturbance = rng.fork();
+        let mut world = ClusterSim::new(any_shape(&mut rng), rng);
         world.net.jitter = Millis(disturbance.u64(..30));
         world.run(Millis::from_secs(15), |world| {
             let node = disturbance.usize(..world.nodes.len());
@@ -78,8 +78,8 @@ fn assert_whole(world: &mut ClusterSim) {
 
 #[test]
 fn after_a_partition_of_thirty_seconds_all_permits_are_used_again() {
-    for_each_seed(5, |dice| {
-        let mut world = busy(3, dice);
+    for_each_seed(5, |rng| {
+        let mut world = busy(3, rng);
         world.partition(&[2]);
         world.run(Millis::from_secs(30), |_| {});
         world.net.heal();
@@ -89,8 +89,8 @@ fn after_a_partition_of_thirty_seconds_all_permits_are_used_again() {
 
 #[test]
 fn after_a_one_way_drop_all_permits_are_used_again() {
-    for_each_seed(5, |dice| {
-        let mut world = busy(3, dice);
+    for_each_seed(5, |rng| {
+        let mut world = busy(3, rng);
         world.cut(1, 0);
         world.run(Millis::from_secs(30), |_| {});
         world.net.heal();
@@ -100,8 +100,8 @@ fn after_a_one_way_drop_all_permits_are_used_again() {
 
 #[test]
 fn with_a_third_of_all_messages_lost_the_fleet_still_works() {
-    for_each_seed(5, |dice| {
-        let mut world = busy(3, dice);
+    for_each_seed(5, |rng| {
+        let mut world = busy(3, rng);
         world.net.loss = 0.3;
         world.run(Millis::from_secs(3), |_| {});
         world.reset_tally();
@@ -117,8 +117,8 @@ fn with_a_third_of_all_messages_lost_the_fleet_still_works() {
 
 #[test]
 fn a_restarted_node_is_used_again() {
-    for_each_seed(5, |dice| {
-        let mut world = busy(5, dice);
+    for_each_seed(5, |rng| {
+        let mut world = busy(5, rng);
         world.crash(3);
         world.run(Millis::from_secs(10), |_| {});
         world.restart(3);
@@ -128,11 +128,11 @@ fn a_restarted_node_is_used_again() {
 
 #[test]
 fn who_is_killed_takes_only_its_own_clients_along() {
-    for_each_seed(5, |dice| {
+    for_each_seed(5, |rng| {
         // Half of what the others can serve.
         let mut shape = Shape::even(5, 0.5);
         shape.traffic.entries[3] = 0.0;
-        let mut world = ClusterSim::new(shape, dice);
+        let mut world = ClusterSim::new(shape, rng);
         world.run(Millis::from_secs(5), |_| {});
         // Its permits are in use by others' requests.
         world.failing.fill(false);
@@ -152,29 +152,29 @@ fn who_is_killed_takes_only_its_own_clients_along() {
 
 #[test]
 fn of_a_killed_node_only_what_had_begun_there_fails() {
-    for_each_seed(5, |dice| {
+    for_each_seed(5, |rng| {
         // Forwards of two seconds to four nodes, two of which die in the middle of them.
         let mut shape = Shape::even(5, 0.0).at_one_node();
         shape.traffic.service = Millis::from_secs(2);
         shape.traffic.patience = Millis::from_secs(30);
         shape.traffic.rate = 8.0;
-        let mut world = ClusterSim::new(shape, dice);
+        let mut world = ClusterSim::new(shape, rng);
         world.run(Millis::from_secs(10), |_| {});
-        let mut begun = world.at_work(2);
+        let mut started = world.at_work(2);
         world.crash(2);
         world.run(Millis::from_secs(5), |_| {});
-        begun += world.at_work(4);
+        started += world.at_work(4);
         world.crash(4);
         world.run(Millis::from_secs(5), |_| {});
         world.wind_down();
         assert_eq!(
             world.ended(ClusterEnd::Failed),
-            begun,
+            started,
             "{:?}",
             world.tally.ended
         );
         assert_eq!(
-            world.ended(ClusterEnd::Completed) + begun,
+            world.ended(ClusterEnd::Completed) + started,
             world.tally.arrivals,
             "{:?}",
             world.tally.ended
@@ -184,8 +184,8 @@ fn of_a_killed_node_only_what_had_begun_there_fails() {
 
 #[test]
 fn a_rolling_drain_and_restart_of_all_fails_nobody() {
-    for_each_seed(3, |dice| {
-        let mut world = ClusterSim::new(Shape::even(4, 0.6), dice);
+    for_each_seed(3, |rng| {
+        let mut world = ClusterSim::new(Shape::even(4, 0.6), rng);
         world.run(Millis::from_secs(3), |_| {});
         world.reset_tally();
         for node in 0..4 {

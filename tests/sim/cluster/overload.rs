@@ -19,8 +19,8 @@ fn settled(shape: Shape, random: fastrand::Rng) -> ClusterSim {
 
 #[test]
 fn what_comes_to_one_node_is_served_by_all_three() {
-    for_each_seed(5, |dice| {
-        let mut world = settled(Shape::even(3, 1.3).at_one_node(), dice);
+    for_each_seed(5, |rng| {
+        let mut world = settled(Shape::even(3, 1.3).at_one_node(), rng);
         let start = world.now;
         world.run(Millis::from_secs(10), |_| {});
         let capacity = 3.0 * 80.0;
@@ -32,12 +32,12 @@ fn what_comes_to_one_node_is_served_by_all_three() {
 
 #[test]
 fn a_node_without_permits_of_its_own_uses_those_of_others() {
-    for_each_seed(5, |dice| {
+    for_each_seed(5, |rng| {
         let mut shape = Shape::even(4, 0.9).at_one_node();
         // The first is an edge node.
         shape.nodes[0].models = vec![Vec::new()];
         shape.traffic.rate = 0.9 * 3.0 * 80.0;
-        let mut world = settled(shape, dice);
+        let mut world = settled(shape, rng);
         world.run(Millis::from_secs(10), |_| {});
         let (completed, arrivals) = (world.ended(ClusterEnd::Completed), world.tally.arrivals);
         assert!(
@@ -51,8 +51,8 @@ fn a_node_without_permits_of_its_own_uses_those_of_others() {
 #[test]
 fn ten_times_too_much_costs_no_more_than_it_must() {
     for (nodes, seeds, secs) in [(3, 5, 5), (10, 2, 5), (50, 1, 2)] {
-        for_each_seed(seeds, |dice| {
-            let mut world = settled(Shape::even(nodes, 10.0), dice);
+        for_each_seed(seeds, |rng| {
+            let mut world = settled(Shape::even(nodes, 10.0), rng);
             let start = world.now;
             world.run(Millis::from_secs(secs), |_| {});
             let span = world.now.since(start);
@@ -81,12 +81,12 @@ fn ten_times_too_much_costs_no_more_than_it_must() {
 #[test]
 fn ten_times_too_much_through_nodes_without_permits_is_borne_as_well() {
     for (nodes, seeds) in [(6, 3), (20, 1)] {
-        for_each_seed(seeds, |dice| {
+        for_each_seed(seeds, |rng| {
             let mut shape = Shape::even(nodes, 5.0);
             for node in 0..nodes / 2 {
                 shape.nodes[node].models = vec![Vec::new()];
             }
-            let mut world = settled(shape, dice);
+            let mut world = settled(shape, rng);
             let start = world.now;
             world.run(Millis::from_secs(5), |_| {});
             let span = world.now.since(start);
@@ -109,8 +109,8 @@ fn ten_times_too_much_through_nodes_without_permits_is_borne_as_well() {
 
 #[test]
 fn when_all_backends_fail_attempts_grow_by_a_tenth() {
-    for_each_seed(3, |dice| {
-        let mut world = settled(Shape::even(5, 0.8), dice);
+    for_each_seed(3, |rng| {
+        let mut world = settled(Shape::even(5, 0.8), rng);
         world.failing.fill(true);
         world.run(Millis::from_secs(20), |_| {});
         // Two free retries in ten seconds at each node beside the tenth.
@@ -125,14 +125,14 @@ fn when_all_backends_fail_attempts_grow_by_a_tenth() {
 
 #[test]
 fn one_node_that_frees_up_is_not_overrun_by_forty_nine() {
-    for_each_seed(3, |dice| {
+    for_each_seed(3, |rng| {
         // Nobody but the first node has permits to spare, and no request is short.
         let mut shape = Shape::even(50, 3.0);
         shape.traffic.entries[0] = 0.0;
         shape.traffic.service = Millis::from_secs(4);
         shape.traffic.patience = Millis::from_secs(60);
         shape.traffic.rate = 3.0 * 50.0 * 2.0;
-        let mut world = ClusterSim::new(shape, dice);
+        let mut world = ClusterSim::new(shape, rng);
         // The first is down while the others fill up, then comes with eight free permits.
         world.crash(0);
         world.run(Millis::from_secs(20), |_| {});
@@ -149,7 +149,7 @@ fn one_node_that_frees_up_is_not_overrun_by_forty_nine() {
 
 #[test]
 fn the_near_site_is_used_before_the_far_one() {
-    for_each_seed(3, |dice| {
+    for_each_seed(3, |rng| {
         let mut shape = Shape::even(4, 0.6).at_one_node();
         for (node, site) in [(0, 0), (1, 0), (2, 1), (3, 9)] {
             shape.nodes[node] = NodeShape {
@@ -158,7 +158,7 @@ fn the_near_site_is_used_before_the_far_one() {
             };
         }
         // Two and a half nodes' worth.
-        let mut world = settled(shape, dice);
+        let mut world = settled(shape, rng);
         let start = world.now;
         world.run(Millis::from_secs(20), |_| {});
         let load: Vec<f64> = (0..4).map(|node| world.load_of(node, start)).collect();
@@ -170,10 +170,10 @@ fn the_near_site_is_used_before_the_far_one() {
 
 #[test]
 fn at_four_fifths_of_what_a_large_fleet_can_serve_its_load_is_even() {
-    for_each_seed(1, |dice| {
+    for_each_seed(1, |rng| {
         // Where all comes in at few nodes, those serve at home what they can and are full.
         for (entry, most) in [(Entry::Everywhere, 1.15), (Entry::AtFew, 1.3)] {
-            let figures = play(20, 20, 0.8, entry, 20_000, dice.clone());
+            let figures = play(20, 20, 0.8, entry, 20_000, rng.clone());
             let uneven = figures.most_over_mean;
             assert!(uneven <= most, "{entry:?}: {uneven:.3} times the mean");
             assert!(

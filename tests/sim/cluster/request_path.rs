@@ -158,13 +158,16 @@ impl ClusterSim {
                 let still = self
                     .node_requests
                     .get(&child)
-                    .and_then(|visit| visit.parent);
+                    .and_then(|node_request| node_request.parent);
                 if still.is_none_or(|parent| !self.is_fine(parent, child)) {
                     self.abandon(child);
                 }
             }
-            ClusterEvent::Worked { visit, attempt } => self.finish_attempt(visit, attempt),
-            ClusterEvent::Deadline { visit } => self.expire(visit),
+            ClusterEvent::Worked {
+                node_request,
+                attempt,
+            } => self.finish_attempt(node_request, attempt),
+            ClusterEvent::Deadline { node_request } => self.expire(node_request),
             _ => {}
         }
     }
@@ -221,7 +224,7 @@ impl ClusterSim {
             .expect("it is open")
             .node_requests += 1;
         let left = hops.deadline_left;
-        let visit = NodeRequest {
+        let node_request = NodeRequest {
             node,
             model,
             request,
@@ -235,15 +238,15 @@ impl ClusterSim {
             depth,
             stage: Stage::Deciding,
         };
-        self.node_requests.insert(id, visit);
-        self.after(left, ClusterEvent::Deadline { visit: id });
+        self.node_requests.insert(id, node_request);
+        self.after(left, ClusterEvent::Deadline { node_request: id });
         self.ask(id);
     }
 
     /// Admission here, or another node, or no.
     fn ask(&mut self, id: u64) {
-        let visit = &self.node_requests[&id];
-        let (at, model) = (visit.node, visit.model);
+        let node_request = &self.node_requests[&id];
+        let (at, model) = (node_request.node, node_request.model);
         let now = self.local(at);
         let ask = PermitRequest {
             has_alternative: false,
@@ -252,16 +255,16 @@ impl ClusterSim {
             priority: 5,
             is_warm: false,
             tokens: 0,
-            deadline: visit.deadline,
-            no_wait: visit.hops.wait_max == Millis::ZERO,
-            avoid: visit.avoid.clone(),
+            deadline: node_request.deadline,
+            no_wait: node_request.hops.wait_max == Millis::ZERO,
+            avoid: node_request.avoid.clone(),
             endpoint_order: None,
-            is_retry: visit.resumed,
+            is_retry: node_request.resumed,
         };
-        let wait_max = visit.hops.wait_max;
-        let dice = self.random.u64(..);
+        let wait_max = node_request.hops.wait_max;
+        let rng = self.random.u64(..);
         if let Some(turnstile) = &mut self.nodes[at].turnstiles[model] {
-            match turnstile.request_permit(ask, now, dice) {
+            match turnstile.request_permit(ask, now, rng) {
                 AdmissionOutcome::Leased(grant) => return self.begin(id, grant),
                 AdmissionOutcome::Queued {
                     ticket,
@@ -286,11 +289,11 @@ impl ClusterSim {
         }
         // A forwarded request waits nowhere else but comes back: whoever forwarded it sees more of
         // its way.
-        let visit = &self.node_requests[&id];
-        let first = visit.is_first();
-        let left = visit.deadline.since(now);
+        let node_request = &self.node_requests[&id];
+        let first = node_request.is_first();
+        let left = node_request.deadline.since(now);
         let wait_max = match first {
-            true => visit.hops.may_wait(left),
+            true => node_request.hops.may_wait(left),
             false => Millis::ZERO,
         };
         if self.forward_if_room(id, Need::Permit, wait_max) {
@@ -319,35 +322,35 @@ impl ClusterSim {
     }
 
     fn next_target(&mut self, id: u64, wants: Need, waits: bool) -> Option<ForwardTarget> {
-        let visit = &self.node_requests[&id];
-        if !visit.hops.may_forward() {
+        let node_request = &self.node_requests[&id];
+        if !node_request.hops.may_forward() {
             return None;
         }
-        let now = self.local(visit.node);
+        let now = self.local(node_request.node);
         let visited = match waits {
-            true => visit.hops.excluded_for_waiter(visit.way),
-            false => &visit.hops.visited,
+            true => node_request.hops.excluded_for_waiter(node_request.way),
+            false => &node_request.hops.visited,
         };
         let seek = NodeQuery {
             need: wants,
-            ..permit_query(&self.models[visit.model], visited)
+            ..permit_query(&self.models[node_request.model], visited)
         };
         self.tally.decisions += 1;
-        self.nodes[visit.node]
+        self.nodes[node_request.node]
             .cluster
             .next_target(&seek, self.random.u64(..), now)
     }
 
     /// A waiter looks whether to go. Returns whether others behind it should look as well.
     fn retry_waiter(&mut self, id: u64) -> bool {
-        let Some(visit) = self.node_requests.get(&id) else {
+        let Some(node_request) = self.node_requests.get(&id) else {
             return true;
         };
-        let Stage::Waiting { ticket, until } = visit.stage else {
+        let Stage::Waiting { ticket, until } = node_request.stage else {
             return true;
         };
-        let (at, model) = (visit.node, visit.model);
-        if !visit.hops.may_forward() {
+        let (at, model) = (node_request.node, node_request.model);
+        if !node_request.hops.may_forward() {
             return true;
         }
         let Some(chosen) = self.next_target(id, Need::Permit, true) else {
@@ -364,8 +367,8 @@ impl ClusterSim {
             return true;
         }
         self.leave_line(at, model, ticket);
-        if let Some(visit) = self.node_requests.get_mut(&id) {
-            visit.resumed = true;
+        if let Some(node_request) = self.node_requests.get_mut(&id) {
+            node_request.resumed = true;
         }
         self.forward(id, &chosen, Millis::ZERO);
         true
@@ -393,28 +396,28 @@ impl ClusterSim {
 
     fn forward(&mut self, id: u64, chosen: &ForwardTarget, wait_max: Millis) {
         let child = self.number();
-        let visit = self
+        let node_request = self
             .node_requests
             .get_mut(&id)
             .expect("only open visits forward");
-        let at = visit.node;
+        let at = node_request.node;
         let to = self.names[&chosen.node.name];
         let generation = chosen.node.generation;
         assert!(
-            !visit.hops.visited[..visit.way].contains(&chosen.node.name),
+            !node_request.hops.visited[..node_request.way].contains(&chosen.node.name),
             "it does not go round"
         );
-        visit.hops.revisit(&chosen.node.name);
-        let request = visit.request;
-        let deadline = visit.deadline;
+        node_request.hops.revisit(&chosen.node.name);
+        let request = node_request.request;
+        let deadline = node_request.deadline;
         let now = self.local(at);
         let ticket = self.nodes[at].cluster.record_forward(chosen, now);
         let left = deadline.since(now);
-        let visit = self
+        let node_request = self
             .node_requests
             .get_mut(&id)
             .expect("only open visits forward");
-        let sent = visit.hops.forward(
+        let sent = node_request.hops.forward(
             &chosen.node.name,
             left,
             wait_max,
@@ -422,7 +425,7 @@ impl ClusterSim {
             chosen.is_only_candidate,
         );
         let text = sent.to_string();
-        visit.stage = Stage::Forwarded {
+        node_request.stage = Stage::Forwarded {
             child,
             to,
             sent,
@@ -513,20 +516,23 @@ impl ClusterSim {
     }
 
     fn begin(&mut self, id: u64, grant: Grant) {
-        let visit = self
+        let node_request = self
             .node_requests
             .get_mut(&id)
             .expect("only open visits get permits");
-        visit.stage = Stage::Running(grant.permit, grant.endpoint);
-        visit.attempt += 1;
-        let (at, attempt, model) = (visit.node, visit.attempt, visit.model);
+        node_request.stage = Stage::Running(grant.permit, grant.endpoint);
+        node_request.attempt += 1;
+        let (at, attempt, model) = (node_request.node, node_request.attempt, node_request.model);
         assert!(
-            visit.hops.budget.errors_left > 0,
+            node_request.hops.budget.errors_left > 0,
             "an attempt has an error left"
         );
-        let request = self.requests.get_mut(&visit.request).expect("it is open");
+        let request = self
+            .requests
+            .get_mut(&node_request.request)
+            .expect("it is open");
         request.attempts += 1;
-        request.depth = visit.depth;
+        request.depth = node_request.depth;
         assert!(
             request.attempts <= ERRORS_MAX,
             "no request is tried more than its budget"
@@ -544,7 +550,13 @@ impl ClusterSim {
         } else {
             service
         };
-        self.after(span, ClusterEvent::Worked { visit: id, attempt });
+        self.after(
+            span,
+            ClusterEvent::Worked {
+                node_request: id,
+                attempt,
+            },
+        );
         self.grant(id);
     }
 
@@ -554,10 +566,10 @@ impl ClusterSim {
         while let Some(parent) = self
             .node_requests
             .get(&child)
-            .and_then(|visit| visit.parent)
+            .and_then(|node_request| node_request.parent)
         {
-            if let Some(visit) = self.node_requests.get_mut(&parent)
-                && let Stage::Forwarded { granted, .. } = &mut visit.stage
+            if let Some(node_request) = self.node_requests.get_mut(&parent)
+                && let Stage::Forwarded { granted, .. } = &mut node_request.stage
             {
                 *granted = true;
             }
@@ -566,58 +578,58 @@ impl ClusterSim {
     }
 
     fn finish_attempt(&mut self, id: u64, attempt: u32) {
-        let Some(visit) = self
+        let Some(node_request) = self
             .node_requests
             .get_mut(&id)
-            .filter(|visit| visit.attempt == attempt)
+            .filter(|node_request| node_request.attempt == attempt)
         else {
             return;
         };
-        let Stage::Running(permit, endpoint) = visit.stage else {
+        let Stage::Running(permit, endpoint) = node_request.stage else {
             return;
         };
-        let (at, model) = (visit.node, visit.model);
-        visit.stage = Stage::Deciding;
+        let (at, model) = (node_request.node, node_request.model);
+        node_request.stage = Stage::Deciding;
         if !self.failing[at] {
             self.nodes[at].completed += 1;
             self.answer(id, ForwardReply::Done);
             self.release((at, model), permit, endpoint);
             return;
         }
-        visit.avoid.push(endpoint);
-        visit.resumed = true;
-        let again = visit.hops.budget.record_error();
+        node_request.avoid.push(endpoint);
+        node_request.resumed = true;
+        let again = node_request.hops.budget.record_error();
         self.release((at, model), permit, endpoint);
         self.retry(id, again, AttemptFailure::Failed);
     }
 
     /// Tries again here or elsewhere when both budgets allow.
     fn retry(&mut self, id: u64, errors_left: bool, failure: AttemptFailure) {
-        let Some(visit) = self.node_requests.get(&id) else {
+        let Some(node_request) = self.node_requests.get(&id) else {
             return;
         };
-        let at = visit.node;
-        let tried = ERRORS_MAX - visit.hops.budget.errors_left;
+        let at = node_request.node;
+        let tried = ERRORS_MAX - node_request.hops.budget.errors_left;
         let now = self.local(at);
         let target = RetryTarget::AfterNode;
         let retries = &mut self.nodes[at].retries;
         if errors_left && retries.may_retry(tried, failure, target, now) {
             return self.ask(id);
         }
-        let visit = &self.node_requests[&id];
-        let hops = visit.hops.to_string();
+        let node_request = &self.node_requests[&id];
+        let hops = node_request.hops.to_string();
         self.answer(id, ForwardReply::Failed { hops });
     }
 
     /// A permit of a model at a node.
     fn release(&mut self, (at, model): (usize, usize), permit: PermitId, endpoint: EndpointId) {
         let now = self.local(at);
-        let dice = self.random.u64(..);
+        let rng = self.random.u64(..);
         self.nodes[at].backends[model][endpoint.0 as usize] -= 1;
         self.in_flight(at, -1);
         let mut wakes = WaiterUpdates::default();
         if let Some(turnstile) = &mut self.nodes[at].turnstiles[model] {
-            turnstile.release(permit, now, dice, &mut wakes);
+            turnstile.release(permit, now, rng, &mut wakes);
         }
         self.wake(at, model, wakes);
     }
@@ -637,8 +649,8 @@ impl ClusterSim {
     }
 
     fn refuse(&mut self, id: u64) {
-        let visit = &self.node_requests[&id];
-        let (at, model) = (visit.node, visit.model);
+        let node_request = &self.node_requests[&id];
+        let (at, model) = (node_request.node, node_request.model);
         let now = self.local(at);
         let (mut free, mut wait_ms) = (0, 0);
         if let Some(turnstile) = &self.nodes[at].turnstiles[model] {
@@ -646,7 +658,7 @@ impl ClusterSim {
             free = gauges.limit - gauges.used;
             wait_ms = turnstile.expected_wait(now).0 as u32;
         }
-        let hops = visit.hops.to_string();
+        let hops = node_request.hops.to_string();
         self.answer(
             id,
             ForwardReply::Refused {
@@ -659,23 +671,25 @@ impl ClusterSim {
 
     /// Ends a request at a node with a reply: to the client, or to the forwarding node.
     fn answer(&mut self, id: u64, answer: ForwardReply) {
-        let Some(visit) = self.remove(id) else { return };
-        let Some(parent) = visit.parent else {
+        let Some(node_request) = self.remove(id) else {
+            return;
+        };
+        let Some(parent) = node_request.parent else {
             let end = match answer {
                 ForwardReply::Done => ClusterEnd::Completed,
                 ForwardReply::Refused { .. } => ClusterEnd::Refused,
                 ForwardReply::Failed { .. } | ForwardReply::Lost => ClusterEnd::Failed,
             };
-            return self.end(visit.request, end);
+            return self.end(node_request.request, end);
         };
         let Some(caller) = self.node_requests.get(&parent) else {
             return;
         };
         let to = caller.node;
-        if self.net.connects(visit.node, to) {
+        if self.net.connects(node_request.node, to) {
             let way = self
                 .net
-                .stream(self.sites(visit.node, to), &mut self.random);
+                .stream(self.sites(node_request.node, to), &mut self.random);
             self.after(
                 way,
                 ClusterEvent::Back {
@@ -721,27 +735,30 @@ impl ClusterSim {
             ForwardReply::Failed { hops } => (hops, false),
         };
         let left = Hops::parse(&text).expect("our own text is well formed");
-        let visit = self
+        let node_request = self
             .node_requests
             .get_mut(&parent)
             .expect("it has just landed");
-        visit
+        node_request
             .hops
             .settle_returned(&sent, &left)
             .expect("our own answer follows");
         if refused {
-            let request = self.requests.get_mut(&visit.request).expect("it is open");
+            let request = self
+                .requests
+                .get_mut(&node_request.request)
+                .expect("it is open");
             request.refusals += 1;
             assert!(
                 request.refusals <= CAPACITY_ATTEMPTS_SMALL,
                 "nor refused more"
             );
             self.tally.forwards_refused += 1;
-            visit.hops.budget.record_out_of_capacity();
+            node_request.hops.budget.record_out_of_capacity();
             // Once no node is left to ask it waits here as any other.
             self.ask(parent);
         } else {
-            let errors_left = visit.hops.budget.errors_left > 0;
+            let errors_left = node_request.hops.budget.errors_left > 0;
             self.retry(parent, errors_left, AttemptFailure::Failed);
         }
         self.wake_unmet_demand(at);
@@ -768,20 +785,23 @@ impl ClusterSim {
             self.answer(parent, ForwardReply::Lost);
             return self.wake_unmet_demand(at);
         }
-        let visit = self
+        let node_request = self
             .node_requests
             .get_mut(&parent)
             .expect("it has just landed");
-        let request = self.requests.get_mut(&visit.request).expect("it is open");
+        let request = self
+            .requests
+            .get_mut(&node_request.request)
+            .expect("it is open");
         let (errors_left, failure) = if connected {
             request.lost_hop = true;
             (
-                visit.hops.settle_lost_in_queue(),
+                node_request.hops.settle_lost_in_queue(),
                 AttemptFailure::NotConnected,
             )
         } else {
             (
-                visit.hops.budget.record_error(),
+                node_request.hops.budget.record_error(),
                 AttemptFailure::NotConnected,
             )
         };
@@ -805,18 +825,18 @@ impl ClusterSim {
 
     /// Takes the forward of a request if `child` is its reply.
     fn take_forward(&mut self, parent: u64, child: u64) -> Option<FinishedForward> {
-        let visit = self.node_requests.get_mut(&parent)?;
-        if visit.forwarded_to()?.0 != child {
+        let node_request = self.node_requests.get_mut(&parent)?;
+        if node_request.forwarded_to()?.0 != child {
             return None;
         }
-        match std::mem::replace(&mut visit.stage, Stage::Deciding) {
+        match std::mem::replace(&mut node_request.stage, Stage::Deciding) {
             Stage::Forwarded {
                 sent,
                 ticket,
                 granted,
                 ..
             } => Some(FinishedForward {
-                at: visit.node,
+                at: node_request.node,
                 sent,
                 ticket,
                 granted,
@@ -826,10 +846,10 @@ impl ClusterSim {
     }
 
     fn expire(&mut self, id: u64) {
-        let Some(visit) = self.node_requests.get(&id) else {
+        let Some(node_request) = self.node_requests.get(&id) else {
             return;
         };
-        let (request, first) = (visit.request, visit.parent.is_none());
+        let (request, first) = (node_request.request, node_request.parent.is_none());
         if first {
             self.end(request, ClusterEnd::DeadlinePassed);
         }
@@ -838,23 +858,27 @@ impl ClusterSim {
 
     /// Cancels a request at a node: releases what it holds.
     fn abandon(&mut self, id: u64) {
-        let Some(visit) = self.remove(id) else { return };
-        let place = (visit.node, visit.model);
-        match visit.stage {
+        let Some(node_request) = self.remove(id) else {
+            return;
+        };
+        let place = (node_request.node, node_request.model);
+        match node_request.stage {
             Stage::Deciding => {}
-            Stage::Waiting { ticket, .. } => self.leave_line(visit.node, visit.model, ticket),
+            Stage::Waiting { ticket, .. } => {
+                self.leave_line(node_request.node, node_request.model, ticket)
+            }
             Stage::Running(permit, endpoint) => self.release(place, permit, endpoint),
             Stage::Forwarded {
                 child, to, ticket, ..
             } => {
-                let now = self.local(visit.node);
-                self.nodes[visit.node].cluster.finish_forward(
+                let now = self.local(node_request.node);
+                self.nodes[node_request.node].cluster.finish_forward(
                     ticket,
                     ForwardOutcome::Cancelled,
                     now,
                 );
-                self.leave_child(visit.node, child, to);
-                self.wake_unmet_demand(visit.node);
+                self.leave_child(node_request.node, child, to);
+                self.wake_unmet_demand(node_request.node);
             }
         }
     }
@@ -867,12 +891,14 @@ impl ClusterSim {
 
     /// Drops a request whose node is dead.
     pub(super) fn lose(&mut self, id: u64) {
-        let Some(visit) = self.remove(id) else { return };
-        if let Stage::Forwarded { child, to, .. } = visit.stage {
-            self.leave_child(visit.node, child, to);
+        let Some(node_request) = self.remove(id) else {
+            return;
+        };
+        if let Stage::Forwarded { child, to, .. } = node_request.stage {
+            self.leave_child(node_request.node, child, to);
         }
-        match visit.parent {
-            None => self.end(visit.request, ClusterEnd::EntryLost),
+        match node_request.parent {
+            None => self.end(node_request.request, ClusterEnd::EntryLost),
             Some(parent) => {
                 self.after(
                     Millis(2),
@@ -905,19 +931,19 @@ impl ClusterSim {
     }
 
     fn remove(&mut self, id: u64) -> Option<NodeRequest> {
-        let visit = self.node_requests.remove(&id)?;
-        if let Some(request) = self.requests.get_mut(&visit.request) {
+        let node_request = self.node_requests.remove(&id)?;
+        if let Some(request) = self.requests.get_mut(&node_request.request) {
             request.node_requests -= 1;
             if request.node_requests == 0 && request.ended {
-                self.requests.remove(&visit.request);
+                self.requests.remove(&node_request.request);
             }
         }
-        Some(visit)
+        Some(node_request)
     }
 
     fn stage(&mut self, id: u64, stage: Stage) {
-        if let Some(visit) = self.node_requests.get_mut(&id) {
-            visit.stage = stage;
+        if let Some(node_request) = self.node_requests.get_mut(&id) {
+            node_request.stage = stage;
         }
     }
 }

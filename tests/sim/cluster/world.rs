@@ -76,11 +76,11 @@ pub enum ClusterEvent {
         child: u64,
     },
     Worked {
-        visit: u64,
+        node_request: u64,
         attempt: u32,
     },
     Deadline {
-        visit: u64,
+        node_request: u64,
     },
 }
 
@@ -271,7 +271,7 @@ impl ClusterSim {
         for backend in self.nodes[node].backends.iter_mut().flatten() {
             *backend = 0;
         }
-        let here = |visit: &NodeRequest| visit.node == node;
+        let here = |node_request: &NodeRequest| node_request.node == node;
         let mut lost: Vec<u64> = self
             .node_requests
             .iter()
@@ -313,9 +313,9 @@ impl ClusterSim {
     pub fn cut(&mut self, from: usize, to: usize) {
         self.net.cut(from, to);
         let mut open: Vec<(u64, u64)> = Vec::new();
-        for (id, visit) in &self.node_requests {
-            if let Some((child, other)) = visit.forwarded_to()
-                && [(from, to), (to, from)].contains(&(visit.node, other))
+        for (id, node_request) in &self.node_requests {
+            if let Some((child, other)) = node_request.forwarded_to()
+                && [(from, to), (to, from)].contains(&(node_request.node, other))
             {
                 open.push((*id, child));
             }
@@ -517,11 +517,11 @@ impl ClusterSim {
         let reports: Vec<Arc<NodeReport>> =
             self.nodes[node].known.iter().flatten().cloned().collect();
         let count = self.nodes.len();
-        let told: Vec<usize> = match fanout {
+        let reported: Vec<usize> = match fanout {
             Some(fanout) => (0..fanout).map(|_| self.random.usize(..count)).collect(),
             None => (0..count).collect(),
         };
-        for to in told.into_iter().filter(|&to| to != node) {
+        for to in reported.into_iter().filter(|&to| to != node) {
             let sites = self.sites(node, to);
             if let Some(way) = self.net.datagram((node, to), sites, &mut self.random) {
                 let reports = reports.clone();
@@ -534,8 +534,8 @@ impl ClusterSim {
         let now = self.local(at);
         // Of those who wait, the clients of the node itself.
         let mut own = vec![0; self.models.len()];
-        for ((model, _), visit) in &self.nodes[at].waiting {
-            own[*model] += u32::from(self.node_requests[visit].is_first());
+        for ((model, _), node_request) in &self.nodes[at].waiting {
+            own[*model] += u32::from(self.node_requests[node_request].is_first());
         }
         let node = &mut self.nodes[at];
         node.version += 1;
@@ -645,6 +645,6 @@ impl ClusterSim {
 }
 
 fn drawn(sums: &[f64], random: &mut Rng) -> usize {
-    let lot = random.f64() * sums.last().expect("there is something to draw");
-    sums.partition_point(|&sum| sum <= lot).min(sums.len() - 1)
+    let draw = random.f64() * sums.last().expect("there is something to draw");
+    sums.partition_point(|&sum| sum <= draw).min(sums.len() - 1)
 }
