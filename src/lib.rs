@@ -4,20 +4,24 @@
 //! import only those to its left; `tests/tidy.rs` holds them to it.
 //!
 //! ```text
-//! telemetry ← plugin ← upstream ← peer ← proxy ← config ← admin ← app ← cli ← main
-//!                                             simulate ← app
+//! telemetry ← plugin ← upstream ← peer ← trace ← state ← pipeline ← downstream
+//!                      downstream ← config ← admin ← app ← cli ← main
+//!                                       simulate ← app
 //! ```
 //!
-//! The request pipeline is [`proxy`]. Decisions are the core's, configuration is `config`'s,
+//! The request pipeline is [`pipeline`]. Decisions are the core's, configuration is `config`'s,
 //! and tasks are started by `app`.
 
 pub mod admin;
 pub mod app;
 pub mod cli;
 pub mod config;
+pub mod downstream;
 pub mod peer;
+pub mod pipeline;
 pub mod plugin;
-pub mod proxy;
 pub mod simulate;
+pub mod state;
 pub mod telemetry;
+pub mod trace;
 pub mod upstream;

@@ -55,10 +55,10 @@ const SHELL_LAYERS: &[&[&str]] = &[
     &["upstream"],
     &["peer"],
     &["trace"],
+    &["state"],
     &["pipeline"],
     &["jobs", "gpu"],
-    &["downstream"],
-    &["proxy", "scaling"],
+    &["downstream", "scaling"],
     &["config"],
     &["admin"],
     &["app"],
@@ -122,7 +122,8 @@ const FOREIGN: &[(&str, &[&str])] = &[
     (
         "pingora",
         &[
-            "src/proxy",
+            "src/state",
+            "src/pipeline",
             "src/downstream",
             "src/upstream",
             "src/peer",
@@ -150,7 +151,7 @@ const NAMES_AT_HOME: &[(&str, &[&str])] = &[
     (
         "ServerSession",
         &[
-            "src/proxy",
+            "src/pipeline",
             "src/downstream",
             "src/admin",
             "src/app/listen.rs",
@@ -163,7 +164,6 @@ const NAMES_AT_HOME: &[(&str, &[&str])] = &[
             "src/core/model",
             "src/core/task",
             "src/plugin",
-            "src/proxy",
             "src/upstream",
             "src/pipeline",
         ],

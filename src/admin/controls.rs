@@ -8,7 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde::Deserialize;
 
-use crate::proxy::RuntimeFlags;
+use crate::state::RuntimeFlags;
 
 /// Changes that the listener may make.
 #[async_trait]

@@ -4,7 +4,7 @@
 //! lines; `/state` has all.
 
 use crate::config::Config;
-use crate::proxy::ConfigSnapshot;
+use crate::state::ConfigSnapshot;
 
 /// Models and plugins that get a line of their own.
 const ANNOUNCED_MAX: usize = 50;

@@ -13,13 +13,13 @@ use infergate_core::{AccountId, Millis, ModelId};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::remote_counts::RemoteRequestCounts;
-use super::seeds::Seeds;
+use crate::app::remote_counts::RemoteRequestCounts;
+use crate::app::seeds::Seeds;
 use crate::config::Config;
 use crate::peer::{
     self, ACCOUNTS_MAX, AccountUsage, Cluster, ConfigDrift, Gossip, GossipSocket, GossipUpdate,
 };
-use crate::proxy::Shared;
+use crate::state::Shared;
 use crate::telemetry::metrics::{GossipRefused, NodeChange, NodeLevels};
 
 /// The gossip interval: more frequent reports would not leave this node.

@@ -16,7 +16,7 @@ use infergate_core::{Millis, ModelId};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::proxy::Shared;
+use crate::state::Shared;
 use crate::upstream::HttpClient;
 use crate::upstream::discovery::{
     KubernetesCredentials, query_consul, query_kubernetes, read_file, resolve,

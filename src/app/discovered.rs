@@ -9,8 +9,8 @@ use std::sync::Arc;
 use infergate_core::model::{DiscoveredEndpoint, DiscoverySpec, ModelSpec};
 use infergate_core::{Millis, ModelId};
 
-use super::discover::DiscoveryReport;
-use crate::proxy::ConfigSnapshot;
+use crate::app::discover::DiscoveryReport;
+use crate::state::ConfigSnapshot;
 use crate::telemetry::metrics::EndpointChange;
 
 /// A set without half of its endpoints or more is believed after this time: a source that restarts is empty

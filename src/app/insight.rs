@@ -10,22 +10,24 @@ use infergate_core::routing::cluster::NodeView;
 use infergate_core::routing::hops::VISITED_MAX;
 use serde_json::{Map, Value, json};
 
-use super::capture::CaptureRecorder;
-use super::cluster;
-use super::load::Loader;
-use super::reload::ConfigStatus;
 use crate::admin::{
     CaptureError, CaptureReport, ConfigState, EndpointState, Insight, LastError, ModelState,
     NodeState, PermitState, QueueState, ReloadError, RemoteNodeState, State,
 };
+use crate::app::capture::CaptureRecorder;
+use crate::app::cluster;
+use crate::app::load::Loader;
+use crate::app::reload::ConfigStatus;
 use crate::config;
+use crate::downstream::ClientConnections;
 use crate::plugin::{BreakerState, PluginSnapshot};
-use crate::proxy::{ClientConnections, ConfigSnapshot, NodeInfo, Shared};
+use crate::state::{ConfigSnapshot, Shared};
 use crate::telemetry::clock::rfc3339;
 use crate::telemetry::log::LogHandle;
 use crate::telemetry::metrics::EndpointLevels;
 use crate::telemetry::plugin_metrics::PluginLevels;
 use crate::telemetry::{Levels, ModelLevels};
+use crate::trace::NodeInfo;
 use crate::upstream::ModelRuntime;
 
 /// Since the start: a node without reports of others by then is taken to be the first.

@@ -18,10 +18,11 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::handshakes::Handshakes;
 use crate::admin::Admin;
+use crate::app::handshakes::Handshakes;
 use crate::config::Listen;
-use crate::proxy::{ClientConnections, DownstreamServer, Shared, serve_connection, serve_peer};
+use crate::downstream::{ClientConnections, DownstreamServer, serve_connection, serve_peer};
+use crate::state::Shared;
 use crate::telemetry::{Clock, watched};
 
 /// Connections the kernel holds while every worker is busy.

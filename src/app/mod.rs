@@ -48,16 +48,15 @@ pub use load::{check, check_allowing_missing};
 use crate::admin::{Admin, reload_channel};
 use crate::config::watch::FileWatch;
 use crate::config::{self, Config, LoadedConfig, Problem};
+use crate::downstream::{ClientConnections, DownstreamServer};
 use crate::peer::{ClusterHandle, PeerClient};
 use crate::plugin::{CompileWait, PluginSnapshot, RoutingMode};
-use crate::proxy::{
-    BodyCheckSlots, ClientConnections, ConfigSnapshot, DownstreamServer, Drain, QuotaStore, Shared,
-    TraceStore,
-};
+use crate::state::{BodyCheckSlots, ConfigSnapshot, Drain, QuotaStore, Shared};
 use crate::telemetry::event_sink::Durability;
 use crate::telemetry::log::LogHandle;
 use crate::telemetry::permit_window::SAMPLE_INTERVAL;
 use crate::telemetry::{Clock, EventSink, Metrics, log, printable};
+use crate::trace::TraceStore;
 use crate::upstream::{HttpClient, PROBE_TICK, RANKING_TICK, check_requested, probe_round};
 use capture::CaptureRecorder;
 use cluster::Membership;
@@ -446,8 +445,8 @@ fn snapshot_plan(
     generation: u64,
     models: Vec<Arc<ModelSpec>>,
     plugins: PluginSnapshot,
-) -> crate::proxy::SnapshotParts {
-    crate::proxy::SnapshotParts {
+) -> crate::state::SnapshotParts {
+    crate::state::SnapshotParts {
         generation,
         node: Arc::clone(&node.id),
         site: Arc::clone(&node.site),

@@ -11,7 +11,7 @@ use futures_util::stream::{self, StreamExt};
 use infergate_core::routing::cluster::{NodeView, SkipReason};
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::proxy::Shared;
+use crate::state::Shared;
 
 /// Between two measurements of a node, and the most one may take.
 const TIMING_TICK: Duration = Duration::from_secs(1);

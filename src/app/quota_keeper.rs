@@ -12,9 +12,9 @@ use infergate_core::billing::QuotaSnapshot;
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::state_dir::{self, WriteDurability};
-use super::state_lock::StateLock;
-use crate::proxy::QuotaStore;
+use crate::app::state_dir::{self, WriteDurability};
+use crate::app::state_lock::StateLock;
+use crate::state::QuotaStore;
 
 /// Half of the second that may be granted again.
 const KEEP_TICK: Duration = Duration::from_millis(500);

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
-use super::state_dir::{self, WriteDurability};
 use crate::admin::{Controls, FlagChanges};
-use crate::proxy::{RuntimeFlags, RuntimeSwitches};
+use crate::app::state_dir::{self, WriteDurability};
+use crate::state::{RuntimeFlags, RuntimeSwitches};
 
 /// The file's name in `state_dir`.
 const FILE: &str = "runtime.json";

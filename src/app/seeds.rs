@@ -13,9 +13,9 @@ use futures_util::future::join_all;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::discover::LOOKUP_TIMEOUT;
+use crate::app::discover::LOOKUP_TIMEOUT;
 use crate::peer::{Cluster, NodeDiscovery};
-use crate::proxy::Shared;
+use crate::state::Shared;
 use crate::upstream::HttpClient;
 use crate::upstream::discovery::consul_hosts;
 

@@ -11,8 +11,8 @@ use infergate_core::Millis;
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::heap;
-use crate::proxy::Shared;
+use crate::app::heap;
+use crate::state::Shared;
 use crate::telemetry::resident_bytes;
 
 /// Between two looks: one short file is read.

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::peer::{Cluster, PeersListener};
 use crate::plugin::PluginSpec;
-use crate::proxy::{Cors, Headers, Limits, Readiness, Timeouts};
+use crate::state::{Cors, Headers, Limits, Readiness, Timeouts};
 use crate::telemetry::EventsConfig;
 use crate::telemetry::log::LogConfig;
 

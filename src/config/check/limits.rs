@@ -6,7 +6,7 @@ use infergate_core::api::origin;
 
 use crate::config::document::Cursor;
 use crate::config::problem::Problems;
-use crate::proxy::{Limits, Timeouts, header_fault};
+use crate::state::{Limits, Timeouts, header_name_error};
 
 pub fn check(root: &Cursor<'_>, problems: &mut Problems) {
     if let Some(limits) = root.key("limits") {
@@ -45,7 +45,7 @@ pub fn check(root: &Cursor<'_>, problems: &mut Problems) {
     }
     if let Some(headers) = root.key("headers") {
         for name in headers.list("pass") {
-            if let Some(fault) = name.text().and_then(header_fault) {
+            if let Some(fault) = name.text().and_then(header_name_error) {
                 problems.add(name.problem(fault));
             }
         }

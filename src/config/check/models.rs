@@ -6,11 +6,11 @@ use std::collections::{HashMap, HashSet};
 
 use infergate_core::model::{BackendKind, EndpointSpec, RESERVED, Task, same_server, server_of};
 
-use super::{anonymous_allowed, discovery, endpoints, is_anonymous, name_fault};
+use crate::config::check::{anonymous_allowed, discovery, endpoints, is_anonymous, name_fault};
 use crate::config::document::{Cursor, NodeData};
 use crate::config::problem::{Problem, Problems};
 use crate::config::unsupported::word;
-use crate::proxy::Timeouts;
+use crate::state::Timeouts;
 use crate::upstream::check_url;
 
 /// Ids and aliases of all models, for checks elsewhere.

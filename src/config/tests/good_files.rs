@@ -7,7 +7,7 @@ use infergate_core::model::{Algorithm, BackendKind, MetricMode, QueueSpec, Secre
 
 use super::*;
 use crate::plugin::OnFailure;
-use crate::proxy::{Limits, Timeouts};
+use crate::state::{Limits, Timeouts};
 use crate::telemetry::log::LogConfig;
 
 fn config(text: &str) -> Config {

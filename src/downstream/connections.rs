@@ -1,0 +1,118 @@
+//! How many connections each client address has open, and all of them together.
+//!
+//! Not a limit on requests. A connection over a limit is closed before a byte of it is read.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+
+use crate::state::Limits;
+
+/// Open connections of clients.
+#[derive(Default)]
+pub struct ClientConnections {
+    /// Guards the counts; held for one look-up when a connection opens or closes.
+    open: Mutex<ConnectionCounts>,
+}
+
+#[derive(Default)]
+struct ConnectionCounts {
+    total: u32,
+    by_address: HashMap<IpAddr, u32>,
+}
+
+/// Limit that a connection is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectionLimit {
+    /// `limits.connections`.
+    OfAll,
+    /// `limits.connections_per_client`.
+    OfClient,
+}
+
+impl ConnectionLimit {
+    /// Label in metrics.
+    pub const fn reason(self) -> &'static str {
+        match self {
+            ConnectionLimit::OfAll => "limit",
+            ConnectionLimit::OfClient => "per-client-limit",
+        }
+    }
+}
+
+impl ClientConnections {
+    /// Counts a connection from `address`.
+    ///
+    /// # Errors
+    /// The limit that is reached already.
+    pub fn open(
+        self: &Arc<ClientConnections>,
+        address: IpAddr,
+        limits: &Limits,
+    ) -> Result<ClientConnectionGuard, ConnectionLimit> {
+        let mut open = self.open.lock();
+        if open.total >= limits.connections {
+            return Err(ConnectionLimit::OfAll);
+        }
+        let count = open.by_address.entry(address).or_insert(0);
+        if *count >= limits.connections_per_client {
+            return Err(ConnectionLimit::OfClient);
+        }
+        *count += 1;
+        open.total += 1;
+        Ok(ClientConnectionGuard {
+            all: Arc::clone(self),
+            address,
+        })
+    }
+
+    /// All open connections.
+    pub fn total(&self) -> u64 {
+        self.open.lock().total.into()
+    }
+}
+
+/// Guard of one open connection; released by drop.
+pub struct ClientConnectionGuard {
+    all: Arc<ClientConnections>,
+    address: IpAddr,
+}
+
+impl Drop for ClientConnectionGuard {
+    fn drop(&mut self) {
+        let mut open = self.all.open.lock();
+        open.total = open.total.saturating_sub(1);
+        if let Some(count) = open.by_address.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                // Addresses that left cost nothing.
+                open.by_address.remove(&self.address);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_over_its_limit_gets_in_again_when_one_of_its_connections_ends() {
+        let all = Arc::new(ClientConnections::default());
+        let limits = Limits {
+            connections: 2,
+            connections_per_client: 1,
+            ..Limits::default()
+        };
+        let [a, b, c] = [1, 2, 3].map(|last| IpAddr::from([127, 0, 0, last]));
+        let first = all.open(a, &limits).unwrap();
+        assert_eq!(all.open(a, &limits).err(), Some(ConnectionLimit::OfClient));
+        let _other = all.open(b, &limits).unwrap();
+        assert_eq!(all.open(c, &limits).err(), Some(ConnectionLimit::OfAll));
+        drop(first);
+        assert!(all.open(a, &limits).is_ok());
+        assert_eq!(all.total(), 1);
+    }
+}

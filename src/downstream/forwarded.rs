@@ -1,0 +1,50 @@
+//! A request that another node forwards, as it arrives: taken, or handed back at once.
+//!
+//! Not the body. An accepted request goes through the pipeline like a client's.
+
+use pingora_core::protocols::http::ServerSession;
+
+use super::server::DownstreamServer;
+use crate::pipeline::RequestContext;
+use crate::pipeline::respond;
+use crate::pipeline::{ForwardArrivalError, interim, request_head};
+
+/// Why a connection was of no use, in the metrics.
+const NOT_MEMBER: &str = "peer-not-of-fleet";
+
+impl DownstreamServer {
+    /// Reads what the node says of the request, and says that it is here. Where the request is not taken,
+    /// whether the connection may carry another one. A client's passes.
+    pub(super) async fn accept_forward(
+        &self,
+        session: &mut ServerSession,
+        ctx: &mut RequestContext,
+    ) -> Option<bool> {
+        if !request_head::is_from_node(session) {
+            return None;
+        }
+        let read = request_head::read_forward(&self.shared.cluster, session, ctx);
+        let Err(not_taken) = read else {
+            let heard = interim::send_queued(&self.shared, session, ctx).await;
+            return heard.is_err().then_some(false);
+        };
+        let came_back = match not_taken {
+            ForwardArrivalError::Malformed(error) => {
+                tracing::warn!(error, "another node forwards what cannot be read");
+                None
+            }
+            ForwardArrivalError::NotMember(node) => {
+                self.shared.metrics.record_refused_connection(NOT_MEMBER);
+                tracing::debug!(node = &*node, "a forward of a node that was not heard of");
+                // To a node that was just started, or whose gossip is late, this is a node without room.
+                ctx.immediate_rejection()
+            }
+        };
+        ctx.discard();
+        let sent = match came_back {
+            Some(came_back) => respond::send_rejection(session, &came_back).await,
+            None => respond::reject_malformed_forward(session).await,
+        };
+        Some(sent.is_ok())
+    }
+}

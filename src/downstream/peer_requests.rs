@@ -1,0 +1,95 @@
+//! Requests of other nodes that are no inference requests: ping, notice of draining, and the trace of a
+//! request.
+//!
+//! Serves the peers listener alone. The sender is authenticated by its certificate; a name in a header
+//! counts only when the certificate bears it. Any other path is a forwarded request, handled by the
+//! pipeline.
+
+use bytes::Bytes;
+use http::header;
+use pingora_core::protocols::http::ServerSession;
+use pingora_error::Result;
+use pingora_http::{RequestHeader, ResponseHeader};
+
+use crate::peer::{
+    DRAINING_PATH, EXPLAIN_PATH, GENERATION_HEADER, NODE_HEADER, PING_PATH, PeerName,
+};
+use crate::pipeline::DownstreamConnection;
+use crate::state::Shared;
+use crate::trace::NodeInfo;
+
+/// Prefix of the paths.
+const PATHS: &str = "/peer/";
+
+/// Answers what is no request of a client, and says whether the connection may carry another one;
+/// none where a client asks.
+pub async fn serve(shared: &Shared, session: &mut ServerSession) -> Option<bool> {
+    let stream = session.stream()?;
+    let wire = stream.as_any().downcast_ref::<DownstreamConnection>()?;
+    let peer = wire.peer_name()?;
+    if !session.req_header().uri.path().starts_with(PATHS) {
+        return None;
+    }
+    let (status, body) = answer(shared, peer, session.req_header());
+    let generation = shared.cluster.here().generation;
+    Some(send(session, status, body, generation).await.is_ok())
+}
+
+fn answer(shared: &Shared, peer: &PeerName, head: &RequestHeader) -> (u16, Vec<u8>) {
+    match (head.method.as_str(), head.uri.path()) {
+        ("GET", PING_PATH) => (204, Vec::new()),
+        ("POST", DRAINING_PATH) => match sender(peer, head) {
+            Some((name, generation)) => {
+                if shared.cluster.record_draining(name, generation) {
+                    tracing::info!(node = name, "a node drains");
+                }
+                (204, Vec::new())
+            }
+            None => (
+                403,
+                b"{\"error\":\"the certificate is not this node's\"}".to_vec(),
+            ),
+        },
+        ("GET", path) => match path.strip_prefix(EXPLAIN_PATH) {
+            Some(request_id) => trace(shared, request_id),
+            None => (404, Vec::new()),
+        },
+        _ => (404, Vec::new()),
+    }
+}
+
+/// The node that a request says to be from, as far as its certificate says so too.
+fn sender<'a>(peer: &PeerName, head: &'a RequestHeader) -> Option<(&'a str, u64)> {
+    let text = |name| head.headers.get(name)?.to_str().ok();
+    let name = text(NODE_HEADER).filter(|name| peer.has(name))?;
+    Some((name, text(GENERATION_HEADER)?.parse().ok()?))
+}
+
+fn trace(shared: &Shared, request_id: &str) -> (u16, Vec<u8>) {
+    let Some(story) = shared.traces.find(request_id) else {
+        return (404, Vec::new());
+    };
+    let world = shared.snapshot.load();
+    let told = story.to_json(NodeInfo {
+        clock: shared.clock,
+        node: &world.node,
+        site: &world.site,
+    });
+    (200, told.to_string().into_bytes())
+}
+
+async fn send(
+    session: &mut ServerSession,
+    status: u16,
+    body: Vec<u8>,
+    generation: u64,
+) -> Result<()> {
+    let mut head = ResponseHeader::build(status, Some(3))?;
+    head.insert_header(GENERATION_HEADER, generation)?;
+    if status != 204 {
+        head.insert_header(header::CONTENT_TYPE, "application/json")?;
+        head.insert_header(header::CONTENT_LENGTH, body.len())?;
+    }
+    session.write_response_header(Box::new(head)).await?;
+    session.write_response_body(Bytes::from(body), true).await
+}

@@ -1,0 +1,157 @@
+//! Server of requests: reads a head, answers what needs no model, and hands inference requests to the pipeline.
+//!
+//! Not the connection's timers (`serve.rs`) and not the steps of a request.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use infergate_core::Refusal;
+use infergate_core::api::ApiDialect;
+use pingora_core::protocols::http::ServerSession;
+use tokio::time::timeout;
+
+use super::framing;
+use super::{peer_requests, preflight};
+use crate::peer::FORWARDED_HEAD_BYTES_MAX;
+use crate::pipeline::{
+    self, AuthenticatedRequest, DownstreamConnection, RequestContext, RequestError,
+    RequestedOperation, request_head, respond,
+};
+use crate::state::{ConfigSnapshot, PageOrigin, Shared};
+
+/// The client-facing server.
+pub struct DownstreamServer {
+    pub(super) shared: Arc<Shared>,
+}
+
+impl DownstreamServer {
+    /// A server over what is shared.
+    pub fn new(shared: Arc<Shared>) -> DownstreamServer {
+        DownstreamServer { shared }
+    }
+
+    /// Handles one request: the catalog here, inference in the pipeline.
+    async fn handle(
+        &self,
+        session: &mut ServerSession,
+        ctx: &mut RequestContext,
+    ) -> Result<(), RequestError> {
+        // 1, 2. A well-framed head: the operation and the account.
+        let (head, wanted) = AuthenticatedRequest::read(session, ctx)?;
+        let (operation, path_model) = match wanted {
+            RequestedOperation::Call(operation, model) => (operation, model),
+            other => {
+                return self
+                    .answer_catalog(session, ctx, &head.account, other)
+                    .await;
+            }
+        };
+        ctx.begin_trace();
+        let path_model = path_model.map(|model| ctx.resolve_model_name(model));
+        let shared = &*self.shared;
+        let model = pipeline::enter(shared, ctx, &head, path_model.as_deref())?;
+        let account = Arc::clone(&head.account);
+        let ended = pipeline::run(shared, session, ctx, head, (operation, path_model, model)).await;
+        pipeline::settle_account(shared, ctx, &account, &ended);
+        ended
+    }
+
+    /// Serves one request and returns whether the connection may carry another one.
+    async fn serve(&self, session: &mut ServerSession) -> bool {
+        let in_flight = self.shared.drain.enter();
+        let header_timeout = {
+            let world = self.shared.snapshot.load();
+            request_head::begin_count(session, head_bytes_max(session, &world));
+            Duration::from_secs(world.limits.header_timeout_secs)
+        };
+        let mut page = PageOrigin::None;
+        let (face, refusal) = match timeout(header_timeout, session.read_request()).await {
+            Ok(Ok(true)) => {
+                request_head::end_count(session);
+                let world = self.shared.snapshot.load();
+                page = world.cors.page_of(session.req_header());
+                let refused = check_framing(session, &world).err();
+                let refused = refused.or_else(|| preflight::refuse(session, &page));
+                (request_head::dialect_of(session.req_header()), refused)
+            }
+            Ok(Ok(false)) => return false,
+            Ok(Err(_)) => (ApiDialect::OpenAi, Some(request_head::unreadable(session))),
+            Err(_) => (ApiDialect::OpenAi, Some(Refusal::RequestTimeout)),
+        };
+        if let Some(refusal) = refusal {
+            self.shared
+                .metrics
+                .record_refused_connection(refusal.row().reason);
+            if request_head::is_from_node(session) {
+                // The other node must not take this for an answer to its client.
+                session.set_keepalive(None);
+                let _ = respond::reject_malformed_forward(session).await;
+                return false;
+            }
+            // A client that cannot frame a request may not be there to read about it either.
+            let _ = respond::refuse_unread(session, face, &refusal, &page).await;
+            return false;
+        }
+        if self.shared.drain.is_draining() {
+            session.set_keepalive(None);
+        }
+        if let Some(usable) = peer_requests::serve(&self.shared, session).await {
+            return usable;
+        }
+        if page.is_listed() && preflight::is_preflight(session.req_header()) {
+            return preflight::grant(session, &page).await.is_ok();
+        }
+        let mut ctx = RequestContext::begin(&self.shared, in_flight);
+        ctx.page_origin = page;
+        if let Some(usable) = self.accept_forward(session, &mut ctx).await {
+            return usable;
+        }
+        match self.handle(session, &mut ctx).await {
+            Ok(()) => true,
+            Err(RequestError::Refused(refusal)) => {
+                respond::finish_refused(session, &mut ctx, &refusal).await
+            }
+            Err(RequestError::Aborted) => false,
+        }
+    }
+}
+
+impl DownstreamServer {
+    /// Serves the next request of a connection. Returns the connection when it can carry another.
+    pub(super) async fn serve_next(
+        self: Arc<Self>,
+        mut session: ServerSession,
+    ) -> Option<Box<DownstreamConnection>> {
+        if !self.serve(&mut session).await {
+            session.shutdown().await;
+            if request_head::is_over_limit(&session) {
+                request_head::linger(session).await;
+            }
+            return None;
+        }
+        let (stream, ahead) = session.finish().await.ok()??.into_parts();
+        // Only our own connections carry requests, and read ahead of a request's end.
+        let mut wire = stream.into_any().downcast::<DownstreamConnection>().ok()?;
+        if let Some(ahead) = ahead {
+            wire.put_back(ahead);
+        }
+        Some(wire)
+    }
+}
+
+fn check_framing(session: &ServerSession, world: &ConfigSnapshot) -> Result<(), Refusal> {
+    let raw = match session.as_http1() {
+        Some(http1) => http1.get_headers_raw_bytes(),
+        None => Default::default(),
+    };
+    framing::check_head(session.req_header(), &raw, head_bytes_max(session, world))
+}
+
+fn head_bytes_max(session: &ServerSession, world: &ConfigSnapshot) -> usize {
+    let max_bytes = world.limits.request_headers_bytes() as usize;
+    // What a node adds to its client's head is not the client's.
+    match request_head::is_from_node(session) {
+        true => max_bytes + FORWARDED_HEAD_BYTES_MAX,
+        false => max_bytes,
+    }
+}

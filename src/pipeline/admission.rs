@@ -1,0 +1,353 @@
+//! Step 9 of the walk: a permit here, a node that has one, a place in the queue, or a refusal.
+//!
+//! Not the order of the queue and not the choice among nodes. While it waits it listens to four others: the
+//! deadline, the client, news of other nodes, and, on streams that want it, the time for a sign of life.
+
+pub mod heartbeat;
+pub mod interim;
+pub mod recheck;
+
+use std::sync::Arc;
+
+use infergate_core::admission::PermitRequest;
+use infergate_core::routing::cluster::Need;
+use infergate_core::{Millis, Refusal};
+use pingora_core::protocols::http::ServerSession;
+use tokio::time::sleep_until;
+
+use crate::peer::CapacityWatch;
+use crate::pipeline::admission::heartbeat::Heartbeat;
+use crate::pipeline::connection::DownstreamConnection;
+use crate::pipeline::context::{RequestContext, RequestError};
+use crate::pipeline::forwarding::ForwardPlan;
+use crate::state::Shared;
+use crate::telemetry::AdmissionResult;
+use crate::trace::WaitEnd;
+use crate::upstream::{GateEntry, ModelRuntime, Permit, Waiter};
+
+/// `Retry-After` of a request that is bound to one full site, until that site's next report.
+const FORCED_SITE_RETRY_AFTER: Millis = Millis::from_secs(1);
+
+/// Where the request is served.
+pub enum AdmissionGrant {
+    /// Here, with this permit.
+    Local(Permit),
+    /// At another node.
+    Peer(ForwardPlan),
+}
+
+/// Waits for a permit of the lane, or for a node that has one.
+///
+/// # Errors
+/// The turnstile's refusal where no other node has room either, the deadline, or the client left.
+pub async fn admit(
+    shared: &Shared,
+    session: &mut ServerSession,
+    ctx: &mut RequestContext,
+    lane: &Arc<ModelRuntime>,
+    ask: PermitRequest,
+    beats: &mut Heartbeat,
+) -> Result<AdmissionGrant, RequestError> {
+    interim::check_awaited(shared, session, ctx)?;
+    let may_stay = ctx
+        .forwarding
+        .as_ref()
+        .is_none_or(|journey| journey.may_stay(&ctx.snapshot.site));
+    if !may_stay {
+        let refusal = Refusal::QueueFull {
+            retry_after: FORCED_SITE_RETRY_AFTER,
+        };
+        return Ok(find_peer_or_refuse(
+            shared,
+            ctx,
+            lane,
+            refusal,
+            ask.no_wait,
+        )?);
+    }
+    // Whoever has failed here already comes after nodes that have not.
+    let all_tried = !ask.avoid.is_empty() && !lane.gate.has_untried(&ask.avoid);
+    if all_tried && let Some(going) = select_peer(shared, ctx, lane, Need::Permit, Millis::ZERO) {
+        return Ok(AdmissionGrant::Peer(going));
+    }
+    let mut ask = ask;
+    let no_wait = ask.no_wait;
+    // Other nodes come before waiting for endpoints to come back.
+    let in_fleet = ctx.forwarding.is_some();
+    let waits_for_health = !ask.has_alternative;
+    ask.has_alternative |= in_fleet;
+    let mut entry = request_permit(ctx, lane, ask.clone());
+    if let Err(refusal) = entry {
+        let refusal = match find_peer_or_refuse(shared, ctx, lane, refusal, no_wait) {
+            Ok(turn) => return Ok(turn),
+            Err(refusal) => refusal,
+        };
+        let is_first = in_fleet && ctx.is_from_client();
+        let waits = refusal == Refusal::NoHealthyEndpoint && waits_for_health && is_first;
+        if !waits {
+            return Err(refusal.into());
+        }
+        ask.has_alternative = false;
+        entry = request_permit(ctx, lane, ask);
+    }
+    let waiter = match entry? {
+        GateEntry::Leased(permit) => {
+            ctx.record_grant();
+            return Ok(AdmissionGrant::Local(permit));
+        }
+        GateEntry::Queued(waiter) => waiter,
+    };
+    ctx.record_queue_length(waiter.waiting_before);
+    ctx.begin_queue_wait();
+    let place = QueuedRequest::new(shared, ctx, lane, &waiter);
+    let turn = place.wait(session, ctx, waiter, beats).await;
+    ctx.end_queue_wait();
+    ctx.trace.end_wait(shared.clock.micros(), wait_end(&turn));
+    if let Ok(AdmissionGrant::Local(_)) = turn {
+        ctx.record_grant();
+    }
+    turn
+}
+
+fn wait_end(grant: &Result<AdmissionGrant, RequestError>) -> WaitEnd {
+    match grant {
+        Ok(AdmissionGrant::Local(_)) => WaitEnd::Granted,
+        Ok(AdmissionGrant::Peer(_)) => WaitEnd::Forwarded,
+        Err(RequestError::Refused(refusal)) => WaitEnd::Refused(refusal.cause()),
+        Err(RequestError::Aborted) => WaitEnd::Aborted,
+    }
+}
+
+/// Asks at the gate here.
+fn request_permit(
+    ctx: &mut RequestContext,
+    lane: &ModelRuntime,
+    ask: PermitRequest,
+) -> Result<GateEntry, Refusal> {
+    let (found, entry) = lane.gate.request_permit(ask);
+    let waiting = found.gauges.depth;
+    let entry = limit_forwarded_wait(ctx, entry);
+    lane.metrics.record_admission(match &entry {
+        Ok(GateEntry::Leased(_)) => AdmissionResult::Leased,
+        Ok(GateEntry::Queued(_)) => AdmissionResult::Queued,
+        Err(refusal) => AdmissionResult::NoSlots(refusal),
+    });
+    ctx.trace.record_admission(found, &entry);
+    entry.inspect_err(|_| ctx.record_queue_length(waiting))
+}
+
+/// A request that another node forwards waits no longer than that node allows.
+fn limit_forwarded_wait(
+    ctx: &RequestContext,
+    entry: Result<GateEntry, Refusal>,
+) -> Result<GateEntry, Refusal> {
+    let Some(journey) = ctx
+        .forwarding
+        .as_ref()
+        .filter(|journey| !journey.is_from_client())
+    else {
+        return entry;
+    };
+    match entry {
+        Ok(GateEntry::Queued(waiter)) if waiter.expected_wait > journey.hops.wait_max => {
+            let retry_after = waiter.expected_wait;
+            Err(Refusal::QueueFull { retry_after })
+        }
+        entry => entry,
+    }
+}
+
+/// Selects another node that has a permit, or a queue with one in sight, where this node has no room.
+fn find_peer_or_refuse(
+    shared: &Shared,
+    ctx: &mut RequestContext,
+    lane: &ModelRuntime,
+    refusal: Refusal,
+    no_wait: bool,
+) -> Result<AdmissionGrant, Refusal> {
+    let Some(journey) = ctx.forwarding.as_ref() else {
+        return Err(refusal);
+    };
+    if !refusal.is_out_of_capacity() {
+        return Err(refusal);
+    }
+    let left = ctx.deadline.since(shared.clock.now());
+    let (is_first, may_stay) = (
+        journey.is_from_client(),
+        journey.may_stay(&ctx.snapshot.site),
+    );
+    // Who forwarded it sees more of its way than this node: it waits nowhere else but comes back.
+    let may_wait = is_first && !no_wait;
+    let wait_max = match may_wait {
+        true => journey.hops.may_wait(left),
+        false => Millis::ZERO,
+    };
+    let permit = select_peer(shared, ctx, lane, Need::Permit, wait_max);
+    let line = Need::Queue {
+        wait_max: left,
+        crowded: !may_stay || lane.spec.endpoints.is_empty(),
+    };
+    let going = permit.or_else(|| {
+        let line = may_wait.then(|| select_peer(shared, ctx, lane, line, left));
+        line.flatten()
+    });
+    match going {
+        Some(going) => Ok(AdmissionGrant::Peer(going)),
+        None => {
+            if is_first {
+                shared.cluster.record_refusal(&lane.spec.id);
+            }
+            Err(refusal)
+        }
+    }
+}
+
+/// The node that has what is wanted now.
+fn select_peer(
+    shared: &Shared,
+    ctx: &mut RequestContext,
+    lane: &ModelRuntime,
+    wants: Need,
+    wait_max: Millis,
+) -> Option<ForwardPlan> {
+    let journey = ctx.forwarding.as_ref()?;
+    if !journey.hops.may_forward() {
+        return None;
+    }
+    let sites = lane.routing.sites(journey.class, shared.clock.now());
+    let seek = journey.query(&lane.spec.id, sites.as_deref(), wants);
+    let chosen = shared.cluster.next_target(&seek);
+    ctx.trace.record_peer_selection(
+        &shared.cluster,
+        shared.clock.micros(),
+        &seek,
+        sites.as_ref(),
+        chosen.as_ref(),
+    );
+    let chosen = chosen?;
+    Some(ForwardPlan {
+        target: chosen,
+        wait_max,
+    })
+}
+
+/// A place in the line here, for as long as nothing better is seen.
+struct QueuedRequest<'a> {
+    shared: &'a Shared,
+    model: &'a ModelRuntime,
+    /// None where there is nobody to go to.
+    capacity_watch: Option<CapacityWatch>,
+    /// When its turn was expected when it joined.
+    expected_at: Millis,
+}
+
+impl<'a> QueuedRequest<'a> {
+    fn new(
+        shared: &'a Shared,
+        ctx: &RequestContext,
+        lane: &'a ModelRuntime,
+        waiter: &Waiter,
+    ) -> QueuedRequest<'a> {
+        let journey = ctx.forwarding.as_ref();
+        let journey = journey.filter(|journey| journey.hops.may_forward());
+        QueuedRequest {
+            shared,
+            model: lane,
+            capacity_watch: journey.map(|journey| {
+                shared
+                    .cluster
+                    .watch_capacity(&lane.spec.id, journey.is_from_client())
+            }),
+            expected_at: shared.clock.now() + waiter.expected_wait,
+        }
+    }
+
+    async fn wait(
+        &self,
+        session: &mut ServerSession,
+        ctx: &mut RequestContext,
+        mut waiter: Waiter,
+        beats: &mut Heartbeat,
+    ) -> Result<AdmissionGrant, RequestError> {
+        if let Some(going) = self.select_peer(ctx) {
+            return Ok(AdmissionGrant::Peer(going));
+        }
+        let late = self.shared.clock.instant(ctx.deadline).into();
+        let deadline = sleep_until(late);
+        tokio::pin!(deadline);
+        loop {
+            tokio::select! {
+                biased;
+                turn = waiter.granted() => return turn.map(AdmissionGrant::Local).map_err(RequestError::Refused),
+                () = client_gone(session) => {
+                    ctx.record_client_gone();
+                    return Err(RequestError::Aborted);
+                }
+                () = &mut deadline => return Err(Refusal::DeadlinePassed.into()),
+                () = self.capacity_changed() => {
+                    if let Some(going) = self.select_peer(ctx) {
+                        return Ok(AdmissionGrant::Peer(going));
+                    }
+                }
+                () = beats.due() => beats.send(self.shared, session, ctx, late).await?,
+            }
+        }
+    }
+
+    async fn capacity_changed(&self) {
+        match &self.capacity_watch {
+            Some(want) => want.changed().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Selects a node that is better than waiting; notifies the next waiter unless there is no capacity.
+    fn select_peer(&self, ctx: &mut RequestContext) -> Option<ForwardPlan> {
+        let want = self.capacity_watch.as_ref()?;
+        let journey = ctx.forwarding.as_ref()?;
+        let now = self.shared.clock.now();
+        let sites = self.model.routing.sites(journey.class, now);
+        let seek = journey.query_as_waiter(&self.model.spec.id, sites.as_deref());
+        let others = &self.shared.cluster;
+        let chosen = others.next_target(&seek)?;
+        want.pass_on();
+        // Who should have had its turn already is as one who comes now.
+        let gate = &self.model.gate;
+        let wait = match self.expected_at > now {
+            // Nobody knows when an endpoint comes back.
+            _ if gate.gauges().usable_endpoints == 0 => Millis::MAX,
+            true => self.expected_at.since(now),
+            false => gate.expected_wait(),
+        };
+        if others.worth_waiting_here(wait, &chosen) {
+            return None;
+        }
+        let now_us = self.shared.clock.micros();
+        let story = &mut ctx.trace;
+        story.record_peer_selection(others, now_us, &seek, sites.as_ref(), Some(&chosen));
+        let wait_max = Millis::ZERO;
+        Some(ForwardPlan {
+            target: chosen,
+            wait_max,
+        })
+    }
+}
+
+/// Returns when the client has closed or reset its connection. Bytes of a pipelined request are
+/// not a departure.
+pub async fn client_gone(session: &mut ServerSession) {
+    let wire = session
+        .stream()
+        .and_then(|stream| stream.as_any().downcast_ref::<DownstreamConnection>());
+    if let Some(wire) = wire {
+        return wire.closed().await;
+    }
+    while session.read_body_or_idle(true).await.is_ok() {}
+}
+
+/// Takes back what was charged ahead for a permit that came to no answer.
+pub fn refund_tokens(lane: &ModelRuntime, ask: &PermitRequest) {
+    let charged = u64::from(ask.tokens);
+    lane.gate
+        .correct_tokens(&ask.account, ask.weight, charged, 0);
+}

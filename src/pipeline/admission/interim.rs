@@ -1,0 +1,109 @@
+//! Interim responses to the node that forwards a request: queued, and granted (a model server may start).
+//!
+//! Not for clients. A node that receives none for a while repeats the request elsewhere, so no work starts
+//! before the message is out. A process that was stopped and resumed finds its forwards given up and starts
+//! none of them.
+
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use infergate_core::Millis;
+use infergate_core::routing::cluster::{GIVEN_UP_AFTER, QUEUED_EVERY};
+use pingora_core::protocols::http::ServerSession;
+use pingora_error::Result;
+use pingora_http::ResponseHeader;
+use tokio::time::timeout;
+
+use crate::peer::ForwardStatus;
+use crate::pipeline::admission::client_gone;
+use crate::pipeline::context::{RequestContext, RequestError};
+use crate::state::Shared;
+
+/// Says that the request is in line, unless that was said a moment ago, or more than that.
+///
+/// # Errors
+/// The other node is gone.
+pub async fn send_queued(
+    shared: &Shared,
+    session: &mut ServerSession,
+    ctx: &mut RequestContext,
+) -> Result<(), RequestError> {
+    let now = shared.clock.now();
+    let due = Millis(QUEUED_EVERY.0 / 2);
+    match ctx.interim_state() {
+        Some(word) if !word.is_granted && word.sent_at.is_none_or(|at| now.since(at) >= due) => {}
+        _ => return Ok(()),
+    }
+    send(shared, session, ctx, ForwardStatus::Queued).await
+}
+
+/// Says that a model server may begin, once: before anything is sent to one. Clients get no message.
+///
+/// # Errors
+/// The other node has given the request up, and nothing may begin here.
+pub async fn send_granted(
+    shared: &Shared,
+    session: &mut ServerSession,
+    ctx: &mut RequestContext,
+) -> Result<(), RequestError> {
+    match ctx.interim_state() {
+        Some(word) if !word.is_granted => {}
+        _ => return Ok(()),
+    }
+    check_awaited(shared, session, ctx)?;
+    send(shared, session, ctx, ForwardStatus::Granted).await
+}
+
+/// Checks that the forwarding node still waits: its connection stands, and the last message is younger than
+/// the time after which it gives up.
+///
+/// # Errors
+/// It does not.
+pub fn check_awaited(
+    shared: &Shared,
+    session: &mut ServerSession,
+    ctx: &mut RequestContext,
+) -> Result<(), RequestError> {
+    let Some(word) = ctx.interim_state().filter(|word| !word.is_granted) else {
+        return Ok(());
+    };
+    let age = word.sent_at.map(|at| shared.clock.now().since(at));
+    let is_old = age.is_some_and(|age| age >= GIVEN_UP_AFTER);
+    if is_old || client_gone(session).now_or_never().is_some() {
+        ctx.record_client_gone();
+        return Err(RequestError::Aborted);
+    }
+    Ok(())
+}
+
+async fn send(
+    shared: &Shared,
+    session: &mut ServerSession,
+    ctx: &mut RequestContext,
+    interim: ForwardStatus,
+) -> Result<(), RequestError> {
+    let limit = Duration::from_millis(GIVEN_UP_AFTER.0);
+    // Noted as of before: the other node counts from when it hears it.
+    let at = shared.clock.now();
+    match timeout(limit, write(session, interim)).await {
+        Ok(Ok(())) => {
+            ctx.record_interim(interim, at);
+            Ok(())
+        }
+        Ok(Err(_)) | Err(_) => {
+            ctx.record_client_gone();
+            Err(RequestError::Aborted)
+        }
+    }
+}
+
+async fn write(session: &mut ServerSession, interim: ForwardStatus) -> Result<()> {
+    let mut head = ResponseHeader::build_no_case(interim.status(), Some(1))?;
+    let (name, value) = interim.line();
+    head.insert_header(name, value)?;
+    let keepalive = session.get_keepalive();
+    session.write_response_header(Box::new(head)).await?;
+    // Pingora takes an answer before the body's end for the last one; an interim one is not.
+    session.set_keepalive(keepalive);
+    Ok(())
+}

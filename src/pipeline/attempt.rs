@@ -1,0 +1,648 @@
+//! Step 10 of the walk: the request to a model server, and to another one when that is allowed.
+//!
+//! The number of attempts is the core's decision (retry budget). No attempt follows the first byte of a
+//! response, or a server that may have started to work.
+
+pub mod progress;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use infergate_core::admission::{EndpointId, PermitRequest};
+use infergate_core::api::Call;
+use infergate_core::model::{BackendKind, Task};
+use infergate_core::routing::verdict::retry_after;
+use infergate_core::routing::{
+    AttemptFailure, EndpointSignal, FailureCause, FallbackReason, FallbackState, PathOwner,
+    ResponseVerdict, RetryTarget,
+};
+use infergate_core::{Millis, Refusal};
+use pingora_core::protocols::http::ServerSession;
+
+use crate::pipeline::admission::heartbeat::Heartbeat;
+use crate::pipeline::admission::interim;
+use crate::pipeline::admission::recheck::recheck;
+use crate::pipeline::admission::{AdmissionGrant, admit, refund_tokens};
+use crate::pipeline::attempt::progress::{HeadWait, wait_for_head};
+use crate::pipeline::context::{RequestContext, RequestError};
+use crate::pipeline::fallback::{ModelError, ModelFallback};
+use crate::pipeline::forwarding::forward::{ForwardReply, forward};
+use crate::pipeline::forwarding::response::ForwardedResponse;
+use crate::pipeline::relay::RelayResult;
+use crate::pipeline::task::PreparedRequest;
+use crate::plugin::TaskSession;
+use crate::state::Account;
+use crate::state::Shared;
+use crate::state::header_filter::{PassedHeaders, is_web_page};
+use crate::telemetry::AttemptResult;
+use crate::trace::{AttemptTrace, RetryDecision};
+use crate::upstream::{
+    ModelRuntime, OutboundRequest, Permit, ResponseTransformer, RetryPlan, SendError,
+    UpstreamRequest, UpstreamResponse, saturated,
+};
+
+/// Content type of a body where the request names none.
+const JSON: &str = "application/json";
+const TIMEOUT: FailureCause = FailureCause::Named("timeout");
+const FIRST_BYTE: FailureCause = FailureCause::Named("first byte late");
+const BROKEN: FailureCause = FailureCause::Named("broken answer");
+
+/// Why a try brought no answer worth passing on.
+#[derive(Clone, Copy)]
+enum AttemptError {
+    NotConnected,
+    /// The server could not prove who it is, and was sent nothing.
+    NotTrusted,
+    /// The server, or one of a node that had granted a permit, may have begun to work on the request.
+    Lost,
+    /// The head of an answer did not come within the model's `first_byte_timeout_secs`.
+    Late,
+    Busy,
+    Unavailable,
+    /// The server refused the operator's path or key, and has not begun.
+    Rejected,
+    /// Another node could not be reached, was lost, or its servers failed.
+    Peer(AttemptFailure),
+}
+
+/// Where the answer comes from.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "moved twice a request; a box would cost requests that stay here an allocation"
+)]
+pub enum UpstreamReply {
+    /// From a model server of this node.
+    Local(Permit, UpstreamResponse),
+    /// From another node.
+    Peer(Box<ForwardedResponse>),
+}
+
+impl AttemptError {
+    /// Returns the failure class for the retry budget; none when another attempt could do the work twice.
+    fn retry_class(self) -> Option<AttemptFailure> {
+        match self {
+            AttemptError::NotConnected | AttemptError::NotTrusted => {
+                Some(AttemptFailure::NotConnected)
+            }
+            AttemptError::Busy | AttemptError::Unavailable | AttemptError::Rejected => {
+                Some(AttemptFailure::Failed)
+            }
+            AttemptError::Peer(failure) => Some(failure),
+            AttemptError::Lost | AttemptError::Late => None,
+        }
+    }
+
+    /// The same server would say the same again at once.
+    fn is_final(self) -> bool {
+        matches!(self, AttemptError::Busy | AttemptError::Rejected)
+    }
+
+    /// Returns the reason to leave the model for the next fallback.
+    fn fallback_reason(self) -> FallbackReason {
+        match self {
+            AttemptError::Busy => FallbackReason::OutOfCapacity,
+            _ => FallbackReason::Failed,
+        }
+    }
+
+    /// Returns the request's result once its model makes no more attempts.
+    fn into_model_error(self, expected_wait: Millis, pause: Option<Millis>) -> ModelError {
+        match self {
+            AttemptError::Lost => Refusal::UpstreamLost.into(),
+            AttemptError::Late => Refusal::UpstreamTimeout.into(),
+            AttemptError::Busy => {
+                let refusal = match pause {
+                    Some(retry_after) => Refusal::EndpointsPaused { retry_after },
+                    None => Refusal::QueueFull {
+                        retry_after: expected_wait,
+                    },
+                };
+                ModelError::Fallback(FallbackReason::OutOfCapacity, refusal)
+            }
+            AttemptError::NotTrusted => {
+                ModelError::Fallback(FallbackReason::Failed, Refusal::UpstreamNotTrusted)
+            }
+            AttemptError::Rejected => {
+                ModelError::Fallback(FallbackReason::Failed, Refusal::UpstreamRejected)
+            }
+            AttemptError::NotConnected | AttemptError::Unavailable | AttemptError::Peer(_) => {
+                ModelError::Fallback(FallbackReason::Failed, Refusal::UpstreamFailed)
+            }
+        }
+    }
+}
+
+/// The tries of one request at one model.
+pub struct Attempts<'a> {
+    shared: &'a Shared,
+    model: Arc<ModelRuntime>,
+    prepared: PreparedRequest,
+    headers: PassedHeaders,
+    /// The request as the last target wants it, and the model name it was shaped for.
+    upstream_request: UpstreamRequest,
+    shaped_for_model: Arc<str>,
+    answered_ok: bool,
+    /// The present try is a retry at a proven endpoint.
+    at_proven: bool,
+    /// When the last try began, and how it goes.
+    sent_us: u64,
+    trace: AttemptTrace,
+}
+
+impl<'a> Attempts<'a> {
+    /// Shapes the request, so that input the server cannot take is refused before it waits.
+    ///
+    /// # Errors
+    /// [`Refusal::BadRequest`].
+    pub fn new(
+        shared: &'a Shared,
+        lane: &Arc<ModelRuntime>,
+        asked: PreparedRequest,
+        passing: &PassedHeaders,
+        ctx: &RequestContext,
+    ) -> Result<Attempts<'a>, Refusal> {
+        let first = lane
+            .spec
+            .endpoints
+            .first()
+            .and_then(|e| e.backend_model.clone());
+        let model = first.unwrap_or_else(|| lane.spec.id.as_str().into());
+        let shaped = shape(lane, &asked, &model)?;
+        let content_type = shaped.content_type.as_deref().unwrap_or(JSON);
+        let own = [
+            ("content-type", content_type),
+            ("x-request-id", ctx.request_id()),
+        ];
+        let headers = passing.with_lines(&own);
+        Ok(Attempts {
+            shared,
+            model: Arc::clone(lane),
+            prepared: asked,
+            headers,
+            upstream_request: shaped,
+            shaped_for_model: model,
+            answered_ok: false,
+            at_proven: false,
+            sent_us: 0,
+            trace: AttemptTrace::default(),
+        })
+    }
+
+    /// The request as the model's task has made it.
+    pub fn call(&self) -> &Call {
+        &self.prepared.call
+    }
+
+    /// Bytes this holds beside the client's own body.
+    pub fn copied_bytes(&self) -> u64 {
+        let own = &self.prepared.call.body;
+        let shaped = &self.upstream_request.body;
+        let shared = own.as_ptr() == shaped.as_ptr();
+        let copied = if shared { 0 } else { shaped.len() as u64 };
+        self.prepared.copied_bytes + copied
+    }
+
+    /// Returns whether the request asks for a stream of events.
+    pub fn is_streaming(&self) -> bool {
+        self.upstream_request.streams
+    }
+
+    /// Waits for a permit and asks, until a server or another node answers. The tries made so far
+    /// stand in the ctx's event, and `descent` says how many of the rest are this model's.
+    ///
+    /// # Errors
+    /// Admission's refusals, [`Refusal::UpstreamFailed`] with the budget spent, or the client left.
+    pub async fn run(
+        &mut self,
+        session: &mut ServerSession,
+        ctx: &mut RequestContext,
+        ask: PermitRequest,
+        heartbeat: Option<Duration>,
+        ladder: &ModelFallback<'_>,
+    ) -> Result<UpstreamReply, ModelError> {
+        let mut ask = ask;
+        let mut beats = match ctx.is_from_client() {
+            true => Heartbeat::new(heartbeat),
+            false => Heartbeat::for_forward(),
+        };
+        let lane = Arc::clone(&self.model);
+        if ctx.is_from_client() {
+            lane.gate.count_request();
+        }
+        loop {
+            let turn = admit(self.shared, session, ctx, &lane, ask.clone(), &mut beats).await;
+            let turn = recheck(self.shared, ctx, &lane, &ask, turn).await?;
+            if ladder.is_barred() {
+                if let AdmissionGrant::Local(_) = turn {
+                    refund_tokens(&lane, &ask);
+                }
+                return Err(ModelError::from_admission(
+                    Refusal::NoHealthyEndpoint.into(),
+                ));
+            }
+            let failed = match turn {
+                AdmissionGrant::Local(permit) => {
+                    interim::send_granted(self.shared, session, ctx).await?;
+                    match self.try_local(session, ctx, &ask, &permit).await? {
+                        Ok(exchange) => return Ok(UpstreamReply::Local(permit, exchange)),
+                        Err(failure) => {
+                            ask.avoid.push(permit.endpoint);
+                            failure
+                        }
+                    }
+                }
+                AdmissionGrant::Peer(going) => {
+                    let away = forward(self.shared, session, ctx, &lane, going, &mut beats);
+                    match away.await? {
+                        ForwardReply::Response(away) => return Ok(UpstreamReply::Peer(away)),
+                        ForwardReply::NoRoom => {
+                            ask.is_retry = true;
+                            continue;
+                        }
+                        ForwardReply::Failed(failure) => AttemptError::Peer(failure),
+                        ForwardReply::Lost => AttemptError::Lost,
+                    }
+                }
+            };
+            let unproven = self.decide_retry(ctx, failed, &ask, ladder.state())?;
+            ask.avoid.extend(unproven);
+            ask.is_retry = true;
+        }
+    }
+
+    /// Makes one attempt at a local server and records its effect on health and tokens.
+    async fn try_local(
+        &mut self,
+        session: &mut ServerSession,
+        ctx: &mut RequestContext,
+        ask: &PermitRequest,
+        permit: &Permit,
+    ) -> Result<Result<UpstreamResponse, AttemptError>, RequestError> {
+        ctx.record_attempt(&permit.target);
+        self.model.metrics.record_endpoint_health(permit.health);
+        let tried = self.send_once(session, ctx, permit).await;
+        ctx.trace.update_attempt(&self.trace);
+        let tried = tried?;
+        if tried.is_err() {
+            // A server's failure is not its users' consumption.
+            refund_tokens(&self.model, ask);
+            ctx.record_local_failure();
+        }
+        Ok(tried)
+    }
+
+    /// Decides on another attempt and returns further endpoints to avoid, or the request's result.
+    fn decide_retry(
+        &mut self,
+        ctx: &mut RequestContext,
+        failed: AttemptError,
+        ask: &PermitRequest,
+        descent: FallbackState,
+    ) -> Result<Vec<EndpointId>, ModelError> {
+        let gate = &self.model.gate;
+        let tries = ctx.attempts_used();
+        if std::mem::take(&mut self.at_proven) {
+            gate.record_proven_retry_failure();
+        }
+        // What another node has failed may be served here.
+        let has_fresh = match failed {
+            AttemptError::Peer(_) => true,
+            _ => gate.has_untried(&ask.avoid) || (ctx.is_from_client() && ctx.may_forward()),
+        };
+        let retry = failed.retry_class();
+        let has_try = ctx.has_errors_left()
+            && descent.may_retry_model(failed.fallback_reason(), tries, has_fresh)
+            && (has_fresh || !failed.is_final());
+        let after_node = matches!(failed, AttemptError::Peer(_));
+        let decided = retry
+            .filter(|_| has_try)
+            .map(|failure| gate.plan_retry(tries, failure, &ask.avoid, after_node));
+        let again = decided.as_ref().is_some_and(|decided| decided.allowed);
+        let proven = |decided: &RetryPlan| decided.target == RetryTarget::Proven;
+        ctx.trace.record_retry_decision(RetryDecision {
+            failure: retry,
+            allowed: again,
+            proven: decided.as_ref().is_some_and(proven),
+            kept_for_next: !has_try,
+            tries,
+            model_left: gate.retries_left(),
+        });
+        match decided.filter(|decided| decided.allowed) {
+            Some(decided) => {
+                self.at_proven = proven(&decided);
+                Ok(decided.avoid)
+            }
+            None => Err(failed.into_model_error(gate.expected_wait(), gate.pause_left())),
+        }
+    }
+
+    /// Sends the request once; returns the head of a usable response, or why there is none.
+    async fn send_once(
+        &mut self,
+        session: &mut ServerSession,
+        ctx: &mut RequestContext,
+        permit: &Permit,
+    ) -> Result<Result<UpstreamResponse, AttemptError>, RequestError> {
+        let continuous_usage = self.model.has_continuous_usage(&permit.target.url);
+        let asked = &mut self.prepared.call.continuous_usage;
+        let changed = std::mem::replace(asked, continuous_usage) != continuous_usage;
+        if changed || self.shaped_for_model != permit.target.backend_model {
+            self.shaped_for_model = Arc::clone(&permit.target.backend_model);
+            self.upstream_request = shape(&self.model, &self.prepared, &self.shaped_for_model)?;
+        }
+        let outgoing = OutboundRequest {
+            method: "POST",
+            path: &self.upstream_request.path,
+            headers: self.headers.towards(permit.target.is_external),
+            body: &self.upstream_request.body,
+            fresh: ctx.needs_fresh_connection,
+        };
+        let sent_at = self.shared.clock.now();
+        self.sent_us = self.shared.clock.micros();
+        self.trace = AttemptTrace::begin(self.shared.clock);
+        ctx.trace.begin_attempt(self.sent_us, &permit.target);
+        let head_by = self.head_deadline(sent_at, ctx);
+        let clock = self.shared.clock;
+        let end = clock.instant(head_by).into();
+        let deadline = clock.instant(ctx.deadline).into();
+        let client = &self.shared.client;
+        let sending = client.send(&permit.target, outgoing, &mut self.trace.marks);
+        let waited = wait_for_head(sending, session, ctx, end, deadline).await;
+        let sent = match waited {
+            Ok(HeadWait::Completed(sent)) => sent,
+            Err(left) => {
+                ctx.mark_sent_if_started(&self.trace.marks);
+                self.record_result(
+                    permit,
+                    EndpointSignal::Neutral,
+                    None,
+                    AttemptResult::Abandoned,
+                );
+                return Err(left);
+            }
+            Ok(HeadWait::Deadline) => {
+                if head_by < ctx.deadline {
+                    let result = AttemptResult::TimedOut;
+                    self.record_result(permit, EndpointSignal::Failure, Some(FIRST_BYTE), result);
+                    return Ok(Err(AttemptError::Late));
+                }
+                ctx.mark_sent_if_started(&self.trace.marks);
+                let seen = self.blame_for_silence(sent_at, ctx);
+                let cause = (seen == EndpointSignal::Failure).then_some(TIMEOUT);
+                self.record_result(permit, seen, cause, AttemptResult::TimedOut);
+                return Err(Refusal::DeadlinePassed.into());
+            }
+        };
+        // A request that met one crash shall meet no second one that looks like a closed connection.
+        ctx.needs_fresh_connection |= self.trace.marks.replaced;
+        match sent {
+            Ok(exchange) => Ok(self.classify_head(permit, exchange).await),
+            Err(error) => Ok(Err(self.classify_send_error(ctx, permit, &error))),
+        }
+    }
+
+    /// When the head of an answer must have come.
+    fn head_deadline(&self, sent_at: Millis, ctx: &RequestContext) -> Millis {
+        match self.model.spec.first_byte_timeout_secs {
+            Some(secs) => ctx.deadline.min(sent_at + Millis::from_secs(secs)),
+            None => ctx.deadline,
+        }
+    }
+
+    /// Classifies a send that ended without a response head.
+    fn classify_send_error(
+        &mut self,
+        ctx: &RequestContext,
+        permit: &Permit,
+        error: &SendError,
+    ) -> AttemptError {
+        if let Some(repeated) = permit.target.warnings.due(self.shared.clock.now()) {
+            tracing::warn!(
+                request_id = &**ctx.request_id(),
+                url = &*permit.target.url,
+                cause = error.cause(),
+                error = error as &dyn std::error::Error,
+                repeated,
+                "no answer from a model server"
+            );
+        }
+        let (seen, result, no_answer) = match error {
+            SendError::Connect(_) => (
+                EndpointSignal::Unusable,
+                AttemptResult::ConnectFailed,
+                AttemptError::NotConnected,
+            ),
+            SendError::NotTrusted(_) => (
+                EndpointSignal::Unusable,
+                AttemptResult::NotTrusted,
+                AttemptError::NotTrusted,
+            ),
+            SendError::Lost(_) => (
+                EndpointSignal::Failure,
+                AttemptResult::ConnectionLost,
+                AttemptError::Lost,
+            ),
+        };
+        let cause = Some(FailureCause::Named(error.cause()));
+        self.record_result(permit, seen, cause, result);
+        no_answer
+    }
+
+    /// Returns what silence until the deadline says about the server. A server is blamed only if it had most
+    /// of the model's time: the queue or a short deadline of the caller may have used the rest.
+    fn blame_for_silence(&self, sent_at: Millis, ctx: &RequestContext) -> EndpointSignal {
+        let rule = ctx.snapshot.deadline;
+        let given = rule.deadline(Millis::ZERO, self.model.spec.timeout_secs, None);
+        let had = self.shared.clock.now().since(sent_at);
+        match had.0 * 2 >= given.0 {
+            true => EndpointSignal::Failure,
+            false => EndpointSignal::Neutral,
+        }
+    }
+
+    async fn classify_head(
+        &mut self,
+        permit: &Permit,
+        exchange: UpstreamResponse,
+    ) -> Result<UpstreamResponse, AttemptError> {
+        self.trace.head_us = self.shared.clock.micros();
+        let status = exchange.encode_head().status.as_u16();
+        self.trace.status = status;
+        let headers = &exchange.encode_head().headers;
+        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let is_useless =
+            text("content-type").is_some_and(is_web_page) || text("content-length") == Some("0");
+        let now = || self.shared.clock.wall().unix_timestamp();
+        let pause = match status {
+            429 | 503 => retry_after(text, now),
+            _ => None,
+        };
+        let verdict = ResponseVerdict::of_head(status, is_useless, self.path_owner());
+        if verdict == ResponseVerdict::Accepted {
+            self.answered_ok = true;
+            return Ok(exchange);
+        }
+        let (result, no_answer) = match verdict {
+            ResponseVerdict::Accepted
+            | ResponseVerdict::RequestInvalid
+            | ResponseVerdict::ServerFailed => (AttemptResult::Answered, None),
+            ResponseVerdict::Busy => {
+                permit.target.load.lock().record_out_of_capacity();
+                (AttemptResult::Rejected, Some(AttemptError::Busy))
+            }
+            // A proxy in front of the server says this when the server broke while it worked.
+            ResponseVerdict::Unavailable if status == 502 && self.trace.may_have_started_work() => {
+                (AttemptResult::Rejected, Some(AttemptError::Lost))
+            }
+            ResponseVerdict::Unavailable => {
+                (AttemptResult::Rejected, Some(AttemptError::Unavailable))
+            }
+            ResponseVerdict::Rejected => {
+                permit.target.record_rejection(status);
+                (AttemptResult::Rejected, Some(AttemptError::Rejected))
+            }
+            ResponseVerdict::Unusable => (AttemptResult::Rejected, Some(AttemptError::Lost)),
+        };
+        let cause = match (verdict.signal(), pause) {
+            (EndpointSignal::Neutral, _) => None,
+            (_, Some(_)) => Some(FailureCause::Paused(status)),
+            (_, None) => Some(FailureCause::Status(status)),
+        };
+        self.record_result_with_pause(permit, verdict.signal(), cause, pause, result);
+        let Some(no_answer) = no_answer else {
+            return Ok(exchange);
+        };
+        // Under saturation most answers are these: without their connections a handshake a try.
+        self.shared.client.discard(exchange).await;
+        Err(no_answer)
+    }
+
+    /// Returns who chose the request's path.
+    fn path_owner(&self) -> PathOwner {
+        let spec = &self.model.spec;
+        let is_plain = spec.backend == BackendKind::Http || spec.task == Task::DumbPipe;
+        match is_plain || self.prepared.path.is_some() {
+            true => PathOwner::Operator,
+            false => PathOwner::Gateway,
+        }
+    }
+
+    /// The reader of the answer, with the model's task for it.
+    pub fn response_transformer(&self, task: Option<TaskSession>) -> ResponseTransformer {
+        let (spec, call) = (&self.model.spec, &self.prepared.call);
+        let answer = self.model.backend.decoder(call, spec.task);
+        answer.for_model(spec, task).with_model_name(call, spec)
+    }
+
+    /// Gives the permit back and settles what was charged ahead.
+    pub fn release(
+        &mut self,
+        permit: Permit,
+        relayed: RelayResult,
+        ctx: &mut RequestContext,
+        account: &Account,
+        charged: u32,
+    ) {
+        if self.answered_ok {
+            match relayed {
+                RelayResult::ServerFailed | RelayResult::Compressed => {
+                    if relayed == RelayResult::Compressed {
+                        permit.target.warn_compressed(self.shared.clock.now());
+                    }
+                    let cause = Some(BROKEN);
+                    self.record_result(
+                        &permit,
+                        EndpointSignal::Failure,
+                        cause,
+                        AttemptResult::ConnectionLost,
+                    );
+                }
+                // It had begun to answer as it should.
+                RelayResult::Abandoned => {
+                    self.record_result(
+                        &permit,
+                        EndpointSignal::Success,
+                        None,
+                        AttemptResult::Abandoned,
+                    );
+                }
+                RelayResult::Whole => {
+                    self.record_result(
+                        &permit,
+                        EndpointSignal::Success,
+                        None,
+                        AttemptResult::Answered,
+                    );
+                    permit.target.record_acceptance();
+                    self.record_latency(&permit);
+                    ctx.warn_of_unmetered(&self.model, &permit.target);
+                }
+            }
+            ctx.trace.update_attempt(&self.trace);
+        }
+        if let Some(used) = ctx.tokens_used() {
+            let account = &account.spec;
+            self.model
+                .gate
+                .correct_tokens(&account.id, account.weight, charged.into(), used);
+        }
+        drop(permit);
+    }
+
+    /// How fast the server was, for whoever ranks by it.
+    fn record_latency(&self, permit: &Permit) {
+        let since = |begin: u64, end: u64| saturated(end.saturating_sub(begin));
+        let first_us = since(self.sent_us, self.trace.head_us);
+        let whole_us = since(self.sent_us, self.shared.clock.micros());
+        permit
+            .target
+            .load
+            .lock()
+            .record_response(first_us, whole_us);
+    }
+
+    fn record_result(
+        &mut self,
+        permit: &Permit,
+        seen: EndpointSignal,
+        cause: Option<FailureCause>,
+        result: AttemptResult,
+    ) {
+        self.record_result_with_pause(permit, seen, cause, None, result);
+    }
+
+    fn record_result_with_pause(
+        &mut self,
+        permit: &Permit,
+        seen: EndpointSignal,
+        cause: Option<FailureCause>,
+        pause: Option<Millis>,
+        result: AttemptResult,
+    ) {
+        self.trace.result = Some(result);
+        if result != AttemptResult::Answered {
+            self.trace.failed_us = self.shared.clock.micros();
+        }
+        if matches!(seen, EndpointSignal::Failure | EndpointSignal::Unusable) {
+            permit.target.load.lock().record_failure();
+        }
+        permit.record_attempt(seen, cause, pause);
+        self.model.metrics.record_attempt(result);
+    }
+}
+
+/// The request as a target wants it that calls the model `name`.
+fn shape(
+    lane: &ModelRuntime,
+    asked: &PreparedRequest,
+    name: &str,
+) -> Result<UpstreamRequest, Refusal> {
+    let shaped = lane.backend.encode(&asked.call, lane.spec.task, name)?;
+    Ok(match &asked.path {
+        Some(path) => UpstreamRequest {
+            path: path.clone().into(),
+            ..shaped
+        },
+        None => shaped,
+    })
+}

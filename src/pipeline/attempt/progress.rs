@@ -1,0 +1,123 @@
+//! Signs of life to a streaming client while its model server says nothing: `progress_comments`.
+//!
+//! No comment stands within an event, or while the client has not taken what came before.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use infergate_core::model::ModelSpec;
+use pingora_core::protocols::http::ServerSession;
+use tokio::time::{Instant, sleep_until};
+
+use crate::pipeline::admission::client_gone;
+use crate::pipeline::admission::heartbeat::{Heartbeat, send_comment};
+use crate::pipeline::context::{RequestContext, RequestError};
+
+/// Where a model has `progress_comments` and no `queue_heartbeat_secs`. Proxies on the way cut what is
+/// silent for 30 to 60 s.
+const COMMENT_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Comment that the client gets.
+const WORKING: &[u8] = b": working\n\n";
+
+/// Returns the span between two signs of life while a server of `spec` is silent, where the model has any.
+pub fn comment_interval(spec: &ModelSpec) -> Option<Duration> {
+    spec.progress_comments
+        .then(|| match spec.queue_heartbeat_secs {
+            0 => COMMENT_INTERVAL,
+            secs => Duration::from_secs(secs),
+        })
+}
+
+/// How the wait for the head of a server's answer ended.
+pub enum HeadWait<T> {
+    Completed(T),
+    Deadline,
+}
+
+/// Waits until `sending` has the head of an answer, with a sign of life to the client every so often.
+/// `end` bounds it, and `deadline` the writing of a comment.
+///
+/// # Errors
+/// The client is gone, or takes no comment.
+pub async fn wait_for_head<T>(
+    sending: impl Future<Output = T>,
+    session: &mut ServerSession,
+    ctx: &mut RequestContext,
+    end: Instant,
+    deadline: Instant,
+) -> Result<HeadWait<T>, RequestError> {
+    let mut sending = pin!(sending);
+    let mut end = pin!(sleep_until(end));
+    let mut beats = Heartbeat::new(ctx.comment_interval);
+    loop {
+        tokio::select! {
+            biased;
+            sent = sending.as_mut() => return Ok(HeadWait::Completed(sent)),
+            () = client_gone(session) => {
+                ctx.record_client_gone();
+                return Err(RequestError::Aborted);
+            }
+            () = end.as_mut() => return Ok(HeadWait::Deadline),
+            () = beats.due() => send_comment(session, ctx, WORKING, deadline).await?,
+        }
+    }
+}
+
+/// The signs of life of one answer under way.
+pub struct ProgressComments {
+    beats: Heartbeat,
+    /// The bytes sent so far end with the end of an event.
+    is_between_events: bool,
+}
+
+impl ProgressComments {
+    /// Creates comments at a fixed interval.
+    pub fn new(every: Duration) -> ProgressComments {
+        ProgressComments {
+            beats: Heartbeat::new(Some(every)),
+            is_between_events: true,
+        }
+    }
+
+    /// Returns the next one when it is due.
+    pub async fn next(&mut self) -> Bytes {
+        loop {
+            self.beats.due().await;
+            if self.is_between_events {
+                return Bytes::from_static(WORKING);
+            }
+        }
+    }
+
+    /// Puts the next one off: these bytes go to the client.
+    pub fn record_bytes(&mut self, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            self.is_between_events = bytes.ends_with(b"\n\n") || bytes.ends_with(b"\r\n\r\n");
+            self.beats.reset();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn no_sign_of_life_stands_within_an_event() {
+        let mut progress = ProgressComments::new(Duration::from_secs(1));
+        assert_eq!(progress.next().await, WORKING);
+        for (bytes, may_speak) in [
+            (&b"data: 1\n\ndata: 2"[..], false),
+            (b"", false),
+            (b"\r\n\r\n", true),
+            (b"data: 3\n", false),
+            (b"data: 4\n\n", true),
+        ] {
+            progress.record_bytes(bytes);
+            let spoke = tokio::time::timeout(Duration::from_secs(60), progress.next()).await;
+            assert_eq!(spoke.is_ok(), may_speak, "{bytes:?}");
+        }
+    }
+}

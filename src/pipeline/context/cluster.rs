@@ -1,0 +1,191 @@
+//! Parts of the context that only a cluster needs: origin, possible targets, owner of the event.
+//!
+//! All of it stands in the ctx's [`Journey`], which a node that knows no other does not make.
+
+use std::sync::Arc;
+
+use infergate_core::routing::budget::ERRORS_MAX;
+use infergate_core::routing::hops::HopsError;
+use infergate_core::{Millis, Refusal};
+
+use crate::peer::{ForwardRejection, ForwardStatus, ForwardedHead, RejectionCause};
+use crate::pipeline::context::RequestContext;
+use crate::pipeline::forwarding::{ForwardState, InterimState, ReplayableRequest};
+use crate::upstream::ModelRuntime;
+
+/// A node that cannot serve a request at all.
+const NO_CAPACITY: RejectionCause = RejectionCause::NoRoom {
+    free: 0,
+    wait_ms: 0,
+};
+
+impl RequestContext {
+    /// Another node forwards it: by its word it has been under way for a while.
+    ///
+    /// # Errors
+    /// It has been here before.
+    pub fn accept_forward(&mut self, visit: ForwardedHead) -> Result<(), HopsError> {
+        let mut visit = visit;
+        visit.hops.arrive(&self.snapshot.node)?;
+        let ceiling = Millis::from_secs(self.snapshot.timeouts.ceiling_secs);
+        self.deadline = self.arrival + visit.hops.deadline_left.min(ceiling);
+        self.only_site = visit.only_site.clone();
+        self.elapsed_us = visit.elapsed_us;
+        let event = self.event();
+        event.request_id = Arc::clone(&visit.request_id);
+        event.account_id = Some(visit.account.clone());
+        event.asked_model_id = visit.asked_model.clone();
+        event.attempts = visit.attempts;
+        event.queuing_time_us = visit.queued_us;
+        event.queued = visit.queued_us > 0;
+        event.path = Arc::from(visit.path.as_slice());
+        if let Some(entry) = visit.path.first()
+            && let Some((site, _)) = entry.rsplit_once('/')
+        {
+            event.source_site = site.into();
+        }
+        self.forwarding = Some(Box::new(ForwardState::from_head(visit)));
+        Ok(())
+    }
+
+    /// The model it is to be served by: another node knows better than the body.
+    pub fn resolve_model_name(&self, named: String) -> String {
+        let told = self.forwarding.as_ref().and_then(|journey| journey.model());
+        told.map_or(named, |model| model.as_str().to_owned())
+    }
+
+    /// Returns the rejection for the forwarding node in place of a refusal; none where the refusal is for
+    /// the client. No server has started, and that node may find another one. None where the refusal is for
+    /// the client to read.
+    pub fn forward_rejection(&self, refusal: &Refusal) -> Option<ForwardRejection> {
+        let journey = self
+            .forwarding
+            .as_ref()
+            .filter(|journey| !journey.is_from_client())?;
+        let event = self.event.as_ref().filter(|event| event.status == 0)?;
+        let cause = match refusal {
+            Refusal::UpstreamFailed | Refusal::UpstreamRejected | Refusal::UpstreamNotTrusted => {
+                RejectionCause::Failed
+            }
+            Refusal::BodyBudgetSpent | Refusal::NoSuchModel => NO_CAPACITY,
+            refusal if refusal.is_out_of_capacity() => self
+                .model
+                .as_ref()
+                .map_or(NO_CAPACITY, |lane| capacity_of(lane)),
+            _ => return None,
+        };
+        Some(ForwardRejection {
+            cause,
+            hops: journey.hops.clone(),
+            attempts: event.attempts,
+        })
+    }
+
+    /// Returns the rejection for the forwarding node before the request is looked at: no capacity.
+    pub fn immediate_rejection(&self) -> Option<ForwardRejection> {
+        Some(ForwardRejection {
+            cause: NO_CAPACITY,
+            hops: self.forwarding.as_ref()?.hops.clone(),
+            attempts: self.event.as_ref()?.attempts,
+        })
+    }
+
+    /// Keeps the request for another node, should it be forwarded.
+    pub fn begin_forwarding(&mut self, parcel: ReplayableRequest) {
+        match &mut self.forwarding {
+            Some(journey) => journey.request = parcel,
+            None => {
+                let world = &self.snapshot;
+                let left = self.deadline.since(self.shared.clock.now());
+                let site = self.only_site.clone();
+                let journey = ForwardState::begin(&world.node, &world.path, left, site, parcel);
+                self.forwarding = Some(Box::new(journey));
+            }
+        }
+    }
+
+    /// Its client speaks to this node.
+    pub fn is_from_client(&self) -> bool {
+        self.forwarding
+            .as_ref()
+            .is_none_or(|journey| journey.is_from_client())
+    }
+
+    /// Returns the interim messages sent to the forwarding node; none for a client's request.
+    pub fn interim_state(&self) -> Option<InterimState> {
+        self.forwarding.as_ref()?.interim_state()
+    }
+
+    /// Records an interim message to the forwarding node.
+    pub fn record_interim(&mut self, interim: ForwardStatus, at: Millis) {
+        if let Some(journey) = &mut self.forwarding {
+            journey.record_interim(interim, at);
+        }
+    }
+
+    /// The other sites of the fleet.
+    pub fn known_sites(&self) -> Vec<Arc<str>> {
+        self.shared.cluster.sites()
+    }
+
+    /// Returns whether the cost counts against a limit.
+    pub fn has_reservation(&self) -> bool {
+        self.billing.has_reservation()
+    }
+
+    /// Tries that have failed, here and at other nodes.
+    pub fn attempts_used(&self) -> u32 {
+        match &self.forwarding {
+            Some(journey) => ERRORS_MAX.saturating_sub(journey.hops.budget.errors_left),
+            None => self.event.as_ref().map_or(0, |event| event.attempts),
+        }
+    }
+
+    /// A try at a model server of this node has failed.
+    pub fn record_local_failure(&mut self) {
+        if let Some(journey) = &mut self.forwarding {
+            journey.hops.budget.record_error();
+        }
+    }
+
+    /// The budget over all nodes allows another try.
+    pub fn has_errors_left(&self) -> bool {
+        let journey = self.forwarding.as_ref();
+        journey.is_none_or(|journey| journey.hops.budget.errors_left > 0)
+    }
+
+    /// Returns whether the request may be forwarded.
+    pub fn may_forward(&self) -> bool {
+        let journey = self.forwarding.as_ref();
+        journey.is_some_and(|journey| journey.hops.may_forward()) && !self.shared.cluster.is_alone()
+    }
+
+    /// Another node has granted a permit for it, and tells what came of it.
+    pub fn is_event_elsewhere(&self) -> bool {
+        let journey = self.forwarding.as_ref();
+        journey.is_some_and(|journey| journey.is_event_elsewhere())
+    }
+
+    /// The event is this node's to tell: it has answered, or refused a client of its own.
+    pub(super) fn owns_event(&self) -> bool {
+        let Some(journey) = &self.forwarding else {
+            return true;
+        };
+        let has_answered = self.event.as_ref().is_some_and(|event| event.status != 0);
+        !journey.is_event_elsewhere() && (journey.is_from_client() || has_answered)
+    }
+}
+
+/// Returns the capacity of a model for forwarded requests.
+fn capacity_of(lane: &ModelRuntime) -> RejectionCause {
+    let gauges = lane.gate.gauges();
+    let free = match gauges.usable_endpoints {
+        0 => 0,
+        _ => gauges.limit.saturating_sub(gauges.used),
+    };
+    let wait = lane.gate.expected_wait().0;
+    RejectionCause::NoRoom {
+        free,
+        wait_ms: u32::try_from(wait).unwrap_or(u32::MAX),
+    }
+}

@@ -1,0 +1,213 @@
+//! The models one request may be served by: the one it asks for, then those of its ladder.
+//!
+//! Not the decision: the core's [`Descent`] says whether a model is left, and [`Rung`] which ones are open.
+//! A model without fallbacks costs no look-up. When none has served, the client is told what the model it
+//! asked for said.
+
+use std::sync::Arc;
+
+use infergate_core::Refusal;
+use infergate_core::api::Call;
+use infergate_core::model::{Access, AccountSpec, Catalog};
+use infergate_core::routing::{FallbackCandidate, FallbackReason, FallbackState};
+
+use crate::pipeline::context::{RequestContext, RequestError};
+use crate::state::Shared;
+use crate::upstream::ModelRuntime;
+
+/// Why a model has not begun to answer.
+pub enum ModelError {
+    /// The model cannot take the request as it is.
+    Unfit(Refusal),
+    /// The model could not serve the request, and no server has started to work.
+    Fallback(FallbackReason, Refusal),
+    /// The configuration changed while it waited, in what the request was checked for.
+    Outdated,
+    /// The request ends here, whatever other models could do.
+    Ended(RequestError),
+}
+
+impl From<RequestError> for ModelError {
+    fn from(left: RequestError) -> ModelError {
+        ModelError::Ended(left)
+    }
+}
+
+impl From<Refusal> for ModelError {
+    fn from(refusal: Refusal) -> ModelError {
+        ModelError::Ended(refusal.into())
+    }
+}
+
+impl ModelError {
+    /// Classifies a refusal of the model's admission gate.
+    pub fn from_admission(left: RequestError) -> ModelError {
+        match left {
+            RequestError::Refused(refusal) if refusal.is_out_of_capacity() => {
+                let missed = match refusal {
+                    Refusal::NoHealthyEndpoint => FallbackReason::Unhealthy,
+                    _ => FallbackReason::OutOfCapacity,
+                };
+                ModelError::Fallback(missed, refusal)
+            }
+            left => ModelError::Ended(left),
+        }
+    }
+}
+
+/// Fallback of one request.
+pub struct ModelFallback<'a> {
+    shared: &'a Shared,
+    account: Arc<AccountSpec>,
+    /// The request has waited for its first model already and goes to the head of the queue.
+    is_resumed: bool,
+    /// Taken when no other model can need it any more.
+    call: Option<Call>,
+    model: Arc<ModelRuntime>,
+    /// Models to come, the next one last.
+    candidates: Vec<Arc<ModelRuntime>>,
+    state: FallbackState,
+    /// The model asked for and what it said, once it is left.
+    primary: Option<(Arc<ModelRuntime>, Refusal)>,
+}
+
+impl<'a> ModelFallback<'a> {
+    /// Begins at the model that was asked for.
+    pub fn begin(
+        shared: &'a Shared,
+        ctx: &RequestContext,
+        account: &Arc<AccountSpec>,
+        lane: Arc<ModelRuntime>,
+        call: Call,
+    ) -> ModelFallback<'a> {
+        let mut ladder = ModelFallback {
+            shared,
+            account: Arc::clone(account),
+            is_resumed: false,
+            call: Some(call),
+            candidates: Vec::new(),
+            state: FallbackState::new(lane.spec.pin_primary, 0),
+            model: lane,
+            primary: None,
+        };
+        // Another node's client is on that node's ladder.
+        if ctx.is_from_client() && !ladder.model.spec.fallbacks.is_empty() {
+            ladder.find_candidates(ctx);
+        }
+        ladder
+    }
+
+    /// Finds the open rungs.
+    fn find_candidates(&mut self, ctx: &RequestContext) {
+        let world = &ctx.snapshot;
+        let spec = &self.model.spec;
+        let models = spec.fallbacks.iter().rev();
+        let indices = models.filter_map(|id| Some(world.catalog.model(id.as_str())?.0));
+        let lanes = indices.map(|index| world.models.get(index));
+        self.candidates = lanes.filter(|lane| self.is_open(lane)).cloned().collect();
+        self.state = FallbackState::new(spec.pin_primary, self.candidates.len());
+    }
+
+    fn is_open(&self, lane: &ModelRuntime) -> bool {
+        let rung = FallbackCandidate {
+            is_allowed: Catalog::access(&self.account, &lane.spec) == Access::Allowed,
+            is_external: lane.spec.is_external(),
+        };
+        rung.is_open(self.shared.runtime.flags().allow_cloud_fallback)
+    }
+
+    /// The model to ask now.
+    pub fn model(&self) -> &Arc<ModelRuntime> {
+        &self.model
+    }
+
+    /// Returns whether the request has waited for the present model already.
+    pub fn is_resumed(&self) -> bool {
+        self.is_resumed
+    }
+
+    /// Goes to the head of the line where it has waited at the gate of `former`.
+    pub fn resume_after(&mut self, former: &ModelRuntime) {
+        self.is_resumed = Arc::ptr_eq(&self.model.gate, &former.gate);
+    }
+
+    /// The guard has come down since this model was chosen: nothing may be sent there any more.
+    pub fn is_barred(&self) -> bool {
+        self.primary.is_some() && !self.is_open(&self.model)
+    }
+
+    /// How far down it is, for who makes the tries.
+    pub fn state(&self) -> FallbackState {
+        self.state
+    }
+
+    /// The request for the present model. To be taken once at each.
+    pub fn call(&mut self) -> Result<Call, Refusal> {
+        let call = match self.candidates.is_empty() {
+            true => self.call.take(),
+            false => self.call.clone(),
+        };
+        // Taken before only by the last model, after which there is none.
+        call.ok_or(Refusal::Internal)
+    }
+
+    /// Goes down to the next model that is open, with what the present one said.
+    ///
+    /// # Errors
+    /// There is none to go to, and this is what the client is told.
+    pub fn advance(
+        &mut self,
+        ctx: &mut RequestContext,
+        unserved: ModelError,
+    ) -> Result<(), RequestError> {
+        let (missed, refusal) = match unserved {
+            ModelError::Ended(left) => return Err(left),
+            // The walk has gone back by now.
+            ModelError::Outdated => return Err(Refusal::Internal.into()),
+            // What is wrong with a request is for the model that was asked for to say.
+            ModelError::Unfit(refusal) if self.primary.is_none() => return Err(refusal.into()),
+            ModelError::Unfit(refusal) => (None, refusal),
+            ModelError::Fallback(missed, refusal) => (Some(missed), refusal),
+        };
+        let cause = refusal.clone();
+        let (top, said) = self
+            .primary
+            .get_or_insert_with(|| (Arc::clone(&self.model), refusal));
+        let (top, said) = (Arc::clone(top), said.clone());
+        let leaves = self.state.may_fall_back(
+            missed.unwrap_or(FallbackReason::Failed),
+            ctx.event().attempts,
+        );
+        let Some(next) = leaves.then(|| self.next_open()).flatten() else {
+            ctx.set_model(&top, &top);
+            return Err(said.into());
+        };
+        if let Some(missed) = missed {
+            self.model.metrics.record_fallback(missed);
+        }
+        self.state.record_fallback(self.candidates.len());
+        self.is_resumed = false;
+        self.model = next;
+        ctx.set_model(&self.model, &top);
+        let now_us = self.shared.clock.micros();
+        ctx.trace
+            .record_fallback(now_us, &self.model.spec.id, &cause);
+        match &self.call {
+            Some(call) => {
+                ctx.exchange_quota(&self.account, &self.model, call);
+                Ok(())
+            }
+            None => Err(Refusal::Internal.into()),
+        }
+    }
+
+    /// The guard may have come down while the request waited.
+    fn next_open(&mut self) -> Option<Arc<ModelRuntime>> {
+        while let Some(next) = self.candidates.pop() {
+            if self.is_open(&next) {
+                return Some(next);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,339 @@
+//! Step 10 of the walk where another node serves: the request goes there, and its answer begins or it
+//! comes back.
+//!
+//! Only the body is held here meanwhile. The node that responds owns the event. A request that is rejected,
+//! or whose node is lost before a permit was granted, goes on here with the rest of its budget. A request
+//! that is given up is reset, so that the other node does not start it.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use infergate_core::routing::cluster::{ForwardOutcome, ForwardTarget};
+use infergate_core::routing::{AttemptFailure, Hops};
+use infergate_core::{Millis, Refusal};
+use pingora_core::protocols::http::ServerSession;
+use tokio::time::{Instant, sleep_until};
+
+use crate::peer::{
+    ForwardGuard, ForwardProgress, ForwardRejection, ForwardedHead, NodeWatch, RejectionCause,
+};
+use crate::pipeline::admission::client_gone;
+use crate::pipeline::admission::heartbeat::Heartbeat;
+use crate::pipeline::admission::interim;
+use crate::pipeline::context::{RequestContext, RequestError};
+use crate::pipeline::forwarding::response::ForwardedResponse;
+use crate::pipeline::forwarding::{ForwardPlan, final_message_grace};
+use crate::state::Shared;
+use crate::telemetry::ForwardResult;
+use crate::trace::ForwardStepEnd;
+use crate::upstream::{ModelRuntime, OutboundRequest, SendError, UpstreamResponse, saturated};
+
+/// Result of a forward.
+pub enum ForwardReply {
+    /// The node has begun to answer.
+    Response(Box<ForwardedResponse>),
+    /// The node has no capacity.
+    NoRoom,
+    /// The node could not be reached, was lost before it had granted a permit, or its model servers failed.
+    /// The value is the class of failure for the retry budget.
+    Failed(AttemptFailure),
+    /// The node was lost after it had granted a permit: a model server may have started to work.
+    Lost,
+}
+
+/// Forward in flight.
+struct ForwardAttempt<'a> {
+    shared: &'a Shared,
+    model: &'a ModelRuntime,
+    plan: ForwardPlan,
+    guard: ForwardGuard,
+    lent_hops: Hops,
+    begin_us: u64,
+    progress: ForwardProgress,
+    watch: NodeWatch,
+}
+
+/// Sends the request to another node and waits until it answers or comes back. `beats` go to the
+/// client while it waits there.
+///
+/// # Errors
+/// The deadline, or the client left.
+pub async fn forward(
+    shared: &Shared,
+    session: &mut ServerSession,
+    ctx: &mut RequestContext,
+    lane: &ModelRuntime,
+    going: ForwardPlan,
+    beats: &mut Heartbeat,
+) -> Result<ForwardReply, RequestError> {
+    let began_us = shared.clock.micros();
+    // The way there and back is not the other node's to use up.
+    let left = ctx.deadline.since(Millis(began_us / 1000));
+    let left = left.since(Millis(u64::from(going.target.rtt_us).div_ceil(1000)));
+    let sent = shared.cluster.begin_forward(&going.target);
+    let generation = shared.cluster.here().generation;
+    let (lent, headers) = headers(ctx, lane, &going, (generation, left))?;
+    let forward = ForwardAttempt {
+        shared,
+        model: lane,
+        progress: ForwardProgress::new(shared.clock),
+        watch: shared.cluster.watch(&going.target.node),
+        plan: going,
+        guard: sent,
+        lent_hops: lent,
+        begin_us: began_us,
+    };
+    ctx.trace
+        .begin_forward(began_us, &forward.plan.target, forward.plan.wait_max);
+    forward.run(session, ctx, &headers, beats).await
+}
+
+/// The head of the forwarded request, and what it takes along.
+fn headers(
+    ctx: &mut RequestContext,
+    lane: &ModelRuntime,
+    going: &ForwardPlan,
+    (generation, left): (u64, Millis),
+) -> Result<(Hops, BytesMut), Refusal> {
+    let request_id = Arc::clone(ctx.request_id());
+    let (elapsed_us, is_limited) = (ctx.elapsed_us(), ctx.has_reservation());
+    let event = ctx.event();
+    let account = event.account_id.clone().ok_or(Refusal::Internal)?;
+    let asked_model = event.asked_model_id.clone();
+    let (attempts, queued_us) = (event.attempts, event.queuing_time_us);
+    let journey = ctx.forwarding.as_mut().ok_or(Refusal::Internal)?;
+    let lent = journey.advance(going, left);
+    let visit = ForwardedHead {
+        from: Arc::clone(&ctx.snapshot.node),
+        generation,
+        hops: lent,
+        request_id,
+        account,
+        is_limited,
+        model: lane.spec.id.clone(),
+        asked_model,
+        path: journey.path.clone(),
+        attempts,
+        elapsed_us,
+        queued_us,
+        only_site: journey.only_site.clone(),
+        tariff: match journey.is_from_client() {
+            true => lane.tariff_text.clone(),
+            false => journey.tariff().cloned(),
+        },
+    };
+    let mut headers = BytesMut::with_capacity(journey.request.headers.len() + 512);
+    headers.extend_from_slice(&journey.request.headers);
+    visit.write(&mut headers);
+    Ok((visit.hops, headers))
+}
+
+impl ForwardAttempt<'_> {
+    async fn run(
+        mut self,
+        session: &mut ServerSession,
+        ctx: &mut RequestContext,
+        headers: &[u8],
+        beats: &mut Heartbeat,
+    ) -> Result<ForwardReply, RequestError> {
+        match self.wait(session, ctx, headers, beats).await {
+            Ok(Ok((exchange, first))) => self.handle_head(ctx, exchange, first).await,
+            Ok(Err(error)) => Ok(self.record_loss(ctx, &error)),
+            Err(left) => {
+                self.model.metrics.record_forward(ForwardResult::CutOff);
+                // It had all the time there was, and then some for its word to arrive.
+                if let RequestError::Refused(Refusal::DeadlinePassed) = left {
+                    self.guard.finish(ForwardOutcome::Failed);
+                }
+                Err(left)
+            }
+        }
+    }
+
+    /// The head of an answer and its first piece, while listening to client, deadline, and whether the
+    /// node still lives.
+    async fn wait(
+        &mut self,
+        session: &mut ServerSession,
+        ctx: &mut RequestContext,
+        headers: &[u8],
+        beats: &mut Heartbeat,
+    ) -> Result<Result<(UpstreamResponse, Option<Bytes>), SendError>, RequestError> {
+        let ForwardAttempt {
+            shared,
+            plan: ForwardPlan { target: chosen, .. },
+            progress: hearing,
+            watch,
+            ..
+        } = self;
+        let Some(journey) = &ctx.forwarding else {
+            return Err(Refusal::Internal.into());
+        };
+        let (target, body) = (journey.request.target.clone(), journey.request.body.clone());
+        let outgoing = OutboundRequest {
+            method: "POST",
+            path: &target,
+            headers,
+            body: &body,
+            fresh: false,
+        };
+        let begun = send_and_read_head(shared, chosen, outgoing, hearing);
+        tokio::pin!(begun);
+        let last_word =
+            Instant::from(shared.clock.instant(ctx.deadline)) + final_message_grace(chosen.rtt_us);
+        let deadline = sleep_until(last_word);
+        tokio::pin!(deadline);
+        let lost_in_line = shared.cluster.lost_while_queued(&chosen.node, hearing);
+        let lost_at_work = watch.lost();
+        tokio::pin!(lost_in_line, lost_at_work);
+        let mut is_granted = false;
+        loop {
+            tokio::select! {
+                biased;
+                answered = &mut begun => return Ok(answered),
+                () = client_gone(session) => {
+                    ctx.record_client_gone();
+                    return Err(RequestError::Aborted);
+                }
+                () = &mut deadline => return Err(Refusal::DeadlinePassed.into()),
+                () = hearing.wait_granted(), if !is_granted => {
+                    is_granted = true;
+                    // Whoever forwards it here may not repeat it from now on.
+                    interim::send_granted(shared, session, ctx).await?;
+                }
+                () = &mut lost_in_line, if !is_granted => return Ok(Err(silence_error())),
+                () = &mut lost_at_work, if is_granted => return Ok(Err(silence_error())),
+                () = beats.due() => beats.send(shared, session, ctx, last_word).await?,
+            }
+        }
+    }
+
+    /// A head came: an answer for the client, or the request comes back.
+    async fn handle_head(
+        self,
+        ctx: &mut RequestContext,
+        exchange: UpstreamResponse,
+        first: Option<Bytes>,
+    ) -> Result<ForwardReply, RequestError> {
+        let came_back = match ForwardRejection::read(&exchange.encode_head().headers) {
+            Ok(None) => {
+                return Ok(ForwardReply::Response(Box::new(
+                    self.into_response(ctx, exchange, first),
+                )));
+            }
+            Ok(Some(came_back)) => came_back,
+            Err(error) => return Ok(self.record_loss(ctx, &SendError::Lost(error.into()))),
+        };
+        let journey = ctx.forwarding.as_mut().ok_or(Refusal::Internal)?;
+        if let Err(error) = journey
+            .hops
+            .settle_returned(&self.lent_hops, &came_back.hops)
+        {
+            return Ok(self.record_loss(ctx, &SendError::Lost(error.into())));
+        }
+        self.shared.peer_client.finish(exchange).await;
+        let (reply, ended, result) = match came_back.cause {
+            RejectionCause::NoRoom { free, wait_ms } => {
+                journey.hops.budget.record_out_of_capacity();
+                let ended = ForwardOutcome::Refused { free, wait_ms };
+                (ForwardReply::NoRoom, ended, ForwardResult::NoRoom)
+            }
+            RejectionCause::Failed => {
+                let reply = ForwardReply::Failed(AttemptFailure::Failed);
+                (reply, ForwardOutcome::ServersFailed, ForwardResult::Failed)
+            }
+        };
+        let event = ctx.event();
+        event.attempts = event.attempts.max(came_back.attempts);
+        self.finish(ctx, ended, result);
+        Ok(reply)
+    }
+
+    fn into_response(
+        self,
+        ctx: &mut RequestContext,
+        exchange: UpstreamResponse,
+        first: Option<Bytes>,
+    ) -> ForwardedResponse {
+        let now_us = self.shared.clock.micros();
+        let status = exchange.encode_head().status.as_u16();
+        ctx.trace
+            .end_forward(now_us, ForwardStepEnd::Answered(status));
+        self.model.metrics.record_forward(ForwardResult::Answered);
+        self.guard.record_response();
+        if let Some(journey) = &mut ctx.forwarding {
+            journey.set_event_elsewhere(true);
+        }
+        let ttft_us = saturated(now_us.saturating_sub(self.begin_us));
+        let rtt_us = self.plan.target.rtt_us;
+        ForwardedResponse::new(exchange, first, self.guard, self.watch, rtt_us, ttft_us)
+    }
+
+    /// Records that the node could not be reached or was lost. No server has started to work unless a permit
+    /// was granted.
+    fn record_loss(self, ctx: &mut RequestContext, error: &SendError) -> ForwardReply {
+        let is_granted = self.progress.is_granted();
+        tracing::warn!(
+            request_id = &**ctx.request_id(),
+            node = &*self.plan.target.node.name,
+            granted = is_granted,
+            error = error as &dyn std::error::Error,
+            "no answer from another node"
+        );
+        let result = match error {
+            SendError::Connect(_) => ForwardResult::ConnectFailed,
+            SendError::NotTrusted(_) => ForwardResult::NotTrusted,
+            SendError::Lost(_) => ForwardResult::Lost,
+        };
+        if let Some(journey) = &mut ctx.forwarding {
+            match result {
+                ForwardResult::Lost if is_granted => journey.hops.settle_lost(&self.lent_hops),
+                ForwardResult::Lost => journey.hops.settle_lost_in_queue(),
+                _ => journey.hops.budget.record_error(),
+            };
+        }
+        self.finish(ctx, ForwardOutcome::Failed, result);
+        match is_granted {
+            true => ForwardReply::Lost,
+            false => ForwardReply::Failed(AttemptFailure::NotConnected),
+        }
+    }
+
+    fn finish(self, ctx: &mut RequestContext, ended: ForwardOutcome, result: ForwardResult) {
+        let how = match ended {
+            ForwardOutcome::Refused { free, wait_ms } => ForwardStepEnd::Rejected {
+                result,
+                free,
+                wait_ms,
+            },
+            _ => ForwardStepEnd::Ended(result),
+        };
+        ctx.trace.end_forward(self.shared.clock.micros(), how);
+        self.model.metrics.record_forward(result);
+        if result != ForwardResult::NoRoom {
+            let site = &self.plan.target.site;
+            self.shared.metrics.record_forward_failure(site, result);
+        }
+        self.guard.finish(ended);
+    }
+}
+
+/// Sends it, and reads the head of an answer with its first piece.
+async fn send_and_read_head(
+    shared: &Shared,
+    chosen: &ForwardTarget,
+    outgoing: OutboundRequest<'_>,
+    hearing: &ForwardProgress,
+) -> Result<(UpstreamResponse, Option<Bytes>), SendError> {
+    let channel = &shared.peer_client;
+    let sending = channel.forward(&chosen.node, &chosen.address, outgoing, hearing);
+    let mut exchange = sending.await?;
+    // The client has seen nothing before this.
+    let first = exchange.chunk().await;
+    let first = first.map_err(|error| SendError::Lost(error.into()))?;
+    Ok((exchange, first))
+}
+
+fn silence_error() -> SendError {
+    SendError::Lost("the node fell silent".into())
+}

@@ -1,0 +1,261 @@
+//! Step 11 of the walk where another node serves: its answer to the client, piece by piece.
+//!
+//! Not a parser: the bytes are in the client's dialect already, and the other node counts their cost. Memory
+//! is bounded by one piece. Every wait also listens to the client, to the deadline, to silence, and to
+//! whether the node still lives.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt;
+use http::header;
+use infergate_core::Refusal;
+use infergate_core::routing::cluster::ForwardOutcome;
+use pingora_core::protocols::http::ServerSession;
+use pingora_http::ResponseHeader;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use crate::peer::{ForwardGuard, NodeWatch};
+use crate::pipeline::admission::client_gone;
+use crate::pipeline::context::{RequestContext, RequestError};
+use crate::pipeline::forwarding::final_message_grace;
+use crate::pipeline::respond;
+use crate::state::{Shared, header_filter};
+use crate::telemetry::RequestOutcome;
+use crate::upstream::UpstreamResponse;
+
+/// An error that comes after a sign of life becomes an event; up to this size.
+const ERROR_BODY_MAX_BYTES: usize = 64 * 1024;
+
+/// An answer that another node has begun.
+pub struct ForwardedResponse {
+    exchange: UpstreamResponse,
+    /// Its first piece; none when it has no body.
+    first: Option<Bytes>,
+    guard: ForwardGuard,
+    watch: NodeWatch,
+    ttft_us: u32,
+    /// How much longer than that node itself one waits for what it says.
+    final_message_grace: Duration,
+}
+
+/// Why the next piece does not come.
+enum ForwardedStop {
+    ClientGone,
+    /// The node is late: its own end of the answer may still be on the way.
+    Deadline,
+    /// The node broke off or fell silent.
+    Broken,
+}
+
+impl ForwardedResponse {
+    /// Creates the response from its head and its first chunk.
+    pub fn new(
+        exchange: UpstreamResponse,
+        first: Option<Bytes>,
+        sent: ForwardGuard,
+        watch: NodeWatch,
+        rtt_us: u32,
+        ttft_us: u32,
+    ) -> ForwardedResponse {
+        ForwardedResponse {
+            exchange,
+            first,
+            guard: sent,
+            watch,
+            ttft_us,
+            final_message_grace: final_message_grace(rtt_us),
+        }
+    }
+
+    /// Sends it to the client. Whatever comes of it, the node that works tells the event, unless it
+    /// is lost under way.
+    ///
+    /// # Errors
+    /// The client left, or the answer broke off after its first byte.
+    pub async fn relay(
+        mut self,
+        shared: &Shared,
+        session: &mut ServerSession,
+        ctx: &mut RequestContext,
+    ) -> Result<(), RequestError> {
+        let relayed = match ctx.response_started && !self.exchange.encode_head().status.is_success()
+        {
+            true => self.error_event(shared, session, ctx).await,
+            false => self.pass(shared, session, ctx).await,
+        };
+        let ForwardedResponse {
+            exchange,
+            guard: sent,
+            ..
+        } = self;
+        let ttft_us = self.ttft_us;
+        match relayed {
+            Ok(()) => {
+                shared.peer_client.finish(exchange).await;
+                sent.finish(ForwardOutcome::Answered { ttft_us });
+                ctx.set_outcome(RequestOutcome::Completed);
+                Ok(())
+            }
+            Err(ForwardedStop::ClientGone) => {
+                ctx.record_client_gone();
+                Err(RequestError::Aborted)
+            }
+            // That node tells the event, as it knows the deadline.
+            Err(ForwardedStop::Deadline) => {
+                ctx.record_refusal(&Refusal::DeadlinePassed, RequestOutcome::CutByDeadline);
+                finish_cut(session, ctx, Refusal::DeadlinePassed).await
+            }
+            Err(ForwardedStop::Broken) => {
+                sent.finish(ForwardOutcome::Failed);
+                // It is lost and cannot tell: the event is ours.
+                if let Some(journey) = &mut ctx.forwarding {
+                    journey.set_event_elsewhere(false);
+                }
+                ctx.record_refusal(&Refusal::UpstreamLost, RequestOutcome::CutByBackend);
+                finish_cut(session, ctx, Refusal::UpstreamLost).await
+            }
+        }
+    }
+
+    async fn pass(
+        &mut self,
+        shared: &Shared,
+        session: &mut ServerSession,
+        ctx: &mut RequestContext,
+    ) -> Result<(), ForwardedStop> {
+        if !ctx.response_started {
+            let head = self.head(session, ctx).map_err(|_| ForwardedStop::Broken)?;
+            ctx.event().flags.streamed = is_stream(&head);
+            ctx.event().status = head.status.as_u16();
+            let written = session.write_response_header(Box::new(head)).await;
+            written.map_err(|_| ForwardedStop::ClientGone)?;
+            ctx.response_started = true;
+        }
+        ctx.record_first_byte();
+        let mut next = self.first.take();
+        while let Some(piece) = next {
+            // The end goes out together with the last piece where both are here.
+            let after = self.exchange.chunk().now_or_never();
+            let is_last = matches!(after, Some(Ok(None)));
+            self.send(shared, session, ctx, piece, is_last).await?;
+            next = match after {
+                Some(Ok(None)) => return Ok(()),
+                Some(Ok(more)) => more,
+                Some(Err(_)) => return Err(ForwardedStop::Broken),
+                None => self.next(shared, session, ctx).await?,
+            };
+        }
+        self.send(shared, session, ctx, Bytes::new(), true).await
+    }
+
+    /// The client has been told that events follow: an error is one as well.
+    async fn error_event(
+        &mut self,
+        shared: &Shared,
+        session: &mut ServerSession,
+        ctx: &mut RequestContext,
+    ) -> Result<(), ForwardedStop> {
+        let mut event = BytesMut::from(&b"data: "[..]);
+        let mut next = self.first.take();
+        while let Some(piece) = next {
+            if event.len() + piece.len() > ERROR_BODY_MAX_BYTES {
+                return Err(ForwardedStop::Broken);
+            }
+            event.extend_from_slice(&piece);
+            next = self.next(shared, session, ctx).await?;
+        }
+        event.extend_from_slice(b"\n\n");
+        self.send(shared, session, ctx, event.freeze(), true).await
+    }
+
+    async fn next(
+        &mut self,
+        shared: &Shared,
+        session: &mut ServerSession,
+        ctx: &RequestContext,
+    ) -> Result<Option<Bytes>, ForwardedStop> {
+        let idle = Duration::from_secs(ctx.snapshot.timeouts.stream_idle_secs);
+        let idle = Instant::now() + idle + self.final_message_grace;
+        let deadline = self.deadline(shared, ctx);
+        tokio::select! {
+            biased;
+            piece = self.exchange.chunk() => piece.map_err(|_| ForwardedStop::Broken),
+            () = client_gone(session) => Err(ForwardedStop::ClientGone),
+            () = self.watch.lost() => Err(ForwardedStop::Broken),
+            () = sleep_until(deadline.min(idle)) => Err(match idle < deadline {
+                true => ForwardedStop::Broken,
+                false => ForwardedStop::Deadline,
+            }),
+        }
+    }
+
+    fn deadline(&self, shared: &Shared, ctx: &RequestContext) -> Instant {
+        Instant::from(shared.clock.instant(ctx.deadline)) + self.final_message_grace
+    }
+
+    async fn send(
+        &self,
+        shared: &Shared,
+        session: &mut ServerSession,
+        ctx: &mut RequestContext,
+        piece: Bytes,
+        is_last: bool,
+    ) -> Result<(), ForwardedStop> {
+        if is_last {
+            ctx.release_concurrency();
+        }
+        let writing = session.write_response_body(piece, is_last);
+        match timeout_at(self.deadline(shared, ctx), writing).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(ForwardedStop::ClientGone),
+        }
+    }
+
+    /// The head as the client gets it.
+    fn head(
+        &self,
+        session: &ServerSession,
+        ctx: &RequestContext,
+    ) -> pingora_error::Result<ResponseHeader> {
+        let from = self.exchange.encode_head();
+        let mut head =
+            ResponseHeader::build_no_case(from.status.as_u16(), Some(from.headers.len()))?;
+        let named = header_filter::connection_named(&from.headers);
+        for (name, value) in &from.headers {
+            if header_filter::passes_from_node(name) && !named.contains(name) {
+                head.append_header(name.clone(), value.clone())?;
+            }
+        }
+        ctx.page_origin.write(&mut head)?;
+        for (name, value) in ctx.rate_lines() {
+            head.insert_header(name, value)?;
+        }
+        let has_length = head.headers.contains_key(header::CONTENT_LENGTH);
+        if !has_length && session.req_header().version == http::Version::HTTP_11 {
+            head.insert_header(header::TRANSFER_ENCODING, "chunked")?;
+        }
+        Ok(head)
+    }
+}
+
+fn is_stream(head: &ResponseHeader) -> bool {
+    let kind = head.headers.get(header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+}
+
+/// Ends what cannot be ended well: a stream in its dialect, other framings broken.
+async fn finish_cut(
+    session: &mut ServerSession,
+    ctx: &mut RequestContext,
+    refusal: Refusal,
+) -> Result<(), RequestError> {
+    if !ctx.response_started {
+        return Err(RequestError::Refused(refusal));
+    }
+    if ctx.event().flags.streamed {
+        // The client may be gone as well; the event already says what happened.
+        let _ = respond::refuse(session, ctx, &refusal).await;
+    }
+    Err(RequestError::Aborted)
+}

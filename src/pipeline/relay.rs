@@ -1,0 +1,584 @@
+//! Step 11 of the walk: the model server's answer to the client, chunk by chunk.
+//!
+//! Not the meaning of the bytes, which the [`Answer`] reads. While the client keeps up, memory is bounded by
+//! one gathered write. While it does not take a write, the server is read on into a [`Backlog`], so that the
+//! permit goes back with the server's last byte. Every wait also listens to the client, the deadline and the
+//! server's silence.
+
+mod head;
+mod heartbeat;
+mod read_ahead;
+mod single_event;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt;
+use http::{HeaderValue, header};
+use infergate_core::Refusal;
+use infergate_core::api::ApiDialect;
+use pingora_core::protocols::http::ServerSession;
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
+
+use crate::pipeline::attempt::progress::ProgressComments;
+use crate::pipeline::connection::DownstreamConnection;
+use crate::pipeline::context::{RequestContext, RequestError};
+use crate::pipeline::relay::single_event::SingleEventBody;
+use crate::state::{Backlog, ReaderPace};
+use crate::state::{Shared, header_filter};
+use crate::telemetry::RequestOutcome;
+use crate::upstream::{
+    PushOutput, ResponseError, ResponseTransformer, UpstreamResponse, client_error_body,
+    is_error_body,
+};
+use heartbeat::UpstreamEvent;
+
+/// Bytes that are readable at once are gathered into one write up to this size.
+const GATHER_MAX_BYTES: usize = 64 * 1024;
+/// A server's own error is read up to this size and passed on in the caller's dialect.
+const ERROR_BODY_MAX_BYTES: usize = 64 * 1024;
+/// For the last words of an answer that went wrong.
+const PARTING_TIMEOUT: Duration = Duration::from_secs(2);
+/// Events and errors have a type of their own; what else a server says passes as it says it.
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// How the relay of a server's answer ended, for the server's record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RelayResult {
+    /// The server's answer was read to its end.
+    Whole,
+    /// The server broke off or fell silent.
+    ServerFailed,
+    /// The server compressed an answer that has to be read.
+    Compressed,
+    /// The client or the deadline ended it; the server is not to blame.
+    Abandoned,
+}
+
+/// Why the next piece of the answer does not come.
+enum RelayStop {
+    ClientGone,
+    Deadline,
+    Silence,
+    Broken,
+    /// The model's task does not let it pass.
+    Task(Refusal),
+}
+
+impl From<ResponseError> for RelayStop {
+    fn from(error: ResponseError) -> RelayStop {
+        match error {
+            ResponseError::Refused(refusal) => RelayStop::Task(*refusal),
+            _ => RelayStop::Broken,
+        }
+    }
+}
+
+/// Result of one round of reading.
+enum ReadRound {
+    /// Worth a write; more may come.
+    More(Bytes),
+    /// The end of the answer.
+    End(Bytes),
+    /// No bytes: a heartbeat is due.
+    Heartbeat(Bytes),
+}
+
+/// How far the server's answer was read ahead of the client.
+enum ReadAhead {
+    /// Not to its end.
+    Reading,
+    /// To its end; the permit is back.
+    Ended,
+    /// Until it broke off.
+    Stopped(RelayStop),
+}
+
+/// Gives the permit back, with how the relay of the server's answer ended.
+pub type ReleasePermit<'a> = dyn FnMut(RelayResult, &mut RequestContext) + Send + 'a;
+
+/// Relays one answer.
+pub struct Relay<'a> {
+    shared: &'a Shared,
+    session: &'a mut ServerSession,
+    ctx: &'a mut RequestContext,
+    exchange: &'a mut UpstreamResponse,
+    /// Read and not yet written.
+    out: BytesMut,
+    /// The server's bytes pass as they are.
+    verbatim: bool,
+    one_event: SingleEventBody,
+    /// Signs of life to the client of a stream whose model has them.
+    progress: Option<ProgressComments>,
+    /// When the wait for the server's next word began.
+    silent_from: Option<Instant>,
+    /// The deadline, or the end of the patience with a silent server, whichever is first.
+    timer: Pin<Box<Sleep>>,
+    /// Read and shaped while the client did not take what came before.
+    backlog: Backlog,
+    ahead: ReadAhead,
+    /// Begun with the first time the backlog was full.
+    pace: Option<ReaderPace>,
+    /// Bytes the client's connection has taken.
+    bytes_sent: Option<Arc<AtomicU64>>,
+    release: &'a mut ReleasePermit<'a>,
+}
+
+impl<'a> Relay<'a> {
+    /// Begins with a server's head.
+    pub fn new(
+        shared: &'a Shared,
+        session: &'a mut ServerSession,
+        ctx: &'a mut RequestContext,
+        exchange: &'a mut UpstreamResponse,
+        release: &'a mut ReleasePermit<'a>,
+    ) -> Relay<'a> {
+        let wire = session
+            .stream()
+            .and_then(|stream| stream.as_any().downcast_ref::<DownstreamConnection>());
+        let sent = wire.map(|wire| Arc::clone(wire.bytes_sent()));
+        let deadline = shared.clock.instant(ctx.deadline).into();
+        let timer = Box::pin(sleep_until(deadline));
+        Relay {
+            shared,
+            session,
+            ctx,
+            exchange,
+            out: BytesMut::new(),
+            verbatim: false,
+            one_event: SingleEventBody::default(),
+            progress: None,
+            silent_from: None,
+            timer,
+            backlog: Backlog::new(&shared.backlogs),
+            ahead: ReadAhead::Reading,
+            pace: None,
+            bytes_sent: sent,
+            release,
+        }
+    }
+
+    /// Sends the server's answer, a 2xx through `answer`, and notes what it told. The exchange is read
+    /// to its end or left unfinished; either way the caller disposes of it.
+    pub async fn run(
+        mut self,
+        answer: &mut ResponseTransformer,
+        face: ApiDialect,
+    ) -> (RelayResult, Result<(), RequestError>) {
+        if !self.exchange.encode_head().status.is_success() {
+            self.ctx.record_plugins(answer.task_uses());
+            return self.failure(face).await;
+        }
+        self.ctx.mark_sent();
+        let relayed = self.success(answer).await;
+        // The task hears of the end before the last count is taken.
+        answer.close();
+        self.record_usage(answer);
+        relayed
+    }
+
+    async fn success(
+        &mut self,
+        answer: &mut ResponseTransformer,
+    ) -> (RelayResult, Result<(), RequestError>) {
+        let head = self.exchange.encode_head();
+        let headers = &head.headers;
+        answer.begin(head.status.as_u16(), |name| {
+            headers.get(name).map(HeaderValue::as_bytes)
+        });
+        answer.read_billing_headers(header_filter::lines(headers));
+        let own = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+        let told = HeaderValue::from_bytes(answer.content_type(own)).unwrap_or(JSON);
+        self.one_event.is_on = self.ctx.response_started && !answer.is_stream();
+        // An announced length leaves no room for more.
+        let has_room = answer.is_stream() && !headers.contains_key(header::CONTENT_LENGTH);
+        self.progress = match has_room {
+            true => self.ctx.comment_interval.map(ProgressComments::new),
+            false => None,
+        };
+        if answer.inspects_body() && header_filter::is_compressed(headers) {
+            let (_, ended) = self.finish_broken(RelayStop::Broken, answer, &told).await;
+            return (RelayResult::Compressed, ended);
+        }
+        loop {
+            match self.next(answer).await {
+                Ok(ReadRound::More(bytes)) => {
+                    if let Err(left) = self.forward_chunk(answer, &told, bytes).await {
+                        return (RelayResult::Abandoned, Err(left));
+                    }
+                }
+                Ok(ReadRound::Heartbeat(comment)) => {
+                    if let Err(left) = self.send_heartbeat(answer, &told, comment).await {
+                        return (RelayResult::Abandoned, Err(left));
+                    }
+                }
+                Ok(ReadRound::End(bytes)) if self.may_be_error(answer) && is_error_body(&bytes) => {
+                    return self.finish_broken(RelayStop::Broken, answer, &told).await;
+                }
+                Ok(ReadRound::End(bytes)) => {
+                    return (RelayResult::Whole, self.finish(answer, &told, bytes).await);
+                }
+                // The client has the end mark, or gets it now: nothing was lost by a server that does not
+                // end its framing.
+                Err(RelayStop::Broken | RelayStop::Silence | RelayStop::Deadline)
+                    if answer.is_done() =>
+                {
+                    let last = self.out.split().freeze();
+                    return (RelayResult::Whole, self.finish(answer, &told, last).await);
+                }
+                Err(stop) => return self.finish_broken(stop, answer, &told).await,
+            }
+        }
+    }
+
+    /// Passes on a server's own error: its status, its words in the caller's dialect.
+    async fn failure(mut self, face: ApiDialect) -> (RelayResult, Result<(), RequestError>) {
+        let status = self.exchange.encode_head().status.as_u16();
+        loop {
+            match self.next_chunk().await {
+                Ok(Some(chunk)) if self.out.len() + chunk.len() <= ERROR_BODY_MAX_BYTES => {
+                    self.out.extend_from_slice(&chunk);
+                }
+                // The status has told the most of it.
+                Ok(_) | Err(RelayStop::Broken | RelayStop::Silence | RelayStop::Task(_)) => break,
+                Err(RelayStop::Deadline) => {
+                    return (RelayResult::Abandoned, Err(Refusal::DeadlinePassed.into()));
+                }
+                Err(RelayStop::ClientGone) => {
+                    self.ctx.record_client_gone();
+                    return (RelayResult::Abandoned, Err(RequestError::Aborted));
+                }
+            }
+        }
+        let event = self.ctx.event();
+        (event.error_code, event.outcome) = match status {
+            // The server has answered; the request was wrong.
+            ..500 => (Some(5006), RequestOutcome::Completed),
+            500.. => (Some(3050), RequestOutcome::Failed),
+        };
+        let body = client_error_body(face, status, &self.out.split());
+        let sent = self.send_error(status, body).await;
+        if sent.is_err() {
+            self.ctx.record_client_gone();
+        }
+        (RelayResult::Whole, sent)
+    }
+
+    async fn send_error(&mut self, status: u16, body: Vec<u8>) -> Result<(), RequestError> {
+        if self.ctx.response_started {
+            let event = [b"data: ", &body[..], b"\n\n"].concat();
+            return self.write_last(event.into()).await;
+        }
+        self.write_head(status, JSON, Some(body.len().into()))
+            .await?;
+        self.write_last(body.into()).await
+    }
+
+    /// Reads what there is: at least one piece that is worth a write, or the end. Bytes that are readable at
+    /// once go into one write; a single chunk goes on without a copy.
+    async fn read_round(
+        &mut self,
+        answer: &mut ResponseTransformer,
+    ) -> Result<ReadRound, RelayStop> {
+        let mut whole: Option<Bytes> = None;
+        let mut next = match self.next_or_heartbeat().await? {
+            UpstreamEvent::Chunk(chunk) => chunk,
+            UpstreamEvent::Heartbeat(comment) => return Ok(ReadRound::Heartbeat(comment)),
+        };
+        loop {
+            let Some(chunk) = next else {
+                self.append(whole.take());
+                answer.finish(&mut self.out)?;
+                return Ok(ReadRound::End(self.out.split().freeze()));
+            };
+            let pushed = answer.push(&chunk, &mut self.out);
+            match pushed.inspect_err(|_| self.prepend(whole.take()))? {
+                PushOutput::Whole if self.out.is_empty() && whole.is_none() => whole = Some(chunk),
+                PushOutput::Whole => {
+                    self.append(whole.take());
+                    self.out.extend_from_slice(&chunk);
+                }
+                // What was held back as a whole piece came before what has just been appended.
+                PushOutput::Out => self.prepend(whole.take()),
+            }
+            next = match self.exchange.chunk().now_or_never() {
+                Some(Ok(None)) if self.out.is_empty() && answer.ends_silently() => {
+                    answer.finish(&mut self.out)?;
+                    return Ok(ReadRound::End(whole.unwrap_or_default()));
+                }
+                Some(Ok(ready)) if self.out.len() < GATHER_MAX_BYTES => ready,
+                Some(Ok(Some(ready))) => {
+                    // Over the bound by one piece at most; it is read already.
+                    self.append(whole.take());
+                    let pushed = answer.push(&ready, &mut self.out)?;
+                    if pushed == PushOutput::Whole {
+                        self.out.extend_from_slice(&ready);
+                    }
+                    return Ok(ReadRound::More(self.out.split().freeze()));
+                }
+                Some(Ok(None)) => None,
+                Some(Err(_)) => {
+                    // The client gets to see what came together with the break.
+                    self.prepend(whole.take());
+                    return Err(RelayStop::Broken);
+                }
+                None if self.should_hold(answer, whole.as_ref()) => {
+                    self.append(whole.take());
+                    self.next_chunk().await?
+                }
+                None => match whole.take() {
+                    Some(first) => return Ok(ReadRound::More(first)),
+                    None if self.out.is_empty() => match self.next_or_heartbeat().await? {
+                        UpstreamEvent::Chunk(chunk) => chunk,
+                        UpstreamEvent::Heartbeat(comment) => {
+                            return Ok(ReadRound::Heartbeat(comment));
+                        }
+                    },
+                    None => return Ok(ReadRound::More(self.out.split().freeze())),
+                },
+            };
+        }
+    }
+
+    /// A status 200 over JSON says nothing yet: the body may still be an error's.
+    fn may_be_error(&self, answer: &ResponseTransformer) -> bool {
+        !self.ctx.response_started && answer.is_plain_json()
+    }
+
+    /// A short answer is not begun before it is known not to be an error.
+    fn should_hold(&self, answer: &ResponseTransformer, whole: Option<&Bytes>) -> bool {
+        let read = self.out.len() + whole.map_or(0, Bytes::len);
+        self.may_be_error(answer) && read < ERROR_BODY_MAX_BYTES
+    }
+
+    fn prepend(&mut self, whole: Option<Bytes>) {
+        if let Some(first) = whole {
+            let after = self.out.split();
+            self.out.extend_from_slice(&first);
+            self.out.unsplit(after);
+        }
+    }
+
+    fn append(&mut self, whole: Option<Bytes>) {
+        if let Some(whole) = whole {
+            self.out.extend_from_slice(&whole);
+        }
+    }
+
+    async fn next_chunk(&mut self) -> Result<Option<Bytes>, RelayStop> {
+        loop {
+            if let UpstreamEvent::Chunk(chunk) = self.next_or_heartbeat().await? {
+                return Ok(chunk);
+            }
+        }
+    }
+
+    fn is_late(&self) -> bool {
+        self.shared.clock.now() >= self.ctx.deadline
+    }
+
+    /// Records the usage that the response has reported so far. The last time is before the event is handed
+    /// over.
+    fn record_usage(&mut self, answer: &ResponseTransformer) {
+        note(self.ctx, answer);
+    }
+
+    async fn forward_chunk(
+        &mut self,
+        answer: &mut ResponseTransformer,
+        told: &HeaderValue,
+        bytes: Bytes,
+    ) -> Result<(), RequestError> {
+        if answer.has_token() {
+            self.ctx.record_first_byte();
+        }
+        let sent = self.send(answer, told, bytes, false).await;
+        match sent {
+            // What is still kept here, the client has not got.
+            Ok(()) if !self.backlog.is_empty() => {}
+            Ok(()) => self.ctx.record_progress(answer),
+            Err(_) => {
+                self.record_usage(answer);
+                self.record_write_failure(answer);
+            }
+        }
+        sent
+    }
+
+    async fn finish(
+        &mut self,
+        answer: &mut ResponseTransformer,
+        told: &HeaderValue,
+        bytes: Bytes,
+    ) -> Result<(), RequestError> {
+        self.record_usage(answer);
+        if !bytes.is_empty() {
+            self.ctx.record_first_byte();
+        }
+        self.ctx.set_outcome(RequestOutcome::Completed);
+        let sent = self.send(answer, told, bytes, true).await;
+        if sent.is_err() && !answer.is_done() {
+            self.record_write_failure(answer);
+        }
+        sent
+    }
+
+    /// Writes the head before the first bytes, then the bytes, until the deadline.
+    async fn send(
+        &mut self,
+        answer: &mut ResponseTransformer,
+        told: &HeaderValue,
+        bytes: Bytes,
+        end: bool,
+    ) -> Result<(), RequestError> {
+        let whole = end.then_some(bytes.len());
+        self.start(answer, told, whole).await?;
+        let bytes = self.one_event.wrap(bytes, end);
+        self.ctx.mark_received(&bytes);
+        if let Some(progress) = &mut self.progress {
+            progress.record_bytes(&bytes);
+        }
+        if end {
+            self.settle().await;
+        }
+        if end || answer.is_done() || self.exchange.is_complete() {
+            self.ctx.release_concurrency();
+        }
+        self.write(answer, bytes, end).await
+    }
+
+    /// Writes the head unless it is out; `whole` is the length of an answer of which all is here.
+    async fn start(
+        &mut self,
+        answer: &mut ResponseTransformer,
+        told: &HeaderValue,
+        whole: Option<usize>,
+    ) -> Result<(), RequestError> {
+        let deadline = self.shared.clock.instant(self.ctx.deadline).into();
+        if self.timer.deadline() != deadline {
+            self.timer.as_mut().reset(deadline);
+        }
+        if self.ctx.response_started {
+            return Ok(());
+        }
+        let length = self.length(answer, whole);
+        self.ctx.event().flags.streamed = answer.is_stream();
+        self.verbatim = answer.passes_length();
+        if whole.is_some() {
+            // All is known before the head: it can say what the answer costs.
+            self.ctx.price();
+        }
+        let status = self.exchange.encode_head().status.as_u16();
+        self.write_head(status, told.clone(), length).await
+    }
+
+    /// The length to announce: the server's own where bytes pass unchanged, else that of the whole
+    /// when all of it is here.
+    fn length(&self, answer: &ResponseTransformer, whole: Option<usize>) -> Option<HeaderValue> {
+        let announced = self
+            .exchange
+            .encode_head()
+            .headers
+            .get(header::CONTENT_LENGTH);
+        match announced {
+            Some(length) if answer.passes_length() => Some(length.clone()),
+            _ => whole.map(HeaderValue::from),
+        }
+    }
+
+    /// The client did not take what was sent to it.
+    fn record_write_failure(&mut self, answer: &ResponseTransformer) {
+        match answer.is_done() && self.backlog.is_empty() {
+            true => self.ctx.set_outcome(RequestOutcome::Completed),
+            false if self.is_late() => {
+                self.ctx
+                    .record_refusal(&Refusal::DeadlinePassed, RequestOutcome::CutByDeadline);
+            }
+            false => self.ctx.record_client_gone(),
+        }
+    }
+
+    /// Writes the end of something that went wrong. The deadline may have passed already, so this
+    /// has a moment of its own: the permit is still held.
+    async fn write_last(&mut self, bytes: Bytes) -> Result<(), RequestError> {
+        self.settle().await;
+        self.ctx.release_concurrency();
+        let writing = self.session.write_response_body(bytes, true);
+        match timeout(PARTING_TIMEOUT, writing).await {
+            Ok(Ok(())) => Ok(()),
+            _ => Err(RequestError::Aborted),
+        }
+    }
+
+    /// The last byte may have to wait for the event.
+    async fn settle(&mut self) {
+        if self.ctx.snapshot.event_before_last_byte {
+            self.ctx.persist_event().await;
+        }
+    }
+
+    /// The answer stopped before its end. A stream is told in its dialect; other framings are
+    /// left broken, so that no client takes half an answer for a whole one.
+    async fn finish_broken(
+        &mut self,
+        stop: RelayStop,
+        answer: &mut ResponseTransformer,
+        told: &HeaderValue,
+    ) -> (RelayResult, Result<(), RequestError>) {
+        self.record_usage(answer);
+        let (relayed, refusal, outcome) = match stop {
+            RelayStop::ClientGone if answer.is_done() => {
+                self.ctx.set_outcome(RequestOutcome::Completed);
+                return (RelayResult::Abandoned, Err(RequestError::Aborted));
+            }
+            RelayStop::ClientGone => {
+                self.ctx.record_client_gone();
+                return (RelayResult::Abandoned, Err(RequestError::Aborted));
+            }
+            RelayStop::Deadline => (
+                RelayResult::Abandoned,
+                Refusal::DeadlinePassed,
+                RequestOutcome::CutByDeadline,
+            ),
+            RelayStop::Silence | RelayStop::Broken => (
+                RelayResult::ServerFailed,
+                Refusal::UpstreamLost,
+                RequestOutcome::CutByBackend,
+            ),
+            RelayStop::Task(refusal) => (RelayResult::Abandoned, refusal, RequestOutcome::Failed),
+        };
+        self.ctx.record_refusal(&refusal, outcome);
+        // Events that came before the break are the client's, also when they came with it.
+        let begins = !self.ctx.response_started && answer.is_stream() && !self.out.is_empty();
+        if begins {
+            let status = self.exchange.encode_head().status.as_u16();
+            if let Err(left) = self.write_head(status, told.clone(), None).await {
+                return (relayed, Err(left));
+            }
+            self.ctx.record_first_byte();
+            self.ctx.mark_received(&self.out);
+            self.ctx.event().flags.streamed = true;
+        }
+        if !self.ctx.response_started {
+            return (relayed, Err(RequestError::Refused(refusal)));
+        }
+        if answer.is_stream() {
+            answer.abort(&mut self.out, &refusal);
+            // The task may have counted to the end only now.
+            self.record_usage(answer);
+            // The client may be gone as well; the event already says what happened.
+            let event = self.out.split().freeze();
+            let _ = self.write_last(event).await;
+        }
+        (relayed, Err(RequestError::Aborted))
+    }
+}
+
+fn note(ctx: &mut RequestContext, answer: &ResponseTransformer) {
+    ctx.set_usage(answer.usage());
+    ctx.record_plugins(answer.task_uses());
+    ctx.record_usage(answer);
+}

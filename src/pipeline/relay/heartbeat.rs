@@ -1,0 +1,66 @@
+//! Waiting for a server, with signs of life to the client of a stream.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderValue;
+use tokio::time::Instant;
+
+use crate::pipeline::admission::client_gone;
+use crate::pipeline::context::RequestError;
+use crate::pipeline::relay::{Relay, RelayStop};
+use crate::upstream::ResponseTransformer;
+
+/// Event that ends a wait for the server.
+pub(super) enum UpstreamEvent {
+    Chunk(Option<Bytes>),
+    Heartbeat(Bytes),
+}
+
+impl Relay<'_> {
+    /// Waits for the server, or until the client has heard nothing for so long that a sign of life is due.
+    pub(super) async fn next_or_heartbeat(&mut self) -> Result<UpstreamEvent, RelayStop> {
+        let deadline = Instant::from(self.shared.clock.instant(self.ctx.deadline));
+        let idle = Duration::from_secs(self.ctx.snapshot.timeouts.stream_idle_secs);
+        let from = *self.silent_from.get_or_insert_with(Instant::now);
+        self.timer.as_mut().reset(deadline.min(from + idle));
+        let progress = async {
+            match &mut self.progress {
+                Some(progress) => progress.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            chunk = self.exchange.chunk() => {
+                self.silent_from = None;
+                chunk.map(UpstreamEvent::Chunk).map_err(|_| RelayStop::Broken)
+            }
+            () = client_gone(self.session) => Err(RelayStop::ClientGone),
+            () = self.timer.as_mut() => Err(match self.is_late() {
+                true => RelayStop::Deadline,
+                false => RelayStop::Silence,
+            }),
+            comment = progress => Ok(UpstreamEvent::Heartbeat(comment)),
+        }
+    }
+
+    /// Tells the client that the server still works.
+    pub(super) async fn send_heartbeat(
+        &mut self,
+        answer: &mut ResponseTransformer,
+        told: &HeaderValue,
+        comment: Bytes,
+    ) -> Result<(), RequestError> {
+        let begun = self.start(answer, told, None).await;
+        let sent = match begun {
+            Ok(()) => self.write(answer, comment, false).await,
+            left => left,
+        };
+        if sent.is_err() {
+            self.record_usage(answer);
+            self.record_write_failure(answer);
+        }
+        sent
+    }
+}

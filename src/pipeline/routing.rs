@@ -1,0 +1,75 @@
+//! Step 8 of the walk: where the request should go, as the model's routing policy sees it.
+//!
+//! Not a permit: the result is an order, which the turnstile follows as far as permits and health allow.
+//! Without a policy it says nothing, at no cost.
+
+use std::sync::Arc;
+
+use infergate_core::Millis;
+use infergate_core::admission::EndpointOrder;
+use infergate_core::api::Call;
+
+use crate::pipeline::context::RequestContext;
+use crate::plugin::RoutingMode;
+use crate::upstream::{ModelRuntime, PromptFingerprint, RankingClass, RankingRequest};
+
+/// Where a request should go, and what its endpoint is to remember of it.
+#[derive(Default)]
+pub struct EndpointPreference {
+    /// None where tier and load decide.
+    pub order: Option<Arc<EndpointOrder>>,
+    prompt: PromptFingerprint,
+}
+
+impl EndpointPreference {
+    /// Asks the policy, or reads what it has said.
+    pub fn find(
+        lane: &ModelRuntime,
+        ctx: &mut RequestContext,
+        call: &Call,
+        priority: u8,
+        now: Millis,
+    ) -> EndpointPreference {
+        if lane.routing.mode() == RoutingMode::None {
+            return EndpointPreference::default();
+        }
+        let prompt = lane.routing.prompt(&call.body, call.lora().as_deref());
+        let Some(account) = ctx.event().account_id.clone() else {
+            return EndpointPreference::default();
+        };
+        let request_id = Arc::clone(ctx.request_id());
+        let class = RankingClass {
+            streaming: call.stream,
+            priority,
+            lora: prompt.lora(),
+            // Endpoints of this node are at site 0; whoever must go elsewhere takes none of them.
+            forced_site: ctx.only_site.as_ref().map(|_| 0),
+        };
+        if let Some(journey) = &mut ctx.forwarding {
+            journey.class = class;
+        }
+        let wish = RankingRequest {
+            account: &account,
+            request_id: &request_id,
+            class,
+            body_bytes: call.body.len(),
+            deadline_ms: u32::try_from(ctx.deadline.since(now).0).unwrap_or(u32::MAX),
+            prompt: &prompt,
+        };
+        let placed = lane.routing.rank_endpoints(&lane.gate, &wish, now);
+        let advice = placed.as_ref().map(|placed| &placed.result);
+        ctx.trace.record_routing(now, lane, advice);
+        if let Some(placed) = &placed {
+            ctx.record_plugins(&placed.result.uses);
+        }
+        EndpointPreference {
+            order: placed.map(|placed| Arc::clone(&placed.order)),
+            prompt,
+        }
+    }
+
+    /// The request has gone to an endpoint.
+    pub fn record_choice(&self, lane: &ModelRuntime, url: &Arc<str>) {
+        lane.routing.record_sent(url, &self.prompt);
+    }
+}

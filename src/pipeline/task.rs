@@ -1,0 +1,132 @@
+//! Step 7 of the walk: what the model's task makes of the input.
+//!
+//! Not the checks: the task makes them, in a session that goes on to the response. A model whose task has
+//! nothing to say is asked for what the client sent, at no cost.
+
+use bytes::Bytes;
+use infergate_core::api::{Call, body};
+use infergate_core::{AccountId, Refusal};
+use pingora_core::protocols::http::ServerSession;
+
+use crate::pipeline::context::RequestContext;
+use crate::pipeline::fallback::ModelError;
+use crate::plugin::{Caller, TaskInput, TaskPayload, TaskSession, index_bytes_max};
+use crate::state::BodyShare;
+use crate::state::LARGE_BYTES;
+use crate::state::Shared;
+use crate::telemetry::off_the_worker;
+use crate::upstream::ModelRuntime;
+
+const JSON: &str = "application/json";
+
+/// A request as the model server is to be asked.
+pub struct PreparedRequest {
+    /// The client's request, or what has become of it.
+    pub call: Call,
+    /// Path under the endpoint's base URL, where the task names one.
+    pub path: Option<String>,
+    /// Bytes this holds beside the client's own body.
+    pub copied_bytes: u64,
+}
+
+/// Asks the model's task. Where it has something to say, its session goes on to the answer. The memory of
+/// the check is a part of `share` meanwhile. A large body waits for a turn and is checked off the worker.
+///
+/// # Errors
+/// Input that the task does not take, [`Refusal::PluginFailed`], [`Refusal::BodyBudgetSpent`]; the
+/// client left while the body waited for its turn.
+pub async fn prepare(
+    shared: &Shared,
+    session: &mut ServerSession,
+    ctx: &mut RequestContext,
+    account: &AccountId,
+    (lane, call): (&ModelRuntime, Call),
+    share: &mut BodyShare,
+) -> Result<(PreparedRequest, Option<TaskSession>), ModelError> {
+    if !lane.task.is_active() {
+        let asked = PreparedRequest {
+            call,
+            path: None,
+            copied_bytes: 0,
+        };
+        return Ok((asked, None));
+    }
+    lane.backend
+        .accepts(&call, lane.spec.task)
+        .map_err(ModelError::Unfit)?;
+    let mut task = lane.task.begin(Caller {
+        account,
+        request_id: ctx.request_id(),
+    });
+    let body = call.stripped_body();
+    let is_large = body.len() >= LARGE_BYTES || lane.task.is_heavy();
+    let turn = match is_large {
+        true => Some(super::body_check::acquire_slot(shared, session, ctx).await?),
+        false => None,
+    };
+    let index = index_bytes_max(body.len());
+    if !share.grow(index) {
+        return Err(ModelError::Unfit(Refusal::BodyBudgetSpent));
+    }
+    let asked = off_the_worker(is_large, || run_task(lane, &mut task, call, body));
+    share.shrink(index);
+    drop(turn);
+    let asked = asked.map_err(|refusal| {
+        ctx.record_plugins(task.uses());
+        ModelError::Unfit(refusal)
+    })?;
+    Ok((asked, Some(task)))
+}
+
+fn run_task(
+    lane: &ModelRuntime,
+    task: &mut TaskSession,
+    call: Call,
+    body: Bytes,
+) -> Result<PreparedRequest, Refusal> {
+    let payload = task.prepare(TaskInput {
+        model: lane.spec.id.as_str(),
+        content_type: call.content_type.as_deref().unwrap_or(JSON),
+        body: &body,
+        attributes: attributes(&call),
+    })?;
+    let copied = payload.body.as_ptr() != call.body.as_ptr();
+    let copied_bytes = if copied { payload.body.len() as u64 } else { 0 };
+    let path = payload.backend_path.clone();
+    Ok(PreparedRequest {
+        call: apply_payload(lane, call, payload)?,
+        path: path.filter(|_| lane.backend.uses_task_payload()),
+        copied_bytes,
+    })
+}
+
+/// Facts the gateway vouches for.
+fn attributes(call: &Call) -> Vec<(String, String)> {
+    let mut attributes = vec![
+        ("face".to_owned(), call.dialect.name().to_owned()),
+        ("stream".to_owned(), call.stream.to_string()),
+    ];
+    if let Some(lora) = call.lora() {
+        attributes.push(("lora".to_owned(), lora.into_owned()));
+    }
+    attributes
+}
+
+fn apply_payload(lane: &ModelRuntime, call: Call, payload: TaskPayload) -> Result<Call, Refusal> {
+    let TaskPayload { body, changed, .. } = payload;
+    if lane.backend.uses_task_payload() {
+        // A task that has put an image into JSON does not say so.
+        let is_json = changed && is_json(&body);
+        let content_type = call.content_type.clone().filter(|_| !is_json);
+        return Ok(call.with_payload(body, content_type));
+    }
+    if !changed {
+        return Ok(call);
+    }
+    // The client's own body could be read: what cannot be read now is the task's doing.
+    body::reparse(call, body).map_err(|_| Refusal::PluginFailed)
+}
+
+fn is_json(body: &Bytes) -> bool {
+    serde_json::from_slice::<serde::de::IgnoredAny>(body).is_ok()
+}

@@ -1,0 +1,524 @@
+//! Keys → accounts, each account's pace, and its requests under way.
+//!
+//! Not access to models. Keys are compared by their SHA-256, in constant time, before any body is read; the
+//! key itself is never kept.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use hashbrown::HashMap;
+use http::header::{self, HeaderMap};
+use infergate_core::admission::rate::{Rate, RateStatus};
+use infergate_core::model::{AccountSpec, KeyHash};
+use infergate_core::{AccountId, Millis, Refusal};
+use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use super::body_budget::AccountBytes;
+
+/// An account as the walk uses it.
+pub struct Account {
+    /// As configured in this generation.
+    pub spec: Arc<AccountSpec>,
+    /// Its requests per minute, when limited. Guards one small counter; shared by the generations
+    /// of the account, so that a reload forgives nothing.
+    requests: Option<Arc<Mutex<Rate>>>,
+    /// Bytes of its request bodies that are held; shared by the generations of the account.
+    pub bodies: AccountBytes,
+    /// Its tokens per minute, likewise.
+    tokens: Option<Arc<Mutex<Rate>>>,
+    /// Its requests under way; shared by all generations.
+    in_flight: Arc<AtomicU32>,
+}
+
+/// When an account with all its requests under way may try again: one of them may end at any time.
+const CONCURRENCY_RETRY_AFTER: Millis = Millis(1000);
+
+impl Account {
+    /// Returns whether responses carry rate limit headers.
+    pub fn has_rates(&self) -> bool {
+        self.requests.is_some() || self.tokens.is_some()
+    }
+
+    /// Counts a request that may use `tokens` tokens among those under way, until the value returned is
+    /// dropped; nothing where the account has no such limits.
+    ///
+    /// # Errors
+    /// [`Refusal::RateLimited`].
+    pub fn enter(
+        self: &Arc<Account>,
+        tokens: impl FnOnce() -> u64,
+        now: Millis,
+    ) -> Result<Option<AccountGuard>, Refusal> {
+        if self.spec.max_concurrent.is_none() && self.tokens.is_none() {
+            return Ok(None);
+        }
+        let limit = self.spec.max_concurrent.unwrap_or(u32::MAX);
+        let more = |count: u32| (count < limit).then_some(count + 1);
+        let order = Ordering::AcqRel;
+        if self
+            .in_flight
+            .fetch_update(order, Ordering::Acquire, more)
+            .is_err()
+        {
+            // It was counted in the pace, and costs nothing.
+            self.refund_unit();
+            return Err(Refusal::RateLimited {
+                retry_after: CONCURRENCY_RETRY_AFTER,
+            });
+        }
+        // From here on the drop gives back.
+        let mut entered = AccountGuard {
+            account: Arc::clone(self),
+            is_in_flight: true,
+            tokens: 0,
+        };
+        if let Some(rate) = &self.tokens {
+            let tokens = tokens();
+            rate.lock().take_many(tokens, now)?;
+            entered.tokens = tokens;
+        }
+        Ok(Some(entered))
+    }
+
+    /// The lines that tell a client how much of its limits is left, as OpenAI writes them.
+    pub fn rate_lines(&self, now: Millis) -> Vec<(&'static str, String)> {
+        let mut lines = Vec::new();
+        for (rate, names) in [
+            (&self.requests, &REQUEST_LINES),
+            (&self.tokens, &TOKEN_LINES),
+        ] {
+            let Some(rate) = rate else { continue };
+            let RateStatus {
+                limit,
+                remaining,
+                reset,
+            } = rate.lock().status(now);
+            let values = [limit.to_string(), remaining.to_string(), format_span(reset)];
+            lines.extend(names.iter().copied().zip(values));
+        }
+        lines
+    }
+
+    /// Takes one request of the account's pace, unless as many requests are under way as the account may
+    /// have.
+    ///
+    /// # Errors
+    /// [`Refusal::RateLimited`] with the time until the next one passes.
+    pub fn take_unit(&self, now: Millis) -> Result<(), Refusal> {
+        let is_full = |limit| self.in_flight.load(Ordering::Acquire) >= limit;
+        if self.spec.max_concurrent.is_some_and(is_full) {
+            return Err(Refusal::RateLimited {
+                retry_after: CONCURRENCY_RETRY_AFTER,
+            });
+        }
+        self.requests
+            .as_ref()
+            .map_or(Ok(()), |pace| pace.lock().take(now))
+    }
+
+    /// Gives the request back: it was refused for capacity and cost nothing.
+    pub fn refund_unit(&self) {
+        if let Some(pace) = &self.requests {
+            pace.lock().refund();
+        }
+    }
+}
+
+const REQUEST_LINES: [&str; 3] = [
+    "x-ratelimit-limit-requests",
+    "x-ratelimit-remaining-requests",
+    "x-ratelimit-reset-requests",
+];
+const TOKEN_LINES: [&str; 3] = [
+    "x-ratelimit-limit-tokens",
+    "x-ratelimit-remaining-tokens",
+    "x-ratelimit-reset-tokens",
+];
+
+/// `120ms`, `6.5s`, `1m0s`.
+fn format_span(of: Millis) -> String {
+    let (minutes, ms) = (of.0 / 60_000, of.0 % 60_000);
+    match (minutes, ms) {
+        (0, ms) if ms < 1000 => format!("{ms}ms"),
+        (0, ms) => format!("{}s", ms as f64 / 1000.0),
+        (minutes, ms) => format!("{minutes}m{}s", ms as f64 / 1000.0),
+    }
+}
+
+/// A request among those under way of its account; given back by drop, with the tokens it was charged
+/// unless they were settled.
+pub struct AccountGuard {
+    account: Arc<Account>,
+    /// Counted among those under way.
+    is_in_flight: bool,
+    tokens: u64,
+}
+
+impl AccountGuard {
+    /// Releases the concurrency unit; its tokens are still to be settled.
+    pub fn release_concurrency(&mut self) {
+        if std::mem::take(&mut self.is_in_flight) {
+            self.account.in_flight.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// A model server worked on the request and used so many tokens; the number charged, when that is
+    /// not known.
+    pub fn settle(mut self, used: Option<u64>, now: Millis) {
+        let charged = std::mem::take(&mut self.tokens);
+        if let Some(rate) = &self.account.tokens {
+            rate.lock().correct(charged, used.unwrap_or(charged), now);
+        }
+    }
+}
+
+impl Drop for AccountGuard {
+    fn drop(&mut self) {
+        self.release_concurrency();
+        if let Some(rate) = &self.account.tokens {
+            // Less can be due at any moment: no clock is needed.
+            rate.lock().correct(self.tokens, 0, Millis::ZERO);
+        }
+    }
+}
+
+/// Every account of one configuration generation.
+#[derive(Default)]
+pub struct Accounts {
+    by_key: HashMap<KeyHash, Arc<Account>>,
+    by_id: HashMap<Arc<str>, Arc<Account>>,
+    anonymous: Option<Arc<Account>>,
+}
+
+impl Accounts {
+    /// The accounts of a new generation; what was used of a pace stays used.
+    pub fn next_generation(
+        &self,
+        specs: &[AccountSpec],
+        anonymous_allowed: bool,
+        now: Millis,
+    ) -> Accounts {
+        let mut next = Accounts::default();
+        let anonymous = anonymous_allowed.then(AccountSpec::anonymous);
+        let unlisted =
+            anonymous.filter(|anonymous| specs.iter().all(|spec| spec.id != anonymous.id));
+        for spec in specs.iter().chain(&unlisted) {
+            let former = self.by_id.get(spec.id.as_str());
+            let follow = |per_minute: u32, former: Option<&Arc<Mutex<Rate>>>| match former {
+                Some(rate) => {
+                    rate.lock().set_limit(per_minute, now);
+                    Arc::clone(rate)
+                }
+                None => Arc::new(Mutex::new(Rate::new(per_minute))),
+            };
+            let account = Arc::new(Account {
+                spec: Arc::new(spec.clone()),
+                bodies: former.map_or_else(Arc::default, |account| Arc::clone(&account.bodies)),
+                requests: spec.requests_per_minute.map(|per_minute| {
+                    follow(
+                        per_minute,
+                        former.and_then(|account| account.requests.as_ref()),
+                    )
+                }),
+                tokens: spec.tokens_per_minute.map(|per_minute| {
+                    follow(
+                        per_minute,
+                        former.and_then(|account| account.tokens.as_ref()),
+                    )
+                }),
+                in_flight: former
+                    .map(|account| Arc::clone(&account.in_flight))
+                    .unwrap_or_default(),
+            });
+            for key in &spec.api_keys_sha256 {
+                next.by_key
+                    .entry(*key)
+                    .or_insert_with(|| Arc::clone(&account));
+            }
+            if anonymous_allowed && spec.id.as_str() == AccountId::ANONYMOUS {
+                next.anonymous = Some(Arc::clone(&account));
+            }
+            next.by_id.insert(spec.id.as_str().into(), account);
+        }
+        next
+    }
+
+    /// Every account, in no order.
+    pub fn specs(&self) -> impl Iterator<Item = &AccountSpec> {
+        self.by_id.values().map(|account| &*account.spec)
+    }
+
+    /// The account of this name, where it is configured.
+    pub fn known(&self, id: &AccountId) -> Option<&Arc<Account>> {
+        self.by_id.get(id.as_str())
+    }
+
+    /// The account of this name, by the word of another node. An account that is not configured here is
+    /// served without limits of its own, and not counted.
+    pub fn by_id(&self, id: &AccountId) -> Arc<Account> {
+        self.known(id).map(Arc::clone).unwrap_or_else(|| {
+            let spec = AccountSpec {
+                id: id.clone(),
+                ..AccountSpec::anonymous()
+            };
+            Arc::new(Account {
+                spec: Arc::new(spec),
+                requests: None,
+                bodies: AccountBytes::default(),
+                tokens: None,
+                in_flight: Arc::default(),
+            })
+        })
+    }
+
+    /// Accounts with a limit a minute of which requests have passed here, and how many.
+    pub fn requests_passed(&self) -> impl Iterator<Item = (&AccountId, u64)> {
+        let limited = self.by_id.values().filter_map(|account| {
+            let passed = account.requests.as_ref()?.lock().passed();
+            Some((&account.spec.id, passed))
+        });
+        limited.filter(|(_, passed)| *passed > 0)
+    }
+
+    /// Counts requests that passed at another node, where the account has a limit a minute here.
+    pub fn count_remote_requests(&self, id: &AccountId, count: u64, now: Millis) {
+        let account = self.known(id);
+        if let Some(pace) = account.and_then(|account| account.requests.as_ref()) {
+            pace.lock().take_remote(count, now);
+        }
+    }
+
+    /// Returns whether there is one account only.
+    pub fn is_single(&self) -> bool {
+        self.by_id.len() == 1
+    }
+
+    /// The account of this name as configured.
+    pub fn spec(&self, id: &AccountId) -> Option<&AccountSpec> {
+        Some(&*self.by_id.get(id.as_str())?.spec)
+    }
+
+    /// Returns the account of the presented key.
+    ///
+    /// # Errors
+    /// [`Refusal::Unauthenticated`] without a known key, where anonymous requests are not served;
+    /// a wrong key is refused even where they are.
+    pub fn identify(&self, headers: &HeaderMap) -> Result<&Arc<Account>, Refusal> {
+        let Some(key) = presented_key(headers) else {
+            return self.anonymous.as_ref().ok_or(Refusal::Unauthenticated);
+        };
+        let hash = KeyHash(Sha256::digest(key).into());
+        let (known, account) = self
+            .by_key
+            .get_key_value(&hash)
+            .ok_or(Refusal::Unauthenticated)?;
+        // The table's look-up compares in its own way; the decision is made here.
+        match bool::from(known.0.ct_eq(&hash.0)) {
+            true => Ok(account),
+            false => Err(Refusal::Unauthenticated),
+        }
+    }
+}
+
+/// Returns whether a key is presented, known or not.
+pub fn has_key(headers: &HeaderMap) -> bool {
+    presented_key(headers).is_some()
+}
+
+/// The key of `Authorization: Bearer …` (or `Token …`, as older clients say) or `x-api-key`. A
+/// header that holds something else is a wrong key, not none; a scheme alone is what client
+/// libraries send for an empty key, and is none.
+fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
+    // Of two keys, readers could take either.
+    let is_repeated = |name: &str| headers.get_all(name).iter().nth(1).is_some();
+    if is_repeated("authorization") || is_repeated("x-api-key") {
+        return Some(b"");
+    }
+    let Some(value) = headers.get(header::AUTHORIZATION) else {
+        return headers.get("x-api-key").map(|value| value.as_bytes());
+    };
+    let value = value.as_bytes().trim_ascii();
+    let end = value.iter().position(|b| *b == b' ');
+    let (scheme, key) = value.split_at(end.unwrap_or(value.len()));
+    let key = key.trim_ascii();
+    let known = scheme.eq_ignore_ascii_case(b"bearer") || scheme.eq_ignore_ascii_case(b"token");
+    match (known, key) {
+        (true, []) => None,
+        (true, key) => Some(key),
+        // Refused like an unknown key; the header's text is not one.
+        (false, _) => Some(b""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn accounts(anonymous: bool) -> Accounts {
+        let spec = AccountSpec {
+            id: "acme".into(),
+            api_keys_sha256: vec![KeyHash(Sha256::digest(b"good").into())],
+            requests_per_minute: Some(1),
+            neurons_per_day: None,
+            ..AccountSpec::anonymous()
+        };
+        Accounts::default().next_generation(&[spec], anonymous, Millis::ZERO)
+    }
+
+    fn headers(name: &'static str, value: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([(name.parse().unwrap(), value.parse().unwrap())])
+    }
+
+    #[test]
+    fn a_key_is_known_by_its_hash_in_any_usual_header() {
+        let accounts = accounts(false);
+        for (name, value) in [
+            ("authorization", "Bearer good"),
+            ("authorization", "token good"),
+            ("x-api-key", "good"),
+        ] {
+            assert_eq!(
+                accounts
+                    .identify(&headers(name, value))
+                    .unwrap()
+                    .spec
+                    .id
+                    .as_str(),
+                "acme"
+            );
+        }
+        assert!(
+            accounts
+                .identify(&headers("authorization", "Bearer bad"))
+                .is_err()
+        );
+        assert!(
+            accounts
+                .identify(&headers("authorization", "Basic good"))
+                .is_err()
+        );
+        assert!(accounts.identify(&HeaderMap::new()).is_err());
+    }
+
+    #[test]
+    fn a_wrong_key_is_refused_even_where_no_key_is_needed() {
+        let accounts = accounts(true);
+        assert_eq!(
+            accounts
+                .identify(&HeaderMap::new())
+                .unwrap()
+                .spec
+                .id
+                .as_str(),
+            "anonymous"
+        );
+        for value in ["Bearer bad", "good", "Basic good", "Bearergood"] {
+            let refused = accounts.identify(&headers("authorization", value));
+            assert!(refused.is_err(), "{value}");
+        }
+        for empty in ["Bearer", "Bearer ", "token"] {
+            let served = accounts.identify(&headers("authorization", empty));
+            assert_eq!(served.unwrap().spec.id.as_str(), "anonymous", "{empty}");
+        }
+    }
+
+    #[test]
+    fn two_keys_are_refused_whichever_of_them_is_known() {
+        let accounts = accounts(true);
+        for name in ["authorization", "x-api-key"] {
+            for keys in [
+                ["Bearer good", "Bearer good"],
+                ["Bearer good", "Bearer bad"],
+            ] {
+                let mut headers = HeaderMap::new();
+                for key in keys {
+                    let name: header::HeaderName = name.parse().unwrap();
+                    headers.append(name, key.parse().unwrap());
+                }
+                assert!(accounts.identify(&headers).is_err(), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_request_refused_for_those_under_way_uses_up_nothing_of_the_pace() {
+        let spec = AccountSpec {
+            max_concurrent: Some(1),
+            requests_per_minute: Some(3),
+            ..AccountSpec::anonymous()
+        };
+        let accounts = Accounts::default().next_generation(&[spec], true, Millis::ZERO);
+        let account = accounts.identify(&HeaderMap::new()).unwrap();
+        let remaining = || account.rate_lines(Millis(0))[1].1.clone();
+        account.take_unit(Millis(0)).unwrap();
+        account.take_unit(Millis(0)).unwrap();
+        let one = account.enter(|| 0, Millis(0)).unwrap();
+        assert_eq!(remaining(), "1");
+        // One that came past the first look at the same moment.
+        assert!(account.enter(|| 0, Millis(0)).is_err());
+        assert_eq!(remaining(), "2");
+        for _ in 0..9 {
+            assert!(account.take_unit(Millis(0)).is_err());
+        }
+        assert_eq!(remaining(), "2");
+        drop(one);
+        account.take_unit(Millis(0)).unwrap();
+        assert_eq!(remaining(), "1");
+    }
+
+    #[test]
+    fn requests_under_way_are_counted_until_they_end_and_tokens_come_to_what_was_used() {
+        let spec = AccountSpec {
+            max_concurrent: Some(2),
+            tokens_per_minute: Some(600),
+            ..AccountSpec::anonymous()
+        };
+        let accounts = Accounts::default().next_generation(&[spec], true, Millis::ZERO);
+        let account = accounts.identify(&HeaderMap::new()).unwrap();
+        let enter = |tokens: u64| account.enter(|| tokens, Millis(0));
+        let (one, two) = (enter(100).unwrap(), enter(100).unwrap());
+        assert!(matches!(enter(1), Err(Refusal::RateLimited { .. })));
+        one.unwrap().settle(Some(300), Millis(0));
+        drop(two);
+        let lines = account.rate_lines(Millis(0));
+        let left = [
+            ("x-ratelimit-limit-tokens", "600".to_owned()),
+            ("x-ratelimit-remaining-tokens", "300".to_owned()),
+            ("x-ratelimit-reset-tokens", "30s".to_owned()),
+        ];
+        assert_eq!(lines, left);
+        drop(enter(1000).unwrap());
+        enter(1000).unwrap().unwrap().settle(None, Millis(0));
+        assert!(enter(1).is_err());
+        assert_eq!(account.in_flight.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn spans_are_written_as_openai_writes_them() {
+        let spans = [0, 120, 6_500, 60_000, 179_560].map(|ms| format_span(Millis(ms)));
+        assert_eq!(spans, ["0ms", "120ms", "6.5s", "1m0s", "2m59.56s"]);
+    }
+
+    #[test]
+    fn a_reload_does_not_forgive_what_was_used() {
+        let first = accounts(false);
+        let specs: Vec<_> = first.by_id.values().map(|a| (*a.spec).clone()).collect();
+        let use_up = |accounts: &Accounts| {
+            let key = headers("x-api-key", "good");
+            (0..10)
+                .filter(|_| {
+                    accounts
+                        .identify(&key)
+                        .unwrap()
+                        .take_unit(Millis(1))
+                        .is_ok()
+                })
+                .count()
+        };
+        assert!(use_up(&first) >= 1);
+        let second = first.next_generation(&specs, false, Millis(1));
+        assert_eq!(use_up(&second), 0);
+    }
+}

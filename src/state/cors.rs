@@ -1,0 +1,142 @@
+//! `cors`: web pages of which origins may call, and the headers that tell a browser so.
+//!
+//! Not the comparison of origins, which the core makes. Specification:
+//! <https://fetch.spec.whatwg.org/#http-cors-protocol>.
+
+use http::header::{self, HeaderName, HeaderValue};
+use infergate_core::api::origin::{self, OriginRelation};
+use pingora_http::{RequestHeader, ResponseHeader};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Headers that a page may read, besides `headers.pass` and those that browsers show anyway.
+const EXPOSED: [&str; 12] = [
+    "cf-ai-neurons",
+    "retry-after",
+    "retry-after-ms",
+    "x-infergate-model",
+    "x-ratelimit-limit-requests",
+    "x-ratelimit-limit-tokens",
+    "x-ratelimit-remaining-requests",
+    "x-ratelimit-remaining-tokens",
+    "x-ratelimit-reset-requests",
+    "x-ratelimit-reset-tokens",
+    "x-request-id",
+    "x-should-retry",
+];
+
+/// Web pages that may call.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Cors {
+    /// Origins (`https://app.example.com`, with a port where it is not the usual one) whose web pages may
+    /// call from browsers; `"*"` is every origin. Where none is listed, browsers are told nothing, and a
+    /// page of another origin without a key is refused with 403 even where `anonymous: allow`.
+    #[schemars(length(max = 256))]
+    pub origins: Vec<String>,
+}
+
+/// [`Cors`] as requests use it.
+#[derive(Default)]
+pub struct CorsRules {
+    origins: Vec<String>,
+    /// Every origin is listed: answers are the same for all.
+    lists_all: bool,
+    /// `Access-Control-Expose-Headers`.
+    exposed: Option<HeaderValue>,
+}
+
+impl CorsRules {
+    /// Rules of a configuration; `passing` is `headers.pass`.
+    pub fn new(cors: &Cors, passing: &[HeaderName]) -> CorsRules {
+        let passing = passing.iter().map(HeaderName::as_str);
+        let names: Vec<&str> = EXPOSED.into_iter().chain(passing).collect();
+        CorsRules {
+            lists_all: origin::is_any_listed(&cors.origins),
+            exposed: HeaderValue::try_from(names.join(", ")).ok(),
+            origins: cors.origins.clone(),
+        }
+    }
+
+    /// Returns what the page that makes a request with this head is.
+    pub fn page_of(&self, head: &RequestHeader) -> PageOrigin {
+        let varies = !self.origins.is_empty() && !self.lists_all;
+        let Some(origin) = head.headers.get(header::ORIGIN) else {
+            return if varies {
+                PageOrigin::Unlisted
+            } else {
+                PageOrigin::None
+            };
+        };
+        let host = head.headers.get(header::HOST);
+        let host = host.map_or(&b""[..], HeaderValue::as_bytes);
+        match origin::relation(origin.as_bytes(), host, &self.origins) {
+            OriginRelation::Listed => PageOrigin::Listed {
+                origin: match self.lists_all {
+                    true => HeaderValue::from_static("*"),
+                    false => origin.clone(),
+                },
+                exposed: self.exposed.clone(),
+            },
+            OriginRelation::Foreign => PageOrigin::Foreign { varies },
+            OriginRelation::Same if varies => PageOrigin::Unlisted,
+            OriginRelation::Same => PageOrigin::None,
+        }
+    }
+}
+
+/// The web page that makes a request, and so what the head of its answer says of origins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum PageOrigin {
+    /// None, or one of this host; answers do not depend on the origin.
+    #[default]
+    None,
+    /// Likewise, but pages of listed origins get other heads.
+    Unlisted,
+    /// A page of another origin that is not listed.
+    Foreign {
+        /// Pages of listed origins get other heads.
+        varies: bool,
+    },
+    /// A page of a listed origin.
+    Listed {
+        /// `Access-Control-Allow-Origin`.
+        origin: HeaderValue,
+        /// `Access-Control-Expose-Headers`.
+        exposed: Option<HeaderValue>,
+    },
+}
+
+impl PageOrigin {
+    /// Returns whether the origin is neither listed nor that of this host.
+    pub fn is_foreign(&self) -> bool {
+        matches!(self, PageOrigin::Foreign { .. })
+    }
+
+    /// Returns whether the origin is listed.
+    pub fn is_listed(&self) -> bool {
+        matches!(self, PageOrigin::Listed { .. })
+    }
+
+    /// Adds what browsers read to the head of an answer.
+    ///
+    /// # Errors
+    /// Never, as the values are headers already.
+    pub fn write(&self, head: &mut ResponseHeader) -> pingora_error::Result<()> {
+        let varies = match self {
+            PageOrigin::None | PageOrigin::Foreign { varies: false } => return Ok(()),
+            PageOrigin::Unlisted | PageOrigin::Foreign { varies: true } => true,
+            PageOrigin::Listed { origin, .. } => origin != "*",
+        };
+        if varies {
+            head.append_header(header::VARY, "origin")?;
+        }
+        if let PageOrigin::Listed { origin, exposed } = self {
+            head.insert_header(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone())?;
+            if let Some(exposed) = exposed {
+                head.insert_header(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed.clone())?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,315 @@
+//! Header filter: which fields pass from a client to a model server, and back.
+//!
+//! Not the framing of a request, which `downstream` checks.
+
+use bytes::BytesMut;
+use http::header::{self, HeaderMap, HeaderName};
+
+use crate::peer::is_between_nodes;
+
+/// Header lines of a client that model servers may see, in wire form. The content type is not among them.
+#[derive(Default)]
+pub struct PassedHeaders {
+    lines: BytesMut,
+    /// Where the lines begin that somebody else's server may see as well.
+    anywhere_at: usize,
+}
+
+impl PassedHeaders {
+    /// Picks from the headers of a request; `listed` is `headers.pass`.
+    pub fn of(headers: &HeaderMap, listed: &[HeaderName]) -> PassedHeaders {
+        let named = connection_named(headers);
+        let mut lines = BytesMut::with_capacity(512);
+        let mut append = |wanted: HeaderReach| {
+            for (name, value) in headers {
+                if header_reach(name, listed) == wanted && !named.contains(name) {
+                    lines.extend_from_slice(name.as_str().as_bytes());
+                    lines.extend_from_slice(b": ");
+                    lines.extend_from_slice(value.as_bytes());
+                    lines.extend_from_slice(b"\r\n");
+                }
+            }
+            lines.len()
+        };
+        let anywhere_at = append(HeaderReach::OwnServers);
+        append(HeaderReach::Anywhere);
+        PassedHeaders { lines, anywhere_at }
+    }
+
+    /// The same with lines of the gateway's own.
+    pub fn with_lines(&self, own: &[(&str, &str)]) -> PassedHeaders {
+        let mut lines = BytesMut::with_capacity(self.lines.len() + 128);
+        lines.extend_from_slice(&self.lines);
+        for &(name, value) in own {
+            for part in [name, ": ", value, "\r\n"] {
+                lines.extend_from_slice(part.as_bytes());
+            }
+        }
+        PassedHeaders {
+            lines,
+            anywhere_at: self.anywhere_at,
+        }
+    }
+
+    /// The lines for the operator's own servers and nodes, or for somebody else's.
+    pub fn towards(&self, is_external: bool) -> &[u8] {
+        &self.lines[if is_external { self.anywhere_at } else { 0 }..]
+    }
+}
+
+/// How far a client's header goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum HeaderReach {
+    Nowhere,
+    /// Servers of the operator.
+    OwnServers,
+    /// External endpoints as well.
+    Anywhere,
+}
+
+/// A list of what passes: names of credentials and of addresses are invented faster than a list of what
+/// does not pass could follow.
+fn header_reach(name: &HeaderName, listed: &[HeaderName]) -> HeaderReach {
+    match name.as_str() {
+        "accept" | "traceparent" | "tracestate" | "user-agent" => HeaderReach::Anywhere,
+        "anthropic-beta"
+        | "anthropic-version"
+        | "baggage"
+        | "openai-beta"
+        | "x-client-request-id" => HeaderReach::OwnServers,
+        text if text.starts_with("x-stainless-") => HeaderReach::OwnServers,
+        _ if listed.contains(name) => HeaderReach::OwnServers,
+        _ => HeaderReach::Nowhere,
+    }
+}
+
+/// Fields the `Connection` header declares hop-by-hop (RFC 9110 section 7.6.1).
+pub fn connection_named(headers: &HeaderMap) -> Vec<HeaderName> {
+    headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
+        .filter(|name| name != "close" && *name != header::CONNECTION && name != "keep-alive")
+        .collect()
+}
+
+/// Names that never pass, whatever the configuration lists.
+pub fn is_reserved(name: &HeaderName) -> bool {
+    is_of_this_hop(name) || is_of_the_servers_host(name.as_str()) || is_internal(name.as_str())
+}
+
+fn is_of_this_hop(name: &HeaderName) -> bool {
+    match name.as_str() {
+        // Set by the client that speaks to the backend.
+        "host" | "content-length" | "date" | "expect" | "origin" | "transfer-encoding"
+        | "x-request-id" => true,
+        // Told as it was read, whatever the client called it: the documented curl lines of Workers AI
+        // call JSON a form, which vLLM refuses to read.
+        "content-type" => true,
+        // Hop-by-hop.
+        "connection"
+        | "keep-alive"
+        | "proxy-connection"
+        | "te"
+        | "trailer"
+        | "upgrade"
+        | "proxy-authenticate"
+        | "proxy-authorization"
+        | "http2-settings" => true,
+        // Credentials for this gateway, nobody else.
+        "authorization" | "cookie" | "cookie2" | "x-api-key" => true,
+        // The answer is read on its way, so it must come as it is.
+        "accept-encoding" => true,
+        _ => false,
+    }
+}
+
+/// Names that only this gateway may set. `_` counts as `-`: some servers fold one into the other.
+fn is_internal(name: &str) -> bool {
+    const PREFIXES: [&[u8]; 3] = [b"cf-ai-", b"x-infergate-", b"x-forwarded-"];
+    let folds_to = |prefix: &[u8]| {
+        name.len() >= prefix.len()
+            && name
+                .bytes()
+                .zip(prefix)
+                .all(|(b, p)| b == *p || (b == b'_' && *p == b'-'))
+    };
+    PREFIXES.iter().any(|prefix| folds_to(prefix))
+        || (name.contains('_')
+            && matches!(
+                name.replace('_', "-").as_str(),
+                "authorization" | "cookie" | "x-api-key" | "content-length" | "transfer-encoding"
+            ))
+}
+
+/// Returns whether a header of another node's response passes to the client: everything but fields between
+/// nodes and of the connection.
+pub fn passes_from_node(name: &HeaderName) -> bool {
+    let of_connection = matches!(
+        name.as_str(),
+        "connection" | "keep-alive" | "te" | "trailer" | "transfer-encoding" | "upgrade" | "date"
+    );
+    !of_connection && !is_between_nodes(name.as_str())
+}
+
+/// Returns whether a header of a model server's answer passes to the client; `listed` is `headers.pass`.
+/// Headers that [describe bytes](describes_bytes) pass with bytes as they were. A server's rate limits do
+/// not: they are those of the gateway's key.
+pub fn passes_to_client(name: &HeaderName, listed: &[HeaderName]) -> bool {
+    matches!(
+        name.as_str(),
+        "cache-control"
+            | "content-disposition"
+            | "content-language"
+            | "content-type"
+            | "expires"
+            | "openai-processing-ms"
+            | "openai-version"
+            | "retry-after"
+            | "retry-after-ms"
+            | "vary"
+    ) || describes_bytes(name)
+        || listed.contains(name)
+}
+
+/// Fields by which a server speaks for its host: they would bind clients to this gateway's address, or
+/// lead them past it.
+fn is_of_the_servers_host(name: &str) -> bool {
+    matches!(
+        name,
+        "alt-svc"
+            | "clear-site-data"
+            | "content-security-policy"
+            | "location"
+            | "proxy-authenticate"
+            | "refresh"
+            | "server"
+            | "set-cookie"
+            | "set-cookie2"
+            | "strict-transport-security"
+            | "www-authenticate"
+    ) || name.starts_with("access-control-")
+}
+
+/// Returns whether a header describes the server's bytes as they were: false of a body that was rewritten.
+pub fn describes_bytes(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "accept-ranges"
+            | "content-digest"
+            | "content-encoding"
+            | "content-md5"
+            | "content-range"
+            | "digest"
+            | "etag"
+            | "last-modified"
+            | "repr-digest"
+    )
+}
+
+/// Names and values of all headers.
+pub fn lines(headers: &http::HeaderMap) -> impl Iterator<Item = (&str, &[u8])> {
+    let lines = headers.iter();
+    lines.map(|(name, value)| (name.as_str(), value.as_bytes()))
+}
+
+/// Returns whether the body is compressed. Servers are asked not to: what an answer used could not be read.
+pub fn is_compressed(headers: &http::HeaderMap) -> bool {
+    let coding = headers.get(http::header::CONTENT_ENCODING);
+    coding.is_some_and(|coding| coding != "identity")
+}
+
+/// Returns whether an answer of this `content-type` is a web page: an error page of something in front of the
+/// server.
+pub fn is_web_page(content_type: &str) -> bool {
+    let kind = content_type.split(';').next().unwrap_or_default().trim();
+    kind.eq_ignore_ascii_case("text/html")
+}
+
+#[cfg(test)]
+mod tests {
+    use pingora_http::RequestHeader;
+
+    use super::*;
+
+    fn head(lines: &[(&'static str, &'static str)]) -> RequestHeader {
+        let mut head = RequestHeader::build("POST", b"/v1/x", None).unwrap();
+        for (name, value) in lines {
+            head.append_header(*name, *value).unwrap();
+        }
+        head
+    }
+
+    #[test]
+    fn what_is_not_on_the_list_stays_here_and_less_goes_to_somebody_else() {
+        let head = head(&[
+            ("Host", "h"),
+            ("Authorization", "Bearer k"),
+            ("Cookie", "c"),
+            ("X-Api-Key", "k"),
+            ("x_api_key", "k"),
+            ("Connection", "close, x-mine"),
+            ("X-Mine", "1"),
+            ("CF-AI-Neurons", "1"),
+            ("cf_ai_neurons", "1"),
+            ("X-Infergate-Site", "fra"),
+            ("X-Forwarded-For", "1.2.3.4"),
+            ("Accept-Encoding", "gzip"),
+            ("Expect", "100-continue"),
+            ("Content-Type", "application/x-www-form-urlencoded"),
+            ("traceparent", "00-1-2-3"),
+            ("User-Agent", "t"),
+            ("X-Auth-Key", "k"),
+            ("api-key", "k"),
+            ("OpenAI-Organization", "o"),
+            ("X-Real-IP", "1.2.3.4"),
+            ("Range", "bytes=0-1"),
+            ("baggage", "a=b"),
+            ("x-stainless-lang", "python"),
+            ("x-tenant", "t"),
+        ]);
+        let passed = |listed: &[HeaderName]| {
+            let passing = PassedHeaders::of(&head.headers, listed);
+            let text =
+                |is_external| String::from_utf8(passing.towards(is_external).to_vec()).unwrap();
+            (text(false), text(true))
+        };
+        let anywhere = "traceparent: 00-1-2-3\r\nuser-agent: t\r\n";
+        let own = "baggage: a=b\r\nx-stainless-lang: python\r\n";
+        assert_eq!(
+            passed(&[]),
+            (format!("{own}{anywhere}"), anywhere.to_owned())
+        );
+        let listed = [HeaderName::from_static("x-tenant")];
+        let all = format!("{own}x-tenant: t\r\n{anywhere}");
+        assert_eq!(passed(&listed), (all, anywhere.to_owned()));
+    }
+
+    #[test]
+    fn names_of_credentials_of_the_connection_and_of_this_gateway_cannot_be_listed() {
+        let is_reserved = |name: &str| is_reserved(&HeaderName::try_from(name).unwrap());
+        for name in [
+            "authorization",
+            "cookie",
+            "x-api-key",
+            "x_api_key",
+            "connection",
+            "te",
+            "host",
+            "content-length",
+            "content-type",
+            "x-infergate-site",
+            "cf-ai-neurons",
+            "cf_ai_neurons",
+            "x-forwarded-for",
+            "set-cookie",
+            "location",
+            "access-control-allow-origin",
+        ] {
+            assert!(is_reserved(name), "{name}");
+        }
+        assert!(!is_reserved("x-tenant") && !is_reserved("x-ratelimit-limit-requests"));
+    }
+}

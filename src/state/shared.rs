@@ -1,0 +1,49 @@
+//! Everything that requests share for the life of the process.
+//!
+//! Not the request: a request's own state is its context.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+use super::{
+    BacklogBudget, BodyBudget, BodyCheckSlots, ConfigSnapshot, Drain, QuotaStore, RuntimeSwitches,
+};
+use crate::peer::{ClusterHandle, PeerClient};
+use crate::telemetry::{Clock, EventSink, Metrics};
+use crate::trace::TraceStore;
+use crate::upstream::HttpClient;
+
+/// State that all requests share for the life of the process.
+pub struct Shared {
+    /// The current configuration generation, swapped whole.
+    pub snapshot: ArcSwap<ConfigSnapshot>,
+    /// Time.
+    pub clock: Clock,
+    /// The way to model servers.
+    pub client: HttpClient,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// Where events go.
+    pub sink: EventSink,
+    /// Requests in flight, and whether the process drains.
+    pub drain: Arc<Drain>,
+    /// Memory of request bodies.
+    pub bodies: Arc<BodyBudget>,
+    /// Memory of answers that clients have not taken yet.
+    pub backlogs: Arc<BacklogBudget>,
+    /// The last requests, for operators who ask.
+    pub traces: TraceStore,
+    /// Turns at checking large bodies.
+    pub body_checks: BodyCheckSlots,
+    /// Neurons of the day.
+    pub quota: Arc<QuotaStore>,
+    /// Switches that operators change at run time.
+    pub runtime: Arc<RuntimeSwitches>,
+    /// The other nodes of the fleet.
+    pub cluster: Arc<ClusterHandle>,
+    /// The way to them.
+    pub peer_client: Arc<PeerClient>,
+    /// When the process started, seconds since 1970: `created` of every model.
+    pub started_unix_secs: u64,
+}

@@ -1,0 +1,21 @@
+//! Trace of a request: spans and decisions as plain values, and their rendering for `/explain`.
+//!
+//! Not control state: no step of the pipeline reads a trace. A [`TraceBuilder`] is filled without a lock
+//! and without formatting; finished traces are kept in a [`TraceStore`].
+
+mod cluster;
+mod record;
+mod render;
+mod store;
+
+#[cfg(test)]
+mod tests;
+
+pub use cluster::{ForwardStep, ForwardStepEnd, PeerSelectionStep};
+pub use record::{
+    AdmissionStep, AdmissionStepResult, AttemptStep, AttemptTrace, DeadlineInputs, FallbackStep,
+    ForwardedFrom, QuotaHold, RefusalSummary, RequestTrace, RetryDecision, RoutingStep, STEPS_MAX,
+    TraceBuilder, TraceStep, TraceSummary, WaitEnd,
+};
+pub use render::NodeInfo;
+pub use store::{TRACES_KEPT, TraceStore};

@@ -1,0 +1,510 @@
+//! The story of a request: every decision on its way, for `GET /explain/{request id}`.
+//!
+//! No step reads the trace, and nothing is formatted while a request runs. A [`Draft`] is filled by the
+//! request itself without a lock; dropping the context hands the [`Story`] to [`Stories`]. Rendering happens
+//! in `tell.rs`, on demand. No body, prompt, key or header stands in it; of the caller's words only the name
+//! of a model, cut at [`ASKED_MAX_BYTES`].
+//!
+//! Bounds: at most [`STEPS_MAX`] steps of about 200 bytes, the usual two in place, and a kilobyte per
+//! selection of a peer. [`STORIES_KEPT`] traces are kept: about 4 MiB of usual requests, 50 MiB of the most
+//! eventful ones, twice that in a cluster. Requests that got past key, route and options have one. Requests
+//! without a valid key leave none: they could push out the traces of others.
+
+use std::sync::Arc;
+
+use infergate_core::api::ApiDialect;
+use infergate_core::deadline::DeadlineRule;
+use infergate_core::routing::connection_reuse::may_resend;
+use infergate_core::routing::{ATTEMPTS_MAX, AttemptFailure};
+use infergate_core::{AccountId, Millis, ModelId, Refusal};
+use smallvec::SmallVec;
+
+use super::cluster::{ForwardStep, PeerSelectionStep};
+use crate::plugin::RoutingMode;
+use crate::telemetry::event::PluginUse;
+use crate::telemetry::{AttemptResult, Clock, InferenceEvent, RequestOutcome};
+use crate::upstream::{
+    AdmissionSnapshot, ConnectTimings, GateEntry, ModelRuntime, RankingResult, Target,
+};
+
+/// Steps of one story: more than a request takes that goes down the longest ladder with all its
+/// tries. Further ones are counted.
+pub const STEPS_MAX: usize = 40;
+/// A permit and a try: what a request takes that nothing happens to.
+pub(super) const STEPS_USUAL: usize = 2;
+/// Bytes of the name of a model that a caller asked for: longer than any model's.
+pub(super) const REQUESTED_MODEL_BYTES_MAX: usize = 128;
+
+/// The story of one request. Moments are microseconds on the process's clock.
+#[derive(Clone, Debug)]
+pub struct RequestTrace {
+    pub begin_us: u64,
+    /// Generation of the configuration that the request started with.
+    pub generation: u64,
+    /// The model's name as the caller wrote it, where that is not the model's id.
+    pub requested_model: Option<Arc<str>>,
+    pub deadline: Option<DeadlineInputs>,
+    /// History of the request at other nodes, where one has forwarded it here.
+    pub forwarded_from: Option<ForwardedFrom>,
+    pub steps: SmallVec<[TraceStep; STEPS_USUAL]>,
+    pub steps_left_out: u32,
+    /// The last one told.
+    pub refusal: Option<RefusalSummary>,
+    pub summary: Option<TraceSummary>,
+}
+
+/// A request's way before it came here.
+#[derive(Clone, Debug)]
+pub struct ForwardedFrom {
+    /// The node that has forwarded it.
+    pub node: Arc<str>,
+    /// Since its client sent it, microseconds; its event counts from there, its story does not.
+    pub elapsed_us: u64,
+    /// Part of `elapsed_us` spent waiting for permits.
+    pub queued_us: u64,
+}
+
+/// Inputs of the deadline.
+#[derive(Clone, Copy, Debug)]
+pub struct DeadlineInputs {
+    pub rule: DeadlineRule,
+    pub model_secs: u64,
+    pub requested: Option<Millis>,
+}
+
+/// Steps in order.
+#[derive(Clone, Debug)]
+pub enum TraceStep {
+    Routing(RoutingStep),
+    Admission(AdmissionStep),
+    Attempt(AttemptStep),
+    Fallback(FallbackStep),
+    PeerSelection(Box<PeerSelectionStep>),
+    Forward(Box<ForwardStep>),
+}
+
+/// The model's routing policy had a say.
+#[derive(Clone, Debug)]
+pub struct RoutingStep {
+    pub at_us: u64,
+    pub policy: Option<Arc<str>>,
+    pub mode: RoutingMode,
+    /// None where the policy has not been asked yet: tier and load decide.
+    pub advice: Option<Arc<RankingResult>>,
+}
+
+/// The next model of the ladder took the request's place.
+#[derive(Clone, Debug)]
+pub struct FallbackStep {
+    pub at_us: u64,
+    pub to: ModelId,
+    /// Why the former one was left.
+    pub cause: &'static str,
+}
+
+/// A permit was asked for.
+#[derive(Clone, Debug)]
+pub struct AdmissionStep {
+    pub snapshot: AdmissionSnapshot,
+    pub result: AdmissionStepResult,
+}
+
+/// Result of asking for a permit.
+#[derive(Clone, Copy, Debug)]
+pub enum AdmissionStepResult {
+    Leased,
+    Queued {
+        position: usize,
+        expected_wait: Millis,
+        /// When the wait ended and how; none when the request ended with it.
+        ended: Option<(u64, &'static str)>,
+    },
+    Full {
+        cause: &'static str,
+        retry_after: Option<Millis>,
+    },
+}
+
+/// End of a wait for a permit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitEnd {
+    /// A permit was granted here.
+    Granted,
+    /// Another node serves the request.
+    Forwarded,
+    /// The wait was refused for this cause.
+    Refused(&'static str),
+    /// The wait ended with the request; the refusal recorded before it tells why.
+    Aborted,
+}
+
+/// A model server was tried.
+#[derive(Clone, Debug)]
+pub struct AttemptStep {
+    pub begin_us: u64,
+    pub url: Arc<str>,
+    /// The model's name there.
+    pub model: Arc<str>,
+    pub trace: AttemptTrace,
+    pub retry: Option<RetryDecision>,
+}
+
+/// How one try went, as far as it has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AttemptTrace {
+    /// Connection and request.
+    pub marks: ConnectTimings,
+    /// The head of the answer was there; 0 without one.
+    pub head_us: u64,
+    /// Its HTTP status; 0 without one.
+    pub status: u16,
+    /// Result; none while the attempt is open.
+    pub result: Option<AttemptResult>,
+    /// End of an attempt without a response for the client; 0 else.
+    pub failed_us: u64,
+}
+
+impl AttemptTrace {
+    /// A try begins.
+    pub fn begin(clock: Clock) -> AttemptTrace {
+        AttemptTrace {
+            marks: ConnectTimings::with_clock(clock),
+            ..AttemptTrace::default()
+        }
+    }
+
+    /// Returns whether the server may have started to work before it failed: a proxy before a server answers
+    /// at once where it cannot reach it.
+    pub fn may_have_started_work(&self) -> bool {
+        let took_us = self.head_us.saturating_sub(self.marks.sent_us);
+        !may_resend(false, Millis(took_us / 1000), Millis::ZERO)
+    }
+}
+
+/// Retry decision and the budgets it was based on.
+#[derive(Clone, Copy, Debug)]
+pub struct RetryDecision {
+    /// Class of the failure; none when another attempt could do the work twice.
+    pub failure: Option<AttemptFailure>,
+    /// Another attempt follows.
+    pub allowed: bool,
+    /// Another endpoint has room, and its latest try went well.
+    pub proven: bool,
+    /// The next model of the ladder has what is left.
+    pub kept_for_next: bool,
+    /// Servers tried so far.
+    pub tries: u32,
+    /// Retries that all requests of the model may still make.
+    pub model_left: u32,
+}
+
+/// Why it was refused.
+#[derive(Clone, Copy, Debug)]
+pub struct RefusalSummary {
+    pub cause: &'static str,
+    pub reason: &'static str,
+    pub message: &'static str,
+    pub retry_after: Option<Millis>,
+}
+
+/// Neurons that were to be held of the account's day.
+#[derive(Clone, Copy, Debug)]
+pub struct QuotaHold {
+    /// How many.
+    pub neurons: f64,
+    /// The account's limit.
+    pub per_day: u64,
+    /// The reservation was granted; false when the day was used up.
+    pub granted: bool,
+}
+
+/// How it ended: what the event says, without what only bills need.
+#[derive(Clone, Debug)]
+pub struct TraceSummary {
+    pub at_us: u64,
+    pub request_id: Arc<str>,
+    pub account: Option<AccountId>,
+    pub model: Option<ModelId>,
+    /// The model asked for, where another one of its ladder took its place.
+    pub asked_model: Option<ModelId>,
+    pub face: ApiDialect,
+    pub outcome: RequestOutcome,
+    pub status: u16,
+    pub code: Option<u32>,
+    pub streamed: bool,
+    pub queued_us: u64,
+    pub first_byte_us: Option<u64>,
+    pub neurons: Option<f64>,
+    pub quota: Option<QuotaHold>,
+    pub plugins: Vec<PluginUse>,
+}
+
+/// A story while it is collected; nothing, and at no cost, until [`Draft::begin`].
+#[derive(Default)]
+pub struct TraceBuilder(pub(super) Option<Box<RequestTrace>>);
+
+impl TraceBuilder {
+    /// The request is one that has a story.
+    pub fn begin(&mut self, began_us: u64, generation: u64, before: Option<ForwardedFrom>) {
+        self.0 = Some(Box::new(RequestTrace {
+            begin_us: began_us,
+            generation,
+            requested_model: None,
+            deadline: None,
+            forwarded_from: before,
+            steps: SmallVec::new(),
+            steps_left_out: 0,
+            refusal: None,
+            summary: None,
+        }));
+    }
+
+    /// The model as the caller named it, and the one that was found by that name.
+    pub fn set_requested_model(&mut self, name: &str, found: Option<&ModelId>) {
+        let Some(story) = &mut self.0 else { return };
+        if found.is_none_or(|id| id.as_str() != name) {
+            story.requested_model =
+                Some(name[..name.floor_char_boundary(REQUESTED_MODEL_BYTES_MAX)].into());
+        }
+    }
+
+    /// The deadline was made of these.
+    pub fn set_deadline(&mut self, rule: DeadlineRule, model_secs: u64, wish: Option<Millis>) {
+        let Some(story) = &mut self.0 else { return };
+        story.deadline = Some(DeadlineInputs {
+            rule,
+            model_secs,
+            requested: wish,
+        });
+    }
+
+    /// The lane's policy was asked, or what it has said was read.
+    pub fn record_routing(
+        &mut self,
+        now: Millis,
+        lane: &ModelRuntime,
+        advice: Option<&Arc<RankingResult>>,
+    ) {
+        self.push_step(|| {
+            TraceStep::Routing(RoutingStep {
+                at_us: now.0 * 1000,
+                policy: lane.spec.plugins.routing.clone(),
+                mode: lane.routing.mode(),
+                advice: advice.cloned(),
+            })
+        });
+    }
+
+    /// Records the next model of the fallback list and why the former one was left.
+    pub fn record_fallback(&mut self, at_us: u64, to: &ModelId, said: &Refusal) {
+        self.push_step(|| {
+            TraceStep::Fallback(FallbackStep {
+                at_us,
+                to: to.clone(),
+                cause: said.cause(),
+            })
+        });
+    }
+
+    /// A permit was asked for.
+    pub fn record_admission(
+        &mut self,
+        found: AdmissionSnapshot,
+        entry: &Result<GateEntry, Refusal>,
+    ) {
+        self.push_step(|| {
+            let said = match entry {
+                Ok(GateEntry::Leased(_)) => AdmissionStepResult::Leased,
+                Ok(GateEntry::Queued(waiter)) => AdmissionStepResult::Queued {
+                    position: waiter.position,
+                    expected_wait: waiter.expected_wait,
+                    ended: None,
+                },
+                Err(refusal) => AdmissionStepResult::Full {
+                    cause: refusal.cause(),
+                    retry_after: refusal.retry_after(),
+                },
+            };
+            TraceStep::Admission(AdmissionStep {
+                snapshot: found,
+                result: said,
+            })
+        });
+    }
+
+    /// The wait for a permit ended.
+    pub fn end_wait(&mut self, at_us: u64, end: WaitEnd) {
+        let Some(story) = &mut self.0 else { return };
+        let how = match end {
+            WaitEnd::Granted => "granted",
+            WaitEnd::Forwarded => "left-for-another-node",
+            WaitEnd::Refused(cause) => cause,
+            WaitEnd::Aborted => story.refusal.map_or("cut-off", |refusal| refusal.cause),
+        };
+        // A look at other nodes may have come after it.
+        let steps = story.steps.iter_mut().rev().take(2);
+        let mut admissions = steps.filter_map(|step| match step {
+            TraceStep::Admission(admission) => Some(admission),
+            _ => None,
+        });
+        if story.steps_left_out == 0
+            && let Some(admission) = admissions.next()
+            && let AdmissionStepResult::Queued { ended, .. } = &mut admission.result
+        {
+            *ended = Some((at_us, how));
+        }
+    }
+
+    /// A try begins.
+    pub fn begin_attempt(&mut self, began_us: u64, target: &Target) {
+        self.push_step(|| {
+            TraceStep::Attempt(AttemptStep {
+                begin_us: began_us,
+                url: Arc::clone(&target.url),
+                model: Arc::clone(&target.backend_model),
+                trace: AttemptTrace::default(),
+                retry: None,
+            })
+        });
+    }
+
+    /// How far the last try has come.
+    pub fn update_attempt(&mut self, trace: &AttemptTrace) {
+        if let Some(tried) = self.last_attempt() {
+            tried.trace = *trace;
+        }
+    }
+
+    /// Records the retry decision after the last attempt failed.
+    pub fn record_retry_decision(&mut self, again: RetryDecision) {
+        if let Some(tried) = self.last_attempt() {
+            tried.retry = Some(again);
+        } else if let Some(forward) = self.last_forward() {
+            forward.set_retry_decision(again);
+        }
+    }
+
+    /// Records that the request is refused or cut.
+    pub fn record_refusal(&mut self, refusal: &Refusal) {
+        let Some(story) = &mut self.0 else { return };
+        let row = refusal.row();
+        story.refusal = Some(RefusalSummary {
+            cause: refusal.cause(),
+            reason: row.reason,
+            message: row.message,
+            retry_after: refusal.retry_after(),
+        });
+    }
+
+    /// Completes the trace with the summary that the event has.
+    pub fn finish(&mut self, event: &InferenceEvent, quota: Option<QuotaHold>) {
+        let Some(story) = &mut self.0 else { return };
+        let before = story.forwarded_from.as_ref();
+        let elsewhere_us = before.map_or((0, 0), |before| (before.elapsed_us, before.queued_us));
+        story.summary = Some(TraceSummary {
+            at_us: event.ended_us,
+            request_id: Arc::clone(&event.request_id),
+            account: event.account_id.clone(),
+            model: event.model_id.clone(),
+            asked_model: event.asked_model_id.clone(),
+            face: event.face,
+            outcome: event.outcome,
+            status: event.status,
+            code: event.error_code,
+            streamed: event.flags.streamed,
+            queued_us: event.queuing_time_us.saturating_sub(elsewhere_us.1),
+            first_byte_us: event
+                .time_to_first_token_us
+                .map(|at_us| at_us.saturating_sub(elsewhere_us.0)),
+            neurons: event.neurons,
+            quota,
+            plugins: event.plugins.clone(),
+        });
+    }
+
+    /// The story, to be kept; none of a request that has none.
+    pub fn take(&mut self) -> Option<Box<RequestTrace>> {
+        self.0.take()
+    }
+
+    pub(super) fn push_step(&mut self, step: impl FnOnce() -> TraceStep) {
+        let Some(story) = &mut self.0 else { return };
+        if story.steps.len() < STEPS_MAX {
+            story.steps.push(step());
+        } else {
+            story.steps_left_out += 1;
+        }
+    }
+
+    pub(super) fn last_attempt(&mut self) -> Option<&mut AttemptStep> {
+        match self.0.as_mut()?.last_step()? {
+            TraceStep::Attempt(tried) => Some(tried),
+            _ => None,
+        }
+    }
+}
+
+impl RequestTrace {
+    /// The step that goes on; none when it had no place any more.
+    pub(super) fn last_step(&mut self) -> Option<&mut TraceStep> {
+        match self.steps_left_out {
+            0 => self.steps.last_mut(),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the request was uneventful: a permit at once, one attempt, a response.
+    pub(super) fn is_plain(&self) -> bool {
+        let goes_on = |step: &TraceStep| match step {
+            TraceStep::Routing(_) => true,
+            TraceStep::Admission(admission) => {
+                matches!(admission.result, AdmissionStepResult::Leased)
+            }
+            TraceStep::Attempt(tried) => {
+                tried.retry.is_none() && tried.trace.result == Some(AttemptResult::Answered)
+            }
+            TraceStep::Fallback(_) | TraceStep::PeerSelection(_) | TraceStep::Forward(_) => false,
+        };
+        let is_whole =
+            |end: &TraceSummary| end.outcome == RequestOutcome::Completed && end.status < 400;
+        // Whoever looks for the rest of a forwarded request's story looks for it here.
+        self.refusal.is_none()
+            && self.forwarded_from.is_none()
+            && self.summary.as_ref().is_some_and(is_whole)
+            && self.steps.iter().all(goes_on)
+    }
+
+    /// Microseconds on the process's clock; 0 while it is open.
+    pub(super) fn ended_us(&self) -> u64 {
+        self.summary.as_ref().map_or(0, |end| end.at_us)
+    }
+
+    /// The client's name for the request; empty while it is open.
+    pub(super) fn request_id(&self) -> &str {
+        self.summary.as_ref().map_or("", |end| &end.request_id)
+    }
+}
+
+impl RetryDecision {
+    /// The failed try counts against the retries that all requests of the model share.
+    pub(super) fn is_counted(&self) -> bool {
+        self.allowed && !self.proven && self.failure == Some(AttemptFailure::Failed)
+    }
+
+    pub(super) fn tries_left(&self) -> u32 {
+        ATTEMPTS_MAX.saturating_sub(self.tries)
+    }
+
+    /// Why there is another try, or none.
+    pub(super) fn reason(&self) -> &'static str {
+        match self.failure {
+            None => "the server may have begun to work",
+            Some(_) if self.tries_left() == 0 => "the request has used its tries",
+            Some(_) if self.kept_for_next => "the next model of the ladder is asked instead",
+            Some(_) if self.allowed && self.proven => "another server has room and is well",
+            Some(_) if !self.allowed => "the model's retries are used up",
+            Some(AttemptFailure::Failed) => "the server has not begun to work",
+            Some(AttemptFailure::NotConnected) => "no server has seen the request",
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! A story as JSON, for people: the body of `GET /explain/{request id}`.
+//!
+//! Runs on an operator's request, never within a request. Spans are milliseconds with three decimals;
+//! `…at_ms` is from the end of the request's head. Names are in `docs/explain.md`.
+
+use std::sync::Arc;
+
+use infergate_core::deadline::DeadlineBound;
+use infergate_core::routing::Candidate;
+use infergate_core::{AccountId, Millis, ModelId};
+use serde_json::{Map, Value, json};
+
+use super::record::{
+    AdmissionStep, AdmissionStepResult, AttemptStep, DeadlineInputs, QuotaHold, RefusalSummary,
+    RequestTrace, RetryDecision, RoutingStep, TraceStep, TraceSummary,
+};
+use crate::plugin::RoutingMode;
+use crate::telemetry::Clock;
+use crate::telemetry::clock::rfc3339;
+use crate::telemetry::event::PluginUse;
+use crate::upstream::{AdmissionSnapshot, RankingResult};
+
+/// Node that renders the trace.
+#[derive(Clone, Copy)]
+pub struct NodeInfo<'a> {
+    /// The clock that the story was measured with.
+    pub clock: Clock,
+    /// `node.id`.
+    pub node: &'a str,
+    /// `node.site`.
+    pub site: &'a str,
+}
+
+impl RequestTrace {
+    /// The whole story.
+    pub fn to_json(&self, here: NodeInfo<'_>) -> Value {
+        let mut told = Map::new();
+        let mut tell = |name: &str, value: Value| told.insert(name.to_owned(), value);
+        let end = self.summary.as_ref();
+        tell("request_id", self.request_id().into());
+        tell(
+            "began_at",
+            rfc3339(here.clock.wall_at(self.begin_us)).into(),
+        );
+        tell("node", here.node.into());
+        tell("site", here.site.into());
+        let before = self.forwarded_from.as_ref();
+        tell("forwarded_by", before.map(|before| &*before.node).into());
+        tell(
+            "forwarded_after_ms",
+            before.map(|before| ms(before.elapsed_us)).into(),
+        );
+        tell("config_generation", self.generation.into());
+        tell("account", account_json(end));
+        tell("model", model_json(end));
+        // As the caller wrote it, where that is an alias or nothing known.
+        let asked = self.requested_model.as_deref().map(Value::from);
+        let left = end.and_then(|end| end.asked_model.as_ref());
+        let left = left.map(|model| Value::from(model.as_str()));
+        let asked = asked.or(left);
+        tell("model_asked", asked.unwrap_or_else(|| model_json(end)));
+        tell("face", end.map(|end| end.face.name()).into());
+        tell("deadline", self.deadline.map(deadline_json).into());
+        tell("quota", end.and_then(quota_json).into());
+        let steps = self.steps.iter().map(|step| self.step_json(step));
+        tell("steps", steps.collect());
+        tell("steps_left_out", self.steps_left_out.into());
+        tell(
+            "plugins",
+            json!(end.map_or(&[][..], |end| end.plugins.as_slice())),
+        );
+        tell("outcome", end.map(|end| end.outcome.name()).into());
+        tell("status", end.map(|end| end.status).into());
+        let code = end.and_then(|end| end.code).map(|code| code.to_string());
+        tell("error_code", code.into());
+        tell("refusal", self.refusal.map(refusal_json).into());
+        tell("streamed", end.map(|end| end.streamed).into());
+        tell("queued_ms", end.map(|end| ms(end.queued_us)).into());
+        let first_byte = end.and_then(|end| end.first_byte_us);
+        tell("first_byte_at_ms", first_byte.map(ms).into());
+        tell("total_ms", end.map(|end| self.offset_ms(end.at_us)).into());
+        tell("neurons", end.and_then(|end| end.neurons).into());
+        Value::Object(told)
+    }
+
+    /// Renders the line of the list of traces.
+    pub fn to_summary_json(&self, here: NodeInfo<'_>) -> Value {
+        let end = self.summary.as_ref();
+        json!({
+            "request_id": self.request_id(),
+            "began_at": rfc3339(here.clock.wall_at(self.begin_us)),
+            "account": account_json(end),
+            "model": model_json(end),
+            "status": end.map(|end| end.status),
+            "outcome": end.map(|end| end.outcome.name()),
+            "cause": self.refusal.map(|refusal| refusal.cause),
+            "total_ms": end.map(|end| self.offset_ms(end.at_us)),
+        })
+    }
+
+    /// Milliseconds from the request's head to `us`.
+    pub(super) fn offset_ms(&self, us: u64) -> f64 {
+        ms(us.saturating_sub(self.begin_us))
+    }
+
+    /// The same of a moment that may not have come.
+    fn optional_offset_ms(&self, us: u64) -> Option<f64> {
+        (us != 0).then(|| self.offset_ms(us))
+    }
+
+    fn step_json(&self, step: &TraceStep) -> Value {
+        match step {
+            TraceStep::Routing(routing) => self.routing_json(routing),
+            TraceStep::Admission(admission) => self.admission_json(admission),
+            TraceStep::Attempt(tried) => self.attempt_json(tried),
+            TraceStep::Fallback(fallback) => json!({
+                "step": "fallback",
+                "at_ms": self.offset_ms(fallback.at_us),
+                "to": fallback.to,
+                "cause": fallback.cause,
+            }),
+            TraceStep::PeerSelection(look) => self.peer_selection_json(look),
+            TraceStep::Forward(forward) => self.forward_json(forward),
+        }
+    }
+
+    fn routing_json(&self, routing: &RoutingStep) -> Value {
+        let advice = routing.advice.as_deref();
+        let now_ms = routing.at_us / 1000;
+        json!({
+            "step": "routing",
+            "at_ms": self.offset_ms(routing.at_us),
+            "policy": routing.policy,
+            "asked": match routing.mode {
+                RoutingMode::None => "never",
+                RoutingMode::Cached => "ahead",
+                RoutingMode::PerRequest => "for-this-request",
+            },
+            // Null where it has not been asked yet: tier and load decide.
+            "asked_ms_before": advice.map(|advice| now_ms.saturating_sub(advice.at.0)),
+            "by": advice.map(|advice| ranked_by(&advice.uses)),
+            "candidates": advice.map_or_else(Vec::new, places_json),
+            "candidates_left_out": advice.map_or(0, |advice| advice.omitted),
+        })
+    }
+
+    fn admission_json(&self, admission: &AdmissionStep) -> Value {
+        let AdmissionStep {
+            snapshot: found,
+            result: said,
+        } = admission;
+        let mut told = Map::new();
+        let mut tell = |name: &str, value: Value| told.insert(name.to_owned(), value);
+        tell("step", "admission".into());
+        tell("at_ms", self.offset_ms(found.at_us).into());
+        match *said {
+            AdmissionStepResult::Leased => {
+                tell("said", "leased".into());
+            }
+            AdmissionStepResult::Queued {
+                position,
+                expected_wait,
+                ended,
+            } => {
+                tell("said", "queued".into());
+                tell("position", position.into());
+                tell("expected_wait_ms", expected_wait.0.into());
+                let waited = ended.map(|(at_us, _)| ms(at_us.saturating_sub(found.at_us)));
+                tell("waited_ms", waited.into());
+                tell("ended", ended.map_or("cut-off", |(_, how)| how).into());
+            }
+            AdmissionStepResult::Full { cause, retry_after } => {
+                tell("said", "full".into());
+                tell("cause", cause.into());
+                tell("retry_after_ms", retry_after.map(|after| after.0).into());
+            }
+        }
+        let gauges = &found.gauges;
+        tell("waiting", gauges.depth.into());
+        let permits = json!({ "used": gauges.used, "limit": gauges.limit });
+        tell("permits", permits);
+        tell("endpoints", gauges.endpoints.into());
+        tell("usable_endpoints", gauges.usable_endpoints.into());
+        tell("candidates", candidates_json(found));
+        tell("candidates_left_out", found.omitted().into());
+        Value::Object(told)
+    }
+
+    fn attempt_json(&self, tried: &AttemptStep) -> Value {
+        let trace = &tried.trace;
+        let marks = &trace.marks;
+        let connection = match (marks.reused, marks.connected_us) {
+            (true, _) => Some("reused"),
+            (false, 0) => None,
+            (false, _) if marks.replaced => Some("replaced"),
+            (false, _) => Some("new"),
+        };
+        json!({
+            "step": "try",
+            "at_ms": self.offset_ms(tried.begin_us),
+            "endpoint": tried.url,
+            "model": tried.model,
+            "connection": connection,
+            "connected_at_ms": self.optional_offset_ms(marks.connected_us),
+            "sent_at_ms": self.optional_offset_ms(marks.sent_us),
+            "head_at_ms": self.optional_offset_ms(trace.head_us),
+            "failed_at_ms": self.optional_offset_ms(trace.failed_us),
+            "status": Some(trace.status).filter(|status| *status != 0),
+            // A request that is dropped under way has no time to say what became of its try.
+            "result": trace.result.map_or("cut-off", |result| result.name()),
+            "retry": tried.retry.map(retry_json),
+        })
+    }
+}
+
+/// Renders the retry decision.
+pub(super) fn retry_json(again: RetryDecision) -> Value {
+    json!({
+        "allowed": again.allowed,
+        "why": again.reason(),
+        "counted": again.is_counted(),
+        "tries_left": again.tries_left(),
+        "model_retries_left": again.model_left,
+    })
+}
+
+/// Milliseconds with three decimals.
+pub(super) fn ms(us: u64) -> f64 {
+    us as f64 / 1000.0
+}
+
+fn account_json(end: Option<&TraceSummary>) -> Value {
+    let account = end.and_then(|end| end.account.as_ref());
+    account.map(AccountId::as_str).into()
+}
+
+fn model_json(end: Option<&TraceSummary>) -> Value {
+    let model = end.and_then(|end| end.model.as_ref());
+    model.map(ModelId::as_str).into()
+}
+
+fn deadline_json(deadline: DeadlineInputs) -> Value {
+    let DeadlineInputs {
+        rule,
+        model_secs,
+        requested: wish,
+    } = deadline;
+    let bound: DeadlineBound = rule.bound(model_secs, wish);
+    json!({
+        "after_ms": rule.deadline(Millis::ZERO, model_secs, wish).0,
+        "from": bound.name(),
+        "model_secs": model_secs,
+        "floor_secs": rule.model_floor_secs,
+        "ceiling_secs": rule.ceiling_secs,
+        "caller_ms": wish.map(|wish| wish.0),
+    })
+}
+
+fn quota_json(end: &TraceSummary) -> Option<Value> {
+    let QuotaHold {
+        neurons,
+        per_day,
+        granted,
+    } = end.quota?;
+    let then = match (granted, end.neurons) {
+        (false, _) => "refused",
+        (true, Some(_)) => "settled",
+        (true, None) => "given-back",
+    };
+    Some(json!({ "neurons": neurons, "per_day": per_day, "then": then }))
+}
+
+fn refusal_json(refusal: RefusalSummary) -> Value {
+    json!({
+        "cause": refusal.cause,
+        "reason": refusal.reason,
+        "message": refusal.message,
+        "retry_after_ms": refusal.retry_after.map(|after| after.0),
+    })
+}
+
+/// Renders the source of an order.
+pub(super) fn ranked_by(uses: &[PluginUse]) -> Value {
+    match uses.first() {
+        Some(plugin) => json!({
+            "plugin": plugin.name,
+            "sha256": plugin.sha256,
+            "config": plugin.config,
+        }),
+        None => "builtin".into(),
+    }
+}
+
+fn places_json(advice: &RankingResult) -> Vec<Value> {
+    let place = |(url, step, candidate): &(Arc<str>, u8, Candidate)| {
+        json!({
+            "endpoint": url,
+            "rank": step,
+            "tier": candidate.tier,
+            "health": candidate.health,
+            "permits": {
+                "used": candidate.permits_total.saturating_sub(candidate.permits_free),
+                "limit": candidate.permits_total,
+            },
+            "rtt_us": candidate.rtt_us,
+            "ttft_us": candidate.ttft_us,
+            "latency_us": candidate.latency_us,
+            "error_ppm": candidate.error_ppm,
+            "lora_affinity": candidate.lora_affinity,
+            "prefix_affinity": candidate.prefix_affinity,
+            "out_of_capacity_in_a_row": candidate.ooc,
+        })
+    };
+    advice.ranked.iter().map(place).collect()
+}
+
+fn candidates_json(found: &AdmissionSnapshot) -> Value {
+    let told = found.endpoints().map(|endpoint| {
+        json!({
+            "endpoint": endpoint.url,
+            "rank": endpoint.rank,
+            "health": endpoint.health,
+            "permits": { "used": endpoint.used, "limit": endpoint.limit },
+            "tried_before": endpoint.avoided,
+        })
+    });
+    told.collect()
+}

@@ -1,0 +1,430 @@
+//! Stories as they are collected, kept and told, without a socket.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use infergate_core::admission::PermitRequest;
+use infergate_core::deadline::DeadlineRule;
+use infergate_core::model::ModelSpec;
+use infergate_core::routing::AttemptFailure;
+use infergate_core::{Millis, ModelId, Refusal};
+use serde_json::{Value, json};
+
+use super::record::*;
+use super::{NodeInfo, TraceStore};
+use crate::telemetry::event::sample_event;
+use crate::telemetry::{AttemptResult, Clock, InferenceEvent, RequestOutcome};
+use crate::upstream::{AdmissionGate, Target};
+
+const RULE: DeadlineRule = DeadlineRule {
+    model_floor_secs: 30,
+    ceiling_secs: 240,
+};
+
+fn begun() -> TraceBuilder {
+    let mut draft = TraceBuilder::default();
+    draft.begin(1_000_000, 3, None);
+    draft
+}
+
+/// The story of a request with this id that came to nothing.
+fn story(request_id: &str) -> Box<RequestTrace> {
+    let mut draft = begun();
+    draft.finish(&sample_event(request_id), None);
+    draft.take().unwrap()
+}
+
+fn tell(draft: &mut TraceBuilder) -> Value {
+    draft.take().unwrap().to_json(NodeInfo {
+        clock: Clock::start(),
+        node: "a1",
+        site: "fra",
+    })
+}
+
+fn model() -> ModelSpec {
+    serde_json::from_value(json!({
+        "id": "m",
+        "task": "text-generation",
+        "backend": "openai",
+        "endpoints": [{ "url": "http://127.0.0.1:1", "max_concurrent_requests": 1 }],
+        "queue": { "algorithm": "fifo", "capacity": 1 },
+    }))
+    .unwrap()
+}
+
+fn target() -> Arc<Target> {
+    let spec = &model().endpoints[0];
+    Arc::new(Target::new(spec, "m", Duration::from_secs(1)).unwrap())
+}
+
+fn ask() -> PermitRequest {
+    PermitRequest {
+        account: "a".into(),
+        weight: 1,
+        priority: 5,
+        is_warm: false,
+        tokens: 1,
+        deadline: Millis::MAX,
+        no_wait: false,
+        avoid: Vec::new(),
+        endpoint_order: None,
+        is_retry: false,
+        has_alternative: false,
+    }
+}
+
+#[test]
+fn the_ring_keeps_the_last_stories_and_no_more() {
+    let stories = TraceStore::with_capacity(4);
+    assert!(stories.newest(10).is_empty());
+    let ids = |count: usize| {
+        let newest = stories.newest(count);
+        let ids = newest.iter().map(|story| story.request_id().to_owned());
+        ids.collect::<Vec<_>>()
+    };
+    for number in 0..10 {
+        stories.keep(story(&format!("r{number}")));
+        let oldest = (number + 1_i32).saturating_sub(4).max(0);
+        let kept: Vec<String> = (oldest..=number).rev().map(|n| format!("r{n}")).collect();
+        assert_eq!(ids(10), kept);
+    }
+    assert_eq!(ids(2), ["r9", "r8"]);
+    assert!(stories.find("r5").is_none());
+    assert_eq!(stories.find("r6").unwrap().request_id(), "r6");
+    assert!(stories.find("").is_none());
+}
+
+#[test]
+fn of_two_stories_with_one_id_the_newer_is_told() {
+    let stories = TraceStore::with_capacity(4);
+    stories.keep(story("r"));
+    let mut second = begun();
+    second.record_refusal(&Refusal::QuotaUsed);
+    second.finish(&sample_event("r"), None);
+    stories.keep(second.take().unwrap());
+    assert!(stories.find("r").unwrap().refusal.is_some());
+}
+
+#[test]
+fn a_request_without_a_story_collects_nothing() {
+    let mut draft = TraceBuilder::default();
+    draft.set_requested_model("m", None);
+    draft.begin_attempt(0, &target());
+    draft.record_refusal(&Refusal::Unauthenticated);
+    draft.finish(&sample_event("r"), None);
+    assert!(draft.take().is_none());
+}
+
+#[test]
+fn a_story_ends_to_grow_and_later_steps_change_nothing_in_it() {
+    let mut draft = begun();
+    let gate = AdmissionGate::new(&model(), vec![target()], Clock::start());
+    for number in 0..32_u16 {
+        let (found, entry) = gate.request_permit(ask());
+        draft.record_admission(found, &entry);
+        let trace = AttemptTrace {
+            status: number,
+            ..AttemptTrace::default()
+        };
+        draft.begin_attempt(u64::from(number), &target());
+        draft.update_attempt(&trace);
+    }
+    let told = tell(&mut draft);
+    let steps = told["steps"].as_array().unwrap();
+    assert_eq!(
+        (steps.len(), &told["steps_left_out"]),
+        (STEPS_MAX, &json!(24))
+    );
+    assert_eq!(steps.last().unwrap()["status"], 19);
+}
+
+#[test]
+fn of_many_requests_that_nothing_happens_to_some_are_kept_and_of_the_others_all() {
+    let stories = TraceStore::with_capacity(8);
+    let now_us = 5_000_000;
+    let kept = (0..1000).filter(|_| stories.admit_plain(now_us)).count();
+    assert_eq!(kept, 256);
+    assert!(!stories.admit_plain(now_us + 19_999));
+    assert!(stories.admit_plain(now_us + 20_000));
+    assert!(!stories.admit_plain(now_us + 20_000));
+
+    let gate = AdmissionGate::new(&model(), vec![target()], Clock::start());
+    let plain = |again: bool| {
+        let mut draft = begun();
+        let (found, entry) = gate.request_permit(ask());
+        draft.record_admission(found, &entry);
+        draft.begin_attempt(0, &target());
+        draft.update_attempt(&AttemptTrace {
+            result: Some(AttemptResult::Answered),
+            ..AttemptTrace::default()
+        });
+        if again {
+            draft.record_retry_decision(RetryDecision {
+                kept_for_next: false,
+                proven: false,
+                failure: None,
+                allowed: false,
+                tries: 1,
+                model_left: 0,
+            });
+        }
+        let mut event = sample_event("r");
+        event.outcome = RequestOutcome::Completed;
+        event.status = 200;
+        draft.finish(&event, None);
+        draft.take().unwrap().is_plain()
+    };
+    assert!(plain(false));
+    assert!(!plain(true));
+}
+
+#[test]
+fn the_usual_steps_need_no_memory_of_their_own_and_all_have_a_bound() {
+    let mut draft = begun();
+    for _ in 0..STEPS_USUAL {
+        draft.begin_attempt(0, &target());
+    }
+    assert!(!draft.0.as_ref().unwrap().steps.spilled());
+    assert!(size_of::<TraceStep>() <= 256, "{}", size_of::<TraceStep>());
+    assert!(
+        size_of::<RequestTrace>() <= 1024,
+        "{}",
+        size_of::<RequestTrace>()
+    );
+}
+
+#[test]
+fn the_name_that_was_asked_for_is_kept_where_it_says_more_and_cut_between_characters() {
+    let asked = |name: &str, found: Option<&str>| {
+        let mut draft = begun();
+        draft.set_requested_model(name, found.map(ModelId::from).as_ref());
+        draft
+            .take()
+            .unwrap()
+            .requested_model
+            .map(|asked| asked.len())
+    };
+    assert_eq!(asked("m", Some("m")), None);
+    assert_eq!(asked("alias", Some("m")), Some(5));
+    assert_eq!(
+        asked(&"x".repeat(1000), None),
+        Some(REQUESTED_MODEL_BYTES_MAX)
+    );
+    assert_eq!(
+        asked(&"€".repeat(1000), None),
+        Some(REQUESTED_MODEL_BYTES_MAX - 2)
+    );
+}
+
+#[test]
+fn admission_tells_what_it_found_what_it_said_and_how_the_wait_ended() {
+    let clock = Clock::start();
+    let gate = AdmissionGate::new(&model(), vec![target()], clock);
+    let mut draft = begun();
+    let (found, leased) = gate.request_permit(ask());
+    draft.record_admission(found, &leased);
+    let (found, queued) = gate.request_permit(ask());
+    let at_us = found.at_us;
+    draft.record_admission(found, &queued);
+    draft.end_wait(at_us + 1500, WaitEnd::Refused("deadline-passed"));
+    let (found, full) = gate.request_permit(ask());
+    draft.record_admission(found, &full);
+    let told = tell(&mut draft);
+    let [leased, queued, full] = told["steps"].as_array().unwrap().as_slice() else {
+        panic!("{told}");
+    };
+    let seen = |step: &Value| {
+        let words = ["said", "position", "waited_ms", "ended", "cause", "waiting"];
+        words.map(|word| step.get(word).cloned().unwrap_or_default())
+    };
+    let null = Value::Null;
+    assert_eq!(
+        seen(leased),
+        [
+            json!("leased"),
+            null.clone(),
+            null.clone(),
+            null.clone(),
+            null.clone(),
+            json!(0)
+        ]
+    );
+    let late = json!("deadline-passed");
+    assert_eq!(
+        seen(queued),
+        [
+            json!("queued"),
+            json!(1),
+            json!(1.5),
+            late,
+            null.clone(),
+            json!(1)
+        ]
+    );
+    assert_eq!(
+        seen(full),
+        [
+            json!("full"),
+            null.clone(),
+            null.clone(),
+            null,
+            json!("queue-full"),
+            json!(1)
+        ]
+    );
+    let candidate = json!({
+        "endpoint": "http://127.0.0.1:1",
+        "rank": 0,
+        "health": "healthy",
+        "permits": { "used": 1, "limit": 1 },
+        "tried_before": false,
+    });
+    assert_eq!(full["candidates"], json!([candidate]));
+    assert_eq!(full["permits"], json!({ "used": 1, "limit": 1 }));
+}
+
+#[test]
+fn a_wait_that_a_departure_ended_says_so_and_one_that_never_ended_was_cut_off() {
+    let gate = AdmissionGate::new(&model(), vec![target()], Clock::start());
+    let _held = gate.request_permit(ask());
+    for (left, ended) in [(true, "client-gone"), (false, "cut-off")] {
+        let mut draft = begun();
+        let (found, queued) = gate.request_permit(ask());
+        draft.record_admission(found, &queued);
+        if left {
+            draft.record_refusal(&Refusal::ClientGone);
+            draft.end_wait(0, WaitEnd::Aborted);
+        }
+        assert_eq!(tell(&mut draft)["steps"][0]["ended"], ended);
+    }
+}
+
+#[test]
+fn a_try_tells_its_moments_and_why_there_is_another_one_or_none() {
+    let mut draft = begun();
+    draft.begin_attempt(1_000_500, &target());
+    let trace = AttemptTrace {
+        head_us: 1_004_000,
+        status: 503,
+        result: Some(AttemptResult::Rejected),
+        failed_us: 1_004_250,
+        ..AttemptTrace::default()
+    };
+    draft.update_attempt(&trace);
+    draft.record_retry_decision(RetryDecision {
+        kept_for_next: false,
+        proven: false,
+        failure: Some(AttemptFailure::Failed),
+        allowed: true,
+        tries: 1,
+        model_left: 4,
+    });
+    let tried = tell(&mut draft)["steps"][0].clone();
+    assert_eq!(
+        tried,
+        json!({
+            "step": "try",
+            "at_ms": 0.5,
+            "endpoint": "http://127.0.0.1:1",
+            "model": "m",
+            "connection": null,
+            "connected_at_ms": null,
+            "sent_at_ms": null,
+            "head_at_ms": 4.0,
+            "failed_at_ms": 4.25,
+            "status": 503,
+            "result": "rejected",
+            "retry": {
+                "allowed": true,
+                "why": "the server has not begun to work",
+                "counted": true,
+                "tries_left": 2,
+                "model_retries_left": 4,
+            },
+        })
+    );
+}
+
+#[test]
+fn only_retries_that_load_another_server_count_for_the_whole_model() {
+    let again = |failure, allowed, tries| {
+        let again = RetryDecision {
+            kept_for_next: false,
+            proven: false,
+            failure,
+            allowed,
+            tries,
+            model_left: 0,
+        };
+        (again.is_counted(), again.tries_left(), again.reason())
+    };
+    let failed = Some(AttemptFailure::Failed);
+    let begun = (false, 2, "the server may have begun to work");
+    assert_eq!(again(None, false, 1), begun);
+    let nobody = (false, 1, "no server has seen the request");
+    assert_eq!(again(Some(AttemptFailure::NotConnected), true, 2), nobody);
+    let spent = (false, 2, "the model's retries are used up");
+    assert_eq!(again(failed, false, 1), spent);
+    let last = (false, 0, "the request has used its tries");
+    assert_eq!(again(failed, false, 3), last);
+}
+
+#[test]
+fn the_end_is_what_the_event_says_and_the_deadline_names_its_source() {
+    let mut draft = begun();
+    draft.set_requested_model("nobody", None);
+    draft.set_deadline(RULE, 1, Some(Millis(500)));
+    draft.record_refusal(&Refusal::QuotaUsed);
+    let event = InferenceEvent {
+        account_id: Some("acme".into()),
+        ended_us: 1_010_000,
+        status: 429,
+        error_code: Some(3036),
+        ..sample_event("r1")
+    };
+    let quota = QuotaHold {
+        neurons: 2.5,
+        per_day: 10,
+        granted: false,
+    };
+    draft.finish(&event, Some(quota));
+    let told = tell(&mut draft);
+    for (name, value) in [
+        ("request_id", json!("r1")),
+        ("node", json!("a1")),
+        ("site", json!("fra")),
+        ("config_generation", json!(3)),
+        ("account", json!("acme")),
+        ("model", Value::Null),
+        ("model_asked", json!("nobody")),
+        ("face", json!("openai")),
+        ("steps", json!([])),
+        ("outcome", json!("refused")),
+        ("status", json!(429)),
+        ("error_code", json!("3036")),
+        ("total_ms", json!(10.0)),
+        ("first_byte_at_ms", Value::Null),
+        ("neurons", Value::Null),
+        ("plugins", json!([])),
+    ] {
+        assert_eq!(told[name], value, "{name}");
+    }
+    assert_eq!(
+        told["deadline"],
+        json!({
+            "after_ms": 500,
+            "from": "caller",
+            "model_secs": 1,
+            "floor_secs": 30,
+            "ceiling_secs": 240,
+            "caller_ms": 500,
+        })
+    );
+    assert_eq!(
+        told["quota"],
+        json!({ "neurons": 2.5, "per_day": 10, "then": "refused" })
+    );
+    assert_eq!(told["refusal"]["cause"], "quota-used");
+    assert_eq!(told["refusal"]["reason"], "insufficient_quota");
+}
