@@ -3,6 +3,7 @@
 //! The number of attempts is the core's decision (retry budget). No attempt follows the first byte of a
 //! response, or a server that may have started to work.
 
+mod error;
 pub mod progress;
 
 use std::sync::Arc;
@@ -13,8 +14,7 @@ use infergate_core::api::Call;
 use infergate_core::model::{BackendKind, Task};
 use infergate_core::routing::verdict::retry_after;
 use infergate_core::routing::{
-    AttemptFailure, EndpointSignal, FailureCause, FallbackReason, FallbackState, PathOwner,
-    ResponseVerdict, RetryTarget,
+    EndpointSignal, FailureCause, FallbackState, PathOwner, ResponseVerdict, RetryTarget,
 };
 use infergate_core::{Millis, Refusal};
 use pingora_core::protocols::http::ServerSession;
@@ -23,6 +23,7 @@ use crate::pipeline::admission::heartbeat::Heartbeat;
 use crate::pipeline::admission::interim;
 use crate::pipeline::admission::recheck::recheck;
 use crate::pipeline::admission::{AdmissionGrant, admit, refund_tokens};
+use crate::pipeline::attempt::error::AttemptError;
 use crate::pipeline::attempt::progress::{HeadWait, wait_for_head};
 use crate::pipeline::context::{RequestContext, RequestError};
 use crate::pipeline::fallback::{ModelError, ModelFallback};
@@ -47,24 +48,6 @@ const TIMEOUT: FailureCause = FailureCause::Named("timeout");
 const FIRST_BYTE: FailureCause = FailureCause::Named("first byte late");
 const BROKEN: FailureCause = FailureCause::Named("broken answer");
 
-/// Why a try brought no answer worth passing on.
-#[derive(Clone, Copy)]
-enum AttemptError {
-    NotConnected,
-    /// The server could not prove who it is, and was sent nothing.
-    NotTrusted,
-    /// The server, or one of a node that had granted a permit, may have begun to work on the request.
-    Lost,
-    /// The head of an answer did not come within the model's `first_byte_timeout_secs`.
-    Late,
-    Busy,
-    Unavailable,
-    /// The server refused the operator's path or key, and has not begun.
-    Rejected,
-    /// Another node could not be reached, was lost, or its servers failed.
-    Peer(AttemptFailure),
-}
-
 /// Where the answer comes from.
 #[allow(
     clippy::large_enum_variant,
@@ -75,61 +58,6 @@ pub enum UpstreamReply {
     Local(Permit, UpstreamResponse),
     /// From another node.
     Peer(Box<ForwardedResponse>),
-}
-
-impl AttemptError {
-    /// Returns the failure class for the retry budget; none when another attempt could do the work twice.
-    fn retry_class(self) -> Option<AttemptFailure> {
-        match self {
-            AttemptError::NotConnected | AttemptError::NotTrusted => {
-                Some(AttemptFailure::NotConnected)
-            }
-            AttemptError::Busy | AttemptError::Unavailable | AttemptError::Rejected => {
-                Some(AttemptFailure::Failed)
-            }
-            AttemptError::Peer(failure) => Some(failure),
-            AttemptError::Lost | AttemptError::Late => None,
-        }
-    }
-
-    /// The same server would say the same again at once.
-    fn is_final(self) -> bool {
-        matches!(self, AttemptError::Busy | AttemptError::Rejected)
-    }
-
-    /// Returns the reason to leave the model for the next fallback.
-    fn fallback_reason(self) -> FallbackReason {
-        match self {
-            AttemptError::Busy => FallbackReason::OutOfCapacity,
-            _ => FallbackReason::Failed,
-        }
-    }
-
-    /// Returns the request's result once its model makes no more attempts.
-    fn into_model_error(self, expected_wait: Millis, pause: Option<Millis>) -> ModelError {
-        match self {
-            AttemptError::Lost => Refusal::UpstreamLost.into(),
-            AttemptError::Late => Refusal::UpstreamTimeout.into(),
-            AttemptError::Busy => {
-                let refusal = match pause {
-                    Some(retry_after) => Refusal::EndpointsPaused { retry_after },
-                    None => Refusal::QueueFull {
-                        retry_after: expected_wait,
-                    },
-                };
-                ModelError::Fallback(FallbackReason::OutOfCapacity, refusal)
-            }
-            AttemptError::NotTrusted => {
-                ModelError::Fallback(FallbackReason::Failed, Refusal::UpstreamNotTrusted)
-            }
-            AttemptError::Rejected => {
-                ModelError::Fallback(FallbackReason::Failed, Refusal::UpstreamRejected)
-            }
-            AttemptError::NotConnected | AttemptError::Unavailable | AttemptError::Peer(_) => {
-                ModelError::Fallback(FallbackReason::Failed, Refusal::UpstreamFailed)
-            }
-        }
-    }
 }
 
 /// The tries of one request at one model.

@@ -1,0 +1,260 @@
+//! Usage of one response: what its server, its task and the gateway's own count say.
+//!
+//! Not the price, which the model's billing makes of it.
+
+use bytes::Bytes;
+use infergate_core::api::Call;
+use infergate_core::billing::{MetricSource, Metrics, Usage, estimate};
+use infergate_core::model::{BackendKind, ModelSpec, Tariff, Trust};
+
+use crate::plugin::Caller;
+use crate::upstream::{ModelRuntime, ReportedMetrics, ResponseTransformer};
+
+pub(super) const INPUT_TOKENS: &str = "input_tokens";
+pub(super) const OUTPUT_TOKENS: &str = "output_tokens";
+
+/// The server's own price, as a metric that a tariff may have a coefficient for.
+const NEURONS: &str = "neurons";
+
+/// Bodies over this many bytes are estimated by their size and files, without a look at their members:
+/// a longer look would keep a worker from its other requests.
+const ESTIMATE_BYTES_MAX: usize = 1 << 20;
+
+/// Rules that a response is counted and priced by.
+#[derive(Clone, Copy)]
+pub(super) struct PricingRules<'a> {
+    pub(super) spec: &'a ModelSpec,
+    /// Tariff of the node that the client asked.
+    pub(super) tariff: Option<&'a Tariff>,
+}
+
+impl<'a> PricingRules<'a> {
+    /// `asked` is the tariff of another node, where that counts.
+    pub(super) fn of(
+        lane: &'a ModelRuntime,
+        asked: &'a Option<Box<Option<Tariff>>>,
+    ) -> PricingRules<'a> {
+        let spec = &*lane.spec;
+        let tariff = match asked {
+            Some(asked) => (**asked).as_ref(),
+            None => spec.tariff.as_ref(),
+        };
+        PricingRules { spec, tariff }
+    }
+}
+
+/// Usage that a response has reported so far.
+pub(super) struct ReportedUsage {
+    /// By the model server.
+    pub(super) reported: ReportedMetrics,
+    /// By the model's task.
+    pub(super) task: Metrics,
+    /// Tokens of the text of a stream, by the gateway's own count.
+    pub(super) generated: u64,
+    /// Generated tokens after the server's latest report of its output.
+    pub(super) unreported: u64,
+    /// The answer is whole.
+    pub(super) complete: bool,
+    /// Tokens are what the model is about.
+    pub(super) of_tokens: bool,
+}
+
+impl ReportedUsage {
+    pub(super) fn from_answer(answer: &ResponseTransformer) -> ReportedUsage {
+        ReportedUsage {
+            reported: answer.reported_metrics(),
+            task: answer.task_metrics().cloned().unwrap_or_default(),
+            generated: answer.generated_tokens(),
+            unreported: answer.unreported_tokens(),
+            complete: answer.is_done(),
+            of_tokens: answer.is_token_based() || answer.is_stream(),
+        }
+    }
+
+    /// A request whose answer has not begun.
+    pub(super) fn nothing(lane: &ModelRuntime) -> ReportedUsage {
+        ReportedUsage {
+            reported: ReportedMetrics::default(),
+            task: Metrics::default(),
+            generated: 0,
+            unreported: 0,
+            complete: false,
+            of_tokens: lane.spec.backend != BackendKind::Http,
+        }
+    }
+
+    pub(super) fn usage(&self) -> Usage {
+        self.reported.usage.unwrap_or_default()
+    }
+
+    /// The server has reported what there is of tokens.
+    pub(super) fn is_metered(&self) -> bool {
+        let usage = self.usage();
+        match self.complete {
+            true => usage.output_tokens > 0 || usage.input_tokens > 0 && self.generated == 0,
+            false => usage.input_tokens > 0 && self.unreported == 0,
+        }
+    }
+
+    /// Tokens are all there is, the server has reported them, and nobody prices them.
+    pub(super) fn is_plain(&self, PricingRules { spec, tariff }: PricingRules<'_>) -> bool {
+        tariff.is_none()
+            && spec.metrics_trust == Trust::Trust
+            && self.is_metered()
+            && self.reported.neurons.is_none()
+            && self.reported.metrics.is_empty()
+            && self.task.is_empty()
+    }
+
+    /// All that was told, each figure with its source.
+    pub(super) fn metrics(&self, PricingRules { spec, tariff }: PricingRules<'_>) -> Metrics {
+        let mut metrics = Metrics::default();
+        if let (Some(neurons), Some(_)) = (self.reported.neurons, tariff) {
+            metrics.report(NEURONS, neurons, MetricSource::Reported, &spec.metrics);
+        }
+        if let Some(mut usage) = self.reported.usage {
+            if !self.complete && self.unreported > 0 {
+                // A part of the output only; the gateway's count has all of it.
+                usage.output_tokens = 0;
+            }
+            metrics.report_usage(usage, &spec.metrics);
+        }
+        metrics.report_all(
+            &self.reported.metrics,
+            MetricSource::Reported,
+            &spec.metrics,
+        );
+        metrics.merge(&self.task);
+        metrics
+    }
+
+    /// The gateway's own count of what a trusted server has not reported; `output` is a whole answer.
+    pub(super) fn counted(
+        &self,
+        rules: PricingRules<'_>,
+        input: &EstimateInput,
+        output: Option<&[u8]>,
+    ) -> Vec<(String, f64)> {
+        let usage = self.usage();
+        let mut counted = Vec::new();
+        if usage.input_tokens == 0 {
+            counted.extend(input.estimate());
+        }
+        let streamed = match self.complete {
+            true if usage.output_tokens > 0 => 0,
+            true => self.generated,
+            false => usage.output_tokens + self.unreported,
+        };
+        if streamed > 0 {
+            counted.push((OUTPUT_TOKENS.into(), streamed as f64));
+        } else if let Some(output) = output
+            && usage.output_tokens == 0
+        {
+            counted.extend(estimate(b"", output));
+        }
+        let priced = |name: &str| {
+            let tariff = rules.tariff;
+            tariff.is_some_and(|tariff| tariff.coefficients.contains_key(name))
+        };
+        counted.retain(|(name, _)| self.of_tokens || priced(name));
+        counted
+    }
+}
+
+/// Input of the client, for estimates.
+#[derive(Default)]
+pub(super) struct EstimateInput {
+    pub(super) body: Bytes,
+    /// Tokens by its size, of a body that is too large for more.
+    pub(super) tokens: Option<u64>,
+}
+
+impl EstimateInput {
+    pub(super) fn of(call: &Call) -> EstimateInput {
+        let is_large = call.body.len() > ESTIMATE_BYTES_MAX;
+        EstimateInput {
+            body: call.body.clone(),
+            tokens: is_large.then(|| call.prompt_tokens()),
+        }
+    }
+
+    pub(super) fn estimate(&self) -> Vec<(String, f64)> {
+        match self.tokens {
+            Some(tokens) => vec![("input_tokens".into(), tokens as f64)],
+            None => estimate(&self.body, b""),
+        }
+    }
+}
+
+/// Usage of a response, by whoever counted.
+pub(super) struct BillableUsage {
+    /// By the server and the task.
+    pub(super) metrics: Metrics,
+    /// The gateway's own count.
+    pub(super) estimated: Vec<(String, f64)>,
+    /// The server's own price.
+    pub(super) neurons: Option<f64>,
+}
+
+impl BillableUsage {
+    /// Collects everything a response reports; none where tokens are all there is and have no price.
+    pub(super) fn of(
+        answer: &ResponseTransformer,
+        (lane, rules): (&ModelRuntime, PricingRules<'_>),
+        caller: Caller<'_>,
+        input: &EstimateInput,
+    ) -> Option<BillableUsage> {
+        let told = ReportedUsage::from_answer(answer);
+        if told.is_plain(rules) {
+            return None;
+        }
+        let output = answer.output();
+        let estimated = match rules.spec.metrics_trust {
+            Trust::Trust if told.is_metered() => Vec::new(),
+            Trust::Trust => told.counted(rules, input, output.as_deref()),
+            Trust::Estimate | Trust::Compare => {
+                let output = output.as_deref().unwrap_or_default();
+                lane.billing.estimate(caller, &input.body, output)
+            }
+        };
+        Some(told.into_billable(rules, estimated))
+    }
+
+    /// The same without the answer: it has not begun, or its relay was dropped under way and its texts
+    /// are gone.
+    pub(super) fn of_progress(
+        told: &ReportedUsage,
+        rules: PricingRules<'_>,
+        input: &EstimateInput,
+    ) -> Option<BillableUsage> {
+        if told.is_plain(rules) {
+            return None;
+        }
+        let estimated = match rules.spec.metrics_trust {
+            Trust::Trust if told.is_metered() => Vec::new(),
+            Trust::Trust => told.counted(rules, input, None),
+            Trust::Estimate | Trust::Compare => {
+                let mut counted = input.estimate();
+                if told.generated > 0 {
+                    counted.push((OUTPUT_TOKENS.into(), told.generated as f64));
+                }
+                counted
+            }
+        };
+        Some(told.into_billable(rules, estimated))
+    }
+}
+
+impl ReportedUsage {
+    pub(super) fn into_billable(
+        &self,
+        rules: PricingRules<'_>,
+        estimated: Vec<(String, f64)>,
+    ) -> BillableUsage {
+        BillableUsage {
+            metrics: self.metrics(rules),
+            estimated,
+            neurons: self.reported.neurons,
+        }
+    }
+}
