@@ -7,18 +7,21 @@ use std::sync::Arc;
 
 use infergate_core::deadline::DeadlineBound;
 use infergate_core::routing::Candidate;
+use infergate_core::routing::cluster::{Need, NodeView};
 use infergate_core::{AccountId, Millis, ModelId};
 use serde_json::{Map, Value, json};
 
+use super::cluster::{ForwardStep, ForwardStepEnd, PeerSelectionStep};
 use super::record::{
     AdmissionStep, AdmissionStepResult, AttemptStep, DeadlineInputs, QuotaHold, RefusalSummary,
     RequestTrace, RetryDecision, RoutingStep, TraceStep, TraceSummary,
 };
 use crate::plugin::RoutingMode;
 use crate::telemetry::Clock;
+use crate::telemetry::ForwardResult;
 use crate::telemetry::clock::rfc3339;
 use crate::telemetry::event::PluginUse;
-use crate::upstream::{AdmissionSnapshot, RankingResult};
+use crate::upstream::{AdmissionSnapshot, RankingResult, SiteRanking};
 
 /// Node that renders the trace.
 #[derive(Clone, Copy)]
@@ -325,4 +328,89 @@ fn candidates_json(found: &AdmissionSnapshot) -> Value {
         })
     });
     told.collect()
+}
+
+impl RequestTrace {
+    pub(super) fn peer_selection_json(&self, look: &PeerSelectionStep) -> Value {
+        let (wants, wait_max_ms) = match look.need {
+            Need::Permit => ("permit", None),
+            Need::Queue { wait_max, .. } => ("line", Some(wait_max.0)),
+        };
+        json!({
+            "step": "look",
+            "at_ms": self.offset_ms(look.at_us),
+            "wants": wants,
+            "wait_max_ms": wait_max_ms,
+            "only_site": look.only_site,
+            "sites_by": look.sites.as_ref().map(|sited| ranked_by(&sited.uses)),
+            "sites_asked_ms_before": look.sites.as_ref().map(|sited| (look.at_us / 1000).saturating_sub(sited.at.0)),
+            "sites": look.sites.as_ref().map_or_else(Vec::new, |sited| sites(sited)),
+            "chosen": look.chosen,
+            "nodes": look.nodes.iter().map(node).collect::<Vec<_>>(),
+            "nodes_left_out": look.nodes_left_out,
+        })
+    }
+
+    pub(super) fn forward_json(&self, forward: &ForwardStep) -> Value {
+        let (status, said) = match forward.ended {
+            Some((_, ForwardStepEnd::Answered(status))) => (Some(status), None),
+            Some((_, ForwardStepEnd::Rejected { free, wait_ms, .. })) => {
+                (None, Some(json!({ "free": free, "wait_ms": wait_ms })))
+            }
+            _ => (None, None),
+        };
+        let result = match forward.ended {
+            // A request that is dropped under way has no time to say what became of it.
+            None => "cut-off",
+            Some((_, ForwardStepEnd::Answered(_))) => ForwardResult::Answered.name(),
+            Some((_, ForwardStepEnd::Rejected { result, .. } | ForwardStepEnd::Ended(result))) => {
+                result.name()
+            }
+        };
+        json!({
+            "step": "forward",
+            "at_ms": self.offset_ms(forward.begin_us),
+            "node": forward.node,
+            "site": forward.site,
+            "rtt_ms": Some(forward.rtt_us).filter(|us| *us > 0).map(|us| ms(us.into())),
+            "in_flight": forward.in_flight,
+            "wait_max_ms": forward.wait_max_ms,
+            "ended_at_ms": forward.ended.map(|(at_us, _)| self.offset_ms(at_us)),
+            "result": result,
+            "status": status,
+            "said": said,
+            "retry": forward.retry.map(retry_json),
+        })
+    }
+}
+
+/// Sites in the policy's order.
+fn sites(sited: &SiteRanking) -> Vec<Value> {
+    let site = |(name, rank, seen): &(Arc<str>, u8, Candidate)| {
+        json!({
+            "site": name,
+            "rank": rank,
+            "free": seen.permits_free,
+            "permits": seen.permits_total,
+            "queued": seen.queue_len,
+            "rtt_us": seen.rtt_us,
+            "ttft_us": seen.ttft_us,
+        })
+    };
+    sited.ranked.iter().map(site).collect()
+}
+
+fn node(view: &NodeView) -> Value {
+    json!({
+        "node": view.node.name,
+        "site": view.site,
+        "not_asked": view.skip_reason.map(|why| why.name()),
+        "free": view.free,
+        "permits": view.load.permits,
+        "queued": view.load.queued,
+        "wait_ms": view.load.wait_ms,
+        "ours_there": view.in_flight,
+        "rtt_ms": Some(view.rtt_us).filter(|us| *us > 0).map(|us| ms(us.into())),
+        "told_ms_ago": view.age.0,
+    })
 }

@@ -217,7 +217,7 @@ impl BillableUsage {
                 lane.billing.estimate(caller, &input.body, output)
             }
         };
-        Some(told.billable(rules, estimated))
+        Some(told.to_billable(rules, estimated))
     }
 
     /// The same without the answer: it has not begun, or its relay was dropped under way and its texts
@@ -241,12 +241,12 @@ impl BillableUsage {
                 counted
             }
         };
-        Some(told.billable(rules, estimated))
+        Some(told.to_billable(rules, estimated))
     }
 }
 
 impl ReportedUsage {
-    pub(super) fn billable(
+    pub(super) fn to_billable(
         &self,
         rules: PricingRules<'_>,
         estimated: Vec<(String, f64)>,
