@@ -87,6 +87,15 @@ const CORE_LAYERS: &[&[&str]] = &[
     ],
 ];
 
+/// The modules of `infergate-tasks`, in layers as above.
+const TASKS_LAYERS: &[&[&str]] = &[
+    &["base64", "json"],
+    &["estimate", "policy", "price", "task"],
+];
+
+/// All that `infergate-tasks` may depend on: every plugin contains it.
+const TASKS_DEPENDENCIES: &[&str] = &["serde", "serde_json"];
+
 /// Names that never occur in the core: no clock, socket, file, thread or source of randomness.
 const CORE_NEVER: &[&str] = &[
     "tokio",

@@ -3,7 +3,7 @@
 //! Each check is a function that adds a sentence for every offence. The rules are the tables in
 //! `tests/tidy.rs`.
 
-use crate::layers::{core_is_pure, imports};
+use crate::layers::{core_is_pure, imports, tasks_are_pure};
 use crate::lengths::lengths;
 use crate::places::{foreign_libraries, names_at_home, spawns, unsafety};
 use crate::tree::{Source, Tree};
@@ -18,6 +18,7 @@ pub fn offences(sources: &[Source]) -> Vec<String> {
     dead_files(&tree, sources, &mut found);
     imports(&tree, &mut found);
     core_is_pure(&tree, sources, &mut found);
+    tasks_are_pure(sources, &mut found);
     foreign_libraries(&tree, &mut found);
     names_at_home(&tree, &mut found);
     spawns(&tree, &mut found);

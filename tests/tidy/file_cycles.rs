@@ -25,11 +25,16 @@ pub fn file_cycles(tree: &Tree, ceilings: &[(&str, usize)], found: &mut Vec<Stri
     }
 }
 
-/// The largest cycle of each module that has one, by the module's name (`core::` for the core's).
+/// The largest cycle of each module that has one, by the module's name (`core::` and `tasks::` for those of the other packages).
 pub fn largest_cycles(tree: &Tree) -> BTreeMap<String, Vec<String>> {
     let mut largest = BTreeMap::new();
     let packages = [
         ("src/core/", "core::", Modules::of("src/core/", tree.core())),
+        (
+            "src/tasks/",
+            "tasks::",
+            Modules::of("src/tasks/", tree.tasks()),
+        ),
         ("src/", "", Modules::of("src/", tree.shell())),
     ];
     for (root, prefix, modules) in &packages {

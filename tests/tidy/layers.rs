@@ -8,7 +8,7 @@ use crate::tokens::Token;
 use crate::tree::{Source, Tree, module};
 use crate::{
     CORE_DEPENDENCIES, CORE_LAYERS, CORE_NEVER, CORE_NEVER_OF_STD, SHELL_LAYERS, SIMULATE,
-    SIMULATE_USERS,
+    SIMULATE_USERS, TASKS_DEPENDENCIES, TASKS_LAYERS,
 };
 
 /// Import edges against the tables, and the graph against cycles.
@@ -18,6 +18,8 @@ pub fn imports(tree: &Tree, found: &mut Vec<String>) {
     let exports = exports_of_the_core(tree);
     let core = edges(tree.core(), &["crate"], &exports);
     check_layers("core", &core, CORE_LAYERS, found);
+    let tasks = edges(tree.tasks(), &["crate"], &BTreeMap::new());
+    check_layers("tasks", &tasks, TASKS_LAYERS, found);
     for (path, tokens) in tree.shell().filter(|(path, _)| module(path) == SIMULATE) {
         for edge in paths_from(tokens, &["infergate_core"], path) {
             let core_module = exports.get(&edge.to).unwrap_or(&edge.to);
@@ -117,6 +119,7 @@ fn paths_from(tokens: &[Token], crates: &[&str], path: &str) -> Vec<Edge> {
 fn module_depth(path: &str) -> usize {
     let below = path
         .strip_prefix("src/core/")
+        .or(path.strip_prefix("src/tasks/"))
         .or(path.strip_prefix("src/"))
         .unwrap_or(path);
     below
@@ -235,10 +238,23 @@ pub fn core_is_pure(tree: &Tree, sources: &[Source], found: &mut Vec<String>) {
             }
         }
     }
-    let Some(manifest) = sources
+    dependencies("src/core/Cargo.toml", CORE_DEPENDENCIES, sources, found);
+}
+
+/// `infergate-tasks` has no operating system below it, which `no_std` makes the compiler hold.
+pub fn tasks_are_pure(sources: &[Source], found: &mut Vec<String>) {
+    let root = sources
         .iter()
-        .find(|source| source.path == "src/core/Cargo.toml")
-    else {
+        .find(|source| source.path == "src/tasks/lib.rs");
+    if root.is_some_and(|root| !root.text.lines().any(|line| line == "#![no_std]")) {
+        found.push("src/tasks/lib.rs: is not `no_std`".to_owned());
+    }
+    dependencies("src/tasks/Cargo.toml", TASKS_DEPENDENCIES, sources, found);
+}
+
+/// What the manifest `path` depends on, against a list.
+fn dependencies(path: &str, allowed: &[&str], sources: &[Source], found: &mut Vec<String>) {
+    let Some(manifest) = sources.iter().find(|source| source.path == path) else {
         return;
     };
     let mut section = "";
@@ -247,10 +263,10 @@ pub fn core_is_pure(tree: &Tree, sources: &[Source], found: &mut Vec<String>) {
             section = line;
         } else if section == "[dependencies]"
             && let Some((name, _)) = line.split_once('=')
-            && !CORE_DEPENDENCIES.contains(&name.trim())
+            && !allowed.contains(&name.trim())
         {
             found.push(format!(
-                "{}: the core may not depend on `{}`",
+                "{}: may not depend on `{}`",
                 manifest.path,
                 name.trim()
             ));

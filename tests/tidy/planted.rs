@@ -79,6 +79,25 @@ fn a_tidy_repository_is_green() {
 }
 
 #[test]
+fn an_operating_system_below_the_tasks_turns_it_red() {
+    let manifest = "[lib]\npath = \"lib.rs\"\n[dependencies]\nserde = \"1\"\nbytes = \"1\"\n";
+    let lib = "//! Tasks.\nmod json;\nmod task;\n";
+    assert_red(
+        &[
+            ("src/tasks/Cargo.toml", manifest),
+            ("src/tasks/lib.rs", lib),
+            ("src/tasks/json.rs", "//! JSON.\nuse crate::task::Task;\n"),
+            ("src/tasks/task.rs", "//! Task.\npub struct Task;\n"),
+        ],
+        &[
+            "src/tasks/Cargo.toml: may not depend on `bytes`",
+            "src/tasks/lib.rs: is not `no_std`",
+            "tasks module `json` may not import `task`",
+        ],
+    );
+}
+
+#[test]
 fn an_import_cycle_turns_it_red() {
     let telemetry = "//! Telemetry.\nmod sink;\nuse crate::admin::Admin;\n";
     assert_red(

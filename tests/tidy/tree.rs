@@ -61,6 +61,12 @@ impl Tree {
             .filter(|(path, _)| package(path) == "src/core")
     }
 
+    pub fn tasks(&self) -> impl Iterator<Item = (&String, &Vec<Token>)> {
+        self.code
+            .iter()
+            .filter(|(path, _)| package(path) == "src/tasks")
+    }
+
     pub fn shell(&self) -> impl Iterator<Item = (&String, &Vec<Token>)> {
         self.code.iter().filter(|(path, _)| package(path) == "src")
     }

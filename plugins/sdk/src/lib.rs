@@ -35,6 +35,7 @@ pub mod price;
 pub mod rank;
 mod settings;
 mod slot;
+pub mod standard;
 
 pub use bindings::billing::exports::infergate::plugin::billing::{
     BillingError, Charge, Coefficient, Line, Metric, Outcome, Source, Tariff, Trust, Usage,

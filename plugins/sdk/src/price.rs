@@ -1,4 +1,4 @@
-//! A helper for formulas: the linear price. Sums of floats depend on their order, so it is fixed here.
+//! A helper for formulas: the linear price, as the gateway computes it.
 
 use crate::{Charge, Line, Tariff, Usage};
 
@@ -6,25 +6,27 @@ use crate::{Charge, Line, Tariff, Usage};
 /// without a coefficient is free, a coefficient without a metric counts nothing.
 pub fn linear(mut tariff: Tariff, usage: &Usage, factor: f64) -> Charge {
     tariff.coefficients.sort_by(|a, b| a.metric.cmp(&b.metric));
-    let base = tariff.cost_per_infer * factor;
-    let mut charge = Charge {
-        total: base,
-        base,
-        lines: Vec::new(),
-        visible: Vec::new(),
+    let coefficients = tariff.coefficients.into_iter();
+    let coefficients = coefficients.map(|one| (one.metric, one.neurons));
+    let quantity = |name: &String| {
+        let metric = usage.metrics.iter().find(|metric| metric.name == *name)?;
+        Some(metric.value)
     };
-    for coefficient in tariff.coefficients {
-        let metrics = usage.metrics.iter();
-        for metric in metrics.filter(|metric| metric.name == coefficient.metric) {
-            let neurons = coefficient.neurons * metric.value * factor;
-            charge.total += neurons;
-            charge.visible.push(metric.name.clone());
-            charge.lines.push(Line {
-                metric: metric.name.clone(),
-                quantity: metric.value,
-                neurons,
-            });
-        }
+    let price =
+        infergate_tasks::price::linear(tariff.cost_per_infer, coefficients, quantity, factor);
+    let visible = price.lines.iter().map(|line| line.metric.clone());
+    Charge {
+        total: price.total,
+        base: price.base,
+        visible: visible.collect(),
+        lines: price
+            .lines
+            .into_iter()
+            .map(|line| Line {
+                metric: line.metric,
+                quantity: line.quantity,
+                neurons: line.neurons,
+            })
+            .collect(),
     }
-    charge
 }

@@ -5,9 +5,9 @@
 
 use std::ops::RangeInclusive;
 
+use infergate_tasks::policy::{SettingsReader, site_number};
 use serde_json::{Map, Value};
 
-use crate::rank::site_number;
 use crate::{Plugin, Problem};
 
 /// The settings, while they are read. A key that is null counts as not given.
@@ -28,14 +28,14 @@ impl Settings {
             problems: Vec::new(),
         };
         let plugin = T::configure(&mut settings);
-        settings.tell_unknown();
+        settings.report_unknown();
         match settings.problems.is_empty() {
             true => Ok(plugin),
             false => Err(settings.problems),
         }
     }
 
-    fn tell_unknown(&mut self) {
+    fn report_unknown(&mut self) {
         let Some(unread) = self.unread.take() else {
             let marks = self.text.bytes().filter(|byte| !byte.is_ascii_whitespace());
             if !(self.text.is_empty() || marks.eq(*b"{}")) {
@@ -142,6 +142,21 @@ impl Settings {
         let expected = ["one of ", &words.join(", ")].concat();
         let find = |value: &Value| words.iter().position(|word| value == word);
         self.read_as(key, &expected, find).unwrap_or(0)
+    }
+}
+
+/// For the standard policies.
+impl SettingsReader for Settings {
+    fn optional_number(&mut self, key: &'static str, (min, max): (u32, u32)) -> Option<u32> {
+        self.maybe_whole(key, min..=max)
+    }
+
+    fn optional_site(&mut self, key: &'static str) -> Option<u32> {
+        self.maybe_site(key)
+    }
+
+    fn word(&mut self, key: &'static str, words: &'static [&'static str]) -> usize {
+        Settings::word(self, key, words)
     }
 }
 

@@ -4,14 +4,11 @@
 //! text (about 0.3 µs per KiB), however large the messages are.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::ops::Range;
 
 use bytes::Bytes;
-use serde::Deserializer as _;
-use serde::de::{Error as _, MapAccess, Visitor};
+use infergate_tasks::json::{parse_string, scan_members};
 use serde_json::Value;
-use serde_json::value::RawValue;
 
 use super::outputs;
 use super::prompt::is_file_member;
@@ -241,11 +238,17 @@ impl<'a> BodyMembers<'a> {
                 message: format!("the body is nested deeper than {DEPTH_MAX} levels"),
             });
         }
-        let mut from = serde_json::Deserializer::from_str(text);
-        let list = from
-            .deserialize_any(MemberListVisitor { text })
-            .and_then(|list| from.end().map(|()| list))
-            .map_err(|e| bad_request("", format!("the body is not a JSON object: {e}")))?;
+        let mut list = Vec::with_capacity(12);
+        scan_members(text, |key, value| {
+            if list.len() == MEMBERS_MAX {
+                return Err("too many members");
+            }
+            let start = value.get().as_ptr() as usize - text.as_ptr() as usize;
+            let value = start..start + value.get().len();
+            list.push(BodyMember { key, value });
+            Ok(())
+        })
+        .map_err(|e| bad_request("", format!("the body is not a JSON object: {e}")))?;
         let brace = text.find('{').unwrap_or(0);
         Ok(BodyMembers {
             list,
@@ -325,57 +328,6 @@ impl<'a> BodyMembers<'a> {
     }
 }
 
-/// Collects the members of an object as slices of `text`.
-struct MemberListVisitor<'a> {
-    text: &'a str,
-}
-
-impl<'a> Visitor<'a> for MemberListVisitor<'a> {
-    type Value = Vec<BodyMember<'a>>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON object")
-    }
-
-    fn visit_map<A: MapAccess<'a>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut list = Vec::with_capacity(12);
-        while let Some(KeyText(key)) = map.next_key()? {
-            let raw: &'a RawValue = map.next_value()?;
-            if list.len() == MEMBERS_MAX {
-                return Err(A::Error::custom("too many members"));
-            }
-            let start = raw.get().as_ptr() as usize - self.text.as_ptr() as usize;
-            list.push(BodyMember {
-                key,
-                value: start..start + raw.get().len(),
-            });
-        }
-        Ok(list)
-    }
-}
-
-/// A key, borrowed unless it holds escapes.
-struct KeyText<'a>(Cow<'a, str>);
-
-impl<'de> serde::Deserialize<'de> for KeyText<'de> {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Text;
-        impl<'de> Visitor<'de> for Text {
-            type Value = Cow<'de, str>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string")
-            }
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Cow::Borrowed(text))
-            }
-            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Cow::Owned(text.into()))
-            }
-        }
-        from.deserialize_str(Text).map(KeyText)
-    }
-}
-
 /// The members the gateway acts on; each may occur once.
 struct KnownMembers<'m, 'a> {
     model: Option<&'m BodyMember<'a>>,
@@ -404,9 +356,7 @@ impl<'m, 'a> KnownMembers<'m, 'a> {
 }
 
 fn borrowed<'a>(member: &BodyMember<'_>, body: &'a [u8]) -> Option<Cow<'a, str>> {
-    serde_json::from_slice::<KeyText<'a>>(&body[member.value.clone()])
-        .ok()
-        .map(|k| k.0)
+    parse_string(std::str::from_utf8(&body[member.value.clone()]).ok()?)
 }
 
 fn read<'a, T: serde::Deserialize<'a>>(

@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use infergate_tasks::price::linear;
+
 use crate::model::{Tariff, Trust};
 
 /// Metrics of one request: real ones have fewer than ten.
@@ -101,24 +103,23 @@ pub struct Charge {
 /// The built-in formula: `cost_per_infer + Σ coefficient × metric`, in the order of the metrics'
 /// names. A metric without a coefficient is free, a coefficient without a metric counts nothing.
 pub fn price(tariff: &Tariff, report: &UsageReport<'_>) -> Charge {
-    let base = tariff.cost_per_infer;
-    let mut charge = Charge {
-        total: base,
-        base,
-        ..Charge::default()
+    let coefficients = tariff.coefficients.iter();
+    let coefficients = coefficients.map(|(name, neurons)| (name, *neurons));
+    let quantity = |name: &&Arc<str>| {
+        let metric = report.metrics.iter().find(|metric| metric.name == **name)?;
+        Some(metric.value)
     };
-    for (name, coefficient) in &tariff.coefficients {
-        let Some(metric) = report.metrics.iter().find(|m| m.name == *name) else {
-            continue;
-        };
-        let neurons = coefficient * metric.value;
-        charge.total += neurons;
-        charge.lines.push(ChargeLine {
-            metric: Arc::clone(name),
-            quantity: metric.value,
-            neurons,
-        });
-        charge.visible.push(Arc::clone(name));
+    let price = linear(tariff.cost_per_infer, coefficients, quantity, 1.0);
+    let visible = price.lines.iter().map(|line| Arc::clone(line.metric));
+    let lines = price.lines.iter().map(|line| ChargeLine {
+        metric: Arc::clone(line.metric),
+        quantity: line.quantity,
+        neurons: line.neurons,
+    });
+    Charge {
+        total: price.total,
+        base: price.base,
+        visible: visible.collect(),
+        lines: lines.collect(),
     }
-    charge
 }

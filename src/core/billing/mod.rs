@@ -5,7 +5,6 @@
 
 mod charge;
 mod check;
-mod estimate;
 mod headers;
 mod metrics;
 mod quota;
@@ -17,8 +16,8 @@ pub use charge::{
     METRIC_NAME_MAX_BYTES, METRICS_MAX, Metric, MetricSource, QUANTITY_MAX, UsageReport, price,
 };
 pub use check::LINES_MAX;
-pub use estimate::{TextCount, estimate};
 pub use headers::{NEURONS, cost_headers};
+pub use infergate_tasks::estimate::{TextCount, estimate};
 pub use metrics::{MetricModes, Metrics};
 pub use quota::{
     PEER_USAGES_MAX, Quota, QuotaExhaustion, QuotaReservation, QuotaSnapshot, UnixSecs,

@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use serde::Serialize;
+pub use infergate_tasks::policy::Health;
 
 use super::evidence::{AccountKey, FAILURES_IN_A_ROW_MAX};
 use crate::Millis;
@@ -115,44 +115,6 @@ pub struct HealthChange {
     pub cause: Option<FailureCause>,
     /// Changes between healthy and degraded since the last report.
     pub unreported: u32,
-}
-
-/// An endpoint's condition in one word, as `/state` shows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Health {
-    /// In use, and nothing is wrong.
-    Healthy,
-    /// In use, and failing now and then or coming back from an ejection.
-    Degraded,
-    /// Not in use for a time, because requests failed there.
-    Ejected,
-    /// Not configured any more, finishing what it has. Set by the shell, which knows permits.
-    Draining,
-    /// Not in use, because health checks fail.
-    Down,
-}
-
-impl Health {
-    /// Every word, in the order of the metric's series.
-    pub const ALL: [Health; 5] = [
-        Health::Healthy,
-        Health::Degraded,
-        Health::Ejected,
-        Health::Draining,
-        Health::Down,
-    ];
-
-    /// The word.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Health::Healthy => "healthy",
-            Health::Degraded => "degraded",
-            Health::Ejected => "ejected",
-            Health::Draining => "draining",
-            Health::Down => "down",
-        }
-    }
 }
 
 /// An endpoint became usable or stopped being it.

@@ -4,29 +4,21 @@
 //! The site is the request's, else the setting `site` (its name, or 0 for this one), else none. Other sites
 //! follow in later steps: a request is served elsewhere rather than refused.
 
-use infergate_sdk::rank::{by_steps, fitness};
-use infergate_sdk::{Candidate, Choice, Hints, Plugin, Routing, Settings};
+use infergate_sdk::standard::{self, ForcedSite};
+use infergate_sdk::{Candidate, Choice, Hints, Plugin, Routing, Settings, export_routing};
 
-struct ForcedSite {
-    site: Option<u32>,
-}
+struct Policy(ForcedSite);
 
-impl Plugin for ForcedSite {
-    fn configure(settings: &mut Settings) -> ForcedSite {
-        ForcedSite {
-            site: settings.maybe_site("site"),
-        }
+impl Plugin for Policy {
+    fn configure(settings: &mut Settings) -> Policy {
+        Policy(ForcedSite::configure(settings))
     }
 }
 
-impl Routing for ForcedSite {
+impl Routing for Policy {
     fn rank(&self, hints: Hints, candidates: Vec<Candidate>) -> Result<Vec<Choice>, String> {
-        let wanted = hints.forced_site.or(self.site);
-        Ok(by_steps(&candidates, |c| {
-            let is_elsewhere = wanted.is_some_and(|site| c.site != site);
-            ((is_elsewhere, fitness(c), c.tier), ())
-        }))
+        Ok(standard::rank(&self.0, hints, candidates))
     }
 }
 
-infergate_sdk::export_routing!(ForcedSite);
+export_routing!(Policy);

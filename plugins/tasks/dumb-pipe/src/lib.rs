@@ -3,8 +3,9 @@
 //! No schema and no hook: nothing of it is called for a request. The server is asked at the endpoint's own
 //! URL.
 
+use infergate_sdk::standard::{self, DUMB_PIPE};
 use infergate_sdk::{
-    Description, Hooks, Plugin, Prepared, Request, Settings, Task, TaskError, export_task,
+    Description, Plugin, Prepared, Request, Settings, Task, TaskError, export_task,
 };
 
 struct DumbPipe;
@@ -17,20 +18,11 @@ impl Plugin for DumbPipe {
 
 impl Task for DumbPipe {
     fn describe(&self) -> Description {
-        Description {
-            slug: "dumb-pipe".into(),
-            input_schema: None,
-            output_schema: None,
-            wants: Vec::new(),
-            active: Hooks::empty(),
-        }
+        standard::describe(&DUMB_PIPE, DUMB_PIPE.hooks())
     }
 
-    fn prepare(&self, _: Request) -> Result<Prepared, TaskError> {
-        Ok(Prepared {
-            backend_path: Some(String::new()),
-            ..Prepared::default()
-        })
+    fn prepare(&self, request: Request) -> Result<Prepared, TaskError> {
+        standard::prepare(&DUMB_PIPE, request)
     }
 }
 

@@ -3,40 +3,35 @@
 //! The input goes to the server as it is. OpenAI's `data`, `embeddings`, one vector alone and plain lists
 //! of vectors are taken; vectors that differ in length are an error.
 
+use infergate_sdk::standard::{self, TEXT_EMBEDDINGS as TASK, TaskHooks};
 use infergate_sdk::{
-    Description, Finished, Hooks, Plugin, Prepared, Request, Response, Settings, Task, TaskError,
+    Description, Finished, Plugin, Prepared, Request, Response, Settings, Task, TaskError,
     export_task,
-};
-use infergate_task_kit::{Schemas, describe, embeddings, finish, hooks, untouched};
-
-const SCHEMAS: Schemas = Schemas {
-    input: include_str!("../input.schema.json"),
-    output: include_str!("../output.schema.json"),
 };
 
 struct TextEmbeddings {
-    hooks: Hooks,
+    hooks: TaskHooks,
 }
 
 impl Plugin for TextEmbeddings {
     fn configure(settings: &mut Settings) -> TextEmbeddings {
         TextEmbeddings {
-            hooks: hooks(settings, Hooks::FINISH),
+            hooks: standard::hooks(&TASK, settings),
         }
     }
 }
 
 impl Task for TextEmbeddings {
     fn describe(&self) -> Description {
-        describe("text-embeddings", Some(SCHEMAS), self.hooks)
+        standard::describe(&TASK, self.hooks)
     }
 
-    fn prepare(&self, _request: Request) -> Result<Prepared, TaskError> {
-        Ok(untouched())
+    fn prepare(&self, request: Request) -> Result<Prepared, TaskError> {
+        standard::prepare(&TASK, request)
     }
 
     fn finish(&self, response: Response) -> Result<Finished, TaskError> {
-        finish(&response, embeddings::finish)
+        standard::finish(&TASK, response)
     }
 }
 

@@ -1,7 +1,10 @@
 //! The files of a new project: templates with a name, a world and a language put in.
 //!
-//! Writes nothing. The SDK's sources are the very files of plugins/sdk; only the place of the WIT files is
-//! another one.
+//! Writes nothing. The SDK's sources are the very files of plugins/sdk, and those of the logic that it calls
+//! the files of src/tasks; only the place of the WIT files is another one.
+
+use infergate_core::model::Task;
+use infergate_core::task::BuiltinTask;
 
 use super::ProjectFile;
 use crate::plugin::World;
@@ -20,6 +23,13 @@ macro_rules! sdk {
     };
 }
 
+/// A source file of the logic behind the SDK.
+macro_rules! tasks {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../../../tasks/", $name)))),*]
+    };
+}
+
 /// A template's path in the project, and its text.
 type TemplateFile = (&'static str, &'static str);
 
@@ -33,6 +43,39 @@ const SDK: &[TemplateFile] = sdk!(
     "rank.rs",
     "settings.rs",
     "slot.rs",
+    "standard.rs",
+);
+
+const TASKS: &[TemplateFile] = tasks!(
+    "base64.rs",
+    "estimate.rs",
+    "json.rs",
+    "lib.rs",
+    "policy/affinity.rs",
+    "policy/flow.rs",
+    "policy/forced.rs",
+    "policy/latency.rs",
+    "policy/mod.rs",
+    "policy/order.rs",
+    "policy/random.rs",
+    "policy/settings.rs",
+    "policy/splitmix.rs",
+    "policy/tests.rs",
+    "policy/values.rs",
+    "price.rs",
+    "task/embeddings.rs",
+    "task/generation.rs",
+    "task/image.rs",
+    "task/input.rs",
+    "task/labels.rs",
+    "task/mod.rs",
+    "task/result.rs",
+    "task/single_text.rs",
+    "task/speech.rs",
+    "task/standard.rs",
+    "task/stream.rs",
+    "task/tests.rs",
+    "task/values.rs",
 );
 
 /// Text in the SDK of the repository, and in that of a project.
@@ -95,7 +138,7 @@ pub fn javascript(name: &str, world: World) -> Vec<ProjectFile> {
     ])
 }
 
-/// The SDK as a crate of a project.
+/// The SDK and the logic that it calls, as crates of a project.
 pub fn sdk() -> Vec<ProjectFile> {
     let manifest = (
         "Cargo.toml".to_owned(),
@@ -108,7 +151,26 @@ pub fn sdk() -> Vec<ProjectFile> {
     std::iter::once(manifest)
         .chain(sources)
         .map(|(path, text)| (format!("vendor/infergate-sdk/{path}"), text))
+        .chain(tasks())
         .collect()
+}
+
+/// `infergate-tasks` as a crate of a project, with the schemas that it embeds.
+fn tasks() -> impl Iterator<Item = ProjectFile> {
+    let manifest = [("Cargo.toml", template!("rust/tasks.toml.in"))];
+    let sources = manifest.into_iter().chain(TASKS.iter().copied());
+    let sources = sources.map(|(path, text)| (path.to_owned(), text));
+    let schemas = Task::ALL.into_iter().filter_map(|task| {
+        let schemas = BuiltinTask::of(task).schemas()?;
+        let slug = task.slug();
+        Some([
+            (format!("schemas/{slug}/input.schema.json"), schemas.input),
+            (format!("schemas/{slug}/output.schema.json"), schemas.output),
+        ])
+    });
+    sources
+        .chain(schemas.flatten())
+        .map(|(path, text)| (format!("vendor/infergate-tasks/{path}"), text.to_owned()))
 }
 
 /// Values that are put into templates.
@@ -218,6 +280,8 @@ const fn fixtures(world: World) -> &'static [TemplateFile] {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     /// plugins/sdk of this repository.
@@ -242,6 +306,31 @@ mod tests {
             .iter()
             .find(|(path, _)| path.ends_with("bindings.rs"));
         assert!(bindings.unwrap().1.contains(WIT_PLACES.1));
+    }
+
+    #[test]
+    fn the_logic_of_a_project_is_whole() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tasks");
+        let mut there = Vec::new();
+        collect(Path::new(root), Path::new(""), &mut there);
+        there.sort();
+        let tasks = tasks().map(|(path, _)| path);
+        let mut here: Vec<String> = tasks
+            .filter_map(|path| Some(path.strip_prefix("vendor/infergate-tasks/")?.to_owned()))
+            .collect();
+        here.sort();
+        assert_eq!(here, there);
+    }
+
+    /// Files below `root`, each by its path from there.
+    fn collect(root: &Path, below: &Path, files: &mut Vec<String>) {
+        for entry in std::fs::read_dir(root.join(below)).unwrap() {
+            let path = below.join(entry.unwrap().file_name());
+            match root.join(&path).is_dir() {
+                true => collect(root, &path, files),
+                false => files.push(path.to_str().unwrap().to_owned()),
+            }
+        }
     }
 
     #[test]

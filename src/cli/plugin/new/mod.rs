@@ -121,7 +121,7 @@ fn sdk_only(folder: &Path) -> Result<CommandOutcome, String> {
     write(folder, &files::sdk())?;
     Ok(CommandOutcome {
         text: format!(
-            "{}: vendor/infergate-sdk and wit are of this version\n",
+            "{}: vendor/infergate-sdk, vendor/infergate-tasks and wit are of this version\n",
             folder.display()
         ),
         good: true,

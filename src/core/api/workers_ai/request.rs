@@ -6,9 +6,8 @@
 //! bounded by `limits.request_body_mib`.
 
 use std::borrow::Cow;
-use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use infergate_tasks::json::scan_members;
 use serde_json::value::RawValue;
 
 use crate::Refusal;
@@ -221,8 +220,14 @@ fn bad_member(pointer: &str, message: &str) -> Refusal {
 
 /// The body's members that concern the task. A null is as good as absent.
 fn members(body: &[u8]) -> Result<impl Iterator<Item = Parameter<'_>>, Refusal> {
-    let InputMembers(members) =
-        serde_json::from_slice(body).map_err(|_| bad_member("", "expected a JSON object"))?;
+    let not_an_object = || bad_member("", "expected a JSON object");
+    let text = std::str::from_utf8(body).map_err(|_| not_an_object())?;
+    let mut members: Vec<Parameter<'_>> = Vec::new();
+    scan_members(text, |name, value| {
+        members.push((name, value));
+        Ok(())
+    })
+    .map_err(|_| not_an_object())?;
     Ok(members
         .into_iter()
         .filter(|(name, value)| kind(value) != JsonKind::Null && !is_gateway_member(name)))
@@ -232,27 +237,4 @@ fn is_gateway_member(name: &str) -> bool {
     GATEWAY_MEMBERS.contains(&name)
         || name.starts_with("x_client_id")
         || name.starts_with("x_priority")
-}
-
-/// An object as a list: order and repeated names are kept, no value is looked into.
-struct InputMembers<'a>(Vec<Parameter<'a>>);
-
-impl<'de> Deserialize<'de> for InputMembers<'de> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct InputMembersVisitor;
-        impl<'de> Visitor<'de> for InputMembersVisitor {
-            type Value = InputMembers<'de>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut members = Vec::new();
-                while let Some(member) = map.next_entry()? {
-                    members.push(member);
-                }
-                Ok(InputMembers(members))
-            }
-        }
-        from.deserialize_map(InputMembersVisitor)
-    }
 }

@@ -2,7 +2,7 @@
 
 use hashbrown::HashMap;
 
-use super::values::{Candidate, Choice};
+use super::{Candidate, Choice};
 use crate::routing::Health;
 
 /// Validates and completes a policy's result. The result has every candidate once, in the order of the

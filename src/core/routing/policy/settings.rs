@@ -1,8 +1,7 @@
 //! Reading a policy's settings: every problem at once, each with its place.
 
+use infergate_tasks::policy::{SettingsReader, site_number};
 use serde_json::{Map, Value};
-
-use super::values::site_number;
 
 /// An invalid setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,62 +28,6 @@ impl<'a> PolicySettings<'a> {
         }
     }
 
-    /// A whole number from `min` to `max`; `default` when not given.
-    pub(super) fn number(&mut self, key: &'static str, range: (u32, u32), default: u32) -> u32 {
-        self.optional_number(key, range).unwrap_or(default)
-    }
-
-    /// A whole number from `min` to `max`, when given. Null is not given.
-    pub(super) fn optional_number(
-        &mut self,
-        key: &'static str,
-        (min, max): (u32, u32),
-    ) -> Option<u32> {
-        self.known.push(key);
-        let value = self.given.get(key).filter(|value| !value.is_null())?;
-        let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
-        let number = number.filter(|number| (min..=max).contains(number));
-        if number.is_none() {
-            self.problems.push(SettingProblem {
-                path: key.to_owned(),
-                message: format!("expected a whole number from {min} to {max}, found {value}"),
-            });
-        }
-        number
-    }
-
-    /// A site by its name or number, when given.
-    pub(super) fn optional_site(&mut self, key: &'static str) -> Option<u32> {
-        self.known.push(key);
-        let value = self.given.get(key).filter(|value| !value.is_null())?;
-        let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
-        let name = value.as_str().filter(|name| !name.is_empty());
-        let site = number.or_else(|| name.map(site_number));
-        if site.is_none() {
-            self.problems.push(SettingProblem {
-                path: key.to_owned(),
-                message: format!("expected a site's name or number, found {value}"),
-            });
-        }
-        site
-    }
-
-    /// Position of the value in `words`; the first when not given.
-    pub(super) fn word(&mut self, key: &'static str, words: &'static [&'static str]) -> usize {
-        self.known.push(key);
-        let Some(value) = self.given.get(key).filter(|value| !value.is_null()) else {
-            return 0;
-        };
-        let found = words.iter().position(|word| value == word);
-        if found.is_none() {
-            self.problems.push(SettingProblem {
-                path: key.to_owned(),
-                message: format!("expected one of {}, found {value}", words.join(", ")),
-            });
-        }
-        found.unwrap_or(0)
-    }
-
     /// Returns `policy`, or all problems; keys that were not read are problems.
     pub(super) fn finish<T>(mut self, policy: T) -> Result<T, Vec<SettingProblem>> {
         for key in self.given.keys() {
@@ -104,5 +47,51 @@ impl<'a> PolicySettings<'a> {
         } else {
             Err(self.problems)
         }
+    }
+}
+
+impl SettingsReader for PolicySettings<'_> {
+    fn optional_number(&mut self, key: &'static str, (min, max): (u32, u32)) -> Option<u32> {
+        self.known.push(key);
+        let value = self.given.get(key).filter(|value| !value.is_null())?;
+        let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+        let number = number.filter(|number| (min..=max).contains(number));
+        if number.is_none() {
+            self.problems.push(SettingProblem {
+                path: key.to_owned(),
+                message: format!("expected a whole number from {min} to {max}, found {value}"),
+            });
+        }
+        number
+    }
+
+    fn optional_site(&mut self, key: &'static str) -> Option<u32> {
+        self.known.push(key);
+        let value = self.given.get(key).filter(|value| !value.is_null())?;
+        let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+        let name = value.as_str().filter(|name| !name.is_empty());
+        let site = number.or_else(|| name.map(site_number));
+        if site.is_none() {
+            self.problems.push(SettingProblem {
+                path: key.to_owned(),
+                message: format!("expected a site's name or number, found {value}"),
+            });
+        }
+        site
+    }
+
+    fn word(&mut self, key: &'static str, words: &'static [&'static str]) -> usize {
+        self.known.push(key);
+        let Some(value) = self.given.get(key).filter(|value| !value.is_null()) else {
+            return 0;
+        };
+        let found = words.iter().position(|word| value == word);
+        if found.is_none() {
+            self.problems.push(SettingProblem {
+                path: key.to_owned(),
+                message: format!("expected one of {}, found {value}", words.join(", ")),
+            });
+        }
+        found.unwrap_or(0)
     }
 }
