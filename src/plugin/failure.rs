@@ -82,12 +82,12 @@ impl Failure {
     /// A failure as `expect-error` spells it.
     pub fn expectation(&self) -> Value {
         match self {
-            Failure::Rejected(said) => json!({
-                "class": "rejected", "status": said.status, "code": said.code,
-                "message": said.message, "pointer": said.pointer,
+            Failure::Rejected(detail) => json!({
+                "class": "rejected", "status": detail.status, "code": detail.code,
+                "message": detail.message, "pointer": detail.pointer,
             }),
             Failure::Invalid(rule) => json!({ "class": "invalid", "rule": rule }),
-            Failure::Broken(said) => json!({ "class": "broken", "message": said }),
+            Failure::Broken(detail) => json!({ "class": "broken", "message": detail }),
             other => json!({ "class": other.class() }),
         }
     }

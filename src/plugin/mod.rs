@@ -33,13 +33,15 @@ pub use loading::host::{Host, HostCounts, HostError, HostSettings};
 pub use loading::snapshot::{PluginProblem, PluginSnapshot, PluginState};
 pub use roles::billing::slot::{BillingSlot, PriceResult};
 pub use roles::routing::slot::{PolicyRanking, RoutingMode, RoutingSlot};
-pub use roles::task::session::{TaskInput, TaskPayload, TaskSession, TaskSlot};
+pub use roles::task::body::{TaskInput, TaskPayload};
+pub use roles::task::session::TaskSession;
+pub use roles::task::slot::TaskSlot;
 pub use runtime::breaker::BreakerState;
 pub use runtime::call::Caller;
 pub use runtime::capture::{
     CAPTURE_MAX_CALLS, CAPTURE_MAX_SECS, Capture, CaptureBatch, CaptureStartError, Captures,
 };
-pub use runtime::imports::CounterValue;
+pub use runtime::grants::CounterValue;
 pub use spec::{
     Bounds, InstancePolicy, OnFailure, OpenaiAnswers, PluginLimits, PluginSpec, RankMode, World,
 };

@@ -9,7 +9,6 @@ pub const FILE_CYCLES: &[(&str, usize)] = &[
     ("config", 8),
     ("core::admission", 6),
     ("pipeline", 3),
-    ("plugin", 7),
     ("simulate", 8),
     ("upstream", 18),
 ];

@@ -161,14 +161,14 @@ fn describe(
         false => {
             let began = trial.try_setup().map(|_| Value::Null);
             return began.map_err(|wrong| {
-                let said: Vec<String> = wrong
+                let returned: Vec<String> = wrong
                     .into_iter()
                     .map(|(key, why)| format!("{key}: {why}"))
                     .collect();
                 format!(
                     "{}: {}; --settings gives others",
                     target.file.display(),
-                    said.join("; ")
+                    returned.join("; ")
                 )
             });
         }
@@ -194,13 +194,17 @@ fn hooks(opened: &OpenedComponent, only: Option<&str>) -> Result<Vec<&'static st
 
 impl FuzzSearch<'_> {
     /// The first call that must not be, with its number and what is wrong.
-    fn search(&self, runs: u32, dice: &mut ArgGenerator) -> Option<(u32, PluginFixture, String)> {
+    fn search(
+        &self,
+        runs: u32,
+        generator: &mut ArgGenerator,
+    ) -> Option<(u32, PluginFixture, String)> {
         let mut used: Option<ToolInstance<'_>> = None;
         for at in 1..=runs {
             if at % PROGRESS_RUNS == 0 {
                 progress(&format!("{} calls", say::count(at.into())));
             }
-            let fixture = self.call(dice);
+            let fixture = self.call(generator);
             let fresh = self.trial.run(&fixture);
             let mut why = self.wrong(&fresh);
             used = used.or_else(|| self.trial.instance());
@@ -225,34 +229,34 @@ impl FuzzSearch<'_> {
         None
     }
 
-    fn call(&self, dice: &mut ArgGenerator) -> PluginFixture {
-        let mut fixture = self.generated(dice);
+    fn call(&self, generator: &mut ArgGenerator) -> PluginFixture {
+        let mut fixture = self.generated(generator);
         for _ in 0..BODIES_MAX {
             if self.reaches(&fixture) {
                 break;
             }
-            fixture = self.generated(dice);
+            fixture = self.generated(generator);
         }
         fixture
     }
 
-    fn generated(&self, dice: &mut ArgGenerator) -> PluginFixture {
-        let hook = dice.pick(&self.hooks).copied().unwrap_or_default();
+    fn generated(&self, generator: &mut ArgGenerator) -> PluginFixture {
+        let hook = generator.pick(&self.hooks).copied().unwrap_or_default();
         let of_hook: Vec<&PluginFixture> = self
             .seeds
             .iter()
             .copied()
             .filter(|seed| seed.hook == hook)
             .collect();
-        let args = match dice.pick(&of_hook).filter(|_| !dice.one_in(2)) {
+        let args = match generator.pick(&of_hook).filter(|_| !generator.one_in(2)) {
             Some(seed) => {
-                let mut args = self.opened.changed(hook, &seed.args, dice);
-                while dice.one_in(2) {
-                    args = self.opened.changed(hook, &args, dice);
+                let mut args = self.opened.changed(hook, &seed.args, generator);
+                while generator.one_in(2) {
+                    args = self.opened.changed(hook, &args, generator);
                 }
                 args
             }
-            None => self.opened.arguments(hook, dice),
+            None => self.opened.arguments(hook, generator),
         };
         PluginFixture {
             hook: hook.to_owned(),
@@ -285,7 +289,7 @@ impl FuzzSearch<'_> {
     }
 
     fn wrong(&self, ran: &FixtureRun) -> Option<String> {
-        let said = match &ran.answer {
+        let returned = match &ran.answer {
             Ok(_) | Err(Failure::Rejected(_) | Failure::Broken(_)) => {
                 let fuel = ran.fuel.unwrap_or(0);
                 return (fuel > self.max_fuel).then(|| {
@@ -300,8 +304,8 @@ impl FuzzSearch<'_> {
         };
         let frames = frames(ran);
         Some(match frames.is_empty() {
-            true => said,
-            false => format!("{said}\n  {}", frames.join("\n  ")),
+            true => returned,
+            false => format!("{returned}\n  {}", frames.join("\n  ")),
         })
     }
 }

@@ -72,7 +72,7 @@ fn describe(
     let tables = of.map(|fixture| fixture.tables.clone()).unwrap_or_default();
     let asked = crate::cli::tooling::host::describe_call();
     let ran = opened.with_settings(&settings, &tables).run(&asked);
-    let mut said = ran.answer.map_err(|failure| {
+    let mut returned = ran.answer.map_err(|failure| {
         format!(
             "{}: describe: {failure}; --settings gives others",
             target.file.display()
@@ -80,12 +80,12 @@ fn describe(
     })?;
     // Schemas are texts in WIT and JSON to readers.
     for key in ["input-schema", "output-schema"] {
-        let text = said[key].as_str().unwrap_or_default();
+        let text = returned[key].as_str().unwrap_or_default();
         if let Ok(schema) = serde_json::from_str::<Value>(text) {
-            said[key] = schema;
+            returned[key] = schema;
         }
     }
-    Ok(said)
+    Ok(returned)
 }
 
 fn report(

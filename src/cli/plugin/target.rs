@@ -234,8 +234,8 @@ fn json_object(text: &str) -> Result<Map<String, Value>, String> {
 }
 
 /// The world that is meant, when the component is complete for it.
-pub fn choose(anatomy: &ComponentInfo, told: Option<World>) -> Result<World, String> {
-    if let Some(world) = told {
+pub fn choose(anatomy: &ComponentInfo, requested: Option<World>) -> Result<World, String> {
+    if let Some(world) = requested {
         let lacks = anatomy.missing_exports(world);
         return match lacks.is_empty() {
             true => Ok(world),

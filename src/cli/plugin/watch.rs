@@ -189,21 +189,23 @@ fn reloaded(status: u16, answer: &Value) -> String {
 
 /// `POST /reload` of an admin listener: status and answer.
 fn post_reload(admin: &str) -> Result<(u16, Value), String> {
-    let told = |error: std::io::Error| error.to_string();
+    let error_text = |error: std::io::Error| error.to_string();
     let admin = admin.trim_start_matches("http://").trim_end_matches('/');
-    let mut addresses = admin.to_socket_addrs().map_err(told)?;
+    let mut addresses = admin.to_socket_addrs().map_err(error_text)?;
     let address = addresses.next().ok_or("it has no address")?;
-    let mut stream = TcpStream::connect_timeout(&address, CONNECT_LIMIT).map_err(told)?;
-    stream.set_read_timeout(Some(RELOAD_LIMIT)).map_err(told)?;
+    let mut stream = TcpStream::connect_timeout(&address, CONNECT_LIMIT).map_err(error_text)?;
+    stream
+        .set_read_timeout(Some(RELOAD_LIMIT))
+        .map_err(error_text)?;
     let request = format!(
         "POST /reload HTTP/1.1\r\nHost: {admin}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     );
-    stream.write_all(request.as_bytes()).map_err(told)?;
+    stream.write_all(request.as_bytes()).map_err(error_text)?;
     let mut answer = Vec::new();
     stream
         .take(ANSWER_MAX_BYTES)
         .read_to_end(&mut answer)
-        .map_err(told)?;
+        .map_err(error_text)?;
     parsed(&String::from_utf8_lossy(&answer)).ok_or("this is no gateway's admin listener".into())
 }
 

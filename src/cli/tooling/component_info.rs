@@ -8,8 +8,8 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use wasmparser::{Parser, Payload, ProducersSectionReader};
 
+use crate::plugin::loading::component_file;
 use crate::plugin::loading::component_type::ComponentType;
-use crate::plugin::loading::load;
 use crate::plugin::spec::World;
 
 pub use crate::plugin::loading::component_type::FILE_MAX_BYTES;
@@ -63,7 +63,7 @@ impl ComponentInfo {
     /// # Errors
     /// A sentence with the remedy: it cannot be read, is too large, no component or not valid.
     pub fn of_file(path: &Path) -> Result<ComponentInfo, String> {
-        ComponentInfo::of(load::read(path)?)
+        ComponentInfo::of(component_file::read(path)?)
     }
 
     /// Looks at bytes.

@@ -11,18 +11,20 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use wasmtime::component::Type;
 
-use crate::plugin::loading::compile::{CompileInput, CompileWait, Compilers};
-use crate::plugin::loading::fixtures::fixture::FixtureInstance;
-use crate::plugin::loading::grants::ResolvedGrants;
-use crate::plugin::loading::load::{
-    CheckedComponent, RevisionLoader, SETUP_DEADLINE_MS, configure_and_describe, fixtures_folder,
-};
+use crate::plugin::loading::compile::{CompileWait, Compilers};
+use crate::plugin::loading::component_file::CheckedComponent;
+use crate::plugin::loading::fixtures::fixture::fixtures_folder;
+use crate::plugin::loading::fixtures::run::FixtureInstance;
+use crate::plugin::loading::grants::{KeyProblem, ResolvedGrants, from_object};
+use crate::plugin::loading::load::RevisionLoader;
+use crate::plugin::loading::settings::settings_text;
+use crate::plugin::loading::setup::{SETUP_DEADLINE_MS, configure_and_describe};
 use crate::plugin::runtime::background::BackgroundQueue;
 use crate::plugin::runtime::code_cache::CodeCache;
 use crate::plugin::runtime::context::HostContext;
 use crate::plugin::runtime::engine::{EnginePurpose, WasmRuntime};
+use crate::plugin::runtime::grants::{GrantUsage, Grants, LookupTable};
 use crate::plugin::runtime::identity::RevisionIdentity;
-use crate::plugin::runtime::imports::{GrantUsage, Grants};
 use crate::plugin::runtime::revision::{LinkedCode, Revision, RevisionParts};
 use crate::plugin::spec::{Bounds, InstancePolicy, PluginLimits, PluginSpec, World};
 use crate::telemetry::Clock;
@@ -37,7 +39,7 @@ pub use crate::plugin::loading::fixtures::diff::FixtureDifference;
 pub use crate::plugin::loading::fixtures::fixture::{
     FixtureRun, FixtureVerdict, HOOKS, PluginFixture,
 };
-pub use crate::plugin::loading::load::percentile;
+pub use crate::plugin::runtime::call_stats::percentile;
 
 /// Guests alive at once: a fresh one, a used one, and one that is being made.
 const SLOTS: u32 = 8;
@@ -121,26 +123,19 @@ impl ToolHost {
             digest,
             granted: ResolvedGrants::default(),
         };
-        let source = CompileInput {
-            plugin: &spec.name,
-            bytes: &checked.bytes,
-            digest: &checked.digest,
-        };
-        let engine = &self.context.runtime.engine;
-        let component = self
-            .compilers
-            .component(engine, source, CompileWait::Whole)
-            .map_err(|why| format!("it does not compile: {why}"))?
-            .ok_or("it is not compiled")?;
-        let admission = RevisionLoader {
+        let loader = RevisionLoader {
             context: &self.context,
+            compilers: &self.compilers,
         };
+        let joined = |problems: Vec<KeyProblem>| {
+            let reasons = problems.into_iter().map(|(_, why)| why);
+            reasons.collect::<Vec<_>>().join("; ")
+        };
+        let component = loader.compile(&spec, &checked, CompileWait::Whole);
+        let component = component.map_err(joined)?.ok_or("it is not compiled")?;
         let grants = all_grants(&self.context, &anatomy.sha256, Vec::new());
-        let base = admission.linked_revision(&spec, &checked, component, grants, "{}");
-        let base = base.map_err(|wrong| {
-            let said = wrong.into_iter().map(|(_, why)| why);
-            said.collect::<Vec<_>>().join("; ")
-        })?;
+        let base = loader.link(&spec, &checked, component, grants, "{}");
+        let base = base.map_err(joined)?;
         Ok(OpenedComponent { base })
     }
 }
@@ -162,8 +157,8 @@ impl ToolHost {
             if times.len() >= runs_min && from_us.saturating_sub(began_us) > enough_us {
                 break;
             }
-            let said = call();
-            times.push(said.unwrap_or_else(|| clock.micros().saturating_sub(from_us)));
+            let measured = call();
+            times.push(measured.unwrap_or_else(|| clock.micros().saturating_sub(from_us)));
         }
         times.sort_unstable();
         times
@@ -192,10 +187,7 @@ impl OpenedComponent {
     ) -> ConfiguredComponent {
         let of = &self.base.parts;
         let ground = self.base.context();
-        let attached = tables
-            .values()
-            .map(crate::plugin::loading::grants::from_object)
-            .collect();
+        let attached = tables.values().map(from_object).collect();
         let Bounds {
             deadline_ms,
             stream_deadline_ms,
@@ -210,7 +202,7 @@ impl OpenedComponent {
             fingerprint: of.fingerprint,
             world: of.world,
             code: LinkedCode::clone(&of.code),
-            settings: crate::plugin::loading::fixtures::fixture::settings_text(settings).into(),
+            settings: settings_text(settings).into(),
             bounds: Bounds {
                 deadline_ms: deadline_ms * patience,
                 stream_deadline_ms: stream_deadline_ms * patience,
@@ -225,9 +217,9 @@ impl OpenedComponent {
     }
 
     /// Arguments of a hook as the gateway could give them, by chance.
-    pub fn arguments(&self, hook: &str, dice: &mut ArgGenerator) -> Map<String, Value> {
+    pub fn arguments(&self, hook: &str, generator: &mut ArgGenerator) -> Map<String, Value> {
         let params = self.parameters(hook).unwrap_or_default();
-        dice.arguments(hook, &params)
+        generator.arguments(hook, &params)
     }
 
     /// Returns `args` with one place changed.
@@ -235,10 +227,10 @@ impl OpenedComponent {
         &self,
         hook: &str,
         args: &Map<String, Value>,
-        dice: &mut ArgGenerator,
+        generator: &mut ArgGenerator,
     ) -> Map<String, Value> {
         let params = self.parameters(hook).unwrap_or_default();
-        dice.changed(hook, &params, args)
+        generator.changed(hook, &params, args)
     }
 
     fn parameters(&self, hook: &str) -> Option<Vec<(String, Type)>> {
@@ -358,11 +350,7 @@ fn spec(world: World, limits: PluginLimits) -> PluginSpec {
     }
 }
 
-fn all_grants(
-    ground: &HostContext,
-    sha256: &str,
-    attached: Vec<crate::plugin::runtime::imports::LookupTable>,
-) -> Grants {
+fn all_grants(ground: &HostContext, sha256: &str, attached: Vec<LookupTable>) -> Grants {
     Grants {
         plugin: "plugin".into(),
         sha256: sha256.into(),

@@ -50,6 +50,13 @@ impl Json for OutlineJson {
     }
 }
 
+impl Outline {
+    /// The whole value.
+    pub fn root(&self) -> OutlineNode<'_> {
+        OutlineNode::at(self, self.root)
+    }
+}
+
 impl<'a> OutlineNode<'a> {
     pub(crate) fn at(outline: &'a Outline, place: ValueSpan) -> OutlineNode<'a> {
         match place.container() {

@@ -9,7 +9,6 @@ use std::cell::Cell;
 use bytes::Bytes;
 use memchr::memchr2;
 
-use super::OutlineNode;
 use crate::plugin::json::pointer;
 
 /// Containers and members of objects together in one text. The largest real body known, a
@@ -67,7 +66,7 @@ pub struct Outline {
     members: Vec<Member>,
     /// Places in `members`, sorted by key within each object of [`SORTED_FROM`] members and more.
     sorted: Vec<u32>,
-    root: ValueSpan,
+    pub(super) root: ValueSpan,
     duplicate: Option<DuplicateMember>,
     steps_left: Cell<u64>,
     /// Errors that a listing may still report.
@@ -162,11 +161,6 @@ impl Outline {
         };
         outline.refill(u32::MAX);
         Ok(outline)
-    }
-
-    /// The whole value.
-    pub fn root(&self) -> OutlineNode<'_> {
-        OutlineNode::at(self, self.root)
     }
 
     /// The text.

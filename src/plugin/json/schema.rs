@@ -380,43 +380,43 @@ mod tests {
     #[test]
     fn the_first_misfit_has_a_pointer_and_names_key_and_expectation() {
         let s = image();
-        let said = |value| misfit(&s, value);
+        let expected_words = |value| misfit(&s, value);
         assert_eq!(
-            said(json!({})),
+            expected_words(json!({})),
             ("/prompt".into(), "`prompt` is required: text".into())
         );
         assert_eq!(
-            said(json!({ "prompt": "x", "steps": 21 })),
+            expected_words(json!({ "prompt": "x", "steps": 21 })),
             ("/steps".into(), "`steps` must be at most 20".into())
         );
         assert_eq!(
-            said(json!({ "prompt": "x", "steps": "7" })),
+            expected_words(json!({ "prompt": "x", "steps": "7" })),
             ("/steps".into(), "`steps` must be a whole number".into())
         );
         assert_eq!(
-            said(json!({ "prompt": "" })),
+            expected_words(json!({ "prompt": "" })),
             ("/prompt".into(), "`prompt` must not be empty".into())
         );
         assert_eq!(
-            said(json!({ "prompt": "x", "size": "huge" })),
+            expected_words(json!({ "prompt": "x", "size": "huge" })),
             (
                 "/size".into(),
                 r#"`size` must be one of "small", "large""#.into()
             )
         );
         assert_eq!(
-            said(json!({ "prompt": "x", "stps": 1 })),
+            expected_words(json!({ "prompt": "x", "stps": 1 })),
             (
                 "/stps".into(),
                 "unknown key `stps`: the keys here are prompt, steps, size, a/b~c".into()
             )
         );
         assert_eq!(
-            said(json!({ "prompt": "x", "a/b~c": [1, true] })),
+            expected_words(json!({ "prompt": "x", "a/b~c": [1, true] })),
             ("/a~1b~0c/1".into(), "`a/b~c[1]` must be a number".into())
         );
         assert_eq!(
-            said(json!([])),
+            expected_words(json!([])),
             (String::new(), "the body must be an object".into())
         );
     }
@@ -470,7 +470,7 @@ mod tests {
         assert!(Schema::compile(&large).is_err());
         assert!(Schema::compile("{").is_err());
         assert!(Schema::compile(r#"{"type":"strin"}"#).is_err());
-        for (schema, said) in [
+        for (schema, expected_words) in [
             (
                 json!({ "properties": { "prompt": { "type": "strin" } } }),
                 ["`/properties/prompt/type`", "\"strin\"", "a type is array"],
@@ -485,7 +485,10 @@ mod tests {
             ),
         ] {
             let why = Schema::compile(&schema.to_string()).unwrap_err();
-            assert!(said.iter().all(|word| why.contains(word)), "{why}");
+            assert!(
+                expected_words.iter().all(|word| why.contains(word)),
+                "{why}"
+            );
         }
         let bomb = json!({ "type": "string", "pattern": "(((a{1000}){1000}){1000})" });
         assert!(Schema::compile(&bomb.to_string()).is_err());

@@ -73,14 +73,14 @@ proptest! {
             .map(|(pointer, json)| BodyField { pointer: pointer.clone(), json: json.to_string() })
             .collect();
         let mut expected = value.clone();
-        let said = set_all(&mut expected, &fields);
+        let applied = set_all(&mut expected, &fields);
         let outline = outline(&value.to_string());
         match splice(&outline, fields) {
             Ok(text) => {
-                prop_assert_eq!(said, Ok(()));
+                prop_assert_eq!(applied, Ok(()));
                 prop_assert_eq!(serde_json::from_slice::<Value>(&text).unwrap(), expected);
             }
-            Err(rule) => prop_assert_eq!(said, Err(rule)),
+            Err(rule) => prop_assert_eq!(applied, Err(rule)),
         }
     }
 

@@ -243,14 +243,14 @@ impl CompileJob {
         // An early end is reported below.
         let _ = input.map(|mut input| input.write_all(bytes));
         let mut code = Vec::new();
-        let mut said = String::new();
+        let mut error_text = String::new();
         if let Some(output) = &mut output {
             let _ = output.take(CODE_MAX_BYTES).read_to_end(&mut code);
         }
         if let Some(words) = words {
             let mut text = Vec::new();
             let _ = words.take(WORDS_MAX_BYTES).read_to_end(&mut text);
-            said = String::from_utf8_lossy(&text).into_owned();
+            error_text = String::from_utf8_lossy(&text).into_owned();
         }
         drop(output);
         let Some(mut child) = self.compiler.lock().child.take() else {
@@ -259,7 +259,7 @@ impl CompileJob {
         let status = child.wait().map_err(|error| error.to_string())?;
         match status.success() {
             true => of_compiler(engine, &code),
-            false => Err(end_reason(status, &said)),
+            false => Err(end_reason(status, &error_text)),
         }
     }
 
@@ -280,8 +280,8 @@ fn compile_here(engine: &Engine, bytes: &[u8]) -> CompileResult {
     Component::from_binary(engine, bytes).map_err(|error| format!("{error:#}"))
 }
 
-fn end_reason(status: ExitStatus, said: &str) -> String {
-    if said.contains("memory allocation") {
+fn end_reason(status: ExitStatus, error_text: &str) -> String {
+    if error_text.contains("memory allocation") {
         return format!(
             "compiling it takes more than {} MiB of memory",
             MEMORY_MAX_BYTES >> 20
@@ -292,7 +292,7 @@ fn end_reason(status: ExitStatus, said: &str) -> String {
             format!("compiling it takes more than {CPU_SECS_MAX} s of processor time")
         }
         Some(signal) => format!("the compiler was ended by signal {signal}"),
-        None => said.trim().to_owned(),
+        None => error_text.trim().to_owned(),
     }
 }
 

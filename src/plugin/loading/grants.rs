@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::plugin::file::open_regular;
-use crate::plugin::runtime::imports::LookupTable;
+use crate::plugin::runtime::grants::LookupTable;
 
 /// A price list of a hundred thousand rows has less.
 pub const TABLE_FILE_MAX_BYTES: u64 = 16 << 20;

@@ -14,11 +14,11 @@ use parking_lot::Mutex;
 use thiserror::Error;
 use tokio::sync::Notify;
 
-use crate::plugin::loading::compile::{CompileInput, CompileWait, Compilers};
-use crate::plugin::loading::load::{
-    CheckedComponent, RevisionLoader, check, fingerprint, merged_settings,
-};
+use crate::plugin::loading::compile::{CompileWait, Compilers};
+use crate::plugin::loading::component_file::{CheckedComponent, check, fingerprint};
+use crate::plugin::loading::load::RevisionLoader;
 use crate::plugin::loading::resolve::{Resolver, native_only};
+use crate::plugin::loading::settings::{merged_settings, settings_of};
 use crate::plugin::loading::snapshot::{PluginProblem, PluginSnapshot, SnapshotData};
 use crate::plugin::runtime::background::BackgroundQueue;
 use crate::plugin::runtime::capture::Captures;
@@ -324,21 +324,11 @@ impl Host {
         }
         let wrong = |why: String| vec![("file".to_owned(), why)];
         let ground = self.context().map_err(wrong)?;
-        let source = CompileInput {
-            plugin: &spec.name,
-            bytes: &checked.bytes,
-            digest: &checked.digest,
+        let loader = RevisionLoader {
+            context: &ground,
+            compilers: &self.compilers,
         };
-        let component = self
-            .compilers
-            .component(&ground.runtime.engine, source, wait)
-            .map_err(|why| wrong(format!("it does not compile: {why}")))?;
-        let Some(component) = component else {
-            return Ok(None);
-        };
-        let admission = RevisionLoader { context: &ground };
-        let revision = admission.revision(spec, checked, component, settings)?;
-        Ok(Some(revision.into_shared()))
+        loader.load(spec, checked, settings, wait)
     }
 
     /// The engine and its shared state, started on first need. Called under `loading`.
@@ -520,23 +510,4 @@ fn stage(key: &str, below_model: bool) -> &'static str {
         Some("grants" | "counters" | "tables") => "grants",
         _ => "component",
     }
-}
-
-/// The distinct settings that a plugin needs revisions for; those that differ by a model with that
-/// model's place.
-fn settings_of(spec: &PluginSpec, models: &[Arc<ModelSpec>]) -> Vec<(String, Option<usize>)> {
-    let mut all = Vec::new();
-    for (at, model) in models.iter().enumerate() {
-        if model.plugins.routing.as_ref() == Some(&spec.name) {
-            let settings = merged_settings(spec, &model.routing);
-            if !all.iter().any(|(known, _)| *known == settings) {
-                let own = (!model.routing.is_empty()).then_some(at);
-                all.push((settings, own));
-            }
-        }
-    }
-    if all.is_empty() {
-        all.push((merged_settings(spec, &serde_json::Map::new()), None));
-    }
-    all
 }

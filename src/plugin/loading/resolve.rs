@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use infergate_core::model::{BackendKind, ModelSpec, Task};
 
-use crate::plugin::loading::load::merged_settings;
+use crate::plugin::loading::settings::merged_settings;
 use crate::plugin::loading::snapshot::{
     ModelSlots, PluginProblem, PluginSnapshot, native_routing, native_task, no_routing,
 };
@@ -16,7 +16,7 @@ use crate::plugin::roles::billing::slot::BillingSlot;
 use crate::plugin::roles::builtin;
 use crate::plugin::roles::chain::FallbackChain;
 use crate::plugin::roles::routing::slot::{RoutingMode, RoutingSlot};
-use crate::plugin::roles::task::session::TaskSlot;
+use crate::plugin::roles::task::slot::TaskSlot;
 use crate::plugin::roles::traits::{BillingFormula, RoutingPolicy, TaskHandler};
 use crate::plugin::runtime::breaker::BreakerState;
 use crate::plugin::runtime::identity::RevisionIdentity;

@@ -17,10 +17,10 @@ use crate::plugin::roles::billing::slot::BillingSlot;
 use crate::plugin::roles::builtin;
 use crate::plugin::roles::chain::FallbackChain;
 use crate::plugin::roles::routing::slot::{RoutingMode, RoutingSlot};
-use crate::plugin::roles::task::session::TaskSlot;
+use crate::plugin::roles::task::slot::TaskSlot;
 use crate::plugin::roles::traits::{BillingFormula, TaskHandler};
 use crate::plugin::runtime::breaker::BreakerState;
-use crate::plugin::runtime::imports::CounterValue;
+use crate::plugin::runtime::grants::CounterValue;
 use crate::plugin::runtime::revision::Revision;
 use crate::plugin::spec::{RankMode, World};
 

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use crate::plugin::roles::traits::TaskHandler;
 use crate::plugin::spec::OnFailure;
 
 /// Chain of one role for one model.
@@ -36,5 +37,14 @@ impl<R: ?Sized> FallbackChain<R> {
         let native = (self.revisions.is_empty() || self.on_failure == OnFailure::Builtin)
             .then_some(&self.builtin);
         self.revisions.iter().chain(native)
+    }
+}
+
+impl FallbackChain<dyn TaskHandler> {
+    /// Handler that would be called now: a revision whose breaker is open is skipped. When all are
+    /// skipped it is the first, whose failure the fallback policy is about.
+    pub fn first_available(&self) -> Option<&Arc<dyn TaskHandler>> {
+        let available = self.candidates().find(|handler| handler.is_available());
+        available.or_else(|| self.candidates().next())
     }
 }

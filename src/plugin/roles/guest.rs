@@ -18,6 +18,6 @@ pub const ABSENT: Failure = Failure::Unavailable("it does not export this interf
 /// Characters of a plugin's error text that reach the log.
 const FAULT_MAX_CHARS: usize = 512;
 
-pub fn broken(said: String) -> Failure {
-    Failure::Broken(said.chars().take(FAULT_MAX_CHARS).collect())
+pub fn broken(returned: String) -> Failure {
+    Failure::Broken(returned.chars().take(FAULT_MAX_CHARS).collect())
 }

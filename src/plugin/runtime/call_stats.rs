@@ -88,3 +88,9 @@ impl CallStats {
         may
     }
 }
+
+/// The value that so many of a hundred do not exceed; none of none.
+pub fn percentile(sorted: &[u64], percent: usize) -> Option<u64> {
+    let at = (sorted.len() * percent).div_ceil(100).max(1) - 1;
+    sorted.get(at).copied()
+}

@@ -19,7 +19,8 @@ use thiserror::Error;
 use crate::plugin::failure::Failure;
 use crate::plugin::runtime::call::Caller;
 use crate::plugin::runtime::call::HookCall;
-use crate::plugin::runtime::revision::RevisionParts;
+use crate::plugin::runtime::grants::LookupTable;
+use crate::plugin::runtime::identity::RevisionIdentity;
 
 /// Calls of one capture.
 pub const CAPTURE_MAX_CALLS: u32 = 1000;
@@ -208,7 +209,10 @@ impl Capture {
 
 /// A call that was made.
 pub(crate) struct CallRecord<'a> {
-    pub parts: &'a RevisionParts,
+    pub identity: &'a RevisionIdentity,
+    /// JSON of `configure`.
+    pub settings: &'a str,
+    pub tables: &'a [LookupTable],
     pub hook: HookCall,
     pub caller: Option<Caller<'a>>,
     /// RFC 3339.
@@ -218,7 +222,7 @@ pub(crate) struct CallRecord<'a> {
 impl CallRecord<'_> {
     /// A fixture that calls it again.
     fn line(&self, failure: Option<&Failure>, args: Value) -> Value {
-        let identity = &self.parts.identity;
+        let identity = self.identity;
         let tables = self.tables();
         let mut line = json!({
             "captured": {
@@ -232,7 +236,7 @@ impl CallRecord<'_> {
             },
             "hook": self.hook.name,
             "args": args,
-            "settings": serde_json::from_str::<Value>(&self.parts.settings).unwrap_or_default(),
+            "settings": serde_json::from_str::<Value>(self.settings).unwrap_or_default(),
             "tables": tables.unwrap_or_default(),
         });
         if let Some(failure) = failure {
@@ -243,14 +247,14 @@ impl CallRecord<'_> {
 
     /// By names that are in the order of their indexes; none where they are too large.
     fn tables(&self) -> Option<Map<String, Value>> {
-        let tables = &self.parts.grants.attached;
+        let tables = self.tables;
         let rows = tables.iter().flatten();
         let bytes: usize = rows.map(|(key, value)| key.len() + value.len()).sum();
         if bytes > TABLES_MAX_BYTES {
             return None;
         }
         let read = |value: &[u8]| serde_json::from_slice(value).unwrap_or(Value::Null);
-        let table = |(at, table): (usize, &crate::plugin::runtime::imports::LookupTable)| {
+        let table = |(at, table): (usize, &LookupTable)| {
             let rows = table.iter().map(|(key, value)| (key.clone(), read(value)));
             (
                 format!("table-{at:04}"),

@@ -4,138 +4,34 @@
 //! no clock, chance, network, file or environment. Log lines have a rate and a length, counters are declared,
 //! tables are read-only and one version for a revision's whole life.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use infergate_core::Millis;
-use parking_lot::Mutex;
-use serde::Serialize;
 use wasmtime::Engine;
 use wasmtime::component::{HasSelf, Linker};
 
 use crate::plugin::runtime::bindings::host::{counters, log, tables};
+use crate::plugin::runtime::grants::Grants;
 use crate::plugin::runtime::store::GuestState;
-use crate::telemetry::plugin_metrics::GuestCounter;
-use crate::telemetry::{Clock, PluginMetrics};
 
-/// Lines a revision may log in a second; more are counted and dropped.
-pub const LOG_LINES_PER_SECOND: u64 = 50;
 /// Characters of a line.
 pub const LOG_LINE_MAX_CHARS: usize = 2048;
 
-/// A table: key → JSON text.
-pub type LookupTable = HashMap<String, Vec<u8>>;
-
-/// Grants of one revision, with the log lines and counts that came of them.
-pub struct Grants {
-    pub plugin: Arc<str>,
-    pub sha256: Arc<str>,
-    pub log: bool,
-    pub counters: bool,
-    pub tables: bool,
-    pub declared: Vec<GrantedCounter>,
-    pub attached: Vec<LookupTable>,
-    pub clock: Clock,
-    pub usage: GrantUsage,
-    /// Where lines and miscounts are counted, all revisions together.
-    pub metrics: Arc<PluginMetrics>,
-}
-
-/// A counter of a plugin's own.
-#[derive(Debug)]
-pub struct GrantedCounter {
-    pub name: Arc<str>,
-    pub value: AtomicU64,
-    /// The same in `/metrics`, all revisions together.
-    pub series: GuestCounter,
-}
-
-/// Log lines and miscounts of one revision.
-#[derive(Debug, Default)]
-pub struct GrantUsage {
-    /// The second in which lines are counted, and how many there were.
-    second: AtomicU64,
-    lines: AtomicU64,
-    /// Lines over the rate.
-    pub dropped: AtomicU64,
-    /// Counts of counters that the configuration does not declare.
-    pub undeclared: AtomicU64,
-    /// For authors' tools, which show lines instead of logging them; none on the request path. Locked
-    /// for one line.
-    pub kept: Option<Mutex<Vec<String>>>,
-}
-
-/// The value of a counter, for the admin listener.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct CounterValue {
-    /// Its name in the configuration.
-    pub name: Arc<str>,
-    /// Its count.
-    pub value: u64,
-}
-
-impl Grants {
-    /// A linker that offers what was granted, and nothing else.
-    ///
-    /// # Errors
-    /// Never for these interfaces; wasmtime's error for a name defined twice.
-    pub fn linker(&self, engine: &Engine) -> wasmtime::Result<Linker<GuestState>> {
-        let mut linker = Linker::new(engine);
-        if self.log {
-            log::add_to_linker::<GuestState, HasSelf<GuestState>>(&mut linker, |guest| guest)?;
-        }
-        if self.counters {
-            counters::add_to_linker::<GuestState, HasSelf<GuestState>>(&mut linker, |guest| guest)?;
-        }
-        if self.tables {
-            tables::add_to_linker::<GuestState, HasSelf<GuestState>>(&mut linker, |guest| guest)?;
-        }
-        Ok(linker)
+/// A linker that offers what was granted, and nothing else.
+///
+/// # Errors
+/// Never for these interfaces; wasmtime's error for a name defined twice.
+pub fn linker(grants: &Grants, engine: &Engine) -> wasmtime::Result<Linker<GuestState>> {
+    let mut linker = Linker::new(engine);
+    if grants.log {
+        log::add_to_linker::<GuestState, HasSelf<GuestState>>(&mut linker, |guest| guest)?;
     }
-
-    /// The declared counters as they stand.
-    pub fn counts(&self) -> Vec<CounterValue> {
-        self.declared
-            .iter()
-            .map(|counter| CounterValue {
-                name: Arc::clone(&counter.name),
-                value: counter.value.load(Ordering::Relaxed),
-            })
-            .collect()
+    if grants.counters {
+        counters::add_to_linker::<GuestState, HasSelf<GuestState>>(&mut linker, |guest| guest)?;
     }
-}
-
-impl GrantUsage {
-    /// Keeps lines instead of logging them.
-    pub fn with_kept_lines() -> GrantUsage {
-        GrantUsage {
-            kept: Some(Mutex::default()),
-            ..GrantUsage::default()
-        }
+    if grants.tables {
+        tables::add_to_linker::<GuestState, HasSelf<GuestState>>(&mut linker, |guest| guest)?;
     }
-
-    /// Takes one line of this second's; false when there are none left.
-    fn take_line(&self, now: Millis) -> bool {
-        self.advance_to(now);
-        let mine = self.lines.fetch_add(1, Ordering::Relaxed) < LOG_LINES_PER_SECOND;
-        if !mine {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
-        }
-        mine
-    }
-
-    fn has_line(&self, now: Millis) -> bool {
-        self.advance_to(now);
-        self.lines.load(Ordering::Relaxed) < LOG_LINES_PER_SECOND
-    }
-
-    fn advance_to(&self, now: Millis) {
-        let second = now.0 / 1000;
-        if self.second.swap(second, Ordering::Relaxed) != second {
-            self.lines.store(0, Ordering::Relaxed);
-        }
-    }
+    Ok(linker)
 }
 
 fn word(level: log::Level) -> &'static str {
@@ -239,17 +135,5 @@ mod tests {
         assert_eq!(grown(TOTAL_MAX - 5, 5), Some(TOTAL_MAX));
         assert_eq!(grown(TOTAL_MAX - 5, 6), None);
         assert_eq!(grown(TOTAL_MAX, negative), None);
-    }
-
-    #[test]
-    fn lines_over_the_rate_are_dropped_and_counted_until_the_next_second() {
-        let heard = GrantUsage::default();
-        let taken = (0..LOG_LINES_PER_SECOND + 7)
-            .filter(|_| heard.take_line(Millis(5_100)))
-            .count() as u64;
-        assert_eq!(taken, LOG_LINES_PER_SECOND);
-        assert_eq!(heard.dropped.load(Ordering::Relaxed), 7);
-        assert!(!heard.has_line(Millis(5_900)));
-        assert!(heard.take_line(Millis(6_000)));
     }
 }

@@ -11,6 +11,7 @@ pub(crate) mod capture;
 pub(crate) mod code_cache;
 pub(crate) mod context;
 pub(crate) mod engine;
+pub(crate) mod grants;
 pub(crate) mod identity;
 pub(crate) mod imports;
 pub(crate) mod instance_pool;

@@ -15,26 +15,22 @@ use wasmtime::component::{Component, InstancePre};
 
 use crate::plugin::failure::Failure;
 use crate::plugin::json::schema::Schema;
-use crate::plugin::loading::fixtures::fixture::PluginFixture;
-use crate::plugin::loading::load;
 use crate::plugin::runtime::breaker::{
-    Breaker, BreakerEffect as BreakerEnded, BreakerState, CallOrigin, CallPermit,
+    Breaker, BreakerEffect, BreakerState, CallOrigin, CallPermit,
 };
-use crate::plugin::runtime::call::Caller;
-use crate::plugin::runtime::call::{HookCall, slow_by_size};
+use crate::plugin::runtime::call::{Caller, HookCall, slow_by_size};
 use crate::plugin::runtime::call_stats::CallStats;
 use crate::plugin::runtime::capture::{CallRecord, Capture};
 use crate::plugin::runtime::context::HostContext;
+use crate::plugin::runtime::grants::Grants;
 use crate::plugin::runtime::identity::RevisionIdentity;
-use crate::plugin::runtime::imports::Grants;
 use crate::plugin::runtime::instance_pool::InstanceOwner;
 use crate::plugin::runtime::store::{
     CallError, ExportIndices, Exports, GuestInstance, GuestState, InstanceTemplate,
 };
 use crate::plugin::spec::{Bounds, InstancePolicy, World};
 use crate::telemetry::clock::rfc3339;
-use crate::telemetry::plugin_metrics;
-use crate::telemetry::plugin_metrics::CallResult;
+use crate::telemetry::plugin_metrics::{self, CallResult};
 use crate::telemetry::{PluginMetrics, off_the_worker};
 
 /// Calls one guest answers before it is replaced: bounds what a leak can add up to.
@@ -84,13 +80,19 @@ pub struct CompiledDescription {
     pub output: Option<Schema>,
 }
 
+/// Check of a revision by calls whose answers are known.
+pub trait SelfCheck: Send + Sync {
+    /// Name of the first call that fails, and how it differs; none where all succeed.
+    fn first_failure(&self, revision: &Revision) -> Option<(String, String)>;
+}
+
 /// Component with its settings, grants and limits; immutable.
 pub struct Revision {
     pub parts: RevisionParts,
     pub described: CompiledDescription,
     pub tally: CallStats,
-    /// Calls whose answers are known, to be tried again when it is in doubt.
-    pub fixtures: Vec<PluginFixture>,
+    /// Calls whose answers are known, repeated when the revision is in doubt; none without fixtures.
+    pub self_check: Option<Box<dyn SelfCheck>>,
     /// When it was made, RFC 3339.
     pub loaded_at: Arc<str>,
     /// Capture shared by all revisions of the plugin.
@@ -130,7 +132,7 @@ impl Revision {
             parts,
             described: CompiledDescription::default(),
             tally: CallStats::default(),
-            fixtures: Vec::new(),
+            self_check: None,
             context: ground,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             breaker: Mutex::new(Breaker::default()),
@@ -219,7 +221,9 @@ impl Revision {
             return;
         }
         let made = CallRecord {
-            parts: &self.parts,
+            identity: &self.parts.identity,
+            settings: &self.parts.settings,
+            tables: &self.parts.grants.attached,
             hook,
             caller,
             time: rfc3339(self.context.runtime.clock.wall()),
@@ -289,7 +293,7 @@ impl Revision {
                 // It was not called, or its input takes too long to read.
                 Failure::Unavailable(_) | Failure::TooLarge { .. } | Failure::TooSlow { .. } => {
                     breaker.cancel(pass, now);
-                    BreakerEnded::default()
+                    BreakerEffect::default()
                 }
                 Failure::Rejected(_) => breaker.record_end(pass, by, true, now),
                 // Metrics a formula can make nothing of are the model server's, or the client's.
@@ -303,9 +307,9 @@ impl Revision {
     }
 
     /// Schedules the fixtures where one account keeps failing; true when the breaker opened.
-    fn run_due_check(&self, ended: BreakerEnded) -> bool {
-        if ended.check_due && !self.fixtures.is_empty() {
-            self.run_in_background(Revision::try_fixtures);
+    fn run_due_check(&self, ended: BreakerEffect) -> bool {
+        if ended.check_due && self.self_check.is_some() {
+            self.run_in_background(Revision::run_self_check);
         }
         ended.opened
     }
@@ -354,12 +358,9 @@ impl Revision {
     }
 
     /// Runs the fixtures once more; the breaker opens when one fails.
-    fn try_fixtures(&self) {
-        let failed = self.fixtures.iter().find_map(|fixture| {
-            let difference = fixture.difference(&load::run_fixture(self, fixture))?;
-            Some((&fixture.name, difference))
-        });
-        if let Some((fixture, difference)) = failed {
+    fn run_self_check(&self) {
+        let check = self.self_check.as_ref();
+        if let Some((fixture, difference)) = check.and_then(|check| check.first_failure(self)) {
             self.breaker.lock().open(self.context.runtime.clock.now());
             tracing::error!(
                 plugin = &*self.parts.identity.name,

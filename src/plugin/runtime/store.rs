@@ -16,7 +16,7 @@ use crate::plugin::runtime::bindings;
 use crate::plugin::runtime::engine::{
     EnginePurpose, InstanceSlot, MEMORIES_PER_COMPONENT, TABLE_MAX_ELEMENTS, WasmRuntime,
 };
-use crate::plugin::runtime::imports::Grants;
+use crate::plugin::runtime::grants::Grants;
 use crate::plugin::runtime::ticker::TickHandle;
 use crate::plugin::spec::Bounds;
 use crate::telemetry::PluginMetrics;
@@ -334,12 +334,12 @@ pub struct ConfigureError(pub Vec<(String, String)>);
 
 impl std::fmt::Display for ConfigureError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let said: Vec<String> = self
+        let rejected: Vec<String> = self
             .0
             .iter()
             .map(|(path, why)| format!("{path}: {why}"))
             .collect();
-        write!(f, "configure: {}", said.join("; "))
+        write!(f, "configure: {}", rejected.join("; "))
     }
 }
 
@@ -357,7 +357,7 @@ impl CallError {
             memory_bytes: limits.memory_bytes,
             problems: error
                 .downcast_ref::<ConfigureError>()
-                .map_or_else(Vec::new, |said| said.0.clone()),
+                .map_or_else(Vec::new, |rejected| rejected.0.clone()),
         })
     }
 
@@ -379,8 +379,8 @@ impl CallError {
 }
 
 fn classify(error: &Error, denied: bool) -> Failure {
-    if let Some(said) = error.downcast_ref::<ConfigureError>() {
-        return Failure::Broken(said.to_string());
+    if let Some(rejected) = error.downcast_ref::<ConfigureError>() {
+        return Failure::Broken(rejected.to_string());
     }
     match error.downcast_ref::<Trap>() {
         Some(Trap::Interrupt) => return Failure::Deadline,
@@ -425,7 +425,7 @@ mod tests {
         let mut config = wasmtime::Config::new();
         config.allocation_strategy(wasmtime::InstanceAllocationStrategy::Pooling(pool));
         let engine = wasmtime::Engine::new(&config).unwrap();
-        let module = wasmtime::Module::new(&engine, "(module)").unwrap();
+        let module = wasmtime::Module::new(&engine, wat::parse_str("(module)").unwrap()).unwrap();
         let mut one = Store::new(&engine, ());
         wasmtime::Instance::new(&mut one, &module, &[]).unwrap();
         let mut other = Store::new(&engine, ());

@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 
 use super::guests::Wat;
 use super::stand::{TestHost, calling, price, rank, user_of};
-use crate::plugin::loading::fixtures::fixture::{FixtureInstance, PluginFixture};
-use crate::plugin::loading::load::{SETUP_DEADLINE_MS, with_fixture_settings};
+use crate::plugin::loading::fixtures::fixture::PluginFixture;
+use crate::plugin::loading::fixtures::run::{FixtureInstance, with_fixture_settings};
+use crate::plugin::loading::setup::SETUP_DEADLINE_MS;
 use crate::plugin::runtime::revision::Revision;
 use crate::plugin::{PluginSnapshot, PluginSpec, TaskInput, World};
 

@@ -102,7 +102,7 @@ fn a_good_guest_answers_right_after_an_evil_one() {
 fn a_guest_that_fails_while_it_is_made_never_gets_into_a_configuration() {
     let stand = TestHost::new();
     let good = Wat::of(World::BillingFormula);
-    for (name, wat, said) in [
+    for (name, wat, expected_text) in [
         (
             "loop in start",
             good.clone()
@@ -137,7 +137,10 @@ fn a_guest_that_fails_while_it_is_made_never_gets_into_a_configuration() {
             wrong[0].key.starts_with("plugins[0].file"),
             "{name}: {wrong:?}"
         );
-        assert!(wrong[0].message.contains(said), "{name}: {wrong:?}");
+        assert!(
+            wrong[0].message.contains(expected_text),
+            "{name}: {wrong:?}"
+        );
         assert_eq!(stand.host.counts().instances_live, 0, "{name}");
     }
 }

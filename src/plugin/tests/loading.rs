@@ -73,7 +73,7 @@ fn what_runs_is_told_with_its_moment_its_mode_and_its_instances() {
     let stand = TestHost::new();
     let mut spec = stand.spec("r", World::RoutingPolicy, &Wat::of(World::RoutingPolicy));
     let cached = stand.load(&spec).unwrap();
-    let told = |plugins: &PluginSnapshot| {
+    let shown = |plugins: &PluginSnapshot| {
         let state = serde_json::to_value(&plugins.state()[0]).unwrap();
         (
             state["mode"].clone(),
@@ -81,7 +81,7 @@ fn what_runs_is_told_with_its_moment_its_mode_and_its_instances() {
             state["loaded_at"].clone(),
         )
     };
-    let (mode, instance, loaded_at) = told(&cached);
+    let (mode, instance, loaded_at) = shown(&cached);
     assert_eq!((mode, instance), (json!("cached"), json!("warm")));
     assert!(loaded_at.as_str().unwrap().ends_with('Z'), "{loaded_at}");
 
@@ -92,15 +92,15 @@ fn what_runs_is_told_with_its_moment_its_mode_and_its_instances() {
         .load(&cached, std::slice::from_ref(&spec), &[user_of(&spec)])
         .unwrap();
     assert_eq!(
-        told(&asked),
+        shown(&asked),
         (json!("per-request"), json!("warm"), loaded_at)
     );
     spec.instance = InstancePolicy::Fresh;
     let fresh = stand.load(&spec).unwrap();
-    assert_eq!(told(&fresh).1, json!("fresh"));
+    assert_eq!(shown(&fresh).1, json!("fresh"));
 
     let formula = stand.spec("p", World::BillingFormula, &good());
-    assert_eq!(told(&stand.load(&formula).unwrap()).0, json!(null));
+    assert_eq!(shown(&stand.load(&formula).unwrap()).0, json!(null));
 }
 
 #[test]

@@ -112,7 +112,7 @@ fn input_is_checked_natively_and_the_payload_is_the_plugins() {
 #[test]
 fn a_task_whose_schema_cannot_be_used_does_not_load() {
     let stand = TestHost::new();
-    for (schema, said) in [
+    for (schema, expected_text) in [
         ("{", "not JSON"),
         (r#"{"type":"strin"}"#, "cannot be used"),
         (r#"{"$ref":"http://localhost/x"}"#, "cannot be used"),
@@ -121,7 +121,7 @@ fn a_task_whose_schema_cannot_be_used_does_not_load() {
         let wat = Wat::of(WORLD).more(&data).describe(&describe);
         let problems = stand.load(&stand.spec("t", WORLD, &wat)).err().unwrap();
         assert_eq!(problems[0].key, "plugins[0].file");
-        assert!(problems[0].message.contains(said), "{problems:?}");
+        assert!(problems[0].message.contains(expected_text), "{problems:?}");
     }
 }
 

@@ -62,8 +62,8 @@ fn every_shipped_plugin_loads_without_grants_and_holds_its_fixtures() {
         assert!(fixtures.count() >= 3, "{}", file.display());
         let spec = spec_of(&file);
         let loaded = stand.load(&spec).unwrap_or_else(|problems| {
-            let said: Vec<String> = problems.iter().map(|p| p.message.clone()).collect();
-            panic!("{}: {}", file.display(), said.join("\n"))
+            let messages: Vec<String> = problems.iter().map(|p| p.message.clone()).collect();
+            panic!("{}: {}", file.display(), messages.join("\n"))
         });
         assert_eq!(loaded.state().len(), 1);
     }

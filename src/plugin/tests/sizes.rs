@@ -97,9 +97,9 @@ fn bodies_too_large_for_an_estimator_are_estimated_by_what_is_built_in() {
     let large = vec![b'x'; LARGE];
     let native = PluginSnapshot::default().billing(&user_of(&spec));
     for _ in 0..20 {
-        let said = calling("acme", |caller| slot.estimate(caller, &large, b"y"));
+        let estimated = calling("acme", |caller| slot.estimate(caller, &large, b"y"));
         let built_in = calling("acme", |caller| native.estimate(caller, &large, b"y"));
-        assert_eq!(said, built_in);
+        assert_eq!(estimated, built_in);
     }
     assert_eq!(plugins.state()[0].breaker, BreakerState::Closed);
     assert_eq!(failures(&plugins, "unavailable"), 20);

@@ -61,8 +61,8 @@ impl BillingFormula for Revision {
                 return Ok(Err(ABSENT));
             };
             let estimator = estimator.infergate_plugin_estimator();
-            let said = estimator.call_estimate(store, input, output, &[])?;
-            Ok(said.map_err(broken).and_then(|metrics| {
+            let returned = estimator.call_estimate(store, input, output, &[])?;
+            Ok(returned.map_err(broken).and_then(|metrics| {
                 let verdict = validate_output::metrics(&metrics);
                 validated(metrics, verdict)
             }))
@@ -124,9 +124,9 @@ impl Revision {
             infer_ms: report.infer_ms,
         };
         let billing = billing.infergate_plugin_billing();
-        let said = billing.call_price(store, rates, usage)?;
-        Ok(said.map_err(billing_failure).and_then(|said| {
-            let charge = charge_out(said);
+        let returned = billing.call_price(store, rates, usage)?;
+        Ok(returned.map_err(billing_failure).and_then(|returned| {
+            let charge = charge_out(returned);
             let verdict = charge.validate(report, self.parts.bounds.charge_max as f64);
             validated(charge, verdict)
         }))
@@ -177,11 +177,11 @@ fn billing_failure(error: wit::BillingError) -> Failure {
 }
 
 /// A zero added makes a zero of minus zero, which no price is.
-fn charge_out(said: wit::Charge) -> Charge {
+fn charge_out(returned: wit::Charge) -> Charge {
     Charge {
-        total: said.total + 0.0,
-        base: said.base + 0.0,
-        lines: said
+        total: returned.total + 0.0,
+        base: returned.base + 0.0,
+        lines: returned
             .lines
             .into_iter()
             .map(|line| ChargeLine {
@@ -190,6 +190,6 @@ fn charge_out(said: wit::Charge) -> Charge {
                 neurons: line.neurons + 0.0,
             })
             .collect(),
-        visible: said.visible.into_iter().map(Arc::from).collect(),
+        visible: returned.visible.into_iter().map(Arc::from).collect(),
     }
 }

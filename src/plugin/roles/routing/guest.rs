@@ -33,19 +33,20 @@ impl RoutingPolicy for Revision {
             deadline_ms: self.parts.bounds.deadline_ms,
             input_bytes: 0,
         };
-        let told = hints_in(hints);
+        let hints_param = hints_in(hints);
         let ended = self.call(hook, caller, |store, exports| {
             let Some(routing) = &exports.routing else {
                 return Ok(Err(ABSENT));
             };
-            let said = routing
-                .infergate_plugin_routing()
-                .call_rank(store, told, &given)?;
-            Ok(said.map_err(broken).and_then(|said| {
-                if said.len() > given.len() {
+            let returned =
+                routing
+                    .infergate_plugin_routing()
+                    .call_rank(store, hints_param, &given)?;
+            Ok(returned.map_err(broken).and_then(|returned| {
+                if returned.len() > given.len() {
                     return Err(Failure::Invalid("rank-length"));
                 }
-                let choices: Vec<Choice> = said
+                let choices: Vec<Choice> = returned
                     .into_iter()
                     .map(|choice| Choice {
                         id: choice.id,

@@ -10,8 +10,31 @@ use crate::plugin::json;
 use crate::plugin::json::schema::SchemaError;
 use crate::plugin::json::{Outline, OutlineError};
 use crate::plugin::json::{outline, select};
-use crate::plugin::roles::task::session::{TaskInput, TaskPayload};
 use crate::plugin::roles::traits::{BodyView, TaskHandler};
+
+/// Input from a client.
+#[derive(Clone, Debug)]
+pub struct TaskInput<'a> {
+    /// The model's id.
+    pub model: &'a str,
+    /// Its type; JSON is checked against the schema, other bodies are opaque.
+    pub content_type: &'a str,
+    /// The body.
+    pub body: &'a Bytes,
+    /// Facts the gateway vouches for: `face`, `stream`, `lora`.
+    pub attributes: Vec<(String, String)>,
+}
+
+/// Payload for the model server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskPayload {
+    /// The body.
+    pub body: Bytes,
+    /// True when it differs from the client's body.
+    pub changed: bool,
+    /// Path under the endpoint's base URL, when the task names one.
+    pub backend_path: Option<String>,
+}
 
 /// Characters of a member's name that a message repeats.
 const NAME_MAX_CHARS: usize = 64;

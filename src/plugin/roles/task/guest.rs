@@ -26,20 +26,20 @@ pub fn describe(instance: &mut GuestInstance) -> Result<TaskDescription, Box<Cal
     let Some(task) = &exports.task else {
         return Ok(TaskDescription::default());
     };
-    let said = task
+    let returned = task
         .infergate_plugin_task()
         .call_describe(&mut *store)
         .map_err(|error| CallError::of(&error, store))?;
     let is_streaming = exports.stream.is_some();
     let description = TaskDescription {
-        slug: said.slug,
-        input_schema: said.input_schema,
-        output_schema: said.output_schema,
-        wants: said.wants,
+        slug: returned.slug,
+        input_schema: returned.input_schema,
+        output_schema: returned.output_schema,
+        wants: returned.wants,
         active: TaskHooks {
-            prepare: said.active.contains(wit::Hooks::PREPARE),
-            finish: said.active.contains(wit::Hooks::FINISH),
-            events: said.active.contains(wit::Hooks::EVENTS) && is_streaming,
+            prepare: returned.active.contains(wit::Hooks::PREPARE),
+            finish: returned.active.contains(wit::Hooks::FINISH),
+            events: returned.active.contains(wit::Hooks::EVENTS) && is_streaming,
         },
     };
     let verdict = validate_output::description(&description);
@@ -101,9 +101,9 @@ impl TaskHandler for Revision {
             let Some(task) = &exports.task else {
                 return Ok(Err(ABSENT));
             };
-            let said = task.infergate_plugin_task().call_prepare(store, request)?;
-            Ok(said.map_err(task_failure).and_then(|said| {
-                let prepared = prepared_out(said);
+            let returned = task.infergate_plugin_task().call_prepare(store, request)?;
+            Ok(returned.map_err(task_failure).and_then(|returned| {
+                let prepared = prepared_out(returned);
                 let verdict = validate_output::prepared(&prepared, bounds);
                 validated(prepared, verdict)
             }))
@@ -134,11 +134,11 @@ impl TaskHandler for Revision {
             let Some(task) = &exports.task else {
                 return Ok(Err(ABSENT));
             };
-            let said = task.infergate_plugin_task().call_finish(store, response)?;
-            Ok(said.map_err(task_failure).and_then(|said| {
+            let returned = task.infergate_plugin_task().call_finish(store, response)?;
+            Ok(returned.map_err(task_failure).and_then(|returned| {
                 let finished = FinishResult {
-                    edit: edit_out(said.edit),
-                    metrics: said.metrics,
+                    edit: edit_out(returned.edit),
+                    metrics: returned.metrics,
                 };
                 let verdict = validate_output::finished(&finished, bounds);
                 validated(finished, verdict)
@@ -173,9 +173,9 @@ impl TaskHandler for Revision {
                 return Ok(Err(ABSENT));
             };
             let stream = stream.infergate_plugin_task_stream();
-            let said = stream.call_push(store, state, &given)?;
-            Ok(said.map_err(broken).and_then(|said| {
-                let step = step_out(said);
+            let returned = stream.call_push(store, state, &given)?;
+            Ok(returned.map_err(broken).and_then(|returned| {
+                let step = step_out(returned);
                 let verdict = validate_output::step(&step, Some(given.len()), output_max);
                 validated(step, verdict)
             }))
@@ -195,9 +195,9 @@ impl TaskHandler for Revision {
                 return Ok(Err(ABSENT));
             };
             let stream = stream.infergate_plugin_task_stream();
-            let said = stream.call_close(store, state, cut)?;
-            Ok(said.map_err(broken).and_then(|said| {
-                let step = step_out(said);
+            let returned = stream.call_close(store, state, cut)?;
+            Ok(returned.map_err(broken).and_then(|returned| {
+                let step = step_out(returned);
                 let verdict = validate_output::step(&step, None, output_max);
                 validated(step, verdict)
             }))
@@ -250,13 +250,15 @@ fn view<'a>(seen: BodyView<'a>, fields: &'a [wit::FieldParam<'a>]) -> wit::View<
 
 fn task_failure(error: wit::TaskError) -> Failure {
     match error {
-        wit::TaskError::Rejected(said) => Failure::Rejected(validate_output::sanitize(Rejection {
-            status: said.status,
-            code: said.code,
-            message: said.message,
-            pointer: said.pointer,
-        })),
-        wit::TaskError::Broken(said) => broken(said),
+        wit::TaskError::Rejected(returned) => {
+            Failure::Rejected(validate_output::sanitize(Rejection {
+                status: returned.status,
+                code: returned.code,
+                message: returned.message,
+                pointer: returned.pointer,
+            }))
+        }
+        wit::TaskError::Broken(returned) => broken(returned),
     }
 }
 
@@ -276,21 +278,21 @@ fn edit_out(edit: wit::Edit) -> BodyEdit {
     }
 }
 
-fn prepared_out(said: wit::Prepared) -> PrepareResult {
+fn prepared_out(returned: wit::Prepared) -> PrepareResult {
     PrepareResult {
-        edit: edit_out(said.edit),
-        backend_path: said.backend_path,
-        attributes: said
+        edit: edit_out(returned.edit),
+        backend_path: returned.backend_path,
+        attributes: returned
             .attributes
             .into_iter()
             .map(|attribute| (attribute.name, attribute.value))
             .collect(),
-        metrics: said.metrics,
-        state: said.state,
+        metrics: returned.metrics,
+        state: returned.state,
     }
 }
 
-fn step_out(said: wit_stream::Step) -> StreamResult {
+fn step_out(returned: wit_stream::Step) -> StreamResult {
     let out = |out| match out {
         wit_stream::Out::Keep => EventEdit::Keep,
         wit_stream::Out::Drop => EventEdit::Drop,
@@ -300,8 +302,8 @@ fn step_out(said: wit_stream::Step) -> StreamResult {
         }),
     };
     StreamResult {
-        events: said.events.into_iter().map(out).collect(),
-        metrics: said.metrics,
-        state: said.state,
+        events: returned.events.into_iter().map(out).collect(),
+        metrics: returned.metrics,
+        state: returned.state,
     }
 }

@@ -3,3 +3,4 @@
 pub(crate) mod body;
 pub(crate) mod guest;
 pub(crate) mod session;
+pub(crate) mod slot;

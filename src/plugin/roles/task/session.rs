@@ -10,132 +10,25 @@ use std::sync::Arc;
 use bytes::Bytes;
 use infergate_core::api::ApiDialect;
 use infergate_core::billing::{MetricModes, MetricSource, Metrics};
-use infergate_core::model::{BackendKind, ModelSpec};
 use infergate_core::task::{EventEdit, Rejection, StreamEvent};
 use infergate_core::{AccountId, Refusal};
 
 use crate::plugin::failure::Failure;
-use crate::plugin::json::schema::Schema;
 use crate::plugin::json::{Outline, outline};
 use crate::plugin::roles::chain::FallbackChain;
 use crate::plugin::roles::task::body::{
-    apply, are_events, check_input, is_binary, is_json_edit, read, selected_fields, unchanged,
-    view_of,
+    TaskInput, TaskPayload, apply, are_events, check_input, is_binary, is_json_edit, read,
+    selected_fields, unchanged, view_of,
 };
 use crate::plugin::roles::traits::{FinishInput, PrepareInput, TaskHandler};
 use crate::plugin::roles::validate_output;
 use crate::plugin::runtime::call::Caller;
-use crate::plugin::spec::{OnFailure, OpenaiAnswers};
+use crate::plugin::spec::OnFailure;
 use crate::telemetry::event::PluginUse;
 use crate::telemetry::off_the_worker;
 
 /// Bytes of a model server's answer from which on it is shaped off the worker.
 const LARGE_ANSWER_BYTES: usize = 64 * 1024;
-
-/// Task of one model, in one configuration generation.
-#[derive(Clone)]
-pub struct TaskSlot {
-    chain: Arc<FallbackChain<dyn TaskHandler>>,
-    modes: Arc<MetricModes>,
-    /// The configuration names a task, or the server speaks no protocol of its own. Other servers'
-    /// adapters know what their bodies look like.
-    applies: bool,
-    /// The hooks for answers know those of the OpenAI API.
-    handles_openai: bool,
-}
-
-/// Input from a client.
-#[derive(Clone, Debug)]
-pub struct TaskInput<'a> {
-    /// The model's id.
-    pub model: &'a str,
-    /// Its type; JSON is checked against the schema, other bodies are opaque.
-    pub content_type: &'a str,
-    /// The body.
-    pub body: &'a Bytes,
-    /// Facts the gateway vouches for: `face`, `stream`, `lora`.
-    pub attributes: Vec<(String, String)>,
-}
-
-/// Payload for the model server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TaskPayload {
-    /// The body.
-    pub body: Bytes,
-    /// True when it differs from the client's body.
-    pub changed: bool,
-    /// Path under the endpoint's base URL, when the task names one.
-    pub backend_path: Option<String>,
-}
-
-impl TaskSlot {
-    pub(crate) fn new(line: Arc<FallbackChain<dyn TaskHandler>>, model: &ModelSpec) -> TaskSlot {
-        TaskSlot {
-            chain: line,
-            modes: Arc::new(model.metrics.clone()),
-            applies: model.plugins.task.is_some() || model.backend == BackendKind::Http,
-            handles_openai: false,
-        }
-    }
-
-    /// The same task, with the configuration's choice for answers of the OpenAI API.
-    pub(crate) fn for_openai(self, answers: Option<OpenaiAnswers>) -> TaskSlot {
-        TaskSlot {
-            handles_openai: answers == Some(OpenaiAnswers::Shape),
-            ..self
-        }
-    }
-
-    /// False when there is nothing to check and nothing to call: skip it.
-    pub fn is_active(&self) -> bool {
-        self.applies
-            && self.chain.candidates().any(|rules| {
-                let active = rules.description().active;
-                rules.input_schema().is_some() || active.prepare || active.finish || active.events
-            })
-    }
-
-    /// True when even a small body takes so long to check that it should leave its worker.
-    pub fn is_heavy(&self) -> bool {
-        let mut schemas = self
-            .chain
-            .candidates()
-            .filter_map(|rules| rules.input_schema());
-        schemas.any(Schema::is_heavy)
-    }
-
-    /// JSON Schema of the input, as its author wrote it.
-    pub fn input_schema(&self) -> Option<Arc<str>> {
-        let first = self.chain.candidates().next()?;
-        first.input_schema().map(|schema| Arc::clone(schema.text()))
-    }
-
-    /// JSON Schema of the result.
-    pub fn output_schema(&self) -> Option<Arc<str>> {
-        let first = first_available(&self.chain)?;
-        first
-            .output_schema()
-            .map(|schema| Arc::clone(schema.text()))
-    }
-
-    /// Begins one request.
-    pub fn begin(&self, caller: Caller<'_>) -> TaskSession {
-        TaskSession {
-            chain: Arc::clone(&self.chain),
-            modes: Arc::clone(&self.modes),
-            handles_openai: self.handles_openai,
-            is_result: true,
-            account: caller.account.clone(),
-            request_id: caller.request_id.into(),
-            pinned: first_available(&self.chain).cloned(),
-            retained: None,
-            state: Vec::new(),
-            metrics: Metrics::default(),
-            uses: Vec::new(),
-            stream_failed: false,
-        }
-    }
-}
 
 /// The task of one request. Dropping it at any point is safe.
 pub struct TaskSession {
@@ -165,6 +58,30 @@ struct RetainedInput {
 }
 
 impl TaskSession {
+    /// Begins the session of a request.
+    pub(crate) fn new(
+        chain: Arc<FallbackChain<dyn TaskHandler>>,
+        modes: Arc<MetricModes>,
+        handles_openai: bool,
+        caller: Caller<'_>,
+    ) -> TaskSession {
+        let pinned = chain.first_available().cloned();
+        TaskSession {
+            chain,
+            modes,
+            handles_openai,
+            is_result: true,
+            account: caller.account.clone(),
+            request_id: caller.request_id.into(),
+            pinned,
+            retained: None,
+            state: Vec::new(),
+            metrics: Metrics::default(),
+            uses: Vec::new(),
+            stream_failed: false,
+        }
+    }
+
     /// Checks the input against the schema, then calls the `prepare` hook where there is one.
     ///
     /// # Errors
@@ -493,13 +410,6 @@ impl TaskSession {
     fn count(&mut self, metrics: &[(String, f64)], source: MetricSource) {
         self.metrics.report_all(metrics, source, &self.modes);
     }
-}
-
-/// Handler that would be called now: a revision whose breaker is open is skipped. When all are
-/// skipped it is the first, whose failure the fallback policy is about.
-fn first_available(line: &FallbackChain<dyn TaskHandler>) -> Option<&Arc<dyn TaskHandler>> {
-    let asked = line.candidates().find(|rules| rules.is_available());
-    asked.or_else(|| line.candidates().next())
 }
 
 struct ServerResponse<'a> {

@@ -1,0 +1,88 @@
+//! Task slot of a model: its handlers in order, and the session that a request begins with it.
+//!
+//! Checks and calls nothing itself; `session.rs` does.
+
+use std::sync::Arc;
+
+use infergate_core::billing::MetricModes;
+use infergate_core::model::{BackendKind, ModelSpec};
+
+use crate::plugin::json::schema::Schema;
+use crate::plugin::roles::chain::FallbackChain;
+use crate::plugin::roles::task::session::TaskSession;
+use crate::plugin::roles::traits::TaskHandler;
+use crate::plugin::runtime::call::Caller;
+use crate::plugin::spec::OpenaiAnswers;
+
+/// Task of one model, in one configuration generation.
+#[derive(Clone)]
+pub struct TaskSlot {
+    chain: Arc<FallbackChain<dyn TaskHandler>>,
+    modes: Arc<MetricModes>,
+    /// The configuration names a task, or the server speaks no protocol of its own. Other servers'
+    /// adapters know what their bodies look like.
+    applies: bool,
+    /// The hooks for answers know those of the OpenAI API.
+    handles_openai: bool,
+}
+
+impl TaskSlot {
+    pub(crate) fn new(line: Arc<FallbackChain<dyn TaskHandler>>, model: &ModelSpec) -> TaskSlot {
+        TaskSlot {
+            chain: line,
+            modes: Arc::new(model.metrics.clone()),
+            applies: model.plugins.task.is_some() || model.backend == BackendKind::Http,
+            handles_openai: false,
+        }
+    }
+
+    /// The same task, with the configuration's choice for answers of the OpenAI API.
+    pub(crate) fn for_openai(self, answers: Option<OpenaiAnswers>) -> TaskSlot {
+        TaskSlot {
+            handles_openai: answers == Some(OpenaiAnswers::Shape),
+            ..self
+        }
+    }
+
+    /// False when there is nothing to check and nothing to call: skip it.
+    pub fn is_active(&self) -> bool {
+        self.applies
+            && self.chain.candidates().any(|rules| {
+                let active = rules.description().active;
+                rules.input_schema().is_some() || active.prepare || active.finish || active.events
+            })
+    }
+
+    /// True when even a small body takes so long to check that it should leave its worker.
+    pub fn is_heavy(&self) -> bool {
+        let mut schemas = self
+            .chain
+            .candidates()
+            .filter_map(|rules| rules.input_schema());
+        schemas.any(Schema::is_heavy)
+    }
+
+    /// JSON Schema of the input, as its author wrote it.
+    pub fn input_schema(&self) -> Option<Arc<str>> {
+        let first = self.chain.candidates().next()?;
+        first.input_schema().map(|schema| Arc::clone(schema.text()))
+    }
+
+    /// JSON Schema of the result.
+    pub fn output_schema(&self) -> Option<Arc<str>> {
+        let first = self.chain.first_available()?;
+        first
+            .output_schema()
+            .map(|schema| Arc::clone(schema.text()))
+    }
+
+    /// Begins one request.
+    pub fn begin(&self, caller: Caller<'_>) -> TaskSession {
+        TaskSession::new(
+            Arc::clone(&self.chain),
+            Arc::clone(&self.modes),
+            self.handles_openai,
+            caller,
+        )
+    }
+}
