@@ -66,6 +66,9 @@ const SHELL_LAYERS: &[&[&str]] = &[
     &["main"],
 ];
 
+/// Folders of a module in layers: a folder imports from folders before it, never from those behind.
+const INNER_LAYERS: &[(&str, &[&str])] = &[("src/plugin", &["runtime", "roles", "loading"])];
+
 /// `simulate` stands beside the layers: it is a model server, not a part of the gateway.
 const SIMULATE: &str = "simulate";
 const SIMULATE_USERS: &[&str] = &["app", "cli", "main"];

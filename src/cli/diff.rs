@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use super::admin;
-use super::{print, problem};
+use super::output::{print, problem};
 use crate::config::{self, Config, KeyDifference, has_secret};
 
 const SAME: u8 = 0;

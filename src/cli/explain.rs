@@ -10,7 +10,8 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::{admin, print, problem};
+use super::admin;
+use super::output::{print, problem};
 use crate::telemetry::printable;
 
 const UNKNOWN: u8 = 1;

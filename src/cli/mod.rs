@@ -12,16 +12,19 @@ use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::config::{LoadedConfig, Problem};
-use crate::plugin as plugin_room;
-use crate::telemetry::{printable, printable_lines};
+use crate::plugin as plugin_host;
+use crate::telemetry::printable;
 use crate::{app, config, simulate};
 
 mod admin;
 mod diff;
 mod explain;
 mod key;
+mod output;
 pub mod plugin;
 pub mod tooling;
+
+use output::{print, problem};
 
 const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
@@ -139,7 +142,7 @@ enum Command {
         what: plugin::PluginCommand,
     },
     /// Compile a plugin from standard input to standard output: what a gateway runs as a child.
-    #[command(hide = true, name = plugin_room::COMPILER_COMMAND)]
+    #[command(hide = true, name = plugin_host::COMPILER_COMMAND)]
     Compiler,
     /// Print a completion script for a shell.
     #[command(
@@ -232,7 +235,7 @@ pub fn run() -> ExitCode {
         },
         Command::Demo => app::demo(),
         Command::Simulate(config) => app::simulate(config),
-        Command::Compiler => plugin_room::compiler(),
+        Command::Compiler => plugin_host::compiler(),
         Command::Plugin { what } => plugin::run(what),
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -240,18 +243,6 @@ pub fn run() -> ExitCode {
             print(&String::from_utf8_lossy(&script))
         }
     }
-}
-
-/// Writes to standard output, cleaned of what a component or a file could do to a terminal; a reader that closed early (`| head`) is no error.
-fn print(text: &str) -> ExitCode {
-    let text = printable_lines(text);
-    let _ = std::io::stdout().write_all(text.as_bytes());
-    ExitCode::SUCCESS
-}
-
-/// Writes a line to standard error, cleaned as above.
-fn problem(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{}", printable(text));
 }
 
 fn init(file: &Path) -> ExitCode {

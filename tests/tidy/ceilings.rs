@@ -5,7 +5,6 @@
 /// Modules whose largest cycle of files is over two: (module, files). The numbers only go down.
 pub const FILE_CYCLES: &[(&str, usize)] = &[
     ("app", 3),
-    ("cli", 15),
     ("config", 8),
     ("core::admission", 6),
     ("pipeline", 3),
@@ -18,8 +17,6 @@ pub const MOD_FILES_WITH_CODE: &[&str] = &[
     "src/admin/mod.rs",
     "src/app/mod.rs",
     "src/cli/mod.rs",
-    "src/cli/plugin/mod.rs",
-    "src/cli/plugin/new/mod.rs",
     "src/config/check/mod.rs",
     "src/config/mod.rs",
     "src/config/watch/mod.rs",

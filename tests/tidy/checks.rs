@@ -3,11 +3,11 @@
 //! Each check is a function that adds a sentence for every offence. The rules are the tables in
 //! `tests/tidy.rs`.
 
-use crate::layers::{core_is_pure, imports, tasks_are_pure};
+use crate::layers::{core_is_pure, imports, inner_layers, tasks_are_pure};
 use crate::lengths::lengths;
 use crate::places::{foreign_libraries, names_at_home, spawns, unsafety};
 use crate::tree::{Source, Tree};
-use crate::{LONG_FUNCTIONS, UNFINISHED};
+use crate::{INNER_LAYERS, LONG_FUNCTIONS, UNFINISHED};
 
 /// Offences found in `sources`, a sentence each.
 pub fn offences(sources: &[Source]) -> Vec<String> {
@@ -17,6 +17,7 @@ pub fn offences(sources: &[Source]) -> Vec<String> {
     unfinished(sources, &mut found);
     dead_files(&tree, sources, &mut found);
     imports(&tree, &mut found);
+    inner_layers(&tree, INNER_LAYERS, &mut found);
     core_is_pure(&tree, sources, &mut found);
     tasks_are_pure(sources, &mut found);
     foreign_libraries(&tree, &mut found);

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::modules::Modules;
 use crate::tokens::Token;
 use crate::tree::{Source, Tree, module};
 use crate::{
@@ -28,6 +29,29 @@ pub fn imports(tree: &Tree, found: &mut Vec<String>) {
                     "{path}:{}: {SIMULATE} sees the wire only, not core::{core_module}",
                     edge.line
                 ));
+            }
+        }
+    }
+}
+
+/// Folders of a module against their order: a folder imports from folders before it only, and a file beside
+/// the folders from none of them.
+pub fn inner_layers(tree: &Tree, table: &[(&str, &[&str])], found: &mut Vec<String>) {
+    let modules = Modules::of("src/", tree.shell());
+    for (from, to) in modules.uses() {
+        for (home, folders) in table {
+            let layer = |path: &str| {
+                let mut parts = path.strip_prefix(home)?.strip_prefix('/')?.split('/');
+                let first = parts.next()?;
+                match folders.iter().position(|folder| *folder == first) {
+                    Some(at) => Some(at + 1),
+                    None => (parts.next().is_none() && first != "mod.rs").then_some(0),
+                }
+            };
+            if let (Some(low), Some(high)) = (layer(from), layer(to))
+                && high > low
+            {
+                found.push(format!("{from}: imports {to}, a layer above its own"));
             }
         }
     }

@@ -3,6 +3,7 @@
 use crate::dead_items::dead_items;
 use crate::file_cycles::file_cycles;
 use crate::glossary::glossary;
+use crate::layers::inner_layers;
 use crate::mod_files::mod_files;
 use crate::names::{banned_words, type_names};
 use crate::planted::repository_with;
@@ -24,6 +25,50 @@ fn offences_of(
 fn assert_one(found: &[String], expected: &str) {
     assert_eq!(found.len(), 1, "{found:#?}");
     assert!(found[0].contains(expected), "no `{expected}` in {found:#?}");
+}
+
+#[test]
+fn a_folder_that_imports_from_a_layer_above_it_turns_it_red() {
+    const LAYERS: &[(&str, &[&str])] = &[("src/telemetry", &["low", "high"])];
+    let check = |tree: &Tree, _: &[Source], found: &mut Vec<String>| {
+        inner_layers(tree, LAYERS, found);
+    };
+    let declarations = "//! Telemetry.\nmod high;\nmod low;\nmod value;\npub use high::High;\n";
+    let tidy = [
+        ("src/telemetry/mod.rs", declarations),
+        ("src/telemetry/value.rs", "//! Value.\npub struct Value;\n"),
+        (
+            "src/telemetry/low/mod.rs",
+            "//! Low.\nuse crate::telemetry::value::Value;\npub struct Low(Value);\n",
+        ),
+        (
+            "src/telemetry/high/mod.rs",
+            "//! High.\nuse crate::telemetry::low::Low;\npub struct High(Low);\n",
+        ),
+    ];
+    assert_eq!(offences_of(&tidy, check), Vec::<String>::new());
+    let upwards = "//! Low.\nuse crate::telemetry::High;\npub struct Low;\n";
+    let beside = "//! Value.\nuse super::low::Low;\npub struct Value;\n";
+    let planted = [
+        tidy[0],
+        tidy[1],
+        ("src/telemetry/low/mod.rs", upwards),
+        tidy[3],
+    ];
+    assert_one(
+        &offences_of(&planted, check),
+        "src/telemetry/low/mod.rs: imports src/telemetry/high/mod.rs, a layer above its own",
+    );
+    let planted = [
+        tidy[0],
+        ("src/telemetry/value.rs", beside),
+        tidy[2],
+        tidy[3],
+    ];
+    assert_one(
+        &offences_of(&planted, check),
+        "src/telemetry/value.rs: imports src/telemetry/low/mod.rs",
+    );
 }
 
 #[test]

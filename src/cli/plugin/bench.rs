@@ -12,10 +12,10 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::CommandOutcome;
-use super::say;
+use super::outcome::CommandOutcome;
 use super::target::{self, PluginSelector, PluginTarget, progress};
 use super::test::is_fatal;
+use super::wording;
 use crate::cli::tooling::host::{
     CostMeasure, OpenedComponent, PluginFixture, ToolHost, percentile,
 };
@@ -199,18 +199,18 @@ fn worse(before: &SavedFigures, now: &SavedFigures, threshold: f64) -> Vec<Strin
         if is.fuel as f64 > was.fuel as f64 * (1.0 + FUEL_TOLERANCE) {
             found.push(format!(
                 "{name}: {} fuel, {:+.1} % against {}",
-                say::count(is.fuel),
+                wording::count(is.fuel),
                 grown(is.fuel, was.fuel),
-                say::count(was.fuel)
+                wording::count(was.fuel)
             ));
         }
         let limit = (was.p50_us as f64 * (1.0 + threshold)) as u64;
         if is.p50_us > limit && is.p50_us > was.p50_us + TIME_TOLERANCE_US {
             found.push(format!(
                 "{name}: p50 {}, {:+.1} % against {}",
-                say::micros(is.p50_us),
+                wording::micros(is.p50_us),
                 grown(is.p50_us, was.p50_us),
-                say::micros(was.p50_us)
+                wording::micros(was.p50_us)
             ));
         }
     }
@@ -250,13 +250,13 @@ pub fn table(figures: &BTreeMap<String, BenchFigures>, worse: &[String], compare
         }
         text += &format!(
             "{name:width$}  {:>11}  {:>8}  {:>8}  {:>8}  {:>9}  {:>9}  {:>9}\n",
-            say::count(of.fuel),
-            say::micros(of.p50_us),
-            say::micros(of.p99_us),
-            say::micros(of.max_us),
-            say::micros(of.fresh_p50_us),
-            say::size(of.bytes_copied as u64),
-            say::size(of.memory_bytes as u64),
+            wording::count(of.fuel),
+            wording::micros(of.p50_us),
+            wording::micros(of.p99_us),
+            wording::micros(of.max_us),
+            wording::micros(of.fresh_p50_us),
+            wording::size(of.bytes_copied as u64),
+            wording::size(of.memory_bytes as u64),
         );
     }
     for one in worse {

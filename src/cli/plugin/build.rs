@@ -8,16 +8,29 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
-use thiserror::Error;
 
-use super::say::ProgressStep;
-
+use super::outcome::CommandOutcome;
+use super::wording::ProgressStep;
 use crate::cli::tooling::encode;
-use crate::cli::tooling::encode::EncodeError;
 use crate::plugin::ComponentType;
 
 mod javascript;
+mod result;
 mod rust;
+
+pub use result::{BuildError, CompilerOutput};
+
+/// `--help` of it.
+pub const EXAMPLES: &str = "\
+A folder with a Cargo.toml is built for wasm32-unknown-unknown and made a component; that needs rustup \
+and nothing else. A folder with a package.json is built with componentize-qjs from npm. The result is \
+dist/NAME.wasm in the workspace's folder, and the fixtures of the plugin beside it as dist/NAME.tests. \
+Each step and how long it took is printed to standard error.
+
+Examples:
+  infergate plugin build my-prices                     one plugin
+  infergate plugin build plugins --all                 every plugin of a cargo workspace
+  infergate plugin build my-prices --out prices.wasm   to another place";
 
 /// Imports that a gateway can grant stand in this package.
 const GRANTABLE: &str = "infergate:host/";
@@ -37,82 +50,35 @@ pub struct BuildOutput {
     pub sha256: String,
 }
 
-/// Why a plugin is not built. The texts are for its author.
-#[derive(Debug, Error)]
-pub enum BuildError {
-    /// Neither language's manifest.
-    #[error("{}: no Cargo.toml and no package.json in it", .0.display())]
-    NoManifest(PathBuf),
-    /// A manifest that cannot be used.
-    #[error("{}: {message}", file.display())]
-    Manifest {
-        /// The manifest.
-        file: PathBuf,
-        /// The problem and its remedy.
-        message: String,
-    },
-    /// A program that is not there.
-    #[error("`{program}` does not run: {advice}")]
-    NoProgram {
-        /// Its name.
-        program: &'static str,
-        /// Where to get it.
-        advice: &'static str,
-    },
-    /// The compiler failed; its messages are on standard error.
-    #[error("`{program}` failed{}", .advice.map(|text| format!(": {text}")).unwrap_or_default())]
-    Failed {
-        /// Its name.
-        program: &'static str,
-        /// Remedy, where the cause is known.
-        advice: Option<&'static str>,
-    },
-    /// The output is no plugin.
-    #[error("{name}: {error}")]
-    Encode {
-        /// The plugin.
-        name: String,
-        /// Why.
-        error: EncodeError,
-    },
-    /// The output is a component and no plugin.
-    #[error("{name}: {why}")]
-    NoPlugin {
-        /// The plugin.
-        name: String,
-        /// Missing exports, and the remedy.
-        why: String,
-    },
-    /// The component imports more than its manifest declares.
-    #[error("{name}: imports {import}: {advice}")]
-    Import {
-        /// The plugin.
-        name: String,
-        /// Name of the import.
-        import: String,
-        /// Advice for the author.
-        advice: String,
-    },
-    /// A file that cannot be written or read.
-    #[error("{}: {error}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
+/// Runs it: prints size, imports and digest of each plugin.
+pub fn run(dir: &Path, out: Option<&Path>, all: bool) -> Result<CommandOutcome, String> {
+    let built = match all {
+        true => build_all(dir, out),
+        false => build(dir, out).map(|built| vec![built]),
+    };
+    let built = built.map_err(|error| error.to_string())?;
+    let width = built.iter().map(|one| one.name.len()).max().unwrap_or(0);
+    Ok(CommandOutcome {
+        text: built.iter().map(|one| line(one, width)).collect(),
+        good: true,
+    })
 }
 
-/// Output of a compiler for a folder.
-struct CompilerOutput {
-    name: String,
-    component: Vec<u8>,
-    /// Grants that its manifest declares: `log`, `counters`, `tables`.
-    grants: Vec<String>,
-    /// Default place of the component.
-    folder: PathBuf,
-    /// Where its fixtures are, if it has any.
-    fixtures: PathBuf,
+/// `neurons  38.1 KiB  no imports  sha256 …  plugins/dist/neurons.wasm`
+fn line(built: &BuildOutput, width: usize) -> String {
+    let imports = match built.imports.as_slice() {
+        [] => "no imports".to_owned(),
+        imports => format!("imports {}", imports.join(", ")),
+    };
+    let here = std::env::current_dir().unwrap_or_default();
+    let shown = built.path.strip_prefix(here).unwrap_or(&built.path);
+    format!(
+        "{:width$}  {:>7.1} KiB  {imports}  sha256 {}  {}\n",
+        built.name,
+        built.bytes as f64 / 1024.0,
+        built.sha256,
+        shown.display()
+    )
 }
 
 /// Builds the plugin of a folder into `out`, or into `dist/NAME.wasm` of its workspace.

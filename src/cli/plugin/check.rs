@@ -8,9 +8,9 @@ use std::path::Path;
 use clap::Args;
 use serde_json::json;
 
-use super::CommandOutcome;
-use super::say::{self, Finding, FindingLevel};
+use super::outcome::CommandOutcome;
 use super::target::{self, PluginSelector, PluginTarget};
+use super::wording::{self, Finding, FindingLevel};
 use crate::cli::tooling::host::{ComponentInfo, CostMeasure, FILE_MAX_BYTES, OpenedComponent};
 use crate::telemetry::printable;
 
@@ -99,7 +99,7 @@ fn table(file: &Path, findings: &[Finding]) -> String {
         0 => "good: a gateway takes it\n".to_owned(),
         failed => format!(
             "{}: a gateway does not take it\n",
-            say::some(failed, "problem")
+            wording::some(failed, "problem")
         ),
     };
     text
@@ -112,7 +112,7 @@ fn outside(
     findings: &mut Vec<Finding>,
 ) {
     let bytes = anatomy.bytes.len() as u64;
-    let (size, max) = (say::size(bytes), say::size(FILE_MAX_BYTES));
+    let (size, max) = (wording::size(bytes), wording::size(FILE_MAX_BYTES));
     findings.push(ok("size", format!("{size} of at most {max}")));
     findings.push(ok(
         "valid",
@@ -221,7 +221,7 @@ fn inside(
             "starts",
             format!(
                 "configured and described; an instance takes {}{with}",
-                say::micros(us.into())
+                wording::micros(us.into())
             ),
         )),
         Err(wrong) => findings.extend(wrong.into_iter().map(|(key, why)| match key.as_str() {
@@ -258,7 +258,7 @@ fn fixtures(target: &PluginTarget, opened: &OpenedComponent, findings: &mut Vec<
             wrong.push(format!("`{}`: {difference}", fixture.name));
         }
     }
-    let all = say::some(target.fixtures.len(), "file");
+    let all = wording::some(target.fixtures.len(), "file");
     if wrong.is_empty() {
         findings.push(ok("fixtures", format!("{all}, all as expected")));
         return;

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::CommandOutcome;
-use super::say;
+use super::outcome::CommandOutcome;
 use super::target::{self, PluginSelector, PluginTarget, progress};
 use super::test::{frames, is_fatal, pretty, shown};
+use super::wording;
 use crate::cli::tooling::host::{
     ArgGenerator, ConfiguredComponent, CostMeasure, Failure, FixtureRun, OpenedComponent,
     PluginFixture, Schema, ToolInstance, describe_call, is_same,
@@ -107,10 +107,10 @@ pub fn run(args: &FuzzArgs) -> Result<CommandOutcome, String> {
     let Some((at, fixture, why)) = found else {
         let text = format!(
             "{} calls of {} with seed {}: no trap, no broken rule, at most {} fuel, nothing remembered\n",
-            say::count(args.runs.into()),
+            wording::count(args.runs.into()),
             fuzz.hooks.join(", "),
             args.seed,
-            say::count(fuzz.max_fuel)
+            wording::count(fuzz.max_fuel)
         );
         return Ok(CommandOutcome { text, good: true });
     };
@@ -202,7 +202,7 @@ impl FuzzSearch<'_> {
         let mut used: Option<ToolInstance<'_>> = None;
         for at in 1..=runs {
             if at % PROGRESS_RUNS == 0 {
-                progress(&format!("{} calls", say::count(at.into())));
+                progress(&format!("{} calls", wording::count(at.into())));
             }
             let fixture = self.call(generator);
             let fresh = self.trial.run(&fixture);
@@ -295,8 +295,8 @@ impl FuzzSearch<'_> {
                 return (fuel > self.max_fuel).then(|| {
                     format!(
                         "took {} fuel of {}",
-                        say::count(fuel),
-                        say::count(self.max_fuel)
+                        wording::count(fuel),
+                        wording::count(self.max_fuel)
                     )
                 });
             }

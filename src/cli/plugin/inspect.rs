@@ -7,11 +7,11 @@ use std::fmt::Write;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::CommandOutcome;
 use super::bench::{self, BenchFigures};
-use super::say;
+use super::outcome::CommandOutcome;
 use super::target::{self, PluginSelector, PluginTarget};
 use super::test;
+use super::wording;
 use crate::cli::tooling::host::{CostMeasure, OpenedComponent};
 
 /// `--help` of it.
@@ -171,7 +171,7 @@ fn outside(target: &PluginTarget) -> String {
     let mut text = [
         line("file", &target.file.display().to_string()),
         line("sha256", &anatomy.sha256),
-        line("size", &say::size(anatomy.bytes.len() as u64)),
+        line("size", &wording::size(anatomy.bytes.len() as u64)),
         line("world", &world),
         line("imports", &list(&anatomy.imports)),
         line("exports", &list(&anatomy.exports)),
@@ -183,7 +183,7 @@ fn outside(target: &PluginTarget) -> String {
         let own = memory
             .max_pages
             .map(|max| format!(", at most {max} by its own word"));
-        let start = say::size(memory.min_pages * PAGE);
+        let start = wording::size(memory.min_pages * PAGE);
         let pages = memory.min_pages;
         let own = own.unwrap_or_default();
         text += &line(
@@ -244,7 +244,7 @@ fn costs(
             let _ = writeln!(
                 text,
                 "it needs {}: the configuration must say `limits: {{ memory_mib: {} }}`",
-                say::size(most as u64),
+                wording::size(most as u64),
                 mib.next_power_of_two()
             );
         }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use sha2::{Digest, Sha256};
 
-use super::CommandOutcome;
+use super::outcome::CommandOutcome;
 use super::target::components;
 use crate::config;
 
@@ -77,14 +77,14 @@ pub fn run(args: &LockArgs) -> Result<CommandOutcome, String> {
     let mut text = String::from("plugins:\n");
     for plugin in &plugins {
         let digest = plugin.found.clone()?;
-        let said = match &plugin.meant {
+        let note = match &plugin.meant {
             Some(meant) if meant.eq_ignore_ascii_case(&digest) => "   # as it is",
             Some(_) => "   # another one stands there",
             None => "",
         };
         let _ = writeln!(
             text,
-            "  - name: {}\n    sha256: \"{digest}\"{said}",
+            "  - name: {}\n    sha256: \"{digest}\"{note}",
             plugin.name
         );
     }
@@ -159,8 +159,8 @@ struct ConfiguredPlugin {
 
 fn plugins_of(file: &Path) -> Result<Vec<ConfiguredPlugin>, String> {
     let loaded = config::load(file).map_err(|problems| {
-        let said = problems.iter().map(|problem| format!("\n  {problem}"));
-        format!("{}: {}", file.display(), said.collect::<String>())
+        let lines = problems.iter().map(|problem| format!("\n  {problem}"));
+        format!("{}: {}", file.display(), lines.collect::<String>())
     })?;
     let plugins: Vec<ConfiguredPlugin> = loaded
         .config

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::CommandOutcome;
+use super::outcome::CommandOutcome;
 use super::target::world;
 use crate::cli::tooling::host::{wit_docs, world_text};
 use crate::plugin::{World, wit};

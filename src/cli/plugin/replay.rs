@@ -10,10 +10,10 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 
-use super::CommandOutcome;
-use super::say;
+use super::outcome::CommandOutcome;
 use super::target::{self, PluginSelector, PluginTarget};
 use super::test::{diff, frames, hint, readable, shown};
+use super::wording;
 use crate::cli::tooling::host::{
     CostMeasure, FixtureRun, FixtureVerdict, OpenedComponent, PluginFixture, failure_json,
 };
@@ -59,7 +59,7 @@ pub fn run(args: &ReplayArgs) -> Result<CommandOutcome, String> {
             let shown = args.call.display();
             return Err(format!(
                 "{shown}: it has {}",
-                say::some(calls.len(), "call")
+                wording::some(calls.len(), "call")
             ));
         }
         calls = vec![calls.swap_remove(at)];
@@ -92,7 +92,7 @@ fn several(
         "{}  {}\n{} of {}\n",
         target.file.display(),
         target.anatomy.sha256,
-        say::some(calls.len(), "call"),
+        wording::some(calls.len(), "call"),
         args.call.display()
     );
     let mut results = Vec::new();
@@ -108,7 +108,7 @@ fn several(
             Err(_) => format!("fails: {}", shown(&ran)),
         };
         let mark = if good { "ok" } else { "FAIL" };
-        let fuel = ran.fuel.map_or("none".into(), say::count);
+        let fuel = ran.fuel.map_or("none".into(), wording::count);
         let (number, hook) = (at + 1, &fixture.hook);
         let _ = writeln!(text, "  {mark:4}  {number:4}  {hook:8}  fuel {fuel}  {how}");
         let error = ran.answer.as_ref().err().map(failure_json);
@@ -118,7 +118,7 @@ fn several(
         }));
     }
     text += &match failed {
-        0 => format!("{} as expected\n", say::some(calls.len(), "call")),
+        0 => format!("{} as expected\n", wording::some(calls.len(), "call")),
         failed => format!(
             "{failed} of {} not as expected; --call N shows one\n",
             calls.len()
@@ -187,12 +187,12 @@ fn one(
         let _ = writeln!(text, "log  {line}");
     }
     text += &verdict_text(&verdict);
-    let fuel = ran.fuel.map_or("none".into(), say::count);
+    let fuel = ran.fuel.map_or("none".into(), wording::count);
     let _ = writeln!(
         text,
         "fuel {fuel}, {} of memory, {}",
-        say::size(ran.memory_bytes as u64),
-        say::micros(ran.elapsed_us)
+        wording::size(ran.memory_bytes as u64),
+        wording::micros(ran.elapsed_us)
     );
     Ok(CommandOutcome { text, good })
 }

@@ -10,9 +10,9 @@ use std::fs;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::CommandOutcome;
-use super::say;
+use super::outcome::CommandOutcome;
 use super::target::{self, PluginSelector, PluginTarget};
+use super::wording;
 use crate::cli::tooling::host::{
     ConfiguredComponent, CostMeasure, FixtureDifference, FixtureRun, FixtureVerdict,
     OpenedComponent, PluginFixture, failure_json, is_same,
@@ -194,7 +194,7 @@ fn lines(tried: &FixtureResult<'_>, width: usize) -> String {
         (false, _) => "FAIL",
     };
     let fuel = fresh.fuel.map_or("not run".to_owned(), |fuel| {
-        format!("fuel {}", say::count(fuel))
+        format!("fuel {}", wording::count(fuel))
     });
     let mut text = format!("{word:4}  {:width$}  {fuel}\n", fixture.name);
     if !tried.good() {
@@ -226,8 +226,8 @@ fn explained(tried: &FixtureResult<'_>) -> String {
         FixtureVerdict::OverFuel { fuel, max } => {
             text += &format!(
                 "      took {} fuel, `max-fuel` is {}: make it cheaper, or raise it by hand\n",
-                say::count(*fuel),
-                say::count(*max)
+                wording::count(*fuel),
+                wording::count(*max)
             )
         }
         FixtureVerdict::Otherwise => {

@@ -17,11 +17,11 @@ use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
-use super::CommandOutcome;
 use super::check::{self, CheckArgs};
-use super::say::seconds;
+use super::outcome::CommandOutcome;
 use super::target::PluginSelector;
 use super::test::{self, TestArgs};
+use super::wording::seconds;
 use crate::telemetry::Clock;
 
 /// `--help` of it.
@@ -133,7 +133,7 @@ fn round(args: &WatchArgs) -> String {
 
 /// Runs the steps; true when all succeeded. Each step is left out where one before it found problems.
 fn steps(args: &WatchArgs, text: &mut String) -> Result<bool, String> {
-    *text += &super::run_build(&args.dir, None, false)?.text;
+    *text += &super::build::run(&args.dir, None, false)?.text;
     let which = PluginSelector {
         target: args.dir.clone(),
         world: None,
@@ -260,7 +260,7 @@ fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
 }
 
 fn print_line(text: &str) {
-    super::super::print(text);
+    crate::cli::output::print(text);
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::{BuildError, CompilerOutput};
-use crate::cli::plugin::say::ProgressStep;
+use super::result::{BuildError, CompilerOutput};
+use crate::cli::plugin::wording::ProgressStep;
 use crate::plugin::wit;
 
 const TOOL: &str = "node_modules/.bin/componentize-qjs";

@@ -10,8 +10,8 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-use super::{BuildError, CompilerOutput};
-use crate::cli::plugin::say::ProgressStep;
+use super::result::{BuildError, CompilerOutput};
+use crate::cli::plugin::wording::ProgressStep;
 use crate::cli::tooling::encode;
 
 const TARGET: &str = "wasm32-unknown-unknown";

@@ -6,7 +6,6 @@
 use infergate_core::model::Task;
 use infergate_core::task::BuiltinTask;
 
-use super::ProjectFile;
 use crate::plugin::World;
 
 /// A template.
@@ -29,6 +28,9 @@ macro_rules! tasks {
         &[$(($name, include_str!(concat!("../../../tasks/", $name)))),*]
     };
 }
+
+/// A file of a project: its path and its text.
+pub type ProjectFile = (String, String);
 
 /// A template's path in the project, and its text.
 type TemplateFile = (&'static str, &'static str);
