@@ -17,7 +17,8 @@ use tokio::sync::Notify;
 use crate::plugin::loading::compile::{CompileWait, Compilers};
 use crate::plugin::loading::component_file::{CheckedComponent, check, fingerprint};
 use crate::plugin::loading::load::RevisionLoader;
-use crate::plugin::loading::resolve::{Resolver, native_only};
+use crate::plugin::loading::names;
+use crate::plugin::loading::resolve::Resolver;
 use crate::plugin::loading::settings::{merged_settings, settings_of};
 use crate::plugin::loading::snapshot::{PluginProblem, PluginSnapshot, SnapshotData};
 use crate::plugin::runtime::background::BackgroundQueue;
@@ -142,7 +143,7 @@ impl Host {
         patience: CompileWait,
     ) -> Result<PluginSnapshot, Vec<PluginProblem>> {
         let _turn = self.loading.lock();
-        let mut problems = native_only::problems(specs, models);
+        let mut problems = names::problems(specs, models);
         let mut loading = LoadState::new(former, specs, models, patience);
         self.revisions(&mut loading, &mut problems);
         if !problems.is_empty() {

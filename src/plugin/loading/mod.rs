@@ -9,6 +9,7 @@ pub(crate) mod fixtures;
 pub(crate) mod grants;
 pub(crate) mod host;
 pub(crate) mod load;
+pub(crate) mod names;
 pub(crate) mod resolve;
 pub(crate) mod settings;
 pub(crate) mod setup;
