@@ -288,10 +288,10 @@ impl Membership {
             !is_proven && others.is_member(&node.name, node.generation)
         });
         let usage = taken.iter();
-        let told = usage.map(|(node, account, sum)| (node, account, sum.day, sum.micro));
+        let reported = usage.map(|(node, account, sum)| (node, account, sum.day, sum.micro));
         shared
             .quota
-            .record_peer_usage(told, &shared.snapshot.load());
+            .record_peer_usage(reported, &shared.snapshot.load());
     }
 
     /// Runs before the reports: a node's first report is the base that counting starts from.

@@ -253,9 +253,12 @@ impl Insight for NodeInsight {
 
     async fn trace(&self, request_id: &str) -> Option<Value> {
         let (mut rendered, nodes) = {
-            let story = self.shared.traces.find(request_id)?;
+            let shown_trace = self.shared.traces.find(request_id)?;
             let world = self.shared.snapshot.load();
-            (story.to_json(self.node_info(&world)), story.nodes())
+            (
+                shown_trace.to_json(self.node_info(&world)),
+                shown_trace.nodes(),
+            )
         };
         if !nodes.is_empty() {
             rendered["nodes"] = remote_traces(&self.shared, request_id, nodes).await;
@@ -267,7 +270,7 @@ impl Insight for NodeInsight {
         let world = self.shared.snapshot.load();
         let traces = self.shared.traces.newest(count).into_iter();
         traces
-            .map(|story| story.to_summary_json(self.node_info(&world)))
+            .map(|shown_trace| shown_trace.to_summary_json(self.node_info(&world)))
             .collect()
     }
 
@@ -341,7 +344,9 @@ async fn remote_traces(shared: &Shared, request_id: &str, nodes: Vec<Arc<str>>) 
             None => None,
         };
         // That node may have sent it on.
-        let steps = trace.as_ref().and_then(|story| story["steps"].as_array());
+        let steps = trace
+            .as_ref()
+            .and_then(|shown_trace| shown_trace["steps"].as_array());
         let onward = steps.into_iter().flatten();
         let onward = onward.filter(|step| step["step"] == "forward");
         to_ask.extend(onward.filter_map(|step| step["node"].as_str().map(Arc::from)));

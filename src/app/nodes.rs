@@ -54,9 +54,9 @@ pub async fn announce_draining(shared: &Shared) {
     let announced = shared
         .peer_client
         .announce_draining(&nodes, ANNOUNCE_TIMEOUT);
-    let told = announced.await;
+    let reported = announced.await;
     tracing::info!(
-        told,
+        reported,
         of = nodes.len(),
         "other nodes know that this one drains"
     );

@@ -306,13 +306,13 @@ impl ClusterHandle {
     /// Registers a waiting request that looks for a permit elsewhere, until the guard is dropped. A
     /// request of an own client counts as unmet demand of this node.
     pub fn watch_capacity(&self, model: &ModelId, of_own_client: bool) -> CapacityWatch {
-        let bell = self.notifier(model);
-        bell.watchers.fetch_add(1, Ordering::Relaxed);
+        let wakeup = self.notifier(model);
+        wakeup.watchers.fetch_add(1, Ordering::Relaxed);
         let waiting = u32::from(of_own_client);
-        bell.waiting.fetch_add(waiting, Ordering::Relaxed);
-        let passed = AtomicU64::new(bell.sequence.load(Ordering::Relaxed));
+        wakeup.waiting.fetch_add(waiting, Ordering::Relaxed);
+        let passed = AtomicU64::new(wakeup.sequence.load(Ordering::Relaxed));
         CapacityWatch {
-            notifier: bell,
+            notifier: wakeup,
             waiting,
             passed,
         }
@@ -329,9 +329,9 @@ impl ClusterHandle {
     /// call.
     pub fn take_demand(&self) -> Vec<(ModelId, u32)> {
         let bells = self.notifiers.lock();
-        let wanting = |(model, bell): (&ModelId, &Arc<CapacityNotifier>)| {
-            let refused = bell.refused.swap(0, Ordering::Relaxed);
-            let waiting = bell.waiting.load(Ordering::Relaxed);
+        let wanting = |(model, wakeup): (&ModelId, &Arc<CapacityNotifier>)| {
+            let refused = wakeup.refused.swap(0, Ordering::Relaxed);
+            let waiting = wakeup.waiting.load(Ordering::Relaxed);
             (model.clone(), waiting.saturating_add(refused))
         };
         bells.iter().map(wanting).collect()
@@ -339,8 +339,8 @@ impl ClusterHandle {
 
     /// Notifies every waiter to look again, after the shares of scarce permits have changed.
     pub fn notify_all(&self) {
-        for bell in self.notifiers.lock().values() {
-            bell.notify();
+        for wakeup in self.notifiers.lock().values() {
+            wakeup.notify();
         }
     }
 
@@ -348,8 +348,8 @@ impl ClusterHandle {
     fn notify(&self) {
         let wakes = self.fleet.lock().take_wakes();
         let bells = self.notifiers.lock();
-        for bell in wakes.iter().filter_map(|model| bells.get(model)) {
-            bell.notify();
+        for wakeup in wakes.iter().filter_map(|model| bells.get(model)) {
+            wakeup.notify();
         }
     }
 

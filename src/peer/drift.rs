@@ -97,8 +97,8 @@ impl DriftTable {
     pub fn drift_of(&self, node: &NodeId) -> ConfigDrift {
         let known = self.known.lock();
         let published = known.others.get(&node.name);
-        let told = published.filter(|(generation, _)| *generation == node.generation);
-        told.map_or_else(ConfigDrift::default, |(_, digests)| {
+        let reported = published.filter(|(generation, _)| *generation == node.generation);
+        reported.map_or_else(ConfigDrift::default, |(_, digests)| {
             known.here.drift(digests)
         })
     }

@@ -330,15 +330,15 @@ impl Gossip {
                 *known = id;
             }
         }
-        self.peers.retain(|name, heard| {
+        self.peers.retain(|name, received| {
             // A node that was started again by an earlier clock is lost before it is polled.
             let lives = living
                 .get(&**name)
-                .is_some_and(|id| id.generation_id >= heard.id.generation);
-            if heard.is_alive && !lives {
+                .is_some_and(|id| id.generation_id >= received.id.generation);
+            if received.is_alive && !lives {
                 news.lost.push(Arc::clone(name));
             }
-            heard.is_alive = lives;
+            received.is_alive = lives;
             // One that is lost is kept, for it may come back with nothing new.
             lives || chitchat.node_states().keys().any(|id| id.node_id == *name)
         });
@@ -352,7 +352,7 @@ impl Gossip {
 
     /// Returns whether no other node is alive, as far as is known.
     pub fn is_alone(&self) -> bool {
-        !self.peers.values().any(|heard| heard.is_alive)
+        !self.peers.values().any(|received| received.is_alive)
     }
 
     /// Datagrams that were not taken or not sent.
@@ -377,27 +377,27 @@ impl Gossip {
 
     /// Takes in what is new in a node's state.
     fn read(&mut self, id: &ChitchatId, state: &NodeState, news: &mut GossipUpdate) {
-        let heard = self
+        let received = self
             .peers
             .entry(Arc::clone(&id.node_id))
             .or_insert_with(|| PeerState::of(id));
         // Also to an earlier one: what lives was started by a clock that had been set back.
-        if heard.id.generation != id.generation_id {
-            *heard = PeerState::of(id);
+        if received.id.generation != id.generation_id {
+            *received = PeerState::of(id);
         }
-        heard.is_alive = true;
-        if heard.max_version == state.max_version() {
+        received.is_alive = true;
+        if received.max_version == state.max_version() {
             return;
         }
         // chitchat is locked meanwhile: what was read before is not read again. Keys are in order.
-        let read_before = std::mem::take(&mut heard.models);
+        let read_before = std::mem::take(&mut received.models);
         let mut read_before = read_before.into_iter().peekable();
-        let models = &mut heard.models;
+        let models = &mut received.models;
         for (key, value) in state.key_values_including_deleted() {
             if value.is_deleted() {
                 continue;
             }
-            if value.version <= heard.max_version {
+            if value.version <= received.max_version {
                 let model = codec::known_model(key).filter(|_| models.len() < MODELS_MAX);
                 let Some(model) = model else { continue };
                 while read_before.next_if(|(id, _)| id.as_str() < model).is_some() {}
@@ -414,36 +414,38 @@ impl Gossip {
                 }
                 Some(KeySubject::Account(account)) => {
                     if let Some(spent) = codec::read_usage(&value.value) {
-                        news.usage.push((heard.id.clone(), account.into(), spent));
+                        news.usage
+                            .push((received.id.clone(), account.into(), spent));
                     }
                 }
                 Some(KeySubject::Passed(account)) => {
                     if let Some(count) = codec::read_passed(&value.value) {
-                        news.passed.push((heard.id.clone(), account.into(), count));
+                        news.passed
+                            .push((received.id.clone(), account.into(), count));
                     }
                 }
                 Some(KeySubject::Config) => {
                     if let Some(digests) = codec::read_digests(&value.value) {
-                        news.configs.push((heard.id.clone(), digests));
+                        news.configs.push((received.id.clone(), digests));
                     }
                 }
                 _ => {}
             }
         }
-        heard.max_version = state.max_version();
-        let told = state.get(NODE_KEY).and_then(codec::read_node);
-        let Some(told) = told.filter(|told| told.version > heard.version) else {
+        received.max_version = state.max_version();
+        let reported = state.get(NODE_KEY).and_then(codec::read_node);
+        let Some(reported) = reported.filter(|reported| reported.version > received.version) else {
             return;
         };
-        heard.version = told.version;
+        received.version = reported.version;
         news.reports.push(NodeReport {
-            node: heard.id.clone(),
-            site: told.site,
-            address: told.address,
-            draining: told.draining,
-            models: heard.models.clone(),
-            version: told.version,
-            made: told.made,
+            node: received.id.clone(),
+            site: reported.site,
+            address: reported.address,
+            draining: reported.draining,
+            models: received.models.clone(),
+            version: reported.version,
+            made: reported.made,
         });
     }
 }

@@ -158,8 +158,8 @@ impl TaskRequest {
                 self.media("image", "image/png", picture)
             }
             Task::TextToSpeech => {
-                let said = self.text(&["text", "prompt"]);
-                let sound = wav(seed, said.split_whitespace().count() as u32);
+                let output = self.text(&["text", "prompt"]);
+                let sound = wav(seed, output.split_whitespace().count() as u32);
                 self.media("audio", "audio/wav", sound)
             }
             Task::TextEmbeddings | Task::MultimodalEmbeddings => whole(self.embeddings(config), 0),
@@ -190,12 +190,12 @@ impl TaskRequest {
             ignore_end: false,
         };
         let text = SimulatedText::answer(config.seed, &prompt, length);
-        let said = text.as_str();
+        let output = text.as_str();
         let result = match self.task {
             Task::AutomaticSpeechRecognition => transcription(&text),
-            Task::Translation => json!({ "translated_text": said }),
-            Task::Summarization => json!({ "summary": said }),
-            _ => json!({ "description": said }),
+            Task::Translation => json!({ "translated_text": output }),
+            Task::Summarization => json!({ "summary": output }),
+            _ => json!({ "description": output }),
         };
         whole(result, text.tokens())
     }

@@ -91,7 +91,7 @@ pub const BANNED_NAMES_ALLOWED: &[&str] = &[
 ];
 
 /// Names with banned words there may be.
-pub const BANNED_NAMES_MAX: usize = 94;
+pub const BANNED_NAMES_MAX: usize = 66;
 
 /// Public items without a use there may be.
 pub const UNUSED_ITEMS_MAX: usize = 2;

@@ -73,8 +73,8 @@ impl FileWatch {
         let thread = std::thread::Builder::new()
             .name("config-watch".to_owned())
             .spawn({
-                let bell = Arc::clone(&wakeup);
-                move || run(watcher, &bell, &signal)
+                let notifier = Arc::clone(&wakeup);
+                move || run(watcher, &notifier, &signal)
             })?;
         Ok(FileWatch {
             changes,

@@ -324,11 +324,11 @@ impl Quota {
             return false;
         };
         self.peer_usage_count -= usages.len();
-        for (account, told) in usages {
+        for (account, reported) in usages {
             if let Some(counter) = self.accounts.get_mut(&account) {
                 counter.used_elsewhere = counter
                     .used_elsewhere
-                    .saturating_sub(u128::from(told.today));
+                    .saturating_sub(u128::from(reported.today));
             }
         }
         true
@@ -390,12 +390,12 @@ impl Quota {
     fn begin_day(&mut self, is_next: bool) {
         let accounts = &mut self.accounts;
         self.peer_usage.retain(|_, usages| {
-            usages.retain(|account, told| {
-                told.today = std::mem::take(&mut told.tomorrow);
-                let stays = is_next && told.today > 0;
+            usages.retain(|account, reported| {
+                reported.today = std::mem::take(&mut reported.tomorrow);
+                let stays = is_next && reported.today > 0;
                 if stays {
                     let counter = accounts.entry(account.clone()).or_default();
-                    counter.used_elsewhere += u128::from(told.today);
+                    counter.used_elsewhere += u128::from(reported.today);
                 }
                 stays
             });

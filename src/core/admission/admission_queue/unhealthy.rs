@@ -18,8 +18,8 @@ impl AdmissionQueue {
             .waiters
             .iter()
             .filter(|(_, w)| w.request.has_alternative);
-        let going: Vec<SlotKey> = leaving.map(|(place, _)| place).collect();
-        for place in going {
+        let next: Vec<SlotKey> = leaving.map(|(place, _)| place).collect();
+        for place in next {
             self.refuse(place, Refusal::NoHealthyEndpoint, wakes);
         }
     }

@@ -332,7 +332,7 @@ impl ClusterView {
     fn apply_models(
         &mut self,
         slot: u16,
-        told: &[(ModelId, ModelLoad)],
+        reported: &[(ModelId, ModelLoad)],
         version: u64,
         age: Millis,
         now: Millis,
@@ -343,7 +343,7 @@ impl ClusterView {
         let mut models = std::mem::take(&mut node.models);
         // The unmet demand of an unproven node reserves no share.
         let counts = !self.rule.proven_only || node.answered_at.is_some();
-        for (at, (id, load)) in told.iter().take(MODELS_MAX).enumerate() {
+        for (at, (id, load)) in reported.iter().take(MODELS_MAX).enumerate() {
             // Nodes name their models in the same order each time, mostly.
             let same = |model: &&u32| self.models[**model as usize].id == *id;
             let Some(model) = models

@@ -79,9 +79,10 @@ impl NodeModelState {
     /// since, minus those returned.
     fn busy(&self) -> u32 {
         let used = self.load.permits.saturating_sub(self.load.free);
-        let told = used.saturating_add(self.load.queued);
+        let reported = used.saturating_add(self.load.queued);
         let ours = self.in_flight_history.count();
-        told.saturating_add(ours)
+        reported
+            .saturating_add(ours)
             .saturating_sub(self.counted_in_report)
             .max(ours)
     }
@@ -152,7 +153,7 @@ impl NodeModelState {
 mod tests {
     use super::*;
 
-    fn told(free: u32, queued: u32) -> NodeModelState {
+    fn reported(free: u32, queued: u32) -> NodeModelState {
         let mut seat = NodeModelState::new(0);
         let load = ModelLoad {
             permits: 4,
@@ -167,7 +168,7 @@ mod tests {
 
     #[test]
     fn what_was_sent_since_the_report_is_not_free_any_more() {
-        let mut seat = told(2, 0);
+        let mut seat = reported(2, 0);
         seat.record_sent(0, Millis(1_001));
         assert_eq!(seat.free(), 1);
         seat.record_sent(0, Millis(1_002));
@@ -179,7 +180,7 @@ mod tests {
     #[test]
     fn a_permit_of_ours_that_came_back_is_free_unless_somebody_waits_there() {
         for (queued, free) in [(0, 1), (1, 0)] {
-            let mut seat = told(4, 0);
+            let mut seat = reported(4, 0);
             seat.record_sent(0, Millis(1_001));
             seat.apply_report(
                 ModelLoad {
@@ -198,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_report_that_is_older_than_what_was_sent_does_not_hide_it() {
-        let mut seat = told(4, 0);
+        let mut seat = reported(4, 0);
         for _ in 0..4 {
             seat.record_sent(0, Millis(5_000));
         }
@@ -209,7 +210,7 @@ mod tests {
 
     #[test]
     fn never_more_is_believed_free_than_there_are_permits() {
-        let mut seat = told(4, 0);
+        let mut seat = reported(4, 0);
         for _ in 0..4 {
             seat.record_sent(0, Millis(5_000));
         }
@@ -223,7 +224,7 @@ mod tests {
     #[test]
     fn a_refusal_holds_until_its_time_is_over_or_something_newer_is_told() {
         let rule = ClusterRule::default();
-        let mut seat = told(4, 0);
+        let mut seat = reported(4, 0);
         seat.record_refusal(0, 500, &rule, Millis(2_000));
         assert!(seat.has_refused(Millis(2_999)) && !seat.has_refused(Millis(3_000)));
         seat.apply_report(seat.load, 2, Millis(200), Millis(2_100));

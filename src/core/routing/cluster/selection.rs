@@ -116,12 +116,12 @@ impl ClusterView {
         let plan = self.plan(model, seek.site_order);
         let search = self.resolve(seek, now);
         let view = &self.models[model as usize];
-        let mut dice = SplitMix64::new(chance);
-        let pick = |tier: &[u16], dice: &mut SplitMix64| self.pick(view, tier, &search, dice);
+        let mut rng = SplitMix64::new(chance);
+        let pick = |tier: &[u16], rng: &mut SplitMix64| self.pick(view, tier, &search, rng);
         let mut tiers = view.plan_by_id(plan).tiers();
-        let found = tiers.find_map(|tier| pick(tier, &mut dice));
-        let others = tiers
-            .any(|tier| found.is_some_and(|(_, only)| only) && pick(tier, &mut dice).is_some());
+        let found = tiers.find_map(|tier| pick(tier, &mut rng));
+        let others =
+            tiers.any(|tier| found.is_some_and(|(_, only)| only) && pick(tier, &mut rng).is_some());
         drop(tiers);
         let Some((seat, only)) = found else {
             self.models[model as usize].has_unmet_demand = true;
@@ -163,12 +163,12 @@ impl ClusterView {
         view: &ClusterModel,
         tier: &[u16],
         search: &ResolvedQuery<'_>,
-        dice: &mut SplitMix64,
+        rng: &mut SplitMix64,
     ) -> Option<(u16, bool)> {
         let score = |at: u16| self.score(view, &view.nodes[usize::from(at)], search).ok();
         if tier.len() > 2 {
-            let first = dice.next_below(tier.len() as u64) as usize;
-            let second = first + 1 + dice.next_below(tier.len() as u64 - 1) as usize;
+            let first = rng.next_below(tier.len() as u64) as usize;
+            let second = first + 1 + rng.next_below(tier.len() as u64 - 1) as usize;
             let (one, other) = (tier[first], tier[second % tier.len()]);
             if let (Some(one_score), Some(other_score)) = (score(one), score(other)) {
                 let better = if other_score > one_score { other } else { one };
@@ -183,7 +183,7 @@ impl ClusterView {
             let Some(score) = score(at) else { continue };
             let place = match fit {
                 0 | 1 => fit,
-                _ => dice.next_below(fit + 1),
+                _ => rng.next_below(fit + 1),
             };
             if let Some(kept) = drawn.get_mut(place as usize) {
                 *kept = Some((score, at));
@@ -191,7 +191,7 @@ impl ClusterView {
             fit += 1;
         }
         // Among equals chance decides, not the order of the seats.
-        if dice.next_below(2) == 0 {
+        if rng.next_below(2) == 0 {
             drawn.swap(0, 1);
         }
         let better = drawn.into_iter().flatten().max_by_key(|&(score, _)| score);
