@@ -377,27 +377,27 @@ impl Gossip {
 
     /// Takes in what is new in a node's state.
     fn read(&mut self, id: &ChitchatId, state: &NodeState, news: &mut GossipUpdate) {
-        let received = self
+        let peer = self
             .peers
             .entry(Arc::clone(&id.node_id))
             .or_insert_with(|| PeerState::of(id));
         // Also to an earlier one: what lives was started by a clock that had been set back.
-        if received.id.generation != id.generation_id {
-            *received = PeerState::of(id);
+        if peer.id.generation != id.generation_id {
+            *peer = PeerState::of(id);
         }
-        received.is_alive = true;
-        if received.max_version == state.max_version() {
+        peer.is_alive = true;
+        if peer.max_version == state.max_version() {
             return;
         }
         // chitchat is locked meanwhile: what was read before is not read again. Keys are in order.
-        let read_before = std::mem::take(&mut received.models);
+        let read_before = std::mem::take(&mut peer.models);
         let mut read_before = read_before.into_iter().peekable();
-        let models = &mut received.models;
+        let models = &mut peer.models;
         for (key, value) in state.key_values_including_deleted() {
             if value.is_deleted() {
                 continue;
             }
-            if value.version <= received.max_version {
+            if value.version <= peer.max_version {
                 let model = codec::known_model(key).filter(|_| models.len() < MODELS_MAX);
                 let Some(model) = model else { continue };
                 while read_before.next_if(|(id, _)| id.as_str() < model).is_some() {}
@@ -414,38 +414,36 @@ impl Gossip {
                 }
                 Some(KeySubject::Account(account)) => {
                     if let Some(spent) = codec::read_usage(&value.value) {
-                        news.usage
-                            .push((received.id.clone(), account.into(), spent));
+                        news.usage.push((peer.id.clone(), account.into(), spent));
                     }
                 }
                 Some(KeySubject::Passed(account)) => {
                     if let Some(count) = codec::read_passed(&value.value) {
-                        news.passed
-                            .push((received.id.clone(), account.into(), count));
+                        news.passed.push((peer.id.clone(), account.into(), count));
                     }
                 }
                 Some(KeySubject::Config) => {
                     if let Some(digests) = codec::read_digests(&value.value) {
-                        news.configs.push((received.id.clone(), digests));
+                        news.configs.push((peer.id.clone(), digests));
                     }
                 }
                 _ => {}
             }
         }
-        received.max_version = state.max_version();
-        let reported = state.get(NODE_KEY).and_then(codec::read_node);
-        let Some(reported) = reported.filter(|reported| reported.version > received.version) else {
+        peer.max_version = state.max_version();
+        let report = state.get(NODE_KEY).and_then(codec::read_node);
+        let Some(report) = report.filter(|report| report.version > peer.version) else {
             return;
         };
-        received.version = reported.version;
+        peer.version = report.version;
         news.reports.push(NodeReport {
-            node: received.id.clone(),
-            site: reported.site,
-            address: reported.address,
-            draining: reported.draining,
-            models: received.models.clone(),
-            version: reported.version,
-            made: reported.made,
+            node: peer.id.clone(),
+            site: report.site,
+            address: report.address,
+            draining: report.draining,
+            models: peer.models.clone(),
+            version: report.version,
+            made: report.made,
         });
     }
 }
