@@ -14,6 +14,7 @@
 mod check;
 mod diff;
 mod document;
+mod embedded;
 mod env;
 mod file;
 mod load;
@@ -28,37 +29,13 @@ pub mod watch;
 mod yaml;
 
 pub use diff::{ConfigDiff, KeyDifference, diff, differences};
+pub use embedded::{EXAMPLE, QUICKSTART, QUICKSTART_PLUGINS, STARTER};
 pub use file::{AdminListener, Anonymous, ClientListener, Config, Listen, NodeConfig};
 pub use load::{ContentHash, FILE_BYTES_MAX, LoadedConfig, content_hash, load, load_with, parse};
 pub use positions::KeyPositions;
 pub use problem::Problem;
 pub use redacted::{effective, has_secret, redacted};
 pub use schema::schema;
-
-/// The example file: every key with its default or an example, and a comment.
-pub const EXAMPLE: &str = include_str!("../../config/example.yaml");
-
-/// The file to begin with: one model server, and comments that say what comes next.
-pub const STARTER: &str = include_str!("../../config/starter.yaml");
-
-/// The file `infergate demo` runs on: two simulated GPU containers on ports 9001 and 9002.
-pub const QUICKSTART: &str = include_str!("../../config/quickstart.yaml");
-
-/// The plugins it names, by their paths beside it.
-pub const QUICKSTART_PLUGINS: [(&str, &[u8]); 3] = [
-    (
-        "quickstart/text-generation.wasm",
-        include_bytes!("../../config/quickstart/text-generation.wasm"),
-    ),
-    (
-        "quickstart/neurons.wasm",
-        include_bytes!("../../config/quickstart/neurons.wasm"),
-    ),
-    (
-        "quickstart/latency.wasm",
-        include_bytes!("../../config/quickstart/latency.wasm"),
-    ),
-];
 
 #[cfg(test)]
 mod tests;

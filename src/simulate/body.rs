@@ -15,11 +15,11 @@ use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Sleep, sleep_until};
 
 use super::concurrency::WorkSlot;
+use super::connection::{ConnectionCut, FaultableConnection};
 use super::fault::Fault;
-use super::openai::usage;
 use super::pace::TokenPace;
-use super::server::{ConnectionCut, FaultableConnection};
 use super::text::SimulatedText;
+use super::usage::usage;
 
 /// The body of any response.
 pub(super) enum SimulatorBody {

@@ -20,16 +20,18 @@ use tokio::time::sleep_until;
 
 use super::body::{EventScript, PacedEvents, SimulatorBody, TruncatedBody};
 use super::config::Dialect;
+use super::connection::{ConnectionCut, FaultableConnection};
 use super::control;
 use super::dialect::{self, Operation, SimulatorRoute};
 use super::fault::{Fault, FaultPoint};
+use super::identity::SIMULATOR_HEADER;
 use super::openai::{self, Flavor, ResponseMembers, StreamStyle};
 use super::pace::TokenPace;
 use super::request::{self, EmbeddingRequest, SimulatorRequest, TextRequest};
-use super::server::{ConnectionCut, FaultableConnection, SimulatorState};
+use super::state::SimulatorState;
 use super::task::TaskOutput;
 use super::text::{SimulatedText, TextLength, hash};
-use super::{SIMULATOR_HEADER, llama_server, task, tei, tgi};
+use super::{llama_server, task, tei, tgi};
 
 /// Largest request body: twice what the gateway takes by default, so that its limit shows first.
 const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;

@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 
-use super::FINGERPRINT;
 use super::config::Config;
+use super::identity::FINGERPRINT;
 use super::stats::StatsSnapshot;
 
 /// Response to `/props`.

@@ -12,17 +12,20 @@
 mod body;
 mod concurrency;
 mod config;
+mod connection;
 mod control;
 mod dialect;
 mod embedding;
 mod fault;
 mod handler;
+mod identity;
 mod llama_server;
 mod media;
 mod openai;
 mod pace;
 mod request;
 mod server;
+mod state;
 mod stats;
 mod task;
 mod tei;
@@ -30,30 +33,10 @@ mod tei;
 mod tests;
 mod text;
 mod tgi;
-
-use std::future::Future;
-use std::io;
-
-use tokio::net::TcpListener;
+mod usage;
 
 pub use config::{Config, CostMetric, Dialect, OverLimit, StreamUsage, Task};
 pub use fault::{Fault, ServerFault};
-pub use server::Simulator;
+pub use identity::{FINGERPRINT, SIMULATOR_HEADER};
+pub use server::{Simulator, serve};
 pub use stats::StatsSnapshot;
-
-/// Marks every response of the simulator, errors included.
-pub const SIMULATOR_HEADER: &str = "x-infergate-simulator";
-
-/// Value in place of a real server's build name.
-pub const FINGERPRINT: &str = "infergate-simulator";
-
-/// Serve on `listener` until `shutdown` resolves; connections still open are then closed.
-///
-/// A test that wants to read the counts while it runs builds a [`Simulator`] itself.
-pub async fn serve(
-    config: Config,
-    listener: TcpListener,
-    shutdown: impl Future<Output = ()>,
-) -> io::Result<()> {
-    Simulator::new(config).serve(listener, shutdown).await
-}

@@ -10,12 +10,13 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::FINGERPRINT;
 use super::body::{EventScript, EventTail};
 use super::config::StreamUsage;
 use super::embedding::{base64, vector};
+use super::identity::FINGERPRINT;
 use super::request::EmbeddingRequest;
 use super::text::{Finish, SimulatedText};
+use super::usage::usage;
 
 /// Members that every object of one response carries.
 pub(super) struct ResponseMembers<'a> {
@@ -60,14 +61,6 @@ impl ResponseMembers<'_> {
     fn usage(&self, text: &SimulatedText) -> String {
         usage(self.prompt_tokens, u64::from(text.tokens()))
     }
-}
-
-/// A `usage` object.
-pub(super) fn usage(prompt: u64, output: u64) -> String {
-    format!(
-        r#"{{"prompt_tokens":{prompt},"completion_tokens":{output},"total_tokens":{},"prompt_tokens_details":{{"cached_tokens":0}}}}"#,
-        prompt + output
-    )
 }
 
 /// A whole chat completion.

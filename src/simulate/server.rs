@@ -7,7 +7,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::Response;
@@ -21,11 +21,13 @@ use tokio::time::{Instant, sleep, timeout};
 use super::body::SimulatorBody;
 use super::concurrency::ConcurrencyLimit;
 use super::config::Config;
+use super::connection::{ConnectionCut, FaultableConnection};
 use super::control;
 #[cfg(test)]
 use super::fault::ServerFault;
 use super::fault::{FaultPoint, Faults};
 use super::handler;
+use super::state::SimulatorState;
 use super::stats::{Stats, StatsSnapshot};
 
 /// Connections open at once; beyond it, the kernel's backlog holds newcomers. Above what a load
@@ -43,37 +45,6 @@ const CONTROL_PEEK: Duration = Duration::from_millis(20);
 #[derive(Clone)]
 pub struct Simulator {
     shared: Arc<SimulatorState>,
-}
-
-/// State that all connections of one simulator share.
-pub(super) struct SimulatorState {
-    pub(super) config: Config,
-    pub(super) stats: Arc<Stats>,
-    pub(super) gate: ConcurrencyLimit,
-    pub(super) faults: Faults,
-    pub(super) started: Instant,
-    pub(super) started_unix_secs: u64,
-    pub(super) ordinal: AtomicU64,
-}
-
-/// The state of one connection that a fault changes.
-#[derive(Default)]
-pub(super) struct FaultableConnection {
-    /// Close with RST instead of FIN.
-    reset: AtomicBool,
-}
-
-/// The connection ends here, on purpose.
-#[derive(Debug, thiserror::Error)]
-#[error("connection cut by a simulated fault or by the client")]
-pub(super) struct ConnectionCut;
-
-impl FaultableConnection {
-    /// Arrange for RST; the caller returns the error, which ends the connection.
-    pub(super) fn reset(&self) -> ConnectionCut {
-        self.reset.store(true, Relaxed);
-        ConnectionCut
-    }
 }
 
 impl Simulator {
@@ -197,4 +168,15 @@ async fn is_control(stream: &TcpStream) -> bool {
         }
         _ => false,
     }
+}
+
+/// Serve on `listener` until `shutdown` resolves; connections still open are then closed.
+///
+/// A test that wants to read the counts while it runs builds a [`Simulator`] itself.
+pub async fn serve(
+    config: Config,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()>,
+) -> io::Result<()> {
+    Simulator::new(config).serve(listener, shutdown).await
 }

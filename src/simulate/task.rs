@@ -18,9 +18,9 @@ use super::config::{Config, StreamUsage, Task};
 use super::dialect::Operation;
 use super::embedding::{base64_of, vector};
 use super::media::{png, wav};
-use super::openai::usage;
 use super::request::{self, SimulatorRequest};
 use super::text::{SimulatedText, TextLength, hash};
+use super::usage::usage;
 
 /// A request's own word for the task, over the server's.
 const TASK_HEADER: &str = "x-sim-task";

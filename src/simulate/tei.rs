@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::FINGERPRINT;
 use super::config::Config;
 use super::embedding::vector;
+use super::identity::FINGERPRINT;
 use super::request::EmbeddingRequest;
 
 /// Response to `/embed`: bare vectors.

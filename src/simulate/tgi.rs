@@ -6,9 +6,9 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::FINGERPRINT;
 use super::body::{EventScript, EventTail};
 use super::config::Config;
+use super::identity::FINGERPRINT;
 use super::text::{Finish, SimulatedText};
 
 fn finish_reason(finish: Finish) -> &'static str {

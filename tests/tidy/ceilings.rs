@@ -5,10 +5,8 @@
 /// Modules whose largest cycle of files is over two: (module, files). The numbers only go down.
 pub const FILE_CYCLES: &[(&str, usize)] = &[
     ("app", 3),
-    ("config", 8),
-    ("core::admission", 6),
+    ("core::admission", 3),
     ("pipeline", 3),
-    ("simulate", 8),
     ("upstream", 18),
 ];
 
@@ -17,11 +15,7 @@ pub const MOD_FILES_WITH_CODE: &[&str] = &[
     "src/admin/mod.rs",
     "src/app/mod.rs",
     "src/cli/mod.rs",
-    "src/config/check/mod.rs",
-    "src/config/mod.rs",
-    "src/config/watch/mod.rs",
     "src/core/routing/policy/mod.rs",
-    "src/simulate/mod.rs",
     "src/upstream/mod.rs",
     "src/upstream/response/mod.rs",
 ];
@@ -91,7 +85,7 @@ pub const BANNED_NAMES_ALLOWED: &[&str] = &[
 ];
 
 /// Names with banned words there may be.
-pub const BANNED_NAMES_MAX: usize = 66;
+pub const BANNED_NAMES_MAX: usize = 42;
 
 /// Public items without a use there may be.
 pub const UNUSED_ITEMS_MAX: usize = 2;
@@ -100,4 +94,4 @@ pub const UNUSED_ITEMS_MAX: usize = 2;
 pub const UNUSED_ITEMS_ALLOWED: &[&str] = &["detach", "renew"];
 
 /// Types between the modules of the request path that docs/glossary.md may lack.
-pub const GLOSSARY_MISSING_MAX: usize = 15;
+pub const GLOSSARY_MISSING_MAX: usize = 6;

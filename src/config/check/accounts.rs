@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::models::ModelNames;
-use super::{anonymous_allowed, is_anonymous, name_fault};
+use super::names::{anonymous_allowed, is_anonymous, name_fault};
 use crate::config::document::Cursor;
 use crate::config::problem::{Problem, Problems};
 

@@ -6,7 +6,7 @@ use crate::config::document::Cursor;
 use crate::config::problem::Problems;
 use crate::upstream::{check_host_and_port, check_url};
 
-use super::models::{check_sent, key_fault};
+use super::endpoints::{check_sent, key_fault};
 
 const SOURCES: [&str; 4] = ["file", "dns", "consul", "kubernetes"];
 /// Names in Kubernetes are labels of a DNS name at most.

@@ -6,7 +6,6 @@ use std::collections::HashSet;
 
 use http::header::HeaderName;
 
-use super::models::key_fault;
 use crate::config::document::Cursor;
 use crate::config::problem::Problems;
 use crate::upstream::API_KEY_HEADER;
@@ -118,12 +117,35 @@ fn check_headers(endpoint: &Cursor<'_>, problems: &mut Problems) {
     }
 }
 
+/// Checks key and headers that are sent to an endpoint, or to discovered ones.
+pub(super) fn check_sent(map: &Cursor<'_>, problems: &mut Problems) {
+    if let Some(key) = map.key("api_key")
+        && let Some(fault) = key.text().and_then(|text| form_fault(map, text))
+    {
+        problems.add(key.problem(fault));
+    }
+    if let Some(key) = map.key("backend_model")
+        && key.text() == Some("")
+    {
+        problems.add(key.problem("must not be empty: remove the key to send the model's id"));
+    }
+}
+
 /// Fault of a key in the form that its endpoint expects, if any.
 pub fn form_fault(endpoint: &Cursor<'_>, key: &str) -> Option<&'static str> {
     match endpoint.text_of("auth") {
         Some("header") => value_fault(key),
         _ => key_fault(key),
     }
+}
+
+/// The key is sent as a header value; the message must not repeat it.
+pub(super) fn key_fault(key: &str) -> Option<&'static str> {
+    if key.is_empty() {
+        return Some("must not be empty: remove the key to send none");
+    }
+    let fit = key.bytes().all(|byte| byte.is_ascii_graphic());
+    (!fit).then_some("has a space, a line break or a character outside ASCII: it is sent as a header value, check the variable")
 }
 
 fn name_fault(name: &str) -> Option<&'static str> {

@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 
-use super::name_fault;
+use super::names::name_fault;
 use crate::config::AdminListener;
 use crate::config::document::Cursor;
 use crate::config::problem::Problems;

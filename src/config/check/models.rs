@@ -6,7 +6,8 @@ use std::collections::{HashMap, HashSet};
 
 use infergate_core::model::{BackendKind, EndpointSpec, RESERVED, Task, same_server, server_of};
 
-use crate::config::check::{anonymous_allowed, discovery, endpoints, is_anonymous, name_fault};
+use crate::config::check::names::{anonymous_allowed, is_anonymous, name_fault};
+use crate::config::check::{discovery, endpoints};
 use crate::config::document::{Cursor, NodeData};
 use crate::config::problem::{Problem, Problems};
 use crate::config::unsupported::word;
@@ -185,7 +186,7 @@ fn check_endpoints(model: &Cursor<'_>, problems: &mut Problems) {
     let mut seen: HashMap<String, String> = HashMap::new();
     for endpoint in &model.list("endpoints") {
         check_ca_file(endpoint, problems);
-        check_sent(endpoint, problems);
+        endpoints::check_sent(endpoint, problems);
         endpoints::check(endpoint, problems);
         let Some(url) = endpoint.key("url") else {
             continue;
@@ -249,29 +250,6 @@ fn check_servers(models: &[Cursor<'_>], problems: &mut Problems) {
             )));
         }
     }
-}
-
-/// Checks key and headers that are sent to an endpoint, or to discovered ones.
-pub(super) fn check_sent(map: &Cursor<'_>, problems: &mut Problems) {
-    if let Some(key) = map.key("api_key")
-        && let Some(fault) = key.text().and_then(|text| endpoints::form_fault(map, text))
-    {
-        problems.add(key.problem(fault));
-    }
-    if let Some(key) = map.key("backend_model")
-        && key.text() == Some("")
-    {
-        problems.add(key.problem("must not be empty: remove the key to send the model's id"));
-    }
-}
-
-/// The key is sent as a header value; the message must not repeat it.
-pub(super) fn key_fault(key: &str) -> Option<&'static str> {
-    if key.is_empty() {
-        return Some("must not be empty: remove the key to send none");
-    }
-    let fit = key.bytes().all(|byte| byte.is_ascii_graphic());
-    (!fit).then_some("has a space, a line break or a character outside ASCII: it is sent as a header value, check the variable")
 }
 
 /// The content of the file is checked when it is loaded.

@@ -11,7 +11,8 @@ mod unhealthy;
 
 use hashbrown::HashMap;
 
-use super::discipline::{self, Discipline, Waiter, Waiters};
+use super::discipline::{Discipline, Waiter, Waiters};
+use super::disciplines::discipline_for;
 use super::endpoints::{EndpointId, Endpoints};
 use super::order::EndpointOrder;
 use super::permit_request::{
@@ -69,7 +70,7 @@ impl AdmissionQueue {
             endpoints: Endpoints::default(),
             permits: Permits::new(),
             waiters: Slab::new(),
-            discipline: discipline::discipline_for(spec.queue.algorithm),
+            discipline: discipline_for(spec.queue.algorithm),
             algorithm: spec.queue.algorithm,
             account_capacity: 0,
             total_capacity: 0,
@@ -278,7 +279,7 @@ impl AdmissionQueue {
     /// Moves all waiters into the new discipline's queues in the order of arrival; refuses those beyond
     /// the new bounds.
     fn requeue_all(&mut self, wakes: &mut WaiterUpdates) {
-        self.discipline = discipline::discipline_for(self.algorithm);
+        self.discipline = discipline_for(self.algorithm);
         let mut places: Vec<SlotKey> = self.waiters.iter().map(|(place, _)| place).collect();
         places.sort_unstable_by_key(|&place| self.waiters.key(place));
         let mut joined = 0;

@@ -1,17 +1,12 @@
-//! The interface of a queue discipline, and the registry of disciplines.
+//! The interface of a queue discipline.
 //!
 //! A discipline decides order and nothing else: capacity, deadlines and permits belong to the
 //! admission queue. Waiters are stored in one slab that all disciplines share; a discipline keeps
-//! [`Queue`](super::queue::Queue)s discipline_for their slots. A new one is a file beside `fair.rs`, a variant discipline_for
-//! `Algorithm` and a row in [`discipline_for`].
+//! [`Queue`](super::queue::Queue)s of their slots. A new one is a file beside `fair.rs`, a variant of
+//! `Algorithm` and a row in `disciplines.rs`.
 
-use super::fair::Fair;
-use super::fifo::Fifo;
 use super::permit_request::PermitRequest;
-use super::priority::Priority;
 use super::slab::{Slab, SlotKey};
-use super::token_fair::TokenFair;
-use crate::model::Algorithm;
 use crate::{AccountId, Millis};
 
 /// A request that waits.
@@ -71,14 +66,4 @@ pub(super) trait Discipline: Send {
 
     /// Asserts that queues and waiters agree.
     fn check(&self, waiters: &Waiters);
-}
-
-/// Returns the discipline of an algorithm, without waiters.
-pub(super) fn discipline_for(algorithm: Algorithm) -> Box<dyn Discipline> {
-    match algorithm {
-        Algorithm::Fifo => Box::new(Fifo::default()),
-        Algorithm::Fair => Box::new(Fair::new()),
-        Algorithm::Priority => Box::new(Priority::default()),
-        Algorithm::TokenFair => Box::new(TokenFair::new()),
-    }
 }

@@ -25,6 +25,7 @@ mod accounts;
 mod admission_queue;
 pub mod bodies;
 mod discipline;
+mod disciplines;
 mod endpoints;
 mod fair;
 mod fifo;
