@@ -38,9 +38,7 @@ pub use roles::task::session::TaskSession;
 pub use roles::task::slot::TaskSlot;
 pub use runtime::breaker::BreakerState;
 pub use runtime::call::Caller;
-pub use runtime::capture::{
-    CAPTURE_MAX_CALLS, CAPTURE_MAX_SECS, Capture, CaptureBatch, CaptureStartError, Captures,
-};
+pub use runtime::capture::{CAPTURE_MAX_SECS, Capture, CaptureBatch, CaptureStartError, Captures};
 pub use runtime::grants::CounterValue;
 pub use spec::{
     Bounds, InstancePolicy, OnFailure, OpenaiAnswers, PluginLimits, PluginSpec, RankMode, World,

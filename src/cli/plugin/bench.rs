@@ -102,7 +102,7 @@ pub fn run(args: &BenchArgs) -> Result<CommandOutcome, String> {
         None => None,
     };
     let now = SavedFigures {
-        sha256: target.anatomy.sha256.clone(),
+        sha256: target.info.sha256.clone(),
         fixtures: measure(&target, args.runs as usize)?,
     };
     if let Some(file) = &args.save {

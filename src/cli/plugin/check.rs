@@ -62,7 +62,7 @@ pub fn run(args: &CheckArgs) -> Result<CommandOutcome, String> {
     let mut findings = Vec::new();
     match ComponentInfo::of_file(file) {
         Err(why) => findings.push(fail("file", why)),
-        Ok(anatomy) => outside(args, &found, &anatomy, &mut findings),
+        Ok(info) => outside(args, &found, &info, &mut findings),
     }
     let is_good = |findings: &[Finding]| findings.iter().all(|one| one.level != FindingLevel::Fail);
     // What has a wrong outside is not run.
@@ -108,10 +108,10 @@ fn table(file: &Path, findings: &[Finding]) -> String {
 fn outside(
     args: &CheckArgs,
     found: &target::FoundPlugin,
-    anatomy: &ComponentInfo,
+    info: &ComponentInfo,
     findings: &mut Vec<Finding>,
 ) {
-    let bytes = anatomy.bytes.len() as u64;
+    let bytes = info.bytes.len() as u64;
     let (size, max) = (wording::size(bytes), wording::size(FILE_MAX_BYTES));
     findings.push(ok("size", format!("{size} of at most {max}")));
     findings.push(ok(
@@ -122,7 +122,7 @@ fn outside(
         .project
         .as_ref()
         .and_then(|(_, manifest)| manifest.world);
-    match target::choose(anatomy, args.which.world.or(declared)) {
+    match target::choose(info, args.which.world.or(declared)) {
         Ok(world) => findings.push(ok("world", format!("{}, infergate:plugin 1", world.name()))),
         Err(why) => findings.push(fail("world", why)),
     }
@@ -131,20 +131,20 @@ fn outside(
         .iter()
         .flat_map(|(_, manifest)| &manifest.grants);
     let grants: Vec<String> = args.grants.iter().chain(of_project).cloned().collect();
-    let ungranted = anatomy.ungranted_imports(&grants);
+    let ungranted = info.ungranted_imports(&grants);
     if ungranted.is_empty() {
         findings.push(ok(
             "imports",
-            match anatomy.imports.as_slice() {
+            match info.imports.as_slice() {
                 [] => "none".into(),
                 imports => format!("{}, all granted", imports.join(", ")),
             },
         ));
     }
     findings.extend(ungranted.into_iter().map(|why| fail("imports", why)));
-    stubs(&anatomy.stubbed_wasi, findings);
-    exports(anatomy, findings);
-    if !anatomy.has_names {
+    stubs(&info.stubbed_wasi, findings);
+    exports(info, findings);
+    if !info.has_names {
         let what = "no names of functions in it, so backtraces will not help: in Cargo.toml, \
                     [profile.release] strip = \"debuginfo\" instead of true";
         findings.push(note("names", what.into()));
@@ -173,8 +173,8 @@ fn stubs(wasi: &[String], findings: &mut Vec<Finding>) {
 }
 
 /// Interfaces of WASI are exported by programs; what else is not ours is never called.
-fn exports(anatomy: &ComponentInfo, findings: &mut Vec<Finding>) {
-    let foreign = anatomy
+fn exports(info: &ComponentInfo, findings: &mut Vec<Finding>) {
+    let foreign = info
         .exports
         .iter()
         .filter(|name| !name.starts_with("infergate:plugin/"));
@@ -202,8 +202,8 @@ fn inside(
     target: &PluginTarget,
     findings: &mut Vec<Finding>,
 ) -> Result<(), String> {
-    let workshop = target::tool_host(CostMeasure::Time)?;
-    let opened = match workshop.open(&target.anatomy, target.world, target.limits) {
+    let tools = target::tool_host(CostMeasure::Time)?;
+    let opened = match tools.open(&target.info, target.world, target.limits) {
         Ok(opened) => opened,
         Err(why) => {
             findings.push(fail("compile", why));

@@ -75,8 +75,8 @@ struct FuzzSearch<'a> {
 /// Runs it.
 pub fn run(args: &FuzzArgs) -> Result<CommandOutcome, String> {
     let target = args.which.read()?;
-    let workshop = target::tool_host(CostMeasure::Fuel)?;
-    let opened = target.open(&workshop)?;
+    let tools = target::tool_host(CostMeasure::Fuel)?;
+    let opened = target.open(&tools)?;
     let (settings, of) = target.settings(&opened, args.settings.as_deref())?;
     let tables = of.map(|fixture| fixture.tables.clone()).unwrap_or_default();
     let trial = opened.with_settings(&settings, &tables);

@@ -43,8 +43,8 @@ pub struct InspectArgs {
 /// Runs it.
 pub fn run(args: &InspectArgs) -> Result<CommandOutcome, String> {
     let target = args.which.read()?;
-    let workshop = target::tool_host(CostMeasure::Fuel)?;
-    let opened = target.open(&workshop)?;
+    let tools = target::tool_host(CostMeasure::Fuel)?;
+    let opened = target.open(&tools)?;
     let description = describe(args, &target, &opened)?;
     let figures = bench::measure(&target, RUNS)?;
     let hidden = test::hidden_state(&opened, &target.fixtures);
@@ -95,7 +95,7 @@ fn report(
     figures: &std::collections::BTreeMap<String, BenchFigures>,
     hidden: &[String],
 ) -> Map<String, Value> {
-    let anatomy = &target.anatomy;
+    let info = &target.info;
     let bounds = opened.bounds();
     let reuse = match (target.fixtures.is_empty(), hidden) {
         (true, _) => "unknown: it has no fixtures to compare a used guest with a fresh one",
@@ -106,18 +106,18 @@ fn report(
     };
     let report = json!({
         "file": target.file,
-        "sha256": anatomy.sha256,
-        "bytes": anatomy.bytes.len(),
+        "sha256": info.sha256,
+        "bytes": info.bytes.len(),
         "world": target.world.name(),
         "interfaces": "1.0.0",
-        "imports": anatomy.imports,
-        "stubbed_wasi": anatomy.stubbed_wasi,
-        "exports": anatomy.exports,
-        "grants": anatomy.required_grants(),
+        "imports": info.imports,
+        "stubbed_wasi": info.stubbed_wasi,
+        "exports": info.exports,
+        "grants": info.required_grants(),
         "hooks": opened.hooks(),
-        "memories": anatomy.memories,
-        "producers": anatomy.producers,
-        "names": anatomy.has_names,
+        "memories": info.memories,
+        "producers": info.producers,
+        "names": info.has_names,
         "description": description,
         "limits": {
             "deadline_ms": bounds.deadline_ms,
@@ -161,8 +161,8 @@ fn list(items: &[String]) -> String {
 
 /// Section on the file itself.
 fn outside(target: &PluginTarget) -> String {
-    let anatomy = &target.anatomy;
-    let grants: Vec<String> = anatomy
+    let info = &target.info;
+    let grants: Vec<String> = info
         .required_grants()
         .into_iter()
         .map(str::to_owned)
@@ -170,16 +170,16 @@ fn outside(target: &PluginTarget) -> String {
     let world = format!("{} (infergate:plugin 1.0.0)", target.world.name());
     let mut text = [
         line("file", &target.file.display().to_string()),
-        line("sha256", &anatomy.sha256),
-        line("size", &wording::size(anatomy.bytes.len() as u64)),
+        line("sha256", &info.sha256),
+        line("size", &wording::size(info.bytes.len() as u64)),
         line("world", &world),
-        line("imports", &list(&anatomy.imports)),
-        line("exports", &list(&anatomy.exports)),
+        line("imports", &list(&info.imports)),
+        line("exports", &list(&info.exports)),
         line("grants", &list(&grants)),
     ]
     .concat();
     // Shims between parts have memories without a page.
-    for memory in anatomy.memories.iter().filter(|one| one.min_pages > 0) {
+    for memory in info.memories.iter().filter(|one| one.min_pages > 0) {
         let own = memory
             .max_pages
             .map(|max| format!(", at most {max} by its own word"));
@@ -191,7 +191,7 @@ fn outside(target: &PluginTarget) -> String {
             &format!("{pages} pages of 64 KiB at the start ({start}){own}"),
         );
     }
-    for made in &anatomy.producers {
+    for made in &info.producers {
         let by = format!("{} {} {}", made.field, made.name, made.version);
         text += &line("made by", by.trim_end());
     }

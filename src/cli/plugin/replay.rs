@@ -65,8 +65,8 @@ pub fn run(args: &ReplayArgs) -> Result<CommandOutcome, String> {
         calls = vec![calls.swap_remove(at)];
     }
     let target = args.which.read()?;
-    let workshop = target::tool_host(CostMeasure::Fuel)?;
-    let opened = target.open(&workshop)?;
+    let tools = target::tool_host(CostMeasure::Fuel)?;
+    let opened = target.open(&tools)?;
     match calls.as_slice() {
         [only] => one(args, &target, &opened, only),
         many => several(args, &target, &opened, many),
@@ -91,7 +91,7 @@ fn several(
     let mut text = format!(
         "{}  {}\n{} of {}\n",
         target.file.display(),
-        target.anatomy.sha256,
+        target.info.sha256,
         wording::some(calls.len(), "call"),
         args.call.display()
     );
@@ -125,7 +125,7 @@ fn several(
         ),
     };
     if args.json {
-        let of = json!({ "ok": failed == 0, "file": target.file, "sha256": target.anatomy.sha256, "calls": results });
+        let of = json!({ "ok": failed == 0, "file": target.file, "sha256": target.info.sha256, "calls": results });
         text = format!("{of}\n");
     }
     Ok(CommandOutcome {
@@ -152,7 +152,7 @@ fn one(
             Err(failure) => (None, Some(failure_json(failure))),
         };
         let text = json!({
-            "ok": good, "file": target.file, "sha256": target.anatomy.sha256, "hook": fixture.hook,
+            "ok": good, "file": target.file, "sha256": target.info.sha256, "hook": fixture.hook,
             "answer": answer, "error": error, "backtrace": frames(&ran), "fuel": ran.fuel,
             "memory_bytes": ran.memory_bytes, "elapsed_us": ran.elapsed_us, "log": log,
         });
@@ -164,7 +164,7 @@ fn one(
     let mut text = format!(
         "{}  {}\n{} of {}\n",
         target.file.display(),
-        target.anatomy.sha256,
+        target.info.sha256,
         fixture.hook,
         args.call.display()
     );

@@ -44,7 +44,7 @@ pub struct PluginTarget {
     /// Its component.
     pub file: PathBuf,
     /// Facts about the component.
-    pub anatomy: ComponentInfo,
+    pub info: ComponentInfo,
     /// World of the plugin.
     pub world: World,
     /// Where the fixtures are, if anywhere.
@@ -131,13 +131,13 @@ impl PluginSelector {
     pub fn read(&self) -> Result<PluginTarget, String> {
         let found = self.find()?;
         let file = found.file;
-        let anatomy =
+        let info =
             ComponentInfo::of_file(&file).map_err(|why| format!("{}: {why}", file.display()))?;
         let declared = found
             .project
             .as_ref()
             .and_then(|(_, manifest)| manifest.world);
-        let world = choose(&anatomy, self.world.or(declared))
+        let world = choose(&info, self.world.or(declared))
             .map_err(|why| format!("{}: {why}", file.display()))?;
         let of_project = found
             .project
@@ -153,7 +153,7 @@ impl PluginSelector {
             .map_or(Ok(Vec::new()), PluginFixture::folder)?;
         Ok(PluginTarget {
             file,
-            anatomy,
+            info,
             world,
             folder,
             fixtures,
@@ -166,7 +166,7 @@ impl PluginTarget {
     /// Compiles it.
     pub fn open(&self, tool_host: &ToolHost) -> Result<OpenedComponent, String> {
         progress(&format!("compiling {}", self.file.display()));
-        let opened = tool_host.open(&self.anatomy, self.world, self.limits);
+        let opened = tool_host.open(&self.info, self.world, self.limits);
         opened.map_err(|why| format!("{}: {why}", self.file.display()))
     }
 
@@ -234,18 +234,18 @@ fn json_object(text: &str) -> Result<Map<String, Value>, String> {
 }
 
 /// The world that is meant, when the component is complete for it.
-pub fn choose(anatomy: &ComponentInfo, requested: Option<World>) -> Result<World, String> {
+pub fn choose(info: &ComponentInfo, requested: Option<World>) -> Result<World, String> {
     if let Some(world) = requested {
-        let lacks = anatomy.missing_exports(world);
+        let lacks = info.missing_exports(world);
         return match lacks.is_empty() {
             true => Ok(world),
             false => Err(lacks.join("; ")),
         };
     }
-    match anatomy.worlds().as_slice() {
+    match info.worlds().as_slice() {
         [only] => Ok(*only),
         [] => {
-            let exports = match anatomy.exports.as_slice() {
+            let exports = match info.exports.as_slice() {
                 [] => "nothing".to_owned(),
                 exports => exports.join(", "),
             };

@@ -83,8 +83,8 @@ impl FixtureResult<'_> {
 pub fn run(args: &TestArgs) -> Result<CommandOutcome, String> {
     let target = args.which.read()?;
     let fixtures = target.some_fixtures()?;
-    let workshop = target::tool_host(CostMeasure::Fuel)?;
-    let opened = target.open(&workshop)?;
+    let tools = target::tool_host(CostMeasure::Fuel)?;
+    let opened = target.open(&tools)?;
     let mut tried = try_all(&opened, fixtures);
     if args.update {
         for one in &mut tried {

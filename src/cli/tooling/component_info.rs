@@ -72,7 +72,7 @@ impl ComponentInfo {
     /// As of a file.
     pub fn of(bytes: Vec<u8>) -> Result<ComponentInfo, String> {
         let shape = ComponentType::of(&bytes)?;
-        let mut anatomy = ComponentInfo {
+        let mut info = ComponentInfo {
             sha256: hex::encode(Sha256::digest(&bytes)),
             imports: shape.imports.clone(),
             exports: shape.exports.clone(),
@@ -83,11 +83,10 @@ impl ComponentInfo {
             bytes: Vec::new(),
             shape,
         };
-        anatomy
-            .read_sections(&bytes)
+        info.read_sections(&bytes)
             .map_err(|error| error.to_string())?;
-        anatomy.bytes = bytes;
-        Ok(anatomy)
+        info.bytes = bytes;
+        Ok(info)
     }
 
     fn read_sections(&mut self, bytes: &[u8]) -> wasmparser::Result<()> {

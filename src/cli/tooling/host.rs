@@ -85,12 +85,12 @@ impl ToolHost {
             CostMeasure::Time => EnginePurpose::Serve,
         };
         let runtime = WasmRuntime::start(SLOTS, purpose, Clock::start())?;
-        let warm = Arc::default();
+        let pool = Arc::default();
         Ok(ToolHost {
             context: Arc::new(HostContext {
                 runtime,
                 background: BackgroundQueue::start().map_err(|why| format!("no thread: {why}"))?,
-                pool: warm,
+                pool,
                 metrics: Arc::default(),
                 captures: Arc::default(),
             }),
@@ -111,15 +111,15 @@ impl ToolHost {
     /// Error text of the compiler or the linker.
     pub fn open(
         &self,
-        anatomy: &ComponentInfo,
+        info: &ComponentInfo,
         world: World,
         limits: PluginLimits,
     ) -> Result<OpenedComponent, String> {
         let spec = spec(world, limits);
         let mut digest = [0; 32];
-        hex::decode_to_slice(&anatomy.sha256, &mut digest).map_err(|error| error.to_string())?;
+        hex::decode_to_slice(&info.sha256, &mut digest).map_err(|error| error.to_string())?;
         let checked = CheckedComponent {
-            bytes: anatomy.bytes.clone(),
+            bytes: info.bytes.clone(),
             digest,
             granted: ResolvedGrants::default(),
         };
@@ -133,7 +133,7 @@ impl ToolHost {
         };
         let component = loader.compile(&spec, &checked, CompileWait::Whole);
         let component = component.map_err(joined)?.ok_or("it is not compiled")?;
-        let grants = all_grants(&self.context, &anatomy.sha256, Vec::new());
+        let grants = all_grants(&self.context, &info.sha256, Vec::new());
         let base = loader.link(&spec, &checked, component, grants, "{}");
         let base = base.map_err(joined)?;
         Ok(OpenedComponent { base })
@@ -186,14 +186,14 @@ impl OpenedComponent {
         tables: &BTreeMap<Arc<str>, Map<String, Value>>,
     ) -> ConfiguredComponent {
         let of = &self.base.parts;
-        let ground = self.base.context();
+        let context = self.base.context();
         let attached = tables.values().map(from_object).collect();
         let Bounds {
             deadline_ms,
             stream_deadline_ms,
             ..
         } = of.bounds;
-        let patience = match ground.runtime.purpose {
+        let patience = match context.runtime.purpose {
             EnginePurpose::Tools => PATIENCE,
             EnginePurpose::Serve => 1,
         };
@@ -209,10 +209,10 @@ impl OpenedComponent {
                 ..of.bounds
             },
             policy: InstancePolicy::Fresh,
-            grants: Arc::new(all_grants(ground, &of.identity.sha256, attached)),
+            grants: Arc::new(all_grants(context, &of.identity.sha256, attached)),
         };
         ConfiguredComponent {
-            revision: Revision::new(Arc::clone(ground), parts),
+            revision: Revision::new(Arc::clone(context), parts),
         }
     }
 
@@ -273,7 +273,7 @@ impl ConfiguredComponent {
     pub fn run(&self, fixture: &PluginFixture) -> FixtureRun {
         match FixtureInstance::make(&self.revision, SETUP_DEADLINE_MS * PATIENCE) {
             Ok(mut subject) => subject.call(fixture),
-            Err(crash) => FixtureRun::not_made(*crash),
+            Err(call_error) => FixtureRun::not_made(*call_error),
         }
     }
 
@@ -350,7 +350,7 @@ fn spec(world: World, limits: PluginLimits) -> PluginSpec {
     }
 }
 
-fn all_grants(ground: &HostContext, sha256: &str, attached: Vec<LookupTable>) -> Grants {
+fn all_grants(context: &HostContext, sha256: &str, attached: Vec<LookupTable>) -> Grants {
     Grants {
         plugin: "plugin".into(),
         sha256: sha256.into(),
@@ -359,8 +359,8 @@ fn all_grants(ground: &HostContext, sha256: &str, attached: Vec<LookupTable>) ->
         tables: true,
         declared: Vec::new(),
         attached,
-        clock: ground.runtime.clock,
-        metrics: ground.metrics.plugin("plugin"),
+        clock: context.runtime.clock,
+        metrics: context.metrics.plugin("plugin"),
         usage: GrantUsage::with_kept_lines(),
     }
 }

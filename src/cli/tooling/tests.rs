@@ -27,10 +27,10 @@ fn price(expect: serde_json::Value) -> PluginFixture {
 }
 
 fn opened(world: World, wat: &Wat) -> (ComponentInfo, OpenedComponent) {
-    let anatomy = ComponentInfo::of(wat.bytes()).unwrap();
-    let workshop = ToolHost::start(CostMeasure::Fuel, None).unwrap();
-    let opened = workshop.open(&anatomy, world, Default::default()).unwrap();
-    (anatomy, opened)
+    let info = ComponentInfo::of(wat.bytes()).unwrap();
+    let tools = ToolHost::start(CostMeasure::Fuel, None).unwrap();
+    let opened = tools.open(&info, world, Default::default()).unwrap();
+    (info, opened)
 }
 
 fn run(opened: &OpenedComponent, fixture: &PluginFixture) -> FixtureRun {
@@ -115,10 +115,10 @@ fn a_guest_that_remembers_is_found_by_using_it_again() {
 #[test]
 fn outside_hooks_and_arguments_by_chance_come_from_the_component() {
     let world = World::TaskSchemaStreaming;
-    let (anatomy, plugin) = opened(world, &Wat::of(world));
-    assert_eq!(anatomy.worlds(), [world]);
-    assert!(anatomy.imports.is_empty() && anatomy.required_grants().is_empty());
-    assert_eq!(anatomy.memories.len(), 1);
+    let (info, plugin) = opened(world, &Wat::of(world));
+    assert_eq!(info.worlds(), [world]);
+    assert!(info.imports.is_empty() && info.required_grants().is_empty());
+    assert_eq!(info.memories.len(), 1);
     let hooks = ["describe", "prepare", "finish", "push", "close"];
     assert_eq!(plugin.hooks(), hooks);
     let mut dice = ArgGenerator::new(7, Vec::new());

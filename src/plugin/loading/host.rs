@@ -156,10 +156,10 @@ impl Host {
             digests: wanted,
             ..
         } = loading;
-        if let Some(ground) = self.context.get() {
+        if let Some(context) = self.context.get() {
             // With nothing left to compile, nothing is waited for either.
             let wanted = if compiling.is_empty() { &[] } else { &*wanted };
-            self.compilers.keep_only(&ground.runtime.engine, wanted);
+            self.compilers.keep_only(&context.runtime.engine, wanted);
         }
         let held = held_models(specs, models, &compiling);
         let resolver = Resolver {
@@ -209,8 +209,8 @@ impl Host {
     /// Drops instances that were idle for a minute. To be called about once a second; on a worker
     /// of several it leaves the worker while memory is given back.
     pub fn expire_guests(&self) {
-        if let Some(ground) = self.context.get() {
-            self.expire_guests_at(ground.runtime.clock.now());
+        if let Some(context) = self.context.get() {
+            self.expire_guests_at(context.runtime.clock.now());
         }
     }
 
@@ -233,12 +233,12 @@ impl Host {
     pub fn counts(&self) -> HostCounts {
         use std::sync::atomic::Ordering::Relaxed;
         let mut counts = HostCounts::default();
-        if let Some(ground) = self.context.get() {
-            counts.instances_live = ground.runtime.slots.live();
+        if let Some(context) = self.context.get() {
+            counts.instances_live = context.runtime.slots.live();
             counts.warm_bytes = self.pool.held_bytes() as u64;
-            counts.ticks_missed = ground.runtime.ticker.missed();
-            counts.is_resting = ground.runtime.ticker.is_resting();
-            let pool = ground.runtime.engine.pooling_allocator_metrics();
+            counts.ticks_missed = context.runtime.ticker.missed();
+            counts.is_resting = context.runtime.ticker.is_resting();
+            let pool = context.runtime.engine.pooling_allocator_metrics();
             counts.pool_used = pool.map_or(0, |pool| pool.component_instances());
         }
         if let Some(cache) = &self.cache {
@@ -324,9 +324,9 @@ impl Host {
             return Ok(Some(Arc::clone(same)));
         }
         let wrong = |why: String| vec![("file".to_owned(), why)];
-        let ground = self.context().map_err(wrong)?;
+        let context = self.context().map_err(wrong)?;
         let loader = RevisionLoader {
-            context: &ground,
+            context: &context,
             compilers: &self.compilers,
         };
         loader.load(spec, checked, settings, wait)
@@ -334,20 +334,20 @@ impl Host {
 
     /// The engine and its shared state, started on first need. Called under `loading`.
     fn context(&self) -> Result<Arc<HostContext>, String> {
-        if let Some(ground) = self.context.get() {
-            return Ok(Arc::clone(ground));
+        if let Some(context) = self.context.get() {
+            return Ok(Arc::clone(context));
         }
         let runtime = WasmRuntime::start(self.slots, EnginePurpose::Serve, Clock::start())?;
         let side =
             BackgroundQueue::start().map_err(|why| format!("no thread for its checks: {why}"))?;
-        let ground = Arc::new(HostContext {
+        let context = Arc::new(HostContext {
             runtime,
             background: side,
             pool: Arc::clone(&self.pool),
             metrics: Arc::clone(&self.metrics),
             captures: Arc::clone(&self.captures),
         });
-        Ok(Arc::clone(self.context.get_or_init(|| ground)))
+        Ok(Arc::clone(self.context.get_or_init(|| context)))
     }
 }
 

@@ -23,16 +23,17 @@ const SETUP_SLOW_US: u32 = 5_000;
 pub fn configure_and_describe(revision: &Revision) -> Result<CompiledDescription, Vec<KeyProblem>> {
     let mut first = revision
         .make_instance(SETUP_DEADLINE_MS)
-        .map_err(|crash| setup_problems(&crash))?;
+        .map_err(|call_error| setup_problems(&call_error))?;
     first.arm(SETUP_DEADLINE_MS);
-    let description = guest::describe(&mut first).map_err(|crash| setup_problems(&crash))?;
+    let description =
+        guest::describe(&mut first).map_err(|call_error| setup_problems(&call_error))?;
     drop(first);
     let clock = revision.context().runtime.clock;
     let began_us = clock.micros();
     drop(
         revision
             .make_instance(SETUP_DEADLINE_MS)
-            .map_err(|crash| setup_problems(&crash))?,
+            .map_err(|call_error| setup_problems(&call_error))?,
     );
     let setup_us = clock.micros().saturating_sub(began_us);
     let taken_us = u32::try_from(setup_us).unwrap_or(u32::MAX);
@@ -58,22 +59,22 @@ pub fn configure_and_describe(revision: &Revision) -> Result<CompiledDescription
 }
 
 /// `configure` names places under the settings; everything else is the file's.
-fn setup_problems(crash: &CallError) -> Vec<KeyProblem> {
-    if !crash.problems.is_empty() {
+fn setup_problems(call_error: &CallError) -> Vec<KeyProblem> {
+    if !call_error.problems.is_empty() {
         let below = |path: &str| match path.trim_start_matches(['.', '/']) {
             "" => "settings".to_owned(),
             path => format!("settings.{}", path.replace('/', ".")),
         };
-        let problems = crash.problems.iter();
+        let problems = call_error.problems.iter();
         return problems
             .map(|(path, why)| (below(path), why.clone()))
             .collect();
     }
-    let at = match crash.backtrace.as_str() {
+    let at = match call_error.backtrace.as_str() {
         "" => String::new(),
         frames => format!(" at {frames}"),
     };
-    let why = match &crash.failure {
+    let why = match &call_error.failure {
         Failure::Memory => {
             "it wants more memory to begin with than `limits.memory_mib` grants".to_owned()
         }

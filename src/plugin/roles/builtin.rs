@@ -38,7 +38,7 @@ pub(crate) fn task(task: Task, backend: BackendKind) -> Arc<dyn TaskHandler> {
     const TASKS: usize = Task::ALL.len();
     static SHAPING: [OnceLock<Arc<NativeTask>>; TASKS] = [const { OnceLock::new() }; TASKS];
     static CHECKING: [OnceLock<Arc<NativeTask>>; TASKS] = [const { OnceLock::new() }; TASKS];
-    let shelf = match backend {
+    let cells = match backend {
         BackendKind::Http => &SHAPING,
         _ => &CHECKING,
     };
@@ -47,8 +47,8 @@ pub(crate) fn task(task: Task, backend: BackendKind) -> Arc<dyn TaskHandler> {
         compiled.expect("schemas of built-in tasks are checked by a test")
     };
     let at = Task::ALL.iter().position(|known| *known == task);
-    let place = &shelf[at.expect("every task is in the list of all")];
-    let native = place.get_or_init(|| {
+    let cell = &cells[at.expect("every task is in the list of all")];
+    let native = cell.get_or_init(|| {
         let builtin = BuiltinTask::for_backend(task, backend);
         let description = builtin.description();
         Arc::new(NativeTask {

@@ -60,13 +60,13 @@ impl HookCall {
 }
 
 /// A deadline that passed over an input which is slow by its size is the input's fault.
-pub fn slow_by_size(hook: HookCall, mut crash: Box<CallError>) -> Box<CallError> {
+pub fn slow_by_size(hook: HookCall, mut call_error: Box<CallError>) -> Box<CallError> {
     let is_slow = hook.name == "prepare" && hook.input_bytes >= SLOW_INPUT_BYTES;
-    if is_slow && crash.failure == Failure::Deadline {
+    if is_slow && call_error.failure == Failure::Deadline {
         let bytes = hook.input_bytes;
-        crash.failure = Failure::TooSlow { bytes };
+        call_error.failure = Failure::TooSlow { bytes };
     }
-    crash
+    call_error
 }
 
 fn digest(account: &AccountId) -> u64 {

@@ -50,11 +50,11 @@ impl InstancePool {
         if bytes > bytes_max {
             return;
         }
-        let mut shelf = self.idle.lock();
-        shelf.put(owner, instance, bytes);
-        while shelf.bytes > bytes_max {
-            let gone = shelf.remove_of_largest();
-            parking_lot::MutexGuard::unlocked(&mut shelf, || drop(gone));
+        let mut idle = self.idle.lock();
+        idle.put(owner, instance, bytes);
+        while idle.bytes > bytes_max {
+            let gone = idle.remove_of_largest();
+            parking_lot::MutexGuard::unlocked(&mut idle, || drop(gone));
         }
     }
 
@@ -74,13 +74,13 @@ impl InstancePool {
     /// time.
     /// Instances that are put here afterwards are idle since `now`, so that putting reads no clock.
     pub fn expire(&self, now: Millis) -> ExpiredInstances {
-        let mut shelf = self.idle.lock();
-        shelf.now = now;
+        let mut idle = self.idle.lock();
+        idle.now = now;
         let idle_since = now.0.saturating_sub(IDLE_MAX.0);
         if idle_since == 0 {
             return ExpiredInstances::default();
         }
-        ExpiredInstances(shelf.remove_where(|_, since| since.0 <= idle_since))
+        ExpiredInstances(idle.remove_where(|_, since| since.0 <= idle_since))
     }
 
     /// Memory for all waiting guests together from now on. Less than is kept now takes effect with the
@@ -229,27 +229,27 @@ mod tests {
 
     #[test]
     fn the_revision_with_most_memory_makes_room_with_its_longest_waiting_guest() {
-        let mut shelf = IdleInstances::default();
-        shelf.put(owner(1, "a"), "small", 10);
-        shelf.put(owner(2, "a"), "large, old", 40);
-        shelf.put(owner(2, "b"), "large, new", 50);
-        assert_eq!(shelf.bytes, 100);
-        assert_eq!(shelf.remove_of_largest(), Some("large, old"));
-        assert_eq!(shelf.remove_of_largest(), Some("large, new"));
-        assert_eq!(shelf.remove_of_largest(), Some("small"));
-        assert_eq!((shelf.bytes, shelf.remove_of_largest()), (0, None));
+        let mut idle = IdleInstances::default();
+        idle.put(owner(1, "a"), "small", 10);
+        idle.put(owner(2, "a"), "large, old", 40);
+        idle.put(owner(2, "b"), "large, new", 50);
+        assert_eq!(idle.bytes, 100);
+        assert_eq!(idle.remove_of_largest(), Some("large, old"));
+        assert_eq!(idle.remove_of_largest(), Some("large, new"));
+        assert_eq!(idle.remove_of_largest(), Some("small"));
+        assert_eq!((idle.bytes, idle.remove_of_largest()), (0, None));
     }
 
     #[test]
     fn a_guest_that_was_used_since_is_not_idle() {
-        let mut shelf = IdleInstances::default();
-        shelf.put(owner(1, "a"), "idle", 1);
-        shelf.put(owner(1, "b"), "used", 1);
-        shelf.now = Millis(50_000);
-        let used = shelf.take(&owner(1, "b")).unwrap();
-        shelf.put(owner(1, "b"), used, 1);
-        assert_eq!(shelf.remove_where(|_, since| since.0 <= 1_000), ["idle"]);
-        assert_eq!((shelf.bytes, shelf.take(&owner(1, "b"))), (1, Some("used")));
-        assert_eq!(shelf.bytes, 0);
+        let mut idle = IdleInstances::default();
+        idle.put(owner(1, "a"), "idle", 1);
+        idle.put(owner(1, "b"), "used", 1);
+        idle.now = Millis(50_000);
+        let used = idle.take(&owner(1, "b")).unwrap();
+        idle.put(owner(1, "b"), used, 1);
+        assert_eq!(idle.remove_where(|_, since| since.0 <= 1_000), ["idle"]);
+        assert_eq!((idle.bytes, idle.take(&owner(1, "b"))), (1, Some("used")));
+        assert_eq!(idle.bytes, 0);
     }
 }

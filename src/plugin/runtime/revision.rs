@@ -123,17 +123,17 @@ type CallOutcome<T> = Result<T, Box<CallError>>;
 
 impl Revision {
     /// Revision without any call yet.
-    pub fn new(ground: Arc<HostContext>, parts: RevisionParts) -> Revision {
+    pub fn new(context: Arc<HostContext>, parts: RevisionParts) -> Revision {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         Revision {
-            metrics: ground.metrics.plugin(&parts.identity.name),
-            capture: ground.captures.of(&parts.identity.name),
-            loaded_at: rfc3339(ground.runtime.clock.wall()).into(),
+            metrics: context.metrics.plugin(&parts.identity.name),
+            capture: context.captures.of(&parts.identity.name),
+            loaded_at: rfc3339(context.runtime.clock.wall()).into(),
             parts,
             described: CompiledDescription::default(),
             tally: CallStats::default(),
             self_check: None,
-            context: ground,
+            context,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             breaker: Mutex::new(Breaker::default()),
             self_ref: OnceLock::new(),
@@ -181,15 +181,15 @@ impl Revision {
         };
         let by = hook.origin(caller);
         let began_us = clock.micros();
-        let seat = self.claim(caller);
-        let is_slow = self.is_slow(hook, seat.idle.is_some());
-        let ended = off_the_worker(is_slow, || self.call_caught(hook, caller, seat, ask));
-        let ended = ended.map_err(|crash| slow_by_size(hook, crash));
+        let claim = self.claim(caller);
+        let is_slow = self.is_slow(hook, claim.idle.is_some());
+        let ended = off_the_worker(is_slow, || self.call_caught(hook, caller, claim, ask));
+        let ended = ended.map_err(|call_error| slow_by_size(hook, call_error));
         let took_us = clock.micros().saturating_sub(began_us);
         self.tally.record_duration(took_us);
         let result = match &ended {
             Ok(_) => CallResult::Answered,
-            Err(crash) => result_of(&crash.failure),
+            Err(call_error) => result_of(&call_error.failure),
         };
         self.observe(hook, result, took_us);
         match ended {
@@ -197,13 +197,13 @@ impl Revision {
                 self.breaker.lock().record_end(pass, by, true, clock.now());
                 Ok(answer)
             }
-            Err(crash) => {
-                let opened = self.record_failure(hook, (pass, by), &crash.failure);
-                if !matches!(crash.failure, Failure::Rejected(_)) {
-                    self.tally.count_failure(&crash.failure);
-                    self.log_failure(hook, caller, &crash, took_us, opened);
+            Err(call_error) => {
+                let opened = self.record_failure(hook, (pass, by), &call_error.failure);
+                if !matches!(call_error.failure, Failure::Rejected(_)) {
+                    self.tally.count_failure(&call_error.failure);
+                    self.log_failure(hook, caller, &call_error, took_us, opened);
                 }
-                Err(crash.failure)
+                Err(call_error.failure)
             }
         }
     }
@@ -336,14 +336,14 @@ impl Revision {
         hook: HookCall,
         ask: impl FnOnce(&mut Store<GuestState>, &Exports) -> wasmtime::Result<Result<T, Failure>>,
     ) -> Result<T, Failure> {
-        let seat = InstanceClaim {
+        let claim = InstanceClaim {
             owner: (self.number, None),
             may_keep: false,
             idle: None,
             is_repetition: true,
         };
-        let ended = self.call_caught(hook, None, seat, ask);
-        ended.map_err(|crash| crash.failure)
+        let ended = self.call_caught(hook, None, claim, ask);
+        ended.map_err(|call_error| call_error.failure)
     }
 
     /// Uses no instance again from now on.
@@ -382,9 +382,9 @@ impl Revision {
         deadline_ms: u32,
         is_silent: bool,
     ) -> Result<GuestInstance, Box<CallError>> {
-        let ground = &self.context;
-        let mould = InstanceTemplate {
-            runtime: &ground.runtime,
+        let context = &self.context;
+        let template = InstanceTemplate {
+            runtime: &context.runtime,
             pre: &self.parts.code.pre,
             indices: &self.parts.code.indices,
             bounds: &self.parts.bounds,
@@ -396,15 +396,15 @@ impl Revision {
         // An idle instance makes room. Another caller may be quicker to take it, but each pass there is
         // one idle instance less.
         loop {
-            let Some(slot) = ground.runtime.slots.take() else {
-                if ground.pool.evict() {
+            let Some(slot) = context.runtime.slots.take() else {
+                if context.pool.evict() {
                     continue;
                 }
                 let busy = Failure::Unavailable("every instance is busy");
                 return Err(CallError::without_trace(busy, 0));
             };
-            match GuestInstance::make(&mould, slot, deadline_ms) {
-                Err(crash) if crash.engine_is_full() && ground.pool.evict() => {}
+            match GuestInstance::make(&template, slot, deadline_ms) {
+                Err(call_error) if call_error.engine_is_full() && context.pool.evict() => {}
                 made => return made,
             }
         }
@@ -444,11 +444,11 @@ impl Revision {
         &self,
         hook: HookCall,
         caller: Option<Caller<'_>>,
-        seat: InstanceClaim,
+        claim: InstanceClaim,
         ask: impl FnOnce(&mut Store<GuestState>, &Exports) -> wasmtime::Result<Result<T, Failure>>,
     ) -> CallOutcome<T> {
         catch_unwind(AssertUnwindSafe(|| {
-            self.call_instance(hook, caller, seat, ask)
+            self.call_instance(hook, caller, claim, ask)
         }))
         .unwrap_or_else(|_| {
             Err(CallError::without_trace(
@@ -462,7 +462,7 @@ impl Revision {
         &self,
         hook: HookCall,
         caller: Option<Caller<'_>>,
-        seat: InstanceClaim,
+        claim: InstanceClaim,
         ask: impl FnOnce(&mut Store<GuestState>, &Exports) -> wasmtime::Result<Result<T, Failure>>,
     ) -> CallOutcome<T> {
         let InstanceClaim {
@@ -470,7 +470,7 @@ impl Revision {
             may_keep: keeps,
             idle: waiting,
             is_repetition: is_silent,
-        } = seat;
+        } = claim;
         let mut instance = match waiting {
             Some(instance) => instance,
             None => Box::new(self.new_instance(self.setup_deadline_ms(hook), is_silent)?),
@@ -489,7 +489,7 @@ impl Revision {
         // Whatever was not an answer has gone, or goes here, with its store.
         let usable = match &answer {
             Ok(_) => true,
-            Err(crash) => matches!(crash.failure, Failure::Rejected(_)),
+            Err(call_error) => matches!(call_error.failure, Failure::Rejected(_)),
         };
         instance.calls += 1;
         if usable && keeps && self.reuses_instances() && !is_worn(&instance) {
@@ -515,12 +515,12 @@ impl Revision {
         &self,
         hook: HookCall,
         caller: Option<Caller<'_>>,
-        crash: &CallError,
+        call_error: &CallError,
         took_us: u64,
         opened: bool,
     ) {
         let RevisionIdentity { name, sha256, .. } = &self.parts.identity;
-        let bytes = crash.memory_bytes as u64;
+        let bytes = call_error.memory_bytes as u64;
         self.tally.crash_bytes.fetch_max(bytes, Ordering::Relaxed);
         if opened {
             tracing::error!(
@@ -536,11 +536,11 @@ impl Revision {
             plugin = &**name,
             sha256 = &**sha256,
             hook = hook.name,
-            class = crash.failure.class(),
-            failure = %crash.failure,
-            backtrace = crash.backtrace,
+            class = call_error.failure.class(),
+            failure = %call_error.failure,
+            backtrace = call_error.backtrace,
             elapsed_us = took_us,
-            memory_bytes = crash.memory_bytes,
+            memory_bytes = call_error.memory_bytes,
             request_id = caller.map_or("", |caller| caller.request_id),
             "a plugin failed"
         );

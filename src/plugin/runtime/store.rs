@@ -198,33 +198,33 @@ pub struct CallError {
 impl GuestInstance {
     /// Makes a guest and configures it, all of it under one deadline.
     pub fn make(
-        mould: &InstanceTemplate<'_>,
+        template: &InstanceTemplate<'_>,
         slot: InstanceSlot,
         deadline_ms: u32,
     ) -> Result<GuestInstance, Box<CallError>> {
         let guest = GuestState {
             limits: GuestLimits {
-                memory_max_bytes: mould.bounds.memory_bytes,
+                memory_max_bytes: template.bounds.memory_bytes,
                 memory_bytes: 0,
                 table_elements: 0,
                 denied: false,
             },
-            grants: Arc::clone(mould.grants),
+            grants: Arc::clone(template.grants),
             request_id: String::new(),
-            is_repetition: mould.is_repetition,
-            counts_fuel: mould.runtime.purpose == EnginePurpose::Tools,
+            is_repetition: template.is_repetition,
+            counts_fuel: template.runtime.purpose == EnginePurpose::Tools,
             deadline: GuestDeadline::default(),
-            ticks: mould.runtime.ticker.handle(),
+            ticks: template.runtime.ticker.handle(),
         };
-        let mut store = Store::new(&mould.runtime.engine, guest);
+        let mut store = Store::new(&template.runtime.engine, guest);
         store.limiter(|guest| &mut guest.limits);
-        store.set_hostcall_fuel(mould.bounds.output_bytes);
+        store.set_hostcall_fuel(template.bounds.output_bytes);
         store.set_max_component_handles(HANDLES_MAX);
         store.epoch_deadline_callback(|mut store| {
             Ok(store.data_mut().deadline.tick(clock::thread_micros()))
         });
         arm(&mut store, deadline_ms);
-        match build(mould, &mut store) {
+        match build(template, &mut store) {
             Ok((raw, exports)) => {
                 let ready_bytes = store.data().limits.memory_bytes;
                 Ok(GuestInstance {
@@ -234,7 +234,7 @@ impl GuestInstance {
                     calls: 0,
                     ready_bytes,
                     _slot: slot,
-                    _live: mould.metrics.live_instance(),
+                    _live: template.metrics.live_instance(),
                 })
             }
             Err(error) => Err(CallError::of(&error, &store)),
@@ -277,11 +277,11 @@ fn arm(store: &mut Store<GuestState>, deadline_ms: u32) {
 }
 
 fn build(
-    mould: &InstanceTemplate<'_>,
+    template: &InstanceTemplate<'_>,
     store: &mut Store<GuestState>,
 ) -> wasmtime::Result<(wasmtime::component::Instance, Exports)> {
-    let raw = mould.pre.instantiate(&mut *store)?;
-    let at = mould.indices;
+    let raw = template.pre.instantiate(&mut *store)?;
+    let at = template.indices;
     let exports = Exports {
         lifecycle: at
             .lifecycle
@@ -319,7 +319,7 @@ fn build(
     };
     let configured = lifecycle
         .infergate_plugin_lifecycle()
-        .call_configure(&mut *store, mould.settings)?;
+        .call_configure(&mut *store, template.settings)?;
     match configured {
         Ok(()) => Ok((raw, exports)),
         Err(problems) => Err(Error::new(ConfigureError(
