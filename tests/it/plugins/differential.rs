@@ -1,6 +1,9 @@
-//! Built-in roles against the same logic as a Wasm guest: 100,000 random cases a role, equal to the bit.
+//! Built-in roles against the shipped Wasm guests: 100,000 random cases a role, equal to the bit.
 //!
-//! Both go through the same facade, checks and edits included. A case that differs is printed whole.
+//! Both come from one source, `infergate_tasks`, so this does not compare two writings of a rule. It proves that the
+//! guest as compiled, the conversions of its SDK and those of the host, settings included, give what the native call
+//! gives: no field is lost or swapped, and floats agree on both targets. Whether a rule is right is for the core's
+//! own tests. Both go through the same facade, checks and edits included. A case that differs is printed whole.
 
 use std::sync::Arc;
 
