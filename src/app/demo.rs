@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::{fail, runtime, signals::Signals};
+use super::serve::{fail, runtime, serve};
+use super::signals::Signals;
 use crate::config;
 use crate::simulate;
 use crate::telemetry::printable;
@@ -86,7 +87,7 @@ pub fn demo() -> ExitCode {
         file.display(),
         events.display()
     );
-    super::serve(&file)
+    serve(&file)
 }
 
 /// The port on this machine, or another when it is taken, bound.

@@ -17,7 +17,7 @@ use crate::app::discover::{DiscoveryFeed, DiscoveryReport};
 use crate::app::discovered::{self, DiscoveryState};
 use crate::app::interim_config::interim_config;
 use crate::app::load::{Loader, NamedFile, PrepareError, PreparedConfig, changed_files};
-use crate::app::snapshot_plan;
+use crate::app::plan::snapshot_plan;
 use crate::config::watch::FileWatch;
 use crate::config::{self, Config};
 use crate::peer::NodeCredentials;

@@ -4,7 +4,6 @@
 
 /// Modules whose largest cycle of files is over two: (module, files). The numbers only go down.
 pub const FILE_CYCLES: &[(&str, usize)] = &[
-    ("app", 3),
     ("core::admission", 3),
     ("pipeline", 3),
     ("upstream", 18),
@@ -12,9 +11,6 @@ pub const FILE_CYCLES: &[(&str, usize)] = &[
 
 /// `mod.rs` files with more than docs, declarations and re-exports. The list only gets shorter.
 pub const MOD_FILES_WITH_CODE: &[&str] = &[
-    "src/admin/mod.rs",
-    "src/app/mod.rs",
-    "src/cli/mod.rs",
     "src/core/routing/policy/mod.rs",
     "src/upstream/mod.rs",
     "src/upstream/response/mod.rs",

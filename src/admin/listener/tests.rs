@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
+use crate::admin::*;
 use crate::state::RuntimeFlags;
 use crate::telemetry::EventCounts;
 use parking_lot::Mutex;

@@ -1,0 +1,317 @@
+//! The running gateway: its parts built and wired, its tasks started and ended.
+//!
+//! Requests are not decided about here. All background work is listed in [`Gateway::run`]; the order in which
+//! it ends is the order of that function and of `drain`.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use infergate_core::billing::QuotaSnapshot;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::capture::CaptureRecorder;
+use super::cluster::Membership;
+use super::discover::DiscoveryReport;
+use super::insight::NodeInsight;
+use super::listen::{AdminThread, Listeners};
+use super::load::{Loader, PreparedConfig};
+use super::plan::node_id;
+use super::quota_keeper::QuotaKeeper;
+use super::reload::Reloader;
+use super::runtime::RuntimeKeeper;
+use super::seeds::Seeds;
+use super::serve::fail;
+use super::signals::Signals;
+use super::state_lock::StateLock;
+use super::{
+    announce, capture, cluster, discover, listen, nodes, quota_keeper, runtime, seeds, trim,
+};
+use crate::admin::{Admin, reload_channel};
+use crate::config::watch::FileWatch;
+use crate::config::{Config, LoadedConfig};
+use crate::downstream::{ClientConnections, DownstreamServer};
+use crate::peer::{ClusterHandle, PeerClient};
+use crate::plugin::RoutingMode;
+use crate::state::{BodyCheckSlots, ConfigSnapshot, Drain, QuotaStore, Shared};
+use crate::telemetry::log::LogHandle;
+use crate::telemetry::permit_window::SAMPLE_INTERVAL;
+use crate::telemetry::{Clock, EventSink, Metrics};
+use crate::trace::TraceStore;
+use crate::upstream::{HttpClient, PROBE_TICK, RANKING_TICK, check_requested, probe_round};
+
+/// For requests that are cut off to give back what they hold; none of it waits for anything.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
+/// For the last events to reach the disk; a dead disk must not keep the process.
+const SINK_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A gateway with everything it consists of.
+pub struct Gateway {
+    shared: Arc<Shared>,
+    edge: Arc<DownstreamServer>,
+    admin: Arc<Admin>,
+    insight: Arc<NodeInsight>,
+    listeners: Listeners,
+    connections: Arc<ClientConnections>,
+    reloader: Reloader,
+    reports: mpsc::Sender<DiscoveryReport>,
+    recorder: Arc<CaptureRecorder>,
+    membership: Option<Membership>,
+    signals: Signals,
+    keeper: QuotaKeeper,
+}
+
+impl Gateway {
+    pub async fn build(
+        file: &Path,
+        ready: PreparedConfig,
+        loader: Loader,
+        metrics: Arc<Metrics>,
+        clock: Clock,
+        logs: LogHandle,
+    ) -> Result<Gateway, String> {
+        let LoadedConfig {
+            config, content, ..
+        } = &ready.loaded;
+        let listeners = Listeners::bind(&config.listen).await?;
+        let joining = cluster::bind(config).await?;
+        let state_dir = config.state_dir.clone();
+        let lock = StateLock::acquire_at_start(&state_dir)?;
+        let kept = quota_keeper::read(&state_dir).map_err(|e| format!("state_dir: {e}"))?;
+        let shared = build_shared(config, &kept, metrics, clock)?;
+        let keeper = QuotaKeeper::new(Arc::clone(&shared.quota), lock, &state_dir, kept);
+        let membership = match joining {
+            Some(joining) => Some(joining.start(&shared).await?),
+            None => None,
+        };
+        let watch = FileWatch::start(file, *content)
+            .map_err(|e| format!("{} cannot be watched: {e}", file.display()))?;
+        let (handle, requests) = reload_channel();
+        let connections = Arc::new(ClientConnections::default());
+        let loader = Arc::new(loader);
+        let (discovery, reports) = discover::start(&shared, &ready.models).await;
+        let reloader = Reloader::start(
+            Arc::clone(&loader),
+            ready,
+            watch,
+            requests,
+            discovery,
+            Arc::clone(&shared),
+            logs.clone(),
+        );
+        let captures = Arc::clone(loader.captures());
+        let recorder = Arc::new(CaptureRecorder::new(captures, &state_dir, clock));
+        let insight = Arc::new(NodeInsight::new(
+            Arc::clone(&shared),
+            Arc::clone(&connections),
+            reloader.status(),
+            loader,
+            Arc::clone(&recorder),
+            logs,
+        ));
+        let controls = RuntimeKeeper::new(Arc::clone(&shared.runtime), state_dir.clone());
+        Ok(Gateway {
+            edge: Arc::new(DownstreamServer::new(Arc::clone(&shared))),
+            admin: Arc::new(Admin::new(Arc::clone(&insight) as _, controls, handle)),
+            insight,
+            shared,
+            listeners,
+            connections,
+            reloader,
+            reports,
+            recorder,
+            membership,
+            keeper,
+            signals: Signals::listen().map_err(|e| format!("cannot listen for signals: {e}"))?,
+        })
+    }
+
+    /// Runs all background work until the node has drained. Tasks stop with the set, or by
+    /// `closing`.
+    pub async fn run(self) -> ExitCode {
+        let Gateway {
+            shared,
+            edge,
+            admin,
+            insight,
+            listeners,
+            connections,
+            reloader,
+            reports,
+            recorder,
+            membership,
+            mut signals,
+            mut keeper,
+        } = self;
+        let (closing, closed) = watch::channel(false);
+        let mut tasks = JoinSet::new();
+        for listener in listeners.clients {
+            tasks.spawn(listen::accept_clients(
+                listener,
+                Arc::clone(&edge),
+                Arc::clone(&shared),
+                Arc::clone(&connections),
+                closed.clone(),
+            ));
+        }
+        let operators = match AdminThread::start(listeners.admin, admin, closed.clone()) {
+            Ok(operators) => operators,
+            Err(error) => return fail(&format!("operators cannot be served: {error}")),
+        };
+        if let Some(listener) = listeners.peers {
+            tasks.spawn(listen::accept_peers(
+                listener,
+                Arc::clone(&edge),
+                Arc::clone(&shared),
+                closed.clone(),
+            ));
+            tasks.spawn(nodes::measure_rtts(Arc::clone(&shared)));
+        }
+        if let Some(membership) = membership {
+            let (sender, seeds) = watch::channel(Seeds::default());
+            let cluster = membership.cluster().clone();
+            tasks.spawn(seeds::look_up(Arc::clone(&shared), cluster, sender));
+            tasks.spawn(membership.run(seeds));
+        }
+        tasks.spawn(probe(Arc::clone(&shared)));
+        tasks.spawn(rank(Arc::clone(&shared)));
+        tasks.spawn(discover::discover(Arc::clone(&shared), reports));
+        tasks.spawn(sample(insight));
+        tasks.spawn(trim::trim_after_bursts(Arc::clone(&shared)));
+        tasks.spawn(capture::record(Arc::clone(&recorder)));
+        announce::announce(reloader.config(), &shared.snapshot.load());
+        tasks.spawn(reloader.run(signals.hangup()));
+        tracing::info!(version = env!("CARGO_PKG_VERSION"), "serving");
+        keeper.run_until(signals.terminate()).await;
+        keeper.set_draining();
+        let drained = drain(&shared, &closing, &mut signals);
+        let code = keeper.run_until(drained).await;
+        tasks.shutdown().await;
+        // Requests that were cut off leave their events on the way out.
+        if timeout(CANCEL_TIMEOUT, shared.drain.idle()).await.is_err() {
+            tracing::error!("some requests could not be ended");
+        }
+        keeper.flush().await;
+        recorder.write();
+        operators.stop();
+        close_events(&shared.sink);
+        code
+    }
+}
+
+fn close_events(sink: &EventSink) {
+    if !sink.close(SINK_CLOSE_TIMEOUT) {
+        tracing::error!("the last events could not be written in time");
+    }
+}
+
+/// Builds the state that all requests share, with what the former process kept.
+fn build_shared(
+    config: &Config,
+    kept: &QuotaSnapshot,
+    metrics: Arc<Metrics>,
+    clock: Clock,
+) -> Result<Arc<Shared>, String> {
+    let sink = EventSink::start(&config.events, clock)
+        .map_err(|e| format!("events.file cannot be written: {e}"))?;
+    let flags = runtime::restore(&config.state_dir).map_err(|e| format!("state_dir: {e}"))?;
+    let here = node_id(config, clock);
+    Ok(Arc::new(Shared {
+        snapshot: ArcSwap::from_pointee(ConfigSnapshot::default()),
+        clock,
+        cluster: ClusterHandle::new(here.clone(), Arc::clone(&config.node.site), clock),
+        peer_client: PeerClient::new(here, clock),
+        client: HttpClient::default(),
+        metrics,
+        sink,
+        drain: Arc::new(Drain::default()),
+        bodies: Arc::default(),
+        body_checks: BodyCheckSlots::default(),
+        backlogs: Arc::default(),
+        traces: TraceStore::default(),
+        quota: QuotaStore::restore(kept, clock),
+        runtime: flags,
+        started_unix_secs: clock.wall().unix_timestamp().unsigned_abs(),
+    }))
+}
+
+/// Notifies other nodes first, then fails readiness; new connections are still served for the delay;
+/// then what runs may finish. A second signal ends it at once.
+async fn drain(shared: &Shared, closing: &watch::Sender<bool>, signals: &mut Signals) -> ExitCode {
+    let timeouts = shared.snapshot.load().timeouts.clone();
+    tracing::info!(in_flight = shared.drain.in_flight(), "draining");
+    shared.cluster.begin_leaving();
+    nodes::announce_draining(shared).await;
+    shared.drain.begin();
+    let finished = async {
+        tokio::time::sleep(Duration::from_secs(timeouts.drain_delay_secs)).await;
+        closing.send_replace(true);
+        let limit = Duration::from_secs(timeouts.drain_timeout_secs);
+        if timeout(limit, shared.drain.idle()).await.is_err() {
+            tracing::warn!(in_flight = shared.drain.in_flight(), "drain timeout passed");
+        }
+    };
+    tokio::select! {
+        () = finished => ExitCode::SUCCESS,
+        () = signals.terminate() => ExitCode::FAILURE,
+    }
+}
+
+/// The round of a check that does not wait for the tick: nothing that is well is due in it.
+const BETWEEN_TICKS: u64 = 1;
+
+async fn probe(shared: Arc<Shared>) {
+    let mut ticks = interval(PROBE_TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut tick = 0;
+    loop {
+        // Ticks of servers that are well are not counted while others are looked at at once.
+        let round = tokio::select! {
+            _ = ticks.tick() => {
+                tick += 1;
+                tick - 1
+            }
+            () = check_requested() => BETWEEN_TICKS,
+        };
+        let lanes = {
+            let world = shared.snapshot.load();
+            world.models.iter().cloned().collect::<Vec<_>>()
+        };
+        shared.client.sweep();
+        shared.peer_client.sweep();
+        probe_round(&shared.client, lanes.into_iter(), round).await;
+    }
+}
+
+/// Runs routing policies outside requests: cached ones rank endpoints, all of them rank other sites.
+async fn rank(shared: Arc<Shared>) {
+    let mut ticks = interval(RANKING_TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let world = shared.snapshot.load_full();
+        for lane in world.models.iter() {
+            let routing = &lane.routing;
+            let sites = match routing.mode() {
+                RoutingMode::None => continue,
+                RoutingMode::Cached | RoutingMode::PerRequest => {
+                    shared.cluster.site_candidates(&lane.spec.id)
+                }
+            };
+            let now = shared.clock.now();
+            routing.refresh(&lane.gate, &sites, now).await;
+        }
+    }
+}
+
+async fn sample(insight: Arc<NodeInsight>) {
+    let mut ticks = interval(SAMPLE_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    loop {
+        ticks.tick().await;
+        insight.sample();
+    }
+}

@@ -1,0 +1,49 @@
+//! Inputs of a configuration snapshot, and the node's identity, from the configuration.
+//!
+//! Snapshots are built by the reload loop.
+
+use std::sync::Arc;
+
+use infergate_core::model::ModelSpec;
+use infergate_core::routing::cluster::NodeId;
+
+use crate::config::{self, Config};
+use crate::plugin::PluginSnapshot;
+use crate::state::SnapshotParts;
+use crate::telemetry::Clock;
+use crate::telemetry::event_sink::Durability;
+
+/// Identity of this node towards other nodes. Requests on their way to a former process of the same
+/// name are lost; the wall clock distinguishes the two.
+pub fn node_id(config: &Config, clock: Clock) -> NodeId {
+    let started_ms = clock.wall().unix_timestamp_nanos() / 1_000_000;
+    NodeId {
+        name: Arc::clone(&config.node.id),
+        generation: u64::try_from(started_ms).unwrap_or(0),
+    }
+}
+
+/// Inputs of a configuration snapshot, for a node of this name.
+pub fn snapshot_plan(
+    config: &Config,
+    node: &config::NodeConfig,
+    generation: u64,
+    models: Vec<Arc<ModelSpec>>,
+    plugins: PluginSnapshot,
+) -> SnapshotParts {
+    SnapshotParts {
+        generation,
+        node: Arc::clone(&node.id),
+        site: Arc::clone(&node.site),
+        models,
+        plugins,
+        accounts: config.accounts.clone(),
+        anonymous_allowed: config.anonymous == config::Anonymous::Allow,
+        limits: config.limits.clone(),
+        timeouts: config.timeouts.clone(),
+        headers: config.headers.clone(),
+        cors: config.cors.clone(),
+        readiness: config.readiness.clone(),
+        event_before_last_byte: config.events.durability == Durability::BeforeLastByte,
+    }
+}

@@ -1,0 +1,303 @@
+//! The commands: their options, and the code that each of them runs.
+//!
+//! The work is done in the commands' own files, in `app` and in `simulate`.
+
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+
+use super::output::{print, problem};
+use super::{diff, explain, key, plugin};
+use crate::config::{LoadedConfig, Problem};
+use crate::plugin as plugin_host;
+use crate::telemetry::printable;
+use crate::{app, config, simulate};
+
+const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (",
+    env!("INFERGATE_GIT_HASH"),
+    ")"
+);
+
+const EXAMPLES: &str = "\
+Examples:
+  infergate demo                               try it: gateway and two simulated GPU containers
+  infergate config init                        write infergate.yaml: one model server, to begin with
+  infergate config example                     every key, commented
+  infergate check infergate.yaml               every problem at once, with line and key
+  infergate serve --config infergate.yaml      run it; the file is reloaded when it changes
+  infergate config diff infergate.yaml         what the file would change in the gateway that runs
+  infergate explain last                       what happened to the newest request and why
+  kill -HUP $(pidof infergate)                 reload by hand
+  curl -X POST http://127.0.0.1:9090/reload    the same, answering with what changed
+
+Exit codes: 0 good, 1 problems found or a forced stop, 2 wrong arguments or a configuration that does
+not load at start; each command's --help says more.";
+
+/// A gateway in front of GPU containers: routes, admits, streams and fails over inference traffic.
+#[derive(Parser)]
+#[command(name = "infergate", version = VERSION, after_help = EXAMPLES, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve traffic as a configuration file says, and follow the file when it changes.
+    #[command(
+        after_help = "Signals: SIGHUP reloads. SIGTERM and SIGINT drain and exit 0; a \
+        second one exits 1 at once.\nThe log goes to standard error; level and format are `log` in the file, \
+        addresses `listen`: there are no options for them.\nExit codes: 0 drained, 1 forced, 2 the configuration does \
+        not load or an address is taken."
+    )]
+    Serve {
+        /// The configuration file (YAML).
+        #[arg(long, short, value_name = "FILE")]
+        config: PathBuf,
+    },
+    /// Check a configuration file and load its plugins: prints every problem with its key path and
+    /// line.
+    #[command(
+        after_help = "Warnings alone are good. It listens nowhere and asks no model server.\n\
+        Exit codes: 0 good, 1 problems.\nExample: infergate check infergate.yaml"
+    )]
+    Check {
+        /// The configuration file (YAML).
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// Print the problems as JSON.
+        #[arg(long)]
+        json: bool,
+        /// Warn of variables that are not set and files that are not there instead of failing: for a
+        /// check where the secrets are not.
+        #[arg(long)]
+        allow_missing: bool,
+    },
+    /// Write a configuration to begin with, compare one with what runs, or print its JSON Schema or an
+    /// example with every key.
+    Config {
+        #[command(subcommand)]
+        what: ConfigCommand,
+    },
+    /// Tell what happened to a request and why: when, where it waited, which endpoints were considered,
+    /// what it cost.
+    #[command(
+        after_help = "Exit codes: 0 shown, 1 no such request is kept, 2 the gateway does not answer.\nExamples:\n  \
+        infergate explain                                   the last 100 requests, a line each\n  \
+        infergate explain last                              the newest of them\n  \
+        infergate explain 9f86d081884c7d659a2feaa0c55ad015  the `x-request-id` of an answer, or `request_id` in the event file\n\n\
+        A node tells of the requests that came to it, and asks the nodes that it has forwarded them to."
+    )]
+    Explain {
+        /// The request's id, 32 hex digits, or `last`. Without it the last requests are listed.
+        #[arg(value_name = "ID")]
+        id: Option<String>,
+        /// The admin listener, HOST:PORT; 127.0.0.1:9090 unless --config says where it is.
+        #[arg(long, value_name = "ADDRESS")]
+        admin: Option<String>,
+        /// The configuration file whose `listen.admin` is asked.
+        #[arg(long, short, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Print what the gateway answers, as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make API keys.
+    #[command(after_help = "Example: infergate key new")]
+    Key {
+        #[command(subcommand)]
+        what: KeyCommand,
+    },
+    /// Run the gateway in front of two simulated GPU containers, with curl lines to paste.
+    #[command(
+        after_help = "The ports of config/quickstart.yaml are used: 8080 for clients, 9090 \
+        for the admin listener, 9001 and 9002 for the simulated containers; others where they are \
+        taken. Its files are in a temporary folder and go when it ends."
+    )]
+    Demo,
+    /// Run a simulated GPU container, for demos and tests.
+    #[command(
+        after_help = "Example: infergate simulate --address 127.0.0.1:9001 --dialect openai \
+        --concurrency 4 --tokens-per-sec 50"
+    )]
+    Simulate(simulate::Config),
+    /// Write plugins: build them from source.
+    Plugin {
+        #[command(subcommand)]
+        what: plugin::PluginCommand,
+    },
+    /// Compile a plugin from standard input to standard output: what a gateway runs as a child.
+    #[command(hide = true, name = plugin_host::COMPILER_COMMAND)]
+    Compiler,
+    /// Print a completion script for a shell.
+    #[command(
+        after_help = "Example: infergate completions bash > /etc/bash_completion.d/infergate"
+    )]
+    Completions {
+        /// bash, elvish, fish, powershell or zsh.
+        shell: Shell,
+    },
+}
+
+#[derive(Subcommand)]
+enum KeyCommand {
+    /// Print a new key, and its hash for `accounts[].api_keys_sha256`.
+    New,
+}
+
+#[derive(Subcommand)]
+enum ConfigCommand {
+    /// The JSON Schema, for editors: `# yaml-language-server: $schema=infergate.schema.json`.
+    Schema,
+    /// A commented file with every key.
+    Example,
+    /// Compare a file with the configuration that a gateway runs on, by key paths; secrets show as
+    /// changed only. The gateway is not reloaded.
+    #[command(
+        after_help = "Exit codes: 0 no differences, 1 differences, 2 the file does not load or the gateway does not \
+        answer.\nVariables of the file (`${NAME}`) come from this command's environment.\n\
+        Example: infergate config diff infergate.yaml && echo it runs already"
+    )]
+    Diff {
+        /// The configuration file (YAML).
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// The admin listener of the gateway, HOST:PORT; the file's `listen.admin` unless given.
+        #[arg(long, value_name = "ADDRESS")]
+        admin: Option<String>,
+        /// Print the differences as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write a small file that can be served as it is; a file that is there stays as it is.
+    #[command(after_help = "Example: infergate config init && infergate check infergate.yaml")]
+    Init {
+        /// The file to make.
+        #[arg(value_name = "FILE", default_value = "infergate.yaml")]
+        file: PathBuf,
+    },
+}
+
+/// Runs the command of this process's arguments.
+pub fn run() -> ExitCode {
+    match Cli::parse().command {
+        Command::Serve { config } => app::serve(&config),
+        Command::Check {
+            file,
+            json,
+            allow_missing: true,
+        } => report(&file, json, app::check_allowing_missing(&file)),
+        Command::Check { file, json, .. } => report(&file, json, app::check(&file)),
+        Command::Config {
+            what: ConfigCommand::Schema,
+        } => {
+            let schema = serde_json::to_string_pretty(&config::schema());
+            print(&format!("{}\n", schema.expect("a schema is plain JSON")))
+        }
+        Command::Config {
+            what: ConfigCommand::Example,
+        } => print(config::EXAMPLE),
+        Command::Config {
+            what: ConfigCommand::Init { file },
+        } => init(&file),
+        Command::Config {
+            what: ConfigCommand::Diff { file, admin, json },
+        } => diff::run(&file, admin.as_deref(), json),
+        Command::Explain {
+            id,
+            admin,
+            config,
+            json,
+        } => explain::run(id.as_deref(), admin.as_deref(), config.as_deref(), json),
+        Command::Key {
+            what: KeyCommand::New,
+        } => match key::new() {
+            Ok(text) => print(&text),
+            Err(why) => {
+                problem(&format!("error: {why}"));
+                ExitCode::FAILURE
+            }
+        },
+        Command::Demo => app::demo(),
+        Command::Simulate(config) => app::simulate(config),
+        Command::Compiler => plugin_host::compiler(),
+        Command::Plugin { what } => plugin::run(what),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "infergate", &mut script);
+            print(&String::from_utf8_lossy(&script))
+        }
+    }
+}
+
+fn init(file: &Path) -> ExitCode {
+    let made =
+        File::create_new(file).and_then(|mut made| made.write_all(config::STARTER.as_bytes()));
+    let name = file.display();
+    match made {
+        Ok(()) => print(&format!(
+            "{name} is written: one model server on 127.0.0.1:8000, clients on 127.0.0.1:8080.\n\
+             Next: infergate check {name}; infergate serve --config {name}\n"
+        )),
+        Err(error) => {
+            let error = match error.kind() {
+                ErrorKind::AlreadyExists => {
+                    "it exists and stays as it is; name another file".to_owned()
+                }
+                _ => error.to_string(),
+            };
+            problem(&format!("error: {name}: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn report(file: &Path, json: bool, checked: Result<LoadedConfig, Vec<Problem>>) -> ExitCode {
+    let (problems, code) = match checked {
+        Ok(loaded) => (loaded.warnings, ExitCode::SUCCESS),
+        Err(problems) => (problems, ExitCode::FAILURE),
+    };
+    let good = code == ExitCode::SUCCESS;
+    if json {
+        let text = serde_json::json!({ "ok": good, "problems": problems });
+        print(&format!("{text}\n"));
+        return code;
+    }
+    for problem in &problems {
+        let kind = if good { "warning" } else { "error" };
+        let problem = printable(&problem.to_string()).into_owned();
+        print(&format!("{}: {kind}: {problem}\n", file.display()));
+    }
+    match good {
+        true => print(&format!("{}: good\n", file.display())),
+        false => print(&format!(
+            "{}: {} problem(s)\n",
+            file.display(),
+            problems.len()
+        )),
+    };
+    code
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_explains_itself() {
+        for command in Cli::command().get_subcommands() {
+            assert!(command.get_about().is_some(), "{}", command.get_name());
+        }
+    }
+}
