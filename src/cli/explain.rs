@@ -225,7 +225,7 @@ fn bill(record: &Value) -> String {
             "; {} of the day's {} were to be held for it: {}",
             word(&quota["neurons"]),
             word(&quota["per_day"]),
-            word(&quota["then"])
+            word(&quota["settlement"])
         ),
         false => String::new(),
     };
@@ -240,8 +240,8 @@ fn step_lines(step: &Value) -> Vec<String> {
     let (what, details) = match step["step"].as_str().unwrap_or_default() {
         "routing" => (routing(step), Vec::new()),
         "admission" => (admission(step), endpoint_lines(step)),
-        "try" => (attempt(step), retry_lines(&step["retry"])),
-        "look" => (peer_selection(step), node_lines(step)),
+        "attempt" => (attempt(step), retry_lines(&step["retry"])),
+        "peer_selection" => (peer_selection(step), node_lines(step)),
         "forward" => (forward(step), retry_lines(&step["retry"])),
         "fallback" => (
             format!(
@@ -255,7 +255,7 @@ fn step_lines(step: &Value) -> Vec<String> {
         _ => (printable(&step.to_string()).into_owned(), Vec::new()),
     };
     let first = format!(
-        "{:>10} {:>10}  {:<10}{what}",
+        "{:>10} {:>10}  {:<9} {what}",
         ms(&step["at_ms"]),
         duration(step),
         word(&step["step"])
@@ -297,7 +297,7 @@ fn routing(step: &Value) -> String {
 }
 
 fn admission(step: &Value) -> String {
-    match step["said"].as_str().unwrap_or_default() {
+    match step["result"].as_str().unwrap_or_default() {
         "leased" => "a permit was free".to_owned(),
         "queued" => format!(
             "in line at position {}, {} ms expected: {}",
@@ -338,7 +338,7 @@ fn endpoint_lines(step: &Value) -> Vec<String> {
             why.push("has failed this request".to_owned());
         }
         // The request's own permit is counted.
-        if step["said"] != "leased" && used >= limit {
+        if step["result"] != "leased" && used >= limit {
             why.push("no permit free".to_owned());
         }
         let why = match why.is_empty() {
@@ -403,14 +403,14 @@ fn node_lines(step: &Value) -> Vec<String> {
     let mut lines: Vec<String> = list_of(&step["nodes"])
         .map(|node| {
             format!(
-                "node {} at {}: {}; {} of {} permits believed free, {} in line, told {} ms ago",
+                "node {} at {}: {}; {} of {} permits believed free, {} in line, reported {} ms ago",
                 word(&node["node"]),
                 word(&node["site"]),
-                node["not_asked"].as_str().map_or("fit".into(), printable),
+                node["skip_reason"].as_str().map_or("fit".into(), printable),
                 word(&node["free"]),
                 word(&node["permits"]),
                 word(&node["queued"]),
-                word(&node["told_ms_ago"])
+                word(&node["report_age_ms"])
             )
         })
         .collect();
@@ -428,13 +428,13 @@ fn forward(step: &Value) -> String {
     if step["status"].is_number() {
         let _ = write!(text, ", HTTP {}", word(&step["status"]));
     }
-    if step["said"].is_object() {
-        let said = &step["said"];
+    if step["rejection"].is_object() {
+        let rejection = &step["rejection"];
         let _ = write!(
             text,
             " ({} permits free there, a wait of {} ms)",
-            word(&said["free"]),
-            word(&said["wait_ms"])
+            word(&rejection["free"]),
+            word(&rejection["wait_ms"])
         );
     }
     text
@@ -482,9 +482,9 @@ mod tests {
             "model": "m", "model_asked": "n\nforged line", "face": "openai", "node": "a1",
             "site": "fra", "config_generation": 3, "forwarded_by": null,
             "deadline": { "after_ms": 30000, "from": "floor" },
-            "quota": { "neurons": 20.0, "per_day": 1000, "then": "settled" },
+            "quota": { "neurons": 20.0, "per_day": 1000, "settlement": "settled" },
             "steps": [
-                { "step": "admission", "at_ms": 0.21, "said": "queued", "position": 1,
+                { "step": "admission", "at_ms": 0.21, "result": "queued", "position": 1,
                   "expected_wait_ms": 120, "waited_ms": 97.4, "ended": "granted", "waiting": 1,
                   "permits": { "used": 8, "limit": 8 }, "endpoints": 2, "usable_endpoints": 1,
                   "candidates": [
@@ -493,7 +493,7 @@ mod tests {
                     { "endpoint": "http://10.0.0.8:1", "health": "ejected",
                       "permits": { "used": 0, "limit": 4 }, "tried_before": true }],
                   "candidates_left_out": 3 },
-                { "step": "try", "at_ms": 97.65, "endpoint": "http://10.0.0.7:1", "model": "m",
+                { "step": "attempt", "at_ms": 97.65, "endpoint": "http://10.0.0.7:1", "model": "m",
                   "connection": "reused", "failed_at_ms": 99.15, "head_at_ms": 99.1, "status": 503,
                   "result": "rejected", "retry": { "allowed": true, "why": "the server has not begun",
                   "tries_left": 2, "model_retries_left": 11 } },
@@ -513,7 +513,7 @@ mod tests {
             "http://10.0.0.7:1: no permit free; 4 of 4 permits in use",
             "http://10.0.0.8:1: ejected, has failed this request; 0 of 4 permits in use",
             "and 3 more endpoint(s)",
-            "     97.65       1.50  try       http://10.0.0.7:1 as m: rejected, HTTP 503, reused connection",
+            "     97.65       1.50  attempt   http://10.0.0.7:1 as m: rejected, HTTP 503, reused connection",
             "tried again: the server has not begun; 2 of its tries and 11 retries of the model left",
             "p (price)",
             "a-new-one",
@@ -531,19 +531,19 @@ mod tests {
     fn a_forward_is_told_with_the_nodes_that_were_not_fit_and_the_story_of_the_one_that_was() {
         let story = json!({
             "steps": [
-                { "step": "look", "at_ms": 0.1, "wants": "permit", "chosen": "b", "nodes": [
-                    { "node": "b", "site": "fra", "not_asked": null, "free": 1, "permits": 2,
-                      "queued": 0, "told_ms_ago": 40 },
-                    { "node": "c", "site": "ams", "not_asked": "stale", "free": 0, "permits": 2,
-                      "queued": 3, "told_ms_ago": 9000 }], "nodes_left_out": 0 },
+                { "step": "peer_selection", "at_ms": 0.1, "wants": "permit", "chosen": "b", "nodes": [
+                    { "node": "b", "site": "fra", "skip_reason": null, "free": 1, "permits": 2,
+                      "queued": 0, "report_age_ms": 40 },
+                    { "node": "c", "site": "ams", "skip_reason": "stale", "free": 0, "permits": 2,
+                      "queued": 3, "report_age_ms": 9000 }], "nodes_left_out": 0 },
                 { "step": "forward", "at_ms": 0.2, "ended_at_ms": 5.2, "node": "b", "site": "fra",
-                  "result": "answered", "status": 200, "said": null, "retry": null }],
-            "nodes": { "b": { "node": "b", "steps": [{ "step": "admission", "at_ms": 0.0, "said": "leased" }] } },
+                  "result": "answered", "status": 200, "rejection": null, "retry": null }],
+            "nodes": { "b": { "node": "b", "steps": [{ "step": "admission", "at_ms": 0.0, "result": "leased" }] } },
         });
         let text = trace(&story);
         for expected in [
             "at other nodes for a free permit: node b",
-            "node c at ams: stale; 0 of 2 permits believed free, 3 in line, told 9000 ms ago",
+            "node c at ams: stale; 0 of 2 permits believed free, 3 in line, reported 9000 ms ago",
             "5.00  forward   to node b at fra: answered, HTTP 200",
             "at node b:",
             "admission a permit was free",

@@ -134,7 +134,7 @@ impl RequestTrace {
             "step": "routing",
             "at_ms": self.offset_ms(routing.at_us),
             "policy": routing.policy,
-            "asked": match routing.mode {
+            "mode": match routing.mode {
                 RoutingMode::None => "never",
                 RoutingMode::Cached => "ahead",
                 RoutingMode::PerRequest => "for-this-request",
@@ -150,22 +150,22 @@ impl RequestTrace {
     fn admission_json(&self, admission: &AdmissionStep) -> Value {
         let AdmissionStep {
             snapshot: found,
-            result: said,
+            result,
         } = admission;
         let mut told = Map::new();
         let mut tell = |name: &str, value: Value| told.insert(name.to_owned(), value);
         tell("step", "admission".into());
         tell("at_ms", self.offset_ms(found.at_us).into());
-        match *said {
+        match *result {
             AdmissionStepResult::Leased => {
-                tell("said", "leased".into());
+                tell("result", "leased".into());
             }
             AdmissionStepResult::Queued {
                 position,
                 expected_wait,
                 ended,
             } => {
-                tell("said", "queued".into());
+                tell("result", "queued".into());
                 tell("position", position.into());
                 tell("expected_wait_ms", expected_wait.0.into());
                 let waited = ended.map(|(at_us, _)| ms(at_us.saturating_sub(found.at_us)));
@@ -173,7 +173,7 @@ impl RequestTrace {
                 tell("ended", ended.map_or("cut-off", |(_, how)| how).into());
             }
             AdmissionStepResult::Full { cause, retry_after } => {
-                tell("said", "full".into());
+                tell("result", "full".into());
                 tell("cause", cause.into());
                 tell("retry_after_ms", retry_after.map(|after| after.0).into());
             }
@@ -199,7 +199,7 @@ impl RequestTrace {
             (false, _) => Some("new"),
         };
         json!({
-            "step": "try",
+            "step": "attempt",
             "at_ms": self.offset_ms(tried.begin_us),
             "endpoint": tried.url,
             "model": tried.model,
@@ -265,12 +265,12 @@ fn quota_json(end: &TraceSummary) -> Option<Value> {
         per_day,
         granted,
     } = end.quota?;
-    let then = match (granted, end.neurons) {
+    let settlement = match (granted, end.neurons) {
         (false, _) => "refused",
         (true, Some(_)) => "settled",
         (true, None) => "given-back",
     };
-    Some(json!({ "neurons": neurons, "per_day": per_day, "then": then }))
+    Some(json!({ "neurons": neurons, "per_day": per_day, "settlement": settlement }))
 }
 
 fn refusal_json(refusal: RefusalSummary) -> Value {
@@ -337,7 +337,7 @@ impl RequestTrace {
             Need::Queue { wait_max, .. } => ("line", Some(wait_max.0)),
         };
         json!({
-            "step": "look",
+            "step": "peer_selection",
             "at_ms": self.offset_ms(look.at_us),
             "wants": wants,
             "wait_max_ms": wait_max_ms,
@@ -352,7 +352,7 @@ impl RequestTrace {
     }
 
     pub(super) fn forward_json(&self, forward: &ForwardStep) -> Value {
-        let (status, said) = match forward.ended {
+        let (status, rejection) = match forward.ended {
             Some((_, ForwardStepEnd::Answered(status))) => (Some(status), None),
             Some((_, ForwardStepEnd::Rejected { free, wait_ms, .. })) => {
                 (None, Some(json!({ "free": free, "wait_ms": wait_ms })))
@@ -378,7 +378,7 @@ impl RequestTrace {
             "ended_at_ms": forward.ended.map(|(at_us, _)| self.offset_ms(at_us)),
             "result": result,
             "status": status,
-            "said": said,
+            "rejection": rejection,
             "retry": forward.retry.map(retry_json),
         })
     }
@@ -404,13 +404,13 @@ fn node(view: &NodeView) -> Value {
     json!({
         "node": view.node.name,
         "site": view.site,
-        "not_asked": view.skip_reason.map(|why| why.name()),
+        "skip_reason": view.skip_reason.map(|why| why.name()),
         "free": view.free,
         "permits": view.load.permits,
         "queued": view.load.queued,
         "wait_ms": view.load.wait_ms,
-        "ours_there": view.in_flight,
+        "in_flight_from_here": view.in_flight,
         "rtt_ms": Some(view.rtt_us).filter(|us| *us > 0).map(|us| ms(us.into())),
-        "told_ms_ago": view.age.0,
+        "report_age_ms": view.age.0,
     })
 }

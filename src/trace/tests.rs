@@ -235,7 +235,14 @@ fn admission_tells_what_it_found_what_it_said_and_how_the_wait_ended() {
         panic!("{told}");
     };
     let seen = |step: &Value| {
-        let words = ["said", "position", "waited_ms", "ended", "cause", "waiting"];
+        let words = [
+            "result",
+            "position",
+            "waited_ms",
+            "ended",
+            "cause",
+            "waiting",
+        ];
         words.map(|word| step.get(word).cloned().unwrap_or_default())
     };
     let null = Value::Null;
@@ -324,7 +331,7 @@ fn a_try_tells_its_moments_and_why_there_is_another_one_or_none() {
     assert_eq!(
         tried,
         json!({
-            "step": "try",
+            "step": "attempt",
             "at_ms": 0.5,
             "endpoint": "http://127.0.0.1:1",
             "model": "m",
@@ -423,7 +430,7 @@ fn the_end_is_what_the_event_says_and_the_deadline_names_its_source() {
     );
     assert_eq!(
         told["quota"],
-        json!({ "neurons": 2.5, "per_day": 10, "then": "refused" })
+        json!({ "neurons": 2.5, "per_day": 10, "settlement": "refused" })
     );
     assert_eq!(told["refusal"]["cause"], "quota-used");
     assert_eq!(told["refusal"]["reason"], "insufficient_quota");

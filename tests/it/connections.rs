@@ -229,7 +229,7 @@ async fn connection_of(node: &Node, answer: &TestResponse) -> Value {
     let id = answer.header("x-request-id").unwrap();
     let trace = node.explain(id).await;
     let steps = trace["steps"].as_array().unwrap();
-    let step = steps.iter().find(|step| step["step"] == "try").unwrap();
+    let step = steps.iter().find(|step| step["step"] == "attempt").unwrap();
     step["connection"].clone()
 }
 

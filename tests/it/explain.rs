@@ -61,11 +61,11 @@ async fn a_request_that_nothing_happens_to_is_a_permit_and_a_try() {
     }
     assert_eq!(shown_trace["deadline"]["from"], "floor");
     assert_eq!(shown_trace["deadline"]["after_ms"], 30_000);
-    assert_eq!(kinds(&shown_trace), ["admission", "try"]);
+    assert_eq!(kinds(&shown_trace), ["admission", "attempt"]);
     let [admission, tried] = shown_trace["steps"].as_array().unwrap().as_slice() else {
         panic!("{shown_trace}");
     };
-    assert_eq!(admission["said"], "leased");
+    assert_eq!(admission["result"], "leased");
     let candidate = &admission["candidates"][0];
     assert_eq!(candidate["endpoint"], url);
     assert_eq!(candidate["permits"], json!({ "used": 1, "limit": 2 }));
@@ -105,14 +105,14 @@ async fn a_wait_tells_its_place_its_length_and_how_it_ended() {
         let answer = posted.answer().await;
         assert_eq!(answer.status, 200);
         let shown_trace = trace_of(&node, &answer).await;
-        assert_eq!(kinds(&shown_trace), ["admission", "try"]);
+        assert_eq!(kinds(&shown_trace), ["admission", "attempt"]);
         let [admission, tried] = shown_trace["steps"].as_array().unwrap().as_slice() else {
             panic!("{shown_trace}");
         };
-        if admission["said"] == "leased" {
+        if admission["result"] == "leased" {
             continue;
         }
-        assert_eq!(admission["said"], "queued");
+        assert_eq!(admission["result"], "queued");
         assert_eq!(
             (&admission["position"], &admission["waiting"]),
             (&1.into(), &1.into())
@@ -152,7 +152,7 @@ async fn a_request_that_is_tried_again_tells_where_it_failed_and_what_was_left()
     let shown_trace = trace_of(&node, &answer).await;
     assert_eq!(
         kinds(&shown_trace),
-        ["admission", "try", "admission", "try"]
+        ["admission", "attempt", "admission", "attempt"]
     );
     let step = |at: usize| &shown_trace["steps"][at];
     assert_eq!(step(1)["endpoint"], format!("http://{}", first.address));
@@ -231,7 +231,7 @@ async fn a_refusal_for_want_of_room_tells_what_was_taken() {
         assert_eq!(kinds(&shown_trace), ["admission"]);
         let admission = &shown_trace["steps"][0];
         assert_eq!(
-            (&admission["said"], &admission["cause"]),
+            (&admission["result"], &admission["cause"]),
             (&"full".into(), &cause.into())
         );
         assert!(admission["retry_after_ms"].is_u64(), "{admission}");
@@ -271,7 +271,7 @@ async fn a_deadline_that_passes_in_the_queue_is_the_end_of_the_wait() {
     assert_eq!(kinds(&shown_trace), ["admission"]);
     let admission = &shown_trace["steps"][0];
     assert_eq!(
-        (&admission["said"], &admission["ended"]),
+        (&admission["result"], &admission["ended"]),
         (&"queued".into(), &"deadline-passed".into())
     );
     assert!(ms(&shown_trace["queued_ms"]) > 0.0);
@@ -297,7 +297,7 @@ async fn a_client_that_leaves_leaves_its_story_behind() {
     let of_the_waiter = trace(&node, &id(&events[0])).await;
     let admission = &of_the_waiter["steps"][0];
     assert_eq!(
-        (&admission["said"], &admission["ended"]),
+        (&admission["result"], &admission["ended"]),
         (&"queued".into(), &"client-gone".into())
     );
     assert_eq!(of_the_waiter["outcome"], "cut-by-client");
@@ -308,7 +308,7 @@ async fn a_client_that_leaves_leaves_its_story_behind() {
     let tried = &of_the_holder["steps"][1];
     assert_eq!(
         (&tried["step"], &tried["result"]),
-        (&"try".into(), &"abandoned".into())
+        (&"attempt".into(), &"abandoned".into())
     );
     assert!(
         ms(&tried["sent_at_ms"]) <= ms(&tried["failed_at_ms"]),
@@ -331,7 +331,7 @@ async fn a_policy_tells_how_it_ranked_and_from_what() {
     let routing = async |model: &str| {
         let answer = node.post(CHAT, &chat(model, "")).await;
         let shown_trace = trace_of(&node, &answer).await;
-        assert_eq!(kinds(&shown_trace), ["routing", "admission", "try"]);
+        assert_eq!(kinds(&shown_trace), ["routing", "admission", "attempt"]);
         shown_trace["steps"][0].clone()
     };
     // A cached policy is asked once somebody has come.
@@ -341,12 +341,12 @@ async fn a_policy_tells_how_it_ranked_and_from_what() {
     })
     .await;
     assert_eq!(
-        (&cached["policy"], &cached["asked"]),
+        (&cached["policy"], &cached["mode"]),
         (&"latency".into(), &"ahead".into())
     );
     let asked = routing("n").await;
     assert_eq!(
-        (&asked["policy"], &asked["asked"]),
+        (&asked["policy"], &asked["mode"]),
         (&"random".into(), &"for-this-request".into())
     );
     for routing in [cached, asked] {
@@ -375,7 +375,7 @@ async fn neurons_that_were_held_are_told_with_what_became_of_them() {
         let shown_trace = trace_of(&node, &answer).await;
         assert_eq!(
             (
-                &shown_trace["quota"]["then"],
+                &shown_trace["quota"]["settlement"],
                 &shown_trace["quota"]["per_day"]
             ),
             (&"settled".into(), &10.into())

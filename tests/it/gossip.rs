@@ -201,7 +201,7 @@ async fn who_has_the_secret_and_no_certificate_gets_no_request_whatever_it_tells
     assert_ne!(refused.status, 200);
     let trace = a.explain(refused.header("x-request-id").unwrap()).await;
     let trace = trace.to_string();
-    assert!(trace.contains("\"not_asked\":\"unproven\""), "{trace}");
+    assert!(trace.contains("\"skip_reason\":\"unproven\""), "{trace}");
     assert!(!trace.contains("\"forward\""), "{trace}");
 
     let b = fleet

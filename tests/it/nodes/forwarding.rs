@@ -77,7 +77,7 @@ async fn what_a_full_node_cannot_take_goes_next_door_and_the_story_tells_all_of_
 
     let reported = trace(here, &answer).await;
     assert_eq!(
-        step(&reported, "admission")["said"],
+        step(&reported, "admission")["result"],
         "queued",
         "{reported:#}"
     );
@@ -85,7 +85,7 @@ async fn what_a_full_node_cannot_take_goes_next_door_and_the_story_tells_all_of_
         step(&reported, "admission")["ended"],
         "left-for-another-node"
     );
-    let look = step(&reported, "look");
+    let look = step(&reported, "peer_selection");
     assert_eq!(
         (&look["wants"], &look["chosen"]),
         (&json!("permit"), &json!("b"))
@@ -98,8 +98,8 @@ async fn what_a_full_node_cannot_take_goes_next_door_and_the_story_tells_all_of_
     );
     let elsewhere = &reported["nodes"]["b"];
     assert_eq!(elsewhere["forwarded_by"], "a", "{reported:#}");
-    assert_eq!(step(elsewhere, "admission")["said"], "leased");
-    assert_eq!(step(elsewhere, "try")["result"], "answered");
+    assert_eq!(step(elsewhere, "admission")["result"], "leased");
+    assert_eq!(step(elsewhere, "attempt")["result"], "answered");
 }
 
 #[tokio::test]
@@ -125,7 +125,7 @@ async fn who_waits_here_goes_as_soon_as_another_node_has_a_permit() {
         let refused = here.post_as(no_wait, CHAT, &chat("m", "")).await;
         assert_eq!(refused.status, 429, "{}", refused.text());
         let reported = trace(here, &refused).await;
-        let look = step(&reported, "look");
+        let look = step(&reported, "peer_selection");
         (look["chosen"].is_null() && look["nodes"][0]["free"] == 0).then_some(())
     })
     .await;

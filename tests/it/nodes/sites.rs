@@ -78,7 +78,7 @@ impl Three {
         })
         .await;
         let steps = trace["steps"].as_array().unwrap();
-        let look = steps.iter().rfind(|step| step["step"] == "look");
+        let look = steps.iter().rfind(|step| step["step"] == "peer_selection");
         look.unwrap_or_else(|| panic!("a look in {trace:#}"))
             .clone()
     }
