@@ -1,7 +1,7 @@
 //! JSON without a tree: the members of an object, each value as it stands in the text.
 //!
-//! Validates what it reads and copies nothing but names with escapes: an image of a few megabytes, as base64 or
-//! as a list of bytes, stays one piece of text until it is needed. [`scan_members`] is the only reader of objects;
+//! Validates the text and copies nothing but names with escapes. An image of a few megabytes, as base64 or as a
+//! list of bytes, stays one piece of text until it is needed. [`scan_members`] is the only reader of objects;
 //! the gateway reads request bodies with it too. In [`Members`] the last value of a repeated name counts, as it
 //! does for the schema's validator. So no value passes the check in one form and reaches the server in another.
 

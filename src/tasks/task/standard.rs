@@ -128,7 +128,7 @@ pub static TEXT_TO_SPEECH: StandardTask = StandardTask {
     ..PLAIN
 };
 
-/// A sound in, `{text, word_count?, words?, vtt?}` out. Of two aliases the first that is present counts.
+/// A sound in, `{text, word_count?, words?, vtt?}` out. The first alias that is present counts.
 pub static AUTOMATIC_SPEECH_RECOGNITION: StandardTask = StandardTask {
     slug: "automatic-speech-recognition",
     schemas: schemas!("automatic-speech-recognition"),

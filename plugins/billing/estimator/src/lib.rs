@@ -2,7 +2,7 @@
 //! source as Director's estimates.
 //!
 //! The rules are those of `infergate_tasks::estimate`: a text has max(words × 4/3, UTF-8 bytes ÷ 4) tokens, an
-//! image or a sound beside a text 1,024. One pass over each body, no tree. No settings.
+//! image or a sound beside a text 1,024. No settings.
 
 use infergate_sdk::{
     Billing, BillingError, Charge, Estimator, Plugin, Quantity, Settings, Tariff, Usage,
