@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use infergate_core::Refusal;
 use infergate_core::api::catalog::{self, CatalogQuery};
-use infergate_core::api::render;
+use infergate_core::api::openai;
 use infergate_core::model::{Access, Catalog};
 use pingora_core::protocols::http::ServerSession;
 
@@ -51,7 +51,7 @@ impl DownstreamServer {
             .iter()
             .filter(|model| Catalog::access(&account.spec, model) == Access::Allowed)
             .map(|model| &**model);
-        let body = render::models(allowed, self.shared.started_unix_secs);
+        let body = openai::models(allowed, self.shared.started_unix_secs);
         ctx.set_outcome(RequestOutcome::Completed);
         respond::json(session, ctx, body)
             .await
@@ -71,7 +71,7 @@ impl DownstreamServer {
             .model(id)
             .filter(|(_, model)| Catalog::access(&account.spec, model) == Access::Allowed)
             .ok_or(Refusal::NoSuchModel)?;
-        let body = render::model(model, self.shared.started_unix_secs);
+        let body = openai::model(model, self.shared.started_unix_secs);
         ctx.set_outcome(RequestOutcome::Completed);
         respond::json(session, ctx, body)
             .await

@@ -19,7 +19,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
 use http::{HeaderValue, header};
 use infergate_core::Refusal;
-use infergate_core::api::ApiDialect;
+use infergate_core::api::{ApiDialect, render};
 use pingora_core::protocols::http::ServerSession;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
@@ -31,8 +31,7 @@ use crate::state::{Backlog, ReaderPace};
 use crate::state::{Shared, header_filter};
 use crate::telemetry::RequestOutcome;
 use crate::upstream::{
-    PushOutput, ResponseError, ResponseTransformer, UpstreamResponse, client_error_body,
-    is_error_body,
+    PushOutput, ResponseError, ResponseTransformer, UpstreamResponse, is_error_body,
 };
 use heartbeat::UpstreamEvent;
 
@@ -259,7 +258,8 @@ impl<'a> Relay<'a> {
             ..500 => (Some(5006), RequestOutcome::Completed),
             500.. => (Some(3050), RequestOutcome::Failed),
         };
-        let body = client_error_body(face, status, &self.out.split());
+        let request_id = Some(&**self.ctx.request_id());
+        let body = render::server_error(face, status, &self.out.split(), request_id);
         let sent = self.send_error(status, body).await;
         if sent.is_err() {
             self.ctx.record_client_gone();
@@ -269,8 +269,10 @@ impl<'a> Relay<'a> {
 
     async fn send_error(&mut self, status: u16, body: Vec<u8>) -> Result<(), RequestError> {
         if self.ctx.response_started {
-            let event = [b"data: ", &body[..], b"\n\n"].concat();
-            return self.write_last(event.into()).await;
+            let mut event = BytesMut::with_capacity(body.len() + 32);
+            let rules = self.ctx.dialect().rules();
+            rules.write_error_event(&body, &mut event);
+            return self.write_last(event.freeze()).await;
         }
         self.write_head(status, JSON, Some(body.len().into()))
             .await?;

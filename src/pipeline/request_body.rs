@@ -8,7 +8,8 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::{Version, header};
 use infergate_core::admission::bodies::BodyPace;
-use infergate_core::api::{Call, Operation, body, opaque};
+use infergate_core::api::dialect::RequestBody;
+use infergate_core::api::{Call, Operation};
 use infergate_core::{Millis, Refusal};
 use pingora_core::protocols::http::ServerSession;
 use pingora_error::ErrorType;
@@ -154,7 +155,7 @@ async fn send_continue(
     Ok(())
 }
 
-/// Reads what `body` asks. A model that stands in the path may take bytes instead of JSON.
+/// Parses the body in the dialect of the request. A model in the path may take bytes instead of JSON.
 ///
 /// # Errors
 /// [`Refusal::BadRequest`].
@@ -165,18 +166,16 @@ pub fn read_call(
     path_model: Option<String>,
     body: Bytes,
 ) -> Result<Call, Refusal> {
-    // A model that does not exist is refused when it is looked for.
-    let named = path_model
-        .as_ref()
-        .and_then(|model| ctx.snapshot.catalog.model(model));
-    if let (Some((_, spec)), Some(model)) = (named, &path_model) {
-        let told = session.get_header(header::CONTENT_TYPE);
-        let told = told.and_then(|value| value.to_str().ok());
-        if let Some(kind) = opaque::content_type(spec.task, told, &body)? {
-            return Ok(Call::opaque(model.clone(), kind, body));
-        }
-    }
-    body::parse(ctx.dialect(), operation, path_model, body)
+    let named = path_model.as_ref();
+    let named = named.and_then(|model| ctx.snapshot.catalog.model(model));
+    let content_type = session.get_header(header::CONTENT_TYPE);
+    ctx.dialect().rules().parse(RequestBody {
+        operation,
+        task: named.map(|(_, spec)| spec.task),
+        path_model,
+        content_type: content_type.and_then(|value| value.to_str().ok()),
+        body,
+    })
 }
 
 /// Returns whether the client waits for `100 Continue` before it sends the body. Clients of HTTP/1.0 cannot

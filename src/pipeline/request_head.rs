@@ -8,7 +8,8 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap};
 use infergate_core::api::catalog::{self, CatalogQuery};
-use infergate_core::api::route::{Route, RouteTarget, route};
+use infergate_core::api::dialects::route;
+use infergate_core::api::route::{Route, RouteTarget};
 use infergate_core::api::{ApiDialect, Operation};
 use infergate_core::{Millis, Refusal};
 use pingora_core::protocols::http::ServerSession;
@@ -82,12 +83,6 @@ impl AuthenticatedRequest {
         }
         let wanted = match target {
             RouteTarget::Call(operation, model) => {
-                if dialect == ApiDialect::WorkersAi && path.contains("queueRequest=true") {
-                    return Err(Refusal::BadRequest {
-                        pointer: String::new(),
-                        message: "queued requests are not available here".into(),
-                    });
-                }
                 RequestedOperation::Call(operation, model.map(|model| model.into_owned()))
             }
             RouteTarget::Models => RequestedOperation::Models,
@@ -96,6 +91,7 @@ impl AuthenticatedRequest {
             RouteTarget::Schema(query) => {
                 RequestedOperation::Schema(catalog::requested_model(query)?)
             }
+            RouteTarget::Refused(refusal) => return Err(refusal),
             RouteTarget::Unknown => return Err(Refusal::NoSuchRoute),
         };
         if account.spec.may_force_site {

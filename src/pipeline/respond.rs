@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::header;
 use infergate_core::api::{ApiDialect, render};
 use infergate_core::refusal::Refusal;
@@ -76,7 +76,7 @@ pub async fn refuse(
     if ctx.response_started {
         return end_stream_with_error(session, ctx, refusal).await;
     }
-    let said = render::refusal(ctx.dialect(), refusal);
+    let said = render::refusal(ctx.dialect(), refusal, Some(ctx.request_id()));
     let mut head = json_head(said.status, said.body.len(), ctx.request_id())?;
     ctx.page_origin.write(&mut head)?;
     if let Some(secs) = said.retry_after_secs {
@@ -155,8 +155,8 @@ pub async fn refuse_unread(
     refusal: &Refusal,
     page: &PageOrigin,
 ) -> WriteResult {
-    let said = render::refusal(face, refusal);
     let id = request_id();
+    let said = render::refusal(face, refusal, Some(&id));
     tracing::debug!(request_id = &*id, ?refusal, "not a request");
     session.set_keepalive(None);
     let mut head = json_head(said.status, said.body.len(), &id)?;
@@ -203,10 +203,9 @@ async fn end_stream_with_error(
     ctx: &RequestContext,
     refusal: &Refusal,
 ) -> WriteResult {
-    let mut event = Vec::from(&b"data: "[..]);
-    event.extend(render::refusal(ctx.dialect(), refusal).body);
-    event.extend_from_slice(b"\n\n");
-    session.write_response_body(event.into(), true).await
+    let mut event = BytesMut::new();
+    render::error_event(ctx.dialect(), refusal, &mut event);
+    session.write_response_body(event.freeze(), true).await
 }
 
 fn json_head(status: u16, length: usize, request_id: &str) -> Result<ResponseHeader, Box<Error>> {

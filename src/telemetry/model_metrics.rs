@@ -8,7 +8,7 @@
 use infergate_core::routing::{FallbackReason, Health};
 use std::collections::HashMap;
 
-use infergate_core::api::ApiDialect;
+use infergate_core::api::dialects::DIALECTS;
 use parking_lot::Mutex;
 use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;
@@ -42,20 +42,11 @@ const FIRST_TOKEN_BUCKETS: &[f64] = &[
 /// Relation of a reported metric to its estimate.
 const COMPARED: [&str; 3] = ["match", "mismatch", "unknown"];
 
-const FACES: [ApiDialect; 2] = [ApiDialect::OpenAi, ApiDialect::WorkersAi];
-
-const fn face_index(face: ApiDialect) -> usize {
-    match face {
-        ApiDialect::OpenAi => 0,
-        ApiDialect::WorkersAi => 1,
-    }
-}
-
 /// Counters and histograms of one model. Share it in an `Arc`, beside the model's other state.
 pub struct ModelMetrics {
     registry: Registry,
     /// By dialect, by outcome.
-    requests: [[IntCounter; RequestOutcome::ALL.len()]; FACES.len()],
+    requests: [[IntCounter; RequestOutcome::ALL.len()]; DIALECTS.len()],
     refusals: IntCounterVec,
     errors: IntCounterVec,
     durations: DurationMetrics,
@@ -175,7 +166,7 @@ impl ModelMetrics {
             &["reason"],
         );
         ModelMetrics {
-            requests: FACES.map(|face| {
+            requests: DIALECTS.map(|face| {
                 RequestOutcome::ALL
                     .map(|outcome| requests.with_label_values(&[face.name(), outcome.name()]))
             }),
@@ -208,7 +199,7 @@ impl ModelMetrics {
     /// Counts a finished request; the only call that does.
     pub fn record_request(&self, event: &InferenceEvent) {
         // `Outcome::ALL` is in the order of the enum, a test holds it to that.
-        self.requests[face_index(event.face)][event.outcome as usize].inc();
+        self.requests[event.face.index()][event.outcome as usize].inc();
         if let Some(code) = event.error_code {
             self.errors.with_label_values(&[code.to_string()]).inc();
         }
@@ -484,12 +475,6 @@ mod tests {
 
     #[test]
     fn every_label_set_is_in_the_order_of_its_enum() {
-        assert!(
-            FACES
-                .iter()
-                .enumerate()
-                .all(|(at, face)| face_index(*face) == at)
-        );
         assert!(
             RequestOutcome::ALL
                 .iter()

@@ -49,7 +49,7 @@ pub use ranking::{
 };
 pub use response::{
     PushOutput, ReportedMetrics, ResponseError, ResponseTransformer, SAMPLE_BYTES_MAX,
-    client_error_body, is_error_body,
+    is_error_body,
 };
 pub use target::{Target, saturated, set_node_keepalive};
 pub use tls::{ServerIdentity, read_ca_file, read_pem, roots};

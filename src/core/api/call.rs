@@ -11,23 +11,14 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-/// API that the client speaks: decides the shape of responses and errors.
+/// API that the client speaks: decides the shape of responses and errors. Names, paths and shapes are in
+/// the row of [`DIALECTS`](super::dialects::DIALECTS) at the same place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ApiDialect {
     /// `/v1/*`, and `/client/v4/accounts/{account}/ai/v1/*`.
     OpenAi,
     /// `…/ai/run/{model}`.
     WorkersAi,
-}
-
-impl ApiDialect {
-    /// The dialect's name in events and metric labels.
-    pub const fn name(self) -> &'static str {
-        match self {
-            ApiDialect::OpenAi => "openai",
-            ApiDialect::WorkersAi => "workers-ai",
-        }
-    }
 }
 
 /// Operation that the client requests.

@@ -5,8 +5,9 @@
 
 pub mod body;
 pub mod call;
-pub mod catalog;
-pub mod opaque;
+pub mod dialect;
+pub mod dialects;
+pub mod openai;
 pub mod origin;
 mod outputs;
 pub mod prompt;
@@ -15,5 +16,7 @@ pub mod route;
 pub mod scan;
 pub mod sse;
 pub mod workers_ai;
+
+pub use workers_ai::catalog;
 
 pub use call::{ApiDialect, Call, Operation, RangeEdit};

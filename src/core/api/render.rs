@@ -1,18 +1,25 @@
-//! Refusals and catalog responses, written in the caller's dialect.
+//! Refusals and errors of model servers, written in the caller's dialect.
 //!
-//! No I/O: status, retry hints and body are values for the shell to write.
+//! No I/O: status, retry hints and body are values for the shell to write. The shapes are the dialects'.
 
-use std::borrow::Cow;
+use bytes::BytesMut;
+use serde_json::Value;
 
-use serde::Serialize;
-use serde_json::json;
-
-use super::ApiDialect;
-use crate::model::ModelSpec;
+use super::call::ApiDialect;
+use super::dialect::ApiError;
 use crate::refusal::{Refusal, RetryClass};
 
 /// SDKs ignore a longer `Retry-After` and give up instead, so none is sent.
 const RETRY_AFTER_MAX_SECS: u64 = 120;
+
+/// Longest text of a model server that is passed on, bytes; a validation error of a long conversation is a
+/// few kilobytes.
+const SERVER_MESSAGE_BYTES_MAX: usize = 4096;
+
+/// Workers AI number of a request that the model server refused.
+const CODE_BAD_REQUEST: u32 = 5006;
+/// Workers AI number of a model server that failed.
+const CODE_SERVER_FAILED: u32 = 3050;
 
 /// A refusal, rendered in one dialect.
 #[derive(Debug)]
@@ -27,8 +34,8 @@ pub struct ErrorResponse {
     pub never_retry: bool,
 }
 
-/// Renders `refusal` in a dialect.
-pub fn refusal(dialect: ApiDialect, refusal: &Refusal) -> ErrorResponse {
+/// Renders `refusal` in a dialect. `request_id` is none for an error within a stream.
+pub fn refusal(dialect: ApiDialect, refusal: &Refusal, request_id: Option<&str>) -> ErrorResponse {
     let row = refusal.row();
     let (message, pointer) = match refusal {
         Refusal::BadRequest { pointer, message }
@@ -38,79 +45,86 @@ pub fn refusal(dialect: ApiDialect, refusal: &Refusal) -> ErrorResponse {
         Refusal::BadFraming(what) => (*what, None),
         _ => (row.message, None),
     };
-    let status = match dialect {
-        ApiDialect::OpenAi => row.status,
-        ApiDialect::WorkersAi => row.workers_ai_status,
+    let rules = dialect.rules();
+    let status = rules.status(refusal);
+    let error = ApiError {
+        status,
+        kind: row.kind,
+        reason: row.reason,
+        code: row.code,
+        message,
+        pointer,
+        request_id,
+        server_error: None,
     };
     ErrorResponse {
         status,
-        body: error_body(dialect, row.kind, row.reason, row.code, message, pointer),
+        body: rules.error_body(&error),
         retry_after_secs: retry_after_secs(refusal, row.retry),
         never_retry: row.retry == RetryClass::Never,
     }
 }
 
-/// Returns the error object of a dialect for a message.
-pub fn error_body(
+/// Appends the event that ends a stream which cannot go on. Official client libraries see no other sign of
+/// failure in a stream; no end mark follows it.
+pub fn error_event(dialect: ApiDialect, refused: &Refusal, out: &mut BytesMut) {
+    let body = refusal(dialect, refused, None).body;
+    dialect.rules().write_error_event(&body, out);
+}
+
+/// Renders the error of a model server, which answered with this status and body. Its text is passed on
+/// only where it is about the request (4xx): that of a 5xx may name paths and addresses.
+pub fn server_error(
     dialect: ApiDialect,
-    kind: &str,
-    reason: &str,
-    code: u32,
-    message: &str,
-    pointer: Option<&str>,
+    status: u16,
+    body: &[u8],
+    request_id: Option<&str>,
 ) -> Vec<u8> {
-    let body = match dialect {
-        ApiDialect::OpenAi => serde_json::to_vec(&OpenAiError {
-            error: OpenAiErrorObject {
-                message,
-                kind,
-                param: pointer,
-                code: reason,
-            },
-        }),
-        ApiDialect::WorkersAi => {
-            let message = match pointer {
-                Some(pointer) if !pointer.is_empty() => Cow::Owned(format!("{pointer}: {message}")),
-                _ => Cow::Borrowed(message),
-            };
-            serde_json::to_vec(&WorkersAiError {
-                result: None,
-                success: false,
-                errors: [WorkersAiErrorObject { code, message }],
-                messages: [],
-            })
-        }
+    let parsed: Option<Value> = serde_json::from_slice(body).ok();
+    let is_callers = status < 500;
+    let server_error = parsed.as_ref().filter(|_| is_callers);
+    let message = server_error.and_then(server_message);
+    let message = message.unwrap_or(match is_callers {
+        true => "the model server refused the request",
+        false => "the model server failed",
+    });
+    let error = ApiError {
+        status,
+        kind: server_error_kind(status),
+        reason: "",
+        code: match is_callers {
+            true => CODE_BAD_REQUEST,
+            false => CODE_SERVER_FAILED,
+        },
+        message: &message[..message.floor_char_boundary(SERVER_MESSAGE_BYTES_MAX)],
+        pointer: None,
+        request_id,
+        server_error,
     };
-    body.unwrap_or_default()
+    dialect.rules().server_error_body(&error, body)
 }
 
-// A refusal must cost little, so these are written straight from structs, without a tree.
-#[derive(Serialize)]
-struct OpenAiError<'a> {
-    error: OpenAiErrorObject<'a>,
+/// Returns the text of an error, wherever servers put it: OpenAI's `error.message`, TGI's and TEI's
+/// `error`, older vLLM's `message`, FastAPI's `detail`.
+fn server_message(body: &Value) -> Option<&str> {
+    let places = [
+        &body["error"]["message"],
+        &body["error"],
+        &body["message"],
+        &body["detail"],
+    ];
+    places.into_iter().find_map(Value::as_str)
 }
 
-#[derive(Serialize)]
-struct OpenAiErrorObject<'a> {
-    message: &'a str,
-    #[serde(rename = "type")]
-    kind: &'a str,
-    param: Option<&'a str>,
-    code: &'a str,
-}
-
-#[derive(Serialize)]
-struct WorkersAiError<'a> {
-    result: Option<()>,
-    success: bool,
-    errors: [WorkersAiErrorObject<'a>; 1],
-    messages: [(); 0],
-}
-
-#[derive(Serialize)]
-struct WorkersAiErrorObject<'a> {
-    code: u32,
-    message: Cow<'a, str>,
+fn server_error_kind(status: u16) -> &'static str {
+    match status {
+        401 => "authentication_error",
+        403 => "permission_error",
+        408 => "timeout_error",
+        429 => "rate_limit_error",
+        500.. => "server_error",
+        _ => "invalid_request_error",
+    }
 }
 
 fn retry_after_secs(refusal: &Refusal, retry: RetryClass) -> Option<u64> {
@@ -123,105 +137,5 @@ fn retry_after_secs(refusal: &Refusal, retry: RetryClass) -> Option<u64> {
     Some(wait.clamp(1, RETRY_AFTER_MAX_SECS))
 }
 
-#[derive(Serialize)]
-struct OpenAiModel<'a> {
-    id: &'a str,
-    object: &'static str,
-    created: u64,
-    owned_by: &'a str,
-}
-
-fn model_object(model: &ModelSpec, created_unix_secs: u64) -> OpenAiModel<'_> {
-    let id = model.id.as_str();
-    let owner = id.rsplit_once('/').map_or("infergate", |(owner, _)| owner);
-    OpenAiModel {
-        id,
-        object: "model",
-        created: created_unix_secs,
-        owned_by: owner,
-    }
-}
-
-/// `GET /v1/models`.
-pub fn models<'a>(models: impl Iterator<Item = &'a ModelSpec>, created_unix_secs: u64) -> Vec<u8> {
-    let data: Vec<_> = models
-        .map(|model| model_object(model, created_unix_secs))
-        .collect();
-    serde_json::to_vec(&json!({ "object": "list", "data": data })).unwrap_or_default()
-}
-
-/// `GET /v1/models/{id}`.
-pub fn model(model: &ModelSpec, created_unix_secs: u64) -> Vec<u8> {
-    serde_json::to_vec(&model_object(model, created_unix_secs)).unwrap_or_default()
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Millis;
-
-    fn parsed(rendered: &ErrorResponse) -> serde_json::Value {
-        serde_json::from_slice(&rendered.body).unwrap()
-    }
-
-    #[test]
-    fn openai_errors_have_all_four_keys() {
-        let rendered = refusal(ApiDialect::OpenAi, &Refusal::NoSuchModel);
-        let error = &parsed(&rendered)["error"];
-        assert_eq!(rendered.status, 404);
-        assert_eq!(error["code"], "model_not_found");
-        for key in ["message", "type", "param", "code"] {
-            assert!(error.get(key).is_some(), "{key}");
-        }
-    }
-
-    #[test]
-    fn workers_ai_sends_400_where_openai_sends_404() {
-        let rendered = refusal(ApiDialect::WorkersAi, &Refusal::NoSuchModel);
-        assert_eq!(rendered.status, 400);
-        assert_eq!(parsed(&rendered)["errors"][0]["code"], 5007);
-        assert_eq!(parsed(&rendered)["success"], false);
-    }
-
-    #[test]
-    fn capacity_is_retried_after_the_measured_wait_within_what_sdks_obey() {
-        let wait = |ms| {
-            let full = Refusal::QueueFull {
-                retry_after: Millis(ms),
-            };
-            refusal(ApiDialect::OpenAi, &full).retry_after_secs
-        };
-        assert_eq!(wait(0), Some(1));
-        assert_eq!(wait(1001), Some(2));
-        assert_eq!(wait(1_000_000), Some(120));
-    }
-
-    #[test]
-    fn what_a_server_may_have_begun_is_never_retried() {
-        for lost in [Refusal::UpstreamLost, Refusal::UpstreamTimeout] {
-            for dialect in [ApiDialect::OpenAi, ApiDialect::WorkersAi] {
-                let rendered = refusal(dialect, &lost);
-                assert!(matches!(rendered.status, 502 | 504), "{lost:?}");
-                assert!(
-                    rendered.never_retry && rendered.retry_after_secs.is_none(),
-                    "{lost:?}"
-                );
-            }
-        }
-        let not_begun = refusal(ApiDialect::OpenAi, &Refusal::UpstreamFailed);
-        assert!(!not_begun.never_retry && not_begun.retry_after_secs == Some(1));
-    }
-
-    #[test]
-    fn a_passed_deadline_is_never_retried() {
-        let rendered = refusal(ApiDialect::OpenAi, &Refusal::DeadlinePassed);
-        assert_eq!(
-            (
-                rendered.status,
-                rendered.never_retry,
-                rendered.retry_after_secs
-            ),
-            (408, true, None)
-        );
-    }
-}
+mod tests;

@@ -156,16 +156,18 @@ impl ForwardedResponse {
         session: &mut ServerSession,
         ctx: &mut RequestContext,
     ) -> Result<(), ForwardedStop> {
-        let mut event = BytesMut::from(&b"data: "[..]);
+        let mut body = BytesMut::new();
         let mut next = self.first.take();
         while let Some(piece) = next {
-            if event.len() + piece.len() > ERROR_BODY_MAX_BYTES {
+            if body.len() + piece.len() > ERROR_BODY_MAX_BYTES {
                 return Err(ForwardedStop::Broken);
             }
-            event.extend_from_slice(&piece);
+            body.extend_from_slice(&piece);
             next = self.next(shared, session, ctx).await?;
         }
-        event.extend_from_slice(b"\n\n");
+        let mut event = BytesMut::with_capacity(body.len() + 32);
+        let rules = ctx.dialect().rules();
+        rules.write_error_event(&body, &mut event);
         self.send(shared, session, ctx, event.freeze(), true).await
     }
 

@@ -28,12 +28,12 @@ use std::borrow::Cow;
 use bytes::BytesMut;
 use infergate_core::Refusal;
 use infergate_core::api::scan::MemberScanner;
-use infergate_core::api::{ApiDialect, Call, Operation, sse, workers_ai};
+use infergate_core::api::{ApiDialect, Call, Operation, render, sse, workers_ai};
 use infergate_core::billing::{Metrics, Usage};
 use infergate_core::model::{ModelInAnswers, ModelSpec, Task, Trust};
 use serde_json::value::RawValue;
 
-pub use client_error::{client_error_body, error_event, is_error_body};
+pub use client_error::is_error_body;
 pub(super) use convert::{Delta, FormatDecoder, no_events, write_rows};
 pub use error::ResponseError;
 pub(super) use openai::{OPENAI_EMBEDDINGS, OPENAI_TEXT};
@@ -500,7 +500,7 @@ impl ResponseTransformer {
             if self.is_in_long_event() {
                 out.extend_from_slice(b"\n\n");
             }
-            error_event(self.face, refusal, out);
+            render::error_event(self.face, refusal, out);
         }
         if self.seen.end == StreamEnd::Open {
             self.seen.end = StreamEnd::Broken;

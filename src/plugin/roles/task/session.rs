@@ -121,7 +121,7 @@ impl TaskSession {
 
     /// Selects the API of the answer; true when the hooks for answers apply to it.
     pub fn select_dialect(&mut self, face: ApiDialect) -> bool {
-        self.is_result = face == ApiDialect::WorkersAi;
+        self.is_result = face.rules().has_task_results();
         self.is_result || self.handles_openai
     }
 

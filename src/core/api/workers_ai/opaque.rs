@@ -16,7 +16,7 @@ const UNNAMED: &str = "application/octet-stream";
 ///
 /// # Errors
 /// [`Refusal::BadRequest`] for a body of parts, and for none where there must be one.
-pub fn content_type(
+pub(super) fn content_type(
     task: Task,
     declared: Option<&str>,
     body: &[u8],

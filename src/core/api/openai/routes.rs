@@ -1,0 +1,26 @@
+//! Paths of the dialect, at the root and below an account.
+//!
+//! Bodies are not read here.
+
+use crate::api::Operation;
+use crate::api::route::{RequestPath, RouteTarget, decoded};
+
+/// Returns the target of a path of this dialect.
+pub(super) fn route<'a>(request: &RequestPath<'a>) -> Option<RouteTarget<'a>> {
+    let prefix = match request.account {
+        Some(_) => "/ai/v1/",
+        None => "/v1/",
+    };
+    let rest = request.path.strip_prefix(prefix)?;
+    Some(match (request.method, rest) {
+        ("POST", "chat/completions") => RouteTarget::Call(Operation::Chat, None),
+        ("POST", "completions") => RouteTarget::Call(Operation::Completions, None),
+        ("POST", "embeddings") => RouteTarget::Call(Operation::Embeddings, None),
+        ("GET", "models") => RouteTarget::Models,
+        ("GET", _) => match rest.strip_prefix("models/") {
+            Some(id) if !id.is_empty() => RouteTarget::Model(decoded(id)),
+            _ => RouteTarget::Unknown,
+        },
+        _ => RouteTarget::Unknown,
+    })
+}

@@ -1,0 +1,127 @@
+//! Errors as clients of each dialect read them.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::Millis;
+
+const ALL: [ApiDialect; 2] = [ApiDialect::OpenAi, ApiDialect::WorkersAi];
+
+fn parsed(rendered: &ErrorResponse) -> Value {
+    serde_json::from_slice(&rendered.body).unwrap()
+}
+
+fn render(dialect: ApiDialect, refused: &Refusal) -> ErrorResponse {
+    refusal(dialect, refused, Some("r1"))
+}
+
+#[test]
+fn openai_errors_have_all_four_keys() {
+    let rendered = render(ApiDialect::OpenAi, &Refusal::NoSuchModel);
+    let error = &parsed(&rendered)["error"];
+    assert_eq!(rendered.status, 404);
+    assert_eq!(error["code"], "model_not_found");
+    for key in ["message", "type", "param", "code"] {
+        assert!(error.get(key).is_some(), "{key}");
+    }
+}
+
+#[test]
+fn workers_ai_sends_400_where_openai_sends_404() {
+    let rendered = render(ApiDialect::WorkersAi, &Refusal::NoSuchModel);
+    assert_eq!(rendered.status, 400);
+    assert_eq!(parsed(&rendered)["errors"][0]["code"], 5007);
+    assert_eq!(parsed(&rendered)["success"], false);
+}
+
+#[test]
+fn capacity_is_retried_after_the_measured_wait_within_what_sdks_obey() {
+    for dialect in ALL {
+        let wait = |ms| {
+            let full = Refusal::QueueFull {
+                retry_after: Millis(ms),
+            };
+            render(dialect, &full).retry_after_secs
+        };
+        assert_eq!(wait(0), Some(1));
+        assert_eq!(wait(1001), Some(2));
+        assert_eq!(wait(1_000_000), Some(120));
+    }
+}
+
+#[test]
+fn a_request_that_a_server_may_have_started_is_never_retried() {
+    for lost in [Refusal::UpstreamLost, Refusal::UpstreamTimeout] {
+        for dialect in ALL {
+            let rendered = render(dialect, &lost);
+            assert!(matches!(rendered.status, 502 | 504), "{lost:?}");
+            assert!(
+                rendered.never_retry && rendered.retry_after_secs.is_none(),
+                "{lost:?}"
+            );
+        }
+    }
+    let not_started = render(ApiDialect::OpenAi, &Refusal::UpstreamFailed);
+    assert!(!not_started.never_retry && not_started.retry_after_secs == Some(1));
+}
+
+#[test]
+fn a_passed_deadline_is_never_retried() {
+    let rendered = render(ApiDialect::OpenAi, &Refusal::DeadlinePassed);
+    assert_eq!(
+        (
+            rendered.status,
+            rendered.never_retry,
+            rendered.retry_after_secs
+        ),
+        (408, true, None)
+    );
+}
+
+#[test]
+fn a_backends_own_error_reaches_the_client_in_its_dialect() {
+    let body = |dialect, status, body: &str| {
+        let bytes = server_error(dialect, status, body.as_bytes(), None);
+        serde_json::from_slice::<Value>(&bytes).unwrap()
+    };
+    let vllm =
+        r#"{"error":{"message":"too long","type":"BadRequestError","param":"input","code":400}}"#;
+    assert_eq!(
+        server_error(ApiDialect::OpenAi, 400, vllm.as_bytes(), None),
+        vllm.as_bytes()
+    );
+    let llama =
+        r#"{"error":{"code":400,"message":"exceeds the context","type":"invalid_request_error"}}"#;
+    assert_eq!(
+        body(ApiDialect::OpenAi, 400, llama),
+        json!({"error": {"message": "exceeds the context", "type": "invalid_request_error", "param": null, "code": 400}}),
+    );
+    for other in [
+        r#"{"error":"too long","error_type":"validation"}"#,
+        r#"{"object":"error","message":"too long","code":400}"#,
+        r#"{"detail":"too long"}"#,
+    ] {
+        let openai = body(ApiDialect::OpenAi, 422, other);
+        assert_eq!(openai["error"]["message"], "too long", "{other}");
+        assert_eq!(openai["error"]["type"], "invalid_request_error", "{other}");
+        let workers_ai = body(ApiDialect::WorkersAi, 422, other);
+        assert_eq!(
+            workers_ai["errors"],
+            json!([{ "code": 5006, "message": "too long" }])
+        );
+    }
+    for odd in ["", "<html>", "[1]", "null", "7"] {
+        let message = &body(ApiDialect::OpenAi, 404, odd)["error"]["message"];
+        assert_eq!(message, "the model server refused the request", "{odd}");
+    }
+    let path = r#"{"error":{"message":"at /opt/x.py"}}"#;
+    let failed = body(ApiDialect::WorkersAi, 500, path);
+    assert_eq!(
+        failed["errors"],
+        json!([{ "code": 3050, "message": "the model server failed" }])
+    );
+    assert_eq!(
+        body(ApiDialect::OpenAi, 500, vllm)["error"]["message"],
+        "the model server failed"
+    );
+}

@@ -1,0 +1,38 @@
+//! Errors in the Workers AI form, by number.
+//!
+//! There is no member for the place of a fault: it stands before the message.
+
+use std::borrow::Cow;
+
+use serde::Serialize;
+
+use crate::api::dialect::ApiError;
+
+// A refusal must cost little, so it is written straight from structs, without a tree.
+#[derive(Serialize)]
+struct ErrorBody<'a> {
+    result: Option<()>,
+    success: bool,
+    errors: [ErrorObject<'a>; 1],
+    messages: [(); 0],
+}
+
+#[derive(Serialize)]
+struct ErrorObject<'a> {
+    code: u32,
+    message: Cow<'a, str>,
+}
+
+/// Returns the body of an error.
+pub(super) fn body(error: &ApiError<'_>) -> Vec<u8> {
+    let body = ErrorBody {
+        result: None,
+        success: false,
+        errors: [ErrorObject {
+            code: error.code,
+            message: error.message_with_place(),
+        }],
+        messages: [],
+    };
+    serde_json::to_vec(&body).unwrap_or_default()
+}

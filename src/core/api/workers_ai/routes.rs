@@ -1,0 +1,40 @@
+//! Paths of the dialect: `run`, at the root and below an account, and the catalogue.
+//!
+//! Every other path below `/ai/` and `/client/v4/` is refused in this dialect.
+
+use crate::Refusal;
+use crate::api::Operation;
+use crate::api::route::{RequestPath, RouteTarget, decoded};
+
+/// Returns the target of a path of this dialect.
+pub(super) fn route<'a>(request: &RequestPath<'a>) -> Option<RouteTarget<'a>> {
+    if let Some(model) = request.path.strip_prefix("/ai/run/") {
+        return Some(run(request, model));
+    }
+    let has_account = request.account.is_some();
+    if has_account && let Some(rest) = request.path.strip_prefix("/ai/models/") {
+        return Some(match (request.method, rest) {
+            ("GET", "search") => RouteTarget::Search(request.query),
+            ("GET", "schema") => RouteTarget::Schema(request.query),
+            _ => RouteTarget::Unknown,
+        });
+    }
+    let is_ours = match has_account {
+        true => !request.path.starts_with("/ai/v1/"),
+        false => request.path.starts_with("/client/v4/") || request.path.starts_with("/ai/"),
+    };
+    is_ours.then_some(RouteTarget::Unknown)
+}
+
+fn run<'a>(request: &RequestPath<'a>, model: &'a str) -> RouteTarget<'a> {
+    if request.method != "POST" || model.is_empty() {
+        return RouteTarget::Unknown;
+    }
+    if request.query.contains("queueRequest=true") {
+        return RouteTarget::Refused(Refusal::BadRequest {
+            pointer: String::new(),
+            message: "queued requests are not available here".into(),
+        });
+    }
+    RouteTarget::Call(Operation::Run, Some(decoded(model)))
+}
