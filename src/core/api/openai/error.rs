@@ -9,12 +9,12 @@ use crate::api::dialect::ApiError;
 
 // A refusal must cost little, so it is written straight from structs, without a tree.
 #[derive(Serialize)]
-struct ErrorBody<'a> {
-    error: ErrorObject<'a>,
+struct OpenAiErrorBody<'a> {
+    error: OpenAiErrorObject<'a>,
 }
 
 #[derive(Serialize)]
-struct ErrorObject<'a> {
+struct OpenAiErrorObject<'a> {
     message: &'a str,
     #[serde(rename = "type")]
     kind: &'a str,
@@ -24,8 +24,8 @@ struct ErrorObject<'a> {
 
 /// Returns the body of an error.
 pub(super) fn body(error: &ApiError<'_>) -> Vec<u8> {
-    let body = ErrorBody {
-        error: ErrorObject {
+    let body = OpenAiErrorBody {
+        error: OpenAiErrorObject {
             message: error.message,
             kind: error.kind,
             param: error.pointer,

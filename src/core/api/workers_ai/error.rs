@@ -10,25 +10,25 @@ use crate::api::dialect::ApiError;
 
 // A refusal must cost little, so it is written straight from structs, without a tree.
 #[derive(Serialize)]
-struct ErrorBody<'a> {
+struct WorkersAiErrorBody<'a> {
     result: Option<()>,
     success: bool,
-    errors: [ErrorObject<'a>; 1],
+    errors: [WorkersAiErrorObject<'a>; 1],
     messages: [(); 0],
 }
 
 #[derive(Serialize)]
-struct ErrorObject<'a> {
+struct WorkersAiErrorObject<'a> {
     code: u32,
     message: Cow<'a, str>,
 }
 
 /// Returns the body of an error.
 pub(super) fn body(error: &ApiError<'_>) -> Vec<u8> {
-    let body = ErrorBody {
+    let body = WorkersAiErrorBody {
         result: None,
         success: false,
-        errors: [ErrorObject {
+        errors: [WorkersAiErrorObject {
             code: error.code,
             message: error.message_with_place(),
         }],
