@@ -43,6 +43,8 @@ pub enum Refusal {
     NoSuchModel,
     /// No such path or method on this gateway.
     NoSuchRoute,
+    /// A part of the API that this gateway does not serve, in words for the caller.
+    NotSupported(&'static str),
     /// Not HTTP as we accept it: framing, Host, conflicting lengths.
     BadFraming(&'static str),
     /// The body is not what the task takes. `pointer` is a JSON pointer, empty for the whole body.
@@ -184,6 +186,7 @@ impl Refusal {
             ForeignOrigin => row((403, 403), 3057, ("permission_error", "origin_not_allowed"), "web pages of this origin may not use this gateway without a key: its operator can list them in `cors.origins`", Caller, RetryClass::No),
             NoSuchModel => row((404, 400), 5007, ("invalid_request_error", "model_not_found"), "no such model: `GET /v1/models` lists those this key may use", Caller, RetryClass::No),
             NoSuchRoute => row((404, 404), 7003, ("invalid_request_error", "not_found"), "no such path or method here", Caller, RetryClass::No),
+            NotSupported(_) => row((404, 404), 7003, ("invalid_request_error", "not_found"), "this part of the API is not served here", Caller, RetryClass::No),
             BadFraming(_) => row((400, 400), 3003, ("invalid_request_error", "bad_framing"), "the request is not well-formed HTTP/1.1", Caller, RetryClass::No),
             BadRequest { .. } => row((400, 400), 5006, ("invalid_request_error", "invalid_value"), "the request body is not valid", Caller, RetryClass::No),
             Rejected { status, .. } => row((*status, *status), 5006, ("invalid_request_error", "invalid_value"), "the request body is not valid", Caller, RetryClass::No),
@@ -222,6 +225,7 @@ impl Refusal {
             Refusal::ForeignOrigin => "foreign-origin",
             Refusal::NoSuchModel => "no-such-model",
             Refusal::NoSuchRoute => "no-such-route",
+            Refusal::NotSupported(_) => "not-supported",
             Refusal::BadFraming(_) => "bad-framing",
             Refusal::BadRequest { .. } => "bad-request",
             Refusal::Rejected { .. } => "rejected-by-task",

@@ -19,6 +19,8 @@ pub enum ApiDialect {
     OpenAi,
     /// `…/ai/run/{model}`.
     WorkersAi,
+    /// `/v1/messages`, and below an account like the OpenAI paths.
+    Anthropic,
 }
 
 /// Operation that the client requests.

@@ -3,6 +3,7 @@
 //! No shapes are here. Adding a dialect takes a folder beside this file, a variant of [`ApiDialect`] and a
 //! row in [`DIALECTS`].
 
+use super::anthropic::Anthropic;
 use super::call::ApiDialect;
 use super::dialect::Dialect;
 use super::openai::OpenAi;
@@ -11,7 +12,7 @@ use super::workers_ai::WorkersAi;
 
 /// Every dialect, at the index of its [`ApiDialect`]. The last one that claims a path has it, so that a
 /// dialect may have paths below those of an earlier one.
-pub static DIALECTS: [&dyn Dialect; 2] = [&OpenAi, &WorkersAi];
+pub static DIALECTS: [&dyn Dialect; 3] = [&OpenAi, &WorkersAi, &Anthropic];
 
 impl ApiDialect {
     /// Returns the row of the dialect.
@@ -129,6 +130,9 @@ mod tests {
             ("/client/v4/accounts/acme/ai/v1/x", ApiDialect::OpenAi),
             ("/v1/x", ApiDialect::OpenAi),
             ("*", ApiDialect::OpenAi),
+            ("/v1/messages", ApiDialect::Anthropic),
+            ("/v1/messages/batches", ApiDialect::Anthropic),
+            ("/v1/messagesx", ApiDialect::OpenAi),
         ] {
             let found = route("GET", path);
             assert_eq!(
@@ -137,6 +141,18 @@ mod tests {
                 "{path}"
             );
         }
+    }
+
+    #[test]
+    fn messages_are_a_chat_and_are_not_counted() {
+        for prefix in ["", "/client/v4/accounts/acme/ai"] {
+            let path = format!("{prefix}/v1/messages?beta=true");
+            let found = route("POST", &path);
+            assert_eq!(found.dialect, ApiDialect::Anthropic);
+            assert_eq!(found.target, RouteTarget::Call(Operation::Chat, None));
+        }
+        let counted = target("POST", "/v1/messages/count_tokens");
+        assert!(matches!(counted, RouteTarget::Refused(_)), "{counted:?}");
     }
 
     #[test]

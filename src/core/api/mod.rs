@@ -3,10 +3,12 @@
 //!
 //! Neither authentication nor routing is decided here.
 
+mod anthropic;
 pub mod body;
 pub mod call;
 pub mod dialect;
 pub mod dialects;
+mod json;
 pub mod openai;
 pub mod origin;
 mod outputs;

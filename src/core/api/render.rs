@@ -42,7 +42,7 @@ pub fn refusal(dialect: ApiDialect, refusal: &Refusal, request_id: Option<&str>)
         | Refusal::Rejected {
             pointer, message, ..
         } => (message.as_str(), Some(pointer.as_str())),
-        Refusal::BadFraming(what) => (*what, None),
+        Refusal::BadFraming(what) | Refusal::NotSupported(what) => (*what, None),
         _ => (row.message, None),
     };
     let rules = dialect.rules();

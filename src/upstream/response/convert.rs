@@ -11,7 +11,9 @@ use infergate_core::api::workers_ai::{
 use infergate_core::billing::Usage;
 use serde_json::value::RawValue;
 
-use super::{RESPONSE_BYTES_MAX, ResponseError, ResponseStats, StreamEnd};
+use super::bounds::RESPONSE_BYTES_MAX;
+use super::error::ResponseError;
+use super::stats::{ResponseStats, StreamEnd};
 
 /// Tool calls of one answer; models ask for a handful, OpenAI allows 128 tools.
 pub(super) const TOOL_CALLS_MAX: usize = 128;

@@ -3,8 +3,9 @@
 //! No text for the client: that is the refusal's it becomes.
 
 use infergate_core::Refusal;
+use infergate_core::api::dialect::NotTranslatable;
 
-use super::RESPONSE_BYTES_MAX;
+use super::bounds::RESPONSE_BYTES_MAX;
 
 /// Why a response that began well cannot be passed on to its end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,6 +33,12 @@ pub enum ResponseError {
 impl ResponseError {
     pub(super) fn refused(refusal: Refusal) -> ResponseError {
         ResponseError::Refused(Box::new(refusal))
+    }
+}
+
+impl From<NotTranslatable> for ResponseError {
+    fn from(_: NotTranslatable) -> ResponseError {
+        ResponseError::Malformed
     }
 }
 

@@ -10,9 +10,11 @@
 //! responses.
 
 mod body_kind;
+mod bounds;
 mod client_error;
 mod convert;
 mod error;
+mod mode;
 mod model_name;
 mod openai;
 mod output_sample;
@@ -22,17 +24,19 @@ mod stats;
 mod task_transform;
 #[cfg(test)]
 mod tests;
+mod whole_body;
 
 use std::borrow::Cow;
 
 use bytes::BytesMut;
 use infergate_core::Refusal;
+use infergate_core::api::dialect::ResponseTranslator;
 use infergate_core::api::scan::MemberScanner;
 use infergate_core::api::{ApiDialect, Call, Operation, render, sse, workers_ai};
 use infergate_core::billing::{Metrics, Usage};
 use infergate_core::model::{ModelInAnswers, ModelSpec, Task, Trust};
-use serde_json::value::RawValue;
 
+pub use bounds::RESPONSE_BYTES_MAX;
 pub use client_error::is_error_body;
 pub(super) use convert::{Delta, FormatDecoder, no_events, write_rows};
 pub use error::ResponseError;
@@ -41,6 +45,7 @@ pub use output_sample::SAMPLE_BYTES_MAX;
 pub use reported_metrics::ReportedMetrics;
 
 use body_kind::{BodyKind, EVENT_STREAM, JSON};
+use mode::{BodyMode, ResponseSource, body_mode};
 use model_name::ModelNameRewriter;
 use reported_metrics::MetricModes;
 use stats::{ResponseStats, StreamEnd};
@@ -48,10 +53,6 @@ use task_transform::TaskTransform;
 
 use crate::plugin::TaskSession;
 use crate::telemetry::event::PluginUse;
-
-/// The longest answer that is collected to be converted: 100 vectors of 4,096 dimensions, written
-/// with all digits, are 9 MB.
-pub const RESPONSE_BYTES_MAX: usize = 16 << 20;
 
 /// Bytes that the backend gave no name.
 const UNNAMED: &[u8] = b"application/octet-stream";
@@ -83,41 +84,19 @@ pub struct ResponseTransformer {
     shaper: Option<TaskTransform>,
     /// The name of the model that it carries, where that is not the backend's word.
     named: Option<Box<ModelNameRewriter>>,
+    /// Translation into a dialect that no backend writes.
+    translator: Option<Box<dyn ResponseTranslator>>,
     neurons: Option<f64>,
     metrics: Vec<(String, f64)>,
 }
 
-/// Protocol of the response.
-#[derive(Clone, Copy, Debug)]
-enum ResponseSource {
-    /// The client's dialect.
-    Pass,
-    /// A protocol that is converted.
-    Run(&'static FormatDecoder),
-    /// A plain HTTP server's: JSON is the result, anything else the client's as it is.
-    Posted,
-    /// A plain HTTP server's, passed unread.
-    Pipe,
-}
-
-#[derive(Debug)]
-enum BodyMode {
-    PassBytes,
-    PassJson(MemberScanner),
-    PassEvents(passthrough::PassedEvents),
-    RunJson(BytesMut),
-    RunEvents(convert::ConvertedEvents),
-    Posted {
-        body: BytesMut,
-        content_type: String,
-    },
-}
-
 impl ResponseTransformer {
-    /// A response in the client's own dialect.
+    /// A response in the OpenAI shape: in the client's own dialect, or translated to it.
     pub(super) fn pass(call: &Call) -> ResponseTransformer {
         let hides_usage = call.stream && !call.usage_requested;
-        ResponseTransformer::new(call, ResponseSource::Pass, hides_usage)
+        let mut response = ResponseTransformer::new(call, ResponseSource::Pass, hides_usage);
+        response.translator = call.dialect.rules().translator(call);
+        response
     }
 
     /// A response converted for the Workers AI dialect.
@@ -153,6 +132,7 @@ impl ResponseTransformer {
             seen: ResponseStats::default(),
             shaper: None,
             named: None,
+            translator: None,
             neurons: None,
             metrics: Vec::new(),
         }
@@ -210,21 +190,24 @@ impl ResponseTransformer {
             self.seen.usage = header(name).and_then(Usage::from_input_header);
         }
         let is_stream = self.is_stream();
+        let mut reads_events = self.translator.is_some();
         if let Some(shaper) = &mut self.shaper {
             shaper.begin(is_stream);
-            if let (true, BodyMode::PassEvents(events)) = (shaper.is_streaming(), &mut self.mode) {
-                *events = passthrough::PassedEvents::whole(RESPONSE_BYTES_MAX);
-            }
+            reads_events |= shaper.is_streaming();
+        }
+        if let (true, BodyMode::PassEvents(events)) = (reads_events, &mut self.mode) {
+            *events = passthrough::PassedEvents::whole(RESPONSE_BYTES_MAX);
         }
     }
 
-    /// A whole response in the client's dialect is collected where the task makes another of it.
+    /// A whole response is collected where the task or the dialect makes another of it.
     fn begin_shaped(&mut self, content_type: &[u8]) {
         let shapes = self
             .shaper
             .as_ref()
             .is_some_and(TaskTransform::shapes_answer);
-        if shapes && matches!(self.mode, BodyMode::PassJson(_)) {
+        let is_collected = shapes || self.translator.is_some();
+        if is_collected && matches!(self.mode, BodyMode::PassJson(_)) {
             self.mode = BodyMode::Posted {
                 body: BytesMut::new(),
                 content_type: String::from_utf8_lossy(content_type).into_owned(),
@@ -306,6 +289,32 @@ impl ResponseTransformer {
     /// Reads a chunk. After an error, `out` holds what came before it and is still to be sent,
     /// followed by what [`ResponseTransformer::abort`] appends.
     pub fn push(&mut self, chunk: &[u8], out: &mut BytesMut) -> Result<PushOutput, ResponseError> {
+        if self.translator.is_none() || !self.is_stream() {
+            return self.push_shaped(chunk, out);
+        }
+        let mut events = BytesMut::new();
+        let pushed = self.push_shaped(chunk, &mut events);
+        let events = match &pushed {
+            Ok(PushOutput::Whole) => chunk,
+            Ok(PushOutput::Out) | Err(_) => &events,
+        };
+        let estimate = self.generated_tokens();
+        if let Some(translator) = &mut self.translator
+            && translator.events(events, estimate, out).is_err()
+        {
+            // The end mark may have been among them, and does not reach the client.
+            self.seen.end = StreamEnd::Open;
+            return Err(ResponseError::Malformed);
+        }
+        pushed.map(|_| PushOutput::Out)
+    }
+
+    /// Reads a chunk and has the task shape its events.
+    fn push_shaped(
+        &mut self,
+        chunk: &[u8],
+        out: &mut BytesMut,
+    ) -> Result<PushOutput, ResponseError> {
         if !self
             .shaper
             .as_ref()
@@ -398,7 +407,11 @@ impl ResponseTransformer {
             return Err(ResponseError::Malformed);
         };
         let mut converted = BytesMut::new();
-        self.seen.usage = (reader.json)(without_bom(body), self.seen.usage, &mut converted)?;
+        self.seen.usage = (reader.json)(
+            whole_body::without_bom(body),
+            self.seen.usage,
+            &mut converted,
+        )?;
         let result = workers_ai::result_of(&converted).ok_or(ResponseError::Malformed)?;
         if self.has_text {
             self.seen.output.get_or_insert_default();
@@ -409,7 +422,7 @@ impl ResponseTransformer {
             None => None,
         };
         match shaped {
-            Some(result) => workers_ai::write_result(json(&result)?, out),
+            Some(result) => workers_ai::write_result(whole_body::json(&result)?, out),
             None => out.unsplit(converted),
         }
         Ok(())
@@ -420,7 +433,7 @@ impl ResponseTransformer {
         let BodyMode::Posted { body, content_type } = &self.mode else {
             return Err(ResponseError::Malformed);
         };
-        let body = without_bom(body);
+        let body = whole_body::without_bom(body);
         let passes = matches!(self.source, ResponseSource::Pass);
         if passes && is_error_body(body) {
             return Err(ResponseError::BackendFailed);
@@ -432,14 +445,17 @@ impl ResponseTransformer {
             Some(shaper) => shaper.result(self.status, content_type, body)?,
             None => None,
         };
-        let result = json(shaped.as_deref().unwrap_or(body))?;
+        let result = whole_body::json(shaped.as_deref().unwrap_or(body))?;
         if self.has_text {
             self.seen.output.get_or_insert_default();
         }
         if passes {
             // What the server has made is counted, in its own shape.
             self.seen.keep(body);
-            out.extend_from_slice(result);
+            match &mut self.translator {
+                Some(translator) => translator.whole(result, out)?,
+                None => out.extend_from_slice(result),
+            }
         } else {
             self.seen.keep(result);
             workers_ai::write_result(result, out);
@@ -495,7 +511,11 @@ impl ResponseTransformer {
         if self.is_stream() && self.seen.end == StreamEnd::Open {
             if let Some(shaper) = &mut self.shaper {
                 // The client is shown the error event already.
-                let _ = shaper.close(true, out);
+                let mut added = BytesMut::new();
+                let _ = shaper.close(true, &mut added);
+                if self.translator.is_none() {
+                    out.unsplit(added);
+                }
             }
             if self.is_in_long_event() {
                 out.extend_from_slice(b"\n\n");
@@ -586,39 +606,5 @@ impl ResponseTransformer {
     /// The first generated text has come.
     pub fn has_token(&self) -> bool {
         self.seen.token
-    }
-}
-
-/// The body without the byte order mark that some servers put before it.
-fn without_bom(body: &[u8]) -> &[u8] {
-    body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body)
-}
-
-/// A single JSON value, without the space around it.
-fn json(bytes: &[u8]) -> Result<&[u8], ResponseError> {
-    let value: &RawValue = serde_json::from_slice(bytes).map_err(|_| ResponseError::Malformed)?;
-    Ok(value.get().as_bytes())
-}
-
-fn body_mode(source: ResponseSource, kind: BodyKind) -> BodyMode {
-    match (source, kind) {
-        (ResponseSource::Pipe, _) => BodyMode::PassBytes,
-        (ResponseSource::Posted, BodyKind::Other) => BodyMode::PassBytes,
-        (ResponseSource::Posted, BodyKind::Json) => BodyMode::Posted {
-            body: BytesMut::new(),
-            content_type: String::new(),
-        },
-        (ResponseSource::Pass | ResponseSource::Posted, BodyKind::Events) => {
-            BodyMode::PassEvents(passthrough::PassedEvents::default())
-        }
-        (ResponseSource::Pass, BodyKind::Json | BodyKind::Other) => {
-            BodyMode::PassJson(MemberScanner::new("usage"))
-        }
-        (ResponseSource::Run(reader), BodyKind::Events) => {
-            BodyMode::RunEvents(convert::ConvertedEvents::new(reader))
-        }
-        (ResponseSource::Run(_), BodyKind::Json | BodyKind::Other) => {
-            BodyMode::RunJson(BytesMut::new())
-        }
     }
 }

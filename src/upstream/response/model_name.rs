@@ -11,7 +11,7 @@ use infergate_core::api::{Call, sse};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::RESPONSE_BYTES_MAX;
+use super::bounds::RESPONSE_BYTES_MAX;
 
 /// The name that answers carry.
 #[derive(Debug)]

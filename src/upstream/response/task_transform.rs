@@ -9,7 +9,8 @@ use infergate_core::api::ApiDialect;
 use infergate_core::api::sse::{self, EventSplitter};
 use infergate_core::task::{EventEdit, StreamEvent};
 
-use super::{RESPONSE_BYTES_MAX, ResponseError};
+use super::bounds::RESPONSE_BYTES_MAX;
+use super::error::ResponseError;
 use crate::plugin::TaskSession;
 
 /// The task of one request while its response passes.

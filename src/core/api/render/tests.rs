@@ -5,7 +5,11 @@ use serde_json::{Value, json};
 use super::*;
 use crate::Millis;
 
-const ALL: [ApiDialect; 2] = [ApiDialect::OpenAi, ApiDialect::WorkersAi];
+const ALL: [ApiDialect; 3] = [
+    ApiDialect::OpenAi,
+    ApiDialect::WorkersAi,
+    ApiDialect::Anthropic,
+];
 
 fn parsed(rendered: &ErrorResponse) -> Value {
     serde_json::from_slice(&rendered.body).unwrap()
@@ -32,6 +36,60 @@ fn workers_ai_sends_400_where_openai_sends_404() {
     assert_eq!(rendered.status, 400);
     assert_eq!(parsed(&rendered)["errors"][0]["code"], 5007);
     assert_eq!(parsed(&rendered)["success"], false);
+}
+
+#[test]
+fn anthropic_errors_have_a_type_by_status_and_the_id_of_the_request() {
+    let rendered = render(ApiDialect::Anthropic, &Refusal::NoSuchModel);
+    assert_eq!(rendered.status, 404);
+    let message = Refusal::NoSuchModel.row().message;
+    assert_eq!(
+        parsed(&rendered),
+        json!({
+            "type": "error",
+            "error": { "type": "not_found_error", "message": message },
+            "request_id": "r1",
+        })
+    );
+    let kind = |refused: &Refusal| {
+        let rendered = render(ApiDialect::Anthropic, refused);
+        let kind = parsed(&rendered)["error"]["type"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        (rendered.status, kind)
+    };
+    let retry_after = Millis(10);
+    for (refused, status, expected) in [
+        (Refusal::Unauthenticated, 401, "authentication_error"),
+        (Refusal::NotAllowed, 403, "permission_error"),
+        (Refusal::NoSuchRoute, 404, "not_found_error"),
+        (Refusal::NotSupported("x"), 404, "not_found_error"),
+        (Refusal::DeadlinePassed, 408, "timeout_error"),
+        (Refusal::BodyTooLarge, 413, "request_too_large"),
+        (
+            Refusal::RateLimited { retry_after },
+            429,
+            "rate_limit_error",
+        ),
+        (Refusal::QuotaUsed, 429, "rate_limit_error"),
+        (Refusal::QueueFull { retry_after }, 529, "overloaded_error"),
+        (Refusal::Busy { retry_after }, 529, "overloaded_error"),
+        (Refusal::NoHealthyEndpoint, 529, "overloaded_error"),
+        (Refusal::Draining, 529, "overloaded_error"),
+        (Refusal::Internal, 500, "api_error"),
+        (Refusal::UpstreamLost, 502, "api_error"),
+        (Refusal::UpstreamTimeout, 504, "timeout_error"),
+        (Refusal::HeadersTooLarge, 431, "invalid_request_error"),
+    ] {
+        assert_eq!(kind(&refused), (status, expected.to_owned()), "{refused:?}");
+    }
+    let place = Refusal::BadRequest {
+        pointer: "/messages/0".into(),
+        message: "is odd".into(),
+    };
+    let rendered = parsed(&render(ApiDialect::Anthropic, &place));
+    assert_eq!(rendered["error"]["message"], "/messages/0: is odd");
 }
 
 #[test]
@@ -109,6 +167,9 @@ fn a_backends_own_error_reaches_the_client_in_its_dialect() {
             workers_ai["errors"],
             json!([{ "code": 5006, "message": "too long" }])
         );
+        let anthropic = body(ApiDialect::Anthropic, 422, other);
+        let expected = json!({ "type": "invalid_request_error", "message": "too long" });
+        assert_eq!(anthropic["error"], expected, "{other}");
     }
     for odd in ["", "<html>", "[1]", "null", "7"] {
         let message = &body(ApiDialect::OpenAi, 404, odd)["error"]["message"];

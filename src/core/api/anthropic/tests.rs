@@ -1,0 +1,390 @@
+//! The dialect as its clients and the model servers see it.
+
+use bytes::BytesMut;
+use serde_json::{Value, json};
+
+use super::request::to_chat;
+use super::response::Translator;
+use crate::Refusal;
+use crate::api::dialect::{NotTranslatable, ResponseTranslator};
+use crate::api::sse;
+
+fn chat(body: &Value) -> Value {
+    let translated = to_chat(body.to_string().as_bytes()).unwrap();
+    serde_json::from_slice(&translated).unwrap()
+}
+
+fn refused(body: &Value) -> (String, String) {
+    match to_chat(body.to_string().as_bytes()) {
+        Err(Refusal::BadRequest { pointer, message }) => (pointer, message),
+        other => panic!("unexpected {other:?}"),
+    }
+}
+
+fn events(out: &[u8]) -> Vec<Value> {
+    let mut events = Vec::new();
+    let mut splitter = sse::EventSplitter::default();
+    let split = splitter.push(out, &mut |event| {
+        let data: Value = serde_json::from_slice(&sse::data(event).unwrap()).unwrap();
+        assert_eq!(sse::name(event), data["type"].as_str());
+        events.push(data);
+    });
+    split.unwrap();
+    assert!(splitter.held().is_empty());
+    events
+}
+
+fn chunk(delta: Value, finish_reason: Value) -> String {
+    let choice = json!({ "index": 0, "delta": delta, "finish_reason": finish_reason });
+    let chunk = json!({ "id": "c1", "model": "m", "choices": [choice] });
+    format!("data: {chunk}\n\n")
+}
+
+#[test]
+fn a_conversation_becomes_a_chat() {
+    let body = json!({
+        "model": "m", "max_tokens": 9, "temperature": 0.5, "top_k": 3, "x_priority": 2,
+        "stop_sequences": ["a", "b"], "metadata": { "user_id": "u" }, "thinking": { "type": "enabled" },
+        "system": [{ "type": "text", "text": "be" }, { "type": "text", "text": "kind\n" }],
+        "messages": [
+            { "role": "user", "content": "h\u{e9}llo" },
+            { "role": "assistant", "content": [{ "type": "text", "text": "yes?" }] },
+            { "role": "user", "content": [
+                { "type": "text", "text": "what is it?" },
+                { "type": "image", "source": { "type": "base64", "media_type": "image/png", "data": "iVBO/+=" } },
+                { "type": "image", "source": { "type": "url", "url": "https://x/y.png" } },
+            ] },
+        ],
+    });
+    assert_eq!(
+        chat(&body),
+        json!({
+            "model": "m", "max_tokens": 9, "temperature": 0.5, "top_k": 3, "x_priority": 2,
+            "stop": ["a", "b"], "user": "u",
+            "messages": [
+                { "role": "system", "content": "be\n\nkind\n" },
+                { "role": "user", "content": "h\u{e9}llo" },
+                { "role": "assistant", "content": "yes?" },
+                { "role": "user", "content": [
+                    { "type": "text", "text": "what is it?" },
+                    { "type": "image_url", "image_url": { "url": "data:image/png;base64,iVBO/+=" } },
+                    { "type": "image_url", "image_url": { "url": "https://x/y.png" } },
+                ] },
+            ],
+        })
+    );
+}
+
+#[test]
+fn tools_their_calls_and_their_results_are_translated() {
+    let schema = json!({ "type": "object", "properties": {} });
+    let body = json!({
+        "model": "m", "max_tokens": 9, "stream": true,
+        "tools": [{ "name": "f", "description": "d", "input_schema": schema }],
+        "tool_choice": { "type": "any", "disable_parallel_tool_use": true },
+        "messages": [
+            { "role": "user", "content": [{ "type": "text", "text": "go" }] },
+            { "role": "assistant", "content": [
+                { "type": "thinking", "thinking": "hm", "signature": "s" },
+                { "type": "tool_use", "id": "t1", "name": "f", "input": { "a": "\"x\"" } },
+            ] },
+            { "role": "user", "content": [
+                { "type": "tool_result", "tool_use_id": "t1", "content": [
+                    { "type": "text", "text": "one" },
+                    { "type": "image", "source": { "type": "url", "url": "https://x/z.png" } },
+                ] },
+                { "type": "tool_result", "tool_use_id": "t2", "content": "two", "is_error": true },
+                { "type": "text", "text": "and now?" },
+            ] },
+        ],
+    });
+    let translated = chat(&body);
+    let function = json!({ "name": "f", "description": "d", "parameters": schema });
+    assert_eq!(
+        translated["tools"],
+        json!([{ "type": "function", "function": function }])
+    );
+    assert_eq!(translated["tool_choice"], "required");
+    assert_eq!(translated["parallel_tool_calls"], false);
+    assert_eq!(
+        translated["stream_options"],
+        json!({ "include_usage": true })
+    );
+    let call = json!({ "name": "f", "arguments": r#"{"a":"\"x\""}"# });
+    assert_eq!(
+        translated["messages"],
+        json!([
+            { "role": "user", "content": "go" },
+            { "role": "assistant", "content": null,
+              "tool_calls": [{ "id": "t1", "type": "function", "function": call }] },
+            { "role": "tool", "tool_call_id": "t1", "content": "one" },
+            { "role": "tool", "tool_call_id": "t2", "content": "two" },
+            { "role": "user", "content": [
+                { "type": "image_url", "image_url": { "url": "https://x/z.png" } },
+                { "type": "text", "text": "and now?" },
+            ] },
+        ])
+    );
+    let named = |choice: Value| {
+        let messages = json!([{ "role": "user", "content": "a" }]);
+        chat(&json!({ "messages": messages, "tool_choice": choice }))["tool_choice"].clone()
+    };
+    let function = json!({ "type": "function", "function": { "name": "f" } });
+    assert_eq!(named(json!({ "type": "tool", "name": "f" })), function);
+    assert_eq!(named(json!({ "type": "auto" })), "auto");
+    assert_eq!(named(json!({ "type": "none" })), "none");
+}
+
+#[test]
+fn a_schema_for_the_answer_becomes_a_response_format() {
+    let schema = json!({ "type": "object" });
+    let format = json!({ "type": "json_schema", "schema": schema });
+    let messages = json!([{ "role": "user", "content": "a" }]);
+    let expected =
+        json!({ "type": "json_schema", "json_schema": { "name": "output", "schema": schema } });
+    for body in [
+        json!({ "messages": messages, "output_config": { "format": format, "effort": "low" } }),
+        json!({ "messages": messages, "output_format": format }),
+    ] {
+        assert_eq!(chat(&body)["response_format"], expected);
+    }
+}
+
+#[test]
+fn a_fault_is_named_by_its_place_in_the_clients_body() {
+    let content = |content: Value| json!({ "messages": [{ "role": "user", "content": content }] });
+    let place = |body: &Value| refused(body).0;
+    assert_eq!(place(&json!([])), "");
+    assert_eq!(place(&json!({})), "/messages");
+    assert_eq!(place(&json!({ "messages": "a" })), "/messages");
+    assert_eq!(place(&json!({ "messages": ["a"] })), "/messages/0");
+    assert_eq!(place(&content(json!(5))), "/messages/0/content");
+    assert_eq!(
+        place(&json!({ "messages": [{ "role": "tool", "content": [] }] })),
+        "/messages/0/role"
+    );
+    for (block, expected) in [
+        (json!({ "type": "text" }), "/text"),
+        (json!({ "type": "document", "source": {} }), "/type"),
+        (
+            json!({ "type": "image", "source": { "type": "file", "file_id": "f" } }),
+            "/source/type",
+        ),
+        (
+            json!({ "type": "image", "source": { "type": "base64" } }),
+            "/source",
+        ),
+        (
+            json!({ "type": "tool_result", "content": "a" }),
+            "/tool_use_id",
+        ),
+        (
+            json!({ "type": "tool_result", "tool_use_id": "t", "content": [{ "type": "x" }] }),
+            "/content/0/type",
+        ),
+    ] {
+        let body = content(json!([{ "type": "text", "text": "a" }, block]));
+        assert_eq!(place(&body), format!("/messages/0/content/1{expected}"));
+    }
+    let messages = json!([{ "role": "user", "content": "a" }]);
+    let with = |name: &str, value: Value| json!({ "messages": messages, name: value });
+    let server_tool = json!([{ "type": "web_search_20250305", "name": "web_search" }]);
+    assert_eq!(place(&with("tools", server_tool)), "/tools/0/type");
+    assert_eq!(
+        place(&with("tools", json!([{ "input_schema": {} }]))),
+        "/tools/0/name"
+    );
+    assert_eq!(
+        place(&with("tool_choice", json!({ "type": "x" }))),
+        "/tool_choice/type"
+    );
+    assert_eq!(place(&with("system", json!(5))), "/system");
+    assert_eq!(
+        place(&with("metadata", json!({ "user_id": 5 }))),
+        "/metadata/user_id"
+    );
+    assert_eq!(
+        place(&with("mcp_servers", json!([{ "url": "x" }]))),
+        "/mcp_servers"
+    );
+    let twice = br#"{"messages":[],"messages":[]}"#;
+    assert!(matches!(to_chat(twice), Err(Refusal::BadRequest { .. })));
+}
+
+#[test]
+fn a_whole_answer_becomes_a_message() {
+    let call = json!({ "id": "t1", "type": "function", "function": { "name": "f", "arguments": "{\"a\": 1}" } });
+    let broken = json!({ "type": "function", "function": { "name": "g", "arguments": "{\"a\":" } });
+    let answer = json!({
+        "id": "c1", "model": "m", "object": "chat.completion",
+        "choices": [{ "index": 0, "finish_reason": "tool_calls", "message": {
+            "role": "assistant", "content": "h\u{e9}", "reasoning_content": "hm", "tool_calls": [call, broken],
+        } }],
+        "usage": { "prompt_tokens": 10, "completion_tokens": 4, "prompt_tokens_details": { "cached_tokens": 3 } },
+    });
+    let mut out = BytesMut::new();
+    Translator::new(7)
+        .whole(answer.to_string().as_bytes(), &mut out)
+        .unwrap();
+    assert_eq!(
+        serde_json::from_slice::<Value>(&out).unwrap(),
+        json!({
+            "id": "msg_c1", "type": "message", "role": "assistant", "model": "m",
+            "content": [
+                { "type": "text", "text": "h\u{e9}" },
+                { "type": "tool_use", "id": "t1", "name": "f", "input": { "a": 1 } },
+                { "type": "tool_use", "id": "toolu_1", "name": "g", "input": { "arguments": "{\"a\":" } },
+            ],
+            "stop_reason": "tool_use", "stop_sequence": null,
+            "usage": {
+                "input_tokens": 7, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 3,
+                "output_tokens": 4,
+            },
+        })
+    );
+    let none = Translator::new(1).whole(b"{\"choices\":[]}", &mut out);
+    assert_eq!(none, Err(NotTranslatable));
+}
+
+#[test]
+fn the_reason_of_the_end_is_translated() {
+    let reason = |finish: Value, stop: Value| {
+        let choice =
+            json!({ "finish_reason": finish, "stop_reason": stop, "message": { "content": "a" } });
+        let mut out = BytesMut::new();
+        let answer = json!({ "choices": [choice] }).to_string();
+        Translator::new(1)
+            .whole(answer.as_bytes(), &mut out)
+            .unwrap();
+        let message: Value = serde_json::from_slice(&out).unwrap();
+        (
+            message["stop_reason"].clone(),
+            message["stop_sequence"].clone(),
+        )
+    };
+    let null = Value::Null;
+    assert_eq!(
+        reason(json!("stop"), null.clone()),
+        (json!("end_turn"), null.clone())
+    );
+    assert_eq!(
+        reason(json!("stop"), json!("END")),
+        (json!("stop_sequence"), json!("END"))
+    );
+    assert_eq!(
+        reason(json!("stop"), json!(128)),
+        (json!("end_turn"), null.clone())
+    );
+    assert_eq!(
+        reason(json!("length"), null.clone()),
+        (json!("max_tokens"), null.clone())
+    );
+    assert_eq!(
+        reason(json!("content_filter"), null.clone()),
+        (json!("refusal"), null.clone())
+    );
+    assert_eq!(reason(null.clone(), null.clone()), (null.clone(), null));
+}
+
+#[test]
+fn a_stream_is_a_message_of_blocks_with_usage_at_its_end() {
+    let call = |index: usize, id: Value, name: Value, arguments: &str| json!({ "tool_calls": [{ "index": index, "id": id, "function": { "name": name, "arguments": arguments } }] });
+    let usage = json!({ "id": "c1", "choices": [], "usage": { "prompt_tokens": 5, "completion_tokens": 6 } });
+    let stream = [
+        ": queued\n\n".to_owned(),
+        chunk(json!({ "role": "assistant", "content": "" }), Value::Null),
+        chunk(json!({ "content": "a" }), Value::Null),
+        chunk(json!({ "content": "\u{e9}" }), Value::Null),
+        chunk(call(0, json!("t1"), json!("f"), ""), Value::Null),
+        chunk(call(0, Value::Null, Value::Null, "{\"x\":"), Value::Null),
+        chunk(call(0, Value::Null, Value::Null, "1}"), Value::Null),
+        chunk(call(1, json!("t2"), json!("g"), "{}"), Value::Null),
+        chunk(json!({}), json!("tool_calls")),
+        format!("data: {usage}\n\n"),
+        "data: [DONE]\n\n".to_owned(),
+    ];
+    let mut out = BytesMut::new();
+    let mut translator = Translator::new(4);
+    for events in &stream {
+        translator.events(events.as_bytes(), 99, &mut out).unwrap();
+    }
+    let seen = events(&out);
+    let kinds: Vec<_> = seen
+        .iter()
+        .map(|event| event["type"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        kinds,
+        [
+            "ping",
+            "message_start",
+            "ping",
+            "content_block_start",
+            "content_block_delta",
+            "content_block_delta",
+            "content_block_stop",
+            "content_block_start",
+            "content_block_delta",
+            "content_block_delta",
+            "content_block_stop",
+            "content_block_start",
+            "content_block_delta",
+            "content_block_stop",
+            "message_delta",
+            "message_stop",
+        ]
+    );
+    let message = &seen[1]["message"];
+    assert_eq!(
+        (&message["id"], &message["model"]),
+        (&json!("msg_c1"), &json!("m"))
+    );
+    assert_eq!(
+        (&message["content"], &message["usage"]["input_tokens"]),
+        (&json!([]), &json!(4))
+    );
+    assert_eq!(
+        seen[5]["delta"],
+        json!({ "type": "text_delta", "text": "\u{e9}" })
+    );
+    let tool = json!({ "type": "tool_use", "id": "t1", "name": "f", "input": {} });
+    assert_eq!(
+        (&seen[7]["index"], &seen[7]["content_block"]),
+        (&json!(1), &tool)
+    );
+    let json_delta = json!({ "type": "input_json_delta", "partial_json": "{\"x\":" });
+    assert_eq!(seen[8]["delta"], json_delta);
+    assert_eq!(
+        (&seen[11]["index"], &seen[13]["index"]),
+        (&json!(2), &json!(2))
+    );
+    let delta = json!({ "stop_reason": "tool_use", "stop_sequence": null });
+    assert_eq!(seen[14]["delta"], delta);
+    let usage = &seen[14]["usage"];
+    assert_eq!(
+        (&usage["input_tokens"], &usage["output_tokens"]),
+        (&json!(5), &json!(6))
+    );
+}
+
+#[test]
+fn usage_that_no_server_reports_is_the_gateways_own_count() {
+    let mut out = BytesMut::new();
+    let mut translator = Translator::new(4);
+    let text = chunk(json!({ "content": "a" }), json!("stop"));
+    translator.events(text.as_bytes(), 1, &mut out).unwrap();
+    translator.events(b"data: [DONE]\n\n", 3, &mut out).unwrap();
+    let seen = events(&out);
+    let usage = &seen[seen.len() - 2]["usage"];
+    assert_eq!(
+        (&usage["input_tokens"], &usage["output_tokens"]),
+        (&json!(4), &json!(3))
+    );
+}
+
+#[test]
+fn an_event_of_another_shape_is_not_passed_on() {
+    let mut out = BytesMut::new();
+    let translated = Translator::new(1).events(b"data: [1]\n\n", 0, &mut out);
+    assert_eq!(translated, Err(NotTranslatable));
+}
