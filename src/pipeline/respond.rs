@@ -77,7 +77,11 @@ pub async fn refuse(
         return end_stream_with_error(session, ctx, refusal).await;
     }
     let said = render::refusal(ctx.dialect(), refusal, Some(ctx.request_id()));
-    let mut head = json_head(said.status, said.body.len(), ctx.request_id())?;
+    let mut head = json_head(
+        said.status,
+        said.body.len(),
+        (ctx.dialect(), ctx.request_id()),
+    )?;
     ctx.page_origin.write(&mut head)?;
     if let Some(secs) = said.retry_after_secs {
         head.insert_header(header::RETRY_AFTER, secs.to_string())?;
@@ -110,7 +114,7 @@ pub async fn json(
     ctx: &mut RequestContext,
     body: Vec<u8>,
 ) -> WriteResult {
-    let mut head = json_head(200, body.len(), ctx.request_id())?;
+    let mut head = json_head(200, body.len(), (ctx.dialect(), ctx.request_id()))?;
     ctx.page_origin.write(&mut head)?;
     ctx.event().status = 200;
     send(session, head, body.into()).await
@@ -159,7 +163,7 @@ pub async fn refuse_unread(
     let said = render::refusal(face, refusal, Some(&id));
     tracing::debug!(request_id = &*id, ?refusal, "not a request");
     session.set_keepalive(None);
-    let mut head = json_head(said.status, said.body.len(), &id)?;
+    let mut head = json_head(said.status, said.body.len(), (face, &id))?;
     page.write(&mut head)?;
     if said.never_retry {
         head.insert_header("x-should-retry", "false")?;
@@ -182,7 +186,7 @@ pub async fn comment(
         head.insert_header(header::CONTENT_TYPE, "text/event-stream")?;
         head.insert_header(header::CACHE_CONTROL, "no-cache")?;
         head.insert_header(header::TRANSFER_ENCODING, "chunked")?;
-        head.insert_header("x-request-id", ctx.request_id().as_bytes())?;
+        write_request_id(&mut head, ctx.dialect(), ctx.request_id())?;
         ctx.page_origin.write(&mut head)?;
         for (name, value) in ctx.rate_lines() {
             head.insert_header(name, value)?;
@@ -192,9 +196,8 @@ pub async fn comment(
         ctx.event().status = 200;
         ctx.event().flags.streamed = true;
     }
-    session
-        .write_response_body(Bytes::from_static(text), false)
-        .await
+    let sign = ctx.dialect().rules().sign_of_life(Bytes::from_static(text));
+    session.write_response_body(sign, false).await
 }
 
 /// Ends a committed stream with an error event and no end mark.
@@ -208,12 +211,32 @@ async fn end_stream_with_error(
     session.write_response_body(event.freeze(), true).await
 }
 
-fn json_head(status: u16, length: usize, request_id: &str) -> Result<ResponseHeader, Box<Error>> {
+fn json_head(
+    status: u16,
+    length: usize,
+    (dialect, request_id): (ApiDialect, &str),
+) -> Result<ResponseHeader, Box<Error>> {
     let mut head = ResponseHeader::build_no_case(status, Some(8))?;
     head.insert_header(header::CONTENT_TYPE, "application/json")?;
     head.insert_header(header::CONTENT_LENGTH, length)?;
-    head.insert_header("x-request-id", request_id)?;
+    write_request_id(&mut head, dialect, request_id)?;
     Ok(head)
+}
+
+/// Writes the id of the request under every name that the dialect has for it.
+///
+/// # Errors
+/// Never, as an id is a header value.
+pub fn write_request_id(
+    head: &mut ResponseHeader,
+    dialect: ApiDialect,
+    request_id: &str,
+) -> pingora_error::Result<()> {
+    head.insert_header("x-request-id", request_id)?;
+    match dialect.rules().request_id_header() {
+        Some(name) => head.insert_header(name, request_id),
+        None => Ok(()),
+    }
 }
 
 async fn send(session: &mut ServerSession, head: ResponseHeader, body: Bytes) -> WriteResult {

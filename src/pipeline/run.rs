@@ -93,6 +93,10 @@ pub async fn run(
         ctx.begin_forwarding(head.replayable(session, &bytes));
     }
     let mut call = request_body::read_call(session, ctx, operation, path_model, bytes.clone())?;
+    // A dialect that was translated has a copy of the body.
+    if call.body.as_ptr() != bytes.as_ptr() && !body_share.grow(call.body.len() as u64) {
+        return Err(Refusal::BodyBudgetSpent.into());
+    }
     call.model = ctx.resolve_model_name(call.model);
     ctx.event().client_id = call.client_id.as_deref().map(Arc::from);
     // 5. The model, and whether this account may use it.

@@ -10,8 +10,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Headers that a page may read, besides `headers.pass` and those that browsers show anyway.
-const EXPOSED: [&str; 12] = [
+const EXPOSED: [&str; 13] = [
     "cf-ai-neurons",
+    "request-id",
     "retry-after",
     "retry-after-ms",
     "x-infergate-model",

@@ -135,7 +135,7 @@ pub trait Dialect: Sync {
     }
 
     /// Returns the sign of life on a silent stream, in place of this comment.
-    fn sign_of_life(&self, comment: &'static [u8]) -> &'static [u8] {
+    fn sign_of_life(&self, comment: Bytes) -> Bytes {
         comment
     }
 

@@ -230,6 +230,7 @@ impl ForwardedResponse {
             }
         }
         ctx.page_origin.write(&mut head)?;
+        respond::write_request_id(&mut head, ctx.dialect(), ctx.request_id())?;
         for (name, value) in ctx.rate_lines() {
             head.insert_header(name, value)?;
         }

@@ -8,6 +8,7 @@ use pingora_http::ResponseHeader;
 
 use crate::pipeline::context::RequestError;
 use crate::pipeline::relay::Relay;
+use crate::pipeline::respond;
 use crate::state::header_filter;
 
 /// Metrics told in an answer's head, `cf-ai-cost-metric-name-1` to `-16`.
@@ -75,7 +76,7 @@ impl Relay<'_> {
     /// The gateway's own words in the head. Where a whole answer is sent at once, all that it
     /// reports is known by now.
     fn add_gateway_headers(&self, head: &mut ResponseHeader) -> pingora_error::Result<()> {
-        head.insert_header("x-request-id", &**self.ctx.request_id())?;
+        respond::write_request_id(head, self.ctx.dialect(), self.ctx.request_id())?;
         self.ctx.page_origin.write(head)?;
         for (name, value) in self.ctx.rate_lines() {
             head.insert_header(name, value)?;

@@ -52,9 +52,10 @@ impl Relay<'_> {
         told: &HeaderValue,
         comment: Bytes,
     ) -> Result<(), RequestError> {
+        let sign = self.ctx.dialect().rules().sign_of_life(comment);
         let begun = self.start(answer, told, None).await;
         let sent = match begun {
-            Ok(()) => self.write(answer, comment, false).await,
+            Ok(()) => self.write(answer, sign, false).await,
             left => left,
         };
         if sent.is_err() {

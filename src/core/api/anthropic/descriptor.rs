@@ -2,7 +2,7 @@
 //!
 //! Nothing is translated here; the files beside it do.
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 
 use super::{error, request, response, routes};
 use crate::Refusal;
@@ -48,8 +48,8 @@ impl Dialect for Anthropic {
         response::named_event("error", body, out);
     }
 
-    fn sign_of_life(&self, _comment: &'static [u8]) -> &'static [u8] {
-        response::PING
+    fn sign_of_life(&self, _comment: Bytes) -> Bytes {
+        Bytes::from_static(response::PING)
     }
 
     fn request_id_header(&self) -> Option<&'static str> {
