@@ -76,7 +76,7 @@ const SIMULATE_USERS: &[&str] = &["app", "cli", "main"];
 /// The core's modules, in layers as above.
 const CORE_LAYERS: &[&[&str]] = &[
     &["time"],
-    &["id", "deadline", "refusal"],
+    &["id", "deadline", "refusal", "trace_context"],
     &["model"],
     &[
         "api",
@@ -147,6 +147,7 @@ const FOREIGN: &[(&str, &[&str])] = &[
     ("tokio_rustls", &["src/upstream/tls.rs", "src/peer/tls.rs"]),
     ("webpki", &["src/upstream/tls.rs", "src/peer/tls.rs"]),
     ("prometheus", &["src/telemetry"]),
+    ("prost", &["src/telemetry/otlp"]),
     ("tracing_subscriber", &["src/telemetry/log"]),
     ("hyper", &["src/simulate"]),
     ("clap", &["src/cli", "src/main", "src/simulate"]),

@@ -29,7 +29,7 @@ use super::serve::fail;
 use super::signals::Signals;
 use super::state_lock::StateLock;
 use super::{
-    announce, capture, cluster, discover, listen, nodes, quota_keeper, runtime, seeds, trim,
+    announce, capture, cluster, discover, export, listen, nodes, quota_keeper, runtime, seeds, trim,
 };
 use crate::admin::{Admin, reload_channel};
 use crate::config::watch::FileWatch;
@@ -39,6 +39,7 @@ use crate::peer::{ClusterHandle, PeerClient};
 use crate::plugin::RoutingMode;
 use crate::state::{BodyCheckSlots, ConfigSnapshot, Drain, QuotaStore, Shared};
 use crate::telemetry::log::LogHandle;
+use crate::telemetry::otlp::{ExportQueue, GenAiMetrics};
 use crate::telemetry::permit_window::SAMPLE_INTERVAL;
 use crate::telemetry::{Clock, EventSink, Metrics};
 use crate::trace::TraceStore;
@@ -179,6 +180,7 @@ impl Gateway {
         tasks.spawn(probe(Arc::clone(&shared)));
         tasks.spawn(rank(Arc::clone(&shared)));
         tasks.spawn(discover::discover(Arc::clone(&shared), reports));
+        tasks.spawn(export::export(Arc::clone(&shared)));
         tasks.spawn(sample(insight));
         tasks.spawn(trim::trim_after_bursts(Arc::clone(&shared)));
         tasks.spawn(capture::record(Arc::clone(&recorder)));
@@ -197,13 +199,15 @@ impl Gateway {
         keeper.flush().await;
         recorder.write();
         operators.stop();
-        close_events(&shared.sink);
+        close_outputs(&shared).await;
         code
     }
 }
 
-fn close_events(sink: &EventSink) {
-    if !sink.close(SINK_CLOSE_TIMEOUT) {
+/// Sends the last spans and writes the last events.
+async fn close_outputs(shared: &Shared) {
+    export::flush(shared).await;
+    if !shared.sink.close(SINK_CLOSE_TIMEOUT) {
         tracing::error!("the last events could not be written in time");
     }
 }
@@ -232,6 +236,8 @@ fn build_shared(
         body_checks: BodyCheckSlots::default(),
         backlogs: Arc::default(),
         traces: TraceStore::default(),
+        exports: ExportQueue::default(),
+        gen_ai: GenAiMetrics::default(),
         quota: QuotaStore::restore(kept, clock),
         runtime: flags,
         started_unix_secs: clock.wall().unix_timestamp().unsigned_abs(),

@@ -87,6 +87,7 @@ impl NodeInsight {
             config_generation: world.generation,
             events: self.shared.sink.counts(),
             log_lines_dropped: self.logs.dropped(),
+            exports: self.shared.exports.counts(),
             plugins: self.plugin_levels(&world.plugins),
             nodes: cluster::levels(&self.shared),
         }

@@ -1,7 +1,7 @@
 //! The only place that builds the modules' objects, wires them, starts tasks and ends them.
 //!
 //! Requests are not decided about here. All background work is listed in `gateway.rs`: accept loops, prober,
-//! ranker, discovery of endpoints and nodes, gossip, sampler, memory trimmer, quota keeper, capture writer
+//! ranker, discovery of endpoints and nodes, gossip, exporter, sampler, memory trimmer, quota keeper, capture writer
 //! and the reload loop.
 
 mod allow_missing;
@@ -11,6 +11,7 @@ mod cluster;
 mod demo;
 mod discover;
 mod discovered;
+mod export;
 mod gateway;
 mod handshakes;
 mod heap;

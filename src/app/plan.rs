@@ -45,5 +45,6 @@ pub fn snapshot_plan(
         cors: config.cors.clone(),
         readiness: config.readiness.clone(),
         event_before_last_byte: config.events.durability == Durability::BeforeLastByte,
+        tracing: config.tracing.clone(),
     }
 }

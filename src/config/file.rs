@@ -16,6 +16,7 @@ use crate::plugin::PluginSpec;
 use crate::state::{Cors, Headers, Limits, Readiness, Timeouts};
 use crate::telemetry::EventsConfig;
 use crate::telemetry::log::LogConfig;
+use crate::telemetry::otlp::TracingConfig;
 
 /// The configuration of one Infergate node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -62,6 +63,9 @@ pub struct Config {
     /// The record of every request.
     #[serde(default)]
     pub events: EventsConfig,
+    /// Distributed traces of requests, sent to an OpenTelemetry collector.
+    #[serde(default)]
+    pub tracing: TracingConfig,
     /// Worker threads; 0 starts one per core.
     #[serde(default)]
     #[schemars(range(max = 1024))]

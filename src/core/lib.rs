@@ -5,7 +5,7 @@
 //! production and under a seeded loop in `tests/sim`.
 //!
 //! ```text
-//! time, id, deadline, refusal  ←  model  ←  api, admission, routing, billing, task
+//! time, id, deadline, refusal, trace_context  ←  model  ←  api, admission, routing, billing, task
 //!                                           (these do not see each other)
 //! ```
 
@@ -19,6 +19,7 @@ pub mod refusal;
 pub mod routing;
 pub mod task;
 pub mod time;
+pub mod trace_context;
 
 pub use id::{AccountId, ModelId};
 pub use refusal::Refusal;

@@ -6,6 +6,7 @@
 mod error;
 pub mod progress;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use infergate_core::routing::verdict::retry_after;
 use infergate_core::routing::{
     EndpointSignal, FailureCause, FallbackState, PathOwner, ResponseVerdict, RetryTarget,
 };
+use infergate_core::trace_context::TRACEPARENT;
 use infergate_core::{Millis, Refusal};
 use pingora_core::protocols::http::ServerSession;
 
@@ -278,17 +280,19 @@ impl<'a> Attempts<'a> {
             self.shaped_for_model = Arc::clone(&permit.target.backend_model);
             self.upstream_request = shape(&self.model, &self.prepared, &self.shaped_for_model)?;
         }
-        let outgoing = OutboundRequest {
-            method: "POST",
-            path: &self.upstream_request.path,
-            headers: self.headers.towards(permit.target.is_external),
-            body: &self.upstream_request.body,
-            fresh: ctx.needs_fresh_connection,
-        };
         let sent_at = self.shared.clock.now();
         self.sent_us = self.shared.clock.micros();
         self.trace = AttemptTrace::begin(self.shared.clock);
         ctx.trace.begin_attempt(self.sent_us, &permit.target);
+        let headers = self.headers.towards(permit.target.is_external);
+        let headers = with_trace_context(headers, ctx);
+        let outgoing = OutboundRequest {
+            method: "POST",
+            path: &self.upstream_request.path,
+            headers: &headers,
+            body: &self.upstream_request.body,
+            fresh: ctx.needs_fresh_connection,
+        };
         let head_by = self.head_deadline(sent_at, ctx);
         let clock = self.shared.clock;
         let end = clock.instant(head_by).into();
@@ -556,6 +560,17 @@ impl<'a> Attempts<'a> {
         }
         permit.record_attempt(seen, cause, pause);
         self.model.metrics.record_attempt(result);
+    }
+}
+
+/// Adds the trace context of a recorded request to its header lines.
+fn with_trace_context<'h>(lines: &'h [u8], ctx: &RequestContext) -> Cow<'h, [u8]> {
+    match ctx.trace.outgoing_context() {
+        Some(context) => {
+            let own = format!("{TRACEPARENT}: {context}\r\n");
+            Cow::Owned([lines, own.as_bytes()].concat())
+        }
+        None => Cow::Borrowed(lines),
     }
 }
 

@@ -4,6 +4,7 @@
 //! dropping the context leaves exactly one event, and one trace where the request has one.
 
 mod cluster;
+mod distributed;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,7 +27,7 @@ use crate::state::Shared;
 use crate::state::{Account, AccountGuard};
 use crate::telemetry::event::{EventFlags, PluginUse};
 use crate::telemetry::{Clock, InferenceEvent, MetricsSource, RequestOutcome, TokenUsage};
-use crate::trace::{ForwardedFrom, TraceBuilder};
+use crate::trace::{ForwardedFrom, SpanIdentity, TraceBuilder};
 use crate::upstream::{ConnectTimings, ModelRuntime, ResponseTransformer, Target};
 
 /// The most an answer waits for its event to be on the disk: longer than a busy disk takes, and a
@@ -76,6 +77,10 @@ pub struct RequestContext {
     pub needs_fresh_connection: bool,
     /// Trace of the request.
     pub trace: TraceBuilder,
+    /// The request in its distributed trace, until the trace begins.
+    span_identity: Option<Box<SpanIdentity>>,
+    /// Text is completed, not a conversation.
+    is_completion: bool,
     shared: Arc<Shared>,
     /// Taken by the drop only.
     event: Option<InferenceEvent>,
@@ -131,6 +136,7 @@ impl RequestContext {
             flags: EventFlags::default(),
             request_source: "rest",
             plugins: Vec::new(),
+            trace_id: None,
         };
         RequestContext {
             deadline: arrival + Millis::from_secs(world.timeouts.ceiling_secs),
@@ -146,6 +152,8 @@ impl RequestContext {
             comment_interval: None,
             needs_fresh_connection: false,
             trace: TraceBuilder::default(),
+            span_identity: None,
+            is_completion: false,
             shared: Arc::clone(shared),
             event: Some(event),
             recorded: false,
@@ -210,6 +218,7 @@ impl RequestContext {
         });
         self.trace
             .begin(self.arrival_us, self.snapshot.generation, before);
+        self.trace.set_identity(self.span_identity.take());
     }
 
     /// Sets the deadline from model, configuration and caller; a forwarded request keeps that of the node
@@ -497,6 +506,7 @@ impl RequestContext {
             .as_ref()
             .map_or(metrics.no_model(), |lane| &lane.metrics)
             .record_request(event);
+        self.record_gen_ai(event);
         // Strangers are counted: they must not be able to write into the file of what is billed.
         let is_known = event.account_id.is_some();
         self.finish_trace();
@@ -505,7 +515,8 @@ impl RequestContext {
 
     fn finish_trace(&mut self) {
         if let Some(event) = &self.event {
-            self.trace.finish(event, self.billing.quota());
+            self.trace
+                .finish(event, self.billing.quota(), self.operation_name());
         }
     }
 }
@@ -515,6 +526,9 @@ impl Drop for RequestContext {
         let is_ours = self.complete();
         // Before the event, so that whoever has seen that finds this.
         if let Some(story) = self.trace.take() {
+            if story.identity.is_some() {
+                self.shared.exports.push(story.clone());
+            }
             self.shared.traces.keep(story);
         }
         if is_ours && let Some(event) = self.event.take() {

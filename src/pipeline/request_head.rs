@@ -103,7 +103,7 @@ impl AuthenticatedRequest {
         }
         let read = AuthenticatedRequest {
             account,
-            passed_headers: PassedHeaders::of(&head.headers, &ctx.snapshot.headers_pass),
+            passed_headers: ctx.passed_headers(&head.headers),
             requested_timeout: wish,
             reject_if_busy: head
                 .headers
@@ -149,7 +149,7 @@ impl AuthenticatedRequest {
         let account = account.ok_or(Refusal::Internal)?;
         let read = AuthenticatedRequest {
             account: ctx.snapshot.accounts.by_id(account),
-            passed_headers: PassedHeaders::of(&head.headers, &ctx.snapshot.headers_pass),
+            passed_headers: ctx.passed_headers(&head.headers),
             requested_timeout: None,
             // The node before says how long it may wait here.
             reject_if_busy: false,

@@ -92,6 +92,7 @@ pub async fn run(
     if shared.cluster.has_joined() || !ctx.is_from_client() {
         ctx.begin_forwarding(head.replayable(session, &bytes));
     }
+    ctx.set_operation(operation);
     let mut call = request_body::read_call(session, ctx, operation, path_model, bytes.clone())?;
     // A dialect that was translated has a copy of the body.
     if call.body.as_ptr() != bytes.as_ptr() && !body_share.grow(call.body.len() as u64) {

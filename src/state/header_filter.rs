@@ -4,6 +4,7 @@
 
 use bytes::BytesMut;
 use http::header::{self, HeaderMap, HeaderName};
+use infergate_core::trace_context::{TRACEPARENT, TRACESTATE};
 
 use crate::peer::is_between_nodes;
 
@@ -18,11 +19,36 @@ pub struct PassedHeaders {
 impl PassedHeaders {
     /// Picks from the headers of a request; `listed` is `headers.pass`.
     pub fn of(headers: &HeaderMap, listed: &[HeaderName]) -> PassedHeaders {
+        PassedHeaders::pick(headers, listed, |_| true)
+    }
+
+    /// Picks from the headers of a request that is recorded: its `traceparent` is made anew for each server,
+    /// and `state` is what is left of its `tracestate`.
+    pub fn traced(
+        headers: &HeaderMap,
+        listed: &[HeaderName],
+        state: Option<&str>,
+    ) -> PassedHeaders {
+        let is_context = |name: &HeaderName| name == TRACEPARENT || name == TRACESTATE;
+        let mut passed = PassedHeaders::pick(headers, listed, |name| !is_context(name));
+        if let Some(state) = state {
+            for part in [TRACESTATE, ": ", state, "\r\n"] {
+                passed.lines.extend_from_slice(part.as_bytes());
+            }
+        }
+        passed
+    }
+
+    fn pick(
+        headers: &HeaderMap,
+        listed: &[HeaderName],
+        passes: impl Fn(&HeaderName) -> bool,
+    ) -> PassedHeaders {
         let named = connection_named(headers);
         let mut lines = BytesMut::with_capacity(512);
         let mut append = |wanted: HeaderReach| {
             for (name, value) in headers {
-                if header_reach(name, listed) == wanted && !named.contains(name) {
+                if header_reach(name, listed) == wanted && !named.contains(name) && passes(name) {
                     lines.extend_from_slice(name.as_str().as_bytes());
                     lines.extend_from_slice(b": ");
                     lines.extend_from_slice(value.as_bytes());

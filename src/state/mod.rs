@@ -19,6 +19,7 @@ mod runtime;
 mod shared;
 mod snapshot;
 mod timeouts;
+mod trace_recording;
 
 pub use accounts::{Account, AccountGuard, Accounts, has_key};
 pub use backlog::{Backlog, BacklogBudget, ReaderPace};
@@ -34,3 +35,4 @@ pub use runtime::{RuntimeFlags, RuntimeSwitches};
 pub use shared::Shared;
 pub use snapshot::{ConfigSnapshot, SnapshotParts};
 pub use timeouts::Timeouts;
+pub use trace_recording::TracingRuntime;

@@ -10,8 +10,9 @@ use super::{
     BacklogBudget, BodyBudget, BodyCheckSlots, ConfigSnapshot, Drain, QuotaStore, RuntimeSwitches,
 };
 use crate::peer::{ClusterHandle, PeerClient};
+use crate::telemetry::otlp::{ExportQueue, GenAiMetrics};
 use crate::telemetry::{Clock, EventSink, Metrics};
-use crate::trace::TraceStore;
+use crate::trace::{RequestTrace, TraceStore};
 use crate::upstream::HttpClient;
 
 /// State that all requests share for the life of the process.
@@ -34,6 +35,10 @@ pub struct Shared {
     pub backlogs: Arc<BacklogBudget>,
     /// The last requests, for operators who ask.
     pub traces: TraceStore,
+    /// Recorded requests that wait to be exported.
+    pub exports: ExportQueue<Box<RequestTrace>>,
+    /// Durations and tokens for OTLP.
+    pub gen_ai: GenAiMetrics,
     /// Turns at checking large bodies.
     pub body_checks: BodyCheckSlots,
     /// Neurons of the day.

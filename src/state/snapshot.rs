@@ -15,6 +15,8 @@ use super::accounts::Accounts;
 use super::cors::CorsRules;
 use super::{Cors, Headers, Limits, Readiness, Timeouts};
 use crate::plugin::PluginSnapshot;
+use crate::state::TracingRuntime;
+use crate::telemetry::otlp::TracingConfig;
 use crate::telemetry::{Clock, Metrics};
 use crate::upstream::ModelRuntimes;
 
@@ -46,6 +48,8 @@ pub struct SnapshotParts {
     pub readiness: Readiness,
     /// An answer's last byte waits until its event is on the disk.
     pub event_before_last_byte: bool,
+    /// `tracing`.
+    pub tracing: TracingConfig,
 }
 
 /// Configuration generation that is ready to serve.
@@ -76,6 +80,8 @@ pub struct ConfigSnapshot {
     pub cors: Arc<CorsRules>,
     pub deadline: DeadlineRule,
     pub event_before_last_byte: bool,
+    /// Recording and export of traces; none without a collector.
+    pub tracing: Option<Arc<TracingRuntime>>,
 }
 
 impl ConfigSnapshot {
@@ -132,6 +138,7 @@ impl ConfigSnapshot {
             timeouts: plan.timeouts,
             readiness: plan.readiness,
             event_before_last_byte: plan.event_before_last_byte,
+            tracing: TracingRuntime::new(&plan.tracing).map(Arc::new),
         }
     }
 
@@ -164,6 +171,7 @@ impl ConfigSnapshot {
             timeouts: self.timeouts.clone(),
             readiness: self.readiness.clone(),
             event_before_last_byte: self.event_before_last_byte,
+            tracing: self.tracing.clone(),
         }
     }
 }

@@ -83,6 +83,41 @@ impl Clock {
     }
 }
 
+/// Offset between a [`Clock`] and Unix time at one moment: everything converted with one offset keeps its order
+/// and its distances.
+#[derive(Clone, Copy, Debug)]
+pub struct UnixOffset {
+    /// Unix time when the clock stood at zero, nanoseconds.
+    zero_unix_nano: u64,
+}
+
+impl UnixOffset {
+    /// Readings of the two clocks, of which the closest pair counts: a thread can lose its processor between
+    /// them.
+    const READINGS: usize = 4;
+
+    /// The offset now.
+    pub fn now(clock: Clock) -> UnixOffset {
+        let readings = (0..Self::READINGS).map(|_| {
+            let before = clock.elapsed();
+            let wall = clock.wall().unix_timestamp_nanos();
+            let took = clock.elapsed().saturating_sub(before);
+            (took, wall - (before + took / 2).as_nanos() as i128)
+        });
+        let closest = readings.min_by_key(|(took, _)| *took);
+        let zero = closest.map_or(0, |(_, zero)| zero);
+        UnixOffset {
+            zero_unix_nano: u64::try_from(zero).unwrap_or(0),
+        }
+    }
+
+    /// Nanoseconds of Unix time when the clock stood at `micros`.
+    pub fn unix_nano(self, micros: u64) -> u64 {
+        self.zero_unix_nano
+            .saturating_add(micros.saturating_mul(1000))
+    }
+}
+
 /// Microseconds that the calling thread has run on a processor: its own clock, which stands still
 /// while others run.
 pub fn thread_micros() -> u64 {

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use infergate_core::api::ApiDialect;
+use infergate_core::trace_context::TraceId;
 use infergate_core::{AccountId, ModelId};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -198,6 +199,8 @@ pub struct InferenceEvent {
     pub request_source: &'static str,
     /// Plugins that took part.
     pub plugins: Vec<PluginUse>,
+    /// Its distributed trace, where tracing is configured and it has one.
+    pub trace_id: Option<TraceId>,
 }
 
 impl InferenceEvent {
@@ -250,6 +253,7 @@ struct EventLine<'a> {
     flags: EventFlags,
     request_source: &'static str,
     plugins: &'a [PluginUse],
+    trace_id: Option<String>,
 }
 
 impl<'a> EventLine<'a> {
@@ -293,6 +297,7 @@ impl<'a> EventLine<'a> {
             flags: event.flags,
             request_source: event.request_source,
             plugins: &event.plugins,
+            trace_id: event.trace_id.map(|id| id.to_string()),
         }
     }
 }
@@ -400,6 +405,7 @@ pub(crate) fn sample_event(request_id: &str) -> InferenceEvent {
         flags: EventFlags::default(),
         request_source: "rest",
         plugins: Vec::new(),
+        trace_id: None,
     }
 }
 

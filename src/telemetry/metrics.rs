@@ -16,7 +16,9 @@ use prometheus::{Gauge, IntCounter, IntCounterVec, IntGauge, Opts, Registry, Tex
 
 use super::cluster_metrics::ClusterMetrics;
 use super::event_sink::EventCounts;
+use super::export_metrics::ExportMetrics;
 pub use super::model_metrics::ModelMetrics;
+use super::otlp::ExportCounts;
 use super::plugin_metrics::{PluginLevels, PluginMetricsRegistry};
 use super::process;
 use super::worker::WorkerMetrics;
@@ -245,6 +247,8 @@ pub struct Levels {
     pub events: EventCounts,
     /// Log lines that standard error did not take, since the start.
     pub log_lines_dropped: u64,
+    /// Requests recorded for export by OTLP.
+    pub exports: ExportCounts,
     /// State of the plugin host.
     pub plugins: PluginLevels,
     /// The other nodes.
@@ -285,6 +289,7 @@ struct NodeMetrics {
     events_written: IntCounter,
     events_dropped: IntCounterVec,
     log_lines_dropped: IntCounter,
+    exports: ExportMetrics,
     fleet: ClusterMetrics,
     process: Option<ProcessMetrics>,
 }
@@ -520,6 +525,7 @@ impl NodeMetrics {
                 "infergate_log_lines_dropped_total",
                 "log lines that standard error did not take",
             ),
+            exports: ExportMetrics::new(counter, by_label),
             fleet: ClusterMetrics::new(registry),
             process: process::read().map(|_| ProcessMetrics {
                 cpu: register(
@@ -554,6 +560,7 @@ impl NodeMetrics {
             raise_counter(&self.events_dropped.with_label_values(&[cause]), dropped);
         }
         raise_counter(&self.log_lines_dropped, levels.log_lines_dropped);
+        self.exports.set(levels.exports, raise_counter);
         if let (Some(metrics), Some(now)) = (&self.process, process::read()) {
             metrics
                 .cpu

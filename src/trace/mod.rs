@@ -4,14 +4,17 @@
 //! and without formatting; finished traces are kept in a [`TraceStore`].
 
 mod cluster;
+mod identity;
 mod record;
 mod render;
+mod spans;
 mod store;
 
 #[cfg(test)]
 mod tests;
 
 pub use cluster::{ForwardStep, ForwardStepEnd, PeerSelectionStep};
+pub use identity::SpanIdentity;
 pub use record::{
     AdmissionStep, AdmissionStepResult, AttemptStep, AttemptTrace, DeadlineInputs, FallbackStep,
     ForwardedFrom, QuotaHold, RefusalSummary, RequestTrace, RetryDecision, RoutingStep, STEPS_MAX,

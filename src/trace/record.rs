@@ -16,13 +16,15 @@ use infergate_core::api::ApiDialect;
 use infergate_core::deadline::DeadlineRule;
 use infergate_core::routing::connection_reuse::may_resend;
 use infergate_core::routing::{ATTEMPTS_MAX, AttemptFailure};
+use infergate_core::trace_context::TraceContext;
 use infergate_core::{AccountId, Millis, ModelId, Refusal};
 use smallvec::SmallVec;
 
 use super::cluster::{ForwardStep, PeerSelectionStep};
+use super::identity::SpanIdentity;
 use crate::plugin::RoutingMode;
 use crate::telemetry::event::PluginUse;
-use crate::telemetry::{AttemptResult, Clock, InferenceEvent, RequestOutcome};
+use crate::telemetry::{AttemptResult, Clock, InferenceEvent, RequestOutcome, TokenUsage};
 use crate::upstream::{
     AdmissionSnapshot, ConnectTimings, GateEntry, ModelRuntime, RankingResult, Target,
 };
@@ -51,6 +53,8 @@ pub struct RequestTrace {
     /// The last one told.
     pub refusal: Option<RefusalSummary>,
     pub summary: Option<TraceSummary>,
+    /// The request in its distributed trace; none when it is not recorded for export.
+    pub identity: Option<Box<SpanIdentity>>,
 }
 
 /// A request's way before it came here.
@@ -237,6 +241,9 @@ pub struct TraceSummary {
     pub neurons: Option<f64>,
     pub quota: Option<QuotaHold>,
     pub plugins: Vec<PluginUse>,
+    /// `gen_ai.operation.name`.
+    pub operation: &'static str,
+    pub usage: TokenUsage,
 }
 
 /// A story while it is collected; nothing, and at no cost, until [`Draft::begin`].
@@ -256,6 +263,7 @@ impl TraceBuilder {
             steps_left_out: 0,
             refusal: None,
             summary: None,
+            identity: None,
         }));
     }
 
@@ -397,7 +405,12 @@ impl TraceBuilder {
     }
 
     /// Completes the trace with the summary that the event has.
-    pub fn finish(&mut self, event: &InferenceEvent, quota: Option<QuotaHold>) {
+    pub fn finish(
+        &mut self,
+        event: &InferenceEvent,
+        quota: Option<QuotaHold>,
+        operation: &'static str,
+    ) {
         let Some(story) = &mut self.0 else { return };
         let before = story.forwarded_from.as_ref();
         let elsewhere_us = before.map_or((0, 0), |before| (before.elapsed_us, before.queued_us));
@@ -419,7 +432,29 @@ impl TraceBuilder {
             neurons: event.neurons,
             quota,
             plugins: event.plugins.clone(),
+            operation,
+            usage: event.metrics,
         });
+    }
+
+    /// Records the request for export under this identity.
+    pub fn set_identity(&mut self, identity: Option<Box<SpanIdentity>>) {
+        if let Some(trace) = &mut self.0 {
+            trace.identity = identity;
+        }
+    }
+
+    /// Returns the context that the request of the last step carries; none when the request is not
+    /// recorded for export.
+    pub fn outgoing_context(&self) -> Option<TraceContext> {
+        let trace = self.0.as_ref()?;
+        let context = trace.identity.as_ref()?.context;
+        // A step without a place has no span of its own.
+        let ordinal = trace.steps.len().checked_sub(1);
+        match ordinal.filter(|_| trace.steps_left_out == 0) {
+            Some(ordinal) => Some(context.with_span(context.span_id.child(ordinal as u64))),
+            None => Some(context),
+        }
     }
 
     /// The story, to be kept; none of a request that has none.

@@ -30,7 +30,7 @@ fn begun() -> TraceBuilder {
 /// The story of a request with this id that came to nothing.
 fn story(request_id: &str) -> Box<RequestTrace> {
     let mut draft = begun();
-    draft.finish(&sample_event(request_id), None);
+    draft.finish(&sample_event(request_id), None, "chat");
     draft.take().unwrap()
 }
 
@@ -101,7 +101,7 @@ fn of_two_stories_with_one_id_the_newer_is_told() {
     stories.keep(story("r"));
     let mut second = begun();
     second.record_refusal(&Refusal::QuotaUsed);
-    second.finish(&sample_event("r"), None);
+    second.finish(&sample_event("r"), None, "chat");
     stories.keep(second.take().unwrap());
     assert!(stories.find("r").unwrap().refusal.is_some());
 }
@@ -112,7 +112,7 @@ fn a_request_without_a_story_collects_nothing() {
     draft.set_requested_model("m", None);
     draft.begin_attempt(0, &target());
     draft.record_refusal(&Refusal::Unauthenticated);
-    draft.finish(&sample_event("r"), None);
+    draft.finish(&sample_event("r"), None, "chat");
     assert!(draft.take().is_none());
 }
 
@@ -172,7 +172,7 @@ fn of_many_requests_that_nothing_happens_to_some_are_kept_and_of_the_others_all(
         let mut event = sample_event("r");
         event.outcome = RequestOutcome::Completed;
         event.status = 200;
-        draft.finish(&event, None);
+        draft.finish(&event, None, "chat");
         draft.take().unwrap().is_plain()
     };
     assert!(plain(false));
@@ -395,7 +395,7 @@ fn the_end_is_what_the_event_says_and_the_deadline_names_its_source() {
         per_day: 10,
         granted: false,
     };
-    draft.finish(&event, Some(quota));
+    draft.finish(&event, Some(quota), "chat");
     let told = tell(&mut draft);
     for (name, value) in [
         ("request_id", json!("r1")),

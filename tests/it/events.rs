@@ -23,7 +23,7 @@ fn assert_contract(event: &Value) {
     let list: Check = Value::is_array;
     let map: Check = Value::is_object;
     let map_or_null: Check = |v| v.is_object() || v.is_null();
-    let contract: [(&str, Check); 34] = [
+    let contract: [(&str, Check); 35] = [
         ("time", text),
         ("request_id", text),
         ("account_id", text_or_null),
@@ -58,6 +58,7 @@ fn assert_contract(event: &Value) {
         ("flags", map),
         ("request_source", text),
         ("plugins", list),
+        ("trace_id", text_or_null),
     ];
     let fields: &Map<String, Value> = event.as_object().unwrap();
     for (name, is_right) in contract {

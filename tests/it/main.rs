@@ -31,6 +31,7 @@ mod logs;
 mod nodes;
 mod openai;
 mod operator_commands;
+mod otlp;
 mod peers;
 mod plugin_capture;
 mod plugin_cli;

@@ -21,7 +21,7 @@ fn serving(servers: &[&SimulatedServer], permits: u32) -> String {
 const SERVING_NOTHING: &str =
     "models:\n  - { id: m, task: text-generation, backend: openai, endpoints: [] }\n";
 
-fn member<'a>(name: &'a str, site: &'a str, rest: &str) -> ClusterMember<'a> {
+pub fn member<'a>(name: &'a str, site: &'a str, rest: &str) -> ClusterMember<'a> {
     ClusterMember {
         name,
         site,
@@ -30,7 +30,7 @@ fn member<'a>(name: &'a str, site: &'a str, rest: &str) -> ClusterMember<'a> {
 }
 
 /// Waits until `node` knows that the other one serves a model.
-async fn wait_until_serving_known(node: &Node, name: &str) {
+pub async fn wait_until_serving_known(node: &Node, name: &str) {
     eventually("what another node serves is known", async || {
         let state = node.state().await;
         let others = state["nodes"].as_array()?.clone();

@@ -5,6 +5,7 @@
 use crate::config::document::{Cursor, DocumentNode};
 use crate::config::problem::Problems;
 use crate::telemetry::log;
+use crate::upstream::check_url;
 
 use super::{accounts, billing, cluster, fallbacks, limits, listen, models, plugins};
 
@@ -19,6 +20,7 @@ pub(in crate::config) fn check(
     cluster::check(&root, problems);
     limits::check(&root, problems);
     check_log(&root, problems);
+    check_tracing(&root, problems);
     let accounts = accounts::check(&root, problems, warnings);
     let models = models::check(&root, &accounts, problems, warnings);
     accounts::check_models(&root, &models, warnings);
@@ -35,6 +37,16 @@ fn check_log(root: &Cursor<'_>, problems: &mut Problems) {
         && let Err(bad) = log::check_level(text)
     {
         problems.add(level.problem(bad.to_string()));
+    }
+}
+
+fn check_tracing(root: &Cursor<'_>, problems: &mut Problems) {
+    let otlp = root.key("tracing").and_then(|tracing| tracing.key("otlp"));
+    if let Some(endpoint) = otlp.and_then(|otlp| otlp.key("endpoint"))
+        && let Some(text) = endpoint.text()
+        && let Err(fault) = check_url(text)
+    {
+        problems.add(endpoint.problem(fault));
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use infergate_core::routing::cluster::{ForwardOutcome, ForwardTarget};
 use infergate_core::routing::{AttemptFailure, Hops};
+use infergate_core::trace_context::TRACEPARENT;
 use infergate_core::{Millis, Refusal};
 use pingora_core::protocols::http::ServerSession;
 use tokio::time::{Instant, sleep_until};
@@ -72,7 +73,7 @@ pub async fn forward(
     let left = left.since(Millis(u64::from(going.target.rtt_us).div_ceil(1000)));
     let sent = shared.cluster.begin_forward(&going.target);
     let generation = shared.cluster.here().generation;
-    let (lent, headers) = headers(ctx, lane, &going, (generation, left))?;
+    let (lent, mut headers) = headers(ctx, lane, &going, (generation, left))?;
     let forward = ForwardAttempt {
         shared,
         model: lane,
@@ -85,6 +86,10 @@ pub async fn forward(
     };
     ctx.trace
         .begin_forward(began_us, &forward.plan.target, forward.plan.wait_max);
+    if let Some(context) = ctx.trace.outgoing_context() {
+        let line = format!("{TRACEPARENT}: {context}\r\n");
+        headers.extend_from_slice(line.as_bytes());
+    }
     forward.run(session, ctx, &headers, beats).await
 }
 

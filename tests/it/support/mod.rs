@@ -6,6 +6,7 @@
 mod backend;
 mod client;
 mod cluster;
+mod collector;
 mod component;
 mod handled;
 mod node;
@@ -20,6 +21,7 @@ pub use backend::{
 };
 pub use client::{TestClient, TestResponse};
 pub use cluster::{Cluster, ClusterCredentials, ClusterMember};
+pub use collector::{CollectedSpan, Collector, SpanTree, attribute_number, attribute_text};
 pub use component::{flat_price, refusing_settings, slow_to_compile, trapping_price};
 pub use handled::{HandledServer, Reaction};
 pub use node::{A_WHILE, Node, PendingPost, accounts, endpoint, model, model_of, one_model};

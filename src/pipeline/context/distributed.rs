@@ -1,0 +1,69 @@
+//! Parts of the context for distributed traces: what a request is recorded as, and its GenAI metrics.
+//!
+//! Where no collector is configured each costs a branch.
+
+use http::HeaderMap;
+use infergate_core::api::Operation;
+use infergate_core::model::Task;
+
+use super::RequestContext;
+use crate::state::header_filter::PassedHeaders;
+use crate::telemetry::InferenceEvent;
+use crate::telemetry::RequestOutcome;
+use crate::telemetry::otlp::GenAiSample;
+
+impl RequestContext {
+    /// Returns the headers that pass to model servers, and reads the trace context of the request.
+    pub fn passed_headers(&mut self, headers: &HeaderMap) -> PassedHeaders {
+        let listed = &self.snapshot.headers_pass;
+        let Some(tracing) = &self.snapshot.tracing else {
+            return PassedHeaders::of(headers, listed);
+        };
+        let arrived = tracing.arrived(headers, !self.is_from_client());
+        let passed = match &arrived.identity {
+            Some(identity) => PassedHeaders::traced(headers, listed, identity.state.as_deref()),
+            None => PassedHeaders::of(headers, listed),
+        };
+        let recorded = arrived.identity.as_ref().map(|identity| identity.context);
+        let context = recorded.or(arrived.parent);
+        self.event().trace_id = context.map(|context| context.trace_id);
+        self.span_identity = arrived.identity;
+        passed
+    }
+
+    /// Sets the operation, which names the request in traces.
+    pub fn set_operation(&mut self, operation: Operation) {
+        self.is_completion = matches!(operation, Operation::Completions);
+    }
+
+    /// `gen_ai.operation.name`: a name of the conventions, or the task's.
+    pub(super) fn operation_name(&self) -> &'static str {
+        match self.model.as_ref().map(|model| model.spec.task) {
+            _ if self.is_completion => "text_completion",
+            Some(Task::TextGeneration | Task::ImageTextToText) | None => "chat",
+            Some(Task::TextEmbeddings | Task::MultimodalEmbeddings) => "embeddings",
+            Some(task) => task.slug(),
+        }
+    }
+
+    /// Counts the finished request in the GenAI metrics, where there is a collector for them.
+    pub(super) fn record_gen_ai(&self, event: &InferenceEvent) {
+        let (Some(_), Some(model)) = (&self.snapshot.tracing, &event.model_id) else {
+            return;
+        };
+        let is_success = event.outcome == RequestOutcome::Completed && event.status < 400;
+        let error = event.reason.unwrap_or_else(|| event.outcome.name());
+        self.shared.gen_ai.record(&GenAiSample {
+            operation: self.operation_name(),
+            requested_model: event.asked_model_id.as_ref().unwrap_or(model).clone(),
+            model: model.clone(),
+            error: (!is_success).then_some(error),
+            duration_us: event.request_time_us,
+            first_token_us: event
+                .time_to_first_token_us
+                .filter(|_| event.flags.streamed),
+            input_tokens: event.metrics.input_tokens,
+            output_tokens: event.metrics.output_tokens,
+        });
+    }
+}

@@ -1,0 +1,81 @@
+//! `tracing` as a snapshot has it: which requests are recorded, and where spans go.
+//!
+//! Nothing is sent here; the exporter of `app` does. None where no collector is configured.
+
+use std::time::Duration;
+
+use http::HeaderMap;
+use infergate_core::model::EndpointSpec;
+use infergate_core::trace_context::{
+    Sampler, TRACEPARENT, TRACESTATE, TraceContext, parse_tracestate,
+};
+
+use crate::telemetry::otlp::{OtlpConfig, TracingConfig};
+use crate::trace::SpanIdentity;
+use crate::upstream::Target;
+
+/// Time for the collector to take a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Tracing in force.
+pub struct TracingRuntime {
+    sampler: Sampler,
+    /// The configuration it was made of.
+    pub config: TracingConfig,
+    /// Export to the collector.
+    pub otlp: OtlpConfig,
+    /// The collector.
+    pub target: Target,
+}
+
+/// Trace context of a request on arrival.
+#[derive(Default)]
+pub struct ArrivedContext {
+    /// `traceparent`, if it is valid.
+    pub parent: Option<TraceContext>,
+    /// What the request is recorded as here; none when it is not.
+    pub identity: Option<Box<SpanIdentity>>,
+}
+
+impl TracingRuntime {
+    /// Tracing by `config`; none without a collector.
+    pub fn new(config: &TracingConfig) -> Option<TracingRuntime> {
+        let otlp = config.otlp.clone()?;
+        let api = EndpointSpec {
+            url: otlp.endpoint.clone(),
+            headers: otlp.headers.clone(),
+            ..EndpointSpec::default()
+        };
+        Some(TracingRuntime {
+            sampler: Sampler::new(config.sampling_ratio, config.parent_based),
+            config: config.clone(),
+            target: Target::new(&api, "", CONNECT_TIMEOUT)?,
+            otlp,
+        })
+    }
+
+    /// Reads the context of a request and decides whether it is recorded here. `from_peer`: another node
+    /// sent it, which has decided on a request without a context already.
+    pub fn arrived(&self, headers: &HeaderMap, from_peer: bool) -> ArrivedContext {
+        let mut values = headers.get_all(TRACEPARENT).iter();
+        let parent = match (values.next(), values.next()) {
+            (Some(value), None) => TraceContext::parse(value.as_bytes()).ok(),
+            _ => None,
+        };
+        if from_peer && parent.is_none() {
+            return ArrivedContext::default();
+        }
+        let random = || [fastrand::u64(..), fastrand::u64(..), fastrand::u64(..)];
+        let identity = self.sampler.start(parent.as_ref(), random).map(|context| {
+            let lines = headers.get_all(TRACESTATE).iter();
+            let state = parse_tracestate(lines.map(|line| line.as_bytes()));
+            Box::new(SpanIdentity {
+                context,
+                parent: parent.map(|parent| parent.span_id),
+                // Entries of others mean nothing without their trace.
+                state: state.filter(|_| parent.is_some()).map(Into::into),
+            })
+        });
+        ArrivedContext { parent, identity }
+    }
+}

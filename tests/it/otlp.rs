@@ -1,0 +1,303 @@
+//! Distributed traces: spans and histograms as a collector gets them, and `traceparent` on its way.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::nodes::{member, wait_until_serving_known};
+use crate::support::{
+    Cluster, CollectedSpan, Collector, Node, RefusingServer, ScriptedServer, SimulatedServer,
+    SpanTree, TestClient, attribute_number, attribute_text, chat, endpoint, eventually,
+    json_answer, model,
+};
+
+const CHAT: &str = "/v1/chat/completions";
+const SENDER: &str = "00f067aa0ba902b7";
+const NO_QUEUE: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
+const ANSWER: &str = r#"{"id":"1","object":"chat.completion","created":1,"model":"m","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7}}"#;
+
+/// `tracing` with export to this collector.
+fn tracing(collector: SocketAddr, more: &str) -> String {
+    format!(
+        "tracing:\n  otlp: {{ endpoint: \"http://{collector}\", batch_delay_ms: 50, metrics_interval_secs: 1, timeout_ms: 500 }}\n{more}"
+    )
+}
+
+fn traceparent(trace: u32, flags: &str) -> String {
+    format!("traceparent: 00-{trace:032x}-{SENDER}-{flags}\r\n")
+}
+
+fn senders() -> HashSet<Vec<u8>> {
+    HashSet::from([hex::decode(SENDER).unwrap()])
+}
+
+fn text(of: &CollectedSpan, key: &str) -> String {
+    attribute_text(&of.span.attributes, key).unwrap_or_else(|| panic!("{key}: {of:?}"))
+}
+
+/// Waits until the collector has `count` spans of requests, and gives all spans.
+async fn collected(collector: &Collector, count: usize) -> Vec<CollectedSpan> {
+    eventually("the spans arrive", async || {
+        let spans = collector.spans();
+        let servers = spans.iter().filter(|of| of.span.kind == 2);
+        (servers.count() >= count).then_some(spans)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_retried_request_is_one_tree_whose_servers_get_its_context() {
+    let collector = Collector::start().await;
+    let bad = ScriptedServer::closing(&[NO_QUEUE]).await;
+    let good = ScriptedServer::closing(&[&json_answer(ANSWER)]).await;
+    let second = endpoint(good.address, 2) + ", priority: 1";
+    let endpoints = [endpoint(bad.address, 2), second];
+    let config =
+        format!("models:\n{}", model("m", &endpoints, "")) + &tracing(collector.address, "");
+    let node = Node::start(&config).await;
+    let headers = traceparent(7, "01") + "tracestate: a=1, ,b=2\r\n";
+    let answer = node.post_as(&headers, CHAT, &chat("m", "")).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let spans = collected(&collector, 1).await;
+    let trees = SpanTree::all(spans, &senders());
+    let tree = &trees[&7_u128.to_be_bytes().to_vec()];
+    let root = tree.root();
+    assert_eq!(root.span.name, "chat m");
+    assert_eq!(root.span.trace_state, "a=1,b=2");
+    assert_eq!(text(root, "gen_ai.operation.name"), "chat");
+    assert_eq!(text(root, "gen_ai.request.model"), "m");
+    assert_eq!(text(root, "gen_ai.response.model"), "m");
+    assert_eq!(
+        attribute_number(&root.span.attributes, "gen_ai.usage.input_tokens"),
+        Some(3)
+    );
+    assert_eq!(
+        attribute_number(&root.span.attributes, "gen_ai.usage.output_tokens"),
+        Some(4)
+    );
+    assert_eq!(
+        text(root, "infergate.request_id"),
+        answer.header("x-request-id").unwrap()
+    );
+    let event = node.event_of(&answer).await;
+    assert_eq!(event["trace_id"], format!("{:032x}", 7));
+    // Each server was sent the context of its own attempt.
+    for (server, result) in [(&bad, "rejected"), (&good, "answered")] {
+        let request = server.requests().concat();
+        let sent = request
+            .lines()
+            .find_map(|line| line.strip_prefix("traceparent: "))
+            .unwrap();
+        assert_eq!(request.matches("traceparent").count(), 1, "{request}");
+        assert!(request.contains("tracestate: a=1,b=2\r\n"), "{request}");
+        let parts: Vec<&str> = sent.split('-').collect();
+        assert_eq!((parts[1], parts[3]), (&*format!("{:032x}", 7), "01"));
+        let attempt = &tree.spans[&hex::decode(parts[2]).unwrap()];
+        assert_eq!(text(attempt, "infergate.attempt.result"), result);
+        assert_eq!(text(attempt, "server.address"), "127.0.0.1");
+        let port = attribute_number(&attempt.span.attributes, "server.port");
+        assert_eq!(port, Some(server.address.port().into()));
+        assert_eq!(attempt.span.parent_span_id, root.span.span_id);
+    }
+}
+
+#[tokio::test]
+async fn what_the_sender_does_not_record_is_not_recorded_and_passes_as_it_came() {
+    let collector = Collector::start().await;
+    let server = ScriptedServer::closing(&[&json_answer(ANSWER)]).await;
+    let endpoints = [endpoint(server.address, 2)];
+    let config = format!("models:\n{}", model("m", &endpoints, ""));
+    let node = Node::start(&(config.clone() + &tracing(collector.address, ""))).await;
+    let headers = traceparent(9, "00");
+    assert_eq!(
+        node.post_as(&headers, CHAT, &chat("m", "")).await.status,
+        200
+    );
+    assert!(server.requests().concat().contains(&*traceparent(9, "00")));
+    // By the ratio alone nothing is, either.
+    let none = config + &tracing(collector.address, "  sampling_ratio: 0.0\n");
+    assert_eq!(node.reload(&none).await.status, 200);
+    assert_eq!(node.post(CHAT, &chat("m", "")).await.status, 200);
+    let answer = node
+        .post_as(&traceparent(11, "01"), CHAT, &chat("m", ""))
+        .await;
+    assert_eq!(answer.status, 200);
+    let spans = collected(&collector, 1).await;
+    let traces: HashSet<_> = spans.iter().map(|of| of.span.trace_id.clone()).collect();
+    assert_eq!(traces, HashSet::from([11_u128.to_be_bytes().to_vec()]));
+}
+
+#[tokio::test]
+async fn a_thousand_mixed_requests_over_two_nodes_are_valid_trees() {
+    const REQUESTS: u32 = 1000;
+    let collector = Collector::start().await;
+    let server = SimulatedServer::fast().await;
+    let gone = RefusingServer::new();
+    let bad = RefusingServer::new();
+    let serving = |models: &[String]| {
+        format!(
+            "models:\n{}{}",
+            models.concat(),
+            tracing(collector.address, "")
+        )
+    };
+    let own = [endpoint(bad.address, 64), endpoint(server.address, 64)];
+    let nowhere =
+        "  - { id: far, task: text-generation, backend: openai, endpoints: [] }\n".to_owned();
+    let edge = [
+        model("near", &own, ""),
+        model(
+            "broken",
+            &[endpoint(gone.address, 4)],
+            "    queue: { when_unhealthy: refuse }\n",
+        ),
+        nowhere,
+    ];
+    let gpu = [model("far", &[endpoint(server.address, 64)], "")];
+    let cluster = Cluster::start(&[
+        member("edge", "fra", &serving(&edge)),
+        member("gpu", "ams", &serving(&gpu)),
+    ])
+    .await;
+    let node = &cluster.nodes[0];
+    wait_until_serving_known(node, "gpu").await;
+    let mut client = node.client().await;
+    let (mut sent, mut far, mut statuses) = (0, HashSet::new(), HashSet::new());
+    for at in 1..=REQUESTS {
+        let (name, more) = match at % 10 {
+            0..=2 => ("near", ""),
+            3 | 4 => ("near", r#","stream":true"#),
+            5 | 6 => ("far", ""),
+            7 => ("far", r#","stream":true"#),
+            8 => ("broken", ""),
+            _ => ("unknown", ""),
+        };
+        let headers = if at % 3 == 0 {
+            traceparent(at, "01")
+        } else {
+            String::new()
+        };
+        client.post(&headers, CHAT, &chat(name, more)).await;
+        let answer = client.response().await;
+        statuses.insert(answer.status);
+        sent += 1;
+        if name == "far" {
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            far.insert(answer.header("x-request-id").unwrap().to_owned());
+        }
+        if answer.header("connection").is_some() {
+            client = node.client().await;
+        }
+    }
+    assert!(statuses.len() >= 3, "{statuses:?}");
+    let spans = collected(&collector, (sent + far.len() as u32) as usize).await;
+    let trees = SpanTree::all(spans, &senders());
+    assert_eq!(trees.len(), REQUESTS as usize);
+    let mut forwarded = 0;
+    for tree in trees.values() {
+        let root = tree.root();
+        assert_eq!(root.node, "edge");
+        assert_eq!(root.span.kind, 2);
+        for key in [
+            "gen_ai.operation.name",
+            "gen_ai.provider.name",
+            "gen_ai.request.model",
+        ] {
+            text(root, key);
+        }
+        let is_far = far.contains(&text(root, "infergate.request_id"));
+        let nodes = tree.nodes();
+        assert_eq!(nodes.len(), if is_far { 2 } else { 1 }, "{nodes:?}");
+        forwarded += u32::from(is_far);
+        let calls = tree.spans.values().filter(|of| of.span.kind == 3);
+        for call in calls.filter(|call| !call.span.name.starts_with("forward ")) {
+            for key in [
+                "gen_ai.request.model",
+                "server.address",
+                "infergate.attempt.result",
+            ] {
+                text(call, key);
+            }
+        }
+    }
+    assert_eq!(forwarded, 300);
+    assert_eq!(
+        node.metric("infergate_traces_exported_total").await,
+        Some(1000.0)
+    );
+    assert_eq!(
+        node.metric(r#"infergate_traces_dropped_total{cause="overrun"}"#)
+            .await,
+        Some(0.0)
+    );
+    // The histograms count each request once, at the node that answers for it.
+    let durations = eventually("the histograms arrive", async || {
+        let series = collector.series();
+        let last = |node: &str| {
+            let of = |metric: &str| {
+                let mut counts = std::collections::HashMap::new();
+                for one in series
+                    .iter()
+                    .filter(|of| of.node == node && of.metric == metric)
+                {
+                    counts.insert(format!("{:?}", one.point.attributes), one.point.count);
+                }
+                counts.values().sum::<u64>()
+            };
+            of("gen_ai.server.request.duration")
+        };
+        let total = last("edge") + last("gpu");
+        // A request without a known model has no series.
+        (total == 900).then_some(total)
+    });
+    durations.await;
+    let names: HashSet<String> = collector
+        .series()
+        .iter()
+        .map(|of| of.metric.clone())
+        .collect();
+    for name in [
+        "gen_ai.server.request.duration",
+        "gen_ai.server.time_to_first_token",
+        "gen_ai.server.time_per_output_token",
+        "gen_ai.client.token.usage",
+    ] {
+        assert!(names.contains(name), "{name}: {names:?}");
+    }
+}
+
+#[tokio::test]
+async fn without_a_collector_nothing_waits_and_drops_are_counted() {
+    let gone = RefusingServer::new();
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = SimulatedServer::fast().await;
+    let endpoints = [endpoint(server.address, 8)];
+    let config = format!("models:\n{}", model("m", &endpoints, ""));
+    for collector in [gone.address, silent.local_addr().unwrap()] {
+        let node = Node::start(&(config.clone() + &tracing(collector, ""))).await;
+        let mut client = TestClient::connect(node.clients).await;
+        let served = async {
+            for _ in 0..200 {
+                client.post("", CHAT, &chat("m", "")).await;
+                assert_eq!(client.response().await.status, 200);
+            }
+        };
+        // Exports that were waited for would take 500 ms each.
+        let limit = Duration::from_secs(20);
+        tokio::time::timeout(limit, served)
+            .await
+            .expect("no request waits");
+        eventually("drops are counted", async || {
+            let dropped = node
+                .metric(r#"infergate_traces_dropped_total{cause="failed"}"#)
+                .await?;
+            let failures = node.metric("infergate_trace_export_failures_total").await?;
+            (dropped >= 1.0 && failures >= 3.0).then_some(())
+        })
+        .await;
+        assert_eq!(
+            node.metric("infergate_traces_exported_total").await,
+            Some(0.0)
+        );
+    }
+}
