@@ -40,7 +40,9 @@ impl PluginFixture {
     async fn reload_slowly(&self, node: &Node, permits: u32, accounts: &str) -> (Value, usize) {
         for functions in [300, 1_200, 5_000, 20_000] {
             let code = slow_to_compile(2.0, functions);
-            let answer = node.reload(&self.config(&code, permits, accounts)).await;
+            let answer = node
+                .reload_once(&self.config(&code, permits, accounts))
+                .await;
             assert_eq!(answer.status, 200, "{}", answer.text());
             let report = answer.json();
             if report["compiling"] == json!(["p"]) {
@@ -112,7 +114,7 @@ async fn a_plugin_whose_compiler_fails_leaves_the_rest_applied_and_is_told() {
     let (_, functions) = shelf.reload_slowly(&node, 2, &both).await;
     // One that takes several times as long, so that its compiler is there to be ended.
     let code = slow_to_compile(3.0, (functions * 8).min(FUNCTIONS_MAX));
-    let answer = node.reload(&shelf.config(&code, 3, &both)).await;
+    let answer = node.reload_once(&shelf.config(&code, 3, &both)).await;
     let report = answer.json();
     assert_eq!(report["compiling"], json!(["p"]), "{report}");
     // The child seen first may be the one before, at its end.

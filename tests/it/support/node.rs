@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{TestClient, TestResponse, chat, eventually, free_address};
+use super::{LIMIT, TestClient, TestResponse, chat, eventually, free_address};
 
 /// A running gateway.
 pub struct Node {
@@ -120,8 +120,22 @@ impl Node {
         self.dir.path().join("infergate.yaml")
     }
 
-    /// Writes a new configuration and reloads it; status and answer.
+    /// Writes a new configuration and reloads it, until no plugin is left to be compiled.
     pub async fn reload(&self, rest: &str) -> TestResponse {
+        let started = Instant::now();
+        let mut response = self.reload_once(rest).await;
+        // On a busy machine compiling outlasts the wait of one reload: its result comes with a later one.
+        let is_compiling = |response: &TestResponse| {
+            response.status == 200 && response.json()["compiling"][0].is_string()
+        };
+        while is_compiling(&response) && started.elapsed() < LIMIT {
+            response = self.post_reload().await;
+        }
+        response
+    }
+
+    /// Writes the configuration and reloads once, which may leave plugins to be compiled.
+    pub async fn reload_once(&self, rest: &str) -> TestResponse {
         self.write_config(rest);
         self.post_reload().await
     }
