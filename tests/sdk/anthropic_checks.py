@@ -241,7 +241,7 @@ def deadline():
     """a passed deadline is a 408 that is not tried again"""
     before = mark()
     headers = {"x-infergate-timeout-ms": "200"}
-    error = raises(anthropic.APIStatusError, ask, crowded, model="slow", extra_headers=headers)
+    error = raises(anthropic.RequestTimeoutError, ask, crowded, model="slow", extra_headers=headers)
     equal(error.status_code, 408)
     equal(len(requests_since(before, 1)), 1)
 
@@ -260,10 +260,10 @@ def usage_in_the_event():
 
 @check
 def lost_backend():
-    """a backend that breaks mid-stream is an APIError, never a quiet end"""
+    """a backend that breaks mid-stream is an APIStatusError, never a quiet end"""
     fault = {"x_sim_fault": "reset-mid-stream"}
     stream = ask(crowded, "hello", "free", stream=True, extra_body=fault)
-    error = raises(anthropic.APIError, list, stream)
+    error = raises(anthropic.APIStatusError, list, stream)
     assert error.message, "an error without words"
 
 
