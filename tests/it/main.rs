@@ -10,6 +10,7 @@
 
 mod admin;
 mod admission;
+mod anthropic;
 mod billing;
 mod catalog;
 mod cli;
