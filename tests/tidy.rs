@@ -134,8 +134,6 @@ const FOREIGN: &[(&str, &[&str])] = &[
     (
         "pingora",
         &[
-            "src/state",
-            "src/pipeline",
             "src/downstream",
             "src/upstream",
             "src/peer",
@@ -163,12 +161,7 @@ const FOREIGN: &[(&str, &[&str])] = &[
 const NAMES_AT_HOME: &[(&str, &[&str])] = &[
     (
         "ServerSession",
-        &[
-            "src/pipeline",
-            "src/downstream",
-            "src/admin",
-            "src/app/listen.rs",
-        ],
+        &["src/downstream", "src/admin", "src/app/listen.rs"],
     ),
     (
         "BackendKind",

@@ -213,7 +213,7 @@ async fn close_outputs(shared: &Shared) {
 }
 
 /// Builds the state that all requests share, with what the former process kept.
-fn build_shared(
+pub(super) fn build_shared(
     config: &Config,
     kept: &QuotaSnapshot,
     metrics: Arc<Metrics>,

@@ -17,6 +17,8 @@ mod handshakes;
 mod heap;
 mod insight;
 mod interim_config;
+#[cfg(test)]
+mod job_receiver;
 mod listen;
 mod load;
 mod nodes;

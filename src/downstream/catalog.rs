@@ -10,6 +10,7 @@ use infergate_core::api::openai;
 use infergate_core::model::{Access, Catalog};
 use pingora_core::protocols::http::ServerSession;
 
+use super::http1::Http1Downstream;
 use super::server::DownstreamServer;
 use crate::pipeline::RequestedOperation;
 use crate::pipeline::respond;
@@ -53,7 +54,7 @@ impl DownstreamServer {
             .map(|model| &**model);
         let body = openai::models(allowed, self.shared.started_unix_secs);
         ctx.set_outcome(RequestOutcome::Completed);
-        respond::json(session, ctx, body)
+        respond::json(&mut Http1Downstream::new(session), ctx, body)
             .await
             .map_err(|_| RequestError::Aborted)
     }
@@ -73,7 +74,7 @@ impl DownstreamServer {
             .ok_or(Refusal::NoSuchModel)?;
         let body = openai::model(model, self.shared.started_unix_secs);
         ctx.set_outcome(RequestOutcome::Completed);
-        respond::json(session, ctx, body)
+        respond::json(&mut Http1Downstream::new(session), ctx, body)
             .await
             .map_err(|_| RequestError::Aborted)
     }
@@ -91,7 +92,7 @@ impl DownstreamServer {
             models.filter(|model| Catalog::access(&account.spec, model) == Access::Allowed);
         let body = search.render(allowed.map(|model| &**model));
         ctx.set_outcome(RequestOutcome::Completed);
-        respond::json(session, ctx, body)
+        respond::json(&mut Http1Downstream::new(session), ctx, body)
             .await
             .map_err(|_| RequestError::Aborted)
     }
@@ -115,7 +116,7 @@ impl DownstreamServer {
             task.output_schema().as_deref(),
         );
         ctx.set_outcome(RequestOutcome::Completed);
-        respond::json(session, ctx, body)
+        respond::json(&mut Http1Downstream::new(session), ctx, body)
             .await
             .map_err(|_| RequestError::Aborted)
     }

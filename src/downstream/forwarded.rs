@@ -4,7 +4,9 @@
 
 use pingora_core::protocols::http::ServerSession;
 
+use super::http1::Http1Downstream;
 use super::server::DownstreamServer;
+use super::session;
 use crate::pipeline::RequestContext;
 use crate::pipeline::respond;
 use crate::pipeline::{ForwardArrivalError, interim, request_head};
@@ -20,12 +22,12 @@ impl DownstreamServer {
         session: &mut ServerSession,
         ctx: &mut RequestContext,
     ) -> Option<bool> {
-        if !request_head::is_from_node(session) {
-            return None;
-        }
-        let read = request_head::read_forward(&self.shared.cluster, session, ctx);
+        let peer = session::peer(session)?;
+        let headers = &session.req_header().headers;
+        let read = request_head::read_forward(&self.shared.cluster, headers, peer, ctx);
+        let mut downstream = Http1Downstream::new(session);
         let Err(not_taken) = read else {
-            let heard = interim::send_queued(&self.shared, session, ctx).await;
+            let heard = interim::send_queued(&self.shared, &mut downstream, ctx).await;
             return heard.is_err().then_some(false);
         };
         let came_back = match not_taken {
@@ -42,8 +44,8 @@ impl DownstreamServer {
         };
         ctx.discard();
         let sent = match came_back {
-            Some(came_back) => respond::send_rejection(session, &came_back).await,
-            None => respond::reject_malformed_forward(session).await,
+            Some(came_back) => respond::send_rejection(&mut downstream, &came_back).await,
+            None => respond::reject_malformed_forward(&mut downstream).await,
         };
         Some(sent.is_ok())
     }

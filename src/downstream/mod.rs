@@ -1,16 +1,20 @@
-//! Connections of clients and forwarding nodes: HTTP/1, request heads, routes, and requests that are
+//! Connections of clients and forwarding nodes: HTTP/1, request heads and bodies, and requests that are
 //! answered without a model.
 //!
-//! Not the request pipeline: an inference request is handed to `pipeline` as soon as its account is known.
+//! Not the request pipeline: an inference request is handed to `pipeline` as soon as its body is whole.
 
 mod catalog;
+mod connection;
 mod connections;
 mod forwarded;
 mod framing;
+mod http1;
 mod peer_requests;
 mod preflight;
+mod request_body;
 mod serve;
 mod server;
+mod session;
 
 pub use connections::ClientConnections;
 pub use serve::{serve_connection, serve_peer};

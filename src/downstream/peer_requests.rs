@@ -11,10 +11,10 @@ use pingora_core::protocols::http::ServerSession;
 use pingora_error::Result;
 use pingora_http::{RequestHeader, ResponseHeader};
 
+use super::session;
 use crate::peer::{
     DRAINING_PATH, EXPLAIN_PATH, GENERATION_HEADER, NODE_HEADER, PING_PATH, PeerName,
 };
-use crate::pipeline::DownstreamConnection;
 use crate::state::Shared;
 use crate::trace::NodeInfo;
 
@@ -24,9 +24,7 @@ const PATHS: &str = "/peer/";
 /// Answers what is no request of a client, and says whether the connection may carry another one;
 /// none where a client asks.
 pub async fn serve(shared: &Shared, session: &mut ServerSession) -> Option<bool> {
-    let stream = session.stream()?;
-    let wire = stream.as_any().downcast_ref::<DownstreamConnection>()?;
-    let peer = wire.peer_name()?;
+    let peer = session::peer(session)?;
     if !session.req_header().uri.path().starts_with(PATHS) {
         return None;
     }

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use http::Method;
-use http::header;
+use http::header::{self, HeaderMap};
 use infergate_core::Refusal;
 use pingora_core::protocols::http::ServerSession;
 use pingora_http::{RequestHeader, ResponseHeader};
@@ -37,8 +37,12 @@ pub fn refuse(session: &ServerSession, page: &PageOrigin) -> Option<Refusal> {
 /// The client is gone.
 pub async fn grant(session: &mut ServerSession, page: &PageOrigin) -> pingora_error::Result<()> {
     let mut head = ResponseHeader::build_no_case(204, Some(6))?;
-    page.write(&mut head)?;
-    head.remove_header(&header::ACCESS_CONTROL_EXPOSE_HEADERS);
+    let mut fields = HeaderMap::new();
+    page.write(&mut fields);
+    fields.remove(header::ACCESS_CONTROL_EXPOSE_HEADERS);
+    for (name, value) in &fields {
+        head.append_header(name.clone(), value.clone())?;
+    }
     head.append_header(header::VARY, "access-control-request-headers")?;
     head.insert_header(header::ACCESS_CONTROL_ALLOW_METHODS, METHODS)?;
     head.insert_header(header::ACCESS_CONTROL_MAX_AGE, MAX_AGE_SECS)?;

@@ -1,7 +1,7 @@
 //! A connection from its first byte to its close: one request after the other.
 //!
 //! Not the reading of requests; only the two timers around them. Between requests the keep-alive timer runs;
-//! the first byte starts the header timer (in `Edge::serve`). So an idle client is not cut early and a slow
+//! the first byte starts the header timer (in `DownstreamServer::serve`). So an idle client is not cut early and a slow
 //! sender is not kept.
 
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use pingora_core::server::ShutdownWatch;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::connection::DownstreamConnection;
 use super::server::DownstreamServer;
 use crate::peer::PeerStream;
-use crate::pipeline::DownstreamConnection;
 
 /// After so long a connection between nodes ends with its next request. Certificates are looked at when
 /// it begins: a busy one would outlive any. A handshake an hour costs nothing.

@@ -6,18 +6,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use infergate_core::Refusal;
-use infergate_core::api::ApiDialect;
+use infergate_core::api::{ApiDialect, Operation};
 use pingora_core::protocols::http::ServerSession;
 use tokio::time::timeout;
 
-use super::framing;
+use super::connection::DownstreamConnection;
+use super::http1::Http1Downstream;
+use super::{framing, request_body, session};
 use super::{peer_requests, preflight};
 use crate::peer::FORWARDED_HEAD_BYTES_MAX;
 use crate::pipeline::{
-    self, AuthenticatedRequest, DownstreamConnection, RequestContext, RequestError,
-    RequestedOperation, request_head, respond,
+    self, AuthenticatedRequest, InferenceRequest, RequestContext, RequestError, RequestedOperation,
+    request_head, respond,
 };
 use crate::state::{ConfigSnapshot, PageOrigin, Shared};
+use crate::upstream::ModelRuntime;
 
 /// The client-facing server.
 pub struct DownstreamServer {
@@ -37,7 +40,7 @@ impl DownstreamServer {
         ctx: &mut RequestContext,
     ) -> Result<(), RequestError> {
         // 1, 2. A well-framed head: the operation and the account.
-        let (head, wanted) = AuthenticatedRequest::read(session, ctx)?;
+        let (head, wanted) = AuthenticatedRequest::read(session::request_head(session), ctx)?;
         let (operation, path_model) = match wanted {
             RequestedOperation::Call(operation, model) => (operation, model),
             other => {
@@ -51,9 +54,34 @@ impl DownstreamServer {
         let shared = &*self.shared;
         let model = pipeline::enter(shared, ctx, &head, path_model.as_deref())?;
         let account = Arc::clone(&head.account);
-        let ended = pipeline::run(shared, session, ctx, head, (operation, path_model, model)).await;
+        // Boxed: a request that is refused by its head, and the catalog, have no room for the pipeline's state.
+        let inference = self.infer(session, ctx, head, (operation, path_model, model));
+        let ended = Box::pin(inference).await;
         pipeline::settle_account(shared, ctx, &account, &ended);
         ended
+    }
+
+    /// Receives the body and runs the pipeline.
+    async fn infer(
+        &self,
+        session: &mut ServerSession,
+        ctx: &mut RequestContext,
+        authenticated: AuthenticatedRequest,
+        (operation, path_model, model): (Operation, Option<String>, Option<Arc<ModelRuntime>>),
+    ) -> Result<(), RequestError> {
+        let shared = &*self.shared;
+        let (body, body_share) =
+            request_body::read_body(shared, session, ctx, &authenticated.account).await?;
+        let request = InferenceRequest {
+            authenticated,
+            operation,
+            path_model,
+            model,
+            body,
+            body_share,
+            permit: None,
+        };
+        pipeline::run(shared, &mut Http1Downstream::new(session), ctx, request).await
     }
 
     /// Serves one request and returns whether the connection may carry another one.
@@ -61,35 +89,40 @@ impl DownstreamServer {
         let in_flight = self.shared.drain.enter();
         let header_timeout = {
             let world = self.shared.snapshot.load();
-            request_head::begin_count(session, head_bytes_max(session, &world));
+            session::begin_count(session, head_bytes_max(session, &world));
             Duration::from_secs(world.limits.header_timeout_secs)
         };
         let mut page = PageOrigin::None;
         let (face, refusal) = match timeout(header_timeout, session.read_request()).await {
             Ok(Ok(true)) => {
-                request_head::end_count(session);
+                session::end_count(session);
                 let world = self.shared.snapshot.load();
-                page = world.cors.page_of(session.req_header());
+                page = world.cors.page_of(&session.req_header().headers);
                 let refused = check_framing(session, &world).err();
                 let refused = refused.or_else(|| preflight::refuse(session, &page));
-                (request_head::dialect_of(session.req_header()), refused)
+                (
+                    request_head::dialect_of(session::request_head(session)),
+                    refused,
+                )
             }
             Ok(Ok(false)) => return false,
-            Ok(Err(_)) => (ApiDialect::OpenAi, Some(request_head::unreadable(session))),
+            Ok(Err(_)) => (ApiDialect::OpenAi, Some(session::unreadable(session))),
             Err(_) => (ApiDialect::OpenAi, Some(Refusal::RequestTimeout)),
         };
         if let Some(refusal) = refusal {
             self.shared
                 .metrics
                 .record_refused_connection(refusal.row().reason);
-            if request_head::is_from_node(session) {
+            if session::is_from_node(session) {
                 // The other node must not take this for an answer to its client.
                 session.set_keepalive(None);
-                let _ = respond::reject_malformed_forward(session).await;
+                let _ = respond::reject_malformed_forward(&mut Http1Downstream::new(session)).await;
                 return false;
             }
+            session.set_keepalive(None);
+            let mut downstream = Http1Downstream::new(session);
             // A client that cannot frame a request may not be there to read about it either.
-            let _ = respond::refuse_unread(session, face, &refusal, &page).await;
+            let _ = respond::refuse_unread(&mut downstream, face, &refusal, &page).await;
             return false;
         }
         if self.shared.drain.is_draining() {
@@ -109,7 +142,8 @@ impl DownstreamServer {
         match self.handle(session, &mut ctx).await {
             Ok(()) => true,
             Err(RequestError::Refused(refusal)) => {
-                respond::finish_refused(session, &mut ctx, &refusal).await
+                respond::finish_refused(&mut Http1Downstream::new(session), &mut ctx, &refusal)
+                    .await
             }
             Err(RequestError::Aborted) => false,
         }
@@ -124,8 +158,8 @@ impl DownstreamServer {
     ) -> Option<Box<DownstreamConnection>> {
         if !self.serve(&mut session).await {
             session.shutdown().await;
-            if request_head::is_over_limit(&session) {
-                request_head::linger(session).await;
+            if session::is_over_limit(&session) {
+                session::linger(session).await;
             }
             return None;
         }
@@ -150,7 +184,7 @@ fn check_framing(session: &ServerSession, world: &ConfigSnapshot) -> Result<(), 
 fn head_bytes_max(session: &ServerSession, world: &ConfigSnapshot) -> usize {
     let max_bytes = world.limits.request_headers_bytes() as usize;
     // What a node adds to its client's head is not the client's.
-    match request_head::is_from_node(session) {
+    match session::is_from_node(session) {
         true => max_bytes + FORWARDED_HEAD_BYTES_MAX,
         false => max_bytes,
     }

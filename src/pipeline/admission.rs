@@ -12,13 +12,13 @@ use std::sync::Arc;
 use infergate_core::admission::PermitRequest;
 use infergate_core::routing::cluster::Need;
 use infergate_core::{Millis, Refusal};
-use pingora_core::protocols::http::ServerSession;
 use tokio::time::sleep_until;
 
 use crate::peer::CapacityWatch;
 use crate::pipeline::admission::heartbeat::Heartbeat;
-use crate::pipeline::connection::DownstreamConnection;
-use crate::pipeline::context::{RequestContext, RequestError};
+use crate::pipeline::context::RequestContext;
+use crate::pipeline::downstream::Downstream;
+use crate::pipeline::error::RequestError;
 use crate::pipeline::forwarding::ForwardPlan;
 use crate::state::Shared;
 use crate::telemetry::AdmissionResult;
@@ -42,13 +42,13 @@ pub enum AdmissionGrant {
 /// The turnstile's refusal where no other node has room either, the deadline, or the client left.
 pub async fn admit(
     shared: &Shared,
-    session: &mut ServerSession,
+    downstream: &mut impl Downstream,
     ctx: &mut RequestContext,
     lane: &Arc<ModelRuntime>,
     ask: PermitRequest,
     beats: &mut Heartbeat,
 ) -> Result<AdmissionGrant, RequestError> {
-    interim::check_awaited(shared, session, ctx)?;
+    interim::check_awaited(shared, downstream, ctx)?;
     let may_stay = ctx
         .forwarding
         .as_ref()
@@ -82,7 +82,7 @@ pub async fn admit(
             Ok(turn) => return Ok(turn),
             Err(refusal) => refusal,
         };
-        let is_first = in_fleet && ctx.is_from_client();
+        let is_first = in_fleet && ctx.can.may_queue;
         let waits = refusal == Refusal::NoHealthyEndpoint && waits_for_health && is_first;
         if !waits {
             return Err(refusal.into());
@@ -100,7 +100,7 @@ pub async fn admit(
     ctx.record_queue_length(waiter.waiting_before);
     ctx.begin_queue_wait();
     let place = QueuedRequest::new(shared, ctx, lane, &waiter);
-    let turn = place.wait(session, ctx, waiter, beats).await;
+    let turn = place.wait(downstream, ctx, waiter, beats).await;
     ctx.end_queue_wait();
     ctx.trace.end_wait(shared.clock.micros(), wait_end(&turn));
     if let Ok(AdmissionGrant::Local(_)) = turn {
@@ -172,10 +172,7 @@ fn find_peer_or_refuse(
         return Err(refusal);
     }
     let left = ctx.deadline.since(shared.clock.now());
-    let (is_first, may_stay) = (
-        journey.is_from_client(),
-        journey.may_stay(&ctx.snapshot.site),
-    );
+    let (is_first, may_stay) = (ctx.can.may_queue, journey.may_stay(&ctx.snapshot.site));
     // Who forwarded it sees more of its way than this node: it waits nowhere else but comes back.
     let may_wait = is_first && !no_wait;
     let wait_max = match may_wait {
@@ -253,10 +250,10 @@ impl<'a> QueuedRequest<'a> {
         QueuedRequest {
             shared,
             model: lane,
-            capacity_watch: journey.map(|journey| {
+            capacity_watch: journey.map(|_| {
                 shared
                     .cluster
-                    .watch_capacity(&lane.spec.id, journey.is_from_client())
+                    .watch_capacity(&lane.spec.id, ctx.can.counts_demand)
             }),
             expected_at: shared.clock.now() + waiter.expected_wait,
         }
@@ -264,7 +261,7 @@ impl<'a> QueuedRequest<'a> {
 
     async fn wait(
         &self,
-        session: &mut ServerSession,
+        downstream: &mut impl Downstream,
         ctx: &mut RequestContext,
         mut waiter: Waiter,
         beats: &mut Heartbeat,
@@ -279,7 +276,7 @@ impl<'a> QueuedRequest<'a> {
             tokio::select! {
                 biased;
                 turn = waiter.granted() => return turn.map(AdmissionGrant::Local).map_err(RequestError::Refused),
-                () = client_gone(session) => {
+                () = downstream.closed() => {
                     ctx.record_client_gone();
                     return Err(RequestError::Aborted);
                 }
@@ -289,7 +286,7 @@ impl<'a> QueuedRequest<'a> {
                         return Ok(AdmissionGrant::Peer(going));
                     }
                 }
-                () = beats.due() => beats.send(self.shared, session, ctx, late).await?,
+                () = beats.due() => beats.send(self.shared, downstream, ctx, late).await?,
             }
         }
     }
@@ -331,18 +328,6 @@ impl<'a> QueuedRequest<'a> {
             wait_max,
         })
     }
-}
-
-/// Returns when the client has closed or reset its connection. Bytes of a pipelined request are
-/// not a departure.
-pub async fn client_gone(session: &mut ServerSession) {
-    let wire = session
-        .stream()
-        .and_then(|stream| stream.as_any().downcast_ref::<DownstreamConnection>());
-    if let Some(wire) = wire {
-        return wire.closed().await;
-    }
-    while session.read_body_or_idle(true).await.is_ok() {}
 }
 
 /// Takes back what was charged ahead for a permit that came to no answer.

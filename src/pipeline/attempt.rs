@@ -19,7 +19,6 @@ use infergate_core::routing::{
 };
 use infergate_core::trace_context::TRACEPARENT;
 use infergate_core::{Millis, Refusal};
-use pingora_core::protocols::http::ServerSession;
 
 use crate::pipeline::admission::heartbeat::Heartbeat;
 use crate::pipeline::admission::interim;
@@ -27,7 +26,9 @@ use crate::pipeline::admission::recheck::recheck;
 use crate::pipeline::admission::{AdmissionGrant, admit, refund_tokens};
 use crate::pipeline::attempt::error::AttemptError;
 use crate::pipeline::attempt::progress::{HeadWait, wait_for_head};
-use crate::pipeline::context::{RequestContext, RequestError};
+use crate::pipeline::context::RequestContext;
+use crate::pipeline::downstream::Downstream;
+use crate::pipeline::error::RequestError;
 use crate::pipeline::fallback::{ModelError, ModelFallback};
 use crate::pipeline::forwarding::forward::{ForwardReply, forward};
 use crate::pipeline::forwarding::response::ForwardedResponse;
@@ -144,23 +145,31 @@ impl<'a> Attempts<'a> {
     /// Admission's refusals, [`Refusal::UpstreamFailed`] with the budget spent, or the client left.
     pub async fn run(
         &mut self,
-        session: &mut ServerSession,
+        downstream: &mut impl Downstream,
         ctx: &mut RequestContext,
         ask: PermitRequest,
         heartbeat: Option<Duration>,
         ladder: &ModelFallback<'_>,
+        granted: Option<Permit>,
     ) -> Result<UpstreamReply, ModelError> {
         let mut ask = ask;
-        let mut beats = match ctx.is_from_client() {
-            true => Heartbeat::new(heartbeat),
-            false => Heartbeat::for_forward(),
+        let mut granted = granted;
+        let mut beats = match ctx.can.reports_status {
+            true => Heartbeat::for_forward(),
+            false => Heartbeat::new(heartbeat),
         };
         let lane = Arc::clone(&self.model);
-        if ctx.is_from_client() {
+        if ctx.can.counts_demand {
             lane.gate.count_request();
         }
         loop {
-            let turn = admit(self.shared, session, ctx, &lane, ask.clone(), &mut beats).await;
+            let turn = match granted.take() {
+                Some(permit) => {
+                    ctx.record_grant();
+                    Ok(AdmissionGrant::Local(permit))
+                }
+                None => admit(self.shared, downstream, ctx, &lane, ask.clone(), &mut beats).await,
+            };
             let turn = recheck(self.shared, ctx, &lane, &ask, turn).await?;
             if ladder.is_barred() {
                 if let AdmissionGrant::Local(_) = turn {
@@ -172,8 +181,8 @@ impl<'a> Attempts<'a> {
             }
             let failed = match turn {
                 AdmissionGrant::Local(permit) => {
-                    interim::send_granted(self.shared, session, ctx).await?;
-                    match self.try_local(session, ctx, &ask, &permit).await? {
+                    interim::send_granted(self.shared, downstream, ctx).await?;
+                    match self.try_local(downstream, ctx, &ask, &permit).await? {
                         Ok(exchange) => return Ok(UpstreamReply::Local(permit, exchange)),
                         Err(failure) => {
                             ask.avoid.push(permit.endpoint);
@@ -182,8 +191,9 @@ impl<'a> Attempts<'a> {
                     }
                 }
                 AdmissionGrant::Peer(going) => {
-                    let away = forward(self.shared, session, ctx, &lane, going, &mut beats);
-                    match away.await? {
+                    // Boxed: a request that stays here has no room for the state of a forward.
+                    let away = forward(self.shared, downstream, ctx, &lane, going, &mut beats);
+                    match Box::pin(away).await? {
                         ForwardReply::Response(away) => return Ok(UpstreamReply::Peer(away)),
                         ForwardReply::NoRoom => {
                             ask.is_retry = true;
@@ -203,14 +213,14 @@ impl<'a> Attempts<'a> {
     /// Makes one attempt at a local server and records its effect on health and tokens.
     async fn try_local(
         &mut self,
-        session: &mut ServerSession,
+        downstream: &mut impl Downstream,
         ctx: &mut RequestContext,
         ask: &PermitRequest,
         permit: &Permit,
     ) -> Result<Result<UpstreamResponse, AttemptError>, RequestError> {
         ctx.record_attempt(&permit.target);
         self.model.metrics.record_endpoint_health(permit.health);
-        let tried = self.send_once(session, ctx, permit).await;
+        let tried = self.send_once(downstream, ctx, permit).await;
         ctx.trace.update_attempt(&self.trace);
         let tried = tried?;
         if tried.is_err() {
@@ -237,7 +247,7 @@ impl<'a> Attempts<'a> {
         // What another node has failed may be served here.
         let has_fresh = match failed {
             AttemptError::Peer(_) => true,
-            _ => gate.has_untried(&ask.avoid) || (ctx.is_from_client() && ctx.may_forward()),
+            _ => gate.has_untried(&ask.avoid) || (ctx.can.may_queue && ctx.may_forward()),
         };
         let retry = failed.retry_class();
         let has_try = ctx.has_errors_left()
@@ -269,7 +279,7 @@ impl<'a> Attempts<'a> {
     /// Sends the request once; returns the head of a usable response, or why there is none.
     async fn send_once(
         &mut self,
-        session: &mut ServerSession,
+        downstream: &mut impl Downstream,
         ctx: &mut RequestContext,
         permit: &Permit,
     ) -> Result<Result<UpstreamResponse, AttemptError>, RequestError> {
@@ -299,7 +309,7 @@ impl<'a> Attempts<'a> {
         let deadline = clock.instant(ctx.deadline).into();
         let client = &self.shared.client;
         let sending = client.send(&permit.target, outgoing, &mut self.trace.marks);
-        let waited = wait_for_head(sending, session, ctx, end, deadline).await;
+        let waited = wait_for_head(sending, downstream, ctx, end, deadline).await;
         let sent = match waited {
             Ok(HeadWait::Completed(sent)) => sent,
             Err(left) => {

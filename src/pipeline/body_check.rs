@@ -3,12 +3,12 @@
 //! Not the check, which the model's task makes.
 
 use infergate_core::Refusal;
-use pingora_core::protocols::http::ServerSession;
 use tokio::sync::SemaphorePermit;
 use tokio::time::sleep_until;
 
-use super::admission::client_gone;
-use super::context::{RequestContext, RequestError};
+use super::context::RequestContext;
+use super::downstream::Downstream;
+use super::error::RequestError;
 use crate::state::Shared;
 
 /// Waits for a turn, until the deadline or the client's departure. Dropping the slot releases it.
@@ -17,14 +17,14 @@ use crate::state::Shared;
 /// The deadline passed, or the client left.
 pub async fn acquire_slot<'a>(
     shared: &'a Shared,
-    session: &mut ServerSession,
+    downstream: &mut impl Downstream,
     ctx: &mut RequestContext,
 ) -> Result<SemaphorePermit<'a>, RequestError> {
     let deadline = sleep_until(shared.clock.instant(ctx.deadline).into());
     tokio::select! {
         biased;
         turn = shared.body_checks.slots.acquire() => turn.map_err(|_| Refusal::Internal.into()),
-        () = client_gone(session) => {
+        () = downstream.closed() => {
             ctx.record_client_gone();
             Err(RequestError::Aborted)
         }

@@ -19,6 +19,7 @@ use tokio::time::timeout;
 
 use crate::pipeline::billing::{QuotaLimit, RequestBilling};
 use crate::pipeline::forwarding::ForwardState;
+use crate::pipeline::origin::{Capabilities, EventOwner, JobHeader, Origin};
 use crate::plugin::Caller;
 use crate::state::ConfigSnapshot;
 use crate::state::InFlight;
@@ -34,23 +35,11 @@ use crate::upstream::{ConnectTimings, ModelRuntime, ResponseTransformer, Target}
 /// hanging one must not keep permits for ever.
 const EVENT_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why the walk was left before its end.
-#[derive(Debug)]
-pub enum RequestError {
-    /// The request is refused; the client is told in its dialect.
-    Refused(Refusal),
-    /// The answer had begun and broke off; the client has been told as far as its framing allows.
-    Aborted,
-}
-
-impl From<Refusal> for RequestError {
-    fn from(refusal: Refusal) -> RequestError {
-        RequestError::Refused(refusal)
-    }
-}
-
 /// A request between its head and its event.
 pub struct RequestContext {
+    /// What the request may do, by its origin.
+    pub can: Capabilities,
+    origin: Origin,
     /// The snapshot it began with.
     pub snapshot: Arc<ConfigSnapshot>,
     /// When its head was complete.
@@ -96,6 +85,36 @@ pub struct RequestContext {
 }
 
 impl RequestContext {
+    /// Begins a job, which its worker has queued and charged.
+    pub fn for_job(shared: &Arc<Shared>, in_flight: InFlight, job: JobHeader) -> RequestContext {
+        let mut ctx = RequestContext::begin(shared, in_flight);
+        ctx.deadline = job.deadline;
+        let event = ctx.event();
+        event.request_id = Arc::clone(&job.event_id);
+        event.account_id = Some(job.account.clone());
+        ctx.set_origin(Origin::Job(job));
+        ctx
+    }
+
+    /// Returns where the request comes from.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    fn set_origin(&mut self, origin: Origin) {
+        self.can = origin.capabilities();
+        self.origin = origin;
+    }
+
+    /// Completes the event and returns it, for a caller that owns it; none of other origins.
+    pub fn take_event(&mut self) -> Option<InferenceEvent> {
+        if self.can.event_owner != EventOwner::Caller {
+            return None;
+        }
+        self.complete();
+        self.event.take()
+    }
+
     /// Begins with a complete head.
     pub fn begin(shared: &Arc<Shared>, in_flight: InFlight) -> RequestContext {
         let world = shared.snapshot.load_full();
@@ -139,6 +158,8 @@ impl RequestContext {
             trace_id: None,
         };
         RequestContext {
+            can: Origin::Client.capabilities(),
+            origin: Origin::Client,
             deadline: arrival + Millis::from_secs(world.timeouts.ceiling_secs),
             snapshot: world,
             arrival,
@@ -224,7 +245,7 @@ impl RequestContext {
     /// Sets the deadline from model, configuration and caller; a forwarded request keeps that of the node
     /// before.
     pub fn set_deadline(&mut self, model_secs: u64, wish: Option<Millis>) {
-        if !self.is_from_client() {
+        if !self.can.sets_deadline {
             return;
         }
         let rule = self.snapshot.deadline;

@@ -11,7 +11,8 @@ use infergate_core::api::Call;
 use infergate_core::model::{Access, AccountSpec, Catalog};
 use infergate_core::routing::{FallbackCandidate, FallbackReason, FallbackState};
 
-use crate::pipeline::context::{RequestContext, RequestError};
+use crate::pipeline::context::RequestContext;
+use crate::pipeline::error::RequestError;
 use crate::state::Shared;
 use crate::upstream::ModelRuntime;
 
@@ -91,7 +92,7 @@ impl<'a> ModelFallback<'a> {
             primary: None,
         };
         // Another node's client is on that node's ladder.
-        if ctx.is_from_client() && !ladder.model.spec.fallbacks.is_empty() {
+        if ctx.can.may_fall_back && !ladder.model.spec.fallbacks.is_empty() {
             ladder.find_candidates(ctx);
         }
         ladder

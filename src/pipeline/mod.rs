@@ -1,16 +1,20 @@
 //! Request pipeline: one inference request from its account to its event, in named steps.
 //!
-//! Not the connection (`downstream`) and not a decision (the core). [`run`] is the place to start.
+//! Not a connection: a response goes to a [`Downstream`]. Not a decision, which is the core's. [`run`] is the
+//! place to start.
 
 mod admission;
 mod attempt;
 mod billing;
 mod body_check;
-mod connection;
 mod context;
+mod downstream;
+mod error;
 mod fallback;
 mod forwarding;
+mod origin;
 mod relay;
+mod request;
 mod request_body;
 pub mod request_head;
 pub mod respond;
@@ -19,7 +23,10 @@ mod run;
 mod task;
 
 pub use admission::interim;
-pub use connection::DownstreamConnection;
-pub use context::{RequestContext, RequestError};
+pub use context::RequestContext;
+pub use downstream::{Closed, Downstream, RequestHead, ResponseHead};
+pub use error::RequestError;
+pub use origin::{Capabilities, EventOwner, JobHeader, Origin};
+pub use request::InferenceRequest;
 pub use request_head::{AuthenticatedRequest, ForwardArrivalError, RequestedOperation};
 pub use run::{enter, run, settle_account};

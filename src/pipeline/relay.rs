@@ -20,12 +20,12 @@ use futures_util::FutureExt;
 use http::{HeaderValue, header};
 use infergate_core::Refusal;
 use infergate_core::api::{ApiDialect, render};
-use pingora_core::protocols::http::ServerSession;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use crate::pipeline::attempt::progress::ProgressComments;
-use crate::pipeline::connection::DownstreamConnection;
-use crate::pipeline::context::{RequestContext, RequestError};
+use crate::pipeline::context::RequestContext;
+use crate::pipeline::downstream::Downstream;
+use crate::pipeline::error::RequestError;
 use crate::pipeline::relay::single_event::SingleEventBody;
 use crate::state::{Backlog, ReaderPace};
 use crate::state::{Shared, header_filter};
@@ -100,9 +100,9 @@ enum ReadAhead {
 pub type ReleasePermit<'a> = dyn FnMut(RelayResult, &mut RequestContext) + Send + 'a;
 
 /// Relays one answer.
-pub struct Relay<'a> {
+pub struct Relay<'a, D> {
     shared: &'a Shared,
-    session: &'a mut ServerSession,
+    downstream: &'a mut D,
     ctx: &'a mut RequestContext,
     exchange: &'a mut UpstreamResponse,
     /// Read and not yet written.
@@ -126,24 +126,21 @@ pub struct Relay<'a> {
     release: &'a mut ReleasePermit<'a>,
 }
 
-impl<'a> Relay<'a> {
+impl<'a, D: Downstream> Relay<'a, D> {
     /// Begins with a server's head.
     pub fn new(
         shared: &'a Shared,
-        session: &'a mut ServerSession,
+        downstream: &'a mut D,
         ctx: &'a mut RequestContext,
         exchange: &'a mut UpstreamResponse,
         release: &'a mut ReleasePermit<'a>,
-    ) -> Relay<'a> {
-        let wire = session
-            .stream()
-            .and_then(|stream| stream.as_any().downcast_ref::<DownstreamConnection>());
-        let sent = wire.map(|wire| Arc::clone(wire.bytes_sent()));
+    ) -> Relay<'a, D> {
+        let bytes_sent = downstream.bytes_taken();
         let deadline = shared.clock.instant(ctx.deadline).into();
         let timer = Box::pin(sleep_until(deadline));
         Relay {
             shared,
-            session,
+            downstream,
             ctx,
             exchange,
             out: BytesMut::new(),
@@ -155,7 +152,7 @@ impl<'a> Relay<'a> {
             backlog: Backlog::new(&shared.backlogs),
             ahead: ReadAhead::Reading,
             pace: None,
-            bytes_sent: sent,
+            bytes_sent,
             release,
         }
     }
@@ -508,7 +505,7 @@ impl<'a> Relay<'a> {
     async fn write_last(&mut self, bytes: Bytes) -> Result<(), RequestError> {
         self.settle().await;
         self.ctx.release_concurrency();
-        let writing = self.session.write_response_body(bytes, true);
+        let writing = self.downstream.finish(bytes);
         match timeout(PARTING_TIMEOUT, writing).await {
             Ok(Ok(())) => Ok(()),
             _ => Err(RequestError::Aborted),

@@ -12,13 +12,12 @@ use infergate_core::api::dialects::route;
 use infergate_core::api::route::{Route, RouteTarget};
 use infergate_core::api::{ApiDialect, Operation};
 use infergate_core::{Millis, Refusal};
-use pingora_core::protocols::http::ServerSession;
-use pingora_http::RequestHeader;
 
 use crate::peer::{ClusterHandle, ForwardedHead, PeerName};
-use crate::pipeline::connection::DownstreamConnection;
 use crate::pipeline::context::RequestContext;
+use crate::pipeline::downstream::RequestHead;
 use crate::pipeline::forwarding::ReplayableRequest;
+use crate::pipeline::origin::Origin;
 use crate::state::header_filter::PassedHeaders;
 use crate::state::{Account, has_key};
 
@@ -57,23 +56,22 @@ impl AuthenticatedRequest {
     /// # Errors
     /// Key, account, route and option refusals, in this order.
     pub fn read(
-        session: &ServerSession,
+        head: RequestHead<'_>,
         ctx: &mut RequestContext,
     ) -> Result<(AuthenticatedRequest, RequestedOperation), Refusal> {
-        let head = session.req_header();
-        if !ctx.is_from_client() {
-            return AuthenticatedRequest::from_peer(head, ctx);
+        if !matches!(ctx.origin(), Origin::Client) {
+            return AuthenticatedRequest::from_origin(head, ctx);
         }
-        let path = target_path(head);
+        let path = head.target;
         let Route {
             dialect,
             account: named,
             target,
-        } = route(head.method.as_str(), path);
+        } = route(head.method, path);
         ctx.event().face = dialect;
-        ctx.event().client_request_id = client_request_id(&head.headers);
-        let account = Arc::clone(ctx.snapshot.accounts.identify(&head.headers)?);
-        if ctx.page_origin.is_foreign() && !has_key(&head.headers) {
+        ctx.event().client_request_id = client_request_id(head.headers);
+        let account = Arc::clone(ctx.snapshot.accounts.identify(head.headers)?);
+        if ctx.page_origin.is_foreign() && !has_key(head.headers) {
             // Any page that somebody looks at could spend what this network may.
             return Err(Refusal::ForeignOrigin);
         }
@@ -95,15 +93,15 @@ impl AuthenticatedRequest {
             RouteTarget::Unknown => return Err(Refusal::NoSuchRoute),
         };
         if account.spec.may_force_site {
-            ctx.only_site = forced_site(&head.headers, ctx)?;
+            ctx.only_site = forced_site(head.headers, ctx)?;
         }
-        let wish = requested_timeout(&head.headers)?;
+        let wish = requested_timeout(head.headers)?;
         if let Some(wish) = wish {
             ctx.deadline = ctx.deadline.min(ctx.arrival + wish);
         }
         let read = AuthenticatedRequest {
             account,
-            passed_headers: ctx.passed_headers(&head.headers),
+            passed_headers: ctx.passed_headers(head.headers),
             requested_timeout: wish,
             reject_if_busy: head
                 .headers
@@ -114,8 +112,7 @@ impl AuthenticatedRequest {
     }
 
     /// Returns the request as another node may get it: target, headers that may pass, body.
-    pub fn replayable(&self, session: &ServerSession, body: &Bytes) -> ReplayableRequest {
-        let head = session.req_header();
+    pub fn replayable(&self, head: RequestHead<'_>, body: &Bytes) -> ReplayableRequest {
         let mut headers = BytesMut::from(self.passed_headers.towards(false));
         if let Some(kind) = head.headers.get(header::CONTENT_TYPE) {
             headers.extend_from_slice(b"content-type: ");
@@ -123,33 +120,33 @@ impl AuthenticatedRequest {
             headers.extend_from_slice(b"\r\n");
         }
         ReplayableRequest {
-            target: target_path(head).to_owned(),
+            target: head.target.to_owned(),
             headers,
             body: body.clone(),
         }
     }
 
-    /// Reads the head of a forwarded request: account and deadline come from the other node.
-    fn from_peer(
-        head: &RequestHeader,
+    /// Reads the head of a forwarded request or a job: account and deadline come with the origin.
+    fn from_origin(
+        head: RequestHead<'_>,
         ctx: &mut RequestContext,
     ) -> Result<(AuthenticatedRequest, RequestedOperation), Refusal> {
         let Route {
             dialect, target, ..
-        } = route(head.method.as_str(), target_path(head));
+        } = route(head.method, head.target);
         ctx.event().face = dialect;
-        ctx.event().client_request_id = client_request_id(&head.headers);
+        ctx.event().client_request_id = client_request_id(head.headers);
         let RouteTarget::Call(operation, model) = target else {
             return Err(Refusal::NoSuchRoute);
         };
-        let account = ctx
-            .forwarding
-            .as_ref()
-            .and_then(|journey| journey.account());
+        let account = match ctx.origin() {
+            Origin::Job(job) => Some(&job.account),
+            _ => ctx.forwarding.as_ref().and_then(|state| state.account()),
+        };
         let account = account.ok_or(Refusal::Internal)?;
         let read = AuthenticatedRequest {
             account: ctx.snapshot.accounts.by_id(account),
-            passed_headers: ctx.passed_headers(&head.headers),
+            passed_headers: ctx.passed_headers(head.headers),
             requested_timeout: None,
             // The node before says how long it may wait here.
             reject_if_busy: false,
@@ -159,57 +156,6 @@ impl AuthenticatedRequest {
             RequestedOperation::Call(operation, model.map(Cow::into_owned)),
         ))
     }
-}
-
-/// Returns whether another node has sent this, as its certificate says.
-pub fn is_from_node(session: &ServerSession) -> bool {
-    peer(session).is_some()
-}
-
-fn peer(session: &ServerSession) -> Option<&PeerName> {
-    connection(session)?.peer_name()
-}
-
-/// Begins to count the bytes of a head; beyond `max` reading it fails.
-pub fn begin_count(session: &ServerSession, max: usize) {
-    if let Some(wire) = connection(session) {
-        wire.begin_head(max);
-    }
-}
-
-/// Ends the count.
-pub fn end_count(session: &ServerSession) {
-    if let Some(wire) = connection(session) {
-        wire.end_head();
-    }
-}
-
-/// Returns whether a head has reached its limit without an end.
-pub fn is_over_limit(session: &ServerSession) -> bool {
-    connection(session).is_some_and(DownstreamConnection::is_head_over)
-}
-
-/// Lets go of a session, then reads on for a moment, so that the client sees why it was refused.
-pub async fn linger(session: ServerSession) {
-    let ServerSession::H1(session) = session else {
-        return;
-    };
-    let Some(mut wire) = session
-        .into_inner()
-        .into_any()
-        .downcast::<DownstreamConnection>()
-        .ok()
-    else {
-        return;
-    };
-    wire.linger().await;
-}
-
-fn connection(session: &ServerSession) -> Option<&DownstreamConnection> {
-    session
-        .stream()?
-        .as_any()
-        .downcast_ref::<DownstreamConnection>()
 }
 
 /// Why a request that another node forwards is not taken.
@@ -226,10 +172,11 @@ pub enum ForwardArrivalError {
 /// Why it is not taken.
 pub fn read_forward(
     others: &ClusterHandle,
-    session: &ServerSession,
+    headers: &HeaderMap,
+    peer: &PeerName,
     ctx: &mut RequestContext,
 ) -> Result<(), ForwardArrivalError> {
-    let (from, generation) = read(session, ctx).map_err(ForwardArrivalError::Malformed)?;
+    let (from, generation) = read(headers, peer, ctx).map_err(ForwardArrivalError::Malformed)?;
     match others.is_member(&from, generation) {
         true => Ok(()),
         false => Err(ForwardArrivalError::NotMember(from)),
@@ -237,10 +184,13 @@ pub fn read_forward(
 }
 
 /// Returns the sender's name and generation.
-fn read(session: &ServerSession, ctx: &mut RequestContext) -> Result<(Arc<str>, u64), String> {
-    let visit =
-        ForwardedHead::read(&session.req_header().headers).map_err(|error| error.to_string())?;
-    let is_senders = peer(session).is_some_and(|peer| peer.has(&visit.from));
+fn read(
+    headers: &HeaderMap,
+    peer: &PeerName,
+    ctx: &mut RequestContext,
+) -> Result<(Arc<str>, u64), String> {
+    let visit = ForwardedHead::read(headers).map_err(|error| error.to_string())?;
+    let is_senders = peer.has(&visit.from);
     if !is_senders || !visit.hops.visited.contains(&visit.from) {
         return Err("the request says to come from another node than its certificate".to_owned());
     }
@@ -250,29 +200,9 @@ fn read(session: &ServerSession, ctx: &mut RequestContext) -> Result<(Arc<str>, 
     Ok(sender)
 }
 
-/// Why there is no head.
-pub fn unreadable(session: &ServerSession) -> Refusal {
-    match is_over_limit(session) {
-        true => Refusal::HeadersTooLarge,
-        false => Refusal::BadFraming("the request head could not be read"),
-    }
-}
-
 /// The dialect of a head that may not be acceptable otherwise.
-pub fn dialect_of(head: &RequestHeader) -> ApiDialect {
-    route(head.method.as_str(), target_path(head)).dialect
-}
-
-/// The path and query asked for: of an absolute URI, whose host the parser has compared with the
-/// `Host` header, what follows that host (RFC 9112 section 3.2.2).
-fn target_path(head: &RequestHeader) -> &str {
-    let target = std::str::from_utf8(head.raw_path()).unwrap_or("");
-    match target.split_once("://") {
-        Some((scheme, rest)) if !scheme.contains('/') => {
-            rest.find('/').map_or("/", |path| &rest[path..])
-        }
-        _ => target,
-    }
+pub fn dialect_of(head: RequestHead<'_>) -> ApiDialect {
+    route(head.method, head.target).dialect
 }
 
 /// The site named by `x-infergate-site`: this one, or one where a node is.
@@ -332,26 +262,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_absolute_uri_asks_for_its_path() {
-        let path = |target: &str| {
-            let head = RequestHeader::build("POST", target.as_bytes(), None).unwrap();
-            target_path(&head).to_owned()
-        };
-        assert_eq!(path("http://h:1/v1/x?a=b"), "/v1/x?a=b");
-        assert_eq!(path("http://h"), "/");
-        assert_eq!(path("/v1/x?u=http://h/v1/y"), "/v1/x?u=http://h/v1/y");
-        assert_eq!(path("*"), "*");
-    }
-
-    #[test]
     fn the_path_decides_on_the_dialect_of_what_is_refused() {
-        let face_of = |target: &str| {
-            dialect_of(&RequestHeader::build("POST", target.as_bytes(), None).unwrap())
+        let headers = HeaderMap::new();
+        let face_of = |target| {
+            dialect_of(RequestHead {
+                method: "POST",
+                target,
+                headers: &headers,
+            })
         };
         assert_eq!(face_of("/v1/chat/completions"), ApiDialect::OpenAi);
         assert_eq!(face_of("/ai/run/m"), ApiDialect::WorkersAi);
         assert_eq!(
-            face_of("http://h/client/v4/accounts/a/ai/run/m"),
+            face_of("/client/v4/accounts/a/ai/run/m"),
             ApiDialect::WorkersAi
         );
     }

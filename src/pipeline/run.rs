@@ -12,17 +12,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use infergate_core::Refusal;
 use infergate_core::admission::PermitRequest;
-use infergate_core::api::{Call, Operation, body};
+use infergate_core::api::{Call, body};
 use infergate_core::model::{Access, Algorithm, Catalog};
 use infergate_core::routing::FallbackReason;
-use pingora_core::protocols::http::ServerSession;
 
 use super::attempt::progress::comment_interval;
 use super::attempt::{Attempts, UpstreamReply};
-use super::context::{RequestContext, RequestError};
+use super::context::RequestContext;
+use super::downstream::Downstream;
+use super::error::RequestError;
 use super::fallback::{ModelError, ModelFallback};
 use super::forwarding::response::ForwardedResponse;
 use super::relay::{Relay, RelayResult};
+use super::request::InferenceRequest;
 use super::request_head::{AuthenticatedRequest, RequestedOperation};
 use super::routing::EndpointPreference;
 use super::{request_body, respond, task};
@@ -50,11 +52,6 @@ struct LocalUpstream<'a> {
     charged_tokens: u32,
 }
 
-/// Older clients know no chunks, and a heartbeat must not decide where their answer ends.
-fn is_http11(session: &ServerSession) -> bool {
-    session.req_header().version == http::Version::HTTP_11
-}
-
 /// Step 3: what is looked at before the body, so that a request that cannot pass is not read. Gives
 /// the model that stands in the path.
 pub fn enter(
@@ -65,7 +62,7 @@ pub fn enter(
 ) -> Result<Option<Arc<ModelRuntime>>, Refusal> {
     let found = path_model.map(|model| find_model(ctx, model, &head.account));
     let lane = found.transpose()?;
-    if ctx.is_from_client() {
+    if ctx.can.charges_rate {
         let spec = &head.account.spec;
         if let Some(limit) = spec.neurons_per_day {
             shared.quota.check(&spec.id, limit)?;
@@ -81,19 +78,31 @@ pub fn enter(
 /// Steps 4 to 12.
 pub async fn run(
     shared: &Shared,
-    session: &mut ServerSession,
+    downstream: &mut impl Downstream,
     ctx: &mut RequestContext,
-    mut head: AuthenticatedRequest,
-    (operation, path_model, path_lane): (Operation, Option<String>, Option<Arc<ModelRuntime>>),
+    request: InferenceRequest,
 ) -> Result<(), RequestError> {
-    // 4. The body, whole and parsed as far as needed.
-    let (bytes, mut body_share) =
-        request_body::read_body(shared, session, ctx, &head.account).await?;
-    if shared.cluster.has_joined() || !ctx.is_from_client() {
-        ctx.begin_forwarding(head.replayable(session, &bytes));
+    let InferenceRequest {
+        authenticated: mut head,
+        operation,
+        path_model,
+        model: path_lane,
+        body: bytes,
+        mut body_share,
+        mut permit,
+    } = request;
+    // 4. The body, parsed as far as needed.
+    if shared.cluster.has_joined() || ctx.forwarding.is_some() {
+        ctx.begin_forwarding(head.replayable(downstream.request_head(), &bytes));
     }
     ctx.set_operation(operation);
-    let mut call = request_body::read_call(session, ctx, operation, path_model, bytes.clone())?;
+    let mut call = request_body::read_call(
+        downstream.request_head(),
+        ctx,
+        operation,
+        path_model,
+        bytes.clone(),
+    )?;
     // A dialect that was translated has a copy of the body.
     if call.body.as_ptr() != bytes.as_ptr() && !body_share.grow(call.body.len() as u64) {
         return Err(Refusal::BodyBudgetSpent.into());
@@ -108,7 +117,7 @@ pub async fn run(
     // 6. One deadline for queue, server and stream, and what the request may cost of the day.
     ctx.set_deadline(lane.spec.timeout_secs, head.requested_timeout);
     ctx.reserve_quota(&head.account.spec, &lane, &call)?;
-    if ctx.is_from_client() {
+    if ctx.can.charges_rate {
         let now = shared.clock.now();
         ctx.account_guard = head.account.enter(|| tokens_ahead(&call), now)?;
     }
@@ -116,11 +125,19 @@ pub async fn run(
     let mut ladder = ModelFallback::begin(shared, ctx, &head.account.spec, lane, call);
     let body_bytes = body_share.bytes();
     let begun = loop {
-        let begun = start_at_model(shared, session, ctx, &head, &mut ladder, &mut body_share);
+        let begun = start_at_model(
+            shared,
+            downstream,
+            ctx,
+            &head,
+            &mut ladder,
+            &mut body_share,
+            &mut permit,
+        );
         match begun.await {
             Ok(begun) => break begun,
             Err(ModelError::Outdated) => {
-                (head, ladder) = reauthorize(shared, session, ctx, &bytes, ladder)?;
+                (head, ladder) = reauthorize(shared, downstream, ctx, &bytes, ladder)?;
             }
             Err(unserved) => ladder.advance(ctx, unserved)?,
         }
@@ -129,15 +146,15 @@ pub async fn run(
     // 11. The answer, chunk by chunk.
     let begun = match begun {
         Upstream::Local(begun) => begun,
-        Upstream::Peer(away) => return away.relay(shared, session, ctx).await,
+        Upstream::Peer(away) => return Box::pin(away.relay(shared, downstream, ctx)).await,
     };
-    finish(shared, session, ctx, begun, &head.account).await
+    finish(shared, downstream, ctx, begun, &head.account).await
 }
 
 /// Steps 11 and 12: the answer, chunk by chunk, and what goes back.
 async fn finish(
     shared: &Shared,
-    session: &mut ServerSession,
+    downstream: &mut impl Downstream,
     ctx: &mut RequestContext,
     begun: LocalUpstream<'_>,
     account: &Account,
@@ -156,7 +173,7 @@ async fn finish(
         }
     };
     let face = ctx.dialect();
-    let relay = Relay::new(shared, session, ctx, &mut exchange, &mut release);
+    let relay = Relay::new(shared, downstream, ctx, &mut exchange, &mut release);
     let (relayed, ended) = relay.run(&mut answer, face).await;
     // The connection and the permit go back, in this order so that the next request finds the
     // connection warm; tokens are settled.
@@ -168,18 +185,24 @@ async fn finish(
 /// Steps 2, 4 and 5 once more, under the configuration that holds now.
 fn reauthorize<'a>(
     shared: &'a Shared,
-    session: &ServerSession,
+    downstream: &impl Downstream,
     ctx: &mut RequestContext,
     bytes: &Bytes,
     former: ModelFallback<'a>,
 ) -> Result<(AuthenticatedRequest, ModelFallback<'a>), RequestError> {
     ctx.snapshot = shared.snapshot.load_full();
-    let (head, wanted) = AuthenticatedRequest::read(session, ctx)?;
+    let (head, wanted) = AuthenticatedRequest::read(downstream.request_head(), ctx)?;
     let RequestedOperation::Call(operation, path_model) = wanted else {
         return Err(Refusal::NoSuchRoute.into());
     };
     let path_model = path_model.map(|model| ctx.resolve_model_name(model));
-    let mut call = request_body::read_call(session, ctx, operation, path_model, bytes.clone())?;
+    let mut call = request_body::read_call(
+        downstream.request_head(),
+        ctx,
+        operation,
+        path_model,
+        bytes.clone(),
+    )?;
     call.model = ctx.resolve_model_name(call.model);
     let lane = find_model(ctx, &call.model, &head.account)?;
     ctx.exchange_quota(&head.account.spec, &lane, &call);
@@ -192,11 +215,12 @@ fn reauthorize<'a>(
 /// Steps 7 to 10 at one model.
 async fn start_at_model<'a>(
     shared: &'a Shared,
-    session: &mut ServerSession,
+    downstream: &mut impl Downstream,
     ctx: &mut RequestContext,
     head: &AuthenticatedRequest,
     ladder: &mut ModelFallback<'_>,
     body_share: &mut BodyShare,
+    permit: &mut Option<Permit>,
 ) -> Result<Upstream<'a>, ModelError> {
     let (call, lane) = (ladder.call()?, ladder.model());
     let call = with_parameters(call, lane, body_share)?;
@@ -204,7 +228,7 @@ async fn start_at_model<'a>(
     let mut ask = ask_for(ctx, &head.account, lane, &call, head.reject_if_busy);
     let account = &head.account.spec.id;
     let (asked, task) =
-        task::prepare(shared, session, ctx, account, (lane, call), body_share).await?;
+        task::prepare(shared, downstream, ctx, account, (lane, call), body_share).await?;
     let mut attempts =
         Attempts::new(shared, lane, asked, &head.passed_headers, ctx).map_err(ModelError::Unfit)?;
     if ctx.response_started && !attempts.is_streaming() {
@@ -226,10 +250,12 @@ async fn start_at_model<'a>(
     // 9, 10. A permit, then the request; again elsewhere while the budget allows.
     let heartbeat = Duration::from_secs(lane.spec.queue_heartbeat_secs);
     // A node that forwards gives its own signs of life, and takes a head for an answer.
-    let hears = attempts.is_streaming() && is_http11(session) && ctx.is_from_client();
+    let hears = attempts.is_streaming() && downstream.can_stream() && ctx.can.heartbeats;
     let heartbeat = (hears && !heartbeat.is_zero()).then_some(heartbeat);
     ctx.comment_interval = comment_interval(&lane.spec).filter(|_| hears);
-    let served = attempts.run(session, ctx, ask, heartbeat, ladder).await?;
+    let served = attempts
+        .run(downstream, ctx, ask, heartbeat, ladder, permit.take())
+        .await?;
     let (permit, exchange) = match served {
         UpstreamReply::Local(permit, exchange) => (permit, exchange),
         UpstreamReply::Peer(away) => return Ok(Upstream::Peer(away)),
@@ -259,7 +285,7 @@ pub fn settle_account(
     }
     if let Err(RequestError::Refused(refusal)) = ended
         && cost_nothing(refusal)
-        && ctx.is_from_client()
+        && ctx.can.charges_rate
     {
         account.refund_unit();
     }
@@ -294,7 +320,7 @@ fn find_model(
     let model_id = spec.id.clone();
     let lane = Arc::clone(ctx.snapshot.models.get(index));
     // Another node has looked already, by the same rules.
-    let access = match ctx.is_from_client() {
+    let access = match ctx.can.checks_access {
         true => Catalog::access(&account.spec, &lane.spec),
         false => Access::Allowed,
     };

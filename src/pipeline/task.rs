@@ -6,9 +6,9 @@
 use bytes::Bytes;
 use infergate_core::api::{Call, body};
 use infergate_core::{AccountId, Refusal};
-use pingora_core::protocols::http::ServerSession;
 
 use crate::pipeline::context::RequestContext;
+use crate::pipeline::downstream::Downstream;
 use crate::pipeline::fallback::ModelError;
 use crate::plugin::{Caller, TaskInput, TaskPayload, TaskSession, index_bytes_max};
 use crate::state::BodyShare;
@@ -37,7 +37,7 @@ pub struct PreparedRequest {
 /// client left while the body waited for its turn.
 pub async fn prepare(
     shared: &Shared,
-    session: &mut ServerSession,
+    downstream: &mut impl Downstream,
     ctx: &mut RequestContext,
     account: &AccountId,
     (lane, call): (&ModelRuntime, Call),
@@ -61,7 +61,7 @@ pub async fn prepare(
     let body = call.stripped_body();
     let is_large = body.len() >= LARGE_BYTES || lane.task.is_heavy();
     let turn = match is_large {
-        true => Some(super::body_check::acquire_slot(shared, session, ctx).await?),
+        true => Some(super::body_check::acquire_slot(shared, downstream, ctx).await?),
         false => None,
     };
     let index = index_bytes_max(body.len());

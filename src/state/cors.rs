@@ -3,9 +3,8 @@
 //! Not the comparison of origins, which the core makes. Specification:
 //! <https://fetch.spec.whatwg.org/#http-cors-protocol>.
 
-use http::header::{self, HeaderName, HeaderValue};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use infergate_core::api::origin::{self, OriginRelation};
-use pingora_http::{RequestHeader, ResponseHeader};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -60,16 +59,16 @@ impl CorsRules {
     }
 
     /// Returns what the page that makes a request with this head is.
-    pub fn page_of(&self, head: &RequestHeader) -> PageOrigin {
+    pub fn page_of(&self, headers: &HeaderMap) -> PageOrigin {
         let varies = !self.origins.is_empty() && !self.lists_all;
-        let Some(origin) = head.headers.get(header::ORIGIN) else {
+        let Some(origin) = headers.get(header::ORIGIN) else {
             return if varies {
                 PageOrigin::Unlisted
             } else {
                 PageOrigin::None
             };
         };
-        let host = head.headers.get(header::HOST);
+        let host = headers.get(header::HOST);
         let host = host.map_or(&b""[..], HeaderValue::as_bytes);
         match origin::relation(origin.as_bytes(), host, &self.origins) {
             OriginRelation::Listed => PageOrigin::Listed {
@@ -120,24 +119,20 @@ impl PageOrigin {
     }
 
     /// Adds what browsers read to the head of an answer.
-    ///
-    /// # Errors
-    /// Never, as the values are headers already.
-    pub fn write(&self, head: &mut ResponseHeader) -> pingora_error::Result<()> {
+    pub fn write(&self, headers: &mut HeaderMap) {
         let varies = match self {
-            PageOrigin::None | PageOrigin::Foreign { varies: false } => return Ok(()),
+            PageOrigin::None | PageOrigin::Foreign { varies: false } => return,
             PageOrigin::Unlisted | PageOrigin::Foreign { varies: true } => true,
             PageOrigin::Listed { origin, .. } => origin != "*",
         };
         if varies {
-            head.append_header(header::VARY, "origin")?;
+            headers.append(header::VARY, HeaderValue::from_static("origin"));
         }
         if let PageOrigin::Listed { origin, exposed } = self {
-            head.insert_header(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone())?;
+            headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
             if let Some(exposed) = exposed {
-                head.insert_header(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed.clone())?;
+                headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed.clone());
             }
         }
-        Ok(())
     }
 }

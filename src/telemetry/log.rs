@@ -52,7 +52,7 @@ pub struct LogConfig {
     /// How a record is written.
     pub format: LogFormat,
     /// `off`, `error`, `warn`, `info`, `debug` or `trace`; or directives as in
-    /// `info,infergate::proxy=debug`.
+    /// `info,infergate::pipeline=debug`.
     pub level: String,
 }
 
@@ -477,7 +477,7 @@ mod tests {
     #[test]
     fn a_slip_in_the_level_is_an_error_and_changes_nothing() {
         assert!(check_level("debug").is_ok());
-        assert!(check_level("info,infergate::proxy=debug").is_ok());
+        assert!(check_level("info,infergate::pipeline=debug").is_ok());
         assert!(check_level("inof").is_err());
         assert!(check_level("infergate=lots").is_err());
         logged(&json("info"), |handle, memory| {

@@ -3,8 +3,7 @@
 //! Not rules without exception, which are the tables in `tests/tidy.rs`.
 
 /// Modules whose largest cycle of files is over two: (module, files). The numbers only go down.
-pub const FILE_CYCLES: &[(&str, usize)] =
-    &[("core::admission", 3), ("pipeline", 3), ("upstream", 18)];
+pub const FILE_CYCLES: &[(&str, usize)] = &[("core::admission", 3), ("upstream", 18)];
 
 /// `mod.rs` files with more than docs, declarations and re-exports. The list only gets shorter.
 pub const MOD_FILES_WITH_CODE: &[&str] = &[
@@ -83,8 +82,9 @@ pub const BANNED_NAMES_MAX: usize = 42;
 /// Public items without a use there may be.
 pub const UNUSED_ITEMS_MAX: usize = 2;
 
-/// Permits that outlive their holder, for durable jobs: held by the property tests until then.
-pub const UNUSED_ITEMS_ALLOWED: &[&str] = &["detach", "renew"];
+/// Permits that outlive their holder, for durable jobs: held by the property tests until then. The context of
+/// a job and its event: held by `src/app/job_receiver.rs`.
+pub const UNUSED_ITEMS_ALLOWED: &[&str] = &["detach", "renew", "for_job", "take_event"];
 
 /// Types between the modules of the request path that docs/glossary.md may lack.
 pub const GLOSSARY_MISSING_MAX: usize = 6;

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use infergate_core::Refusal;
 use infergate_core::routing::cluster::QUEUED_EVERY;
-use pingora_core::protocols::http::ServerSession;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout_at};
 
 use crate::pipeline::admission::interim;
-use crate::pipeline::context::{RequestContext, RequestError};
+use crate::pipeline::context::RequestContext;
+use crate::pipeline::downstream::Downstream;
+use crate::pipeline::error::RequestError;
 use crate::pipeline::respond;
 use crate::state::Shared;
 use crate::telemetry::RequestOutcome;
@@ -69,14 +70,14 @@ impl Heartbeat {
     pub async fn send(
         &self,
         shared: &Shared,
-        session: &mut ServerSession,
+        downstream: &mut impl Downstream,
         ctx: &mut RequestContext,
         deadline: Instant,
     ) -> Result<(), RequestError> {
         if self.is_forward {
-            return interim::send_queued(shared, session, ctx).await;
+            return interim::send_queued(shared, downstream, ctx).await;
         }
-        send_comment(session, ctx, QUEUED, deadline).await
+        send_comment(downstream, ctx, QUEUED, deadline).await
     }
 }
 
@@ -85,12 +86,12 @@ impl Heartbeat {
 /// # Errors
 /// The client is gone, or takes nothing.
 pub async fn send_comment(
-    session: &mut ServerSession,
+    downstream: &mut impl Downstream,
     ctx: &mut RequestContext,
     text: &'static [u8],
     deadline: Instant,
 ) -> Result<(), RequestError> {
-    match timeout_at(deadline, respond::comment(session, ctx, text)).await {
+    match timeout_at(deadline, respond::comment(downstream, ctx, text)).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(_)) => {
             ctx.record_client_gone();

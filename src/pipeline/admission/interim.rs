@@ -9,14 +9,12 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use infergate_core::Millis;
 use infergate_core::routing::cluster::{GIVEN_UP_AFTER, QUEUED_EVERY};
-use pingora_core::protocols::http::ServerSession;
-use pingora_error::Result;
-use pingora_http::ResponseHeader;
 use tokio::time::timeout;
 
 use crate::peer::ForwardStatus;
-use crate::pipeline::admission::client_gone;
-use crate::pipeline::context::{RequestContext, RequestError};
+use crate::pipeline::context::RequestContext;
+use crate::pipeline::downstream::Downstream;
+use crate::pipeline::error::RequestError;
 use crate::state::Shared;
 
 /// Says that the request is in line, unless that was said a moment ago, or more than that.
@@ -25,7 +23,7 @@ use crate::state::Shared;
 /// The other node is gone.
 pub async fn send_queued(
     shared: &Shared,
-    session: &mut ServerSession,
+    downstream: &mut impl Downstream,
     ctx: &mut RequestContext,
 ) -> Result<(), RequestError> {
     let now = shared.clock.now();
@@ -34,7 +32,7 @@ pub async fn send_queued(
         Some(word) if !word.is_granted && word.sent_at.is_none_or(|at| now.since(at) >= due) => {}
         _ => return Ok(()),
     }
-    send(shared, session, ctx, ForwardStatus::Queued).await
+    send(shared, downstream, ctx, ForwardStatus::Queued).await
 }
 
 /// Says that a model server may begin, once: before anything is sent to one. Clients get no message.
@@ -43,15 +41,15 @@ pub async fn send_queued(
 /// The other node has given the request up, and nothing may begin here.
 pub async fn send_granted(
     shared: &Shared,
-    session: &mut ServerSession,
+    downstream: &mut impl Downstream,
     ctx: &mut RequestContext,
 ) -> Result<(), RequestError> {
     match ctx.interim_state() {
         Some(word) if !word.is_granted => {}
         _ => return Ok(()),
     }
-    check_awaited(shared, session, ctx)?;
-    send(shared, session, ctx, ForwardStatus::Granted).await
+    check_awaited(shared, downstream, ctx)?;
+    send(shared, downstream, ctx, ForwardStatus::Granted).await
 }
 
 /// Checks that the forwarding node still waits: its connection stands, and the last message is younger than
@@ -61,7 +59,7 @@ pub async fn send_granted(
 /// It does not.
 pub fn check_awaited(
     shared: &Shared,
-    session: &mut ServerSession,
+    downstream: &mut impl Downstream,
     ctx: &mut RequestContext,
 ) -> Result<(), RequestError> {
     let Some(word) = ctx.interim_state().filter(|word| !word.is_granted) else {
@@ -69,7 +67,7 @@ pub fn check_awaited(
     };
     let age = word.sent_at.map(|at| shared.clock.now().since(at));
     let is_old = age.is_some_and(|age| age >= GIVEN_UP_AFTER);
-    if is_old || client_gone(session).now_or_never().is_some() {
+    if is_old || downstream.closed().now_or_never().is_some() {
         ctx.record_client_gone();
         return Err(RequestError::Aborted);
     }
@@ -78,14 +76,14 @@ pub fn check_awaited(
 
 async fn send(
     shared: &Shared,
-    session: &mut ServerSession,
+    downstream: &mut impl Downstream,
     ctx: &mut RequestContext,
     interim: ForwardStatus,
 ) -> Result<(), RequestError> {
     let limit = Duration::from_millis(GIVEN_UP_AFTER.0);
     // Noted as of before: the other node counts from when it hears it.
     let at = shared.clock.now();
-    match timeout(limit, write(session, interim)).await {
+    match timeout(limit, downstream.report(interim)).await {
         Ok(Ok(())) => {
             ctx.record_interim(interim, at);
             Ok(())
@@ -95,15 +93,4 @@ async fn send(
             Err(RequestError::Aborted)
         }
     }
-}
-
-async fn write(session: &mut ServerSession, interim: ForwardStatus) -> Result<()> {
-    let mut head = ResponseHeader::build_no_case(interim.status(), Some(1))?;
-    let (name, value) = interim.line();
-    head.insert_header(name, value)?;
-    let keepalive = session.get_keepalive();
-    session.write_response_header(Box::new(head)).await?;
-    // Pingora takes an answer before the body's end for the last one; an interim one is not.
-    session.set_keepalive(keepalive);
-    Ok(())
 }

@@ -11,7 +11,8 @@ use infergate_core::model::{Access, Catalog};
 use infergate_core::{AccountId, Refusal};
 
 use crate::pipeline::admission::{AdmissionGrant, refund_tokens};
-use crate::pipeline::context::{RequestContext, RequestError};
+use crate::pipeline::context::RequestContext;
+use crate::pipeline::error::RequestError;
 use crate::pipeline::fallback::ModelError;
 use crate::state::{ConfigSnapshot, Shared};
 use crate::upstream::{ModelRuntime, Permit};
@@ -48,7 +49,7 @@ pub async fn recheck(
     if turn.is_ok() {
         refund_tokens(lane, ask);
     }
-    Err(match ctx.is_from_client() {
+    Err(match ctx.can.checks_access {
         true => ModelError::Outdated,
         false => ModelError::from_admission(Refusal::NoHealthyEndpoint.into()),
     })
@@ -88,8 +89,8 @@ async fn is_current(
         wait_for_swap(shared, ctx).await;
     }
     let now = shared.snapshot.load();
-    let same_account = !ctx.is_from_client() || is_same_account(&ctx.snapshot, &now, account);
-    same_account && is_same_model(&now, lane, ctx.is_from_client(), account)
+    let same_account = !ctx.can.checks_access || is_same_account(&ctx.snapshot, &now, account);
+    same_account && is_same_model(&now, lane, ctx.can.checks_access, account)
 }
 
 /// The endpoint is one that the model had when the request came.

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use infergate_core::model::ModelSpec;
-use pingora_core::protocols::http::ServerSession;
 use tokio::time::{Instant, sleep_until};
 
-use crate::pipeline::admission::client_gone;
 use crate::pipeline::admission::heartbeat::{Heartbeat, send_comment};
-use crate::pipeline::context::{RequestContext, RequestError};
+use crate::pipeline::context::RequestContext;
+use crate::pipeline::downstream::Downstream;
+use crate::pipeline::error::RequestError;
 
 /// Where a model has `progress_comments` and no `queue_heartbeat_secs`. Proxies on the way cut what is
 /// silent for 30 to 60 s.
@@ -43,7 +43,7 @@ pub enum HeadWait<T> {
 /// The client is gone, or takes no comment.
 pub async fn wait_for_head<T>(
     sending: impl Future<Output = T>,
-    session: &mut ServerSession,
+    downstream: &mut impl Downstream,
     ctx: &mut RequestContext,
     end: Instant,
     deadline: Instant,
@@ -55,12 +55,12 @@ pub async fn wait_for_head<T>(
         tokio::select! {
             biased;
             sent = sending.as_mut() => return Ok(HeadWait::Completed(sent)),
-            () = client_gone(session) => {
+            () = downstream.closed() => {
                 ctx.record_client_gone();
                 return Err(RequestError::Aborted);
             }
             () = end.as_mut() => return Ok(HeadWait::Deadline),
-            () = beats.due() => send_comment(session, ctx, WORKING, deadline).await?,
+            () = beats.due() => send_comment(downstream, ctx, WORKING, deadline).await?,
         }
     }
 }

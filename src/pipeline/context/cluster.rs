@@ -11,6 +11,7 @@ use infergate_core::{Millis, Refusal};
 use crate::peer::{ForwardRejection, ForwardStatus, ForwardedHead, RejectionCause};
 use crate::pipeline::context::RequestContext;
 use crate::pipeline::forwarding::{ForwardState, InterimState, ReplayableRequest};
+use crate::pipeline::origin::{EventOwner, Origin};
 use crate::upstream::ModelRuntime;
 
 /// A node that cannot serve a request at all.
@@ -44,6 +45,7 @@ impl RequestContext {
         {
             event.source_site = site.into();
         }
+        self.set_origin(Origin::Peer);
         self.forwarding = Some(Box::new(ForwardState::from_head(visit)));
         Ok(())
     }
@@ -104,13 +106,6 @@ impl RequestContext {
         }
     }
 
-    /// Its client speaks to this node.
-    pub fn is_from_client(&self) -> bool {
-        self.forwarding
-            .as_ref()
-            .is_none_or(|journey| journey.is_from_client())
-    }
-
     /// Returns the interim messages sent to the forwarding node; none for a client's request.
     pub fn interim_state(&self) -> Option<InterimState> {
         self.forwarding.as_ref()?.interim_state()
@@ -168,11 +163,14 @@ impl RequestContext {
 
     /// The event is this node's to tell: it has answered, or refused a client of its own.
     pub(super) fn owns_event(&self) -> bool {
+        if self.can.event_owner == EventOwner::Caller {
+            return false;
+        }
         let Some(journey) = &self.forwarding else {
             return true;
         };
         let has_answered = self.event.as_ref().is_some_and(|event| event.status != 0);
-        !journey.is_event_elsewhere() && (journey.is_from_client() || has_answered)
+        !journey.is_event_elsewhere() && (self.can.event_owner == EventOwner::Node || has_answered)
     }
 }
 

@@ -12,16 +12,16 @@ use infergate_core::routing::cluster::{ForwardOutcome, ForwardTarget};
 use infergate_core::routing::{AttemptFailure, Hops};
 use infergate_core::trace_context::TRACEPARENT;
 use infergate_core::{Millis, Refusal};
-use pingora_core::protocols::http::ServerSession;
 use tokio::time::{Instant, sleep_until};
 
 use crate::peer::{
     ForwardGuard, ForwardProgress, ForwardRejection, ForwardedHead, NodeWatch, RejectionCause,
 };
-use crate::pipeline::admission::client_gone;
 use crate::pipeline::admission::heartbeat::Heartbeat;
 use crate::pipeline::admission::interim;
-use crate::pipeline::context::{RequestContext, RequestError};
+use crate::pipeline::context::RequestContext;
+use crate::pipeline::downstream::Downstream;
+use crate::pipeline::error::RequestError;
 use crate::pipeline::forwarding::response::ForwardedResponse;
 use crate::pipeline::forwarding::{ForwardPlan, final_message_grace};
 use crate::state::Shared;
@@ -61,7 +61,7 @@ struct ForwardAttempt<'a> {
 /// The deadline, or the client left.
 pub async fn forward(
     shared: &Shared,
-    session: &mut ServerSession,
+    downstream: &mut impl Downstream,
     ctx: &mut RequestContext,
     lane: &ModelRuntime,
     going: ForwardPlan,
@@ -90,7 +90,7 @@ pub async fn forward(
         let line = format!("{TRACEPARENT}: {context}\r\n");
         headers.extend_from_slice(line.as_bytes());
     }
-    forward.run(session, ctx, &headers, beats).await
+    forward.run(downstream, ctx, &headers, beats).await
 }
 
 /// The head of the forwarded request, and what it takes along.
@@ -136,12 +136,12 @@ fn headers(
 impl ForwardAttempt<'_> {
     async fn run(
         mut self,
-        session: &mut ServerSession,
+        downstream: &mut impl Downstream,
         ctx: &mut RequestContext,
         headers: &[u8],
         beats: &mut Heartbeat,
     ) -> Result<ForwardReply, RequestError> {
-        match self.wait(session, ctx, headers, beats).await {
+        match self.wait(downstream, ctx, headers, beats).await {
             Ok(Ok((exchange, first))) => self.handle_head(ctx, exchange, first).await,
             Ok(Err(error)) => Ok(self.record_loss(ctx, &error)),
             Err(left) => {
@@ -159,7 +159,7 @@ impl ForwardAttempt<'_> {
     /// node still lives.
     async fn wait(
         &mut self,
-        session: &mut ServerSession,
+        downstream: &mut impl Downstream,
         ctx: &mut RequestContext,
         headers: &[u8],
         beats: &mut Heartbeat,
@@ -196,7 +196,7 @@ impl ForwardAttempt<'_> {
             tokio::select! {
                 biased;
                 answered = &mut begun => return Ok(answered),
-                () = client_gone(session) => {
+                () = downstream.closed() => {
                     ctx.record_client_gone();
                     return Err(RequestError::Aborted);
                 }
@@ -204,11 +204,11 @@ impl ForwardAttempt<'_> {
                 () = hearing.wait_granted(), if !is_granted => {
                     is_granted = true;
                     // Whoever forwards it here may not repeat it from now on.
-                    interim::send_granted(shared, session, ctx).await?;
+                    interim::send_granted(shared, downstream, ctx).await?;
                 }
                 () = &mut lost_in_line, if !is_granted => return Ok(Err(silence_error())),
                 () = &mut lost_at_work, if is_granted => return Ok(Err(silence_error())),
-                () = beats.due() => beats.send(shared, session, ctx, last_word).await?,
+                () = beats.due() => beats.send(shared, downstream, ctx, last_word).await?,
             }
         }
     }

@@ -11,13 +11,12 @@ use futures_util::FutureExt;
 use http::header;
 use infergate_core::Refusal;
 use infergate_core::routing::cluster::ForwardOutcome;
-use pingora_core::protocols::http::ServerSession;
-use pingora_http::ResponseHeader;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::peer::{ForwardGuard, NodeWatch};
-use crate::pipeline::admission::client_gone;
-use crate::pipeline::context::{RequestContext, RequestError};
+use crate::pipeline::context::RequestContext;
+use crate::pipeline::downstream::{Downstream, ResponseHead};
+use crate::pipeline::error::RequestError;
 use crate::pipeline::forwarding::final_message_grace;
 use crate::pipeline::respond;
 use crate::state::{Shared, header_filter};
@@ -76,13 +75,13 @@ impl ForwardedResponse {
     pub async fn relay(
         mut self,
         shared: &Shared,
-        session: &mut ServerSession,
+        downstream: &mut impl Downstream,
         ctx: &mut RequestContext,
     ) -> Result<(), RequestError> {
         let relayed = match ctx.response_started && !self.exchange.encode_head().status.is_success()
         {
-            true => self.error_event(shared, session, ctx).await,
-            false => self.pass(shared, session, ctx).await,
+            true => self.error_event(shared, downstream, ctx).await,
+            false => self.pass(shared, downstream, ctx).await,
         };
         let ForwardedResponse {
             exchange,
@@ -104,7 +103,7 @@ impl ForwardedResponse {
             // That node tells the event, as it knows the deadline.
             Err(ForwardedStop::Deadline) => {
                 ctx.record_refusal(&Refusal::DeadlinePassed, RequestOutcome::CutByDeadline);
-                finish_cut(session, ctx, Refusal::DeadlinePassed).await
+                finish_cut(downstream, ctx, Refusal::DeadlinePassed).await
             }
             Err(ForwardedStop::Broken) => {
                 sent.finish(ForwardOutcome::Failed);
@@ -113,7 +112,7 @@ impl ForwardedResponse {
                     journey.set_event_elsewhere(false);
                 }
                 ctx.record_refusal(&Refusal::UpstreamLost, RequestOutcome::CutByBackend);
-                finish_cut(session, ctx, Refusal::UpstreamLost).await
+                finish_cut(downstream, ctx, Refusal::UpstreamLost).await
             }
         }
     }
@@ -121,14 +120,14 @@ impl ForwardedResponse {
     async fn pass(
         &mut self,
         shared: &Shared,
-        session: &mut ServerSession,
+        downstream: &mut impl Downstream,
         ctx: &mut RequestContext,
     ) -> Result<(), ForwardedStop> {
         if !ctx.response_started {
-            let head = self.head(session, ctx).map_err(|_| ForwardedStop::Broken)?;
+            let head = self.head(ctx);
             ctx.event().flags.streamed = is_stream(&head);
             ctx.event().status = head.status.as_u16();
-            let written = session.write_response_header(Box::new(head)).await;
+            let written = downstream.start(head).await;
             written.map_err(|_| ForwardedStop::ClientGone)?;
             ctx.response_started = true;
         }
@@ -138,22 +137,22 @@ impl ForwardedResponse {
             // The end goes out together with the last piece where both are here.
             let after = self.exchange.chunk().now_or_never();
             let is_last = matches!(after, Some(Ok(None)));
-            self.send(shared, session, ctx, piece, is_last).await?;
+            self.send(shared, downstream, ctx, piece, is_last).await?;
             next = match after {
                 Some(Ok(None)) => return Ok(()),
                 Some(Ok(more)) => more,
                 Some(Err(_)) => return Err(ForwardedStop::Broken),
-                None => self.next(shared, session, ctx).await?,
+                None => self.next(shared, downstream, ctx).await?,
             };
         }
-        self.send(shared, session, ctx, Bytes::new(), true).await
+        self.send(shared, downstream, ctx, Bytes::new(), true).await
     }
 
     /// The client has been told that events follow: an error is one as well.
     async fn error_event(
         &mut self,
         shared: &Shared,
-        session: &mut ServerSession,
+        downstream: &mut impl Downstream,
         ctx: &mut RequestContext,
     ) -> Result<(), ForwardedStop> {
         let mut body = BytesMut::new();
@@ -163,18 +162,19 @@ impl ForwardedResponse {
                 return Err(ForwardedStop::Broken);
             }
             body.extend_from_slice(&piece);
-            next = self.next(shared, session, ctx).await?;
+            next = self.next(shared, downstream, ctx).await?;
         }
         let mut event = BytesMut::with_capacity(body.len() + 32);
         let rules = ctx.dialect().rules();
         rules.write_error_event(&body, &mut event);
-        self.send(shared, session, ctx, event.freeze(), true).await
+        self.send(shared, downstream, ctx, event.freeze(), true)
+            .await
     }
 
     async fn next(
         &mut self,
         shared: &Shared,
-        session: &mut ServerSession,
+        downstream: &mut impl Downstream,
         ctx: &RequestContext,
     ) -> Result<Option<Bytes>, ForwardedStop> {
         let idle = Duration::from_secs(ctx.snapshot.timeouts.stream_idle_secs);
@@ -183,7 +183,7 @@ impl ForwardedResponse {
         tokio::select! {
             biased;
             piece = self.exchange.chunk() => piece.map_err(|_| ForwardedStop::Broken),
-            () = client_gone(session) => Err(ForwardedStop::ClientGone),
+            () = downstream.closed() => Err(ForwardedStop::ClientGone),
             () = self.watch.lost() => Err(ForwardedStop::Broken),
             () = sleep_until(deadline.min(idle)) => Err(match idle < deadline {
                 true => ForwardedStop::Broken,
@@ -199,7 +199,7 @@ impl ForwardedResponse {
     async fn send(
         &self,
         shared: &Shared,
-        session: &mut ServerSession,
+        downstream: &mut impl Downstream,
         ctx: &mut RequestContext,
         piece: Bytes,
         is_last: bool,
@@ -207,7 +207,7 @@ impl ForwardedResponse {
         if is_last {
             ctx.release_concurrency();
         }
-        let writing = session.write_response_body(piece, is_last);
+        let writing = downstream.send(piece, is_last);
         match timeout_at(self.deadline(shared, ctx), writing).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(ForwardedStop::ClientGone),
@@ -215,41 +215,32 @@ impl ForwardedResponse {
     }
 
     /// The head as the client gets it.
-    fn head(
-        &self,
-        session: &ServerSession,
-        ctx: &RequestContext,
-    ) -> pingora_error::Result<ResponseHeader> {
+    fn head(&self, ctx: &RequestContext) -> ResponseHead {
         let from = self.exchange.encode_head();
-        let mut head =
-            ResponseHeader::build_no_case(from.status.as_u16(), Some(from.headers.len()))?;
+        let mut head = ResponseHead::new(from.status.as_u16(), from.headers.len());
         let named = header_filter::connection_named(&from.headers);
         for (name, value) in &from.headers {
             if header_filter::passes_from_node(name) && !named.contains(name) {
-                head.append_header(name.clone(), value.clone())?;
+                head.headers.append(name.clone(), value.clone());
             }
         }
-        ctx.page_origin.write(&mut head)?;
-        respond::write_request_id(&mut head, ctx.dialect(), ctx.request_id())?;
+        ctx.page_origin.write(&mut head.headers);
+        respond::write_request_id(&mut head, ctx.dialect(), ctx.request_id());
         for (name, value) in ctx.rate_lines() {
-            head.insert_header(name, value)?;
+            head.set(name, &value);
         }
-        let has_length = head.headers.contains_key(header::CONTENT_LENGTH);
-        if !has_length && session.req_header().version == http::Version::HTTP_11 {
-            head.insert_header(header::TRANSFER_ENCODING, "chunked")?;
-        }
-        Ok(head)
+        head
     }
 }
 
-fn is_stream(head: &ResponseHeader) -> bool {
+fn is_stream(head: &ResponseHead) -> bool {
     let kind = head.headers.get(header::CONTENT_TYPE);
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
 /// Ends what cannot be ended well: a stream in its dialect, other framings broken.
 async fn finish_cut(
-    session: &mut ServerSession,
+    downstream: &mut impl Downstream,
     ctx: &mut RequestContext,
     refusal: Refusal,
 ) -> Result<(), RequestError> {
@@ -258,7 +249,7 @@ async fn finish_cut(
     }
     if ctx.event().flags.streamed {
         // The client may be gone as well; the event already says what happened.
-        let _ = respond::refuse(session, ctx, &refusal).await;
+        let _ = respond::refuse(downstream, ctx, &refusal).await;
     }
     Err(RequestError::Aborted)
 }

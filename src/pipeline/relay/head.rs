@@ -2,11 +2,10 @@
 //!
 //! Not the body.
 
-use http::{HeaderValue, header};
-use infergate_core::Refusal;
-use pingora_http::ResponseHeader;
+use http::{HeaderName, HeaderValue, header};
 
-use crate::pipeline::context::RequestError;
+use crate::pipeline::downstream::{Downstream, ResponseHead};
+use crate::pipeline::error::RequestError;
 use crate::pipeline::relay::Relay;
 use crate::pipeline::respond;
 use crate::state::header_filter;
@@ -14,25 +13,16 @@ use crate::state::header_filter;
 /// Metrics told in an answer's head, `cf-ai-cost-metric-name-1` to `-16`.
 const HEADER_METRICS_MAX: usize = 16;
 
-impl Relay<'_> {
+impl<D: Downstream> Relay<'_, D> {
     pub(super) async fn write_head(
         &mut self,
         status: u16,
         content_type: HeaderValue,
         length: Option<HeaderValue>,
     ) -> Result<(), RequestError> {
-        let is_http11 = self.session.req_header().version == http::Version::HTTP_11;
-        if length.is_none() && !is_http11 {
-            // The close is what ends the answer, so nothing else is promised.
-            self.session.set_keepalive(None);
-        }
-        let head = self
-            .head(status, content_type, length)
-            .map_err(|_| Refusal::Internal)?;
-        self.session
-            .write_response_header(Box::new(head))
-            .await
-            .map_err(|_| RequestError::Aborted)?;
+        let head = self.head(status, content_type, length);
+        let started = self.downstream.start(head).await;
+        started.map_err(|_| RequestError::Aborted)?;
         self.ctx.response_started = true;
         self.ctx.event().status = status;
         Ok(())
@@ -43,59 +33,56 @@ impl Relay<'_> {
         status: u16,
         content_type: HeaderValue,
         length: Option<HeaderValue>,
-    ) -> pingora_error::Result<ResponseHeader> {
+    ) -> ResponseHead {
         let from = self.exchange.encode_head();
-        let mut head = ResponseHeader::build_no_case(status, Some(from.headers.len() + 4))?;
+        let mut head = ResponseHead::new(status, from.headers.len() + 4);
         let named = header_filter::connection_named(&from.headers);
         for (name, value) in &from.headers {
             let passes = header_filter::passes_to_client(name, &self.ctx.snapshot.headers_pass)
                 && !named.contains(name)
                 && (self.verbatim || !header_filter::describes_bytes(name));
             if *name != header::CONTENT_TYPE && passes {
-                head.append_header(name.clone(), value.clone())?;
+                head.headers.append(name.clone(), value.clone());
             }
         }
-        head.insert_header(header::CONTENT_TYPE, content_type)?;
-        match length {
-            Some(length) => head.insert_header(header::CONTENT_LENGTH, length)?,
-            None if self.session.req_header().version == http::Version::HTTP_11 => {
-                head.insert_header(header::TRANSFER_ENCODING, "chunked")?;
-            }
-            // An older client reads until the connection closes.
-            None => {}
+        head.headers.insert(header::CONTENT_TYPE, content_type);
+        if let Some(length) = length {
+            head.headers.insert(header::CONTENT_LENGTH, length);
         }
         if matches!(status, 502 | 504) {
             // The server may have begun: what a client library repeats would be worked twice.
-            head.remove_header(&header::RETRY_AFTER);
-            head.insert_header("x-should-retry", "false")?;
+            head.headers.remove(header::RETRY_AFTER);
+            head.set("x-should-retry", "false");
         }
-        self.add_gateway_headers(&mut head)?;
-        Ok(head)
+        self.add_gateway_headers(&mut head);
+        head
     }
 
-    /// The gateway's own words in the head. Where a whole answer is sent at once, all that it
-    /// reports is known by now.
-    fn add_gateway_headers(&self, head: &mut ResponseHeader) -> pingora_error::Result<()> {
-        respond::write_request_id(head, self.ctx.dialect(), self.ctx.request_id())?;
-        self.ctx.page_origin.write(head)?;
+    /// Adds the gateway's own fields. Where a whole response is sent at once, all that it reports is known
+    /// by now.
+    fn add_gateway_headers(&self, head: &mut ResponseHead) {
+        respond::write_request_id(head, self.ctx.dialect(), self.ctx.request_id());
+        self.ctx.page_origin.write(&mut head.headers);
         for (name, value) in self.ctx.rate_lines() {
-            head.insert_header(name, value)?;
+            head.set(name, &value);
         }
         if let Some(model) = self.ctx.substitute_model() {
-            head.insert_header("x-infergate-model", model.as_str())?;
+            head.set("x-infergate-model", model.as_str());
         }
         let Some(charge) = self.ctx.charge() else {
-            return Ok(());
+            return;
         };
-        head.insert_header("cf-ai-neurons", charge.total.to_string())?;
-        let told = charge.lines.iter();
-        let told = told.filter(|line| charge.visible.contains(&line.metric));
-        for (number, line) in (1..=HEADER_METRICS_MAX).zip(told) {
-            let name = format!("cf-ai-cost-metric-name-{number}");
-            let value = format!("cf-ai-cost-metric-value-{number}");
-            head.insert_header(name, &*line.metric)?;
-            head.insert_header(value, line.quantity.to_string())?;
+        head.set("cf-ai-neurons", &charge.total.to_string());
+        let lines = charge.lines.iter();
+        let lines = lines.filter(|line| charge.visible.contains(&line.metric));
+        for (number, line) in (1..=HEADER_METRICS_MAX).zip(lines) {
+            let quantity = line.quantity.to_string();
+            for (part, value) in [("name", &*line.metric), ("value", quantity.as_str())] {
+                let name = HeaderName::try_from(format!("cf-ai-cost-metric-{part}-{number}"));
+                if let (Ok(name), Ok(value)) = (name, HeaderValue::from_str(value)) {
+                    head.headers.insert(name, value);
+                }
+            }
         }
-        Ok(())
     }
 }

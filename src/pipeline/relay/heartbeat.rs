@@ -6,8 +6,8 @@ use bytes::Bytes;
 use http::HeaderValue;
 use tokio::time::Instant;
 
-use crate::pipeline::admission::client_gone;
-use crate::pipeline::context::RequestError;
+use crate::pipeline::downstream::Downstream;
+use crate::pipeline::error::RequestError;
 use crate::pipeline::relay::{Relay, RelayStop};
 use crate::upstream::ResponseTransformer;
 
@@ -17,7 +17,7 @@ pub(super) enum UpstreamEvent {
     Heartbeat(Bytes),
 }
 
-impl Relay<'_> {
+impl<D: Downstream> Relay<'_, D> {
     /// Waits for the server, or until the client has heard nothing for so long that a sign of life is due.
     pub(super) async fn next_or_heartbeat(&mut self) -> Result<UpstreamEvent, RelayStop> {
         let deadline = Instant::from(self.shared.clock.instant(self.ctx.deadline));
@@ -36,7 +36,7 @@ impl Relay<'_> {
                 self.silent_from = None;
                 chunk.map(UpstreamEvent::Chunk).map_err(|_| RelayStop::Broken)
             }
-            () = client_gone(self.session) => Err(RelayStop::ClientGone),
+            () = self.downstream.closed() => Err(RelayStop::ClientGone),
             () = self.timer.as_mut() => Err(match self.is_late() {
                 true => RelayStop::Deadline,
                 false => RelayStop::Silence,

@@ -10,12 +10,13 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_util::poll;
 
-use crate::pipeline::context::RequestError;
+use crate::pipeline::downstream::Downstream;
+use crate::pipeline::error::RequestError;
 use crate::pipeline::relay::{ReadAhead, ReadRound, Relay, RelayResult, RelayStop, note};
 use crate::state::{Backlog, ReaderPace};
 use crate::upstream::{PushOutput, ResponseTransformer};
 
-impl Relay<'_> {
+impl<D: Downstream> Relay<'_, D> {
     /// Returns the next bytes for the client: read ahead, then from the server.
     pub(super) async fn next(
         &mut self,
@@ -44,7 +45,7 @@ impl Relay<'_> {
         end: bool,
     ) -> Result<(), RequestError> {
         let Relay {
-            session,
+            downstream,
             ctx,
             exchange,
             out,
@@ -56,7 +57,7 @@ impl Relay<'_> {
             release,
             ..
         } = self;
-        let mut writing = pin!(session.write_response_body(bytes, end));
+        let mut writing = pin!(downstream.send(bytes, end));
         // A client that keeps up costs no more than this.
         if let Poll::Ready(written) = poll!(writing.as_mut()) {
             return written.map_err(|_| RequestError::Aborted);
@@ -104,8 +105,8 @@ async fn too_slow(pace: &mut Option<ReaderPace>, sent: &AtomicU64) {
 }
 
 /// Shapes what was read while the client was not reading, and keeps it for later.
-fn read_ahead(
-    chunk: Result<Option<Bytes>, Box<pingora_error::Error>>,
+fn read_ahead<E>(
+    chunk: Result<Option<Bytes>, E>,
     answer: &mut ResponseTransformer,
     out: &mut BytesMut,
     backlog: &mut Backlog,

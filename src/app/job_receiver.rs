@@ -1,0 +1,286 @@
+//! The pipeline run for a receiver as a durable job's worker has it: it never closes and keeps what it gets.
+//!
+//! Not a connection: nothing of the client's side is a socket.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use infergate_core::billing::QuotaSnapshot;
+use infergate_core::{Millis, Refusal};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use super::gateway::build_shared;
+use super::plan::snapshot_plan;
+use crate::config::{self, Config};
+use crate::pipeline::{
+    AuthenticatedRequest, Closed, Downstream, InferenceRequest, JobHeader, RequestContext,
+    RequestError, RequestHead, RequestedOperation, ResponseHead, respond, run,
+};
+use crate::plugin::PluginSnapshot;
+use crate::simulate::{self, Simulator};
+use crate::state::{ConfigSnapshot, Shared};
+use crate::telemetry::{Clock, InferenceEvent, Metrics, RequestOutcome};
+
+/// Bytes that the state of a run may take, in a build without optimization. Rare steps are boxed.
+const RUN_BYTES_MAX: usize = 12 * 1024;
+
+/// Receiver of a job: appends to a buffer.
+#[derive(Default)]
+struct JobReceiver {
+    target: &'static str,
+    headers: HeaderMap,
+    head: Option<ResponseHead>,
+    body: Vec<u8>,
+    is_finished: bool,
+}
+
+impl Downstream for JobReceiver {
+    fn request_head(&self) -> RequestHead<'_> {
+        RequestHead {
+            method: "POST",
+            target: self.target,
+            headers: &self.headers,
+        }
+    }
+
+    fn can_stream(&self) -> bool {
+        true
+    }
+
+    async fn closed(&mut self) {
+        std::future::pending().await
+    }
+
+    async fn start(&mut self, head: ResponseHead) -> Result<(), Closed> {
+        assert!(self.head.replace(head).is_none(), "one head");
+        Ok(())
+    }
+
+    async fn write(&mut self, chunk: Bytes) -> Result<(), Closed> {
+        self.body.extend_from_slice(&chunk);
+        Ok(())
+    }
+
+    async fn finish(&mut self, chunk: Bytes) -> Result<(), Closed> {
+        self.is_finished = true;
+        self.write(chunk).await
+    }
+}
+
+/// A gateway without listeners in front of simulated servers, which end with it.
+struct Gateway {
+    shared: Arc<Shared>,
+    _servers: JoinSet<()>,
+    _folder: Folder,
+}
+
+struct Folder(std::path::PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+async fn serve(servers: &mut JoinSet<()>, config: simulate::Config) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let simulator = Simulator::new(config);
+    servers.spawn(async move {
+        let _ = simulator.serve(listener, std::future::pending()).await;
+    });
+    port
+}
+
+async fn gateway(name: &str) -> Gateway {
+    let mut servers = JoinSet::new();
+    let chat = serve(&mut servers, simulate::Config::instant()).await;
+    let image = simulate::Config {
+        dialect: simulate::Dialect::Http,
+        task: Some(simulate::Task::TextToImage),
+        ..simulate::Config::instant()
+    };
+    let image = serve(&mut servers, image).await;
+    let folder = std::env::temp_dir().join(format!("infergate-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let text = format!(
+        r#"
+listen: {{ clients: [{{ address: "127.0.0.1:8080" }}] }}
+anonymous: allow
+state_dir: {folder}
+accounts:
+  - {{ id: acme, requests_per_minute: 1 }}
+models:
+  - id: chat
+    task: text-generation
+    backend: openai
+    endpoints: [{{ url: "http://127.0.0.1:{chat}", max_concurrent_requests: 1 }}]
+  - id: painter
+    task: text-to-image
+    backend: http
+    endpoints: [{{ url: "http://127.0.0.1:{image}", max_concurrent_requests: 1 }}]
+"#,
+        folder = folder.display()
+    );
+    let config: Config = match config::parse(&text, &|_: &str| None) {
+        Ok(loaded) => loaded.config,
+        Err(problems) => panic!("{text}\n{problems:#?}"),
+    };
+    let (clock, metrics) = (Clock::start(), Arc::new(Metrics::new("0", "0", 0.0)));
+    let kept = QuotaSnapshot::default();
+    let shared = build_shared(&config, &kept, Arc::clone(&metrics), clock).unwrap();
+    let models = config.models.iter().cloned().map(Into::into).collect();
+    let parts = snapshot_plan(&config, &config.node, 1, models, PluginSnapshot::default());
+    let snapshot = ConfigSnapshot::default().next_generation(parts, clock, &metrics);
+    shared.snapshot.store(Arc::new(snapshot));
+    Gateway {
+        shared,
+        _servers: servers,
+        _folder: Folder(folder),
+    }
+}
+
+/// Result of one run: what the receiver has, how the pipeline ended, and the event.
+struct Ran {
+    receiver: JobReceiver,
+    result: Result<(), RequestError>,
+    event: InferenceEvent,
+}
+
+impl Gateway {
+    async fn run(&self, target: &'static str, body: &str, deadline_ms: u64, holds: bool) -> Ran {
+        let shared = &self.shared;
+        let job = JobHeader {
+            event_id: "job-1:1".into(),
+            account: "acme".into(),
+            deadline: shared.clock.now() + Millis(deadline_ms),
+        };
+        let mut ctx = RequestContext::for_job(shared, shared.drain.enter(), job);
+        let mut receiver = JobReceiver {
+            target,
+            ..JobReceiver::default()
+        };
+        let (authenticated, operation) =
+            AuthenticatedRequest::read(receiver.request_head(), &mut ctx).unwrap();
+        let RequestedOperation::Call(operation, path_model) = operation else {
+            panic!("a route of inference");
+        };
+        let snapshot = shared.snapshot.load_full();
+        let bodies = &authenticated.account.bodies;
+        let body_share = shared.bodies.share(bodies, snapshot.body_limits());
+        let permit = holds.then(|| chat_permit(&snapshot, ctx.deadline));
+        let request = InferenceRequest {
+            authenticated,
+            operation,
+            path_model,
+            model: None,
+            body: Bytes::copy_from_slice(body.as_bytes()),
+            body_share,
+            permit,
+        };
+        let running = run(shared, &mut receiver, &mut ctx, request);
+        let size = size_of_val(&running);
+        assert!(size <= RUN_BYTES_MAX, "{size} bytes");
+        let result = Box::pin(running).await;
+        if let Err(RequestError::Refused(refusal)) = &result {
+            respond::finish_refused(&mut receiver, &mut ctx, refusal).await;
+        }
+        let event = ctx.take_event().unwrap();
+        Ran {
+            receiver,
+            result,
+            event,
+        }
+    }
+}
+
+fn chat_permit(snapshot: &ConfigSnapshot, deadline: Millis) -> crate::upstream::Permit {
+    let model = snapshot
+        .models
+        .iter()
+        .find(|model| model.spec.id.as_str() == "chat");
+    let request = infergate_core::admission::PermitRequest {
+        account: "acme".into(),
+        weight: 1,
+        priority: 5,
+        is_warm: false,
+        tokens: 1,
+        deadline,
+        no_wait: false,
+        avoid: Vec::new(),
+        endpoint_order: None,
+        is_retry: false,
+        has_alternative: false,
+    };
+    match model.unwrap().gate.request_permit(request).1 {
+        Ok(crate::upstream::GateEntry::Leased(permit)) => permit,
+        _ => panic!("a free permit"),
+    }
+}
+
+const CHAT: &str = "/v1/chat/completions";
+
+#[tokio::test]
+async fn a_job_gets_a_chat_with_the_permit_it_holds_and_charges_no_rate() {
+    let gateway = gateway("job-chat").await;
+    let body = r#"{"model":"chat","messages":[{"role":"user","content":"hello"}]}"#;
+    for _ in 0..2 {
+        let ran = gateway.run(CHAT, body, 10_000, true).await;
+        assert!(ran.result.is_ok(), "{:?}", ran.result);
+        assert_eq!(ran.receiver.head.unwrap().status, 200);
+        assert!(ran.receiver.is_finished);
+        let whole: serde_json::Value = serde_json::from_slice(&ran.receiver.body).unwrap();
+        assert!(whole["choices"][0]["message"]["content"].is_string());
+        assert_eq!(ran.event.outcome, RequestOutcome::Completed);
+        assert_eq!((&*ran.event.request_id, ran.event.attempts), ("job-1:1", 1));
+        assert!(ran.event.metrics.input_tokens.is_some());
+    }
+}
+
+#[tokio::test]
+async fn a_job_gets_a_stream_to_its_end_mark() {
+    let gateway = gateway("job-stream").await;
+    let body = r#"{"model":"chat","stream":true,"messages":[{"role":"user","content":"hello"}]}"#;
+    let ran = gateway.run(CHAT, body, 10_000, false).await;
+    assert!(ran.result.is_ok(), "{:?}", ran.result);
+    assert!(ran.receiver.body.ends_with(b"data: [DONE]\n\n"));
+    assert!(ran.event.flags.streamed && ran.receiver.is_finished);
+}
+
+#[tokio::test]
+async fn a_job_gets_an_image_as_bytes() {
+    let gateway = gateway("job-image").await;
+    let ran = gateway
+        .run("/ai/run/painter", r#"{"prompt":"a cat"}"#, 10_000, false)
+        .await;
+    assert!(ran.result.is_ok(), "{:?}", ran.result);
+    let head = ran.receiver.head.unwrap();
+    let kind = head.headers[http::header::CONTENT_TYPE].to_str().unwrap();
+    assert!(kind.starts_with("image/"), "{kind}");
+    assert!(!ran.receiver.body.is_empty());
+}
+
+#[tokio::test]
+async fn a_job_without_a_model_is_refused_and_its_own_deadline_ends_a_wait() {
+    let gateway = gateway("job-refused").await;
+    let body = r#"{"model":"none","messages":[]}"#;
+    let ran = gateway.run(CHAT, body, 10_000, false).await;
+    assert!(matches!(
+        ran.result,
+        Err(RequestError::Refused(Refusal::NoSuchModel))
+    ));
+    assert_eq!(ran.receiver.head.unwrap().status, 404);
+    assert_eq!(ran.event.status, 404);
+
+    let snapshot = gateway.shared.snapshot.load_full();
+    let _held = chat_permit(&snapshot, Millis::MAX);
+    let body = r#"{"model":"chat","messages":[{"role":"user","content":"hello"}]}"#;
+    let ran = gateway.run(CHAT, body, 50, false).await;
+    assert!(matches!(
+        ran.result,
+        Err(RequestError::Refused(Refusal::DeadlinePassed))
+    ));
+    assert_eq!(ran.event.outcome, RequestOutcome::CutByDeadline);
+}

@@ -1,0 +1,20 @@
+//! How the request pipeline ends before a response is complete.
+//!
+//! Not the text for the caller, which `respond` writes from a refusal.
+
+use infergate_core::Refusal;
+
+/// Reason to leave the pipeline early.
+#[derive(Debug)]
+pub enum RequestError {
+    /// The request is refused; the caller is told in its dialect.
+    Refused(Refusal),
+    /// The response had started and broke off, or the receiver has left. Nothing more is sent.
+    Aborted,
+}
+
+impl From<Refusal> for RequestError {
+    fn from(refusal: Refusal) -> RequestError {
+        RequestError::Refused(refusal)
+    }
+}

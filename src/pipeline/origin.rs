@@ -1,0 +1,113 @@
+//! Origin of a request, and what a request of that origin may do.
+//!
+//! Not a connection and not an account: decided once, when the context is made, and read by every step in
+//! place of conditions on where a request comes from.
+
+use std::sync::Arc;
+
+use infergate_core::{AccountId, Millis};
+
+/// Where a request comes from.
+#[derive(Clone, Debug)]
+pub enum Origin {
+    /// A client of this node.
+    Client,
+    /// Another node that forwards a request of its own client or job.
+    Peer,
+    /// A durable job that a worker runs.
+    Job(JobHeader),
+}
+
+/// What a worker knows of a job before the pipeline runs it.
+#[derive(Clone, Debug)]
+pub struct JobHeader {
+    /// Id of the event and the trace.
+    pub event_id: Arc<str>,
+    /// Account that pays.
+    pub account: AccountId,
+    /// Moment at which the run ends, by the job's own deadline rule, on the process's clock.
+    pub deadline: Millis,
+}
+
+/// Who writes the inference event of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventOwner {
+    /// This node.
+    Node,
+    /// This node once it has started a response, else the node before.
+    Responder,
+    /// The caller of the pipeline, which takes the event from the context.
+    Caller,
+}
+
+/// What a request may do, by its origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Takes units of the account's rates, its concurrency and its day.
+    pub charges_rate: bool,
+    /// The account's access to the model is checked here.
+    pub checks_access: bool,
+    /// The deadline is computed here, from model, configuration and caller.
+    pub sets_deadline: bool,
+    /// The model's fallbacks may be used.
+    pub may_fall_back: bool,
+    /// May wait for endpoints that come back, and for a queue at another node.
+    pub may_queue: bool,
+    /// A streaming receiver gets comments while it waits.
+    pub heartbeats: bool,
+    /// The node before is told when the request waits and when a model server may start.
+    pub reports_status: bool,
+    /// Counts as a request of the model for its retry budget and its demand.
+    pub counts_demand: bool,
+    /// Writer of the event.
+    pub event_owner: EventOwner,
+}
+
+const CLIENT: Capabilities = Capabilities {
+    charges_rate: true,
+    checks_access: true,
+    sets_deadline: true,
+    may_fall_back: true,
+    may_queue: true,
+    heartbeats: true,
+    reports_status: false,
+    counts_demand: true,
+    event_owner: EventOwner::Node,
+};
+
+/// The node before has charged and checked the request; it finds another place sooner than a queue here.
+const PEER: Capabilities = Capabilities {
+    charges_rate: false,
+    checks_access: false,
+    sets_deadline: false,
+    may_fall_back: false,
+    may_queue: false,
+    heartbeats: false,
+    reports_status: true,
+    counts_demand: false,
+    event_owner: EventOwner::Responder,
+};
+
+/// The store has charged and queued the job; it holds a permit before it starts.
+const JOB: Capabilities = Capabilities {
+    charges_rate: false,
+    checks_access: true,
+    sets_deadline: false,
+    may_fall_back: true,
+    may_queue: true,
+    heartbeats: false,
+    reports_status: false,
+    counts_demand: true,
+    event_owner: EventOwner::Caller,
+};
+
+impl Origin {
+    /// Returns what a request of this origin may do.
+    pub const fn capabilities(&self) -> Capabilities {
+        match self {
+            Origin::Client => CLIENT,
+            Origin::Peer => PEER,
+            Origin::Job(_) => JOB,
+        }
+    }
+}
