@@ -12,14 +12,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use infergate_core::Refusal;
 use infergate_core::admission::PermitRequest;
-use infergate_core::api::{Call, body};
+use infergate_core::api::{Call, Operation, body};
 use infergate_core::model::{Access, Algorithm, Catalog};
 use infergate_core::routing::FallbackReason;
 
 use super::attempt::progress::comment_interval;
 use super::attempt::{Attempts, UpstreamReply};
 use super::context::RequestContext;
-use super::downstream::Downstream;
+use super::downstream::{Downstream, RequestHead};
 use super::error::RequestError;
 use super::fallback::{ModelError, ModelFallback};
 use super::forwarding::response::ForwardedResponse;
@@ -96,18 +96,14 @@ pub async fn run(
         ctx.begin_forwarding(head.replayable(downstream.request_head(), &bytes));
     }
     ctx.set_operation(operation);
-    let mut call = request_body::read_call(
-        downstream.request_head(),
+    let head_of_request = downstream.request_head();
+    let call = parse_call(
+        head_of_request,
         ctx,
-        operation,
-        path_model,
-        bytes.clone(),
+        (operation, path_model),
+        &bytes,
+        &mut body_share,
     )?;
-    // A dialect that was translated has a copy of the body.
-    if call.body.as_ptr() != bytes.as_ptr() && !body_share.grow(call.body.len() as u64) {
-        return Err(Refusal::BodyBudgetSpent.into());
-    }
-    call.model = ctx.resolve_model_name(call.model);
     ctx.event().client_id = call.client_id.as_deref().map(Arc::from);
     // 5. The model, and whether this account may use it.
     let lane = match path_lane {
@@ -149,6 +145,23 @@ pub async fn run(
         Upstream::Peer(away) => return Box::pin(away.relay(shared, downstream, ctx)).await,
     };
     finish(shared, downstream, ctx, begun, &head.account).await
+}
+
+/// Step 4: the body as a call, with the model that the request is to be served by.
+fn parse_call(
+    head: RequestHead<'_>,
+    ctx: &RequestContext,
+    (operation, path_model): (Operation, Option<String>),
+    body: &Bytes,
+    body_share: &mut BodyShare,
+) -> Result<Call, Refusal> {
+    let mut call = request_body::read_call(head, ctx, operation, path_model, body.clone())?;
+    // A dialect that was translated has a copy of the body.
+    if call.body.as_ptr() != body.as_ptr() && !body_share.grow(call.body.len() as u64) {
+        return Err(Refusal::BodyBudgetSpent);
+    }
+    call.model = ctx.resolve_model_name(call.model);
+    Ok(call)
 }
 
 /// Steps 11 and 12: the answer, chunk by chunk, and what goes back.
