@@ -8,7 +8,7 @@
 mod retry;
 mod snapshot;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use hashbrown::HashMap;
 use infergate_core::admission::{
@@ -25,7 +25,8 @@ use infergate_core::routing::{
 use infergate_core::{AccountId, Millis, ModelId, Refusal};
 use tokio::sync::oneshot;
 
-use super::servers::SharedServers;
+use super::check_request::request_check;
+use super::servers::{HandoffReceiver, SharedServers};
 use super::sync::Mutex;
 use super::target::Target;
 use crate::telemetry::Clock;
@@ -110,7 +111,8 @@ impl AdmissionGate {
             model: spec.id.clone(),
             inner: Mutex::new(inner),
         });
-        servers.register(id, &gate);
+        let receiver: Weak<AdmissionGate> = Arc::downgrade(&gate);
+        servers.register(id, receiver);
         gate
     }
 
@@ -191,7 +193,7 @@ impl AdmissionGate {
             inner.apply(changes, now);
             if !inner.ejector.take_checks().is_empty() {
                 // Endpoints that fail are due in every round.
-                super::health::request_check();
+                request_check();
             }
         });
     }
@@ -362,16 +364,6 @@ impl AdmissionGate {
         });
     }
 
-    /// Takes a permit that was freed at one of its servers; returns those that it passes on.
-    pub(super) fn accept(&self, handoff: Handoff) -> Vec<Handoff> {
-        self.decide_here(|inner, now| {
-            let GateState {
-                turnstile, wakes, ..
-            } = inner;
-            turnstile.accept(handoff, now, wakes);
-        })
-    }
-
     /// Runs a decision under the lock, wakes waiters, and hands permits freed for other models to
     /// their gates.
     fn decide(&self, decision: impl FnOnce(&mut GateState, Millis)) {
@@ -401,17 +393,17 @@ impl AdmissionGate {
                     }
                     (refusal, _) => refusal,
                 };
-                if let Some(tell) = inner.waiting.remove(&ticket) {
+                if let Some(sender) = inner.waiting.remove(&ticket) {
                     // A gone waiter needs no refusal.
-                    let _ = tell.send(Err(refusal));
+                    let _ = sender.send(Err(refusal));
                 }
             }
             for grant in wakes.grants {
-                let tell = grant
+                let sender = grant
                     .ticket
                     .and_then(|ticket| inner.waiting.remove(&ticket));
                 let given = inner.granted_endpoint(grant.endpoint);
-                let kept = tell.is_some_and(|tell| tell.send(Ok((grant, given))).is_ok());
+                let kept = sender.is_some_and(|sender| sender.send(Ok((grant, given))).is_ok());
                 if !kept {
                     let GateState {
                         turnstile, wakes, ..
@@ -426,6 +418,17 @@ impl AdmissionGate {
             self.log_health_change(&change);
         }
         handoffs
+    }
+}
+
+impl HandoffReceiver for AdmissionGate {
+    fn accept(&self, handoff: Handoff) -> Vec<Handoff> {
+        self.decide_here(|inner, now| {
+            let GateState {
+                turnstile, wakes, ..
+            } = inner;
+            turnstile.accept(handoff, now, wakes);
+        })
     }
 }
 

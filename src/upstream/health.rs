@@ -9,14 +9,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
 use infergate_core::routing::{EndpointSignal, FailureCause};
-use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::backend::Probe;
 use super::client::{HttpClient, OutboundRequest};
 use super::connect_timings::ConnectTimings;
+use super::gate::AdmissionGate;
+use super::model::ModelRuntime;
 use super::target::{Target, saturated};
-use super::{AdmissionGate, ModelRuntime};
 
 /// Interval between probes of servers that are not healthy: a recovered one serves again within
 /// three.
@@ -30,20 +30,6 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 const PROBE_BODY_MAX_BYTES: usize = 64 * 1024;
 /// Probes in flight at once, so that a large cluster does not starve the traffic of its workers.
 const PROBES_IN_FLIGHT_MAX: usize = 32;
-
-/// Notified when a server is to be checked before the next tick. A single one for all servers: a further
-/// round costs a line for those that are not healthy.
-static CHECK_REQUESTED: Notify = Notify::const_new();
-
-/// Requests a check of servers that are not healthy at once.
-pub(super) fn request_check() {
-    CHECK_REQUESTED.notify_one();
-}
-
-/// Waits until servers are to be checked at once.
-pub async fn check_requested() {
-    CHECK_REQUESTED.notified().await;
-}
 
 /// Probes what is due in round `tick` and lets the gates' time-driven decisions happen.
 pub async fn probe_round(

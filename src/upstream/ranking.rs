@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use hashbrown::HashSet;
 use infergate_core::admission::{EndpointId, EndpointOrder};
+use infergate_core::model::EndpointSpec;
 use infergate_core::routing::affinity::{
     AdapterMemory, BLOCKS_REMEMBERED, BlockHashes, PrefixMemory, block_hashes, lora_number,
 };
@@ -139,9 +141,20 @@ impl PromptFingerprint {
 }
 
 impl Ranking {
-    /// The routing of a new generation; what the endpoints have seen stays known.
-    pub fn next_generation(slot: RoutingSlot, former: Option<&Ranking>) -> Ranking {
+    /// The routing of a new generation with these endpoints. Prompts and adapters sent to endpoints
+    /// that stay are remembered, those sent to endpoints that left are forgotten.
+    pub fn next_generation(
+        slot: RoutingSlot,
+        former: Option<&Ranking>,
+        endpoints: &[EndpointSpec],
+    ) -> Ranking {
         let memory = former.map(|former| Arc::clone(&former.memory));
+        if let Some(memory) = &memory {
+            let urls: HashSet<&str> = endpoints.iter().map(|endpoint| &*endpoint.url).collect();
+            let mut memory = memory.lock();
+            memory.prefixes.retain(|url| urls.contains(url));
+            memory.adapters.retain(|url| urls.contains(url));
+        }
         Ranking {
             slot,
             table: ArcSwap::default(),
@@ -282,13 +295,6 @@ impl Ranking {
             None => table.sites.of_class(class),
         };
         sited.cloned()
-    }
-
-    /// Keeps what is remembered of the endpoints for which `is_there` holds, forgets the rest.
-    pub fn retain_endpoints(&self, is_there: impl Fn(&str) -> bool) {
-        let mut memory = self.memory.lock();
-        memory.prefixes.retain(&is_there);
-        memory.adapters.retain(&is_there);
     }
 
     fn classes_in_use(&self) -> Vec<RankingClass> {

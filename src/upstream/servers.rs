@@ -13,7 +13,11 @@ use infergate_core::admission::{GateId, Handoff, ServerPermits};
 use infergate_core::model::{Catalog, EndpointSpec, PermitScope};
 use parking_lot::Mutex;
 
-use super::AdmissionGate;
+/// Receiver of permits that were freed at a server it takes part in: a model's gate.
+pub(super) trait HandoffReceiver: Send + Sync {
+    /// Takes a freed permit; returns those that it passes on.
+    fn accept(&self, handoff: Handoff) -> Vec<Handoff>;
+}
 
 /// All servers and the gates that have endpoints there.
 #[derive(Default)]
@@ -26,7 +30,7 @@ pub struct SharedServers {
 #[derive(Default)]
 struct SharedServerTable {
     permits: HashMap<PermitKey, Arc<ServerPermits>>,
-    gates: HashMap<GateId, Weak<AdmissionGate>>,
+    gates: HashMap<GateId, Weak<dyn HandoffReceiver>>,
     latest: u64,
 }
 
@@ -96,8 +100,8 @@ impl SharedServers {
     }
 
     /// Handoffs to `id` go to `gate` from now on.
-    pub(super) fn register(&self, id: GateId, gate: &Arc<AdmissionGate>) {
-        self.table.lock().gates.insert(id, Arc::downgrade(gate));
+    pub(super) fn register(&self, id: GateId, gate: Weak<dyn HandoffReceiver>) {
+        self.table.lock().gates.insert(id, gate);
     }
 
     /// Brings freed permits to the gates they are meant for; those that cannot use theirs pass them

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use infergate_core::admission::{AdmissionGauges, AdmissionQueue, EndpointId, EndpointOrder};
 use infergate_core::routing::{Ejector, Health};
 
-use super::Target;
+use crate::upstream::target::Target;
 
 /// Endpoints in a snapshot. A model with more of them records only the endpoint of a permit granted
 /// at once, so that the cost does not grow with the number of endpoints.
@@ -75,7 +75,7 @@ impl GateView<'_> {
         avoid: &[EndpointId],
         taken: Option<EndpointId>,
     ) -> AdmissionSnapshot {
-        const NOBODY: SnapshotEntry = SnapshotEntry {
+        const NONE: SnapshotEntry = SnapshotEntry {
             endpoint: EndpointId(u32::MAX),
             used: 0,
             limit: 0,
@@ -87,7 +87,7 @@ impl GateView<'_> {
             at_us,
             gauges: self.turnstile.gauges(),
             urls: Arc::clone(self.urls),
-            entries: [NOBODY; SNAPSHOT_ENDPOINTS_MAX],
+            entries: [NONE; SNAPSHOT_ENDPOINTS_MAX],
             listed: 0,
         };
         let many = found.gauges.endpoints as usize > SNAPSHOT_ENDPOINTS_MAX;

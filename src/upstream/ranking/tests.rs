@@ -18,7 +18,7 @@ fn with(policy: &str, settings: Value) -> (Ranking, Arc<AdmissionGate>) {
     let mut model: ModelSpec = spec(Algorithm::Fair);
     model.plugins.routing = Some(policy.into());
     model.routing = settings.as_object().cloned().unwrap_or_default();
-    let ranking = Ranking::next_generation(PluginSnapshot::default().routing(&model), None);
+    let ranking = Ranking::next_generation(PluginSnapshot::default().routing(&model), None, &[]);
     let gate = AdmissionGate::new(&model, targets(&model), Clock::start());
     (ranking, gate)
 }
@@ -127,7 +127,7 @@ async fn classes_have_a_bound_and_those_beyond_it_come_in_when_others_are_forgot
     ranking.refresh(&gate, &[], NOW).await;
     assert!(ranking.look_up(newcomer, NOW).is_some());
     // A generation that follows knows them too.
-    let next = Ranking::next_generation(ranking.slot.clone(), Some(&ranking));
+    let next = Ranking::next_generation(ranking.slot.clone(), Some(&ranking), &[]);
     assert_eq!(known(&next), 2);
 }
 
@@ -190,6 +190,7 @@ async fn a_policy_that_is_asked_for_each_request_ranks_sites_ahead_and_none_rank
     let none = Ranking::next_generation(
         PluginSnapshot::default().routing(&spec(Algorithm::Fair)),
         None,
+        &[],
     );
     none.refresh(&gate, &three, NOW).await;
     assert!(none.sites(RankingClass::default(), NOW).is_none());
