@@ -26,7 +26,7 @@ use infergate_core::admission::{
 };
 use infergate_core::api::sse::EventSplitter;
 use infergate_core::api::{ApiDialect, Operation, body};
-use infergate_core::model::{Algorithm, BackendKind, EndpointSpec, ModelSpec, QueueSpec, Task};
+use infergate_core::model::{Algorithm, EndpointSpec, ModelSpec, QueueSpec, Task};
 use infergate_core::routing::cluster::{
     ForwardOutcome, ModelLoad, Need, NodeId, NodeQuery, NodeReport,
 };
@@ -394,6 +394,6 @@ fn spec(algorithm: Algorithm, endpoints: usize, max_concurrent_requests: u32) ->
             ..QueueSpec::default()
         },
         timeout_secs: 60,
-        ..ModelSpec::new("model".into(), Task::TextGeneration, BackendKind::Openai)
+        ..ModelSpec::new("model".into(), Task::TextGeneration, "openai".into())
     }
 }

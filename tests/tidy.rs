@@ -164,14 +164,11 @@ const NAMES_AT_HOME: &[(&str, &[&str])] = &[
         &["src/downstream", "src/admin", "src/app/listen.rs"],
     ),
     (
-        "BackendKind",
+        "BackendName",
         &[
-            "src/config",
             "src/core/model",
-            "src/core/task",
-            "src/plugin",
-            "src/upstream",
-            "src/pipeline",
+            "src/upstream/backends",
+            "src/config/unsupported.rs",
         ],
     ),
 ];

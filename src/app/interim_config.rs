@@ -46,7 +46,7 @@ pub fn interim_config(current: &Config, mut next: Config, plugins: &PluginSnapsh
 fn interim_model(former: &ModelSpec, next: ModelSpec) -> ModelSpec {
     let mut model = next;
     if former.backend != model.backend {
-        model.backend = former.backend;
+        model.backend = former.backend.clone();
         model.endpoints = former.endpoints.clone();
         model.discovery = former.discovery.clone();
     }

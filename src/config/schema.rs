@@ -10,7 +10,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use super::Config;
-use super::unsupported::{BACKENDS, word};
+use crate::upstream::{BACKENDS, Backend};
 
 /// The JSON Schema of the configuration file: descriptions, defaults, bounds and allowed words.
 pub fn schema() -> Value {
@@ -25,10 +25,10 @@ pub(super) static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
         .to_value();
     polish(&mut schema, None);
     let model = &mut schema["properties"]["models"]["items"]["properties"];
-    keep_words(
-        &mut model["backend"],
-        &BACKENDS.iter().map(word).collect::<Vec<_>>(),
-    );
+    if let Value::Object(backend) = &mut model["backend"] {
+        backend.shift_remove("type");
+        backend.insert("oneOf".into(), backends());
+    }
     schema
 });
 
@@ -136,12 +136,11 @@ fn bound_number(object: &mut Map<String, Value>) {
     object.entry("maximum").or_insert(maximum.into());
 }
 
-/// Takes words out that are not supported yet.
-fn keep_words(schema: &mut Value, kept: &[String]) {
-    if let Some(Value::Array(alternatives)) = schema.get_mut("oneOf") {
-        alternatives.retain(|one| words(one).iter().all(|word| kept.contains(word)));
-    }
-    if let Some(Value::Array(listed)) = schema.get_mut("enum") {
-        listed.retain(|word| kept.iter().any(|kept| word == kept));
-    }
+/// The backends of the table, each with its description.
+fn backends() -> Value {
+    let word = |backend: &&Backend| {
+        let description = format!("{}.", backend.about);
+        json!({ "const": backend.name, "description": description, "type": "string" })
+    };
+    BACKENDS.iter().map(word).collect()
 }

@@ -3,22 +3,12 @@
 //! The meaning of these keys is unknown here. A refused key is taken out of the tree, so that later
 //! checks report nothing more about it.
 
-use infergate_core::model::BackendKind;
+use infergate_core::model::BackendName;
 use serde::Serialize;
 
 use super::document::{Cursor, DocumentNode, NodeData, ScalarText};
 use super::problem::Problems;
-
-/// Backends that are spoken.
-pub(super) const BACKENDS: &[BackendKind] = &[
-    BackendKind::Openai,
-    BackendKind::Tgi,
-    BackendKind::Tei,
-    BackendKind::LlamaServer,
-    BackendKind::Http,
-];
-
-const PLANNED_BACKENDS: &[&str] = &["triton", "cog"];
+use crate::upstream::{BACKENDS, RESERVED_BACKENDS};
 
 /// Where such keys may stand, and the keys.
 const ROOT_KEYS: &[&str] = &["tls"];
@@ -82,8 +72,8 @@ fn report_backend(model: &Cursor<'_>, problems: &mut Problems) {
         return;
     };
     let Some(text) = found.text() else { return };
-    if PLANNED_BACKENDS.contains(&text) {
-        let supported: Vec<String> = BACKENDS.iter().map(word).collect();
+    if RESERVED_BACKENDS.contains(&text) {
+        let supported: Vec<&str> = BACKENDS.iter().map(|backend| backend.name).collect();
         problems.add(found.problem(format!(
             "backend `{text}` is not supported yet: use one of {}",
             supported.join(", ")
@@ -127,8 +117,8 @@ fn replace_backend(model: &mut DocumentNode) {
         data: NodeData::Text(ScalarText { value, .. }),
         ..
     }) = model.get_mut("backend")
-        && PLANNED_BACKENDS.contains(&value.as_str())
+        && RESERVED_BACKENDS.contains(&value.as_str())
     {
-        *value = word(BackendKind::Http);
+        *value = BackendName::HTTP.to_owned();
     }
 }

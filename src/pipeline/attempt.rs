@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use infergate_core::admission::{EndpointId, PermitRequest};
 use infergate_core::api::Call;
-use infergate_core::model::{BackendKind, Task};
+use infergate_core::model::{Payload, Task};
 use infergate_core::routing::verdict::retry_after;
 use infergate_core::routing::{
     EndpointSignal, FailureCause, FallbackState, PathOwner, ResponseVerdict, RetryTarget,
@@ -462,7 +462,7 @@ impl<'a> Attempts<'a> {
     /// Returns who chose the request's path.
     fn path_owner(&self) -> PathOwner {
         let spec = &self.model.spec;
-        let is_plain = spec.backend == BackendKind::Http || spec.task == Task::DumbPipe;
+        let is_plain = spec.backend.payload() == Payload::Task || spec.task == Task::DumbPipe;
         match is_plain || self.prepared.path.is_some() {
             true => PathOwner::Operator,
             false => PathOwner::Gateway,

@@ -440,7 +440,7 @@ impl UpstreamResponse {
 
 /// Head and body as they are written: in one piece where the body is small.
 fn encode_request(target: &Target, outgoing: &OutboundRequest<'_>) -> (BytesMut, Bytes) {
-    let mut head = head(target, outgoing);
+    let mut head = encode_head(target, outgoing);
     if outgoing.body.len() > JOINED_BODY_MAX_BYTES {
         return (head, outgoing.body.clone());
     }
@@ -448,7 +448,7 @@ fn encode_request(target: &Target, outgoing: &OutboundRequest<'_>) -> (BytesMut,
     (head, Bytes::new())
 }
 
-fn head(target: &Target, outgoing: &OutboundRequest<'_>) -> BytesMut {
+fn encode_head(target: &Target, outgoing: &OutboundRequest<'_>) -> BytesMut {
     let joined = if outgoing.body.len() <= JOINED_BODY_MAX_BYTES {
         outgoing.body.len()
     } else {

@@ -17,7 +17,7 @@ use infergate_core::admission::{
 };
 use infergate_core::model::ModelSpec;
 use infergate_core::routing::cluster::ModelLoad;
-use infergate_core::routing::policy::CANDIDATES_MAX;
+use infergate_core::routing::policy::{CANDIDATES_MAX, WHOLE};
 use infergate_core::routing::{
     AccountKey, Candidate, Ejector, EndpointSignal, FailureCause, Health, Observation, RetryBudget,
     UsabilityChange,
@@ -25,6 +25,7 @@ use infergate_core::routing::{
 use infergate_core::{AccountId, Millis, ModelId, Refusal};
 use tokio::sync::oneshot;
 
+use super::backends::ServerMetrics;
 use super::check_request::request_check;
 use super::servers::{HandoffReceiver, SharedServers};
 use super::sync::Mutex;
@@ -276,10 +277,20 @@ impl AdmissionGate {
             .collect()
     }
 
-    /// Every configured endpoint with its URL, as a routing policy sees it: `id` is its place in
-    /// the list.
-    /// Affinities are the caller's to fill in.
-    pub fn candidates(&self) -> Vec<(EndpointId, Arc<str>, Candidate)> {
+    /// Records what an endpoint's server reports about its load; none where it reports nothing.
+    pub(super) fn record_report(&self, target: &Target, report: Option<ServerMetrics>) {
+        let own = {
+            let inner = self.inner.lock();
+            let endpoint = inner.turnstile.endpoint(&target.url);
+            endpoint.and_then(|endpoint| inner.turnstile.permits(endpoint))
+        };
+        target.record_report(report, own.map_or(0, |(used, _)| used));
+    }
+
+    /// Every configured endpoint with its URL, as a routing policy sees it for requests of the adapter `lora`:
+    /// `id` is its place in the list. The affinity is that of adapters that servers report; further ones are
+    /// the caller's to fill in.
+    pub fn candidates(&self, lora: Option<u32>) -> Vec<(EndpointId, Arc<str>, Candidate)> {
         let inner = self.inner.lock();
         let mut candidates = Vec::with_capacity(inner.targets.len().min(CANDIDATES_MAX));
         for (index, target) in inner.targets.iter().enumerate() {
@@ -299,12 +310,15 @@ impl AdmissionGate {
                 health: inner.ejector.health(&target.url),
                 permits_free: limit.saturating_sub(used),
                 permits_total: limit,
-                queue_len: 0,
+                queue_len: load.queue_len,
                 rtt_us: load.rtt_us,
                 ttft_us: load.ttft_us,
                 latency_us: load.latency_us,
                 error_ppm: load.error_ppm,
-                lora_affinity: 0,
+                lora_affinity: match lora.is_some_and(|lora| target.has_adapter(lora)) {
+                    true => WHOLE,
+                    false => 0,
+                },
                 prefix_affinity: 0,
                 tier: target.tier,
                 ooc: load.ooc,

@@ -11,7 +11,7 @@ use futures_util::stream::{self, StreamExt};
 use infergate_core::routing::{EndpointSignal, FailureCause};
 use tokio::time::timeout;
 
-use super::backend::Probe;
+use super::backends::{MetricsPage, Probe, ServerMetrics};
 use super::client::{HttpClient, OutboundRequest};
 use super::connect_timings::ConnectTimings;
 use super::gate::AdmissionGate;
@@ -28,22 +28,26 @@ const TICKS_A_SECOND: u64 = 2;
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Health answers are a line; more is not read.
 const PROBE_BODY_MAX_BYTES: usize = 64 * 1024;
+/// Limit of reading a page of metrics, which is not urgent.
+const METRICS_TIMEOUT: Duration = Duration::from_secs(2);
+/// A page of vLLM with all its histograms is a tenth of it.
+const METRICS_MAX_BYTES: usize = 1 << 20;
 /// Probes in flight at once, so that a large cluster does not starve the traffic of its workers.
 const PROBES_IN_FLIGHT_MAX: usize = 32;
 
 /// Probes what is due in round `tick` and lets the gates' time-driven decisions happen.
 pub async fn probe_round(
     client: &HttpClient,
-    lanes: impl Iterator<Item = Arc<ModelRuntime>>,
+    models: impl Iterator<Item = Arc<ModelRuntime>>,
     tick: u64,
 ) {
     let mut due = Vec::new();
-    for lane in lanes {
-        lane.gate.tick();
-        for (target, well) in lane.gate.targets() {
+    for model in models {
+        model.gate.tick();
+        for (target, well) in model.gate.targets() {
             let every = target.health.interval_secs.saturating_mul(TICKS_A_SECOND);
             if !well || tick.is_multiple_of(every) {
-                due.push((Arc::clone(&lane.gate), target, lane.backend.probe()));
+                due.push((Arc::clone(&model.gate), target, model.backend.probe));
             }
         }
     }
@@ -55,7 +59,7 @@ pub async fn probe_round(
 }
 
 async fn probe_target(client: &HttpClient, gate: &AdmissionGate, target: &Target, probe: &Probe) {
-    let asked_us = gate.clock.micros();
+    let began_us = gate.clock.micros();
     let well = timeout(PROBE_TIMEOUT, async {
         // A container behind a name may have moved; a name that no longer resolves is a failed
         // probe, and one that resolves slowly must not hold up the round.
@@ -65,47 +69,82 @@ async fn probe_target(client: &HttpClient, gate: &AdmissionGate, target: &Target
         check(client, target, probe).await
     });
     let well = well.await.unwrap_or(Err(FailureCause::Check(None)));
-    if well.is_ok() {
-        let took_us = gate.clock.micros().saturating_sub(asked_us);
+    let is_well = well.is_ok();
+    if is_well {
+        let took_us = gate.clock.micros().saturating_sub(began_us);
         target.load.lock().record_probe(saturated(took_us));
     }
-    let seen = match well {
+    let signal = match well {
         Ok(()) => EndpointSignal::Success,
         Err(_) => EndpointSignal::Failure,
     };
-    gate.record_check(&target.url, seen, well.err());
+    gate.record_check(&target.url, signal, well.err());
+    if let Some(page) = &probe.metrics {
+        let report = match is_well {
+            true => timeout(METRICS_TIMEOUT, read_metrics(client, target, page)).await,
+            false => Ok(None),
+        };
+        gate.record_report(target, report.ok().flatten());
+    }
 }
 
 async fn check(client: &HttpClient, target: &Target, probe: &Probe) -> Result<(), FailureCause> {
     let own_path = target.health.path.as_deref();
-    let outgoing = OutboundRequest {
+    let path = own_path.unwrap_or(probe.path);
+    let (status, body) = get(client, target, path, PROBE_BODY_MAX_BYTES).await?;
+    let is_well = match own_path {
+        Some(_) => (200..300).contains(&status),
+        None => (probe.is_healthy)(status, &body),
+    };
+    match is_well {
+        true => Ok(()),
+        false => Err(FailureCause::CheckStatus(status)),
+    }
+}
+
+/// The load that the server reports; none where the page cannot be read, which says nothing about its health.
+async fn read_metrics(
+    client: &HttpClient,
+    target: &Target,
+    page: &MetricsPage,
+) -> Option<ServerMetrics> {
+    let (status, body) = get(client, target, page.path, METRICS_MAX_BYTES)
+        .await
+        .ok()?;
+    match status {
+        200 => (page.read)(std::str::from_utf8(&body).ok()?),
+        _ => None,
+    }
+}
+
+/// Status and body of `path`, up to `bytes_max`.
+async fn get(
+    client: &HttpClient,
+    target: &Target,
+    path: &str,
+    bytes_max: usize,
+) -> Result<(u16, Vec<u8>), FailureCause> {
+    let request = OutboundRequest {
         method: "GET",
-        path: own_path.unwrap_or(probe.path),
+        path,
         headers: b"",
         body: &Bytes::new(),
         fresh: false,
     };
     let mut unmeasured = ConnectTimings::default();
-    let sent = client.send(target, outgoing, &mut unmeasured).await;
-    let mut exchange = sent.map_err(|error| FailureCause::Check(Some(error.cause())))?;
-    let status = exchange.encode_head().status.as_u16();
+    let sent = client.send(target, request, &mut unmeasured).await;
+    let mut response = sent.map_err(|error| FailureCause::Check(Some(error.cause())))?;
+    let status = response.encode_head().status.as_u16();
     let mut body = Vec::new();
     loop {
-        match exchange.chunk().await {
-            Ok(Some(chunk)) if body.len() + chunk.len() <= PROBE_BODY_MAX_BYTES => {
+        match response.chunk().await {
+            Ok(Some(chunk)) if body.len() + chunk.len() <= bytes_max => {
                 body.extend_from_slice(&chunk);
             }
             Ok(None) => break,
             _ => return Err(FailureCause::Check(Some("broken answer"))),
         }
     }
-    client.finish(exchange).await;
-    let is_well = match own_path {
-        Some(_) => (200..300).contains(&status),
-        None => (probe.healthy)(status, &body),
-    };
-    match is_well {
-        true => Ok(()),
-        false => Err(FailureCause::CheckStatus(status)),
-    }
+    client.finish(response).await;
+    Ok((status, body))
 }

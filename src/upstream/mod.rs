@@ -4,11 +4,11 @@
 //!
 //! ```text
 //! model (runtime of each model)   gate (admission)   ranking (routing policy)   servers (shared permits)
-//! backend, response (protocols)   client, pool, connection, target, credentials (HTTP towards servers)
+//! backends, response (protocols)   client, pool, connection, target, credentials (HTTP towards servers)
 //! health (checks)                 discovery (endpoints found while running)
 //! ```
 
-mod backend;
+mod backends;
 mod check_request;
 mod client;
 mod connect_timings;
@@ -17,26 +17,18 @@ mod credentials;
 pub mod discovery;
 mod gate;
 mod health;
-mod http;
-mod json_object;
-mod llama_server;
 mod model;
-mod openai;
 mod pool;
 mod ranking;
 mod response;
 mod servers;
 mod sync;
 mod target;
-mod tei;
-#[cfg(test)]
-mod tests;
-mod tgi;
 mod tls;
 mod url;
 mod warning_limit;
 
-pub use backend::{Backend, UpstreamRequest, backend};
+pub use backends::{BACKENDS, Backend, RESERVED_BACKENDS, UpstreamRequest, backend};
 pub use check_request::check_requested;
 pub use client::{HttpClient, InterimObserver, OutboundRequest, SendError, UpstreamResponse};
 pub use connect_timings::ConnectTimings;

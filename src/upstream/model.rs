@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use infergate_core::model::{Catalog, ModelSpec, QueueSpec, WhenUnhealthy, tariff_text};
 
-use super::backend::{Backend, backend};
+use super::backends::{Backend, backend};
 use super::gate::AdmissionGate;
 use super::ranking::Ranking;
 use super::servers::SharedServers;
@@ -23,7 +23,7 @@ pub struct ModelRuntime {
     /// Admission; shared by all generations of the model.
     pub gate: Arc<AdmissionGate>,
     /// How its endpoints are spoken to.
-    pub backend: &'static dyn Backend,
+    pub backend: &'static Backend,
     /// Task that checks the input and shapes payload and response.
     pub task: TaskSlot,
     /// Formula that prices its responses.
@@ -93,7 +93,7 @@ impl ModelRuntimes {
             .iter()
             .filter_map(|spec| {
                 // The configuration admits only models whose backend is in the registry.
-                let backend = backend(spec.backend)?;
+                let backend = backend(spec.backend.as_str())?;
                 let former = self.list.iter().find(|model| model.spec.id == spec.id);
                 let gate = match former {
                     Some(model) => {
@@ -205,7 +205,9 @@ mod tests {
             "id": "m", "task": "text-generation", "backend": "openai",
             "plugins": { "routing": "affinity" }, "endpoints": endpoints,
         });
-        let catalog = Catalog::new(vec![Arc::new(serde_json::from_value(spec).unwrap())]);
+        let catalog = Catalog::new(vec![Arc::new(
+            serde_json::from_value(spec).expect("a model"),
+        )]);
         let plugins = PluginSnapshot::default();
         let connect_timeout = Duration::from_secs(1);
         former.next_generation(

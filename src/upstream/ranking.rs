@@ -220,11 +220,12 @@ impl Ranking {
             lora,
             ..hints(wish.class)
         };
-        let mut candidates = gate.candidates();
+        let mut candidates = gate.candidates(lora);
         let memory = self.memory.lock();
         for (_, url, candidate) in &mut candidates {
             candidate.prefix_affinity = memory.prefixes.share(url, &wish.prompt.blocks);
-            candidate.lora_affinity = memory.adapters.affinity(url, lora);
+            let remembered = memory.adapters.affinity(url, lora);
+            candidate.lora_affinity = candidate.lora_affinity.max(remembered);
         }
         drop(memory);
         let caller = Caller {
@@ -264,11 +265,13 @@ impl Ranking {
         }
         let candidates = match classes.is_empty() {
             true => Vec::new(),
-            false => gate.candidates(),
+            false => gate.candidates(None),
         };
         let mut placed = Vec::with_capacity(classes.len());
         for class in classes {
-            let mut ranked = self.rank(None, hints(class), &candidates, now);
+            let of_adapter = class.lora.map(|lora| gate.candidates(Some(lora)));
+            let candidates = of_adapter.as_ref().unwrap_or(&candidates);
+            let mut ranked = self.rank(None, hints(class), candidates, now);
             ranked.sites = self.rank_sites(class, sites, now);
             placed.push((class, Arc::new(ranked)));
             tokio::task::yield_now().await;

@@ -19,6 +19,7 @@ use pingora_core::protocols::l4::ext::{TcpKeepalive, set_tcp_keepalive};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::backends::ServerMetrics;
 use super::credentials::EndpointCredentials;
 use super::tls::ServerIdentity;
 use super::warning_limit::WarningLimit;
@@ -60,6 +61,8 @@ pub struct Target {
     pub tier: u8,
     /// How fast it answers. Guards five numbers; held by whoever adds a measurement or ranks.
     pub load: Mutex<EndpointLoad>,
+    /// Numbers of the names of the LoRA adapters that the server reports.
+    adapters: ArcSwapOption<Vec<u32>>,
     /// The server is external: operated by another party.
     pub is_external: bool,
     /// Its last connection failed because it could not prove who it is.
@@ -112,6 +115,7 @@ impl Target {
             health: spec.health.clone(),
             tier: u8::try_from(spec.priority).unwrap_or(u8::MAX),
             load: Mutex::default(),
+            adapters: ArcSwapOption::empty(),
             is_external: spec.is_external(),
             is_distrusted: AtomicBool::new(false),
             is_rejecting: AtomicBool::new(false),
@@ -149,6 +153,7 @@ impl Target {
             health: HealthCheckSpec::default(),
             tier: 0,
             load: Mutex::default(),
+            adapters: ArcSwapOption::empty(),
             is_external: false,
             is_distrusted: AtomicBool::new(false),
             is_rejecting: AtomicBool::new(false),
@@ -167,6 +172,27 @@ impl Target {
             target.set_addresses(&[SocketAddr::new(ip, port)]);
         }
         Some(target)
+    }
+
+    /// Records what the server reports about its load and adapters, or that it reports nothing; `own` is the
+    /// number of requests that this gateway has in flight there.
+    pub(super) fn record_report(&self, report: Option<ServerMetrics>, own: u32) {
+        self.load
+            .lock()
+            .record_report(report.as_ref().map(|report| report.load), own);
+        let adapters = report.map(|report| report.adapters);
+        let adapters = adapters.filter(|adapters| !adapters.is_empty());
+        if adapters.is_some() || self.adapters.load().is_some() {
+            self.adapters.store(adapters.map(Arc::new));
+        }
+    }
+
+    /// Returns whether the server reports the adapter of this number.
+    pub(super) fn has_adapter(&self, lora: u32) -> bool {
+        let adapters = self.adapters.load();
+        adapters
+            .as_ref()
+            .is_some_and(|adapters| adapters.contains(&lora))
     }
 
     /// Records that the server refused the path or key that the operator configured: one line of

@@ -11,6 +11,7 @@
 mod admin;
 mod admission;
 mod anthropic;
+mod backends;
 mod billing;
 mod catalog;
 mod cli;

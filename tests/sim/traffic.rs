@@ -2,7 +2,7 @@
 //!
 //! Values only; [`World`](crate::world::World) plays them.
 
-use infergate_core::model::{Algorithm, BackendKind, EndpointSpec, ModelSpec, QueueSpec, Task};
+use infergate_core::model::{Algorithm, EndpointSpec, ModelSpec, QueueSpec, Task};
 use infergate_core::{Millis, Refusal};
 
 /// An account's traffic.
@@ -67,7 +67,7 @@ pub fn spec(algorithm: Algorithm, endpoints: &[(&str, u32)]) -> ModelSpec {
             ..QueueSpec::default()
         },
         timeout_secs: 60,
-        ..ModelSpec::new("model".into(), Task::TextGeneration, BackendKind::Openai)
+        ..ModelSpec::new("model".into(), Task::TextGeneration, "openai".into())
     }
 }
 

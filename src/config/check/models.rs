@@ -4,15 +4,14 @@
 
 use std::collections::{HashMap, HashSet};
 
-use infergate_core::model::{BackendKind, EndpointSpec, RESERVED, Task, same_server, server_of};
+use infergate_core::model::{EndpointSpec, RESERVED, Task, same_server, server_of};
 
 use crate::config::check::names::{anonymous_allowed, is_anonymous, name_fault};
 use crate::config::check::{discovery, endpoints};
 use crate::config::document::{Cursor, NodeData};
 use crate::config::problem::{Problem, Problems};
-use crate::config::unsupported::word;
 use crate::state::Timeouts;
-use crate::upstream::check_url;
+use crate::upstream::{BACKENDS, backend, check_url};
 
 /// Ids and aliases of all models, for checks elsewhere.
 #[derive(Default)]
@@ -123,42 +122,24 @@ fn check_names(
     }
 }
 
-/// Tasks that a backend has a protocol for; `http` serves whatever a task plugin shapes.
-const SERVED: &[(BackendKind, &[Task])] = &[
-    (
-        BackendKind::Openai,
-        &[Task::TextGeneration, Task::TextEmbeddings],
-    ),
-    (
-        BackendKind::LlamaServer,
-        &[Task::TextGeneration, Task::TextEmbeddings],
-    ),
-    (BackendKind::Tgi, &[Task::TextGeneration]),
-    (BackendKind::Tei, &[Task::TextEmbeddings]),
-];
-
 /// Tasks that only some backends serve.
 fn check_backend(model: &Cursor<'_>, problems: &mut Problems) {
-    let (Some(task), Some(backend)) = (model.text_of("task"), model.key("backend")) else {
+    let (Some(task), Some(key)) = (model.text_of("task"), model.key("backend")) else {
         return;
     };
-    let found = SERVED
-        .iter()
-        .find(|(kind, _)| backend.text() == Some(&*word(kind)));
-    let (Some((kind, served)), Some(task)) = (
-        found,
+    let (Some(found), Some(task)) = (
+        key.text().and_then(backend),
         Task::ALL.into_iter().find(|known| known.slug() == task),
     ) else {
         return;
     };
-    if !served.contains(&task) {
-        let others = SERVED.iter().filter(|(_, served)| served.contains(&task));
-        let mut fit: Vec<String> = others.map(|(kind, _)| word(kind)).collect();
-        fit.push(word(BackendKind::Http));
-        let served: Vec<&str> = served.iter().map(|task| task.slug()).collect();
-        problems.add(backend.problem(format!(
+    if !found.tasks.contains(&task) {
+        let fit = BACKENDS.iter().filter(|other| other.tasks.contains(&task));
+        let fit: Vec<&str> = fit.map(|other| other.name).collect();
+        let served: Vec<&str> = found.tasks.iter().map(|task| task.slug()).collect();
+        problems.add(key.problem(format!(
             "backend `{}` serves {} only, and the task is {}: use {}",
-            word(kind),
+            found.name,
             served.join(" and "),
             task.slug(),
             fit.join(" or ")

@@ -68,7 +68,7 @@ put - id: llama⏎    task => - task
 put     task: text-generation =>
   line 5: models[0].task: `task` is required: add it (one of text-generation, text-classification, text-embeddings
 put     backend: openai =>
-  line 5: models[0].backend: `backend` is required: add it (one of openai, tgi, tei, llama-server, http)
+  line 5: models[0].backend: `backend` is required: add it (one of openai, vllm, sglang, tgi, tei, llama-server, http)
 put url: "http://127.0.0.1:9001" => priority: 1
   line 8: models[0].endpoints[0].url: `url` is required
 add accounts: [{ weight: 1 }]
@@ -137,8 +137,8 @@ add events: { durability: before_last_byte }
   line 9: events.durability: did you mean `before-last-byte`?
 put task: text-generation => task: chat
   line 6: models[0].task: expected one of text-generation, text-classification, text-embeddings
-put backend: openai => backend: vllm
-  line 7: models[0].backend: expected one of openai, tgi, tei, llama-server, http, found "vllm"
+put backend: openai => backend: ollama
+  line 7: models[0].backend: expected one of openai, vllm, sglang, tgi, tei, llama-server, http, found "ollama"
 put backend: openai => backend: llama_server
   line 7: models[0].backend: did you mean `llama-server`?
 put task: text-generation => queue: { algorithm: token_fair }⏎    task: text-generation

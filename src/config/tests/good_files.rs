@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use infergate_core::model::{Algorithm, BackendKind, MetricMode, QueueSpec, Secret, Task, Trust};
+use infergate_core::model::{Algorithm, MetricMode, QueueSpec, Secret, Task, Trust};
 
 use super::*;
 use crate::plugin::OnFailure;
@@ -53,8 +53,8 @@ fn the_quickstart_serves_two_models_to_everyone_and_knows_the_demo_key() {
     let llama = &found.models[0];
     assert_eq!(llama.aliases[0].as_str(), "llama-3.1-8b");
     assert_eq!(
-        (llama.task, llama.backend),
-        (Task::TextGeneration, BackendKind::Openai)
+        (llama.task, llama.backend.as_str()),
+        (Task::TextGeneration, "openai")
     );
     assert_eq!(llama.permits(), 8);
     assert_eq!(found.models[1].id.as_str(), "@cf/baai/bge-base-en-v1.5");

@@ -118,7 +118,7 @@ accounts:
 models:
   - id: m
     task: translate
-    backend: vllm
+    backend: ollama
     endpoints:
       - { url: "ftp://h:1", api_key: "${NO_SUCH}" }
       - { max_concurrent_requests: many }

@@ -3,6 +3,7 @@
 //! Immutable while running; a reload builds a new [`Catalog`] and swaps it whole. Each struct here is also the shape of its part of the configuration file.
 
 mod account;
+mod backend;
 mod catalog;
 mod credentials;
 mod discovery;
@@ -11,6 +12,7 @@ mod spec;
 mod tariff;
 
 pub use account::{AccountSpec, KeyHash};
+pub use backend::{BackendName, Payload};
 pub use catalog::{Access, Catalog};
 pub use credentials::{AuthForm, HealthCheckSpec};
 pub use discovery::{
@@ -19,8 +21,8 @@ pub use discovery::{
 };
 pub use parameters::{Parameters, RESERVED};
 pub use spec::{
-    Algorithm, BackendKind, CaFile, EndpointSpec, ModelInAnswers, ModelSpec, PermitScope,
-    QueueSpec, Secret, Task, WhenUnhealthy, server_of,
+    Algorithm, CaFile, EndpointSpec, ModelInAnswers, ModelSpec, PermitScope, QueueSpec, Secret,
+    Task, WhenUnhealthy, server_of,
 };
 pub use tariff::{
     ChargeCut, MetricMode, ModelPlugins, TARIFF_TEXT_BYTES_MAX, Tariff, Trust, read_tariff_text,

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::backend::BackendName;
 use super::credentials::{AuthForm, HealthCheckSpec};
 use super::discovery::DiscoverySpec;
 use super::parameters::Parameters;
@@ -87,26 +88,6 @@ impl Task {
                 | Task::DumbPipe
         )
     }
-}
-
-/// Protocol of the model's endpoints.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum BackendKind {
-    /// vLLM, SGLang and everything else with the OpenAI paths.
-    Openai,
-    /// Text Generation Inference.
-    Tgi,
-    /// Text Embeddings Inference.
-    Tei,
-    /// NVIDIA Triton.
-    Triton,
-    /// llama.cpp's `llama-server`.
-    LlamaServer,
-    /// Replicate's Cog.
-    Cog,
-    /// Any HTTP server, shaped by a task plugin.
-    Http,
 }
 
 /// A text that must not reach logs: its debug print keeps it to itself.
@@ -356,7 +337,7 @@ pub struct ModelSpec {
     /// Task of the model.
     pub task: Task,
     /// Protocol of its endpoints.
-    pub backend: BackendKind,
+    pub backend: BackendName,
     /// Model servers. With none, and none discovered, there are no permits and no queue: every request is refused with 3040.
     #[serde(default)]
     pub endpoints: Vec<EndpointSpec>,
@@ -435,7 +416,7 @@ pub enum ModelInAnswers {
 
 impl ModelSpec {
     /// Model without endpoints, with every other key at its default.
-    pub fn new(id: ModelId, task: Task, backend: BackendKind) -> ModelSpec {
+    pub fn new(id: ModelId, task: Task, backend: BackendName) -> ModelSpec {
         ModelSpec {
             id,
             aliases: Vec::new(),

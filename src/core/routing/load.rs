@@ -19,12 +19,46 @@ pub struct EndpointLoad {
     pub error_ppm: u32,
     /// Out-of-capacity responses in a row, at most 255.
     pub ooc: u8,
+    /// Requests that the server reports beyond this gateway's, or in its own queue; 0 without a report.
+    pub queue_len: u32,
+}
+
+/// Load that a model server reports about itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerLoad {
+    /// Requests it works on, of all its clients.
+    pub running: u32,
+    /// Requests in its own queue.
+    pub waiting: u32,
+    /// Share of its KV cache in use, in thousandths.
+    pub kv_cache_permille: u16,
+}
+
+/// A server whose KV cache is as full will preempt a request for the next one.
+const KV_CACHE_FULL_PERMILLE: u16 = 950;
+
+impl ServerLoad {
+    /// Requests there that wait for the server or came past this gateway, which had `own` in flight there at
+    /// the report. One at least where the KV cache is full.
+    pub fn queue_len(&self, own: u32) -> u32 {
+        let foreign = self
+            .running
+            .saturating_add(self.waiting)
+            .saturating_sub(own);
+        let is_full = self.kv_cache_permille >= KV_CACHE_FULL_PERMILLE;
+        self.waiting.max(foreign).max(u32::from(is_full))
+    }
 }
 
 impl EndpointLoad {
     /// Records the round trip of a health check.
     pub fn record_probe(&mut self, rtt_us: u32) {
         self.rtt_us = smoothed(self.rtt_us, rtt_us);
+    }
+
+    /// Records what the server reports about its load, or that it reports nothing.
+    pub fn record_report(&mut self, report: Option<ServerLoad>, own: u32) {
+        self.queue_len = report.map_or(0, |report| report.queue_len(own));
     }
 
     /// Records a complete response.
@@ -97,5 +131,20 @@ mod tests {
         assert_eq!(load.ooc, u8::MAX);
         load.record_response(1, 1);
         assert_eq!(load.ooc, 0);
+    }
+
+    #[test]
+    fn a_servers_queue_is_what_waits_there_or_came_from_elsewhere() {
+        let load = |running, waiting, kv_cache_permille| ServerLoad {
+            running,
+            waiting,
+            kv_cache_permille,
+        };
+        assert_eq!(load(4, 0, 0).queue_len(4), 0, "all of it is ours");
+        assert_eq!(load(4, 2, 0).queue_len(6), 2, "ours, but two wait");
+        assert_eq!(load(9, 0, 0).queue_len(4), 5, "five came from elsewhere");
+        assert_eq!(load(1, 0, 0).queue_len(4), 0, "ours that are not there yet");
+        assert_eq!(load(1, 0, 950).queue_len(1), 1, "no room for another one");
+        assert_eq!(load(u32::MAX, u32::MAX, 0).queue_len(0), u32::MAX);
     }
 }

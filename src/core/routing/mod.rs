@@ -24,6 +24,6 @@ pub use cluster::{ClusterRule, ClusterView};
 pub use evidence::{AccountKey, Evidence};
 pub use fallback::{FallbackCandidate, FallbackReason, FallbackState};
 pub use hops::Hops;
-pub use load::EndpointLoad;
+pub use load::{EndpointLoad, ServerLoad};
 pub use policy::{BuiltinPolicy, Candidate, Choice, Hints, Ranking};
 pub use verdict::{PathOwner, ResponseVerdict};

@@ -15,7 +15,7 @@ use super::{
     FinishResult, PrepareResult, StreamEvent, StreamResult, TaskDescription, TaskError,
     TaskRequest, TaskResponse,
 };
-use crate::model::{BackendKind, Task};
+use crate::model::{Payload, Task};
 
 /// Path of this task at a plain HTTP server, where `prepare` names none; empty for the base URL itself.
 pub const fn backend_path(task: Task) -> &'static str {
@@ -42,17 +42,17 @@ static CHECKING: LazyLock<Vec<BuiltinTask>> = LazyLock::new(|| {
 });
 
 impl BuiltinTask {
-    /// The task for a plain HTTP server ([`BackendKind::Http`]): schemas and hooks.
+    /// The task for a plain HTTP server ([`Payload::Task`]): schemas and hooks.
     pub fn of(task: Task) -> &'static BuiltinTask {
         find(&CONVERTING, task)
     }
 
-    /// The task for this kind of server: for any protocol but plain HTTP the schemas only, since the
+    /// The task for servers that are posted this payload: for a protocol the schemas only, since the
     /// backend itself builds the payload and reads the response.
-    pub fn for_backend(task: Task, backend: BackendKind) -> &'static BuiltinTask {
-        match backend {
-            BackendKind::Http => BuiltinTask::of(task),
-            _ => find(&CHECKING, task),
+    pub fn for_payload(task: Task, payload: Payload) -> &'static BuiltinTask {
+        match payload {
+            Payload::Task => BuiltinTask::of(task),
+            Payload::Protocol => find(&CHECKING, task),
         }
     }
 

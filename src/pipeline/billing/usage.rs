@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use infergate_core::api::Call;
 use infergate_core::billing::{MetricSource, Metrics, Usage, estimate};
-use infergate_core::model::{BackendKind, ModelSpec, Tariff, Trust};
+use infergate_core::model::{ModelSpec, Payload, Tariff, Trust};
 
 use crate::plugin::Caller;
 use crate::upstream::{ModelRuntime, ReportedMetrics, ResponseTransformer};
@@ -79,7 +79,7 @@ impl ReportedUsage {
             generated: 0,
             unreported: 0,
             complete: false,
-            of_tokens: lane.spec.backend != BackendKind::Http,
+            of_tokens: lane.spec.backend.payload() == Payload::Protocol,
         }
     }
 

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use infergate_core::model::{BackendKind, ModelSpec, Task};
+use infergate_core::model::{ModelSpec, Payload, Task};
 
 use crate::plugin::loading::settings::merged_settings;
 use crate::plugin::loading::snapshot::{
@@ -65,7 +65,7 @@ impl Resolver<'_> {
                     .into_iter()
                     .map(|one| one as Arc<dyn TaskHandler>)
                     .collect(),
-                builtin: builtin::task(model.task, model.backend),
+                builtin: builtin::task(model.task, model.backend.payload()),
                 on_failure: spec.failure_policy(),
             },
         );
@@ -153,7 +153,7 @@ fn missing_openai_decision(
 /// True when clients reach a model by the OpenAI API and not by `/ai/run` alone.
 fn has_openai_api(model: &ModelSpec) -> bool {
     let is_of_tokens = matches!(model.task, Task::TextGeneration | Task::TextEmbeddings);
-    is_of_tokens && model.backend != BackendKind::Http
+    is_of_tokens && model.backend.payload() == Payload::Protocol
 }
 
 /// The revision that stands in for `current`, of those the model had before.

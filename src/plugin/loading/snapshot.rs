@@ -258,7 +258,7 @@ fn state(revision: &Revision, role: &'static str) -> PluginState {
 /// The built-in task of the model's name for it, or of what the model does.
 pub(crate) fn native_task(model: &ModelSpec) -> Arc<dyn TaskHandler> {
     let named = model.plugins.task.as_deref().and_then(builtin::task_named);
-    builtin::task(named.unwrap_or(model.task), model.backend)
+    builtin::task(named.unwrap_or(model.task), model.backend.payload())
 }
 
 /// No policy.

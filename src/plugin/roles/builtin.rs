@@ -6,7 +6,7 @@
 use std::sync::{Arc, OnceLock};
 
 use infergate_core::billing::{self, Charge, UsageReport};
-use infergate_core::model::{BackendKind, Tariff, Task};
+use infergate_core::model::{Payload, Tariff, Task};
 use infergate_core::routing::policy::{self, BuiltinPolicy};
 use infergate_core::routing::{Candidate, Choice, Hints};
 use infergate_core::task::{
@@ -33,14 +33,14 @@ struct NativeTask {
     output: Option<Schema>,
 }
 
-/// The built-in task for a kind of server; two objects a task and process.
-pub(crate) fn task(task: Task, backend: BackendKind) -> Arc<dyn TaskHandler> {
+/// The built-in task for servers that are posted this payload; two objects a task and process.
+pub(crate) fn task(task: Task, payload: Payload) -> Arc<dyn TaskHandler> {
     const TASKS: usize = Task::ALL.len();
     static SHAPING: [OnceLock<Arc<NativeTask>>; TASKS] = [const { OnceLock::new() }; TASKS];
     static CHECKING: [OnceLock<Arc<NativeTask>>; TASKS] = [const { OnceLock::new() }; TASKS];
-    let cells = match backend {
-        BackendKind::Http => &SHAPING,
-        _ => &CHECKING,
+    let cells = match payload {
+        Payload::Task => &SHAPING,
+        Payload::Protocol => &CHECKING,
     };
     let compile = |text: &Option<String>| {
         let compiled = text.as_deref().map(Schema::compile).transpose();
@@ -49,7 +49,7 @@ pub(crate) fn task(task: Task, backend: BackendKind) -> Arc<dyn TaskHandler> {
     let at = Task::ALL.iter().position(|known| *known == task);
     let cell = &cells[at.expect("every task is in the list of all")];
     let native = cell.get_or_init(|| {
-        let builtin = BuiltinTask::for_backend(task, backend);
+        let builtin = BuiltinTask::for_payload(task, payload);
         let description = builtin.description();
         Arc::new(NativeTask {
             builtin,
@@ -262,9 +262,9 @@ mod tests {
 
     #[test]
     fn the_schemas_of_every_built_in_task_compile() {
-        for kind in [BackendKind::Http, BackendKind::Openai] {
+        for payload in [Payload::Task, Payload::Protocol] {
             for each in Task::ALL {
-                assert_eq!(task(each, kind).description().slug, each.slug());
+                assert_eq!(task(each, payload).description().slug, each.slug());
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use infergate_core::model::{Algorithm, BackendKind, EndpointSpec, QueueSpec, Task};
+use infergate_core::model::{Algorithm, EndpointSpec, QueueSpec, Task};
 
 use super::*;
 
@@ -20,7 +20,7 @@ pub fn spec(algorithm: Algorithm) -> ModelSpec {
             algorithm,
             ..QueueSpec::default()
         },
-        ..ModelSpec::new("m".into(), Task::TextGeneration, BackendKind::Openai)
+        ..ModelSpec::new("m".into(), Task::TextGeneration, "openai".into())
     }
 }
 

@@ -44,7 +44,7 @@ fn sites(others: &[(&str, u32)]) -> Vec<Site> {
             site,
             rtt_us,
             health: Health::Healthy,
-            ..gate.candidates()[0].2
+            ..gate.candidates(None)[0].2
         };
         (name.into(), candidate)
     };

@@ -7,7 +7,7 @@ pub(super) const JSON: &[u8] = b"application/json";
 const JSON_SUFFIX: &[u8] = b"+json";
 /// Kind of a body by its content type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BodyKind {
+pub enum BodyKind {
     Events,
     Json,
     Other,
@@ -18,6 +18,14 @@ impl BodyKind {
         match streams {
             true => BodyKind::Events,
             false => BodyKind::Json,
+        }
+    }
+
+    /// The kind, or the expected one where the type does not say.
+    pub(super) fn or_expected(self, expects_events: bool) -> BodyKind {
+        match self {
+            BodyKind::Other => BodyKind::expected(expects_events),
+            kind => kind,
         }
     }
 

@@ -4,14 +4,20 @@
 //! to [`TOOL_CALLS_MAX`] and [`TOOL_BYTES_MAX`], for the last piece.
 
 use bytes::BytesMut;
+use infergate_core::api::Call;
 use infergate_core::api::sse::{self, EventSplitter};
 use infergate_core::api::workers_ai::{
-    EmbeddingsResult, RequestedToolCall, write_delta, write_embeddings, write_final_delta,
+    self, EmbeddingsResult, RequestedToolCall, write_delta, write_embeddings, write_final_delta,
 };
 use infergate_core::billing::Usage;
 use serde_json::value::RawValue;
 
+use super::body_kind::BodyKind;
 use super::bounds::RESPONSE_BYTES_MAX;
+use super::decoder::{
+    Body, BodyMode, DecoderContext, DecoderHead, PushOutput, ResponseDecoder, collect,
+    end_of_events, expects_events, json_value, without_bom,
+};
 use super::error::ResponseError;
 use super::stats::{ResponseStats, StreamEnd};
 
@@ -176,6 +182,96 @@ fn convert(
         seen.end = StreamEnd::Complete;
     }
     Ok(())
+}
+
+/// Decoder of responses that become a Workers AI `run`'s.
+pub struct Converted {
+    format: &'static FormatDecoder,
+    body: ConvertedBody,
+    /// Events are expected, where the head does not say.
+    expects_events: bool,
+}
+
+enum ConvertedBody {
+    Json(BytesMut),
+    Events(ConvertedEvents),
+}
+
+/// Choices that a `run` has.
+const RUN_CHOICES: u32 = 1;
+
+impl Converted {
+    /// A decoder of the response to `call`, which has this format.
+    pub fn decoder(call: &Call, format: &'static FormatDecoder) -> Box<dyn ResponseDecoder> {
+        Box::new(Converted {
+            format,
+            body: ConvertedBody::Json(BytesMut::new()),
+            expects_events: expects_events(call),
+        })
+    }
+}
+
+impl ResponseDecoder for Converted {
+    fn head(&mut self, head: &DecoderHead<'_, '_>, cx: &mut DecoderContext<'_>) -> Body {
+        if let Some(name) = self.format.input_tokens_header {
+            cx.stats.usage = (head.header)(name).and_then(Usage::from_input_header);
+        }
+        let (body, mode) = match head.kind.or_expected(self.expects_events) {
+            BodyKind::Events => {
+                let events = ConvertedEvents::new(self.format);
+                (ConvertedBody::Events(events), BodyMode::Events)
+            }
+            _ => (ConvertedBody::Json(BytesMut::new()), BodyMode::Collected),
+        };
+        self.body = body;
+        Body {
+            mode,
+            keeps_content_type: false,
+        }
+    }
+
+    fn push(
+        &mut self,
+        chunk: &[u8],
+        cx: &mut DecoderContext<'_>,
+        out: &mut BytesMut,
+    ) -> Result<PushOutput, ResponseError> {
+        match &mut self.body {
+            ConvertedBody::Json(body) => collect(chunk, body, cx.stats),
+            ConvertedBody::Events(events) => {
+                events.push(chunk, cx.stats, out)?;
+                Ok(PushOutput::Out)
+            }
+        }
+    }
+
+    fn finish(
+        &mut self,
+        cx: &mut DecoderContext<'_>,
+        out: &mut BytesMut,
+    ) -> Result<(), ResponseError> {
+        match &mut self.body {
+            ConvertedBody::Json(body) => {
+                let mut converted = BytesMut::new();
+                let known = cx.stats.usage;
+                cx.stats.usage = (self.format.json)(without_bom(body), known, &mut converted)?;
+                let result = workers_ai::result_of(&converted).ok_or(ResponseError::Malformed)?;
+                cx.stats.keep_whole(result);
+                match cx.shape("application/json", result)? {
+                    Some(result) => workers_ai::write_result(json_value(&result)?, out),
+                    None => out.unsplit(converted),
+                }
+                Ok(())
+            }
+            ConvertedBody::Events(events) => {
+                let held = events.held();
+                let is_blank = held.trim_ascii().is_empty();
+                let is_whole = is_blank && cx.stats.is_finished(RUN_CHOICES);
+                let end = end_of_events(held, is_whole)?;
+                events.push(end, cx.stats, out)
+            }
+        }
+    }
 }
 
 /// The event reader of responses that are never streamed.

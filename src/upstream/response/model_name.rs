@@ -15,7 +15,7 @@ use super::bounds::RESPONSE_BYTES_MAX;
 
 /// The name that answers carry.
 #[derive(Debug)]
-pub(super) struct ModelNameRewriter {
+pub struct ModelNameRewriter {
     /// As JSON, as the client wrote it.
     name: Bytes,
     /// A whole response as far as it has come.

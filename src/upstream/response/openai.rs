@@ -12,7 +12,8 @@ use serde_json::value::RawValue;
 
 use super::client_error::MESSAGE_BYTES_MAX;
 use super::convert::{Delta, FormatDecoder, ToolCalls, ToolFragment, no_events, write_rows};
-use super::{ResponseError, ResponseStats};
+use super::error::ResponseError;
+use super::stats::ResponseStats;
 
 /// Chat and completions.
 pub(in crate::upstream) static OPENAI_TEXT: FormatDecoder = FormatDecoder {

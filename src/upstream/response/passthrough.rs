@@ -8,13 +8,24 @@
 use std::sync::LazyLock;
 
 use bytes::BytesMut;
+use infergate_core::api::Call;
+use infergate_core::api::scan::MemberScanner;
 use infergate_core::api::sse::{self, EventPart, EventSplitter};
 use infergate_core::billing::{TextCount, Usage};
 use memchr::memmem::Finder;
 
+use super::body_kind::BodyKind;
+use super::bounds::RESPONSE_BYTES_MAX;
+use super::client_error::is_error_body;
+use super::decoder::{
+    Body, BodyMode, DecoderContext, DecoderHead, PushOutput, ResponseDecoder, collect,
+    end_of_events, expects_events, json_value, usage_in, without_bom,
+};
+use super::error::ResponseError;
 use super::model_name::ModelNameRewriter;
 use super::openai::{Chunk, failure};
-use super::{PushOutput, ResponseError, ResponseStats, StreamEnd};
+use super::stats::{ResponseStats, StreamEnd};
+use super::task_transform::TaskTransform;
 
 /// Built once: building a finder costs more than one search.
 static USAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"usage\""));
@@ -42,21 +53,40 @@ pub(super) struct PassedEvents {
 }
 
 impl PassedEvents {
-    /// Events are held whole up to `max` bytes, for a task that reads them.
-    pub(super) fn whole(max: usize) -> PassedEvents {
-        PassedEvents {
-            splitter: EventSplitter::with_limit(max),
-            is_shaped: true,
+    /// The events of a response; held whole where a task or a translation reads them.
+    pub(super) fn for_context(cx: &DecoderContext<'_>) -> PassedEvents {
+        let task = cx.task.as_deref();
+        match cx.is_translated || task.is_some_and(TaskTransform::shapes_events) {
+            true => PassedEvents {
+                splitter: EventSplitter::with_limit(RESPONSE_BYTES_MAX),
+                is_shaped: true,
+            },
+            false => PassedEvents::default(),
         }
     }
 
+    /// Bytes of the event that has not come to its end.
     pub(super) fn held(&self) -> &[u8] {
         self.splitter.held()
     }
 
-    /// A part of an event that passes in pieces has gone to the client, and its end has not.
-    pub(super) fn is_in_long_event(&self) -> bool {
-        self.splitter.is_in_long_event()
+    /// Ends the stream; `is_whole` says whether one without the end mark is complete.
+    pub(super) fn finish(
+        &mut self,
+        is_whole: bool,
+        hides_usage: bool,
+        name: Option<&ModelNameRewriter>,
+        stats: &mut ResponseStats,
+        out: &mut BytesMut,
+    ) -> Result<(), ResponseError> {
+        if self.splitter.is_in_long_event() {
+            return Err(ResponseError::EndedEarly);
+        }
+        let end = end_of_events(self.held(), is_whole)?;
+        if self.push(end, hides_usage, name, stats, out)? == PushOutput::Whole {
+            out.extend_from_slice(end);
+        }
+        Ok(())
     }
 
     pub(super) fn push(
@@ -103,6 +133,7 @@ impl PassedEvents {
                 }
             }
         });
+        seen.is_in_long_event = self.splitter.is_in_long_event();
         if !copying && passed == chunk.len() {
             return Ok(PushOutput::Whole);
         }
@@ -110,6 +141,137 @@ impl PassedEvents {
             out.extend_from_slice(&chunk[..passed]);
         }
         failed.map_or(Ok(PushOutput::Out), Err)
+    }
+}
+
+/// Decoder of responses in the client's own dialect.
+pub struct Passthrough {
+    body: PassedBody,
+    /// Events are expected, where the head does not say.
+    expects_events: bool,
+    /// The usage chunk was requested by the gateway, so the client must not see it.
+    hides_usage: bool,
+    /// Choices that a whole stream has.
+    choices: u32,
+    /// Name of the model for the client, where that is not the server's word.
+    name: Option<ModelNameRewriter>,
+}
+
+enum PassedBody {
+    Json(MemberScanner),
+    Events(PassedEvents),
+    /// A whole response that the task changes.
+    Collected {
+        body: BytesMut,
+        content_type: String,
+    },
+}
+
+impl Passthrough {
+    /// A decoder of the response to `call`.
+    pub fn decoder(call: &Call) -> Box<dyn ResponseDecoder> {
+        Box::new(Passthrough {
+            body: PassedBody::Json(MemberScanner::new("usage")),
+            expects_events: expects_events(call),
+            hides_usage: call.stream && !call.usage_requested,
+            choices: call.choices,
+            name: None,
+        })
+    }
+}
+
+impl ResponseDecoder for Passthrough {
+    fn head(&mut self, head: &DecoderHead<'_, '_>, cx: &mut DecoderContext<'_>) -> Body {
+        let (body, mode) = match head.kind.or_expected(self.expects_events) {
+            BodyKind::Events => {
+                let events = PassedEvents::for_context(cx);
+                (PassedBody::Events(events), BodyMode::Events)
+            }
+            _ if cx.shapes_results() || cx.is_translated => {
+                let body = PassedBody::Collected {
+                    body: BytesMut::new(),
+                    content_type: String::from_utf8_lossy(head.content_type).into_owned(),
+                };
+                (body, BodyMode::Collected)
+            }
+            _ => {
+                let mode = BodyMode::Json {
+                    is_unchanged: self.name.is_none(),
+                };
+                (PassedBody::Json(MemberScanner::new("usage")), mode)
+            }
+        };
+        self.body = body;
+        Body {
+            mode,
+            keeps_content_type: true,
+        }
+    }
+
+    fn push(
+        &mut self,
+        chunk: &[u8],
+        cx: &mut DecoderContext<'_>,
+        out: &mut BytesMut,
+    ) -> Result<PushOutput, ResponseError> {
+        let stats = &mut *cx.stats;
+        match &mut self.body {
+            PassedBody::Json(scan) => {
+                stats.token = true;
+                stats.keep_whole(chunk);
+                scan.push(chunk);
+                if let Some(usage) = scan.value() {
+                    stats.usage = Usage::from_openai(usage);
+                }
+                match self.name.as_mut().is_none_or(|name| name.take(chunk, out)) {
+                    true => Ok(PushOutput::Whole),
+                    false => Ok(PushOutput::Out),
+                }
+            }
+            PassedBody::Events(events) => {
+                events.push(chunk, self.hides_usage, self.name.as_ref(), stats, out)
+            }
+            PassedBody::Collected { body, .. } => collect(chunk, body, stats),
+        }
+    }
+
+    fn finish(
+        &mut self,
+        cx: &mut DecoderContext<'_>,
+        out: &mut BytesMut,
+    ) -> Result<(), ResponseError> {
+        match &mut self.body {
+            PassedBody::Json(_) => {
+                if let Some(name) = &mut self.name {
+                    name.finish(out);
+                }
+                Ok(())
+            }
+            PassedBody::Events(events) => {
+                let stats = &mut *cx.stats;
+                let is_blank = events.held().trim_ascii().is_empty();
+                // Some servers forget the end mark: what every choice has ended is whole.
+                let is_whole = is_blank && stats.is_finished(self.choices);
+                events.finish(is_whole, self.hides_usage, self.name.as_ref(), stats, out)
+            }
+            PassedBody::Collected { body, content_type } => {
+                let body = without_bom(body);
+                if is_error_body(body) {
+                    return Err(ResponseError::BackendFailed);
+                }
+                cx.stats.usage = usage_in(body);
+                let shaped = cx.shape(content_type, body)?;
+                let result = json_value(shaped.as_deref().unwrap_or(body))?;
+                // The server's own count is of its own text.
+                cx.stats.keep_whole(body);
+                out.extend_from_slice(result);
+                Ok(())
+            }
+        }
+    }
+
+    fn rename_model(&mut self, name: ModelNameRewriter) {
+        self.name = Some(name);
     }
 }
 

@@ -12,7 +12,8 @@ use super::reported_metrics::MetricModes;
 
 /// Facts learned from the bytes that passed.
 #[derive(Debug, Default)]
-pub(super) struct ResponseStats {
+pub struct ResponseStats {
+    /// Tokens that the backend has reported so far.
     pub(super) usage: Option<Usage>,
     pub(super) modes: MetricModes,
     pub(super) token: bool,
@@ -28,6 +29,10 @@ pub(super) struct ResponseStats {
     pub(super) choices: u128,
     pub(super) finished: u128,
     pub(super) end: StreamEnd,
+    /// A whole response has generated text in it.
+    pub(super) has_text: bool,
+    /// The client has a part of an event that is too long to be held, and not its end.
+    pub(super) is_in_long_event: bool,
 }
 
 impl ResponseStats {
@@ -61,6 +66,14 @@ impl ResponseStats {
         if let Some(output) = &mut self.output {
             output.text(text);
         }
+    }
+
+    /// Adds a piece of a whole response to the sample, which begins with it where text is generated.
+    pub(super) fn keep_whole(&mut self, bytes: &[u8]) {
+        if self.has_text {
+            self.output.get_or_insert_default();
+        }
+        self.keep(bytes);
     }
 
     /// Adds a piece of a response that is no stream to the sample.

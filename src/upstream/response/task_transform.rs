@@ -14,7 +14,7 @@ use super::error::ResponseError;
 use crate::plugin::TaskSession;
 
 /// The task of one request while its response passes.
-pub(super) struct TaskTransform {
+pub struct TaskTransform {
     session: TaskSession,
     /// The task sees answers of this dialect.
     sees: bool,
@@ -45,12 +45,17 @@ impl TaskTransform {
 
     /// The response's form is known.
     pub(super) fn begin(&mut self, is_stream: bool) {
-        self.streaming = self.sees && is_stream && self.session.shapes_events();
+        self.streaming = is_stream && self.shapes_events();
     }
 
     /// The task edits the events of this answer.
     pub(super) fn is_streaming(&self) -> bool {
         self.streaming
+    }
+
+    /// The task has something to do with events.
+    pub(super) fn shapes_events(&self) -> bool {
+        self.sees && self.session.shapes_events()
     }
 
     /// The task has something to do with a whole response.

@@ -157,6 +157,8 @@ struct Inner {
     close_at_end: bool,
     requests: Mutex<Vec<String>>,
     probes: Mutex<Vec<String>>,
+    /// Path and body of responses to `GET`, in place of `ok`.
+    pages: Mutex<Vec<(String, String)>>,
     step: Notify,
     open: AtomicUsize,
     gone: AtomicUsize,
@@ -184,6 +186,7 @@ impl ScriptedServer {
             close_at_end,
             requests: Mutex::new(Vec::new()),
             probes: Mutex::new(Vec::new()),
+            pages: Mutex::default(),
             step: Notify::new(),
             open: AtomicUsize::new(0),
             gone: AtomicUsize::new(0),
@@ -216,6 +219,13 @@ impl ScriptedServer {
         self.inner.step.notify_one();
     }
 
+    /// From now on `GET` of `path` is answered with `body`.
+    pub fn set_page(&self, path: &str, body: &str) {
+        let mut pages = self.inner.pages.lock();
+        pages.retain(|(present, _)| present != path);
+        pages.push((path.to_owned(), body.to_owned()));
+    }
+
     /// Requests received so far, health probes left out: head and body as text.
     pub fn requests(&self) -> Vec<String> {
         self.inner.requests.lock().clone()
@@ -241,9 +251,18 @@ async fn serve(inner: Arc<Inner>, mut tcp: TcpStream) {
     let mut read = Vec::new();
     while let Some(request) = request(&mut tcp, &mut read).await {
         if request.starts_with("GET ") {
+            let path = request.split(' ').nth(1).unwrap_or_default();
+            let page = {
+                let pages = inner.pages.lock();
+                let page = pages.iter().find(|(present, _)| present == path);
+                page.map_or("ok".to_owned(), |(_, body)| body.clone())
+            };
             inner.probes.lock().push(request);
             // Closed, so that no request finds the probe's connection in a pool.
-            let ok = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok";
+            let length = page.len();
+            let ok = format!(
+                "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{page}"
+            );
             // A gateway that ends in the middle of a probe is of no interest here.
             let _ = tcp.write_all(ok.as_bytes()).await;
             return;

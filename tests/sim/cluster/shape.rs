@@ -3,7 +3,7 @@
 //! Values only; [`World`](super::world::World) plays them.
 
 use infergate_core::Millis;
-use infergate_core::model::{Algorithm, BackendKind, EndpointSpec, ModelSpec, QueueSpec, Task};
+use infergate_core::model::{Algorithm, EndpointSpec, ModelSpec, QueueSpec, Task};
 use infergate_core::routing::ClusterRule;
 
 /// Shape of one node.
@@ -103,7 +103,7 @@ pub fn model_spec(model: usize, permits: &[u32], line: u32) -> ModelSpec {
         ..ModelSpec::new(
             model_name(model).as_str().into(),
             Task::TextGeneration,
-            BackendKind::Openai,
+            "openai".into(),
         )
     }
 }

@@ -2,9 +2,7 @@
 
 use super::super::*;
 use super::{PermitRequestBuilder, request};
-use crate::model::{
-    Algorithm, BackendKind, EndpointSpec, ModelSpec, QueueSpec, Task, WhenUnhealthy,
-};
+use crate::model::{Algorithm, EndpointSpec, ModelSpec, QueueSpec, Task, WhenUnhealthy};
 use crate::{Millis, Refusal};
 
 /// A model with these endpoints and permits, and lines that are never full.
@@ -21,7 +19,7 @@ pub(super) fn spec(algorithm: Algorithm, endpoints: &[(&str, u32)]) -> ModelSpec
             capacity: 1000,
             ..QueueSpec::default()
         },
-        ..ModelSpec::new("model".into(), Task::TextGeneration, BackendKind::Openai)
+        ..ModelSpec::new("model".into(), Task::TextGeneration, "openai".into())
     }
 }
 

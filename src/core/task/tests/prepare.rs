@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::model::BackendKind;
+use crate::model::Payload;
 use crate::task::TaskHooks;
 
 #[test]
@@ -39,7 +39,7 @@ fn hooks_that_would_do_nothing_are_not_active() {
     );
     assert_eq!(hooks(Task::DumbPipe), TaskHooks::default());
     for task in Task::ALL {
-        let native = BuiltinTask::for_backend(task, BackendKind::Openai).description();
+        let native = BuiltinTask::for_payload(task, Payload::Protocol).description();
         assert_eq!(native.active, TaskHooks::default());
         assert_eq!(
             native.input_schema,

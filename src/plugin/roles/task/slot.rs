@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use infergate_core::billing::MetricModes;
-use infergate_core::model::{BackendKind, ModelSpec};
+use infergate_core::model::{ModelSpec, Payload};
 
 use crate::plugin::json::schema::Schema;
 use crate::plugin::roles::chain::FallbackChain;
@@ -31,7 +31,7 @@ impl TaskSlot {
         TaskSlot {
             chain: line,
             modes: Arc::new(model.metrics.clone()),
-            applies: model.plugins.task.is_some() || model.backend == BackendKind::Http,
+            applies: model.plugins.task.is_some() || model.backend.payload() == Payload::Task,
             handles_openai: false,
         }
     }

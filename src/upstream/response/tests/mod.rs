@@ -2,10 +2,12 @@
 
 use bytes::{Bytes, BytesMut};
 use infergate_core::Refusal;
-use infergate_core::api::{ApiDialect, Call, Operation, body};
+use infergate_core::api::{ApiDialect, Call, Operation, body, sse};
 use infergate_core::billing::{TextCount, Usage};
-use infergate_core::model::{BackendKind, Task};
+use infergate_core::model::Task;
 
+use super::body_kind::{EVENT_STREAM, JSON};
+use super::bounds::RESPONSE_BYTES_MAX;
 use super::*;
 use crate::upstream::backend;
 
@@ -29,7 +31,7 @@ fn run_call(json: &str) -> Call {
     .unwrap()
 }
 
-fn answer_of(kind: BackendKind, call: &Call) -> ResponseTransformer {
+fn answer_of(kind: &str, call: &Call) -> ResponseTransformer {
     backend(kind).unwrap().decoder(call, Task::TextGeneration)
 }
 

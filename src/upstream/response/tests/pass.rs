@@ -10,7 +10,7 @@ use super::*;
 fn a_stream_passes_unchanged_when_the_client_asked_for_usage() {
     let stream = [VLLM_TEXT, VLLM_USAGE, DONE].concat();
     let call = chat(STREAM_WITH_USAGE);
-    let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &call), EVENTS, &stream);
+    let got = relay_cut_anywhere(|| answer_of("openai", &call), EVENTS, &stream);
     assert_eq!(got.text, stream);
     assert_eq!(
         got.usage,
@@ -26,7 +26,7 @@ fn a_stream_passes_unchanged_when_the_client_asked_for_usage() {
 fn the_usage_chunk_is_read_and_removed_when_the_client_did_not_ask() {
     let stream = [VLLM_TEXT, VLLM_USAGE, DONE].concat();
     let call = chat(STREAM);
-    let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &call), EVENTS, &stream);
+    let got = relay_cut_anywhere(|| answer_of("openai", &call), EVENTS, &stream);
     assert_eq!(got.text, [VLLM_TEXT, DONE].concat());
     assert_eq!(
         got.usage,
@@ -35,14 +35,14 @@ fn the_usage_chunk_is_read_and_removed_when_the_client_did_not_ask() {
             ..tokens(9, 3)
         })
     );
-    let got = relay_cut_anywhere(|| answer_of(BackendKind::LlamaServer, &call), EVENTS, LLAMA);
+    let got = relay_cut_anywhere(|| answer_of("llama-server", &call), EVENTS, LLAMA);
     assert_eq!(got.usage, Some(tokens(11, 1)));
     assert!(got.text.contains("�") && !got.text.contains("timings") && got.text.ends_with(DONE));
 }
 
 #[test]
 fn a_chunk_of_whole_events_is_forwarded_without_a_copy() {
-    let mut answer = answer_of(BackendKind::Openai, &chat(STREAM));
+    let mut answer = answer_of("openai", &chat(STREAM));
     let mut out = BytesMut::new();
     assert_eq!(
         answer.push(VLLM_TEXT.as_bytes(), &mut out),
@@ -71,7 +71,7 @@ fn comments_and_events_that_cannot_be_read_pass() {
     ]
     .concat();
     let call = chat(STREAM);
-    let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &call), EVENTS, &stream);
+    let got = relay_cut_anywhere(|| answer_of("openai", &call), EVENTS, &stream);
     assert_eq!(got.text, stream);
 }
 
@@ -82,7 +82,7 @@ fn the_first_token_is_text_reasoning_or_a_tool_call_and_not_the_role() {
             "data: {}\n\n",
             json!({ "choices": [{ "index": 0, "delta": delta }] })
         );
-        let mut answer = answer_of(BackendKind::Openai, &chat(STREAM));
+        let mut answer = answer_of("openai", &chat(STREAM));
         let _ = answer.push(event.as_bytes(), &mut BytesMut::new()).unwrap();
         answer.has_token()
     };
@@ -99,7 +99,7 @@ fn the_first_token_is_text_reasoning_or_a_tool_call_and_not_the_role() {
 fn a_stream_that_ends_early_gets_an_error_event_and_no_end_mark() {
     let call = chat(STREAM);
     let cut = [VLLM_TEXT, "data: {\"id\":\"c\",\"cho"].concat();
-    let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &call), EVENTS, &cut);
+    let got = relay_cut_anywhere(|| answer_of("openai", &call), EVENTS, &cut);
     assert_eq!(got.result, Err(ResponseError::EndedEarly));
     let event = got.text.strip_prefix(VLLM_TEXT).unwrap();
     let error: Value =
@@ -113,12 +113,12 @@ fn a_failure_the_backend_reports_in_its_stream_is_told_in_the_dialect() {
     let failure = "data: {\"error\": {\"message\": \"CUDA at /opt/x\", \"code\": 500}}\n\n";
     let stream = [VLLM_TEXT, failure, DONE].concat();
     let call = chat(STREAM);
-    let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &call), EVENTS, &stream);
+    let got = relay_cut_anywhere(|| answer_of("openai", &call), EVENTS, &stream);
     assert_eq!(got.result, Err(ResponseError::BackendFailed));
     assert!(got.text.starts_with(VLLM_TEXT) && got.text.contains("upstream_failed"));
     assert!(!got.text.contains("CUDA") && !got.text.contains("[DONE]"));
     let call = run_call(r#"{"prompt":"a","stream":true}"#);
-    let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &call), EVENTS, &stream);
+    let got = relay_cut_anywhere(|| answer_of("openai", &call), EVENTS, &stream);
     assert_eq!(got.result, Err(ResponseError::BackendFailed));
     assert!(got.text.contains(r#""code":3050"#) && !got.text.contains("[DONE]"));
 }
@@ -132,7 +132,7 @@ fn an_error_that_is_the_callers_fault_keeps_its_words() {
     ] {
         let stream = [VLLM_TEXT, &format!("data: {{\"error\":{error}}}\n\n")].concat();
         for call in [chat(STREAM), run_call(r#"{"prompt":"a","stream":true}"#)] {
-            let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &call), EVENTS, &stream);
+            let got = relay_cut_anywhere(|| answer_of("openai", &call), EVENTS, &stream);
             let Err(ResponseError::Refused(refusal)) = &got.result else {
                 panic!("{:?}", got.result);
             };
@@ -149,11 +149,7 @@ fn an_error_that_is_the_callers_fault_keeps_its_words() {
     ] {
         let stream = [VLLM_TEXT, &format!("data: {{\"error\":{error}}}\n\n")].concat();
         let call = chat(STREAM);
-        let got = relay(
-            answer_of(BackendKind::Openai, &call),
-            EVENTS,
-            [stream.as_bytes()],
-        );
+        let got = relay(answer_of("openai", &call), EVENTS, [stream.as_bytes()]);
         assert_eq!(got.result, Err(ResponseError::BackendFailed), "{error}");
     }
 }
@@ -168,31 +164,19 @@ fn a_stream_whose_choices_all_ended_is_whole_without_its_end_mark() {
     };
     let one = [event(0, "null"), event(0, "\"stop\"")].concat();
     for call in [chat(STREAM), run_call(r#"{"prompt":"a","stream":true}"#)] {
-        let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &call), EVENTS, &one);
+        let got = relay_cut_anywhere(|| answer_of("openai", &call), EVENTS, &one);
         assert_eq!((&got.result, got.done), (&Ok(()), true));
         assert!(got.text.ends_with("data: [DONE]\n\n"), "{}", got.text);
     }
     let two = chat(r#","stream":true,"n":2"#);
-    let got = relay(
-        answer_of(BackendKind::Openai, &two),
-        EVENTS,
-        [one.as_bytes()],
-    );
+    let got = relay(answer_of("openai", &two), EVENTS, [one.as_bytes()]);
     assert_eq!(got.result, Err(ResponseError::EndedEarly));
     let both = [one.clone(), event(1, "\"length\"")].concat();
-    let got = relay(
-        answer_of(BackendKind::Openai, &two),
-        EVENTS,
-        [both.as_bytes()],
-    );
+    let got = relay(answer_of("openai", &two), EVENTS, [both.as_bytes()]);
     assert_eq!(got.result, Ok(()));
     let half = [&one, "data: {\"choices\":["].concat();
     let call = chat(STREAM);
-    let got = relay(
-        answer_of(BackendKind::Openai, &call),
-        EVENTS,
-        [half.as_bytes()],
-    );
+    let got = relay(answer_of("openai", &call), EVENTS, [half.as_bytes()]);
     assert_eq!(got.result, Err(ResponseError::EndedEarly));
 }
 
@@ -201,7 +185,7 @@ fn the_word_error_in_a_text_is_not_a_failure() {
     let event = r#"data: {"choices":[{"index":0,"delta":{"content":"error"}}],"x":{"error":1}}"#;
     let stream = [VLLM_TEXT, event, "\n\n", DONE].concat();
     let call = chat(STREAM);
-    let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &call), EVENTS, &stream);
+    let got = relay_cut_anywhere(|| answer_of("openai", &call), EVENTS, &stream);
     assert_eq!(got.text, stream);
 }
 
@@ -209,9 +193,9 @@ fn the_word_error_in_a_text_is_not_a_failure() {
 fn nothing_follows_the_end_mark() {
     let call = chat(STREAM);
     let late = [VLLM_TEXT, DONE, VLLM_TEXT, "half"].concat();
-    let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &call), EVENTS, &late);
+    let got = relay_cut_anywhere(|| answer_of("openai", &call), EVENTS, &late);
     assert_eq!(got.text, [VLLM_TEXT, DONE].concat());
-    let mut answer = answer_of(BackendKind::Openai, &call);
+    let mut answer = answer_of("openai", &call);
     let mut out = BytesMut::new();
     let _ = answer.push(DONE.as_bytes(), &mut out).unwrap();
     answer.abort(&mut out, &Refusal::DeadlinePassed);
@@ -223,7 +207,7 @@ fn an_end_mark_without_its_blank_line_still_ends_the_stream() {
     let call = chat(STREAM);
     for end in ["data: [DONE]", "data: [DONE]\n", "data: [DONE]\r\n"] {
         let stream = [VLLM_TEXT, end].concat();
-        let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &call), EVENTS, &stream);
+        let got = relay_cut_anywhere(|| answer_of("openai", &call), EVENTS, &stream);
         assert_eq!((got.result, got.done), (Ok(()), true), "{end:?}");
         assert!(
             got.text.starts_with(VLLM_TEXT) && got.text.ends_with("\n\n"),
@@ -243,7 +227,7 @@ fn an_event_over_the_bound_passes_unread_and_the_others_are_read() {
         let stream = [&long, VLLM_TEXT, &long, VLLM_USAGE, DONE].concat();
         let passed = [&long, VLLM_TEXT, &long, DONE].concat();
         for size in [1000, 16 * 1024, 300_000] {
-            let answer = answer_of(BackendKind::Openai, &chat(STREAM));
+            let answer = answer_of("openai", &chat(STREAM));
             let got = relay(answer, EVENTS, stream.as_bytes().chunks(size));
             assert!(got.text == passed, "every byte, in pieces of {size}");
             assert_eq!((got.result, got.done, got.token), (Ok(()), true, true));
@@ -259,7 +243,7 @@ fn an_event_over_the_bound_passes_unread_and_the_others_are_read() {
 #[test]
 fn a_break_in_an_event_over_the_bound_is_told_in_an_event_of_its_own() {
     let long = format!("data: {}", "x".repeat(sse::EVENT_BYTES_MAX));
-    let answer = answer_of(BackendKind::Openai, &chat(STREAM));
+    let answer = answer_of("openai", &chat(STREAM));
     let got = relay(answer, EVENTS, [VLLM_TEXT.as_bytes(), long.as_bytes()]);
     assert_eq!(got.result, Err(ResponseError::EndedEarly));
     let (begun, error) = got.text.rsplit_once("\n\ndata: ").unwrap();
@@ -270,10 +254,10 @@ fn a_break_in_an_event_over_the_bound_is_told_in_an_event_of_its_own() {
 #[test]
 fn an_object_passes_unchanged_and_its_usage_is_read() {
     let call = chat("");
-    let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &call), OBJECT, COMPLETION);
+    let got = relay_cut_anywhere(|| answer_of("openai", &call), OBJECT, COMPLETION);
     assert_eq!((&*got.text, got.usage), (COMPLETION, Some(tokens(7, 2))));
     assert!(got.done && got.token);
-    let passed = answer_of(BackendKind::Openai, &call);
+    let passed = answer_of("openai", &call);
     assert!(passed.passes_length() && !passed.is_collected());
     assert_eq!(passed.content_type(Some(b"text/plain")), b"text/plain");
 }
@@ -281,40 +265,32 @@ fn an_object_passes_unchanged_and_its_usage_is_read() {
 #[test]
 fn the_content_type_decides_how_the_body_is_read() {
     let streaming = chat(STREAM);
-    let got = relay_cut_anywhere(
-        || answer_of(BackendKind::Openai, &streaming),
-        OBJECT,
-        COMPLETION,
-    );
+    let got = relay_cut_anywhere(|| answer_of("openai", &streaming), OBJECT, COMPLETION);
     assert_eq!((&*got.text, got.usage), (COMPLETION, Some(tokens(7, 2))));
     let whole = chat("");
     let stream = [VLLM_TEXT, VLLM_USAGE, DONE].concat();
-    let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &whole), EVENTS, &stream);
+    let got = relay_cut_anywhere(|| answer_of("openai", &whole), EVENTS, &stream);
     assert_eq!(got.text, stream);
     let converted = run_call(r#"{"prompt":"a","stream":true}"#);
-    let mut object = answer_of(BackendKind::Openai, &converted);
+    let mut object = answer_of("openai", &converted);
     assert_eq!(object.content_type(None), EVENT_STREAM);
     object.begin(200, |_| Some(b"application/json"));
     assert_eq!(object.content_type(Some(b"application/json; x")), JSON);
-    let got = relay_cut_anywhere(
-        || answer_of(BackendKind::Openai, &converted),
-        OBJECT,
-        COMPLETION,
-    );
+    let got = relay_cut_anywhere(|| answer_of("openai", &converted), OBJECT, COMPLETION);
     assert!(
         got.text.starts_with(r#"{"result":{"response":"h\u00e9""#),
         "{}",
         got.text
     );
-    assert!(answer_of(BackendKind::Openai, &run_call(r#"{"prompt":"a"}"#)).is_collected());
+    assert!(answer_of("openai", &run_call(r#"{"prompt":"a"}"#)).is_collected());
 }
 
 /// The response to a client that asked for `m`, named so.
 fn named(members: &str) -> ResponseTransformer {
-    let mut spec = ModelSpec::new("x".into(), Task::TextGeneration, BackendKind::Openai);
+    let mut spec = ModelSpec::new("x".into(), Task::TextGeneration, "openai".into());
     spec.model_in_answers = ModelInAnswers::Asked;
     let call = chat(members);
-    answer_of(BackendKind::Openai, &call).with_model_name(&call, &spec)
+    answer_of("openai", &call).with_model_name(&call, &spec)
 }
 
 #[test]

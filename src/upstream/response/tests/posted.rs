@@ -37,7 +37,7 @@ fn with_task(answer: ResponseTransformer, task: Task, input: Value) -> ResponseT
 
 fn posted(task: Task) -> ResponseTransformer {
     let call = run_call(r#"{"prompt":"a","stream":true}"#);
-    backend(BackendKind::Http).unwrap().decoder(&call, task)
+    backend("http").unwrap().decoder(&call, task)
 }
 
 fn begin(answer: &mut ResponseTransformer, kind: Option<&str>) {
@@ -149,7 +149,7 @@ fn the_task_shapes_a_result_whatever_server_it_came_from() {
         result(&relay(answer, OBJECT, body)),
         json!({ "description": "a cat" })
     );
-    let native = answer_of(BackendKind::Openai, &run_call(r#"{"prompt":"a"}"#));
+    let native = answer_of("openai", &run_call(r#"{"prompt":"a"}"#));
     let chat = [&br#"{"choices":[{"message":{"content":"a dog"}}]}"#[..]];
     let answer = with_task(native, Task::ImageToText, image.clone());
     assert_eq!(
@@ -166,7 +166,7 @@ fn the_task_shapes_a_result_whatever_server_it_came_from() {
 #[test]
 fn an_openai_answer_is_not_the_tasks() {
     let sent = r#"{"choices":[{"message":{"content":"a"}}]}"#;
-    let native = answer_of(BackendKind::Openai, &chat(""));
+    let native = answer_of("openai", &chat(""));
     let answer = with_task(native, Task::ImageToText, json!({ "image": [1] }));
     let got = relay(answer, OBJECT, [sent.as_bytes()]);
     assert_eq!((got.result, &*got.text), (Ok(()), sent));
@@ -224,7 +224,7 @@ fn what_is_generated_on_a_stream_counts_by_its_text_and_not_by_its_events() {
             (chat(STREAM), 4096),
             (run_call(r#"{"prompt":"a","stream":true}"#), 50),
         ] {
-            let mut answer = answer_of(BackendKind::Openai, &call).for_model(&spec, None);
+            let mut answer = answer_of("openai", &call).for_model(&spec, None);
             begin(&mut answer, EVENTS);
             let mut out = BytesMut::new();
             for piece in stream.as_bytes().chunks(size) {
@@ -247,7 +247,7 @@ fn what_is_generated_on_a_stream_counts_by_its_text_and_not_by_its_events() {
 fn output_is_kept_where_the_servers_count_is_not_believed() {
     let estimated = spec(Task::TextGeneration, json!({ "metrics_trust": "estimate" }));
     let output = |call: &Call, kind, sent: &str| {
-        let mut answer = answer_of(BackendKind::Openai, call).for_model(&estimated, None);
+        let mut answer = answer_of("openai", call).for_model(&estimated, None);
         begin(&mut answer, kind);
         let mut out = BytesMut::new();
         for piece in sent.as_bytes().chunks(11) {
@@ -271,8 +271,8 @@ fn output_is_kept_where_the_servers_count_is_not_believed() {
         output(&run_call(r#"{"prompt":"a"}"#), OBJECT, whole),
         result
     );
-    let believed = answer_of(BackendKind::Openai, &chat(STREAM))
-        .for_model(&spec(Task::TextGeneration, json!({})), None);
+    let believed =
+        answer_of("openai", &chat(STREAM)).for_model(&spec(Task::TextGeneration, json!({})), None);
     assert!(believed.output().is_none());
 }
 
@@ -280,7 +280,7 @@ fn output_is_kept_where_the_servers_count_is_not_believed() {
 fn an_unfinished_whole_answer_is_not_counted_a_finished_one_is() {
     let whole = r#"{"choices":[{"message":{"content":"one two"}}]}"#;
     for call in [chat(""), run_call(r#"{"prompt":"a"}"#)] {
-        let mut answer = answer_of(BackendKind::Openai, &call);
+        let mut answer = answer_of("openai", &call);
         begin(&mut answer, OBJECT);
         let mut out = BytesMut::new();
         let _ = answer.push(whole.as_bytes(), &mut out).unwrap();
@@ -294,10 +294,10 @@ fn an_unfinished_whole_answer_is_not_counted_a_finished_one_is() {
 fn a_byte_order_mark_hides_no_usage() {
     let whole = format!("\u{feff}{COMPLETION}");
     let call = chat("");
-    let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &call), OBJECT, &whole);
+    let got = relay_cut_anywhere(|| answer_of("openai", &call), OBJECT, &whole);
     assert_eq!((&*got.text, got.usage), (&*whole, Some(tokens(7, 2))));
     let call = run_call(r#"{"prompt":"a"}"#);
-    let got = relay_cut_anywhere(|| answer_of(BackendKind::Openai, &call), OBJECT, &whole);
+    let got = relay_cut_anywhere(|| answer_of("openai", &call), OBJECT, &whole);
     assert_eq!(got.usage, Some(tokens(7, 2)));
 }
 
@@ -320,7 +320,7 @@ fn everything_a_delta_can_carry_counts_and_reasoning_reaches_a_run() {
         (json!({ "function_call": function }), 4),
     ] {
         for call in [chat(STREAM), run_call(r#"{"prompt":"a","stream":true}"#)] {
-            let mut answer = answer_of(BackendKind::Openai, &call);
+            let mut answer = answer_of("openai", &call);
             begin(&mut answer, EVENTS);
             let mut out = BytesMut::new();
             let pushed = answer.push(delta(what.clone()).as_bytes(), &mut out);
@@ -330,7 +330,7 @@ fn everything_a_delta_can_carry_counts_and_reasoning_reaches_a_run() {
             assert!(answer.has_token());
         }
     }
-    let mut answer = answer_of(BackendKind::Openai, &chat(STREAM));
+    let mut answer = answer_of("openai", &chat(STREAM));
     begin(&mut answer, EVENTS);
     let sound = json!({ "audio": { "data": "A".repeat(64_000), "transcript": "a b c" } });
     let pushed = answer.push(delta(sound).as_bytes(), &mut BytesMut::new());
@@ -340,7 +340,7 @@ fn everything_a_delta_can_carry_counts_and_reasoning_reaches_a_run() {
     let thinking = delta(json!({ "reasoning_content": "hm" }));
     let call = run_call(r#"{"prompt":"a","stream":true}"#);
     let got = relay(
-        answer_of(BackendKind::Openai, &call),
+        answer_of("openai", &call),
         EVENTS,
         [thinking.as_bytes(), b"data: [DONE]\n\n"],
     );

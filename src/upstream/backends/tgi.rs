@@ -12,64 +12,69 @@ use infergate_core::api::workers_ai::{
     GenerationInput, Parameter, TextGeneration, TextResult, write_text,
 };
 use infergate_core::billing::Usage;
-use infergate_core::model::Task;
+use infergate_core::model::{Payload, Task};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::backend::{Backend, BackendOperation, Probe, UpstreamRequest, answers_200, wrong_model};
+use super::descriptor::{
+    Backend, BackendOperation, Probe, UpstreamRequest, accepts, answers_200, wrong_model,
+};
 use super::json_object::{JsonObject, list};
 use super::openai;
-use super::response::{Delta, FormatDecoder, OPENAI_TEXT, ResponseError, ResponseTransformer};
+use crate::upstream::response::{
+    Converted, Delta, FormatDecoder, OPENAI_TEXT, Passthrough, ResponseDecoder, ResponseError,
+};
 
-/// The kind `tgi`.
-pub(super) struct Tgi;
+/// The row of Text Generation Inference.
+pub(super) static TGI: Backend = Backend {
+    name: "tgi",
+    about: "Text Generation Inference",
+    tasks: &[Task::TextGeneration],
+    payload: Payload::Protocol,
+    paths: &[
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/generate",
+        "/generate_stream",
+    ],
+    accepts,
+    encode,
+    response_decoder: decoder,
+    probe: Probe {
+        path: "/health",
+        is_healthy: answers_200,
+        metrics: None,
+    },
+};
 
-impl Backend for Tgi {
-    fn name(&self) -> &'static str {
-        "tgi"
-    }
-
-    fn encode(
-        &self,
-        call: &Call,
-        task: Task,
-        backend_model: &str,
-    ) -> Result<UpstreamRequest, Refusal> {
-        let wanted = BackendOperation::from_call(call, task)?;
-        match wanted {
-            BackendOperation::Chat | BackendOperation::Completions => {
-                Ok(wanted.pass(call, backend_model))
-            }
-            BackendOperation::Embeddings | BackendOperation::RunEmbeddings => Err(wrong_model(
-                call,
-                "runs on a server that cannot make embeddings",
-            )),
-            BackendOperation::RunGeneration => {
-                let generation = TextGeneration::parse(&call.body)?;
-                Ok(match generation.input {
-                    GenerationInput::Prompt { text, .. } => {
-                        shape_generate(call, text, &generation.parameters)
-                    }
-                    GenerationInput::Messages(_) => {
-                        openai::shape_generation(call, &generation, backend_model, |name| name)
-                    }
-                })
-            }
+fn encode(call: &Call, task: Task, backend_model: &str) -> Result<UpstreamRequest, Refusal> {
+    let operation = BackendOperation::from_call(call, task)?;
+    match operation {
+        BackendOperation::Chat | BackendOperation::Completions => {
+            Ok(operation.pass(call, backend_model))
+        }
+        BackendOperation::Embeddings | BackendOperation::RunEmbeddings => Err(wrong_model(
+            call,
+            "runs on a server that cannot make embeddings",
+        )),
+        BackendOperation::RunGeneration => {
+            let generation = TextGeneration::parse(&call.body)?;
+            Ok(match generation.input {
+                GenerationInput::Prompt { text, .. } => {
+                    encode_generate(call, text, &generation.parameters)
+                }
+                GenerationInput::Messages(_) => {
+                    openai::encode_generation(call, &generation, backend_model, |name| name)
+                }
+            })
         }
     }
+}
 
-    fn decoder(&self, call: &Call, task: Task) -> ResponseTransformer {
-        match BackendOperation::from_call(call, task) {
-            Ok(BackendOperation::RunGeneration) => ResponseTransformer::run(call, &READER),
-            _ => ResponseTransformer::pass(call),
-        }
-    }
-
-    fn probe(&self) -> Probe {
-        Probe {
-            path: "/health",
-            healthy: answers_200,
-        }
+fn decoder(call: &Call, task: Task) -> Box<dyn ResponseDecoder> {
+    match BackendOperation::from_call(call, task) {
+        Ok(BackendOperation::RunGeneration) => Converted::decoder(call, &READER),
+        _ => Passthrough::decoder(call),
     }
 }
 
@@ -79,7 +84,7 @@ static READER: FormatDecoder = FormatDecoder {
     input_tokens_header: Some("x-prompt-tokens"),
 };
 
-fn shape_generate(call: &Call, text: &RawValue, parameters: &[Parameter<'_>]) -> UpstreamRequest {
+fn encode_generate(call: &Call, text: &RawValue, parameters: &[Parameter<'_>]) -> UpstreamRequest {
     let mut shaped = JsonObject::with_capacity(call.body.len() + 64);
     for (name, value) in parameters {
         if let Some((name, json)) = parameter(name, value.get()) {

@@ -1,4 +1,4 @@
-//! Servers with the OpenAI paths: vLLM, SGLang and their like.
+//! Servers with the OpenAI paths: any that the table has no row for.
 //!
 //! Extensions are not interpreted: OpenAI calls pass as they came, and a Workers AI `run` becomes
 //! the chat or embeddings request that means the same. `llama-server` and TGI's chat share this
@@ -8,63 +8,53 @@ use infergate_core::Refusal;
 use infergate_core::api::Call;
 use infergate_core::api::scan::MemberScanner;
 use infergate_core::api::workers_ai::{GenerationInput, TextEmbeddings, TextGeneration};
-use infergate_core::model::Task;
+use infergate_core::model::{Payload, Task};
 use serde_json::value::RawValue;
 
-use super::backend::{Backend, BackendOperation, Probe, UpstreamRequest, answers_200};
+use super::descriptor::{Backend, BackendOperation, Probe, UpstreamRequest, accepts, answers_200};
 use super::json_object::{JsonObject, list, quoted};
-use super::response::{OPENAI_EMBEDDINGS, OPENAI_TEXT, ResponseTransformer};
+use crate::upstream::response::{
+    Converted, OPENAI_EMBEDDINGS, OPENAI_TEXT, Passthrough, ResponseDecoder,
+};
 
-/// The kind `openai`.
-pub(super) struct Openai;
-
-impl Backend for Openai {
-    fn name(&self) -> &'static str {
-        "openai"
-    }
-
-    fn encode(
-        &self,
-        call: &Call,
-        task: Task,
-        backend_model: &str,
-    ) -> Result<UpstreamRequest, Refusal> {
-        shape(call, task, backend_model, |name| name)
-    }
-
-    fn decoder(&self, call: &Call, task: Task) -> ResponseTransformer {
-        read(call, task)
-    }
-
-    fn probe(&self) -> Probe {
+/// The row of servers with the OpenAI paths, and the base of their kin's.
+pub(super) const OPENAI: Backend = Backend {
+    name: "openai",
+    about: "Any server with the OpenAI paths",
+    tasks: &[Task::TextGeneration, Task::TextEmbeddings],
+    payload: Payload::Protocol,
+    paths: &["/v1/chat/completions", "/v1/completions", "/v1/embeddings"],
+    accepts,
+    encode: |call, task, model| encode(call, task, model, |name| name),
+    response_decoder: decoder,
+    probe: Probe {
         // The one path that every server of this kind has.
-        Probe {
-            path: "/v1/models",
-            healthy: answers_200,
-        }
-    }
-}
+        path: "/v1/models",
+        is_healthy: answers_200,
+        metrics: None,
+    },
+};
 
-/// Shapes any call. `rename` gives the server's own name of a Workers AI parameter.
-pub(super) fn shape(
+/// Encodes any call. `rename` gives the server's own name of a Workers AI parameter.
+pub(super) fn encode(
     call: &Call,
     task: Task,
     backend_model: &str,
     rename: fn(&str) -> &str,
 ) -> Result<UpstreamRequest, Refusal> {
-    let wanted = BackendOperation::from_call(call, task)?;
-    match wanted {
+    let operation = BackendOperation::from_call(call, task)?;
+    match operation {
         BackendOperation::Chat | BackendOperation::Completions | BackendOperation::Embeddings => {
-            Ok(wanted.pass(call, backend_model))
+            Ok(operation.pass(call, backend_model))
         }
         BackendOperation::RunGeneration => {
             let generation = TextGeneration::parse(&call.body)?;
-            Ok(shape_generation(call, &generation, backend_model, rename))
+            Ok(encode_generation(call, &generation, backend_model, rename))
         }
         BackendOperation::RunEmbeddings => {
             let embeddings = TextEmbeddings::parse(&call.body)?;
             Ok(UpstreamRequest {
-                path: wanted.openai_path().into(),
+                path: operation.openai_path().into(),
                 body: embeddings_body(&embeddings, backend_model).into(),
                 content_type: None,
                 streams: false,
@@ -73,18 +63,18 @@ pub(super) fn shape(
     }
 }
 
-/// The reader for any call.
-pub(super) fn read(call: &Call, task: Task) -> ResponseTransformer {
+/// The decoder of the response to any call.
+fn decoder(call: &Call, task: Task) -> Box<dyn ResponseDecoder> {
     match BackendOperation::from_call(call, task) {
-        Ok(BackendOperation::RunGeneration) => ResponseTransformer::run(call, &OPENAI_TEXT),
-        Ok(BackendOperation::RunEmbeddings) => ResponseTransformer::run(call, &OPENAI_EMBEDDINGS),
-        _ => ResponseTransformer::pass(call),
+        Ok(BackendOperation::RunGeneration) => Converted::decoder(call, &OPENAI_TEXT),
+        Ok(BackendOperation::RunEmbeddings) => Converted::decoder(call, &OPENAI_EMBEDDINGS),
+        _ => Passthrough::decoder(call),
     }
 }
 
 /// A Workers AI text generation as chat, or as a plain completion when the caller has applied the
 /// chat template itself.
-pub(super) fn shape_generation(
+pub(super) fn encode_generation(
     call: &Call,
     generation: &TextGeneration<'_>,
     backend_model: &str,

@@ -1,8 +1,8 @@
-//! Kinds of model server: how each is called, how its responses are read, how its health is
-//! checked.
+//! Descriptor of a backend: everything the gateway knows about a kind of model server.
 //!
-//! No connection is made here. A new kind is one file with this trait and one line in [`backend`].
-//! Called by the pipeline for each attempt, and by the health checks.
+//! No connection is made here. A new backend is one file with a `static` of [`Backend`] and one row in
+//! [`BACKENDS`](super::BACKENDS). Used by the pipeline for each attempt, by the health checks, and by the
+//! configuration for its schema and checks.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use infergate_core::Refusal;
 use infergate_core::api::{Call, Operation};
-use infergate_core::model::{BackendKind, Task};
+use infergate_core::model::{Payload, Task};
 
-use super::response::ResponseTransformer;
-use super::{http, llama_server, openai, tei, tgi};
+use super::server_metrics::ServerMetrics;
+use crate::upstream::response::{ResponseDecoder, ResponseTransformer};
 
-/// A request as this kind of server takes it.
+/// A request as a kind of server takes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamRequest {
     /// Path under the endpoint's base URL; empty is that URL itself.
@@ -24,60 +24,79 @@ pub struct UpstreamRequest {
     pub body: Bytes,
     /// Content type of the body, where it is not JSON.
     pub content_type: Option<Arc<str>>,
-    /// The server will answer with events.
+    /// The server will respond with events.
     pub streams: bool,
 }
 
-/// How to ask a server whether it lives.
+/// How the health of a server is checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe {
     /// `GET` this path under the endpoint's base URL.
     pub path: &'static str,
     /// Returns true when status and body of the response say that the server can serve.
-    pub healthy: fn(status: u16, body: &[u8]) -> bool,
+    pub is_healthy: fn(status: u16, body: &[u8]) -> bool,
+    /// Page of metrics that is read beside the check, where the server has one.
+    pub metrics: Option<MetricsPage>,
+}
+
+/// Page of metrics in the Prometheus text format.
+#[derive(Clone, Copy, Debug)]
+pub struct MetricsPage {
+    /// `GET` this path under the endpoint's base URL.
+    pub path: &'static str,
+    /// Reads the page; none where it has no metric of this server.
+    pub read: fn(page: &str) -> Option<ServerMetrics>,
 }
 
 /// A kind of model server.
-pub trait Backend: Send + Sync {
+#[derive(Clone, Copy, Debug)]
+pub struct Backend {
     /// Its name in the configuration.
-    fn name(&self) -> &'static str;
-
-    /// Returns true when the server is posted what the model's task makes of the body, where the
-    /// task names a path there. Other kinds are called in their own protocol, whatever a task makes
-    /// of the body.
-    fn uses_task_payload(&self) -> bool {
-        false
-    }
-
+    pub name: &'static str,
+    /// The servers it is for, for the schema and the reference.
+    pub about: &'static str,
+    /// Tasks of the models it serves.
+    pub tasks: &'static [Task],
+    /// Origin of what is posted.
+    pub payload: Payload,
+    /// Paths it posts to where a task names none, for the reference.
+    pub paths: &'static [&'static str],
     /// Checks that a model with this task can serve the call; a refusal says why not.
-    fn accepts(&self, call: &Call, task: Task) -> Result<(), Refusal> {
-        BackendOperation::from_call(call, task).map(drop)
+    pub accepts: fn(&Call, Task) -> Result<(), Refusal>,
+    /// The call as this kind of server takes it, with the model's name there.
+    pub encode: fn(&Call, Task, &str) -> Result<UpstreamRequest, Refusal>,
+    /// The decoder of the 2xx response to that request.
+    pub response_decoder: fn(&Call, Task) -> Box<dyn ResponseDecoder>,
+    /// How its health is checked.
+    pub probe: Probe,
+}
+
+impl Backend {
+    /// Checks that a model with this task can serve the call; a refusal says why not.
+    pub fn accepts(&self, call: &Call, task: Task) -> Result<(), Refusal> {
+        (self.accepts)(call, task)
     }
 
     /// The call as this kind of server takes it; a refusal where it cannot serve it.
-    fn encode(
+    pub fn encode(
         &self,
         call: &Call,
         task: Task,
         backend_model: &str,
-    ) -> Result<UpstreamRequest, Refusal>;
+    ) -> Result<UpstreamRequest, Refusal> {
+        (self.encode)(call, task, backend_model)
+    }
 
-    /// The reader of the 2xx answer to that request.
-    fn decoder(&self, call: &Call, task: Task) -> ResponseTransformer;
+    /// The transformer of the 2xx response to `call`.
+    pub fn decoder(&self, call: &Call, task: Task) -> ResponseTransformer {
+        let is_token_based = self.payload == Payload::Protocol;
+        ResponseTransformer::new(call, (self.response_decoder)(call, task), is_token_based)
+    }
 
-    /// How its health is checked.
-    fn probe(&self) -> Probe;
-}
-
-/// The backend of this kind; none where the kind is not served.
-pub fn backend(kind: BackendKind) -> Option<&'static dyn Backend> {
-    match kind {
-        BackendKind::Openai => Some(&openai::Openai),
-        BackendKind::Tgi => Some(&tgi::Tgi),
-        BackendKind::Tei => Some(&tei::Tei),
-        BackendKind::LlamaServer => Some(&llama_server::LlamaServer),
-        BackendKind::Http => Some(&http::Http),
-        BackendKind::Triton | BackendKind::Cog => None,
+    /// Returns true when the server is posted what the model's task makes of the body, where the task
+    /// names a path there. Other kinds are called in their own protocol, whatever a task makes of it.
+    pub fn uses_task_payload(&self) -> bool {
+        self.payload == Payload::Task
     }
 }
 
@@ -141,6 +160,11 @@ impl BackendOperation {
             streams: self.streams(call),
         }
     }
+}
+
+/// Checks that a model with this task can serve the call by a protocol of text and embeddings.
+pub(super) fn accepts(call: &Call, task: Task) -> Result<(), Refusal> {
+    BackendOperation::from_call(call, task).map(drop)
 }
 
 /// The model exists and does something else.

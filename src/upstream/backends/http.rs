@@ -1,0 +1,63 @@
+//! Any model behind plain HTTP: the task's payload is posted, and the response is the result.
+//!
+//! Tasks are not known here: the payload and its path are made before, and a JSON response is
+//! shaped by the task afterwards. Any other response (an image, a sound) is passed to the client
+//! unchanged. Such a server has no OpenAI paths. Its health route is `/health`, and a server that
+//! has none is well as long as it answers below 500.
+
+use infergate_core::Refusal;
+use infergate_core::api::{Call, Operation};
+use infergate_core::model::{BackendName, Payload, Task};
+use infergate_core::task::backend_path;
+
+use super::descriptor::{Backend, Probe, UpstreamRequest};
+use crate::upstream::response::{Opaque, ResponseDecoder, TaskResult};
+
+/// The row of plain HTTP servers.
+pub(super) static HTTP: Backend = Backend {
+    name: BackendName::HTTP,
+    about: "Any HTTP server, shaped by the task",
+    tasks: &Task::ALL,
+    payload: Payload::Task,
+    paths: &[],
+    accepts,
+    encode,
+    response_decoder: decoder,
+    probe: Probe {
+        path: "/health",
+        is_healthy: |status, _body| status < 500,
+        metrics: None,
+    },
+};
+
+fn accepts(call: &Call, _task: Task) -> Result<(), Refusal> {
+    match call.operation {
+        Operation::Run => Ok(()),
+        Operation::Chat | Operation::Completions | Operation::Embeddings => {
+            Err(Refusal::BadRequest {
+                pointer: "/model".into(),
+                message: format!(
+                    "model `{0}` has no OpenAI interface: POST to /ai/run/{0}",
+                    call.model
+                ),
+            })
+        }
+    }
+}
+
+fn encode(call: &Call, task: Task, _backend_model: &str) -> Result<UpstreamRequest, Refusal> {
+    accepts(call, task)?;
+    Ok(UpstreamRequest {
+        path: backend_path(task).into(),
+        body: call.stripped_body(),
+        content_type: call.content_type.clone(),
+        streams: call.stream && matches!(task, Task::TextGeneration | Task::ImageTextToText),
+    })
+}
+
+fn decoder(_call: &Call, task: Task) -> Box<dyn ResponseDecoder> {
+    match task {
+        Task::DumbPipe => Opaque::decoder(),
+        _ => TaskResult::decoder(),
+    }
+}

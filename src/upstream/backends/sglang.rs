@@ -1,0 +1,31 @@
+//! SGLang: the OpenAI protocol, a health route of its own, and its load by its page of metrics.
+//!
+//! The protocol is that of [`openai`](super::openai). Metrics:
+//! <https://docs.sglang.ai/references/production_metrics.html>; the page needs `--enable-metrics`, and without
+//! it the server is routed to as any other. Adapters are not on it.
+
+use super::descriptor::{Backend, MetricsPage, Probe, answers_200};
+use super::openai::OPENAI;
+use super::server_metrics::MetricNames;
+
+/// The row of SGLang.
+pub(super) static SGLANG: Backend = Backend {
+    name: "sglang",
+    about: "SGLang, with its load for routing",
+    probe: Probe {
+        path: "/health",
+        is_healthy: answers_200,
+        metrics: Some(MetricsPage {
+            path: "/metrics",
+            read: |page| METRICS.read(page),
+        }),
+    },
+    ..OPENAI
+};
+
+static METRICS: MetricNames = MetricNames {
+    running: "sglang:num_running_reqs",
+    waiting: "sglang:num_queue_reqs",
+    kv_cache: &["sglang:token_usage"],
+    adapters: None,
+};
