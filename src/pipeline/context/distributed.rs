@@ -7,6 +7,7 @@ use infergate_core::api::Operation;
 use infergate_core::model::Task;
 
 use super::RequestContext;
+use crate::pipeline::origin::Origin;
 use crate::state::header_filter::PassedHeaders;
 use crate::telemetry::InferenceEvent;
 use crate::telemetry::RequestOutcome;
@@ -19,7 +20,7 @@ impl RequestContext {
         let Some(tracing) = &self.snapshot.tracing else {
             return PassedHeaders::of(headers, listed);
         };
-        let arrived = tracing.arrived(headers, !self.is_from_client());
+        let arrived = tracing.arrived(headers, matches!(self.origin(), Origin::Peer));
         let passed = match &arrived.identity {
             Some(identity) => PassedHeaders::traced(headers, listed, identity.state.as_deref()),
             None => PassedHeaders::of(headers, listed),

@@ -42,7 +42,7 @@ impl MetricNames {
         let mut metrics = ServerMetrics::default();
         let mut is_found = false;
         let mut latest = f64::NEG_INFINITY;
-        for series in page.lines().filter_map(Series::parse) {
+        for series in page.lines().filter_map(MetricSeries::parse) {
             if series.name == self.running || series.name == self.waiting {
                 if series.label(PRIORITY_LABEL).is_some_and(|p| !p.is_empty()) {
                     continue;
@@ -68,14 +68,14 @@ impl MetricNames {
 }
 
 /// One line of a page: `name{label="value",…} number`.
-struct Series<'a> {
+struct MetricSeries<'a> {
     name: &'a str,
     labels: &'a str,
     value: f64,
 }
 
-impl<'a> Series<'a> {
-    fn parse(line: &'a str) -> Option<Series<'a>> {
+impl<'a> MetricSeries<'a> {
+    fn parse(line: &'a str) -> Option<MetricSeries<'a>> {
         if line.starts_with('#') {
             return None;
         }
@@ -91,7 +91,7 @@ impl<'a> Series<'a> {
         };
         // A timestamp may follow the value.
         let value: f64 = rest.split_ascii_whitespace().next()?.parse().ok()?;
-        (value.is_finite() && value >= 0.0).then_some(Series {
+        (value.is_finite() && value >= 0.0).then_some(MetricSeries {
             name,
             labels,
             value,
