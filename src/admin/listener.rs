@@ -58,7 +58,7 @@ const REQUEST_ID_DIGITS: usize = 32;
 
 const NOT_AN_ID: &str = "a request id is 32 hex digits in lower case: the `x-request-id` of the answer, `request_id` in the event file; `GET /explain` lists the last ones";
 
-const NO_TRACE: &str = "no story of this request here: it may still be under way, have come without a key that is known, be overwritten by later ones, be one of many that nothing happened to, or have been served by another node; `GET /explain` lists the last ones, and the event file has a line of every request";
+const NO_TRACE: &str = "no trace of this request here: it may still be under way, have come without a key that is known, be overwritten by later ones, be one of many that nothing happened to, or have been served by another node; `GET /explain` lists the last ones, and the event file has a line of every request";
 
 /// The application behind the admin listener.
 pub struct Admin {

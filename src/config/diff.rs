@@ -43,7 +43,7 @@ pub struct KeyDifference {
     pub needs_restart: bool,
 }
 
-/// Compares two configurations as [`super::redacted`] makes them, key by key.
+/// Compares two configurations as [`super::redacted()`] makes them, key by key.
 pub fn differences(old: &Value, new: &Value) -> Vec<KeyDifference> {
     let mut found = Vec::new();
     compare("", old, new, &mut found);

@@ -3,7 +3,7 @@
 //!
 //! The cluster decides which node is called, the pipeline what is sent. Without
 //! `listen.peers` it refuses every request. Bounds: a target for each of [`NODES_MAX`] nodes, and
-//! the idle connections of one [`HttpClient`](crate::upstream::HttpClient). A connection is kept for one name, generation, address
+//! the idle connections of one [`HttpClient`]. A connection is kept for one name, generation, address
 //! and set of certificates: when one of them changes, it is not used again.
 
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! The models one request may be served by: the one it asks for, then those of its ladder.
+//! The models one request may be served by: the one it asks for, then its fallbacks.
 //!
-//! Not the decision: the core's [`Descent`] says whether a model is left, and [`Rung`] which ones are open.
+//! Not the decision: the core says whether a model is left, and which ones are open.
 //! A model without fallbacks costs no look-up. When none has served, the client is told what the model it
 //! asked for said.
 

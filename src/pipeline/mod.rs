@@ -1,6 +1,6 @@
 //! Request pipeline: one inference request from its account to its event, in named steps.
 //!
-//! Not a connection: a response goes to a [`Downstream`]. Not a decision, which is the core's. [`run`] is the
+//! Not a connection: a response goes to a [`Downstream`]. Not a decision, which is the core's. [`run()`] is the
 //! place to start.
 
 mod admission;

@@ -1,6 +1,6 @@
-//! Step 11 of the walk: the model server's answer to the client, chunk by chunk.
+//! Step 11 of the request pipeline: the model server's response to the client, chunk by chunk.
 //!
-//! Not the meaning of the bytes, which the [`Answer`] reads. While the client keeps up, memory is bounded by
+//! Not the meaning of the bytes, which the [`ResponseTransformer`] reads. While the client keeps up, memory is bounded by
 //! one gathered write. While it does not take a write, the server is read on into a [`Backlog`], so that the
 //! permit goes back with the server's last byte. Every wait also listens to the client, the deadline and the
 //! server's silence.

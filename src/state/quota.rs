@@ -1,6 +1,6 @@
 //! The neurons of the day: held for a request when it is admitted, settled when it is priced.
 //!
-//! Not the decision (the core's [`Quota`]) and not the file (`app`, from [`Ledger::news`]). Only accounts
+//! Not the decision (the core's [`Quota`]) and not the file (`app`, from [`QuotaStore::changes_since`]). Only accounts
 //! with a limit are counted, so their number bounds it.
 
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 //! max(words × 4/3, UTF-8 bytes ÷ 4) tokens, rounded down for each text. Words alone would count a
 //! page of Chinese or of minified code as one. Input texts stand under keys that contain `prompt`, as in
 //! the source, and under the other keys of our APIs: `messages`, `text`, `input`, `input_text`, `tools`,
-//! `functions`. An image or a sound beside them is [`FILE_TOKENS`]. An output that is a list of strings
+//! `functions`. An image or a sound beside them is `FILE_TOKENS`. An output that is a list of strings
 //! is one text, as a streaming model's is. Unlike in the source, the content of images is checked. Total
 //! on any bytes, one pass, no tree; bodies are bounded by the caller.
 

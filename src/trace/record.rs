@@ -1,12 +1,12 @@
-//! The story of a request: every decision on its way, for `GET /explain/{request id}`.
+//! Trace of a request: every decision on its way, for `GET /explain/{request id}`.
 //!
-//! No step reads the trace, and nothing is formatted while a request runs. A [`Draft`] is filled by the
-//! request itself without a lock; dropping the context hands the [`Story`] to [`Stories`]. Rendering happens
-//! in `tell.rs`, on demand. No body, prompt, key or header stands in it; of the caller's words only the name
-//! of a model, cut at [`ASKED_MAX_BYTES`].
+//! No step reads the trace, and nothing is formatted while a request runs. A [`TraceBuilder`] is filled by
+//! the request itself without a lock; dropping the context hands the [`RequestTrace`] to the store. Rendering
+//! happens in `render.rs`, on demand. No body, prompt, key or header stands in it; of the caller's words only the name
+//! of a model, cut at `REQUESTED_MODEL_BYTES_MAX`.
 //!
 //! Bounds: at most [`STEPS_MAX`] steps of about 200 bytes, the usual two in place, and a kilobyte per
-//! selection of a peer. [`STORIES_KEPT`] traces are kept: about 4 MiB of usual requests, 50 MiB of the most
+//! selection of a peer. `TRACES_KEPT` traces are kept: about 4 MiB of usual requests, 50 MiB of the most
 //! eventful ones, twice that in a cluster. Requests that got past key, route and options have one. Requests
 //! without a valid key leave none: they could push out the traces of others.
 
@@ -246,7 +246,7 @@ pub struct TraceSummary {
     pub usage: TokenUsage,
 }
 
-/// A story while it is collected; nothing, and at no cost, until [`Draft::begin`].
+/// Trace while it is collected; nothing, and at no cost, until [`TraceBuilder::begin`].
 #[derive(Default)]
 pub struct TraceBuilder(pub(super) Option<Box<RequestTrace>>);
 

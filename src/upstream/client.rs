@@ -3,7 +3,7 @@
 //!
 //! Retries and the meaning of a response are decided elsewhere. A connection from the pool that
 //! turns out to be closed is replaced by a new one, once; by the core's rule
-//! ([`may_resend`](infergate_core::routing::connection_reuse::may_resend)) the server has not begun then. A
+//! ([`may_resend`]) the server has not begun then. A
 //! connection that is dropped before its response was read whole is closed, which is how an
 //! abandoned generation is stopped. An `https` endpoint gets bytes only after it has proved its
 //! identity, and never plain text.

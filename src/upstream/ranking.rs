@@ -101,7 +101,7 @@ pub struct RankingResult {
     pub at: Millis,
     /// The plugins that ranked; none for a built-in policy.
     pub uses: Vec<PluginUse>,
-    /// URL, step and measurements of the first [`EXPLAINED_ENDPOINTS_MAX`] endpoints, the best one first.
+    /// URL, step and measurements of the first `EXPLAINED_ENDPOINTS_MAX` endpoints, the best one first.
     pub ranked: Vec<(Arc<str>, u8, Candidate)>,
     /// Endpoints behind these.
     pub omitted: usize,

@@ -219,7 +219,7 @@ impl Target {
         }
     }
 
-    /// Records a proper response: ends the state that [`TargetRef::record_rejection`] began.
+    /// Records a proper response: ends the state that `record_rejection` began.
     pub fn record_acceptance(&self) {
         if self.is_rejecting.load(Ordering::Relaxed) {
             self.is_rejecting.store(false, Ordering::Relaxed);

@@ -27,7 +27,7 @@ const SWAP_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// gate that still stands.
 ///
 /// # Errors
-/// The gate's refusal, or [`Unserved::Outdated`]; at a node that was forwarded the request, a refusal
+/// The gate's refusal, or [`ModelError::Outdated`]; at a node that was forwarded the request, a refusal
 /// after which the node before looks for another one.
 pub async fn recheck(
     shared: &Shared,

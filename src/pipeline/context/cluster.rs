@@ -1,6 +1,6 @@
 //! Parts of the context that only a cluster needs: origin, possible targets, owner of the event.
 //!
-//! All of it stands in the ctx's [`Journey`], which a node that knows no other does not make.
+//! All of it stands in the context's [`ForwardState`], which a node that knows no other does not make.
 
 use std::sync::Arc;
 

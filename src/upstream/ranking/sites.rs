@@ -29,7 +29,7 @@ pub struct SiteRanking {
     pub at: Millis,
     /// The plugins that ranked; none for a built-in policy.
     pub uses: Vec<PluginUse>,
-    /// Name, step and measurements of the first [`EXPLAINED_SITES_MAX`] sites, the best one first.
+    /// Name, step and measurements of the first `EXPLAINED_SITES_MAX` sites, the best one first.
     pub ranked: Vec<(Arc<str>, u8, Candidate)>,
 }
 

@@ -223,7 +223,8 @@ async fn the_deadline_is_one_over_both_hops_and_told_by_the_node_that_works() {
     assert_eq!(event["outcome"], "cut-by-deadline");
     // Counted from the client's request on, at both nodes; the server takes a minute.
     let took_ms = event["request_time_ms"].as_f64().unwrap();
-    assert!((2_000.0..20_000.0).contains(&took_ms), "{event:#}");
+    // What is left goes along in whole milliseconds, rounded down.
+    assert!((1_990.0..20_000.0).contains(&took_ms), "{event:#}");
     let reported_twice = line(edge, answer.header("x-request-id").unwrap());
     assert!(reported_twice.is_none(), "{reported_twice:?}");
 }
