@@ -99,7 +99,7 @@ fn admission(criterion: &mut Criterion<ThreadTime>) {
 const NODES: usize = 50;
 const MODELS: usize = 200;
 
-/// How much room the other nodes have.
+/// Room at the other nodes.
 #[derive(Clone, Copy, Debug)]
 enum ClusterRoom {
     Everywhere,

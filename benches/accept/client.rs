@@ -80,7 +80,7 @@ impl ChatRequest {
     }
 }
 
-/// How one request ended.
+/// Outcome of a request.
 #[derive(Clone, Copy)]
 pub struct Outcome {
     /// 0 when the connection broke before a whole answer.

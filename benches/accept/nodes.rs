@@ -315,7 +315,7 @@ fn judge_kill(samples: &[Sample], killed_at: Duration, table: &mut Table) {
     );
 }
 
-/// When no permit is held any more.
+/// Returns the time until no permit is held any more.
 fn idle_within(nodes: &[Gateway], limit: Duration) -> Fallible<Option<Duration>> {
     let began = Instant::now();
     loop {

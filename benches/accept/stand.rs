@@ -25,7 +25,7 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(70);
 /// Polling of the admin listener; each look is one short connection.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// How much of everything is run.
+/// Scale of a run: duration of a load step, and share of the trials.
 #[derive(Clone, Copy)]
 pub struct Scale {
     /// Length of one load step.

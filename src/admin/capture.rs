@@ -9,15 +9,15 @@ use serde::Serialize;
 pub struct CaptureReport {
     /// The plugin.
     pub plugin: String,
-    /// Where its calls go, a line each.
+    /// File that its calls are written to, a line each.
     pub file: String,
-    /// How many.
+    /// Number of calls.
     pub calls: u32,
     /// The capture ends after so many seconds even when there were fewer calls.
     pub ends_within_secs: u64,
 }
 
-/// Why nothing is captured.
+/// Reason for a capture that does not begin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CaptureError {
     /// No plugin has this name.

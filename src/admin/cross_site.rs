@@ -13,7 +13,7 @@ const CROSS_SITE_PAGE: &str =
 const FOREIGN_HOST: &str =
     "the name in `Host` is not one of this machine's: ask by address or as localhost";
 
-/// Why a request is not answered. `is_local`: its client is on this machine.
+/// Reason to reject a request; none when it is allowed. `is_local`: its client is on this machine.
 pub fn rejection_reason(headers: &HeaderMap, method: &str, is_local: bool) -> Option<&'static str> {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let host = text("host").unwrap_or_default();

@@ -39,7 +39,7 @@ pub struct ReloadProblem {
     pub message: String,
 }
 
-/// Why there is no report.
+/// Reason for the absence of a report.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReloadFailure {
     /// The file is not good; the configuration in use stays.

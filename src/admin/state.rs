@@ -39,7 +39,7 @@ pub struct NodeState {
     pub draining: bool,
     /// Version of the program.
     pub version: String,
-    /// When the process began.
+    /// Moment at which the process began.
     pub started_at: String,
 }
 
@@ -48,9 +48,9 @@ pub struct NodeState {
 pub struct ConfigState {
     /// Counts the configurations that were in use since the start.
     pub generation: u64,
-    /// When it came into use.
+    /// Moment at which it came into use.
     pub loaded_at: String,
-    /// Why the newest file is not in use; null when it is.
+    /// Reason not to use the newest file; null when it is in use.
     pub last_reload_error: Option<ReloadError>,
     /// Plugins of the newest file that are compiled still: models that need them keep what they had.
     pub compiling: Vec<String>,
@@ -59,7 +59,7 @@ pub struct ConfigState {
 /// A reload that was refused.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReloadError {
-    /// When.
+    /// Moment of the refusal.
     pub at: String,
     /// All problems of the file.
     pub problems: Vec<ReloadProblem>,
@@ -70,11 +70,11 @@ pub struct ReloadError {
 pub struct RemoteNodeState {
     /// `node.id` of its configuration.
     pub id: String,
-    /// When it was started, milliseconds since 1970 by its own clock.
+    /// Start of the node, milliseconds since 1970 by its own clock.
     pub generation: u64,
     /// `node.site` of its configuration.
     pub site: String,
-    /// Where requests are forwarded to it.
+    /// Address to which requests are forwarded.
     pub address: String,
     /// The node is draining: requests under way are finished, further ones are not accepted.
     pub draining: bool,
@@ -110,9 +110,9 @@ pub struct QueueState {
     pub algorithm: String,
     /// Requests waiting.
     pub depth: u64,
-    /// How many may wait, per account for the fair algorithms.
+    /// Number of requests that may wait, per account for the fair algorithms.
     pub capacity: u64,
-    /// How long a request that comes now would wait.
+    /// Expected wait of a request that comes now.
     pub expected_wait_ms: u64,
     /// Waiting requests by account, those with any.
     pub accounts: BTreeMap<String, u64>,
@@ -123,10 +123,10 @@ pub struct QueueState {
 pub struct EndpointState {
     /// Its URL.
     pub url: String,
-    /// How it came to be one: `config`, or where it was found: `file`, `dns`, `consul`,
+    /// Origin of the endpoint: `config`, or the source that found it: `file`, `dns`, `consul`,
     /// `kubernetes`. Null for one that drains.
     pub source: Option<&'static str>,
-    /// How it is.
+    /// Health of the endpoint.
     pub health: Health,
     /// Its permits.
     pub permits: PermitState,
@@ -143,7 +143,7 @@ pub struct EndpointState {
 pub struct LastError {
     /// `refused`, `reset`, `timeout`, `status 503` and their kin; `health check: …` of a check.
     pub cause: String,
-    /// When.
+    /// Moment of the failure.
     pub at: String,
 }
 
@@ -155,6 +155,6 @@ pub struct PermitState {
     /// In use at the server, by all models that share its permits; absent where that is the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_used: Option<u32>,
-    /// How many there are.
+    /// Number of permits.
     pub limit: u32,
 }

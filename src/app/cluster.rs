@@ -1,7 +1,7 @@
 //! The part of this node in the cluster: publishes its load and applies the reports of other nodes.
 //!
 //! Requests are not forwarded and nodes are not judged here. A single loop with a period of [`CLUSTER_TICK`]; its
-//! memory is bounded by the gossip. Where `cluster` is not configured none of it runs.
+//! memory is bounded by the gossip. Without `cluster` in the configuration none of it runs.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -92,7 +92,7 @@ impl ClusterSockets {
 pub struct Membership {
     gossip: Gossip,
     shared: Arc<Shared>,
-    /// Where other nodes send requests.
+    /// Address at which other nodes send requests.
     address: Arc<str>,
     cluster: Cluster,
     version: u64,
@@ -412,8 +412,8 @@ impl Membership {
     }
 }
 
-/// Where other nodes reach a listener: where all addresses are listened on, at the one that is
-/// advertised.
+/// Address at which other nodes reach a listener: the advertised one when it listens on all
+/// addresses.
 fn reachable_address(listener: SocketAddr, advertised: SocketAddr) -> SocketAddr {
     match listener.ip().is_unspecified() {
         true => SocketAddr::new(advertised.ip(), listener.port()),
@@ -421,7 +421,7 @@ fn reachable_address(listener: SocketAddr, advertised: SocketAddr) -> SocketAddr
     }
 }
 
-/// How many of the others live, drain and are lost.
+/// Number of other nodes that live, drain and are lost.
 pub fn levels(shared: &Shared) -> NodeLevels {
     let mut levels = NodeLevels::default();
     for view in shared.cluster.nodes() {

@@ -112,7 +112,7 @@ fn with_ports(text: &str, ports: &[u16]) -> String {
     })
 }
 
-/// Where the demo keeps its files: a folder of its own that goes with it.
+/// Folder for the files of the demo, removed at its end.
 struct Folder(PathBuf);
 
 impl Folder {

@@ -36,7 +36,7 @@ const REPORTS_MAX: usize = 16;
 pub struct DiscoveryReport {
     /// The model.
     pub model: ModelId,
-    /// Where they were found: a configuration that came since may name another place.
+    /// Source of the endpoints: a newer configuration may name another one.
     pub source: DiscoverySource,
     /// Endpoints that were found.
     pub found: DiscoveredEndpoints,

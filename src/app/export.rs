@@ -2,8 +2,8 @@
 //!
 //! No request waits for it: the pipeline leaves its trace in a bounded queue
 //! ([`ExportQueue`](crate::telemetry::otlp::ExportQueue)), and what the collector does not take in time is
-//! dropped and counted. One export at a time, bounded by `tracing.otlp.timeout_ms`; a batch is given up after
-//! [`TRIES_MAX`] failures.
+//! dropped and counted. Exports run one at a time, bounded by `tracing.otlp.timeout_ms`; a batch is given up
+//! after [`TRIES_MAX`] failures.
 
 use std::sync::Arc;
 use std::time::Duration;

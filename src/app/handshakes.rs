@@ -1,8 +1,8 @@
 //! Bounded places for connections to the peers listener that have not shown a certificate yet.
 //!
 //! No byte is read here. A node proves itself within milliseconds, so the connection that has been silent
-//! longest is the least likely to be one. When the places of an address are taken, its oldest connection
-//! gives way to the next. When all places are taken, the oldest connection of the address with most of them
+//! longest is the least likely to be one. The oldest connection of an address gives way to the next once the
+//! places of that address are taken. Once all places are taken, the oldest of the address with most of them
 //! does. An address that opens connections and proves nothing thus keeps neither other addresses nor nodes of
 //! its own address out. Proved connections have no place here. Bounds: [`PENDING_MAX`] and
 //! [`PENDING_PER_ADDRESS`] connections.

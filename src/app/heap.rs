@@ -1,4 +1,4 @@
-//! How the C library's allocator treats large blocks: two settings, made at the start, and giving back.
+//! Settings of the C library's allocator for large blocks, made at the start, and the return of free memory.
 //!
 //! No allocation is made here. By default the library returns a freed block of more than 128 KiB to the
 //! kernel, and the next body pays for its pages again. Here a heap keeps as much as bodies of the usual size

@@ -40,7 +40,7 @@ pub struct PreparedConfig {
 /// A configuration that cannot be put into effect.
 #[derive(Debug, Default)]
 pub struct PrepareError {
-    /// Why.
+    /// Problems that prevent it.
     pub problems: Vec<Problem>,
     /// Files whose change may make it good.
     pub files: Vec<NamedFile>,
@@ -49,7 +49,7 @@ pub struct PrepareError {
 /// A file that the configuration names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedFile {
-    /// Where it is named, by names instead of positions: `plugins[neurons].file`.
+    /// Key that names it, by names instead of positions: `plugins[neurons].file`.
     pub key: String,
     /// Content and path of the file.
     pub file: WatchedFile,

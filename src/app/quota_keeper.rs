@@ -51,8 +51,8 @@ pub struct QuotaKeeper {
     ledger: Arc<QuotaStore>,
     lock: StateLock,
     state_dir: PathBuf,
-    /// Usage at start. When the directory becomes this process's, any excess in the file over it
-    /// was counted by the former process.
+    /// Usage at start. An excess in the file over it, at the moment the directory becomes this
+    /// process's, was counted by the former process.
     at_start: QuotaSnapshot,
     /// The version that is kept.
     kept: u64,

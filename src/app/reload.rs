@@ -42,7 +42,7 @@ const COMPILED: &str = "compiled";
 pub struct ConfigStatus {
     /// Counts configurations that took effect.
     pub generation: u64,
-    /// When the current one did, RFC 3339.
+    /// Moment at which the current one took effect, RFC 3339.
     pub loaded_at: String,
     /// The last reload failed: when and why. None after one that did not.
     pub last_error: Option<(String, Vec<ReloadProblem>)>,

@@ -15,7 +15,7 @@ const FILE_MODE: u32 = 0o600;
 /// Reads the file; none when it does not exist.
 ///
 /// # Errors
-/// It is there and cannot be read, or is larger than `max_bytes`.
+/// The file exists and cannot be read, or is larger than `max_bytes`.
 pub fn read(path: &Path, max_bytes: u64) -> io::Result<Option<Vec<u8>>> {
     match fs::metadata(path) {
         Ok(found) if found.len() > max_bytes => Err(io::Error::other("is too large")),

@@ -266,7 +266,7 @@ fn step_lines(step: &Value) -> Vec<String> {
     std::iter::once(first).chain(details).collect()
 }
 
-/// How long a step lasted; empty where it took no time that is known.
+/// Duration of a step; empty where it took no time that is known.
 fn duration(step: &Value) -> String {
     if step["waited_ms"].is_number() {
         return ms(&step["waited_ms"]);

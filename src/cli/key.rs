@@ -17,7 +17,7 @@ const PREFIX: &str = "ig-";
 /// A new key with its hash, as lines to read.
 ///
 /// # Errors
-/// When the operating system gives no chance.
+/// The operating system gives no random bytes.
 pub fn new() -> Result<String, String> {
     let mut bytes = [0; KEY_BYTES];
     File::open("/dev/urandom")

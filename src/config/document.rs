@@ -94,7 +94,7 @@ impl DocumentNode {
 pub(super) struct Cursor<'a> {
     pub node: &'a DocumentNode,
     pub path: String,
-    /// Where its key stands, or the node itself in a list.
+    /// Position of its key, or of the node itself in a list.
     pub place: FilePosition,
 }
 

@@ -6,7 +6,7 @@
 use super::document::{DocumentNode, NodeData};
 use super::problem::{FilePosition, Problem, Problems, path_of_item, path_of_key};
 
-/// How a name is looked up in the environment.
+/// Lookup of a name in the environment.
 pub type EnvLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Replaces every `${NAME}` below `node`; names without a value are problems.

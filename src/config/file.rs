@@ -23,12 +23,12 @@ use crate::telemetry::otlp::TracingConfig;
 #[serde(deny_unknown_fields)]
 #[schemars(title = "Infergate configuration")]
 pub struct Config {
-    /// Where the gateway listens.
+    /// Addresses at which the gateway listens.
     pub listen: Listen,
     /// Name and site of this node.
     #[serde(default)]
     pub node: NodeConfig,
-    /// How nodes of a cluster find each other. Without it this node knows no other.
+    /// Discovery among the nodes of a cluster. Without it this node knows no other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<Cluster>,
     /// Rule for requests without a key: refused, or served as the account `anonymous`.
@@ -40,7 +40,7 @@ pub struct Config {
     /// Sizes and counts a client cannot exceed.
     #[serde(default)]
     pub limits: Limits,
-    /// How long a request, a silence, a connection and a drain may last.
+    /// Longest duration of a request, a silence, a connection and a drain.
     #[serde(default)]
     pub timeouts: Timeouts,
     /// Headers that pass between clients and model servers, besides those that always do.
@@ -49,7 +49,7 @@ pub struct Config {
     /// Web pages that may call from browsers.
     #[serde(default)]
     pub cors: Cors,
-    /// When this node is ready for requests.
+    /// Conditions under which this node is ready for requests.
     #[serde(default)]
     pub readiness: Readiness,
     /// Models that requests may name.
@@ -92,7 +92,7 @@ impl Config {
     }
 }
 
-/// Where the gateway listens.
+/// Addresses at which the gateway listens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Listen {

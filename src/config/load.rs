@@ -29,7 +29,7 @@ pub struct LoadedConfig {
     pub warnings: Vec<Problem>,
     /// The content this came from.
     pub content: ContentHash,
-    /// Where its keys stand, for problems found later.
+    /// Positions of its keys, for problems found later.
     pub places: KeyPositions,
 }
 

@@ -1,4 +1,4 @@
-//! Where keys stand in a file that loaded, for problems that are found later.
+//! Positions of the keys of a file that loaded, for problems that are found later.
 //!
 //! Positions are kept below `listen`, `models` and `plugins` only: loading certificates and plugins
 //! may find fault with those keys. Bounds: those of the file.

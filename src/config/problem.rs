@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// Where something stands in the file; line and column count from 1, 0 is "the file as a whole".
+/// Position in the file; line and column count from 1, 0 is "the file as a whole".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FilePosition {
     /// Line.

@@ -71,7 +71,7 @@ pub fn has_secret(value: &Value) -> bool {
     }
 }
 
-/// Where a key stands, as far as that decides whether it is a secret.
+/// Part of the file that a key is in, as far as that decides whether it is a secret.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SecretScope {
     Models,

@@ -10,7 +10,7 @@ use super::document::{Cursor, DocumentNode, NodeData, ScalarText};
 use super::problem::Problems;
 use crate::upstream::{BACKENDS, RESERVED_BACKENDS};
 
-/// Where such keys may stand, and the keys.
+/// Keys that are not supported, by the mapping they may be in.
 const ROOT_KEYS: &[&str] = &["tls"];
 const LISTEN_KEYS: &[&str] = &["tls"];
 const LISTENER_KEYS: &[&str] = &["tls"];

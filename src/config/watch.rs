@@ -35,7 +35,7 @@ const LOOK_ANYWAY: Duration = Duration::from_secs(5);
 /// A file and what was last read there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchedFile {
-    /// Where.
+    /// Path of the file.
     pub path: PathBuf,
     /// The hash of its content; none where nothing could be read.
     pub content: Option<ContentHash>,

@@ -49,7 +49,7 @@ pub enum Refusal {
     BadFraming(&'static str),
     /// The body is not what the task takes. `pointer` is a JSON pointer, empty for the whole body.
     BadRequest {
-        /// Where in the body, RFC 6901.
+        /// Place in the body, RFC 6901.
         pointer: String,
         /// Fault and remedy, as text for the caller.
         message: String,
@@ -58,7 +58,7 @@ pub enum Refusal {
     Rejected {
         /// 400 to 499.
         status: u16,
-        /// Where in the body, RFC 6901.
+        /// Place in the body, RFC 6901.
         pointer: String,
         /// Fault and remedy, as text for the caller.
         message: String,

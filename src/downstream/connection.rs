@@ -60,7 +60,7 @@ pub struct DownstreamConnection {
     stall_max: Duration,
     /// Runs while the socket takes nothing.
     stall_timer: Option<Pin<Box<Sleep>>>,
-    /// How much more of a request's head is read; while none is, [`NO_HEAD`].
+    /// Bytes of a request's head that may still be read; [`NO_HEAD`] while none is read.
     head_left: AtomicUsize,
     /// Bytes the socket has taken since it was accepted.
     bytes_sent: Arc<AtomicU64>,

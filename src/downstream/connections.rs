@@ -1,4 +1,4 @@
-//! How many connections each client address has open, and all of them together.
+//! Number of open connections of each client address, and of all of them together.
 //!
 //! Not a limit on requests. A connection over a limit is closed before a byte of it is read.
 

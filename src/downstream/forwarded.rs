@@ -11,12 +11,12 @@ use crate::pipeline::RequestContext;
 use crate::pipeline::respond;
 use crate::pipeline::{ForwardArrivalError, interim, request_head};
 
-/// Why a connection was of no use, in the metrics.
+/// Reason for a rejected connection, in the metrics.
 const NOT_MEMBER: &str = "peer-not-of-fleet";
 
 impl DownstreamServer {
-    /// Reads what the node says of the request, and says that it is here. Where the request is not taken,
-    /// whether the connection may carry another one. A client's passes.
+    /// Reads the metadata that the node sends of the request, and confirms its arrival. Returns, for a rejected
+    /// request, whether the connection may carry another one. A client's request passes.
     pub(super) async fn accept_forward(
         &self,
         session: &mut ServerSession,

@@ -25,7 +25,7 @@ pub fn is_preflight(head: &RequestHeader) -> bool {
             .contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
 }
 
-/// Why a preflight is not granted, if this is one: its page is foreign.
+/// Refusal of a preflight whose page is foreign; none for any other request.
 pub fn refuse(session: &ServerSession, page: &PageOrigin) -> Option<Refusal> {
     (page.is_foreign() && is_preflight(session.req_header())).then_some(Refusal::ForeignOrigin)
 }

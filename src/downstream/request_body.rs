@@ -19,7 +19,7 @@ use crate::state::Account;
 use crate::state::BodyShare;
 use crate::state::Shared;
 
-/// How Pingora names chunks and trailers it cannot read; the constants themselves are private there.
+/// Pingora's names for chunks and trailers it cannot read; the constants themselves are private there.
 const BROKEN_CHUNKS: [&str; 2] = ["InvalidChunk", "InvalidTrailerEnd"];
 /// Memory for a body that comes in several pieces, at least; from there it doubles.
 const SEVERAL_PIECES_BYTES: u64 = 64 * 1024;

@@ -50,7 +50,7 @@ pub struct ClusterHandle {
     pub drifts: DriftTable,
     /// Notified when a node has appeared that has not shown its certificate.
     appeared: Notify,
-    /// How often a node was lost: who has a request at one looks whether it is that.
+    /// Number of losses of nodes; each forward in flight then checks whether its own node is lost.
     losses: watch::Sender<u64>,
 }
 

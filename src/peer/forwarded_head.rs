@@ -87,7 +87,7 @@ pub struct ForwardedHead {
 /// Rejection of a forwarded request: no response has begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForwardRejection {
-    /// Why.
+    /// Cause of the rejection.
     pub cause: RejectionCause,
     /// Remaining time and budget of what was lent to it.
     pub hops: Hops,
@@ -95,7 +95,7 @@ pub struct ForwardRejection {
     pub attempts: u32,
 }
 
-/// Why a forwarded request is rejected.
+/// Reason for the rejection of a forwarded request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectionCause {
     /// No permit is free, nor a place in the queue.

@@ -11,14 +11,14 @@ use infergate_core::model::{ConsulSpec, Secret};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How nodes find each other and tell each other how busy they are.
+/// Discovery of the other nodes, and gossip with them about load.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cluster {
     /// UDP address for gossip: IP address and port.
     #[schemars(extend("format" = "socket-address"))]
     pub gossip: SocketAddr,
-    /// Where the other nodes reach it: IP address and port; `gossip` when absent.
+    /// Address at which the other nodes reach it: IP address and port; `gossip` when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "socket-address"))]
     pub advertise: Option<SocketAddr>,
@@ -51,7 +51,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Where the other nodes reach this one.
+    /// Address at which the other nodes reach this one.
     pub fn advertised(&self) -> SocketAddr {
         self.advertise.unwrap_or(self.gossip)
     }

@@ -40,7 +40,7 @@ const NAMES_MAX: usize = 16;
 /// connection under the alert.
 const LINGER_LIMIT: Duration = Duration::from_millis(200);
 
-/// Why a name cannot be a node's where nodes have certificates, if anything.
+/// Reason for which a name cannot be a node's where nodes have certificates; none when it can.
 pub fn node_name_fault(name: &str) -> Option<String> {
     let is_dns = matches!(ServerName::try_from(name), Ok(ServerName::DnsName(_)));
     (!is_dns || name.ends_with('.')).then(|| {

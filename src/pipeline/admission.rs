@@ -28,7 +28,7 @@ use crate::upstream::{GateEntry, ModelRuntime, Permit, Waiter};
 /// `Retry-After` of a request that is bound to one full site, until that site's next report.
 const FORCED_SITE_RETRY_AFTER: Millis = Millis::from_secs(1);
 
-/// Where the request is served.
+/// Place at which the request is served.
 pub enum AdmissionGrant {
     /// Here, with this permit.
     Local(Permit),
@@ -234,7 +234,7 @@ struct QueuedRequest<'a> {
     model: &'a ModelRuntime,
     /// None where there is nobody to go to.
     capacity_watch: Option<CapacityWatch>,
-    /// When its turn was expected when it joined.
+    /// Expected moment of its grant, estimated when it joined.
     expected_at: Millis,
 }
 

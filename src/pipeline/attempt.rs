@@ -51,7 +51,7 @@ const TIMEOUT: FailureCause = FailureCause::Named("timeout");
 const FIRST_BYTE: FailureCause = FailureCause::Named("first byte late");
 const BROKEN: FailureCause = FailureCause::Named("broken answer");
 
-/// Where the answer comes from.
+/// Source of the response.
 #[allow(
     clippy::large_enum_variant,
     reason = "moved twice a request; a box would cost requests that stay here an allocation"
@@ -75,7 +75,7 @@ pub struct Attempts<'a> {
     answered_ok: bool,
     /// The present try is a retry at a proven endpoint.
     at_proven: bool,
-    /// When the last try began, and how it goes.
+    /// Start of the last attempt.
     sent_us: u64,
     trace: AttemptTrace,
 }
@@ -343,7 +343,7 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// When the head of an answer must have come.
+    /// Deadline for the head of a response.
     fn head_deadline(&self, sent_at: Millis, ctx: &RequestContext) -> Millis {
         match self.model.spec.first_byte_timeout_secs {
             Some(secs) => ctx.deadline.min(sent_at + Millis::from_secs(secs)),
@@ -531,7 +531,7 @@ impl<'a> Attempts<'a> {
         drop(permit);
     }
 
-    /// How fast the server was, for whoever ranks by it.
+    /// Records the latency of the server, for policies that rank by it.
     fn record_latency(&self, permit: &Permit) {
         let since = |begin: u64, end: u64| saturated(end.saturating_sub(begin));
         let first_us = since(self.sent_us, self.trace.head_us);

@@ -170,7 +170,7 @@ impl RequestBilling {
         self.is_unmetered
     }
 
-    /// How far a stream has come; counts only when nothing more is told.
+    /// Records the progress of a stream; counts only when nothing more is reported.
     pub fn record_progress(&mut self, answer: &ResponseTransformer) {
         self.progress = Some(ReportedUsage::from_answer(answer));
     }

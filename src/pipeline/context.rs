@@ -37,12 +37,12 @@ const EVENT_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A request between its head and its event.
 pub struct RequestContext {
-    /// What the request may do, by its origin.
+    /// Capabilities of the request, by its origin.
     pub can: Capabilities,
     origin: Origin,
     /// The snapshot it began with.
     pub snapshot: Arc<ConfigSnapshot>,
-    /// When its head was complete.
+    /// Moment at which its head was complete.
     pub arrival: Millis,
     /// Moment at which everything ends.
     pub deadline: Millis,
@@ -56,7 +56,7 @@ pub struct RequestContext {
     pub rate_account: Option<Arc<Account>>,
     /// Its place among the requests under way of its account, where that has limits.
     pub account_guard: Option<AccountGuard>,
-    /// Where it has been and may go on to; none at a node that knows no other.
+    /// Nodes it visited and may be forwarded to; none at a node that knows no other.
     pub forwarding: Option<Box<ForwardState>>,
     /// The answer's head has been written; from then on a refusal is an event of the stream.
     pub response_started: bool,
@@ -412,7 +412,7 @@ impl RequestContext {
         }
     }
 
-    /// How far a stream has come: what is billed should the walk end here.
+    /// Records the progress of a stream, which is billed should the pipeline end here.
     pub fn record_progress(&mut self, answer: &ResponseTransformer) {
         if answer.is_stream() {
             self.set_usage(answer.usage());
@@ -468,12 +468,12 @@ impl RequestContext {
         self.event = None;
     }
 
-    /// How it ended, so far; the last word before the drop counts.
+    /// Sets the outcome so far; the last call before the drop counts.
     pub fn set_outcome(&mut self, outcome: RequestOutcome) {
         self.event().outcome = outcome;
     }
 
-    /// Why it was not served, in the event's words.
+    /// Records the refusal and the outcome in the event and the trace.
     pub fn record_refusal(&mut self, refusal: &Refusal, outcome: RequestOutcome) {
         let row = refusal.row();
         let event = self.event();

@@ -1,4 +1,4 @@
-//! How the request pipeline ends before a response is complete.
+//! Errors that end the request pipeline before a response is complete.
 //!
 //! Not the text for the caller, which `respond` writes from a refusal.
 
@@ -9,7 +9,7 @@ use infergate_core::Refusal;
 pub enum RequestError {
     /// The request is refused; the caller is told in its dialect.
     Refused(Refusal),
-    /// The response had started and broke off, or the receiver has left. Nothing more is sent.
+    /// The response had started and broke off, or the receiver has left. No more bytes are sent.
     Aborted,
 }
 

@@ -1,8 +1,8 @@
 //! The models one request may be served by: the one it asks for, then its fallbacks.
 //!
 //! Not the decision: the core says whether a model is left, and which ones are open.
-//! A model without fallbacks costs no look-up. When none has served, the client is told what the model it
-//! asked for said.
+//! A model without fallbacks costs no look-up. Once all have failed, the client gets the error of the
+//! model it named.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::pipeline::error::RequestError;
 use crate::state::Shared;
 use crate::upstream::ModelRuntime;
 
-/// Why a model has not begun to answer.
+/// Reason for which a model has not begun to respond.
 pub enum ModelError {
     /// The model cannot take the request as it is.
     Unfit(Refusal),
@@ -137,7 +137,7 @@ impl<'a> ModelFallback<'a> {
         self.primary.is_some() && !self.is_open(&self.model)
     }
 
-    /// How far down it is, for who makes the tries.
+    /// State of the fallback, for the retry decisions of the attempts.
     pub fn state(&self) -> FallbackState {
         self.state
     }
@@ -152,10 +152,10 @@ impl<'a> ModelFallback<'a> {
         call.ok_or(Refusal::Internal)
     }
 
-    /// Goes down to the next model that is open, with what the present one said.
+    /// Advances to the next model that is open, with the error of the present one.
     ///
     /// # Errors
-    /// There is none to go to, and this is what the client is told.
+    /// No model is left; the error is for the client.
     pub fn advance(
         &mut self,
         ctx: &mut RequestContext,

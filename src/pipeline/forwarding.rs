@@ -19,10 +19,10 @@ use crate::peer::{ForwardStatus, ForwardedHead};
 use crate::upstream::{RankingClass, SiteRanking};
 
 /// Time beyond the deadline and three round trips (connection, proof, response) for the final message of the
-/// working node. That node has the same deadline and tells the client of it.
+/// working node, which has the same deadline and reports it to the client.
 const FINAL_MESSAGE_GRACE: Duration = Duration::from_millis(100);
 
-/// How much longer than the other node itself one waits for what it says.
+/// Returns the wait for the final message of the other node, beyond that node's own deadline.
 pub fn final_message_grace(rtt_us: u32) -> Duration {
     FINAL_MESSAGE_GRACE + 3 * Duration::from_micros(rtt_us.into())
 }
@@ -60,7 +60,7 @@ struct ForwardMeta {
 /// Interim messages sent to the forwarding node before the response.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InterimState {
-    /// When it was told last.
+    /// Moment of the last message.
     pub sent_at: Option<Millis>,
     /// A model server may begin: there is nothing more to say.
     pub is_granted: bool,
@@ -77,11 +77,11 @@ pub struct ReplayableRequest {
     pub body: Bytes,
 }
 
-/// Where a request goes on to.
+/// Next node of a request, and its bound there.
 pub struct ForwardPlan {
     /// Node to forward to.
     pub target: ForwardTarget,
-    /// How long it may wait there.
+    /// Longest wait there.
     pub wait_max: Millis,
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use infergate_core::{AccountId, Millis};
 
-/// Where a request comes from.
+/// Origin of a request.
 #[derive(Clone, Debug)]
 pub enum Origin {
     /// A client of this node.
@@ -18,7 +18,7 @@ pub enum Origin {
     Job(JobHeader),
 }
 
-/// What a worker knows of a job before the pipeline runs it.
+/// Data of a job that a worker knows before the pipeline runs it.
 #[derive(Clone, Debug)]
 pub struct JobHeader {
     /// Id of the event and the trace.
@@ -29,18 +29,18 @@ pub struct JobHeader {
     pub deadline: Millis,
 }
 
-/// Who writes the inference event of a request.
+/// Writer of the inference event of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventOwner {
-    /// This node.
+    /// The present node.
     Node,
-    /// This node once it has started a response, else the node before.
+    /// The present node once it has started a response, else the node before.
     Responder,
     /// The caller of the pipeline, which takes the event from the context.
     Caller,
 }
 
-/// What a request may do, by its origin.
+/// Capabilities of a request, by its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// Takes units of the account's rates, its concurrency and its day.

@@ -44,7 +44,7 @@ const PARTING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Events and errors have a type of their own; what else a server says passes as it says it.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// How the relay of a server's answer ended, for the server's record.
+/// Outcome of the relay of a server's response, for the server's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelayResult {
     /// The server's answer was read to its end.
@@ -57,7 +57,7 @@ pub enum RelayResult {
     Abandoned,
 }
 
-/// Why the next piece of the answer does not come.
+/// Reason for which the next chunk of the response does not come.
 enum RelayStop {
     ClientGone,
     Deadline,
@@ -86,7 +86,7 @@ enum ReadRound {
     Heartbeat(Bytes),
 }
 
-/// How far the server's answer was read ahead of the client.
+/// Extent to which the server's response was read ahead of the client.
 enum ReadAhead {
     /// Not to its end.
     Reading,
@@ -112,7 +112,7 @@ pub struct Relay<'a, D> {
     one_event: SingleEventBody,
     /// Signs of life to the client of a stream whose model has them.
     progress: Option<ProgressComments>,
-    /// When the wait for the server's next word began.
+    /// Start of the wait for the server's next bytes.
     silent_from: Option<Instant>,
     /// The deadline, or the end of the patience with a silent server, whichever is first.
     timer: Pin<Box<Sleep>>,

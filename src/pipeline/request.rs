@@ -1,4 +1,4 @@
-//! One inference request as the pipeline gets it: authenticated, with its body whole.
+//! Inference request as the pipeline gets it: authenticated, with its body whole.
 //!
 //! Not its state under way, which is the context.
 

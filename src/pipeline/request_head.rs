@@ -158,7 +158,7 @@ impl AuthenticatedRequest {
     }
 }
 
-/// Why a request that another node forwards is not taken.
+/// Reason for the rejection of a request that another node forwards.
 pub enum ForwardArrivalError {
     /// The head is malformed, not the sender's to write, or has a loop.
     Malformed(String),
@@ -166,10 +166,10 @@ pub enum ForwardArrivalError {
     NotMember(Arc<str>),
 }
 
-/// Reads what another node says of the request it forwards.
+/// Reads the metadata that another node reports of the request it forwards.
 ///
 /// # Errors
-/// Why it is not taken.
+/// The request is rejected; the [`ForwardArrivalError`] names the reason.
 pub fn read_forward(
     others: &ClusterHandle,
     headers: &HeaderMap,

@@ -13,7 +13,7 @@ use crate::pipeline::context::RequestContext;
 use crate::plugin::RoutingMode;
 use crate::upstream::{ModelRuntime, PromptFingerprint, RankingClass, RankingRequest};
 
-/// Where a request should go, and what its endpoint is to remember of it.
+/// Preferred endpoints of a request, and the prompt that its endpoint is to remember.
 #[derive(Default)]
 pub struct EndpointPreference {
     /// None where tier and load decide.

@@ -29,7 +29,7 @@ pub struct PreparedRequest {
     pub copied_bytes: u64,
 }
 
-/// Asks the model's task. Where it has something to say, its session goes on to the answer. The memory of
+/// Asks the model's task. Returns the session of an active task for the response. The memory of
 /// the check is a part of `share` meanwhile. A large body waits for a turn and is checked off the worker.
 ///
 /// # Errors

@@ -2,8 +2,8 @@
 //! Plugins are replaced under load, and a failing one has a fallback.
 //!
 //! Does not decide what a request gets when all fail, nor when a plugin is called: the request pipeline does.
-//! Three layers, each of which uses those before it: `runtime` runs the instances of a component, `roles`
-//! turns calls of a task, a formula or a policy into calls of instances and validates their answers,
+//! Three layers, each of which uses those before it. `runtime` runs the instances of a component. `roles`
+//! turns calls of a task, a formula or a policy into calls of instances and validates their answers.
 //! `loading` goes from a component file to a snapshot. Beside them stand values that all three use: the
 //! configuration of a plugin (`spec`), failures (`failure`) and JSON bodies (`json`).
 //!

@@ -83,7 +83,7 @@ pub enum InstancePolicy {
     Fresh,
 }
 
-/// When a routing policy is asked.
+/// Mode of calls to a routing policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum RankMode {
@@ -104,7 +104,7 @@ pub enum OpenaiAnswers {
     Pass,
 }
 
-/// How much a plugin may use; what is left out is its world's default.
+/// Limits of a plugin; absent ones are its world's defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PluginLimits {
@@ -181,8 +181,8 @@ pub struct PluginSpec {
     /// Reuse of its instances.
     #[serde(default)]
     pub instance: InstancePolicy,
-    /// Where it cannot be loaded the one loaded before serves on, or else the built-in one; the log
-    /// says so.
+    /// Allows that it cannot be loaded: the one loaded before serves on, or else the built-in one,
+    /// and the log reports it.
     #[serde(default)]
     pub optional: bool,
     /// Routing policies only: when it is called.

@@ -97,7 +97,7 @@ impl Drop for WaitingPlace {
     }
 }
 
-/// How the work in a slot ended.
+/// Outcome of the work in a slot.
 enum WorkOutcome {
     /// The client left: the outcome unless another was set before the drop.
     Cancelled,

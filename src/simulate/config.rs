@@ -97,7 +97,7 @@ pub struct Config {
     #[arg(long, value_enum, value_name = "SLUG")]
     pub task: Option<Task>,
 
-    /// Where the openai and http dialects report usage on streams
+    /// Place of usage on streams of the openai and http dialects
     #[arg(long, value_enum, default_value_t = StreamUsage::Last)]
     pub stream_usage: StreamUsage,
 
@@ -119,7 +119,7 @@ pub struct CostMetric {
     pub value: f64,
 }
 
-/// Where usage stands on a stream.
+/// Place of usage on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StreamUsage {
     /// In an event of its own at the end

@@ -23,7 +23,7 @@ pub(super) enum Operation {
     Run,
 }
 
-/// Where a request goes.
+/// Route of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SimulatorRoute<'a> {
     Work(Operation),

@@ -75,7 +75,7 @@ pub struct ServerFault {
     pub fault: Fault,
     /// The share of requests it happens to, 0 to 1.
     pub probability: f64,
-    /// How often it happens before the server is well again; `None` is for ever.
+    /// Number of times it happens before the server is well again; `None` is for ever.
     pub count: Option<u64>,
     /// Health routes fail too. `refuse` takes them in any case.
     pub health: bool,

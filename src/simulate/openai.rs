@@ -1,6 +1,6 @@
 //! OpenAI responses, as vLLM and llama-server write them: chat, completions, embeddings, models.
 //!
-//! Usage on a stream follows the contract of `stream_options.include_usage`. When requested, every
+//! Usage on a stream follows the contract of `stream_options.include_usage`. On request every
 //! chunk carries `"usage":null` and one more chunk with empty `choices` carries the counts;
 //! otherwise there is no usage at all. [`StreamUsage`] puts counts into the chunks of tokens, as
 //! vLLM's `continuous_usage_stats` does.
@@ -87,11 +87,11 @@ pub(super) fn completion(head: &ResponseMembers<'_>, text: &SimulatedText) -> By
     .into()
 }
 
-/// How a stream is written.
+/// Style of a stream.
 #[derive(Clone, Copy)]
 pub(super) struct StreamStyle {
     pub(super) flavor: Flavor,
-    /// Where usage stands; none where it was not asked for.
+    /// Place of usage; none where it was not requested.
     pub(super) usage: Option<StreamUsage>,
 }
 

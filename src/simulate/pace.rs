@@ -1,4 +1,4 @@
-//! When each token is due: time to first token, token rate, jitter. The tokens' text is elsewhere.
+//! Due time of each token: time to first token, token rate, jitter. The tokens' text is elsewhere.
 //!
 //! Tokens are due at times counted from the start of the work, not one pause after the other.
 //! Otherwise timer granularity (1 ms) would add up to a slower rate than configured.
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::config::Config;
 
-/// How much longer everything takes under the fault `slow`.
+/// Factor on all durations under the fault `slow`.
 const SLOW_FACTOR: f64 = 10.0;
 
 /// The timetable of one response.
@@ -39,7 +39,7 @@ impl TokenPace {
         }
     }
 
-    /// When token `index` (from 0) is due; `None` when it is due at once.
+    /// Moment at which token `index` (from 0) is due; `None` when it is due at once.
     pub(super) fn due(&self, index: u32) -> Option<Instant> {
         let after = self.first + self.gap * index;
         (!after.is_zero()).then(|| self.start + after)

@@ -37,8 +37,8 @@ const MAX_CONNECTIONS: usize = 65_536;
 /// Wait after a failed accept (out of descriptors): long enough not to spin, short to recover.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// How long a refusing server looks whether a new connection is for its own routes, by which the
-/// fault is taken back. A client sends its head with the connect, so this is never a real wait.
+/// Time for a refusing server to see whether a new connection is for its own routes, which end the
+/// fault. A client sends its head with the connect, so this is never a real wait.
 const CONTROL_PEEK: Duration = Duration::from_millis(20);
 
 /// A simulated server: many may run in one process.

@@ -39,7 +39,7 @@ pub(super) struct TextLength {
 #[derive(Clone, Debug)]
 pub(super) struct SimulatedText {
     text: String,
-    /// Where each token ends in `text`.
+    /// End of each token in `text`.
     ends: Vec<usize>,
     pub(super) finish: Finish,
 }

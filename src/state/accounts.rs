@@ -32,7 +32,7 @@ pub struct Account {
     in_flight: Arc<AtomicU32>,
 }
 
-/// When an account with all its requests under way may try again: one of them may end at any time.
+/// Retry delay of an account at its concurrency limit: one of its requests may end at any time.
 const CONCURRENCY_RETRY_AFTER: Millis = Millis(1000);
 
 impl Account {

@@ -30,7 +30,7 @@ const EXPOSED: [&str; 13] = [
 #[serde(deny_unknown_fields, default)]
 pub struct Cors {
     /// Origins (`https://app.example.com`, with a port where it is not the usual one) whose web pages may
-    /// call from browsers; `"*"` is every origin. Where none is listed, browsers are told nothing, and a
+    /// call from browsers; `"*"` is every origin. Without any, browsers get no CORS headers, and a
     /// page of another origin without a key is refused with 403 even where `anonymous: allow`.
     #[schemars(length(max = 256))]
     pub origins: Vec<String>,

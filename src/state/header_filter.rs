@@ -12,7 +12,7 @@ use crate::peer::is_between_nodes;
 #[derive(Default)]
 pub struct PassedHeaders {
     lines: BytesMut,
-    /// Where the lines begin that somebody else's server may see as well.
+    /// Offset of the lines that external servers may see as well.
     anywhere_at: usize,
 }
 
@@ -83,7 +83,7 @@ impl PassedHeaders {
     }
 }
 
-/// How far a client's header goes.
+/// Reach of a client's header.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum HeaderReach {
     Nowhere,

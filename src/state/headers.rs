@@ -34,7 +34,7 @@ impl Headers {
     }
 }
 
-/// Why `name` cannot be listed, if it cannot.
+/// Reason for which `name` cannot be listed; none when it can.
 pub fn header_name_error(name: &str) -> Option<String> {
     let Ok(parsed) = HeaderName::try_from(name) else {
         return Some(format!("{name:?} is not the name of a header"));

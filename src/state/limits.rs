@@ -38,9 +38,9 @@ pub struct Limits {
     /// its address.
     #[schemars(range(min = 1, max = 1000000))]
     pub connections_per_client: u32,
-    /// Slowest rate at which a client takes a response, KiB per second over `timeouts.stream_idle_secs`,
-    /// once the 8 MiB that are kept of it (64 MiB of all together) are full; a slower one is cut off. 0 is
-    /// no floor.
+    /// Slowest rate at which a client takes a response, KiB per second over `timeouts.stream_idle_secs`;
+    /// a slower client is cut off. Applies once the 8 MiB that are kept of the response (64 MiB of all
+    /// together) are full. 0 is no floor.
     #[schemars(range(max = 1048576))]
     pub reader_min_kib_per_sec: u64,
     /// Memory that waiting guests of plugins may keep together, MiB; above it the plugin that keeps most

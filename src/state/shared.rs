@@ -1,4 +1,4 @@
-//! Everything that requests share for the life of the process.
+//! State that requests share for the life of the process.
 //!
 //! Not the request: a request's own state is its context.
 
@@ -25,7 +25,7 @@ pub struct Shared {
     pub client: HttpClient,
     /// Counters.
     pub metrics: Arc<Metrics>,
-    /// Where events go.
+    /// Sink of the events.
     pub sink: EventSink,
     /// Requests in flight, and whether the process drains.
     pub drain: Arc<Drain>,
@@ -49,6 +49,6 @@ pub struct Shared {
     pub cluster: Arc<ClusterHandle>,
     /// The way to them.
     pub peer_client: Arc<PeerClient>,
-    /// When the process started, seconds since 1970: `created` of every model.
+    /// Start of the process, seconds since 1970: `created` of every model.
     pub started_unix_secs: u64,
 }

@@ -1,6 +1,6 @@
 //! `tracing` as a snapshot has it: which requests are recorded, and where spans go.
 //!
-//! Nothing is sent here; the exporter of `app` does. None where no collector is configured.
+//! Sends nothing; the exporter of `app` does. None where no collector is configured.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ pub struct TracingRuntime {
 pub struct ArrivedContext {
     /// `traceparent`, if it is valid.
     pub parent: Option<TraceContext>,
-    /// What the request is recorded as here; none when it is not.
+    /// Identity of the request's span here; none when it is not recorded.
     pub identity: Option<Box<SpanIdentity>>,
 }
 

@@ -15,7 +15,7 @@ use serde::{Serialize, Serializer};
 /// [`InferenceEvent::priced_by`] of the built-in formula.
 pub const BUILTIN: &str = "builtin";
 
-/// How a request ended.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RequestOutcome {
@@ -57,7 +57,7 @@ impl RequestOutcome {
     }
 }
 
-/// Where the numbers in `metrics` come from.
+/// Source of the numbers in `metrics`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MetricsSource {
@@ -153,10 +153,10 @@ pub struct InferenceEvent {
     pub status: u16,
     /// Our code, also for a model server's own 4xx or 5xx passed on.
     pub error_code: Option<u32>,
-    /// Why it was refused: the refusal table's reason, and a metric label, so never made at run
+    /// Reason for the refusal, from the refusal table: also a metric label, so never made at run
     /// time.
     pub reason: Option<&'static str>,
-    /// How it ended.
+    /// Outcome of the request.
     pub outcome: RequestOutcome,
     /// The request waited for a permit.
     pub queued: bool,

@@ -1,4 +1,4 @@
-//! Where inference events go: a bounded queue, one writer thread, one file of JSON lines.
+//! Sink of inference events: a bounded queue, one writer thread, one file of JSON lines.
 //!
 //! Never blocks the caller. Emitting pushes into a queue of [`QUEUE_EVENTS`]. The writer wakes
 //! every [`WRITE_INTERVAL`], so serving pays no system call per event and a crash loses at most one
@@ -26,8 +26,8 @@ use super::rotating_file::{FileSettings, RotatingFile};
 /// megabyte of pointers.
 pub const QUEUE_EVENTS: usize = 65_536;
 
-/// How often the writer looks at the queue. Half of the 100 ms an event may stay in memory, so
-/// that the write itself has the other half.
+/// Interval at which the writer looks at the queue. Half of the 100 ms an event may stay in memory,
+/// so that the write itself has the other half.
 pub const WRITE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Bytes gathered for one write: large enough that system calls do not count, small enough that
@@ -38,9 +38,9 @@ const BATCH_BYTES: u64 = 256 * 1024;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct EventsConfig {
-    /// Where inference events are written, one JSON object a line; left out, none are.
+    /// File of inference events, one JSON object a line; when absent, none are written.
     pub file: Option<EventFileConfig>,
-    /// When an event counts as written.
+    /// Moment at which an event counts as written.
     pub durability: Durability,
 }
 
@@ -79,7 +79,7 @@ impl EventFileConfig {
     }
 }
 
-/// When an event counts as written.
+/// Moment at which an event counts as written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Durability {

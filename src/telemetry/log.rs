@@ -49,7 +49,7 @@ const NOISY: [&str; 7] = [
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogConfig {
-    /// How a record is written.
+    /// Format of a record.
     pub format: LogFormat,
     /// `off`, `error`, `warn`, `info`, `debug` or `trace`; or directives as in
     /// `info,infergate::pipeline=debug`.
@@ -65,7 +65,7 @@ impl Default for LogConfig {
     }
 }
 
-/// How a record is written.
+/// Format of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum LogFormat {
@@ -84,7 +84,7 @@ pub struct BadLevel {
     problem: String,
 }
 
-/// Why logging could not be set up.
+/// Reason for which logging could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LogInitError {
     /// See [`BadLevel`].

@@ -1,6 +1,6 @@
 //! Process metrics of the operating system, read from `/proc` at each scrape.
 //!
-//! Keeps no state. Where there is no `/proc`, there are no such metrics.
+//! Keeps no state. Such metrics need `/proc`, and are absent without it.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ pub(super) struct ProcessLevels {
     pub resident_bytes: u64,
     /// Open file descriptors.
     pub open_fds: u64,
-    /// How many there may be.
+    /// Limit on open file descriptors.
     pub max_fds: u64,
 }
 

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// Account ids stand in the lines: the group may read them, the world may not.
 const FILE_MODE: u32 = 0o640;
 
-/// Where lines go and how much of them is kept.
+/// File of the lines, and the bounds of what is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FileSettings {
     /// The current file.
@@ -29,7 +29,7 @@ pub(super) struct FileSettings {
 pub(super) struct AppendResult {
     /// Whole lines that are in the file now, from the front.
     pub line_count: usize,
-    /// Why some are missing, or why the file could not be rotated.
+    /// Error that kept lines out of the file or prevented its rotation.
     pub problem: Option<io::Error>,
 }
 
@@ -169,7 +169,7 @@ impl RotatingFile {
     }
 }
 
-/// How much of `bytes` was written, and what stopped it.
+/// Writes `bytes`; returns the number that was written, and the error that stopped it.
 fn write_counted(file: &mut File, bytes: &[u8]) -> (usize, Option<io::Error>) {
     let mut written = 0;
     while written < bytes.len() {

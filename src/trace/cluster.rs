@@ -37,7 +37,7 @@ pub struct ForwardStep {
     pub rtt_us: u32,
     pub in_flight: u32,
     pub wait_max_ms: u64,
-    /// When the node answered, or was given up, and how; none while it is open.
+    /// End of the forward and its result: the node answered, or was given up. None while it is open.
     pub ended: Option<(u64, ForwardStepEnd)>,
     pub retry: Option<RetryDecision>,
 }

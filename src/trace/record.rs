@@ -102,7 +102,7 @@ pub struct RoutingStep {
 pub struct FallbackStep {
     pub at_us: u64,
     pub to: ModelId,
-    /// Why the former one was left.
+    /// Reason to leave the former model.
     pub cause: &'static str,
 }
 
@@ -120,7 +120,7 @@ pub enum AdmissionStepResult {
     Queued {
         position: usize,
         expected_wait: Millis,
-        /// When the wait ended and how; none when the request ended with it.
+        /// End of the wait and its result; none when the request ended with it.
         ended: Option<(u64, &'static str)>,
     },
     Full {
@@ -153,7 +153,7 @@ pub struct AttemptStep {
     pub retry: Option<RetryDecision>,
 }
 
-/// How one try went, as far as it has come.
+/// Progress and result of an attempt.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AttemptTrace {
     /// Connection and request.
@@ -202,7 +202,7 @@ pub struct RetryDecision {
     pub model_left: u32,
 }
 
-/// Why it was refused.
+/// Refusal of the request.
 #[derive(Clone, Copy, Debug)]
 pub struct RefusalSummary {
     pub cause: &'static str,
@@ -214,7 +214,7 @@ pub struct RefusalSummary {
 /// Neurons that were to be held of the account's day.
 #[derive(Clone, Copy, Debug)]
 pub struct QuotaHold {
-    /// How many.
+    /// Number of neurons.
     pub neurons: f64,
     /// The account's limit.
     pub per_day: u64,
@@ -222,7 +222,7 @@ pub struct QuotaHold {
     pub granted: bool,
 }
 
-/// How it ended: what the event says, without what only bills need.
+/// Outcome of the request: the fields of the event, without those that only bills need.
 #[derive(Clone, Debug)]
 pub struct TraceSummary {
     pub at_us: u64,
@@ -376,7 +376,7 @@ impl TraceBuilder {
         });
     }
 
-    /// How far the last try has come.
+    /// Updates the progress of the last attempt.
     pub fn update_attempt(&mut self, trace: &AttemptTrace) {
         if let Some(tried) = self.last_attempt() {
             tried.trace = *trace;
@@ -530,7 +530,7 @@ impl RetryDecision {
         ATTEMPTS_MAX.saturating_sub(self.tries)
     }
 
-    /// Why there is another try, or none.
+    /// Reason for another attempt, or for none.
     pub(super) fn reason(&self) -> &'static str {
         match self.failure {
             None => "the server may have begun to work",

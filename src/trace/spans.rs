@@ -124,7 +124,7 @@ impl Renderer<'_> {
         with_error(span, self.error())
     }
 
-    /// One attempt at a model server.
+    /// Span of an attempt at a model server.
     fn attempt(&self, part: Span, attempt: &AttemptStep, ordinal: usize) -> Span {
         let trace = &attempt.trace;
         let mut attributes = vec![
@@ -165,7 +165,7 @@ impl Renderer<'_> {
         with_error(of_part(span, part), error)
     }
 
-    /// One forward to another node.
+    /// Span of a forward to another node.
     fn forward(&self, part: Span, forward: &ForwardStep, ordinal: usize) -> Span {
         let attributes = vec![
             KeyValue::text("infergate.peer.node", &*forward.node),

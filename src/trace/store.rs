@@ -28,7 +28,7 @@ pub struct TraceStore {
     slots: Box<[Mutex<Option<Box<RequestTrace>>>]>,
     /// Stories kept so far; the next one's slot by the remainder.
     kept: AtomicUsize,
-    /// When the last of the plain stories kept so far would have come, had they come at their pace
+    /// Moment at which the last plain trace kept so far would have come, had they come at their pace
     /// (generic cell rate algorithm).
     plain_until_us: AtomicU64,
 }

@@ -42,7 +42,7 @@ const DISCARD_TIMEOUT: Duration = Duration::from_millis(100);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// How sending failed, by what may be done about it.
+/// Failure to send, by what may be done about it.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
     /// No connection: the request was not seen by anyone.
@@ -137,7 +137,7 @@ pub struct HttpClient {
     pool: ConnectionPool,
 }
 
-/// How a request failed on one connection.
+/// Failure of a request on one connection.
 struct SendFailure {
     error: SendError,
     /// No work has begun at the server: the request may be sent once more.

@@ -65,7 +65,7 @@ pub(super) struct UpstreamConnection {
     unsent: UnsentRequest,
     write_error: Option<io::Error>,
     clock: Clock,
-    /// When the request was written whole; until then, when writing began.
+    /// Moment at which the request was written whole; until then, at which writing began.
     written_us: u64,
     /// Bytes of the response to the present request, interim responses included.
     bytes_read: u64,

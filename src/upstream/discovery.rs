@@ -34,7 +34,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// As for configured endpoints.
 const PERMITS_MAX: u32 = 65_536;
 
-/// Why discovery failed: for the log, no part of a key in it.
+/// Reason for which discovery failed: for the log, no part of a key in it.
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoveryError {
     /// The file cannot be opened or read.

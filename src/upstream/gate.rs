@@ -509,9 +509,9 @@ fn in_u32(count: usize) -> u32 {
 pub struct EndpointHealth {
     /// Its endpoint.
     pub url: Arc<str>,
-    /// How it is.
+    /// Health of the endpoint.
     pub health: Health,
-    /// When it may serve again, while ejected or paused.
+    /// Moment at which it may serve again, while ejected or paused.
     pub ejected_until: Option<Millis>,
     /// Since when it is so; none of one that drains.
     pub since: Option<Millis>,
@@ -526,7 +526,7 @@ pub struct Permit {
     account: AccountKey,
     /// Its endpoint.
     pub endpoint: EndpointId,
-    /// Where it is.
+    /// Target of requests to the endpoint.
     pub target: Arc<Target>,
     /// Health of the endpoint at the grant.
     pub health: Health,

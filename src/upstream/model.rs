@@ -22,7 +22,7 @@ pub struct ModelRuntime {
     pub spec: Arc<ModelSpec>,
     /// Admission; shared by all generations of the model.
     pub gate: Arc<AdmissionGate>,
-    /// How its endpoints are spoken to.
+    /// Kind of its endpoints: their protocol and health check.
     pub backend: &'static Backend,
     /// Task that checks the input and shapes payload and response.
     pub task: TaskSlot,
@@ -71,7 +71,7 @@ impl ModelRuntime {
 #[derive(Default)]
 pub struct ModelRuntimes {
     list: Vec<Arc<ModelRuntime>>,
-    /// Where their endpoints are; shared by all generations.
+    /// Servers of their endpoints; shared by all generations.
     servers: Arc<SharedServers>,
 }
 

@@ -1,7 +1,7 @@
 //! Open connections that wait for another request, the most recently used first.
 //!
-//! Connections are opened, and their protocol spoken, elsewhere. How long one may wait is the
-//! core's decision ([`ConnectionUse`](infergate_core::routing::connection_reuse::ConnectionUse)); whether the
+//! Connections are opened, and their protocol spoken, elsewhere. The longest wait of one is
+//! the core's decision ([`ConnectionUse`](infergate_core::routing::connection_reuse::ConnectionUse)); whether the
 //! server has closed it, the kernel's. Looked at when taken, and by [`ConnectionPool::sweep`] twice a second.
 //! Bound: [`CONNECTIONS_MAX`] in all; a server that closes after each response has none.
 

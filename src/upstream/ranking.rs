@@ -34,7 +34,7 @@ mod tests;
 use sites::SiteTable;
 pub use sites::{Site, SiteRanking};
 
-/// How often the table of a cached policy is made anew.
+/// Interval at which the table of a cached policy is made anew.
 pub const RANKING_TICK: Duration = Duration::from_millis(50);
 /// Age above which a table is not used.
 const STALE_AFTER: Millis = Millis(500);
@@ -97,7 +97,7 @@ pub struct EndpointRanking {
 /// Inputs and result of a call of the policy, for traces.
 #[derive(Debug)]
 pub struct RankingResult {
-    /// When the policy was called.
+    /// Moment at which the policy was called.
     pub at: Millis,
     /// The plugins that ranked; none for a built-in policy.
     pub uses: Vec<PluginUse>,
@@ -168,7 +168,7 @@ impl Ranking {
         }
     }
 
-    /// When the policy is asked.
+    /// Mode of calls to the policy.
     pub fn mode(&self) -> RoutingMode {
         self.slot.mode()
     }
@@ -375,7 +375,7 @@ fn hints(class: RankingClass) -> Hints {
     }
 }
 
-/// Where a prompt may stand, in the order of the search.
+/// Members that may hold a prompt, in the order of the search.
 #[derive(Default, Deserialize)]
 struct PromptBody<'a> {
     #[serde(borrow)]

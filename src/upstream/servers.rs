@@ -53,8 +53,8 @@ impl PermitKey {
 }
 
 impl SharedServers {
-    /// Takes over the limits of a new configuration, and forgets servers that nothing uses. Where
-    /// endpoints that were found disagree about their server, the lowest limit counts. Returns the
+    /// Takes over the limits of a new configuration, and forgets servers that nothing uses. The
+    /// lowest limit counts if discovered endpoints disagree about their server. Returns the
     /// permits that higher limits added where requests wait.
     pub(super) fn configure(&self, catalog: &Catalog) -> Vec<Handoff> {
         let mut limits: HashMap<PermitKey, u32> = HashMap::new();

@@ -55,11 +55,11 @@ pub struct Target {
     pub prefix: String,
     /// Key and headers of the endpoint, ready to send.
     pub(super) credentials: EndpointCredentials,
-    /// How its health is checked.
+    /// Health checks of the endpoint.
     pub(super) health: HealthCheckSpec,
     /// `priority` of the endpoint; above 255 it is 255.
     pub tier: u8,
-    /// How fast it answers. Guards five numbers; held by whoever adds a measurement or ranks.
+    /// Latency of its responses. Guards five numbers; held to add a measurement or to rank.
     pub load: Mutex<EndpointLoad>,
     /// Numbers of the names of the LoRA adapters that the server reports.
     adapters: ArcSwapOption<Vec<u32>>,
@@ -81,7 +81,7 @@ pub struct Target {
     /// Identity it has to prove, over TLS.
     identity: Option<Arc<ServerIdentity>>,
     ca_file: Option<CaFile>,
-    /// How its connections are watched while nothing comes.
+    /// Keepalive of its idle connections.
     keepalive: TcpKeepalive,
     dials: ArcSwapOption<DialAddresses>,
 }
@@ -237,7 +237,7 @@ impl Target {
             && *self.backend_model == *spec.backend_model.as_deref().unwrap_or(model)
     }
 
-    /// Where to connect, resolving the host's name when that has not been done yet.
+    /// Returns the addresses to connect to; resolves the host's name when that has not been done yet.
     ///
     /// # Errors
     /// The name does not resolve.

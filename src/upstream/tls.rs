@@ -50,7 +50,7 @@ pub fn is_server_name(host: &str) -> bool {
 /// The certificates in the PEM file at `path`, read and looked at.
 ///
 /// # Errors
-/// Why it is of no use, for the operator.
+/// Reason for which the file is of no use, for the operator.
 pub fn read_ca_file(path: &Path) -> Result<Arc<[u8]>, String> {
     let pem = read_pem(path)?;
     match roots(&pem) {
@@ -62,7 +62,7 @@ pub fn read_ca_file(path: &Path) -> Result<Arc<[u8]>, String> {
 /// Reads the regular file at `path`, at most 4 MiB.
 ///
 /// # Errors
-/// Why it cannot be read, for the operator.
+/// Reason for which the file cannot be read, for the operator.
 pub fn read_pem(path: &Path) -> Result<Vec<u8>, String> {
     let unreadable = |error: io::Error| format!("cannot read {}: {error}", path.display());
     let file = open_regular(path).map_err(unreadable)?;
@@ -217,7 +217,7 @@ pub fn is_certificate_refusal(cause: &(dyn Error + Send + Sync + 'static)) -> bo
     )
 }
 
-/// Why a server has not proved itself.
+/// Reason for which a server has not proved itself.
 #[derive(Debug)]
 pub enum HandshakeError {
     /// The server's certificate, or its alert, ends the handshake.

@@ -13,7 +13,7 @@ const EVERY: Millis = Millis::from_secs(10);
 /// The warnings of one kind about one endpoint.
 #[derive(Debug, Default)]
 pub struct WarningLimit {
-    /// When the next one is due, milliseconds on the running clock.
+    /// Moment at which the next one is due, milliseconds on the running clock.
     due_ms: AtomicU64,
     suppressed: AtomicU32,
 }

@@ -194,7 +194,7 @@ async fn metrics_are_well_formed_and_count_what_happened() {
     check_with_promtool(&answer.body);
 }
 
-/// Where the judge is installed, it has the last word.
+/// Checks the metrics with promtool, where that is installed.
 fn check_with_promtool(metrics: &[u8]) {
     let child = Command::new("promtool")
         .args(["check", "metrics"])

@@ -42,7 +42,7 @@ fn by_hand(output_tokens: u64) -> f64 {
     BASE + INPUT * f64::from(PROMPT_TOKENS) + OUTPUT * output_tokens as f64
 }
 
-/// How a request of the mixture ends, and the tokens that were made until then.
+/// Outcome of a request of the mixture, and the tokens that were made until then.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Whole,

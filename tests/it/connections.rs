@@ -224,7 +224,7 @@ async fn a_kept_connection_is_used_again_and_explained_as_such() {
     assert_eq!(connection_of(&node, &answer).await, "reused");
 }
 
-/// How the connection of a request's try came to be, as `/explain` has it.
+/// Origin of the connection of a request's attempt, as `/explain` has it.
 async fn connection_of(node: &Node, answer: &TestResponse) -> Value {
     let id = answer.header("x-request-id").unwrap();
     let trace = node.explain(id).await;

@@ -8,7 +8,7 @@ use crate::support::{
     json_answer, one_model,
 };
 
-/// How a client says goodbye.
+/// Form of a client's disconnect.
 #[derive(Clone, Copy, Debug)]
 enum Disconnect {
     Fin,

@@ -1,4 +1,4 @@
-//! When a model server fails: what is tried again, where, how often, and what the client sees.
+//! Failures of a model server: what is tried again, where, how often, and what the client sees.
 
 mod health;
 mod statuses;

@@ -26,7 +26,7 @@ fn over(servers: &[&SimulatedServer], policy: &str) -> String {
     )
 }
 
-/// Where a chat with this text went.
+/// URL of the endpoint that a chat with this text was sent to.
 async fn went(node: &Node, text: &str) -> String {
     let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"{text}"}}]}}"#);
     let answer = node.post("/v1/chat/completions", &body).await;

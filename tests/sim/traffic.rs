@@ -19,7 +19,7 @@ pub struct Source {
     pub gives_up_one_in: u64,
 }
 
-/// When requests come.
+/// Arrival of requests.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Load {
     Nothing,
@@ -31,7 +31,7 @@ pub enum Load {
     Paced(f64),
 }
 
-/// How long a backend takes.
+/// Service time of a backend.
 #[derive(Clone, Copy)]
 pub struct Service {
     pub mean: Millis,
@@ -39,7 +39,7 @@ pub struct Service {
     pub jitter: f64,
 }
 
-/// How a request ended.
+/// Outcome of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum End {
     Completed,

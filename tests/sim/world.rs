@@ -89,7 +89,7 @@ pub struct ModelSim {
     events: BinaryHeap<Reverse<(Millis, u64, Event)>>,
     requests: HashMap<u64, Request>,
     by_ticket: HashMap<QueueTicket, u64>,
-    /// Where an endpoint is, also while it drains.
+    /// URL of an endpoint, also while it drains.
     urls: HashMap<EndpointId, Arc<str>>,
     numbers: u64,
     steps: u64,

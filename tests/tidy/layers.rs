@@ -139,7 +139,7 @@ fn paths_from(tokens: &[Token], crates: &[&str], path: &str) -> Vec<Edge> {
     edges
 }
 
-/// How many `super` lead from the file to the crate's root.
+/// Number of `super` that lead from the file to the crate's root.
 fn module_depth(path: &str) -> usize {
     let below = path
         .strip_prefix("src/core/")
@@ -276,7 +276,7 @@ pub fn tasks_are_pure(sources: &[Source], found: &mut Vec<String>) {
     dependencies("src/tasks/Cargo.toml", TASKS_DEPENDENCIES, sources, found);
 }
 
-/// What the manifest `path` depends on, against a list.
+/// Checks the dependencies of the manifest `path` against a list.
 fn dependencies(path: &str, allowed: &[&str], sources: &[Source], found: &mut Vec<String>) {
     let Some(manifest) = sources.iter().find(|source| source.path == path) else {
         return;

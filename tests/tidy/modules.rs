@@ -1,4 +1,4 @@
-//! Which file a path leads to, within one package.
+//! Resolution of a path to its file, within one package.
 //!
 //! Not a compiler: inline modules and macros count as their file, foreign paths as nothing.
 

@@ -115,7 +115,7 @@ fn reach(
     reached
 }
 
-/// Where the modules that `path` declares may stand.
+/// Files in which the modules that `path` declares may be.
 fn child_files(path: &str, is_root: bool, tokens: &[Token]) -> Vec<String> {
     let (directory, stem) = match path.rsplit_once('/') {
         Some((directory, name)) => (directory, name.trim_end_matches(".rs")),

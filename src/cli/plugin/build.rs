@@ -40,7 +40,7 @@ const GRANTABLE: &str = "infergate:host/";
 pub struct BuildOutput {
     /// Its package's name.
     pub name: String,
-    /// Where the component lies.
+    /// Path of the component.
     pub path: PathBuf,
     /// Its size.
     pub bytes: u64,
@@ -157,7 +157,7 @@ fn finish(compiled: CompilerOutput, out: Option<&Path>) -> Result<BuildOutput, B
     })
 }
 
-/// Why no gateway could take it.
+/// Reason for which no gateway could load the component; none when one could.
 fn no_plugin(component: &[u8]) -> Option<String> {
     match ComponentType::of(component) {
         Err(why) => Some(why),

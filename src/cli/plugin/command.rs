@@ -23,7 +23,7 @@ pub enum PluginCommand {
         /// The plugin's folder.
         #[arg(default_value = ".")]
         dir: PathBuf,
-        /// Where to write it; with --all, the folder for all of them.
+        /// File to write; with --all, the folder for all of them.
         #[arg(long, value_name = "PATH")]
         out: Option<PathBuf>,
         /// Build every plugin of the cargo workspace in the folder.

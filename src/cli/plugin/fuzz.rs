@@ -43,7 +43,7 @@ pub struct FuzzArgs {
     /// Calls.
     #[arg(long, value_name = "N", default_value_t = 2000)]
     runs: u32,
-    /// Where chance begins; a finding names its own.
+    /// Seed of the random inputs; a finding names its own.
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
     /// Only this hook.

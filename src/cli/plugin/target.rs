@@ -30,7 +30,7 @@ pub struct PluginSelector {
     /// The world it is for, where it exports several.
     #[arg(long, value_name = "WORLD", value_parser = world)]
     pub world: Option<World>,
-    /// Where its fixtures are: `tests` of a project, or `NAME.tests` beside a component, by default.
+    /// Folder of its fixtures; by default `tests` of a project, or `NAME.tests` beside a component.
     #[arg(long, value_name = "DIR")]
     pub fixtures: Option<PathBuf>,
     /// Limits it will be configured with, as under `plugins[].limits`: `{"memory_mib": 64}`. Absent limits
@@ -47,7 +47,7 @@ pub struct PluginTarget {
     pub info: ComponentInfo,
     /// World of the plugin.
     pub world: World,
-    /// Where the fixtures are, if anywhere.
+    /// Folder of the fixtures, if there is one.
     pub folder: Option<PathBuf>,
     /// Its fixtures, in the order of names.
     pub fixtures: Vec<PluginFixture>,

@@ -212,7 +212,7 @@ fn lines(tried: &FixtureResult<'_>, width: usize) -> String {
     text
 }
 
-/// Why it failed: a difference a pair of lines, what crashed where, what it logged.
+/// Reason for the failure: a pair of lines for each difference, the place of a crash, the log.
 fn explained(tried: &FixtureResult<'_>) -> String {
     let mut text = String::new();
     match &tried.verdict {

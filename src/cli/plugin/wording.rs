@@ -1,4 +1,4 @@
-//! How numbers, findings and steps of long work are written for people. Decides nothing.
+//! Text form of numbers, findings and steps of long work, for people. Decides nothing.
 
 use std::io::Write;
 
@@ -17,7 +17,7 @@ pub struct Finding {
     pub message: String,
 }
 
-/// How much a finding matters.
+/// Level of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FindingLevel {

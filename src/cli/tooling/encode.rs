@@ -10,7 +10,7 @@ use wit_component::ComponentEncoder;
 /// The custom section in which bindings leave the world they were made for.
 const WORLD_SECTION: &str = "component-type";
 
-/// Why a module does not become a component. The texts are for the plugin's author.
+/// Reason for which a module does not become a component. The texts are for the plugin's author.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum EncodeError {
     /// No WebAssembly, or broken.

@@ -2,7 +2,7 @@
 //!
 //! Serves no request and prints nothing. All imports are granted, so that a missing grant is reported by the
 //! check and not by the linker; log lines are kept instead of logged. Memory and answers are held to what a
-//! gateway grants. Where instructions are counted, which takes time, deadlines are ten times the gateway's.
+//! gateway grants. Deadlines are ten times the gateway's if instructions are counted, which takes time.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -78,7 +78,7 @@ impl ToolHost {
     /// Starts an engine. Compiled code is kept below `cache`, where that can be trusted.
     ///
     /// # Errors
-    /// When the operating system has no memory or thread for it.
+    /// The operating system has no memory or thread for it.
     pub fn start(measure: CostMeasure, cache: Option<&Path>) -> Result<ToolHost, String> {
         let purpose = match measure {
             CostMeasure::Fuel => EnginePurpose::Tools,
@@ -318,7 +318,7 @@ pub fn describe_call() -> PluginFixture {
     }
 }
 
-/// Where the fixtures of a component lie: `NAME.tests` beside it, or `tests` when it is alone there.
+/// Folder of a component's fixtures: `NAME.tests` beside it, or `tests` when it is alone there.
 pub fn fixtures_beside(file: &Path) -> Option<std::path::PathBuf> {
     fixtures_folder(file)
 }

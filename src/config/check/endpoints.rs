@@ -1,4 +1,4 @@
-//! How an endpoint is addressed beside its URL: the form of its key, its headers, its health path.
+//! Checks of an endpoint's address beside its URL: the form of its key, its headers, its health path.
 //!
 //! Endpoints are not contacted, and no message repeats a value: it may be a secret.
 

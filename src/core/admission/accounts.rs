@@ -1,4 +1,4 @@
-//! One queue of waiters per account, shared by the two fair disciplines.
+//! Queues of waiters by account, shared by the two fair disciplines.
 //!
 //! Not an order of accounts; `S` is the state a discipline keeps with each account to order them. An
 //! account is forgotten with its last waiter, so memory follows the waiters and not the accounts ever

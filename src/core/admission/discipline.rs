@@ -12,10 +12,10 @@ use crate::{AccountId, Millis};
 /// A request that waits.
 pub(super) struct Waiter {
     pub request: PermitRequest,
-    /// When it joined.
+    /// Moment at which it joined.
     pub joined: Millis,
-    /// Where its account's line is, under disciplines that keep one per account: as the prospect
-    /// said before it joined, then as the discipline sets it.
+    /// Slot of its account's queue, under disciplines that keep one per account: from the queue
+    /// estimate before it joined, then as the discipline sets it.
     pub account_queue: Option<SlotKey>,
 }
 

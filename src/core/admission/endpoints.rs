@@ -266,9 +266,9 @@ impl Endpoints {
         handoff
     }
 
-    /// Notifies the servers whether requests wait here, and with which weight. When a server has a permit, takes
-    /// it and returns the endpoint: to be called again then. With `again` servers that were notified before
-    /// are included.
+    /// Notifies the servers whether requests wait here, and with which weight. Takes the permit of a
+    /// server that has one and returns the endpoint: to be called again then. With `again` servers that were
+    /// notified before are included.
     pub fn announce(&mut self, waiting: Option<u64>, again: bool) -> Option<EndpointId> {
         for index in 0..self.slots.len() {
             let Some(endpoint) = &mut self.slots[index] else {

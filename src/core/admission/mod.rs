@@ -1,5 +1,5 @@
 //! Admission: permits at endpoints, queues in front of them, and the three outcomes
-//! `Leased | Queued | Full`. One [`AdmissionQueue`] per model.
+//! `Leased | Queued | Full`. Each model has an [`AdmissionQueue`].
 //!
 //! Neither waking nor timing happens here. The shell keeps each admission queue in a mutex, calls it
 //! with `now` and `random`, and delivers the returned [`WaiterUpdates`]. A call takes well under a microsecond

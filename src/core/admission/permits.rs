@@ -33,7 +33,7 @@ struct PermitRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReleasedPermit {
     pub endpoint: EndpointId,
-    /// How long a request had it; `None` when it never had one.
+    /// Time for which a request held it; `None` when none ever did.
     pub hold: Option<Millis>,
 }
 

@@ -214,7 +214,7 @@ impl Discipline for TokenFair {
     }
 }
 
-/// Counters of accounts that do not wait. When there are too many, the least served is forgotten.
+/// Counters of accounts that do not wait. Beyond the bound, the least served is forgotten.
 #[derive(Default)]
 struct IdleCounters {
     counters: HashMap<AccountId, TokenCounter>,

@@ -51,8 +51,8 @@ fn is_same_host(origin: &[u8], host: &[u8]) -> bool {
     without_port(authority) == without_port(host)
 }
 
-/// Why `entry` cannot be listed, if it cannot: it is neither `*` nor `scheme://host[:port]` as browsers
-/// write it.
+/// Reason for which `entry` cannot be listed: it is neither `*` nor `scheme://host[:port]` as browsers
+/// write it. None when it can.
 pub fn fault(entry: &str) -> Option<String> {
     if entry == ANY {
         return None;

@@ -22,7 +22,7 @@ pub const CHARGE_MAX_NEURONS: f64 = 1e12;
 /// otherwise: `plugins[].limits.charge_max`.
 pub const CHARGE_MAX_DEFAULT: u64 = 1_000_000;
 
-/// Where a value came from. The gateway decides this, never a plugin.
+/// Origin of a value. The gateway decides this, never a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricSource {
     /// Reported by the model server.
@@ -46,7 +46,7 @@ pub struct Metric {
     pub source: MetricSource,
 }
 
-/// How the request ended, as far as its bill is concerned.
+/// Outcome of the request, as far as its bill is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // as in the event
 pub enum BillingOutcome {
@@ -64,7 +64,7 @@ pub struct UsageReport<'a> {
     pub model: &'a str,
     /// Trust in the figures of the model server.
     pub trust: Trust,
-    /// How the request ended.
+    /// Outcome of the request.
     pub ending: BillingOutcome,
     /// The response was a stream.
     pub streamed: bool,

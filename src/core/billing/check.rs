@@ -5,7 +5,7 @@ use super::charge::{Charge, UsageReport};
 /// Lines a charge may have: a few per metric, for prices in tiers.
 pub const LINES_MAX: usize = 256;
 
-/// How far the total may be from the sum of its parts, relative to the total.
+/// Largest difference between the total and the sum of its parts, relative to the total.
 const SUM_TOLERANCE: f64 = 1e-9;
 
 impl Charge {

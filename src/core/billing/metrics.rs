@@ -12,7 +12,7 @@ use super::Usage;
 use super::charge::{METRIC_NAME_MAX_BYTES, METRICS_MAX, Metric, MetricSource, QUANTITY_MAX};
 use crate::model::MetricMode;
 
-/// How the model's metrics add up on a stream: [`ModelSpec::metrics`](crate::model::ModelSpec).
+/// Aggregation of the model's metrics on a stream: [`ModelSpec::metrics`](crate::model::ModelSpec).
 pub type MetricModes = BTreeMap<Arc<str>, MetricMode>;
 
 /// Quantities reported so far.

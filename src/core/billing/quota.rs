@@ -198,7 +198,7 @@ impl Quota {
     /// Puts `amount` neurons aside, unless the day's use and all reservations have reached `limit`.
     ///
     /// # Errors
-    /// Which of the two has reached it.
+    /// The limit is reached; the [`QuotaExhaustion`] names by which of the two.
     pub fn reserve(
         &mut self,
         account: &AccountId,

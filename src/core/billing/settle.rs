@@ -25,7 +25,7 @@ pub struct Settlement {
     /// Origin of the whole: [`MetricSource::Estimated`] as soon as one metric is an estimate,
     /// [`MetricSource::Derived`] where all of them are the task's.
     pub source: MetricSource,
-    /// How reported figures compare to estimates, with [`Trust::Compare`]: every metric that has
+    /// Comparison of reported figures and estimates, with [`Trust::Compare`]: every metric that has
     /// either, by name.
     pub comparison: Vec<MetricComparison>,
 }

@@ -1,4 +1,4 @@
-//! How an endpoint is addressed beside its URL: the form of its key, and how its health is asked.
+//! Configuration of an endpoint beside its URL: the form of its key, and its health checks.
 //!
 //! Shapes of the configuration only; requests are written by the shell.
 
@@ -29,7 +29,7 @@ impl AuthForm {
     }
 }
 
-/// How an endpoint's health is checked.
+/// Health checks of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct HealthCheckSpec {

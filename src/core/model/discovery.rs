@@ -94,7 +94,7 @@ pub struct KubernetesSpec {
     #[serde(default = "KubernetesSpec::default_api")]
     pub api: Arc<str>,
     /// File with the token that is sent as `Authorization: Bearer` to the API, read anew at each look.
-    /// When absent that of the pod's service account, for an `https` API, or none.
+    /// The default is that of the pod's service account for an `https` API, else none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_file: Option<PathBuf>,
     /// PEM file of the certificates that an `https` API's own must come from, read anew at each look;
@@ -103,7 +103,7 @@ pub struct KubernetesSpec {
     pub ca_file: Option<PathBuf>,
 }
 
-/// Where a pod finds what it needs to speak to its cluster's API.
+/// Folder of a pod's credentials for the API of its cluster.
 /// <https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/>
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
@@ -124,7 +124,7 @@ impl KubernetesSpec {
         named.or_else(|| self.is_over_tls().then(account))
     }
 
-    /// Where the certificates stand by which it proves itself; none where it has not to.
+    /// Path of the certificates by which the API proves itself; none for an API over plain text.
     pub fn ca_path(&self) -> Option<PathBuf> {
         let account = || PathBuf::from(format!("{SERVICE_ACCOUNT}/ca.crt"));
         let path = || self.ca_file.clone().unwrap_or_else(account);
@@ -192,7 +192,7 @@ impl DiscoverySpec {
         5
     }
 
-    /// Where to look. The configuration admits exactly one place.
+    /// Source of the endpoints. The configuration admits exactly one.
     pub fn source(&self) -> Option<DiscoverySource> {
         let file = self.file.clone().map(DiscoverySource::File);
         let dns = || self.dns.clone().map(DiscoverySource::Dns);
@@ -275,8 +275,8 @@ pub fn same_server(url: &str) -> String {
 }
 
 impl ModelSpec {
-    /// The model with what was found for it behind its configured endpoints. Where both name a
-    /// server, the configuration is right.
+    /// The model with what was found for it behind its configured endpoints. The configuration takes
+    /// precedence for a server that both name.
     pub fn with_discovered(&self, found: &[DiscoveredEndpoint]) -> ModelSpec {
         let mut spec = self.clone();
         let Some(discovery) = &mut spec.discovery else {
@@ -300,8 +300,8 @@ impl ModelSpec {
         }
     }
 
-    /// How its endpoint at `url` came to be one: `config`, or the name of the source. None when it is
-    /// not its endpoint any more.
+    /// Origin of its endpoint at `url`: `config`, or the name of the source. None when it is not its
+    /// endpoint any more.
     pub fn source_of(&self, url: &str) -> Option<&'static str> {
         let is_there = self.endpoints.iter().any(|known| *known.url == *url);
         if !is_there {

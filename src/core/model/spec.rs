@@ -118,7 +118,7 @@ impl fmt::Debug for Secret {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "PathBuf", into = "PathBuf")]
 pub struct CaFile {
-    /// Where it stands, seen from the folder of the configuration file.
+    /// Path of the file, relative to the folder of the configuration file.
     pub path: PathBuf,
     /// PEM as it was read; empty until then.
     pub pem: Arc<[u8]>,
@@ -203,7 +203,7 @@ pub struct EndpointSpec {
     /// name. Values are kept secret as keys are, and may come from the environment.
     #[serde(default, skip_serializing)]
     pub headers: BTreeMap<Arc<str>, Secret>,
-    /// How its health is checked.
+    /// Health checks of the endpoint.
     #[serde(default)]
     pub health: HealthCheckSpec,
     /// PEM file of the certificates that an `https` endpoint's own must come from, in place of the
@@ -389,8 +389,8 @@ pub struct ModelSpec {
     /// Source of the billed figures.
     #[serde(default)]
     pub metrics_trust: Trust,
-    /// How the reports of a metric on a stream add up, where they do not as usual: `cumulative` (each
-    /// is the total so far, and the largest counts). `incremental`: they are summed.
+    /// Aggregation of a metric's reports on a stream, where it differs from the usual: `cumulative`
+    /// (each is the total so far, and the largest counts). `incremental`: they are summed.
     #[serde(default)]
     pub metrics: BTreeMap<Arc<str>, MetricMode>,
     /// Ids of models that take this one's place, in order, when it has no capacity or its servers fail

@@ -61,7 +61,7 @@ pub enum EndpointSignal {
     Unusable,
 }
 
-/// Why an endpoint is not well, in a word or as an HTTP status, for operators.
+/// Cause of an endpoint's failure, a word or an HTTP status, for operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureCause {
     /// `refused`, `reset`, `timeout` and their kin.
@@ -94,7 +94,7 @@ impl fmt::Display for FailureCause {
 pub struct Observation {
     /// Signal about the endpoint.
     pub signal: EndpointSignal,
-    /// Why it failed, where it did.
+    /// Cause of the failure, where it failed.
     pub cause: Option<FailureCause>,
     /// The account that asked.
     pub account: AccountKey,
@@ -406,7 +406,7 @@ impl Ejector {
         Some(self.records.get(url)?.present.1)
     }
 
-    /// When nothing is usable, ejections are over for all that are not down.
+    /// Ends the ejection of all endpoints that are not down, once none is usable.
     fn restore_if_none_usable(&mut self, changes: &mut Vec<UsabilityChange>) {
         if self.usable > 0 {
             return;

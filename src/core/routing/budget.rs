@@ -3,7 +3,7 @@
 //!
 //! Does not judge whether a retry is safe; the shell asks only before the first byte of a response.
 //! A request counts when it begins at the node its client sent it to, a retry when it is allowed,
-//! both over a sliding window of ten seconds. When every backend fails, the load on them thus grows
+//! both over a sliding window of ten seconds. If every backend fails, the load on them thus grows
 //! by a tenth and two a second, and not threefold
 //! (<https://sre.google/sre-book/handling-overload/>). A retry at another endpoint whose latest try
 //! went well is always allowed: it costs that endpoint what a first try would. If it fails, it is
@@ -39,7 +39,7 @@ const RETRIES_A_SECOND_MIN: u32 = ATTEMPTS_MAX - 1;
 
 const SECOND: Millis = Millis::from_secs(1);
 
-/// How a try ended, as far as it matters for another one.
+/// Failure of an attempt, as far as it matters for another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptFailure {
     /// No connection: no backend has seen the request, so another try adds no load.
@@ -48,7 +48,7 @@ pub enum AttemptFailure {
     Failed,
 }
 
-/// Where another try would go.
+/// Target of another attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryTarget {
     /// Another endpoint, whose latest try went well.

@@ -60,7 +60,7 @@ impl KeepAlive {
     }
 }
 
-/// How much a connection has been used.
+/// Use of a connection so far.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionUse {
     opened: Millis,

@@ -115,8 +115,8 @@ impl Hops {
             && self.visited.len() < VISITED_MAX
     }
 
-    /// How long the next forward may wait where it goes, for a request that can wait nowhere here:
-    /// not at all at first, then as long as `left`.
+    /// Longest wait of the next forward at its target, for a request that can wait nowhere here:
+    /// zero at first, then `left`.
     pub fn may_wait(&self, left: Millis) -> Millis {
         match self.budget.capacity_left <= QUEUE_ALLOWED_AT {
             true => left,
@@ -214,7 +214,7 @@ impl Hops {
     /// Reads the text form.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The text is malformed; the [`HopsError`] names the fault.
     pub fn parse(text: &str) -> Result<Hops, HopsError> {
         if text.len() > TEXT_BYTES_MAX {
             return Err(HopsError::TooLong);

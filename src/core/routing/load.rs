@@ -39,7 +39,7 @@ const KV_CACHE_FULL_PERMILLE: u16 = 950;
 
 impl ServerLoad {
     /// Requests there that wait for the server or came past this gateway, which had `own` in flight there at
-    /// the report. One at least where the KV cache is full.
+    /// the report. Returns at least one where the KV cache is full.
     pub fn queue_len(&self, own: u32) -> u32 {
         let foreign = self
             .running

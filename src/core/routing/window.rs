@@ -4,7 +4,7 @@
 
 use crate::Millis;
 
-/// How far back a window looks.
+/// Span of a window.
 pub(super) const WINDOW: Millis = Millis::from_secs(10);
 
 const BUCKETS: u64 = 10;

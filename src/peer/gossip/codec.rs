@@ -37,13 +37,13 @@ const TIME_BITS: u32 = 5;
 pub struct NodeRecord {
     /// Rises with each report.
     pub version: u64,
-    /// When it was made, by its own clock.
+    /// Time of the report, by the node's own clock.
     pub made: Millis,
     /// True when the node takes no further requests.
     pub draining: bool,
     /// Its peers listener.
     pub address: Arc<str>,
-    /// Where it stands.
+    /// Site of the node.
     pub site: Arc<str>,
 }
 

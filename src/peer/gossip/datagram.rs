@@ -86,7 +86,7 @@ impl Signer {
     }
 }
 
-/// Why a datagram was not taken.
+/// Reason for the rejection of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DatagramRejection {
     Signature,
@@ -104,7 +104,7 @@ pub struct RejectionCounts {
 }
 
 impl RejectionCounts {
-    /// How many; nothing of sums, which are not known here.
+    /// Returns the counts; sums are not known here.
     pub fn read(&self) -> GossipRefused {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         GossipRefused {

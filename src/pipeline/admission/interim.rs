@@ -56,7 +56,7 @@ pub async fn send_granted(
 /// the time after which it gives up.
 ///
 /// # Errors
-/// It does not.
+/// The forwarding node does not wait any more.
 pub fn check_awaited(
     shared: &Shared,
     downstream: &mut impl Downstream,

@@ -1,4 +1,4 @@
-//! Why an attempt brought no usable response, and what follows from it.
+//! Reason for an attempt without a usable response, and the consequence of it.
 //!
 //! Not the decision on another attempt, which is the core's retry budget.
 
@@ -7,7 +7,7 @@ use infergate_core::{Millis, Refusal};
 
 use crate::pipeline::fallback::ModelError;
 
-/// Why a try brought no answer worth passing on.
+/// Reason for an attempt without a response to pass on.
 #[derive(Clone, Copy)]
 pub enum AttemptError {
     NotConnected,

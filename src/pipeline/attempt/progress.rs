@@ -14,8 +14,8 @@ use crate::pipeline::context::RequestContext;
 use crate::pipeline::downstream::Downstream;
 use crate::pipeline::error::RequestError;
 
-/// Where a model has `progress_comments` and no `queue_heartbeat_secs`. Proxies on the way cut what is
-/// silent for 30 to 60 s.
+/// Interval for a model with `progress_comments` and no `queue_heartbeat_secs`. Proxies on the way cut
+/// connections that are silent for 30 to 60 s.
 const COMMENT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Comment that the client gets.
@@ -30,7 +30,7 @@ pub fn comment_interval(spec: &ModelSpec) -> Option<Duration> {
         })
 }
 
-/// How the wait for the head of a server's answer ended.
+/// Outcome of the wait for the head of a server's response.
 pub enum HeadWait<T> {
     Completed(T),
     Deadline,

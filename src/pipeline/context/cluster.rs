@@ -24,7 +24,7 @@ impl RequestContext {
     /// Another node forwards it: by its word it has been under way for a while.
     ///
     /// # Errors
-    /// It has been here before.
+    /// The request has been here before.
     pub fn accept_forward(&mut self, visit: ForwardedHead) -> Result<(), HopsError> {
         let mut visit = visit;
         visit.hops.arrive(&self.snapshot.node)?;

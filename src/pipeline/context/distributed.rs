@@ -1,6 +1,6 @@
 //! Parts of the context for distributed traces: what a request is recorded as, and its GenAI metrics.
 //!
-//! Where no collector is configured each costs a branch.
+//! Each costs a branch when no collector is configured.
 
 use http::HeaderMap;
 use infergate_core::api::Operation;

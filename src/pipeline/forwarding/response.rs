@@ -34,11 +34,11 @@ pub struct ForwardedResponse {
     guard: ForwardGuard,
     watch: NodeWatch,
     ttft_us: u32,
-    /// How much longer than that node itself one waits for what it says.
+    /// Wait for the final message of that node, beyond its own deadline.
     final_message_grace: Duration,
 }
 
-/// Why the next piece does not come.
+/// Reason for which the next chunk does not come.
 enum ForwardedStop {
     ClientGone,
     /// The node is late: its own end of the answer may still be on the way.

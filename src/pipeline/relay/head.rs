@@ -58,7 +58,7 @@ impl<D: Downstream> Relay<'_, D> {
         head
     }
 
-    /// Adds the gateway's own fields. Where a whole response is sent at once, all that it reports is known
+    /// Adds the gateway's own fields. Usage and price of a whole response that is sent at once are known
     /// by now.
     fn add_gateway_headers(&self, head: &mut ResponseHead) {
         respond::write_request_id(head, self.ctx.dialect(), self.ctx.request_id());

@@ -1,4 +1,4 @@
-//! How many subschemas a schema stands for, once every reference and combinator is written out.
+//! Number of subschemas that a schema stands for, once every reference and combinator is written out.
 //!
 //! Validates nothing. A few lines of `allOf` and `$ref` can stand for 2^40 subschemas, which a validator
 //! would visit one by one. References must stay inside the schema and name their target plainly, so that the

@@ -374,7 +374,7 @@ impl<'a> Object<'a, OutlineJson> for OutlineMembers<'a> {
 pub struct OutlineItems<'a> {
     outline: &'a Outline,
     of: Container,
-    /// Where the next item begins, at the earliest.
+    /// Earliest offset at which the next item may begin.
     at: u32,
     /// The next container behind `at`.
     next: u32,

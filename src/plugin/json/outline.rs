@@ -99,7 +99,7 @@ pub(crate) struct Member {
     pub value: ValueSpan,
 }
 
-/// Where a value stands.
+/// Span of a value in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ValueSpan {
     pub start: u32,
@@ -286,7 +286,7 @@ fn string_end(bytes: &[u8], mut at: usize) -> usize {
 /// A container that is not closed yet.
 struct OpenContainer {
     container: u32,
-    /// How many members of outer objects wait before its own.
+    /// Number of members of outer objects that wait before its own.
     mark: usize,
     items: u32,
     /// The name whose value comes next.

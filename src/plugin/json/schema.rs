@@ -47,7 +47,7 @@ pub enum SchemaError {
     TooCostly,
 }
 
-/// Where a value does not fit and what is expected there.
+/// Place at which a value does not fit, and the expectation there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchemaViolation {
     /// RFC 6901, empty for the whole body.
@@ -271,7 +271,7 @@ impl Schema {
     }
 }
 
-/// How a message calls the place: by its last key.
+/// Name of the place in a message: its last key.
 fn name(pointer: &str) -> String {
     if pointer.is_empty() {
         return "the body".into();
@@ -329,7 +329,7 @@ fn short(message: String) -> String {
     }
 }
 
-/// Why a text that is JSON is no schema, for its author: the place, what stands there and what may.
+/// Reason for which a JSON text is no schema, for its author: the place, its value and the allowed ones.
 fn unusable(error: &ValidationError<'_>) -> String {
     let place = error.instance_path().as_str();
     let shown = if place.is_empty() { "/" } else { place };

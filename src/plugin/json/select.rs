@@ -6,8 +6,8 @@ use infergate_core::task::BodyField;
 
 use crate::plugin::json::Outline;
 
-/// Selected places that exist, as they are written. Where places do not [`overlap`](crate::plugin::json::pointer::overlap), the result is at most
-/// as long as the body.
+/// Selected places that exist, as they are written. The result is at most as long as the body if no places
+/// [`overlap`](crate::plugin::json::pointer::overlap).
 pub fn pick(body: &Outline, wants: &[String]) -> Vec<BodyField> {
     body.refill(u32::MAX);
     let found = |pointer: &String| {

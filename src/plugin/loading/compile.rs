@@ -2,7 +2,7 @@
 //!
 //! Validates nothing: the bytes are valid and their imports granted. A compiler is a child process of low
 //! priority ([`compiler`], this program with another argument) that limits its own processor time, memory and
-//! wall time. Where no program is given it is a thread of this process. A load waits for it as long as
+//! wall time. Without a program it is a thread of this process. A load waits for it as long as
 //! [`CompileWait`] allows; what is not ready by then is compiled on, and [`Compilers::compiled`] is notified when
 //! a load would find more.
 
@@ -44,7 +44,7 @@ const WORDS_MAX_BYTES: u64 = 2048;
 /// Guards nothing but the processor: one component is compiled at a time.
 static COMPILING: Mutex<()> = Mutex::new(());
 
-/// How long a load waits for compilers.
+/// Wait of a load for compilers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompileWait {
     /// Until all is compiled: at start, and for tools.

@@ -34,7 +34,7 @@ use crate::telemetry::{Clock, PluginMetricsRegistry, off_the_worker};
 /// Settings of a host at start.
 #[derive(Clone, Debug, Default)]
 pub struct HostSettings {
-    /// Where compiled components are kept; none keeps none.
+    /// Directory of compiled components; none keeps none.
     pub cache_dir: Option<PathBuf>,
     /// The program that compiles, run as the command `plugin-compiler`; none compiles in this process.
     pub compiler: Option<PathBuf>,
@@ -42,13 +42,13 @@ pub struct HostSettings {
     pub compiled: Arc<Notify>,
     /// Instances alive at once, all plugins together; 0 is the default, 128.
     pub slots: u32,
-    /// Where calls are counted.
+    /// Registry in which calls are counted.
     pub metrics: Arc<PluginMetricsRegistry>,
     /// Registry of the plugins whose calls are written down.
     pub captures: Arc<Captures>,
 }
 
-/// Why a host does not start.
+/// Reason for which a host does not start.
 #[derive(Debug, Error)]
 pub enum HostError {
     /// The directory of compiled components cannot be trusted or used.
@@ -395,7 +395,7 @@ impl<'a> LoadState<'a> {
     }
 }
 
-/// How long a load waits for compilers in all, and since when.
+/// Total wait of a load for compilers, and its start.
 #[derive(Clone, Copy)]
 struct CompileDeadline {
     patience: CompileWait,
@@ -501,7 +501,7 @@ fn keep_loaded(
     }
 }
 
-/// How far a revision came, by the key that is wrong; below a model that is its parameters.
+/// Stage that a revision reached, by the key that is wrong; below a model that is its parameters.
 fn stage(key: &str, below_model: bool) -> &'static str {
     match key.split(['.', '[', '/']).next() {
         _ if below_model => "configure",

@@ -27,7 +27,7 @@ use crate::plugin::spec::{RankMode, World};
 /// Problem that keeps the plugins of a configuration from being used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginProblem {
-    /// Where in the configuration: `plugins[0].sha256`, `models[2].plugins.task`.
+    /// Key in the configuration: `plugins[0].sha256`, `models[2].plugins.task`.
     pub key: String,
     /// The problem and its remedy.
     pub message: String,
@@ -54,7 +54,7 @@ pub struct PluginState {
     pub grants: Vec<&'static str>,
     /// `active`, or `last-good` for one that stands in when the active one fails.
     pub role: &'static str,
-    /// When this revision was loaded, RFC 3339.
+    /// Moment at which this revision was loaded, RFC 3339.
     pub loaded_at: Arc<str>,
     /// Routing policies: `cached` or `per-request`; null for the others.
     pub mode: Option<RankMode>,
@@ -98,7 +98,7 @@ pub(crate) struct SnapshotData {
     pub models: HashMap<ModelId, ModelSlots>,
     /// Every revision in force, used by a model or not.
     pub active: Vec<Arc<Revision>>,
-    /// When each routing policy is called. Not a part of its revisions: a change of it makes no new one.
+    /// Mode of calls to each routing policy. Not a part of its revisions: a change of it makes no new one.
     pub modes: HashMap<Arc<str>, RankMode>,
     /// Problems of optional plugins, which do not keep the snapshot from being used.
     pub warnings: Vec<PluginProblem>,

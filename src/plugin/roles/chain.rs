@@ -41,8 +41,8 @@ impl<R: ?Sized> FallbackChain<R> {
 }
 
 impl FallbackChain<dyn TaskHandler> {
-    /// Handler that would be called now: a revision whose breaker is open is skipped. When all are
-    /// skipped it is the first, whose failure the fallback policy is about.
+    /// Handler that would be called now: a revision whose breaker is open is skipped. The first if
+    /// all are skipped: the fallback policy is about its failure.
     pub fn first_available(&self) -> Option<&Arc<dyn TaskHandler>> {
         let available = self.candidates().find(|handler| handler.is_available());
         available.or_else(|| self.candidates().next())

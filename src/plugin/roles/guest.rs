@@ -1,6 +1,6 @@
 //! Answers of guests, common to all roles: validated, absent or broken.
 //!
-//! One file a world makes the calls: `task/guest.rs`, `billing/guest.rs`, `routing/guest.rs`.
+//! The calls are made by one file per world: `task/guest.rs`, `billing/guest.rs`, `routing/guest.rs`.
 
 use crate::plugin::failure::Failure;
 

@@ -20,7 +20,7 @@ impl BackgroundQueue {
     /// Starts the thread.
     ///
     /// # Errors
-    /// When the operating system gives none.
+    /// The operating system gives no thread.
     pub fn start() -> std::io::Result<BackgroundQueue> {
         let (queue, waiting) = sync_channel::<BackgroundWork>(QUEUE_MAX);
         thread::Builder::new()

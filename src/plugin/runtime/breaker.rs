@@ -12,7 +12,7 @@ use serde::Serialize;
 
 /// Failures in [`WINDOW`] that open it, and failures of one account that ask for the fixtures.
 pub const FAILURES_MAX: u32 = 5;
-/// How far back failures count, each of [`LONG`] such spans.
+/// Window in which failures count; the rate covers [`LONG`] of them.
 const WINDOW: Millis = Millis::from_secs(10);
 /// Windows the rate looks at.
 const LONG: usize = 6;
@@ -24,7 +24,7 @@ pub const RATE_ONE_IN: u64 = 100;
 pub const RATE_CALLS_MIN: u64 = 100;
 #[allow(missing_docs)]
 pub const RATE_FAILURES_MIN: u32 = 3;
-/// How long it stays open before a call may try.
+/// Time for which it stays open before a call may probe.
 pub const PROBE_AFTER: Millis = Millis::from_secs(30);
 /// A probe that never came back is not waited for longer than this.
 const PROBE_LOST_AFTER: Millis = Millis::from_secs(10);

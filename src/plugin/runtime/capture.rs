@@ -36,7 +36,7 @@ const TABLES_MAX_BYTES: usize = 16 << 10;
 /// Bytes of lines that wait to be fetched; calls beyond are left out and counted.
 const WAITING_MAX_BYTES: usize = 8 << 20;
 
-/// Why a capture does not begin.
+/// Reason for which a capture does not begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CaptureStartError {
     /// No revision of that name is loaded.

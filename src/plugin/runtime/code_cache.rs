@@ -219,7 +219,7 @@ impl CodeCache {
 /// The code that a compiler of this process's own has handed over by a pipe.
 ///
 /// # Errors
-/// When it is not for this engine: the program on the disk is another than this process's.
+/// The code is not for this engine: the program on the disk is another than this process's.
 pub fn of_compiler(engine: &Engine, code: &[u8]) -> Result<Component, String> {
     deserialize(engine, code).ok_or_else(|| {
         "its compiler was another version of this program: restart the gateway".to_owned()

@@ -14,7 +14,7 @@ use crate::telemetry::PluginMetricsRegistry;
 pub struct HostContext {
     pub runtime: WasmRuntime,
     pub pool: Arc<InstancePool>,
-    /// Where revisions are checked beside the requests.
+    /// Queue of revisions that are checked beside the requests.
     pub background: BackgroundQueue,
     pub metrics: Arc<PluginMetricsRegistry>,
     pub captures: Arc<Captures>,

@@ -87,7 +87,7 @@ impl WasmRuntime {
     /// An engine with room for `slots` guests.
     ///
     /// # Errors
-    /// When the operating system has no memory or thread for it.
+    /// The operating system has no memory or thread for it.
     pub fn start(slots: u32, purpose: EnginePurpose, clock: Clock) -> Result<WasmRuntime, String> {
         let slots = match slots {
             0 => SLOTS_DEFAULT,
@@ -122,7 +122,7 @@ impl WasmRuntime {
 /// compiler's limit would not hold.
 ///
 /// # Errors
-/// When the operating system has no memory for it.
+/// The operating system has no memory for it.
 pub fn for_compiler() -> Result<Engine, String> {
     Engine::new(&config(EnginePurpose::Serve, None)).map_err(|problem| format!("{problem:#}"))
 }

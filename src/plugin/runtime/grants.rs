@@ -30,7 +30,7 @@ pub struct Grants {
     pub attached: Vec<LookupTable>,
     pub clock: Clock,
     pub usage: GrantUsage,
-    /// Where lines and miscounts are counted, all revisions together.
+    /// Counters of log lines and miscounts, all revisions together.
     pub metrics: Arc<PluginMetrics>,
 }
 

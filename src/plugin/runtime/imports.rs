@@ -85,7 +85,7 @@ impl log::Host for GuestState {
 
 /// Largest sum one call may add to a counter: more bytes than a body has.
 const COUNT_MAX: u64 = 1 << 32;
-/// Where a counter stops: the largest whole number that every reader of metrics agrees on.
+/// Largest value of a counter: the largest whole number that every reader of metrics agrees on.
 const TOTAL_MAX: u64 = 1 << 53;
 
 /// A counter after a count; none where it would pass [`TOTAL_MAX`], and then it stays. A negative

@@ -93,7 +93,7 @@ pub struct Revision {
     pub tally: CallStats,
     /// Calls whose answers are known, repeated when the revision is in doubt; none without fixtures.
     pub self_check: Option<Box<dyn SelfCheck>>,
-    /// When it was made, RFC 3339.
+    /// Moment at which it was made, RFC 3339.
     pub loaded_at: Arc<str>,
     /// Capture shared by all revisions of the plugin.
     pub capture: Arc<Capture>,

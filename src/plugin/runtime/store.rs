@@ -29,7 +29,7 @@ const HANDLES_MAX: usize = 64;
 const PARTS_MAX: usize = 16;
 /// About what the host keeps of a guest besides its memories and tables.
 const GUEST_BYTES: usize = 16 << 10;
-/// Why a guest is not made; see [`CallError::engine_is_full`].
+/// Reason for which a guest is not made; see [`CallError::engine_is_full`].
 const ENGINE_FULL: &str = "the engine is full";
 
 /// State in a store: the guest's limits and grants.
@@ -45,8 +45,8 @@ pub struct GuestState {
     ticks: TickHandle,
 }
 
-/// How much processor time a guest has, counted from its first tick on. A guest whose thread did not
-/// run has used none: on a machine that is busy nobody dies for having waited.
+/// Processor time of a guest, counted from its first tick on. A guest whose thread did not run has
+/// used none: on a busy machine no guest is ended for having waited.
 #[derive(Clone, Copy, Debug, Default)]
 struct GuestDeadline {
     budget_us: u64,
@@ -121,7 +121,7 @@ impl ResourceLimiter for GuestLimits {
     }
 }
 
-/// Where a component's interfaces are, looked up once a revision. Absent interfaces are none.
+/// Indices of a component's interfaces, looked up once a revision. Absent interfaces are none.
 #[derive(Clone)]
 pub struct ExportIndices {
     pub lifecycle: Option<bindings::lifecycle::LifecycleOnlyIndices>,
@@ -179,7 +179,7 @@ pub struct InstanceTemplate<'a> {
     pub grants: &'a Arc<Grants>,
     /// JSON for `configure`.
     pub settings: &'a str,
-    /// Where the guest is counted.
+    /// Metrics in which the guest is counted.
     pub metrics: &'a PluginMetrics,
     /// Repeats a call: what it logs and counts is left out.
     pub is_repetition: bool,

@@ -80,7 +80,7 @@ impl Ticker {
     /// Starts ticking.
     ///
     /// # Errors
-    /// When the operating system gives no thread.
+    /// The operating system gives no thread.
     pub fn start(engine: EngineWeak, clock: Clock) -> std::io::Result<Ticker> {
         let shared = Arc::new(TickerState::default());
         let of_thread = Arc::clone(&shared);

@@ -146,7 +146,7 @@ pub fn rank(plugins: &PluginSnapshot, model: &ModelSpec, count: u32) -> PolicyRa
     })
 }
 
-/// How often the plugin failed with this class so far, its last-good ones included.
+/// Number of the plugin's failures with this class so far, its last-good ones included.
 pub fn failures(plugins: &PluginSnapshot, class: &str) -> u64 {
     plugins
         .state()

@@ -69,7 +69,7 @@ fn in_order<'a>(all: &[&'a str]) -> Option<Vec<&'a str>> {
     Some(rows.into_iter().map(|(_, row)| row).collect())
 }
 
-/// How many numbers a row has; none when it has anything else.
+/// Number of numbers in a row; none when it has anything else.
 fn row_length(json: &str) -> Option<usize> {
     let numbers: Vec<f64> = serde_json::from_str(json).ok()?;
     numbers

@@ -37,7 +37,7 @@ const TOKEN_BOUNDS: &[f64] = &[
     16777216.0, 67108864.0,
 ];
 
-/// One finished request.
+/// Sample of a finished request.
 #[derive(Clone, Debug)]
 pub struct GenAiSample {
     /// `gen_ai.operation.name`.

@@ -2,7 +2,7 @@
 //!
 //! Not generated: fields that are never set are left out, which the encoding allows. Field numbers are
 //! those of <https://github.com/open-telemetry/opentelemetry-proto> 1.9; the tests read what is written
-//! with the project's own types. Why they are not taken from a crate: docs/decisions/028-otlp-messages.md.
+//! with the project's own types. The reason not to take them from a crate: docs/decisions/028-otlp-messages.md.
 
 use prost::Message;
 
@@ -47,7 +47,7 @@ pub struct Scope {
     pub version: String,
 }
 
-/// One operation with its begin and end.
+/// Operation with its begin and end.
 #[derive(Clone, PartialEq, Message)]
 pub struct Span {
     #[prost(bytes = "vec", tag = "1")]
@@ -181,7 +181,7 @@ pub struct ScopeMetrics {
     pub metrics: Vec<Metric>,
 }
 
-/// One metric with its series.
+/// Metric with its series.
 #[derive(Clone, PartialEq, Message)]
 pub struct Metric {
     #[prost(string, tag = "1")]
@@ -207,7 +207,7 @@ pub struct Histogram {
 /// Temporality: counts since the start of the process.
 pub const CUMULATIVE: i32 = 2;
 
-/// One series at one moment.
+/// Point of a series at one moment.
 #[derive(Clone, PartialEq, Message)]
 pub struct HistogramPoint {
     #[prost(fixed64, tag = "2")]
@@ -218,7 +218,7 @@ pub struct HistogramPoint {
     pub count: u64,
     #[prost(double, optional, tag = "5")]
     pub sum: Option<f64>,
-    /// One more than the bounds: the last is beyond all of them.
+    /// Counts by bucket, one more than the bounds: the last is beyond all of them.
     #[prost(fixed64, repeated, tag = "6")]
     pub bucket_counts: Vec<u64>,
     #[prost(double, repeated, tag = "7")]

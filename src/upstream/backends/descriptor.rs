@@ -28,7 +28,7 @@ pub struct UpstreamRequest {
     pub streams: bool,
 }
 
-/// How the health of a server is checked.
+/// Health check of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe {
     /// `GET` this path under the endpoint's base URL.
@@ -67,7 +67,7 @@ pub struct Backend {
     pub encode: fn(&Call, Task, &str) -> Result<UpstreamRequest, Refusal>,
     /// The decoder of the 2xx response to that request.
     pub response_decoder: fn(&Call, Task) -> Box<dyn ResponseDecoder>,
-    /// How its health is checked.
+    /// Health check of such a server.
     pub probe: Probe,
 }
 
@@ -132,7 +132,7 @@ impl BackendOperation {
         }
     }
 
-    /// Where an OpenAI-compatible server takes calls that are passed through.
+    /// Path at which an OpenAI-compatible server takes calls that are passed through.
     pub(super) fn openai_path(self) -> &'static str {
         match self {
             BackendOperation::Chat | BackendOperation::RunGeneration => "/v1/chat/completions",

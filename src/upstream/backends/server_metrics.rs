@@ -67,7 +67,7 @@ impl MetricNames {
     }
 }
 
-/// One line of a page: `name{label="value",…} number`.
+/// Line of a page: `name{label="value",…} number`.
 struct MetricSeries<'a> {
     name: &'a str,
     labels: &'a str,
@@ -125,7 +125,7 @@ impl<'a> MetricSeries<'a> {
     }
 }
 
-/// Where a label's value ends: the first quote without a backslash before it.
+/// End of a label's value: the first quote without a backslash before it.
 fn closing_quote(text: &str) -> Option<usize> {
     let mut is_escaped = false;
     text.bytes().position(|byte| {

@@ -25,7 +25,7 @@ pub type Site = (Arc<str>, Candidate);
 pub struct SiteRanking {
     /// For the cluster.
     pub order: SiteOrder,
-    /// When the policy was called.
+    /// Moment at which the policy was called.
     pub at: Millis,
     /// The plugins that ranked; none for a built-in policy.
     pub uses: Vec<PluginUse>,

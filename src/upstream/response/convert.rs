@@ -35,7 +35,7 @@ pub(in crate::upstream) type DecodeJson = fn(
     out: &mut BytesMut,
 ) -> Result<Option<Usage>, ResponseError>;
 
-/// How one kind of backend answers.
+/// Decoder of the responses of one kind of backend.
 #[derive(Debug)]
 pub(in crate::upstream) struct FormatDecoder {
     /// Reads a response that is no stream.

@@ -1,4 +1,4 @@
-//! How the response of one protocol is read: the trait that the decoders of backends implement.
+//! Decoder of the responses of one protocol: the trait that backends implement.
 //!
 //! Bytes in, bytes out, without socket or clock. A decoder sees the head first, then each chunk of the body,
 //! then the end; an error ends it. Errors, billing and the model's task are [`ResponseTransformer`]'s.
@@ -28,7 +28,7 @@ pub enum PushOutput {
     Out,
 }
 
-/// How the body of a response reaches the client.
+/// Form in which the body of a response reaches the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyMode {
     /// Unread, as it comes.
@@ -47,7 +47,7 @@ pub enum BodyMode {
 /// Decision of a decoder on a body, from the head of the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Body {
-    /// How it reaches the client.
+    /// Form in which it reaches the client.
     pub mode: BodyMode,
     /// The client gets the server's own content type.
     pub keeps_content_type: bool,
@@ -119,9 +119,9 @@ pub trait ResponseDecoder: Send {
     fn rename_model(&mut self, _name: ModelNameRewriter) {}
 }
 
-/// Text that ends a stream of events which has come to its end: the rest of an end mark that the server
-/// left without its blank line, or the mark itself. `held` is the incomplete event; `is_whole` says
-/// whether a stream without the mark is complete.
+/// Text that ends a complete stream of events: the rest of an end mark that the server left without
+/// its blank line, or the mark itself. `held` is the incomplete event; `is_whole` says whether a stream
+/// without the mark is complete.
 pub(super) fn end_of_events(held: &[u8], is_whole: bool) -> Result<&'static [u8], ResponseError> {
     // Some servers close right after the end mark, without its blank line.
     let is_done = sse::data(held).is_some_and(|data| sse::is_done(&data));

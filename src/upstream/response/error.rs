@@ -7,7 +7,7 @@ use infergate_core::api::dialect::NotTranslatable;
 
 use super::bounds::RESPONSE_BYTES_MAX;
 
-/// Why a response that began well cannot be passed on to its end.
+/// Reason for which a response that began well cannot be passed on to its end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResponseError {
     /// An event that has to be read grew over its bound.

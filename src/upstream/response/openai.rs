@@ -53,7 +53,7 @@ pub(super) struct Chunk<'a> {
 pub(super) struct Choice<'a> {
     #[serde(borrow)]
     index: Option<&'a RawValue>,
-    /// Why it ended; none or null before.
+    /// Reason for the end; none or null before.
     #[serde(borrow)]
     finish_reason: Option<&'a RawValue>,
     #[serde(borrow)]

@@ -32,7 +32,7 @@ static USAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"usage
 static FINISH: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"finish_reason\""));
 static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"error\""));
 
-/// Where generated text stands, in each kind of stream.
+/// Keys of generated text, in each kind of stream.
 static TEXTS: LazyLock<[Finder<'static>; 5]> = LazyLock::new(|| {
     [
         "\"content\":",

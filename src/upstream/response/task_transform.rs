@@ -160,7 +160,7 @@ fn write(event: &StreamEvent, out: &mut BytesMut) {
     sse::event(&event.data, out);
 }
 
-/// Where the first end mark stands among whole events.
+/// Range of the first end mark among whole events.
 fn end_mark(bytes: &[u8]) -> Option<std::ops::Range<usize>> {
     let mut at = 0;
     let mut found = None;

@@ -2,7 +2,7 @@
 //!
 //! Data only, no I/O. Each name describes the oddity of its request.
 
-/// Where they go.
+/// Path of the requests.
 pub const CHAT: &str = "/v1/chat/completions";
 /// The body of all of them.
 pub const BODY: &str = r#"{"model":"m","messages":[]}"#;

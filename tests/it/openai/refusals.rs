@@ -1,4 +1,4 @@
-//! How the OpenAI face says no, and what of a backend's own no reaches the caller.
+//! Refusals of the OpenAI dialect, and the part of a backend's own refusal that reaches the caller.
 
 use infergate::simulate::Dialect;
 use serde_json::{Value, json};

@@ -1,9 +1,9 @@
 //! Built-in roles against the shipped Wasm guests: 100,000 random cases a role, equal to the bit.
 //!
-//! Both come from one source, `infergate_tasks`, so this does not compare two writings of a rule. It proves that the
-//! guest as compiled, the conversions of its SDK and those of the host, settings included, give what the native call
-//! gives: no field is lost or swapped, and floats agree on both targets. Whether a rule is right is for the core's
-//! own tests. Both go through the same facade, checks and edits included. A case that differs is printed whole.
+//! Both come from one source, `infergate_tasks`, so this does not compare two writings of a rule. Equality proves
+//! that the guest as compiled, its SDK's conversions and the host's, settings included, give the native result. No
+//! field is lost or swapped, and floats agree on both targets. Does not prove a rule right: the core's own tests do.
+//! Both go through the same facade, checks and edits included. A case that differs is printed whole.
 
 use std::sync::Arc;
 
@@ -328,7 +328,7 @@ fn compare_task(
     assert_eq!(reported[0], reported[1], "case {case}, {slug}: {body:?}");
 }
 
-/// Where no plugin is, none is blamed for an answer that does not fit: the one word that differs.
+/// Replaces the refusal of an unfit answer: no plugin is blamed where none is, the one difference.
 fn unfit_as_failed(refusal: Refusal) -> Refusal {
     match refusal {
         Refusal::InvalidResponse => Refusal::PluginFailed,

@@ -15,7 +15,7 @@ use super::TestClient;
 
 /// A simulated model server, ended with the value.
 pub struct SimulatedServer {
-    /// Where it listens.
+    /// Address at which it listens.
     pub address: SocketAddr,
     _tasks: JoinSet<()>,
 }
@@ -87,7 +87,7 @@ impl SimulatedServer {
 
 /// An address at which connections are refused for as long as the value lives.
 pub struct RefusingServer {
-    /// Where nobody listens.
+    /// Address at which connections are refused.
     pub address: SocketAddr,
     socket: TcpSocket,
 }
@@ -111,7 +111,7 @@ impl RefusingServer {
 /// An address for servers that come and go: while none is there connections are refused, and nobody
 /// else on the machine is given the port.
 pub struct KeepAliveServer {
-    /// Where they listen.
+    /// Address at which they listen.
     pub address: SocketAddr,
     /// Bound, and never listening.
     _socket: TcpSocket,
@@ -146,7 +146,7 @@ impl KeepAliveServer {
 /// A server that answers every request with the script's bytes, piece by piece. Between two pieces
 /// it waits for [`Scripted::next`]; a closed client is counted.
 pub struct ScriptedServer {
-    /// Where it listens.
+    /// Address at which it listens.
     pub address: SocketAddr,
     inner: Arc<Inner>,
     _tasks: JoinSet<()>,

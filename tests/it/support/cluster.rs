@@ -11,7 +11,7 @@ use super::{Authority, Node, eventually, free_address, over_tls};
 pub struct ClusterMember<'a> {
     /// Its name and its certificate's.
     pub name: &'a str,
-    /// Where it stands.
+    /// Site of the node.
     pub site: &'a str,
     /// The rest of its configuration.
     pub rest: String,

@@ -46,7 +46,7 @@ struct Received {
 
 /// A running collector, ended with the value.
 pub struct Collector {
-    /// Where it listens.
+    /// Address at which it listens.
     pub address: SocketAddr,
     received: Arc<Mutex<Received>>,
     _tasks: JoinSet<()>,

@@ -27,7 +27,7 @@ type Decide = dyn Fn(&str) -> Reaction + Send + Sync;
 
 /// The server, ended with the value. Health checks are answered and not counted.
 pub struct HandledServer {
-    /// Where it listens.
+    /// Address at which it listens.
     pub address: SocketAddr,
     seen: Arc<AtomicUsize>,
     _tasks: JoinSet<()>,

@@ -14,7 +14,7 @@ use super::{TestClient, TestResponse, chat, eventually, free_address};
 pub struct Node {
     child: Child,
     dir: TempDir,
-    /// Where clients connect.
+    /// Address at which clients connect.
     pub clients: SocketAddr,
     /// The admin listener.
     pub admin: SocketAddr,

@@ -1,7 +1,7 @@
 //! Ports for listeners whose addresses a configuration must name before anything listens.
 //!
-//! Not the ephemeral ports that the kernel hands out for port 0. Those are reused as soon as they are
-//! released, by the next listener of this process or by any outgoing connection on the machine.
+//! Not the ephemeral ports that the kernel hands out for port 0, which are reused as soon as they are
+//! released. The next listener of this process or any outgoing connection may get such a port.
 //! Two gateways, or the two listeners of one, could get the same number.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 const FIRST: u16 = 12_000;
 const COUNT: u16 = 20_000;
 
-/// How far this process has come through the range.
+/// Number of ports of the range that this process has taken.
 static TAKEN: AtomicU16 = AtomicU16::new(0);
 
 /// An address nobody listens on, never given twice by this process. Another process may still take

@@ -150,7 +150,7 @@ fn der(certificate: &Certificate) -> (Vec<CertificateDer<'static>>, PrivateKeyDe
 
 /// Takes TLS off before a server that speaks none; ended with the value.
 pub struct TlsFront {
-    /// Where it listens.
+    /// Address at which it listens.
     pub address: SocketAddr,
     names: Arc<Mutex<Vec<Option<String>>>>,
     failed: Arc<AtomicUsize>,

@@ -7,7 +7,7 @@ use crate::plugins::fixtures::shipped;
 
 const MIB: usize = 1 << 20;
 
-/// Where each task takes a file: the member, whether it takes a list of bytes too, and what else the
+/// Member in which each task takes a file, whether it takes a list of bytes too, and what else the
 /// task needs. A task of texts takes the photo for a text, and a list in a member of no meaning.
 const FILES: [(&str, &str, bool, &str); 14] = [
     ("text-generation", "prompt", false, ""),

@@ -34,7 +34,7 @@ pub struct Figures {
     pub p99_ms: u64,
 }
 
-/// Where requests come in.
+/// Entry of the requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Entry {
     Everywhere,

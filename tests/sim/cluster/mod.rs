@@ -2,7 +2,7 @@
 //! and lossy, and requests that go where there is room.
 //!
 //! The promises are asserted at every step: no node sees a request twice, no backend has more than
-//! its permits, no request is tried or refused more than its budget. When all is over every permit
+//! its permits, no request is tried or refused more than its budget. At the end every permit
 //! and every ticket is back.
 
 mod crowd;

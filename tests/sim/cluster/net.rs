@@ -42,7 +42,7 @@ impl Net {
         Millis(1 + 8 * distance + random.u64(..=self.jitter.0))
     }
 
-    /// How long a datagram takes; none when it is lost.
+    /// Latency of a datagram; none when it is lost.
     pub fn datagram(
         &self,
         nodes: (usize, usize),
@@ -53,7 +53,7 @@ impl Net {
         (!lost).then(|| self.way(sites, random))
     }
 
-    /// How long a message on a stream that works takes.
+    /// Latency of a message on a stream that works.
     pub fn stream(&self, sites: (usize, usize), random: &mut Rng) -> Millis {
         let mut way = self.way(sites, random);
         // Ten losses in a row and more are a cut.

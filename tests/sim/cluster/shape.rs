@@ -16,14 +16,14 @@ pub struct NodeShape {
     pub drift_ppm: i64,
 }
 
-/// How requests come.
+/// Arrival of requests.
 #[derive(Clone)]
 pub struct Traffic {
     /// Requests a second, independently of each other.
     pub rate: f64,
-    /// How often each node is the first, relative to each other.
+    /// Share of each node as the first, relative to each other.
     pub entries: Vec<f64>,
-    /// How often each model is asked for, relative to each other.
+    /// Share of each model in the requests, relative to each other.
     pub models: Vec<f64>,
     pub service: Millis,
     /// Uniformly up to this share more or less.
@@ -108,7 +108,7 @@ pub fn model_spec(model: usize, permits: &[u32], line: u32) -> ModelSpec {
     }
 }
 
-/// How models are called.
+/// Name of a model.
 pub fn model_name(model: usize) -> String {
     format!("model-{model}")
 }

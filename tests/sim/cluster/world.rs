@@ -24,7 +24,7 @@ const DETECTED_AFTER: Millis = Millis(4_000);
 /// A stream whose other end does not answer is given up after so long.
 const BROKEN_AFTER: Millis = Millis(1_500);
 
-/// How a request ended.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ClusterEnd {
     Completed,
@@ -123,7 +123,7 @@ pub struct Tally {
     pub forwards_refused: u64,
     /// Completed requests by the forwards on their way.
     pub by_hops: [u64; 4],
-    /// When each request was completed, and how long it took, both in milliseconds.
+    /// Completion time of each request and its duration, both in milliseconds.
     pub completed_at: Vec<(u64, u64)>,
     /// Decisions of the cluster.
     pub decisions: u64,

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::cli::tooling::encode::EncodeError;
 
-/// Why a plugin is not built. The texts are for its author.
+/// Reason for which a plugin is not built. The texts are for its author.
 #[derive(Debug, Error)]
 pub enum BuildError {
     /// Neither language's manifest.
@@ -26,7 +26,7 @@ pub enum BuildError {
     NoProgram {
         /// Its name.
         program: &'static str,
-        /// Where to get it.
+        /// Advice on where to get it.
         advice: &'static str,
     },
     /// The compiler failed; its messages are on standard error.
@@ -42,7 +42,7 @@ pub enum BuildError {
     Encode {
         /// The plugin.
         name: String,
-        /// Why.
+        /// Error of the encoder.
         error: EncodeError,
     },
     /// The output is a component and no plugin.
@@ -68,7 +68,7 @@ pub enum BuildError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Error of the operation.
         error: io::Error,
     },
 }
@@ -81,6 +81,6 @@ pub struct CompilerOutput {
     pub grants: Vec<String>,
     /// Default place of the component.
     pub folder: PathBuf,
-    /// Where its fixtures are, if it has any.
+    /// Folder of its fixtures, if it has any.
     pub fixtures: PathBuf,
 }

@@ -19,7 +19,7 @@ const TARGET: &str = "wasm32-unknown-unknown";
 /// within the pages that a pooled instance keeps resident.
 const STACK: &str = "-Clink-arg=-zstack-size=65536";
 
-/// How much of a workspace is built.
+/// Part of a workspace that is built.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum CargoSelection {
     /// The package of the folder, for cargo.

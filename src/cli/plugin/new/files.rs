@@ -1,7 +1,7 @@
 //! The files of a new project: templates with a name, a world and a language put in.
 //!
 //! Writes nothing. The SDK's sources are the very files of plugins/sdk, and those of the logic that it calls
-//! the files of src/tasks; only the place of the WIT files is another one.
+//! are the files of src/tasks. Only the place of the WIT files is another one.
 
 use infergate_core::model::Task;
 use infergate_core::task::BuiltinTask;

@@ -1,6 +1,6 @@
 //! The row of the dialect in `DIALECTS`.
 //!
-//! Nothing is translated here; the files beside it do.
+//! Translates nothing; the files beside it do.
 
 use bytes::{Bytes, BytesMut};
 

@@ -15,7 +15,7 @@ use super::blocks;
 use crate::Refusal;
 use crate::api::json::{self, Object, bad, is_null, is_string, within};
 
-/// Members that have no meaning for an OpenAI-style server. They are left out without an error: client
+/// Members that have no meaning for an OpenAI-style server. Leaves them out without an error: client
 /// libraries send them to every model.
 const IGNORED: [&str; 8] = [
     "cache_control",

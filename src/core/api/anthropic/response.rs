@@ -111,7 +111,7 @@ impl ChatUsage {
     }
 }
 
-/// Why the text ended.
+/// Reason for the end of the text.
 #[derive(Debug, Default)]
 struct StopState {
     /// Reason in this API's words; none while the text goes on.

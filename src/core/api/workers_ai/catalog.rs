@@ -94,7 +94,7 @@ impl CatalogQuery {
 /// The parameter `model` of a query.
 ///
 /// # Errors
-/// There is none.
+/// The parameter is absent or empty.
 pub fn requested_model(query: &str) -> Result<String, Refusal> {
     let found = parameters(query).find(|(name, _)| name == "model");
     match found.filter(|(_, model)| !model.is_empty()) {
@@ -106,8 +106,8 @@ pub fn requested_model(query: &str) -> Result<String, Refusal> {
     }
 }
 
-/// `GET …/ai/models/schema`: the JSON Schemas of a model's input and output. Where a task has none,
-/// anything goes: `{}`.
+/// `GET …/ai/models/schema`: the JSON Schemas of a model's input and output. A task without
+/// them has `{}`: anything goes.
 pub fn schema(input: Option<&str>, output: Option<&str>) -> Vec<u8> {
     #[derive(Serialize)]
     struct Schemas<'a> {

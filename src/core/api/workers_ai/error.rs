@@ -1,6 +1,6 @@
 //! Errors in the Workers AI form, by number.
 //!
-//! There is no member for the place of a fault: it stands before the message.
+//! The form has no member for the place of a fault, which stands before the message.
 
 use std::borrow::Cow;
 

@@ -12,7 +12,7 @@ use crate::Millis;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForwardTicket(NodeModelKey);
 
-/// How a forward ended.
+/// Outcome of a forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForwardOutcome {
     /// The node responded, with success or an error.

@@ -25,7 +25,7 @@ pub const MODELS_MAX: usize = 4096;
 /// would be made anew with every sample at a border.
 const STEP_SLACK_DIVISOR: u32 = 4;
 
-/// Where nodes stand.
+/// Site of the cluster.
 #[derive(Clone, Debug)]
 pub(super) struct ClusterSite {
     pub name: Arc<str>,

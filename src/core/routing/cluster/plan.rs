@@ -17,7 +17,7 @@ pub(super) struct TierPlan {
     epoch: u64,
     /// Indices of nodes of the model.
     order: Vec<u16>,
-    /// Where each tier ends in `seats`.
+    /// End of each tier in `order`.
     ends: Vec<u16>,
 }
 
@@ -80,7 +80,7 @@ pub(super) struct ClusterModel {
     pub has_unmet_demand: bool,
     near: TierPlan,
     ranked: Vec<(u64, TierPlan)>,
-    /// Where the next order goes when all places are taken.
+    /// Index in `ranked` that the next plan replaces when all are taken.
     oldest: usize,
 }
 

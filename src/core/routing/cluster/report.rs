@@ -16,7 +16,7 @@ pub struct NodeId {
     pub generation: u64,
 }
 
-/// How busy one model is at one node.
+/// Load of one model at one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ModelLoad {
     /// Permits of its usable endpoints; 0 where the node does not serve the model itself and only
@@ -59,7 +59,7 @@ pub struct NodeReport {
     pub models: Vec<(ModelId, ModelLoad)>,
     /// Rises with each report of a generation.
     pub version: u64,
-    /// When it was made, by the clock of the node itself. Only differences between reports of one
+    /// Time of the report, by the clock of the node itself. Only differences between reports of one
     /// generation mean something elsewhere.
     pub made: Millis,
 }

@@ -57,7 +57,7 @@ fn number(choices: &mut [Choice]) {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranking {
     ids: Vec<u32>,
-    /// Where each step ends in `ids`.
+    /// End of each step in `ids`.
     ends: Vec<usize>,
 }
 

@@ -12,7 +12,7 @@ use crate::plugin::roles::traits::RoutingPolicy;
 use crate::plugin::runtime::call::Caller;
 use crate::telemetry::event::PluginUse;
 
-/// When a model's policy is called.
+/// Mode of calls to a model's policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoutingMode {
     /// Never: the model has no policy.
@@ -40,7 +40,7 @@ pub struct PolicyRanking {
 }
 
 impl RoutingSlot {
-    /// When to call it.
+    /// Mode of calls to the policy.
     pub fn mode(&self) -> RoutingMode {
         self.mode
     }
