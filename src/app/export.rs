@@ -159,7 +159,12 @@ fn source<'a>(snapshot: &'a ConfigSnapshot, tracing: &'a TracingRuntime) -> Expo
 
 async fn post(shared: &Shared, tracing: &TracingRuntime, path: &str, body: &Bytes) -> Exported {
     let limit = Duration::from_millis(tracing.otlp.timeout_ms);
-    match timeout(limit, post_once(shared, tracing, path, body)).await {
+    let sent = timeout(limit, post_once(shared, tracing, path, body)).await;
+    if !matches!(sent, Ok(Ok(_))) {
+        // The name may lead elsewhere by now; where it does not resolve, former addresses stay.
+        let _ = timeout(limit, tracing.target.resolve()).await;
+    }
+    match sent {
         Ok(Ok(200..300)) => Exported::Accepted,
         // The codes that the OTLP specification allows to repeat.
         Ok(Ok(status @ (429 | 502 | 503 | 504))) => {
@@ -188,7 +193,7 @@ async fn post_once(
     let mut timings = ConnectTimings::default();
     let sent = shared.client.send(&tracing.target, request, &mut timings);
     let mut response = sent.await.map_err(|error| error.cause())?;
-    let status = response.encode_head().status.as_u16();
+    let status = response.head().status.as_u16();
     while let Ok(Some(_)) = response.chunk().await {}
     shared.client.finish(response).await;
     Ok(status)

@@ -166,7 +166,7 @@ impl PeerClient {
     pub async fn ping(&self, node: &NodeView, limit: Duration) -> Option<u32> {
         let asked = self.request(node, "GET", PING_PATH, b"");
         let (exchange, rtt_us) = timeout(limit, asked).await.ok()??;
-        let head = exchange.encode_head();
+        let head = exchange.head();
         let generation = head.headers.get(GENERATION_HEADER);
         let generation = generation.and_then(|value| value.to_str().ok()?.parse().ok());
         // A process that gossips under the node's name is another one, whatever address it publishes.
@@ -185,7 +185,7 @@ impl PeerClient {
         let announce = async |node: &NodeView| {
             let asked = self.request(node, "POST", DRAINING_PATH, headers.as_bytes());
             let (exchange, _) = timeout(limit, asked).await.ok()??;
-            Some(exchange.encode_head().status.as_u16())
+            Some(exchange.head().status.as_u16())
         };
         let statuses = join_all(nodes.iter().take(NODES_MAX).map(announce)).await;
         statuses
@@ -200,7 +200,7 @@ impl PeerClient {
         let path = format!("{EXPLAIN_PATH}{request_id}");
         let read = async {
             let (mut exchange, _) = self.request(node, "GET", &path, b"").await?;
-            if exchange.encode_head().status.as_u16() != 200 {
+            if exchange.head().status.as_u16() != 200 {
                 return None;
             }
             let mut body = Vec::new();

@@ -207,7 +207,7 @@ async fn both_sides_know_each_other_by_name_and_keep_the_connection() {
     let served = ServingNode::by(&peer_client("b", fleet.credentials("b"))).await;
     let (guest, exchange) = served.ask(&a, &id("b", 1)).await;
     let (mut guest, exchange) = (guest.unwrap(), exchange.unwrap());
-    assert_eq!(exchange.encode_head().status.as_u16(), 204);
+    assert_eq!(exchange.head().status.as_u16(), 204);
     let name = guest.name().clone();
     assert!(name.has("a") && name.has("a.former") && !name.has("b"));
     assert!(!name.has("*.fleet") && !name.has("x.fleet"));
@@ -219,7 +219,7 @@ async fn both_sides_know_each_other_by_name_and_keep_the_connection() {
     let sent = a.send(&node, &served.address, ping(&body), &mut marks, &hearing);
     let (answered, sent) = join(answer(&mut guest), sent).await;
     answered.unwrap();
-    assert_eq!(sent.unwrap().encode_head().status.as_u16(), 204);
+    assert_eq!(sent.unwrap().head().status.as_u16(), 204);
     assert!(marks.reused);
 }
 

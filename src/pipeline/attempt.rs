@@ -408,9 +408,9 @@ impl<'a> Attempts<'a> {
         exchange: UpstreamResponse,
     ) -> Result<UpstreamResponse, AttemptError> {
         self.trace.head_us = self.shared.clock.micros();
-        let status = exchange.encode_head().status.as_u16();
+        let status = exchange.head().status.as_u16();
         self.trace.status = status;
-        let headers = &exchange.encode_head().headers;
+        let headers = &exchange.head().headers;
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let is_useless =
             text("content-type").is_some_and(is_web_page) || text("content-length") == Some("0");

@@ -164,7 +164,7 @@ impl<'a, D: Downstream> Relay<'a, D> {
         answer: &mut ResponseTransformer,
         face: ApiDialect,
     ) -> (RelayResult, Result<(), RequestError>) {
-        if !self.exchange.encode_head().status.is_success() {
+        if !self.exchange.head().status.is_success() {
             self.ctx.record_plugins(answer.task_uses());
             return self.failure(face).await;
         }
@@ -180,7 +180,7 @@ impl<'a, D: Downstream> Relay<'a, D> {
         &mut self,
         answer: &mut ResponseTransformer,
     ) -> (RelayResult, Result<(), RequestError>) {
-        let head = self.exchange.encode_head();
+        let head = self.exchange.head();
         let headers = &head.headers;
         answer.begin(head.status.as_u16(), |name| {
             headers.get(name).map(HeaderValue::as_bytes)
@@ -232,7 +232,7 @@ impl<'a, D: Downstream> Relay<'a, D> {
 
     /// Passes on a server's own error: its status, its words in the caller's dialect.
     async fn failure(mut self, face: ApiDialect) -> (RelayResult, Result<(), RequestError>) {
-        let status = self.exchange.encode_head().status.as_u16();
+        let status = self.exchange.head().status.as_u16();
         loop {
             match self.next_chunk().await {
                 Ok(Some(chunk)) if self.out.len() + chunk.len() <= ERROR_BODY_MAX_BYTES => {
@@ -470,18 +470,14 @@ impl<'a, D: Downstream> Relay<'a, D> {
             // All is known before the head: it can say what the answer costs.
             self.ctx.price();
         }
-        let status = self.exchange.encode_head().status.as_u16();
+        let status = self.exchange.head().status.as_u16();
         self.write_head(status, told.clone(), length).await
     }
 
     /// The length to announce: the server's own where bytes pass unchanged, else that of the whole
     /// when all of it is here.
     fn length(&self, answer: &ResponseTransformer, whole: Option<usize>) -> Option<HeaderValue> {
-        let announced = self
-            .exchange
-            .encode_head()
-            .headers
-            .get(header::CONTENT_LENGTH);
+        let announced = self.exchange.head().headers.get(header::CONTENT_LENGTH);
         match announced {
             Some(length) if answer.passes_length() => Some(length.clone()),
             _ => whole.map(HeaderValue::from),
@@ -553,7 +549,7 @@ impl<'a, D: Downstream> Relay<'a, D> {
         // Events that came before the break are the client's, also when they came with it.
         let begins = !self.ctx.response_started && answer.is_stream() && !self.out.is_empty();
         if begins {
-            let status = self.exchange.encode_head().status.as_u16();
+            let status = self.exchange.head().status.as_u16();
             if let Err(left) = self.write_head(status, told.clone(), None).await {
                 return (relayed, Err(left));
             }

@@ -415,7 +415,7 @@ pub struct UpstreamResponse {
 
 impl UpstreamResponse {
     /// Status and headers of the response.
-    pub fn encode_head(&self) -> &ResponseHeader {
+    pub fn head(&self) -> &ResponseHeader {
         self.session
             .resp_header()
             .expect("an exchange begins with the answer's head")

@@ -163,7 +163,7 @@ async fn get(
         .send(target, outgoing, &mut ConnectTimings::default())
         .await
         .map_err(|error| unanswered(&error))?;
-    let status = exchange.encode_head().status.as_u16();
+    let status = exchange.head().status.as_u16();
     if status != 200 {
         return Err(DiscoveryError::Status(status));
     }

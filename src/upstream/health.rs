@@ -29,7 +29,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Health answers are a line; more is not read.
 const PROBE_BODY_MAX_BYTES: usize = 64 * 1024;
 /// Limit of reading a page of metrics, which is not urgent.
-const METRICS_TIMEOUT: Duration = Duration::from_secs(2);
+const METRICS_TIMEOUT: Duration = Duration::from_millis(500);
 /// A page of vLLM with all its histograms is a tenth of it.
 const METRICS_MAX_BYTES: usize = 1 << 20;
 /// Probes in flight at once, so that a large cluster does not starve the traffic of its workers.
@@ -134,7 +134,7 @@ async fn get(
     let mut unmeasured = ConnectTimings::default();
     let sent = client.send(target, request, &mut unmeasured).await;
     let mut response = sent.map_err(|error| FailureCause::Check(Some(error.cause())))?;
-    let status = response.encode_head().status.as_u16();
+    let status = response.head().status.as_u16();
     let mut body = Vec::new();
     loop {
         match response.chunk().await {

@@ -220,7 +220,7 @@ impl ForwardAttempt<'_> {
         exchange: UpstreamResponse,
         first: Option<Bytes>,
     ) -> Result<ForwardReply, RequestError> {
-        let came_back = match ForwardRejection::read(&exchange.encode_head().headers) {
+        let came_back = match ForwardRejection::read(&exchange.head().headers) {
             Ok(None) => {
                 return Ok(ForwardReply::Response(Box::new(
                     self.into_response(ctx, exchange, first),
@@ -261,7 +261,7 @@ impl ForwardAttempt<'_> {
         first: Option<Bytes>,
     ) -> ForwardedResponse {
         let now_us = self.shared.clock.micros();
-        let status = exchange.encode_head().status.as_u16();
+        let status = exchange.head().status.as_u16();
         ctx.trace
             .end_forward(now_us, ForwardStepEnd::Answered(status));
         self.model.metrics.record_forward(ForwardResult::Answered);

@@ -78,8 +78,7 @@ impl ForwardedResponse {
         downstream: &mut impl Downstream,
         ctx: &mut RequestContext,
     ) -> Result<(), RequestError> {
-        let relayed = match ctx.response_started && !self.exchange.encode_head().status.is_success()
-        {
+        let relayed = match ctx.response_started && !self.exchange.head().status.is_success() {
             true => self.error_event(shared, downstream, ctx).await,
             false => self.pass(shared, downstream, ctx).await,
         };
@@ -216,7 +215,7 @@ impl ForwardedResponse {
 
     /// The head as the client gets it.
     fn head(&self, ctx: &RequestContext) -> ResponseHead {
-        let from = self.exchange.encode_head();
+        let from = self.exchange.head();
         let mut head = ResponseHead::new(from.status.as_u16(), from.headers.len());
         let named = header_filter::connection_named(&from.headers);
         for (name, value) in &from.headers {

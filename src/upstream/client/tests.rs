@@ -110,7 +110,7 @@ async fn a_name_whose_first_address_refuses_is_reached_by_the_next_one() {
 async fn a_request_asks_for_an_answer_that_is_not_compressed() {
     let mut bench = Bench::new().await;
     let (sent, request) = bench.send(&TWO, accept_and_answer).await;
-    assert_eq!(sent.unwrap().encode_head().status, 200);
+    assert_eq!(sent.unwrap().head().status, 200);
     let lines = request.matches("accept-encoding: identity\r\n");
     assert_eq!(lines.count(), 1, "{request}");
 }
@@ -136,7 +136,7 @@ async fn a_connection_that_was_closed_or_spoke_while_it_waited_is_not_used() {
         // On the loopback the kernel has passed it on when this returns; the runtime need not know.
         drop(tcp);
         let (sent, _) = bench.send(&TWO, accept_and_answer).await;
-        assert_eq!(sent.unwrap().encode_head().status, 200);
+        assert_eq!(sent.unwrap().head().status, 200);
         assert!(!bench.marks.reused && !bench.marks.replaced, "{words:?}");
     }
 }
@@ -152,7 +152,7 @@ async fn a_kept_connection_that_breaks_under_a_request_is_replaced_once() {
     };
     // Both ends run in this task: nothing comes between the write and the close.
     let (sent, _) = bench.send(&TWO, served).await;
-    assert_eq!(sent.unwrap().encode_head().status, 200);
+    assert_eq!(sent.unwrap().head().status, 200);
     assert!(!bench.marks.reused && bench.marks.replaced);
     // And when the new one breaks too, that is the end.
     let mut bench = Bench::new().await;
@@ -216,7 +216,7 @@ async fn an_answer_that_comes_before_the_body_was_taken_is_read() {
         };
         let (sent, tcp) = bench.send(&body, served).await;
         let mut exchange = sent.unwrap();
-        assert_eq!(exchange.encode_head().status, 413, "closes: {closes}");
+        assert_eq!(exchange.head().status, 413, "closes: {closes}");
         assert_eq!(&*exchange.chunk().await.unwrap().unwrap(), b"no");
         let _ = exchange.chunk().await;
         bench.client.finish(exchange).await;
@@ -241,7 +241,7 @@ async fn a_large_body_arrives_whole_while_the_answer_is_waited_for() {
         tcp.write_all(OK.as_bytes()).await.unwrap();
     };
     let (sent, ()) = bench.send(&body, served).await;
-    assert_eq!(sent.unwrap().encode_head().status, 200);
+    assert_eq!(sent.unwrap().head().status, 200);
 }
 
 #[tokio::test]
