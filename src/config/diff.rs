@@ -95,6 +95,11 @@ pub(super) fn comparable(config: &Config) -> Value {
             tree["cluster"]["consul"]["token"] = token.reveal().into();
         }
     }
+    if let Some(otlp) = &config.tracing.otlp {
+        for (name, value) in &otlp.headers {
+            tree["tracing"]["otlp"]["headers"][&**name] = value.reveal().into();
+        }
+    }
     for (at, model) in config.models.iter().enumerate() {
         for (nth, endpoint) in model.endpoints.iter().enumerate() {
             if let Some(key) = &endpoint.api_key {
@@ -233,6 +238,20 @@ mod tests {
         let endpoint = "models[@cf/meta/llama-3.1-8b-instruct].endpoints[http://127.0.0.1:9001].max_concurrent_requests";
         assert!(changed.contains(&endpoint.to_owned()), "{changed:?}");
         assert_eq!(changed.len(), 4);
+    }
+
+    #[test]
+    fn a_collectors_new_key_is_a_change() {
+        let with = |key: &str| {
+            let key = key.to_owned();
+            config(move |text| {
+                text + "tracing: { otlp: { endpoint: \"http://127.0.0.1:4318\", headers: { x-key: "
+                    + &key
+                    + " } } }\n"
+            })
+        };
+        let changed = diff(&with("one"), &with("two")).changed;
+        assert_eq!(changed, ["tracing.otlp.headers.x-key"]);
     }
 
     #[test]

@@ -16,8 +16,8 @@ use super::load::unresolve;
 /// Keys whose values are secrets, wherever they stand.
 const SECRET: &[&str] = &["api_key", "api_keys_sha256", "token", "secret", "password"];
 
-/// Keys below a model whose values may be secrets: headers that are sent to its servers.
-const SECRET_BELOW_MODELS: &[&str] = &["headers"];
+/// Keys below a model or `tracing` whose values may be secrets: headers that are sent to servers.
+const SECRET_OF_SERVERS: &[&str] = &["headers"];
 
 /// Words in the name of a plugin's setting that is hidden.
 const SECRET_SETTINGS: &[&str] = &["key", "token", "secret", "password"];
@@ -74,7 +74,7 @@ pub fn has_secret(value: &Value) -> bool {
 /// Part of the file that a key is in, as far as that decides whether it is a secret.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SecretScope {
-    Models,
+    Servers,
     Settings,
     Other,
 }
@@ -82,7 +82,7 @@ enum SecretScope {
 impl SecretScope {
     fn below(self, key: &str) -> SecretScope {
         match (self, key) {
-            (SecretScope::Other, "models") => SecretScope::Models,
+            (SecretScope::Other, "models" | "tracing") => SecretScope::Servers,
             (SecretScope::Other, "settings") => SecretScope::Settings,
             _ => self,
         }
@@ -91,7 +91,7 @@ impl SecretScope {
     fn is_secret(self, key: &str) -> bool {
         let is_named = |word: &&str| key.to_ascii_lowercase().contains(word);
         SECRET.contains(&key)
-            || self == SecretScope::Models && SECRET_BELOW_MODELS.contains(&key)
+            || self == SecretScope::Servers && SECRET_OF_SERVERS.contains(&key)
             || self == SecretScope::Settings && SECRET_SETTINGS.iter().any(is_named)
     }
 }
@@ -174,6 +174,7 @@ mod tests {
             "headers": { "pass": ["x-trace"] },
             "accounts": [{ "id": "a", "api_keys_sha256": ["00ff"] }],
             "models": [{ "endpoints": [{ "headers": { "x-key": "k" } }] }],
+            "tracing": { "otlp": { "headers": { "x-key": "k" } } },
             "plugins": [{ "name": "p", "settings": { "Api-Key": "k", "factor": 2 } }],
         });
         hide_below(&mut tree, "s", SecretScope::Other);
@@ -185,6 +186,7 @@ mod tests {
         assert!(has_secret(
             &tree["models"][0]["endpoints"][0]["headers"]["x-key"]
         ));
+        assert!(has_secret(&tree["tracing"]["otlp"]["headers"]["x-key"]));
     }
 
     #[test]

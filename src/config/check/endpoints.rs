@@ -117,7 +117,17 @@ fn check_headers(endpoint: &Cursor<'_>, problems: &mut Problems) {
     }
 }
 
-/// Checks key and headers that are sent to an endpoint, or to discovered ones.
+/// Checks headers that are sent to a collector; `authorization` may be one of them.
+pub(super) fn check_collector_headers(otlp: &Cursor<'_>, problems: &mut Problems) {
+    for (name, value) in otlp.entries("headers") {
+        let fault = name_fault(name).or_else(|| value.text().and_then(value_fault));
+        if let Some(fault) = fault {
+            problems.add(value.problem(fault));
+        }
+    }
+}
+
+/// Checks the key that is sent to an endpoint, or to discovered ones, and its model's name there.
 pub(super) fn check_sent(map: &Cursor<'_>, problems: &mut Problems) {
     if let Some(key) = map.key("api_key")
         && let Some(fault) = key.text().and_then(|text| form_fault(map, text))

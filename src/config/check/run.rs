@@ -7,7 +7,7 @@ use crate::config::problem::Problems;
 use crate::telemetry::log;
 use crate::upstream::check_url;
 
-use super::{accounts, billing, cluster, fallbacks, limits, listen, models, plugins};
+use super::{accounts, billing, cluster, endpoints, fallbacks, limits, listen, models, plugins};
 
 /// Reports what cannot work to `problems` and what probably is not meant to `warnings`.
 pub(in crate::config) fn check(
@@ -42,6 +42,9 @@ fn check_log(root: &Cursor<'_>, problems: &mut Problems) {
 
 fn check_tracing(root: &Cursor<'_>, problems: &mut Problems) {
     let otlp = root.key("tracing").and_then(|tracing| tracing.key("otlp"));
+    if let Some(otlp) = &otlp {
+        endpoints::check_collector_headers(otlp, problems);
+    }
     if let Some(endpoint) = otlp.and_then(|otlp| otlp.key("endpoint"))
         && let Some(text) = endpoint.text()
         && let Err(fault) = check_url(text)

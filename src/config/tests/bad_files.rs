@@ -323,6 +323,10 @@ put "http://127.0.0.1:9001" => "http://h:1", headers: { x-a: "1", X-A: "2" }
   line 8: models[0].endpoints[0].headers.X-A: in other letters
 put "http://127.0.0.1:9001" => "http://h:1", headers: { x-a: "${TWO_LINES}" }
   line 8: models[0].endpoints[0].headers.x-a: a line break
+add tracing: { otlp: { endpoint: "http://c:1", headers: { "x key": z } } }
+  line 9: tracing.otlp.headers["x key"]: expected the name of a header
+add tracing: { otlp: { endpoint: "http://c:1", headers: { authorization: "${TWO_LINES}" } } }
+  line 9: tracing.otlp.headers.authorization: a line break
 put "http://127.0.0.1:9001" => "http://h:1", health: { path: health }
   line 8: models[0].endpoints[0].health.path: such as /health
 put "http://127.0.0.1:9001" => "http://h:1", health: { interval_secs: 0 }
