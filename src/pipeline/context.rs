@@ -106,12 +106,17 @@ impl RequestContext {
         self.origin = origin;
     }
 
-    /// Completes the event and returns it, for a caller that owns it; none of other origins.
+    /// Completes the event and returns it, for a caller that owns it; none of other origins, and
+    /// none where another node answered.
     pub fn take_event(&mut self) -> Option<InferenceEvent> {
         if self.can.event_owner != EventOwner::Caller {
             return None;
         }
         self.complete();
+        // The node that answered a forwarded job has written it.
+        if self.is_event_elsewhere() {
+            return None;
+        }
         self.event.take()
     }
 

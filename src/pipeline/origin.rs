@@ -43,7 +43,7 @@ pub enum EventOwner {
 /// Capabilities of a request, by its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Takes units of the account's rates, its concurrency and its day.
+    /// Takes units of the account's rates and of its concurrency.
     pub charges_rate: bool,
     /// The account's access to the model is checked here.
     pub checks_access: bool,
@@ -88,7 +88,7 @@ const PEER: Capabilities = Capabilities {
     event_owner: EventOwner::Responder,
 };
 
-/// The store has charged and queued the job; it holds a permit before it starts.
+/// The store has counted and queued the job, which holds a permit before it starts; its neurons are reserved here.
 const JOB: Capabilities = Capabilities {
     charges_rate: false,
     checks_access: true,

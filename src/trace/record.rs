@@ -444,6 +444,12 @@ impl TraceBuilder {
         }
     }
 
+    /// Returns the identity under which the request is recorded, once the trace has begun; `Some(None)` when
+    /// it is not recorded for export.
+    pub fn identity(&self) -> Option<Option<&SpanIdentity>> {
+        self.0.as_ref().map(|trace| trace.identity.as_deref())
+    }
+
     /// Returns the context that the request of the last step carries; none when the request is not
     /// recorded for export.
     pub fn outgoing_context(&self) -> Option<TraceContext> {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::nodes::{member, wait_until_serving_known};
 use crate::support::{
     Cluster, CollectedSpan, Collector, Node, RefusingServer, ScriptedServer, SimulatedServer,
-    SpanTree, TestClient, attribute_number, attribute_text, chat, endpoint, eventually,
-    json_answer, model,
+    SpanTree, TestClient, accounts, attribute_number, attribute_text, chat, endpoint, eventually,
+    json_answer, model, one_model,
 };
 
 const CHAT: &str = "/v1/chat/completions";
@@ -125,6 +125,45 @@ async fn what_the_sender_does_not_record_is_not_recorded_and_passes_as_it_came()
     let spans = collected(&collector, 1).await;
     let traces: HashSet<_> = spans.iter().map(|of| of.span.trace_id.clone()).collect();
     assert_eq!(traces, HashSet::from([11_u128.to_be_bytes().to_vec()]));
+}
+
+#[tokio::test]
+async fn a_request_that_waited_through_a_reload_stays_in_the_trace_it_began() {
+    for is_kept in [true, false] {
+        let collector = Collector::start().await;
+        let server = ScriptedServer::held().await;
+        let models = one_model(server.address, 1, "");
+        let traced = |accounts: &str, tracing: &str| format!("{accounts}{models}{tracing}");
+        let on = tracing(collector.address, "");
+        let node = Node::start(&traced(&accounts(""), &on)).await;
+        let key = "Authorization: Bearer key-a\r\n";
+        let holder = node.posting(key, "").await;
+        node.settles(1, 0).await;
+        let sender = match is_kept {
+            true => String::new(),
+            false => traceparent(5, "01"),
+        };
+        let waiter = node.posting(&(sender + key), "").await;
+        node.settles(1, 1).await;
+        // Another weight: what the request was checked for is read again when it gets its permit.
+        let next = if is_kept { on.as_str() } else { "" };
+        let answer = node.reload(&traced(&accounts(", weight: 3"), next)).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        server.next();
+        assert_eq!(holder.answer().await.status, 200);
+        eventually("the waiting request is at the server", async || {
+            (server.requests().len() == 2).then_some(())
+        })
+        .await;
+        server.next();
+        let waited = waiter.answer().await;
+        assert_eq!(waited.status, 200, "{}", waited.text());
+        let request = &server.requests()[1];
+        assert_eq!(request.matches("traceparent").count(), 1, "{request}");
+        let event = node.event_of(&waited).await;
+        let trace_id = event["trace_id"].as_str().unwrap();
+        assert!(request.contains(trace_id), "{trace_id} in {request}");
+    }
 }
 
 #[tokio::test]

@@ -17,6 +17,13 @@ impl RequestContext {
     /// Returns the headers that pass to model servers, and reads the trace context of the request.
     pub fn passed_headers(&mut self, headers: &HeaderMap) -> PassedHeaders {
         let listed = &self.snapshot.headers_pass;
+        // Read again after a reload: the request stays recorded as it began.
+        if let Some(identity) = self.trace.identity() {
+            return match identity {
+                Some(identity) => PassedHeaders::traced(headers, listed, identity.state.as_deref()),
+                None => PassedHeaders::of(headers, listed),
+            };
+        }
         let Some(tracing) = &self.snapshot.tracing else {
             return PassedHeaders::of(headers, listed);
         };
