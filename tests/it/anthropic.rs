@@ -169,3 +169,15 @@ async fn messages_are_answered_below_an_account_as_well() {
     let below = "/client/v4/accounts/anonymous/ai/v1/messages";
     assert_eq!(node.post(below, &question("")).await.status, 200);
 }
+
+#[tokio::test]
+async fn a_model_has_the_name_it_was_asked_by_in_whole_messages_too() {
+    let served = ANSWER.replace(r#""model":"m""#, r#""model":"/srv/q4.gguf""#);
+    let server = ScriptedServer::new(&[&json_answer(&served)]).await;
+    let more = "    model_in_answers: asked\n";
+    let node = Node::start(&one_model(server.address, 1, more)).await;
+    let answer = node.post(MESSAGES, &question("")).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.json()["model"], "m");
+    assert_eq!(answer.json()["content"][0]["text"], "a");
+}

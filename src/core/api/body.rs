@@ -191,6 +191,21 @@ fn equals_ignoring_case(name: &str, known: &str) -> bool {
     folded.eq(known.chars())
 }
 
+/// Refuses a body whose objects and lists are nested deeper than [`DEPTH_MAX`].
+///
+/// # Errors
+/// 413.
+pub(super) fn check_depth(body: &[u8]) -> Result<(), Refusal> {
+    if !is_too_deep(body) {
+        return Ok(());
+    }
+    Err(Refusal::Rejected {
+        status: 413,
+        pointer: String::new(),
+        message: format!("the body is nested deeper than {DEPTH_MAX} levels"),
+    })
+}
+
 /// Returns whether objects and lists are nested deeper than [`DEPTH_MAX`].
 fn is_too_deep(body: &[u8]) -> bool {
     // Most bodies have not so many in all.
@@ -231,12 +246,9 @@ impl<'a> BodyMembers<'a> {
     fn read(body: &'a [u8]) -> Result<BodyMembers<'a>, Refusal> {
         let text = simdutf8::basic::from_utf8(body)
             .map_err(|_| bad_request("", "the body is not UTF-8"))?;
-        if is_too_deep(body) {
-            return Err(Refusal::Rejected {
-                status: 413,
-                pointer: String::new(),
-                message: format!("the body is nested deeper than {DEPTH_MAX} levels"),
-            });
+        check_depth(body)?;
+        if !text.trim_ascii_start().starts_with('{') {
+            return Err(bad_request("", "the body is not a JSON object"));
         }
         let mut list = Vec::with_capacity(12);
         scan_members(text, |key, value| {

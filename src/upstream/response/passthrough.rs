@@ -264,7 +264,13 @@ impl ResponseDecoder for Passthrough {
                 let result = json_value(shaped.as_deref().unwrap_or(body))?;
                 // The server's own count is of its own text.
                 cx.stats.keep_whole(body);
-                out.extend_from_slice(result);
+                let Some(name) = &mut self.name else {
+                    out.extend_from_slice(result);
+                    return Ok(());
+                };
+                // Nothing was taken before, so a long result is written at once.
+                name.take(result, out);
+                name.finish(out);
                 Ok(())
             }
         }

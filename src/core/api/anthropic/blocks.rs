@@ -16,6 +16,9 @@ use crate::api::json::{self, List, Object, bad, is_list, is_string, push_text, u
 /// Text between two blocks that become one text, as it stands in a JSON string.
 const BETWEEN_TEXTS: &str = r"\n\n";
 
+/// Bytes of a block's type that an error repeats.
+const KIND_BYTES_SHOWN: usize = 64;
+
 #[derive(Deserialize)]
 struct InputMessage<'a> {
     #[serde(borrow)]
@@ -137,6 +140,7 @@ fn user(content: &RawValue, list: &mut List<'_>) -> Result<(), Refusal> {
                 "image" => image(block, &mut written),
                 _ => Ok(()),
             })
+            .map_err(|refusal| within("/content", refusal))
         }
         ("tool_result", _) => Ok(()),
         _ => part(block, &mut written),
@@ -274,7 +278,10 @@ fn text_of<'a>(block: &ContentBlock<'a>) -> Result<&'a RawValue, Refusal> {
 fn unknown(block: &ContentBlock<'_>) -> Refusal {
     bad(
         "/type",
-        &format!("blocks of type `{}` are not available here", block.kind),
+        &format!(
+            "blocks of type `{}` are not available here",
+            &block.kind[..block.kind.floor_char_boundary(KIND_BYTES_SHOWN)]
+        ),
     )
 }
 

@@ -28,6 +28,8 @@ impl Dialect for Anthropic {
     }
 
     fn parse(&self, request: RequestBody<'_>) -> Result<Call, Refusal> {
+        // The input of a tool becomes a string, in which no depth is counted.
+        body::check_depth(&request.body)?;
         let chat = request::to_chat(&request.body)?;
         body::parse(ApiDialect::Anthropic, Operation::Chat, None, chat)
     }

@@ -88,7 +88,9 @@ pub(super) fn to_chat(body: &[u8]) -> Result<Bytes, Refusal> {
         }
     })?;
     write_messages(&known, &mut chat)?;
-    if let Some(tools) = known.tools {
+    // An empty list, which OpenAI-style servers refuse, is as none.
+    let is_empty = |list: &&RawValue| list.get()[1..].trim_ascii_start() == "]";
+    if let Some(tools) = known.tools.filter(|tools| !is_empty(tools)) {
         write_tools(tools, &mut chat).map_err(|refusal| within("/tools", refusal))?;
     }
     if let Some(choice) = known.tool_choice {

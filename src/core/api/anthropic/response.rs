@@ -79,7 +79,7 @@ struct ChatFunction<'a> {
     arguments: Option<&'a RawValue>,
 }
 
-/// ChatUsage in the OpenAI shape.
+/// Usage in the OpenAI shape.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 struct ChatUsage {
     prompt_tokens: Option<u64>,
@@ -273,6 +273,12 @@ impl Translator {
             Some(text) if is_string(text) && text.get() != r#""""# => {
                 delta(index, "input_json_delta", ("partial_json", text), out);
             }
+            // Some servers put the object itself.
+            Some(object) if object.get().starts_with('{') => {
+                let text = serde_json::value::to_raw_value(object.get());
+                let text = text.map_err(|_| NotTranslatable)?;
+                delta(index, "input_json_delta", ("partial_json", &text), out);
+            }
             _ => {}
         }
         Ok(())
@@ -342,7 +348,11 @@ impl ResponseTranslator for Translator {
         drop(content);
         let stop = StopState::read(&choice, !calls.is_empty()).unwrap_or_default();
         stop.write(&mut written);
-        let output_estimate = body.len() as u64 / BYTES_PER_TOKEN;
+        let functions = calls.iter().filter_map(|call| call.function.as_ref());
+        let parts = functions.flat_map(|function| [function.name, function.arguments]);
+        let parts = parts.chain([message.and_then(text_of)]).flatten();
+        let generated_bytes: usize = parts.map(|part| part.get().len()).sum();
+        let output_estimate = (generated_bytes as u64).div_ceil(BYTES_PER_TOKEN);
         usage.write(self.input_estimate, output_estimate, &mut written);
         out.extend_from_slice(&written.end());
         Ok(())

@@ -3,10 +3,12 @@
 use bytes::BytesMut;
 use serde_json::{Value, json};
 
+use super::descriptor::Anthropic;
 use super::request::to_chat;
 use super::response::Translator;
 use crate::Refusal;
-use crate::api::dialect::{NotTranslatable, ResponseTranslator};
+use crate::api::call::Operation;
+use crate::api::dialect::{Dialect, NotTranslatable, RequestBody, ResponseTranslator};
 use crate::api::sse;
 
 fn chat(body: &Value) -> Value {
@@ -182,6 +184,10 @@ fn a_fault_is_named_by_its_place_in_the_clients_body() {
             json!({ "type": "tool_result", "tool_use_id": "t", "content": [{ "type": "x" }] }),
             "/content/0/type",
         ),
+        (
+            json!({ "type": "tool_result", "tool_use_id": "t", "content": [{ "type": "image" }] }),
+            "/content/0/source",
+        ),
     ] {
         let body = content(json!([{ "type": "text", "text": "a" }, block]));
         assert_eq!(place(&body), format!("/messages/0/content/1{expected}"));
@@ -207,6 +213,8 @@ fn a_fault_is_named_by_its_place_in_the_clients_body() {
         place(&with("mcp_servers", json!([{ "url": "x" }]))),
         "/mcp_servers"
     );
+    let long = content(json!([{ "type": "x".repeat(1 << 20) }]));
+    assert!(refused(&long).1.len() < 200);
     let twice = br#"{"messages":[],"messages":[]}"#;
     assert!(matches!(to_chat(twice), Err(Refusal::BadRequest { .. })));
 }
@@ -380,6 +388,59 @@ fn usage_that_no_server_reports_is_the_gateways_own_count() {
         (&usage["input_tokens"], &usage["output_tokens"]),
         (&json!(4), &json!(3))
     );
+}
+
+#[test]
+fn the_estimate_of_a_whole_answer_counts_generated_text_alone() {
+    let answer = json!({
+        "id": "c".repeat(400), "model": "m",
+        "choices": [{ "finish_reason": "stop", "message": { "content": "ok" } }],
+    });
+    let mut out = BytesMut::new();
+    let body = answer.to_string();
+    Translator::new(4).whole(body.as_bytes(), &mut out).unwrap();
+    let message: Value = serde_json::from_slice(&out).unwrap();
+    assert_eq!(message["usage"]["output_tokens"], 1);
+}
+
+#[test]
+fn arguments_that_are_an_object_reach_the_client_of_a_stream() {
+    let mut out = BytesMut::new();
+    let function = json!({ "name": "f", "arguments": { "a": "b" } });
+    let call = json!({ "tool_calls": [{ "index": 0, "id": "t", "function": function }] });
+    let text = chunk(call, json!("tool_calls"));
+    let mut translator = Translator::new(4);
+    translator.events(text.as_bytes(), 1, &mut out).unwrap();
+    let seen = events(&out);
+    let delta = seen
+        .iter()
+        .find(|event| event["type"] == "content_block_delta");
+    assert_eq!(delta.unwrap()["delta"]["partial_json"], r#"{"a":"b"}"#);
+}
+
+#[test]
+fn an_empty_list_of_tools_is_as_none() {
+    let body = json!({ "messages": [{ "role": "user", "content": "a" }], "tools": [] });
+    assert_eq!(chat(&body).get("tools"), None);
+}
+
+#[test]
+fn the_input_of_a_tool_is_nested_no_deeper_than_a_body() {
+    let deep = "[".repeat(1_000) + &"]".repeat(1_000);
+    let call = format!(r#"{{"type":"tool_use","id":"t","name":"f","input":{{"a":{deep}}}}}"#);
+    let body = format!(r#"{{"messages":[{{"role":"assistant","content":[{call}]}}]}}"#);
+    let request = RequestBody {
+        operation: Operation::Chat,
+        path_model: None,
+        task: None,
+        content_type: None,
+        body: body.into(),
+    };
+    let refused = Anthropic.parse(request);
+    assert!(matches!(
+        refused,
+        Err(Refusal::Rejected { status: 413, .. })
+    ));
 }
 
 #[test]
