@@ -125,6 +125,12 @@ impl Downstream for Http1Downstream<'_> {
         self.write_body(chunk, true).await
     }
 
+    // One future in place of two: this is called for every event of a stream.
+    async fn send(&mut self, chunk: Bytes, is_last: bool) -> Result<(), Closed> {
+        let written = self.session.write_response_body(chunk, is_last).await;
+        written.map_err(|_| Closed)
+    }
+
     async fn respond(&mut self, head: ResponseHead, body: Bytes) -> Result<(), Closed> {
         let is_small = self
             .unread_bytes()
