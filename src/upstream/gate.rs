@@ -5,6 +5,7 @@
 //! called under one small mutex, and the waiters they name are woken. The lock is held for the
 //! length of one decision and never across an await. No task runs per waiter.
 
+mod readings;
 mod retry;
 mod snapshot;
 
@@ -12,14 +13,12 @@ use std::sync::{Arc, Weak};
 
 use hashbrown::HashMap;
 use infergate_core::admission::{
-    AdmissionGauges, AdmissionOutcome, AdmissionQueue, AdmissionState, EndpointId, GateId, Grant,
-    Handoff, PermitId, PermitRequest, QueueTicket, ServerMembership, WaiterUpdates,
+    AdmissionOutcome, AdmissionQueue, EndpointId, GateId, Grant, Handoff, PermitId, PermitRequest,
+    QueueTicket, ServerMembership, WaiterUpdates,
 };
 use infergate_core::model::ModelSpec;
-use infergate_core::routing::cluster::ModelLoad;
-use infergate_core::routing::policy::{CANDIDATES_MAX, WHOLE};
 use infergate_core::routing::{
-    AccountKey, Candidate, Ejector, EndpointSignal, FailureCause, Health, Observation, RetryBudget,
+    AccountKey, Ejector, EndpointSignal, FailureCause, Health, Observation, RetryBudget,
     UsabilityChange,
 };
 use infergate_core::{AccountId, Millis, ModelId, Refusal};
@@ -229,54 +228,6 @@ impl AdmissionGate {
             .correct_tokens(account, weight, charged, actual);
     }
 
-    /// Permits used and allowed, and the depth of the queue.
-    pub fn gauges(&self) -> AdmissionGauges {
-        self.inner.lock().turnstile.gauges()
-    }
-
-    /// State of the model as `/state` shows it, with the health of each endpoint URL.
-    pub fn state(&self) -> (AdmissionState, Vec<EndpointHealth>) {
-        let now = self.clock.now();
-        let inner = self.inner.lock();
-        let state = inner.turnstile.state(now);
-        let health = state
-            .endpoints
-            .iter()
-            .map(|endpoint| EndpointHealth {
-                url: endpoint.url.clone(),
-                health: match endpoint.draining {
-                    true => Health::Draining,
-                    false => inner.ejector.health(&endpoint.url),
-                },
-                ejected_until: inner.ejector.ejected_until(&endpoint.url),
-                since: inner.ejector.since(&endpoint.url),
-                last_error: inner.ejector.last_error(&endpoint.url),
-            })
-            .collect();
-        (state, health)
-    }
-
-    /// The health of every configured endpoint, without a look at the waiters: for scrapes.
-    pub fn health(&self) -> Vec<(Arc<str>, Health)> {
-        let inner = self.inner.lock();
-        let health = |target: &Arc<Target>| {
-            let url = Arc::clone(&target.url);
-            let health = inner.ejector.health(&url);
-            (url, health)
-        };
-        inner.targets.iter().flatten().map(health).collect()
-    }
-
-    /// Every endpoint's target, and whether it is healthy at the moment.
-    pub fn targets(&self) -> Vec<(Arc<Target>, bool)> {
-        let inner = self.inner.lock();
-        let well = |target: &Target| inner.ejector.health(&target.url) == Health::Healthy;
-        let placed = inner.targets.iter().flatten();
-        placed
-            .map(|target| (Arc::clone(target), well(target)))
-            .collect()
-    }
-
     /// Records what an endpoint's server reports about its load; none where it reports nothing.
     pub(super) fn record_report(&self, target: &Target, report: Option<ServerMetrics>) {
         let own = {
@@ -285,88 +236,6 @@ impl AdmissionGate {
             endpoint.and_then(|endpoint| inner.turnstile.permits(endpoint))
         };
         target.record_report(report, own.map_or(0, |(used, _)| used));
-    }
-
-    /// Every configured endpoint with its URL, as a routing policy sees it for requests of the adapter `lora`:
-    /// `id` is its place in the list. The affinity is that of adapters that servers report; further ones are
-    /// the caller's to fill in.
-    pub fn candidates(&self, lora: Option<u32>) -> Vec<(EndpointId, Arc<str>, Candidate)> {
-        let inner = self.inner.lock();
-        let mut candidates = Vec::with_capacity(inner.targets.len().min(CANDIDATES_MAX));
-        for (index, target) in inner.targets.iter().enumerate() {
-            let id = EndpointId(u32::try_from(index).unwrap_or(u32::MAX));
-            let Some(target) = target else { continue };
-            let Some((used, limit)) = inner.turnstile.permits(id) else {
-                continue;
-            };
-            if candidates.len() == CANDIDATES_MAX {
-                break;
-            }
-            let load = *target.load.lock();
-            let candidate = Candidate {
-                id: u32::try_from(candidates.len()).unwrap_or(u32::MAX),
-                site: 0,
-                node: None,
-                health: inner.ejector.health(&target.url),
-                permits_free: limit.saturating_sub(used),
-                permits_total: limit,
-                queue_len: load.queue_len,
-                rtt_us: load.rtt_us,
-                ttft_us: load.ttft_us,
-                latency_us: load.latency_us,
-                error_ppm: load.error_ppm,
-                lora_affinity: match lora.is_some_and(|lora| target.has_adapter(lora)) {
-                    true => WHOLE,
-                    false => 0,
-                },
-                prefix_affinity: 0,
-                tier: target.tier,
-                ooc: load.ooc,
-            };
-            candidates.push((id, Arc::clone(&target.url), candidate));
-        }
-        candidates
-    }
-
-    /// Load of the model at this node as other nodes see it, with the endpoints that are in use.
-    /// Waiters that look for permits elsewhere are not counted here.
-    pub fn model_load(&self) -> ModelLoad {
-        let now = self.clock.now();
-        let inner = self.inner.lock();
-        let mut load = ModelLoad {
-            queued: in_u32(inner.turnstile.gauges().depth),
-            queue_room: in_u32(inner.turnstile.free_slots()),
-            wait_ms: u32::try_from(inner.turnstile.expected_wait(now).0).unwrap_or(u32::MAX),
-            ..ModelLoad::default()
-        };
-        for (index, target) in inner.targets.iter().enumerate() {
-            let id = EndpointId(in_u32(index));
-            let Some(target) = target else { continue };
-            let health = inner.ejector.health(&target.url);
-            let Some((used, limit)) = inner.turnstile.permits(id) else {
-                continue;
-            };
-            if !matches!(health, Health::Healthy | Health::Degraded) {
-                continue;
-            }
-            load.permits = load.permits.saturating_add(limit);
-            load.free = load.free.saturating_add(limit.saturating_sub(used));
-            let ttft_us = target.load.lock().ttft_us;
-            if ttft_us > 0 && (load.ttft_us == 0 || ttft_us < load.ttft_us) {
-                load.ttft_us = ttft_us;
-            }
-        }
-        if load.permits == 0 {
-            // Requests queued here wait for an endpoint to recover: no other node's are to join them.
-            load.queue_room = 0;
-        }
-        load
-    }
-
-    /// Expected time until a request that comes now has its turn.
-    pub fn expected_wait(&self) -> Millis {
-        let now = self.clock.now();
-        self.inner.lock().turnstile.expected_wait(now)
     }
 
     fn release(&self, permit: PermitId) {
@@ -499,24 +368,6 @@ impl GateState {
         let health = self.ejector.health(&target.url);
         GrantedEndpoint { target, health }
     }
-}
-
-fn in_u32(count: usize) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
-}
-
-/// An endpoint's health as `/state` shows it.
-pub struct EndpointHealth {
-    /// Its endpoint.
-    pub url: Arc<str>,
-    /// Health of the endpoint.
-    pub health: Health,
-    /// Moment at which it may serve again, while ejected or paused.
-    pub ejected_until: Option<Millis>,
-    /// Since when it is so; none of one that drains.
-    pub since: Option<Millis>,
-    /// The latest failure and when it was.
-    pub last_error: Option<(FailureCause, Millis)>,
 }
 
 /// The right to have one request in flight at one endpoint; released by drop.

@@ -8,7 +8,8 @@ use infergate_core::Millis;
 use infergate_core::admission::EndpointId;
 use infergate_core::routing::{AttemptFailure, Health, HealthChange, RetryTarget};
 
-use super::{AdmissionGate, in_u32};
+use super::AdmissionGate;
+use super::readings::in_u32;
 use crate::upstream::target::Target;
 
 /// Decision on another attempt.

@@ -2,6 +2,7 @@
 
 use infergate_core::admission::EndpointOrder;
 use infergate_core::model::{Algorithm, EndpointSpec, PermitScope, QueueSpec};
+use infergate_core::routing::cluster::ModelLoad;
 
 use super::fixtures::{ask, spec, targets};
 use super::*;
