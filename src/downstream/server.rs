@@ -57,7 +57,10 @@ impl DownstreamServer {
         // Boxed: a request that is refused by its head, and the catalog, have no room for the pipeline's state.
         // Allocated before it is made, so that its 10 KB are made in place: `Box::pin` copies them.
         let room = Box::new_uninit();
-        let inference = Box::write(room, self.infer(session, ctx, head, (operation, path_model, model)));
+        let inference = Box::write(
+            room,
+            self.infer(session, ctx, head, (operation, path_model, model)),
+        );
         let ended = Box::into_pin(inference).await;
         pipeline::settle_account(shared, ctx, &account, &ended);
         ended
