@@ -4,25 +4,42 @@ use serde_json::Value;
 
 use crate::support::{ANSWER, Node, ScriptedServer, eventually, json_answer, model};
 
-/// A page of vLLM's metrics with so many requests and these adapters.
-fn vllm_page(running: u32, waiting: u32, adapters: &str) -> String {
-    format!(
-        "# HELP vllm:num_requests_running Number of requests in model execution batches.\n\
-         # TYPE vllm:num_requests_running gauge\n\
-         vllm:num_requests_running{{engine=\"0\",model_name=\"m\"}} {running}.0\n\
-         vllm:num_requests_waiting{{engine=\"0\",model_name=\"m\"}} {waiting}.0\n\
-         vllm:kv_cache_usage_perc{{engine=\"0\",model_name=\"m\"}} 0.25\n\
-         vllm:lora_requests_info{{max_lora=\"2\",running_lora_adapters=\"{adapters}\",waiting_lora_adapters=\"\"}} 1.7636264546e+09\n"
-    )
+const VLLM_PAGE: &str = include_str!("../../src/upstream/backends/pages/vllm-v1.txt");
+const SGLANG_PAGE: &str = include_str!("../../src/upstream/backends/pages/sglang-ranks.txt");
+
+/// A recorded page with these numbers at every series of a name.
+fn changed(page: &str, names_and_numbers: &[(&str, u32)]) -> String {
+    let line = |line: &str| {
+        let change = names_and_numbers
+            .iter()
+            .find(|(name, _)| line.starts_with(&format!("{name}{{")));
+        match (change, line.rsplit_once(' ')) {
+            (Some((_, number)), Some((series, _))) => format!("{series} {number}.0\n"),
+            _ => format!("{line}\n"),
+        }
+    };
+    page.lines().map(line).collect()
 }
 
+/// vLLM's page with so many requests, and these adapters reported last.
+fn vllm_page(running: u32, waiting: u32, adapters: &str) -> String {
+    let requests = [
+        ("vllm:num_requests_running", running),
+        ("vllm:num_requests_waiting", waiting),
+    ];
+    changed(VLLM_PAGE, &requests)
+        + &format!(
+            "vllm:lora_requests_info{{max_lora=\"2\",running_lora_adapters=\"{adapters}\",waiting_lora_adapters=\"\"}} 1.78862646e+09\n"
+        )
+}
+
+/// SGLang's page of two engines with so many requests each, and a cache that is not full.
 fn sglang_page(running: u32, waiting: u32) -> String {
-    format!(
-        "# TYPE sglang:num_running_reqs gauge\n\
-         sglang:num_running_reqs{{model_name=\"m\",tp_rank=\"0\"}} {running}.0\n\
-         sglang:num_queue_reqs{{model_name=\"m\",tp_rank=\"0\"}} {waiting}.0\n\
-         sglang:token_usage{{model_name=\"m\",tp_rank=\"0\"}} 0.5\n"
-    )
+    let requests = [
+        ("sglang:num_running_reqs", running),
+        ("sglang:num_queue_reqs", waiting),
+    ];
+    changed(SGLANG_PAGE, &requests).replace(" 0.97\n", " 0.5\n")
 }
 
 async fn servers() -> [ScriptedServer; 2] {
@@ -116,6 +133,30 @@ async fn an_adapters_requests_go_where_a_server_reports_it() {
         Some(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_page_counts_by_its_metrics_whatever_its_size_and_content_type() {
+    let servers = servers().await;
+    let padding = "vllm:e2e_request_latency_seconds_bucket{engine=\"0\",le=\"0.3\"} 0.0\n";
+    let padded = |page: String, bytes: usize| {
+        let times = (bytes - page.len()) / padding.len();
+        padding.repeat(times) + &page
+    };
+    let busy = padded(vllm_page(8, 30, ""), 1 << 20);
+    let idle = "Content-Type: application/json\r\n";
+    servers[0].set_page("/metrics", &busy);
+    servers[1].set_page_as("/metrics", idle, &vllm_page(0, 0, ""));
+    let node = node_of("vllm", &servers).await;
+    until_all_go_to(&node, &servers[1]).await;
+    // Without its metrics, a server is one without load.
+    servers[0].set_page_as(
+        "/metrics",
+        "Content-Type: text/html\r\n",
+        "<html>Not Found</html>",
+    );
+    servers[1].set_page("/metrics", &busy);
+    until_all_go_to(&node, &servers[0]).await;
 }
 
 #[tokio::test]

@@ -6,11 +6,9 @@ use bytes::Bytes;
 use infergate_core::Refusal;
 use infergate_core::api::{ApiDialect, Call, Operation, body};
 use infergate_core::model::{BackendName, Payload, Task};
-use infergate_core::routing::ServerLoad;
-use infergate_core::routing::affinity::lora_number;
 use serde_json::{Value, json};
 
-use super::{BACKENDS, RESERVED_BACKENDS, ServerMetrics, UpstreamRequest, backend};
+use super::{BACKENDS, RESERVED_BACKENDS, UpstreamRequest, backend};
 
 fn openai_call(operation: Operation, json: Value) -> Call {
     body::parse(
@@ -284,107 +282,6 @@ fn the_table_has_a_row_a_name_and_the_core_knows_the_origin_of_each_payload() {
             row.name
         );
     }
-}
-
-/// Metrics of vLLM 0.11 with two adapters, but for most of its histograms.
-const VLLM_PAGE: &str = r#"# HELP python_gc_objects_collected_total Objects collected during gc
-# TYPE python_gc_objects_collected_total counter
-python_gc_objects_collected_total{generation="0"} 9962.0
-# HELP vllm:num_requests_running Number of requests in model execution batches.
-# TYPE vllm:num_requests_running gauge
-vllm:num_requests_running{engine="0",model_name="Qwen/Qwen3-8B"} 6.0
-# HELP vllm:num_requests_waiting Number of requests waiting to be processed.
-# TYPE vllm:num_requests_waiting gauge
-vllm:num_requests_waiting{engine="0",model_name="Qwen/Qwen3-8B"} 3.0
-# TYPE vllm:num_requests_waiting_by_reason gauge
-vllm:num_requests_waiting_by_reason{engine="0",model_name="Qwen/Qwen3-8B",reason="capacity"} 3.0
-# HELP vllm:kv_cache_usage_perc KV-cache usage. 1 means 100 percent usage.
-# TYPE vllm:kv_cache_usage_perc gauge
-vllm:kv_cache_usage_perc{engine="0",model_name="Qwen/Qwen3-8B"} 0.4127906976744186
-# TYPE vllm:time_to_first_token_seconds histogram
-vllm:time_to_first_token_seconds_bucket{engine="0",le="0.001",model_name="Qwen/Qwen3-8B"} 0.0
-vllm:time_to_first_token_seconds_bucket{engine="0",le="+Inf",model_name="Qwen/Qwen3-8B"} 217.0
-# HELP vllm:lora_requests_info Running stats on lora requests.
-# TYPE vllm:lora_requests_info gauge
-vllm:lora_requests_info{max_lora="2",running_lora_adapters="",waiting_lora_adapters=""} 1.7636264544e+09
-vllm:lora_requests_info{max_lora="2",running_lora_adapters="sql,chat",waiting_lora_adapters="chat"} 1.7636264546e+09
-vllm:lora_requests_info{max_lora="2",running_lora_adapters="old",waiting_lora_adapters=""} 1.7636264541e+09
-# TYPE vllm:cache_config_info gauge
-vllm:cache_config_info{block_size="16",note="a \"quoted\" value, {braces}",engine="0"} 1.0
-"#;
-
-/// Metrics of SGLang 0.5 with priorities, whose series divide the one without.
-const SGLANG_PAGE: &str = r#"# HELP sglang:num_running_reqs The number of running requests.
-# TYPE sglang:num_running_reqs gauge
-sglang:num_running_reqs{engine_type="unified",model_name="meta-llama/Llama-3.1-8B-Instruct",priority="",tp_rank="0"} 162.0
-sglang:num_running_reqs{engine_type="unified",model_name="meta-llama/Llama-3.1-8B-Instruct",priority="1",tp_rank="0"} 162.0
-# HELP sglang:token_usage The token usage.
-# TYPE sglang:token_usage gauge
-sglang:token_usage{engine_type="unified",model_name="meta-llama/Llama-3.1-8B-Instruct",tp_rank="0"} 0.97
-# HELP sglang:gen_throughput The generation throughput (token/s).
-# TYPE sglang:gen_throughput gauge
-sglang:gen_throughput{engine_type="unified",model_name="meta-llama/Llama-3.1-8B-Instruct",tp_rank="0"} 86.50814177726902
-# HELP sglang:num_queue_reqs The number of requests in the waiting queue.
-# TYPE sglang:num_queue_reqs gauge
-sglang:num_queue_reqs{engine_type="unified",model_name="meta-llama/Llama-3.1-8B-Instruct",priority="",tp_rank="0"} 2826.0
-"#;
-
-fn report(kind: &str, page: &str) -> Option<ServerMetrics> {
-    let probe = backend(kind).unwrap().probe;
-    assert_eq!(probe.path, "/health");
-    (probe.metrics.unwrap().read)(page)
-}
-
-fn load(running: u32, waiting: u32, kv_cache_permille: u16) -> ServerLoad {
-    ServerLoad {
-        running,
-        waiting,
-        kv_cache_permille,
-    }
-}
-
-#[test]
-fn vllm_reports_its_load_and_the_adapters_of_its_latest_series() {
-    let report = report("vllm", VLLM_PAGE).unwrap();
-    assert_eq!(report.load, load(6, 3, 412));
-    let mut adapters = ["sql", "chat"].map(lora_number);
-    adapters.sort_unstable();
-    assert_eq!(report.adapters, adapters);
-}
-
-#[test]
-fn an_older_engine_and_several_engines_are_read_too() {
-    let page = "vllm:num_requests_running{model_name=\"m\"} 2\nvllm:gpu_cache_usage_perc{model_name=\"m\"} 0.83\n";
-    assert_eq!(report("vllm", page).unwrap().load, load(2, 0, 830));
-    let engine = |engine| VLLM_PAGE.replace("engine=\"0\"", &format!("engine=\"{engine}\""));
-    let page = engine(0) + &engine(1).replace("} 0.4127", "} 0.7127");
-    assert_eq!(report("vllm", &page).unwrap().load, load(12, 6, 712));
-}
-
-#[test]
-fn sglang_reports_its_load_once_although_it_divides_it_by_priority() {
-    let report = report("sglang", SGLANG_PAGE).unwrap();
-    assert_eq!(report.load, load(162, 2826, 970));
-    assert_eq!(report.adapters, [0; 0]);
-}
-
-#[test]
-fn a_page_of_something_else_says_nothing_and_odd_values_are_left_out() {
-    for page in [
-        "",
-        "ok",
-        "<html>404</html>",
-        "go_goroutines 148\n",
-        SGLANG_PAGE,
-    ] {
-        assert_eq!(report("vllm", page), None, "{page}");
-    }
-    let odd = "vllm:num_requests_running NaN\nvllm:num_requests_running{engine=\"1\"} -3\n\
-               vllm:num_requests_waiting +Inf\nvllm:num_requests_waiting 1e300\n\
-               vllm:kv_cache_usage_perc 7\nvllm:lora_requests_info{running_lora_adapters=\"a 1\n";
-    let report = report("vllm", odd).unwrap();
-    assert_eq!(report.load, load(0, u32::MAX, 1000));
-    assert_eq!(report.adapters, [0; 0]);
 }
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/backends.md");

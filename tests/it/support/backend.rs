@@ -157,11 +157,18 @@ struct Inner {
     close_at_end: bool,
     requests: Mutex<Vec<String>>,
     probes: Mutex<Vec<String>>,
-    /// Path and body of responses to `GET`, in place of `ok`.
-    pages: Mutex<Vec<(String, String)>>,
+    /// Responses to `GET`, in place of `ok`.
+    pages: Mutex<Vec<ScriptedPage>>,
     step: Notify,
     open: AtomicUsize,
     gone: AtomicUsize,
+}
+
+struct ScriptedPage {
+    path: String,
+    /// Header lines, each with its end.
+    headers: String,
+    body: String,
 }
 
 impl ScriptedServer {
@@ -221,9 +228,19 @@ impl ScriptedServer {
 
     /// From now on `GET` of `path` is answered with `body`.
     pub fn set_page(&self, path: &str, body: &str) {
+        let plain = "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n";
+        self.set_page_as(path, plain, body);
+    }
+
+    /// From now on `GET` of `path` is answered with these header lines and `body`.
+    pub fn set_page_as(&self, path: &str, headers: &str, body: &str) {
         let mut pages = self.inner.pages.lock();
-        pages.retain(|(present, _)| present != path);
-        pages.push((path.to_owned(), body.to_owned()));
+        pages.retain(|page| page.path != path);
+        pages.push(ScriptedPage {
+            path: path.to_owned(),
+            headers: headers.to_owned(),
+            body: body.to_owned(),
+        });
     }
 
     /// Requests received so far, health probes left out: head and body as text.
@@ -252,16 +269,18 @@ async fn serve(inner: Arc<Inner>, mut tcp: TcpStream) {
     while let Some(request) = request(&mut tcp, &mut read).await {
         if request.starts_with("GET ") {
             let path = request.split(' ').nth(1).unwrap_or_default();
-            let page = {
+            let (headers, page) = {
                 let pages = inner.pages.lock();
-                let page = pages.iter().find(|(present, _)| present == path);
-                page.map_or("ok".to_owned(), |(_, body)| body.clone())
+                let page = pages.iter().find(|page| page.path == path);
+                page.map_or((String::new(), "ok".to_owned()), |page| {
+                    (page.headers.clone(), page.body.clone())
+                })
             };
             inner.probes.lock().push(request);
             // Closed, so that no request finds the probe's connection in a pool.
             let length = page.len();
             let ok = format!(
-                "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{page}"
+                "HTTP/1.1 200 OK\r\n{headers}Connection: close\r\nContent-Length: {length}\r\n\r\n{page}"
             );
             // A gateway that ends in the middle of a probe is of no interest here.
             let _ = tcp.write_all(ok.as_bytes()).await;
