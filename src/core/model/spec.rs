@@ -368,7 +368,7 @@ pub struct ModelSpec {
     /// status 200. Not sent where another node serves the request.
     #[serde(default)]
     pub progress_comments: bool,
-    /// Name under `model` in responses of the OpenAI API: the server's, or the one that the client asked for.
+    /// Name under `model` in responses of the OpenAI and Anthropic APIs: the server's, or the one that the client asked for.
     /// With `asked` a whole response is held until complete, up to 16 MiB; a longer one, and events over
     /// 1 MiB, keep the server's name.
     #[serde(default)]
