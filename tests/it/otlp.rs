@@ -1,14 +1,15 @@
 //! Distributed traces: spans and histograms as a collector gets them, and `traceparent` on its way.
 
+mod mixed;
+
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::nodes::{member, wait_until_serving_known};
 use crate::support::{
-    Cluster, CollectedSpan, Collector, Node, RefusingServer, ScriptedServer, SimulatedServer,
-    SpanTree, TestClient, accounts, attribute_number, attribute_text, chat, endpoint, eventually,
-    json_answer, model, one_model,
+    CollectedSpan, Collector, Node, RefusingServer, ScriptedServer, SimulatedServer, SpanTree,
+    accounts, attribute_number, attribute_text, chat, endpoint, eventually, json_answer, model,
+    one_model,
 };
 
 const CHAT: &str = "/v1/chat/completions";
@@ -166,177 +167,61 @@ async fn a_request_that_waited_through_a_reload_stays_in_the_trace_it_began() {
     }
 }
 
-#[tokio::test]
-async fn a_thousand_mixed_requests_over_two_nodes_are_valid_trees() {
-    const REQUESTS: u32 = 1000;
-    let collector = Collector::start().await;
-    let server = SimulatedServer::fast().await;
-    let gone = RefusingServer::new();
-    let bad = RefusingServer::new();
-    let serving = |models: &[String]| {
-        format!(
-            "models:\n{}{}",
-            models.concat(),
-            tracing(collector.address, "")
-        )
-    };
-    let own = [endpoint(bad.address, 64), endpoint(server.address, 64)];
-    let nowhere =
-        "  - { id: far, task: text-generation, backend: openai, endpoints: [] }\n".to_owned();
-    let edge = [
-        model("near", &own, ""),
-        model(
-            "broken",
-            &[endpoint(gone.address, 4)],
-            "    queue: { when_unhealthy: refuse }\n",
-        ),
-        nowhere,
-    ];
-    let gpu = [model("far", &[endpoint(server.address, 64)], "")];
-    let cluster = Cluster::start(&[
-        member("edge", "fra", &serving(&edge)),
-        member("gpu", "ams", &serving(&gpu)),
-    ])
-    .await;
-    let node = &cluster.nodes[0];
-    wait_until_serving_known(node, "gpu").await;
+/// Requests sent while the collector is down.
+const UNCOLLECTED: usize = 200;
+
+/// Sends requests to a node whose collector does not take spans, and waits until each is counted as dropped.
+async fn served_without(collector: SocketAddr, models: &str) {
+    let tracing = tracing(collector, "").replace("timeout_ms: 500", "timeout_ms: 200");
+    let node = Node::start(&format!("{models}{tracing}")).await;
     let mut client = node.client().await;
-    let (mut sent, mut far, mut statuses) = (0, HashSet::new(), HashSet::new());
-    for at in 1..=REQUESTS {
-        let (name, more) = match at % 10 {
-            0..=2 => ("near", ""),
-            3 | 4 => ("near", r#","stream":true"#),
-            5 | 6 => ("far", ""),
-            7 => ("far", r#","stream":true"#),
-            8 => ("broken", ""),
-            _ => ("unknown", ""),
-        };
-        let headers = if at % 3 == 0 {
-            traceparent(at, "01")
-        } else {
-            String::new()
-        };
-        client.post(&headers, CHAT, &chat(name, more)).await;
-        let answer = client.response().await;
-        statuses.insert(answer.status);
-        sent += 1;
-        if name == "far" {
-            assert_eq!(answer.status, 200, "{}", answer.text());
-            far.insert(answer.header("x-request-id").unwrap().to_owned());
-        }
-        if answer.header("connection").is_some() {
-            client = node.client().await;
-        }
-    }
-    assert!(statuses.len() >= 3, "{statuses:?}");
-    let spans = collected(&collector, (sent + far.len() as u32) as usize).await;
-    let trees = SpanTree::all(spans, &senders());
-    assert_eq!(trees.len(), REQUESTS as usize);
-    let mut forwarded = 0;
-    for tree in trees.values() {
-        let root = tree.root();
-        assert_eq!(root.node, "edge");
-        assert_eq!(root.span.kind, 2);
-        for key in [
-            "gen_ai.operation.name",
-            "gen_ai.provider.name",
-            "gen_ai.request.model",
-        ] {
-            text(root, key);
-        }
-        let is_far = far.contains(&text(root, "infergate.request_id"));
-        let nodes = tree.nodes();
-        assert_eq!(nodes.len(), if is_far { 2 } else { 1 }, "{nodes:?}");
-        forwarded += u32::from(is_far);
-        let calls = tree.spans.values().filter(|of| of.span.kind == 3);
-        for call in calls.filter(|call| !call.span.name.starts_with("forward ")) {
-            for key in [
-                "gen_ai.request.model",
-                "server.address",
-                "infergate.attempt.result",
-            ] {
-                text(call, key);
+    let served = async {
+        for at in 0..UNCOLLECTED {
+            let (name, more, status) = match at % 4 {
+                0 | 1 => ("m", "", 200),
+                2 => ("m", r#","stream":true"#, 200),
+                _ => ("unknown", "", 404),
+            };
+            client.post("", CHAT, &chat(name, more)).await;
+            let answer = client.response().await;
+            assert_eq!((answer.status, answer.broken), (status, false));
+            if answer.header("connection").is_some() {
+                client = node.client().await;
             }
         }
-    }
-    assert_eq!(forwarded, 300);
-    assert_eq!(
-        node.metric("infergate_traces_exported_total").await,
-        Some(1000.0)
-    );
-    assert_eq!(
-        node.metric(r#"infergate_traces_dropped_total{cause="overrun"}"#)
-            .await,
-        Some(0.0)
-    );
-    // The histograms count each request once, at the node that answers for it.
-    let durations = eventually("the histograms arrive", async || {
-        let series = collector.series();
-        let last = |node: &str| {
-            let of = |metric: &str| {
-                let mut counts = std::collections::HashMap::new();
-                for one in series
-                    .iter()
-                    .filter(|of| of.node == node && of.metric == metric)
-                {
-                    counts.insert(format!("{:?}", one.point.attributes), one.point.count);
-                }
-                counts.values().sum::<u64>()
-            };
-            of("gen_ai.server.request.duration")
-        };
-        let total = last("edge") + last("gpu");
-        // A request without a known model has no series.
-        (total == 900).then_some(total)
-    });
-    durations.await;
-    let names: HashSet<String> = collector
-        .series()
-        .iter()
-        .map(|of| of.metric.clone())
-        .collect();
-    for name in [
-        "gen_ai.server.request.duration",
-        "gen_ai.server.time_to_first_token",
-        "gen_ai.server.time_per_output_token",
-        "gen_ai.client.token.usage",
+    };
+    // Exports that were waited for would take 200 ms each.
+    let limit = Duration::from_secs(20);
+    tokio::time::timeout(limit, served)
+        .await
+        .expect("no request waits");
+    eventually("every request is counted as dropped", async || {
+        let dropped = node
+            .metric(r#"infergate_traces_dropped_total{cause="failed"}"#)
+            .await?;
+        assert!(dropped <= UNCOLLECTED as f64, "{dropped}");
+        (dropped == UNCOLLECTED as f64).then_some(())
+    })
+    .await;
+    let failures = node.metric("infergate_trace_export_failures_total").await;
+    assert!(failures >= Some(3.0), "three tries a batch: {failures:?}");
+    for nothing in [
+        "infergate_traces_exported_total",
+        r#"infergate_traces_dropped_total{cause="overrun"}"#,
     ] {
-        assert!(names.contains(name), "{name}: {names:?}");
+        assert_eq!(node.metric(nothing).await, Some(0.0), "{nothing}");
     }
 }
 
 #[tokio::test]
-async fn without_a_collector_nothing_waits_and_drops_are_counted() {
+async fn without_a_collector_nothing_waits_and_every_drop_is_counted() {
     let gone = RefusingServer::new();
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = SimulatedServer::fast().await;
     let endpoints = [endpoint(server.address, 8)];
-    let config = format!("models:\n{}", model("m", &endpoints, ""));
-    for collector in [gone.address, silent.local_addr().unwrap()] {
-        let node = Node::start(&(config.clone() + &tracing(collector, ""))).await;
-        let mut client = TestClient::connect(node.clients).await;
-        let served = async {
-            for _ in 0..200 {
-                client.post("", CHAT, &chat("m", "")).await;
-                assert_eq!(client.response().await.status, 200);
-            }
-        };
-        // Exports that were waited for would take 500 ms each.
-        let limit = Duration::from_secs(20);
-        tokio::time::timeout(limit, served)
-            .await
-            .expect("no request waits");
-        eventually("drops are counted", async || {
-            let dropped = node
-                .metric(r#"infergate_traces_dropped_total{cause="failed"}"#)
-                .await?;
-            let failures = node.metric("infergate_trace_export_failures_total").await?;
-            (dropped >= 1.0 && failures >= 3.0).then_some(())
-        })
-        .await;
-        assert_eq!(
-            node.metric("infergate_traces_exported_total").await,
-            Some(0.0)
-        );
-    }
+    let models = format!("models:\n{}", model("m", &endpoints, ""));
+    tokio::join!(
+        served_without(gone.address, &models),
+        served_without(silent.local_addr().unwrap(), &models),
+    );
 }
