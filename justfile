@@ -56,6 +56,14 @@ plugins:
 run:
     cargo run --release -- demo
 
+# What is packaged: thin LTO, stripped; slower to build than `just run`
+dist:
+    cargo build --profile dist
+
+# The quickstart's plugins, built anew with the digest of their sources
+quickstart-plugins:
+    ./scripts/quickstart-plugins
+
 # The documentation of both packages
 doc:
     cargo doc --workspace --no-deps
