@@ -4,7 +4,7 @@
 //! import only those to its left; `tests/tidy.rs` holds them to it.
 //!
 //! ```text
-//! telemetry ← plugin ← upstream ← peer ← trace ← state ← pipeline ← downstream
+//! telemetry ← tls ← plugin ← upstream ← peer ← trace ← state ← pipeline ← downstream
 //!                      downstream ← config ← admin ← app ← cli ← main
 //!                                       simulate ← app
 //! ```
@@ -17,11 +17,13 @@ pub mod app;
 pub mod cli;
 pub mod config;
 pub mod downstream;
+mod files;
 pub mod peer;
 pub mod pipeline;
 pub mod plugin;
 pub mod simulate;
 pub mod state;
 pub mod telemetry;
+pub mod tls;
 pub mod trace;
 pub mod upstream;

@@ -49,8 +49,8 @@ fn remove_missing(loaded: &mut LoadedConfig) -> Vec<Problem> {
     };
     let config = &mut loaded.config;
     let mut without_peers = false;
-    for (key, path) in config.listen.peers.iter().flat_map(|p| p.tls.files()) {
-        without_peers |= is_absent(&format!("listen.peers.tls.{key}"), path);
+    for (file, path) in config.listen.peers.iter().flat_map(|p| p.tls.files()) {
+        without_peers |= is_absent(&format!("listen.peers.tls.{}", file.key()), path);
     }
     if without_peers {
         config.listen.peers = None;

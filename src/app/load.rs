@@ -13,12 +13,12 @@ use tokio::sync::Notify;
 use super::{allow_missing, state_dir};
 use crate::config::watch::WatchedFile;
 use crate::config::{self, Config, LoadedConfig, Problem};
-use crate::peer::{CRL, FileFault, NodeCredentials};
+use crate::peer::NodeCredentials;
 use crate::plugin::{
     Captures, CompileWait, Host, HostCounts, HostSettings, PluginProblem, PluginSnapshot,
 };
 use crate::telemetry::PluginMetricsRegistry;
-use crate::upstream::read_ca_file;
+use crate::tls::{CredentialFault, CredentialFile, read_ca_file};
 
 /// Below `state_dir`: compiled plugins.
 const CACHE: &str = "plugins";
@@ -307,10 +307,10 @@ fn read_credentials(
     let config = &loaded.config;
     let read = NodeCredentials::read(&peers.tls, config.cluster.as_ref(), &config.node.id);
     let places = &loaded.places;
-    let place = |(key, message): FileFault| {
-        let key = match key {
-            CRL => format!("cluster.{key}"),
-            key => format!("listen.peers.tls.{key}"),
+    let place = |CredentialFault { file, message }| {
+        let key = match file {
+            CredentialFile::Crl => format!("cluster.{}", file.key()),
+            _ => format!("listen.peers.tls.{}", file.key()),
         };
         places.problem(&key, message)
     };
@@ -334,13 +334,14 @@ fn named_files(config: &Config) -> Vec<(NamedFile, bool)> {
         file: WatchedFile::read(path.to_owned()),
     };
     let mut files = Vec::new();
-    for (key, path) in config
+    for (file, path) in config
         .listen
         .peers
         .iter()
         .flat_map(|peers| peers.tls.files())
     {
-        files.push((named(format!("listen.peers.tls.{key}"), path), true));
+        let key = format!("listen.peers.tls.{}", file.key());
+        files.push((named(key, path), true));
     }
     if let Some(crl) = config.cluster.as_ref().and_then(|c| c.crl.as_deref()) {
         files.push((named("cluster.crl".to_owned(), crl), true));

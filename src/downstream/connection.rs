@@ -23,7 +23,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, Re
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep, timeout};
 
-use crate::peer::{PeerName, PeerStream};
+use crate::peer::PeerStream;
+use crate::tls::CertificateNames;
 
 /// Read at once while waiting for a request: a usual head with a small body.
 const AHEAD_BYTES: usize = 4 * 1024;
@@ -95,8 +96,8 @@ impl DownstreamConnection {
     }
 
     /// The other node as its certificate names it; none of a client.
-    pub fn peer_name(&self) -> Option<&PeerName> {
-        self.peer_stream().map(PeerStream::name)
+    pub fn peer_name(&self) -> Option<&CertificateNames> {
+        self.peer_stream().map(|stream| &stream.proof().names)
     }
 
     /// The other node's side; none of a client.

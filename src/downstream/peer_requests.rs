@@ -13,9 +13,10 @@ use pingora_http::{RequestHeader, ResponseHeader};
 
 use super::session;
 use crate::peer::{
-    DRAINING_PATH, EXPLAIN_PATH, GENERATION_HEADER, NODE_HEADER, PING_PATH, PeerName,
+    DRAINING_PATH, EXPLAIN_PATH, GENERATION_HEADER, NODE_HEADER, PING_PATH,
 };
 use crate::state::Shared;
+use crate::tls::CertificateNames;
 use crate::trace::NodeInfo;
 
 /// Prefix of the paths.
@@ -33,7 +34,7 @@ pub async fn serve(shared: &Shared, session: &mut ServerSession) -> Option<bool>
     Some(send(session, status, body, generation).await.is_ok())
 }
 
-fn answer(shared: &Shared, peer: &PeerName, head: &RequestHeader) -> (u16, Vec<u8>) {
+fn answer(shared: &Shared, peer: &CertificateNames, head: &RequestHeader) -> (u16, Vec<u8>) {
     match (head.method.as_str(), head.uri.path()) {
         ("GET", PING_PATH) => (204, Vec::new()),
         ("POST", DRAINING_PATH) => match sender(peer, head) {
@@ -57,7 +58,7 @@ fn answer(shared: &Shared, peer: &PeerName, head: &RequestHeader) -> (u16, Vec<u
 }
 
 /// The node that a request says to be from, as far as its certificate says so too.
-fn sender<'a>(peer: &PeerName, head: &'a RequestHeader) -> Option<(&'a str, u64)> {
+fn sender<'a>(peer: &CertificateNames, head: &'a RequestHeader) -> Option<(&'a str, u64)> {
     let text = |name| head.headers.get(name)?.to_str().ok();
     let name = text(NODE_HEADER).filter(|name| peer.has(name))?;
     Some((name, text(GENERATION_HEADER)?.parse().ok()?))

@@ -48,7 +48,7 @@ fn is_outdated(edge: &DownstreamServer, wire: &DownstreamConnection) -> bool {
         !edge
             .shared
             .peer_client
-            .is_current(guest.credentials_digest())
+            .is_current(guest.proof().credentials_digest)
     })
 }
 

@@ -7,7 +7,7 @@ use pingora_core::protocols::http::ServerSession;
 use pingora_http::RequestHeader;
 
 use super::connection::DownstreamConnection;
-use crate::peer::PeerName;
+use crate::tls::CertificateNames;
 use crate::pipeline::RequestHead;
 
 /// Returns whether another node has sent this, as its certificate says.
@@ -16,7 +16,7 @@ pub fn is_from_node(session: &ServerSession) -> bool {
 }
 
 /// Returns the name of the other node; none of a client.
-pub fn peer(session: &ServerSession) -> Option<&PeerName> {
+pub fn peer(session: &ServerSession) -> Option<&CertificateNames> {
     connection(session)?.peer_name()
 }
 

@@ -19,8 +19,8 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::credentials::{NodeCredentials, PeerStream};
 use super::progress::ForwardProgress;
-use super::tls::{NodeCredentials, PeerStream};
 use crate::telemetry::Clock;
 use crate::upstream::{
     ConnectTimings, HttpClient, OutboundRequest, SendError, Target, UpstreamResponse, saturated,

@@ -6,13 +6,14 @@
 //!
 //! ```text
 //! settings (cluster, listen.peers)   gossip (membership and load)   others (the locked view of the cluster)
-//! channel (requests to other nodes, over mutual TLS)                   tls (mutual TLS)
+//! channel (requests to other nodes, over mutual TLS)                   credentials (certificate of this node)
 //! names (permitted names)   drift (differences of configuration)
 //! visit (head of a forwarded request)   interim (its status before the response)
 //! ```
 
 mod client;
 mod cluster;
+mod credentials;
 mod drift;
 mod forwarded_head;
 mod gossip;
@@ -21,12 +22,12 @@ mod progress;
 mod settings;
 #[cfg(test)]
 mod tests;
-mod tls;
 
 pub use client::{
     DRAINING_PATH, EXPLAIN_PATH, GENERATION_HEADER, NODE_HEADER, PING_PATH, PeerClient,
 };
 pub use cluster::{CapacityWatch, ClusterHandle, ForwardGuard, NodeWatch};
+pub use credentials::{NodeCredentials, PeerStream, node_name_fault};
 pub use drift::{ConfigDigests, ConfigDrift, DriftTable};
 pub use forwarded_head::{
     FORWARDED_HEAD_BYTES_MAX, ForwardRejection, ForwardedHead, InvalidHead, RejectionCause,
@@ -35,5 +36,4 @@ pub use forwarded_head::{
 pub use gossip::{ACCOUNTS_MAX, AccountUsage, Gossip, GossipSocket, GossipUpdate, bind};
 pub use names::{NodeNames, pattern_fault};
 pub use progress::{ForwardProgress, ForwardStatus};
-pub use settings::{CRL, Cluster, NodeDiscovery, PeersListener, PeersTls};
-pub use tls::{FileFault, NodeCredentials, PeerName, PeerStream, node_name_fault};
+pub use settings::{Cluster, NodeDiscovery, PeersListener, PeersTls};

@@ -11,6 +11,8 @@ use infergate_core::model::{ConsulSpec, Secret};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::tls::CredentialFile;
+
 /// Discovery of the other nodes, and gossip with them about load.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -107,18 +109,12 @@ impl PeersTls {
         ]
     }
 
-    /// Each file with its key below `listen.peers.tls`.
-    pub fn files(&self) -> [(&'static str, &Path); 3] {
+    /// Paths of its files.
+    pub fn files(&self) -> [(CredentialFile, &Path); 3] {
         [
-            (CERTIFICATE, &self.certificate),
-            (PRIVATE_KEY, &self.private_key),
-            (CLIENT_CA, &self.client_ca),
+            (CredentialFile::Certificate, &self.certificate),
+            (CredentialFile::PrivateKey, &self.private_key),
+            (CredentialFile::ClientCa, &self.client_ca),
         ]
     }
 }
-
-pub(super) const CERTIFICATE: &str = "certificate";
-pub(super) const PRIVATE_KEY: &str = "private_key";
-pub(super) const CLIENT_CA: &str = "client_ca";
-/// Key below `cluster`.
-pub const CRL: &str = "crl";

@@ -15,12 +15,12 @@ use rcgen::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use super::tls::{FileFault, MembershipRules, NodeCredentials, PeerStream};
+use super::credentials::{MembershipRules, NodeCredentials, PeerStream};
 use super::{ForwardProgress, NodeNames, PING_PATH, PeerClient};
 use crate::telemetry::Clock;
+use crate::tls::{CredentialFault, CredentialFile, ServerIdentity};
 use crate::upstream::{
-    ConnectTimings, HttpClient, OutboundRequest, SendError, ServerIdentity, Target,
-    UpstreamResponse,
+    ConnectTimings, HttpClient, OutboundRequest, SendError, Target, UpstreamResponse,
 };
 
 /// Far longer than anything here takes.
@@ -86,7 +86,7 @@ fn read(
     (certificate, key): &Pair,
     ca: &str,
     node: &str,
-) -> Result<(Arc<NodeCredentials>, Vec<FileFault>), FileFault> {
+) -> Result<(Arc<NodeCredentials>, Vec<CredentialFault>), CredentialFault> {
     let circle = MembershipRules::default();
     NodeCredentials::of_pem(
         certificate.as_bytes(),
@@ -208,7 +208,7 @@ async fn both_sides_know_each_other_by_name_and_keep_the_connection() {
     let (guest, exchange) = served.ask(&a, &id("b", 1)).await;
     let (mut guest, exchange) = (guest.unwrap(), exchange.unwrap());
     assert_eq!(exchange.head().status.as_u16(), 204);
-    let name = guest.name().clone();
+    let name = guest.proof().names.clone();
     assert!(name.has("a") && name.has("a.former") && !name.has("b"));
     assert!(!name.has("*.fleet") && !name.has("x.fleet"));
     a.finish(exchange).await;
@@ -240,12 +240,14 @@ async fn a_connection_is_kept_for_one_name_generation_and_set_of_certificates() 
     a.configure(fleet.credentials("a"), LONG);
     let (guest, exchange) = served.ask(&a, &id("c", 2)).await;
     assert!(guest.is_ok() && exchange.is_ok());
-    let let_in_by = kept[0].credentials_digest();
+    let let_in_by = kept[0].proof().credentials_digest;
     assert!(b.is_current(let_in_by));
     b.configure(fleet.credentials("b"), LONG);
     assert!(!b.is_current(let_in_by));
     let (guest, exchange) = served.ask(&a, &id("b", 3)).await;
-    assert!(guest.is_ok_and(|guest| b.is_current(guest.credentials_digest())) && exchange.is_ok());
+    assert!(
+        guest.is_ok_and(|guest| b.is_current(guest.proof().credentials_digest)) && exchange.is_ok()
+    );
 }
 
 #[tokio::test]
@@ -279,7 +281,7 @@ async fn a_node_with_another_name_or_authority_or_an_expired_certificate_is_sent
     let a = peer_client("a", fleet.credentials("a"));
     let late = fleet.certify(&["b"], expired);
     let (late, warnings) = read(&late, &fleet.ca(), "b").unwrap();
-    assert!(warnings[0].1.contains("expired"), "{warnings:?}");
+    assert!(warnings[0].message.contains("expired"), "{warnings:?}");
     for (why, credentials) in [
         ("another name", fleet.credentials("c")),
         ("another authority", other.credentials("b")),
@@ -407,7 +409,7 @@ async fn a_certificate_that_was_taken_back_or_is_of_another_name_is_not_let_in()
         crl: Some(b"-----BEGIN NOTHING-----".to_vec()),
         ..circle
     };
-    assert_eq!(of_a(spoilt).err().unwrap().0, "crl");
+    assert_eq!(of_a(spoilt).err().unwrap().file, CredentialFile::Crl);
 }
 
 #[tokio::test]
@@ -476,9 +478,9 @@ fn files_that_do_not_fit_say_which_one_and_why() {
         ),
     ];
     for (pair, ca, key, part) in cases {
-        let (at, fault) = read(&pair, ca, "a").err().unwrap();
-        assert_eq!(at, key, "{fault}");
-        assert!(fault.contains(part), "no {part:?} in {fault}");
+        let CredentialFault { file, message } = read(&pair, ca, "a").err().unwrap();
+        assert_eq!(file.key(), key, "{message}");
+        assert!(message.contains(part), "no {part:?} in {message}");
     }
     assert!(read(&good, &ca, "A").unwrap().1.is_empty());
 }

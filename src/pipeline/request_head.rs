@@ -13,13 +13,14 @@ use infergate_core::api::route::{Route, RouteTarget};
 use infergate_core::api::{ApiDialect, Operation};
 use infergate_core::{Millis, Refusal};
 
-use crate::peer::{ClusterHandle, ForwardedHead, PeerName};
+use crate::peer::{ClusterHandle, ForwardedHead};
 use crate::pipeline::context::RequestContext;
 use crate::pipeline::downstream::RequestHead;
 use crate::pipeline::forwarding::ReplayableRequest;
 use crate::pipeline::origin::Origin;
 use crate::state::header_filter::PassedHeaders;
 use crate::state::{Account, has_key};
+use crate::tls::CertificateNames;
 
 /// Longest `x-client-request-id` that an event keeps.
 const CLIENT_REQUEST_ID_BYTES_MAX: usize = 128;
@@ -173,7 +174,7 @@ pub enum ForwardArrivalError {
 pub fn read_forward(
     others: &ClusterHandle,
     headers: &HeaderMap,
-    peer: &PeerName,
+    peer: &CertificateNames,
     ctx: &mut RequestContext,
 ) -> Result<(), ForwardArrivalError> {
     let (from, generation) = read(headers, peer, ctx).map_err(ForwardArrivalError::Malformed)?;
@@ -186,7 +187,7 @@ pub fn read_forward(
 /// Returns the sender's name and generation.
 fn read(
     headers: &HeaderMap,
-    peer: &PeerName,
+    peer: &CertificateNames,
     ctx: &mut RequestContext,
 ) -> Result<(Arc<str>, u64), String> {
     let visit = ForwardedHead::read(headers).map_err(|error| error.to_string())?;

@@ -12,7 +12,6 @@
 //! a [`PluginSnapshot`], each with a built-in fallback.
 
 pub(crate) mod failure;
-pub mod file;
 pub(crate) mod json;
 pub(crate) mod loading;
 pub(crate) mod roles;

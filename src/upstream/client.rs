@@ -28,7 +28,7 @@ use super::connect_timings::ConnectTimings;
 use super::connection::UpstreamConnection;
 use super::pool::ConnectionPool;
 use super::target::{DialAddress, Target};
-use super::tls::{HandshakeError, is_certificate_refusal};
+use crate::tls::{HandshakeError, is_certificate_refusal};
 
 /// Interim responses (1xx) read before the real one; more is a server gone wrong.
 const INTERIM_RESPONSES_MAX: usize = 8;

@@ -22,13 +22,14 @@ use pingora_core::protocols::{
     GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
     TimingDigest, UniqueID, UniqueIDType,
 };
+use rustix::io::Errno;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::task::unconstrained;
 
-use super::tls::{ServerIdentity, TlsConnection};
 use crate::telemetry::Clock;
+use crate::tls::{ProvedIdentity, ServerIdentity, TlsConnection};
 
 /// Looks at a TLS connection that has bytes waiting: records between answers (session tickets) are
 /// taken by the first look, and there are at most two of them in practice.
@@ -37,7 +38,7 @@ const LOOKS_MAX: usize = 3;
 #[derive(Debug)]
 enum UpstreamStream {
     Plain(TcpStream),
-    Sealed(Box<TlsConnection>),
+    Sealed(Box<TlsConnection<ProvedIdentity>>),
 }
 
 /// Unwritten part of a request.
@@ -79,7 +80,7 @@ impl UpstreamConnection {
 
     /// A new connection to a server that has proved its identity.
     pub fn tls(
-        sealed: TlsConnection,
+        sealed: TlsConnection<ProvedIdentity>,
         usage: ConnectionUse,
         clock: Clock,
     ) -> Box<UpstreamConnection> {
@@ -103,7 +104,7 @@ impl UpstreamConnection {
     pub fn has_identity(&self, identity: Option<&Arc<ServerIdentity>>) -> bool {
         match (&self.io, identity) {
             (UpstreamStream::Plain(_), None) => true,
-            (UpstreamStream::Sealed(sealed), Some(identity)) => sealed.has_identity(identity),
+            (UpstreamStream::Sealed(sealed), Some(identity)) => sealed.proof().is(identity),
             _ => false,
         }
     }
@@ -226,6 +227,15 @@ impl fmt::Debug for UpstreamConnection {
     }
 }
 
+/// A TLS connection closed without its last record is what TCP calls a reset, and may be met on a kept
+/// connection as there. Such a close is no end of a body.
+fn as_reset(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => Errno::CONNRESET.into(),
+        _ => error,
+    }
+}
+
 impl AsyncRead for UpstreamConnection {
     fn poll_read(
         self: Pin<&mut Self>,
@@ -237,7 +247,9 @@ impl AsyncRead for UpstreamConnection {
         let before = buf.filled().len();
         let read = match &mut this.io {
             UpstreamStream::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
-            UpstreamStream::Sealed(sealed) => Pin::new(&mut **sealed).poll_read(cx, buf),
+            UpstreamStream::Sealed(sealed) => Pin::new(&mut **sealed)
+                .poll_read(cx, buf)
+                .map_err(as_reset),
         };
         this.bytes_read += (buf.filled().len() - before) as u64;
         read

@@ -24,7 +24,6 @@ mod response;
 mod servers;
 mod sync;
 mod target;
-mod tls;
 mod url;
 mod warning_limit;
 
@@ -47,5 +46,4 @@ pub use response::{
     is_error_body,
 };
 pub use target::{Target, saturated, set_node_keepalive};
-pub use tls::{ServerIdentity, read_ca_file, read_pem, roots};
 pub use url::{check_address, check_host_and_port, check_url};

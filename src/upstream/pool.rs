@@ -13,8 +13,8 @@ use infergate_core::routing::connection_reuse::CloseHistory;
 use parking_lot::Mutex;
 
 use super::connection::UpstreamConnection;
-use super::tls::ServerIdentity;
 use crate::telemetry::Clock;
+use crate::tls::ServerIdentity;
 
 /// Connections kept in all, so that a burst does not pay for handshakes.
 const CONNECTIONS_MAX: usize = 1024;

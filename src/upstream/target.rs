@@ -21,8 +21,8 @@ use tokio::time::timeout;
 
 use super::backends::ServerMetrics;
 use super::credentials::EndpointCredentials;
-use super::tls::ServerIdentity;
 use super::warning_limit::WarningLimit;
+use crate::tls::ServerIdentity;
 
 /// Silence after which a node's connection is closed, whether bytes were sent there or are waited
 /// for. A request without a byte is then tried elsewhere, a stream ended. Above the time in which

@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 
-use super::tls::is_server_name;
+use crate::tls::is_server_name;
 
 const HTTPS_PORT: u16 = 443;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use crate::plugin::file::open_regular;
+use crate::files::open_regular;
 use crate::plugin::loading::component_type::{ComponentType, FILE_MAX_BYTES};
 use crate::plugin::loading::grants::{self, KeyProblem, ResolvedGrants};
 use crate::plugin::spec::{OnFailure, PluginSpec};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::plugin::file::open_regular;
+use crate::files::open_regular;
 use crate::plugin::runtime::grants::LookupTable;
 
 /// A price list of a hundred thousand rows has less.

@@ -18,9 +18,9 @@ use infergate_core::model::{
 use serde::Deserialize;
 
 use super::{ANSWER_BYTES_MAX, DiscoveryError, get, target, url_of};
-use crate::plugin::file::open_regular;
+use crate::files::open_regular;
+use crate::tls::read_ca_file;
 use crate::upstream::client::HttpClient;
-use crate::upstream::tls::read_ca_file;
 
 /// A slice has up to a hundred pods, and as many slices are more than are taken.
 const SLICES_PER_PAGE: usize = 100;

@@ -1,0 +1,97 @@
+//! Own certificate with its private key, as it is presented to others.
+//!
+//! Whether others trust it is checked by [`MutualTls`](super::MutualTls). A new file makes a new value.
+
+use std::sync::Arc;
+
+use rustls::crypto::ring;
+use rustls::pki_types::CertificateDer;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+
+use super::names::CertificateNames;
+use super::pem::{certificates, private_key};
+
+/// File of credentials, by its configuration key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CredentialFile {
+    /// Own certificate, then those between it and the authority's.
+    Certificate,
+    /// Its private key.
+    PrivateKey,
+    /// Authority of those that connect.
+    ClientCa,
+    /// Revoked certificates.
+    Crl,
+}
+
+impl CredentialFile {
+    /// Key in the configuration.
+    pub fn key(self) -> &'static str {
+        match self {
+            CredentialFile::Certificate => "certificate",
+            CredentialFile::PrivateKey => "private_key",
+            CredentialFile::ClientCa => "client_ca",
+            CredentialFile::Crl => "crl",
+        }
+    }
+}
+
+/// Fault of a file, for the operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CredentialFault {
+    /// The file.
+    pub file: CredentialFile,
+    /// One sentence.
+    pub message: String,
+}
+
+impl CredentialFault {
+    /// Fault of `file`.
+    pub fn new(file: CredentialFile, message: String) -> CredentialFault {
+        CredentialFault { file, message }
+    }
+}
+
+/// Own certificate, with those between it and the authority's, and its private key.
+pub struct OwnCertificate {
+    certified_key: Arc<CertifiedKey>,
+    names: CertificateNames,
+}
+
+impl OwnCertificate {
+    /// Reads a certificate and the key that belongs to it.
+    ///
+    /// # Errors
+    /// The first fault, with its file.
+    pub fn from_pem(
+        certificate: &[u8],
+        private_key_pem: &[u8],
+    ) -> Result<OwnCertificate, CredentialFault> {
+        let of_certificate = |fault| CredentialFault::new(CredentialFile::Certificate, fault);
+        let of_key = |fault| CredentialFault::new(CredentialFile::PrivateKey, fault);
+        let chain = certificates(certificate).map_err(of_certificate)?;
+        let names = CertificateNames::read(&chain[0]).map_err(of_certificate)?;
+        let key = private_key(private_key_pem).map_err(of_key)?;
+        let certified_key = CertifiedKey::from_der(chain, key, &ring::default_provider())
+            .map_err(|error| of_key(format!("does not go with `certificate`: {error}")))?;
+        Ok(OwnCertificate {
+            certified_key: Arc::new(certified_key),
+            names,
+        })
+    }
+
+    /// Names in it.
+    pub fn names(&self) -> &CertificateNames {
+        &self.names
+    }
+
+    /// Certificates in the order of the file, the own one first.
+    pub(super) fn chain(&self) -> &[CertificateDer<'static>] {
+        &self.certified_key.cert
+    }
+
+    /// Presents it in every handshake of a configuration.
+    pub(super) fn resolver(&self) -> Arc<SingleCertAndKey> {
+        Arc::new(SingleCertAndKey::from(Arc::clone(&self.certified_key)))
+    }
+}

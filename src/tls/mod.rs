@@ -1,0 +1,28 @@
+//! TLS for its three users: requests to model servers and other HTTPS servers, requests to other nodes,
+//! and the listener for other nodes.
+//!
+//! No connection is opened or kept here, and no rule of membership is known. The only module that names rustls
+//! and webpki; the provider is `ring`. HTTP/1.1 is all that is offered. Names and certificates are always
+//! checked. A reload makes new values, which their users swap; nothing here changes.
+//!
+//! ```text
+//! pem (content of files)      roots (trusted authorities)      names (names that a certificate can prove)
+//! credentials (own certificate and key)      server_identity (identity that a server has to prove)
+//! mutual (both directions between nodes)     stream (connection with a proved other end)
+//! ```
+
+mod credentials;
+mod mutual;
+mod names;
+mod pem;
+mod roots;
+mod server_identity;
+mod stream;
+
+pub use credentials::{CredentialFault, CredentialFile, OwnCertificate};
+pub use mutual::{MutualTls, TrustedAuthority};
+pub use names::{CertificateNames, is_dns_name, is_server_name};
+pub use pem::read_pem;
+pub use roots::read_ca_file;
+pub use server_identity::{HandshakeError, ProvedIdentity, ServerIdentity, is_certificate_refusal};
+pub use stream::TlsConnection;

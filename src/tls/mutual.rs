@@ -1,0 +1,218 @@
+//! Mutual TLS between nodes: one certificate for both directions, and one authority for all.
+//!
+//! TLS 1.3 alone, each connection with a whole handshake, so that a certificate that expired or was replaced
+//! is not resumed. Which names may connect is the caller's rule.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::client::danger::ServerCertVerifier;
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::{ServerName, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::version::TLS13;
+use rustls::{CertificateError, ClientConfig, ServerConfig};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use super::credentials::{CredentialFault, CredentialFile, OwnCertificate};
+use super::names::{CertificateNames, is_dns_name};
+use super::pem::revocation_lists;
+use super::roots::roots_of;
+use super::server_identity::ServerIdentity;
+use super::stream::{ALPN, TlsConnection};
+
+const TLS13_EXPECTED: &str = "the provider has cipher suites for TLS 1.3";
+
+/// Time for a refused node to read why: without it, what it has sent meanwhile would reset the
+/// connection under the alert.
+const LINGER_LIMIT: Duration = Duration::from_millis(200);
+
+/// Authority whose certificates are trusted in both directions, and those that it has revoked.
+pub struct TrustedAuthority {
+    provider: Arc<CryptoProvider>,
+    servers: Arc<WebPkiServerVerifier>,
+    clients: Arc<dyn ClientCertVerifier>,
+}
+
+/// Reason for which others would refuse the own certificate.
+struct CertificateFault {
+    message: String,
+    /// Only time stands against it.
+    is_temporary: bool,
+}
+
+impl TrustedAuthority {
+    /// Reads the authority's certificates and its revocation lists.
+    ///
+    /// # Errors
+    /// The first fault, with its file.
+    pub fn from_pem(
+        client_ca: &[u8],
+        crl: Option<&[u8]>,
+    ) -> Result<TrustedAuthority, CredentialFault> {
+        let of_authority = |fault| CredentialFault::new(CredentialFile::ClientCa, fault);
+        let provider = Arc::new(ring::default_provider());
+        let roots = roots_of(client_ca).map_err(of_authority)?;
+        let crls = crl.map(revocation_lists).transpose();
+        let crls = crls.map_err(|fault| CredentialFault::new(CredentialFile::Crl, fault))?;
+        let crls = crls.unwrap_or_default();
+        let servers =
+            WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
+                .with_crls(crls.clone())
+                .only_check_end_entity_revocation()
+                .allow_unknown_revocation_status();
+        let clients = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
+            .with_crls(crls)
+            .only_check_end_entity_revocation()
+            .allow_unknown_revocation_status();
+        let servers = servers.build().map_err(|error| error.to_string());
+        let clients = clients.build().map_err(|error| error.to_string());
+        Ok(TrustedAuthority {
+            provider,
+            servers: servers.map_err(of_authority)?,
+            clients: clients.map_err(of_authority)?,
+        })
+    }
+
+    /// Checks that others with this authority would accept our own certificate.
+    fn check(&self, own: &OwnCertificate, name: &str) -> Result<(), CertificateFault> {
+        let (own, between) = own.chain().split_first().expect("a chain has a first one");
+        let name = ServerName::try_from(name).map_err(|error| CertificateFault {
+            message: error.to_string(),
+            is_temporary: false,
+        })?;
+        let now = UnixTime::now();
+        let fault = |error: rustls::Error, side: &str| CertificateFault {
+            message: format!("not fit {side}, by `client_ca`: {error}"),
+            is_temporary: is_of_time(&error),
+        };
+        self.servers
+            .verify_server_cert(own, between, &name, &[], now)
+            .map_err(|error| fault(error, "to be shown to nodes that connect"))?;
+        self.clients
+            .verify_client_cert(own, between, now)
+            .map_err(|error| fault(error, "to be shown to nodes that are connected to"))?;
+        Ok(())
+    }
+}
+
+fn is_of_time(error: &rustls::Error) -> bool {
+    use CertificateError as Of;
+    matches!(
+        error,
+        rustls::Error::InvalidCertificate(
+            Of::Expired
+                | Of::ExpiredContext { .. }
+                | Of::NotValidYet
+                | Of::NotValidYetContext { .. }
+        )
+    )
+}
+
+/// Own certificate and trusted authority, ready for both directions.
+pub struct MutualTls {
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+}
+
+impl MutualTls {
+    /// Checks that others accept `own` as the certificate of `name`. A certificate against which only
+    /// time stands is a warning.
+    ///
+    /// # Errors
+    /// Reason for which others would refuse it.
+    pub fn new(
+        own: &OwnCertificate,
+        authority: TrustedAuthority,
+        name: &str,
+    ) -> Result<(MutualTls, Vec<CredentialFault>), CredentialFault> {
+        let of_own = |message| CredentialFault::new(CredentialFile::Certificate, message);
+        let warnings = match authority.check(own, name) {
+            Err(fault) if fault.is_temporary => vec![of_own(fault.message)],
+            Err(fault) => return Err(of_own(fault.message)),
+            Ok(()) => Vec::new(),
+        };
+        let TrustedAuthority {
+            provider,
+            servers,
+            clients,
+        } = authority;
+        let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&TLS13])
+            .expect(TLS13_EXPECTED)
+            .with_webpki_verifier(servers)
+            .with_client_cert_resolver(own.resolver());
+        client.alpn_protocols = vec![ALPN.to_vec()];
+        client.resumption = Resumption::disabled();
+        let mut server = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])
+            .expect(TLS13_EXPECTED)
+            .with_client_cert_verifier(clients)
+            .with_cert_resolver(own.resolver());
+        server.alpn_protocols = vec![ALPN.to_vec()];
+        server.session_storage = Arc::new(NoServerSessionStorage {});
+        server.send_tls13_tickets = 0;
+        let mutual = MutualTls {
+            client: Arc::new(client),
+            server: Arc::new(server),
+        };
+        Ok((mutual, warnings))
+    }
+
+    /// Identity of the node of this name, to which the own certificate is presented. `digest` is the same for
+    /// equal nodes and certificates only.
+    ///
+    /// # Errors
+    /// No DNS name.
+    pub fn server_identity(&self, name: &str, digest: u64) -> Result<ServerIdentity, String> {
+        match is_dns_name(name) {
+            true => ServerIdentity::with_config(name, Arc::clone(&self.client), digest),
+            false => Err("an address is no node's name".to_owned()),
+        }
+    }
+
+    /// Accepts a connection that proves its identity within `limit`. `judge` decides about the names in its
+    /// certificate.
+    ///
+    /// # Errors
+    /// No proof, or refused by `judge`: the connection is closed, after an alert where there was no proof.
+    pub async fn accept<P>(
+        &self,
+        tcp: TcpStream,
+        limit: Duration,
+        judge: impl FnOnce(CertificateNames) -> io::Result<P>,
+    ) -> io::Result<TlsConnection<P>> {
+        let acceptor = TlsAcceptor::from(Arc::clone(&self.server));
+        match timeout(limit, acceptor.accept(tcp).into_fallible()).await {
+            Ok(Ok(tls)) => {
+                let presented = tls.get_ref().1.peer_certificates();
+                let presented = presented
+                    .and_then(<[_]>::first)
+                    .ok_or(io::ErrorKind::InvalidData)?;
+                let names = CertificateNames::read(presented).map_err(io::Error::other)?;
+                let proof = judge(names)?;
+                Ok(TlsConnection::new(tls.into(), proof))
+            }
+            Ok(Err((error, tcp))) => {
+                // A refused node may be gone, too.
+                let _ = timeout(LINGER_LIMIT, linger(tcp)).await;
+                Err(error)
+            }
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+}
+
+/// Lets written bytes arrive: the other side closes once it has read them.
+async fn linger(mut tcp: TcpStream) -> io::Result<()> {
+    tcp.shutdown().await?;
+    let mut unread = [0; 1024];
+    while tcp.read(&mut unread).await? > 0 {}
+    Ok(())
+}
