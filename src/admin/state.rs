@@ -88,6 +88,9 @@ pub struct RemoteNodeState {
     pub models: usize,
     /// The node has shown its certificate; nothing is forwarded to it before.
     pub proven: bool,
+    /// Version of the protocol between nodes that it speaks. A node of another version than this one is no
+    /// member: nothing else is known of it.
+    pub protocol: u32,
     /// In what it is configured otherwise than this one: `accounts`, `models`, `tariffs`.
     pub drift: Vec<&'static str>,
 }

@@ -18,6 +18,7 @@ use crate::app::seeds::Seeds;
 use crate::config::Config;
 use crate::peer::{
     self, ACCOUNTS_MAX, AccountUsage, Cluster, ConfigDrift, Gossip, GossipSocket, GossipUpdate,
+    IncompatibleNode, PROTOCOL_VERSION,
 };
 use crate::state::Shared;
 use crate::telemetry::metrics::{GossipRefused, NodeChange, NodeLevels};
@@ -248,6 +249,7 @@ impl Membership {
                 self.log_change(event, &report.node, &report.site);
             }
         }
+        self.apply_incompatible(news.incompatible);
         self.apply_usage(news.usage);
         self.apply_rates(news.passed);
         for (node, digests) in &news.configs {
@@ -259,6 +261,23 @@ impl Membership {
             tracing::error!(name, %at, "another node has the same node.id: each needs its own");
         }
         self.has_namesake = news.namesake.is_some();
+    }
+
+    /// Records live nodes of other versions of the protocol, and logs each once. A process that was a member
+    /// under the same name is lost.
+    fn apply_incompatible(&self, found: Vec<IncompatibleNode>) {
+        let cluster = &self.shared.cluster;
+        for IncompatibleNode { node, protocol } in cluster.incompatible.replace(found) {
+            if cluster.record_loss(&node.name) {
+                self.shared.metrics.record_node_change(NodeChange::Lost);
+            }
+            tracing::warn!(
+                node = &*node.name,
+                protocol,
+                here = PROTOCOL_VERSION,
+                "node speaks another version of the protocol between nodes: no request is forwarded to it and its reports are not read; run the same version of infergate on all nodes"
+            );
+        }
     }
 
     /// Applies sums of the day once their node has shown its certificate over TLS: the secret of the
@@ -437,6 +456,7 @@ pub fn levels(shared: &Shared) -> NodeLevels {
             (false, false) => levels.live += 1,
         }
     }
+    levels.incompatible = shared.cluster.incompatible.list().len() as u64;
     levels
 }
 

@@ -20,6 +20,7 @@ use crate::app::load::Loader;
 use crate::app::reload::ConfigStatus;
 use crate::config;
 use crate::downstream::ClientConnections;
+use crate::peer::{IncompatibleNode, PROTOCOL_VERSION};
 use crate::plugin::{BreakerState, PluginSnapshot};
 use crate::state::{ConfigSnapshot, Shared};
 use crate::telemetry::clock::rfc3339;
@@ -203,13 +204,7 @@ impl Insight for NodeInsight {
                 .map(|lane| self.model_state(lane))
                 .collect(),
             plugins: world.plugins.state(),
-            nodes: self
-                .shared
-                .cluster
-                .nodes()
-                .into_iter()
-                .map(|view| self.remote_node(view))
-                .collect(),
+            nodes: self.remote_nodes(),
             events: self.shared.sink.counts(),
         }
     }
@@ -292,6 +287,17 @@ impl Insight for NodeInsight {
 }
 
 impl NodeInsight {
+    /// Members of the cluster, then live nodes of other protocol versions.
+    fn remote_nodes(&self) -> Vec<RemoteNodeState> {
+        let cluster = &self.shared.cluster;
+        let members = cluster.nodes().into_iter();
+        let others = cluster.incompatible.list().into_iter();
+        members
+            .map(|view| self.remote_node(view))
+            .chain(others.map(incompatible_node))
+            .collect()
+    }
+
     fn remote_node(&self, view: NodeView) -> RemoteNodeState {
         RemoteNodeState {
             drift: self.shared.cluster.drifts.drift_of(&view.node).names(),
@@ -305,7 +311,25 @@ impl NodeInsight {
             proven: self.shared.cluster.is_proven(&view.node),
             rtt_ms: f64::from(view.rtt_us) / 1000.0,
             models: view.models,
+            protocol: PROTOCOL_VERSION,
         }
+    }
+}
+
+fn incompatible_node(IncompatibleNode { node, protocol }: IncompatibleNode) -> RemoteNodeState {
+    RemoteNodeState {
+        drift: Vec::new(),
+        id: node.name.to_string(),
+        generation: node.generation,
+        site: String::new(),
+        address: String::new(),
+        draining: false,
+        gone: false,
+        age_ms: 0,
+        proven: false,
+        rtt_ms: 0.0,
+        models: 0,
+        protocol,
     }
 }
 

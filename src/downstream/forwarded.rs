@@ -7,12 +7,15 @@ use pingora_core::protocols::http::ServerSession;
 use super::http1::Http1Downstream;
 use super::server::DownstreamServer;
 use super::session;
+use crate::peer::PROTOCOL_VERSION;
 use crate::pipeline::RequestContext;
 use crate::pipeline::respond;
 use crate::pipeline::{ForwardArrivalError, interim, request_head};
 
 /// Reason for a rejected connection, in the metrics.
 const NOT_MEMBER: &str = "peer-not-of-fleet";
+/// The same for a node of another version.
+const OTHER_PROTOCOL: &str = "peer-other-protocol";
 
 impl DownstreamServer {
     /// Reads the metadata that the node sends of the request, and confirms its arrival. Returns, for a rejected
@@ -31,6 +34,18 @@ impl DownstreamServer {
             return heard.is_err().then_some(false);
         };
         let came_back = match not_taken {
+            ForwardArrivalError::OtherProtocol(node) => {
+                let metrics = &self.shared.metrics;
+                metrics.record_refused_connection(OTHER_PROTOCOL);
+                tracing::warn!(
+                    node = &*node,
+                    here = PROTOCOL_VERSION,
+                    "a node of another protocol version forwards a request: it gets no response; run the same version of infergate on all nodes"
+                );
+                ctx.discard();
+                // No version takes a closed connection for a response to its client.
+                return Some(false);
+            }
             ForwardArrivalError::Malformed(error) => {
                 tracing::warn!(error, "another node forwards what cannot be read");
                 None

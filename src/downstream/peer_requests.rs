@@ -12,9 +12,7 @@ use pingora_error::Result;
 use pingora_http::{RequestHeader, ResponseHeader};
 
 use super::session;
-use crate::peer::{
-    DRAINING_PATH, EXPLAIN_PATH, GENERATION_HEADER, NODE_HEADER, PING_PATH,
-};
+use crate::peer::{DRAINING_PATH, EXPLAIN_PATH, GENERATION_HEADER, NODE_HEADER, PING_PATH};
 use crate::state::Shared;
 use crate::tls::CertificateNames;
 use crate::trace::NodeInfo;

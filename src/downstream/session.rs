@@ -7,8 +7,8 @@ use pingora_core::protocols::http::ServerSession;
 use pingora_http::RequestHeader;
 
 use super::connection::DownstreamConnection;
-use crate::tls::CertificateNames;
 use crate::pipeline::RequestHead;
+use crate::tls::CertificateNames;
 
 /// Returns whether another node has sent this, as its certificate says.
 pub fn is_from_node(session: &ServerSession) -> bool {

@@ -22,6 +22,7 @@ use tokio::time::sleep;
 
 use super::drift::DriftTable;
 use super::progress::ForwardProgress;
+use super::protocol::IncompatibleNodes;
 use crate::telemetry::Clock;
 
 /// Interval between checks of a node that may be lost.
@@ -48,6 +49,8 @@ pub struct ClusterHandle {
     notifiers: Mutex<HashMap<ModelId, Arc<CapacityNotifier>>>,
     /// Drift of the other nodes' configurations.
     pub drifts: DriftTable,
+    /// Live nodes of other versions of the protocol: no members.
+    pub incompatible: IncompatibleNodes,
     /// Notified when a node has appeared that has not shown its certificate.
     appeared: Notify,
     /// Number of losses of nodes; each forward in flight then checks whether its own node is lost.
@@ -88,6 +91,7 @@ impl ClusterHandle {
             draining_nodes: Mutex::default(),
             notifiers: Mutex::default(),
             drifts: DriftTable::default(),
+            incompatible: IncompatibleNodes::default(),
             appeared: Notify::new(),
             losses: watch::Sender::new(0),
         })

@@ -18,25 +18,28 @@ use infergate_core::{AccountId, ModelId};
 use thiserror::Error;
 
 use super::client::{GENERATION_HEADER, NODE_HEADER};
+use super::protocol::{PROTOCOL_HEADER, PROTOCOL_VERSION};
 
 const HOPS: &str = "x-infergate-hops";
 const ACCOUNT: &str = "x-infergate-account";
 const MODEL: &str = "x-infergate-model";
-const ASKED_MODEL: &str = "x-infergate-asked-model";
-const PATH: &str = "x-infergate-path";
+const REQUESTED_MODEL: &str = "x-infergate-requested-model";
+const NODE_PATH: &str = "x-infergate-node-path";
 const ATTEMPTS: &str = "x-infergate-attempts";
 const ELAPSED: &str = "x-infergate-elapsed-us";
 const QUEUED: &str = "x-infergate-queued-us";
-const LIMITED: &str = "x-infergate-limited";
-const ONLY_SITE: &str = "x-infergate-only-site";
+const QUOTA_LIMITED: &str = "x-infergate-quota-limited";
+const FORCED_SITE: &str = "x-infergate-forced-site";
 const TARIFF: &str = "x-infergate-tariff";
 const REQUEST_ID: &str = "x-request-id";
-const FORWARD_REJECTED: &str = "x-infergate-came-back";
-const FREE: &str = "x-infergate-free";
-const WAIT_MS: &str = "x-infergate-wait-ms";
+/// Name for all versions from 2 on: a node has to recognise a rejection that it cannot read.
+const FORWARD_REJECTED: &str = "x-infergate-forward-rejected";
+const FREE_PERMITS: &str = "x-infergate-free-permits";
+const EXPECTED_WAIT_MS: &str = "x-infergate-expected-wait-ms";
 
-const NO_ROOM: &str = "no-room";
+const NO_CAPACITY: &str = "no-capacity";
 const FAILED: &str = "failed";
+const MALFORMED: &str = "malformed";
 
 /// Bytes of one name, of whatever kind; the configuration allows no longer ones.
 const NAME_BYTES_MAX: usize = 256;
@@ -114,25 +117,33 @@ pub enum RejectionCause {
 #[error("`{0}` is missing, repeated or not as nodes write it")]
 pub struct InvalidHead(pub &'static str);
 
+impl InvalidHead {
+    /// Returns whether the head is of another version of the protocol.
+    pub fn is_of_other_protocol(self) -> bool {
+        self.0 == PROTOCOL_HEADER
+    }
+}
+
 impl ForwardedHead {
     /// Appends the header lines.
     pub fn write(&self, out: &mut BytesMut) {
+        line(out, PROTOCOL_HEADER, &PROTOCOL_VERSION);
         line(out, NODE_HEADER, &self.from);
         line(out, GENERATION_HEADER, &self.generation);
         line(out, HOPS, &self.hops);
         line(out, REQUEST_ID, &self.request_id);
         line(out, ACCOUNT, &self.account.as_str());
-        line(out, LIMITED, &u8::from(self.is_limited));
+        line(out, QUOTA_LIMITED, &u8::from(self.is_limited));
         line(out, MODEL, &self.model.as_str());
         if let Some(asked) = &self.asked_model {
-            line(out, ASKED_MODEL, &asked.as_str());
+            line(out, REQUESTED_MODEL, &asked.as_str());
         }
-        line(out, PATH, &self.path.join(" "));
+        line(out, NODE_PATH, &self.path.join(" "));
         line(out, ATTEMPTS, &self.attempts);
         line(out, ELAPSED, &self.elapsed_us);
         line(out, QUEUED, &self.queued_us);
         if let Some(site) = &self.only_site {
-            line(out, ONLY_SITE, site);
+            line(out, FORCED_SITE, site);
         }
         if let Some(tariff) = &self.tariff {
             line(out, TARIFF, tariff);
@@ -144,10 +155,18 @@ impl ForwardedHead {
     /// # Errors
     /// The header that is not as it should be.
     pub fn read(headers: &HeaderMap) -> Result<ForwardedHead, InvalidHead> {
-        let path: Vec<Arc<str>> = text(headers, PATH)?.split(' ').map(Arc::from).collect();
+        // Every version has hops: a request without them is no forward.
+        text(headers, HOPS)?;
+        if number::<u32>(headers, PROTOCOL_HEADER)? != PROTOCOL_VERSION {
+            return Err(InvalidHead(PROTOCOL_HEADER));
+        }
+        let path: Vec<Arc<str>> = text(headers, NODE_PATH)?
+            .split(' ')
+            .map(Arc::from)
+            .collect();
         let is_place = |place: &Arc<str>| place.contains('/') && place.len() <= NAME_BYTES_MAX;
         if path.len() > VISITED_MAX || !path.iter().all(is_place) {
-            return Err(InvalidHead(PATH));
+            return Err(InvalidHead(NODE_PATH));
         }
         Ok(ForwardedHead {
             from: name(headers, NODE_HEADER)?.into(),
@@ -155,14 +174,14 @@ impl ForwardedHead {
             hops: hops(headers)?,
             request_id: name(headers, REQUEST_ID)?.into(),
             account: name(headers, ACCOUNT)?.into(),
-            is_limited: number::<u8>(headers, LIMITED)? > 0,
+            is_limited: number::<u8>(headers, QUOTA_LIMITED)? > 0,
             model: name(headers, MODEL)?.into(),
-            asked_model: optional(headers, ASKED_MODEL)?.map(ModelId::from),
+            asked_model: optional(headers, REQUESTED_MODEL)?.map(ModelId::from),
             path,
             attempts: at_most(ATTEMPTS_MAX, headers, ATTEMPTS)?,
             elapsed_us: at_most(LIFE_US_MAX, headers, ELAPSED)?,
             queued_us: at_most(LIFE_US_MAX, headers, QUEUED)?,
-            only_site: optional(headers, ONLY_SITE)?.map(Arc::from),
+            only_site: optional(headers, FORCED_SITE)?.map(Arc::from),
             tariff: tariff(headers)?.map(Arc::from),
         })
     }
@@ -177,13 +196,18 @@ impl ForwardRejection {
         ];
         match self.cause {
             RejectionCause::NoRoom { free, wait_ms } => lines.extend([
-                (FORWARD_REJECTED, NO_ROOM.to_owned()),
-                (FREE, free.to_string()),
-                (WAIT_MS, wait_ms.to_string()),
+                (FORWARD_REJECTED, NO_CAPACITY.to_owned()),
+                (FREE_PERMITS, free.to_string()),
+                (EXPECTED_WAIT_MS, wait_ms.to_string()),
             ]),
             RejectionCause::Failed => lines.push((FORWARD_REJECTED, FAILED.to_owned())),
         }
         lines
+    }
+
+    /// The header line of a response to a forward that cannot be read. Its sender takes the forward for lost.
+    pub fn malformed_line() -> (&'static str, &'static str) {
+        (FORWARD_REJECTED, MALFORMED)
     }
 
     /// Reads the head of a response; none when it is one for the client.
@@ -195,9 +219,9 @@ impl ForwardRejection {
             return Ok(None);
         };
         let cause = match cause {
-            NO_ROOM => RejectionCause::NoRoom {
-                free: number(headers, FREE)?,
-                wait_ms: number(headers, WAIT_MS)?,
+            NO_CAPACITY => RejectionCause::NoRoom {
+                free: number(headers, FREE_PERMITS)?,
+                wait_ms: number(headers, EXPECTED_WAIT_MS)?,
             },
             FAILED => RejectionCause::Failed,
             _ => return Err(InvalidHead(FORWARD_REJECTED)),
@@ -361,7 +385,7 @@ mod tests {
             let mut without = lines.clone();
             without.remove(at);
             let read = ForwardedHead::read(&headers(&without.concat()));
-            let may_be_missing = [ASKED_MODEL, ONLY_SITE, TARIFF].contains(&name);
+            let may_be_missing = [REQUESTED_MODEL, FORCED_SITE, TARIFF].contains(&name);
             assert_eq!(read.is_ok(), may_be_missing, "{name} missing");
             let twice = ForwardedHead::read(&headers(&format!("{whole}{line}")));
             assert_eq!(twice.unwrap_err().0, name, "{name} twice");
@@ -373,8 +397,9 @@ mod tests {
             ("elapsed-us: 5000000000", "elapsed-us: 86400000001"),
             ("queued-us: 17", "queued-us: 86400000001"),
             ("hops: 1;", "hops: 2;"),
-            ("path: fra/a ams/b", "path: fra"),
+            ("node-path: fra/a ams/b", "node-path: fra"),
             ("account: acme", "account: "),
+            ("protocol: 2", "protocol: 1"),
         ] {
             let spoilt = whole.replace(from, to);
             assert_ne!(spoilt, whole);

@@ -5,12 +5,12 @@
 //! (docs/decisions/018-gossip.md); its one task runs for as long as the [`Gossip`] lives.
 //!
 //! ```text
-//! key          value                                                       written
-//! node         version, when made, draining, address, site                 with every report, last
-//! model/<id>   permits, free, queued, queue_room, wait_ms, wanting, ttft   when other than before
-//! spent/<id>   day, millionths of a neuron                                 when other than before
-//! passed/<id>  requests of an account with a limit a minute                when other than before
-//! config       digests of accounts, models and tariffs                     when other than before
+//! key            value                                                            written
+//! node           version, when made, draining, address, site                      with every report, last
+//! model/<id>     permits, free, queued, queue_room, wait_ms, unmet_demand, ttft   when other than before
+//! usage/<id>     day, millionths of a neuron                                      when other than before
+//! requests/<id>  requests of an account with a limit a minute                     when other than before
+//! config         digests of accounts, models and tariffs                          when other than before
 //! ```
 //!
 //! A node's keys arrive in the order in which they were written, so that whoever has its `node` of a
@@ -37,6 +37,7 @@ use infergate_core::{AccountId, ModelId};
 use tokio::net::UdpSocket;
 
 use super::drift::ConfigDigests;
+use super::protocol::{IncompatibleNode, PROTOCOL_VERSION};
 use super::settings::Cluster;
 use crate::telemetry::Clock;
 use crate::telemetry::metrics::GossipRefused;
@@ -49,7 +50,8 @@ use datagram::{PendingContacts, RejectionCounts, SignedTransport, Signer};
 /// datagrams.
 const ROUND: Duration = Duration::from_millis(100);
 
-/// Nodes of another program, or of another version that must not be understood, do not mix.
+/// Nodes of another program do not mix. The same in all versions, so that a node of another one is recognised:
+/// each value begins with the version of the protocol ([`PROTOCOL_VERSION`]).
 const CLUSTER_ID: &str = "infergate-1";
 
 /// A node is lost after a silence of [`PHI`] times the mean of its last [`WINDOW`] intervals and
@@ -108,6 +110,8 @@ pub struct GossipUpdate {
     pub passed: Vec<(NodeId, AccountId, u64)>,
     /// Digests of the configurations of other nodes.
     pub configs: Vec<(NodeId, ConfigDigests)>,
+    /// All live nodes of another version of the protocol, at each poll.
+    pub incompatible: Vec<IncompatibleNode>,
     /// Another process that lives has the name of this node.
     pub namesake: Option<SocketAddr>,
 }
@@ -135,6 +139,8 @@ struct PeerState {
     version: u64,
     /// Its models in the order of their keys: what is not new is not read again.
     models: Vec<(ModelId, ModelLoad)>,
+    /// Version of the protocol in its record; none until that has come.
+    protocol: Option<u32>,
 }
 
 impl Gossip {
@@ -347,6 +353,8 @@ impl Gossip {
                 self.read(id, state, &mut news);
             }
         }
+        let living = self.peers.values().filter(|peer| peer.is_alive);
+        news.incompatible = living.filter_map(PeerState::incompatible).collect();
         news
     }
 
@@ -431,20 +439,7 @@ impl Gossip {
             }
         }
         peer.max_version = state.max_version();
-        let report = state.get(NODE_KEY).and_then(codec::read_node);
-        let Some(report) = report.filter(|report| report.version > peer.version) else {
-            return;
-        };
-        peer.version = report.version;
-        news.reports.push(NodeReport {
-            node: peer.id.clone(),
-            site: report.site,
-            address: report.address,
-            draining: report.draining,
-            models: peer.models.clone(),
-            version: report.version,
-            made: report.made,
-        });
+        news.reports.extend(peer.read_record(state));
     }
 }
 
@@ -459,7 +454,36 @@ impl PeerState {
             max_version: 0,
             version: 0,
             models: Vec::new(),
+            protocol: None,
         }
+    }
+
+    /// Reads the record of the node itself; none when it is not newer, or of another version of the protocol.
+    fn read_record(&mut self, state: &NodeState) -> Option<NodeReport> {
+        let record = state.get(NODE_KEY)?;
+        self.protocol = codec::protocol_of(record);
+        let report = codec::read_node(record)?;
+        if report.version <= self.version {
+            return None;
+        }
+        self.version = report.version;
+        Some(NodeReport {
+            node: self.id.clone(),
+            site: report.site,
+            address: report.address,
+            draining: report.draining,
+            models: self.models.clone(),
+            version: report.version,
+            made: report.made,
+        })
+    }
+
+    fn incompatible(&self) -> Option<IncompatibleNode> {
+        let protocol = self.protocol?;
+        (protocol != PROTOCOL_VERSION).then(|| IncompatibleNode {
+            node: self.id.clone(),
+            protocol,
+        })
     }
 }
 

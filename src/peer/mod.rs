@@ -19,6 +19,7 @@ mod forwarded_head;
 mod gossip;
 mod names;
 mod progress;
+mod protocol;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -36,4 +37,5 @@ pub use forwarded_head::{
 pub use gossip::{ACCOUNTS_MAX, AccountUsage, Gossip, GossipSocket, GossipUpdate, bind};
 pub use names::{NodeNames, pattern_fault};
 pub use progress::{ForwardProgress, ForwardStatus};
+pub use protocol::{IncompatibleNode, PROTOCOL_VERSION};
 pub use settings::{Cluster, NodeDiscovery, PeersListener, PeersTls};

@@ -163,8 +163,10 @@ impl AuthenticatedRequest {
 pub enum ForwardArrivalError {
     /// The head is malformed, not the sender's to write, or has a loop.
     Malformed(String),
-    /// The sender is not one of the fleet, as far as this node has heard.
+    /// The sender is not a member of the cluster, as far as the gossip of this node knows.
     NotMember(Arc<str>),
+    /// The sender, by its certificate, speaks another version of the protocol between nodes.
+    OtherProtocol(Arc<str>),
 }
 
 /// Reads the metadata that another node reports of the request it forwards.
@@ -177,7 +179,12 @@ pub fn read_forward(
     peer: &CertificateNames,
     ctx: &mut RequestContext,
 ) -> Result<(), ForwardArrivalError> {
-    let (from, generation) = read(headers, peer, ctx).map_err(ForwardArrivalError::Malformed)?;
+    let head =
+        ForwardedHead::read(headers).map_err(|error| match error.is_of_other_protocol() {
+            true => ForwardArrivalError::OtherProtocol(peer.first().into()),
+            false => ForwardArrivalError::Malformed(error.to_string()),
+        })?;
+    let (from, generation) = accept(head, peer, ctx).map_err(ForwardArrivalError::Malformed)?;
     match others.is_member(&from, generation) {
         true => Ok(()),
         false => Err(ForwardArrivalError::NotMember(from)),
@@ -185,12 +192,11 @@ pub fn read_forward(
 }
 
 /// Returns the sender's name and generation.
-fn read(
-    headers: &HeaderMap,
+fn accept(
+    visit: ForwardedHead,
     peer: &CertificateNames,
     ctx: &mut RequestContext,
 ) -> Result<(Arc<str>, u64), String> {
-    let visit = ForwardedHead::read(headers).map_err(|error| error.to_string())?;
     let is_senders = peer.has(&visit.from);
     if !is_senders || !visit.hops.visited.contains(&visit.from) {
         return Err("the request says to come from another node than its certificate".to_owned());

@@ -130,7 +130,8 @@ pub async fn send_rejection(
 /// The node is gone.
 pub async fn reject_malformed_forward(downstream: &mut impl Downstream) -> Result<(), Closed> {
     let mut head = ResponseHead::new(400, 2);
-    head.set("x-infergate-came-back", "not-read");
+    let (name, value) = ForwardRejection::malformed_line();
+    head.set(name, value);
     head.set_length(0);
     downstream.respond(head, Bytes::new()).await
 }

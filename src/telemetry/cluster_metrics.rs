@@ -66,6 +66,7 @@ impl ClusterMetrics {
             ("live", levels.live),
             ("draining", levels.draining),
             ("lost", levels.lost),
+            ("incompatible", levels.incompatible),
         ] {
             self.nodes.with_label_values(&[state]).set(count as i64);
         }

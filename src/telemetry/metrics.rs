@@ -185,6 +185,8 @@ pub struct NodeLevels {
     pub draining: u64,
     /// Nodes without reports.
     pub lost: u64,
+    /// Live nodes of another version of the protocol.
+    pub incompatible: u64,
     /// Live nodes configured with other accounts than this one.
     pub other_accounts: u64,
     /// Live nodes with other models.

@@ -247,9 +247,9 @@ impl AsyncRead for UpstreamConnection {
         let before = buf.filled().len();
         let read = match &mut this.io {
             UpstreamStream::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
-            UpstreamStream::Sealed(sealed) => Pin::new(&mut **sealed)
-                .poll_read(cx, buf)
-                .map_err(as_reset),
+            UpstreamStream::Sealed(sealed) => {
+                Pin::new(&mut **sealed).poll_read(cx, buf).map_err(as_reset)
+            }
         };
         this.bytes_read += (buf.filled().len() - before) as u64;
         read

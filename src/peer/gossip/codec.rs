@@ -1,7 +1,7 @@
 //! Codec of a node's published state: short texts under keys.
 //!
-//! Names, addresses and numbers are checked as they are read, and a value of another form of this
-//! text is left out. Bounds: names as the configuration has them, numbers as their types,
+//! Names, addresses and numbers are checked as they are read. Each value begins with the version of the
+//! protocol; one of another version is left out. Bounds: names as the configuration has them, numbers as their types,
 //! [`VALUE_BYTES_MAX`].
 
 use std::fmt::Write;
@@ -11,6 +11,7 @@ use infergate_core::routing::cluster::ModelLoad;
 use infergate_core::{AccountId, Millis, ModelId};
 
 use crate::peer::drift::ConfigDigests;
+use crate::peer::protocol::PROTOCOL_VERSION;
 use crate::upstream::check_address;
 
 /// The one key of the node itself.
@@ -20,11 +21,9 @@ pub const CONFIG_KEY: &str = "config";
 /// Before the id of a model.
 const MODEL_PREFIX: &str = "model/";
 /// Before the id of an account.
-const ACCOUNT_PREFIX: &str = "spent/";
+const ACCOUNT_PREFIX: &str = "usage/";
 /// Before the id of an account with a limit a minute.
-const PASSED_PREFIX: &str = "passed/";
-/// The form of the values; others are for other versions of this program.
-const FORM: &str = "1";
+const PASSED_PREFIX: &str = "requests/";
 /// Length of an id, as the configuration bounds it.
 const NAME_BYTES_MAX: usize = 256;
 /// Length of a value: twice the longest there is.
@@ -109,9 +108,9 @@ pub fn passed_key(account: &AccountId) -> String {
     format!("{PASSED_PREFIX}{}", account.as_str())
 }
 
-/// `1 requests`.
+/// `2 requests`.
 pub fn write_passed(requests: u64) -> String {
-    format!("{FORM} {requests}")
+    format!("{PROTOCOL_VERSION} {requests}")
 }
 
 /// Reads [`write_passed`].
@@ -125,7 +124,7 @@ fn is_name(name: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// `1 version made draining address site`.
+/// `2 version made draining address site`.
 pub fn write_node(news: &NodeRecord) -> String {
     let NodeRecord {
         version,
@@ -135,7 +134,10 @@ pub fn write_node(news: &NodeRecord) -> String {
         site,
     } = news;
     let draining = u8::from(*draining);
-    format!("{FORM} {version} {} {draining} {address} {site}", made.0)
+    format!(
+        "{PROTOCOL_VERSION} {version} {} {draining} {address} {site}",
+        made.0
+    )
 }
 
 /// Reads [`write_node`].
@@ -155,7 +157,7 @@ pub fn read_node(text: &str) -> Option<NodeRecord> {
     })
 }
 
-/// `1 permits free queued queue_room wait_ms wanting ttft_us`, the times rounded.
+/// `2 permits free queued queue_room wait_ms unmet_demand ttft_us`, the times rounded.
 pub fn write_model(load: &ModelLoad) -> String {
     let numbers = [
         load.permits,
@@ -166,7 +168,7 @@ pub fn write_model(load: &ModelLoad) -> String {
         load.unmet_demand,
         rounded(load.ttft_us),
     ];
-    let mut text = FORM.to_owned();
+    let mut text = PROTOCOL_VERSION.to_string();
     for number in numbers {
         let _ = write!(text, " {number}");
     }
@@ -175,27 +177,35 @@ pub fn write_model(load: &ModelLoad) -> String {
 
 /// Reads [`write_model`].
 pub fn read_model(text: &str) -> Option<ModelLoad> {
-    let [permits, free, queued, queue_room, wait_ms, wanting, ttft_us] = fields(text)?;
+    let [
+        permits,
+        free,
+        queued,
+        queue_room,
+        wait_ms,
+        unmet_demand,
+        ttft_us,
+    ] = fields(text)?;
     let load = ModelLoad {
         permits: number(permits)?,
         free: number(free)?,
         queued: number(queued)?,
         queue_room: number(queue_room)?,
         wait_ms: number(wait_ms)?,
-        unmet_demand: number(wanting)?,
+        unmet_demand: number(unmet_demand)?,
         ttft_us: number(ttft_us)?,
     };
     (load.free <= load.permits).then_some(load)
 }
 
-/// `1 accounts models tariffs`, in decimal.
+/// `2 accounts models tariffs`, in decimal.
 pub fn write_digests(digests: &ConfigDigests) -> String {
     let ConfigDigests {
         accounts,
         models,
         tariffs,
     } = digests;
-    format!("{FORM} {accounts} {models} {tariffs}")
+    format!("{PROTOCOL_VERSION} {accounts} {models} {tariffs}")
 }
 
 /// Reads [`write_digests`].
@@ -208,9 +218,9 @@ pub fn read_digests(text: &str) -> Option<ConfigDigests> {
     })
 }
 
-/// `1 day micro`.
+/// `2 day micro`.
 pub fn write_usage(spent: AccountUsage) -> String {
-    format!("{FORM} {} {}", spent.day, spent.micro)
+    format!("{PROTOCOL_VERSION} {} {}", spent.day, spent.micro)
 }
 
 /// Reads [`write_usage`].
@@ -222,15 +232,20 @@ pub fn read_usage(text: &str) -> Option<AccountUsage> {
     })
 }
 
-/// The fields after the form, exactly so many.
+/// Reads the version of the protocol at the beginning of a value.
+pub fn protocol_of(text: &str) -> Option<u32> {
+    number(text.split(' ').next()?)
+}
+
+/// The fields after the version, exactly so many.
 fn fields<const COUNT: usize>(text: &str) -> Option<[&str; COUNT]> {
     if text.len() > VALUE_BYTES_MAX {
         return None;
     }
-    let mut words = text.split(' ');
-    if words.next() != Some(FORM) {
+    if protocol_of(text) != Some(PROTOCOL_VERSION) {
         return None;
     }
+    let mut words = text.split(' ').skip(1);
     let mut fields = [""; COUNT];
     for field in &mut fields {
         *field = words.next()?;
@@ -316,35 +331,43 @@ mod tests {
     fn what_is_not_written_so_is_left_out() {
         for text in [
             "",
-            "1",
-            "2 4 2 0 10 0 0 0",
-            "1 4 2 0 10 0 0",
-            "1 4 2 0 10 0 0 0 0",
-            "1  4 2 0 10 0 0 0",
-            "1 4 2 0 10 0 0 0 ",
-            "1 +4 2 0 10 0 0 0",
-            "1 04 2 0 10 0 0 0",
-            "1 4294967296 2 0 10 0 0 0",
-            "1 4 5 0 10 0 0 0",
+            "2",
+            "1 4 2 0 10 0 0 0",
+            "2 4 2 0 10 0 0",
+            "2 4 2 0 10 0 0 0 0",
+            "2  4 2 0 10 0 0 0",
+            "2 4 2 0 10 0 0 0 ",
+            "2 +4 2 0 10 0 0 0",
+            "2 04 2 0 10 0 0 0",
+            "2 4294967296 2 0 10 0 0 0",
+            "2 4 5 0 10 0 0 0",
         ] {
             assert_eq!(read_model(text), None, "{text:?}");
         }
         for text in [
-            "1 1 1 2 h:1 fra",
-            "1 1 1 0 h fra",
-            "1 1 1 0 h:0 fra",
-            "1 1 1 0 h:1 ",
-            "1 1 1 0 h:1 f\u{e9}",
-            "3 1 1 0 h:1 fra",
+            "2 1 1 2 h:1 fra",
+            "2 1 1 0 h fra",
+            "2 1 1 0 h:0 fra",
+            "2 1 1 0 h:1 ",
+            "2 1 1 0 h:1 f\u{e9}",
+            "1 1 1 0 h:1 fra",
         ] {
             assert_eq!(read_node(text), None, "{text:?}");
         }
-        assert_eq!(read_usage("1 1 18446744073709551616"), None);
-        for key in ["", "nodes", "model/", "model/a b", "spent/", "other/a"] {
+        assert_eq!(read_usage("2 1 18446744073709551616"), None);
+        for key in [
+            "",
+            "nodes",
+            "model/",
+            "model/a b",
+            "usage/",
+            "spent/a",
+            "other/a",
+        ] {
             assert_eq!(parse_key(key), None, "{key:?}");
         }
         assert_eq!(parse_key(&format!("model/{}", "m".repeat(257))), None);
         assert_eq!(parse_key("model/@cf/x"), Some(KeySubject::Model("@cf/x")));
-        assert_eq!(parse_key("spent/acme"), Some(KeySubject::Account("acme")));
+        assert_eq!(parse_key("usage/acme"), Some(KeySubject::Account("acme")));
     }
 }

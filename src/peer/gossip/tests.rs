@@ -29,6 +29,7 @@ struct GossipNode {
     changes: Vec<MembershipChange>,
     lost: Vec<String>,
     usage: Vec<(String, AccountUsage)>,
+    incompatible: Vec<IncompatibleNode>,
     namesake: bool,
 }
 
@@ -61,6 +62,7 @@ impl GossipNode {
             changes: Vec::new(),
             lost: Vec::new(),
             usage: Vec::new(),
+            incompatible: Vec::new(),
             namesake: false,
         }
     }
@@ -98,6 +100,7 @@ impl GossipNode {
         let spent = news.usage.into_iter();
         self.usage
             .extend(spent.map(|(node, account, sum)| (format!("{}/{account}", node.name), sum)));
+        self.incompatible = news.incompatible;
         self.namesake |= news.namesake.is_some();
     }
 
@@ -266,6 +269,41 @@ async fn who_has_another_secret_is_not_heard_and_counted() {
     })
     .await;
     assert!(!a.knows("stranger") && stranger.others.is_alone());
+}
+
+#[tokio::test]
+async fn a_node_of_another_protocol_version_is_recognised_and_is_no_member() {
+    let (mut a, mut b) = (
+        GossipNode::start("a", 1).await,
+        GossipNode::start("b", 1).await,
+    );
+    let older = GossipNode::start("older", 7).await;
+    let chitchat = older.gossip.handle.chitchat();
+    let mut chitchat = chitchat.lock().await;
+    let state = chitchat.self_node_state();
+    state.set("model/@cf/m", "1 4 4 0 8 0 0 0");
+    state.set("spent/acme", "1 1 5");
+    state.set("usage/acme", "1 1 5");
+    state.set(NODE_KEY, "1 1 1 0 127.0.0.1:7070 fra");
+    drop(chitchat);
+    let seeds = [a.address, b.address, older.address];
+    until(&mut [&mut a, &mut b], &seeds, |nodes| {
+        nodes
+            .iter()
+            .all(|node| !node.incompatible.is_empty() && node.others.nodes().len() == 1)
+    })
+    .await;
+    for node in [&a, &b] {
+        let IncompatibleNode { node: id, protocol } = &node.incompatible[0];
+        assert_eq!((&*id.name, id.generation, *protocol), ("older", 7, 1));
+        assert!(!node.knows("older") && node.usage.is_empty());
+    }
+    drop(older);
+    until(&mut [&mut a, &mut b], &seeds, |nodes| {
+        nodes.iter().all(|node| node.incompatible.is_empty())
+    })
+    .await;
+    assert!(a.knows("b"));
 }
 
 #[tokio::test]

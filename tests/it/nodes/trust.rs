@@ -16,12 +16,12 @@ const LINES: [&str; 11] = [
     "x-infergate-hops: 1; visited=gpu0; deadline_ms=86400000; errors=3; capacity=5; hops=2; wait_ms=0; in_flight=1",
     "x-infergate-account: somebody-rich",
     "x-infergate-model: secret-model",
-    "x-infergate-asked-model: another",
-    "x-infergate-path: mars/rover",
+    "x-infergate-requested-model: another",
+    "x-infergate-node-path: mars/rover",
     "x-infergate-attempts: 2",
     "x-infergate-elapsed-us: 3600000000",
     "x-infergate-queued-us: 1800000000",
-    "x-infergate-only-site: mars",
+    "x-infergate-forced-site: mars",
     "x-infergate-site: mars",
     "x-infergate-node: gpu0",
 ];
@@ -56,15 +56,15 @@ fn heads() -> Vec<String> {
 }
 
 /// Head of a chat request that node `from` forwards for `account`.
-fn forwarded(from: &str, generation: u64, account: &str) -> String {
+pub fn forwarded(from: &str, generation: u64, account: &str) -> String {
     let body = chat("m", "");
     let length = body.len();
     format!(
         "POST {CHAT} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n\
-         x-infergate-node: {from}\r\nx-infergate-generation: {generation}\r\n\
+         x-infergate-protocol: 2\r\nx-infergate-node: {from}\r\nx-infergate-generation: {generation}\r\n\
          x-infergate-hops: 1; visited={from}; deadline_ms=29500; errors=2; capacity=4; hops=1; wait_ms=0; in_flight=1\r\n\
          x-request-id: 0123456789abcdef0123456789abcdef\r\nx-infergate-account: {account}\r\n\
-         x-infergate-limited: 1\r\nx-infergate-model: m\r\nx-infergate-path: fra/{from}\r\n\
+         x-infergate-quota-limited: 1\r\nx-infergate-model: m\r\nx-infergate-node-path: fra/{from}\r\n\
          x-infergate-attempts: 0\r\nx-infergate-elapsed-us: 0\r\nx-infergate-queued-us: 0\r\n\
          Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
     )
@@ -83,7 +83,7 @@ async fn who_has_a_certificate_and_is_not_of_the_fleet_is_served_nothing() {
     let stranger = forwarded("grafana", 1, "a");
     let answer = kin.send_request("grafana", "gpu0", peers, &stranger).await;
     assert!(
-        answer.contains("x-infergate-came-back: no-room"),
+        answer.contains("x-infergate-forward-rejected: no-capacity"),
         "{answer}"
     );
     assert!(!answer.contains(" 200 "), "{answer}");
@@ -104,7 +104,7 @@ async fn who_has_a_certificate_and_is_not_of_the_fleet_is_served_nothing() {
     let former = forwarded("edge", generation - 1, "a");
     let answer = kin.send_request("edge", "gpu0", peers, &former).await;
     assert!(
-        answer.contains("x-infergate-came-back: no-room"),
+        answer.contains("x-infergate-forward-rejected: no-capacity"),
         "{answer}"
     );
     // An account that is not configured here is served, and not counted.

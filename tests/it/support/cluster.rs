@@ -24,6 +24,9 @@ pub struct ClusterCredentials {
 }
 
 impl ClusterCredentials {
+    /// Secret of the gossip.
+    pub const SECRET: &str = "a-secret-of-the-fleet";
+
     pub fn new() -> ClusterCredentials {
         let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
         authority.write(dir.path());
@@ -50,7 +53,8 @@ impl ClusterCredentials {
         format!(
             "  peers: {{ address: \"{peers}\", tls: {tls} }}\n\
              node: {{ id: {name}, site: {site} }}\n\
-             cluster: {{ gossip: \"{gossip}\", secret: a-secret-of-the-fleet, {cluster} }}\n"
+             cluster: {{ gossip: \"{gossip}\", secret: {}, {cluster} }}\n",
+            Self::SECRET
         )
     }
 
@@ -62,9 +66,20 @@ impl ClusterCredentials {
         peers: SocketAddr,
         request: &str,
     ) -> String {
-        let shown = self.authority.certify(asking);
-        let answer = over_tls(peers, asked, &self.authority, Some(&shown), request).await;
+        let answer = self.try_request(asking, asked, peers, request).await;
         answer.expect("an answer of a node")
+    }
+
+    /// The same where the connection may be closed instead.
+    pub async fn try_request(
+        &self,
+        asking: &str,
+        asked: &str,
+        peers: SocketAddr,
+        request: &str,
+    ) -> std::io::Result<String> {
+        let shown = self.authority.certify(asking);
+        over_tls(peers, asked, &self.authority, Some(&shown), request).await
     }
 
     /// The peers listener of a node.

@@ -10,6 +10,7 @@ mod collector;
 mod component;
 mod handled;
 mod node;
+mod old_node;
 mod ports;
 mod tls;
 
@@ -25,6 +26,7 @@ pub use collector::{CollectedSpan, Collector, SpanTree, attribute_number, attrib
 pub use component::{flat_price, refusing_settings, slow_to_compile, trapping_price};
 pub use handled::{HandledServer, Reaction};
 pub use node::{A_WHILE, Node, PendingPost, accounts, endpoint, model, model_of, one_model};
+pub use old_node::OldNode;
 pub use ports::free_address;
 pub use tls::{Authority, Certificate, TlsFront, over_tls};
 
