@@ -30,6 +30,8 @@ pub struct MemberScanner {
     is_requested: bool,
     /// `value` is whole.
     found: bool,
+    /// `value` became whole since it was last taken.
+    is_new: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +83,7 @@ impl MemberScanner {
             value: Vec::new(),
             is_requested: false,
             found: false,
+            is_new: false,
         }
     }
 
@@ -96,6 +99,11 @@ impl MemberScanner {
     /// The member's value as it stands in the object; the last one, when the name is repeated.
     pub fn value(&self) -> Option<&[u8]> {
         self.found.then_some(&self.value[..])
+    }
+
+    /// The member's value once it is whole, and again only where the name is repeated: so that it is parsed once.
+    pub fn take_value(&mut self) -> Option<&[u8]> {
+        std::mem::take(&mut self.is_new).then_some(&self.value[..])
     }
 
     /// Reads at least one byte, unless the state changes, and returns their number.
@@ -192,7 +200,7 @@ impl MemberScanner {
         };
         self.is_requested = self.is_requested_key();
         if self.is_requested {
-            self.found = false;
+            (self.found, self.is_new) = (false, false);
             self.value.clear();
         }
         self.state = match first {
@@ -218,6 +226,7 @@ impl MemberScanner {
 
     fn end_value(&mut self) {
         self.found |= self.is_requested;
+        self.is_new |= self.is_requested;
         self.is_requested = false;
         self.state = ScanState::BeforeKey;
     }

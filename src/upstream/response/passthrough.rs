@@ -220,7 +220,7 @@ impl ResponseDecoder for Passthrough {
                 stats.token = true;
                 stats.keep_whole(chunk);
                 scan.push(chunk);
-                if let Some(usage) = scan.value() {
+                if let Some(usage) = scan.take_value() {
                     stats.usage = Usage::from_openai(usage);
                 }
                 match self.name.as_mut().is_none_or(|name| name.take(chunk, out)) {

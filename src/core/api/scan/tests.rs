@@ -45,6 +45,24 @@ fn a_top_level_member_is_found_wherever_it_stands() {
 }
 
 #[test]
+fn a_value_is_taken_once_and_again_where_its_name_is_repeated() {
+    let mut scan = MemberScanner::new("usage");
+    let mut taken = Vec::new();
+    for chunk in [
+        r#"{"usage":{"a":1}"#,
+        r#","data":[1"#,
+        ",2",
+        "]",
+        r#","usage":2,"#,
+        r#""x":1}"#,
+    ] {
+        scan.push(chunk.as_bytes());
+        taken.extend(scan.take_value().map(<[u8]>::to_vec));
+    }
+    assert_eq!(taken, [&b"{\"a\":1}"[..], b"2"]);
+}
+
+#[test]
 fn names_and_brackets_elsewhere_do_not_count() {
     assert_eq!(
         found(r#"{"a":{"usage":1},"b":[{"usage":2}],"c":"\"usage\":3"}"#),
