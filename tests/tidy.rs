@@ -159,6 +159,11 @@ const FOREIGN: &[(&str, &[&str])] = &[
 
 /// Type names that may be written in a few places only: (name, modules or files).
 const NAMES_AT_HOME: &[(&str, &[&str])] = &[
+    // Built at the end of a request: a step that could name it could be steered by it.
+    (
+        "InferenceEvent",
+        &["src/telemetry", "src/pipeline/context/event.rs"],
+    ),
     (
         "ServerSession",
         &["src/downstream", "src/admin", "src/app/listen.rs"],

@@ -91,21 +91,13 @@ pub async fn admit(
         entry = request_permit(ctx, lane, ask);
     }
     let waiter = match entry? {
-        GateEntry::Leased(permit) => {
-            ctx.record_grant();
-            return Ok(AdmissionGrant::Local(permit));
-        }
+        GateEntry::Leased(permit) => return Ok(AdmissionGrant::Local(permit)),
         GateEntry::Queued(waiter) => waiter,
     };
     ctx.record_queue_length(waiter.waiting_before);
-    ctx.begin_queue_wait();
     let place = QueuedRequest::new(shared, ctx, lane, &waiter);
     let turn = place.wait(downstream, ctx, waiter, beats).await;
-    ctx.end_queue_wait();
     ctx.trace.end_wait(shared.clock.micros(), wait_end(&turn));
-    if let Ok(AdmissionGrant::Local(_)) = turn {
-        ctx.record_grant();
-    }
     turn
 }
 

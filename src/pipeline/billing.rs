@@ -6,29 +6,31 @@
 //! response, else nothing. A try that is repeated is never charged. Neurons held for a request that is not
 //! billed go back by drop.
 
+mod bill;
 mod usage;
 
 use std::sync::Arc;
 
 use infergate_core::api::Call;
 use infergate_core::billing::{
-    BillingOutcome, Charge, Metric, MetricSource, QuotaExhaustion, Settlement, UsageReport,
-    add_parts_of_input, reserve_estimate, settle,
+    BillingOutcome, Charge, Metric, QuotaExhaustion, UsageReport, add_parts_of_input,
+    reserve_estimate, settle,
 };
 use infergate_core::model::{AccountSpec, ChargeCut, Tariff, Trust, read_tariff_text};
 use infergate_core::{Millis, Refusal};
 
 use crate::plugin::Caller;
 use crate::state::{QuotaGuard, QuotaStore};
-use crate::telemetry::event::{BUILTIN, Comparison};
-use crate::telemetry::{InferenceEvent, MetricsSource, RequestOutcome, TokenUsage};
+use crate::telemetry::RequestOutcome;
+use crate::telemetry::event::{BUILTIN, PluginUse};
 use crate::trace::QuotaHold;
 use crate::upstream::{ModelRuntime, ResponseTransformer};
+use bill::Bill;
 use usage::{
     BillableUsage, EstimateInput, INPUT_TOKENS, OUTPUT_TOKENS, PricingRules, ReportedUsage,
 };
 
-/// [`InferenceEvent::priced_by`] where the model server named its own price.
+/// [`Bill::priced_by`] where the model server named its own price.
 const REPORTED: &str = "reported";
 
 /// The least that a caller is told to wait for what its own requests hold: the shortest answer of a
@@ -44,7 +46,21 @@ pub enum QuotaLimit {
     CheckedByPeer,
 }
 
-/// The bill of one request.
+/// Facts of a request that its price depends on.
+pub struct PriceInput<'a> {
+    /// Account and id, once the account is known.
+    pub caller: Option<Caller<'a>>,
+    /// Outcome so far.
+    pub outcome: RequestOutcome,
+    /// The response is a stream of events.
+    pub is_streaming: bool,
+    /// Time spent waiting for permits.
+    pub queued_us: u64,
+    /// Time with a permit.
+    pub inference_us: u64,
+}
+
+/// Billing of one request.
 #[derive(Default)]
 pub struct RequestBilling {
     reservation: Option<QuotaGuard>,
@@ -58,11 +74,14 @@ pub struct RequestBilling {
     /// The client has bytes of the answer.
     is_received: bool,
     is_unmetered: bool,
-    /// The answer has told what it used, which may be nothing that is priced.
+    /// The usage of a response is recorded, which may be nothing that is priced.
     is_recorded: bool,
+    /// The response is complete and was recorded as such: another look would find the same.
+    is_final: bool,
     usage: Option<BillableUsage>,
-    /// The event has the metrics that are billed: what is told later changes nothing.
+    /// The bill has the metrics that are charged: later reports change nothing.
     is_settled: bool,
+    bill: Bill,
     charge: Option<Charge>,
     /// Tariff of the node that the client asked, which may be none, where it is another than here.
     asked_tariff: Option<Box<Option<Tariff>>>,
@@ -172,29 +191,47 @@ impl RequestBilling {
 
     /// Records the progress of a stream; counts only when nothing more is reported.
     pub fn record_progress(&mut self, answer: &ResponseTransformer) {
+        self.report(answer);
         self.progress = Some(ReportedUsage::from_answer(answer));
     }
 
-    /// Records the usage of the response so far; the last record before the price counts.
+    /// Shows the tokens that the model server has reported so far.
+    fn report(&mut self, answer: &ResponseTransformer) {
+        if let Some(usage) = answer.usage()
+            && !self.is_settled
+        {
+            self.bill.report(usage);
+        }
+    }
+
+    /// Records the usage of the response so far; the last record before the price counts. A complete response
+    /// is counted once.
     pub fn record_usage(
         &mut self,
         answer: &ResponseTransformer,
         lane: &ModelRuntime,
         caller: Caller<'_>,
     ) {
-        if self.is_settled {
+        if self.is_settled || self.is_final {
             return;
         }
+        self.is_final = answer.is_settled();
+        self.report(answer);
         self.is_unmetered = answer.is_unmetered() && lane.spec.metrics_trust != Trust::Estimate;
         self.is_recorded = true;
         let rules = PricingRules::of(lane, &self.asked_tariff);
         self.usage = BillableUsage::of(answer, (lane, rules), caller, &self.input);
     }
 
-    /// Prices what was spent, once, and writes it into the event.
-    pub fn price(&mut self, lane: &ModelRuntime, event: &mut InferenceEvent) -> Option<&Charge> {
+    /// Prices the usage, once; adds the plugins that have priced it to `plugins`.
+    pub fn price(
+        &mut self,
+        lane: &ModelRuntime,
+        input: &PriceInput<'_>,
+        plugins: &mut Vec<PluginUse>,
+    ) {
         if self.is_settled {
-            return self.charge.as_ref();
+            return;
         }
         let rules = PricingRules::of(lane, &self.asked_tariff);
         if !self.is_recorded && self.is_sent {
@@ -202,20 +239,20 @@ impl RequestBilling {
             let told = self.progress.as_ref().unwrap_or(&nothing);
             self.usage = BillableUsage::of_progress(told, rules, &self.input);
         }
-        if let Some(spent) = &self.usage {
-            self.is_settled = true;
-            let mut settled = settle(lane.spec.metrics_trust, &spent.metrics, &spent.estimated);
-            if let Some(tariff) = rules.tariff {
-                let is_priced = |name: &str| tariff.coefficients.contains_key(name);
-                add_parts_of_input(&mut settled.metrics, is_priced);
-            }
-            write_metrics(&settled, event);
-            if self.is_due(rules.tariff, event.outcome) {
-                self.charge = charge((lane, rules.tariff), event, spent, &settled.metrics);
-            }
-            event.neurons = self.charge.as_ref().map(|charge| charge.total);
+        let Some(usage) = &self.usage else { return };
+        self.is_settled = true;
+        let mut settled = settle(lane.spec.metrics_trust, &usage.metrics, &usage.estimated);
+        if let Some(tariff) = rules.tariff {
+            let is_priced = |name: &str| tariff.coefficients.contains_key(name);
+            add_parts_of_input(&mut settled.metrics, is_priced);
         }
-        self.charge.as_ref()
+        self.bill.settle(&settled);
+        if self.is_due(rules.tariff, input.outcome) {
+            let metrics = &settled.metrics;
+            let priced = (usage, &metrics[..]);
+            self.charge = charge((lane, rules.tariff), input, priced, &mut self.bill, plugins);
+        }
+        self.bill.neurons = self.charge.as_ref().map(|charge| charge.total);
     }
 
     /// Returns whether a request that a server was sent is charged, by its outcome.
@@ -231,10 +268,14 @@ impl RequestBilling {
         }
     }
 
-    /// Tokens of what was spent, prompt and answer together; none where no answer has begun.
-    pub fn tokens(&self, lane: &ModelRuntime) -> Option<u64> {
-        let spent = self.usage.as_ref()?;
-        let settled = settle(lane.spec.metrics_trust, &spent.metrics, &spent.estimated);
+    /// Tokens of prompt and response together: as the model server reports them, else as counted here of a
+    /// response that was cut or reports nothing. None where no response has begun.
+    pub fn tokens_used(&self, lane: Option<&ModelRuntime>) -> Option<u64> {
+        if let Some(input) = self.bill.tokens.input_tokens {
+            return Some(input.saturating_add(self.bill.tokens.output_tokens.unwrap_or(0)));
+        }
+        let usage = self.usage.as_ref()?;
+        let settled = settle(lane?.spec.metrics_trust, &usage.metrics, &usage.estimated);
         let of = |name: &str| {
             let metric = settled
                 .metrics
@@ -245,9 +286,14 @@ impl RequestBilling {
         Some(of(INPUT_TOKENS)?.saturating_add(of(OUTPUT_TOKENS).unwrap_or(0)))
     }
 
-    /// Returns whether the event has the metrics that are billed.
+    /// Returns whether the bill has the metrics that are charged.
     pub fn is_settled(&self) -> bool {
         self.is_settled
+    }
+
+    /// Returns the bill for the event, once.
+    pub fn take_bill(&mut self) -> Bill {
+        self.bill.take()
     }
 
     /// Returns the charge, once priced.
@@ -269,18 +315,19 @@ impl RequestBilling {
     }
 }
 
-/// The charge of what was spent: the server's own figure where it names one and is trusted, the
-/// model's billing where it has a tariff, else none.
+/// The charge for the usage: the server's own figure where it names one and is trusted, the model's billing
+/// where it has a tariff, else none.
 fn charge(
     (lane, tariff): (&ModelRuntime, Option<&Tariff>),
-    event: &mut InferenceEvent,
-    spent: &BillableUsage,
-    metrics: &[Metric],
+    input: &PriceInput<'_>,
+    (usage, metrics): (&BillableUsage, &[Metric]),
+    bill: &mut Bill,
+    plugins: &mut Vec<PluginUse>,
 ) -> Option<Charge> {
     let Some(tariff) = tariff else {
         let is_trusted = lane.spec.metrics_trust != Trust::Estimate;
-        let total = spent.neurons.filter(|_| is_trusted)?;
-        event.priced_by = Some(REPORTED.into());
+        let total = usage.neurons.filter(|_| is_trusted)?;
+        bill.priced_by = Some(REPORTED.into());
         return Some(Charge {
             total,
             base: total,
@@ -290,61 +337,20 @@ fn charge(
     let report = UsageReport {
         model: lane.spec.id.as_str(),
         trust: lane.spec.metrics_trust,
-        ending: ending(event.outcome),
-        streamed: event.flags.streamed,
+        ending: ending(input.outcome),
+        streamed: input.is_streaming,
         metrics,
-        queue_ms: event.queuing_time_us / 1000,
-        infer_ms: event.inference_time_us / 1000,
+        queue_ms: input.queued_us / 1000,
+        infer_ms: input.inference_us / 1000,
     };
-    let account = event.account_id.clone()?;
-    let caller = Caller {
-        account: &account,
-        request_id: &event.request_id,
-    };
-    let priced = lane.billing.price(caller, tariff, &report);
-    event.priced_by = match priced.uses.last() {
+    let priced = lane.billing.price(input.caller?, tariff, &report);
+    bill.priced_by = match priced.uses.last() {
         Some(by) if !priced.fell_back => Some(Arc::clone(&by.name)),
         _ => Some(BUILTIN.into()),
     };
-    event.flags.billing_fallback = priced.fell_back;
-    event.plugins.extend(priced.uses);
+    bill.fell_back = priced.fell_back;
+    plugins.extend(priced.uses);
     Some(priced.charge)
-}
-
-fn write_metrics(settled: &Settlement, event: &mut InferenceEvent) {
-    event.metrics = TokenUsage::default();
-    event.extra_metrics.clear();
-    for metric in &settled.metrics {
-        let tokens = match &*metric.name {
-            "input_tokens" => &mut event.metrics.input_tokens,
-            "output_tokens" => &mut event.metrics.output_tokens,
-            "cached_tokens" => &mut event.metrics.cached_tokens,
-            _ => {
-                event
-                    .extra_metrics
-                    .push((Arc::clone(&metric.name), metric.value));
-                continue;
-            }
-        };
-        *tokens = Some(metric.value as u64);
-    }
-    event.metrics_source = match settled.source {
-        _ if settled.metrics.is_empty() => MetricsSource::None,
-        MetricSource::Reported => MetricsSource::Reported,
-        MetricSource::Estimated | MetricSource::Derived | MetricSource::Answered => {
-            MetricsSource::Estimated
-        }
-    };
-    event.comparison = settled
-        .comparison
-        .iter()
-        .map(|one| Comparison {
-            metric: Arc::clone(&one.metric),
-            reported: one.reported,
-            estimated: one.estimated,
-            matches: one.matches,
-        })
-        .collect();
 }
 
 fn ending(outcome: RequestOutcome) -> BillingOutcome {

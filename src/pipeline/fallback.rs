@@ -175,10 +175,9 @@ impl<'a> ModelFallback<'a> {
             .primary
             .get_or_insert_with(|| (Arc::clone(&self.model), refusal));
         let (top, said) = (Arc::clone(top), said.clone());
-        let leaves = self.state.may_fall_back(
-            missed.unwrap_or(FallbackReason::Failed),
-            ctx.event().attempts,
-        );
+        let leaves = self
+            .state
+            .may_fall_back(missed.unwrap_or(FallbackReason::Failed), ctx.attempts);
         let Some(next) = leaves.then(|| self.next_open()).flatten() else {
             ctx.set_model(&top, &top);
             return Err(said.into());

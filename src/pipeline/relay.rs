@@ -19,7 +19,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
 use http::{HeaderValue, header};
 use infergate_core::Refusal;
-use infergate_core::api::{ApiDialect, render};
+use infergate_core::api::render;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use crate::pipeline::attempt::progress::ProgressComments;
@@ -162,11 +162,10 @@ impl<'a, D: Downstream> Relay<'a, D> {
     pub async fn run(
         mut self,
         answer: &mut ResponseTransformer,
-        face: ApiDialect,
     ) -> (RelayResult, Result<(), RequestError>) {
         if !self.exchange.head().status.is_success() {
             self.ctx.record_plugins(answer.task_uses());
-            return self.failure(face).await;
+            return self.failure().await;
         }
         self.ctx.mark_sent();
         let relayed = self.success(answer).await;
@@ -231,7 +230,7 @@ impl<'a, D: Downstream> Relay<'a, D> {
     }
 
     /// Passes on a server's own error: its status, its words in the caller's dialect.
-    async fn failure(mut self, face: ApiDialect) -> (RelayResult, Result<(), RequestError>) {
+    async fn failure(mut self) -> (RelayResult, Result<(), RequestError>) {
         let status = self.exchange.head().status.as_u16();
         loop {
             match self.next_chunk().await {
@@ -249,14 +248,15 @@ impl<'a, D: Downstream> Relay<'a, D> {
                 }
             }
         }
-        let event = self.ctx.event();
-        (event.error_code, event.outcome) = match status {
+        let (code, outcome) = match status {
             // The server has answered; the request was wrong.
-            ..500 => (Some(5006), RequestOutcome::Completed),
-            500.. => (Some(3050), RequestOutcome::Failed),
+            ..500 => (5006, RequestOutcome::Completed),
+            500.. => (3050, RequestOutcome::Failed),
         };
+        self.ctx.record_server_error(code, outcome);
         let request_id = Some(&**self.ctx.request_id());
-        let body = render::server_error(face, status, &self.out.split(), request_id);
+        let dialect = self.ctx.dialect();
+        let body = render::server_error(dialect, status, &self.out.split(), request_id);
         let sent = self.send_error(status, body).await;
         if sent.is_err() {
             self.ctx.record_client_gone();
@@ -464,7 +464,7 @@ impl<'a, D: Downstream> Relay<'a, D> {
             return Ok(());
         }
         let length = self.length(answer, whole);
-        self.ctx.event().flags.streamed = answer.is_stream();
+        self.ctx.is_streaming = answer.is_stream();
         self.verbatim = answer.passes_length();
         if whole.is_some() {
             // All is known before the head: it can say what the answer costs.
@@ -555,7 +555,7 @@ impl<'a, D: Downstream> Relay<'a, D> {
             }
             self.ctx.record_first_byte();
             self.ctx.mark_received(&self.out);
-            self.ctx.event().flags.streamed = true;
+            self.ctx.is_streaming = true;
         }
         if !self.ctx.response_started {
             return (relayed, Err(RequestError::Refused(refusal)));
@@ -573,7 +573,6 @@ impl<'a, D: Downstream> Relay<'a, D> {
 }
 
 fn note(ctx: &mut RequestContext, answer: &ResponseTransformer) {
-    ctx.set_usage(answer.usage());
     ctx.record_plugins(answer.task_uses());
     ctx.record_usage(answer);
 }

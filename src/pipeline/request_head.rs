@@ -69,14 +69,13 @@ impl AuthenticatedRequest {
             account: named,
             target,
         } = route(head.method, path);
-        ctx.event().face = dialect;
-        ctx.event().client_request_id = client_request_id(head.headers);
+        ctx.set_route(dialect, client_request_id(head.headers));
         let account = Arc::clone(ctx.snapshot.accounts.identify(head.headers)?);
         if ctx.page_origin.is_foreign() && !has_key(head.headers) {
             // Any page that somebody looks at could spend what this network may.
             return Err(Refusal::ForeignOrigin);
         }
-        ctx.event().account_id = Some(account.spec.id.clone());
+        ctx.set_account(account.spec.id.clone());
         if named.is_some_and(|named| *named != *account.spec.id.as_str()) {
             return Err(Refusal::NotAllowed);
         }
@@ -135,8 +134,7 @@ impl AuthenticatedRequest {
         let Route {
             dialect, target, ..
         } = route(head.method, head.target);
-        ctx.event().face = dialect;
-        ctx.event().client_request_id = client_request_id(head.headers);
+        ctx.set_route(dialect, client_request_id(head.headers));
         let RouteTarget::Call(operation, model) = target else {
             return Err(Refusal::NoSuchRoute);
         };

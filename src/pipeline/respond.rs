@@ -82,7 +82,7 @@ pub async fn refuse(
     if said.never_retry {
         head.set("x-should-retry", "false");
     }
-    ctx.event().status = said.status;
+    ctx.status = said.status;
     downstream.respond(head, said.body.into()).await
 }
 
@@ -103,7 +103,7 @@ pub async fn json(
 ) -> Result<(), Closed> {
     let mut head = json_head(200, body.len(), (ctx.dialect(), ctx.request_id()));
     ctx.page_origin.write(&mut head.headers);
-    ctx.event().status = 200;
+    ctx.status = 200;
     downstream.respond(head, body.into()).await
 }
 
@@ -179,8 +179,8 @@ pub async fn comment(
         }
         downstream.start(head).await?;
         ctx.response_started = true;
-        ctx.event().status = 200;
-        ctx.event().flags.streamed = true;
+        ctx.status = 200;
+        ctx.is_streaming = true;
     }
     let sign = ctx.dialect().rules().sign_of_life(Bytes::from_static(text));
     downstream.write(sign).await

@@ -34,7 +34,7 @@ impl EndpointPreference {
             return EndpointPreference::default();
         }
         let prompt = lane.routing.prompt(&call.body, call.lora().as_deref());
-        let Some(account) = ctx.event().account_id.clone() else {
+        let Some(account) = ctx.account().cloned() else {
             return EndpointPreference::default();
         };
         let request_id = Arc::clone(ctx.request_id());

@@ -109,7 +109,7 @@ impl TraceBuilder {
     }
 
     pub(super) fn last_forward(&mut self) -> Option<&mut ForwardStep> {
-        match self.0.as_mut()?.last_step()? {
+        match self.recorded.as_mut()?.last_step()? {
             TraceStep::Forward(forward) => Some(forward),
             _ => None,
         }

@@ -1,7 +1,8 @@
-//! Trace of a request: spans and decisions as plain values, and their rendering for `/explain`.
+//! Trace of a request: times, spans and decisions as plain values, and their rendering for `/explain`.
 //!
-//! Not control state: no step of the pipeline reads a trace. A [`TraceBuilder`] is filled without a lock
-//! and without formatting; finished traces are kept in a [`TraceStore`].
+//! Not control state: no step of the pipeline decides by a trace. A [`TraceBuilder`] is filled without a lock
+//! and without formatting; finished traces are kept in a [`TraceStore`]. The durations of the event are those
+//! of its [`RequestTimes`].
 
 mod cluster;
 mod identity;
@@ -9,6 +10,7 @@ mod record;
 mod render;
 mod spans;
 mod store;
+mod times;
 
 #[cfg(test)]
 mod tests;
@@ -17,8 +19,9 @@ pub use cluster::{ForwardStep, ForwardStepEnd, PeerSelectionStep};
 pub use identity::SpanIdentity;
 pub use record::{
     AdmissionStep, AdmissionStepResult, AttemptStep, AttemptTrace, DeadlineInputs, FallbackStep,
-    ForwardedFrom, QuotaHold, RefusalSummary, RequestTrace, RetryDecision, RoutingStep, STEPS_MAX,
-    TraceBuilder, TraceStep, TraceSummary, WaitEnd,
+    QuotaHold, RefusalSummary, RequestTrace, RetryDecision, RoutingStep, STEPS_MAX, TraceBuilder,
+    TraceStep, TraceSummary, WaitEnd,
 };
 pub use render::NodeInfo;
 pub use store::{TRACES_KEPT, TraceStore};
+pub use times::RequestTimes;

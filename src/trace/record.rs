@@ -22,9 +22,10 @@ use smallvec::SmallVec;
 
 use super::cluster::{ForwardStep, PeerSelectionStep};
 use super::identity::SpanIdentity;
+use super::times::RequestTimes;
 use crate::plugin::RoutingMode;
 use crate::telemetry::event::PluginUse;
-use crate::telemetry::{AttemptResult, Clock, InferenceEvent, RequestOutcome, TokenUsage};
+use crate::telemetry::{AttemptResult, Clock, RequestOutcome, TokenUsage};
 use crate::upstream::{
     AdmissionSnapshot, ConnectTimings, GateEntry, ModelRuntime, RankingResult, Target,
 };
@@ -62,10 +63,8 @@ pub struct RequestTrace {
 pub struct ForwardedFrom {
     /// The node that has forwarded it.
     pub node: Arc<str>,
-    /// Since its client sent it, microseconds; its event counts from there, its story does not.
+    /// Since its client sent it, microseconds; its event counts from there, its trace does not.
     pub elapsed_us: u64,
-    /// Part of `elapsed_us` spent waiting for permits.
-    pub queued_us: u64,
 }
 
 /// Inputs of the deadline.
@@ -222,7 +221,7 @@ pub struct QuotaHold {
     pub granted: bool,
 }
 
-/// Outcome of the request: the fields of the event, without those that only bills need.
+/// Outcome of the request, built with its event: its fields, without those that only bills need.
 #[derive(Clone, Debug)]
 pub struct TraceSummary {
     pub at_us: u64,
@@ -246,19 +245,36 @@ pub struct TraceSummary {
     pub usage: TokenUsage,
 }
 
-/// Trace while it is collected; nothing, and at no cost, until [`TraceBuilder::begin`].
+/// Trace while it is collected: the times of every request, and its steps from [`TraceBuilder::begin`] on.
 #[derive(Default)]
-pub struct TraceBuilder(pub(super) Option<Box<RequestTrace>>);
+pub struct TraceBuilder {
+    /// Times of the request.
+    pub times: RequestTimes,
+    /// Recorded steps; none of a request without a trace, which costs nothing more than its times.
+    pub(super) recorded: Option<Box<RequestTrace>>,
+}
 
 impl TraceBuilder {
-    /// The request is one that has a story.
-    pub fn begin(&mut self, began_us: u64, generation: u64, before: Option<ForwardedFrom>) {
-        self.0 = Some(Box::new(RequestTrace {
-            begin_us: began_us,
+    /// Creates the trace of a request whose head is complete.
+    pub fn new(begin_us: u64) -> TraceBuilder {
+        TraceBuilder {
+            times: RequestTimes::new(begin_us),
+            recorded: None,
+        }
+    }
+
+    /// Records the steps from here on. `forwarder` is the node that has forwarded the request here.
+    pub fn begin(&mut self, generation: u64, forwarder: Option<Arc<str>>) {
+        let times = &self.times;
+        self.recorded = Some(Box::new(RequestTrace {
+            begin_us: times.begin_us(),
             generation,
             requested_model: None,
             deadline: None,
-            forwarded_from: before,
+            forwarded_from: forwarder.map(|node| ForwardedFrom {
+                node,
+                elapsed_us: times.elsewhere_us(),
+            }),
             steps: SmallVec::new(),
             steps_left_out: 0,
             refusal: None,
@@ -269,7 +285,9 @@ impl TraceBuilder {
 
     /// The model as the caller named it, and the one that was found by that name.
     pub fn set_requested_model(&mut self, name: &str, found: Option<&ModelId>) {
-        let Some(story) = &mut self.0 else { return };
+        let Some(story) = &mut self.recorded else {
+            return;
+        };
         if found.is_none_or(|id| id.as_str() != name) {
             story.requested_model =
                 Some(name[..name.floor_char_boundary(REQUESTED_MODEL_BYTES_MAX)].into());
@@ -278,7 +296,9 @@ impl TraceBuilder {
 
     /// The deadline was made of these.
     pub fn set_deadline(&mut self, rule: DeadlineRule, model_secs: u64, wish: Option<Millis>) {
-        let Some(story) = &mut self.0 else { return };
+        let Some(story) = &mut self.recorded else {
+            return;
+        };
         story.deadline = Some(DeadlineInputs {
             rule,
             model_secs,
@@ -314,12 +334,17 @@ impl TraceBuilder {
         });
     }
 
-    /// A permit was asked for.
+    /// Records a request for a permit and its result. A permit granted at once counts from here.
     pub fn record_admission(
         &mut self,
         found: AdmissionSnapshot,
         entry: &Result<GateEntry, Refusal>,
     ) {
+        match entry {
+            Ok(GateEntry::Leased(_)) => self.times.record_grant(found.at_us),
+            Ok(GateEntry::Queued(_)) => self.times.begin_wait(found.at_us),
+            Err(_) => {}
+        }
         self.push_step(|| {
             let said = match entry {
                 Ok(GateEntry::Leased(_)) => AdmissionStepResult::Leased,
@@ -340,9 +365,15 @@ impl TraceBuilder {
         });
     }
 
-    /// The wait for a permit ended.
+    /// Records the end of a wait for a permit.
     pub fn end_wait(&mut self, at_us: u64, end: WaitEnd) {
-        let Some(story) = &mut self.0 else { return };
+        self.times.end_wait(at_us);
+        if end == WaitEnd::Granted {
+            self.times.record_grant(at_us);
+        }
+        let Some(story) = &mut self.recorded else {
+            return;
+        };
         let how = match end {
             WaitEnd::Granted => "granted",
             WaitEnd::Forwarded => "left-for-another-node",
@@ -394,7 +425,9 @@ impl TraceBuilder {
 
     /// Records that the request is refused or cut.
     pub fn record_refusal(&mut self, refusal: &Refusal) {
-        let Some(story) = &mut self.0 else { return };
+        let Some(story) = &mut self.recorded else {
+            return;
+        };
         let row = refusal.row();
         story.refusal = Some(RefusalSummary {
             cause: refusal.cause(),
@@ -404,42 +437,16 @@ impl TraceBuilder {
         });
     }
 
-    /// Completes the trace with the summary that the event has.
-    pub fn finish(
-        &mut self,
-        event: &InferenceEvent,
-        quota: Option<QuotaHold>,
-        operation: &'static str,
-    ) {
-        let Some(story) = &mut self.0 else { return };
-        let before = story.forwarded_from.as_ref();
-        let elsewhere_us = before.map_or((0, 0), |before| (before.elapsed_us, before.queued_us));
-        story.summary = Some(TraceSummary {
-            at_us: event.ended_us,
-            request_id: Arc::clone(&event.request_id),
-            account: event.account_id.clone(),
-            model: event.model_id.clone(),
-            asked_model: event.asked_model_id.clone(),
-            face: event.face,
-            outcome: event.outcome,
-            status: event.status,
-            code: event.error_code,
-            streamed: event.flags.streamed,
-            queued_us: event.queuing_time_us.saturating_sub(elsewhere_us.1),
-            first_byte_us: event
-                .time_to_first_token_us
-                .map(|at_us| at_us.saturating_sub(elsewhere_us.0)),
-            neurons: event.neurons,
-            quota,
-            plugins: event.plugins.clone(),
-            operation,
-            usage: event.metrics,
-        });
+    /// Completes the trace; `summary` is not asked for where no steps are recorded.
+    pub fn finish(&mut self, summary: impl FnOnce(&RequestTimes) -> TraceSummary) {
+        if let Some(trace) = &mut self.recorded {
+            trace.summary = Some(summary(&self.times));
+        }
     }
 
     /// Records the request for export under this identity.
     pub fn set_identity(&mut self, identity: Option<Box<SpanIdentity>>) {
-        if let Some(trace) = &mut self.0 {
+        if let Some(trace) = &mut self.recorded {
             trace.identity = identity;
         }
     }
@@ -447,13 +454,15 @@ impl TraceBuilder {
     /// Returns the identity under which the request is recorded, once the trace has begun; `Some(None)` when
     /// it is not recorded for export.
     pub fn identity(&self) -> Option<Option<&SpanIdentity>> {
-        self.0.as_ref().map(|trace| trace.identity.as_deref())
+        self.recorded
+            .as_ref()
+            .map(|trace| trace.identity.as_deref())
     }
 
     /// Returns the context that the request of the last step carries; none when the request is not
     /// recorded for export.
     pub fn outgoing_context(&self) -> Option<TraceContext> {
-        let trace = self.0.as_ref()?;
+        let trace = self.recorded.as_ref()?;
         let context = trace.identity.as_ref()?.context;
         // A step without a place has no span of its own.
         let ordinal = trace.steps.len().checked_sub(1);
@@ -465,11 +474,13 @@ impl TraceBuilder {
 
     /// The story, to be kept; none of a request that has none.
     pub fn take(&mut self) -> Option<Box<RequestTrace>> {
-        self.0.take()
+        self.recorded.take()
     }
 
     pub(super) fn push_step(&mut self, step: impl FnOnce() -> TraceStep) {
-        let Some(story) = &mut self.0 else { return };
+        let Some(story) = &mut self.recorded else {
+            return;
+        };
         if story.steps.len() < STEPS_MAX {
             story.steps.push(step());
         } else {
@@ -478,7 +489,7 @@ impl TraceBuilder {
     }
 
     pub(super) fn last_attempt(&mut self) -> Option<&mut AttemptStep> {
-        match self.0.as_mut()?.last_step()? {
+        match self.recorded.as_mut()?.last_step()? {
             TraceStep::Attempt(tried) => Some(tried),
             _ => None,
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use infergate_core::admission::PermitRequest;
+use infergate_core::api::ApiDialect;
 use infergate_core::deadline::DeadlineRule;
 use infergate_core::model::ModelSpec;
 use infergate_core::routing::AttemptFailure;
@@ -12,8 +13,7 @@ use serde_json::{Value, json};
 
 use super::record::*;
 use super::{NodeInfo, TraceStore};
-use crate::telemetry::event::sample_event;
-use crate::telemetry::{AttemptResult, Clock, InferenceEvent, RequestOutcome};
+use crate::telemetry::{AttemptResult, Clock, RequestOutcome, TokenUsage};
 use crate::upstream::{AdmissionGate, Target};
 
 const RULE: DeadlineRule = DeadlineRule {
@@ -22,15 +22,38 @@ const RULE: DeadlineRule = DeadlineRule {
 };
 
 fn begun() -> TraceBuilder {
-    let mut draft = TraceBuilder::default();
-    draft.begin(1_000_000, 3, None);
+    let mut draft = TraceBuilder::new(1_000_000);
+    draft.begin(3, None);
     draft
+}
+
+/// The end of a request with this id that was refused for its key.
+fn summary(request_id: &str) -> TraceSummary {
+    TraceSummary {
+        at_us: 0,
+        request_id: request_id.into(),
+        account: None,
+        model: None,
+        asked_model: None,
+        face: ApiDialect::OpenAi,
+        outcome: RequestOutcome::Refused,
+        status: 401,
+        code: Some(10000),
+        streamed: false,
+        queued_us: 0,
+        first_byte_us: None,
+        neurons: None,
+        quota: None,
+        plugins: Vec::new(),
+        operation: "chat",
+        usage: TokenUsage::default(),
+    }
 }
 
 /// The story of a request with this id that came to nothing.
 fn story(request_id: &str) -> Box<RequestTrace> {
     let mut draft = begun();
-    draft.finish(&sample_event(request_id), None, "chat");
+    draft.finish(|_| summary(request_id));
     draft.take().unwrap()
 }
 
@@ -101,7 +124,7 @@ fn of_two_stories_with_one_id_the_newer_is_told() {
     stories.keep(story("r"));
     let mut second = begun();
     second.record_refusal(&Refusal::QuotaUsed);
-    second.finish(&sample_event("r"), None, "chat");
+    second.finish(|_| summary("r"));
     stories.keep(second.take().unwrap());
     assert!(stories.find("r").unwrap().refusal.is_some());
 }
@@ -112,7 +135,7 @@ fn a_request_without_a_story_collects_nothing() {
     draft.set_requested_model("m", None);
     draft.begin_attempt(0, &target());
     draft.record_refusal(&Refusal::Unauthenticated);
-    draft.finish(&sample_event("r"), None, "chat");
+    draft.finish(|_| summary("r"));
     assert!(draft.take().is_none());
 }
 
@@ -169,10 +192,11 @@ fn of_many_requests_that_nothing_happens_to_some_are_kept_and_of_the_others_all(
                 model_left: 0,
             });
         }
-        let mut event = sample_event("r");
-        event.outcome = RequestOutcome::Completed;
-        event.status = 200;
-        draft.finish(&event, None, "chat");
+        draft.finish(|_| TraceSummary {
+            outcome: RequestOutcome::Completed,
+            status: 200,
+            ..summary("r")
+        });
         draft.take().unwrap().is_plain()
     };
     assert!(plain(false));
@@ -185,7 +209,7 @@ fn the_usual_steps_need_no_memory_of_their_own_and_all_have_a_bound() {
     for _ in 0..STEPS_USUAL {
         draft.begin_attempt(0, &target());
     }
-    assert!(!draft.0.as_ref().unwrap().steps.spilled());
+    assert!(!draft.recorded.as_ref().unwrap().steps.spilled());
     assert!(size_of::<TraceStep>() <= 256, "{}", size_of::<TraceStep>());
     assert!(
         size_of::<RequestTrace>() <= 1024,
@@ -378,24 +402,25 @@ fn only_retries_that_load_another_server_count_for_the_whole_model() {
 }
 
 #[test]
-fn the_end_is_what_the_event_says_and_the_deadline_names_its_source() {
+fn the_end_is_that_of_the_summary_and_the_deadline_names_its_source() {
     let mut draft = begun();
     draft.set_requested_model("nobody", None);
     draft.set_deadline(RULE, 1, Some(Millis(500)));
     draft.record_refusal(&Refusal::QuotaUsed);
-    let event = InferenceEvent {
-        account_id: Some("acme".into()),
-        ended_us: 1_010_000,
-        status: 429,
-        error_code: Some(3036),
-        ..sample_event("r1")
-    };
     let quota = QuotaHold {
         neurons: 2.5,
         per_day: 10,
         granted: false,
     };
-    draft.finish(&event, Some(quota), "chat");
+    draft.times.end(1_010_000);
+    draft.finish(|times| TraceSummary {
+        at_us: times.end_us(),
+        account: Some("acme".into()),
+        status: 429,
+        code: Some(3036),
+        quota: Some(quota),
+        ..summary("r1")
+    });
     let told = tell(&mut draft);
     for (name, value) in [
         ("request_id", json!("r1")),

@@ -244,6 +244,18 @@ fn unsafe_code_and_leave_for_it_turn_it_red_in_tests_too() {
 }
 
 #[test]
+fn a_step_that_names_the_event_turns_it_red_and_a_test_that_does_is_fine() {
+    let step = "//! App.\nuse crate::telemetry::InferenceEvent;\npub fn run() {}\n";
+    assert_red(
+        &[("src/app.rs", step)],
+        &["src/app.rs:2: `InferenceEvent` may be named in src/telemetry"],
+    );
+    let test =
+        "//! App.\npub fn run() {}\n#[cfg(test)]\nmod tests { fn f(e: InferenceEvent) {} }\n";
+    assert_red(&[("src/app.rs", test)], &[]);
+}
+
+#[test]
 fn unfinished_work_turns_it_red() {
     for mark in UNFINISHED {
         let text = format!("//! App.\npub fn run() {{}}\n// {mark}\n");

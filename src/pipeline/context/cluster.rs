@@ -31,19 +31,17 @@ impl RequestContext {
         let ceiling = Millis::from_secs(self.snapshot.timeouts.ceiling_secs);
         self.deadline = self.arrival + visit.hops.deadline_left.min(ceiling);
         self.only_site = visit.only_site.clone();
-        self.elapsed_us = visit.elapsed_us;
-        let event = self.event();
-        event.request_id = Arc::clone(&visit.request_id);
-        event.account_id = Some(visit.account.clone());
-        event.asked_model_id = visit.asked_model.clone();
-        event.attempts = visit.attempts;
-        event.queuing_time_us = visit.queued_us;
-        event.queued = visit.queued_us > 0;
-        event.path = Arc::from(visit.path.as_slice());
+        let times = &mut self.trace.times;
+        times.set_elsewhere(visit.elapsed_us, visit.queued_us);
+        self.request_id = Arc::clone(&visit.request_id);
+        self.account = Some(visit.account.clone());
+        self.replaced_model = visit.asked_model.clone();
+        self.attempts = visit.attempts;
+        self.facts.path = Some(Arc::from(visit.path.as_slice()));
         if let Some(entry) = visit.path.first()
             && let Some((site, _)) = entry.rsplit_once('/')
         {
-            event.source_site = site.into();
+            self.facts.source_site = Some(site.into());
         }
         self.set_origin(Origin::Peer);
         self.forwarding = Some(Box::new(ForwardState::from_head(visit)));
@@ -64,7 +62,9 @@ impl RequestContext {
             .forwarding
             .as_ref()
             .filter(|journey| !journey.is_from_client())?;
-        let event = self.event.as_ref().filter(|event| event.status == 0)?;
+        if self.status != 0 {
+            return None;
+        }
         let cause = match refusal {
             Refusal::UpstreamFailed | Refusal::UpstreamRejected | Refusal::UpstreamNotTrusted => {
                 RejectionCause::Failed
@@ -79,7 +79,7 @@ impl RequestContext {
         Some(ForwardRejection {
             cause,
             hops: journey.hops.clone(),
-            attempts: event.attempts,
+            attempts: self.attempts,
         })
     }
 
@@ -88,7 +88,7 @@ impl RequestContext {
         Some(ForwardRejection {
             cause: NO_CAPACITY,
             hops: self.forwarding.as_ref()?.hops.clone(),
-            attempts: self.event.as_ref()?.attempts,
+            attempts: self.attempts,
         })
     }
 
@@ -132,7 +132,7 @@ impl RequestContext {
     pub fn attempts_used(&self) -> u32 {
         match &self.forwarding {
             Some(journey) => ERRORS_MAX.saturating_sub(journey.hops.budget.errors_left),
-            None => self.event.as_ref().map_or(0, |event| event.attempts),
+            None => self.attempts,
         }
     }
 
@@ -169,7 +169,7 @@ impl RequestContext {
         let Some(journey) = &self.forwarding else {
             return true;
         };
-        let has_answered = self.event.as_ref().is_some_and(|event| event.status != 0);
+        let has_answered = self.status != 0;
         !journey.is_event_elsewhere() && (self.can.event_owner == EventOwner::Node || has_answered)
     }
 }

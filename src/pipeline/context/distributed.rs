@@ -1,4 +1,4 @@
-//! Parts of the context for distributed traces: what a request is recorded as, and its GenAI metrics.
+//! Parts of the context for distributed traces: the identity and the name that a request is recorded under.
 //!
 //! Each costs a branch when no collector is configured.
 
@@ -9,9 +9,6 @@ use infergate_core::model::Task;
 use super::RequestContext;
 use crate::pipeline::origin::Origin;
 use crate::state::header_filter::PassedHeaders;
-use crate::telemetry::InferenceEvent;
-use crate::telemetry::RequestOutcome;
-use crate::telemetry::otlp::GenAiSample;
 
 impl RequestContext {
     /// Returns the headers that pass to model servers, and reads the trace context of the request.
@@ -34,7 +31,7 @@ impl RequestContext {
         };
         let recorded = arrived.identity.as_ref().map(|identity| identity.context);
         let context = recorded.or(arrived.parent);
-        self.event().trace_id = context.map(|context| context.trace_id);
+        self.facts.trace_id = context.map(|context| context.trace_id);
         self.span_identity = arrived.identity;
         passed
     }
@@ -52,26 +49,5 @@ impl RequestContext {
             Some(Task::TextEmbeddings | Task::MultimodalEmbeddings) => "embeddings",
             Some(task) => task.slug(),
         }
-    }
-
-    /// Counts the finished request in the GenAI metrics, where there is a collector for them.
-    pub(super) fn record_gen_ai(&self, event: &InferenceEvent) {
-        let (Some(_), Some(model)) = (&self.snapshot.tracing, &event.model_id) else {
-            return;
-        };
-        let is_success = event.outcome == RequestOutcome::Completed && event.status < 400;
-        let error = event.reason.unwrap_or_else(|| event.outcome.name());
-        self.shared.gen_ai.record(&GenAiSample {
-            operation: self.operation_name(),
-            requested_model: event.asked_model_id.as_ref().unwrap_or(model).clone(),
-            model: model.clone(),
-            error: (!is_success).then_some(error),
-            duration_us: event.request_time_us,
-            first_token_us: event
-                .time_to_first_token_us
-                .filter(|_| event.flags.streamed),
-            input_tokens: event.metrics.input_tokens,
-            output_tokens: event.metrics.output_tokens,
-        });
     }
 }

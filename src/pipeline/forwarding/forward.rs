@@ -102,10 +102,9 @@ fn headers(
 ) -> Result<(Hops, BytesMut), Refusal> {
     let request_id = Arc::clone(ctx.request_id());
     let (elapsed_us, is_limited) = (ctx.elapsed_us(), ctx.has_reservation());
-    let event = ctx.event();
-    let account = event.account_id.clone().ok_or(Refusal::Internal)?;
-    let asked_model = event.asked_model_id.clone();
-    let (attempts, queued_us) = (event.attempts, event.queuing_time_us);
+    let account = ctx.account().cloned().ok_or(Refusal::Internal)?;
+    let asked_model = ctx.replaced_model().cloned();
+    let (attempts, queued_us) = (ctx.attempts, ctx.trace.times.queued_us());
     let journey = ctx.forwarding.as_mut().ok_or(Refusal::Internal)?;
     let lent = journey.advance(going, left);
     let visit = ForwardedHead {
@@ -248,8 +247,7 @@ impl ForwardAttempt<'_> {
                 (reply, ForwardOutcome::ServersFailed, ForwardResult::Failed)
             }
         };
-        let event = ctx.event();
-        event.attempts = event.attempts.max(came_back.attempts);
+        ctx.attempts = ctx.attempts.max(came_back.attempts);
         self.finish(ctx, ended, result);
         Ok(reply)
     }

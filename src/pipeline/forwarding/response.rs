@@ -124,8 +124,8 @@ impl ForwardedResponse {
     ) -> Result<(), ForwardedStop> {
         if !ctx.response_started {
             let head = self.head(ctx);
-            ctx.event().flags.streamed = is_stream(&head);
-            ctx.event().status = head.status.as_u16();
+            ctx.is_streaming = is_stream(&head);
+            ctx.status = head.status.as_u16();
             let written = downstream.start(head).await;
             written.map_err(|_| ForwardedStop::ClientGone)?;
             ctx.response_started = true;
@@ -246,7 +246,7 @@ async fn finish_cut(
     if !ctx.response_started {
         return Err(RequestError::Refused(refusal));
     }
-    if ctx.event().flags.streamed {
+    if ctx.is_streaming {
         // The client may be gone as well; the event already says what happened.
         let _ = respond::refuse(downstream, ctx, &refusal).await;
     }

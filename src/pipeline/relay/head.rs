@@ -24,7 +24,7 @@ impl<D: Downstream> Relay<'_, D> {
         let started = self.downstream.start(head).await;
         started.map_err(|_| RequestError::Aborted)?;
         self.ctx.response_started = true;
-        self.ctx.event().status = status;
+        self.ctx.status = status;
         Ok(())
     }
 

@@ -401,6 +401,11 @@ impl ResponseTransformer {
         self.stats.end == StreamEnd::Complete
     }
 
+    /// The response is complete and no task adds to it: everything that is known of its usage stays as it is.
+    pub fn is_settled(&self) -> bool {
+        self.is_done() && self.task.is_none()
+    }
+
     /// The first generated text has come.
     pub fn has_token(&self) -> bool {
         self.stats.token
