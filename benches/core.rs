@@ -375,6 +375,7 @@ fn ask(account: &AccountId) -> PermitRequest {
         avoid: Vec::new(),
         endpoint_order: None,
         is_retry: false,
+        is_bounded_elsewhere: false,
         has_alternative: false,
     }
 }

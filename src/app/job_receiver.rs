@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::HeaderMap;
+use infergate_core::admission::PermitRequest;
 use infergate_core::billing::QuotaSnapshot;
 use infergate_core::{Millis, Refusal};
 use tokio::net::TcpListener;
@@ -22,6 +23,7 @@ use crate::plugin::PluginSnapshot;
 use crate::simulate::{self, Simulator};
 use crate::state::{ConfigSnapshot, Shared};
 use crate::telemetry::{Clock, InferenceEvent, Metrics, RequestOutcome};
+use crate::upstream::{GateEntry, ModelRuntime, Permit};
 
 /// Bytes that the state of a run may take, in a build without optimization. Rare steps are boxed.
 const RUN_BYTES_MAX: usize = 12 * 1024;
@@ -196,12 +198,15 @@ impl Gateway {
     }
 }
 
-fn chat_permit(snapshot: &ConfigSnapshot, deadline: Millis) -> crate::upstream::Permit {
-    let model = snapshot
-        .models
-        .iter()
-        .find(|model| model.spec.id.as_str() == "chat");
-    let request = infergate_core::admission::PermitRequest {
+fn chat_model(snapshot: &ConfigSnapshot) -> &Arc<ModelRuntime> {
+    let mut models = snapshot.models.iter();
+    let found = models.find(|model| model.spec.id.as_str() == "chat");
+    found.unwrap()
+}
+
+/// Asks for a permit of the chat model as a live request does.
+fn ask_for_chat(snapshot: &ConfigSnapshot, deadline: Millis) -> Result<GateEntry, Refusal> {
+    let request = PermitRequest {
         account: "acme".into(),
         weight: 1,
         priority: 5,
@@ -212,10 +217,15 @@ fn chat_permit(snapshot: &ConfigSnapshot, deadline: Millis) -> crate::upstream::
         avoid: Vec::new(),
         endpoint_order: None,
         is_retry: false,
+        is_bounded_elsewhere: false,
         has_alternative: false,
     };
-    match model.unwrap().gate.request_permit(request).1 {
-        Ok(crate::upstream::GateEntry::Leased(permit)) => permit,
+    chat_model(snapshot).gate.request_permit(request).1
+}
+
+fn chat_permit(snapshot: &ConfigSnapshot, deadline: Millis) -> Permit {
+    match ask_for_chat(snapshot, deadline) {
+        Ok(GateEntry::Leased(permit)) => permit,
         _ => panic!("a free permit"),
     }
 }
@@ -283,4 +293,38 @@ async fn a_job_without_a_model_is_refused_and_its_own_deadline_ends_a_wait() {
         Err(RequestError::Refused(Refusal::DeadlinePassed))
     ));
     assert_eq!(ran.event.outcome, RequestOutcome::CutByDeadline);
+}
+
+#[tokio::test]
+async fn a_job_waits_outside_the_bounds_of_a_full_queue_and_gets_its_turn() {
+    let gateway = gateway("job-full-queue").await;
+    let snapshot = gateway.shared.snapshot.load_full();
+    let held = chat_permit(&snapshot, Millis::MAX);
+    let mut live = Vec::new();
+    let refusal = loop {
+        match ask_for_chat(&snapshot, Millis::MAX) {
+            Ok(GateEntry::Queued(waiter)) => live.push(waiter),
+            Ok(GateEntry::Leased(_)) => panic!("the only permit is out"),
+            Err(refusal) => break refusal,
+        }
+    };
+    assert!(matches!(refusal, Refusal::QueueFull { .. }), "{refusal:?}");
+    let gate = &chat_model(&snapshot).gate;
+    let full = live.len();
+    let release = async {
+        while gate.gauges().depth == full {
+            tokio::task::yield_now().await;
+        }
+        // The job takes no place from live requests, and they take none from it.
+        assert_eq!(gate.gauges().depth, full + 1);
+        drop(live.pop());
+        let again = ask_for_chat(&snapshot, Millis::MAX);
+        assert!(matches!(again, Ok(GateEntry::Queued(_))));
+        drop((again, live, held));
+    };
+    let body = r#"{"model":"chat","messages":[{"role":"user","content":"hello"}]}"#;
+    let (ran, ()) = tokio::join!(gateway.run(CHAT, body, 10_000, false), release);
+    assert!(ran.result.is_ok(), "{:?}", ran.result);
+    assert_eq!(ran.event.outcome, RequestOutcome::Completed);
+    assert!(ran.event.queued && ran.event.flags.queued_in_site);
 }

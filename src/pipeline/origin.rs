@@ -53,6 +53,8 @@ pub struct Capabilities {
     pub may_fall_back: bool,
     /// May wait for endpoints that come back, and for a queue at another node.
     pub may_queue: bool,
+    /// The bounds of the model's queue hold for it.
+    pub queue_bound: bool,
     /// A streaming receiver gets comments while it waits.
     pub heartbeats: bool,
     /// The node before is told when the request waits and when a model server may start.
@@ -69,6 +71,7 @@ const CLIENT: Capabilities = Capabilities {
     sets_deadline: true,
     may_fall_back: true,
     may_queue: true,
+    queue_bound: true,
     heartbeats: true,
     reports_status: false,
     counts_demand: true,
@@ -82,6 +85,7 @@ const PEER: Capabilities = Capabilities {
     sets_deadline: false,
     may_fall_back: false,
     may_queue: false,
+    queue_bound: true,
     heartbeats: false,
     reports_status: true,
     counts_demand: false,
@@ -95,6 +99,7 @@ const JOB: Capabilities = Capabilities {
     sets_deadline: false,
     may_fall_back: true,
     may_queue: true,
+    queue_bound: false,
     heartbeats: false,
     reports_status: false,
     counts_demand: true,

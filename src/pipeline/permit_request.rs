@@ -59,6 +59,7 @@ pub fn permit_request(
         avoid: Vec::new(),
         endpoint_order: None,
         is_retry: false,
+        is_bounded_elsewhere: !ctx.can.queue_bound,
         has_alternative: false,
     }
 }

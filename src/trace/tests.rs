@@ -93,6 +93,7 @@ fn ask() -> PermitRequest {
         avoid: Vec::new(),
         endpoint_order: None,
         is_retry: false,
+        is_bounded_elsewhere: false,
         has_alternative: false,
     }
 }

@@ -315,6 +315,7 @@ impl ModelSim {
             avoid: request.avoid.clone(),
             endpoint_order: None,
             is_retry: request.tries > 0,
+            is_bounded_elsewhere: false,
             has_alternative: false,
         };
         match self

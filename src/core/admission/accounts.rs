@@ -26,6 +26,8 @@ pub(super) struct AccountQueue<S> {
     /// Share relative to the other accounts, at least 1; that of the newest request.
     pub weight: u32,
     pub waiting: Queue,
+    /// Waiters that are bounded elsewhere.
+    outside: usize,
     /// State of the discipline for the account.
     pub share: S,
 }
@@ -80,11 +82,30 @@ impl<S> AccountQueues<S> {
             hash,
             weight,
             waiting: Queue::default(),
+            outside: 0,
             share,
         });
         self.table
             .insert_unique(hash, AccountSlot { hash, queue: line }, |named| named.hash);
         line
+    }
+
+    /// Adds a waiter to its account's queue: at the end, or at the head for a retry.
+    pub fn push(&mut self, waiters: &mut Waiters, account: SlotKey, place: SlotKey) {
+        let line = &mut self.queues[account];
+        let ask = &waiters[place].request;
+        line.outside += usize::from(ask.is_bounded_elsewhere);
+        match ask.is_retry {
+            true => line.waiting.push_front(waiters, place),
+            false => line.waiting.push_back(waiters, place),
+        }
+    }
+
+    /// Removes a waiter from its account's queue.
+    pub fn remove(&mut self, waiters: &mut Waiters, account: SlotKey, place: SlotKey) {
+        let line = &mut self.queues[account];
+        line.outside -= usize::from(waiters[place].request.is_bounded_elsewhere);
+        line.waiting.remove(waiters, place);
     }
 
     /// Removes an account whose queue is empty.
@@ -123,15 +144,15 @@ impl<S> AccountQueues<S> {
     pub fn estimate(&self, ask: &PermitRequest, waiters: &Waiters) -> QueueEstimate {
         let weight = u64::from(ask.weight.max(1));
         let account_line = self.find(&ask.account);
-        let (own, others_weight, others_first) = match account_line {
+        let (own, outside, others_weight, others_first) = match account_line {
             // On average it is half a round until its turn comes.
             Some(account) => {
                 let line = &self.queues[account];
                 let others = self.weights - u64::from(line.weight);
-                (line.waiting.len(), others, others / 2)
+                (line.waiting.len(), line.outside, others, others / 2)
             }
             // A new account starts behind all others.
-            None => (0, self.weights, self.weights),
+            None => (0, 0, self.weights, self.weights),
         };
         let before = if ask.is_retry { 0 } else { own };
         let rounds = before as u64 / weight;
@@ -141,7 +162,7 @@ impl<S> AccountQueues<S> {
             .unwrap_or(usize::MAX)
             .min(others_waiting);
         QueueEstimate {
-            queue_depth: own,
+            queue_depth: own - outside,
             grants_ahead: before + others,
             account_queue: account_line,
         }

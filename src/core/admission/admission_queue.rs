@@ -7,9 +7,8 @@
 //! Known in the source system as the endpoint group's `find_best_available_endpoint` with the
 //! queue's processor.
 
+mod inspection;
 mod unhealthy;
-
-use hashbrown::HashMap;
 
 use super::discipline::{Discipline, Waiter, Waiters};
 use super::disciplines::discipline_for;
@@ -22,7 +21,6 @@ use super::permits::Permits;
 use super::server::{GateId, Handoff, ServerMembership};
 use super::service_time::{ServiceTimeEstimator, retry_after};
 use super::slab::{Slab, SlotKey};
-use super::state::{AdmissionGauges, AdmissionState};
 use crate::model::{Algorithm, ModelSpec, WhenUnhealthy};
 use crate::{AccountId, Millis, Refusal};
 
@@ -35,6 +33,8 @@ pub struct AdmissionQueue {
     endpoints: Endpoints,
     permits: Permits,
     waiters: Waiters,
+    /// Waiters that are bounded elsewhere.
+    outside: usize,
     discipline: Box<dyn Discipline>,
     algorithm: Algorithm,
     account_capacity: usize,
@@ -70,6 +70,7 @@ impl AdmissionQueue {
             endpoints: Endpoints::default(),
             permits: Permits::new(),
             waiters: Slab::new(),
+            outside: 0,
             discipline: discipline_for(spec.queue.algorithm),
             algorithm: spec.queue.algorithm,
             account_capacity: 0,
@@ -123,7 +124,8 @@ impl AdmissionQueue {
         if ask.no_wait {
             return AdmissionOutcome::Full(Refusal::Busy { retry_after });
         }
-        let fits = ask.is_retry || self.has_capacity(prospect.queue_depth);
+        let is_unbounded = ask.is_retry || ask.is_bounded_elsewhere;
+        let fits = is_unbounded || self.has_capacity(prospect.queue_depth);
         if !fits || self.waiters.is_full() {
             return AdmissionOutcome::Full(Refusal::QueueFull { retry_after });
         }
@@ -134,6 +136,7 @@ impl AdmissionQueue {
         if is_served && self.service_time.is_reliable() && end > ask.deadline {
             return AdmissionOutcome::Full(Refusal::CannotStartInTime { retry_after });
         }
+        self.outside += usize::from(ask.is_bounded_elsewhere);
         let place = self.waiters.insert(Waiter {
             request: ask,
             joined: now,
@@ -145,7 +148,7 @@ impl AdmissionQueue {
         {
             // Another model released a permit since: this waiter is the only one.
             self.discipline.serve_next(&mut self.waiters);
-            self.waiters.remove(place);
+            self.forget(place);
             self.withdraw();
             return AdmissionOutcome::Leased(self.lease(endpoint, None, now));
         }
@@ -285,16 +288,16 @@ impl AdmissionQueue {
         let mut joined = 0;
         for place in places {
             let ask = &self.waiters[place].request;
-            let resume = ask.is_retry;
+            let (resume, is_outside) = (ask.is_retry, ask.is_bounded_elsewhere);
             let prospect = self.discipline.estimate(ask, &self.waiters);
             let fits = prospect.queue_depth < self.account_capacity && joined < self.total_capacity;
-            if fits || resume {
+            if fits || resume || is_outside {
                 self.waiters[place].account_queue = prospect.account_queue;
                 self.discipline.join(&mut self.waiters, place);
-                joined += 1;
+                joined += usize::from(!is_outside);
             } else {
                 wakes.refusals.push((self.ticket(place), Refusal::Evicted));
-                self.waiters.remove(place);
+                self.forget(place);
             }
         }
     }
@@ -373,69 +376,7 @@ impl AdmissionQueue {
     /// one.
     pub fn free_slots(&self) -> usize {
         let capacity = self.account_capacity.min(self.total_capacity);
-        capacity.saturating_sub(self.waiters.len())
-    }
-
-    /// Returns the numbers for metrics.
-    pub fn gauges(&self) -> AdmissionGauges {
-        let totals = self.endpoints.totals();
-        AdmissionGauges {
-            used: totals.used,
-            limit: totals.limit,
-            depth: self.waiters.len(),
-            endpoints: totals.configured,
-            usable_endpoints: totals.usable,
-        }
-    }
-
-    /// Returns the state for `GET /state`. Visits every waiter: for operators, not for requests.
-    pub fn state(&self, now: Millis) -> AdmissionState {
-        let mut accounts: HashMap<&AccountId, usize> = HashMap::new();
-        for (_, waiter) in self.waiters.iter() {
-            *accounts.entry(&waiter.request.account).or_default() += 1;
-        }
-        let mut accounts: Vec<(AccountId, usize)> = accounts
-            .into_iter()
-            .map(|(account, depth)| (account.clone(), depth))
-            .collect();
-        accounts.sort_unstable();
-        AdmissionState {
-            algorithm: self.algorithm,
-            depth: self.waiters.len(),
-            capacity: self.account_capacity,
-            expected_wait: self.expected_wait(now),
-            accounts,
-            endpoints: self.endpoints.state(),
-        }
-    }
-
-    /// Asserts every invariant that one moment can show, visiting everything: for tests.
-    pub fn check(&self) {
-        self.endpoints.check();
-        self.permits.check();
-        self.discipline.check(&self.waiters);
-        for endpoint in self.endpoints.state() {
-            let out = self.permits.count_at(endpoint.id);
-            assert_eq!(
-                out, endpoint.used as usize,
-                "an endpoint counts the permits that are out"
-            );
-        }
-        let waiting = !self.waiters.is_empty();
-        assert_eq!(
-            self.discipline.next().is_some(),
-            waiting,
-            "somebody who waits is next"
-        );
-        assert!(
-            !waiting || !self.endpoints.has_open(),
-            "no permit is free while somebody waits"
-        );
-        assert!(!waiting || !self.is_closed(), "nobody waits at a shut door");
-        assert!(
-            !self.is_unusable() || self.waiters.iter().all(|(_, w)| !w.request.has_alternative),
-            "nobody who has somewhere else to go waits where nothing can be served"
-        );
+        capacity.saturating_sub(self.bounded_waiters())
     }
 
     /// Grants free permits to waiters until either runs out. Waiters that would be late are refused instead.
@@ -492,7 +433,7 @@ impl AdmissionQueue {
         };
         self.discipline.serve_next(&mut self.waiters);
         let ticket = self.ticket(place);
-        self.waiters.remove(place);
+        self.forget(place);
         wakes.grants.push(self.lease(endpoint, Some(ticket), now));
     }
 
@@ -539,7 +480,13 @@ impl AdmissionQueue {
 
     fn remove_waiter(&mut self, place: SlotKey) {
         self.discipline.cancel(&mut self.waiters, place);
-        self.waiters.remove(place);
+        self.forget(place);
+    }
+
+    /// Frees the slot of a waiter that no queue has any more.
+    fn forget(&mut self, place: SlotKey) {
+        let waiter = self.waiters.remove(place);
+        self.outside -= usize::from(waiter.request.is_bounded_elsewhere);
     }
 
     /// Records a permit that was taken at `endpoint`.
@@ -588,7 +535,12 @@ impl AdmissionQueue {
     }
 
     fn has_capacity(&self, line_depth: usize) -> bool {
-        line_depth < self.account_capacity && self.waiters.len() < self.total_capacity
+        line_depth < self.account_capacity && self.bounded_waiters() < self.total_capacity
+    }
+
+    /// Waiters within the queue's bounds.
+    fn bounded_waiters(&self) -> usize {
+        self.waiters.len() - self.outside
     }
 
     /// Returns whether no endpoint can take a request and requests do not wait for one.

@@ -25,7 +25,8 @@ pub(super) type Waiters = Slab<Waiter>;
 /// Queue estimate for one more request of an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueueEstimate {
-    /// Requests in the queue it would join, which the account capacity bounds.
+    /// Requests in the queue it would join, which the account capacity bounds; without those that are bounded
+    /// elsewhere.
     pub queue_depth: usize,
     /// Grants expected before its own.
     pub grants_ahead: usize,

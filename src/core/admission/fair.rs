@@ -68,7 +68,6 @@ impl Discipline for Fair {
             account_queue: account_line,
             ..
         } = &waiters[place];
-        let resume = ask.is_retry;
         let account = match *account_line {
             Some(account) => {
                 self.accounts.set_weight(account, ask.weight);
@@ -86,12 +85,7 @@ impl Discipline for Fair {
             }
         };
         waiters[place].account_queue = Some(account);
-        let line = &mut self.accounts[account].waiting;
-        if resume {
-            line.push_front(waiters, place);
-        } else {
-            line.push_back(waiters, place);
-        }
+        self.accounts.push(waiters, account, place);
     }
 
     fn next(&self) -> Option<SlotKey> {
@@ -107,10 +101,10 @@ impl Discipline for Fair {
         let Some(account) = self.rotation.head() else {
             return;
         };
-        let line = &mut self.accounts[account];
-        if let Some(place) = line.waiting.head() {
-            line.waiting.remove(waiters, place);
+        if let Some(place) = self.accounts[account].waiting.head() {
+            self.accounts.remove(waiters, account, place);
         }
+        let line = &mut self.accounts[account];
         line.share.left -= 1;
         if line.waiting.is_empty() {
             self.forget(account);
@@ -122,9 +116,8 @@ impl Discipline for Fair {
     fn cancel(&mut self, waiters: &mut Waiters, place: SlotKey) {
         let account = waiters[place].account_queue;
         let account = account.expect("waiter knows its account's line: set when it joined");
-        let line = &mut self.accounts[account].waiting;
-        line.remove(waiters, place);
-        if line.is_empty() {
+        self.accounts.remove(waiters, account, place);
+        if self.accounts[account].waiting.is_empty() {
             self.forget(account);
         }
     }

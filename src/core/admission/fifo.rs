@@ -12,20 +12,31 @@ use super::slab::SlotKey;
 #[derive(Default)]
 pub(super) struct Fifo {
     waiting: Queue,
+    /// Waiters that are bounded elsewhere.
+    outside: usize,
+}
+
+impl Fifo {
+    fn remove(&mut self, waiters: &mut Waiters, place: SlotKey) {
+        self.waiting.remove(waiters, place);
+        self.outside -= usize::from(waiters[place].request.is_bounded_elsewhere);
+    }
 }
 
 impl Discipline for Fifo {
     fn estimate(&self, ask: &PermitRequest, _waiters: &Waiters) -> QueueEstimate {
         let line_depth = self.waiting.len();
         QueueEstimate {
-            queue_depth: line_depth,
+            queue_depth: line_depth - self.outside,
             grants_ahead: if ask.is_retry { 0 } else { line_depth },
             account_queue: None,
         }
     }
 
     fn join(&mut self, waiters: &mut Waiters, place: SlotKey) {
-        if waiters[place].request.is_retry {
+        let ask = &waiters[place].request;
+        self.outside += usize::from(ask.is_bounded_elsewhere);
+        if ask.is_retry {
             self.waiting.push_front(waiters, place);
         } else {
             self.waiting.push_back(waiters, place);
@@ -38,12 +49,12 @@ impl Discipline for Fifo {
 
     fn serve_next(&mut self, waiters: &mut Waiters) {
         if let Some(place) = self.waiting.head() {
-            self.waiting.remove(waiters, place);
+            self.remove(waiters, place);
         }
     }
 
     fn cancel(&mut self, waiters: &mut Waiters, place: SlotKey) {
-        self.waiting.remove(waiters, place);
+        self.remove(waiters, place);
     }
 
     fn check(&self, waiters: &Waiters) {

@@ -44,6 +44,9 @@ pub struct PermitRequest {
     /// Retry of a request that was admitted. Joins at the head of its queue, outside the queue's bounds;
     /// the permits bound the number of such requests.
     pub is_retry: bool,
+    /// Bounded elsewhere, as durable jobs are by their store: joins outside the queue's bounds, and takes
+    /// no place from requests within them.
+    pub is_bounded_elsewhere: bool,
     /// Has a fallback model. The request is refused at once when no endpoint is usable, also where the
     /// model's other requests wait for one to recover.
     pub has_alternative: bool,

@@ -19,6 +19,8 @@ const LEVELS: usize = 2 * (PRIORITY_MAX as usize + 1);
 #[derive(Default)]
 pub(super) struct Priority {
     levels: [Queue; LEVELS],
+    /// Waiters that are bounded elsewhere.
+    outside: usize,
     /// Bit `n` is set while level `n` has waiters.
     occupied: u32,
 }
@@ -29,7 +31,9 @@ fn level(ask: &PermitRequest) -> usize {
 
 impl Priority {
     fn remove(&mut self, waiters: &mut Waiters, place: SlotKey) {
-        let level = level(&waiters[place].request);
+        let ask = &waiters[place].request;
+        let level = level(ask);
+        self.outside -= usize::from(ask.is_bounded_elsewhere);
         self.levels[level].remove(waiters, place);
         if self.levels[level].is_empty() {
             self.occupied &= !(1 << level);
@@ -42,7 +46,7 @@ impl Discipline for Priority {
         let own = level(ask);
         let not_after = if ask.is_retry { own } else { own + 1 };
         QueueEstimate {
-            queue_depth: self.levels.iter().map(Queue::len).sum(),
+            queue_depth: self.levels.iter().map(Queue::len).sum::<usize>() - self.outside,
             grants_ahead: self.levels[..not_after].iter().map(Queue::len).sum(),
             account_queue: None,
         }
@@ -51,6 +55,7 @@ impl Discipline for Priority {
     fn join(&mut self, waiters: &mut Waiters, place: SlotKey) {
         let ask = &waiters[place].request;
         let (level, resume) = (level(ask), ask.is_retry);
+        self.outside += usize::from(ask.is_bounded_elsewhere);
         self.occupied |= 1 << level;
         if resume {
             self.levels[level].push_front(waiters, place);

@@ -94,6 +94,7 @@ pub(super) fn request(account: &str) -> PermitRequestBuilder {
         avoid: Vec::new(),
         endpoint_order: None,
         is_retry: false,
+        is_bounded_elsewhere: false,
         has_alternative: false,
     })
 }
@@ -134,6 +135,11 @@ impl PermitRequestBuilder {
 
     pub fn resumed(mut self) -> Self {
         self.0.is_retry = true;
+        self
+    }
+
+    pub fn bounded_elsewhere(mut self) -> Self {
+        self.0.is_bounded_elsewhere = true;
         self
     }
 

@@ -111,7 +111,6 @@ impl Discipline for TokenFair {
             account_queue: account_line,
             ..
         } = &waiters[place];
-        let resume = ask.is_retry;
         let account = match *account_line {
             Some(account) => {
                 self.accounts.set_weight(account, ask.weight);
@@ -125,12 +124,7 @@ impl Discipline for TokenFair {
             }
         };
         waiters[place].account_queue = Some(account);
-        let line = &mut self.accounts[account].waiting;
-        if resume {
-            line.push_front(waiters, place);
-        } else {
-            line.push_back(waiters, place);
-        }
+        self.accounts.push(waiters, account, place);
     }
 
     fn next(&self) -> Option<SlotKey> {
@@ -149,8 +143,9 @@ impl Discipline for TokenFair {
         let line = &mut self.accounts[account];
         if let Some(place) = line.waiting.head() {
             line.share = counter.charged(waiters[place].request.tokens.into(), line.weight);
-            line.waiting.remove(waiters, place);
+            self.accounts.remove(waiters, account, place);
         }
+        let line = &self.accounts[account];
         if line.waiting.is_empty() {
             self.forget(account);
         } else {
@@ -161,8 +156,8 @@ impl Discipline for TokenFair {
     fn cancel(&mut self, waiters: &mut Waiters, place: SlotKey) {
         let account = waiters[place].account_queue;
         let account = account.expect("waiter knows its account's line: set when it joined");
-        let line = &mut self.accounts[account];
-        line.waiting.remove(waiters, place);
+        self.accounts.remove(waiters, account, place);
+        let line = &self.accounts[account];
         if line.waiting.is_empty() {
             self.order.remove(&(line.share, account));
             self.forget(account);

@@ -41,6 +41,7 @@ pub fn ask(account: &str) -> PermitRequest {
         avoid: Vec::new(),
         endpoint_order: None,
         is_retry: false,
+        is_bounded_elsewhere: false,
         has_alternative: false,
     }
 }

@@ -249,6 +249,7 @@ impl ClusterSim {
         let (at, model) = (node_request.node, node_request.model);
         let now = self.local(at);
         let ask = PermitRequest {
+            is_bounded_elsewhere: false,
             has_alternative: false,
             account: "ant".into(),
             weight: 1,

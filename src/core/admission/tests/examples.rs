@@ -196,6 +196,40 @@ fn all_lines_together_are_bounded_too_but_a_resumed_request_always_fits() {
 }
 
 #[test]
+fn a_request_that_is_bounded_elsewhere_always_fits_and_takes_no_place_from_others() {
+    for algorithm in [
+        Algorithm::Fifo,
+        Algorithm::Fair,
+        Algorithm::Priority,
+        Algorithm::TokenFair,
+    ] {
+        let mut bounded = spec(algorithm, &[("a", 1)]);
+        (bounded.queue.capacity, bounded.queue.total_capacity) = (1, 1);
+        let mut door = AdmissionFixture::new(&bounded);
+        let held = door.lease(request("ant"));
+        let jobs: Vec<QueueTicket> = (0..8)
+            .map(|_| door.queue(request("ant").bounded_elsewhere()))
+            .collect();
+        let live = door.queue(request("ant"));
+        assert!(
+            matches!(door.refusal(request("ant")), Refusal::QueueFull { .. }),
+            "{algorithm:?}"
+        );
+        // What is done to jobs gives no place to others either.
+        assert!(door.turnstile.cancel(jobs[7], door.now));
+        assert_eq!(door.turnstile.free_slots(), 0);
+        assert_eq!(tickets(&door.release(held)), [jobs[0]]);
+        assert!(matches!(
+            door.refusal(request("ant")),
+            Refusal::QueueFull { .. }
+        ));
+        assert!(door.turnstile.cancel(live, door.now));
+        assert_eq!(door.turnstile.free_slots(), 1);
+        door.queue(request("ant"));
+    }
+}
+
+#[test]
 fn who_does_not_want_to_wait_is_told_that_it_is_busy() {
     let mut door = AdmissionFixture::new(&spec(Algorithm::Fair, &[("a", 1)]));
     door.lease(request("ant").no_wait());

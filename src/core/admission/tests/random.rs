@@ -122,9 +122,9 @@ impl ReferenceModel {
                 Arc::new(EndpointOrder::new((0..4).map(step)))
             }),
             is_retry: choices.one_in(16),
+            is_bounded_elsewhere: choices.one_in(8),
             has_alternative: choices.one_in(8),
         };
-        let gauges = self.admission_queue.gauges();
         match self
             .admission_queue
             .request_permit(ask.clone(), self.now, self.random)
@@ -143,13 +143,21 @@ impl ReferenceModel {
                 let total = self.spec.queue.total_capacity as usize;
                 let depth = self.queue_depth(&ask);
                 assert!(
-                    ask.is_retry || (depth < capacity && gauges.depth < total),
+                    ask.is_retry
+                        || ask.is_bounded_elsewhere
+                        || (depth < capacity && self.bounded().count() < total),
                     "bounded"
                 );
                 self.waiting.push(WaitingRequest { ask, ticket });
             }
             AdmissionOutcome::Full(refusal) => {
-                assert!(!(ask.is_retry && matches!(refusal, Refusal::QueueFull { .. })));
+                let is_unbounded = ask.is_retry || ask.is_bounded_elsewhere;
+                let is_full = matches!(refusal, Refusal::QueueFull { .. });
+                assert!(!(is_unbounded && is_full));
+                let capacity = self.admission_queue.state(self.now).capacity;
+                let total = self.spec.queue.total_capacity as usize;
+                let has_room = self.queue_depth(&ask) < capacity && self.bounded().count() < total;
+                assert!(!(is_full && has_room), "jobs take no place from others");
                 assert!(!self.permit_is_free() || refusal == Refusal::DeadlinePassed);
             }
         }
@@ -162,7 +170,13 @@ impl ReferenceModel {
         );
         let same_line =
             |waiting: &&WaitingRequest| !per_account || waiting.ask.account == ask.account;
-        self.waiting.iter().filter(same_line).count()
+        self.bounded().filter(same_line).count()
+    }
+
+    /// Waiters within the queue's bounds.
+    fn bounded(&self) -> impl Iterator<Item = &WaitingRequest> {
+        let waiting = self.waiting.iter();
+        waiting.filter(|waiting| !waiting.ask.is_bounded_elsewhere)
     }
 
     fn permit_is_free(&self) -> bool {
