@@ -17,7 +17,7 @@ pub trait Controls: Send + Sync + 'static {
     fn flags(&self) -> RuntimeFlags;
     /// Sets and keeps the given flags, and returns all of them; the error is the reason why they
     /// stay as they were.
-    async fn set_flags(self: Arc<Self>, wanted: FlagChanges) -> Result<RuntimeFlags, String>;
+    async fn set_flags(self: Arc<Self>, changes: FlagChanges) -> Result<RuntimeFlags, String>;
 }
 
 /// The body of `PUT /config/runtime`. A flag that is left out stays as it is.

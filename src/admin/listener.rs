@@ -151,7 +151,7 @@ impl Admin {
             return AdminResponse::error(404, NOT_AN_ID);
         }
         match self.insight.trace(request_id).await {
-            Some(story) => AdminResponse::json(200, &story),
+            Some(trace) => AdminResponse::json(200, &trace),
             None => AdminResponse::error(404, NO_TRACE),
         }
     }
@@ -175,14 +175,14 @@ impl Admin {
         };
         // A list would pass for a struct whose fields are all left out.
         let object = serde_json::from_slice::<Map<String, Value>>(body);
-        let wanted = object.and_then(|object| serde_json::from_value(object.into()));
-        let wanted = match wanted {
-            Ok(wanted) => wanted,
+        let changes = object.and_then(|object| serde_json::from_value(object.into()));
+        let changes = match changes {
+            Ok(changes) => changes,
             Err(fault) => {
                 return AdminResponse::error(400, &format!("the body does not fit: {fault}"));
             }
         };
-        match Arc::clone(&self.controls).set_flags(wanted).await {
+        match Arc::clone(&self.controls).set_flags(changes).await {
             Ok(flags) => AdminResponse::json(200, &flags),
             Err(fault) => AdminResponse::error(500, &fault),
         }

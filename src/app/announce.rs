@@ -10,7 +10,7 @@ use crate::state::ConfigSnapshot;
 const ANNOUNCED_MAX: usize = 50;
 
 /// Writes it to the log. Health is what the first checks have found by now.
-pub fn announce(config: &Config, world: &ConfigSnapshot) {
+pub fn announce(config: &Config, snapshot: &ConfigSnapshot) {
     let listen = &config.listen;
     let clients: Vec<String> = listen
         .clients
@@ -24,8 +24,8 @@ pub fn announce(config: &Config, world: &ConfigSnapshot) {
         accounts = config.accounts.len(),
         "listening"
     );
-    for lane in world.models.iter().take(ANNOUNCED_MAX) {
-        let health = lane.gate.health();
+    for model in snapshot.models.iter().take(ANNOUNCED_MAX) {
+        let health = model.gate.health();
         let endpoints: Vec<String> = health
             .iter()
             .map(|(url, health)| {
@@ -34,14 +34,14 @@ pub fn announce(config: &Config, world: &ConfigSnapshot) {
             })
             .collect();
         tracing::info!(
-            model = lane.spec.id.as_str(),
-            task = lane.spec.task.slug(),
-            permits = lane.spec.permits(),
+            model = model.spec.id.as_str(),
+            task = model.spec.task.slug(),
+            permits = model.spec.permits(),
             endpoints = endpoints.join(", "),
             "serves a model"
         );
     }
-    for plugin in world.plugins.state().iter().take(ANNOUNCED_MAX) {
+    for plugin in snapshot.plugins.state().iter().take(ANNOUNCED_MAX) {
         tracing::info!(
             plugin = &*plugin.name,
             world = plugin.world.name(),
@@ -49,7 +49,7 @@ pub fn announce(config: &Config, world: &ConfigSnapshot) {
             "runs a plugin"
         );
     }
-    let more = world.models.iter().count().saturating_sub(ANNOUNCED_MAX);
+    let more = snapshot.models.iter().count().saturating_sub(ANNOUNCED_MAX);
     if more > 0 {
         tracing::info!(more, "serves more models: see /state");
     }

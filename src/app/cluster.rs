@@ -126,35 +126,35 @@ impl Membership {
 
     /// Publishes and polls for the life of the process.
     pub async fn run(mut self, seeds: watch::Receiver<Seeds>) {
-        let mut beats = interval(CLUSTER_TICK);
-        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = interval(CLUSTER_TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let over = self.gossip.terminated();
         tokio::pin!(over);
-        for beat in 0.. {
+        for tick in 0.. {
             tokio::select! {
-                _ = beats.tick() => {}
+                _ = ticks.tick() => {}
                 why = &mut over => {
                     tracing::error!(why, "gossip has ended: this node is alone until it is restarted");
                     return;
                 }
             }
-            self.publish(beat).await;
-            let news = self.gossip.poll().await;
-            self.apply(news);
-            if beat.is_multiple_of(DRAW_TICKS) {
+            self.publish(tick).await;
+            let update = self.gossip.poll().await;
+            self.apply(update);
+            if tick.is_multiple_of(DRAW_TICKS) {
                 self.shared.cluster.notify_all();
             }
-            if beat.is_multiple_of(SWEEP_TICKS) {
+            if tick.is_multiple_of(SWEEP_TICKS) {
                 self.sweep();
             }
-            if beat.is_multiple_of(SWEEP_TICKS) || self.gossip.is_alone() {
+            if tick.is_multiple_of(SWEEP_TICKS) || self.gossip.is_alone() {
                 let seeds = seeds.borrow().clone();
-                self.contact_seeds(&seeds, beat);
+                self.contact_seeds(&seeds, tick);
             }
         }
     }
 
-    async fn publish(&mut self, beat: u64) {
+    async fn publish(&mut self, tick: u64) {
         let report = self.report();
         self.gossip.publish(&report).await;
         if report.draining && !self.was_draining {
@@ -162,20 +162,20 @@ impl Membership {
             self.gossip.flush().await;
         }
         self.was_draining = report.draining;
-        let world = self.shared.snapshot.load_full();
-        if self.published_generation != Some(world.generation) {
-            let digests = world.digests();
+        let snapshot = self.shared.snapshot.load_full();
+        if self.published_generation != Some(snapshot.generation) {
+            let digests = snapshot.digests();
             self.shared.cluster.drifts.set_here(digests);
             self.gossip.publish_config(digests).await;
-            self.published_generation = Some(world.generation);
+            self.published_generation = Some(snapshot.generation);
         }
-        if beat.is_multiple_of(DRAW_TICKS) {
-            self.gossip.publish_passed(world.requests_passed()).await;
+        if tick.is_multiple_of(DRAW_TICKS) {
+            self.gossip.publish_passed(snapshot.requests_passed()).await;
         }
-        if beat.is_multiple_of(DRAW_TICKS)
-            && let Some((version, spent)) = self.shared.quota.changes_since(self.published_usage)
+        if tick.is_multiple_of(DRAW_TICKS)
+            && let Some((version, usage)) = self.shared.quota.changes_since(self.published_usage)
         {
-            let unpublished = self.gossip.publish_usage(&spent).await;
+            let unpublished = self.gossip.publish_usage(&usage).await;
             if unpublished > 0 && !self.has_unpublished {
                 let most = ACCOUNTS_MAX;
                 tracing::warn!(
@@ -191,18 +191,18 @@ impl Membership {
     /// Builds the load report of this node.
     fn report(&mut self) -> NodeReport {
         let shared = &*self.shared;
-        let world = shared.snapshot.load();
+        let snapshot = shared.snapshot.load();
         let mut waiters: HashMap<ModelId, u32> = shared.cluster.take_demand().into_iter().collect();
-        let mut models = Vec::with_capacity(world.models.iter().count());
-        for lane in world.models.iter() {
-            let wanted = waiters.remove(&lane.spec.id).unwrap_or(0);
+        let mut models = Vec::with_capacity(snapshot.models.iter().count());
+        for model in snapshot.models.iter() {
+            let unmet = waiters.remove(&model.spec.id).unwrap_or(0);
             // A model with waiters only is published while it has them.
-            if !lane.spec.endpoints.is_empty() || wanted > 0 {
+            if !model.spec.endpoints.is_empty() || unmet > 0 {
                 let load = ModelLoad {
-                    unmet_demand: wanted,
-                    ..lane.gate.model_load()
+                    unmet_demand: unmet,
+                    ..model.gate.model_load()
                 };
-                models.push((lane.spec.id.clone(), load));
+                models.push((model.spec.id.clone(), load));
             }
         }
         self.version += 1;
@@ -217,17 +217,17 @@ impl Membership {
         }
     }
 
-    fn apply(&mut self, news: GossipUpdate) {
+    fn apply(&mut self, update: GossipUpdate) {
         self.update_members();
         // Before reports: a node may be lost and return as another generation at once.
-        for name in news.lost {
+        for name in update.lost {
             let site = self.site_of(&name);
             if self.shared.cluster.record_loss(&name) {
                 tracing::warn!(node = &*name, site = &*site, "node lost");
                 self.shared.metrics.record_node_change(NodeChange::Lost);
             }
         }
-        for report in news.reports {
+        for report in update.reports {
             let report = self.shared.cluster.corrected(report);
             let Some(change) = self.shared.cluster.record_report(&report) else {
                 continue;
@@ -249,18 +249,18 @@ impl Membership {
                 self.log_change(event, &report.node, &report.site);
             }
         }
-        self.apply_incompatible(news.incompatible);
-        self.apply_usage(news.usage);
-        self.apply_rates(news.passed);
-        for (node, digests) in &news.configs {
+        self.apply_incompatible(update.incompatible);
+        self.apply_usage(update.usage);
+        self.apply_rates(update.passed);
+        for (node, digests) in &update.configs {
             self.shared.cluster.drifts.record(node, *digests);
         }
         let shared = &*self.shared;
-        if let Some(at) = news.namesake.filter(|_| !self.has_namesake) {
+        if let Some(at) = update.namesake.filter(|_| !self.has_namesake) {
             let name = &*shared.cluster.here().name;
             tracing::error!(name, %at, "another node has the same node.id: each needs its own");
         }
-        self.has_namesake = news.namesake.is_some();
+        self.has_namesake = update.namesake.is_some();
     }
 
     /// Records live nodes of other versions of the protocol, and logs each once. A process that was a member
@@ -282,12 +282,12 @@ impl Membership {
 
     /// Applies sums of the day once their node has shown its certificate over TLS: the secret of the
     /// gossip alone is not enough to lock accounts out. Until then the latest of them wait.
-    fn apply_usage(&mut self, news: Vec<(NodeId, AccountId, AccountUsage)>) {
-        if news.is_empty() && self.unproven.is_empty() {
+    fn apply_usage(&mut self, sums: Vec<(NodeId, AccountId, AccountUsage)>) {
+        if sums.is_empty() && self.unproven.is_empty() {
             return;
         }
         let shared = &*self.shared;
-        for (node, account, sum) in news {
+        for (node, account, sum) in sums {
             let is_known = self.unproven.contains_key(&(node.clone(), account.clone()));
             if is_known || self.unproven.len() < UNPROVEN_MAX {
                 self.unproven.insert((node, account), sum);
@@ -334,9 +334,9 @@ impl Membership {
         }
         let shared = &*self.shared;
         let more = self.remote_rates.update(reports);
-        let (world, now) = (shared.snapshot.load(), shared.clock.now());
+        let (snapshot, now) = (shared.snapshot.load(), shared.clock.now());
         for (account, count) in more {
-            world.count_remote_requests(&account, count, now);
+            snapshot.count_remote_requests(&account, count, now);
         }
     }
 
@@ -409,17 +409,17 @@ impl Membership {
 
     /// Contacts one seed at a time, in turn: the cluster may have fallen apart, or not have formed
     /// yet.
-    fn contact_seeds(&self, seeds: &[SocketAddr], beat: u64) {
+    fn contact_seeds(&self, seeds: &[SocketAddr], tick: u64) {
         let others = seeds
             .iter()
             .filter(|&&seed| seed != self.cluster.advertised());
         let others: Vec<SocketAddr> = others.copied().collect();
-        let turn = match self.gossip.is_alone() {
-            true => beat,
-            false => beat / SWEEP_TICKS,
+        let round = match self.gossip.is_alone() {
+            true => tick,
+            false => tick / SWEEP_TICKS,
         };
         if !others.is_empty() {
-            let at = turn as usize % others.len();
+            let at = round as usize % others.len();
             self.gossip.contact_seeds([others[at]]);
         }
     }

@@ -55,9 +55,9 @@ pub async fn start(
     shared: &Shared,
     models: &[Arc<ModelSpec>],
 ) -> (DiscoveryFeed, mpsc::Sender<DiscoveryReport>) {
-    let (tell, reports) = mpsc::channel(REPORTS_MAX);
+    let (sender, reports) = mpsc::channel(REPORTS_MAX);
     let first = first_lookup(&shared.client, models).await;
-    (DiscoveryFeed { first, reports }, tell)
+    (DiscoveryFeed { first, reports }, sender)
 }
 
 /// All looks at the same time, and what they found within [`FIRST_LOOKUP_TIMEOUT`].
@@ -96,8 +96,8 @@ pub async fn discover(shared: Arc<Shared>, sender: mpsc::Sender<DiscoveryReport>
     loop {
         tokio::select! {
             _ = ticks.tick() => {
-                let world = shared.snapshot.load_full();
-                let specs = world.models.iter().map(|lane| &*lane.spec);
+                let snapshot = shared.snapshot.load_full();
+                let specs = snapshot.models.iter().map(|model| &*model.spec);
                 for (model, source) in rounds.due(specs, shared.clock.now()) {
                     looks.push(look_up(&shared.client, model, source));
                 }

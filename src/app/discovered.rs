@@ -73,23 +73,26 @@ impl DiscoveryState {
 /// Logs which endpoints appeared and which disappeared between two snapshots. An endpoint that only
 /// changed between being configured and being found did neither.
 pub fn log_changes(before: &ConfigSnapshot, after: &ConfigSnapshot) {
-    for lane in after.models.iter() {
-        let spec = &*lane.spec;
-        let mut former = before.models.iter().map(|lane| &*lane.spec);
+    for model in after.models.iter() {
+        let spec = &*model.spec;
+        let mut former = before.models.iter().map(|model| &*model.spec);
         let former = former.find(|former| former.id == spec.id);
-        lane.metrics
+        model
+            .metrics
             .set_endpoints_discovered(spec.discovered().len());
         for url in new_urls(spec, former) {
-            let (model, source) = (spec.id.as_str(), source(spec));
-            tracing::info!(model, url = &**url, source, "endpoint appeared");
-            lane.metrics
+            let (id, source) = (spec.id.as_str(), source(spec));
+            tracing::info!(model = id, url = &**url, source, "endpoint appeared");
+            model
+                .metrics
                 .record_endpoint_change(EndpointChange::Appeared);
         }
         let Some(former) = former else { continue };
         for url in new_urls(former, Some(spec)) {
-            let (model, source) = (spec.id.as_str(), source(former));
-            tracing::info!(model, url = &**url, source, "endpoint disappeared");
-            lane.metrics
+            let (id, source) = (spec.id.as_str(), source(former));
+            tracing::info!(model = id, url = &**url, source, "endpoint disappeared");
+            model
+                .metrics
                 .record_endpoint_change(EndpointChange::Disappeared);
         }
     }

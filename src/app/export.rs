@@ -33,7 +33,7 @@ const HEADERS: &[u8] = concat!(
 .as_bytes();
 
 /// Result of one export call.
-enum Exported {
+enum ExportResult {
     Accepted,
     /// Another attempt may succeed.
     Unavailable(String),
@@ -107,16 +107,16 @@ async fn export_batch(
     let mut pause = RETRY_PAUSE;
     for attempt in 1..=tries {
         match post(shared, tracing, "/v1/traces", &body).await {
-            Exported::Accepted => {
+            ExportResult::Accepted => {
                 shared.exports.record_exported(batch.len());
                 return Some(true);
             }
-            Exported::Refused(status) => {
+            ExportResult::Refused(status) => {
                 shared.exports.record_failure();
                 tracing::warn!(status, "the collector refuses spans: they are dropped");
                 break;
             }
-            Exported::Unavailable(cause) => {
+            ExportResult::Unavailable(cause) => {
                 shared.exports.record_failure();
                 if attempt == 1 {
                     tracing::warn!(cause, "spans cannot be exported");
@@ -143,7 +143,7 @@ async fn export_metrics(shared: &Shared, snapshot: &ConfigSnapshot, tracing: &Tr
     // Counts are since the start: the next export has them as well.
     if !matches!(
         post(shared, tracing, "/v1/metrics", &body).await,
-        Exported::Accepted
+        ExportResult::Accepted
     ) {
         shared.exports.record_failure();
     }
@@ -157,7 +157,7 @@ fn source<'a>(snapshot: &'a ConfigSnapshot, tracing: &'a TracingRuntime) -> Expo
     }
 }
 
-async fn post(shared: &Shared, tracing: &TracingRuntime, path: &str, body: &Bytes) -> Exported {
+async fn post(shared: &Shared, tracing: &TracingRuntime, path: &str, body: &Bytes) -> ExportResult {
     let limit = Duration::from_millis(tracing.otlp.timeout_ms);
     let sent = timeout(limit, post_once(shared, tracing, path, body)).await;
     if !matches!(sent, Ok(Ok(_))) {
@@ -165,14 +165,14 @@ async fn post(shared: &Shared, tracing: &TracingRuntime, path: &str, body: &Byte
         let _ = timeout(limit, tracing.target.resolve()).await;
     }
     match sent {
-        Ok(Ok(200..300)) => Exported::Accepted,
+        Ok(Ok(200..300)) => ExportResult::Accepted,
         // The codes that the OTLP specification allows to repeat.
         Ok(Ok(status @ (429 | 502 | 503 | 504))) => {
-            Exported::Unavailable(format!("status {status}"))
+            ExportResult::Unavailable(format!("status {status}"))
         }
-        Ok(Ok(status)) => Exported::Refused(status),
-        Ok(Err(cause)) => Exported::Unavailable(cause.to_owned()),
-        Err(_) => Exported::Unavailable("timeout".to_owned()),
+        Ok(Ok(status)) => ExportResult::Refused(status),
+        Ok(Err(cause)) => ExportResult::Unavailable(cause.to_owned()),
+        Err(_) => ExportResult::Unavailable("timeout".to_owned()),
     }
 }
 

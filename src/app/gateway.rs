@@ -282,13 +282,13 @@ async fn probe(shared: Arc<Shared>) {
             }
             () = check_requested() => BETWEEN_TICKS,
         };
-        let lanes = {
-            let world = shared.snapshot.load();
-            world.models.iter().cloned().collect::<Vec<_>>()
+        let models = {
+            let snapshot = shared.snapshot.load();
+            snapshot.models.iter().cloned().collect::<Vec<_>>()
         };
         shared.client.sweep();
         shared.peer_client.sweep();
-        probe_round(&shared.client, lanes.into_iter(), round).await;
+        probe_round(&shared.client, models.into_iter(), round).await;
     }
 }
 
@@ -298,17 +298,17 @@ async fn rank(shared: Arc<Shared>) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let world = shared.snapshot.load_full();
-        for lane in world.models.iter() {
-            let routing = &lane.routing;
+        let snapshot = shared.snapshot.load_full();
+        for model in snapshot.models.iter() {
+            let routing = &model.routing;
             let sites = match routing.mode() {
                 RoutingMode::None => continue,
                 RoutingMode::Cached | RoutingMode::PerRequest => {
-                    shared.cluster.site_candidates(&lane.spec.id)
+                    shared.cluster.site_candidates(&model.spec.id)
                 }
             };
             let now = shared.clock.now();
-            routing.refresh(&lane.gate, &sites, now).await;
+            routing.refresh(&model.gate, &sites, now).await;
         }
     }
 }

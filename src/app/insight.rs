@@ -69,27 +69,31 @@ impl NodeInsight {
 
     /// Adds a sample to every model's permit window, and drops guests of plugins that idle.
     pub fn sample(&self) {
-        let world = self.shared.snapshot.load();
-        let levels: Vec<_> = world.models.iter().map(|lane| levels_of(lane)).collect();
+        let snapshot = self.shared.snapshot.load();
+        let levels: Vec<_> = snapshot
+            .models
+            .iter()
+            .map(|model| levels_of(model))
+            .collect();
         self.shared.metrics.sample(&levels);
         self.loader.expire_instances();
     }
 
     fn levels(&self) -> Levels {
-        let world = self.shared.snapshot.load();
+        let snapshot = self.shared.snapshot.load();
         Levels {
-            models: world
+            models: snapshot
                 .models
                 .iter()
-                .map(|lane| full_levels_of(lane))
+                .map(|model| full_levels_of(model))
                 .collect(),
             connections: self.connections.total(),
             buffered_body_bytes: self.shared.bodies.held_bytes(),
-            config_generation: world.generation,
+            config_generation: snapshot.generation,
             events: self.shared.sink.counts(),
             log_lines_dropped: self.logs.dropped(),
             exports: self.shared.exports.counts(),
-            plugins: self.plugin_levels(&world.plugins),
+            plugins: self.plugin_levels(&snapshot.plugins),
             nodes: cluster::levels(&self.shared),
         }
     }
@@ -114,11 +118,11 @@ impl NodeInsight {
         }
     }
 
-    fn model_state(&self, lane: &ModelRuntime) -> ModelState {
-        let (state, health) = lane.gate.state();
+    fn model_state(&self, model: &ModelRuntime) -> ModelState {
+        let (state, health) = model.gate.state();
         let algorithm = serde_json::to_value(state.algorithm).unwrap_or_default();
         ModelState {
-            id: lane.spec.id.as_str().to_owned(),
+            id: model.spec.id.as_str().to_owned(),
             queue: QueueState {
                 algorithm: algorithm.as_str().unwrap_or_default().to_owned(),
                 depth: state.depth as u64,
@@ -136,7 +140,7 @@ impl NodeInsight {
                 .zip(health)
                 .map(|(endpoint, health)| EndpointState {
                     url: endpoint.url.to_string(),
-                    source: lane.spec.source_of(&endpoint.url),
+                    source: model.spec.source_of(&endpoint.url),
                     health: health.health,
                     permits: PermitState {
                         used: endpoint.used,
@@ -154,11 +158,11 @@ impl NodeInsight {
         }
     }
 
-    fn node_info<'a>(&self, world: &'a ConfigSnapshot) -> NodeInfo<'a> {
+    fn node_info<'a>(&self, snapshot: &'a ConfigSnapshot) -> NodeInfo<'a> {
         NodeInfo {
             clock: self.shared.clock,
-            node: &world.node,
-            site: &world.site,
+            node: &snapshot.node,
+            site: &snapshot.site,
         }
     }
 
@@ -174,12 +178,12 @@ impl NodeInsight {
 #[async_trait]
 impl Insight for NodeInsight {
     fn state(&self) -> State {
-        let world = self.shared.snapshot.load();
+        let snapshot = self.shared.snapshot.load();
         let status = self.status.load();
         State {
             node: NodeState {
-                id: world.node.to_string(),
-                site: world.site.to_string(),
+                id: snapshot.node.to_string(),
+                site: snapshot.site.to_string(),
                 draining: self.shared.drain.is_draining(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 started_at: self.started_at.clone(),
@@ -198,12 +202,12 @@ impl Insight for NodeInsight {
                     .map(ToString::to_string)
                     .collect(),
             },
-            models: world
+            models: snapshot
                 .models
                 .iter()
-                .map(|lane| self.model_state(lane))
+                .map(|model| self.model_state(model))
                 .collect(),
-            plugins: world.plugins.state(),
+            plugins: snapshot.plugins.state(),
             nodes: self.remote_nodes(),
             events: self.shared.sink.counts(),
         }
@@ -236,8 +240,8 @@ impl Insight for NodeInsight {
         if cluster.has_joined() && cluster.is_alone() && is_new {
             return Err("looking for other nodes".to_owned());
         }
-        let world = self.shared.snapshot.load();
-        match world.readiness.fault(&world.models) {
+        let snapshot = self.shared.snapshot.load();
+        match snapshot.readiness.fault(&snapshot.models) {
             Some(fault) => Err(fault),
             None => Ok(()),
         }
@@ -250,9 +254,9 @@ impl Insight for NodeInsight {
     async fn trace(&self, request_id: &str) -> Option<Value> {
         let (mut rendered, nodes) = {
             let shown_trace = self.shared.traces.find(request_id)?;
-            let world = self.shared.snapshot.load();
+            let snapshot = self.shared.snapshot.load();
             (
-                shown_trace.to_json(self.node_info(&world)),
+                shown_trace.to_json(self.node_info(&snapshot)),
                 shown_trace.nodes(),
             )
         };
@@ -263,10 +267,10 @@ impl Insight for NodeInsight {
     }
 
     fn recent_traces(&self, count: usize) -> Vec<Value> {
-        let world = self.shared.snapshot.load();
+        let snapshot = self.shared.snapshot.load();
         let traces = self.shared.traces.newest(count).into_iter();
         traces
-            .map(|shown_trace| shown_trace.to_summary_json(self.node_info(&world)))
+            .map(|shown_trace| shown_trace.to_summary_json(self.node_info(&snapshot)))
             .collect()
     }
 
@@ -333,10 +337,10 @@ fn incompatible_node(IncompatibleNode { node, protocol }: IncompatibleNode) -> R
     }
 }
 
-fn levels_of(lane: &ModelRuntime) -> ModelLevels {
-    let gauges = lane.gate.gauges();
+fn levels_of(model: &ModelRuntime) -> ModelLevels {
+    let gauges = model.gate.gauges();
     ModelLevels {
-        model: lane.spec.id.clone(),
+        model: model.spec.id.clone(),
         permits_used: gauges.used,
         permits_limit: gauges.limit,
         queue_depth: u32::try_from(gauges.depth).unwrap_or(u32::MAX),
@@ -344,13 +348,13 @@ fn levels_of(lane: &ModelRuntime) -> ModelLevels {
     }
 }
 
-fn full_levels_of(lane: &ModelRuntime) -> ModelLevels {
-    let health = lane.gate.health().into_iter();
+fn full_levels_of(model: &ModelRuntime) -> ModelLevels {
+    let health = model.gate.health().into_iter();
     ModelLevels {
         endpoints: health
             .map(|(url, health)| EndpointLevels { url, health })
             .collect(),
-        ..levels_of(lane)
+        ..levels_of(model)
     }
 }
 

@@ -16,8 +16,8 @@ use super::gateway::build_shared;
 use super::plan::snapshot_plan;
 use crate::config::{self, Config};
 use crate::pipeline::{
-    AuthenticatedRequest, Closed, Downstream, InferenceRequest, JobHeader, RequestContext,
-    RequestError, RequestHead, RequestedOperation, ResponseHead, respond, run,
+    AuthenticatedRequest, Downstream, DownstreamClosed, InferenceRequest, JobHeader,
+    RequestContext, RequestError, RequestHead, RequestedOperation, ResponseHead, respond, run,
 };
 use crate::plugin::PluginSnapshot;
 use crate::simulate::{self, Simulator};
@@ -55,17 +55,17 @@ impl Downstream for JobReceiver {
         std::future::pending().await
     }
 
-    async fn start(&mut self, head: ResponseHead) -> Result<(), Closed> {
+    async fn start(&mut self, head: ResponseHead) -> Result<(), DownstreamClosed> {
         assert!(self.head.replace(head).is_none(), "one head");
         Ok(())
     }
 
-    async fn write(&mut self, chunk: Bytes) -> Result<(), Closed> {
+    async fn write(&mut self, chunk: Bytes) -> Result<(), DownstreamClosed> {
         self.body.extend_from_slice(&chunk);
         Ok(())
     }
 
-    async fn finish(&mut self, chunk: Bytes) -> Result<(), Closed> {
+    async fn finish(&mut self, chunk: Bytes) -> Result<(), DownstreamClosed> {
         self.is_finished = true;
         self.write(chunk).await
     }
@@ -283,6 +283,7 @@ async fn a_job_without_a_model_is_refused_and_its_own_deadline_ends_a_wait() {
     ));
     assert_eq!(ran.receiver.head.unwrap().status, 404);
     assert_eq!(ran.event.status, 404);
+    assert_eq!(ran.event.request_source, "job");
 
     let snapshot = gateway.shared.snapshot.load_full();
     let _held = chat_permit(&snapshot, Millis::MAX);

@@ -181,14 +181,14 @@ pub async fn accept_peers(
                 () = pending.evicted() => return shared.metrics.record_refused_connection("peer-limit"),
             };
             drop(pending);
-            let guest = match accepted {
-                Ok(guest) => guest,
+            let peer = match accepted {
+                Ok(peer) => peer,
                 Err(error) => {
                     shared.metrics.record_refused_connection("peer-not-trusted");
                     return strangers.log(shared.clock, address, &error);
                 }
             };
-            serve_peer(edge, guest, closed).await;
+            serve_peer(edge, peer, closed).await;
         };
         open.spawn(watched(serving, move |held_ms| {
             metrics.record_blocked_worker(held_ms)

@@ -48,7 +48,7 @@ pub fn read(state_dir: &Path) -> io::Result<QuotaSnapshot> {
 
 /// Keeps the neurons of the day in a directory that is this process's.
 pub struct QuotaKeeper {
-    ledger: Arc<QuotaStore>,
+    store: Arc<QuotaStore>,
     lock: StateLock,
     state_dir: PathBuf,
     /// Usage at start. An excess in the file over it, at the moment the directory becomes this
@@ -65,13 +65,13 @@ pub struct QuotaKeeper {
 impl QuotaKeeper {
     /// Builds a keeper that has written nothing yet.
     pub fn new(
-        ledger: Arc<QuotaStore>,
+        store: Arc<QuotaStore>,
         lock: StateLock,
         state_dir: &Path,
         began_with: QuotaSnapshot,
     ) -> QuotaKeeper {
         QuotaKeeper {
-            ledger,
+            store,
             lock,
             state_dir: state_dir.to_owned(),
             at_start: began_with,
@@ -108,14 +108,14 @@ impl QuotaKeeper {
     /// Writes what has changed since the last time.
     pub async fn flush(&mut self) {
         self.finish_write().await;
-        let Some((version, snapshot)) = self.ledger.changes_since(self.kept) else {
+        let Some((version, snapshot)) = self.store.changes_since(self.kept) else {
             return;
         };
         if !self.lock.is_held() && !self.take_over() {
             return;
         }
         let (version, snapshot) = self
-            .ledger
+            .store
             .changes_since(self.kept)
             .unwrap_or((version, snapshot));
         let state_dir = self.state_dir.clone();
@@ -149,7 +149,7 @@ impl QuotaKeeper {
         match taken {
             Ok(Some(after)) => {
                 let before = std::mem::take(&mut self.at_start);
-                self.ledger.absorb(&before, &after);
+                self.store.absorb(&before, &after);
                 true
             }
             Ok(None) => {
@@ -181,9 +181,9 @@ mod tests {
     use super::*;
     use crate::telemetry::clock::well_before_midnight;
 
-    fn keeper(ledger: &Arc<QuotaStore>, dir: &Path) -> QuotaKeeper {
+    fn keeper(store: &Arc<QuotaStore>, dir: &Path) -> QuotaKeeper {
         let lock = StateLock::acquire_at_start(dir).unwrap();
-        QuotaKeeper::new(Arc::clone(ledger), lock, dir, read(dir).unwrap())
+        QuotaKeeper::new(Arc::clone(store), lock, dir, read(dir).unwrap())
     }
 
     #[tokio::test]
@@ -191,8 +191,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let begin = || QuotaStore::restore(&read(dir.path()).unwrap(), well_before_midnight());
         let account = AccountId::from("a");
-        let spend = |ledger: &Arc<QuotaStore>, neurons| {
-            ledger.reserve(&account, 1.0, 100).unwrap().settle(neurons);
+        let spend = |store: &Arc<QuotaStore>, neurons| {
+            store.reserve(&account, 1.0, 100).unwrap().settle(neurons);
         };
         let old = begin();
         let mut keeps_old = keeper(&old, dir.path());
@@ -215,12 +215,12 @@ mod tests {
     async fn what_is_kept_is_read_again_and_a_damaged_file_is_not_taken_for_none() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(read(dir.path()).unwrap(), QuotaSnapshot::default());
-        let ledger = QuotaStore::restore(&QuotaSnapshot::default(), well_before_midnight());
+        let store = QuotaStore::restore(&QuotaSnapshot::default(), well_before_midnight());
         let account = AccountId::from("a");
-        ledger.reserve(&account, 5.0, 10).unwrap().settle(4.0);
-        let mut keeper = keeper(&ledger, dir.path());
+        store.reserve(&account, 5.0, 10).unwrap().settle(4.0);
+        let mut keeper = keeper(&store, dir.path());
         keeper.flush().await;
-        assert!(ledger.changes_since(keeper.kept).is_none());
+        assert!(store.changes_since(keeper.kept).is_none());
         let again = QuotaStore::restore(&read(dir.path()).unwrap(), well_before_midnight());
         assert_eq!(again.used(&account), 4.0);
 

@@ -159,12 +159,12 @@ impl Reloader {
         let models: Vec<_> = self.current.models.iter().cloned().map(Arc::new).collect();
         let models = self.found.merge_into(&models);
         let Shared {
-            snapshot: world,
+            snapshot,
             clock,
             metrics,
             ..
         } = &*self.shared;
-        let next = world.load().with_models(models, *clock, metrics);
+        let next = snapshot.load().with_models(models, *clock, metrics);
         self.swap_snapshot(next);
     }
 
@@ -307,14 +307,14 @@ impl Reloader {
     ) {
         let models = self.found.merge_into(&models);
         let Shared {
-            snapshot: world,
+            snapshot,
             clock,
             metrics,
             sink,
             ..
         } = &*self.shared;
         let plan = snapshot_plan(&self.current, self.node(), generation, models, plugins);
-        let next = world.load().next_generation(plan, *clock, metrics);
+        let next = snapshot.load().next_generation(plan, *clock, metrics);
         self.swap_snapshot(next);
         self.loader.apply(&self.current);
         sink.reconfigure(&self.current.events);

@@ -84,9 +84,9 @@ impl Controls for RuntimeKeeper {
         self.runtime.flags()
     }
 
-    async fn set_flags(self: Arc<Self>, wanted: FlagChanges) -> Result<RuntimeFlags, String> {
+    async fn set_flags(self: Arc<Self>, changes: FlagChanges) -> Result<RuntimeFlags, String> {
         let state_dir = self.state_dir.clone();
-        let changing = tokio::task::spawn_blocking(move || self.change(wanted)).await;
+        let changing = tokio::task::spawn_blocking(move || self.change(changes)).await;
         let changed = changing.unwrap_or_else(|panic| Err(io::Error::other(panic)));
         changed.map_err(|error| {
             tracing::error!(%error, "runtime flags could not be kept: they stay as they are");

@@ -109,12 +109,12 @@ fn trace(record: &Value) -> String {
     if let Some(more) = record["steps_left_out"].as_u64().filter(|more| *more > 0) {
         lines.push(format!("{INDENT}and {more} more step(s)"));
     }
-    for (node, told) in record["nodes"].as_object().into_iter().flatten() {
+    for (node, record) in record["nodes"].as_object().into_iter().flatten() {
         lines.push(String::new());
         lines.push(format!("at node {}:", printable(node)));
-        match told.is_object() {
+        match record.is_object() {
             // That node has been asked for its own part, which names no further nodes.
-            true => lines.extend(trace(told).lines().map(|line| format!("  {line}"))),
+            true => lines.extend(trace(record).lines().map(|line| format!("  {line}"))),
             false => lines.push("  the node is gone or has forgotten the request".to_owned()),
         }
     }

@@ -44,7 +44,7 @@ impl DeadlineRule {
     /// ceiling and caller.
     pub fn bound(self, model_secs: u64, requested: Option<Millis>) -> DeadlineBound {
         let span = self.deadline(Millis::ZERO, model_secs, None);
-        if requested.is_some_and(|wish| wish < span) {
+        if requested.is_some_and(|requested| requested < span) {
             return DeadlineBound::Caller;
         }
         match span {
@@ -58,7 +58,7 @@ impl DeadlineRule {
     pub fn deadline(self, arrival: Millis, model_secs: u64, requested: Option<Millis>) -> Millis {
         let model = model_secs.max(self.model_floor_secs).min(self.ceiling_secs);
         let span = Millis::from_secs(model);
-        arrival + requested.map_or(span, |wish| wish.min(span))
+        arrival + requested.map_or(span, |requested| requested.min(span))
     }
 }
 
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_deadline_names_what_made_it() {
-        let bound = |secs, wish: Option<u64>| RULE.bound(secs, wish.map(Millis));
+        let bound = |secs, requested: Option<u64>| RULE.bound(secs, requested.map(Millis));
         assert_eq!(bound(60, None), DeadlineBound::Model);
         assert_eq!(bound(30, None), DeadlineBound::Model);
         assert_eq!(bound(1, None), DeadlineBound::Floor);
@@ -98,8 +98,8 @@ mod tests {
 
     #[test]
     fn callers_wish_may_go_below_the_floor_but_never_above() {
-        let wish = |ms| RULE.deadline(Millis(0), 60, Some(Millis(ms)));
-        assert_eq!(wish(50), Millis(50));
-        assert_eq!(wish(90_000), Millis(60_000));
+        let requested = |ms| RULE.deadline(Millis(0), 60, Some(Millis(ms)));
+        assert_eq!(requested(50), Millis(50));
+        assert_eq!(requested(90_000), Millis(60_000));
     }
 }

@@ -23,9 +23,9 @@ impl DownstreamServer {
         session: &mut ServerSession,
         ctx: &mut RequestContext,
         account: &Account,
-        wanted: RequestedOperation,
+        operation: RequestedOperation,
     ) -> Result<(), RequestError> {
-        let body = self.catalog_body(&ctx.snapshot, account, wanted)?;
+        let body = self.catalog_body(&ctx.snapshot, account, operation)?;
         ctx.set_outcome(RequestOutcome::Completed);
         respond::json(&mut Http1Downstream::new(session), ctx, body)
             .await
@@ -36,7 +36,7 @@ impl DownstreamServer {
         &self,
         snapshot: &ConfigSnapshot,
         account: &Account,
-        wanted: RequestedOperation,
+        operation: RequestedOperation,
     ) -> Result<Vec<u8>, Refusal> {
         let known = &snapshot.catalog;
         let is_allowed =
@@ -47,7 +47,7 @@ impl DownstreamServer {
             let found = known.model(id).filter(|(_, model)| is_allowed(model));
             found.ok_or(Refusal::NoSuchModel)
         };
-        match wanted {
+        match operation {
             // Not reached: calls go to the pipeline.
             RequestedOperation::Call(..) => Err(Refusal::NoSuchRoute),
             RequestedOperation::Models => {

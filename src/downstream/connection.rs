@@ -104,7 +104,7 @@ impl DownstreamConnection {
     pub fn peer_stream(&self) -> Option<&PeerStream> {
         match &self.peer {
             PeerKind::Client(_) => None,
-            PeerKind::Peer(guest) => Some(guest),
+            PeerKind::Peer(peer) => Some(peer),
         }
     }
 
@@ -114,7 +114,7 @@ impl DownstreamConnection {
     pub async fn closed(&self) {
         let tcp = match &self.peer {
             PeerKind::Client(tcp) => tcp,
-            PeerKind::Peer(guest) => return guest.closed().await,
+            PeerKind::Peer(peer) => return peer.closed().await,
         };
         #[cfg(target_os = "linux")]
         {
@@ -181,7 +181,7 @@ impl DownstreamConnection {
         self.read_ahead.reserve(AHEAD_BYTES);
         let read = match &mut self.peer {
             PeerKind::Client(tcp) => tcp.read_buf(&mut self.read_ahead).await,
-            PeerKind::Peer(guest) => guest.read_buf(&mut self.read_ahead).await,
+            PeerKind::Peer(peer) => peer.read_buf(&mut self.read_ahead).await,
         };
         matches!(read, Ok(read) if read > 0)
     }
@@ -191,7 +191,7 @@ impl DownstreamConnection {
         if self.read_ahead.is_empty() {
             return match &mut self.peer {
                 PeerKind::Client(tcp) => Pin::new(tcp).poll_read(cx, buf),
-                PeerKind::Peer(guest) => Pin::new(guest).poll_read(cx, buf),
+                PeerKind::Peer(peer) => Pin::new(peer).poll_read(cx, buf),
             };
         }
         let length = self.read_ahead.len().min(buf.remaining());
@@ -227,7 +227,7 @@ impl DownstreamConnection {
         while !self.pending.is_empty() {
             let sent = ready!(self.poll_send(cx, |wire, cx| match &mut wire.peer {
                 PeerKind::Client(tcp) => Pin::new(tcp).poll_write(cx, &wire.pending),
-                PeerKind::Peer(guest) => Pin::new(guest).poll_write(cx, &wire.pending),
+                PeerKind::Peer(peer) => Pin::new(peer).poll_write(cx, &wire.pending),
             }))?;
             if sent == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
@@ -244,7 +244,7 @@ impl DownstreamConnection {
         }
         let passed = self.poll_send(cx, |wire, cx| match &mut wire.peer {
             PeerKind::Client(_) => Poll::Ready(Ok(0)),
-            PeerKind::Peer(guest) => Pin::new(guest).poll_flush(cx).map_ok(|()| 0),
+            PeerKind::Peer(peer) => Pin::new(peer).poll_flush(cx).map_ok(|()| 0),
         });
         passed.map_ok(|_| ())
     }
@@ -289,7 +289,7 @@ impl AsyncWrite for DownstreamConnection {
             let both = [IoSlice::new(&wire.pending), IoSlice::new(bytes)];
             match &mut wire.peer {
                 PeerKind::Client(tcp) => Pin::new(tcp).poll_write_vectored(cx, &both),
-                PeerKind::Peer(guest) => Pin::new(guest).poll_write_vectored(cx, &both),
+                PeerKind::Peer(peer) => Pin::new(peer).poll_write_vectored(cx, &both),
             }
         }))?;
         let before = sent.min(self.pending.len());
@@ -311,7 +311,7 @@ impl AsyncWrite for DownstreamConnection {
         let shut = self.poll_send(cx, |wire, cx| {
             let shut = match &mut wire.peer {
                 PeerKind::Client(tcp) => Pin::new(tcp).poll_shutdown(cx),
-                PeerKind::Peer(guest) => Pin::new(guest).poll_shutdown(cx),
+                PeerKind::Peer(peer) => Pin::new(peer).poll_shutdown(cx),
             };
             shut.map_ok(|()| 0)
         });
@@ -331,7 +331,7 @@ impl UniqueID for DownstreamConnection {
     fn id(&self) -> UniqueIDType {
         match &self.peer {
             PeerKind::Client(tcp) => tcp.as_raw_fd(),
-            PeerKind::Peer(guest) => guest.id(),
+            PeerKind::Peer(peer) => peer.id(),
         }
     }
 }

@@ -30,10 +30,10 @@ impl DownstreamServer {
         let read = request_head::read_forward(&self.shared.cluster, headers, peer, ctx);
         let mut downstream = Http1Downstream::new(session);
         let Err(not_taken) = read else {
-            let heard = interim::send_queued(&self.shared, &mut downstream, ctx).await;
-            return heard.is_err().then_some(false);
+            let queued = interim::send_queued(&self.shared, &mut downstream, ctx).await;
+            return queued.is_err().then_some(false);
         };
-        let came_back = match not_taken {
+        let rejection = match not_taken {
             ForwardArrivalError::OtherProtocol(node) => {
                 let metrics = &self.shared.metrics;
                 metrics.record_refused_connection(OTHER_PROTOCOL);
@@ -58,8 +58,8 @@ impl DownstreamServer {
             }
         };
         ctx.discard();
-        let sent = match came_back {
-            Some(came_back) => respond::send_rejection(&mut downstream, &came_back).await,
+        let sent = match rejection {
+            Some(rejection) => respond::send_rejection(&mut downstream, &rejection).await,
             None => respond::reject_malformed_forward(&mut downstream).await,
         };
         Some(sent.is_ok())

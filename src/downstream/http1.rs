@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::connection::DownstreamConnection;
 use super::session;
 use crate::peer::ForwardStatus;
-use crate::pipeline::{Closed, Downstream, RequestHead, ResponseHead};
+use crate::pipeline::{Downstream, DownstreamClosed, RequestHead, ResponseHead};
 
 /// An unread body up to this size is read before the response, which keeps the connection usable.
 const DRAIN_BEFORE_MAX_BYTES: u64 = 64 * 1024;
@@ -68,15 +68,15 @@ impl<'a> Http1Downstream<'a> {
         let _ = timeout(DRAIN_TIMEOUT, reading).await;
     }
 
-    async fn write_head(&mut self, head: ResponseHead) -> Result<(), Closed> {
+    async fn write_head(&mut self, head: ResponseHead) -> Result<(), DownstreamClosed> {
         let head = Box::new(into_pingora(head));
         let written = self.session.write_response_header(head).await;
-        written.map_err(|_| Closed)
+        written.map_err(|_| DownstreamClosed)
     }
 
-    async fn write_body(&mut self, chunk: Bytes, is_last: bool) -> Result<(), Closed> {
+    async fn write_body(&mut self, chunk: Bytes, is_last: bool) -> Result<(), DownstreamClosed> {
         let written = self.session.write_response_body(chunk, is_last).await;
-        written.map_err(|_| Closed)
+        written.map_err(|_| DownstreamClosed)
     }
 }
 
@@ -103,7 +103,7 @@ impl Downstream for Http1Downstream<'_> {
         while self.session.read_body_or_idle(true).await.is_ok() {}
     }
 
-    async fn start(&mut self, mut head: ResponseHead) -> Result<(), Closed> {
+    async fn start(&mut self, mut head: ResponseHead) -> Result<(), DownstreamClosed> {
         if !head.headers.contains_key(header::CONTENT_LENGTH) {
             match self.is_http11() {
                 true => {
@@ -117,21 +117,21 @@ impl Downstream for Http1Downstream<'_> {
         self.write_head(head).await
     }
 
-    async fn write(&mut self, chunk: Bytes) -> Result<(), Closed> {
+    async fn write(&mut self, chunk: Bytes) -> Result<(), DownstreamClosed> {
         self.write_body(chunk, false).await
     }
 
-    async fn finish(&mut self, chunk: Bytes) -> Result<(), Closed> {
+    async fn finish(&mut self, chunk: Bytes) -> Result<(), DownstreamClosed> {
         self.write_body(chunk, true).await
     }
 
     // One future in place of two: this is called for every event of a stream.
-    async fn send(&mut self, chunk: Bytes, is_last: bool) -> Result<(), Closed> {
+    async fn send(&mut self, chunk: Bytes, is_last: bool) -> Result<(), DownstreamClosed> {
         let written = self.session.write_response_body(chunk, is_last).await;
-        written.map_err(|_| Closed)
+        written.map_err(|_| DownstreamClosed)
     }
 
-    async fn respond(&mut self, head: ResponseHead, body: Bytes) -> Result<(), Closed> {
+    async fn respond(&mut self, head: ResponseHead, body: Bytes) -> Result<(), DownstreamClosed> {
         let is_small = self
             .unread_bytes()
             .is_some_and(|left| left <= DRAIN_BEFORE_MAX_BYTES);
@@ -150,7 +150,7 @@ impl Downstream for Http1Downstream<'_> {
         Ok(())
     }
 
-    async fn report(&mut self, status: ForwardStatus) -> Result<(), Closed> {
+    async fn report(&mut self, status: ForwardStatus) -> Result<(), DownstreamClosed> {
         let mut head = ResponseHead::new(status.status(), 1);
         let (name, value) = status.line();
         head.headers.insert(

@@ -63,16 +63,16 @@ fn sender<'a>(peer: &CertificateNames, head: &'a RequestHeader) -> Option<(&'a s
 }
 
 fn trace(shared: &Shared, request_id: &str) -> (u16, Vec<u8>) {
-    let Some(story) = shared.traces.find(request_id) else {
+    let Some(trace) = shared.traces.find(request_id) else {
         return (404, Vec::new());
     };
-    let world = shared.snapshot.load();
-    let told = story.to_json(NodeInfo {
+    let snapshot = shared.snapshot.load();
+    let rendered = trace.to_json(NodeInfo {
         clock: shared.clock,
-        node: &world.node,
-        site: &world.site,
+        node: &snapshot.node,
+        site: &snapshot.site,
     });
-    (200, told.to_string().into_bytes())
+    (200, rendered.to_string().into_bytes())
 }
 
 async fn send(

@@ -106,7 +106,7 @@ impl BodyBuffer {
         let length = self.length + piece.len() as u64;
         let held = share.bytes();
         // Of a body in several pieces as much again as has come, so that it is seldom moved.
-        let wanted = match held {
+        let target = match held {
             0 => length,
             _ => (2 * held)
                 .max(SEVERAL_PIECES_BYTES)
@@ -114,7 +114,7 @@ impl BodyBuffer {
                 .max(length),
         };
         if length > held {
-            let more = [wanted - held, length - held];
+            let more = [target - held, length - held];
             if !more.into_iter().any(|more| share.grow(more)) {
                 return false;
             }

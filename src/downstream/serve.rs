@@ -33,8 +33,8 @@ pub async fn serve_connection(edge: Arc<DownstreamServer>, tcp: TcpStream, drain
 }
 
 /// Serves the connection of another node likewise.
-pub async fn serve_peer(edge: Arc<DownstreamServer>, guest: PeerStream, drained: ShutdownWatch) {
-    let wire = DownstreamConnection::of_peer(guest, stall_max(&edge));
+pub async fn serve_peer(edge: Arc<DownstreamServer>, peer: PeerStream, drained: ShutdownWatch) {
+    let wire = DownstreamConnection::of_peer(peer, stall_max(&edge));
     serve(edge, wire, drained).await;
 }
 
@@ -44,11 +44,11 @@ fn stall_max(edge: &DownstreamServer) -> Duration {
 
 /// Returns whether the connection was authenticated under a replaced CA and must reconnect.
 fn is_outdated(edge: &DownstreamServer, wire: &DownstreamConnection) -> bool {
-    wire.peer_stream().is_some_and(|guest| {
+    wire.peer_stream().is_some_and(|peer| {
         !edge
             .shared
             .peer_client
-            .is_current(guest.proof().credentials_digest)
+            .is_current(peer.proof().credentials_digest)
     })
 }
 
@@ -62,8 +62,8 @@ async fn serve(
     let old_at = wire.peer_stream().map(|_| clock.now() + PEER_AGE_MAX);
     loop {
         let keepalive = {
-            let world = edge.shared.snapshot.load();
-            Duration::from_secs(world.timeouts.keepalive_secs)
+            let snapshot = edge.shared.snapshot.load();
+            Duration::from_secs(snapshot.timeouts.keepalive_secs)
         };
         let began = tokio::select! {
             biased;

@@ -40,8 +40,8 @@ impl DownstreamServer {
         ctx: &mut RequestContext,
     ) -> Result<(), RequestError> {
         // 1, 2. A well-framed head: the operation and the account.
-        let (head, wanted) = AuthenticatedRequest::read(session::request_head(session), ctx)?;
-        let (operation, path_model) = match wanted {
+        let (head, requested) = AuthenticatedRequest::read(session::request_head(session), ctx)?;
+        let (operation, path_model) = match requested {
             RequestedOperation::Call(operation, model) => (operation, model),
             other => {
                 return self
@@ -93,17 +93,17 @@ impl DownstreamServer {
     async fn serve(&self, session: &mut ServerSession) -> bool {
         let in_flight = self.shared.drain.enter();
         let header_timeout = {
-            let world = self.shared.snapshot.load();
-            session::begin_count(session, head_bytes_max(session, &world));
-            Duration::from_secs(world.limits.header_timeout_secs)
+            let snapshot = self.shared.snapshot.load();
+            session::begin_count(session, head_bytes_max(session, &snapshot));
+            Duration::from_secs(snapshot.limits.header_timeout_secs)
         };
         let mut page = PageOrigin::None;
-        let (face, refusal) = match timeout(header_timeout, session.read_request()).await {
+        let (dialect, refusal) = match timeout(header_timeout, session.read_request()).await {
             Ok(Ok(true)) => {
                 session::end_count(session);
-                let world = self.shared.snapshot.load();
-                page = world.cors.page_of(&session.req_header().headers);
-                let refused = check_framing(session, &world).err();
+                let snapshot = self.shared.snapshot.load();
+                page = snapshot.cors.page_of(&session.req_header().headers);
+                let refused = check_framing(session, &snapshot).err();
                 let refused = refused.or_else(|| preflight::refuse(session, &page));
                 (
                     request_head::dialect_of(session::request_head(session)),
@@ -127,7 +127,7 @@ impl DownstreamServer {
             session.set_keepalive(None);
             let mut downstream = Http1Downstream::new(session);
             // A client that cannot frame a request may not be there to read about it either.
-            let _ = respond::refuse_unread(&mut downstream, face, &refusal, &page).await;
+            let _ = respond::refuse_unread(&mut downstream, dialect, &refusal, &page).await;
             return false;
         }
         if self.shared.drain.is_draining() {
@@ -178,16 +178,20 @@ impl DownstreamServer {
     }
 }
 
-fn check_framing(session: &ServerSession, world: &ConfigSnapshot) -> Result<(), Refusal> {
+fn check_framing(session: &ServerSession, snapshot: &ConfigSnapshot) -> Result<(), Refusal> {
     let raw = match session.as_http1() {
         Some(http1) => http1.get_headers_raw_bytes(),
         None => Default::default(),
     };
-    framing::check_head(session.req_header(), &raw, head_bytes_max(session, world))
+    framing::check_head(
+        session.req_header(),
+        &raw,
+        head_bytes_max(session, snapshot),
+    )
 }
 
-fn head_bytes_max(session: &ServerSession, world: &ConfigSnapshot) -> usize {
-    let max_bytes = world.limits.request_headers_bytes() as usize;
+fn head_bytes_max(session: &ServerSession, snapshot: &ConfigSnapshot) -> usize {
+    let max_bytes = snapshot.limits.request_headers_bytes() as usize;
     // What a node adds to its client's head is not the client's.
     match session::is_from_node(session) {
         true => max_bytes + FORWARDED_HEAD_BYTES_MAX,

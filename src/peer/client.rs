@@ -121,11 +121,11 @@ impl PeerClient {
         &self,
         node: &NodeId,
         address: &str,
-        outgoing: OutboundRequest<'_>,
+        outbound: OutboundRequest<'_>,
         progress: &ForwardProgress,
     ) -> Result<UpstreamResponse, SendError> {
         let mut marks = ConnectTimings::with_clock(self.clock);
-        self.send(node, address, outgoing, &mut marks, progress)
+        self.send(node, address, outbound, &mut marks, progress)
             .await
     }
 
@@ -133,7 +133,7 @@ impl PeerClient {
         &self,
         node: &NodeId,
         address: &str,
-        outgoing: OutboundRequest<'_>,
+        outbound: OutboundRequest<'_>,
         marks: &mut ConnectTimings,
         progress: &ForwardProgress,
     ) -> Result<UpstreamResponse, SendError> {
@@ -141,7 +141,7 @@ impl PeerClient {
         let target = target.map_err(|fault| SendError::Connect(fault.into()))?;
         let sent = self
             .client
-            .send_observed(&target, outgoing, marks, progress);
+            .send_observed(&target, outbound, marks, progress);
         let sent = sent.await;
         if matches!(sent, Err(SendError::Connect(_))) {
             // Its name may stand for another address by now.
@@ -157,21 +157,21 @@ impl PeerClient {
     }
 
     /// Gives the connection back when the response was read whole; closes it otherwise.
-    pub async fn finish(&self, exchange: UpstreamResponse) {
-        self.client.finish(exchange).await;
+    pub async fn finish(&self, response: UpstreamResponse) {
+        self.client.finish(response).await;
     }
 
     /// Measures the round trip of a request that needs no work, microseconds; none when the node
     /// does not respond within `limit`. The time to connect is not in it.
     pub async fn ping(&self, node: &NodeView, limit: Duration) -> Option<u32> {
-        let asked = self.request(node, "GET", PING_PATH, b"");
-        let (exchange, rtt_us) = timeout(limit, asked).await.ok()??;
-        let head = exchange.head();
+        let sending = self.request(node, "GET", PING_PATH, b"");
+        let (response, rtt_us) = timeout(limit, sending).await.ok()??;
+        let head = response.head();
         let generation = head.headers.get(GENERATION_HEADER);
         let generation = generation.and_then(|value| value.to_str().ok()?.parse().ok());
         // A process that gossips under the node's name is another one, whatever address it publishes.
         let is_it = head.status.as_u16() == 204 && generation == Some(node.node.generation);
-        self.finish(exchange).await;
+        self.finish(response).await;
         is_it.then_some(rtt_us)
     }
 
@@ -183,9 +183,9 @@ impl PeerClient {
             self.here.name, self.here.generation
         );
         let announce = async |node: &NodeView| {
-            let asked = self.request(node, "POST", DRAINING_PATH, headers.as_bytes());
-            let (exchange, _) = timeout(limit, asked).await.ok()??;
-            Some(exchange.head().status.as_u16())
+            let sending = self.request(node, "POST", DRAINING_PATH, headers.as_bytes());
+            let (response, _) = timeout(limit, sending).await.ok()??;
+            Some(response.head().status.as_u16())
         };
         let statuses = join_all(nodes.iter().take(NODES_MAX).map(announce)).await;
         statuses
@@ -199,18 +199,18 @@ impl PeerClient {
     pub async fn fetch_trace(&self, node: &NodeView, request_id: &str) -> Option<Value> {
         let path = format!("{EXPLAIN_PATH}{request_id}");
         let read = async {
-            let (mut exchange, _) = self.request(node, "GET", &path, b"").await?;
-            if exchange.head().status.as_u16() != 200 {
+            let (mut response, _) = self.request(node, "GET", &path, b"").await?;
+            if response.head().status.as_u16() != 200 {
                 return None;
             }
             let mut body = Vec::new();
-            while let Some(piece) = exchange.chunk().await.ok()? {
+            while let Some(piece) = response.chunk().await.ok()? {
                 if body.len() + piece.len() > TRACE_BYTES_MAX {
                     return None;
                 }
                 body.extend_from_slice(&piece);
             }
-            self.finish(exchange).await;
+            self.finish(response).await;
             serde_json::from_slice(&body).ok()
         };
         timeout(TRACE_LIMIT, read).await.ok()?
@@ -225,7 +225,7 @@ impl PeerClient {
         path: &str,
         headers: &[u8],
     ) -> Option<(UpstreamResponse, u32)> {
-        let outgoing = OutboundRequest {
+        let outbound = OutboundRequest {
             method,
             path,
             headers,
@@ -234,11 +234,11 @@ impl PeerClient {
         };
         let mut marks = ConnectTimings::with_clock(self.clock);
         let progress = ForwardProgress::new(self.clock);
-        let sent = self.send(&node.node, &node.address, outgoing, &mut marks, &progress);
+        let sent = self.send(&node.node, &node.address, outbound, &mut marks, &progress);
         match sent.await {
-            Ok(exchange) => {
+            Ok(response) => {
                 let took_us = self.clock.micros().saturating_sub(marks.sent_us);
-                Some((exchange, saturated(took_us)))
+                Some((response, saturated(took_us)))
             }
             Err(error) => {
                 tracing::debug!(node = &*node.node.name, %error, "a node was not reached");

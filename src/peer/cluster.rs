@@ -35,7 +35,7 @@ pub struct ClusterHandle {
     site: Arc<str>,
     /// Guards the view of the others. Held by: requests that look for a node, forwards that end,
     /// gossip that arrives, the ranker, `/state`.
-    fleet: Mutex<ClusterView>,
+    view: Mutex<ClusterView>,
     /// Nodes known: where there is none nothing else is looked at.
     known: AtomicUsize,
     /// True once this node has joined a cluster.
@@ -79,12 +79,12 @@ impl ClusterHandle {
             proven_only: true,
             ..ClusterRule::default()
         };
-        let fleet = ClusterView::new(here.clone(), Arc::clone(&site), rule);
+        let view = ClusterView::new(here.clone(), Arc::clone(&site), rule);
         Arc::new(ClusterHandle {
             clock,
             here,
             site,
-            fleet: Mutex::new(fleet),
+            view: Mutex::new(view),
             known: AtomicUsize::new(0),
             joined: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
@@ -134,22 +134,22 @@ impl ClusterHandle {
     }
 
     /// The node to forward to now, if there is one. Capacity is not reserved there.
-    pub fn next_target(&self, seek: &NodeQuery<'_>) -> Option<ForwardTarget> {
+    pub fn next_target(&self, query: &NodeQuery<'_>) -> Option<ForwardTarget> {
         if self.is_alone() {
             return None;
         }
         let now = self.clock.now();
-        self.fleet.lock().next_target(seek, fastrand::u64(..), now)
+        self.view.lock().next_target(query, fastrand::u64(..), now)
     }
 
     /// Returns whether waiting here is better although `there` has a free permit.
     pub fn worth_waiting_here(&self, expected_wait: Millis, there: &ForwardTarget) -> bool {
-        self.fleet.lock().is_wait_here_shorter(expected_wait, there)
+        self.view.lock().is_wait_here_shorter(expected_wait, there)
     }
 
     /// Records that a request is forwarded to the target of [`ClusterHandle::next_target`].
     pub fn begin_forward(self: &Arc<ClusterHandle>, chosen: &ForwardTarget) -> ForwardGuard {
-        let ticket = self.fleet.lock().record_forward(chosen, self.clock.now());
+        let ticket = self.view.lock().record_forward(chosen, self.clock.now());
         ForwardGuard {
             cluster: Arc::clone(self),
             ticket,
@@ -159,7 +159,7 @@ impl ClusterHandle {
 
     /// Records a report of another node.
     pub fn record_report(&self, report: &NodeReport) -> Option<MembershipChange> {
-        let change = self.changed(|fleet, now| fleet.apply_report(report, now));
+        let change = self.changed(|view, now| view.apply_report(report, now));
         if let Some(MembershipChange::Appeared(_) | MembershipChange::Restarted(_)) = change {
             self.appeared.notify_one();
         }
@@ -174,7 +174,7 @@ impl ClusterHandle {
 
     /// Records that the failure detector has declared a node lost. False when that was known.
     pub fn record_loss(&self, name: &str) -> bool {
-        let is_new = self.changed(|fleet, _| fleet.mark_lost(name));
+        let is_new = self.changed(|view, _| view.mark_lost(name));
         if is_new {
             self.losses.send_modify(|losses| *losses += 1);
         }
@@ -225,7 +225,7 @@ impl ClusterHandle {
 
     /// Forgets a node until gossip reports it again. False when nothing was.
     pub fn forget(&self, name: &str) -> bool {
-        let is_known = self.changed(|fleet, _| fleet.forget(name));
+        let is_known = self.changed(|view, _| view.forget(name));
         self.draining_nodes.lock().remove(name);
         if is_known {
             self.losses.send_modify(|losses| *losses += 1);
@@ -235,12 +235,12 @@ impl ClusterHandle {
 
     fn liveness(&self, node: &NodeId) -> Liveness {
         let now = self.clock.now();
-        self.fleet.lock().liveness(node, now)
+        self.view.lock().liveness(node, now)
     }
 
     /// Records that a node has announced draining. False when it is not known, or that was.
     pub fn record_draining(&self, name: &str, generation: u64) -> bool {
-        let is_new = self.changed(|fleet, _| fleet.mark_draining(name, generation));
+        let is_new = self.changed(|view, _| view.mark_draining(name, generation));
         if is_new {
             self.draining_nodes.lock().insert(name.into(), generation);
         }
@@ -257,10 +257,10 @@ impl ClusterHandle {
     /// Records the round trip of a ping that a node's peers listener has answered.
     pub fn record_ping(&self, name: &str, rtt_us: u32) {
         let now = self.clock.now();
-        let mut fleet = self.fleet.lock();
-        fleet.record_rtt(name, rtt_us);
-        let is_first = fleet.record_ping_response(name, now);
-        drop(fleet);
+        let mut view = self.view.lock();
+        view.record_rtt(name, rtt_us);
+        let is_first = view.record_ping_response(name, now);
+        drop(view);
         if is_first {
             // Who waits may go there from now on.
             self.notify_all();
@@ -280,7 +280,7 @@ impl ClusterHandle {
 
     /// Every other node, by name.
     pub fn nodes(&self) -> Vec<NodeView> {
-        self.fleet.lock().nodes(self.clock.now())
+        self.view.lock().nodes(self.clock.now())
     }
 
     /// The other sites, by name.
@@ -298,13 +298,13 @@ impl ClusterHandle {
             return Vec::new();
         }
         let now = self.clock.now();
-        self.fleet.lock().site_candidates(model.as_str(), now)
+        self.view.lock().site_candidates(model.as_str(), now)
     }
 
     /// Nodes that have reported a model, with the reason why one is skipped. The first `most` of
     /// them, and how many more there are.
-    pub fn explain(&self, seek: &NodeQuery<'_>, most: usize) -> (Vec<NodeView>, usize) {
-        self.fleet.lock().explain(seek, most, self.clock.now())
+    pub fn explain(&self, query: &NodeQuery<'_>, most: usize) -> (Vec<NodeView>, usize) {
+        self.view.lock().explain(query, most, self.clock.now())
     }
 
     /// Registers a waiting request that looks for a permit elsewhere, until the guard is dropped. A
@@ -350,7 +350,7 @@ impl ClusterHandle {
 
     /// Notifies waiters for which there may be capacity now.
     fn notify(&self) {
-        let wakes = self.fleet.lock().take_wakes();
+        let wakes = self.view.lock().take_wakes();
         let bells = self.notifiers.lock();
         for wakeup in wakes.iter().filter_map(|model| bells.get(model)) {
             wakeup.notify();
@@ -364,9 +364,9 @@ impl ClusterHandle {
 
     fn changed<T>(&self, change: impl FnOnce(&mut ClusterView, Millis) -> T) -> T {
         let now = self.clock.now();
-        let mut fleet = self.fleet.lock();
-        let changed = change(&mut fleet, now);
-        self.known.store(fleet.len(), Ordering::Relaxed);
+        let mut view = self.view.lock();
+        let changed = change(&mut view, now);
+        self.known.store(view.len(), Ordering::Relaxed);
         changed
     }
 }
@@ -460,7 +460,7 @@ pub struct ForwardGuard {
 impl ForwardGuard {
     /// Records that the node has begun to respond, so that all is well there.
     pub fn record_response(&self) {
-        self.cluster.fleet.lock().record_response_start(self.ticket);
+        self.cluster.view.lock().record_response_start(self.ticket);
     }
 
     /// Sets how the request ended there.
@@ -472,9 +472,9 @@ impl ForwardGuard {
 impl Drop for ForwardGuard {
     fn drop(&mut self) {
         let now = self.cluster.clock.now();
-        let mut fleet = self.cluster.fleet.lock();
-        fleet.finish_forward(self.ticket, self.ended, now);
-        drop(fleet);
+        let mut view = self.cluster.view.lock();
+        view.finish_forward(self.ticket, self.ended, now);
+        drop(view);
         self.cluster.notify();
     }
 }
@@ -519,7 +519,7 @@ mod tests {
         others.record_ping("b", 100);
     }
 
-    fn seek() -> NodeQuery<'static> {
+    fn query() -> NodeQuery<'static> {
         NodeQuery {
             model: "m",
             visited: &[],
@@ -532,13 +532,13 @@ mod tests {
     #[test]
     fn a_forward_that_is_dropped_is_not_there_any_more() {
         let others = others();
-        assert!(others.next_target(&seek()).is_none());
+        assert!(others.next_target(&query()).is_none());
         record_proven(&others, &report(1, 1));
-        let chosen = others.next_target(&seek()).unwrap();
+        let chosen = others.next_target(&query()).unwrap();
         let sent = others.begin_forward(&chosen);
-        assert_eq!(others.explain(&seek(), 1).0[0].in_flight, 1);
+        assert_eq!(others.explain(&query(), 1).0[0].in_flight, 1);
         drop(sent);
-        assert_eq!(others.explain(&seek(), 1).0[0].in_flight, 0);
+        assert_eq!(others.explain(&query(), 1).0[0].in_flight, 0);
     }
 
     #[test]
@@ -547,18 +547,18 @@ mod tests {
         record_proven(&others, &report(1, 1));
         assert!(others.record_draining("b", 1));
         others.record_report(&others.corrected(report(2, 1)));
-        assert!(others.next_target(&seek()).is_none() && others.nodes()[0].draining);
+        assert!(others.next_target(&query()).is_none() && others.nodes()[0].draining);
         let mut restarted = report(1, 1);
         restarted.node.generation = 2;
         record_proven(&others, &others.corrected(restarted));
-        assert!(others.next_target(&seek()).is_some());
+        assert!(others.next_target(&query()).is_some());
     }
 
     #[tokio::test]
     async fn one_that_waits_alone_does_not_ring_for_itself() {
         let others = others();
         record_proven(&others, &report(1, 0));
-        assert!(others.next_target(&seek()).is_none());
+        assert!(others.next_target(&query()).is_none());
         let alone = others.watch_capacity(&"m".into(), true);
         others.record_report(&report(2, 1));
         assert!(futures_util::poll!(Box::pin(alone.changed())).is_ready());
@@ -570,7 +570,7 @@ mod tests {
     async fn who_came_first_is_told_first_and_passes_it_on() {
         let others = others();
         record_proven(&others, &report(1, 0));
-        assert!(others.next_target(&seek()).is_none());
+        assert!(others.next_target(&query()).is_none());
         let (first, second) = (
             others.watch_capacity(&"m".into(), true),
             others.watch_capacity(&"m".into(), false),

@@ -340,20 +340,20 @@ mod tests {
         headers
     }
 
-    fn written(visit: &ForwardedHead) -> String {
+    fn written(head: &ForwardedHead) -> String {
         let mut out = BytesMut::new();
-        visit.write(&mut out);
+        head.write(&mut out);
         String::from_utf8(out.to_vec()).unwrap()
     }
 
     #[test]
     fn what_one_node_writes_the_other_reads() {
         for asked_model in [None, Some("big".into())] {
-            let visit = ForwardedHead {
+            let head = ForwardedHead {
                 asked_model,
                 ..sample_head()
             };
-            assert_eq!(ForwardedHead::read(&headers(&written(&visit))), Ok(visit));
+            assert_eq!(ForwardedHead::read(&headers(&written(&head))), Ok(head));
         }
         let hops = sample_head().hops;
         let no_room = RejectionCause::NoRoom {

@@ -235,14 +235,14 @@ impl Gossip {
                 stays
             });
         }
-        let news = NodeRecord {
+        let update = NodeRecord {
             version: report.version,
             made: report.made,
             draining: report.draining,
             address: Arc::clone(&report.address),
             site: Arc::clone(&report.site),
         };
-        state.set(NODE_KEY, codec::write_node(&news));
+        state.set(NODE_KEY, codec::write_node(&update));
     }
 
     /// Publishes the digests of this node's configuration, when they changed.
@@ -258,12 +258,12 @@ impl Gossip {
 
     /// Publishes today's usage of accounts, of the first [`ACCOUNTS_MAX`] that came; a published
     /// account stays so while it is used. Returns the number of accounts left out.
-    pub async fn publish_usage(&mut self, spent: &QuotaSnapshot) -> usize {
+    pub async fn publish_usage(&mut self, usage: &QuotaSnapshot) -> usize {
         let chitchat = self.handle.chitchat();
         let mut chitchat = chitchat.lock().await;
         let state = chitchat.self_node_state();
-        let day = spent.day;
-        let used: HashMap<_, _> = spent.used_micro.iter().map(|(id, sum)| (id, sum)).collect();
+        let day = usage.day;
+        let used: HashMap<_, _> = usage.used_micro.iter().map(|(id, sum)| (id, sum)).collect();
         self.published_usage.retain(|account, sum| {
             let stays = sum.day == day || used.contains_key(account);
             if !stays {
@@ -272,7 +272,7 @@ impl Gossip {
             stays
         });
         let mut unpublished = 0;
-        for (account, micro) in &spent.used_micro {
+        for (account, micro) in &usage.used_micro {
             let sum = AccountUsage { day, micro: *micro };
             let published = self.published_usage.get(account);
             if published == Some(&sum) {
@@ -291,20 +291,20 @@ impl Gossip {
     /// Publishes the number of requests of accounts that passed here, of the first [`ACCOUNTS_MAX`]
     /// that came.
     pub async fn publish_passed(&mut self, passed: impl Iterator<Item = (&AccountId, u64)>) {
-        let mut news = passed.filter(|(account, count)| {
+        let mut update = passed.filter(|(account, count)| {
             let published = self.published_passed.get(*account);
             published != Some(count)
                 && (published.is_some() || self.published_passed.len() < ACCOUNTS_MAX)
         });
-        let Some(first) = news.next() else { return };
-        let news: Vec<(AccountId, u64)> = std::iter::once(first)
-            .chain(news)
+        let Some(first) = update.next() else { return };
+        let update: Vec<(AccountId, u64)> = std::iter::once(first)
+            .chain(update)
             .map(|(account, count)| (account.clone(), count))
             .collect();
         let chitchat = self.handle.chitchat();
         let mut chitchat = chitchat.lock().await;
         let state = chitchat.self_node_state();
-        for (account, count) in news {
+        for (account, count) in update {
             if self.published_passed.len() < ACCOUNTS_MAX
                 || self.published_passed.contains_key(&account)
             {
@@ -316,7 +316,7 @@ impl Gossip {
 
     /// Returns the changes since the last call.
     pub async fn poll(&mut self) -> GossipUpdate {
-        let mut news = GossipUpdate::default();
+        let mut update = GossipUpdate::default();
         let chitchat = self.handle.chitchat();
         let chitchat = chitchat.lock().await;
         // Of a node that was started again both may seem to live for a while: the later one does.
@@ -324,7 +324,7 @@ impl Gossip {
         for id in chitchat.live_nodes() {
             if *id.node_id == *self.here.name {
                 if id.generation_id != self.here.generation {
-                    news.namesake = Some(id.gossip_advertise_addr);
+                    update.namesake = Some(id.gossip_advertise_addr);
                 }
                 continue;
             }
@@ -342,7 +342,7 @@ impl Gossip {
                 .get(&**name)
                 .is_some_and(|id| id.generation_id >= received.id.generation);
             if received.is_alive && !lives {
-                news.lost.push(Arc::clone(name));
+                update.lost.push(Arc::clone(name));
             }
             received.is_alive = lives;
             // One that is lost is kept, for it may come back with nothing new.
@@ -350,12 +350,12 @@ impl Gossip {
         });
         for id in living.into_values() {
             if let Some(state) = chitchat.node_state(id) {
-                self.read(id, state, &mut news);
+                self.read(id, state, &mut update);
             }
         }
         let living = self.peers.values().filter(|peer| peer.is_alive);
-        news.incompatible = living.filter_map(PeerState::incompatible).collect();
-        news
+        update.incompatible = living.filter_map(PeerState::incompatible).collect();
+        update
     }
 
     /// Returns whether no other node is alive, as far as is known.
@@ -384,7 +384,7 @@ impl Gossip {
     }
 
     /// Takes in what is new in a node's state.
-    fn read(&mut self, id: &ChitchatId, state: &NodeState, news: &mut GossipUpdate) {
+    fn read(&mut self, id: &ChitchatId, state: &NodeState, update: &mut GossipUpdate) {
         let peer = self
             .peers
             .entry(Arc::clone(&id.node_id))
@@ -421,25 +421,25 @@ impl Gossip {
                     }
                 }
                 Some(KeySubject::Account(account)) => {
-                    if let Some(spent) = codec::read_usage(&value.value) {
-                        news.usage.push((peer.id.clone(), account.into(), spent));
+                    if let Some(usage) = codec::read_usage(&value.value) {
+                        update.usage.push((peer.id.clone(), account.into(), usage));
                     }
                 }
                 Some(KeySubject::Passed(account)) => {
                     if let Some(count) = codec::read_passed(&value.value) {
-                        news.passed.push((peer.id.clone(), account.into(), count));
+                        update.passed.push((peer.id.clone(), account.into(), count));
                     }
                 }
                 Some(KeySubject::Config) => {
                     if let Some(digests) = codec::read_digests(&value.value) {
-                        news.configs.push((peer.id.clone(), digests));
+                        update.configs.push((peer.id.clone(), digests));
                     }
                 }
                 _ => {}
             }
         }
         peer.max_version = state.max_version();
-        news.reports.extend(peer.read_record(state));
+        update.reports.extend(peer.read_record(state));
     }
 }
 

@@ -44,15 +44,15 @@ pub async fn admit(
     shared: &Shared,
     downstream: &mut impl Downstream,
     ctx: &mut RequestContext,
-    lane: &Arc<ModelRuntime>,
-    ask: PermitRequest,
-    beats: &mut Heartbeat,
+    model: &Arc<ModelRuntime>,
+    request: PermitRequest,
+    heartbeat: &mut Heartbeat,
 ) -> Result<AdmissionGrant, RequestError> {
     interim::check_awaited(shared, downstream, ctx)?;
     let may_stay = ctx
         .forwarding
         .as_ref()
-        .is_none_or(|journey| journey.may_stay(&ctx.snapshot.site));
+        .is_none_or(|forwarding| forwarding.may_stay(&ctx.snapshot.site));
     if !may_stay {
         let refusal = Refusal::QueueFull {
             retry_after: FORCED_SITE_RETRY_AFTER,
@@ -60,26 +60,26 @@ pub async fn admit(
         return Ok(find_peer_or_refuse(
             shared,
             ctx,
-            lane,
+            model,
             refusal,
-            ask.no_wait,
+            request.no_wait,
         )?);
     }
     // Whoever has failed here already comes after nodes that have not.
-    let all_tried = !ask.avoid.is_empty() && !lane.gate.has_untried(&ask.avoid);
-    if all_tried && let Some(going) = select_peer(shared, ctx, lane, Need::Permit, Millis::ZERO) {
-        return Ok(AdmissionGrant::Peer(going));
+    let all_tried = !request.avoid.is_empty() && !model.gate.has_untried(&request.avoid);
+    if all_tried && let Some(plan) = select_peer(shared, ctx, model, Need::Permit, Millis::ZERO) {
+        return Ok(AdmissionGrant::Peer(plan));
     }
-    let mut ask = ask;
-    let no_wait = ask.no_wait;
+    let mut request = request;
+    let no_wait = request.no_wait;
     // Other nodes come before waiting for endpoints to come back.
     let in_fleet = ctx.forwarding.is_some();
-    let waits_for_health = !ask.has_alternative;
-    ask.has_alternative |= in_fleet;
-    let mut entry = request_permit(ctx, lane, ask.clone());
+    let waits_for_health = !request.has_alternative;
+    request.has_alternative |= in_fleet;
+    let mut entry = request_permit(ctx, model, request.clone());
     if let Err(refusal) = entry {
-        let refusal = match find_peer_or_refuse(shared, ctx, lane, refusal, no_wait) {
-            Ok(turn) => return Ok(turn),
+        let refusal = match find_peer_or_refuse(shared, ctx, model, refusal, no_wait) {
+            Ok(grant) => return Ok(grant),
             Err(refusal) => refusal,
         };
         let is_first = in_fleet && ctx.can.may_queue;
@@ -87,18 +87,18 @@ pub async fn admit(
         if !waits {
             return Err(refusal.into());
         }
-        ask.has_alternative = false;
-        entry = request_permit(ctx, lane, ask);
+        request.has_alternative = false;
+        entry = request_permit(ctx, model, request);
     }
     let waiter = match entry? {
         GateEntry::Leased(permit) => return Ok(AdmissionGrant::Local(permit)),
         GateEntry::Queued(waiter) => waiter,
     };
     ctx.record_queue_length(waiter.waiting_before);
-    let place = QueuedRequest::new(shared, ctx, lane, &waiter);
-    let turn = place.wait(downstream, ctx, waiter, beats).await;
-    ctx.trace.end_wait(shared.clock.micros(), wait_end(&turn));
-    turn
+    let place = QueuedRequest::new(shared, ctx, model, &waiter);
+    let grant = place.wait(downstream, ctx, waiter, heartbeat).await;
+    ctx.trace.end_wait(shared.clock.micros(), wait_end(&grant));
+    grant
 }
 
 fn wait_end(grant: &Result<AdmissionGrant, RequestError>) -> WaitEnd {
@@ -113,13 +113,13 @@ fn wait_end(grant: &Result<AdmissionGrant, RequestError>) -> WaitEnd {
 /// Asks at the gate here.
 fn request_permit(
     ctx: &mut RequestContext,
-    lane: &ModelRuntime,
-    ask: PermitRequest,
+    model: &ModelRuntime,
+    request: PermitRequest,
 ) -> Result<GateEntry, Refusal> {
-    let (found, entry) = lane.gate.request_permit(ask);
+    let (found, entry) = model.gate.request_permit(request);
     let waiting = found.gauges.depth;
     let entry = limit_forwarded_wait(ctx, entry);
-    lane.metrics.record_admission(match &entry {
+    model.metrics.record_admission(match &entry {
         Ok(GateEntry::Leased(_)) => AdmissionResult::Leased,
         Ok(GateEntry::Queued(_)) => AdmissionResult::Queued,
         Err(refusal) => AdmissionResult::NoSlots(refusal),
@@ -133,15 +133,15 @@ fn limit_forwarded_wait(
     ctx: &RequestContext,
     entry: Result<GateEntry, Refusal>,
 ) -> Result<GateEntry, Refusal> {
-    let Some(journey) = ctx
+    let Some(forwarding) = ctx
         .forwarding
         .as_ref()
-        .filter(|journey| !journey.is_from_client())
+        .filter(|forwarding| !forwarding.is_from_client())
     else {
         return entry;
     };
     match entry {
-        Ok(GateEntry::Queued(waiter)) if waiter.expected_wait > journey.hops.wait_max => {
+        Ok(GateEntry::Queued(waiter)) if waiter.expected_wait > forwarding.hops.wait_max => {
             let retry_after = waiter.expected_wait;
             Err(Refusal::QueueFull { retry_after })
         }
@@ -153,38 +153,38 @@ fn limit_forwarded_wait(
 fn find_peer_or_refuse(
     shared: &Shared,
     ctx: &mut RequestContext,
-    lane: &ModelRuntime,
+    model: &ModelRuntime,
     refusal: Refusal,
     no_wait: bool,
 ) -> Result<AdmissionGrant, Refusal> {
-    let Some(journey) = ctx.forwarding.as_ref() else {
+    let Some(forwarding) = ctx.forwarding.as_ref() else {
         return Err(refusal);
     };
     if !refusal.is_out_of_capacity() {
         return Err(refusal);
     }
     let left = ctx.deadline.since(shared.clock.now());
-    let (is_first, may_stay) = (ctx.can.may_queue, journey.may_stay(&ctx.snapshot.site));
+    let (is_first, may_stay) = (ctx.can.may_queue, forwarding.may_stay(&ctx.snapshot.site));
     // Who forwarded it sees more of its way than this node: it waits nowhere else but comes back.
     let may_wait = is_first && !no_wait;
     let wait_max = match may_wait {
-        true => journey.hops.may_wait(left),
+        true => forwarding.hops.may_wait(left),
         false => Millis::ZERO,
     };
-    let permit = select_peer(shared, ctx, lane, Need::Permit, wait_max);
+    let permit = select_peer(shared, ctx, model, Need::Permit, wait_max);
     let line = Need::Queue {
         wait_max: left,
-        crowded: !may_stay || lane.spec.endpoints.is_empty(),
+        crowded: !may_stay || model.spec.endpoints.is_empty(),
     };
-    let going = permit.or_else(|| {
-        let line = may_wait.then(|| select_peer(shared, ctx, lane, line, left));
+    let plan = permit.or_else(|| {
+        let line = may_wait.then(|| select_peer(shared, ctx, model, line, left));
         line.flatten()
     });
-    match going {
-        Some(going) => Ok(AdmissionGrant::Peer(going)),
+    match plan {
+        Some(plan) => Ok(AdmissionGrant::Peer(plan)),
         None => {
             if is_first {
-                shared.cluster.record_refusal(&lane.spec.id);
+                shared.cluster.record_refusal(&model.spec.id);
             }
             Err(refusal)
         }
@@ -195,21 +195,21 @@ fn find_peer_or_refuse(
 fn select_peer(
     shared: &Shared,
     ctx: &mut RequestContext,
-    lane: &ModelRuntime,
-    wants: Need,
+    model: &ModelRuntime,
+    need: Need,
     wait_max: Millis,
 ) -> Option<ForwardPlan> {
-    let journey = ctx.forwarding.as_ref()?;
-    if !journey.hops.may_forward() {
+    let forwarding = ctx.forwarding.as_ref()?;
+    if !forwarding.hops.may_forward() {
         return None;
     }
-    let sites = lane.routing.sites(journey.class, shared.clock.now());
-    let seek = journey.query(&lane.spec.id, sites.as_deref(), wants);
-    let chosen = shared.cluster.next_target(&seek);
+    let sites = model.routing.sites(forwarding.class, shared.clock.now());
+    let query = forwarding.query(&model.spec.id, sites.as_deref(), need);
+    let chosen = shared.cluster.next_target(&query);
     ctx.trace.record_peer_selection(
         &shared.cluster,
         shared.clock.micros(),
-        &seek,
+        &query,
         sites.as_ref(),
         chosen.as_ref(),
     );
@@ -234,18 +234,18 @@ impl<'a> QueuedRequest<'a> {
     fn new(
         shared: &'a Shared,
         ctx: &RequestContext,
-        lane: &'a ModelRuntime,
+        model: &'a ModelRuntime,
         waiter: &Waiter,
     ) -> QueuedRequest<'a> {
-        let journey = ctx.forwarding.as_ref();
-        let journey = journey.filter(|journey| journey.hops.may_forward());
+        let forwarding = ctx.forwarding.as_ref();
+        let forwarding = forwarding.filter(|forwarding| forwarding.hops.may_forward());
         QueuedRequest {
             shared,
-            model: lane,
-            capacity_watch: journey.map(|_| {
+            model,
+            capacity_watch: forwarding.map(|_| {
                 shared
                     .cluster
-                    .watch_capacity(&lane.spec.id, ctx.can.counts_demand)
+                    .watch_capacity(&model.spec.id, ctx.can.counts_demand)
             }),
             expected_at: shared.clock.now() + waiter.expected_wait,
         }
@@ -256,10 +256,10 @@ impl<'a> QueuedRequest<'a> {
         downstream: &mut impl Downstream,
         ctx: &mut RequestContext,
         mut waiter: Waiter,
-        beats: &mut Heartbeat,
+        heartbeat: &mut Heartbeat,
     ) -> Result<AdmissionGrant, RequestError> {
-        if let Some(going) = self.select_peer(ctx) {
-            return Ok(AdmissionGrant::Peer(going));
+        if let Some(plan) = self.select_peer(ctx) {
+            return Ok(AdmissionGrant::Peer(plan));
         }
         let late = self.shared.clock.instant(ctx.deadline).into();
         let deadline = sleep_until(late);
@@ -267,39 +267,39 @@ impl<'a> QueuedRequest<'a> {
         loop {
             tokio::select! {
                 biased;
-                turn = waiter.granted() => return turn.map(AdmissionGrant::Local).map_err(RequestError::Refused),
+                grant = waiter.granted() => return grant.map(AdmissionGrant::Local).map_err(RequestError::Refused),
                 () = downstream.closed() => {
                     ctx.record_client_gone();
                     return Err(RequestError::Aborted);
                 }
                 () = &mut deadline => return Err(Refusal::DeadlinePassed.into()),
                 () = self.capacity_changed() => {
-                    if let Some(going) = self.select_peer(ctx) {
-                        return Ok(AdmissionGrant::Peer(going));
+                    if let Some(plan) = self.select_peer(ctx) {
+                        return Ok(AdmissionGrant::Peer(plan));
                     }
                 }
-                () = beats.due() => beats.send(self.shared, downstream, ctx, late).await?,
+                () = heartbeat.due() => heartbeat.send(self.shared, downstream, ctx, late).await?,
             }
         }
     }
 
     async fn capacity_changed(&self) {
         match &self.capacity_watch {
-            Some(want) => want.changed().await,
+            Some(watch) => watch.changed().await,
             None => std::future::pending().await,
         }
     }
 
     /// Selects a node that is better than waiting; notifies the next waiter unless there is no capacity.
     fn select_peer(&self, ctx: &mut RequestContext) -> Option<ForwardPlan> {
-        let want = self.capacity_watch.as_ref()?;
-        let journey = ctx.forwarding.as_ref()?;
+        let watch = self.capacity_watch.as_ref()?;
+        let forwarding = ctx.forwarding.as_ref()?;
         let now = self.shared.clock.now();
-        let sites = self.model.routing.sites(journey.class, now);
-        let seek = journey.query_as_waiter(&self.model.spec.id, sites.as_deref());
+        let sites = self.model.routing.sites(forwarding.class, now);
+        let query = forwarding.query_as_waiter(&self.model.spec.id, sites.as_deref());
         let others = &self.shared.cluster;
-        let chosen = others.next_target(&seek)?;
-        want.pass_on();
+        let chosen = others.next_target(&query)?;
+        watch.pass_on();
         // Who should have had its turn already is as one who comes now.
         let gate = &self.model.gate;
         let wait = match self.expected_at > now {
@@ -312,8 +312,8 @@ impl<'a> QueuedRequest<'a> {
             return None;
         }
         let now_us = self.shared.clock.micros();
-        let story = &mut ctx.trace;
-        story.record_peer_selection(others, now_us, &seek, sites.as_ref(), Some(&chosen));
+        let trace = &mut ctx.trace;
+        trace.record_peer_selection(others, now_us, &query, sites.as_ref(), Some(&chosen));
         let wait_max = Millis::ZERO;
         Some(ForwardPlan {
             target: chosen,
@@ -323,8 +323,9 @@ impl<'a> QueuedRequest<'a> {
 }
 
 /// Takes back what was charged ahead for a permit that came to no answer.
-pub fn refund_tokens(lane: &ModelRuntime, ask: &PermitRequest) {
-    let charged = u64::from(ask.tokens);
-    lane.gate
-        .correct_tokens(&ask.account, ask.weight, charged, 0);
+pub fn refund_tokens(model: &ModelRuntime, request: &PermitRequest) {
+    let charged = u64::from(request.tokens);
+    model
+        .gate
+        .correct_tokens(&request.account, request.weight, charged, 0);
 }

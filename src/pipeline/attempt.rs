@@ -71,7 +71,7 @@ pub struct Attempts<'a> {
     headers: PassedHeaders,
     /// The request as the last target wants it, and the model name it was shaped for.
     upstream_request: UpstreamRequest,
-    shaped_for_model: Arc<str>,
+    encoded_for: Arc<str>,
     answered_ok: bool,
     /// The present try is a retry at a proven endpoint.
     at_proven: bool,
@@ -87,19 +87,19 @@ impl<'a> Attempts<'a> {
     /// [`Refusal::BadRequest`].
     pub fn new(
         shared: &'a Shared,
-        lane: &Arc<ModelRuntime>,
-        asked: PreparedRequest,
+        model: &Arc<ModelRuntime>,
+        prepared: PreparedRequest,
         passing: &PassedHeaders,
         ctx: &RequestContext,
     ) -> Result<Attempts<'a>, Refusal> {
-        let first = lane
+        let first = model
             .spec
             .endpoints
             .first()
             .and_then(|e| e.backend_model.clone());
-        let model = first.unwrap_or_else(|| lane.spec.id.as_str().into());
-        let shaped = shape(lane, &asked, &model)?;
-        let content_type = shaped.content_type.as_deref().unwrap_or(JSON);
+        let name = first.unwrap_or_else(|| model.spec.id.as_str().into());
+        let request = shape(model, &prepared, &name)?;
+        let content_type = request.content_type.as_deref().unwrap_or(JSON);
         let own = [
             ("content-type", content_type),
             ("x-request-id", ctx.request_id()),
@@ -107,11 +107,11 @@ impl<'a> Attempts<'a> {
         let headers = passing.with_lines(&own);
         Ok(Attempts {
             shared,
-            model: Arc::clone(lane),
-            prepared: asked,
+            model: Arc::clone(model),
+            prepared,
             headers,
-            upstream_request: shaped,
-            shaped_for_model: model,
+            upstream_request: request,
+            encoded_for: name,
             answered_ok: false,
             at_proven: false,
             sent_us: 0,
@@ -127,9 +127,9 @@ impl<'a> Attempts<'a> {
     /// Bytes this holds beside the client's own body.
     pub fn copied_bytes(&self) -> u64 {
         let own = &self.prepared.call.body;
-        let shaped = &self.upstream_request.body;
-        let shared = own.as_ptr() == shaped.as_ptr();
-        let copied = if shared { 0 } else { shaped.len() as u64 };
+        let request = &self.upstream_request.body;
+        let shared = own.as_ptr() == request.as_ptr();
+        let copied = if shared { 0 } else { request.len() as u64 };
         self.prepared.copied_bytes + copied
     }
 
@@ -139,7 +139,7 @@ impl<'a> Attempts<'a> {
     }
 
     /// Waits for a permit and asks, until a server or another node answers. The tries made so far
-    /// stand in the ctx's event, and `descent` says how many of the rest are this model's.
+    /// stand in the ctx's event, and `fallback` says how many of the rest are this model's.
     ///
     /// # Errors
     /// Admission's refusals, [`Refusal::UpstreamFailed`] with the budget spent, or the client left.
@@ -147,56 +147,57 @@ impl<'a> Attempts<'a> {
         &mut self,
         downstream: &mut impl Downstream,
         ctx: &mut RequestContext,
-        ask: PermitRequest,
+        request: PermitRequest,
         heartbeat: Option<Duration>,
-        ladder: &ModelFallback<'_>,
+        fallback: &ModelFallback<'_>,
         granted: Option<Permit>,
     ) -> Result<UpstreamReply, ModelError> {
-        let mut ask = ask;
+        let shared = self.shared;
+        let mut request = request;
         let mut granted = granted;
-        let mut beats = match ctx.can.reports_status {
+        let mut beat = match ctx.can.reports_status {
             true => Heartbeat::for_forward(),
             false => Heartbeat::new(heartbeat),
         };
-        let lane = Arc::clone(&self.model);
+        let model = Arc::clone(&self.model);
         if ctx.can.counts_demand {
-            lane.gate.count_request();
+            model.gate.count_request();
         }
         loop {
-            let turn = match granted.take() {
+            let grant = match granted.take() {
                 Some(permit) => {
                     ctx.record_grant();
                     Ok(AdmissionGrant::Local(permit))
                 }
-                None => admit(self.shared, downstream, ctx, &lane, ask.clone(), &mut beats).await,
+                None => admit(shared, downstream, ctx, &model, request.clone(), &mut beat).await,
             };
-            let turn = recheck(self.shared, ctx, &lane, &ask, turn).await?;
-            if ladder.is_barred() {
-                if let AdmissionGrant::Local(_) = turn {
-                    refund_tokens(&lane, &ask);
+            let grant = recheck(shared, ctx, &model, &request, grant).await?;
+            if fallback.is_barred() {
+                if let AdmissionGrant::Local(_) = grant {
+                    refund_tokens(&model, &request);
                 }
                 return Err(ModelError::from_admission(
                     Refusal::NoHealthyEndpoint.into(),
                 ));
             }
-            let failed = match turn {
+            let failed = match grant {
                 AdmissionGrant::Local(permit) => {
                     interim::send_granted(self.shared, downstream, ctx).await?;
-                    match self.try_local(downstream, ctx, &ask, &permit).await? {
-                        Ok(exchange) => return Ok(UpstreamReply::Local(permit, exchange)),
+                    match self.try_local(downstream, ctx, &request, &permit).await? {
+                        Ok(response) => return Ok(UpstreamReply::Local(permit, response)),
                         Err(failure) => {
-                            ask.avoid.push(permit.endpoint);
+                            request.avoid.push(permit.endpoint);
                             failure
                         }
                     }
                 }
-                AdmissionGrant::Peer(going) => {
+                AdmissionGrant::Peer(plan) => {
                     // Boxed: a request that stays here has no room for the state of a forward.
-                    let away = forward(self.shared, downstream, ctx, &lane, going, &mut beats);
-                    match Box::pin(away).await? {
-                        ForwardReply::Response(away) => return Ok(UpstreamReply::Peer(away)),
+                    let response = forward(shared, downstream, ctx, &model, plan, &mut beat);
+                    match Box::pin(response).await? {
+                        ForwardReply::Response(peer) => return Ok(UpstreamReply::Peer(peer)),
                         ForwardReply::NoRoom => {
-                            ask.is_retry = true;
+                            request.is_retry = true;
                             continue;
                         }
                         ForwardReply::Failed(failure) => AttemptError::Peer(failure),
@@ -204,9 +205,9 @@ impl<'a> Attempts<'a> {
                     }
                 }
             };
-            let unproven = self.decide_retry(ctx, failed, &ask, ladder.state())?;
-            ask.avoid.extend(unproven);
-            ask.is_retry = true;
+            let unproven = self.decide_retry(ctx, failed, &request, fallback.state())?;
+            request.avoid.extend(unproven);
+            request.is_retry = true;
         }
     }
 
@@ -215,7 +216,7 @@ impl<'a> Attempts<'a> {
         &mut self,
         downstream: &mut impl Downstream,
         ctx: &mut RequestContext,
-        ask: &PermitRequest,
+        request: &PermitRequest,
         permit: &Permit,
     ) -> Result<Result<UpstreamResponse, AttemptError>, RequestError> {
         ctx.record_attempt(&permit.target);
@@ -225,7 +226,7 @@ impl<'a> Attempts<'a> {
         let tried = tried?;
         if tried.is_err() {
             // A server's failure is not its users' consumption.
-            refund_tokens(&self.model, ask);
+            refund_tokens(&self.model, request);
             ctx.record_local_failure();
         }
         Ok(tried)
@@ -236,8 +237,8 @@ impl<'a> Attempts<'a> {
         &mut self,
         ctx: &mut RequestContext,
         failed: AttemptError,
-        ask: &PermitRequest,
-        descent: FallbackState,
+        request: &PermitRequest,
+        state: FallbackState,
     ) -> Result<Vec<EndpointId>, ModelError> {
         let gate = &self.model.gate;
         let tries = ctx.attempts_used();
@@ -247,16 +248,16 @@ impl<'a> Attempts<'a> {
         // What another node has failed may be served here.
         let has_fresh = match failed {
             AttemptError::Peer(_) => true,
-            _ => gate.has_untried(&ask.avoid) || (ctx.can.may_queue && ctx.may_forward()),
+            _ => gate.has_untried(&request.avoid) || (ctx.can.may_queue && ctx.may_forward()),
         };
         let retry = failed.retry_class();
         let has_try = ctx.has_errors_left()
-            && descent.may_retry_model(failed.fallback_reason(), tries, has_fresh)
+            && state.may_retry_model(failed.fallback_reason(), tries, has_fresh)
             && (has_fresh || !failed.is_final());
         let after_node = matches!(failed, AttemptError::Peer(_));
         let decided = retry
             .filter(|_| has_try)
-            .map(|failure| gate.plan_retry(tries, failure, &ask.avoid, after_node));
+            .map(|failure| gate.plan_retry(tries, failure, &request.avoid, after_node));
         let again = decided.as_ref().is_some_and(|decided| decided.allowed);
         let proven = |decided: &RetryPlan| decided.target == RetryTarget::Proven;
         ctx.trace.record_retry_decision(RetryDecision {
@@ -284,11 +285,11 @@ impl<'a> Attempts<'a> {
         permit: &Permit,
     ) -> Result<Result<UpstreamResponse, AttemptError>, RequestError> {
         let continuous_usage = self.model.has_continuous_usage(&permit.target.url);
-        let asked = &mut self.prepared.call.continuous_usage;
-        let changed = std::mem::replace(asked, continuous_usage) != continuous_usage;
-        if changed || self.shaped_for_model != permit.target.backend_model {
-            self.shaped_for_model = Arc::clone(&permit.target.backend_model);
-            self.upstream_request = shape(&self.model, &self.prepared, &self.shaped_for_model)?;
+        let prepared = &mut self.prepared.call.continuous_usage;
+        let changed = std::mem::replace(prepared, continuous_usage) != continuous_usage;
+        if changed || self.encoded_for != permit.target.backend_model {
+            self.encoded_for = Arc::clone(&permit.target.backend_model);
+            self.upstream_request = shape(&self.model, &self.prepared, &self.encoded_for)?;
         }
         let sent_at = self.shared.clock.now();
         self.sent_us = self.shared.clock.micros();
@@ -296,7 +297,7 @@ impl<'a> Attempts<'a> {
         ctx.trace.begin_attempt(self.sent_us, &permit.target);
         let headers = self.headers.towards(permit.target.is_external);
         let headers = with_trace_context(headers, ctx);
-        let outgoing = OutboundRequest {
+        let outbound = OutboundRequest {
             method: "POST",
             path: &self.upstream_request.path,
             headers: &headers,
@@ -308,7 +309,7 @@ impl<'a> Attempts<'a> {
         let end = clock.instant(head_by).into();
         let deadline = clock.instant(ctx.deadline).into();
         let client = &self.shared.client;
-        let sending = client.send(&permit.target, outgoing, &mut self.trace.marks);
+        let sending = client.send(&permit.target, outbound, &mut self.trace.marks);
         let waited = wait_for_head(sending, downstream, ctx, end, deadline).await;
         let sent = match waited {
             Ok(HeadWait::Completed(sent)) => sent,
@@ -338,7 +339,7 @@ impl<'a> Attempts<'a> {
         // A request that met one crash shall meet no second one that looks like a closed connection.
         ctx.needs_fresh_connection |= self.trace.marks.replaced;
         match sent {
-            Ok(exchange) => Ok(self.classify_head(permit, exchange).await),
+            Ok(response) => Ok(self.classify_head(permit, response).await),
             Err(error) => Ok(Err(self.classify_send_error(ctx, permit, &error))),
         }
     }
@@ -405,12 +406,12 @@ impl<'a> Attempts<'a> {
     async fn classify_head(
         &mut self,
         permit: &Permit,
-        exchange: UpstreamResponse,
+        response: UpstreamResponse,
     ) -> Result<UpstreamResponse, AttemptError> {
         self.trace.head_us = self.shared.clock.micros();
-        let status = exchange.head().status.as_u16();
+        let status = response.head().status.as_u16();
         self.trace.status = status;
-        let headers = &exchange.head().headers;
+        let headers = &response.head().headers;
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let is_useless =
             text("content-type").is_some_and(is_web_page) || text("content-length") == Some("0");
@@ -422,7 +423,7 @@ impl<'a> Attempts<'a> {
         let verdict = ResponseVerdict::of_head(status, is_useless, self.path_owner());
         if verdict == ResponseVerdict::Accepted {
             self.answered_ok = true;
-            return Ok(exchange);
+            return Ok(response);
         }
         let (result, no_answer) = match verdict {
             ResponseVerdict::Accepted
@@ -452,10 +453,10 @@ impl<'a> Attempts<'a> {
         };
         self.record_result_with_pause(permit, verdict.signal(), cause, pause, result);
         let Some(no_answer) = no_answer else {
-            return Ok(exchange);
+            return Ok(response);
         };
         // Under saturation most answers are these: without their connections a handshake a try.
-        self.shared.client.discard(exchange).await;
+        self.shared.client.discard(response).await;
         Err(no_answer)
     }
 
@@ -586,16 +587,18 @@ fn with_trace_context<'h>(lines: &'h [u8], ctx: &RequestContext) -> Cow<'h, [u8]
 
 /// The request as a target wants it that calls the model `name`.
 fn shape(
-    lane: &ModelRuntime,
-    asked: &PreparedRequest,
+    model: &ModelRuntime,
+    prepared: &PreparedRequest,
     name: &str,
 ) -> Result<UpstreamRequest, Refusal> {
-    let shaped = lane.backend.encode(&asked.call, lane.spec.task, name)?;
-    Ok(match &asked.path {
+    let request = model
+        .backend
+        .encode(&prepared.call, model.spec.task, name)?;
+    Ok(match &prepared.path {
         Some(path) => UpstreamRequest {
             path: path.clone().into(),
-            ..shaped
+            ..request
         },
-        None => shaped,
+        None => request,
     })
 }

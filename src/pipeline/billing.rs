@@ -89,11 +89,11 @@ pub struct RequestBilling {
 
 /// Neurons that a request may come to at a model: what its tokens may cost, at least what answers of
 /// the model have cost lately.
-fn reserve_amount(rules: PricingRules<'_>, lane: &ModelRuntime, call: &Call) -> f64 {
+fn reserve_amount(rules: PricingRules<'_>, model: &ModelRuntime, call: &Call) -> f64 {
     let prompt = call.prompt_tokens();
     let tokens = |tariff| reserve_estimate(tariff, prompt, call.max_tokens, call.outputs);
     let amount = rules.tariff.map_or(0.0, tokens);
-    amount.max(lane.mean_charge())
+    amount.max(model.mean_charge())
 }
 
 impl RequestBilling {
@@ -104,10 +104,10 @@ impl RequestBilling {
     pub fn set_tariff(
         &mut self,
         text: Option<&Arc<str>>,
-        lane: &ModelRuntime,
+        model: &ModelRuntime,
     ) -> Result<(), Refusal> {
         self.asked_tariff = match text {
-            Some(text) if lane.tariff_text.as_ref() != Some(text) => {
+            Some(text) if model.tariff_text.as_ref() != Some(text) => {
                 let tariff = read_tariff_text(text).map_err(|_| Refusal::Internal)?;
                 Some(Box::new(tariff))
             }
@@ -123,10 +123,10 @@ impl RequestBilling {
     /// [`Refusal::QuotaUsed`], and [`Refusal::QuotaHeld`] where requests under way may leave some.
     pub fn reserve(
         &mut self,
-        ledger: &Arc<QuotaStore>,
+        store: &Arc<QuotaStore>,
         account: &AccountSpec,
         limit: Option<QuotaLimit>,
-        lane: &ModelRuntime,
+        model: &ModelRuntime,
         call: &Call,
     ) -> Result<(), Refusal> {
         self.input = EstimateInput::of(call);
@@ -135,8 +135,8 @@ impl RequestBilling {
             Some(QuotaLimit::CheckedByPeer) => (None, u64::MAX),
             None => return Ok(()),
         };
-        let amount = reserve_amount(PricingRules::of(lane, &self.asked_tariff), lane, call);
-        let held = ledger.reserve(&account.id, amount, most);
+        let amount = reserve_amount(PricingRules::of(model, &self.asked_tariff), model, call);
+        let held = store.reserve(&account.id, amount, most);
         self.quota = per_day.map(|per_day| QuotaHold {
             neurons: amount,
             per_day,
@@ -145,16 +145,16 @@ impl RequestBilling {
         self.reservation = Some(held.map_err(|exhausted| match exhausted {
             QuotaExhaustion::Used => Refusal::QuotaUsed,
             QuotaExhaustion::Held => Refusal::QuotaHeld {
-                retry_after: lane.gate.expected_wait().max(RESERVATION_WAIT_MIN),
+                retry_after: model.gate.expected_wait().max(RESERVATION_WAIT_MIN),
             },
         })?);
         Ok(())
     }
 
     /// Holds what it may come to at another model instead: who was admitted is not refused for it.
-    pub fn exchange(&mut self, account: &AccountSpec, lane: &ModelRuntime, call: &Call) {
+    pub fn exchange(&mut self, account: &AccountSpec, model: &ModelRuntime, call: &Call) {
         if let (Some(held), Some(per_day)) = (&mut self.reservation, account.neurons_per_day) {
-            let neurons = reserve_amount(PricingRules::of(lane, &self.asked_tariff), lane, call);
+            let neurons = reserve_amount(PricingRules::of(model, &self.asked_tariff), model, call);
             held.exchange(neurons);
             self.quota = Some(QuotaHold {
                 neurons,
@@ -190,14 +190,14 @@ impl RequestBilling {
     }
 
     /// Records the progress of a stream; counts only when nothing more is reported.
-    pub fn record_progress(&mut self, answer: &ResponseTransformer) {
-        self.report(answer);
-        self.progress = Some(ReportedUsage::from_answer(answer));
+    pub fn record_progress(&mut self, transformer: &ResponseTransformer) {
+        self.report(transformer);
+        self.progress = Some(ReportedUsage::from_answer(transformer));
     }
 
     /// Shows the tokens that the model server has reported so far.
-    fn report(&mut self, answer: &ResponseTransformer) {
-        if let Some(usage) = answer.usage()
+    fn report(&mut self, transformer: &ResponseTransformer) {
+        if let Some(usage) = transformer.usage()
             && !self.is_settled
         {
             self.bill.report(usage);
@@ -208,40 +208,41 @@ impl RequestBilling {
     /// is counted once.
     pub fn record_usage(
         &mut self,
-        answer: &ResponseTransformer,
-        lane: &ModelRuntime,
+        transformer: &ResponseTransformer,
+        model: &ModelRuntime,
         caller: Caller<'_>,
     ) {
         if self.is_settled || self.is_final {
             return;
         }
-        self.is_final = answer.is_settled();
-        self.report(answer);
-        self.is_unmetered = answer.is_unmetered() && lane.spec.metrics_trust != Trust::Estimate;
+        self.is_final = transformer.is_settled();
+        self.report(transformer);
+        self.is_unmetered =
+            transformer.is_unmetered() && model.spec.metrics_trust != Trust::Estimate;
         self.is_recorded = true;
-        let rules = PricingRules::of(lane, &self.asked_tariff);
-        self.usage = BillableUsage::of(answer, (lane, rules), caller, &self.input);
+        let rules = PricingRules::of(model, &self.asked_tariff);
+        self.usage = BillableUsage::of(transformer, (model, rules), caller, &self.input);
     }
 
     /// Prices the usage, once; adds the plugins that have priced it to `plugins`.
     pub fn price(
         &mut self,
-        lane: &ModelRuntime,
+        model: &ModelRuntime,
         input: &PriceInput<'_>,
         plugins: &mut Vec<PluginUse>,
     ) {
         if self.is_settled {
             return;
         }
-        let rules = PricingRules::of(lane, &self.asked_tariff);
+        let rules = PricingRules::of(model, &self.asked_tariff);
         if !self.is_recorded && self.is_sent {
-            let nothing = ReportedUsage::nothing(lane);
-            let told = self.progress.as_ref().unwrap_or(&nothing);
-            self.usage = BillableUsage::of_progress(told, rules, &self.input);
+            let nothing = ReportedUsage::nothing(model);
+            let progress = self.progress.as_ref().unwrap_or(&nothing);
+            self.usage = BillableUsage::of_progress(progress, rules, &self.input);
         }
         let Some(usage) = &self.usage else { return };
         self.is_settled = true;
-        let mut settled = settle(lane.spec.metrics_trust, &usage.metrics, &usage.estimated);
+        let mut settled = settle(model.spec.metrics_trust, &usage.metrics, &usage.estimated);
         if let Some(tariff) = rules.tariff {
             let is_priced = |name: &str| tariff.coefficients.contains_key(name);
             add_parts_of_input(&mut settled.metrics, is_priced);
@@ -250,7 +251,13 @@ impl RequestBilling {
         if self.is_due(rules.tariff, input.outcome) {
             let metrics = &settled.metrics;
             let priced = (usage, &metrics[..]);
-            self.charge = charge((lane, rules.tariff), input, priced, &mut self.bill, plugins);
+            self.charge = charge(
+                (model, rules.tariff),
+                input,
+                priced,
+                &mut self.bill,
+                plugins,
+            );
         }
         self.bill.neurons = self.charge.as_ref().map(|charge| charge.total);
     }
@@ -270,12 +277,12 @@ impl RequestBilling {
 
     /// Tokens of prompt and response together: as the model server reports them, else as counted here of a
     /// response that was cut or reports nothing. None where no response has begun.
-    pub fn tokens_used(&self, lane: Option<&ModelRuntime>) -> Option<u64> {
+    pub fn tokens_used(&self, model: Option<&ModelRuntime>) -> Option<u64> {
         if let Some(input) = self.bill.tokens.input_tokens {
             return Some(input.saturating_add(self.bill.tokens.output_tokens.unwrap_or(0)));
         }
         let usage = self.usage.as_ref()?;
-        let settled = settle(lane?.spec.metrics_trust, &usage.metrics, &usage.estimated);
+        let settled = settle(model?.spec.metrics_trust, &usage.metrics, &usage.estimated);
         let of = |name: &str| {
             let metric = settled
                 .metrics
@@ -303,11 +310,11 @@ impl RequestBilling {
 
     /// The request is over: what was held is settled with what it cost, or goes back. Before its
     /// event, so that whoever has seen that finds the day's account as it is.
-    pub fn close(&mut self, lane: Option<&ModelRuntime>) {
+    pub fn close(&mut self, model: Option<&ModelRuntime>) {
         let held = self.reservation.take();
         let Some(charge) = &self.charge else { return };
-        if let Some(lane) = lane {
-            lane.record_charge(charge.total);
+        if let Some(model) = model {
+            model.record_charge(charge.total);
         }
         if let Some(held) = held {
             held.settle(charge.total);
@@ -318,14 +325,14 @@ impl RequestBilling {
 /// The charge for the usage: the server's own figure where it names one and is trusted, the model's billing
 /// where it has a tariff, else none.
 fn charge(
-    (lane, tariff): (&ModelRuntime, Option<&Tariff>),
+    (model, tariff): (&ModelRuntime, Option<&Tariff>),
     input: &PriceInput<'_>,
     (usage, metrics): (&BillableUsage, &[Metric]),
     bill: &mut Bill,
     plugins: &mut Vec<PluginUse>,
 ) -> Option<Charge> {
     let Some(tariff) = tariff else {
-        let is_trusted = lane.spec.metrics_trust != Trust::Estimate;
+        let is_trusted = model.spec.metrics_trust != Trust::Estimate;
         let total = usage.neurons.filter(|_| is_trusted)?;
         bill.priced_by = Some(REPORTED.into());
         return Some(Charge {
@@ -335,15 +342,15 @@ fn charge(
         });
     };
     let report = UsageReport {
-        model: lane.spec.id.as_str(),
-        trust: lane.spec.metrics_trust,
+        model: model.spec.id.as_str(),
+        trust: model.spec.metrics_trust,
         ending: ending(input.outcome),
         streamed: input.is_streaming,
         metrics,
         queue_ms: input.queued_us / 1000,
         infer_ms: input.inference_us / 1000,
     };
-    let priced = lane.billing.price(input.caller?, tariff, &report);
+    let priced = model.billing.price(input.caller?, tariff, &report);
     bill.priced_by = match priced.uses.last() {
         Some(by) if !priced.fell_back => Some(Arc::clone(&by.name)),
         _ => Some(BUILTIN.into()),

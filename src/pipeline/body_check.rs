@@ -23,7 +23,7 @@ pub async fn acquire_slot<'a>(
     let deadline = sleep_until(shared.clock.instant(ctx.deadline).into());
     tokio::select! {
         biased;
-        turn = shared.body_checks.slots.acquire() => turn.map_err(|_| Refusal::Internal.into()),
+        slot = shared.body_checks.slots.acquire() => slot.map_err(|_| Refusal::Internal.into()),
         () = downstream.closed() => {
             ctx.record_client_gone();
             Err(RequestError::Aborted)

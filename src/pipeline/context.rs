@@ -117,7 +117,7 @@ impl RequestContext {
 
     /// Begins with a complete head.
     pub fn begin(shared: &Arc<Shared>, in_flight: InFlight) -> RequestContext {
-        let world = shared.snapshot.load_full();
+        let snapshot = shared.snapshot.load_full();
         let arrival_us = shared.clock.micros();
         let arrival = Clock::millis_ceil(arrival_us);
         RequestContext {
@@ -126,8 +126,8 @@ impl RequestContext {
             request_id: request_id(),
             dialect: ApiDialect::OpenAi,
             account: None,
-            deadline: arrival + Millis::from_secs(world.timeouts.ceiling_secs),
-            snapshot: world,
+            deadline: arrival + Millis::from_secs(snapshot.timeouts.ceiling_secs),
+            snapshot,
             arrival,
             page_origin: PageOrigin::None,
             model: None,
@@ -203,20 +203,20 @@ impl RequestContext {
         let node = self
             .forwarding
             .as_ref()
-            .and_then(|journey| journey.forwarder());
+            .and_then(|forwarding| forwarding.forwarder());
         self.trace.begin(self.snapshot.generation, node);
         self.trace.set_identity(self.span_identity.take());
     }
 
     /// Sets the deadline from model, configuration and caller; a forwarded request keeps that of the node
     /// before.
-    pub fn set_deadline(&mut self, model_secs: u64, wish: Option<Millis>) {
+    pub fn set_deadline(&mut self, model_secs: u64, requested: Option<Millis>) {
         if !self.can.sets_deadline {
             return;
         }
         let rule = self.snapshot.deadline;
-        self.deadline = rule.deadline(self.arrival, model_secs, wish);
-        self.trace.set_deadline(rule, model_secs, wish);
+        self.deadline = rule.deadline(self.arrival, model_secs, requested);
+        self.trace.set_deadline(rule, model_secs, requested);
     }
 
     /// Records the number of requests that waited on arrival.
@@ -227,15 +227,15 @@ impl RequestContext {
         }
     }
 
-    /// Sets the model to `lane`, where `asked` is the one the client asked for.
-    pub fn set_model(&mut self, lane: &Arc<ModelRuntime>, asked: &ModelRuntime) {
-        let (model, asked) = (&lane.spec.id, &asked.spec.id);
-        self.replaced_model = (model != asked).then(|| asked.clone());
-        self.model = Some(Arc::clone(lane));
+    /// Sets the model that answers and the one that the client requested.
+    pub fn set_model(&mut self, model: &Arc<ModelRuntime>, requested: &ModelRuntime) {
+        let (id, requested) = (&model.spec.id, &requested.spec.id);
+        self.replaced_model = (id != requested).then(|| requested.clone());
+        self.model = Some(Arc::clone(model));
         // What it waits for here is not the work of a server before.
         self.trace.times.forget_grant();
-        if let Some(journey) = &mut self.forwarding {
-            journey.reset_visited();
+        if let Some(forwarding) = &mut self.forwarding {
+            forwarding.reset_visited();
         }
     }
 
@@ -277,37 +277,37 @@ impl RequestContext {
     pub fn reserve_quota(
         &mut self,
         account: &AccountSpec,
-        lane: &ModelRuntime,
+        model: &ModelRuntime,
         call: &Call,
     ) -> Result<(), Refusal> {
-        let ledger = &self.shared.quota;
+        let quota = &self.shared.quota;
         let limit = match &self.forwarding {
             // The node its client speaks to has looked at the limit, and prices by its own tariff. Here the
             // charge counts where there is a limit here, and never where nobody knows the account.
-            Some(journey) if !journey.is_from_client() => {
-                self.billing.set_tariff(journey.tariff(), lane)?;
+            Some(forwarding) if !forwarding.is_from_client() => {
+                self.billing.set_tariff(forwarding.tariff(), model)?;
                 let is_known = self.snapshot.accounts.known(&account.id).is_some();
-                let is_limited = journey.is_limited() || account.neurons_per_day.is_some();
+                let is_limited = forwarding.is_limited() || account.neurons_per_day.is_some();
                 (is_known && is_limited).then_some(QuotaLimit::CheckedByPeer)
             }
             _ => account.neurons_per_day.map(QuotaLimit::PerDay),
         };
-        self.billing.reserve(ledger, account, limit, lane, call)
+        self.billing.reserve(quota, account, limit, model, call)
     }
 
     /// Holds what it may come to at another model, in place of what was held for the former one.
-    pub fn exchange_quota(&mut self, account: &AccountSpec, lane: &ModelRuntime, call: &Call) {
-        self.billing.exchange(account, lane, call);
+    pub fn exchange_quota(&mut self, account: &AccountSpec, model: &ModelRuntime, call: &Call) {
+        self.billing.exchange(account, model, call);
     }
 
     /// Records the usage of the response so far, where that is priced or counted here.
-    pub fn record_usage(&mut self, answer: &ResponseTransformer) {
+    pub fn record_usage(&mut self, transformer: &ResponseTransformer) {
         if let (Some(model), Some(account)) = (&self.model, &self.account) {
             let caller = Caller {
                 account,
                 request_id: &self.request_id,
             };
-            self.billing.record_usage(answer, model, caller);
+            self.billing.record_usage(transformer, model, caller);
         }
     }
 
@@ -331,14 +331,14 @@ impl RequestContext {
     }
 
     /// Counts an answer whose server has not said what it used, and says so once for each server.
-    pub fn warn_of_unmetered(&self, lane: &ModelRuntime, target: &Target) {
+    pub fn warn_of_unmetered(&self, model: &ModelRuntime, target: &Target) {
         if !self.billing.is_unmetered() {
             return;
         }
-        lane.metrics.record_unmetered_response();
+        model.metrics.record_unmetered_response();
         if !target.is_unmetered.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                model = lane.spec.id.as_str(),
+                model = model.spec.id.as_str(),
                 url = &*target.url,
                 "the server answers without usage: its answers are billed by estimates"
             );
@@ -346,9 +346,9 @@ impl RequestContext {
     }
 
     /// Records the progress of a stream, which is billed should the pipeline end here.
-    pub fn record_progress(&mut self, answer: &ResponseTransformer) {
-        if answer.is_stream() {
-            self.billing.record_progress(answer);
+    pub fn record_progress(&mut self, transformer: &ResponseTransformer) {
+        if transformer.is_stream() {
+            self.billing.record_progress(transformer);
         }
     }
 

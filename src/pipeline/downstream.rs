@@ -14,7 +14,7 @@ use crate::peer::ForwardStatus;
 
 /// The receiver has left, or takes nothing any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Closed;
+pub struct DownstreamClosed;
 
 /// Head of the request, as the receiver keeps it until the response ends.
 #[derive(Clone, Copy)]
@@ -72,30 +72,34 @@ pub trait Downstream: Send {
     /// Starts the response.
     ///
     /// # Errors
-    /// [`Closed`]: the receiver has left.
-    fn start(&mut self, head: ResponseHead) -> impl Future<Output = Result<(), Closed>> + Send;
+    /// [`DownstreamClosed`]: the receiver has left.
+    fn start(
+        &mut self,
+        head: ResponseHead,
+    ) -> impl Future<Output = Result<(), DownstreamClosed>> + Send;
 
     /// Sends a part of the body.
     ///
     /// # Errors
-    /// [`Closed`]: the receiver has left.
-    fn write(&mut self, chunk: Bytes) -> impl Future<Output = Result<(), Closed>> + Send;
+    /// [`DownstreamClosed`]: the receiver has left.
+    fn write(&mut self, chunk: Bytes) -> impl Future<Output = Result<(), DownstreamClosed>> + Send;
 
     /// Sends the last part of the body, which may be empty, and ends the response.
     ///
     /// # Errors
-    /// [`Closed`]: the receiver has left.
-    fn finish(&mut self, chunk: Bytes) -> impl Future<Output = Result<(), Closed>> + Send;
+    /// [`DownstreamClosed`]: the receiver has left.
+    fn finish(&mut self, chunk: Bytes)
+    -> impl Future<Output = Result<(), DownstreamClosed>> + Send;
 
     /// Sends a part of the body, or the last one.
     ///
     /// # Errors
-    /// [`Closed`]: the receiver has left.
+    /// [`DownstreamClosed`]: the receiver has left.
     fn send(
         &mut self,
         chunk: Bytes,
         is_last: bool,
-    ) -> impl Future<Output = Result<(), Closed>> + Send {
+    ) -> impl Future<Output = Result<(), DownstreamClosed>> + Send {
         async move {
             match is_last {
                 true => self.finish(chunk).await,
@@ -107,12 +111,12 @@ pub trait Downstream: Send {
     /// Sends a whole response that is not a model's. The request's body may not have been read.
     ///
     /// # Errors
-    /// [`Closed`]: the receiver has left.
+    /// [`DownstreamClosed`]: the receiver has left.
     fn respond(
         &mut self,
         head: ResponseHead,
         body: Bytes,
-    ) -> impl Future<Output = Result<(), Closed>> + Send {
+    ) -> impl Future<Output = Result<(), DownstreamClosed>> + Send {
         async move {
             self.start(head).await?;
             self.finish(body).await
@@ -122,8 +126,11 @@ pub trait Downstream: Send {
     /// Reports the state of a forwarded request to the node that forwards it; ignored by others.
     ///
     /// # Errors
-    /// [`Closed`]: the node has left.
-    fn report(&mut self, status: ForwardStatus) -> impl Future<Output = Result<(), Closed>> + Send {
+    /// [`DownstreamClosed`]: the node has left.
+    fn report(
+        &mut self,
+        status: ForwardStatus,
+    ) -> impl Future<Output = Result<(), DownstreamClosed>> + Send {
         let _ = status;
         std::future::ready(Ok(()))
     }

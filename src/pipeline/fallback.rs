@@ -78,43 +78,43 @@ impl<'a> ModelFallback<'a> {
         shared: &'a Shared,
         ctx: &RequestContext,
         account: &Arc<AccountSpec>,
-        lane: Arc<ModelRuntime>,
+        model: Arc<ModelRuntime>,
         call: Call,
     ) -> ModelFallback<'a> {
-        let mut ladder = ModelFallback {
+        let mut fallback = ModelFallback {
             shared,
             account: Arc::clone(account),
             is_resumed: false,
             call: Some(call),
             candidates: Vec::new(),
-            state: FallbackState::new(lane.spec.pin_primary, 0),
-            model: lane,
+            state: FallbackState::new(model.spec.pin_primary, 0),
+            model,
             primary: None,
         };
         // Another node's client is on that node's ladder.
-        if ctx.can.may_fall_back && !ladder.model.spec.fallbacks.is_empty() {
-            ladder.find_candidates(ctx);
+        if ctx.can.may_fall_back && !fallback.model.spec.fallbacks.is_empty() {
+            fallback.find_candidates(ctx);
         }
-        ladder
+        fallback
     }
 
     /// Finds the open rungs.
     fn find_candidates(&mut self, ctx: &RequestContext) {
-        let world = &ctx.snapshot;
+        let snapshot = &ctx.snapshot;
         let spec = &self.model.spec;
         let models = spec.fallbacks.iter().rev();
-        let indices = models.filter_map(|id| Some(world.catalog.model(id.as_str())?.0));
-        let lanes = indices.map(|index| world.models.get(index));
-        self.candidates = lanes.filter(|lane| self.is_open(lane)).cloned().collect();
+        let indices = models.filter_map(|id| Some(snapshot.catalog.model(id.as_str())?.0));
+        let open = indices.map(|index| snapshot.models.get(index));
+        self.candidates = open.filter(|model| self.is_open(model)).cloned().collect();
         self.state = FallbackState::new(spec.pin_primary, self.candidates.len());
     }
 
-    fn is_open(&self, lane: &ModelRuntime) -> bool {
-        let rung = FallbackCandidate {
-            is_allowed: Catalog::access(&self.account, &lane.spec) == Access::Allowed,
-            is_external: lane.spec.is_external(),
+    fn is_open(&self, model: &ModelRuntime) -> bool {
+        let candidate = FallbackCandidate {
+            is_allowed: Catalog::access(&self.account, &model.spec) == Access::Allowed,
+            is_external: model.spec.is_external(),
         };
-        rung.is_open(self.shared.runtime.flags().allow_cloud_fallback)
+        candidate.is_open(self.shared.runtime.flags().allow_cloud_fallback)
     }
 
     /// The model to ask now.
@@ -171,16 +171,16 @@ impl<'a> ModelFallback<'a> {
             ModelError::Fallback(missed, refusal) => (Some(missed), refusal),
         };
         let cause = refusal.clone();
-        let (top, said) = self
+        let (primary, first_refusal) = self
             .primary
             .get_or_insert_with(|| (Arc::clone(&self.model), refusal));
-        let (top, said) = (Arc::clone(top), said.clone());
+        let (primary, first_refusal) = (Arc::clone(primary), first_refusal.clone());
         let leaves = self
             .state
             .may_fall_back(missed.unwrap_or(FallbackReason::Failed), ctx.attempts);
         let Some(next) = leaves.then(|| self.next_open()).flatten() else {
-            ctx.set_model(&top, &top);
-            return Err(said.into());
+            ctx.set_model(&primary, &primary);
+            return Err(first_refusal.into());
         };
         if let Some(missed) = missed {
             self.model.metrics.record_fallback(missed);
@@ -188,7 +188,7 @@ impl<'a> ModelFallback<'a> {
         self.state.record_fallback(self.candidates.len());
         self.is_resumed = false;
         self.model = next;
-        ctx.set_model(&self.model, &top);
+        ctx.set_model(&self.model, &primary);
         let now_us = self.shared.clock.micros();
         ctx.trace
             .record_fallback(now_us, &self.model.spec.id, &cause);

@@ -92,38 +92,38 @@ impl ForwardState {
         path: &[Arc<str>],
         left: Millis,
         only_site: Option<Arc<str>>,
-        parcel: ReplayableRequest,
+        request: ReplayableRequest,
     ) -> ForwardState {
         ForwardState {
-            hops: Hops::new(here, left, parcel.body.len() as u64),
+            hops: Hops::new(here, left, request.body.len() as u64),
             visited_on_arrival: 1,
             path: path.to_vec(),
             only_site,
             class: RankingClass::default(),
-            request: parcel,
+            request,
             meta: None,
             event_elsewhere: false,
         }
     }
 
     /// Another node forwards it. Its last place is this one.
-    pub fn from_head(visit: ForwardedHead) -> ForwardState {
-        let told = ForwardMeta {
-            from: visit.from,
-            account: visit.account,
-            model: visit.model,
-            is_limited: visit.is_limited,
-            tariff: visit.tariff,
+    pub fn from_head(head: ForwardedHead) -> ForwardState {
+        let meta = ForwardMeta {
+            from: head.from,
+            account: head.account,
+            model: head.model,
+            is_limited: head.is_limited,
+            tariff: head.tariff,
             interim: InterimState::default(),
         };
         ForwardState {
-            visited_on_arrival: visit.hops.visited.len(),
-            hops: visit.hops,
-            path: visit.path,
-            only_site: visit.only_site,
+            visited_on_arrival: head.hops.visited.len(),
+            hops: head.hops,
+            path: head.path,
+            only_site: head.only_site,
             class: RankingClass::default(),
             request: ReplayableRequest::default(),
-            meta: Some(told),
+            meta: Some(meta),
             event_elsewhere: false,
         }
     }
@@ -135,17 +135,17 @@ impl ForwardState {
 
     /// Account that pays, as the forwarding node says.
     pub fn account(&self) -> Option<&AccountId> {
-        self.meta.as_ref().map(|told| &told.account)
+        self.meta.as_ref().map(|meta| &meta.account)
     }
 
     /// The model it is to be served by, by the word of the node before.
     pub fn model(&self) -> Option<&ModelId> {
-        self.meta.as_ref().map(|told| &told.model)
+        self.meta.as_ref().map(|meta| &meta.model)
     }
 
     /// The day of its account has a limit, by the word of the node before.
     pub fn is_limited(&self) -> bool {
-        self.meta.as_ref().is_some_and(|told| told.is_limited)
+        self.meta.as_ref().is_some_and(|meta| meta.is_limited)
     }
 
     /// Tariff of the node that the client asked, as text; none where its client speaks to this node.
@@ -155,14 +155,14 @@ impl ForwardState {
 
     /// Returns the interim messages sent to the forwarding node; none where the client speaks to this node.
     pub fn interim_state(&self) -> Option<InterimState> {
-        self.meta.as_ref().map(|told| told.interim)
+        self.meta.as_ref().map(|meta| meta.interim)
     }
 
     /// Records that the node got the message that the request is queued, or that a model server may start.
     pub fn record_interim(&mut self, interim: ForwardStatus, at: Millis) {
-        if let Some(told) = &mut self.meta {
-            let granted = told.interim.is_granted || interim == ForwardStatus::Granted;
-            told.interim = InterimState {
+        if let Some(meta) = &mut self.meta {
+            let granted = meta.interim.is_granted || interim == ForwardStatus::Granted;
+            meta.interim = InterimState {
                 sent_at: Some(at),
                 is_granted: granted,
             };
@@ -171,7 +171,7 @@ impl ForwardState {
 
     /// The node that has forwarded it here.
     pub fn forwarder(&self) -> Option<Arc<str>> {
-        self.meta.as_ref().map(|told| Arc::clone(&told.from))
+        self.meta.as_ref().map(|meta| Arc::clone(&meta.from))
     }
 
     /// Returns the query for nodes, with sites in the order of the model's policy.
@@ -179,14 +179,14 @@ impl ForwardState {
         &'a self,
         model: &'a ModelId,
         sites: Option<&'a SiteRanking>,
-        wants: Need,
+        need: Need,
     ) -> NodeQuery<'a> {
         NodeQuery {
             model: model.as_str(),
             visited: &self.hops.visited,
             forced_site: self.only_site.as_deref(),
-            site_order: sites.map(|sited| &sited.order),
-            need: wants,
+            site_order: sites.map(|ranking| &ranking.order),
+            need,
         }
     }
 
@@ -218,16 +218,16 @@ impl ForwardState {
     }
 
     /// Sets whether another node owns the event.
-    pub fn set_event_elsewhere(&mut self, told: bool) {
-        self.event_elsewhere = told;
+    pub fn set_event_elsewhere(&mut self, meta: bool) {
+        self.event_elsewhere = meta;
     }
 
     /// Returns the hop data for the chosen node; the rejection is compared with it.
-    pub fn advance(&mut self, going: &ForwardPlan, left: Millis) -> Hops {
+    pub fn advance(&mut self, plan: &ForwardPlan, left: Millis) -> Hops {
         let ForwardPlan {
             target: chosen,
             wait_max,
-        } = going;
+        } = plan;
         let place: Arc<str> = format!("{}/{}", chosen.site, chosen.node.name).into();
         // Asked again, it stands where it was asked last.
         self.path.retain(|before| *before != place);

@@ -26,7 +26,7 @@ mod task;
 
 pub use admission::interim;
 pub use context::RequestContext;
-pub use downstream::{Closed, Downstream, RequestHead, ResponseHead};
+pub use downstream::{Downstream, DownstreamClosed, RequestHead, ResponseHead};
 pub use entry::{enter, settle_account};
 pub use error::RequestError;
 pub use origin::{Capabilities, EventOwner, JobHeader, Origin};

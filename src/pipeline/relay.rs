@@ -104,7 +104,7 @@ pub struct Relay<'a, D> {
     shared: &'a Shared,
     downstream: &'a mut D,
     ctx: &'a mut RequestContext,
-    exchange: &'a mut UpstreamResponse,
+    response: &'a mut UpstreamResponse,
     /// Read and not yet written.
     out: BytesMut,
     /// The server's bytes pass as they are.
@@ -132,7 +132,7 @@ impl<'a, D: Downstream> Relay<'a, D> {
         shared: &'a Shared,
         downstream: &'a mut D,
         ctx: &'a mut RequestContext,
-        exchange: &'a mut UpstreamResponse,
+        response: &'a mut UpstreamResponse,
         release: &'a mut ReleasePermit<'a>,
     ) -> Relay<'a, D> {
         let bytes_sent = downstream.bytes_taken();
@@ -142,7 +142,7 @@ impl<'a, D: Downstream> Relay<'a, D> {
             shared,
             downstream,
             ctx,
-            exchange,
+            response,
             out: BytesMut::new(),
             verbatim: false,
             one_event: SingleEventBody::default(),
@@ -157,81 +157,96 @@ impl<'a, D: Downstream> Relay<'a, D> {
         }
     }
 
-    /// Sends the server's answer, a 2xx through `answer`, and notes what it told. The exchange is read
-    /// to its end or left unfinished; either way the caller disposes of it.
+    /// Sends the server's response, a 2xx through `transformer`, and records its metrics. The caller
+    /// disposes of the response, which is read to its end or left unfinished.
     pub async fn run(
         mut self,
-        answer: &mut ResponseTransformer,
+        transformer: &mut ResponseTransformer,
     ) -> (RelayResult, Result<(), RequestError>) {
-        if !self.exchange.head().status.is_success() {
-            self.ctx.record_plugins(answer.task_uses());
+        if !self.response.head().status.is_success() {
+            self.ctx.record_plugins(transformer.task_uses());
             return self.failure().await;
         }
         self.ctx.mark_sent();
-        let relayed = self.success(answer).await;
+        let relayed = self.success(transformer).await;
         // The task hears of the end before the last count is taken.
-        answer.close();
-        self.record_usage(answer);
+        transformer.close();
+        self.record_usage(transformer);
         relayed
     }
 
     async fn success(
         &mut self,
-        answer: &mut ResponseTransformer,
+        transformer: &mut ResponseTransformer,
     ) -> (RelayResult, Result<(), RequestError>) {
-        let head = self.exchange.head();
+        let head = self.response.head();
         let headers = &head.headers;
-        answer.begin(head.status.as_u16(), |name| {
+        transformer.begin(head.status.as_u16(), |name| {
             headers.get(name).map(HeaderValue::as_bytes)
         });
-        answer.read_billing_headers(header_filter::lines(headers));
+        transformer.read_billing_headers(header_filter::lines(headers));
         let own = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
-        let told = HeaderValue::from_bytes(answer.content_type(own)).unwrap_or(JSON);
-        self.one_event.is_on = self.ctx.response_started && !answer.is_stream();
+        let content_type = HeaderValue::from_bytes(transformer.content_type(own)).unwrap_or(JSON);
+        self.one_event.is_on = self.ctx.response_started && !transformer.is_stream();
         // An announced length leaves no room for more.
-        let has_room = answer.is_stream() && !headers.contains_key(header::CONTENT_LENGTH);
+        let has_room = transformer.is_stream() && !headers.contains_key(header::CONTENT_LENGTH);
         self.progress = match has_room {
             true => self.ctx.comment_interval.map(ProgressComments::new),
             false => None,
         };
-        if answer.inspects_body() && header_filter::is_compressed(headers) {
-            let (_, ended) = self.finish_broken(RelayStop::Broken, answer, &told).await;
+        if transformer.inspects_body() && header_filter::is_compressed(headers) {
+            let (_, ended) = self
+                .finish_broken(RelayStop::Broken, transformer, &content_type)
+                .await;
             return (RelayResult::Compressed, ended);
         }
         loop {
-            match self.next(answer).await {
+            match self.next(transformer).await {
                 Ok(ReadRound::More(bytes)) => {
-                    if let Err(left) = self.forward_chunk(answer, &told, bytes).await {
+                    if let Err(left) = self.forward_chunk(transformer, &content_type, bytes).await {
                         return (RelayResult::Abandoned, Err(left));
                     }
                 }
                 Ok(ReadRound::Heartbeat(comment)) => {
-                    if let Err(left) = self.send_heartbeat(answer, &told, comment).await {
+                    if let Err(left) = self
+                        .send_heartbeat(transformer, &content_type, comment)
+                        .await
+                    {
                         return (RelayResult::Abandoned, Err(left));
                     }
                 }
-                Ok(ReadRound::End(bytes)) if self.may_be_error(answer) && is_error_body(&bytes) => {
-                    return self.finish_broken(RelayStop::Broken, answer, &told).await;
+                Ok(ReadRound::End(bytes))
+                    if self.may_be_error(transformer) && is_error_body(&bytes) =>
+                {
+                    return self
+                        .finish_broken(RelayStop::Broken, transformer, &content_type)
+                        .await;
                 }
                 Ok(ReadRound::End(bytes)) => {
-                    return (RelayResult::Whole, self.finish(answer, &told, bytes).await);
+                    return (
+                        RelayResult::Whole,
+                        self.finish(transformer, &content_type, bytes).await,
+                    );
                 }
                 // The client has the end mark, or gets it now: nothing was lost by a server that does not
                 // end its framing.
                 Err(RelayStop::Broken | RelayStop::Silence | RelayStop::Deadline)
-                    if answer.is_done() =>
+                    if transformer.is_done() =>
                 {
                     let last = self.out.split().freeze();
-                    return (RelayResult::Whole, self.finish(answer, &told, last).await);
+                    return (
+                        RelayResult::Whole,
+                        self.finish(transformer, &content_type, last).await,
+                    );
                 }
-                Err(stop) => return self.finish_broken(stop, answer, &told).await,
+                Err(stop) => return self.finish_broken(stop, transformer, &content_type).await,
             }
         }
     }
 
     /// Passes on a server's own error: its status, its words in the caller's dialect.
     async fn failure(mut self) -> (RelayResult, Result<(), RequestError>) {
-        let status = self.exchange.head().status.as_u16();
+        let status = self.response.head().status.as_u16();
         loop {
             match self.next_chunk().await {
                 Ok(Some(chunk)) if self.out.len() + chunk.len() <= ERROR_BODY_MAX_BYTES => {
@@ -280,7 +295,7 @@ impl<'a, D: Downstream> Relay<'a, D> {
     /// once go into one write; a single chunk goes on without a copy.
     async fn read_round(
         &mut self,
-        answer: &mut ResponseTransformer,
+        transformer: &mut ResponseTransformer,
     ) -> Result<ReadRound, RelayStop> {
         let mut whole: Option<Bytes> = None;
         let mut next = match self.next_or_heartbeat().await? {
@@ -290,10 +305,10 @@ impl<'a, D: Downstream> Relay<'a, D> {
         loop {
             let Some(chunk) = next else {
                 self.append(whole.take());
-                answer.finish(&mut self.out)?;
+                transformer.finish(&mut self.out)?;
                 return Ok(ReadRound::End(self.out.split().freeze()));
             };
-            let pushed = answer.push(&chunk, &mut self.out);
+            let pushed = transformer.push(&chunk, &mut self.out);
             match pushed.inspect_err(|_| self.prepend(whole.take()))? {
                 PushOutput::Whole if self.out.is_empty() && whole.is_none() => whole = Some(chunk),
                 PushOutput::Whole => {
@@ -303,16 +318,16 @@ impl<'a, D: Downstream> Relay<'a, D> {
                 // What was held back as a whole piece came before what has just been appended.
                 PushOutput::Out => self.prepend(whole.take()),
             }
-            next = match self.exchange.chunk().now_or_never() {
-                Some(Ok(None)) if self.out.is_empty() && answer.ends_silently() => {
-                    answer.finish(&mut self.out)?;
+            next = match self.response.chunk().now_or_never() {
+                Some(Ok(None)) if self.out.is_empty() && transformer.ends_silently() => {
+                    transformer.finish(&mut self.out)?;
                     return Ok(ReadRound::End(whole.unwrap_or_default()));
                 }
                 Some(Ok(ready)) if self.out.len() < GATHER_MAX_BYTES => ready,
                 Some(Ok(Some(ready))) => {
                     // Over the bound by one piece at most; it is read already.
                     self.append(whole.take());
-                    let pushed = answer.push(&ready, &mut self.out)?;
+                    let pushed = transformer.push(&ready, &mut self.out)?;
                     if pushed == PushOutput::Whole {
                         self.out.extend_from_slice(&ready);
                     }
@@ -324,7 +339,7 @@ impl<'a, D: Downstream> Relay<'a, D> {
                     self.prepend(whole.take());
                     return Err(RelayStop::Broken);
                 }
-                None if self.should_hold(answer, whole.as_ref()) => {
+                None if self.should_hold(transformer, whole.as_ref()) => {
                     self.append(whole.take());
                     self.next_chunk().await?
                 }
@@ -343,14 +358,14 @@ impl<'a, D: Downstream> Relay<'a, D> {
     }
 
     /// A status 200 over JSON says nothing yet: the body may still be an error's.
-    fn may_be_error(&self, answer: &ResponseTransformer) -> bool {
-        !self.ctx.response_started && answer.is_plain_json()
+    fn may_be_error(&self, transformer: &ResponseTransformer) -> bool {
+        !self.ctx.response_started && transformer.is_plain_json()
     }
 
     /// A short answer is not begun before it is known not to be an error.
-    fn should_hold(&self, answer: &ResponseTransformer, whole: Option<&Bytes>) -> bool {
+    fn should_hold(&self, transformer: &ResponseTransformer, whole: Option<&Bytes>) -> bool {
         let read = self.out.len() + whole.map_or(0, Bytes::len);
-        self.may_be_error(answer) && read < ERROR_BODY_MAX_BYTES
+        self.may_be_error(transformer) && read < ERROR_BODY_MAX_BYTES
     }
 
     fn prepend(&mut self, whole: Option<Bytes>) {
@@ -381,27 +396,27 @@ impl<'a, D: Downstream> Relay<'a, D> {
 
     /// Records the usage that the response has reported so far. The last time is before the event is handed
     /// over.
-    fn record_usage(&mut self, answer: &ResponseTransformer) {
-        note(self.ctx, answer);
+    fn record_usage(&mut self, transformer: &ResponseTransformer) {
+        note(self.ctx, transformer);
     }
 
     async fn forward_chunk(
         &mut self,
-        answer: &mut ResponseTransformer,
-        told: &HeaderValue,
+        transformer: &mut ResponseTransformer,
+        content_type: &HeaderValue,
         bytes: Bytes,
     ) -> Result<(), RequestError> {
-        if answer.has_token() {
+        if transformer.has_token() {
             self.ctx.record_first_byte();
         }
-        let sent = self.send(answer, told, bytes, false).await;
+        let sent = self.send(transformer, content_type, bytes, false).await;
         match sent {
             // What is still kept here, the client has not got.
             Ok(()) if !self.backlog.is_empty() => {}
-            Ok(()) => self.ctx.record_progress(answer),
+            Ok(()) => self.ctx.record_progress(transformer),
             Err(_) => {
-                self.record_usage(answer);
-                self.record_write_failure(answer);
+                self.record_usage(transformer);
+                self.record_write_failure(transformer);
             }
         }
         sent
@@ -409,18 +424,18 @@ impl<'a, D: Downstream> Relay<'a, D> {
 
     async fn finish(
         &mut self,
-        answer: &mut ResponseTransformer,
-        told: &HeaderValue,
+        transformer: &mut ResponseTransformer,
+        content_type: &HeaderValue,
         bytes: Bytes,
     ) -> Result<(), RequestError> {
-        self.record_usage(answer);
+        self.record_usage(transformer);
         if !bytes.is_empty() {
             self.ctx.record_first_byte();
         }
         self.ctx.set_outcome(RequestOutcome::Completed);
-        let sent = self.send(answer, told, bytes, true).await;
-        if sent.is_err() && !answer.is_done() {
-            self.record_write_failure(answer);
+        let sent = self.send(transformer, content_type, bytes, true).await;
+        if sent.is_err() && !transformer.is_done() {
+            self.record_write_failure(transformer);
         }
         sent
     }
@@ -428,13 +443,13 @@ impl<'a, D: Downstream> Relay<'a, D> {
     /// Writes the head before the first bytes, then the bytes, until the deadline.
     async fn send(
         &mut self,
-        answer: &mut ResponseTransformer,
-        told: &HeaderValue,
+        transformer: &mut ResponseTransformer,
+        content_type: &HeaderValue,
         bytes: Bytes,
         end: bool,
     ) -> Result<(), RequestError> {
         let whole = end.then_some(bytes.len());
-        self.start(answer, told, whole).await?;
+        self.start(transformer, content_type, whole).await?;
         let bytes = self.one_event.wrap(bytes, end);
         self.ctx.mark_received(&bytes);
         if let Some(progress) = &mut self.progress {
@@ -443,17 +458,17 @@ impl<'a, D: Downstream> Relay<'a, D> {
         if end {
             self.settle().await;
         }
-        if end || answer.is_done() || self.exchange.is_complete() {
+        if end || transformer.is_done() || self.response.is_complete() {
             self.ctx.release_concurrency();
         }
-        self.write(answer, bytes, end).await
+        self.write(transformer, bytes, end).await
     }
 
     /// Writes the head unless it is out; `whole` is the length of an answer of which all is here.
     async fn start(
         &mut self,
-        answer: &mut ResponseTransformer,
-        told: &HeaderValue,
+        transformer: &mut ResponseTransformer,
+        content_type: &HeaderValue,
         whole: Option<usize>,
     ) -> Result<(), RequestError> {
         let deadline = self.shared.clock.instant(self.ctx.deadline).into();
@@ -463,30 +478,34 @@ impl<'a, D: Downstream> Relay<'a, D> {
         if self.ctx.response_started {
             return Ok(());
         }
-        let length = self.length(answer, whole);
-        self.ctx.is_streaming = answer.is_stream();
-        self.verbatim = answer.passes_length();
+        let length = self.length(transformer, whole);
+        self.ctx.is_streaming = transformer.is_stream();
+        self.verbatim = transformer.passes_length();
         if whole.is_some() {
             // All is known before the head: it can say what the answer costs.
             self.ctx.price();
         }
-        let status = self.exchange.head().status.as_u16();
-        self.write_head(status, told.clone(), length).await
+        let status = self.response.head().status.as_u16();
+        self.write_head(status, content_type.clone(), length).await
     }
 
     /// The length to announce: the server's own where bytes pass unchanged, else that of the whole
     /// when all of it is here.
-    fn length(&self, answer: &ResponseTransformer, whole: Option<usize>) -> Option<HeaderValue> {
-        let announced = self.exchange.head().headers.get(header::CONTENT_LENGTH);
+    fn length(
+        &self,
+        transformer: &ResponseTransformer,
+        whole: Option<usize>,
+    ) -> Option<HeaderValue> {
+        let announced = self.response.head().headers.get(header::CONTENT_LENGTH);
         match announced {
-            Some(length) if answer.passes_length() => Some(length.clone()),
+            Some(length) if transformer.passes_length() => Some(length.clone()),
             _ => whole.map(HeaderValue::from),
         }
     }
 
     /// The client did not take what was sent to it.
-    fn record_write_failure(&mut self, answer: &ResponseTransformer) {
-        match answer.is_done() && self.backlog.is_empty() {
+    fn record_write_failure(&mut self, transformer: &ResponseTransformer) {
+        match transformer.is_done() && self.backlog.is_empty() {
             true => self.ctx.set_outcome(RequestOutcome::Completed),
             false if self.is_late() => {
                 self.ctx
@@ -520,12 +539,12 @@ impl<'a, D: Downstream> Relay<'a, D> {
     async fn finish_broken(
         &mut self,
         stop: RelayStop,
-        answer: &mut ResponseTransformer,
-        told: &HeaderValue,
+        transformer: &mut ResponseTransformer,
+        content_type: &HeaderValue,
     ) -> (RelayResult, Result<(), RequestError>) {
-        self.record_usage(answer);
+        self.record_usage(transformer);
         let (relayed, refusal, outcome) = match stop {
-            RelayStop::ClientGone if answer.is_done() => {
+            RelayStop::ClientGone if transformer.is_done() => {
                 self.ctx.set_outcome(RequestOutcome::Completed);
                 return (RelayResult::Abandoned, Err(RequestError::Aborted));
             }
@@ -547,10 +566,10 @@ impl<'a, D: Downstream> Relay<'a, D> {
         };
         self.ctx.record_refusal(&refusal, outcome);
         // Events that came before the break are the client's, also when they came with it.
-        let begins = !self.ctx.response_started && answer.is_stream() && !self.out.is_empty();
+        let begins = !self.ctx.response_started && transformer.is_stream() && !self.out.is_empty();
         if begins {
-            let status = self.exchange.head().status.as_u16();
-            if let Err(left) = self.write_head(status, told.clone(), None).await {
+            let status = self.response.head().status.as_u16();
+            if let Err(left) = self.write_head(status, content_type.clone(), None).await {
                 return (relayed, Err(left));
             }
             self.ctx.record_first_byte();
@@ -560,10 +579,10 @@ impl<'a, D: Downstream> Relay<'a, D> {
         if !self.ctx.response_started {
             return (relayed, Err(RequestError::Refused(refusal)));
         }
-        if answer.is_stream() {
-            answer.abort(&mut self.out, &refusal);
+        if transformer.is_stream() {
+            transformer.abort(&mut self.out, &refusal);
             // The task may have counted to the end only now.
-            self.record_usage(answer);
+            self.record_usage(transformer);
             // The client may be gone as well; the event already says what happened.
             let event = self.out.split().freeze();
             let _ = self.write_last(event).await;
@@ -572,7 +591,7 @@ impl<'a, D: Downstream> Relay<'a, D> {
     }
 }
 
-fn note(ctx: &mut RequestContext, answer: &ResponseTransformer) {
-    ctx.record_plugins(answer.task_uses());
-    ctx.record_usage(answer);
+fn note(ctx: &mut RequestContext, transformer: &ResponseTransformer) {
+    ctx.record_plugins(transformer.task_uses());
+    ctx.record_usage(transformer);
 }

@@ -79,7 +79,7 @@ impl AuthenticatedRequest {
         if named.is_some_and(|named| *named != *account.spec.id.as_str()) {
             return Err(Refusal::NotAllowed);
         }
-        let wanted = match target {
+        let requested = match target {
             RouteTarget::Call(operation, model) => {
                 RequestedOperation::Call(operation, model.map(|model| model.into_owned()))
             }
@@ -95,20 +95,20 @@ impl AuthenticatedRequest {
         if account.spec.may_force_site {
             ctx.only_site = forced_site(head.headers, ctx)?;
         }
-        let wish = requested_timeout(head.headers)?;
-        if let Some(wish) = wish {
-            ctx.deadline = ctx.deadline.min(ctx.arrival + wish);
+        let timeout = requested_timeout(head.headers)?;
+        if let Some(timeout) = timeout {
+            ctx.deadline = ctx.deadline.min(ctx.arrival + timeout);
         }
         let read = AuthenticatedRequest {
             account,
             passed_headers: ctx.passed_headers(head.headers),
-            requested_timeout: wish,
+            requested_timeout: timeout,
             reject_if_busy: head
                 .headers
                 .get("x-infergate-queue")
                 .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"reject")),
         };
-        Ok((read, wanted))
+        Ok((read, requested))
     }
 
     /// Returns the request as another node may get it: target, headers that may pass, body.
@@ -191,16 +191,16 @@ pub fn read_forward(
 
 /// Returns the sender's name and generation.
 fn accept(
-    visit: ForwardedHead,
+    forwarded: ForwardedHead,
     peer: &CertificateNames,
     ctx: &mut RequestContext,
 ) -> Result<(Arc<str>, u64), String> {
-    let is_senders = peer.has(&visit.from);
-    if !is_senders || !visit.hops.visited.contains(&visit.from) {
+    let is_senders = peer.has(&forwarded.from);
+    if !is_senders || !forwarded.hops.visited.contains(&forwarded.from) {
         return Err("the request says to come from another node than its certificate".to_owned());
     }
-    let sender = (Arc::clone(&visit.from), visit.generation);
-    ctx.accept_forward(visit)
+    let sender = (Arc::clone(&forwarded.from), forwarded.generation);
+    ctx.accept_forward(forwarded)
         .map_err(|error| error.to_string())?;
     Ok(sender)
 }

@@ -10,7 +10,7 @@ use infergate_core::refusal::Refusal;
 
 use crate::peer::ForwardRejection;
 use crate::pipeline::context::{RequestContext, request_id};
-use crate::pipeline::downstream::{Closed, Downstream, ResponseHead};
+use crate::pipeline::downstream::{Downstream, DownstreamClosed, ResponseHead};
 use crate::state::PageOrigin;
 use crate::telemetry::RequestOutcome;
 
@@ -44,11 +44,11 @@ pub async fn finish_refused(
         return send_rejection(downstream, &rejection).await.is_ok();
     }
     ctx.record_refusal(refusal, outcome_of(refusal));
-    let told = refuse(downstream, ctx, refusal).await;
-    if told.is_err() {
+    let sent = refuse(downstream, ctx, refusal).await;
+    if sent.is_err() {
         ctx.record_client_gone();
     }
-    told.is_ok()
+    sent.is_ok()
 }
 
 /// Tells the client why it is not served.
@@ -59,18 +59,18 @@ pub async fn refuse(
     downstream: &mut impl Downstream,
     ctx: &mut RequestContext,
     refusal: &Refusal,
-) -> Result<(), Closed> {
+) -> Result<(), DownstreamClosed> {
     if ctx.response_started {
         return end_stream_with_error(downstream, ctx, refusal).await;
     }
-    let said = render::refusal(ctx.dialect(), refusal, Some(ctx.request_id()));
+    let rendered = render::refusal(ctx.dialect(), refusal, Some(ctx.request_id()));
     let mut head = json_head(
-        said.status,
-        said.body.len(),
+        rendered.status,
+        rendered.body.len(),
         (ctx.dialect(), ctx.request_id()),
     );
     ctx.page_origin.write(&mut head.headers);
-    if let Some(secs) = said.retry_after_secs {
+    if let Some(secs) = rendered.retry_after_secs {
         head.headers.insert(header::RETRY_AFTER, secs.into());
         if let Some(ms) = retry_after_ms(refusal, secs) {
             head.set("retry-after-ms", &ms.to_string());
@@ -79,11 +79,11 @@ pub async fn refuse(
     for (name, value) in ctx.rate_lines() {
         head.set(name, &value);
     }
-    if said.never_retry {
+    if rendered.never_retry {
         head.set("x-should-retry", "false");
     }
-    ctx.status = said.status;
-    downstream.respond(head, said.body.into()).await
+    ctx.status = rendered.status;
+    downstream.respond(head, rendered.body.into()).await
 }
 
 /// The expected wait in milliseconds, never beyond `Retry-After`; absent where nothing was measured.
@@ -100,7 +100,7 @@ pub async fn json(
     downstream: &mut impl Downstream,
     ctx: &mut RequestContext,
     body: Vec<u8>,
-) -> Result<(), Closed> {
+) -> Result<(), DownstreamClosed> {
     let mut head = json_head(200, body.len(), (ctx.dialect(), ctx.request_id()));
     ctx.page_origin.write(&mut head.headers);
     ctx.status = 200;
@@ -114,7 +114,7 @@ pub async fn json(
 pub async fn send_rejection(
     downstream: &mut impl Downstream,
     rejection: &ForwardRejection,
-) -> Result<(), Closed> {
+) -> Result<(), DownstreamClosed> {
     let lines = rejection.lines();
     let mut head = ResponseHead::new(503, lines.len() + 1);
     for (name, value) in lines {
@@ -128,7 +128,9 @@ pub async fn send_rejection(
 ///
 /// # Errors
 /// The node is gone.
-pub async fn reject_malformed_forward(downstream: &mut impl Downstream) -> Result<(), Closed> {
+pub async fn reject_malformed_forward(
+    downstream: &mut impl Downstream,
+) -> Result<(), DownstreamClosed> {
     let mut head = ResponseHead::new(400, 2);
     let (name, value) = ForwardRejection::malformed_line();
     head.set(name, value);
@@ -143,20 +145,20 @@ pub async fn reject_malformed_forward(downstream: &mut impl Downstream) -> Resul
 /// The client is gone.
 pub async fn refuse_unread(
     downstream: &mut impl Downstream,
-    face: ApiDialect,
+    dialect: ApiDialect,
     refusal: &Refusal,
     page: &PageOrigin,
-) -> Result<(), Closed> {
+) -> Result<(), DownstreamClosed> {
     let id = request_id();
-    let said = render::refusal(face, refusal, Some(&id));
+    let rendered = render::refusal(dialect, refusal, Some(&id));
     tracing::debug!(request_id = &*id, ?refusal, "not a request");
-    let mut head = json_head(said.status, said.body.len(), (face, &id));
+    let mut head = json_head(rendered.status, rendered.body.len(), (dialect, &id));
     page.write(&mut head.headers);
-    if said.never_retry {
+    if rendered.never_retry {
         head.set("x-should-retry", "false");
     }
     downstream.start(head).await?;
-    downstream.finish(said.body.into()).await
+    downstream.finish(rendered.body.into()).await
 }
 
 /// A comment to a streaming client that still waits; the first one commits the status 200.
@@ -167,7 +169,7 @@ pub async fn comment(
     downstream: &mut impl Downstream,
     ctx: &mut RequestContext,
     text: &'static [u8],
-) -> Result<(), Closed> {
+) -> Result<(), DownstreamClosed> {
     if !ctx.response_started {
         let mut head = ResponseHead::new(200, 6);
         head.set("content-type", "text/event-stream");
@@ -191,7 +193,7 @@ async fn end_stream_with_error(
     downstream: &mut impl Downstream,
     ctx: &RequestContext,
     refusal: &Refusal,
-) -> Result<(), Closed> {
+) -> Result<(), DownstreamClosed> {
     let mut event = BytesMut::new();
     render::error_event(ctx.dialect(), refusal, &mut event);
     downstream.finish(event.freeze()).await

@@ -24,16 +24,16 @@ pub struct EndpointPreference {
 impl EndpointPreference {
     /// Asks the policy, or reads what it has said.
     pub fn find(
-        lane: &ModelRuntime,
+        model: &ModelRuntime,
         ctx: &mut RequestContext,
         call: &Call,
         priority: u8,
         now: Millis,
     ) -> EndpointPreference {
-        if lane.routing.mode() == RoutingMode::None {
+        if model.routing.mode() == RoutingMode::None {
             return EndpointPreference::default();
         }
-        let prompt = lane.routing.prompt(&call.body, call.lora().as_deref());
+        let prompt = model.routing.prompt(&call.body, call.lora().as_deref());
         let Some(account) = ctx.account().cloned() else {
             return EndpointPreference::default();
         };
@@ -45,10 +45,10 @@ impl EndpointPreference {
             // Endpoints of this node are at site 0; whoever must go elsewhere takes none of them.
             forced_site: ctx.only_site.as_ref().map(|_| 0),
         };
-        if let Some(journey) = &mut ctx.forwarding {
-            journey.class = class;
+        if let Some(forwarding) = &mut ctx.forwarding {
+            forwarding.class = class;
         }
-        let wish = RankingRequest {
+        let request = RankingRequest {
             account: &account,
             request_id: &request_id,
             class,
@@ -56,20 +56,20 @@ impl EndpointPreference {
             deadline_ms: u32::try_from(ctx.deadline.since(now).0).unwrap_or(u32::MAX),
             prompt: &prompt,
         };
-        let placed = lane.routing.rank_endpoints(&lane.gate, &wish, now);
-        let advice = placed.as_ref().map(|placed| &placed.result);
-        ctx.trace.record_routing(now, lane, advice);
-        if let Some(placed) = &placed {
-            ctx.record_plugins(&placed.result.uses);
+        let ranking = model.routing.rank_endpoints(&model.gate, &request, now);
+        let advice = ranking.as_ref().map(|ranking| &ranking.result);
+        ctx.trace.record_routing(now, model, advice);
+        if let Some(ranking) = &ranking {
+            ctx.record_plugins(&ranking.result.uses);
         }
         EndpointPreference {
-            order: placed.map(|placed| Arc::clone(&placed.order)),
+            order: ranking.map(|ranking| Arc::clone(&ranking.order)),
             prompt,
         }
     }
 
     /// The request has gone to an endpoint.
-    pub fn record_choice(&self, lane: &ModelRuntime, url: &Arc<str>) {
-        lane.routing.record_sent(url, &self.prompt);
+    pub fn record_choice(&self, model: &ModelRuntime, url: &Arc<str>) {
+        model.routing.record_sent(url, &self.prompt);
     }
 }

@@ -40,27 +40,28 @@ pub async fn prepare(
     downstream: &mut impl Downstream,
     ctx: &mut RequestContext,
     account: &AccountId,
-    (lane, call): (&ModelRuntime, Call),
+    (model, call): (&ModelRuntime, Call),
     share: &mut BodyShare,
 ) -> Result<(PreparedRequest, Option<TaskSession>), ModelError> {
-    if !lane.task.is_active() {
-        let asked = PreparedRequest {
+    if !model.task.is_active() {
+        let prepared = PreparedRequest {
             call,
             path: None,
             copied_bytes: 0,
         };
-        return Ok((asked, None));
+        return Ok((prepared, None));
     }
-    lane.backend
-        .accepts(&call, lane.spec.task)
+    model
+        .backend
+        .accepts(&call, model.spec.task)
         .map_err(ModelError::Unfit)?;
-    let mut task = lane.task.begin(Caller {
+    let mut task = model.task.begin(Caller {
         account,
         request_id: ctx.request_id(),
     });
     let body = call.stripped_body();
-    let is_large = body.len() >= LARGE_BYTES || lane.task.is_heavy();
-    let turn = match is_large {
+    let is_large = body.len() >= LARGE_BYTES || model.task.is_heavy();
+    let slot = match is_large {
         true => Some(super::body_check::acquire_slot(shared, downstream, ctx).await?),
         false => None,
     };
@@ -68,24 +69,24 @@ pub async fn prepare(
     if !share.grow(index) {
         return Err(ModelError::Unfit(Refusal::BodyBudgetSpent));
     }
-    let asked = off_the_worker(is_large, || run_task(lane, &mut task, call, body));
+    let prepared = off_the_worker(is_large, || run_task(model, &mut task, call, body));
     share.shrink(index);
-    drop(turn);
-    let asked = asked.map_err(|refusal| {
+    drop(slot);
+    let prepared = prepared.map_err(|refusal| {
         ctx.record_plugins(task.uses());
         ModelError::Unfit(refusal)
     })?;
-    Ok((asked, Some(task)))
+    Ok((prepared, Some(task)))
 }
 
 fn run_task(
-    lane: &ModelRuntime,
+    model: &ModelRuntime,
     task: &mut TaskSession,
     call: Call,
     body: Bytes,
 ) -> Result<PreparedRequest, Refusal> {
     let payload = task.prepare(TaskInput {
-        model: lane.spec.id.as_str(),
+        model: model.spec.id.as_str(),
         content_type: call.content_type.as_deref().unwrap_or(JSON),
         body: &body,
         attributes: attributes(&call),
@@ -94,8 +95,8 @@ fn run_task(
     let copied_bytes = if copied { payload.body.len() as u64 } else { 0 };
     let path = payload.backend_path.clone();
     Ok(PreparedRequest {
-        call: apply_payload(lane, call, payload)?,
-        path: path.filter(|_| lane.backend.uses_task_payload()),
+        call: apply_payload(model, call, payload)?,
+        path: path.filter(|_| model.backend.uses_task_payload()),
         copied_bytes,
     })
 }
@@ -112,9 +113,9 @@ fn attributes(call: &Call) -> Vec<(String, String)> {
     attributes
 }
 
-fn apply_payload(lane: &ModelRuntime, call: Call, payload: TaskPayload) -> Result<Call, Refusal> {
+fn apply_payload(model: &ModelRuntime, call: Call, payload: TaskPayload) -> Result<Call, Refusal> {
     let TaskPayload { body, changed, .. } = payload;
-    if lane.backend.uses_task_payload() {
+    if model.backend.uses_task_payload() {
         // A task that has put an image into JSON does not say so.
         let is_json = changed && is_json(&body);
         let content_type = call.content_type.clone().filter(|_| !is_json);

@@ -207,14 +207,14 @@ impl Faults {
             return None;
         }
         let mut guard = self.set.lock();
-        let (set, dice) = &mut *guard;
+        let (set, rng) = &mut *guard;
         let plan = set.as_mut()?;
         let concerned = match moment {
             FaultPoint::Accept => plan.refuses_all(),
             FaultPoint::Request => true,
             FaultPoint::Health => plan.health || plan.fault == Fault::Refuse,
         };
-        if !concerned || dice.f64() >= plan.probability {
+        if !concerned || rng.f64() >= plan.probability {
             return None;
         }
         let fault = plan.fault;

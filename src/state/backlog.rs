@@ -60,20 +60,20 @@ impl Backlog {
 
     /// Makes room for one read; false where there is none.
     pub fn reserve(&mut self) -> bool {
-        let wanted = self.bytes + READ_MAX_BYTES;
-        if wanted <= self.taken {
+        let reserved = self.bytes + READ_MAX_BYTES;
+        if reserved <= self.taken {
             return true;
         }
-        let more = wanted - self.taken;
+        let more = reserved - self.taken;
         let fits = |held: u64| held.checked_add(more).filter(|sum| *sum <= TOTAL_MAX_BYTES);
-        let has_room = wanted <= STREAM_MAX_BYTES
+        let has_room = reserved <= STREAM_MAX_BYTES
             && self
                 .budget
                 .held_bytes
                 .fetch_update(Ordering::AcqRel, Ordering::Acquire, fits)
                 .is_ok();
         if has_room {
-            self.taken = wanted;
+            self.taken = reserved;
         }
         has_room
     }

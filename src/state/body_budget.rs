@@ -51,11 +51,11 @@ impl BodyShare {
     /// Takes `more` bytes too; false, and nothing taken, when the budget does not hold them.
     pub fn grow(&mut self, more: u64) -> bool {
         let own = self.account.fetch_add(more, Ordering::AcqRel);
-        let held_then = |held: u64| self.limits.admit(own, held, more).then(|| held + more);
+        let held_after = |held: u64| self.limits.admit(own, held, more).then(|| held + more);
         let taken = self
             .budget
             .held_bytes
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, held_then)
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, held_after)
             .is_ok();
         match taken {
             true => self.bytes += more,

@@ -16,17 +16,17 @@ impl ConfigSnapshot {
         let accounts = self.accounts.specs();
         let accounts = accounts.map(|spec| (spec.id.as_str().to_owned(), json!(spec)));
         let models = self.catalog.models().iter().map(|spec| {
-            let said = json!([spec.aliases, spec.task]);
-            (spec.id.as_str().to_owned(), said)
+            let values = json!([spec.aliases, spec.task]);
+            (spec.id.as_str().to_owned(), values)
         });
         let tariffs = self.catalog.models().iter().map(|spec| {
-            let said = json!([
+            let values = json!([
                 spec.tariff,
                 spec.metrics_trust,
                 spec.metrics,
                 spec.plugins.billing
             ]);
-            (spec.id.as_str().to_owned(), said)
+            (spec.id.as_str().to_owned(), values)
         });
         ConfigDigests {
             accounts: digest(accounts.collect()),
@@ -40,8 +40,8 @@ impl ConfigSnapshot {
 fn digest(mut parts: Vec<(String, Value)>) -> u64 {
     parts.sort_by(|(one, _), (other, _)| one.cmp(other));
     let mut hasher = Sha256::new();
-    for (name, said) in parts {
-        hasher.update(format!("{name} {said}\n"));
+    for (name, values) in parts {
+        hasher.update(format!("{name} {values}\n"));
     }
     let digest: [u8; 32] = hasher.finalize().into();
     let (first, _) = digest.split_at(8);

@@ -74,29 +74,29 @@ impl QuotaStore {
     }
 
     /// Other nodes tell what accounts have used there: node, account, day since 1970-01-01, millionths of a
-    /// neuron. Sums of accounts without a limit in `world` are left out: an account that gets its limit
+    /// neuron. Sums of accounts without a limit in `snapshot` are left out: an account that gets its limit
     /// later is reported whole with its next request there. So is what is beyond reason for the account's
     /// limit.
     pub fn record_peer_usage<'a>(
         &self,
-        told: impl IntoIterator<Item = (&'a NodeId, &'a AccountId, u64, u64)>,
-        world: &ConfigSnapshot,
+        reports: impl IntoIterator<Item = (&'a NodeId, &'a AccountId, u64, u64)>,
+        snapshot: &ConfigSnapshot,
     ) {
-        self.record_peer_usage_within(told, |account| world.limit_of(account));
+        self.record_peer_usage_within(reports, |account| snapshot.limit_of(account));
     }
 
     fn record_peer_usage_within<'a>(
         &self,
-        told: impl IntoIterator<Item = (&'a NodeId, &'a AccountId, u64, u64)>,
+        reports: impl IntoIterator<Item = (&'a NodeId, &'a AccountId, u64, u64)>,
         limit_of: impl Fn(&AccountId) -> Option<u64>,
     ) {
         let now = unix_secs(self.clock);
-        let mut told = told.into_iter().peekable();
-        if told.peek().is_none() {
+        let mut reports = reports.into_iter().peekable();
+        if reports.peek().is_none() {
             return;
         }
         let mut quota = self.quota.lock();
-        for (node, account, day, micro) in told {
+        for (node, account, day, micro) in reports {
             match limit_of(account) {
                 Some(limit) if Quota::is_plausible(micro, limit) => {
                     quota.record_peer_usage(&node.name, node.generation, account, day, micro, now);
@@ -207,8 +207,9 @@ mod tests {
         let (one, other) = (node("one"), node("other"));
         let invented = AccountId::from("invented");
         let limit = |known: &AccountId| (*known == account).then_some(10);
-        let hear = |told: &[_]| ledger.record_peer_usage_within(told.iter().copied(), limit);
-        hear(&[
+        let record =
+            |reports: &[_]| ledger.record_peer_usage_within(reports.iter().copied(), limit);
+        record(&[
             (&one, &account, day, 4_000_000),
             (&other, &account, day, 5_000_000),
             (&one, &invented, day, u64::MAX),
@@ -218,7 +219,7 @@ mod tests {
         let held = ledger.reserve(&account, 1.0, 10).unwrap();
         assert!(ledger.reserve(&account, 1.0, 10).is_err());
         drop(held);
-        hear(&[(&one, &account, day, 5_000_000)]);
+        record(&[(&one, &account, day, 5_000_000)]);
         assert!(ledger.reserve(&account, 1.0, 10).is_err());
         assert_eq!(ledger.used(&account), 0.0);
         assert!(ledger.changes_since(version).is_none());

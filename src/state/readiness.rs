@@ -26,16 +26,16 @@ pub struct Readiness {
 impl Readiness {
     /// Returns why this node is not ready, naming the models, where a required one has no endpoint in
     /// use.
-    pub fn fault(&self, lanes: &ModelRuntimes) -> Option<String> {
+    pub fn fault(&self, models: &ModelRuntimes) -> Option<String> {
         let is_required = |id: &str| {
             let mut required = self.require_models.iter();
             required.any(|required| required == id || required == EVERY_MODEL)
         };
-        let required = lanes
+        let required = models
             .iter()
-            .filter(|lane| is_required(lane.spec.id.as_str()));
-        let unserved = required.filter(|lane| lane.gate.gauges().usable_endpoints == 0);
-        sentence(unserved.map(|lane| lane.spec.id.as_str()))
+            .filter(|model| is_required(model.spec.id.as_str()));
+        let unserved = required.filter(|model| model.gate.gauges().usable_endpoints == 0);
+        sentence(unserved.map(|model| model.spec.id.as_str()))
     }
 }
 

@@ -114,7 +114,7 @@ impl ConfigSnapshot {
     ) -> ConfigSnapshot {
         let connect_timeout = Duration::from_millis(plan.timeouts.connect_ms);
         let catalog = Catalog::new(plan.models);
-        let lanes =
+        let models =
             self.models
                 .next_generation(&catalog, &plan.plugins, connect_timeout, clock, metrics);
         let accounts =
@@ -128,7 +128,7 @@ impl ConfigSnapshot {
             node: plan.node,
             path: Arc::from([here]),
             catalog,
-            models: lanes,
+            models,
             plugins: plan.plugins,
             accounts: Arc::new(accounts),
             deadline: plan.timeouts.deadline_rule(),
@@ -152,7 +152,7 @@ impl ConfigSnapshot {
     ) -> ConfigSnapshot {
         let connect_timeout = Duration::from_millis(self.timeouts.connect_ms);
         let catalog = Catalog::new(models);
-        let lanes =
+        let models =
             self.models
                 .next_generation(&catalog, &self.plugins, connect_timeout, clock, metrics);
         ConfigSnapshot {
@@ -161,7 +161,7 @@ impl ConfigSnapshot {
             node: Arc::clone(&self.node),
             path: Arc::clone(&self.path),
             catalog,
-            models: lanes,
+            models,
             plugins: self.plugins.clone(),
             accounts: Arc::clone(&self.accounts),
             deadline: self.timeouts.deadline_rule(),

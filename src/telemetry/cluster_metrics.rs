@@ -39,7 +39,7 @@ impl ClusterMetrics {
             "infergate_forward_failures_total",
             "forwards that no node has answered, by the site they went to and why",
         );
-        let fleet = ClusterMetrics {
+        let metrics = ClusterMetrics {
             nodes: register(registry, IntGaugeVec::new(states, &["state"])),
             drifted: register(registry, IntGaugeVec::new(drifted, &["what"])),
             forward_failures: register(registry, IntCounterVec::new(failures, &["site", "result"])),
@@ -56,9 +56,9 @@ impl ClusterMetrics {
             ),
         };
         for change in NodeChange::ALL {
-            fleet.changes.with_label_values(&[change.name()]);
+            metrics.changes.with_label_values(&[change.name()]);
         }
-        fleet
+        metrics
     }
 
     pub fn set(&self, levels: NodeLevels) {

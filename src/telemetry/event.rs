@@ -87,13 +87,13 @@ pub struct TokenUsage {
 pub struct EventFlags {
     /// The answer was a stream of events.
     pub streamed: bool,
-    /// The model is marked as beta.
+    /// The model is marked as beta. No configuration marks one yet.
     pub beta: bool,
     /// The endpoint stands outside the site.
     pub external_endpoint: bool,
     /// The request waited in this site's queue.
     pub queued_in_site: bool,
-    /// Arrived over a Unix socket.
+    /// Arrived over a Unix socket, which no listener is yet.
     pub unix_socket: bool,
     /// The billing plugin failed, and the built-in formula or an earlier revision priced it.
     pub billing_fallback: bool,
@@ -144,7 +144,7 @@ pub struct InferenceEvent {
     /// Model named by the client, when a fallback model took its place.
     pub asked_model_id: Option<ModelId>,
     /// The dialect it was asked in.
-    pub face: ApiDialect,
+    pub dialect: ApiDialect,
     /// `node.id` of the configuration.
     pub node: Arc<str>,
     /// `node.site` of the configuration.
@@ -191,11 +191,9 @@ pub struct InferenceEvent {
     pub local_queue_size: u32,
     /// The site it entered by.
     pub source_site: Arc<str>,
-    /// The container that served it, when the endpoint names it.
-    pub container_id: Option<Arc<str>>,
     /// Marks.
     pub flags: EventFlags,
-    /// Kind of caller; `rest` for the HTTP dialects.
+    /// Kind of caller: `rest` for the HTTP dialects, `job` for jobs.
     pub request_source: &'static str,
     /// Plugins that took part.
     pub plugins: Vec<PluginUse>,
@@ -249,6 +247,7 @@ struct EventLine<'a> {
     path: &'a [Arc<str>],
     local_queue_size: u32,
     source_site: &'a str,
+    /// No endpoint names its container yet.
     container_id: Option<&'a str>,
     flags: EventFlags,
     request_source: &'static str,
@@ -266,7 +265,7 @@ impl<'a> EventLine<'a> {
             client_request_id: event.client_request_id.as_deref(),
             model_id: event.model_id.as_ref().map(ModelId::as_str),
             asked_model_id: event.asked_model_id.as_ref().map(ModelId::as_str),
-            face: event.face.name(),
+            face: event.dialect.name(),
             node: &event.node,
             site: &event.site,
             status: event.status,
@@ -293,7 +292,7 @@ impl<'a> EventLine<'a> {
             path: &event.path,
             local_queue_size: event.local_queue_size,
             source_site: &event.source_site,
-            container_id: event.container_id.as_deref(),
+            container_id: None,
             flags: event.flags,
             request_source: event.request_source,
             plugins: &event.plugins,
@@ -378,7 +377,7 @@ pub(crate) fn sample_event(request_id: &str) -> InferenceEvent {
         client_request_id: None,
         model_id: None,
         asked_model_id: None,
-        face: ApiDialect::OpenAi,
+        dialect: ApiDialect::OpenAi,
         node: "a1".into(),
         site: "fra".into(),
         status: 401,
@@ -401,7 +400,6 @@ pub(crate) fn sample_event(request_id: &str) -> InferenceEvent {
         path: Arc::from([Arc::from("fra/a1")]),
         local_queue_size: 0,
         source_site: "fra".into(),
-        container_id: None,
         flags: EventFlags::default(),
         request_source: "rest",
         plugins: Vec::new(),
@@ -420,6 +418,90 @@ mod tests {
         assert_eq!(out.pop(), Some(b'\n'));
         assert!(!out.contains(&b'\n'));
         serde_json::from_slice(&out).unwrap()
+    }
+
+    /// The names of docs/events.md in the order of the line: consumers may read columns.
+    const FIELDS: &[&str] = &[
+        "time",
+        "request_id",
+        "account_id",
+        "client_id",
+        "client_request_id",
+        "model_id",
+        "asked_model_id",
+        "face",
+        "node",
+        "site",
+        "status",
+        "error_code",
+        "reason",
+        "outcome",
+        "streamed",
+        "queued",
+        "request_time_ms",
+        "queuing_time_ms",
+        "inference_time_ms",
+        "time_to_first_token_ms",
+        "metrics",
+        "metrics_source",
+        "comparison",
+        "neurons",
+        "priced_by",
+        "attempts",
+        "upstream",
+        "path",
+        "local_queue_size",
+        "source_site",
+        "container_id",
+        "flags",
+        "request_source",
+        "plugins",
+        "trace_id",
+    ];
+
+    /// The marks in `flags`, in their order.
+    const FLAGS: &[&str] = &[
+        "streamed",
+        "beta",
+        "external_endpoint",
+        "queued_in_site",
+        "unix_socket",
+        "billing_fallback",
+    ];
+
+    /// Asserts that the members of the object begin with `names`, in this order.
+    fn assert_order(names: &[&str], object: &str) {
+        let mut rest = object;
+        for name in names {
+            let member = format!("\"{name}\":");
+            rest = rest.split_once(&member).map(|(_, rest)| rest).expect(name);
+        }
+    }
+
+    #[test]
+    fn a_line_has_every_field_of_the_contract_in_its_order() {
+        let mut out = Vec::new();
+        sample_event("r1").write_line("2026-11-20T10:00:00.000Z", &mut out);
+        let text = String::from_utf8(out).unwrap();
+        assert_order(FIELDS, &text);
+        let line = line(&sample_event("r1"));
+        assert_eq!(line.as_object().unwrap().len(), FIELDS.len());
+        assert_order(FLAGS, text.split_once("\"flags\":").unwrap().1);
+        assert_eq!(line["flags"].as_object().unwrap().len(), FLAGS.len());
+        let page = include_str!("../../docs/events.md");
+        for name in FIELDS.iter().chain(FLAGS) {
+            assert!(
+                page.contains(&format!("`{name}`")),
+                "docs/events.md lacks {name}"
+            );
+        }
+        for unknown in ["container_id", "client_id", "neurons", "trace_id"] {
+            assert_eq!(line[unknown], Value::Null, "{unknown}");
+        }
+        for unknown in ["beta", "unix_socket"] {
+            assert_eq!(line["flags"][unknown], false, "{unknown}");
+        }
+        assert_eq!(line["request_source"], "rest");
     }
 
     #[test]
@@ -452,7 +534,7 @@ mod tests {
             account_id: Some("acme".into()),
             client_id: Some("end\nuser \"7\"".into()),
             model_id: Some("@cf/meta/llama".into()),
-            face: ApiDialect::WorkersAi,
+            dialect: ApiDialect::WorkersAi,
             status: 200,
             error_code: None,
             reason: None,

@@ -292,7 +292,7 @@ struct NodeMetrics {
     events_dropped: IntCounterVec,
     log_lines_dropped: IntCounter,
     exports: ExportMetrics,
-    fleet: ClusterMetrics,
+    cluster: ClusterMetrics,
     process: Option<ProcessMetrics>,
 }
 
@@ -333,7 +333,7 @@ impl Metrics {
 
     /// Records a forward to this site that was not answered.
     pub fn record_forward_failure(&self, site: &Arc<str>, result: ForwardResult) {
-        self.node.fleet.record_forward_failure(site, result);
+        self.node.cluster.record_forward_failure(site, result);
     }
 
     /// The metrics of `model`, made when they are first asked for. Keep the response beside the
@@ -401,7 +401,7 @@ impl Metrics {
     /// Records a change of another node.
     pub fn record_node_change(&self, change: NodeChange) {
         let word = change.name();
-        self.node.fleet.changes.with_label_values(&[word]).inc();
+        self.node.cluster.changes.with_label_values(&[word]).inc();
     }
 
     /// Sets the counts of gossip not taken or not sent since the start.
@@ -413,7 +413,11 @@ impl Metrics {
             ("unsent", refused.unsent),
             ("sum", refused.sums),
         ] {
-            let counter = self.node.fleet.gossip_refused.with_label_values(&[reason]);
+            let counter = self
+                .node
+                .cluster
+                .gossip_refused
+                .with_label_values(&[reason]);
             raise_counter(&counter, count);
         }
     }
@@ -528,7 +532,7 @@ impl NodeMetrics {
                 "log lines that standard error did not take",
             ),
             exports: ExportMetrics::new(counter, by_label),
-            fleet: ClusterMetrics::new(registry),
+            cluster: ClusterMetrics::new(registry),
             process: process::read().map(|_| ProcessMetrics {
                 cpu: register(
                     registry,
@@ -551,7 +555,7 @@ impl NodeMetrics {
         self.connections.set(levels.connections as i64);
         self.buffered_body.set(levels.buffered_body_bytes as i64);
         self.config_generation.set(levels.config_generation as i64);
-        self.fleet.set(levels.nodes);
+        self.cluster.set(levels.nodes);
         let events = &levels.events;
         raise_counter(&self.events_written, events.written);
         for (cause, dropped) in [

@@ -1,6 +1,6 @@
 //! Telemetry: inference events, Prometheus metrics, logs, and the clock they are measured with.
 //!
-//! Decides nothing about requests and imports no other module of the shell. Rooms report what
+//! Decides nothing about requests and imports no other module of the shell. Modules report what
 //! happened as plain values; here it becomes a line in a file, a counter or a log record. Account
 //! and request ids stand in events only, never on metric labels.
 

@@ -166,9 +166,9 @@ impl ModelMetrics {
             &["reason"],
         );
         ModelMetrics {
-            requests: DIALECTS.map(|face| {
+            requests: DIALECTS.map(|dialect| {
                 RequestOutcome::ALL
-                    .map(|outcome| requests.with_label_values(&[face.name(), outcome.name()]))
+                    .map(|outcome| requests.with_label_values(&[dialect.name(), outcome.name()]))
             }),
             refusals: counters(
                 &registry,
@@ -199,7 +199,7 @@ impl ModelMetrics {
     /// Counts a finished request; the only call that does.
     pub fn record_request(&self, event: &InferenceEvent) {
         // `Outcome::ALL` is in the order of the enum, a test holds it to that.
-        self.requests[event.face.index()][event.outcome as usize].inc();
+        self.requests[event.dialect.index()][event.outcome as usize].inc();
         if let Some(code) = event.error_code {
             self.errors.with_label_values(&[code.to_string()]).inc();
         }

@@ -66,16 +66,16 @@ impl TraceBuilder {
         &mut self,
         others: &ClusterHandle,
         at_us: u64,
-        seek: &NodeQuery<'_>,
+        query: &NodeQuery<'_>,
         sites: Option<&Arc<SiteRanking>>,
         chosen: Option<&ForwardTarget>,
     ) {
         self.push_step(|| {
-            let (nodes, nodes_left_out) = others.explain(seek, NODES_RECORDED_MAX);
+            let (nodes, nodes_left_out) = others.explain(query, NODES_RECORDED_MAX);
             TraceStep::PeerSelection(Box::new(PeerSelectionStep {
                 at_us,
-                need: seek.need,
-                only_site: seek.forced_site.map(Arc::from),
+                need: query.need,
+                only_site: query.forced_site.map(Arc::from),
                 sites: sites.cloned(),
                 nodes,
                 nodes_left_out,

@@ -230,7 +230,7 @@ pub struct TraceSummary {
     pub model: Option<ModelId>,
     /// The model asked for, where another one of its ladder took its place.
     pub asked_model: Option<ModelId>,
-    pub face: ApiDialect,
+    pub dialect: ApiDialect,
     pub outcome: RequestOutcome,
     pub status: u16,
     pub code: Option<u32>,
@@ -285,24 +285,24 @@ impl TraceBuilder {
 
     /// The model as the caller named it, and the one that was found by that name.
     pub fn set_requested_model(&mut self, name: &str, found: Option<&ModelId>) {
-        let Some(story) = &mut self.recorded else {
+        let Some(trace) = &mut self.recorded else {
             return;
         };
         if found.is_none_or(|id| id.as_str() != name) {
-            story.requested_model =
+            trace.requested_model =
                 Some(name[..name.floor_char_boundary(REQUESTED_MODEL_BYTES_MAX)].into());
         }
     }
 
     /// The deadline was made of these.
-    pub fn set_deadline(&mut self, rule: DeadlineRule, model_secs: u64, wish: Option<Millis>) {
-        let Some(story) = &mut self.recorded else {
+    pub fn set_deadline(&mut self, rule: DeadlineRule, model_secs: u64, requested: Option<Millis>) {
+        let Some(trace) = &mut self.recorded else {
             return;
         };
-        story.deadline = Some(DeadlineInputs {
+        trace.deadline = Some(DeadlineInputs {
             rule,
             model_secs,
-            requested: wish,
+            requested,
         });
     }
 
@@ -310,26 +310,26 @@ impl TraceBuilder {
     pub fn record_routing(
         &mut self,
         now: Millis,
-        lane: &ModelRuntime,
+        model: &ModelRuntime,
         advice: Option<&Arc<RankingResult>>,
     ) {
         self.push_step(|| {
             TraceStep::Routing(RoutingStep {
                 at_us: now.0 * 1000,
-                policy: lane.spec.plugins.routing.clone(),
-                mode: lane.routing.mode(),
+                policy: model.spec.plugins.routing.clone(),
+                mode: model.routing.mode(),
                 advice: advice.cloned(),
             })
         });
     }
 
     /// Records the next model of the fallback list and why the former one was left.
-    pub fn record_fallback(&mut self, at_us: u64, to: &ModelId, said: &Refusal) {
+    pub fn record_fallback(&mut self, at_us: u64, to: &ModelId, result: &Refusal) {
         self.push_step(|| {
             TraceStep::Fallback(FallbackStep {
                 at_us,
                 to: to.clone(),
-                cause: said.cause(),
+                cause: result.cause(),
             })
         });
     }
@@ -346,7 +346,7 @@ impl TraceBuilder {
             Err(_) => {}
         }
         self.push_step(|| {
-            let said = match entry {
+            let result = match entry {
                 Ok(GateEntry::Leased(_)) => AdmissionStepResult::Leased,
                 Ok(GateEntry::Queued(waiter)) => AdmissionStepResult::Queued {
                     position: waiter.position,
@@ -360,7 +360,7 @@ impl TraceBuilder {
             };
             TraceStep::Admission(AdmissionStep {
                 snapshot: found,
-                result: said,
+                result,
             })
         });
     }
@@ -371,22 +371,22 @@ impl TraceBuilder {
         if end == WaitEnd::Granted {
             self.times.record_grant(at_us);
         }
-        let Some(story) = &mut self.recorded else {
+        let Some(trace) = &mut self.recorded else {
             return;
         };
         let how = match end {
             WaitEnd::Granted => "granted",
             WaitEnd::Forwarded => "left-for-another-node",
             WaitEnd::Refused(cause) => cause,
-            WaitEnd::Aborted => story.refusal.map_or("cut-off", |refusal| refusal.cause),
+            WaitEnd::Aborted => trace.refusal.map_or("cut-off", |refusal| refusal.cause),
         };
         // A look at other nodes may have come after it.
-        let steps = story.steps.iter_mut().rev().take(2);
+        let steps = trace.steps.iter_mut().rev().take(2);
         let mut admissions = steps.filter_map(|step| match step {
             TraceStep::Admission(admission) => Some(admission),
             _ => None,
         });
-        if story.steps_left_out == 0
+        if trace.steps_left_out == 0
             && let Some(admission) = admissions.next()
             && let AdmissionStepResult::Queued { ended, .. } = &mut admission.result
         {
@@ -425,11 +425,11 @@ impl TraceBuilder {
 
     /// Records that the request is refused or cut.
     pub fn record_refusal(&mut self, refusal: &Refusal) {
-        let Some(story) = &mut self.recorded else {
+        let Some(trace) = &mut self.recorded else {
             return;
         };
         let row = refusal.row();
-        story.refusal = Some(RefusalSummary {
+        trace.refusal = Some(RefusalSummary {
             cause: refusal.cause(),
             reason: row.reason,
             message: row.message,
@@ -478,13 +478,13 @@ impl TraceBuilder {
     }
 
     pub(super) fn push_step(&mut self, step: impl FnOnce() -> TraceStep) {
-        let Some(story) = &mut self.recorded else {
+        let Some(trace) = &mut self.recorded else {
             return;
         };
-        if story.steps.len() < STEPS_MAX {
-            story.steps.push(step());
+        if trace.steps.len() < STEPS_MAX {
+            trace.steps.push(step());
         } else {
-            story.steps_left_out += 1;
+            trace.steps_left_out += 1;
         }
     }
 

@@ -37,53 +37,53 @@ pub struct NodeInfo<'a> {
 impl RequestTrace {
     /// The whole story.
     pub fn to_json(&self, here: NodeInfo<'_>) -> Value {
-        let mut told = Map::new();
-        let mut tell = |name: &str, value: Value| told.insert(name.to_owned(), value);
+        let mut object = Map::new();
+        let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
         let end = self.summary.as_ref();
-        tell("request_id", self.request_id().into());
-        tell(
+        put("request_id", self.request_id().into());
+        put(
             "began_at",
             rfc3339(here.clock.wall_at(self.begin_us)).into(),
         );
-        tell("node", here.node.into());
-        tell("site", here.site.into());
+        put("node", here.node.into());
+        put("site", here.site.into());
         let before = self.forwarded_from.as_ref();
-        tell("forwarded_by", before.map(|before| &*before.node).into());
-        tell(
+        put("forwarded_by", before.map(|before| &*before.node).into());
+        put(
             "forwarded_after_ms",
             before.map(|before| ms(before.elapsed_us)).into(),
         );
-        tell("config_generation", self.generation.into());
-        tell("account", account_json(end));
-        tell("model", model_json(end));
+        put("config_generation", self.generation.into());
+        put("account", account_json(end));
+        put("model", model_json(end));
         // As the caller wrote it, where that is an alias or nothing known.
-        let asked = self.requested_model.as_deref().map(Value::from);
+        let requested = self.requested_model.as_deref().map(Value::from);
         let left = end.and_then(|end| end.asked_model.as_ref());
         let left = left.map(|model| Value::from(model.as_str()));
-        let asked = asked.or(left);
-        tell("model_asked", asked.unwrap_or_else(|| model_json(end)));
-        tell("face", end.map(|end| end.face.name()).into());
-        tell("deadline", self.deadline.map(deadline_json).into());
-        tell("quota", end.and_then(quota_json).into());
+        let requested = requested.or(left);
+        put("model_asked", requested.unwrap_or_else(|| model_json(end)));
+        put("face", end.map(|end| end.dialect.name()).into());
+        put("deadline", self.deadline.map(deadline_json).into());
+        put("quota", end.and_then(quota_json).into());
         let steps = self.steps.iter().map(|step| self.step_json(step));
-        tell("steps", steps.collect());
-        tell("steps_left_out", self.steps_left_out.into());
-        tell(
+        put("steps", steps.collect());
+        put("steps_left_out", self.steps_left_out.into());
+        put(
             "plugins",
             json!(end.map_or(&[][..], |end| end.plugins.as_slice())),
         );
-        tell("outcome", end.map(|end| end.outcome.name()).into());
-        tell("status", end.map(|end| end.status).into());
+        put("outcome", end.map(|end| end.outcome.name()).into());
+        put("status", end.map(|end| end.status).into());
         let code = end.and_then(|end| end.code).map(|code| code.to_string());
-        tell("error_code", code.into());
-        tell("refusal", self.refusal.map(refusal_json).into());
-        tell("streamed", end.map(|end| end.streamed).into());
-        tell("queued_ms", end.map(|end| ms(end.queued_us)).into());
+        put("error_code", code.into());
+        put("refusal", self.refusal.map(refusal_json).into());
+        put("streamed", end.map(|end| end.streamed).into());
+        put("queued_ms", end.map(|end| ms(end.queued_us)).into());
         let first_byte = end.and_then(|end| end.first_byte_us);
-        tell("first_byte_at_ms", first_byte.map(ms).into());
-        tell("total_ms", end.map(|end| self.offset_ms(end.at_us)).into());
-        tell("neurons", end.and_then(|end| end.neurons).into());
-        Value::Object(told)
+        put("first_byte_at_ms", first_byte.map(ms).into());
+        put("total_ms", end.map(|end| self.offset_ms(end.at_us)).into());
+        put("neurons", end.and_then(|end| end.neurons).into());
+        Value::Object(object)
     }
 
     /// Renders the line of the list of traces.
@@ -152,41 +152,41 @@ impl RequestTrace {
             snapshot: found,
             result,
         } = admission;
-        let mut told = Map::new();
-        let mut tell = |name: &str, value: Value| told.insert(name.to_owned(), value);
-        tell("step", "admission".into());
-        tell("at_ms", self.offset_ms(found.at_us).into());
+        let mut object = Map::new();
+        let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
+        put("step", "admission".into());
+        put("at_ms", self.offset_ms(found.at_us).into());
         match *result {
             AdmissionStepResult::Leased => {
-                tell("result", "leased".into());
+                put("result", "leased".into());
             }
             AdmissionStepResult::Queued {
                 position,
                 expected_wait,
                 ended,
             } => {
-                tell("result", "queued".into());
-                tell("position", position.into());
-                tell("expected_wait_ms", expected_wait.0.into());
+                put("result", "queued".into());
+                put("position", position.into());
+                put("expected_wait_ms", expected_wait.0.into());
                 let waited = ended.map(|(at_us, _)| ms(at_us.saturating_sub(found.at_us)));
-                tell("waited_ms", waited.into());
-                tell("ended", ended.map_or("cut-off", |(_, how)| how).into());
+                put("waited_ms", waited.into());
+                put("ended", ended.map_or("cut-off", |(_, how)| how).into());
             }
             AdmissionStepResult::Full { cause, retry_after } => {
-                tell("result", "full".into());
-                tell("cause", cause.into());
-                tell("retry_after_ms", retry_after.map(|after| after.0).into());
+                put("result", "full".into());
+                put("cause", cause.into());
+                put("retry_after_ms", retry_after.map(|after| after.0).into());
             }
         }
         let gauges = &found.gauges;
-        tell("waiting", gauges.depth.into());
+        put("waiting", gauges.depth.into());
         let permits = json!({ "used": gauges.used, "limit": gauges.limit });
-        tell("permits", permits);
-        tell("endpoints", gauges.endpoints.into());
-        tell("usable_endpoints", gauges.usable_endpoints.into());
-        tell("candidates", candidates_json(found));
-        tell("candidates_left_out", found.omitted().into());
-        Value::Object(told)
+        put("permits", permits);
+        put("endpoints", gauges.endpoints.into());
+        put("usable_endpoints", gauges.usable_endpoints.into());
+        put("candidates", candidates_json(found));
+        put("candidates_left_out", found.omitted().into());
+        Value::Object(object)
     }
 
     fn attempt_json(&self, tried: &AttemptStep) -> Value {
@@ -246,16 +246,16 @@ fn deadline_json(deadline: DeadlineInputs) -> Value {
     let DeadlineInputs {
         rule,
         model_secs,
-        requested: wish,
+        requested,
     } = deadline;
-    let bound: DeadlineBound = rule.bound(model_secs, wish);
+    let bound: DeadlineBound = rule.bound(model_secs, requested);
     json!({
-        "after_ms": rule.deadline(Millis::ZERO, model_secs, wish).0,
+        "after_ms": rule.deadline(Millis::ZERO, model_secs, requested).0,
         "from": bound.name(),
         "model_secs": model_secs,
         "floor_secs": rule.model_floor_secs,
         "ceiling_secs": rule.ceiling_secs,
-        "caller_ms": wish.map(|wish| wish.0),
+        "caller_ms": requested.map(|requested| requested.0),
     })
 }
 
@@ -318,7 +318,7 @@ fn places_json(advice: &RankingResult) -> Vec<Value> {
 }
 
 fn candidates_json(found: &AdmissionSnapshot) -> Value {
-    let told = found.endpoints().map(|endpoint| {
+    let object = found.endpoints().map(|endpoint| {
         json!({
             "endpoint": endpoint.url,
             "rank": endpoint.rank,
@@ -327,7 +327,7 @@ fn candidates_json(found: &AdmissionSnapshot) -> Value {
             "tried_before": endpoint.avoided,
         })
     });
-    told.collect()
+    object.collect()
 }
 
 impl RequestTrace {
@@ -342,9 +342,9 @@ impl RequestTrace {
             "wants": wants,
             "wait_max_ms": wait_max_ms,
             "only_site": look.only_site,
-            "sites_by": look.sites.as_ref().map(|sited| ranked_by(&sited.uses)),
-            "sites_asked_ms_before": look.sites.as_ref().map(|sited| (look.at_us / 1000).saturating_sub(sited.at.0)),
-            "sites": look.sites.as_ref().map_or_else(Vec::new, |sited| sites(sited)),
+            "sites_by": look.sites.as_ref().map(|ranking| ranked_by(&ranking.uses)),
+            "sites_asked_ms_before": look.sites.as_ref().map(|ranking| (look.at_us / 1000).saturating_sub(ranking.at.0)),
+            "sites": look.sites.as_ref().map_or_else(Vec::new, |ranking| sites(ranking)),
             "chosen": look.chosen,
             "nodes": look.nodes.iter().map(node).collect::<Vec<_>>(),
             "nodes_left_out": look.nodes_left_out,
@@ -385,7 +385,7 @@ impl RequestTrace {
 }
 
 /// Sites in the policy's order.
-fn sites(sited: &SiteRanking) -> Vec<Value> {
+fn sites(ranking: &SiteRanking) -> Vec<Value> {
     let site = |(name, rank, seen): &(Arc<str>, u8, Candidate)| {
         json!({
             "site": name,
@@ -397,7 +397,7 @@ fn sites(sited: &SiteRanking) -> Vec<Value> {
             "ttft_us": seen.ttft_us,
         })
     };
-    sited.ranked.iter().map(site).collect()
+    ranking.ranked.iter().map(site).collect()
 }
 
 fn node(view: &NodeView) -> Value {

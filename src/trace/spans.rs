@@ -79,7 +79,7 @@ impl Renderer<'_> {
             KeyValue::text(semconv::OPERATION, summary.operation),
             KeyValue::text(semconv::PROVIDER, semconv::PROVIDER_NAME),
             KeyValue::text("infergate.request_id", &*summary.request_id),
-            KeyValue::text("infergate.api", summary.face.name()),
+            KeyValue::text("infergate.api", summary.dialect.name()),
             KeyValue::text("infergate.outcome", summary.outcome.name()),
         ];
         if let Some(requested) = self.requested_model() {

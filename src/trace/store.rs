@@ -49,12 +49,12 @@ impl TraceStore {
     }
 
     /// Keeps a story, and the oldest goes; unless it is one of many that nothing happened in.
-    pub fn keep(&self, story: Box<RequestTrace>) {
-        if story.is_plain() && !self.admit_plain(story.ended_us()) {
+    pub fn keep(&self, trace: Box<RequestTrace>) {
+        if trace.is_plain() && !self.admit_plain(trace.ended_us()) {
             return;
         }
         let number = self.kept.fetch_add(1, Ordering::Relaxed);
-        let overwritten = self.slots[number % self.slots.len()].lock().replace(story);
+        let overwritten = self.slots[number % self.slots.len()].lock().replace(trace);
         drop(overwritten);
     }
 
@@ -72,17 +72,17 @@ impl TraceStore {
     pub fn find(&self, request_id: &str) -> Option<RequestTrace> {
         self.newest_first().find_map(|slot| {
             let slot = slot.lock();
-            let story = slot.as_deref()?;
-            (story.request_id() == request_id).then(|| story.clone())
+            let trace = slot.as_deref()?;
+            (trace.request_id() == request_id).then(|| trace.clone())
         })
     }
 
     /// The last `count` stories, the newest first. A trace that is just being written may be missing.
     pub fn newest(&self, count: usize) -> Vec<RequestTrace> {
-        let stories = self
+        let traces = self
             .newest_first()
             .filter_map(|slot| slot.lock().as_deref().cloned());
-        stories.take(count).collect()
+        traces.take(count).collect()
     }
 
     fn newest_first(&self) -> impl Iterator<Item = &Mutex<Option<Box<RequestTrace>>>> {

@@ -21,7 +21,7 @@ const RULE: DeadlineRule = DeadlineRule {
     ceiling_secs: 240,
 };
 
-fn begun() -> TraceBuilder {
+fn started() -> TraceBuilder {
     let mut draft = TraceBuilder::new(1_000_000);
     draft.begin(3, None);
     draft
@@ -35,7 +35,7 @@ fn summary(request_id: &str) -> TraceSummary {
         account: None,
         model: None,
         asked_model: None,
-        face: ApiDialect::OpenAi,
+        dialect: ApiDialect::OpenAi,
         outcome: RequestOutcome::Refused,
         status: 401,
         code: Some(10000),
@@ -51,13 +51,13 @@ fn summary(request_id: &str) -> TraceSummary {
 }
 
 /// The story of a request with this id that came to nothing.
-fn story(request_id: &str) -> Box<RequestTrace> {
-    let mut draft = begun();
+fn trace(request_id: &str) -> Box<RequestTrace> {
+    let mut draft = started();
     draft.finish(|_| summary(request_id));
     draft.take().unwrap()
 }
 
-fn tell(draft: &mut TraceBuilder) -> Value {
+fn render(draft: &mut TraceBuilder) -> Value {
     draft.take().unwrap().to_json(NodeInfo {
         clock: Clock::start(),
         node: "a1",
@@ -104,11 +104,11 @@ fn the_ring_keeps_the_last_stories_and_no_more() {
     assert!(stories.newest(10).is_empty());
     let ids = |count: usize| {
         let newest = stories.newest(count);
-        let ids = newest.iter().map(|story| story.request_id().to_owned());
+        let ids = newest.iter().map(|trace| trace.request_id().to_owned());
         ids.collect::<Vec<_>>()
     };
     for number in 0..10 {
-        stories.keep(story(&format!("r{number}")));
+        stories.keep(trace(&format!("r{number}")));
         let oldest = (number + 1_i32).saturating_sub(4).max(0);
         let kept: Vec<String> = (oldest..=number).rev().map(|n| format!("r{n}")).collect();
         assert_eq!(ids(10), kept);
@@ -122,8 +122,8 @@ fn the_ring_keeps_the_last_stories_and_no_more() {
 #[test]
 fn of_two_stories_with_one_id_the_newer_is_told() {
     let stories = TraceStore::with_capacity(4);
-    stories.keep(story("r"));
-    let mut second = begun();
+    stories.keep(trace("r"));
+    let mut second = started();
     second.record_refusal(&Refusal::QuotaUsed);
     second.finish(|_| summary("r"));
     stories.keep(second.take().unwrap());
@@ -142,7 +142,7 @@ fn a_request_without_a_story_collects_nothing() {
 
 #[test]
 fn a_story_ends_to_grow_and_later_steps_change_nothing_in_it() {
-    let mut draft = begun();
+    let mut draft = started();
     let gate = AdmissionGate::new(&model(), vec![target()], Clock::start());
     for number in 0..32_u16 {
         let (found, entry) = gate.request_permit(ask());
@@ -154,7 +154,7 @@ fn a_story_ends_to_grow_and_later_steps_change_nothing_in_it() {
         draft.begin_attempt(u64::from(number), &target());
         draft.update_attempt(&trace);
     }
-    let told = tell(&mut draft);
+    let told = render(&mut draft);
     let steps = told["steps"].as_array().unwrap();
     assert_eq!(
         (steps.len(), &told["steps_left_out"]),
@@ -175,7 +175,7 @@ fn of_many_requests_that_nothing_happens_to_some_are_kept_and_of_the_others_all(
 
     let gate = AdmissionGate::new(&model(), vec![target()], Clock::start());
     let plain = |again: bool| {
-        let mut draft = begun();
+        let mut draft = started();
         let (found, entry) = gate.request_permit(ask());
         draft.record_admission(found, &entry);
         draft.begin_attempt(0, &target());
@@ -206,7 +206,7 @@ fn of_many_requests_that_nothing_happens_to_some_are_kept_and_of_the_others_all(
 
 #[test]
 fn the_usual_steps_need_no_memory_of_their_own_and_all_have_a_bound() {
-    let mut draft = begun();
+    let mut draft = started();
     for _ in 0..STEPS_USUAL {
         draft.begin_attempt(0, &target());
     }
@@ -222,7 +222,7 @@ fn the_usual_steps_need_no_memory_of_their_own_and_all_have_a_bound() {
 #[test]
 fn the_name_that_was_asked_for_is_kept_where_it_says_more_and_cut_between_characters() {
     let asked = |name: &str, found: Option<&str>| {
-        let mut draft = begun();
+        let mut draft = started();
         draft.set_requested_model(name, found.map(ModelId::from).as_ref());
         draft
             .take()
@@ -246,7 +246,7 @@ fn the_name_that_was_asked_for_is_kept_where_it_says_more_and_cut_between_charac
 fn admission_tells_what_it_found_what_it_said_and_how_the_wait_ended() {
     let clock = Clock::start();
     let gate = AdmissionGate::new(&model(), vec![target()], clock);
-    let mut draft = begun();
+    let mut draft = started();
     let (found, leased) = gate.request_permit(ask());
     draft.record_admission(found, &leased);
     let (found, queued) = gate.request_permit(ask());
@@ -255,7 +255,7 @@ fn admission_tells_what_it_found_what_it_said_and_how_the_wait_ended() {
     draft.end_wait(at_us + 1500, WaitEnd::Refused("deadline-passed"));
     let (found, full) = gate.request_permit(ask());
     draft.record_admission(found, &full);
-    let told = tell(&mut draft);
+    let told = render(&mut draft);
     let [leased, queued, full] = told["steps"].as_array().unwrap().as_slice() else {
         panic!("{told}");
     };
@@ -321,20 +321,20 @@ fn a_wait_that_a_departure_ended_says_so_and_one_that_never_ended_was_cut_off() 
     let gate = AdmissionGate::new(&model(), vec![target()], Clock::start());
     let _held = gate.request_permit(ask());
     for (left, ended) in [(true, "client-gone"), (false, "cut-off")] {
-        let mut draft = begun();
+        let mut draft = started();
         let (found, queued) = gate.request_permit(ask());
         draft.record_admission(found, &queued);
         if left {
             draft.record_refusal(&Refusal::ClientGone);
             draft.end_wait(0, WaitEnd::Aborted);
         }
-        assert_eq!(tell(&mut draft)["steps"][0]["ended"], ended);
+        assert_eq!(render(&mut draft)["steps"][0]["ended"], ended);
     }
 }
 
 #[test]
 fn a_try_tells_its_moments_and_why_there_is_another_one_or_none() {
-    let mut draft = begun();
+    let mut draft = started();
     draft.begin_attempt(1_000_500, &target());
     let trace = AttemptTrace {
         head_us: 1_004_000,
@@ -352,7 +352,7 @@ fn a_try_tells_its_moments_and_why_there_is_another_one_or_none() {
         tries: 1,
         model_left: 4,
     });
-    let tried = tell(&mut draft)["steps"][0].clone();
+    let tried = render(&mut draft)["steps"][0].clone();
     assert_eq!(
         tried,
         json!({
@@ -392,8 +392,8 @@ fn only_retries_that_load_another_server_count_for_the_whole_model() {
         (again.is_counted(), again.tries_left(), again.reason())
     };
     let failed = Some(AttemptFailure::Failed);
-    let begun = (false, 2, "the server may have begun to work");
-    assert_eq!(again(None, false, 1), begun);
+    let started = (false, 2, "the server may have begun to work");
+    assert_eq!(again(None, false, 1), started);
     let nobody = (false, 1, "no server has seen the request");
     assert_eq!(again(Some(AttemptFailure::NotConnected), true, 2), nobody);
     let spent = (false, 2, "the model's retries are used up");
@@ -404,7 +404,7 @@ fn only_retries_that_load_another_server_count_for_the_whole_model() {
 
 #[test]
 fn the_end_is_that_of_the_summary_and_the_deadline_names_its_source() {
-    let mut draft = begun();
+    let mut draft = started();
     draft.set_requested_model("nobody", None);
     draft.set_deadline(RULE, 1, Some(Millis(500)));
     draft.record_refusal(&Refusal::QuotaUsed);
@@ -422,7 +422,7 @@ fn the_end_is_that_of_the_summary_and_the_deadline_names_its_source() {
         quota: Some(quota),
         ..summary("r1")
     });
-    let told = tell(&mut draft);
+    let told = render(&mut draft);
     for (name, value) in [
         ("request_id", json!("r1")),
         ("node", json!("a1")),

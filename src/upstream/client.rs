@@ -153,10 +153,10 @@ impl HttpClient {
     pub async fn send(
         &self,
         target: &Target,
-        outgoing: OutboundRequest<'_>,
+        outbound: OutboundRequest<'_>,
         marks: &mut ConnectTimings,
     ) -> Result<UpstreamResponse, SendError> {
-        self.send_observed(target, outgoing, marks, &IgnoreInterim)
+        self.send_observed(target, outbound, marks, &IgnoreInterim)
             .await
     }
 
@@ -167,16 +167,16 @@ impl HttpClient {
     pub async fn send_observed(
         &self,
         target: &Target,
-        outgoing: OutboundRequest<'_>,
+        outbound: OutboundRequest<'_>,
         marks: &mut ConnectTimings,
         observer: &dyn InterimObserver,
     ) -> Result<UpstreamResponse, SendError> {
-        if !outgoing.fresh
+        if !outbound.fresh
             && let Some((connection, dial)) = self.take_pooled(target).await?
         {
             marks.record_connected(true);
             observer.on_connected();
-            let request = encode_request(target, &outgoing);
+            let request = encode_request(target, &outbound);
             match self
                 .exchange(connection, dial, request, marks, observer)
                 .await
@@ -185,17 +185,17 @@ impl HttpClient {
                     tracing::debug!(url = &*target.url, "a kept connection was closed");
                     marks.record_replaced();
                 }
-                asked => return asked.map_err(|failed| failed.error),
+                sent => return sent.map_err(|failed| failed.error),
             }
         }
         let (connection, dial) = self.open_connection(target).await?;
         marks.record_connected(false);
         observer.on_connected();
-        let request = encode_request(target, &outgoing);
-        let asked = self
+        let request = encode_request(target, &outbound);
+        let sent = self
             .exchange(connection, dial, request, marks, observer)
             .await;
-        asked.map_err(|failed| failed.error)
+        sent.map_err(|failed| failed.error)
     }
 
     /// Closes connections that have waited too long or were closed by their server. To be called twice
@@ -349,12 +349,12 @@ impl HttpClient {
     }
 
     /// Gives the connection back when the response was read whole; closes it otherwise.
-    pub async fn finish(&self, exchange: UpstreamResponse) {
+    pub async fn finish(&self, response: UpstreamResponse) {
         let UpstreamResponse {
             mut session,
             dial,
             broken,
-        } = exchange;
+        } = response;
         // After an early response the server is still owed a part of the request.
         let is_owed = connection_of(&session).is_none_or(|connection| !connection.is_written());
         if broken || is_owed || !session.is_body_done() {
@@ -376,10 +376,10 @@ impl HttpClient {
 
     /// Reads the rest of a short response that is not passed on, so that its connection can be
     /// kept.
-    pub async fn discard(&self, mut exchange: UpstreamResponse) {
+    pub async fn discard(&self, mut response: UpstreamResponse) {
         let rest = async {
             let mut read = 0;
-            while let Ok(Some(chunk)) = exchange.chunk().await {
+            while let Ok(Some(chunk)) = response.chunk().await {
                 read += chunk.len();
                 if read > DISCARD_MAX_BYTES {
                     return;
@@ -387,7 +387,7 @@ impl HttpClient {
             }
         };
         if timeout(DISCARD_TIMEOUT, rest).await.is_ok() {
-            self.finish(exchange).await;
+            self.finish(response).await;
         }
     }
 }
@@ -439,28 +439,28 @@ impl UpstreamResponse {
 }
 
 /// Head and body as they are written: in one piece where the body is small.
-fn encode_request(target: &Target, outgoing: &OutboundRequest<'_>) -> (BytesMut, Bytes) {
-    let mut head = encode_head(target, outgoing);
-    if outgoing.body.len() > JOINED_BODY_MAX_BYTES {
-        return (head, outgoing.body.clone());
+fn encode_request(target: &Target, outbound: &OutboundRequest<'_>) -> (BytesMut, Bytes) {
+    let mut head = encode_head(target, outbound);
+    if outbound.body.len() > JOINED_BODY_MAX_BYTES {
+        return (head, outbound.body.clone());
     }
-    head.extend_from_slice(outgoing.body);
+    head.extend_from_slice(outbound.body);
     (head, Bytes::new())
 }
 
-fn encode_head(target: &Target, outgoing: &OutboundRequest<'_>) -> BytesMut {
-    let joined = if outgoing.body.len() <= JOINED_BODY_MAX_BYTES {
-        outgoing.body.len()
+fn encode_head(target: &Target, outbound: &OutboundRequest<'_>) -> BytesMut {
+    let joined = if outbound.body.len() <= JOINED_BODY_MAX_BYTES {
+        outbound.body.len()
     } else {
         0
     };
-    let mut head = BytesMut::with_capacity(256 + outgoing.headers.len() + joined);
+    let mut head = BytesMut::with_capacity(256 + outbound.headers.len() + joined);
     // A request line names at least the root.
-    let path = match outgoing.path {
+    let path = match outbound.path {
         "" if target.prefix.is_empty() => "/",
         path => path,
     };
-    for part in [outgoing.method, " ", &target.prefix] {
+    for part in [outbound.method, " ", &target.prefix] {
         head.extend_from_slice(part.as_bytes());
     }
     target.credentials.write_path(path, &mut head);
@@ -472,16 +472,16 @@ fn encode_head(target: &Target, outgoing: &OutboundRequest<'_>) -> BytesMut {
     head.extend_from_slice(b"accept-encoding: identity\r\n");
     match target.credentials.replaces_any() {
         true => {
-            let lines = outgoing.headers.split_inclusive(|&byte| byte == b'\n');
+            let lines = outbound.headers.split_inclusive(|&byte| byte == b'\n');
             for line in lines.filter(|line| !target.credentials.replaces(line)) {
                 head.extend_from_slice(line);
             }
         }
-        false => head.extend_from_slice(outgoing.headers),
+        false => head.extend_from_slice(outbound.headers),
     }
-    if outgoing.method != "GET" {
+    if outbound.method != "GET" {
         use std::fmt::Write;
-        write!(head, "content-length: {}\r\n", outgoing.body.len())
+        write!(head, "content-length: {}\r\n", outbound.body.len())
             .expect("writing to a growing buffer cannot fail");
     }
     head.extend_from_slice(b"\r\n");

@@ -149,7 +149,7 @@ async fn get(
     path: &str,
     bytes_max: usize,
 ) -> Result<Vec<u8>, DiscoveryError> {
-    let outgoing = OutboundRequest {
+    let outbound = OutboundRequest {
         method: "GET",
         path,
         // The pool is for requests.
@@ -159,16 +159,16 @@ async fn get(
         fresh: true,
     };
     let unanswered = |error: &dyn std::error::Error| DiscoveryError::NoResponse(with_causes(error));
-    let mut exchange = client
-        .send(target, outgoing, &mut ConnectTimings::default())
+    let mut response = client
+        .send(target, outbound, &mut ConnectTimings::default())
         .await
         .map_err(|error| unanswered(&error))?;
-    let status = exchange.head().status.as_u16();
+    let status = response.head().status.as_u16();
     if status != 200 {
         return Err(DiscoveryError::Status(status));
     }
     let mut body = Vec::new();
-    while let Some(chunk) = exchange.chunk().await.map_err(|error| unanswered(&error))? {
+    while let Some(chunk) = response.chunk().await.map_err(|error| unanswered(&error))? {
         if body.len() + chunk.len() > bytes_max {
             return Err(DiscoveryError::TooLarge);
         }

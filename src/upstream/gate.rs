@@ -122,17 +122,19 @@ impl AdmissionGate {
     /// The refusal of a full queue and its kin; nothing is held then.
     pub fn request_permit(
         self: &Arc<AdmissionGate>,
-        ask: PermitRequest,
+        request: PermitRequest,
     ) -> (AdmissionSnapshot, Result<GateEntry, Refusal>) {
         let at_us = self.clock.micros();
         let now = Millis(at_us / 1000);
         // For the trace; the list of what was tried is empty but for retries.
-        let (order, avoid) = (ask.endpoint_order.clone(), ask.avoid.clone());
-        let account = AccountKey::from(&ask.account);
+        let (order, avoid) = (request.endpoint_order.clone(), request.avoid.clone());
+        let account = AccountKey::from(&request.account);
         let mut inner = self.inner.lock();
         let outcome = match inner.ejector.pause_left(now) {
             Some(retry_after) => AdmissionOutcome::Full(Refusal::EndpointsPaused { retry_after }),
-            None => inner.turnstile.request_permit(ask, now, fastrand::u64(..)),
+            None => inner
+                .turnstile
+                .request_permit(request, now, fastrand::u64(..)),
         };
         let taken = match &outcome {
             AdmissionOutcome::Leased(grant) => Some(grant.endpoint),

@@ -197,40 +197,40 @@ impl Ranking {
     pub fn rank_endpoints(
         &self,
         gate: &AdmissionGate,
-        wish: &RankingRequest<'_>,
+        request: &RankingRequest<'_>,
         now: Millis,
     ) -> Option<Arc<EndpointRanking>> {
         match self.slot.mode() {
             RoutingMode::None => None,
-            RoutingMode::Cached => self.look_up(wish.class, now),
-            RoutingMode::PerRequest => Some(Arc::new(self.rank_for_request(gate, wish, now))),
+            RoutingMode::Cached => self.look_up(request.class, now),
+            RoutingMode::PerRequest => Some(Arc::new(self.rank_for_request(gate, request, now))),
         }
     }
 
     fn rank_for_request(
         &self,
         gate: &AdmissionGate,
-        wish: &RankingRequest<'_>,
+        request: &RankingRequest<'_>,
         now: Millis,
     ) -> EndpointRanking {
-        let lora = wish.prompt.lora;
+        let lora = request.prompt.lora;
         let hints = Hints {
-            body_bytes: u32::try_from(wish.body_bytes).unwrap_or(u32::MAX),
-            deadline_ms: Some(wish.deadline_ms),
+            body_bytes: u32::try_from(request.body_bytes).unwrap_or(u32::MAX),
+            deadline_ms: Some(request.deadline_ms),
             lora,
-            ..hints(wish.class)
+            ..hints(request.class)
         };
         let mut candidates = gate.candidates(lora);
         let memory = self.memory.lock();
         for (_, url, candidate) in &mut candidates {
-            candidate.prefix_affinity = memory.prefixes.share(url, &wish.prompt.blocks);
+            candidate.prefix_affinity = memory.prefixes.share(url, &request.prompt.blocks);
             let remembered = memory.adapters.affinity(url, lora);
             candidate.lora_affinity = candidate.lora_affinity.max(remembered);
         }
         drop(memory);
         let caller = Caller {
-            account: wish.account,
-            request_id: wish.request_id,
+            account: request.account,
+            request_id: request.request_id,
         };
         self.rank(Some(caller), hints, &candidates, now)
     }
@@ -267,18 +267,18 @@ impl Ranking {
             true => Vec::new(),
             false => gate.candidates(None),
         };
-        let mut placed = Vec::with_capacity(classes.len());
+        let mut ranking = Vec::with_capacity(classes.len());
         for class in classes {
             let of_adapter = class.lora.map(|lora| gate.candidates(Some(lora)));
             let candidates = of_adapter.as_ref().unwrap_or(&candidates);
             let mut ranked = self.rank(None, hints(class), candidates, now);
             ranked.sites = self.rank_sites(class, sites, now);
-            placed.push((class, Arc::new(ranked)));
+            ranking.push((class, Arc::new(ranked)));
             tokio::task::yield_now().await;
         }
         self.table.store(Arc::new(RankingTable {
             at: now,
-            rankings: placed,
+            rankings: ranking,
             sites: SiteTable::of(|class| self.rank_sites(class, sites, now)),
         }));
     }
@@ -292,23 +292,23 @@ impl Ranking {
         if now.since(table.at) > STALE_AFTER {
             return None;
         }
-        let placed = table.rankings.iter().find(|(of, _)| *of == class);
-        let sited = match placed {
-            Some((_, placed)) => placed.sites.as_ref(),
+        let ranking = table.rankings.iter().find(|(of, _)| *of == class);
+        let sites = match ranking {
+            Some((_, ranking)) => ranking.sites.as_ref(),
             None => table.sites.of_class(class),
         };
-        sited.cloned()
+        sites.cloned()
     }
 
     fn classes_in_use(&self) -> Vec<RankingClass> {
         let table = self.table.load();
-        let asked = |class: &RankingClass| {
-            let placed = table.rankings.iter().find(|(of, _)| of == class);
-            placed.is_none_or(|(_, placed)| placed.is_used.swap(false, Ordering::Relaxed))
+        let is_in_use = |class: &RankingClass| {
+            let ranking = table.rankings.iter().find(|(of, _)| of == class);
+            ranking.is_none_or(|(_, ranking)| ranking.is_used.swap(false, Ordering::Relaxed))
         };
         let classes = &mut self.memory.lock().classes;
         classes.retain_mut(|(class, idle_ticks)| {
-            *idle_ticks = if asked(class) { 0 } else { *idle_ticks + 1 };
+            *idle_ticks = if is_in_use(class) { 0 } else { *idle_ticks + 1 };
             *idle_ticks < FORGOTTEN_AFTER_TICKS
         });
         classes.iter().map(|(class, _)| *class).collect()
@@ -317,9 +317,9 @@ impl Ranking {
     fn look_up(&self, class: RankingClass, now: Millis) -> Option<Arc<EndpointRanking>> {
         let table = self.table.load();
         let found = table.rankings.iter().find(|(of, _)| *of == class);
-        if let Some((_, placed)) = found {
-            placed.is_used.store(true, Ordering::Relaxed);
-            return (now.since(table.at) <= STALE_AFTER).then(|| Arc::clone(placed));
+        if let Some((_, ranking)) = found {
+            ranking.is_used.store(true, Ordering::Relaxed);
+            return (now.since(table.at) <= STALE_AFTER).then(|| Arc::clone(ranking));
         }
         let classes = &mut self.memory.lock().classes;
         let is_known = classes.iter().any(|(known, _)| *known == class);

@@ -6,7 +6,7 @@
 pub const FILE_CYCLES: &[(&str, usize)] = &[("core::admission", 3)];
 
 /// `mod.rs` files with more than docs, declarations and re-exports. The list only gets shorter.
-pub const MOD_FILES_WITH_CODE: &[&str] = &["src/core/routing/policy/mod.rs"];
+pub const MOD_FILES_WITH_CODE: &[&str] = &[];
 
 /// Words that make a reader look back for what they stand for, at the beginning of a doc sentence.
 pub const PRONOUN_OPENINGS: &[&str] = &[
@@ -36,7 +36,10 @@ pub const PRONOUN_OPENINGS: &[&str] = &[
 ];
 
 /// Percent of the doc sentences that may begin so.
-pub const PRONOUN_PERCENT_MAX: f64 = 3.0;
+pub const PRONOUN_PERCENT_MAX: f64 = 0.5;
+
+/// Doc sentences of more than 30 words there may be.
+pub const LONG_SENTENCES_MAX: usize = 0;
 
 /// Percent of a package's type names that may be a participle, particle or verb.
 pub const PARTICIPLE_PERCENT_MAX: f64 = 1.0;
@@ -66,14 +69,16 @@ pub const BANNED_WORDS: &[&str] = &[
 /// Names of foreign interfaces that contain such a word all the same.
 pub const BANNED_NAMES_ALLOWED: &[&str] = &[
     "visit_borrowed_str",
+    "visit_f64",
     "visit_map",
     "visit_seq",
     "visit_str",
+    "visit_u64",
     "round_trip",
 ];
 
 /// Names with banned words there may be.
-pub const BANNED_NAMES_MAX: usize = 42;
+pub const BANNED_NAMES_MAX: usize = 0;
 
 /// Public items without a use there may be.
 pub const UNUSED_ITEMS_MAX: usize = 2;
@@ -83,4 +88,4 @@ pub const UNUSED_ITEMS_MAX: usize = 2;
 pub const UNUSED_ITEMS_ALLOWED: &[&str] = &["detach", "renew", "for_job", "take_event"];
 
 /// Types between the modules of the request path that docs/glossary.md may lack.
-pub const GLOSSARY_MISSING_MAX: usize = 6;
+pub const GLOSSARY_MISSING_MAX: usize = 0;

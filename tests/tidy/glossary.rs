@@ -9,7 +9,7 @@ use crate::paths::paths;
 use crate::tree::{Tree, module};
 
 /// Modules whose types must be in the glossary once another module uses them.
-const MODULES: &[&str] = &["downstream", "peer", "pipeline", "upstream"];
+const MODULES: &[&str] = &["downstream", "peer", "pipeline", "tls", "upstream"];
 
 /// Adds an offence when more than `max` types are missing from `glossary`.
 pub fn glossary(tree: &Tree, glossary: &str, max: usize, found: &mut Vec<String>) {

@@ -7,7 +7,7 @@ use crate::layers::inner_layers;
 use crate::mod_files::mod_files;
 use crate::names::{banned_words, type_names};
 use crate::planted::repository_with;
-use crate::prose::pronouns;
+use crate::prose::{long_sentences, pronouns};
 use crate::tree::{Source, Tree};
 
 /// Runs one check on the tidy repository with `planted` files; returns its offences.
@@ -135,6 +135,23 @@ fn doc_sentences_that_open_with_pronouns_turn_it_red() {
     );
     let opened = "//! App. What it does.\n//!\n//! - `It` is listed.\npub fn run() {}\n";
     assert_one(&offences_of(&[("src/app.rs", opened)], check), "2 of ");
+}
+
+#[test]
+fn a_doc_sentence_of_31_words_turns_it_red() {
+    let check =
+        |_: &Tree, sources: &[Source], found: &mut Vec<String>| long_sentences(sources, 0, found);
+    let of_words = |words: usize| format!("//! App{}.\n", " word".repeat(words - 1));
+    let fine = of_words(30);
+    assert_eq!(
+        offences_of(&[("src/app.rs", &fine)], check),
+        Vec::<String>::new()
+    );
+    let long = of_words(31);
+    assert_one(
+        &offences_of(&[("src/app.rs", &long)], check),
+        "1 doc sentences",
+    );
 }
 
 #[test]

@@ -52,6 +52,16 @@ pub fn pronouns(sources: &[Source], percent_max: f64, found: &mut Vec<String>) {
     }
 }
 
+/// Adds an offence when there are more than `max` doc sentences of over 30 words.
+pub fn long_sentences(sources: &[Source], max: usize, found: &mut Vec<String>) {
+    let long = Prose::of(sources).long;
+    if long > max {
+        found.push(format!(
+            "{long} doc sentences have {LONG_WORDS} words or more, over {max}: make two of one"
+        ));
+    }
+}
+
 /// The first word, behind brackets and back-ticks.
 fn opening(sentence: &str) -> Option<&str> {
     let sentence = sentence.trim_start_matches(['`', '[']);

@@ -3,14 +3,14 @@
 //! Not the rules of `checks.rs`: a ratchet starts at the figure of its day and only shrinks.
 
 use crate::ceilings::{
-    BANNED_NAMES_MAX, FILE_CYCLES, MOD_FILES_WITH_CODE, PARTICIPLE_PERCENT_MAX,
+    BANNED_NAMES_MAX, FILE_CYCLES, LONG_SENTENCES_MAX, MOD_FILES_WITH_CODE, PARTICIPLE_PERCENT_MAX,
     PRONOUN_PERCENT_MAX, REPEATED_TYPES, UNUSED_ITEMS_MAX,
 };
 use crate::dead_items::{dead, dead_items};
 use crate::file_cycles::{file_cycles, largest_cycles};
 use crate::mod_files::{mod_files, with_code};
 use crate::names::{TypeNames, banned, banned_words, type_names, types};
-use crate::prose::{Prose, pronouns};
+use crate::prose::{Prose, long_sentences, pronouns};
 use crate::tree::{Source, Tree};
 
 /// Adds an offence for each figure over its ceiling.
@@ -18,6 +18,7 @@ pub fn ratchets(tree: &Tree, sources: &[Source], found: &mut Vec<String>) {
     file_cycles(tree, FILE_CYCLES, found);
     mod_files(tree, MOD_FILES_WITH_CODE, found);
     pronouns(sources, PRONOUN_PERCENT_MAX, found);
+    long_sentences(sources, LONG_SENTENCES_MAX, found);
     type_names(tree, PARTICIPLE_PERCENT_MAX, REPEATED_TYPES, found);
     banned_words(tree, BANNED_NAMES_MAX, found);
     dead_items(tree, UNUSED_ITEMS_MAX, found);

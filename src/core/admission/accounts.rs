@@ -72,13 +72,13 @@ impl<S> AccountQueues<S> {
         line.weight = weight;
     }
 
-    /// Opens an empty queue for the account of `ask`, which has none.
-    pub fn open(&mut self, ask: &PermitRequest, share: S) -> SlotKey {
-        let weight = ask.weight.max(1);
+    /// Opens an empty queue for the account of `request`, which has none.
+    pub fn open(&mut self, request: &PermitRequest, share: S) -> SlotKey {
+        let weight = request.weight.max(1);
         self.weights += u64::from(weight);
-        let hash = self.hasher.hash_one(&ask.account);
+        let hash = self.hasher.hash_one(&request.account);
         let line = self.queues.insert(AccountQueue {
-            id: ask.account.clone(),
+            id: request.account.clone(),
             hash,
             weight,
             waiting: Queue::default(),
@@ -93,9 +93,9 @@ impl<S> AccountQueues<S> {
     /// Adds a waiter to its account's queue: at the end, or at the head for a retry.
     pub fn push(&mut self, waiters: &mut Waiters, account: SlotKey, place: SlotKey) {
         let line = &mut self.queues[account];
-        let ask = &waiters[place].request;
-        line.outside += usize::from(ask.is_bounded_elsewhere);
-        match ask.is_retry {
+        let request = &waiters[place].request;
+        line.outside += usize::from(request.is_bounded_elsewhere);
+        match request.is_retry {
             true => line.waiting.push_front(waiters, place),
             false => line.waiting.push_back(waiters, place),
         }
@@ -141,9 +141,9 @@ impl<S> AccountQueues<S> {
     /// Returns the estimate for one more request of the account, with accounts served in proportion to
     /// their weights. Every `weight` requests before it in its own queue take one round. In a round each
     /// other account gets its weight, or as many grants as it has waiters.
-    pub fn estimate(&self, ask: &PermitRequest, waiters: &Waiters) -> QueueEstimate {
-        let weight = u64::from(ask.weight.max(1));
-        let account_line = self.find(&ask.account);
+    pub fn estimate(&self, request: &PermitRequest, waiters: &Waiters) -> QueueEstimate {
+        let weight = u64::from(request.weight.max(1));
+        let account_line = self.find(&request.account);
         let (own, outside, others_weight, others_first) = match account_line {
             // On average it is half a round until its turn comes.
             Some(account) => {
@@ -154,7 +154,7 @@ impl<S> AccountQueues<S> {
             // A new account starts behind all others.
             None => (0, 0, self.weights, self.weights),
         };
-        let before = if ask.is_retry { 0 } else { own };
+        let before = if request.is_retry { 0 } else { own };
         let rounds = before as u64 / weight;
         let others = others_first.saturating_add(rounds.saturating_mul(others_weight));
         let others_waiting = waiters.len() - own;

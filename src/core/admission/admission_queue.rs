@@ -93,39 +93,39 @@ impl AdmissionQueue {
     /// Requests a permit.
     pub fn request_permit(
         &mut self,
-        ask: PermitRequest,
+        request: PermitRequest,
         now: Millis,
         random: u64,
     ) -> AdmissionOutcome {
-        if now >= ask.deadline {
+        if now >= request.deadline {
             return AdmissionOutcome::Full(Refusal::DeadlinePassed);
         }
         // While requests wait no permit is free, and if one were it would be theirs.
         if self.waiters.is_empty()
             && let Some(endpoint) =
-                self.take_endpoint(&ask.avoid, ask.endpoint_order.as_deref(), random)
+                self.take_endpoint(&request.avoid, request.endpoint_order.as_deref(), random)
         {
-            self.discipline.charge_immediate(&ask);
+            self.discipline.charge_immediate(&request);
             return AdmissionOutcome::Leased(self.lease(endpoint, None, now));
         }
         if self.is_closed() {
             return AdmissionOutcome::Full(self.closed_refusal());
         }
-        if ask.has_alternative && self.is_unusable() {
+        if request.has_alternative && self.is_unusable() {
             return AdmissionOutcome::Full(Refusal::NoHealthyEndpoint);
         }
-        self.queue(ask, now)
+        self.queue(request, now)
     }
 
-    fn queue(&mut self, ask: PermitRequest, now: Millis) -> AdmissionOutcome {
-        let prospect = self.discipline.estimate(&ask, &self.waiters);
-        let wait = self.wait(prospect.grants_ahead, now);
+    fn queue(&mut self, request: PermitRequest, now: Millis) -> AdmissionOutcome {
+        let estimate = self.discipline.estimate(&request, &self.waiters);
+        let wait = self.wait(estimate.grants_ahead, now);
         let retry_after = retry_after(wait);
-        if ask.no_wait {
+        if request.no_wait {
             return AdmissionOutcome::Full(Refusal::Busy { retry_after });
         }
-        let is_unbounded = ask.is_retry || ask.is_bounded_elsewhere;
-        let fits = is_unbounded || self.has_capacity(prospect.queue_depth);
+        let is_unbounded = request.is_retry || request.is_bounded_elsewhere;
+        let fits = is_unbounded || self.has_capacity(estimate.queue_depth);
         if !fits || self.waiters.is_full() {
             return AdmissionOutcome::Full(Refusal::QueueFull { retry_after });
         }
@@ -133,14 +133,14 @@ impl AdmissionQueue {
         let end = now + wait + margin + self.service_time.optimistic_service();
         // While no request is served no estimate holds; requests wait for an endpoint to recover.
         let is_served = self.endpoints.totals().usable > 0;
-        if is_served && self.service_time.is_reliable() && end > ask.deadline {
+        if is_served && self.service_time.is_reliable() && end > request.deadline {
             return AdmissionOutcome::Full(Refusal::CannotStartInTime { retry_after });
         }
-        self.outside += usize::from(ask.is_bounded_elsewhere);
+        self.outside += usize::from(request.is_bounded_elsewhere);
         let place = self.waiters.insert(Waiter {
-            request: ask,
+            request,
             joined: now,
-            account_queue: prospect.account_queue,
+            account_queue: estimate.account_queue,
         });
         self.discipline.join(&mut self.waiters, place);
         if !self.is_announced
@@ -152,7 +152,7 @@ impl AdmissionQueue {
             self.withdraw();
             return AdmissionOutcome::Leased(self.lease(endpoint, None, now));
         }
-        let position = prospect.grants_ahead + 1;
+        let position = estimate.grants_ahead + 1;
         AdmissionOutcome::Queued {
             ticket: self.ticket(place),
             position,
@@ -287,12 +287,12 @@ impl AdmissionQueue {
         places.sort_unstable_by_key(|&place| self.waiters.key(place));
         let mut joined = 0;
         for place in places {
-            let ask = &self.waiters[place].request;
-            let (resume, is_outside) = (ask.is_retry, ask.is_bounded_elsewhere);
-            let prospect = self.discipline.estimate(ask, &self.waiters);
-            let fits = prospect.queue_depth < self.account_capacity && joined < self.total_capacity;
+            let request = &self.waiters[place].request;
+            let (resume, is_outside) = (request.is_retry, request.is_bounded_elsewhere);
+            let estimate = self.discipline.estimate(request, &self.waiters);
+            let fits = estimate.queue_depth < self.account_capacity && joined < self.total_capacity;
             if fits || resume || is_outside {
-                self.waiters[place].account_queue = prospect.account_queue;
+                self.waiters[place].account_queue = estimate.account_queue;
                 self.discipline.join(&mut self.waiters, place);
                 joined += usize::from(!is_outside);
             } else {
@@ -503,9 +503,9 @@ impl AdmissionQueue {
         if self.permits.is_full() {
             return None;
         }
-        let ask = &self.waiters[place].request;
-        let order = ask.endpoint_order.as_deref();
-        self.endpoints.take_one(order, &ask.avoid, random)
+        let request = &self.waiters[place].request;
+        let order = request.endpoint_order.as_deref();
+        self.endpoints.take_one(order, &request.avoid, random)
     }
 
     fn take_endpoint(

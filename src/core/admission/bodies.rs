@@ -21,14 +21,14 @@ pub struct BodyLimits {
 impl BodyLimits {
     /// Returns whether an account that holds `own` of the `held` bytes of all accounts may hold `more`.
     pub fn admit(&self, own: u64, held: u64, more: u64) -> bool {
-        let (own_then, held_then) = (own.saturating_add(more), held.saturating_add(more));
-        if held_then > self.total_bytes {
+        let (own_after, held_after) = (own.saturating_add(more), held.saturating_add(more));
+        if held_after > self.total_bytes {
             return false;
         }
         let others = held.saturating_sub(own);
-        let is_within_share = own_then <= self.share_bytes.max(self.one_body_bytes);
+        let is_within_share = own_after <= self.share_bytes.max(self.one_body_bytes);
         let reserved = if self.is_alone { 0 } else { self.share_bytes };
-        is_within_share || (others == 0 && held_then <= self.total_bytes.saturating_sub(reserved))
+        is_within_share || (others == 0 && held_after <= self.total_bytes.saturating_sub(reserved))
     }
 }
 

@@ -36,8 +36,8 @@ pub(super) struct QueueEstimate {
 
 /// An order of service.
 pub(super) trait Discipline: Send {
-    /// Returns the estimate for `ask` if it joined now.
-    fn estimate(&self, ask: &PermitRequest, waiters: &Waiters) -> QueueEstimate;
+    /// Returns the estimate for `request` if it joined now.
+    fn estimate(&self, request: &PermitRequest, waiters: &Waiters) -> QueueEstimate;
 
     /// Adds the waiter at `place`, which is in no queue and whose estimate was just made: at the end of
     /// its queue, or at the head for a retry.
@@ -59,8 +59,8 @@ pub(super) trait Discipline: Send {
     /// Removes the waiter at `place`, which gets no permit.
     fn cancel(&mut self, waiters: &mut Waiters, place: SlotKey);
 
-    /// Charges `ask`, which gets a permit at once while no request waits.
-    fn charge_immediate(&mut self, _ask: &PermitRequest) {}
+    /// Charges `request`, which gets a permit at once while no request waits.
+    fn charge_immediate(&mut self, _request: &PermitRequest) {}
 
     /// Corrects the charge of a request from `charged` to `actual` tokens.
     fn correct_tokens(&mut self, _account: &AccountId, _weight: u32, _charged: u64, _actual: u64) {}

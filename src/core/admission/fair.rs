@@ -58,26 +58,26 @@ impl Fair {
 }
 
 impl Discipline for Fair {
-    fn estimate(&self, ask: &PermitRequest, waiters: &Waiters) -> QueueEstimate {
-        self.accounts.estimate(ask, waiters)
+    fn estimate(&self, request: &PermitRequest, waiters: &Waiters) -> QueueEstimate {
+        self.accounts.estimate(request, waiters)
     }
 
     fn join(&mut self, waiters: &mut Waiters, place: SlotKey) {
         let Waiter {
-            request: ask,
+            request,
             account_queue: account_line,
             ..
         } = &waiters[place];
         let account = match *account_line {
             Some(account) => {
-                self.accounts.set_weight(account, ask.weight);
+                self.accounts.set_weight(account, request.weight);
                 account
             }
             None => {
                 let account = self.accounts.open(
-                    ask,
+                    request,
                     RotationTurn {
-                        left: ask.weight.max(1),
+                        left: request.weight.max(1),
                     },
                 );
                 self.rotation.push_back(self.accounts.queues_mut(), account);
@@ -201,12 +201,12 @@ mod tests {
     fn a_newcomer_expects_one_round_and_a_long_line_one_round_for_each_turn() {
         let mut line = QueueFixture::new(Fair::new());
         line.join_all("a1 a2 a3 a4 b1 b2 c1 c2");
-        let expected = |ask| {
+        let expected = |request| {
             let QueueEstimate {
                 queue_depth: line_depth,
                 grants_ahead,
                 ..
-            } = line.estimate(ask);
+            } = line.estimate(request);
             (line_depth, grants_ahead)
         };
         assert_eq!(expected(request("d")), (0, 3));

@@ -24,19 +24,19 @@ impl Fifo {
 }
 
 impl Discipline for Fifo {
-    fn estimate(&self, ask: &PermitRequest, _waiters: &Waiters) -> QueueEstimate {
+    fn estimate(&self, request: &PermitRequest, _waiters: &Waiters) -> QueueEstimate {
         let line_depth = self.waiting.len();
         QueueEstimate {
             queue_depth: line_depth - self.outside,
-            grants_ahead: if ask.is_retry { 0 } else { line_depth },
+            grants_ahead: if request.is_retry { 0 } else { line_depth },
             account_queue: None,
         }
     }
 
     fn join(&mut self, waiters: &mut Waiters, place: SlotKey) {
-        let ask = &waiters[place].request;
-        self.outside += usize::from(ask.is_bounded_elsewhere);
-        if ask.is_retry {
+        let request = &waiters[place].request;
+        self.outside += usize::from(request.is_bounded_elsewhere);
+        if request.is_retry {
             self.waiting.push_front(waiters, place);
         } else {
             self.waiting.push_back(waiters, place);

@@ -25,15 +25,15 @@ pub(super) struct Priority {
     occupied: u32,
 }
 
-fn level(ask: &PermitRequest) -> usize {
-    2 * usize::from(ask.priority.min(PRIORITY_MAX)) + usize::from(!ask.is_warm)
+fn level(request: &PermitRequest) -> usize {
+    2 * usize::from(request.priority.min(PRIORITY_MAX)) + usize::from(!request.is_warm)
 }
 
 impl Priority {
     fn remove(&mut self, waiters: &mut Waiters, place: SlotKey) {
-        let ask = &waiters[place].request;
-        let level = level(ask);
-        self.outside -= usize::from(ask.is_bounded_elsewhere);
+        let request = &waiters[place].request;
+        let level = level(request);
+        self.outside -= usize::from(request.is_bounded_elsewhere);
         self.levels[level].remove(waiters, place);
         if self.levels[level].is_empty() {
             self.occupied &= !(1 << level);
@@ -42,9 +42,9 @@ impl Priority {
 }
 
 impl Discipline for Priority {
-    fn estimate(&self, ask: &PermitRequest, _waiters: &Waiters) -> QueueEstimate {
-        let own = level(ask);
-        let not_after = if ask.is_retry { own } else { own + 1 };
+    fn estimate(&self, request: &PermitRequest, _waiters: &Waiters) -> QueueEstimate {
+        let own = level(request);
+        let not_after = if request.is_retry { own } else { own + 1 };
         QueueEstimate {
             queue_depth: self.levels.iter().map(Queue::len).sum::<usize>() - self.outside,
             grants_ahead: self.levels[..not_after].iter().map(Queue::len).sum(),
@@ -53,9 +53,9 @@ impl Discipline for Priority {
     }
 
     fn join(&mut self, waiters: &mut Waiters, place: SlotKey) {
-        let ask = &waiters[place].request;
-        let (level, resume) = (level(ask), ask.is_retry);
-        self.outside += usize::from(ask.is_bounded_elsewhere);
+        let request = &waiters[place].request;
+        let (level, resume) = (level(request), request.is_retry);
+        self.outside += usize::from(request.is_bounded_elsewhere);
         self.occupied |= 1 << level;
         if resume {
             self.levels[level].push_front(waiters, place);

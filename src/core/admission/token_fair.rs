@@ -99,26 +99,26 @@ impl TokenFair {
 }
 
 impl Discipline for TokenFair {
-    fn estimate(&self, ask: &PermitRequest, waiters: &Waiters) -> QueueEstimate {
+    fn estimate(&self, request: &PermitRequest, waiters: &Waiters) -> QueueEstimate {
         // By weights, as if all requests had the same number of tokens: that of the others is
         // not known before they are served.
-        self.accounts.estimate(ask, waiters)
+        self.accounts.estimate(request, waiters)
     }
 
     fn join(&mut self, waiters: &mut Waiters, place: SlotKey) {
         let Waiter {
-            request: ask,
+            request,
             account_queue: account_line,
             ..
         } = &waiters[place];
         let account = match *account_line {
             Some(account) => {
-                self.accounts.set_weight(account, ask.weight);
+                self.accounts.set_weight(account, request.weight);
                 account
             }
             None => {
-                let counter = self.starting_counter(&ask.account);
-                let account = self.accounts.open(ask, counter);
+                let counter = self.starting_counter(&request.account);
+                let account = self.accounts.open(request, counter);
                 self.order.insert((counter, account));
                 account
             }
@@ -164,11 +164,11 @@ impl Discipline for TokenFair {
         }
     }
 
-    fn charge_immediate(&mut self, ask: &PermitRequest) {
+    fn charge_immediate(&mut self, request: &PermitRequest) {
         let counter = self
-            .starting_counter(&ask.account)
-            .charged(ask.tokens.into(), ask.weight);
-        self.idle.put(ask.account.clone(), counter);
+            .starting_counter(&request.account)
+            .charged(request.tokens.into(), request.weight);
+        self.idle.put(request.account.clone(), counter);
         self.last_served = counter;
     }
 

@@ -63,37 +63,37 @@ pub(super) fn read<'a, T: Deserialize<'a>>(value: &'a RawValue) -> Result<T, Ref
     serde_json::from_str(value.get()).map_err(|_| bad("", "has a member of the wrong type"))
 }
 
-/// Calls `visit` for each member of the object in `json`, in its order.
+/// Calls `each` for each member of the object in `json`, in its order.
 ///
 /// # Errors
-/// The first of `visit`, or no object.
+/// The first error of `each`, or no object.
 pub(super) fn each_member<'a>(
     json: &'a [u8],
-    visit: impl FnMut(&str, &'a RawValue) -> Result<(), Refusal>,
+    each: impl FnMut(&str, &'a RawValue) -> Result<(), Refusal>,
 ) -> Result<(), Refusal> {
     let mut refused = None;
     let mut reader = serde_json::Deserializer::from_slice(json);
     let visitor = Each {
-        visit,
+        each,
         refused: &mut refused,
     };
     let read = reader.deserialize_map(visitor).and_then(|()| reader.end());
     ended(read, refused, "expected a JSON object")
 }
 
-/// Calls `visit` for each item of a list, with its index.
+/// Calls `each` for each item of a list, with its index.
 ///
 /// # Errors
-/// The first of `visit`, or no list.
+/// The first error of `each`, or no list.
 pub(super) fn each_item<'a>(
     list: &'a RawValue,
-    mut visit: impl FnMut(usize, &'a RawValue) -> Result<(), Refusal>,
+    mut each: impl FnMut(usize, &'a RawValue) -> Result<(), Refusal>,
 ) -> Result<(), Refusal> {
     let mut refused = None;
     let mut at = 0;
     let visitor = Each {
-        visit: |_: &str, value| {
-            visit(at, value)?;
+        each: |_: &str, value| {
+            each(at, value)?;
             at += 1;
             Ok(())
         },
@@ -117,7 +117,7 @@ fn ended(
 
 /// Visitor of members or items that stops at the first refusal.
 struct Each<'r, F> {
-    visit: F,
+    each: F,
     refused: &'r mut Option<Refusal>,
 }
 
@@ -137,7 +137,7 @@ impl<'de, F: FnMut(&str, &'de RawValue) -> Result<(), Refusal>> Visitor<'de> for
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
         while let Some((Key(name), value)) = map.next_entry::<Key<'de>, &'de RawValue>()? {
-            let visited = (self.visit)(&name, value);
+            let visited = (self.each)(&name, value);
             visited.map_err(|refusal| self.stop(refusal))?;
         }
         Ok(())
@@ -145,7 +145,7 @@ impl<'de, F: FnMut(&str, &'de RawValue) -> Result<(), Refusal>> Visitor<'de> for
 
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<(), A::Error> {
         while let Some(value) = list.next_element::<&'de RawValue>()? {
-            let visited = (self.visit)("", value);
+            let visited = (self.each)("", value);
             visited.map_err(|refusal| self.stop(refusal))?;
         }
         Ok(())

@@ -125,14 +125,14 @@ fn is_name(name: &str) -> bool {
 }
 
 /// `2 version made draining address site`.
-pub fn write_node(news: &NodeRecord) -> String {
+pub fn write_node(record: &NodeRecord) -> String {
     let NodeRecord {
         version,
         made,
         draining,
         address,
         site,
-    } = news;
+    } = record;
     let draining = u8::from(*draining);
     format!(
         "{PROTOCOL_VERSION} {version} {} {draining} {address} {site}",
@@ -219,8 +219,8 @@ pub fn read_digests(text: &str) -> Option<ConfigDigests> {
 }
 
 /// `2 day micro`.
-pub fn write_usage(spent: AccountUsage) -> String {
-    format!("{PROTOCOL_VERSION} {} {}", spent.day, spent.micro)
+pub fn write_usage(usage: AccountUsage) -> String {
+    format!("{PROTOCOL_VERSION} {} {}", usage.day, usage.micro)
 }
 
 /// Reads [`write_usage`].
@@ -285,7 +285,7 @@ mod tests {
     }
 
     prop_compose! {
-        fn news()(
+        fn record()(
             version in any::<u64>(), made in any::<u64>(), draining in any::<bool>(),
             port in 1..=u16::MAX, site in "[!-~]{1,256}",
         ) -> NodeRecord {
@@ -301,8 +301,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_of_a_node_is_read_again(news in news()) {
-            prop_assert_eq!(read_node(&write_node(&news)), Some(news));
+        fn what_is_written_of_a_node_is_read_again(record in record()) {
+            prop_assert_eq!(read_node(&write_node(&record)), Some(record));
         }
 
         #[test]
@@ -317,8 +317,8 @@ mod tests {
 
         #[test]
         fn what_is_written_of_an_account_is_read_again(day in any::<u64>(), micro in any::<u64>()) {
-            let spent = AccountUsage { day, micro };
-            prop_assert_eq!(read_usage(&write_usage(spent)), Some(spent));
+            let usage = AccountUsage { day, micro };
+            prop_assert_eq!(read_usage(&write_usage(usage)), Some(usage));
         }
 
         #[test]

@@ -30,9 +30,9 @@ impl Heartbeat {
     pub fn new(every: Option<Duration>) -> Heartbeat {
         Heartbeat {
             every: every.map(|every| {
-                let mut beats = interval_at(Instant::now() + every, every);
-                beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-                beats
+                let mut ticks = interval_at(Instant::now() + every, every);
+                ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                ticks
             }),
             is_forward: false,
         }
@@ -49,8 +49,8 @@ impl Heartbeat {
     /// Returns when the next one is due.
     pub async fn due(&mut self) {
         match &mut self.every {
-            Some(beats) => {
-                beats.tick().await;
+            Some(ticks) => {
+                ticks.tick().await;
             }
             None => std::future::pending().await,
         }
@@ -58,8 +58,8 @@ impl Heartbeat {
 
     /// Puts the next one off: the client has just heard something.
     pub fn reset(&mut self) {
-        if let Some(beats) = &mut self.every {
-            beats.reset();
+        if let Some(ticks) = &mut self.every {
+            ticks.reset();
         }
     }
 

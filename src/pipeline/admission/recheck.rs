@@ -32,22 +32,22 @@ const SWAP_POLL_INTERVAL: Duration = Duration::from_millis(1);
 pub async fn recheck(
     shared: &Shared,
     ctx: &RequestContext,
-    lane: &Arc<ModelRuntime>,
-    ask: &PermitRequest,
-    turn: Result<AdmissionGrant, RequestError>,
+    model: &Arc<ModelRuntime>,
+    request: &PermitRequest,
+    grant: Result<AdmissionGrant, RequestError>,
 ) -> Result<AdmissionGrant, ModelError> {
-    let is_outdated = match &turn {
+    let is_outdated = match &grant {
         Ok(AdmissionGrant::Local(permit)) => {
-            !is_current(shared, ctx, lane, &ask.account, permit).await
+            !is_current(shared, ctx, model, &request.account, permit).await
         }
         Ok(AdmissionGrant::Peer(_)) => false,
-        Err(left) => is_withdrawn(shared, ctx, lane, left).await,
+        Err(left) => is_withdrawn(shared, ctx, model, left).await,
     };
     if !is_outdated {
-        return turn.map_err(ModelError::from_admission);
+        return grant.map_err(ModelError::from_admission);
     }
-    if turn.is_ok() {
-        refund_tokens(lane, ask);
+    if grant.is_ok() {
+        refund_tokens(model, request);
     }
     Err(match ctx.can.checks_access {
         true => ModelError::Outdated,
@@ -59,18 +59,18 @@ pub async fn recheck(
 async fn is_withdrawn(
     shared: &Shared,
     ctx: &RequestContext,
-    lane: &ModelRuntime,
+    model: &ModelRuntime,
     left: &RequestError,
 ) -> bool {
     let lost_all = matches!(left, RequestError::Refused(refusal) if refusal.is_out_of_capacity())
-        && !lane.spec.endpoints.is_empty()
-        && lane.gate.targets().is_empty();
+        && !model.spec.endpoints.is_empty()
+        && model.gate.targets().is_empty();
     if !lost_all {
         return false;
     }
     wait_for_swap(shared, ctx).await;
     let now = shared.snapshot.load();
-    now.catalog.model(lane.spec.id.as_str()).is_none()
+    now.catalog.model(model.spec.id.as_str()).is_none()
 }
 
 /// Returns whether the request may go to the endpoint of `permit` under the configuration it started with.
@@ -78,24 +78,24 @@ async fn is_withdrawn(
 async fn is_current(
     shared: &Shared,
     ctx: &RequestContext,
-    lane: &Arc<ModelRuntime>,
+    model: &Arc<ModelRuntime>,
     account: &AccountId,
     permit: &Permit,
 ) -> bool {
     if Arc::ptr_eq(&shared.snapshot.load(), &ctx.snapshot) {
-        if has_endpoint(lane, permit) {
+        if has_endpoint(model, permit) {
             return true;
         }
         wait_for_swap(shared, ctx).await;
     }
     let now = shared.snapshot.load();
     let same_account = !ctx.can.checks_access || is_same_account(&ctx.snapshot, &now, account);
-    same_account && is_same_model(&now, lane, ctx.can.checks_access, account)
+    same_account && is_same_model(&now, model, ctx.can.checks_access, account)
 }
 
 /// The endpoint is one that the model had when the request came.
-fn has_endpoint(lane: &ModelRuntime, permit: &Permit) -> bool {
-    let endpoints = &lane.spec.endpoints;
+fn has_endpoint(model: &ModelRuntime, permit: &Permit) -> bool {
+    let endpoints = &model.spec.endpoints;
     let is_meant = |index: usize| {
         let endpoint = endpoints.get(index);
         endpoint.is_some_and(|endpoint| *endpoint.url == *permit.target.url)
@@ -123,16 +123,16 @@ fn is_same_account(before: &ConfigSnapshot, now: &ConfigSnapshot, account: &Acco
 
 fn is_same_model(
     now: &ConfigSnapshot,
-    lane: &ModelRuntime,
+    model: &ModelRuntime,
     is_first: bool,
     account: &AccountId,
 ) -> bool {
-    let Some((_, spec)) = now.catalog.model(lane.spec.id.as_str()) else {
+    let Some((_, spec)) = now.catalog.model(model.spec.id.as_str()) else {
         return false;
     };
     let may_use = || {
         let account = now.accounts.spec(account);
         account.is_some_and(|account| Catalog::access(account, spec) == Access::Allowed)
     };
-    spec.serves_like(&lane.spec) && (!is_first || may_use())
+    spec.serves_like(&model.spec) && (!is_first || may_use())
 }

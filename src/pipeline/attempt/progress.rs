@@ -50,7 +50,7 @@ pub async fn wait_for_head<T>(
 ) -> Result<HeadWait<T>, RequestError> {
     let mut sending = pin!(sending);
     let mut end = pin!(sleep_until(end));
-    let mut beats = Heartbeat::new(ctx.comment_interval);
+    let mut heartbeat = Heartbeat::new(ctx.comment_interval);
     loop {
         tokio::select! {
             biased;
@@ -60,14 +60,14 @@ pub async fn wait_for_head<T>(
                 return Err(RequestError::Aborted);
             }
             () = end.as_mut() => return Ok(HeadWait::Deadline),
-            () = beats.due() => send_comment(downstream, ctx, WORKING, deadline).await?,
+            () = heartbeat.due() => send_comment(downstream, ctx, WORKING, deadline).await?,
         }
     }
 }
 
 /// The signs of life of one answer under way.
 pub struct ProgressComments {
-    beats: Heartbeat,
+    heartbeat: Heartbeat,
     /// The bytes sent so far end with the end of an event.
     is_between_events: bool,
 }
@@ -76,7 +76,7 @@ impl ProgressComments {
     /// Creates comments at a fixed interval.
     pub fn new(every: Duration) -> ProgressComments {
         ProgressComments {
-            beats: Heartbeat::new(Some(every)),
+            heartbeat: Heartbeat::new(Some(every)),
             is_between_events: true,
         }
     }
@@ -84,7 +84,7 @@ impl ProgressComments {
     /// Returns the next one when it is due.
     pub async fn next(&mut self) -> Bytes {
         loop {
-            self.beats.due().await;
+            self.heartbeat.due().await;
             if self.is_between_events {
                 return Bytes::from_static(WORKING);
             }
@@ -95,7 +95,7 @@ impl ProgressComments {
     pub fn record_bytes(&mut self, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.is_between_events = bytes.ends_with(b"\n\n") || bytes.ends_with(b"\r\n\r\n");
-            self.beats.reset();
+            self.heartbeat.reset();
         }
     }
 }

@@ -29,14 +29,14 @@ pub(super) struct PricingRules<'a> {
 }
 
 impl<'a> PricingRules<'a> {
-    /// `asked` is the tariff of another node, where that counts.
+    /// `forwarded` is the tariff of another node, where that counts.
     pub(super) fn of(
-        lane: &'a ModelRuntime,
-        asked: &'a Option<Box<Option<Tariff>>>,
+        model: &'a ModelRuntime,
+        forwarded: &'a Option<Box<Option<Tariff>>>,
     ) -> PricingRules<'a> {
-        let spec = &*lane.spec;
-        let tariff = match asked {
-            Some(asked) => (**asked).as_ref(),
+        let spec = &*model.spec;
+        let tariff = match forwarded {
+            Some(forwarded) => (**forwarded).as_ref(),
             None => spec.tariff.as_ref(),
         };
         PricingRules { spec, tariff }
@@ -60,26 +60,26 @@ pub(super) struct ReportedUsage {
 }
 
 impl ReportedUsage {
-    pub(super) fn from_answer(answer: &ResponseTransformer) -> ReportedUsage {
+    pub(super) fn from_answer(transformer: &ResponseTransformer) -> ReportedUsage {
         ReportedUsage {
-            reported: answer.reported_metrics(),
-            task: answer.task_metrics().cloned().unwrap_or_default(),
-            generated: answer.generated_tokens(),
-            unreported: answer.unreported_tokens(),
-            complete: answer.is_done(),
-            of_tokens: answer.is_token_based() || answer.is_stream(),
+            reported: transformer.reported_metrics(),
+            task: transformer.task_metrics().cloned().unwrap_or_default(),
+            generated: transformer.generated_tokens(),
+            unreported: transformer.unreported_tokens(),
+            complete: transformer.is_done(),
+            of_tokens: transformer.is_token_based() || transformer.is_stream(),
         }
     }
 
     /// A request whose answer has not begun.
-    pub(super) fn nothing(lane: &ModelRuntime) -> ReportedUsage {
+    pub(super) fn nothing(model: &ModelRuntime) -> ReportedUsage {
         ReportedUsage {
             reported: ReportedMetrics::default(),
             task: Metrics::default(),
             generated: 0,
             unreported: 0,
             complete: false,
-            of_tokens: lane.spec.backend.payload() == Payload::Protocol,
+            of_tokens: model.spec.backend.payload() == Payload::Protocol,
         }
     }
 
@@ -199,49 +199,49 @@ pub(super) struct BillableUsage {
 impl BillableUsage {
     /// Collects everything a response reports; none where tokens are all there is and have no price.
     pub(super) fn of(
-        answer: &ResponseTransformer,
-        (lane, rules): (&ModelRuntime, PricingRules<'_>),
+        transformer: &ResponseTransformer,
+        (model, rules): (&ModelRuntime, PricingRules<'_>),
         caller: Caller<'_>,
         input: &EstimateInput,
     ) -> Option<BillableUsage> {
-        let told = ReportedUsage::from_answer(answer);
-        if told.is_plain(rules) {
+        let reported = ReportedUsage::from_answer(transformer);
+        if reported.is_plain(rules) {
             return None;
         }
-        let output = answer.output();
+        let output = transformer.output();
         let estimated = match rules.spec.metrics_trust {
-            Trust::Trust if told.is_metered() => Vec::new(),
-            Trust::Trust => told.counted(rules, input, output.as_deref()),
+            Trust::Trust if reported.is_metered() => Vec::new(),
+            Trust::Trust => reported.counted(rules, input, output.as_deref()),
             Trust::Estimate | Trust::Compare => {
                 let output = output.as_deref().unwrap_or_default();
-                lane.billing.estimate(caller, &input.body, output)
+                model.billing.estimate(caller, &input.body, output)
             }
         };
-        Some(told.to_billable(rules, estimated))
+        Some(reported.to_billable(rules, estimated))
     }
 
     /// The same without the answer: it has not begun, or its relay was dropped under way and its texts
     /// are gone.
     pub(super) fn of_progress(
-        told: &ReportedUsage,
+        reported: &ReportedUsage,
         rules: PricingRules<'_>,
         input: &EstimateInput,
     ) -> Option<BillableUsage> {
-        if told.is_plain(rules) {
+        if reported.is_plain(rules) {
             return None;
         }
         let estimated = match rules.spec.metrics_trust {
-            Trust::Trust if told.is_metered() => Vec::new(),
-            Trust::Trust => told.counted(rules, input, None),
+            Trust::Trust if reported.is_metered() => Vec::new(),
+            Trust::Trust => reported.counted(rules, input, None),
             Trust::Estimate | Trust::Compare => {
                 let mut counted = input.estimate();
-                if told.generated > 0 {
-                    counted.push((OUTPUT_TOKENS.into(), told.generated as f64));
+                if reported.generated > 0 {
+                    counted.push((OUTPUT_TOKENS.into(), reported.generated as f64));
                 }
                 counted
             }
         };
-        Some(told.to_billable(rules, estimated))
+        Some(reported.to_billable(rules, estimated))
     }
 }
 

@@ -25,43 +25,46 @@ impl RequestContext {
     ///
     /// # Errors
     /// The request has been here before.
-    pub fn accept_forward(&mut self, visit: ForwardedHead) -> Result<(), HopsError> {
-        let mut visit = visit;
-        visit.hops.arrive(&self.snapshot.node)?;
+    pub fn accept_forward(&mut self, head: ForwardedHead) -> Result<(), HopsError> {
+        let mut head = head;
+        head.hops.arrive(&self.snapshot.node)?;
         let ceiling = Millis::from_secs(self.snapshot.timeouts.ceiling_secs);
-        self.deadline = self.arrival + visit.hops.deadline_left.min(ceiling);
-        self.only_site = visit.only_site.clone();
+        self.deadline = self.arrival + head.hops.deadline_left.min(ceiling);
+        self.only_site = head.only_site.clone();
         let times = &mut self.trace.times;
-        times.set_elsewhere(visit.elapsed_us, visit.queued_us);
-        self.request_id = Arc::clone(&visit.request_id);
-        self.account = Some(visit.account.clone());
-        self.replaced_model = visit.asked_model.clone();
-        self.attempts = visit.attempts;
-        self.facts.path = Some(Arc::from(visit.path.as_slice()));
-        if let Some(entry) = visit.path.first()
+        times.set_elsewhere(head.elapsed_us, head.queued_us);
+        self.request_id = Arc::clone(&head.request_id);
+        self.account = Some(head.account.clone());
+        self.replaced_model = head.asked_model.clone();
+        self.attempts = head.attempts;
+        self.facts.path = Some(Arc::from(head.path.as_slice()));
+        if let Some(entry) = head.path.first()
             && let Some((site, _)) = entry.rsplit_once('/')
         {
             self.facts.source_site = Some(site.into());
         }
         self.set_origin(Origin::Peer);
-        self.forwarding = Some(Box::new(ForwardState::from_head(visit)));
+        self.forwarding = Some(Box::new(ForwardState::from_head(head)));
         Ok(())
     }
 
     /// The model it is to be served by: another node knows better than the body.
     pub fn resolve_model_name(&self, named: String) -> String {
-        let told = self.forwarding.as_ref().and_then(|journey| journey.model());
-        told.map_or(named, |model| model.as_str().to_owned())
+        let forwarded = self
+            .forwarding
+            .as_ref()
+            .and_then(|forwarding| forwarding.model());
+        forwarded.map_or(named, |model| model.as_str().to_owned())
     }
 
     /// Returns the rejection for the forwarding node in place of a refusal; none where the refusal is for
     /// the client. No server has started, and that node may find another one. None where the refusal is for
     /// the client to read.
     pub fn forward_rejection(&self, refusal: &Refusal) -> Option<ForwardRejection> {
-        let journey = self
+        let forwarding = self
             .forwarding
             .as_ref()
-            .filter(|journey| !journey.is_from_client())?;
+            .filter(|forwarding| !forwarding.is_from_client())?;
         if self.status != 0 {
             return None;
         }
@@ -73,12 +76,12 @@ impl RequestContext {
             refusal if refusal.is_out_of_capacity() => self
                 .model
                 .as_ref()
-                .map_or(NO_CAPACITY, |lane| capacity_of(lane)),
+                .map_or(NO_CAPACITY, |model| capacity_of(model)),
             _ => return None,
         };
         Some(ForwardRejection {
             cause,
-            hops: journey.hops.clone(),
+            hops: forwarding.hops.clone(),
             attempts: self.attempts,
         })
     }
@@ -93,15 +96,16 @@ impl RequestContext {
     }
 
     /// Keeps the request for another node, should it be forwarded.
-    pub fn begin_forwarding(&mut self, parcel: ReplayableRequest) {
+    pub fn begin_forwarding(&mut self, request: ReplayableRequest) {
         match &mut self.forwarding {
-            Some(journey) => journey.request = parcel,
+            Some(forwarding) => forwarding.request = request,
             None => {
-                let world = &self.snapshot;
+                let snapshot = &self.snapshot;
                 let left = self.deadline.since(self.shared.clock.now());
                 let site = self.only_site.clone();
-                let journey = ForwardState::begin(&world.node, &world.path, left, site, parcel);
-                self.forwarding = Some(Box::new(journey));
+                let forwarding =
+                    ForwardState::begin(&snapshot.node, &snapshot.path, left, site, request);
+                self.forwarding = Some(Box::new(forwarding));
             }
         }
     }
@@ -113,8 +117,8 @@ impl RequestContext {
 
     /// Records an interim message to the forwarding node.
     pub fn record_interim(&mut self, interim: ForwardStatus, at: Millis) {
-        if let Some(journey) = &mut self.forwarding {
-            journey.record_interim(interim, at);
+        if let Some(forwarding) = &mut self.forwarding {
+            forwarding.record_interim(interim, at);
         }
     }
 
@@ -131,34 +135,35 @@ impl RequestContext {
     /// Tries that have failed, here and at other nodes.
     pub fn attempts_used(&self) -> u32 {
         match &self.forwarding {
-            Some(journey) => ERRORS_MAX.saturating_sub(journey.hops.budget.errors_left),
+            Some(forwarding) => ERRORS_MAX.saturating_sub(forwarding.hops.budget.errors_left),
             None => self.attempts,
         }
     }
 
     /// A try at a model server of this node has failed.
     pub fn record_local_failure(&mut self) {
-        if let Some(journey) = &mut self.forwarding {
-            journey.hops.budget.record_error();
+        if let Some(forwarding) = &mut self.forwarding {
+            forwarding.hops.budget.record_error();
         }
     }
 
     /// The budget over all nodes allows another try.
     pub fn has_errors_left(&self) -> bool {
-        let journey = self.forwarding.as_ref();
-        journey.is_none_or(|journey| journey.hops.budget.errors_left > 0)
+        let forwarding = self.forwarding.as_ref();
+        forwarding.is_none_or(|forwarding| forwarding.hops.budget.errors_left > 0)
     }
 
     /// Returns whether the request may be forwarded.
     pub fn may_forward(&self) -> bool {
-        let journey = self.forwarding.as_ref();
-        journey.is_some_and(|journey| journey.hops.may_forward()) && !self.shared.cluster.is_alone()
+        let forwarding = self.forwarding.as_ref();
+        forwarding.is_some_and(|forwarding| forwarding.hops.may_forward())
+            && !self.shared.cluster.is_alone()
     }
 
     /// Another node has granted a permit for it, and tells what came of it.
     pub fn is_event_elsewhere(&self) -> bool {
-        let journey = self.forwarding.as_ref();
-        journey.is_some_and(|journey| journey.is_event_elsewhere())
+        let forwarding = self.forwarding.as_ref();
+        forwarding.is_some_and(|forwarding| forwarding.is_event_elsewhere())
     }
 
     /// The event is this node's to tell: it has answered, or refused a client of its own.
@@ -166,22 +171,23 @@ impl RequestContext {
         if self.can.event_owner == EventOwner::Caller {
             return false;
         }
-        let Some(journey) = &self.forwarding else {
+        let Some(forwarding) = &self.forwarding else {
             return true;
         };
         let has_answered = self.status != 0;
-        !journey.is_event_elsewhere() && (self.can.event_owner == EventOwner::Node || has_answered)
+        !forwarding.is_event_elsewhere()
+            && (self.can.event_owner == EventOwner::Node || has_answered)
     }
 }
 
 /// Returns the capacity of a model for forwarded requests.
-fn capacity_of(lane: &ModelRuntime) -> RejectionCause {
-    let gauges = lane.gate.gauges();
+fn capacity_of(model: &ModelRuntime) -> RejectionCause {
+    let gauges = model.gate.gauges();
     let free = match gauges.usable_endpoints {
         0 => 0,
         _ => gauges.limit.saturating_sub(gauges.used),
     };
-    let wait = lane.gate.expected_wait().0;
+    let wait = model.gate.expected_wait().0;
     RejectionCause::NoRoom {
         free,
         wait_ms: u32::try_from(wait).unwrap_or(u32::MAX),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use crate::pipeline::context::RequestContext;
-use crate::pipeline::origin::EventOwner;
+use crate::pipeline::origin::{EventOwner, Origin};
 use crate::telemetry::event::EventFlags;
 use crate::telemetry::otlp::GenAiSample;
 use crate::telemetry::{InferenceEvent, RequestOutcome};
@@ -94,7 +94,7 @@ impl RequestContext {
             client_request_id: facts.client_request_id,
             model_id: self.model.as_ref().map(|model| model.spec.id.clone()),
             asked_model_id: self.replaced_model.clone(),
-            face: self.dialect,
+            dialect: self.dialect,
             node: Arc::clone(&here.node),
             site: Arc::clone(&here.site),
             status: self.status,
@@ -117,7 +117,6 @@ impl RequestContext {
             path: facts.path.unwrap_or_else(|| Arc::clone(&here.path)),
             local_queue_size: facts.queue_length,
             source_site: source_site.unwrap_or_else(|| Arc::clone(&here.site)),
-            container_id: None,
             flags: EventFlags {
                 streamed: self.is_streaming,
                 external_endpoint: facts.is_external,
@@ -125,7 +124,10 @@ impl RequestContext {
                 billing_fallback: bill.fell_back,
                 ..EventFlags::default()
             },
-            request_source: "rest",
+            request_source: match self.origin {
+                Origin::Job(_) => "job",
+                Origin::Client | Origin::Peer => "rest",
+            },
             plugins: facts.plugins,
             trace_id: facts.trace_id,
         }
@@ -166,7 +168,7 @@ fn summary(
         account: event.account_id.clone(),
         model: event.model_id.clone(),
         asked_model: event.asked_model_id.clone(),
-        face: event.face,
+        dialect: event.dialect,
         outcome: event.outcome,
         status: event.status,
         code: event.error_code,

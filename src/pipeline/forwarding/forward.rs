@@ -54,8 +54,8 @@ struct ForwardAttempt<'a> {
     watch: NodeWatch,
 }
 
-/// Sends the request to another node and waits until it answers or comes back. `beats` go to the
-/// client while it waits there.
+/// Sends the request to another node and waits until it answers or rejects it. The client gets
+/// heartbeats while the request waits there.
 ///
 /// # Errors
 /// The deadline, or the client left.
@@ -63,23 +63,23 @@ pub async fn forward(
     shared: &Shared,
     downstream: &mut impl Downstream,
     ctx: &mut RequestContext,
-    lane: &ModelRuntime,
-    going: ForwardPlan,
-    beats: &mut Heartbeat,
+    model: &ModelRuntime,
+    plan: ForwardPlan,
+    heartbeat: &mut Heartbeat,
 ) -> Result<ForwardReply, RequestError> {
     let began_us = shared.clock.micros();
     // The way there and back is not the other node's to use up.
     let left = ctx.deadline.since(Millis(began_us / 1000));
-    let left = left.since(Millis(u64::from(going.target.rtt_us).div_ceil(1000)));
-    let sent = shared.cluster.begin_forward(&going.target);
+    let left = left.since(Millis(u64::from(plan.target.rtt_us).div_ceil(1000)));
+    let sent = shared.cluster.begin_forward(&plan.target);
     let generation = shared.cluster.here().generation;
-    let (lent, mut headers) = headers(ctx, lane, &going, (generation, left))?;
+    let (lent, mut headers) = headers(ctx, model, &plan, (generation, left))?;
     let forward = ForwardAttempt {
         shared,
-        model: lane,
+        model,
         progress: ForwardProgress::new(shared.clock),
-        watch: shared.cluster.watch(&going.target.node),
-        plan: going,
+        watch: shared.cluster.watch(&plan.target.node),
+        plan,
         guard: sent,
         lent_hops: lent,
         begin_us: began_us,
@@ -90,14 +90,14 @@ pub async fn forward(
         let line = format!("{TRACEPARENT}: {context}\r\n");
         headers.extend_from_slice(line.as_bytes());
     }
-    forward.run(downstream, ctx, &headers, beats).await
+    forward.run(downstream, ctx, &headers, heartbeat).await
 }
 
 /// The head of the forwarded request, and what it takes along.
 fn headers(
     ctx: &mut RequestContext,
-    lane: &ModelRuntime,
-    going: &ForwardPlan,
+    model: &ModelRuntime,
+    plan: &ForwardPlan,
     (generation, left): (u64, Millis),
 ) -> Result<(Hops, BytesMut), Refusal> {
     let request_id = Arc::clone(ctx.request_id());
@@ -105,31 +105,31 @@ fn headers(
     let account = ctx.account().cloned().ok_or(Refusal::Internal)?;
     let asked_model = ctx.replaced_model().cloned();
     let (attempts, queued_us) = (ctx.attempts, ctx.trace.times.queued_us());
-    let journey = ctx.forwarding.as_mut().ok_or(Refusal::Internal)?;
-    let lent = journey.advance(going, left);
-    let visit = ForwardedHead {
+    let forwarding = ctx.forwarding.as_mut().ok_or(Refusal::Internal)?;
+    let lent = forwarding.advance(plan, left);
+    let head = ForwardedHead {
         from: Arc::clone(&ctx.snapshot.node),
         generation,
         hops: lent,
         request_id,
         account,
         is_limited,
-        model: lane.spec.id.clone(),
+        model: model.spec.id.clone(),
         asked_model,
-        path: journey.path.clone(),
+        path: forwarding.path.clone(),
         attempts,
         elapsed_us,
         queued_us,
-        only_site: journey.only_site.clone(),
-        tariff: match journey.is_from_client() {
-            true => lane.tariff_text.clone(),
-            false => journey.tariff().cloned(),
+        only_site: forwarding.only_site.clone(),
+        tariff: match forwarding.is_from_client() {
+            true => model.tariff_text.clone(),
+            false => forwarding.tariff().cloned(),
         },
     };
-    let mut headers = BytesMut::with_capacity(journey.request.headers.len() + 512);
-    headers.extend_from_slice(&journey.request.headers);
-    visit.write(&mut headers);
-    Ok((visit.hops, headers))
+    let mut headers = BytesMut::with_capacity(forwarding.request.headers.len() + 512);
+    headers.extend_from_slice(&forwarding.request.headers);
+    head.write(&mut headers);
+    Ok((head.hops, headers))
 }
 
 impl ForwardAttempt<'_> {
@@ -138,10 +138,10 @@ impl ForwardAttempt<'_> {
         downstream: &mut impl Downstream,
         ctx: &mut RequestContext,
         headers: &[u8],
-        beats: &mut Heartbeat,
+        heartbeat: &mut Heartbeat,
     ) -> Result<ForwardReply, RequestError> {
-        match self.wait(downstream, ctx, headers, beats).await {
-            Ok(Ok((exchange, first))) => self.handle_head(ctx, exchange, first).await,
+        match self.wait(downstream, ctx, headers, heartbeat).await {
+            Ok(Ok((response, first))) => self.handle_head(ctx, response, first).await,
             Ok(Err(error)) => Ok(self.record_loss(ctx, &error)),
             Err(left) => {
                 self.model.metrics.record_forward(ForwardResult::CutOff);
@@ -161,7 +161,7 @@ impl ForwardAttempt<'_> {
         downstream: &mut impl Downstream,
         ctx: &mut RequestContext,
         headers: &[u8],
-        beats: &mut Heartbeat,
+        heartbeat: &mut Heartbeat,
     ) -> Result<Result<(UpstreamResponse, Option<Bytes>), SendError>, RequestError> {
         let ForwardAttempt {
             shared,
@@ -170,31 +170,34 @@ impl ForwardAttempt<'_> {
             watch,
             ..
         } = self;
-        let Some(journey) = &ctx.forwarding else {
+        let Some(forwarding) = &ctx.forwarding else {
             return Err(Refusal::Internal.into());
         };
-        let (target, body) = (journey.request.target.clone(), journey.request.body.clone());
-        let outgoing = OutboundRequest {
+        let (target, body) = (
+            forwarding.request.target.clone(),
+            forwarding.request.body.clone(),
+        );
+        let outbound = OutboundRequest {
             method: "POST",
             path: &target,
             headers,
             body: &body,
             fresh: false,
         };
-        let begun = send_and_read_head(shared, chosen, outgoing, hearing);
-        tokio::pin!(begun);
-        let last_word =
+        let answering = send_and_read_head(shared, chosen, outbound, hearing);
+        tokio::pin!(answering);
+        let progress_deadline =
             Instant::from(shared.clock.instant(ctx.deadline)) + final_message_grace(chosen.rtt_us);
-        let deadline = sleep_until(last_word);
+        let deadline = sleep_until(progress_deadline);
         tokio::pin!(deadline);
-        let lost_in_line = shared.cluster.lost_while_queued(&chosen.node, hearing);
-        let lost_at_work = watch.lost();
-        tokio::pin!(lost_in_line, lost_at_work);
+        let lost_in_queue = shared.cluster.lost_while_queued(&chosen.node, hearing);
+        let lost_at_server = watch.lost();
+        tokio::pin!(lost_in_queue, lost_at_server);
         let mut is_granted = false;
         loop {
             tokio::select! {
                 biased;
-                answered = &mut begun => return Ok(answered),
+                answered = &mut answering => return Ok(answered),
                 () = downstream.closed() => {
                     ctx.record_client_gone();
                     return Err(RequestError::Aborted);
@@ -205,9 +208,9 @@ impl ForwardAttempt<'_> {
                     // Whoever forwards it here may not repeat it from now on.
                     interim::send_granted(shared, downstream, ctx).await?;
                 }
-                () = &mut lost_in_line, if !is_granted => return Ok(Err(silence_error())),
-                () = &mut lost_at_work, if is_granted => return Ok(Err(silence_error())),
-                () = beats.due() => beats.send(shared, downstream, ctx, last_word).await?,
+                () = &mut lost_in_queue, if !is_granted => return Ok(Err(silence_error())),
+                () = &mut lost_at_server, if is_granted => return Ok(Err(silence_error())),
+                () = heartbeat.due() => heartbeat.send(shared, downstream, ctx, progress_deadline).await?,
             }
         }
     }
@@ -216,29 +219,29 @@ impl ForwardAttempt<'_> {
     async fn handle_head(
         self,
         ctx: &mut RequestContext,
-        exchange: UpstreamResponse,
+        response: UpstreamResponse,
         first: Option<Bytes>,
     ) -> Result<ForwardReply, RequestError> {
-        let came_back = match ForwardRejection::read(&exchange.head().headers) {
+        let rejection = match ForwardRejection::read(&response.head().headers) {
             Ok(None) => {
                 return Ok(ForwardReply::Response(Box::new(
-                    self.into_response(ctx, exchange, first),
+                    self.into_response(ctx, response, first),
                 )));
             }
-            Ok(Some(came_back)) => came_back,
+            Ok(Some(rejection)) => rejection,
             Err(error) => return Ok(self.record_loss(ctx, &SendError::Lost(error.into()))),
         };
-        let journey = ctx.forwarding.as_mut().ok_or(Refusal::Internal)?;
-        if let Err(error) = journey
+        let forwarding = ctx.forwarding.as_mut().ok_or(Refusal::Internal)?;
+        if let Err(error) = forwarding
             .hops
-            .settle_returned(&self.lent_hops, &came_back.hops)
+            .settle_returned(&self.lent_hops, &rejection.hops)
         {
             return Ok(self.record_loss(ctx, &SendError::Lost(error.into())));
         }
-        self.shared.peer_client.finish(exchange).await;
-        let (reply, ended, result) = match came_back.cause {
+        self.shared.peer_client.finish(response).await;
+        let (reply, ended, result) = match rejection.cause {
             RejectionCause::NoRoom { free, wait_ms } => {
-                journey.hops.budget.record_out_of_capacity();
+                forwarding.hops.budget.record_out_of_capacity();
                 let ended = ForwardOutcome::Refused { free, wait_ms };
                 (ForwardReply::NoRoom, ended, ForwardResult::NoRoom)
             }
@@ -247,7 +250,7 @@ impl ForwardAttempt<'_> {
                 (reply, ForwardOutcome::ServersFailed, ForwardResult::Failed)
             }
         };
-        ctx.attempts = ctx.attempts.max(came_back.attempts);
+        ctx.attempts = ctx.attempts.max(rejection.attempts);
         self.finish(ctx, ended, result);
         Ok(reply)
     }
@@ -255,21 +258,21 @@ impl ForwardAttempt<'_> {
     fn into_response(
         self,
         ctx: &mut RequestContext,
-        exchange: UpstreamResponse,
+        response: UpstreamResponse,
         first: Option<Bytes>,
     ) -> ForwardedResponse {
         let now_us = self.shared.clock.micros();
-        let status = exchange.head().status.as_u16();
+        let status = response.head().status.as_u16();
         ctx.trace
             .end_forward(now_us, ForwardStepEnd::Answered(status));
         self.model.metrics.record_forward(ForwardResult::Answered);
         self.guard.record_response();
-        if let Some(journey) = &mut ctx.forwarding {
-            journey.set_event_elsewhere(true);
+        if let Some(forwarding) = &mut ctx.forwarding {
+            forwarding.set_event_elsewhere(true);
         }
         let ttft_us = saturated(now_us.saturating_sub(self.begin_us));
         let rtt_us = self.plan.target.rtt_us;
-        ForwardedResponse::new(exchange, first, self.guard, self.watch, rtt_us, ttft_us)
+        ForwardedResponse::new(response, first, self.guard, self.watch, rtt_us, ttft_us)
     }
 
     /// Records that the node could not be reached or was lost. No server has started to work unless a permit
@@ -288,11 +291,11 @@ impl ForwardAttempt<'_> {
             SendError::NotTrusted(_) => ForwardResult::NotTrusted,
             SendError::Lost(_) => ForwardResult::Lost,
         };
-        if let Some(journey) = &mut ctx.forwarding {
+        if let Some(forwarding) = &mut ctx.forwarding {
             match result {
-                ForwardResult::Lost if is_granted => journey.hops.settle_lost(&self.lent_hops),
-                ForwardResult::Lost => journey.hops.settle_lost_in_queue(),
-                _ => journey.hops.budget.record_error(),
+                ForwardResult::Lost if is_granted => forwarding.hops.settle_lost(&self.lent_hops),
+                ForwardResult::Lost => forwarding.hops.settle_lost_in_queue(),
+                _ => forwarding.hops.budget.record_error(),
             };
         }
         self.finish(ctx, ForwardOutcome::Failed, result);
@@ -325,16 +328,16 @@ impl ForwardAttempt<'_> {
 async fn send_and_read_head(
     shared: &Shared,
     chosen: &ForwardTarget,
-    outgoing: OutboundRequest<'_>,
+    outbound: OutboundRequest<'_>,
     hearing: &ForwardProgress,
 ) -> Result<(UpstreamResponse, Option<Bytes>), SendError> {
     let channel = &shared.peer_client;
-    let sending = channel.forward(&chosen.node, &chosen.address, outgoing, hearing);
-    let mut exchange = sending.await?;
+    let sending = channel.forward(&chosen.node, &chosen.address, outbound, hearing);
+    let mut response = sending.await?;
     // The client has seen nothing before this.
-    let first = exchange.chunk().await;
+    let first = response.chunk().await;
     let first = first.map_err(|error| SendError::Lost(error.into()))?;
-    Ok((exchange, first))
+    Ok((response, first))
 }
 
 fn silence_error() -> SendError {

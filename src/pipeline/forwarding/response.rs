@@ -28,7 +28,7 @@ const ERROR_BODY_MAX_BYTES: usize = 64 * 1024;
 
 /// An answer that another node has begun.
 pub struct ForwardedResponse {
-    exchange: UpstreamResponse,
+    response: UpstreamResponse,
     /// Its first piece; none when it has no body.
     first: Option<Bytes>,
     guard: ForwardGuard,
@@ -50,7 +50,7 @@ enum ForwardedStop {
 impl ForwardedResponse {
     /// Creates the response from its head and its first chunk.
     pub fn new(
-        exchange: UpstreamResponse,
+        response: UpstreamResponse,
         first: Option<Bytes>,
         sent: ForwardGuard,
         watch: NodeWatch,
@@ -58,7 +58,7 @@ impl ForwardedResponse {
         ttft_us: u32,
     ) -> ForwardedResponse {
         ForwardedResponse {
-            exchange,
+            response,
             first,
             guard: sent,
             watch,
@@ -78,19 +78,19 @@ impl ForwardedResponse {
         downstream: &mut impl Downstream,
         ctx: &mut RequestContext,
     ) -> Result<(), RequestError> {
-        let relayed = match ctx.response_started && !self.exchange.head().status.is_success() {
+        let relayed = match ctx.response_started && !self.response.head().status.is_success() {
             true => self.error_event(shared, downstream, ctx).await,
             false => self.pass(shared, downstream, ctx).await,
         };
         let ForwardedResponse {
-            exchange,
+            response,
             guard: sent,
             ..
         } = self;
         let ttft_us = self.ttft_us;
         match relayed {
             Ok(()) => {
-                shared.peer_client.finish(exchange).await;
+                shared.peer_client.finish(response).await;
                 sent.finish(ForwardOutcome::Answered { ttft_us });
                 ctx.set_outcome(RequestOutcome::Completed);
                 Ok(())
@@ -107,8 +107,8 @@ impl ForwardedResponse {
             Err(ForwardedStop::Broken) => {
                 sent.finish(ForwardOutcome::Failed);
                 // It is lost and cannot tell: the event is ours.
-                if let Some(journey) = &mut ctx.forwarding {
-                    journey.set_event_elsewhere(false);
+                if let Some(forwarding) = &mut ctx.forwarding {
+                    forwarding.set_event_elsewhere(false);
                 }
                 ctx.record_refusal(&Refusal::UpstreamLost, RequestOutcome::CutByBackend);
                 finish_cut(downstream, ctx, Refusal::UpstreamLost).await
@@ -134,7 +134,7 @@ impl ForwardedResponse {
         let mut next = self.first.take();
         while let Some(piece) = next {
             // The end goes out together with the last piece where both are here.
-            let after = self.exchange.chunk().now_or_never();
+            let after = self.response.chunk().now_or_never();
             let is_last = matches!(after, Some(Ok(None)));
             self.send(shared, downstream, ctx, piece, is_last).await?;
             next = match after {
@@ -181,7 +181,7 @@ impl ForwardedResponse {
         let deadline = self.deadline(shared, ctx);
         tokio::select! {
             biased;
-            piece = self.exchange.chunk() => piece.map_err(|_| ForwardedStop::Broken),
+            piece = self.response.chunk() => piece.map_err(|_| ForwardedStop::Broken),
             () = downstream.closed() => Err(ForwardedStop::ClientGone),
             () = self.watch.lost() => Err(ForwardedStop::Broken),
             () = sleep_until(deadline.min(idle)) => Err(match idle < deadline {
@@ -215,7 +215,7 @@ impl ForwardedResponse {
 
     /// The head as the client gets it.
     fn head(&self, ctx: &RequestContext) -> ResponseHead {
-        let from = self.exchange.head();
+        let from = self.response.head();
         let mut head = ResponseHead::new(from.status.as_u16(), from.headers.len());
         let named = header_filter::connection_named(&from.headers);
         for (name, value) in &from.headers {

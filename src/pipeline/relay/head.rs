@@ -34,7 +34,7 @@ impl<D: Downstream> Relay<'_, D> {
         content_type: HeaderValue,
         length: Option<HeaderValue>,
     ) -> ResponseHead {
-        let from = self.exchange.head();
+        let from = self.response.head();
         let mut head = ResponseHead::new(status, from.headers.len() + 4);
         let named = header_filter::connection_named(&from.headers);
         for (name, value) in &from.headers {

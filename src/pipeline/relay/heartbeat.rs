@@ -32,7 +32,7 @@ impl<D: Downstream> Relay<'_, D> {
         };
         tokio::select! {
             biased;
-            chunk = self.exchange.chunk() => {
+            chunk = self.response.chunk() => {
                 self.silent_from = None;
                 chunk.map(UpstreamEvent::Chunk).map_err(|_| RelayStop::Broken)
             }
@@ -48,19 +48,19 @@ impl<D: Downstream> Relay<'_, D> {
     /// Tells the client that the server still works.
     pub(super) async fn send_heartbeat(
         &mut self,
-        answer: &mut ResponseTransformer,
-        told: &HeaderValue,
+        transformer: &mut ResponseTransformer,
+        content_type: &HeaderValue,
         comment: Bytes,
     ) -> Result<(), RequestError> {
         let sign = self.ctx.dialect().rules().sign_of_life(comment);
-        let begun = self.start(answer, told, None).await;
-        let sent = match begun {
-            Ok(()) => self.write(answer, sign, false).await,
+        let started = self.start(transformer, content_type, None).await;
+        let sent = match started {
+            Ok(()) => self.write(transformer, sign, false).await,
             left => left,
         };
         if sent.is_err() {
-            self.record_usage(answer);
-            self.record_write_failure(answer);
+            self.record_usage(transformer);
+            self.record_write_failure(transformer);
         }
         sent
     }

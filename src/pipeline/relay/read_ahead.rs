@@ -20,7 +20,7 @@ impl<D: Downstream> Relay<'_, D> {
     /// Returns the next bytes for the client: read ahead, then from the server.
     pub(super) async fn next(
         &mut self,
-        answer: &mut ResponseTransformer,
+        transformer: &mut ResponseTransformer,
     ) -> Result<ReadRound, RelayStop> {
         if let Some(piece) = self.backlog.pop() {
             // The server spoke meanwhile: a wait that a sign of life had interrupted is over.
@@ -30,7 +30,7 @@ impl<D: Downstream> Relay<'_, D> {
         match std::mem::replace(&mut self.ahead, ReadAhead::Reading) {
             ReadAhead::Reading => {
                 self.pace = None;
-                self.read_round(answer).await
+                self.read_round(transformer).await
             }
             ReadAhead::Ended => Ok(ReadRound::End(Bytes::new())),
             ReadAhead::Stopped(stop) => Err(stop),
@@ -40,14 +40,14 @@ impl<D: Downstream> Relay<'_, D> {
     /// Writes to the client, and reads the server on while the client does not take it.
     pub(super) async fn write(
         &mut self,
-        answer: &mut ResponseTransformer,
+        transformer: &mut ResponseTransformer,
         bytes: Bytes,
         end: bool,
     ) -> Result<(), RequestError> {
         let Relay {
             downstream,
             ctx,
-            exchange,
+            response,
             out,
             timer,
             backlog,
@@ -81,10 +81,10 @@ impl<D: Downstream> Relay<'_, D> {
                 biased;
                 written = writing.as_mut() => return written.map_err(|_| RequestError::Aborted),
                 () = timer.as_mut() => return Err(RequestError::Aborted),
-                chunk = exchange.chunk(), if reads => {
-                    *ahead = read_ahead(chunk, answer, out, backlog);
+                chunk = response.chunk(), if reads => {
+                    *ahead = read_ahead(chunk, transformer, out, backlog);
                     if matches!(ahead, ReadAhead::Ended) {
-                        note(ctx, answer);
+                        note(ctx, transformer);
                         release(RelayResult::Whole, ctx);
                     }
                 }
@@ -107,18 +107,18 @@ async fn too_slow(pace: &mut Option<ReaderPace>, sent: &AtomicU64) {
 /// Shapes what was read while the client was not reading, and keeps it for later.
 fn read_ahead<E>(
     chunk: Result<Option<Bytes>, E>,
-    answer: &mut ResponseTransformer,
+    transformer: &mut ResponseTransformer,
     out: &mut BytesMut,
     backlog: &mut Backlog,
 ) -> ReadAhead {
     let shaped = match chunk {
-        Ok(Some(chunk)) => answer.push(&chunk, out).map(|push| {
+        Ok(Some(chunk)) => transformer.push(&chunk, out).map(|push| {
             if push == PushOutput::Whole {
                 out.extend_from_slice(&chunk);
             }
             ReadAhead::Reading
         }),
-        Ok(None) => answer.finish(out).map(|()| ReadAhead::Ended),
+        Ok(None) => transformer.finish(out).map(|()| ReadAhead::Ended),
         Err(_) => Ok(ReadAhead::Stopped(RelayStop::Broken)),
     };
     // Of its own size: a part of the buffer would keep the whole of it, which no bound has counted.

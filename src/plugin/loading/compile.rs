@@ -180,11 +180,11 @@ impl Compilers {
         std::thread::Builder::new()
             .name("plugin-compiler".into())
             .spawn(move || {
-                let turn = COMPILING.lock();
+                let compiling = COMPILING.lock();
                 let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                     of_thread.compile(program.as_deref(), &engine, &bytes)
                 }));
-                drop(turn);
+                drop(compiling);
                 let outcome =
                     outcome.unwrap_or_else(|_| Err("the compiler panicked on it".to_owned()));
                 if let (Ok(component), Some(cache)) = (&outcome, &cache) {

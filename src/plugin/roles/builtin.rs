@@ -116,12 +116,12 @@ impl TaskHandler for NativeTask {
         tracing::error!(task, hook, rule, "a built-in task broke a rule");
     }
 
-    fn prepare(&self, _: Caller<'_>, asked: &PrepareInput<'_>) -> Result<PrepareResult, Failure> {
+    fn prepare(&self, _: Caller<'_>, input: &PrepareInput<'_>) -> Result<PrepareResult, Failure> {
         let request = TaskRequest {
-            model: asked.model.to_owned(),
-            content_type: asked.content_type.to_owned(),
-            body: view(asked.body),
-            attributes: asked.attributes.to_vec(),
+            model: input.model.to_owned(),
+            content_type: input.content_type.to_owned(),
+            body: view(input.body),
+            attributes: input.attributes.to_vec(),
         };
         self.builtin.prepare(&request).map_err(task_failure)
     }

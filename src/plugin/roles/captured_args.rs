@@ -32,13 +32,13 @@ fn view(seen: BodyView<'_>) -> Value {
     }
 }
 
-pub fn prepare(asked: &PrepareInput<'_>) -> Value {
+pub fn prepare(input: &PrepareInput<'_>) -> Value {
     let attribute = |(name, value): &(String, String)| json!({ "name": name, "value": value });
     json!({ "request": {
-        "model": asked.model,
-        "content-type": asked.content_type,
-        "body": view(asked.body),
-        "attributes": asked.attributes.iter().map(attribute).collect::<Vec<_>>(),
+        "model": input.model,
+        "content-type": input.content_type,
+        "body": view(input.body),
+        "attributes": input.attributes.iter().map(attribute).collect::<Vec<_>>(),
     } })
 }
 

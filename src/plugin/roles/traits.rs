@@ -85,7 +85,7 @@ pub trait TaskHandler: Send + Sync {
     fn prepare(
         &self,
         caller: Caller<'_>,
-        asked: &PrepareInput<'_>,
+        input: &PrepareInput<'_>,
     ) -> Result<PrepareResult, Failure>;
     /// Shapes the answer.
     fn finish(

@@ -163,7 +163,7 @@ impl Revision {
         &self.context
     }
 
-    /// Calls a guest. `ask` gets an instance under its deadline and returns the checked answer of the guest.
+    /// Calls a guest. `invoke` gets an instance under its deadline and returns the checked answer of the guest.
     /// Anything but an answer or a rejection counts against the revision.
     ///
     /// # Errors
@@ -172,7 +172,7 @@ impl Revision {
         &self,
         hook: HookCall,
         caller: Option<Caller<'_>>,
-        ask: impl FnOnce(&mut Store<GuestState>, &Exports) -> wasmtime::Result<Result<T, Failure>>,
+        invoke: impl FnOnce(&mut Store<GuestState>, &Exports) -> wasmtime::Result<Result<T, Failure>>,
     ) -> Result<T, Failure> {
         let clock = self.context.runtime.clock;
         let Some(pass) = self.breaker.lock().admit(clock.now()) else {
@@ -183,7 +183,7 @@ impl Revision {
         let began_us = clock.micros();
         let claim = self.claim(caller);
         let is_slow = self.is_slow(hook, claim.idle.is_some());
-        let ended = off_the_worker(is_slow, || self.call_caught(hook, caller, claim, ask));
+        let ended = off_the_worker(is_slow, || self.call_caught(hook, caller, claim, invoke));
         let ended = ended.map_err(|call_error| slow_by_size(hook, call_error));
         let took_us = clock.micros().saturating_sub(began_us);
         self.tally.record_duration(took_us);
@@ -334,7 +334,7 @@ impl Revision {
     pub fn call_fresh<T>(
         &self,
         hook: HookCall,
-        ask: impl FnOnce(&mut Store<GuestState>, &Exports) -> wasmtime::Result<Result<T, Failure>>,
+        invoke: impl FnOnce(&mut Store<GuestState>, &Exports) -> wasmtime::Result<Result<T, Failure>>,
     ) -> Result<T, Failure> {
         let claim = InstanceClaim {
             owner: (self.number, None),
@@ -342,7 +342,7 @@ impl Revision {
             idle: None,
             is_repetition: true,
         };
-        let ended = self.call_caught(hook, None, claim, ask);
+        let ended = self.call_caught(hook, None, claim, invoke);
         ended.map_err(|call_error| call_error.failure)
     }
 
@@ -445,10 +445,10 @@ impl Revision {
         hook: HookCall,
         caller: Option<Caller<'_>>,
         claim: InstanceClaim,
-        ask: impl FnOnce(&mut Store<GuestState>, &Exports) -> wasmtime::Result<Result<T, Failure>>,
+        invoke: impl FnOnce(&mut Store<GuestState>, &Exports) -> wasmtime::Result<Result<T, Failure>>,
     ) -> CallOutcome<T> {
         catch_unwind(AssertUnwindSafe(|| {
-            self.call_instance(hook, caller, claim, ask)
+            self.call_instance(hook, caller, claim, invoke)
         }))
         .unwrap_or_else(|_| {
             Err(CallError::without_trace(
@@ -463,7 +463,7 @@ impl Revision {
         hook: HookCall,
         caller: Option<Caller<'_>>,
         claim: InstanceClaim,
-        ask: impl FnOnce(&mut Store<GuestState>, &Exports) -> wasmtime::Result<Result<T, Failure>>,
+        invoke: impl FnOnce(&mut Store<GuestState>, &Exports) -> wasmtime::Result<Result<T, Failure>>,
     ) -> CallOutcome<T> {
         let InstanceClaim {
             owner,
@@ -482,7 +482,7 @@ impl Revision {
         }
         instance.arm(hook.deadline_ms);
         let GuestInstance { store, exports, .. } = &mut *instance;
-        let answer = ask(store, exports).map_err(|error| CallError::of(&error, store))?;
+        let answer = invoke(store, exports).map_err(|error| CallError::of(&error, store))?;
         let answer = answer.map_err(|failure| {
             CallError::without_trace(failure, instance.store.data().limits.memory_bytes)
         });

@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use super::descriptor::{Backend, BackendOperation, Probe, UpstreamRequest, accepts, answers_200};
 use super::json_object::{JsonObject, list, quoted};
 use crate::upstream::response::{
-    Converted, OPENAI_EMBEDDINGS, OPENAI_TEXT, Passthrough, ResponseDecoder,
+    ConvertingDecoder, OPENAI_EMBEDDINGS, OPENAI_TEXT, Passthrough, ResponseDecoder,
 };
 
 /// The row of servers with the OpenAI paths, and the base of their kin's.
@@ -66,8 +66,8 @@ pub(super) fn encode(
 /// The decoder of the response to any call.
 fn decoder(call: &Call, task: Task) -> Box<dyn ResponseDecoder> {
     match BackendOperation::from_call(call, task) {
-        Ok(BackendOperation::RunGeneration) => Converted::decoder(call, &OPENAI_TEXT),
-        Ok(BackendOperation::RunEmbeddings) => Converted::decoder(call, &OPENAI_EMBEDDINGS),
+        Ok(BackendOperation::RunGeneration) => ConvertingDecoder::decoder(call, &OPENAI_TEXT),
+        Ok(BackendOperation::RunEmbeddings) => ConvertingDecoder::decoder(call, &OPENAI_EMBEDDINGS),
         _ => Passthrough::decoder(call),
     }
 }

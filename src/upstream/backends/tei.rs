@@ -16,7 +16,8 @@ use super::descriptor::{
 };
 use super::json_object::{JsonObject, list};
 use crate::upstream::response::{
-    Converted, FormatDecoder, Passthrough, ResponseDecoder, ResponseError, no_events, write_rows,
+    ConvertingDecoder, FormatDecoder, Passthrough, ResponseDecoder, ResponseError, no_events,
+    write_rows,
 };
 
 /// The row of Text Embeddings Inference.
@@ -52,7 +53,7 @@ fn encode(call: &Call, task: Task, backend_model: &str) -> Result<UpstreamReques
 
 fn decoder(call: &Call, task: Task) -> Box<dyn ResponseDecoder> {
     match BackendOperation::from_call(call, task) {
-        Ok(BackendOperation::RunEmbeddings) => Converted::decoder(call, &READER),
+        Ok(BackendOperation::RunEmbeddings) => ConvertingDecoder::decoder(call, &READER),
         _ => Passthrough::decoder(call),
     }
 }

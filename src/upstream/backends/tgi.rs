@@ -22,7 +22,8 @@ use super::descriptor::{
 use super::json_object::{JsonObject, list};
 use super::openai;
 use crate::upstream::response::{
-    Converted, Delta, FormatDecoder, OPENAI_TEXT, Passthrough, ResponseDecoder, ResponseError,
+    ConvertingDecoder, Delta, FormatDecoder, OPENAI_TEXT, Passthrough, ResponseDecoder,
+    ResponseError,
 };
 
 /// The row of Text Generation Inference.
@@ -73,7 +74,7 @@ fn encode(call: &Call, task: Task, backend_model: &str) -> Result<UpstreamReques
 
 fn decoder(call: &Call, task: Task) -> Box<dyn ResponseDecoder> {
     match BackendOperation::from_call(call, task) {
-        Ok(BackendOperation::RunGeneration) => Converted::decoder(call, &READER),
+        Ok(BackendOperation::RunGeneration) => ConvertingDecoder::decoder(call, &READER),
         _ => Passthrough::decoder(call),
     }
 }

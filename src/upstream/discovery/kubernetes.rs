@@ -190,7 +190,7 @@ struct ServicePort {
 
 impl ServicePort {
     fn is_tcp(&self) -> bool {
-        self.protocol.as_deref().is_none_or(|told| told == "TCP")
+        self.protocol.as_deref().is_none_or(|port| port == "TCP")
     }
 }
 
@@ -202,14 +202,14 @@ impl Pods {
     fn take(
         &mut self,
         slice: &EndpointSlice,
-        wanted: Option<&SlicePort>,
+        declared: Option<&SlicePort>,
     ) -> Result<(), DiscoveryError> {
         let is_ip = matches!(&*slice.address_type, "IPv4" | "IPv6");
         let ready: Vec<&SliceEndpoint> = slice.endpoints.iter().filter(is_ready).collect();
         if !is_ip || ready.is_empty() {
             return Ok(());
         }
-        let Some(port) = port(&slice.ports, wanted)? else {
+        let Some(port) = port(&slice.ports, declared)? else {
             return Ok(());
         };
         for endpoint in ready {
@@ -244,13 +244,16 @@ fn is_ready(endpoint: &&SliceEndpoint) -> bool {
 
 /// The number of the port that is wanted in a slice that has these; none where it is not among them:
 /// while a service changes, its slices differ.
-fn port(ports: &[ServicePort], wanted: Option<&SlicePort>) -> Result<Option<u16>, DiscoveryError> {
+fn port(
+    ports: &[ServicePort],
+    declared: Option<&SlicePort>,
+) -> Result<Option<u16>, DiscoveryError> {
     let tcp = || ports.iter().filter(|port| port.is_tcp());
-    let numbered = match wanted {
-        Some(wanted) if let Some(number) = wanted.number() => {
+    let numbered = match declared {
+        Some(declared) if let Some(number) = declared.number() => {
             // A port without a number stands for all of them, and so does a list without ports.
             let mut numbers = tcp().map(|port| port.port.unwrap_or(number));
-            let is_there = ports.is_empty() || numbers.any(|told| told == number);
+            let is_there = ports.is_empty() || numbers.any(|port| port == number);
             return Ok(is_there.then_some(number));
         }
         Some(SlicePort::Name(name)) => tcp().find(|port| port.name.as_deref() == Some(&**name)),

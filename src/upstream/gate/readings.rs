@@ -71,8 +71,8 @@ impl AdmissionGate {
     pub fn targets(&self) -> Vec<(Arc<Target>, bool)> {
         let inner = self.inner.lock();
         let well = |target: &Target| inner.ejector.health(&target.url) == Health::Healthy;
-        let placed = inner.targets.iter().flatten();
-        placed
+        let targets = inner.targets.iter().flatten();
+        targets
             .map(|target| (Arc::clone(target), well(target)))
             .collect()
     }

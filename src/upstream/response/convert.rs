@@ -185,7 +185,7 @@ fn convert(
 }
 
 /// Decoder of responses that become a Workers AI `run`'s.
-pub struct Converted {
+pub struct ConvertingDecoder {
     format: &'static FormatDecoder,
     body: ConvertedBody,
     /// Events are expected, where the head does not say.
@@ -200,10 +200,10 @@ enum ConvertedBody {
 /// Choices that a `run` has.
 const RUN_CHOICES: u32 = 1;
 
-impl Converted {
+impl ConvertingDecoder {
     /// A decoder of the response to `call`, which has this format.
     pub fn decoder(call: &Call, format: &'static FormatDecoder) -> Box<dyn ResponseDecoder> {
-        Box::new(Converted {
+        Box::new(ConvertingDecoder {
             format,
             body: ConvertedBody::Json(BytesMut::new()),
             expects_events: expects_events(call),
@@ -211,7 +211,7 @@ impl Converted {
     }
 }
 
-impl ResponseDecoder for Converted {
+impl ResponseDecoder for ConvertingDecoder {
     fn head(&mut self, head: &DecoderHead<'_, '_>, cx: &mut DecoderContext<'_>) -> Body {
         if let Some(name) = self.format.input_tokens_header {
             cx.stats.usage = (head.header)(name).and_then(Usage::from_input_header);

@@ -27,7 +27,7 @@ mod tests;
 mod transformer;
 
 pub use client_error::is_error_body;
-pub(super) use convert::{Converted, Delta, FormatDecoder, no_events, write_rows};
+pub(super) use convert::{ConvertingDecoder, Delta, FormatDecoder, no_events, write_rows};
 pub use decoder::{PushOutput, ResponseDecoder};
 pub use error::ResponseError;
 pub(super) use openai::{OPENAI_EMBEDDINGS, OPENAI_TEXT};

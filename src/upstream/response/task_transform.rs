@@ -31,9 +31,9 @@ enum StreamPart<'a> {
 }
 
 impl TaskTransform {
-    pub(super) fn new(mut session: TaskSession, face: ApiDialect) -> TaskTransform {
+    pub(super) fn new(mut session: TaskSession, dialect: ApiDialect) -> TaskTransform {
         TaskTransform {
-            sees: session.select_dialect(face),
+            sees: session.select_dialect(dialect),
             session,
             streaming: false,
         }

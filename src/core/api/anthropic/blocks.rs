@@ -94,13 +94,13 @@ pub(super) fn message(message: &RawValue, list: &mut List<'_>) -> Result<(), Ref
     }
 }
 
-/// Calls `visit` for each block of a list.
+/// Calls `each` for each block of a list.
 fn each_block<'a>(
     blocks: &'a RawValue,
-    mut visit: impl FnMut(&ContentBlock<'a>) -> Result<(), Refusal>,
+    mut each: impl FnMut(&ContentBlock<'a>) -> Result<(), Refusal>,
 ) -> Result<(), Refusal> {
     json::each_item(blocks, |at, block| {
-        let read = json::read(block).and_then(|block| visit(&block));
+        let read = json::read(block).and_then(|block| each(&block));
         read.map_err(|refusal| within(&format!("/{at}"), refusal))
     })
 }

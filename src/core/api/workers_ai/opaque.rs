@@ -53,7 +53,7 @@ pub(super) fn content_type(
         ));
     }
     Ok(Some(match (named, declared) {
-        (true, Some(told)) => told.into(),
+        (true, Some(declared)) => declared.into(),
         _ => UNNAMED.into(),
     }))
 }
@@ -80,9 +80,13 @@ mod tests {
     #[test]
     fn the_first_byte_decides_where_the_client_does_not_say_what_it_sends() {
         let task = Task::ImageClassification;
-        for told in [None, CURL, Some("text/plain")] {
-            assert_eq!(read(task, told, PNG).as_deref(), Some(UNNAMED), "{told:?}");
-            assert_eq!(read(task, told, b" \n{}"), None, "{told:?}");
+        for declared in [None, CURL, Some("text/plain")] {
+            assert_eq!(
+                read(task, declared, PNG).as_deref(),
+                Some(UNNAMED),
+                "{declared:?}"
+            );
+            assert_eq!(read(task, declared, b" \n{}"), None, "{declared:?}");
         }
         assert_eq!(
             read(task, Some("image/png; x=1"), PNG).as_deref(),
@@ -102,18 +106,18 @@ mod tests {
 
     #[test]
     fn a_task_of_texts_takes_json_whatever_it_is_called() {
-        for told in [None, CURL, Some("image/png")] {
-            assert_eq!(read(Task::Translation, told, PNG), None, "{told:?}");
+        for declared in [None, CURL, Some("image/png")] {
+            assert_eq!(read(Task::Translation, declared, PNG), None, "{declared:?}");
         }
     }
 
     #[test]
     fn a_pipe_keeps_any_body_and_its_name() {
-        for (told, body) in [
+        for (declared, body) in [
             (CURL, &b"{}"[..]),
             (Some("multipart/form-data; boundary=x"), b"--x"),
         ] {
-            assert_eq!(read(Task::DumbPipe, told, body).as_deref(), told);
+            assert_eq!(read(Task::DumbPipe, declared, body).as_deref(), declared);
         }
         assert_eq!(read(Task::DumbPipe, None, b"").as_deref(), Some(UNNAMED));
     }

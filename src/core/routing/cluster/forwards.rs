@@ -41,10 +41,10 @@ impl ClusterView {
         let place = chosen.key;
         let span = self.span(now);
         let rule = self.rule;
-        if let Some(seat) = self.state_index(place) {
-            let seat = &mut self.models[place.model as usize].nodes[seat];
-            seat.record_sent(span, now);
-            seat.backoff.record_sent(&rule, now);
+        if let Some(at) = self.state_index(place) {
+            let state = &mut self.models[place.model as usize].nodes[at];
+            state.record_sent(span, now);
+            state.backoff.record_sent(&rule, now);
         }
         let node = self.nodes[usize::from(place.slot)].as_mut();
         if let Some(node) = node.filter(|node| node.epoch == place.node_epoch) {
@@ -62,10 +62,8 @@ impl ClusterView {
             return;
         };
         node.backoff.clear();
-        if let Some(seat) = self.state_index(place) {
-            self.models[place.model as usize].nodes[seat]
-                .backoff
-                .clear();
+        if let Some(at) = self.state_index(place) {
+            self.models[place.model as usize].nodes[at].backoff.clear();
         }
         self.wake_if_room(place.model, place.slot);
     }
@@ -87,22 +85,22 @@ impl ClusterView {
             ForwardOutcome::Failed => node.backoff.record_failure(&rule, now),
             ForwardOutcome::Cancelled => {}
         }
-        let Some(seat) = self.state_index(place) else {
+        let Some(at) = self.state_index(place) else {
             return;
         };
-        let seat = &mut self.models[place.model as usize].nodes[seat];
-        seat.record_end(matches!(ended, ForwardOutcome::Answered { .. }), now);
+        let state = &mut self.models[place.model as usize].nodes[at];
+        state.record_end(matches!(ended, ForwardOutcome::Answered { .. }), now);
         match ended {
             ForwardOutcome::Failed | ForwardOutcome::Cancelled => {}
-            ForwardOutcome::ServersFailed => seat.backoff.record_failure(&rule, now),
+            ForwardOutcome::ServersFailed => state.backoff.record_failure(&rule, now),
             ForwardOutcome::Answered { ttft_us } => {
-                seat.backoff.clear();
+                state.backoff.clear();
                 if ttft_us > 0 {
-                    seat.ttft_us = smoothed(seat.ttft_us, ttft_us);
+                    state.ttft_us = smoothed(state.ttft_us, ttft_us);
                 }
             }
             ForwardOutcome::Refused { free, wait_ms } => {
-                seat.record_refusal(free, wait_ms, &rule, now);
+                state.record_refusal(free, wait_ms, &rule, now);
             }
         }
         if !matches!(ended, ForwardOutcome::Refused { .. }) {

@@ -355,11 +355,11 @@ impl ClusterView {
                 continue;
             };
             let view = &mut self.models[model as usize];
-            let seat = view.index_of(slot).unwrap_or_else(|| {
+            let at = view.index_of(slot).unwrap_or_else(|| {
                 models.insert(at.min(models.len()), model);
                 view.insert(slot)
             });
-            view.nodes[seat].apply_report(*load, version, age, now);
+            view.nodes[at].apply_report(*load, version, age, now);
             self.set_unmet_demand(model, slot, counts && load.has_unmet_demand());
             self.wake_if_room(model, slot);
         }
@@ -412,13 +412,14 @@ impl ClusterView {
         }
     }
 
-    fn set_unmet_demand(&mut self, model: u32, slot: u16, hungry: bool) {
+    fn set_unmet_demand(&mut self, model: u32, slot: u16, has_demand: bool) {
         let view = &mut self.models[model as usize];
         let Some(at) = view.index_of(slot) else {
             return;
         };
-        let former = std::mem::replace(&mut view.nodes[at].has_unmet_demand, hungry);
-        view.nodes_with_waiters = view.nodes_with_waiters + u32::from(hungry) - u32::from(former);
+        let former = std::mem::replace(&mut view.nodes[at].has_unmet_demand, has_demand);
+        view.nodes_with_waiters =
+            view.nodes_with_waiters + u32::from(has_demand) - u32::from(former);
     }
 
     /// Marks a model whose waiters may be forwarded to the node now.
@@ -427,8 +428,8 @@ impl ClusterView {
         let Some(at) = view.index_of(slot).filter(|_| view.has_unmet_demand) else {
             return;
         };
-        let seat = &view.nodes[at];
-        if seat.free() > 0 || seat.queue_room() > 0 {
+        let state = &view.nodes[at];
+        if state.free() > 0 || state.queue_room() > 0 {
             view.has_unmet_demand = false;
             self.wakes.push(view.id.clone());
         }
@@ -441,12 +442,12 @@ impl ClusterView {
             let node = nodes[usize::from(slot)].as_ref();
             node.map(|node| &sites[usize::from(node.site)])
         };
-        let ground = PlanInput {
+        let input = PlanInput {
             epoch: self.plan_epoch,
             near: &|slot| site(slot).map_or(u32::MAX, |site| site.step),
             ranked: &|slot, order| site(slot).map_or(u32::MAX, |site| order.step(&site.name)),
         };
-        self.models[model as usize].plan(order, &ground)
+        self.models[model as usize].plan(order, &input)
     }
 
     /// Returns the bytes that the view owns: names shared with reports are counted once a node.
@@ -490,25 +491,25 @@ impl ClusterView {
             let there = there.filter(|node| usize::from(node.site) == at).count();
             assert_eq!(site.nodes as usize, there + usize::from(at == 0));
         }
-        let seats: usize = self.models.iter().map(|view| view.nodes.len()).sum();
+        let states: usize = self.models.iter().map(|view| view.nodes.len()).sum();
         let named: usize = self
             .nodes
             .iter()
             .flatten()
             .map(|node| node.models.len())
             .sum();
-        assert_eq!(seats, named, "every seat is named by its node, once");
+        assert_eq!(states, named, "every seat is named by its node, once");
         for (at, view) in self.models.iter().enumerate() {
-            let hungry = view
+            let has_demand = view
                 .nodes
                 .iter()
-                .filter(|seat| seat.has_unmet_demand)
+                .filter(|state| state.has_unmet_demand)
                 .count();
             assert_eq!(
-                view.nodes_with_waiters as usize, hungry,
+                view.nodes_with_waiters as usize, has_demand,
                 "the hungry are counted"
             );
-            assert!(view.nodes.is_sorted_by_key(|seat| seat.node));
+            assert!(view.nodes.is_sorted_by_key(|state| state.node));
             let named = self.by_model.get(&view.id) == Some(&(at as u32));
             assert_eq!(
                 view.nodes.is_empty(),

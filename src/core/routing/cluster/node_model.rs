@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     fn reported(free: u32, queued: u32) -> NodeModelState {
-        let mut seat = NodeModelState::new(0);
+        let mut state = NodeModelState::new(0);
         let load = ModelLoad {
             permits: 4,
             free,
@@ -162,74 +162,74 @@ mod tests {
             queue_room: 2,
             ..ModelLoad::default()
         };
-        seat.apply_report(load, 1, Millis::ZERO, Millis(1_000));
-        seat
+        state.apply_report(load, 1, Millis::ZERO, Millis(1_000));
+        state
     }
 
     #[test]
     fn what_was_sent_since_the_report_is_not_free_any_more() {
-        let mut seat = reported(2, 0);
-        seat.record_sent(0, Millis(1_001));
-        assert_eq!(seat.free(), 1);
-        seat.record_sent(0, Millis(1_002));
-        assert_eq!((seat.free(), seat.queue_room()), (0, 2));
-        seat.record_sent(0, Millis(1_003));
-        assert_eq!((seat.free(), seat.queue_room()), (0, 1));
+        let mut state = reported(2, 0);
+        state.record_sent(0, Millis(1_001));
+        assert_eq!(state.free(), 1);
+        state.record_sent(0, Millis(1_002));
+        assert_eq!((state.free(), state.queue_room()), (0, 2));
+        state.record_sent(0, Millis(1_003));
+        assert_eq!((state.free(), state.queue_room()), (0, 1));
     }
 
     #[test]
     fn a_permit_of_ours_that_came_back_is_free_unless_somebody_waits_there() {
         for (queued, free) in [(0, 1), (1, 0)] {
-            let mut seat = reported(4, 0);
-            seat.record_sent(0, Millis(1_001));
-            seat.apply_report(
+            let mut state = reported(4, 0);
+            state.record_sent(0, Millis(1_001));
+            state.apply_report(
                 ModelLoad {
                     free: 0,
                     queued,
-                    ..seat.load
+                    ..state.load
                 },
                 2,
                 Millis::ZERO,
                 Millis(2_000),
             );
-            seat.record_end(true, Millis(2_001));
-            assert_eq!(seat.free(), free);
+            state.record_end(true, Millis(2_001));
+            assert_eq!(state.free(), free);
         }
     }
 
     #[test]
     fn a_report_that_is_older_than_what_was_sent_does_not_hide_it() {
-        let mut seat = reported(4, 0);
+        let mut state = reported(4, 0);
         for _ in 0..4 {
-            seat.record_sent(0, Millis(5_000));
+            state.record_sent(0, Millis(5_000));
         }
         // Made before anything was sent: still four free by its account.
-        seat.apply_report(seat.load, 2, Millis(300), Millis(5_050));
-        assert_eq!(seat.free(), 0);
+        state.apply_report(state.load, 2, Millis(300), Millis(5_050));
+        assert_eq!(state.free(), 0);
     }
 
     #[test]
     fn never_more_is_believed_free_than_there_are_permits() {
-        let mut seat = reported(4, 0);
+        let mut state = reported(4, 0);
         for _ in 0..4 {
-            seat.record_sent(0, Millis(5_000));
+            state.record_sent(0, Millis(5_000));
         }
-        let load = seat.load;
-        seat.apply_report(load, 2, Millis::ZERO, Millis(6_000));
-        assert_eq!(seat.free(), 0);
-        (0..4).for_each(|_| seat.record_end(true, Millis(6_001)));
-        assert_eq!(seat.free(), 4);
+        let load = state.load;
+        state.apply_report(load, 2, Millis::ZERO, Millis(6_000));
+        assert_eq!(state.free(), 0);
+        (0..4).for_each(|_| state.record_end(true, Millis(6_001)));
+        assert_eq!(state.free(), 4);
     }
 
     #[test]
     fn a_refusal_holds_until_its_time_is_over_or_something_newer_is_told() {
         let rule = ClusterRule::default();
-        let mut seat = reported(4, 0);
-        seat.record_refusal(0, 500, &rule, Millis(2_000));
-        assert!(seat.has_refused(Millis(2_999)) && !seat.has_refused(Millis(3_000)));
-        seat.apply_report(seat.load, 2, Millis(200), Millis(2_100));
-        assert!(seat.has_refused(Millis(2_100)), "made before it refused");
-        seat.apply_report(seat.load, 3, Millis(50), Millis(2_100));
-        assert!(!seat.has_refused(Millis(2_100)));
+        let mut state = reported(4, 0);
+        state.record_refusal(0, 500, &rule, Millis(2_000));
+        assert!(state.has_refused(Millis(2_999)) && !state.has_refused(Millis(3_000)));
+        state.apply_report(state.load, 2, Millis(200), Millis(2_100));
+        assert!(state.has_refused(Millis(2_100)), "made before it refused");
+        state.apply_report(state.load, 3, Millis(50), Millis(2_100));
+        assert!(!state.has_refused(Millis(2_100)));
     }
 }

@@ -25,14 +25,14 @@ impl TierPlan {
     /// Seats by the step of their site; equal steps are a tier.
     fn make(
         epoch: u64,
-        seats: &[NodeModelState],
+        states: &[NodeModelState],
         step: impl Fn(&NodeModelState) -> u32,
     ) -> TierPlan {
-        let mut keyed: Vec<(u32, u16)> = seats.iter().map(&step).zip(0..).collect();
+        let mut keyed: Vec<(u32, u16)> = states.iter().map(&step).zip(0..).collect();
         keyed.sort_unstable();
         let mut plan = TierPlan {
             epoch,
-            order: keyed.iter().map(|&(_, seat)| seat).collect(),
+            order: keyed.iter().map(|&(_, at)| at).collect(),
             ends: Vec::new(),
         };
         for tier in keyed.chunk_by(|one, next| one.0 == next.0) {
@@ -102,13 +102,13 @@ impl ClusterModel {
     /// Index of the entry of a node.
     pub fn index_of(&self, node: u16) -> Option<usize> {
         self.nodes
-            .binary_search_by_key(&node, |seat| seat.node)
+            .binary_search_by_key(&node, |state| state.node)
             .ok()
     }
 
     /// Adds an entry for a node that has none.
     pub fn insert(&mut self, node: u16) -> usize {
-        let at = self.nodes.partition_point(|seat| seat.node < node);
+        let at = self.nodes.partition_point(|state| state.node < node);
         self.nodes.insert(at, NodeModelState::new(node));
         self.clear_plans();
         at
@@ -121,22 +121,22 @@ impl ClusterModel {
     }
 
     /// Returns the plan for a site order, or by distance; builds it if there is no valid one.
-    pub fn plan(&mut self, order: Option<&SiteOrder>, ground: &PlanInput<'_>) -> PlanId {
+    pub fn plan(&mut self, order: Option<&SiteOrder>, input: &PlanInput<'_>) -> PlanId {
         let Some(order) = order else {
-            if self.near.epoch != ground.epoch {
-                let step = |seat: &NodeModelState| (ground.near)(seat.node);
-                self.near = TierPlan::make(ground.epoch, &self.nodes, step);
+            if self.near.epoch != input.epoch {
+                let step = |state: &NodeModelState| (input.near)(state.node);
+                self.near = TierPlan::make(input.epoch, &self.nodes, step);
             }
             return PlanId::Near;
         };
         let known = self.ranked.iter().position(|(key, _)| *key == order.key());
         if let Some(at) = known
-            && self.ranked[at].1.epoch == ground.epoch
+            && self.ranked[at].1.epoch == input.epoch
         {
             return PlanId::Ranked(at);
         }
-        let step = |seat: &NodeModelState| (ground.ranked)(seat.node, order);
-        let plan = (order.key(), TierPlan::make(ground.epoch, &self.nodes, step));
+        let step = |state: &NodeModelState| (input.ranked)(state.node, order);
+        let plan = (order.key(), TierPlan::make(input.epoch, &self.nodes, step));
         let at = match known {
             Some(at) => at,
             None if self.ranked.len() < RANKED_MAX => self.ranked.len(),

@@ -108,13 +108,13 @@ impl ClusterView {
     /// node may refuse.
     pub fn next_target(
         &mut self,
-        seek: &NodeQuery<'_>,
+        query: &NodeQuery<'_>,
         chance: u64,
         now: Millis,
     ) -> Option<ForwardTarget> {
-        let model = *self.by_model.get(seek.model)?;
-        let plan = self.plan(model, seek.site_order);
-        let search = self.resolve(seek, now);
+        let model = *self.by_model.get(query.model)?;
+        let plan = self.plan(model, query.site_order);
+        let search = self.resolve(query, now);
         let view = &self.models[model as usize];
         let mut rng = SplitMix64::new(chance);
         let pick = |tier: &[u16], rng: &mut SplitMix64| self.pick(view, tier, &search, rng);
@@ -123,12 +123,12 @@ impl ClusterView {
         let others =
             tiers.any(|tier| found.is_some_and(|(_, only)| only) && pick(tier, &mut rng).is_some());
         drop(tiers);
-        let Some((seat, only)) = found else {
+        let Some((at, only)) = found else {
             self.models[model as usize].has_unmet_demand = true;
             return None;
         };
         let only = only && !others;
-        let chosen = self.target_of(model, &view.nodes[usize::from(seat)])?;
+        let chosen = self.target_of(model, &view.nodes[usize::from(at)])?;
         Some(ForwardTarget {
             is_only_candidate: only,
             ..chosen
@@ -142,17 +142,17 @@ impl ClusterView {
         expected_wait.0.saturating_mul(1000) <= forward_us
     }
 
-    pub(super) fn resolve<'a>(&self, seek: &NodeQuery<'a>, now: Millis) -> ResolvedQuery<'a> {
+    pub(super) fn resolve<'a>(&self, query: &NodeQuery<'a>, now: Millis) -> ResolvedQuery<'a> {
         let mut visited = NodeSet::default();
-        for name in seek.visited {
+        for name in query.visited {
             if let Some(&slot) = self.by_name.get(name) {
                 visited.insert(slot);
             }
         }
         ResolvedQuery {
             visited,
-            forced_site: seek.forced_site,
-            need: seek.need,
+            forced_site: query.forced_site,
+            need: query.need,
             now,
         }
     }
@@ -202,48 +202,48 @@ impl ClusterView {
     pub(super) fn score(
         &self,
         view: &ClusterModel,
-        seat: &NodeModelState,
+        state: &NodeModelState,
         search: &ResolvedQuery<'_>,
     ) -> Result<u64, SkipReason> {
         let now = search.now;
-        let node = self.nodes[usize::from(seat.node)].as_ref();
+        let node = self.nodes[usize::from(state.node)].as_ref();
         let node = node.ok_or(SkipReason::Gone)?;
         let trust = self.rule.trust(node.report_age(now));
-        if search.visited.contains(seat.node) {
+        if search.visited.contains(state.node) {
             return Err(SkipReason::Visited);
         }
         self.check_node(node, trust, search)?;
-        if seat.backoff.is_active(now) {
+        if state.backoff.is_active(now) {
             return Err(SkipReason::Failing);
         }
-        if seat.has_refused(now) {
+        if state.has_refused(now) {
             return Err(SkipReason::Full);
         }
         match search.need {
             Need::Permit => {
-                let free = seat.free();
+                let free = state.free();
                 if free == 0 {
                     return Err(SkipReason::NoneFree);
                 }
-                let returned = seat.returned();
+                let returned = state.returned();
                 if returned == 0 {
-                    self.check_share(view, seat, node, u64::from(free) * trust, now)?;
+                    self.check_share(view, state, node, u64::from(free) * trust, now)?;
                 }
                 Ok(u64::from(free) * trust)
             }
             Need::Queue { wait_max, crowded } => {
-                if seat.load.unmet_demand > 0 && !crowded {
+                if state.load.unmet_demand > 0 && !crowded {
                     return Err(SkipReason::Crowded);
                 }
-                let room = seat.queue_room();
+                let room = state.queue_room();
                 if room == 0 {
                     return Err(SkipReason::NoneFree);
                 }
-                let wait_us = u64::from(seat.load.wait_ms) * 1000 + u64::from(node.rtt_us);
+                let wait_us = u64::from(state.load.wait_ms) * 1000 + u64::from(node.rtt_us);
                 if wait_us > wait_max.0.saturating_mul(1000) {
                     return Err(SkipReason::WaitTooLong);
                 }
-                self.check_share(view, seat, node, u64::from(room) * trust, now)?;
+                self.check_share(view, state, node, u64::from(room) * trust, now)?;
                 Ok(u64::MAX - wait_us)
             }
         }
@@ -284,13 +284,13 @@ impl ClusterView {
     fn check_share(
         &self,
         view: &ClusterModel,
-        seat: &NodeModelState,
+        state: &NodeModelState,
         node: &ClusterNode,
         believed: u64,
         now: Millis,
     ) -> Result<(), SkipReason> {
         let span = self.span(now);
-        let sent = u64::from(seat.sent_in(span));
+        let sent = u64::from(state.sent_in(span));
         let seekers = u64::from(view.nodes_with_waiters) + 1;
         let divisor = seekers * TRUST_FULL;
         // As it was when the span began: what was sent since is not there any more.
@@ -311,19 +311,19 @@ impl ClusterView {
         now.0 / self.rule.share_period.0.max(1)
     }
 
-    fn target_of(&self, model: u32, seat: &NodeModelState) -> Option<ForwardTarget> {
-        let node = self.nodes[usize::from(seat.node)].as_ref()?;
+    fn target_of(&self, model: u32, state: &NodeModelState) -> Option<ForwardTarget> {
+        let node = self.nodes[usize::from(state.node)].as_ref()?;
         Some(ForwardTarget {
             node: node.id.clone(),
             address: node.address.clone(),
             site: self.sites[usize::from(node.site)].name.clone(),
             rtt_us: node.rtt_us,
-            free: seat.free(),
-            wait_ms: seat.load.wait_ms,
-            in_flight: seat.in_flight(),
+            free: state.free(),
+            wait_ms: state.load.wait_ms,
+            in_flight: state.in_flight(),
             is_only_candidate: false,
             key: NodeModelKey {
-                slot: seat.node,
+                slot: state.node,
                 node_epoch: node.epoch,
                 model,
                 model_epoch: self.models[model as usize].epoch,

@@ -106,26 +106,26 @@ impl ClusterView {
     /// its skip reason, and the number of further nodes.
     pub fn explain(
         &mut self,
-        seek: &NodeQuery<'_>,
+        query: &NodeQuery<'_>,
         most: usize,
         now: Millis,
     ) -> (Vec<NodeView>, usize) {
-        let Some(&model) = self.by_model.get(seek.model) else {
+        let Some(&model) = self.by_model.get(query.model) else {
             return (Vec::new(), 0);
         };
-        let plan = self.plan(model, seek.site_order);
-        let search = self.resolve(seek, now);
+        let plan = self.plan(model, query.site_order);
+        let search = self.resolve(query, now);
         let view = &self.models[model as usize];
         let left_out = view.nodes.len().saturating_sub(most);
-        let seats = view.plan_by_id(plan).tiers().flatten().take(most);
-        let seats = seats.map(|&at| &view.nodes[usize::from(at)]);
-        let seen = seats.filter_map(|seat| {
+        let states = view.plan_by_id(plan).tiers().flatten().take(most);
+        let states = states.map(|&at| &view.nodes[usize::from(at)]);
+        let seen = states.filter_map(|state| {
             Some(NodeView {
-                load: seat.load,
-                free: seat.free(),
-                in_flight: seat.in_flight(),
-                skip_reason: self.score(view, seat, &search).err(),
-                ..self.node_view(seat.node, now)?
+                load: state.load,
+                free: state.free(),
+                in_flight: state.in_flight(),
+                skip_reason: self.score(view, state, &search).err(),
+                ..self.node_view(state.node, now)?
             })
         });
         (seen.collect(), left_out)
@@ -135,21 +135,21 @@ impl ClusterView {
     /// summed capacity of its eligible nodes, discounted by age. Site 0 is this one, others have
     /// the hash of their names; `id` is the index in the list.
     pub fn site_candidates(&mut self, model: &str, now: Millis) -> Vec<(Arc<str>, Candidate)> {
-        let seek = NodeQuery {
+        let query = NodeQuery {
             model,
             visited: &[],
             forced_site: None,
             site_order: None,
             need: Need::Permit,
         };
-        let search = self.resolve(&seek, now);
+        let search = self.resolve(&query, now);
         let Some(&model) = self.by_model.get(model) else {
             return Vec::new();
         };
         let view = &self.models[model as usize];
         let mut found: Vec<(Arc<str>, Candidate)> = Vec::new();
-        for seat in &view.nodes {
-            let Some(node) = &self.nodes[usize::from(seat.node)] else {
+        for state in &view.nodes {
+            let Some(node) = &self.nodes[usize::from(state.node)] else {
                 continue;
             };
             if !self.is_trusted(node) {
@@ -170,7 +170,7 @@ impl ClusterView {
             });
             let trust = self.rule.trust(node.report_age(now));
             let usable = !matches!(
-                self.score(view, seat, &search),
+                self.score(view, state, &search),
                 Err(SkipReason::Draining
                     | SkipReason::Gone
                     | SkipReason::Stale
@@ -179,9 +179,9 @@ impl ClusterView {
             if usable {
                 add_node(
                     &mut found[at].1,
-                    seat.free(),
-                    seat.load,
-                    seat.ttft_us,
+                    state.free(),
+                    state.load,
+                    state.ttft_us,
                     trust,
                 );
             }

@@ -67,7 +67,7 @@ impl Revision {
         if !(before + 1).is_multiple_of(REPEATED_ONE_IN) {
             return;
         }
-        let asked = RecordedPrice {
+        let recorded = RecordedPrice {
             account: caller.account.clone(),
             request_id: caller.request_id.into(),
             tariff: tariff.clone(),
@@ -80,17 +80,17 @@ impl Revision {
             infer_ms: report.infer_ms,
             charge: charge.clone(),
         };
-        if !self.run_in_background(move |revision| revision.repeat_now(&asked)) {
+        if !self.run_in_background(move |revision| revision.repeat_now(&recorded)) {
             self.metrics().record_repricing(RepricingResult::Dropped);
         }
     }
 
-    fn repeat_now(&self, asked: &RecordedPrice) {
+    fn repeat_now(&self, recorded: &RecordedPrice) {
         let hook = self.billing_hook("price");
         let again = self.call_fresh(hook, |store, exports| {
-            self.call_price(store, exports, &asked.tariff, &asked.report())
+            self.call_price(store, exports, &recorded.tariff, &recorded.report())
         });
-        let result = compare(&asked.charge, &again);
+        let result = compare(&recorded.charge, &again);
         self.metrics().record_repricing(result);
         // Several may have been on their way: one is enough.
         if result != RepricingResult::Different || !self.reuses_instances() {
@@ -100,14 +100,14 @@ impl Revision {
         tracing::error!(
             plugin = &*self.parts.identity.name,
             sha256 = &*self.parts.identity.sha256,
-            request_id = &*asked.request_id,
-            charged = asked.charge.total,
+            request_id = &*recorded.request_id,
+            charged = recorded.charge.total,
             again = again.map_or(f64::NAN, |charge| charge.total),
             "a price depends on what an instance remembers: none of this plugin is used twice from now on"
         );
         let caller = Caller {
-            account: &asked.account,
-            request_id: &asked.request_id,
+            account: &recorded.account,
+            request_id: &recorded.request_id,
         };
         self.report_invalid(hook, caller, RULE);
     }

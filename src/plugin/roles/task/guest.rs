@@ -80,23 +80,23 @@ impl TaskHandler for Revision {
     fn prepare(
         &self,
         caller: Caller<'_>,
-        asked: &PrepareInput<'_>,
+        input: &PrepareInput<'_>,
     ) -> Result<PrepareResult, Failure> {
-        self.check_input_size(self.hook("prepare"), asked.body.bytes())?;
-        let fields = fields_in(asked.body);
-        let attributes: Vec<wit::AttributeParam<'_>> = asked
+        self.check_input_size(self.hook("prepare"), input.body.bytes())?;
+        let fields = fields_in(input.body);
+        let attributes: Vec<wit::AttributeParam<'_>> = input
             .attributes
             .iter()
             .map(|(name, value)| wit::AttributeParam { name, value })
             .collect();
         let request = wit::Request {
-            model: asked.model,
-            content_type: asked.content_type,
-            body: view(asked.body, &fields),
+            model: input.model,
+            content_type: input.content_type,
+            body: view(input.body, &fields),
             attributes: &attributes,
         };
         let bounds = &self.parts.bounds;
-        let hook = self.hook("prepare").with_input(asked.body.bytes());
+        let hook = self.hook("prepare").with_input(input.body.bytes());
         let ended = self.call(hook, Some(caller), |store, exports| {
             let Some(task) = &exports.task else {
                 return Ok(Err(ABSENT));
@@ -108,9 +108,9 @@ impl TaskHandler for Revision {
                 validated(prepared, verdict)
             }))
         });
-        let bytes = asked.body.bytes() + captured_args::SMALL * asked.attributes.len();
+        let bytes = input.body.bytes() + captured_args::SMALL * input.attributes.len();
         self.capture(hook, Some(caller), (&ended, bytes), || {
-            captured_args::prepare(asked)
+            captured_args::prepare(input)
         });
         ended
     }

@@ -120,8 +120,8 @@ impl TaskSession {
     }
 
     /// Selects the API of the answer; true when the hooks for answers apply to it.
-    pub fn select_dialect(&mut self, face: ApiDialect) -> bool {
-        self.is_result = face.rules().has_task_results();
+    pub fn select_dialect(&mut self, dialect: ApiDialect) -> bool {
+        self.is_result = dialect.rules().has_task_results();
         self.is_result || self.handles_openai
     }
 
@@ -259,13 +259,15 @@ impl TaskSession {
             return Ok(unchanged(input.body));
         }
         let fields = selected_fields(&description.wants, json);
-        let asked = PrepareInput {
+        let prepare_input = PrepareInput {
             model: input.model,
             content_type: input.content_type,
             body: view_of(&description.wants, &fields, input.body),
             attributes: &input.attributes,
         };
-        let prepared = rules.prepare(self.caller(), &asked).map_err(hook_error)?;
+        let prepared = rules
+            .prepare(self.caller(), &prepare_input)
+            .map_err(hook_error)?;
         // What came as JSON goes on as JSON.
         let is_good = json.is_none() || is_json_edit(&prepared.edit);
         let edited = match is_good {
