@@ -159,20 +159,25 @@ impl<'a, D: Downstream> Relay<'a, D> {
 
     /// Sends the server's response, a 2xx through `transformer`, and records its metrics. The caller
     /// disposes of the response, which is read to its end or left unfinished.
-    pub async fn run(
-        mut self,
+    pub fn run(
+        self,
         transformer: &mut ResponseTransformer,
-    ) -> (RelayResult, Result<(), RequestError>) {
-        if !self.response.head().status.is_success() {
-            self.ctx.record_plugins(transformer.task_uses());
-            return self.failure().await;
+    ) -> impl Future<Output = (RelayResult, Result<(), RequestError>)> + Send {
+        // Moved in once: an `async fn` would hold it twice.
+        let mut relay = self;
+        async move {
+            if !relay.response.head().status.is_success() {
+                relay.ctx.record_plugins(transformer.task_uses());
+                // Boxed, as all that a response seldom needs: most have no room for its state.
+                return Box::pin(relay.failure()).await;
+            }
+            relay.ctx.mark_sent();
+            let relayed = relay.success(transformer).await;
+            // The task hears of the end before the last count is taken.
+            transformer.close();
+            relay.record_usage(transformer);
+            relayed
         }
-        self.ctx.mark_sent();
-        let relayed = self.success(transformer).await;
-        // The task hears of the end before the last count is taken.
-        transformer.close();
-        self.record_usage(transformer);
-        relayed
     }
 
     async fn success(
@@ -195,12 +200,10 @@ impl<'a, D: Downstream> Relay<'a, D> {
             false => None,
         };
         if transformer.inspects_body() && header_filter::is_compressed(headers) {
-            let (_, ended) = self
-                .finish_broken(RelayStop::Broken, transformer, &content_type)
-                .await;
-            return (RelayResult::Compressed, ended);
+            let broken = self.finish_broken(RelayStop::Broken, transformer, &content_type);
+            return (RelayResult::Compressed, Box::pin(broken).await.1);
         }
-        loop {
+        let stop = loop {
             match self.next(transformer).await {
                 Ok(ReadRound::More(bytes)) => {
                     if let Err(left) = self.forward_chunk(transformer, &content_type, bytes).await {
@@ -208,19 +211,15 @@ impl<'a, D: Downstream> Relay<'a, D> {
                     }
                 }
                 Ok(ReadRound::Heartbeat(comment)) => {
-                    if let Err(left) = self
-                        .send_heartbeat(transformer, &content_type, comment)
-                        .await
-                    {
+                    let sending = self.send_heartbeat(transformer, &content_type, comment);
+                    if let Err(left) = Box::pin(sending).await {
                         return (RelayResult::Abandoned, Err(left));
                     }
                 }
                 Ok(ReadRound::End(bytes))
                     if self.may_be_error(transformer) && is_error_body(&bytes) =>
                 {
-                    return self
-                        .finish_broken(RelayStop::Broken, transformer, &content_type)
-                        .await;
+                    break RelayStop::Broken;
                 }
                 Ok(ReadRound::End(bytes)) => {
                     return (
@@ -239,13 +238,14 @@ impl<'a, D: Downstream> Relay<'a, D> {
                         self.finish(transformer, &content_type, last).await,
                     );
                 }
-                Err(stop) => return self.finish_broken(stop, transformer, &content_type).await,
+                Err(stop) => break stop,
             }
-        }
+        };
+        Box::pin(self.finish_broken(stop, transformer, &content_type)).await
     }
 
     /// Passes on a server's own error: its status, its words in the caller's dialect.
-    async fn failure(mut self) -> (RelayResult, Result<(), RequestError>) {
+    async fn failure(&mut self) -> (RelayResult, Result<(), RequestError>) {
         let status = self.response.head().status.as_u16();
         loop {
             match self.next_chunk().await {
@@ -530,7 +530,7 @@ impl<'a, D: Downstream> Relay<'a, D> {
     /// The last byte may have to wait for the event.
     async fn settle(&mut self) {
         if self.ctx.snapshot.event_before_last_byte {
-            self.ctx.persist_event().await;
+            Box::pin(self.ctx.persist_event()).await;
         }
     }
 
