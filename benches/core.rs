@@ -13,6 +13,7 @@
 //! | routing | the next node of 50 with 200 models, plan cached: with room, in part, none | ≤ 1 µs |
 //! | routing | a report of 200 models; a request's hops written and read | none |
 //! | wire | a chat body of 2 KB, and of 256 KB, read into a call | ≤ 0.3 µs per KB |
+//! | wire | a message of the Anthropic API of 2 KB, and 256 KB of text, tool input or image, translated and read | ≤ 2 µs per KB, of tool input ≤ 10 |
 //! | wire | 64 events of 190 B split from one chunk, and from cuts of 100 B | none |
 
 use std::hint::black_box;
@@ -24,6 +25,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use infergate_core::admission::{
     AdmissionOutcome, AdmissionQueue, Grant, PermitRequest, WaiterUpdates,
 };
+use infergate_core::api::dialect::RequestBody;
 use infergate_core::api::sse::EventSplitter;
 use infergate_core::api::{ApiDialect, Operation, body};
 use infergate_core::model::{Algorithm, EndpointSpec, ModelSpec, QueueSpec, Task};
@@ -232,6 +234,24 @@ fn wire(criterion: &mut Criterion<ThreadTime>) {
             });
         });
     }
+    for (title, body) in [
+        ("2 KB of text", message_of_text(1_950)),
+        ("256 KB of text", message_of_text(262_000)),
+        ("256 KB of tool input", message_of_tool_input(262_000)),
+        ("a 256 KB image", message_of_image(262_000)),
+    ] {
+        group.bench_function(format!("translate a message with {title}"), |bencher| {
+            bencher.iter(|| {
+                ApiDialect::Anthropic.rules().parse(RequestBody {
+                    operation: Operation::Chat,
+                    path_model: None,
+                    task: None,
+                    content_type: None,
+                    body: black_box(body.clone()),
+                })
+            });
+        });
+    }
     let event = format!("data: {}\n\n", "x".repeat(182));
     let events = event.repeat(64).into_bytes();
     for (title, cut_bytes) in [("one chunk", events.len()), ("cuts of 100 B", 100)] {
@@ -256,6 +276,35 @@ fn chat(content_bytes: usize) -> Bytes {
     let messages = format!(r#"[{{"role":"user","content":"{content}"}}]"#);
     Bytes::from(format!(
         r#"{{"messages":{messages},"model":"llama","max_tokens":64}}"#
+    ))
+}
+
+/// Body of `POST /v1/messages` with these messages.
+fn message(messages: &str) -> Bytes {
+    Bytes::from(format!(
+        r#"{{"max_tokens":64,"messages":[{messages}],"model":"llama","system":"be kind"}}"#
+    ))
+}
+
+fn message_of_text(content_bytes: usize) -> Bytes {
+    let text = "thirty bytes of text and then \\n".repeat(content_bytes / 32);
+    message(&format!(
+        r#"{{"role":"user","content":[{{"type":"text","text":"{text}"}},{{"type":"text","text":"?"}}]}}"#
+    ))
+}
+
+/// The input becomes JSON within a string: each quote and each backslash is escaped once more.
+fn message_of_tool_input(content_bytes: usize) -> Bytes {
+    let input = r#"{"path":"src/main.rs","line":"a\n"},"#.repeat(content_bytes / 36);
+    message(&format!(
+        r#"{{"role":"assistant","content":[{{"type":"tool_use","id":"t","name":"edit","input":{{"edits":[{input}0]}}}}]}}"#
+    ))
+}
+
+fn message_of_image(content_bytes: usize) -> Bytes {
+    let data = "iVBORw0KGgoAAAANSUhEUgAA".repeat(content_bytes / 24);
+    message(&format!(
+        r#"{{"role":"user","content":[{{"type":"image","source":{{"type":"base64","media_type":"image/png","data":"{data}"}}}}]}}"#
     ))
 }
 

@@ -168,6 +168,8 @@ const NAMES_AT_HOME: &[(&str, &[&str])] = &[
         "ServerSession",
         &["src/downstream", "src/admin", "src/app/listen.rs"],
     ),
+    // A dialect is known by its row alone.
+    ("Anthropic", &["src/core/api"]),
     (
         "BackendName",
         &[

@@ -21,7 +21,7 @@ use crate::pipeline::{
 };
 use crate::plugin::PluginSnapshot;
 use crate::simulate::{self, Simulator};
-use crate::state::{ConfigSnapshot, Shared};
+use crate::state::{ConfigSnapshot, LARGE_BYTES, Shared};
 use crate::telemetry::{Clock, InferenceEvent, Metrics, RequestOutcome};
 use crate::upstream::{GateEntry, ModelRuntime, Permit};
 
@@ -328,4 +328,35 @@ async fn a_job_waits_outside_the_bounds_of_a_full_queue_and_gets_its_turn() {
     assert!(ran.result.is_ok(), "{:?}", ran.result);
     assert_eq!(ran.event.outcome, RequestOutcome::Completed);
     assert!(ran.event.queued && ran.event.flags.queued_in_site);
+}
+
+#[tokio::test]
+async fn a_large_message_is_translated_in_its_turn_and_others_need_none() {
+    const MESSAGES: &str = "/v1/messages";
+    let gateway = gateway("job-large").await;
+    let chat = |text: &str| {
+        format!(
+            r#"{{"model":"chat","max_tokens":4,"messages":[{{"role":"user","content":"{text}"}}]}}"#
+        )
+    };
+    let large = chat(&"word ".repeat(LARGE_BYTES / 4));
+    let slots = &gateway.shared.body_checks.slots;
+    let all = slots.available_permits() as u32;
+    let taken = slots.acquire_many(all).await.unwrap();
+    let waits = gateway.run(MESSAGES, &large, 50, false).await;
+    assert!(matches!(
+        waits.result,
+        Err(RequestError::Refused(Refusal::DeadlinePassed))
+    ));
+    assert_eq!(waits.event.attempts, 0);
+    for (target, body) in [(MESSAGES, &chat("hello")), (CHAT, &large)] {
+        let ran = gateway.run(target, body, 10_000, false).await;
+        assert!(ran.result.is_ok(), "{:?}", ran.result);
+    }
+    drop(taken);
+    let ran = gateway.run(MESSAGES, &large, 10_000, false).await;
+    assert!(ran.result.is_ok(), "{:?}", ran.result);
+    let message: serde_json::Value = serde_json::from_slice(&ran.receiver.body).unwrap();
+    assert_eq!(message["type"], "message");
+    assert_eq!(slots.available_permits() as u32, all);
 }

@@ -1,6 +1,6 @@
-//! Wait for a slot to check a large body off the workers.
+//! Wait for a slot to check or translate a large body off the workers.
 //!
-//! Not the check, which the model's task makes.
+//! Not the check, which the model's task makes, nor the translation, which is the dialect's.
 
 use infergate_core::Refusal;
 use tokio::sync::SemaphorePermit;

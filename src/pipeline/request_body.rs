@@ -1,6 +1,7 @@
 //! Step 4: the body of a request as a call.
 //!
-//! Not received here. The core parses it; an image or a sound is not looked into.
+//! Not received here. The core parses it; an image or a sound is not looked into. A large body that is
+//! translated for the model server is parsed off the worker.
 
 use bytes::Bytes;
 use http::header;
@@ -10,6 +11,13 @@ use infergate_core::api::{Call, Operation};
 
 use super::context::RequestContext;
 use super::downstream::RequestHead;
+use crate::state::LARGE_BYTES;
+use crate::telemetry::off_the_worker;
+
+/// Returns whether parsing would hold up the worker: the body is large, and its dialect writes another one.
+pub fn is_costly(ctx: &RequestContext, body: &Bytes) -> bool {
+    body.len() >= LARGE_BYTES && ctx.dialect().rules().translates_requests()
+}
 
 /// Parses the body in the dialect of the request. A model in the path may take bytes instead of JSON.
 ///
@@ -25,11 +33,13 @@ pub fn read_call(
     let named = path_model.as_ref();
     let named = named.and_then(|model| ctx.snapshot.catalog.model(model));
     let content_type = head.headers.get(header::CONTENT_TYPE);
-    ctx.dialect().rules().parse(RequestBody {
+    let leaves = is_costly(ctx, &body);
+    let request = RequestBody {
         operation,
         task: named.map(|(_, spec)| spec.task),
         path_model,
         content_type: content_type.and_then(|value| value.to_str().ok()),
         body,
-    })
+    };
+    off_the_worker(leaves, || ctx.dialect().rules().parse(request))
 }

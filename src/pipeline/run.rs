@@ -26,7 +26,7 @@ use super::relay::{Relay, RelayResult};
 use super::request::InferenceRequest;
 use super::request_head::{AuthenticatedRequest, RequestedOperation};
 use super::routing::EndpointPreference;
-use super::{request_body, task};
+use super::{body_check, request_body, task};
 use crate::state::{Account, BodyShare, Shared};
 use crate::upstream::{ModelRuntime, Permit, ResponseTransformer, UpstreamResponse};
 
@@ -71,13 +71,13 @@ pub async fn run(
         ctx.begin_forwarding(authenticated.replayable(downstream.request_head(), &body));
     }
     ctx.set_operation(operation);
-    let call = parse_call(
-        downstream.request_head(),
-        ctx,
-        (operation, path_model),
-        &body,
-        &mut body_share,
-    )?;
+    let slot = match request_body::is_costly(ctx, &body) {
+        true => Some(Box::pin(body_check::acquire_slot(shared, downstream, ctx)).await?),
+        false => None,
+    };
+    let head = downstream.request_head();
+    let call = parse_call(head, ctx, (operation, path_model), &body, &mut body_share)?;
+    drop(slot);
     ctx.set_end_user(call.client_id.as_deref());
     // 5. The model, and whether this account may use it.
     let model = match model {

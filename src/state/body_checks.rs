@@ -1,6 +1,6 @@
-//! Turns at checking large bodies: a few at a time, off the workers.
+//! Turns at checking and translating large bodies: a few at a time, off the workers.
 //!
-//! Not the checks themselves. A large body occupies a processor for as long as reading it several times
+//! Not the work itself. A large body occupies a processor for as long as reading it several times
 //! takes. Without a limit such bodies would leave no processor to other requests. Bodies below
 //! [`LARGE_BYTES`] need no turn.
 

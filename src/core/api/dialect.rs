@@ -105,6 +105,12 @@ pub trait Dialect: Sync {
     /// [`Refusal::BadRequest`] with the JSON Pointer of the fault.
     fn parse(&self, request: RequestBody<'_>) -> Result<Call, Refusal>;
 
+    /// Returns whether [`parse`](Dialect::parse) writes another body, which takes several times as long as
+    /// reading one.
+    fn translates_requests(&self) -> bool {
+        false
+    }
+
     /// Returns the translator of the response to `call`; none where the backends write it in this
     /// dialect.
     fn translator(&self, _call: &Call) -> Option<Box<dyn ResponseTranslator>> {

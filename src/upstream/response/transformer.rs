@@ -28,9 +28,14 @@ use super::stats::{ResponseStats, StreamEnd};
 use super::task_transform::TaskTransform;
 use crate::plugin::TaskSession;
 use crate::telemetry::event::PluginUse;
+use crate::telemetry::off_the_worker;
 
 /// Content type of bytes that the backend gave none.
 const UNNAMED: &[u8] = b"application/octet-stream";
+
+/// Bytes of a whole response from which on it is translated off the worker: below, it takes a tenth of a
+/// millisecond.
+const LARGE_RESPONSE_BYTES: usize = 64 * 1024;
 
 /// Response being read.
 pub struct ResponseTransformer {
@@ -242,7 +247,8 @@ impl ResponseTransformer {
                 true => self.translate_events(&finished, out)?,
                 false => {
                     if let (Ok(()), Some(translator)) = (&result, &mut self.translator) {
-                        translator.whole(&finished, out)?;
+                        let is_large = finished.len() >= LARGE_RESPONSE_BYTES;
+                        off_the_worker(is_large, || translator.whole(&finished, out))?;
                     }
                 }
             }

@@ -34,6 +34,10 @@ impl Dialect for Anthropic {
         body::parse(ApiDialect::Anthropic, Operation::Chat, None, chat)
     }
 
+    fn translates_requests(&self) -> bool {
+        true
+    }
+
     fn translator(&self, call: &Call) -> Option<Box<dyn ResponseTranslator>> {
         Some(Box::new(response::Translator::new(call.prompt_tokens())))
     }
