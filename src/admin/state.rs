@@ -100,13 +100,13 @@ pub struct RemoteNodeState {
 pub struct ModelState {
     /// The name clients use.
     pub id: String,
-    /// Its line.
+    /// Its queue.
     pub queue: QueueState,
     /// Its endpoints, those that drain after leaving the configuration included.
     pub endpoints: Vec<EndpointState>,
 }
 
-/// The line of one model.
+/// The queue of one model.
 #[derive(Clone, Debug, Serialize)]
 pub struct QueueState {
     /// Order of service.

@@ -155,10 +155,10 @@ fn head(record: &Value) -> Vec<String> {
 }
 
 fn caller(record: &Value) -> String {
-    let (model, asked) = (word(&record["model"]), word(&record["model_asked"]));
+    let (model, asked) = (word(&record["model"]), word(&record["requested_model"]));
     let model = match model == asked {
         true => format!("model {model}"),
-        false => format!("model {model}, asked for as {asked}"),
+        false => format!("model {model}, requested as {asked}"),
     };
     format!(
         "account {}, {model}, {} API",
@@ -192,7 +192,7 @@ fn ending(record: &Value) -> String {
         ms(&record["total_ms"])
     );
     if let Some(queued) = record["queued_ms"].as_f64().filter(|queued| *queued > 0.0) {
-        let _ = write!(text, ", of which {queued:.1} ms in line");
+        let _ = write!(text, ", of which {queued:.1} ms in the queue");
     }
     if record["first_byte_at_ms"].is_number() {
         let _ = write!(
@@ -209,7 +209,7 @@ fn ending(record: &Value) -> String {
 
 fn deadline(deadline: &Value) -> String {
     let from = match deadline["from"].as_str().unwrap_or_default() {
-        "caller" => "as its caller wanted",
+        "caller" => "as its caller requested",
         "model" => "as its model has it",
         "floor" => "the least that a request gets",
         "ceiling" => "the most that a request gets",
@@ -222,7 +222,7 @@ fn bill(record: &Value) -> String {
     let quota = &record["quota"];
     let held = match quota.is_object() {
         true => format!(
-            "; {} of the day's {} were to be held for it: {}",
+            "; {} of the day's {} reserved for it: {}",
             word(&quota["neurons"]),
             word(&quota["per_day"]),
             word(&quota["settlement"])
@@ -283,7 +283,7 @@ fn routing(step: &Value) -> String {
     let by = &step["by"];
     let by = match by["plugin"].as_str() {
         Some(plugin) => format!("by plugin {}", printable(plugin)),
-        None if by.is_null() => "not asked yet: tier and load decide".to_owned(),
+        None if by.is_null() => "no ranking yet: tier and load decide".to_owned(),
         None => "built in".to_owned(),
     };
     let order: Vec<String> = list_of(&step["candidates"])
@@ -300,18 +300,18 @@ fn admission(step: &Value) -> String {
     match step["result"].as_str().unwrap_or_default() {
         "leased" => "a permit was free".to_owned(),
         "queued" => format!(
-            "in line at position {}, {} ms expected: {}",
+            "queued at position {}, {} ms expected: {}",
             word(&step["position"]),
             word(&step["expected_wait_ms"]),
             word(&step["ended"])
         ),
-        _ => format!("no place ({}){}", word(&step["cause"]), retry_after(step)),
+        _ => format!("full ({}){}", word(&step["cause"]), retry_after(step)),
     }
 }
 
 fn retry_after(step: &Value) -> String {
     match step["retry_after_ms"].as_u64() {
-        Some(after) => format!(", to come again after {after} ms"),
+        Some(after) => format!(", retry after {after} ms"),
         None => String::new(),
     }
 }
@@ -319,7 +319,7 @@ fn retry_after(step: &Value) -> String {
 /// Endpoints of an admission, and why each is not the one.
 fn endpoint_lines(step: &Value) -> Vec<String> {
     let mut lines = vec![format!(
-        "{} permits of the model in use, {} in line, {} of {} endpoints usable",
+        "{} permits of the model in use, {} queued, {} of {} endpoints usable",
         permits(&step["permits"]),
         word(&step["waiting"]),
         word(&step["usable_endpoints"]),
@@ -342,7 +342,7 @@ fn endpoint_lines(step: &Value) -> Vec<String> {
             why.push("no permit free".to_owned());
         }
         let why = match why.is_empty() {
-            true => "fit".to_owned(),
+            true => "usable".to_owned(),
             false => why.join(", "),
         };
         let permits = permits(&one["permits"]);
@@ -377,25 +377,25 @@ fn retry_lines(retry: &Value) -> Vec<String> {
         return Vec::new();
     }
     let verdict = match retry["allowed"] == true {
-        true => "tried again",
-        false => "not tried again",
+        true => "another attempt",
+        false => "no other attempt",
     };
     vec![format!(
-        "{verdict}: {}; {} of its tries and {} retries of the model left",
+        "{verdict}: {}; {} of its attempts and {} retries of the model left",
         word(&retry["why"]),
-        word(&retry["tries_left"]),
+        word(&retry["attempts_left"]),
         word(&retry["model_retries_left"])
     )]
 }
 
 fn peer_selection(step: &Value) -> String {
-    let wants = match step["wants"].as_str() {
+    let need = match step["need"].as_str() {
         Some("permit") => "for a free permit",
-        _ => "for a place in line",
+        _ => "for a queue slot",
     };
     match step["chosen"].as_str() {
-        Some(node) => format!("at other nodes {wants}: node {}", printable(node)),
-        None => format!("at other nodes {wants}: none is fit"),
+        Some(node) => format!("at other nodes {need}: node {}", printable(node)),
+        None => format!("at other nodes {need}: none is usable"),
     }
 }
 
@@ -403,10 +403,12 @@ fn node_lines(step: &Value) -> Vec<String> {
     let mut lines: Vec<String> = list_of(&step["nodes"])
         .map(|node| {
             format!(
-                "node {} at {}: {}; {} of {} permits believed free, {} in line, reported {} ms ago",
+                "node {} at {}: {}; {} of {} permits estimated free, {} queued, reported {} ms ago",
                 word(&node["node"]),
                 word(&node["site"]),
-                node["skip_reason"].as_str().map_or("fit".into(), printable),
+                node["skip_reason"]
+                    .as_str()
+                    .map_or("usable".into(), printable),
                 word(&node["free"]),
                 word(&node["permits"]),
                 word(&node["queued"]),
@@ -479,7 +481,7 @@ mod tests {
     fn a_trace_says_when_and_why_and_keeps_to_its_lines() {
         let story = json!({
             "request_id": "0123", "began_at": "2026-11-21T10:00:00.000Z", "account": "acme",
-            "model": "m", "model_asked": "n\nforged line", "face": "openai", "node": "a1",
+            "model": "m", "requested_model": "n\nforged line", "face": "openai", "node": "a1",
             "site": "fra", "config_generation": 3, "forwarded_by": null,
             "deadline": { "after_ms": 30000, "from": "floor" },
             "quota": { "neurons": 20.0, "per_day": 1000, "settlement": "settled" },
@@ -496,7 +498,7 @@ mod tests {
                 { "step": "attempt", "at_ms": 97.65, "endpoint": "http://10.0.0.7:1", "model": "m",
                   "connection": "reused", "failed_at_ms": 99.15, "head_at_ms": 99.1, "status": 503,
                   "result": "rejected", "retry": { "allowed": true, "why": "the server has not begun",
-                  "tries_left": 2, "model_retries_left": 11 } },
+                  "attempts_left": 2, "model_retries_left": 11 } },
                 { "step": "a-new-one", "at_ms": 1.0 }],
             "steps_left_out": 0, "plugins": [{ "name": "p", "hook": "price" }],
             "outcome": "completed", "status": 200, "error_code": null, "refusal": null,
@@ -505,16 +507,16 @@ mod tests {
         });
         let text = trace(&story);
         for expected in [
-            "account acme, model m, asked for as n\\nforged line, openai API",
-            "completed, HTTP 200 after 181.00 ms, of which 97.4 ms in line, first byte at 180.20 ms",
-            "12.5 neurons; 20.0 of the day's 1000 were to be held for it: settled",
-            "      0.21      97.40  admission in line at position 1, 120 ms expected: granted",
-            "8 of 8 permits of the model in use, 1 in line, 1 of 2 endpoints usable",
+            "account acme, model m, requested as n\\nforged line, openai API",
+            "completed, HTTP 200 after 181.00 ms, of which 97.4 ms in the queue, first byte at 180.20 ms",
+            "12.5 neurons; 20.0 of the day's 1000 reserved for it: settled",
+            "      0.21      97.40  admission queued at position 1, 120 ms expected: granted",
+            "8 of 8 permits of the model in use, 1 queued, 1 of 2 endpoints usable",
             "http://10.0.0.7:1: no permit free; 4 of 4 permits in use",
             "http://10.0.0.8:1: ejected, has failed this request; 0 of 4 permits in use",
             "and 3 more endpoint(s)",
             "     97.65       1.50  attempt   http://10.0.0.7:1 as m: rejected, HTTP 503, reused connection",
-            "tried again: the server has not begun; 2 of its tries and 11 retries of the model left",
+            "another attempt: the server has not begun; 2 of its attempts and 11 retries of the model left",
             "p (price)",
             "a-new-one",
             "the node is gone or has forgotten the request",
@@ -531,7 +533,7 @@ mod tests {
     fn a_forward_is_told_with_the_nodes_that_were_not_fit_and_the_story_of_the_one_that_was() {
         let story = json!({
             "steps": [
-                { "step": "peer_selection", "at_ms": 0.1, "wants": "permit", "chosen": "b", "nodes": [
+                { "step": "peer_selection", "at_ms": 0.1, "need": "permit", "chosen": "b", "nodes": [
                     { "node": "b", "site": "fra", "skip_reason": null, "free": 1, "permits": 2,
                       "queued": 0, "report_age_ms": 40 },
                     { "node": "c", "site": "ams", "skip_reason": "stale", "free": 0, "permits": 2,
@@ -543,7 +545,7 @@ mod tests {
         let text = trace(&story);
         for expected in [
             "at other nodes for a free permit: node b",
-            "node c at ams: stale; 0 of 2 permits believed free, 3 in line, reported 9000 ms ago",
+            "node c at ams: stale; 0 of 2 permits estimated free, 3 queued, reported 9000 ms ago",
             "5.00  forward   to node b at fra: answered, HTTP 200",
             "at node b:",
             "admission a permit was free",

@@ -162,7 +162,7 @@ impl ModelMetrics {
         let fallbacks = counters(
             &registry,
             "infergate_fallbacks_total",
-            "requests that went on to the next model of a ladder, by why this one was left",
+            "requests that moved to the next fallback, by the reason to leave this model",
             &["reason"],
         );
         ModelMetrics {

@@ -20,7 +20,7 @@ const NODES_RECORDED_MAX: usize = 8;
 pub struct PeerSelectionStep {
     pub at_us: u64,
     pub need: Need,
-    pub only_site: Option<Arc<str>>,
+    pub forced_site: Option<Arc<str>>,
     /// Order of the sites by the policy; none where their distance decides.
     pub sites: Option<Arc<SiteRanking>>,
     pub nodes: Vec<NodeView>,
@@ -75,7 +75,7 @@ impl TraceBuilder {
             TraceStep::PeerSelection(Box::new(PeerSelectionStep {
                 at_us,
                 need: query.need,
-                only_site: query.forced_site.map(Arc::from),
+                forced_site: query.forced_site.map(Arc::from),
                 sites: sites.cloned(),
                 nodes,
                 nodes_left_out,

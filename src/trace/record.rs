@@ -30,8 +30,8 @@ use crate::upstream::{
     AdmissionSnapshot, ConnectTimings, GateEntry, ModelRuntime, RankingResult, Target,
 };
 
-/// Steps of one story: more than a request takes that goes down the longest ladder with all its
-/// tries. Further ones are counted.
+/// Steps of one trace: more than a request takes that uses all fallbacks and all attempts. Further ones are
+/// counted.
 pub const STEPS_MAX: usize = 40;
 /// A permit and a try: what a request takes that nothing happens to.
 pub(super) const STEPS_USUAL: usize = 2;
@@ -96,7 +96,7 @@ pub struct RoutingStep {
     pub advice: Option<Arc<RankingResult>>,
 }
 
-/// The next model of the ladder took the request's place.
+/// The request moved to the next fallback.
 #[derive(Clone, Debug)]
 pub struct FallbackStep {
     pub at_us: u64,
@@ -193,7 +193,7 @@ pub struct RetryDecision {
     pub allowed: bool,
     /// Another endpoint has room, and its latest try went well.
     pub proven: bool,
-    /// The next model of the ladder has what is left.
+    /// The next fallback has what is left.
     pub kept_for_next: bool,
     /// Servers tried so far.
     pub tries: u32,
@@ -228,7 +228,7 @@ pub struct TraceSummary {
     pub request_id: Arc<str>,
     pub account: Option<AccountId>,
     pub model: Option<ModelId>,
-    /// The model asked for, where another one of its ladder took its place.
+    /// The model asked for, where one of its fallbacks serves.
     pub asked_model: Option<ModelId>,
     pub dialect: ApiDialect,
     pub outcome: RequestOutcome,
@@ -376,7 +376,7 @@ impl TraceBuilder {
         };
         let how = match end {
             WaitEnd::Granted => "granted",
-            WaitEnd::Forwarded => "left-for-another-node",
+            WaitEnd::Forwarded => "forwarded",
             WaitEnd::Refused(cause) => cause,
             WaitEnd::Aborted => trace.refusal.map_or("cut-off", |refusal| refusal.cause),
         };
@@ -543,7 +543,7 @@ impl RetryDecision {
         self.allowed && !self.proven && self.failure == Some(AttemptFailure::Failed)
     }
 
-    pub(super) fn tries_left(&self) -> u32 {
+    pub(super) fn attempts_left(&self) -> u32 {
         ATTEMPTS_MAX.saturating_sub(self.tries)
     }
 
@@ -551,9 +551,11 @@ impl RetryDecision {
     pub(super) fn reason(&self) -> &'static str {
         match self.failure {
             None => "the server may have begun to work",
-            Some(_) if self.tries_left() == 0 => "the request has used its tries",
-            Some(_) if self.kept_for_next => "the next model of the ladder is asked instead",
-            Some(_) if self.allowed && self.proven => "another server has room and is well",
+            Some(_) if self.attempts_left() == 0 => "the request has used its attempts",
+            Some(_) if self.kept_for_next => "the next fallback gets the request instead",
+            Some(_) if self.allowed && self.proven => {
+                "another server has a free permit and its latest attempt succeeded"
+            }
             Some(_) if !self.allowed => "the model's retries are used up",
             Some(AttemptFailure::Failed) => "the server has not begun to work",
             Some(AttemptFailure::NotConnected) => "no server has seen the request",

@@ -61,7 +61,7 @@ impl RequestTrace {
         let left = end.and_then(|end| end.asked_model.as_ref());
         let left = left.map(|model| Value::from(model.as_str()));
         let requested = requested.or(left);
-        put("model_asked", requested.unwrap_or_else(|| model_json(end)));
+        put("requested_model", requested.unwrap_or_else(|| model_json(end)));
         put("face", end.map(|end| end.dialect.name()).into());
         put("deadline", self.deadline.map(deadline_json).into());
         put("quota", end.and_then(quota_json).into());
@@ -135,12 +135,12 @@ impl RequestTrace {
             "at_ms": self.offset_ms(routing.at_us),
             "policy": routing.policy,
             "mode": match routing.mode {
-                RoutingMode::None => "never",
-                RoutingMode::Cached => "ahead",
-                RoutingMode::PerRequest => "for-this-request",
+                RoutingMode::None => "none",
+                RoutingMode::Cached => "cached",
+                RoutingMode::PerRequest => "per-request",
             },
-            // Null where it has not been asked yet: tier and load decide.
-            "asked_ms_before": advice.map(|advice| now_ms.saturating_sub(advice.at.0)),
+            // Null where the policy has not ranked yet: tier and load decide.
+            "ranking_age_ms": advice.map(|advice| now_ms.saturating_sub(advice.at.0)),
             "by": advice.map(|advice| ranked_by(&advice.uses)),
             "candidates": advice.map_or_else(Vec::new, places_json),
             "candidates_left_out": advice.map_or(0, |advice| advice.omitted),
@@ -209,7 +209,7 @@ impl RequestTrace {
             "head_at_ms": self.optional_offset_ms(trace.head_us),
             "failed_at_ms": self.optional_offset_ms(trace.failed_us),
             "status": Some(trace.status).filter(|status| *status != 0),
-            // A request that is dropped under way has no time to say what became of its try.
+            // A request that is dropped under way records no result of its attempt.
             "result": trace.result.map_or("cut-off", |result| result.name()),
             "retry": tried.retry.map(retry_json),
         })
@@ -222,7 +222,7 @@ pub(super) fn retry_json(again: RetryDecision) -> Value {
         "allowed": again.allowed,
         "why": again.reason(),
         "counted": again.is_counted(),
-        "tries_left": again.tries_left(),
+        "attempts_left": again.attempts_left(),
         "model_retries_left": again.model_left,
     })
 }
@@ -268,7 +268,7 @@ fn quota_json(end: &TraceSummary) -> Option<Value> {
     let settlement = match (granted, end.neurons) {
         (false, _) => "refused",
         (true, Some(_)) => "settled",
-        (true, None) => "given-back",
+        (true, None) => "released",
     };
     Some(json!({ "neurons": neurons, "per_day": per_day, "settlement": settlement }))
 }
@@ -332,18 +332,18 @@ fn candidates_json(found: &AdmissionSnapshot) -> Value {
 
 impl RequestTrace {
     pub(super) fn peer_selection_json(&self, look: &PeerSelectionStep) -> Value {
-        let (wants, wait_max_ms) = match look.need {
+        let (need, wait_max_ms) = match look.need {
             Need::Permit => ("permit", None),
-            Need::Queue { wait_max, .. } => ("line", Some(wait_max.0)),
+            Need::Queue { wait_max, .. } => ("queue", Some(wait_max.0)),
         };
         json!({
             "step": "peer_selection",
             "at_ms": self.offset_ms(look.at_us),
-            "wants": wants,
+            "need": need,
             "wait_max_ms": wait_max_ms,
-            "only_site": look.only_site,
+            "forced_site": look.forced_site,
             "sites_by": look.sites.as_ref().map(|ranking| ranked_by(&ranking.uses)),
-            "sites_asked_ms_before": look.sites.as_ref().map(|ranking| (look.at_us / 1000).saturating_sub(ranking.at.0)),
+            "sites_ranking_age_ms": look.sites.as_ref().map(|ranking| (look.at_us / 1000).saturating_sub(ranking.at.0)),
             "sites": look.sites.as_ref().map_or_else(Vec::new, |ranking| sites(ranking)),
             "chosen": look.chosen,
             "nodes": look.nodes.iter().map(node).collect::<Vec<_>>(),
@@ -360,7 +360,7 @@ impl RequestTrace {
             _ => (None, None),
         };
         let result = match forward.ended {
-            // A request that is dropped under way has no time to say what became of it.
+            // A request that is dropped under way records no result.
             None => "cut-off",
             Some((_, ForwardStepEnd::Answered(_))) => ForwardResult::Answered.name(),
             Some((_, ForwardStepEnd::Rejected { result, .. } | ForwardStepEnd::Ended(result))) => {

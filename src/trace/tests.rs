@@ -371,7 +371,7 @@ fn a_try_tells_its_moments_and_why_there_is_another_one_or_none() {
                 "allowed": true,
                 "why": "the server has not begun to work",
                 "counted": true,
-                "tries_left": 2,
+                "attempts_left": 2,
                 "model_retries_left": 4,
             },
         })
@@ -389,7 +389,7 @@ fn only_retries_that_load_another_server_count_for_the_whole_model() {
             tries,
             model_left: 0,
         };
-        (again.is_counted(), again.tries_left(), again.reason())
+        (again.is_counted(), again.attempts_left(), again.reason())
     };
     let failed = Some(AttemptFailure::Failed);
     let started = (false, 2, "the server may have begun to work");
@@ -398,7 +398,7 @@ fn only_retries_that_load_another_server_count_for_the_whole_model() {
     assert_eq!(again(Some(AttemptFailure::NotConnected), true, 2), nobody);
     let spent = (false, 2, "the model's retries are used up");
     assert_eq!(again(failed, false, 1), spent);
-    let last = (false, 0, "the request has used its tries");
+    let last = (false, 0, "the request has used its attempts");
     assert_eq!(again(failed, false, 3), last);
 }
 
@@ -430,7 +430,7 @@ fn the_end_is_that_of_the_summary_and_the_deadline_names_its_source() {
         ("config_generation", json!(3)),
         ("account", json!("acme")),
         ("model", Value::Null),
-        ("model_asked", json!("nobody")),
+        ("requested_model", json!("nobody")),
         ("face", json!("openai")),
         ("steps", json!([])),
         ("outcome", json!("refused")),

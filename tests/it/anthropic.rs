@@ -233,7 +233,7 @@ async fn the_trace_of_a_message_is_that_of_any_request() {
         ("face", json!("anthropic")),
         ("account", json!("a")),
         ("model", json!("m")),
-        ("model_asked", json!("n")),
+        ("requested_model", json!("n")),
         ("status", json!(200)),
         ("outcome", json!("completed")),
         ("streamed", json!(false)),

@@ -46,7 +46,7 @@ async fn a_request_that_nothing_happens_to_is_a_permit_and_a_try() {
     for (name, value) in [
         ("account", json!("a")),
         ("model", json!("m")),
-        ("model_asked", json!("n")),
+        ("requested_model", json!("n")),
         ("face", json!("openai")),
         ("config_generation", json!(1)),
         ("outcome", json!("completed")),
@@ -165,9 +165,9 @@ async fn a_request_that_is_tried_again_tells_where_it_failed_and_what_was_left()
         step(1)["retry"],
         json!({
             "allowed": true,
-            "why": "another server has room and is well",
+            "why": "another server has a free permit and its latest attempt succeeded",
             "counted": false,
-            "tries_left": 2,
+            "attempts_left": 2,
             "model_retries_left": 2,
         })
     );
@@ -342,15 +342,15 @@ async fn a_policy_tells_how_it_ranked_and_from_what() {
     .await;
     assert_eq!(
         (&cached["policy"], &cached["mode"]),
-        (&"latency".into(), &"ahead".into())
+        (&"latency".into(), &"cached".into())
     );
     let asked = routing("n").await;
     assert_eq!(
         (&asked["policy"], &asked["mode"]),
-        (&"random".into(), &"for-this-request".into())
+        (&"random".into(), &"per-request".into())
     );
     for routing in [cached, asked] {
-        assert!(routing["asked_ms_before"].is_u64(), "{routing}");
+        assert!(routing["ranking_age_ms"].is_u64(), "{routing}");
         let candidates = routing["candidates"].as_array().unwrap();
         assert_eq!(candidates.len(), 2, "{routing}");
         for candidate in candidates {
@@ -401,7 +401,7 @@ async fn a_model_nobody_knows_is_told_by_the_name_that_was_asked_for() {
         let shown_trace = trace_of(&node, &answer).await;
         assert_eq!(shown_trace["model"], Value::Null);
         assert_eq!(
-            shown_trace["model_asked"].as_str().unwrap(),
+            shown_trace["requested_model"].as_str().unwrap(),
             &asked[..reported]
         );
         assert_eq!(shown_trace["refusal"]["cause"], "no-such-model");

@@ -81,7 +81,7 @@ async fn a_model_without_room_is_left_for_the_next_and_the_client_is_told_which_
     let kinds: Vec<&Value> = steps.iter().map(|step| &step["step"]).collect();
     assert_eq!(kinds, ["admission", "fallback", "admission", "attempt"]);
     assert_eq!(
-        (&trace["model_asked"], &trace["model"]),
+        (&trace["requested_model"], &trace["model"]),
         (&"m".into(), &"n".into())
     );
     assert_eq!(

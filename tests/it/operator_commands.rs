@@ -130,7 +130,7 @@ async fn a_request_is_explained_in_words_by_its_id_and_as_the_last_one() {
             "completed, HTTP 200 after",
             "bill      2.5 neurons",
             &format!("{} as m: rejected, HTTP 503", first.address),
-            "tried again: ",
+            "another attempt: ",
             &format!(
                 "http://{}: degraded, has failed this request",
                 first.address
@@ -176,17 +176,17 @@ async fn a_wait_in_line_is_explained_with_its_length_and_the_endpoint_that_was_f
     }
     let printed = eventually("the wait is told", async || {
         let (_, printed, _) = infergate(&["explain", "last", "--admin", &admin]).await;
-        printed.contains("in line at position 1").then_some(printed)
+        printed.contains("queued at position 1").then_some(printed)
     })
     .await;
     for expected in [
         "ms expected: granted",
-        "1 of 1 permits of the model in use, 1 in line, 1 of 1 endpoints usable",
+        "1 of 1 permits of the model in use, 1 queued, 1 of 1 endpoints usable",
         &format!(
             "http://{}: no permit free; 1 of 1 permits in use",
             server.address
         ),
-        "ms in line",
+        "ms in the queue",
     ] {
         assert!(printed.contains(expected), "no {expected:?} in:\n{printed}");
     }

@@ -81,13 +81,10 @@ async fn what_a_full_node_cannot_take_goes_next_door_and_the_story_tells_all_of_
         "queued",
         "{reported:#}"
     );
-    assert_eq!(
-        step(&reported, "admission")["ended"],
-        "left-for-another-node"
-    );
+    assert_eq!(step(&reported, "admission")["ended"], "forwarded");
     let look = step(&reported, "peer_selection");
     assert_eq!(
-        (&look["wants"], &look["chosen"]),
+        (&look["need"], &look["chosen"]),
         (&json!("permit"), &json!("b"))
     );
     assert_eq!(look["nodes"][0]["node"], "b");
@@ -139,7 +136,7 @@ async fn who_waits_here_goes_as_soon_as_another_node_has_a_permit() {
     assert_eq!(answer.status, 200, "{reported:#}");
     let mut steps = reported["steps"].as_array().unwrap().iter();
     let waited = steps.rfind(|step| step["step"] == "admission").unwrap();
-    assert_eq!(waited["ended"], "left-for-another-node", "{reported:#}");
+    assert_eq!(waited["ended"], "forwarded", "{reported:#}");
     assert_eq!(
         there.event_of(&answer).await["path"],
         json!(["fra/a", "fra/b"])

@@ -152,7 +152,7 @@ async fn who_may_force_a_site_is_served_there_or_refused_and_others_are_not_hear
         assert_eq!(three.site_of(&near).await, "near");
         let look = three.look(&near).await;
         assert_eq!(
-            (&look["only_site"], &look["sites_by"]),
+            (&look["forced_site"], &look["sites_by"]),
             (&json!("near"), &Value::Null)
         );
     }

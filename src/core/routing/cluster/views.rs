@@ -53,11 +53,11 @@ impl SkipReason {
             SkipReason::Gone => "gone",
             SkipReason::Unproven => "unproven",
             SkipReason::Stale => "stale",
-            SkipReason::BackedOff => "doubted",
+            SkipReason::BackedOff => "backed-off",
             SkipReason::Failing => "failing",
             SkipReason::Full => "full",
             SkipReason::NoneFree => "none-free",
-            SkipReason::ShareUsed => "not-drawn",
+            SkipReason::ShareUsed => "share-used",
             SkipReason::Crowded => "crowded",
             SkipReason::WaitTooLong => "wait-too-long",
         }
