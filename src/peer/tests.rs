@@ -410,6 +410,12 @@ async fn a_certificate_that_was_taken_back_or_is_of_another_name_is_not_let_in()
         ..circle
     };
     assert_eq!(of_a(spoilt).err().unwrap().file, CredentialFile::Crl);
+    let damaged = MembershipRules {
+        crl: Some(b"-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n".to_vec()),
+        ..MembershipRules::default()
+    };
+    let fault = of_a(damaged).err().unwrap();
+    assert_eq!(fault.file, CredentialFile::Crl, "{}", fault.message);
 }
 
 #[tokio::test]
@@ -461,6 +467,21 @@ fn files_that_do_not_fit_say_which_one_and_why() {
             &ca,
             "private_key",
             "does not go with",
+        ),
+        (
+            (
+                good.0.clone(),
+                "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n".into(),
+            ),
+            &ca,
+            "private_key",
+            "its key cannot be used",
+        ),
+        (
+            (format!("{ca}{}", good.0), good.1.clone()),
+            &ca,
+            "certificate",
+            "certificate 2 is that of `private_key`, and has to be the first",
         ),
         (good.clone(), &none, "client_ca", "no certificate in it"),
         (good.clone(), &other.ca(), "certificate", "UnknownIssuer"),

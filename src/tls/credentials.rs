@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use rustls::InconsistentKeys;
 use rustls::crypto::ring;
 use rustls::pki_types::CertificateDer;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
@@ -72,8 +73,23 @@ impl OwnCertificate {
         let chain = certificates(certificate).map_err(of_certificate)?;
         let names = CertificateNames::read(&chain[0]).map_err(of_certificate)?;
         let key = private_key(private_key_pem).map_err(of_key)?;
-        let certified_key = CertifiedKey::from_der(chain, key, &ring::default_provider())
-            .map_err(|error| of_key(format!("does not go with `certificate`: {error}")))?;
+        let key = ring::default_provider().key_provider.load_private_key(key);
+        let key = key.map_err(|error| {
+            of_key(format!(
+                "its key cannot be used: {error}; expected ECDSA with P-256 or P-384, Ed25519, or RSA from 2048 bits"
+            ))
+        })?;
+        let certified_key = CertifiedKey::new(chain, key);
+        if let Err(error) = match_keys(&certified_key) {
+            return Err(match position_of_key(&certified_key) {
+                Some(at) => of_certificate(format!(
+                    "certificate {at} is that of `private_key`, and has to be the first of the file"
+                )),
+                None => of_key(format!(
+                    "does not go with `certificate`: {error}; renew both files together"
+                )),
+            });
+        }
         Ok(OwnCertificate {
             certified_key: Arc::new(certified_key),
             names,
@@ -94,4 +110,23 @@ impl OwnCertificate {
     pub(super) fn resolver(&self) -> Arc<SingleCertAndKey> {
         Arc::new(SingleCertAndKey::from(Arc::clone(&self.certified_key)))
     }
+}
+
+/// Checks that the key is that of the first certificate, where that can be told.
+fn match_keys(certified_key: &CertifiedKey) -> Result<(), rustls::Error> {
+    match certified_key.keys_match() {
+        Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(()),
+        matched => matched,
+    }
+}
+
+/// Position of the certificate that the key belongs to, from 1.
+fn position_of_key(certified_key: &CertifiedKey) -> Option<usize> {
+    let is_its = |certificate: &CertificateDer<'static>| {
+        let key = Arc::clone(&certified_key.key);
+        let alone = CertifiedKey::new(vec![certificate.clone()], key);
+        alone.keys_match().is_ok()
+    };
+    let at = certified_key.cert.iter().position(is_its)?;
+    Some(at + 1)
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::client::danger::ServerCertVerifier;
-use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::client::{Resumption, VerifierBuilderError, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::{ServerName, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
@@ -71,12 +71,10 @@ impl TrustedAuthority {
             .with_crls(crls)
             .only_check_end_entity_revocation()
             .allow_unknown_revocation_status();
-        let servers = servers.build().map_err(|error| error.to_string());
-        let clients = clients.build().map_err(|error| error.to_string());
         Ok(TrustedAuthority {
             provider,
-            servers: servers.map_err(of_authority)?,
-            clients: clients.map_err(of_authority)?,
+            servers: servers.build().map_err(verifier_fault)?,
+            clients: clients.build().map_err(verifier_fault)?,
         })
     }
 
@@ -89,7 +87,7 @@ impl TrustedAuthority {
         })?;
         let now = UnixTime::now();
         let fault = |error: rustls::Error, side: &str| CertificateFault {
-            message: format!("not fit {side}, by `client_ca`: {error}"),
+            message: format!("not fit {side}, by `client_ca`: {error}{}", advice(&error)),
             is_temporary: is_of_time(&error),
         };
         self.servers
@@ -99,6 +97,24 @@ impl TrustedAuthority {
             .verify_client_cert(own, between, now)
             .map_err(|error| fault(error, "to be shown to nodes that are connected to"))?;
         Ok(())
+    }
+}
+
+fn verifier_fault(error: VerifierBuilderError) -> CredentialFault {
+    let file = match error {
+        VerifierBuilderError::InvalidCrl(_) => CredentialFile::Crl,
+        _ => CredentialFile::ClientCa,
+    };
+    CredentialFault::new(file, format!("is of no use: {error}"))
+}
+
+/// Advice for the faults that have a usual cause.
+fn advice(error: &rustls::Error) -> &'static str {
+    match error {
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            "; is it of another authority, or are those between it and `client_ca` missing from its file?"
+        }
+        _ => "",
     }
 }
 

@@ -14,6 +14,10 @@ use crate::files::open_regular;
 /// Ten times the public certificates of an operating system.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
+const CERTIFICATE_MARK: &str = "-----BEGIN CERTIFICATE-----";
+const KEY_MARK: &str = "-----BEGIN PRIVATE KEY-----";
+const CRL_MARK: &str = "-----BEGIN X509 CRL-----";
+
 /// First byte of a certificate or key in DER: a sequence.
 const DER_SEQUENCE: u8 = 0x30;
 
@@ -43,11 +47,9 @@ pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, S
             certificate.map_err(|error| format!("certificate {number} is not PEM: {error}"))?;
         found.push(certificate);
     }
+    check_count(pem, CERTIFICATE_MARK, found.len())?;
     match found.is_empty() {
-        true => Err(format!(
-            "no certificate in it{}: expected PEM, `-----BEGIN CERTIFICATE-----`",
-            other_content(pem)
-        )),
+        true => Err(missing("certificate", CERTIFICATE_MARK, pem)),
         false => Ok(found),
     }
 }
@@ -55,12 +57,7 @@ pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, S
 /// Returns the first private key of a file.
 pub(super) fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
     // The error would show bytes of the key.
-    PrivateKeyDer::from_pem_slice(pem).map_err(|_| {
-        format!(
-            "no private key in it{}: expected PEM, `-----BEGIN PRIVATE KEY-----`",
-            other_content(pem)
-        )
-    })
+    PrivateKeyDer::from_pem_slice(pem).map_err(|_| missing("private key", KEY_MARK, pem))
 }
 
 /// Returns the certificate revocation lists of a file; at least one.
@@ -69,13 +66,28 @@ pub(super) fn revocation_lists(
 ) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
     let lists = CertificateRevocationListDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
     let lists = lists.map_err(|error| format!("not PEM: {error}"))?;
+    check_count(pem, CRL_MARK, lists.len())?;
     match lists.is_empty() {
-        true => Err(format!(
-            "no list in it{}: expected PEM, `-----BEGIN X509 CRL-----`",
-            other_content(pem)
-        )),
+        true => Err(missing("list", CRL_MARK, pem)),
         false => Ok(lists),
     }
+}
+
+/// Checks that no section was passed over. The parser skips one whose mark does not begin a line: after a
+/// byte order mark, indented, or behind a file that does not end with a line break.
+fn check_count(pem: &[u8], mark: &str, read: usize) -> Result<(), String> {
+    let marks = memchr::memmem::find_iter(pem, mark.as_bytes()).count();
+    match marks == read {
+        true => Ok(()),
+        false => Err(format!(
+            "`{mark}` stands in it {marks} times, but {read} can be read: each has to begin a line of its own"
+        )),
+    }
+}
+
+fn missing(what: &str, mark: &str, pem: &[u8]) -> String {
+    let content = other_content(pem);
+    format!("no {what} in it{content}: expected PEM, `{mark}`")
 }
 
 /// Names the content of a file in which something else was expected, as far as it is recognised.
@@ -90,9 +102,9 @@ fn other_content(pem: &[u8]) -> &'static str {
     } else if has("BEGIN TRUSTED CERTIFICATE") {
         ", its certificate is in a form of OpenSSL alone (`openssl x509` converts it)"
     } else if has("PRIVATE KEY-----") {
-        ", it holds a private key"
-    } else if has("BEGIN CERTIFICATE-----") {
-        ", it holds a certificate"
+        ", but a key that is for something else or damaged"
+    } else if has(CERTIFICATE_MARK) {
+        ", but a certificate"
     } else if pem[0] == DER_SEQUENCE {
         ", it is DER (`openssl x509` or `openssl pkey` with `-inform der` converts it)"
     } else {
@@ -115,7 +127,7 @@ mod tests {
             ),
             (
                 "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
-                "it holds a private key",
+                "but a key",
             ),
         ];
         for (text, part) in cases {
@@ -124,6 +136,26 @@ mod tests {
             assert!(fault.contains(part), "no {part:?} in {fault}");
         }
         assert!(!certificates(b"text").unwrap_err().contains("it is"));
+    }
+
+    #[test]
+    fn a_certificate_that_the_parser_would_pass_over_is_a_fault() {
+        let certificate = |name: &str| {
+            let made = rcgen::generate_simple_self_signed([name.to_owned()]);
+            made.unwrap().cert.pem().trim_end().to_owned()
+        };
+        let (old, new) = (certificate("old"), certificate("new"));
+        let both = format!("{old}\n{new}");
+        assert_eq!(certificates(both.as_bytes()).unwrap().len(), 2);
+        for text in [
+            // Two files in one, of which the first does not end with a line break.
+            format!("{old}{new}"),
+            format!("{old}\n  {new}"),
+            format!("\u{feff}{old}\n{new}"),
+        ] {
+            let fault = certificates(text.as_bytes()).unwrap_err();
+            assert!(fault.contains("2 times, but 1 can be read"), "{fault}");
+        }
     }
 
     #[test]

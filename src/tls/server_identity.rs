@@ -1,7 +1,7 @@
 //! Identity that a server has to prove, and the handshake in which it does.
 //!
 //! The server's name is sent (SNI) and checked, its certificate too, and there is no way to switch either
-//! off. TLS 1.2 and 1.3 towards model servers and other HTTPS servers; towards nodes as
+//! off. Each connection has a whole handshake: no session is resumed. TLS 1.2 and 1.3 towards model servers and other HTTPS servers; towards nodes as
 //! [`MutualTls`](super::MutualTls) has it.
 
 use std::error::Error;
@@ -11,6 +11,7 @@ use std::io;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use rustls::client::Resumption;
 use rustls::crypto::ring;
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, ClientConfig, RootCertStore};
@@ -21,7 +22,7 @@ use tokio_rustls::TlsConnector;
 use super::roots::{public_roots, roots_of};
 use super::stream::{ALPN, TlsConnection};
 
-/// Configuration for servers without a `ca_file`: public roots, with sessions to resume.
+/// Configuration for servers without a `ca_file`: public roots.
 static PUBLIC: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| client_config(public_roots()));
 
 fn client_config(roots: Arc<RootCertStore>) -> Arc<ClientConfig> {
@@ -30,6 +31,8 @@ fn client_config(roots: Arc<RootCertStore>) -> Arc<ClientConfig> {
         .expect("the provider has cipher suites for both versions");
     let mut config = builder.with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = vec![ALPN.to_vec()];
+    // A resumed session would not show its certificate again, however long ago that expired.
+    config.resumption = Resumption::disabled();
     Arc::new(config)
 }
 
@@ -89,9 +92,13 @@ impl ServerIdentity {
                 let proved = ProvedIdentity(self.digest, self.name.clone());
                 Ok(TlsConnection::new(tls.into(), proved))
             }
-            Ok(Err(error)) => match is_tls_error(&error) {
-                true => Err(HandshakeError::NotTrusted(error)),
-                false => Err(HandshakeError::Broken(error)),
+            Ok(Err(error)) => match tls_error(&error) {
+                Some(rustls::Error::InvalidMessage(_)) => {
+                    let reason = format!("it does not speak TLS at this port: {error}");
+                    Err(HandshakeError::NotTrusted(io::Error::other(reason)))
+                }
+                Some(_) => Err(HandshakeError::NotTrusted(error)),
+                None => Err(HandshakeError::Broken(error)),
             },
             Err(_) => Err(HandshakeError::Broken(io::ErrorKind::TimedOut.into())),
         }
@@ -116,11 +123,9 @@ impl ProvedIdentity {
     }
 }
 
-/// Returns whether the failure is of TLS, and not of the connection.
-fn is_tls_error(error: &io::Error) -> bool {
-    error
-        .get_ref()
-        .is_some_and(|inner| inner.is::<rustls::Error>())
+/// Returns the failure of TLS; none when it is one of the connection.
+fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
 }
 
 /// Returns whether the server refused our certificate, or requires one. With TLS 1.3 the alert comes
@@ -128,9 +133,8 @@ fn is_tls_error(error: &io::Error) -> bool {
 pub fn is_certificate_refusal(cause: &(dyn Error + Send + Sync + 'static)) -> bool {
     use AlertDescription as Alert;
     let error = cause.downcast_ref::<io::Error>();
-    let tls_error = error.and_then(|error| error.get_ref()?.downcast_ref());
     matches!(
-        tls_error,
+        error.and_then(tls_error),
         Some(rustls::Error::AlertReceived(
             Alert::BadCertificate
                 | Alert::UnsupportedCertificate
@@ -155,7 +159,82 @@ pub enum HandshakeError {
 
 #[cfg(test)]
 mod tests {
+    use rustls::ServerConfig;
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
     use super::*;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    /// Self-signed certificate of `localhost`, and a server that shows it and lets sessions be resumed.
+    fn server() -> (String, Arc<ServerConfig>) {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let pem = made.cert.pem();
+        let key = made.signing_key.serialize_pem();
+        let chain = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![chain], key)
+            .unwrap();
+        (pem, Arc::new(config))
+    }
+
+    #[tokio::test]
+    async fn each_connection_checks_the_certificate_anew_and_resumes_no_session() {
+        let (pem, config) = server();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let identity = ServerIdentity::new("localhost", Some(pem.as_bytes())).unwrap();
+        for _ in 0..2 {
+            let serving = async {
+                let (tcp, _) = listener.accept().await.unwrap();
+                let acceptor = tokio_rustls::TlsAcceptor::from(Arc::clone(&config));
+                let mut tls = acceptor.accept(tcp).await.unwrap();
+                // Behind it are the tickets that a client may resume with.
+                tls.write_all(b"x").await.unwrap();
+                tls.flush().await.unwrap();
+                tls
+            };
+            let connecting = async {
+                let tcp = TcpStream::connect(address).await.unwrap();
+                let mut tls = identity.handshake(tcp, LONG).await.unwrap();
+                tls.read_u8().await.unwrap();
+                tls
+            };
+            let (served, _) = tokio::join!(serving, connecting);
+            let kind = served.get_ref().1.handshake_kind();
+            assert_eq!(kind, Some(rustls::HandshakeKind::Full));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_without_tls_is_named_as_one() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let identity = ServerIdentity::new("localhost", None).unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        let serving = async {
+            let (mut tcp, _) = listener.accept().await.unwrap();
+            let refusal = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
+            tcp.write_all(refusal).await.unwrap();
+            tcp
+        };
+        let (_tcp, proved) = tokio::join!(serving, identity.handshake(tcp, LONG));
+        let Err(HandshakeError::NotTrusted(reason)) = proved else {
+            panic!("{proved:?}");
+        };
+        assert!(
+            reason.to_string().contains("does not speak TLS"),
+            "{reason}"
+        );
+    }
 
     #[test]
     fn identities_differ_by_name_and_by_certificates() {

@@ -61,7 +61,10 @@ impl RequestTrace {
         let left = end.and_then(|end| end.asked_model.as_ref());
         let left = left.map(|model| Value::from(model.as_str()));
         let requested = requested.or(left);
-        put("requested_model", requested.unwrap_or_else(|| model_json(end)));
+        put(
+            "requested_model",
+            requested.unwrap_or_else(|| model_json(end)),
+        );
         put("face", end.map(|end| end.dialect.name()).into());
         put("deadline", self.deadline.map(deadline_json).into());
         put("quota", end.and_then(quota_json).into());
