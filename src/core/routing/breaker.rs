@@ -30,6 +30,13 @@ use crate::Millis;
 use crate::model::EndpointSpec;
 use record::{EjectionState, EndpointRecord};
 
+/// A server without a listener: its process is gone, or not there yet.
+const REFUSED: FailureCause = FailureCause::Named("refused");
+
+/// Interval between checks that refused connections ask for. A server that restarts refuses every request at
+/// once, and each check costs a connection.
+const REFUSED_CHECK_INTERVAL: Millis = Millis(100);
+
 /// Failed checks in a row that take an endpoint down: one or two may be lost in a busy moment.
 const CHECKS_FAILED_MAX: u32 = 3;
 
@@ -206,7 +213,8 @@ impl Ejector {
             seen @ (EndpointSignal::Failure | EndpointSignal::Unusable) => {
                 let relapsed = record.is_relapse(seen, now);
                 record.record_failure(seen, observed.account, now);
-                if seen == EndpointSignal::Failure && record.evidence.should_check() {
+                let is_suspect = seen == EndpointSignal::Failure && record.evidence.should_check();
+                if is_suspect || (observed.cause == Some(REFUSED) && record.may_check(now)) {
                     self.checks.push(record.url.clone());
                 }
                 let is_sick = relapsed || record.is_ejectable(now);

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{EndpointSignal, FailureCause, Health, HealthChange};
+use super::{EndpointSignal, FailureCause, Health, HealthChange, REFUSED_CHECK_INTERVAL};
 use crate::Millis;
 use crate::routing::evidence::{AccountKey, Evidence, FAILURES_IN_A_ROW_MAX};
 use crate::routing::window::{SlidingCount, WINDOW};
@@ -71,6 +71,8 @@ pub(super) struct EndpointRecord {
     /// Ejections since it was last forgiven.
     pub(super) ejections: u32,
     pub(super) down: bool,
+    /// Latest check that a refused connection has asked for.
+    pub(super) refused_check_at: Option<Millis>,
     pub(super) checks_failed_in_a_row: u32,
     pub(super) checks_passed_in_a_row: u32,
     /// A check has failed since the ejection began.
@@ -98,6 +100,7 @@ impl EndpointRecord {
             removed_since: None,
             ejections: 0,
             down: false,
+            refused_check_at: None,
             checks_failed_in_a_row: 0,
             checks_passed_in_a_row: 0,
             check_failed_while_ejected: false,
@@ -109,6 +112,16 @@ impl EndpointRecord {
             && !matches!(self.state, EjectionState::Ejected { .. })
             && self.paused_until.is_none()
             && self.removed_since.is_none()
+    }
+
+    /// Returns whether a refused connection may ask for a check now, and counts that as one.
+    pub(super) fn may_check(&mut self, now: Millis) -> bool {
+        let is_due = |at: Millis| now.since(at) >= REFUSED_CHECK_INTERVAL;
+        let may_check = self.refused_check_at.is_none_or(is_due);
+        if may_check {
+            self.refused_check_at = Some(now);
+        }
+        may_check
     }
 
     pub(super) fn is_ejectable(&mut self, now: Millis) -> bool {

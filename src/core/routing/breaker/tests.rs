@@ -224,6 +224,41 @@ fn one_account_ejects_nothing_that_others_use_and_its_fifth_failure_asks_for_a_c
 }
 
 #[test]
+fn a_lone_server_that_refuses_connections_is_checked_every_100_ms_and_down_by_the_third_check() {
+    let mut judge = judge(&["a"]);
+    let refused = Observation {
+        cause: Some(REFUSED),
+        ..unusable()
+    };
+    let mut checks = Vec::new();
+    for at in 0..1_000 {
+        let now = Millis(at);
+        // The last endpoint is ejected for no request's failure.
+        assert_eq!(judge.observe_request("a", refused, now), []);
+        if judge.take_checks().is_empty() {
+            continue;
+        }
+        checks.push(at);
+        let cause = Some(FailureCause::Check(Some("refused")));
+        let seen = judge.observe_check("a", EndpointSignal::Failure, cause, now);
+        if seen == change("a", false) {
+            break;
+        }
+    }
+    assert_eq!(checks, [0, 100, 200]);
+    assert_eq!(judge.health("a"), Health::Down);
+
+    // A key that the server does not take is for the operator to mend: its checks pass.
+    let rejected = Observation {
+        cause: Some(FailureCause::Status(401)),
+        ..unusable()
+    };
+    let mut other = Ejector::new(&endpoints(&["a"]), Millis(0));
+    other.observe_request("a", rejected, Millis(0));
+    assert!(other.take_checks().is_empty());
+}
+
+#[test]
 fn a_lone_account_ejects_only_what_has_not_served_it_for_ten_seconds() {
     let mut judge = judge(&["a", "b"]);
     judge.observe_request("a", of("alice", EndpointSignal::Success), Millis(0));
