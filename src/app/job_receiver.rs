@@ -26,7 +26,7 @@ use crate::telemetry::{Clock, InferenceEvent, Metrics, RequestOutcome};
 use crate::upstream::{GateEntry, ModelRuntime, Permit};
 
 /// Bytes that the state of a run may take, in a build without optimization. Rare steps are boxed.
-const RUN_BYTES_MAX: usize = 12 * 1024;
+const RUN_BYTES_MAX: usize = 6 * 1024;
 
 /// Receiver of a job: appends to a buffer.
 #[derive(Default)]
@@ -149,6 +149,8 @@ struct Ran {
     receiver: JobReceiver,
     result: Result<(), RequestError>,
     event: InferenceEvent,
+    /// The pipeline has made the state of a forward.
+    has_forward_state: bool,
 }
 
 impl Gateway {
@@ -189,11 +191,13 @@ impl Gateway {
         if let Err(RequestError::Refused(refusal)) = &result {
             respond::finish_refused(&mut receiver, &mut ctx, refusal).await;
         }
+        let has_forward_state = ctx.forwarding.is_some();
         let event = ctx.take_event().unwrap();
         Ran {
             receiver,
             result,
             event,
+            has_forward_state,
         }
     }
 }
@@ -257,6 +261,31 @@ async fn a_job_gets_a_stream_to_its_end_mark() {
     assert!(ran.result.is_ok(), "{:?}", ran.result);
     assert!(ran.receiver.body.ends_with(b"data: [DONE]\n\n"));
     assert!(ran.event.flags.streamed && ran.receiver.is_finished);
+}
+
+#[tokio::test]
+async fn a_request_that_is_served_in_a_cluster_where_it_arrived_makes_no_forwarding_state() {
+    let gateway = gateway("job-cluster").await;
+    gateway.shared.cluster.join();
+    let body = r#"{"model":"chat","messages":[{"role":"user","content":"hello"}]}"#;
+    let ran = gateway.run(CHAT, body, 10_000, false).await;
+    assert!(ran.result.is_ok(), "{:?}", ran.result);
+    assert!(!ran.has_forward_state, "served at once");
+
+    // No other node is known: the request waits here after it has looked for one.
+    let held = chat_permit(&gateway.shared.snapshot.load_full(), Millis::MAX);
+    let run = gateway.run(CHAT, body, 10_000, false);
+    let release = async {
+        let snapshot = gateway.shared.snapshot.load_full();
+        let gate = &chat_model(&snapshot).gate;
+        while gate.gauges().depth == 0 {
+            tokio::task::yield_now().await;
+        }
+        drop(held);
+    };
+    let (ran, ()) = tokio::join!(run, release);
+    assert!(ran.result.is_ok() && ran.event.queued, "{:?}", ran.result);
+    assert!(!ran.has_forward_state, "served after a wait");
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ pub mod recheck;
 use std::sync::Arc;
 
 use infergate_core::admission::PermitRequest;
-use infergate_core::routing::cluster::Need;
+use infergate_core::routing::cluster::{Need, NodeQuery};
 use infergate_core::{Millis, Refusal};
 use tokio::time::sleep_until;
 
@@ -19,22 +19,15 @@ use crate::pipeline::admission::heartbeat::Heartbeat;
 use crate::pipeline::context::RequestContext;
 use crate::pipeline::downstream::Downstream;
 use crate::pipeline::error::RequestError;
-use crate::pipeline::forwarding::ForwardPlan;
+use crate::pipeline::forwarding::{ForwardPlan, visited, visited_by_waiter};
+use crate::pipeline::upstream::{GrantedUpstream, Upstream};
 use crate::state::Shared;
 use crate::telemetry::AdmissionResult;
 use crate::trace::WaitEnd;
-use crate::upstream::{GateEntry, ModelRuntime, Permit, Waiter};
+use crate::upstream::{GateEntry, ModelRuntime, Waiter};
 
 /// `Retry-After` of a request that is bound to one full site, until that site's next report.
 const FORCED_SITE_RETRY_AFTER: Millis = Millis::from_secs(1);
-
-/// Place at which the request is served.
-pub enum AdmissionGrant {
-    /// Here, with this permit.
-    Local(Permit),
-    /// At another node.
-    Peer(ForwardPlan),
-}
 
 /// Waits for a permit of the lane, or for a node that has one.
 ///
@@ -45,15 +38,11 @@ pub async fn admit(
     downstream: &mut impl Downstream,
     ctx: &mut RequestContext,
     model: &Arc<ModelRuntime>,
-    request: PermitRequest,
+    request: &PermitRequest,
     heartbeat: &mut Heartbeat,
-) -> Result<AdmissionGrant, RequestError> {
+) -> Result<GrantedUpstream, RequestError> {
     interim::check_awaited(shared, downstream, ctx)?;
-    let may_stay = ctx
-        .forwarding
-        .as_ref()
-        .is_none_or(|forwarding| forwarding.may_stay(&ctx.snapshot.site));
-    if !may_stay {
+    if !ctx.may_stay() {
         let refusal = Refusal::QueueFull {
             retry_after: FORCED_SITE_RETRY_AFTER,
         };
@@ -68,30 +57,26 @@ pub async fn admit(
     // Whoever has failed here already comes after nodes that have not.
     let all_tried = !request.avoid.is_empty() && !model.gate.has_untried(&request.avoid);
     if all_tried && let Some(plan) = select_peer(shared, ctx, model, Need::Permit, Millis::ZERO) {
-        return Ok(AdmissionGrant::Peer(plan));
+        return Ok(Upstream::Peer(plan));
     }
-    let mut request = request;
-    let no_wait = request.no_wait;
     // Other nodes come before waiting for endpoints to come back.
-    let in_fleet = ctx.forwarding.is_some();
-    let waits_for_health = !request.has_alternative;
-    request.has_alternative |= in_fleet;
-    let mut entry = request_permit(ctx, model, request.clone());
+    let mut first_request = request.clone();
+    first_request.has_alternative |= ctx.in_cluster;
+    let mut entry = request_permit(ctx, model, first_request);
     if let Err(refusal) = entry {
-        let refusal = match find_peer_or_refuse(shared, ctx, model, refusal, no_wait) {
+        let refusal = match find_peer_or_refuse(shared, ctx, model, refusal, request.no_wait) {
             Ok(grant) => return Ok(grant),
             Err(refusal) => refusal,
         };
-        let is_first = in_fleet && ctx.can.may_queue;
-        let waits = refusal == Refusal::NoHealthyEndpoint && waits_for_health && is_first;
+        let is_first = ctx.in_cluster && ctx.can.may_queue;
+        let waits = refusal == Refusal::NoHealthyEndpoint && !request.has_alternative && is_first;
         if !waits {
             return Err(refusal.into());
         }
-        request.has_alternative = false;
-        entry = request_permit(ctx, model, request);
+        entry = request_permit(ctx, model, request.clone());
     }
     let waiter = match entry? {
-        GateEntry::Leased(permit) => return Ok(AdmissionGrant::Local(permit)),
+        GateEntry::Leased(permit) => return Ok(Upstream::Local(permit)),
         GateEntry::Queued(waiter) => waiter,
     };
     ctx.record_queue_length(waiter.waiting_before);
@@ -101,10 +86,10 @@ pub async fn admit(
     grant
 }
 
-fn wait_end(grant: &Result<AdmissionGrant, RequestError>) -> WaitEnd {
+fn wait_end(grant: &Result<GrantedUpstream, RequestError>) -> WaitEnd {
     match grant {
-        Ok(AdmissionGrant::Local(_)) => WaitEnd::Granted,
-        Ok(AdmissionGrant::Peer(_)) => WaitEnd::Forwarded,
+        Ok(granted) if granted.local().is_some() => WaitEnd::Granted,
+        Ok(_) => WaitEnd::Forwarded,
         Err(RequestError::Refused(refusal)) => WaitEnd::Refused(refusal.cause()),
         Err(RequestError::Aborted) => WaitEnd::Aborted,
     }
@@ -156,19 +141,16 @@ fn find_peer_or_refuse(
     model: &ModelRuntime,
     refusal: Refusal,
     no_wait: bool,
-) -> Result<AdmissionGrant, Refusal> {
-    let Some(forwarding) = ctx.forwarding.as_ref() else {
-        return Err(refusal);
-    };
-    if !refusal.is_out_of_capacity() {
+) -> Result<GrantedUpstream, Refusal> {
+    if !ctx.in_cluster || !refusal.is_out_of_capacity() {
         return Err(refusal);
     }
     let left = ctx.deadline.since(shared.clock.now());
-    let (is_first, may_stay) = (ctx.can.may_queue, forwarding.may_stay(&ctx.snapshot.site));
+    let (is_first, may_stay) = (ctx.can.may_queue, ctx.may_stay());
     // Who forwarded it sees more of its way than this node: it waits nowhere else but comes back.
     let may_wait = is_first && !no_wait;
     let wait_max = match may_wait {
-        true => forwarding.hops.may_wait(left),
+        true => ctx.forward_wait_max(left),
         false => Millis::ZERO,
     };
     let permit = select_peer(shared, ctx, model, Need::Permit, wait_max);
@@ -181,7 +163,7 @@ fn find_peer_or_refuse(
         line.flatten()
     });
     match plan {
-        Some(plan) => Ok(AdmissionGrant::Peer(plan)),
+        Some(plan) => Ok(Upstream::Peer(plan)),
         None => {
             if is_first {
                 shared.cluster.record_refusal(&model.spec.id);
@@ -199,12 +181,17 @@ fn select_peer(
     need: Need,
     wait_max: Millis,
 ) -> Option<ForwardPlan> {
-    let forwarding = ctx.forwarding.as_ref()?;
-    if !forwarding.hops.may_forward() {
+    if !ctx.has_hops_left() {
         return None;
     }
-    let sites = model.routing.sites(forwarding.class, shared.clock.now());
-    let query = forwarding.query(&model.spec.id, sites.as_deref(), need);
+    let sites = model.routing.sites(ctx.ranking_class, shared.clock.now());
+    let query = NodeQuery {
+        model: model.spec.id.as_str(),
+        visited: visited(ctx.forwarding.as_deref(), &ctx.snapshot.node),
+        forced_site: ctx.only_site.as_deref(),
+        site_order: sites.as_ref().map(|ranking| &ranking.order),
+        need,
+    };
     let chosen = shared.cluster.next_target(&query);
     ctx.trace.record_peer_selection(
         &shared.cluster,
@@ -237,16 +224,12 @@ impl<'a> QueuedRequest<'a> {
         model: &'a ModelRuntime,
         waiter: &Waiter,
     ) -> QueuedRequest<'a> {
-        let forwarding = ctx.forwarding.as_ref();
-        let forwarding = forwarding.filter(|forwarding| forwarding.hops.may_forward());
+        let (cluster, counts_demand) = (&shared.cluster, ctx.can.counts_demand);
+        let watch = || cluster.watch_capacity(&model.spec.id, counts_demand);
         QueuedRequest {
             shared,
             model,
-            capacity_watch: forwarding.map(|_| {
-                shared
-                    .cluster
-                    .watch_capacity(&model.spec.id, ctx.can.counts_demand)
-            }),
+            capacity_watch: ctx.has_hops_left().then(watch),
             expected_at: shared.clock.now() + waiter.expected_wait,
         }
     }
@@ -257,9 +240,9 @@ impl<'a> QueuedRequest<'a> {
         ctx: &mut RequestContext,
         mut waiter: Waiter,
         heartbeat: &mut Heartbeat,
-    ) -> Result<AdmissionGrant, RequestError> {
+    ) -> Result<GrantedUpstream, RequestError> {
         if let Some(plan) = self.select_peer(ctx) {
-            return Ok(AdmissionGrant::Peer(plan));
+            return Ok(Upstream::Peer(plan));
         }
         let late = self.shared.clock.instant(ctx.deadline).into();
         let deadline = sleep_until(late);
@@ -267,7 +250,7 @@ impl<'a> QueuedRequest<'a> {
         loop {
             tokio::select! {
                 biased;
-                grant = waiter.granted() => return grant.map(AdmissionGrant::Local).map_err(RequestError::Refused),
+                grant = waiter.granted() => return grant.map(Upstream::Local).map_err(RequestError::Refused),
                 () = downstream.closed() => {
                     ctx.record_client_gone();
                     return Err(RequestError::Aborted);
@@ -275,10 +258,11 @@ impl<'a> QueuedRequest<'a> {
                 () = &mut deadline => return Err(Refusal::DeadlinePassed.into()),
                 () = self.capacity_changed() => {
                     if let Some(plan) = self.select_peer(ctx) {
-                        return Ok(AdmissionGrant::Peer(plan));
+                        return Ok(Upstream::Peer(plan));
                     }
                 }
-                () = heartbeat.due() => heartbeat.send(self.shared, downstream, ctx, late).await?,
+                // Boxed: most requests get their permit before a heartbeat is due.
+                () = heartbeat.due() => Box::pin(heartbeat.send(self.shared, downstream, ctx, late)).await?,
             }
         }
     }
@@ -293,10 +277,15 @@ impl<'a> QueuedRequest<'a> {
     /// Selects a node that is better than waiting; notifies the next waiter unless there is no capacity.
     fn select_peer(&self, ctx: &mut RequestContext) -> Option<ForwardPlan> {
         let watch = self.capacity_watch.as_ref()?;
-        let forwarding = ctx.forwarding.as_ref()?;
         let now = self.shared.clock.now();
-        let sites = self.model.routing.sites(forwarding.class, now);
-        let query = forwarding.query_as_waiter(&self.model.spec.id, sites.as_deref());
+        let sites = self.model.routing.sites(ctx.ranking_class, now);
+        let query = NodeQuery {
+            model: self.model.spec.id.as_str(),
+            visited: visited_by_waiter(ctx.forwarding.as_deref(), &ctx.snapshot.node),
+            forced_site: ctx.only_site.as_deref(),
+            site_order: sites.as_ref().map(|ranking| &ranking.order),
+            need: Need::Permit,
+        };
         let others = &self.shared.cluster;
         let chosen = others.next_target(&query)?;
         watch.pass_on();

@@ -9,7 +9,13 @@ use tokio::time::sleep_until;
 use super::context::RequestContext;
 use super::downstream::Downstream;
 use super::error::RequestError;
-use crate::state::Shared;
+use crate::state::{LARGE_BYTES, Shared};
+use crate::upstream::ModelRuntime;
+
+/// Returns whether the check of a body by the model's task is too long for a worker.
+pub fn needs_slot(model: &ModelRuntime, body_bytes: usize) -> bool {
+    model.task.is_active() && (body_bytes >= LARGE_BYTES || model.task.is_heavy())
+}
 
 /// Waits for a turn, until the deadline or the client's departure. Dropping the slot releases it.
 ///

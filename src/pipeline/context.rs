@@ -32,7 +32,7 @@ use crate::state::{Account, AccountGuard};
 use crate::telemetry::event::PluginUse;
 use crate::telemetry::{Clock, RequestOutcome};
 use crate::trace::{SpanIdentity, TraceBuilder};
-use crate::upstream::{ConnectTimings, ModelRuntime, ResponseTransformer, Target};
+use crate::upstream::{ConnectTimings, ModelRuntime, RankingClass, ResponseTransformer, Target};
 
 /// A request between its head and its event.
 pub struct RequestContext {
@@ -63,7 +63,13 @@ pub struct RequestContext {
     pub rate_account: Option<Arc<Account>>,
     /// Its place among the requests under way of its account, where that has limits.
     pub account_guard: Option<AccountGuard>,
-    /// Nodes it visited and may be forwarded to; none at a node that knows no other.
+    /// The node is one of a cluster: another one may serve the request.
+    pub in_cluster: bool,
+    /// Size of the body as received.
+    body_bytes: u64,
+    /// Class of the request for the ranking of sites.
+    pub ranking_class: RankingClass,
+    /// Visited nodes and budget; none while the request was not forwarded.
     pub forwarding: Option<Box<ForwardState>>,
     /// Attempts at model servers so far, those at nodes before this one included.
     pub attempts: u32,
@@ -135,6 +141,9 @@ impl RequestContext {
             only_site: None,
             rate_account: None,
             account_guard: None,
+            in_cluster: false,
+            body_bytes: 0,
+            ranking_class: RankingClass::default(),
             forwarding: None,
             attempts: 0,
             response_started: false,

@@ -62,14 +62,14 @@ pub struct ModelFallback<'a> {
     account: Arc<AccountSpec>,
     /// The request has waited for its first model already and goes to the head of the queue.
     is_resumed: bool,
-    /// Taken when no other model can need it any more.
+    /// Kept for the models to come, and taken by the last one: a task changes what it gets.
     call: Option<Call>,
     model: Arc<ModelRuntime>,
     /// Models to come, the next one last.
     candidates: Vec<Arc<ModelRuntime>>,
     state: FallbackState,
-    /// The model asked for and what it said, once it is left.
-    primary: Option<(Arc<ModelRuntime>, Refusal)>,
+    /// The model asked for and its error, once it is left. Boxed: few requests leave it.
+    primary: Option<Box<(Arc<ModelRuntime>, Refusal)>>,
 }
 
 impl<'a> ModelFallback<'a> {
@@ -142,6 +142,11 @@ impl<'a> ModelFallback<'a> {
         self.state
     }
 
+    /// Returns the size of the body for the present model; 0 once the request for the last model was taken.
+    pub fn body_bytes(&self) -> usize {
+        self.call.as_ref().map_or(0, |call| call.body.len())
+    }
+
     /// The request for the present model. To be taken once at each.
     pub fn call(&mut self) -> Result<Call, Refusal> {
         let call = match self.candidates.is_empty() {
@@ -171,10 +176,8 @@ impl<'a> ModelFallback<'a> {
             ModelError::Fallback(missed, refusal) => (Some(missed), refusal),
         };
         let cause = refusal.clone();
-        let (primary, first_refusal) = self
-            .primary
-            .get_or_insert_with(|| (Arc::clone(&self.model), refusal));
-        let (primary, first_refusal) = (Arc::clone(primary), first_refusal.clone());
+        let left = || Box::new((Arc::clone(&self.model), refusal));
+        let (primary, first_refusal) = (**self.primary.get_or_insert_with(left)).clone();
         let leaves = self
             .state
             .may_fall_back(missed.unwrap_or(FallbackReason::Failed), ctx.attempts);

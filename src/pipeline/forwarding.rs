@@ -1,8 +1,7 @@
-//! State of a request in a cluster: visited nodes, budget over all nodes, and the request as it is
-//! forwarded.
+//! State of a forwarded request: visited nodes and the budget over all nodes.
 //!
-//! Not the choice of nodes (`Fleet`) and not the budget ([`Hops`]). A node that knows no other has no
-//! journeys, and its requests pay nothing for them.
+//! Not the choice of nodes (`ClusterView`) and not the budget ([`Hops`]). The state is made when a request is first
+//! forwarded, or comes from another node: a request that is served where it arrives has none.
 
 pub mod forward;
 pub mod response;
@@ -10,13 +9,11 @@ pub mod response;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
 use infergate_core::routing::Hops;
-use infergate_core::routing::cluster::{ForwardTarget, Need, NodeQuery};
+use infergate_core::routing::cluster::ForwardTarget;
 use infergate_core::{AccountId, Millis, ModelId};
 
 use crate::peer::{ForwardStatus, ForwardedHead};
-use crate::upstream::{RankingClass, SiteRanking};
 
 /// Time beyond the deadline and three round trips (connection, proof, response) for the final message of the
 /// working node, which has the same deadline and reports it to the client.
@@ -35,12 +32,6 @@ pub struct ForwardState {
     visited_on_arrival: usize,
     /// `site/node` of each node it has been at, this one included, the first being the client's.
     pub path: Vec<Arc<str>>,
-    /// The only site it may be served at.
-    pub only_site: Option<Arc<str>>,
-    /// By what the model's policy tells requests apart when it ranks sites.
-    pub class: RankingClass,
-    /// Request to forward; empty while the body is not read.
-    pub request: ReplayableRequest,
     /// Metadata from the forwarding node; none where the client speaks to this node.
     meta: Option<ForwardMeta>,
     /// Another node has begun to answer: the event is that node's.
@@ -66,17 +57,6 @@ pub struct InterimState {
     pub is_granted: bool,
 }
 
-/// Request of a client, as the next node gets it.
-#[derive(Default)]
-pub struct ReplayableRequest {
-    /// Path and query.
-    pub target: String,
-    /// Header lines in wire form: those that may pass, and the body's type.
-    pub headers: BytesMut,
-    /// The body as it came.
-    pub body: Bytes,
-}
-
 /// Next node of a request, and its bound there.
 pub struct ForwardPlan {
     /// Node to forward to.
@@ -86,21 +66,12 @@ pub struct ForwardPlan {
 }
 
 impl ForwardState {
-    /// A client's request begins here.
-    pub fn begin(
-        here: &Arc<str>,
-        path: &[Arc<str>],
-        left: Millis,
-        only_site: Option<Arc<str>>,
-        request: ReplayableRequest,
-    ) -> ForwardState {
+    /// Creates the state of a request whose client speaks to this node, the last place of `path`.
+    pub fn begin(hops: Hops, path: &[Arc<str>]) -> ForwardState {
         ForwardState {
-            hops: Hops::new(here, left, request.body.len() as u64),
+            hops,
             visited_on_arrival: 1,
             path: path.to_vec(),
-            only_site,
-            class: RankingClass::default(),
-            request,
             meta: None,
             event_elsewhere: false,
         }
@@ -120,9 +91,6 @@ impl ForwardState {
             visited_on_arrival: head.hops.visited.len(),
             hops: head.hops,
             path: head.path,
-            only_site: head.only_site,
-            class: RankingClass::default(),
-            request: ReplayableRequest::default(),
             meta: Some(meta),
             event_elsewhere: false,
         }
@@ -174,42 +142,9 @@ impl ForwardState {
         self.meta.as_ref().map(|meta| Arc::clone(&meta.from))
     }
 
-    /// Returns the query for nodes, with sites in the order of the model's policy.
-    pub fn query<'a>(
-        &'a self,
-        model: &'a ModelId,
-        sites: Option<&'a SiteRanking>,
-        need: Need,
-    ) -> NodeQuery<'a> {
-        NodeQuery {
-            model: model.as_str(),
-            visited: &self.hops.visited,
-            forced_site: self.only_site.as_deref(),
-            site_order: sites.map(|ranking| &ranking.order),
-            need,
-        }
-    }
-
-    /// The same while it waits in line here: who had no room before may have some now.
-    pub fn query_as_waiter<'a>(
-        &'a self,
-        model: &'a ModelId,
-        sites: Option<&'a SiteRanking>,
-    ) -> NodeQuery<'a> {
-        NodeQuery {
-            visited: self.hops.excluded_for_waiter(self.visited_on_arrival),
-            ..self.query(model, sites, Need::Permit)
-        }
-    }
-
     /// Another model is to serve it: nodes that had no room for the former one may have some for that.
     pub fn reset_visited(&mut self) {
         self.hops.visited.truncate(self.visited_on_arrival);
-    }
-
-    /// Returns whether the request may be served at this site.
-    pub fn may_stay(&self, site: &str) -> bool {
-        self.only_site.as_deref().is_none_or(|only| only == site)
     }
 
     /// Another node has sent the head of an answer: whatever comes of it is told there.
@@ -240,5 +175,24 @@ impl ForwardState {
             chosen.in_flight.saturating_add(1),
             chosen.is_only_candidate,
         )
+    }
+}
+
+/// Nodes that a request is not sent to again, as a query for nodes has them; `here` alone while it was not forwarded.
+pub fn visited<'a>(state: Option<&'a ForwardState>, here: &'a Arc<str>) -> &'a [Arc<str>] {
+    match state {
+        Some(state) => &state.hops.visited,
+        None => std::slice::from_ref(here),
+    }
+}
+
+/// The same while the request waits in the queue here: nodes that had no room before may have some now.
+pub fn visited_by_waiter<'a>(
+    state: Option<&'a ForwardState>,
+    here: &'a Arc<str>,
+) -> &'a [Arc<str>] {
+    match state {
+        Some(state) => state.hops.excluded_for_waiter(state.visited_on_arrival),
+        None => std::slice::from_ref(here),
     }
 }

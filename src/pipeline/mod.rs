@@ -23,6 +23,7 @@ pub mod respond;
 mod routing;
 mod run;
 mod task;
+mod upstream;
 
 pub use admission::interim;
 pub use context::RequestContext;

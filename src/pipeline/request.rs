@@ -28,3 +28,12 @@ pub struct InferenceRequest {
     /// Permit of the model that was granted before; the first attempt uses it.
     pub permit: Option<Permit>,
 }
+
+/// Request as received, until a response has started: a reload while it waits parses it again, and another node gets
+/// it unchanged. The other owner of body bytes is the [`Call`](infergate_core::api::Call) of the present step.
+pub struct ReceivedRequest {
+    /// Account, and the fields that pass.
+    pub authenticated: AuthenticatedRequest,
+    /// Body as received.
+    pub body: Bytes,
+}

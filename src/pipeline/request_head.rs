@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use http::header::{self, HeaderMap};
 use infergate_core::api::catalog::{self, CatalogQuery};
 use infergate_core::api::dialects::route;
@@ -16,7 +16,6 @@ use infergate_core::{Millis, Refusal};
 use crate::peer::{ClusterHandle, ForwardedHead};
 use crate::pipeline::context::RequestContext;
 use crate::pipeline::downstream::RequestHead;
-use crate::pipeline::forwarding::ReplayableRequest;
 use crate::pipeline::origin::Origin;
 use crate::state::header_filter::PassedHeaders;
 use crate::state::{Account, has_key};
@@ -111,18 +110,13 @@ impl AuthenticatedRequest {
         Ok((read, requested))
     }
 
-    /// Returns the request as another node may get it: target, headers that may pass, body.
-    pub fn replayable(&self, head: RequestHead<'_>, body: &Bytes) -> ReplayableRequest {
-        let mut headers = BytesMut::from(self.passed_headers.towards(false));
+    /// Writes the header lines that another node gets: those that may pass, and the body's type.
+    pub fn write_forwarded(&self, head: RequestHead<'_>, lines: &mut BytesMut) {
+        lines.extend_from_slice(self.passed_headers.towards(false));
         if let Some(kind) = head.headers.get(header::CONTENT_TYPE) {
-            headers.extend_from_slice(b"content-type: ");
-            headers.extend_from_slice(kind.as_bytes());
-            headers.extend_from_slice(b"\r\n");
-        }
-        ReplayableRequest {
-            target: head.target.to_owned(),
-            headers,
-            body: body.clone(),
+            for part in [&b"content-type: "[..], kind.as_bytes(), b"\r\n"] {
+                lines.extend_from_slice(part);
+            }
         }
     }
 

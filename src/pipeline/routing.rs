@@ -45,9 +45,7 @@ impl EndpointPreference {
             // Endpoints of this node are at site 0; whoever must go elsewhere takes none of them.
             forced_site: ctx.only_site.as_ref().map(|_| 0),
         };
-        if let Some(forwarding) = &mut ctx.forwarding {
-            forwarding.class = class;
-        }
+        ctx.ranking_class = class;
         let request = RankingRequest {
             account: &account,
             request_id: &request_id,

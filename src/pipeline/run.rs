@@ -10,45 +10,27 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use infergate_core::Refusal;
+use infergate_core::admission::PermitRequest;
 use infergate_core::api::{Call, Operation, body};
 use infergate_core::routing::FallbackReason;
+use tokio::sync::SemaphorePermit;
 
 use super::attempt::progress::comment_interval;
-use super::attempt::{Attempts, UpstreamReply};
+use super::attempt::request::ModelRequest;
+use super::attempt::{Attempts, RespondingUpstream};
 use super::context::RequestContext;
 use super::downstream::{Downstream, RequestHead};
 use super::entry::find_model;
 use super::error::RequestError;
 use super::fallback::{ModelError, ModelFallback};
-use super::forwarding::response::ForwardedResponse;
 use super::permit_request::{permit_request, tokens_ahead};
-use super::relay::{Relay, RelayResult};
-use super::request::InferenceRequest;
+use super::request::{InferenceRequest, ReceivedRequest};
 use super::request_head::{AuthenticatedRequest, RequestedOperation};
 use super::routing::EndpointPreference;
 use super::{body_check, request_body, task};
-use crate::state::{Account, BodyShare, Shared};
-use crate::upstream::{ModelRuntime, Permit, ResponseTransformer, UpstreamResponse};
-
-/// Source of a response that has started.
-#[allow(
-    clippy::large_enum_variant,
-    reason = "moved once a request; a box would cost requests that stay here an allocation"
-)]
-enum Upstream<'a> {
-    Local(LocalUpstream<'a>),
-    Peer(Box<ForwardedResponse>),
-}
-
-/// A model server of this node that has sent its head.
-struct LocalUpstream<'a> {
-    attempts: Attempts<'a>,
-    permit: Permit,
-    response: UpstreamResponse,
-    transformer: ResponseTransformer,
-    /// Tokens charged ahead.
-    charged_tokens: u32,
-}
+use crate::plugin::TaskSession;
+use crate::state::{BodyShare, Shared};
+use crate::upstream::{ModelRuntime, Permit};
 
 /// Steps 4 to 12.
 pub async fn run(
@@ -58,7 +40,7 @@ pub async fn run(
     request: InferenceRequest,
 ) -> Result<(), RequestError> {
     let InferenceRequest {
-        mut authenticated,
+        authenticated,
         operation,
         path_model,
         model,
@@ -66,60 +48,59 @@ pub async fn run(
         mut body_share,
         mut permit,
     } = request;
+    let mut received = ReceivedRequest {
+        authenticated,
+        body,
+    };
     // 4. The body, parsed as far as needed.
-    if shared.cluster.has_joined() || ctx.forwarding.is_some() {
-        ctx.begin_forwarding(authenticated.replayable(downstream.request_head(), &body));
-    }
+    ctx.set_cluster(shared.cluster.has_joined(), received.body.len());
     ctx.set_operation(operation);
-    let slot = match request_body::is_costly(ctx, &body) {
+    let slot = match request_body::is_costly(ctx, &received.body) {
         true => Some(Box::pin(body_check::acquire_slot(shared, downstream, ctx)).await?),
         false => None,
     };
+    let named = (operation, path_model);
     let head = downstream.request_head();
-    let call = parse_call(head, ctx, (operation, path_model), &body, &mut body_share)?;
+    let call = parse_call(head, ctx, named, &received.body, &mut body_share)?;
     drop(slot);
     ctx.set_end_user(call.client_id.as_deref());
     // 5. The model, and whether this account may use it.
+    let AuthenticatedRequest {
+        account,
+        requested_timeout,
+        ..
+    } = &received.authenticated;
     let model = match model {
         Some(model) => model,
-        None => find_model(ctx, &call.model, &authenticated.account)?,
+        None => find_model(ctx, &call.model, account)?,
     };
     // 6. One deadline for queue, server and stream, and what the request may cost of the day.
-    ctx.set_deadline(model.spec.timeout_secs, authenticated.requested_timeout);
-    ctx.reserve_quota(&authenticated.account.spec, &model, &call)?;
+    ctx.set_deadline(model.spec.timeout_secs, *requested_timeout);
+    ctx.reserve_quota(&account.spec, &model, &call)?;
     if ctx.can.charges_rate {
         let now = shared.clock.now();
-        ctx.account_guard = authenticated.account.enter(|| tokens_ahead(&call), now)?;
+        ctx.account_guard = account.enter(|| tokens_ahead(&call), now)?;
     }
     // 7 to 10, at the model, and at its fallbacks for as long as no server has started to work.
-    let mut fallback = ModelFallback::begin(shared, ctx, &authenticated.account.spec, model, call);
+    let mut fallback = ModelFallback::begin(shared, ctx, &account.spec, model, call);
+    let (body_share, permit) = (&mut body_share, &mut permit);
     let body_bytes = body_share.bytes();
     let upstream = loop {
-        let started = start_at_model(
-            shared,
-            downstream,
-            ctx,
-            &authenticated,
-            &mut fallback,
-            &mut body_share,
-            &mut permit,
-        );
+        let (request, models) = (&received, &mut fallback);
+        let started = start_at_model(shared, downstream, ctx, request, models, body_share, permit);
         match started.await {
             Ok(upstream) => break upstream,
             Err(ModelError::Outdated) => {
-                (authenticated, fallback) = reauthorize(shared, downstream, ctx, &body, fallback)?;
+                fallback = reauthorize(shared, downstream, ctx, &mut received, fallback)?;
             }
             Err(error) => fallback.advance(ctx, error)?,
         }
         body_share.shrink(body_share.bytes() - body_bytes);
     };
-    // 11, 12. The response, chunk by chunk, and what is given back.
-    match upstream {
-        Upstream::Local(upstream) => {
-            relay_response(shared, downstream, ctx, upstream, &authenticated.account).await
-        }
-        Upstream::Peer(response) => Box::pin(response.relay(shared, downstream, ctx)).await,
-    }
+    // 11, 12. The response, chunk by chunk, and what is given back. No other server can need the request.
+    drop((fallback, received.body));
+    let account = received.authenticated.account;
+    upstream.relay(shared, downstream, ctx, &account).await
 }
 
 /// Step 4: the body as a call, with the model that the request is to be served by.
@@ -140,37 +121,26 @@ fn parse_call(
 }
 
 /// Steps 7 to 10 at one model.
-async fn start_at_model<'a>(
-    shared: &'a Shared,
+async fn start_at_model(
+    shared: &Shared,
     downstream: &mut impl Downstream,
     ctx: &mut RequestContext,
-    authenticated: &AuthenticatedRequest,
+    received: &ReceivedRequest,
     fallback: &mut ModelFallback<'_>,
     body_share: &mut BodyShare,
     permit: &mut Option<Permit>,
-) -> Result<Upstream<'a>, ModelError> {
-    let AuthenticatedRequest {
-        account,
-        passed_headers,
-        reject_if_busy,
-        ..
-    } = authenticated;
-    let (call, model) = (fallback.call()?, fallback.model());
-    let call = with_parameters(call, model, body_share)?;
-    // 7. The request as the server gets it.
-    let mut wanted = permit_request(ctx, account, model, &call, *reject_if_busy);
-    let payer = &account.spec.id;
-    let (prepared, task) =
-        task::prepare(shared, downstream, ctx, payer, (model, call), body_share).await?;
-    let mut attempts =
-        Attempts::new(shared, model, prepared, passed_headers, ctx).map_err(ModelError::Unfit)?;
-    if ctx.response_started && !attempts.is_streaming() {
-        // The client has been told that events follow.
-        return Err(ModelError::Unfit(Refusal::Internal));
-    }
-    if !body_share.grow(attempts.copied_bytes()) {
-        return Err(ModelError::Unfit(Refusal::BodyBudgetSpent));
-    }
+) -> Result<RespondingUpstream, ModelError> {
+    // 7. A large body is checked off the worker.
+    let slot = match body_check::needs_slot(fallback.model(), fallback.body_bytes()) {
+        // Boxed: few bodies wait for a check.
+        true => Some(Box::pin(body_check::acquire_slot(shared, downstream, ctx)).await?),
+        false => None,
+    };
+    let call = fallback.call()?;
+    let model = fallback.model();
+    let (request, task, mut wanted) =
+        prepare_request(ctx, received, (model, call), body_share, slot)?;
+    let mut attempts = Attempts::new(shared, model, received, request, task);
     // 8. The order of endpoints. The gate picks among those that are free, so that the choice cannot go
     // stale in the queue.
     let now = shared.clock.now();
@@ -179,29 +149,50 @@ async fn start_at_model<'a>(
     wanted.is_retry = fallback.is_resumed();
     let state = fallback.state();
     wanted.has_alternative = state.may_fall_back(FallbackReason::Unhealthy, ctx.attempts);
-    let charged_tokens = wanted.tokens;
     // 9, 10. A permit, then the request; again elsewhere while the budget allows. A node that forwards sends
     // its own signs of life, and takes a head for an answer.
     let has_comments = attempts.is_streaming() && downstream.can_stream() && ctx.can.heartbeats;
     let heartbeat = Duration::from_secs(model.spec.queue_heartbeat_secs);
     let heartbeat = (has_comments && !heartbeat.is_zero()).then_some(heartbeat);
     ctx.comment_interval = comment_interval(&model.spec).filter(|_| has_comments);
-    let reply = attempts
-        .run(downstream, ctx, wanted, heartbeat, fallback, permit.take())
+    let upstream = attempts
+        .run(downstream, ctx, &mut wanted, heartbeat, fallback, permit)
         .await?;
-    let (permit, response) = match reply {
-        UpstreamReply::Local(permit, response) => (permit, response),
-        UpstreamReply::Peer(response) => return Ok(Upstream::Peer(response)),
-    };
-    preference.record_choice(model, &permit.target.url);
-    let transformer = attempts.response_transformer(task);
-    Ok(Upstream::Local(LocalUpstream {
-        attempts,
-        permit,
-        response,
-        transformer,
-        charged_tokens,
-    }))
+    if let Some(response) = upstream.local() {
+        preference.record_choice(model, response.attempt.url());
+    }
+    Ok(upstream)
+}
+
+/// Step 7: the request as the model's servers get it, the session of its task, and what it asks of admission.
+fn prepare_request(
+    ctx: &mut RequestContext,
+    received: &ReceivedRequest,
+    (model, call): (&ModelRuntime, Call),
+    body_share: &mut BodyShare,
+    slot: Option<SemaphorePermit<'_>>,
+) -> Result<(ModelRequest, Option<TaskSession>, PermitRequest), ModelError> {
+    let AuthenticatedRequest {
+        account,
+        passed_headers,
+        reject_if_busy,
+        ..
+    } = &received.authenticated;
+    let call = with_parameters(call, model, body_share)?;
+    // Before the task, whose payload may hide the images.
+    let wanted = permit_request(ctx, account, model, &call, *reject_if_busy);
+    let payer = &account.spec.id;
+    let (prepared, task) = task::prepare(ctx, payer, (model, call), body_share, slot)?;
+    let request = ModelRequest::new(model, prepared, passed_headers, ctx.request_id());
+    let request = request.map_err(ModelError::Unfit)?;
+    if ctx.response_started && !request.is_streaming() {
+        // The client has been told that events follow.
+        return Err(ModelError::Unfit(Refusal::Internal));
+    }
+    if !body_share.grow(request.copied_bytes()) {
+        return Err(ModelError::Unfit(Refusal::BodyBudgetSpent));
+    }
+    Ok((request, task, wanted))
 }
 
 /// The request with the parameters that the model's operator wants; a copy of its body has a part of
@@ -228,9 +219,9 @@ fn reauthorize<'a>(
     shared: &'a Shared,
     downstream: &impl Downstream,
     ctx: &mut RequestContext,
-    body: &Bytes,
+    received: &mut ReceivedRequest,
     former: ModelFallback<'a>,
-) -> Result<(AuthenticatedRequest, ModelFallback<'a>), RequestError> {
+) -> Result<ModelFallback<'a>, RequestError> {
     ctx.snapshot = shared.snapshot.load_full();
     let head = downstream.request_head();
     let (authenticated, requested) = AuthenticatedRequest::read(head, ctx)?;
@@ -238,43 +229,15 @@ fn reauthorize<'a>(
         return Err(Refusal::NoSuchRoute.into());
     };
     let path_model = path_model.map(|model| ctx.resolve_model_name(model));
-    let mut call = request_body::read_call(head, ctx, operation, path_model, body.clone())?;
+    let body = received.body.clone();
+    let mut call = request_body::read_call(head, ctx, operation, path_model, body)?;
     call.model = ctx.resolve_model_name(call.model);
-    let account = &authenticated.account;
+    received.authenticated = authenticated;
+    let account = &received.authenticated.account;
     let model = find_model(ctx, &call.model, account)?;
     ctx.exchange_quota(&account.spec, &model, &call);
     ctx.set_model(&model, &model);
     let mut fallback = ModelFallback::begin(shared, ctx, &account.spec, model, call);
     fallback.resume_after(former.model());
-    Ok((authenticated, fallback))
-}
-
-/// Steps 11 and 12: the response, chunk by chunk; then the connection, the permit and tokens are given back.
-async fn relay_response(
-    shared: &Shared,
-    downstream: &mut impl Downstream,
-    ctx: &mut RequestContext,
-    upstream: LocalUpstream<'_>,
-    account: &Account,
-) -> Result<(), RequestError> {
-    let LocalUpstream {
-        mut attempts,
-        permit,
-        mut response,
-        mut transformer,
-        charged_tokens,
-    } = upstream;
-    let mut permit = Some(permit);
-    // Called with the server's last byte, which may be long before the client's.
-    let mut release = |relayed: RelayResult, ctx: &mut RequestContext| {
-        if let Some(permit) = permit.take() {
-            attempts.release(permit, relayed, ctx, account, charged_tokens);
-        }
-    };
-    let relay = Relay::new(shared, downstream, ctx, &mut response, &mut release);
-    let (relayed, result) = relay.run(&mut transformer).await;
-    // The connection before the permit, so that the next request finds the connection warm.
-    shared.client.finish(response).await;
-    release(relayed, ctx);
-    result
+    Ok(fallback)
 }

@@ -6,14 +6,12 @@
 use bytes::Bytes;
 use infergate_core::api::{Call, body};
 use infergate_core::{AccountId, Refusal};
+use tokio::sync::SemaphorePermit;
 
 use crate::pipeline::context::RequestContext;
-use crate::pipeline::downstream::Downstream;
 use crate::pipeline::fallback::ModelError;
 use crate::plugin::{Caller, TaskInput, TaskPayload, TaskSession, index_bytes_max};
 use crate::state::BodyShare;
-use crate::state::LARGE_BYTES;
-use crate::state::Shared;
 use crate::telemetry::off_the_worker;
 use crate::upstream::ModelRuntime;
 
@@ -30,18 +28,16 @@ pub struct PreparedRequest {
 }
 
 /// Asks the model's task. Returns the session of an active task for the response. The memory of
-/// the check is a part of `share` meanwhile. A large body waits for a turn and is checked off the worker.
+/// the check is a part of `share` meanwhile. A body with a `slot` is checked off the worker.
 ///
 /// # Errors
-/// Input that the task does not take, [`Refusal::PluginFailed`], [`Refusal::BodyBudgetSpent`]; the
-/// client left while the body waited for its turn.
-pub async fn prepare(
-    shared: &Shared,
-    downstream: &mut impl Downstream,
+/// Input that the task does not take, [`Refusal::PluginFailed`], [`Refusal::BodyBudgetSpent`].
+pub fn prepare(
     ctx: &mut RequestContext,
     account: &AccountId,
     (model, call): (&ModelRuntime, Call),
     share: &mut BodyShare,
+    slot: Option<SemaphorePermit<'_>>,
 ) -> Result<(PreparedRequest, Option<TaskSession>), ModelError> {
     if !model.task.is_active() {
         let prepared = PreparedRequest {
@@ -60,16 +56,11 @@ pub async fn prepare(
         request_id: ctx.request_id(),
     });
     let body = call.stripped_body();
-    let is_large = body.len() >= LARGE_BYTES || model.task.is_heavy();
-    let slot = match is_large {
-        true => Some(super::body_check::acquire_slot(shared, downstream, ctx).await?),
-        false => None,
-    };
     let index = index_bytes_max(body.len());
     if !share.grow(index) {
         return Err(ModelError::Unfit(Refusal::BodyBudgetSpent));
     }
-    let prepared = off_the_worker(is_large, || run_task(model, &mut task, call, body));
+    let prepared = off_the_worker(slot.is_some(), || run_task(model, &mut task, call, body));
     share.shrink(index);
     drop(slot);
     let prepared = prepared.map_err(|refusal| {

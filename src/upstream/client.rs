@@ -150,14 +150,13 @@ impl HttpClient {
     ///
     /// # Errors
     /// [`SendError`] by what the server can have seen.
-    pub async fn send(
-        &self,
-        target: &Target,
-        outbound: OutboundRequest<'_>,
-        marks: &mut ConnectTimings,
-    ) -> Result<UpstreamResponse, SendError> {
+    pub fn send<'a>(
+        &'a self,
+        target: &'a Target,
+        outbound: OutboundRequest<'a>,
+        marks: &'a mut ConnectTimings,
+    ) -> impl Future<Output = Result<UpstreamResponse, SendError>> + Send {
         self.send_observed(target, outbound, marks, &IgnoreInterim)
-            .await
     }
 
     /// Sends a request as [`HttpClient::send`] does; `ears` observes what comes before the response.
@@ -188,7 +187,8 @@ impl HttpClient {
                 sent => return sent.map_err(|failed| failed.error),
             }
         }
-        let (connection, dial) = self.open_connection(target).await?;
+        // Boxed: most requests find a kept connection, and have no room for a handshake.
+        let (connection, dial) = Box::pin(self.open_connection(target)).await?;
         marks.record_connected(false);
         observer.on_connected();
         let request = encode_request(target, &outbound);

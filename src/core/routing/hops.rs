@@ -94,6 +94,15 @@ pub fn is_node_name(name: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(fits)
 }
 
+/// Returns the longest wait at another node, for a request with this budget that can wait nowhere here:
+/// zero at first, then `left`.
+pub fn forward_wait_max(budget: AttemptBudget, left: Millis) -> Millis {
+    match budget.capacity_left <= QUEUE_ALLOWED_AT {
+        true => left,
+        false => Millis::ZERO,
+    }
+}
+
 impl Hops {
     /// Returns the state of a request that a client sent to `here`.
     pub fn new(here: &Arc<str>, deadline_left: Millis, body_bytes: u64) -> Hops {
@@ -118,10 +127,7 @@ impl Hops {
     /// Longest wait of the next forward at its target, for a request that can wait nowhere here:
     /// zero at first, then `left`.
     pub fn may_wait(&self, left: Millis) -> Millis {
-        match self.budget.capacity_left <= QUEUE_ALLOWED_AT {
-            true => left,
-            false => Millis::ZERO,
-        }
+        forward_wait_max(self.budget, left)
     }
 
     /// Nodes that a queued request is not sent to. The first `way` of them, which forwarded it to

@@ -10,10 +10,11 @@ use infergate_core::admission::PermitRequest;
 use infergate_core::model::{Access, Catalog};
 use infergate_core::{AccountId, Refusal};
 
-use crate::pipeline::admission::{AdmissionGrant, refund_tokens};
+use crate::pipeline::admission::refund_tokens;
 use crate::pipeline::context::RequestContext;
 use crate::pipeline::error::RequestError;
 use crate::pipeline::fallback::ModelError;
+use crate::pipeline::upstream::GrantedUpstream;
 use crate::state::{ConfigSnapshot, Shared};
 use crate::upstream::{ModelRuntime, Permit};
 
@@ -34,13 +35,11 @@ pub async fn recheck(
     ctx: &RequestContext,
     model: &Arc<ModelRuntime>,
     request: &PermitRequest,
-    grant: Result<AdmissionGrant, RequestError>,
-) -> Result<AdmissionGrant, ModelError> {
-    let is_outdated = match &grant {
-        Ok(AdmissionGrant::Local(permit)) => {
-            !is_current(shared, ctx, model, &request.account, permit).await
-        }
-        Ok(AdmissionGrant::Peer(_)) => false,
+    grant: Result<GrantedUpstream, RequestError>,
+) -> Result<GrantedUpstream, ModelError> {
+    let is_outdated = match grant.as_ref().map(GrantedUpstream::local) {
+        Ok(Some(permit)) => !is_current(shared, ctx, model, &request.account, permit).await,
+        Ok(None) => false,
         Err(left) => is_withdrawn(shared, ctx, model, left).await,
     };
     if !is_outdated {

@@ -42,25 +42,25 @@ pub enum HeadWait<T> {
 /// # Errors
 /// The client is gone, or takes no comment.
 pub async fn wait_for_head<T>(
-    sending: impl Future<Output = T>,
+    mut sending: impl Future<Output = T> + Unpin,
     downstream: &mut impl Downstream,
     ctx: &mut RequestContext,
     end: Instant,
     deadline: Instant,
 ) -> Result<HeadWait<T>, RequestError> {
-    let mut sending = pin!(sending);
     let mut end = pin!(sleep_until(end));
     let mut heartbeat = Heartbeat::new(ctx.comment_interval);
     loop {
         tokio::select! {
             biased;
-            sent = sending.as_mut() => return Ok(HeadWait::Completed(sent)),
+            sent = &mut sending => return Ok(HeadWait::Completed(sent)),
             () = downstream.closed() => {
                 ctx.record_client_gone();
                 return Err(RequestError::Aborted);
             }
             () = end.as_mut() => return Ok(HeadWait::Deadline),
-            () = heartbeat.due() => send_comment(downstream, ctx, WORKING, deadline).await?,
+            // Boxed: most servers answer before a comment is due.
+            () = heartbeat.due() => Box::pin(send_comment(downstream, ctx, WORKING, deadline)).await?,
         }
     }
 }

@@ -1,16 +1,17 @@
 //! Parts of the context that only a cluster needs: origin, possible targets, owner of the event.
 //!
-//! All of it stands in the context's [`ForwardState`], which a node that knows no other does not make.
+//! Little stands in the context itself. The rest is its [`ForwardState`], which is made when the request is first
+//! forwarded or comes from another node.
 
 use std::sync::Arc;
 
-use infergate_core::routing::budget::ERRORS_MAX;
-use infergate_core::routing::hops::HopsError;
+use infergate_core::routing::budget::{AttemptBudget, ERRORS_MAX};
+use infergate_core::routing::hops::{Hops, HopsError, forward_wait_max};
 use infergate_core::{Millis, Refusal};
 
 use crate::peer::{ForwardRejection, ForwardStatus, ForwardedHead, RejectionCause};
 use crate::pipeline::context::RequestContext;
-use crate::pipeline::forwarding::{ForwardState, InterimState, ReplayableRequest};
+use crate::pipeline::forwarding::{ForwardState, InterimState};
 use crate::pipeline::origin::{EventOwner, Origin};
 use crate::upstream::ModelRuntime;
 
@@ -30,6 +31,7 @@ impl RequestContext {
         head.hops.arrive(&self.snapshot.node)?;
         let ceiling = Millis::from_secs(self.snapshot.timeouts.ceiling_secs);
         self.deadline = self.arrival + head.hops.deadline_left.min(ceiling);
+        self.in_cluster = true;
         self.only_site = head.only_site.clone();
         let times = &mut self.trace.times;
         times.set_elsewhere(head.elapsed_us, head.queued_us);
@@ -95,19 +97,45 @@ impl RequestContext {
         })
     }
 
-    /// Keeps the request for another node, should it be forwarded.
-    pub fn begin_forwarding(&mut self, request: ReplayableRequest) {
-        match &mut self.forwarding {
-            Some(forwarding) => forwarding.request = request,
-            None => {
-                let snapshot = &self.snapshot;
-                let left = self.deadline.since(self.shared.clock.now());
-                let site = self.only_site.clone();
-                let forwarding =
-                    ForwardState::begin(&snapshot.node, &snapshot.path, left, site, request);
-                self.forwarding = Some(Box::new(forwarding));
-            }
+    /// Sets whether the node is one of a cluster, and the size of the body, by which the request's budget goes.
+    pub fn set_cluster(&mut self, has_joined: bool, body_bytes: usize) {
+        self.in_cluster |= has_joined;
+        self.body_bytes = body_bytes as u64;
+    }
+
+    /// Returns the forwarding state, which the first forward of a client's request makes.
+    pub fn begin_forward(&mut self) -> &mut ForwardState {
+        let state = self.forwarding.take().unwrap_or_else(|| {
+            let left = self.deadline.since(self.shared.clock.now());
+            let hops = Hops {
+                budget: self.attempt_budget(),
+                ..Hops::new(&self.snapshot.node, left, self.body_bytes)
+            };
+            Box::new(ForwardState::begin(hops, &self.snapshot.path))
+        });
+        self.forwarding.insert(state)
+    }
+
+    /// Attempts that are left to the request over all nodes.
+    fn attempt_budget(&self) -> AttemptBudget {
+        match &self.forwarding {
+            Some(state) => state.hops.budget,
+            None => AttemptBudget {
+                errors_left: ERRORS_MAX.saturating_sub(self.attempts_used()),
+                ..AttemptBudget::for_body(self.body_bytes)
+            },
         }
+    }
+
+    /// Longest wait at another node, for a request that can wait nowhere here.
+    pub fn forward_wait_max(&self, left: Millis) -> Millis {
+        forward_wait_max(self.attempt_budget(), left)
+    }
+
+    /// Returns whether the request may be served at this node's site.
+    pub fn may_stay(&self) -> bool {
+        let only = self.only_site.as_ref();
+        only.is_none_or(|only| *only == self.snapshot.site)
     }
 
     /// Returns the interim messages sent to the forwarding node; none for a client's request.
@@ -147,17 +175,22 @@ impl RequestContext {
         }
     }
 
-    /// The budget over all nodes allows another try.
+    /// Returns whether the budget over all nodes allows another attempt.
     pub fn has_errors_left(&self) -> bool {
-        let forwarding = self.forwarding.as_ref();
-        forwarding.is_none_or(|forwarding| forwarding.hops.budget.errors_left > 0)
+        !self.in_cluster || self.attempt_budget().errors_left > 0
+    }
+
+    /// Returns whether hops and budget allow a forward, wherever nodes are.
+    pub fn has_hops_left(&self) -> bool {
+        match &self.forwarding {
+            Some(state) => state.hops.may_forward(),
+            None => self.in_cluster && self.attempt_budget().errors_left > 0,
+        }
     }
 
     /// Returns whether the request may be forwarded.
     pub fn may_forward(&self) -> bool {
-        let forwarding = self.forwarding.as_ref();
-        forwarding.is_some_and(|forwarding| forwarding.hops.may_forward())
-            && !self.shared.cluster.is_alone()
+        self.has_hops_left() && !self.shared.cluster.is_alone()
     }
 
     /// Another node has granted a permit for it, and tells what came of it.

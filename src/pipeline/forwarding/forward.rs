@@ -1,7 +1,7 @@
 //! Step 10 of the walk where another node serves: the request goes there, and its answer begins or it
 //! comes back.
 //!
-//! Only the body is held here meanwhile. The node that responds owns the event. A request that is rejected,
+//! The request is held by its owner meanwhile, not here. The node that responds owns the event. A request that is rejected,
 //! or whose node is lost before a permit was granted, goes on here with the rest of its budget. A request
 //! that is given up is reset, so that the other node does not start it.
 
@@ -24,10 +24,14 @@ use crate::pipeline::downstream::Downstream;
 use crate::pipeline::error::RequestError;
 use crate::pipeline::forwarding::response::ForwardedResponse;
 use crate::pipeline::forwarding::{ForwardPlan, final_message_grace};
+use crate::pipeline::request::ReceivedRequest;
 use crate::state::Shared;
 use crate::telemetry::ForwardResult;
 use crate::trace::ForwardStepEnd;
 use crate::upstream::{ModelRuntime, OutboundRequest, SendError, UpstreamResponse, saturated};
+
+/// Room for the header lines of a forwarded request: those of an SDK, and the metadata.
+const FORWARDED_LINES_BYTES: usize = 1024;
 
 /// Result of a forward.
 pub enum ForwardReply {
@@ -65,6 +69,7 @@ pub async fn forward(
     ctx: &mut RequestContext,
     model: &ModelRuntime,
     plan: ForwardPlan,
+    received: &ReceivedRequest,
     heartbeat: &mut Heartbeat,
 ) -> Result<ForwardReply, RequestError> {
     let began_us = shared.clock.micros();
@@ -73,7 +78,11 @@ pub async fn forward(
     let left = left.since(Millis(u64::from(plan.target.rtt_us).div_ceil(1000)));
     let sent = shared.cluster.begin_forward(&plan.target);
     let generation = shared.cluster.here().generation;
-    let (lent, mut headers) = headers(ctx, model, &plan, (generation, left))?;
+    let head = downstream.request_head();
+    let target = head.target.to_owned();
+    let mut headers = BytesMut::with_capacity(FORWARDED_LINES_BYTES);
+    received.authenticated.write_forwarded(head, &mut headers);
+    let lent = write_metadata(ctx, model, &plan, (generation, left), &mut headers)?;
     let forward = ForwardAttempt {
         shared,
         model,
@@ -90,25 +99,34 @@ pub async fn forward(
         let line = format!("{TRACEPARENT}: {context}\r\n");
         headers.extend_from_slice(line.as_bytes());
     }
-    forward.run(downstream, ctx, &headers, heartbeat).await
+    let outbound = OutboundRequest {
+        method: "POST",
+        path: &target,
+        headers: &headers,
+        body: &received.body,
+        fresh: false,
+    };
+    forward.run(downstream, ctx, outbound, heartbeat).await
 }
 
-/// The head of the forwarded request, and what it takes along.
-fn headers(
+/// Writes what the other node has to know of the request beside its head; returns what it takes along.
+fn write_metadata(
     ctx: &mut RequestContext,
     model: &ModelRuntime,
     plan: &ForwardPlan,
     (generation, left): (u64, Millis),
-) -> Result<(Hops, BytesMut), Refusal> {
+    lines: &mut BytesMut,
+) -> Result<Hops, Refusal> {
     let request_id = Arc::clone(ctx.request_id());
     let (elapsed_us, is_limited) = (ctx.elapsed_us(), ctx.has_reservation());
     let account = ctx.account().cloned().ok_or(Refusal::Internal)?;
     let asked_model = ctx.replaced_model().cloned();
     let (attempts, queued_us) = (ctx.attempts, ctx.trace.times.queued_us());
-    let forwarding = ctx.forwarding.as_mut().ok_or(Refusal::Internal)?;
-    let lent = forwarding.advance(plan, left);
-    let head = ForwardedHead {
-        from: Arc::clone(&ctx.snapshot.node),
+    let (from, only_site) = (Arc::clone(&ctx.snapshot.node), ctx.only_site.clone());
+    let state = ctx.begin_forward();
+    let lent = state.advance(plan, left);
+    let metadata = ForwardedHead {
+        from,
         generation,
         hops: lent,
         request_id,
@@ -116,20 +134,18 @@ fn headers(
         is_limited,
         model: model.spec.id.clone(),
         asked_model,
-        path: forwarding.path.clone(),
+        path: state.path.clone(),
         attempts,
         elapsed_us,
         queued_us,
-        only_site: forwarding.only_site.clone(),
-        tariff: match forwarding.is_from_client() {
+        only_site,
+        tariff: match state.is_from_client() {
             true => model.tariff_text.clone(),
-            false => forwarding.tariff().cloned(),
+            false => state.tariff().cloned(),
         },
     };
-    let mut headers = BytesMut::with_capacity(forwarding.request.headers.len() + 512);
-    headers.extend_from_slice(&forwarding.request.headers);
-    head.write(&mut headers);
-    Ok((head.hops, headers))
+    metadata.write(lines);
+    Ok(metadata.hops)
 }
 
 impl ForwardAttempt<'_> {
@@ -137,10 +153,10 @@ impl ForwardAttempt<'_> {
         mut self,
         downstream: &mut impl Downstream,
         ctx: &mut RequestContext,
-        headers: &[u8],
+        outbound: OutboundRequest<'_>,
         heartbeat: &mut Heartbeat,
     ) -> Result<ForwardReply, RequestError> {
-        match self.wait(downstream, ctx, headers, heartbeat).await {
+        match self.wait(downstream, ctx, outbound, heartbeat).await {
             Ok(Ok((response, first))) => self.handle_head(ctx, response, first).await,
             Ok(Err(error)) => Ok(self.record_loss(ctx, &error)),
             Err(left) => {
@@ -160,7 +176,7 @@ impl ForwardAttempt<'_> {
         &mut self,
         downstream: &mut impl Downstream,
         ctx: &mut RequestContext,
-        headers: &[u8],
+        outbound: OutboundRequest<'_>,
         heartbeat: &mut Heartbeat,
     ) -> Result<Result<(UpstreamResponse, Option<Bytes>), SendError>, RequestError> {
         let ForwardAttempt {
@@ -170,20 +186,6 @@ impl ForwardAttempt<'_> {
             watch,
             ..
         } = self;
-        let Some(forwarding) = &ctx.forwarding else {
-            return Err(Refusal::Internal.into());
-        };
-        let (target, body) = (
-            forwarding.request.target.clone(),
-            forwarding.request.body.clone(),
-        );
-        let outbound = OutboundRequest {
-            method: "POST",
-            path: &target,
-            headers,
-            body: &body,
-            fresh: false,
-        };
         let answering = send_and_read_head(shared, chosen, outbound, hearing);
         tokio::pin!(answering);
         let progress_deadline =

@@ -1,0 +1,354 @@
+//! Attempt at a model server of this node: the request goes out once, and its result is recorded.
+//!
+//! Not the decision on another attempt. Every result reaches three readers: the health of the endpoint, the metrics
+//! of the model and the trace. The permit is held until the attempt is dropped or released.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use infergate_core::routing::verdict::retry_after;
+use infergate_core::routing::{EndpointSignal, FailureCause, PathOwner, ResponseVerdict};
+use infergate_core::{Millis, Refusal};
+
+use crate::pipeline::attempt::error::AttemptError;
+use crate::pipeline::attempt::progress::{HeadWait, wait_for_head};
+use crate::pipeline::attempt::request::ModelRequest;
+use crate::pipeline::context::RequestContext;
+use crate::pipeline::downstream::Downstream;
+use crate::pipeline::error::RequestError;
+use crate::pipeline::relay::RelayResult;
+use crate::state::header_filter::is_web_page;
+use crate::state::{Account, Shared};
+use crate::telemetry::AttemptResult;
+use crate::trace::AttemptTrace;
+use crate::upstream::{ModelRuntime, Permit, SendError, UpstreamResponse, saturated};
+
+const TIMEOUT: FailureCause = FailureCause::Named("timeout");
+const FIRST_BYTE: FailureCause = FailureCause::Named("first byte late");
+const BROKEN: FailureCause = FailureCause::Named("broken answer");
+
+/// Attempt at one model server.
+pub struct LocalAttempt {
+    model: Arc<ModelRuntime>,
+    permit: Permit,
+    /// The server has accepted the request: what comes after the head counts for its health.
+    is_accepted: bool,
+    /// Start of the attempt, in microseconds on the clock.
+    sent_us: u64,
+    trace: AttemptTrace,
+}
+
+impl LocalAttempt {
+    /// Creates the attempt with the permit it uses up.
+    pub fn new(model: Arc<ModelRuntime>, permit: Permit) -> LocalAttempt {
+        LocalAttempt {
+            model,
+            permit,
+            is_accepted: false,
+            sent_us: 0,
+            trace: AttemptTrace::default(),
+        }
+    }
+
+    /// Returns the URL of the server.
+    pub fn url(&self) -> &Arc<str> {
+        &self.permit.target.url
+    }
+
+    /// Sends the request; returns the head of a usable response, or the reason why there is none.
+    ///
+    /// # Errors
+    /// The request ends: its deadline passed, the client left, or the server's form cannot hold it.
+    pub async fn send(
+        &mut self,
+        shared: &Shared,
+        request: &mut ModelRequest,
+        downstream: &mut impl Downstream,
+        ctx: &mut RequestContext,
+    ) -> Result<Result<UpstreamResponse, AttemptError>, RequestError> {
+        let clock = shared.clock;
+        request.encode_for(&self.model, &self.permit.target)?;
+        let sent_at = clock.now();
+        self.sent_us = clock.micros();
+        self.trace = AttemptTrace::begin(clock);
+        let target = &self.permit.target;
+        ctx.trace.begin_attempt(self.sent_us, target);
+        let headers = request.headers(target.is_external, ctx);
+        let outbound = request.outbound(&headers, ctx.needs_fresh_connection);
+        let head_deadline = self.head_deadline(sent_at, ctx);
+        let end = clock.instant(head_deadline).into();
+        let deadline = clock.instant(ctx.deadline).into();
+        let waited = {
+            // Pinned here: as an argument it would take its room twice.
+            let sending = pin!(shared.client.send(target, outbound, &mut self.trace.marks));
+            wait_for_head(sending, downstream, ctx, end, deadline).await
+        };
+        let sent = match waited {
+            Ok(HeadWait::Completed(sent)) => sent,
+            Ok(HeadWait::Deadline) if head_deadline < ctx.deadline => {
+                self.record_failure(shared, FIRST_BYTE, AttemptResult::TimedOut);
+                return Ok(Err(AttemptError::Late));
+            }
+            Ok(HeadWait::Deadline) => {
+                ctx.mark_sent_if_started(&self.trace.marks);
+                self.record_silence(shared, sent_at, ctx);
+                return Err(Refusal::DeadlinePassed.into());
+            }
+            Err(left) => {
+                ctx.mark_sent_if_started(&self.trace.marks);
+                self.record(
+                    shared,
+                    EndpointSignal::Neutral,
+                    None,
+                    AttemptResult::Abandoned,
+                );
+                return Err(left);
+            }
+        };
+        // A request that met one crash shall meet no second one that looks like a closed connection.
+        ctx.needs_fresh_connection |= self.trace.marks.replaced;
+        match sent {
+            Ok(response) => {
+                let owner = request.path_owner(&self.model);
+                Ok(self.classify_head(shared, response, owner).await)
+            }
+            Err(error) => Ok(Err(self.classify_send_error(shared, ctx, &error))),
+        }
+    }
+
+    /// Deadline for the head of a response.
+    fn head_deadline(&self, sent_at: Millis, ctx: &RequestContext) -> Millis {
+        match self.model.spec.first_byte_timeout_secs {
+            Some(secs) => ctx.deadline.min(sent_at + Millis::from_secs(secs)),
+            None => ctx.deadline,
+        }
+    }
+
+    /// Records silence until the deadline. The server is blamed only if it had most of the model's time: the queue
+    /// or a short deadline of the caller may have used the rest.
+    fn record_silence(&mut self, shared: &Shared, sent_at: Millis, ctx: &RequestContext) {
+        let rule = ctx.snapshot.deadline;
+        let given = rule.deadline(Millis::ZERO, self.model.spec.timeout_secs, None);
+        let had = shared.clock.now().since(sent_at);
+        let (signal, cause) = match had.0 * 2 >= given.0 {
+            true => (EndpointSignal::Failure, Some(TIMEOUT)),
+            false => (EndpointSignal::Neutral, None),
+        };
+        self.record(shared, signal, cause, AttemptResult::TimedOut);
+    }
+
+    /// Classifies a send that ended without a response head.
+    fn classify_send_error(
+        &mut self,
+        shared: &Shared,
+        ctx: &RequestContext,
+        error: &SendError,
+    ) -> AttemptError {
+        let target = &self.permit.target;
+        if let Some(repeated) = target.warnings.due(shared.clock.now()) {
+            tracing::warn!(
+                request_id = &**ctx.request_id(),
+                url = &*target.url,
+                cause = error.cause(),
+                error = error as &dyn std::error::Error,
+                repeated,
+                "no answer from a model server"
+            );
+        }
+        let (signal, result, failed) = match error {
+            SendError::Connect(_) => (
+                EndpointSignal::Unusable,
+                AttemptResult::ConnectFailed,
+                AttemptError::NotConnected,
+            ),
+            SendError::NotTrusted(_) => (
+                EndpointSignal::Unusable,
+                AttemptResult::NotTrusted,
+                AttemptError::NotTrusted,
+            ),
+            SendError::Lost(_) => (
+                EndpointSignal::Failure,
+                AttemptResult::ConnectionLost,
+                AttemptError::Lost,
+            ),
+        };
+        let cause = Some(FailureCause::Named(error.cause()));
+        self.record(shared, signal, cause, result);
+        failed
+    }
+
+    /// Classifies the head of a response: for the client, or a failure of the attempt.
+    async fn classify_head(
+        &mut self,
+        shared: &Shared,
+        response: UpstreamResponse,
+        path_owner: PathOwner,
+    ) -> Result<UpstreamResponse, AttemptError> {
+        self.trace.head_us = shared.clock.micros();
+        let status = response.head().status.as_u16();
+        self.trace.status = status;
+        let headers = &response.head().headers;
+        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let is_useless =
+            text("content-type").is_some_and(is_web_page) || text("content-length") == Some("0");
+        let verdict = ResponseVerdict::of_head(status, is_useless, path_owner);
+        if verdict == ResponseVerdict::Accepted {
+            self.is_accepted = true;
+            return Ok(response);
+        }
+        let now = || shared.clock.wall().unix_timestamp();
+        let pause = match status {
+            429 | 503 => retry_after(text, now),
+            _ => None,
+        };
+        let failed = self.record_verdict(shared, verdict, status, pause);
+        let Some(failed) = failed else {
+            return Ok(response);
+        };
+        // Boxed: few responses are read to their end here. Under saturation most are: without their connections
+        // a handshake an attempt.
+        Box::pin(shared.client.discard(response)).await;
+        Err(failed)
+    }
+
+    /// Records a head that was not accepted. Returns the failure; none where the response is the client's to read.
+    fn record_verdict(
+        &mut self,
+        shared: &Shared,
+        verdict: ResponseVerdict,
+        status: u16,
+        pause: Option<Millis>,
+    ) -> Option<AttemptError> {
+        let target = &self.permit.target;
+        let failed = match verdict {
+            ResponseVerdict::Accepted
+            | ResponseVerdict::RequestInvalid
+            | ResponseVerdict::ServerFailed => None,
+            ResponseVerdict::Busy => {
+                target.load.lock().record_out_of_capacity();
+                Some(AttemptError::Busy)
+            }
+            // A proxy in front of the server says this when the server broke while it worked.
+            ResponseVerdict::Unavailable if status == 502 && self.trace.may_have_started_work() => {
+                Some(AttemptError::Lost)
+            }
+            ResponseVerdict::Unavailable => Some(AttemptError::Unavailable),
+            ResponseVerdict::Rejected => {
+                target.record_rejection(status);
+                Some(AttemptError::Rejected)
+            }
+            ResponseVerdict::Unusable => Some(AttemptError::Lost),
+        };
+        let cause = match (verdict.signal(), pause) {
+            (EndpointSignal::Neutral, _) => None,
+            (_, Some(_)) => Some(FailureCause::Paused(status)),
+            (_, None) => Some(FailureCause::Status(status)),
+        };
+        let result = match failed {
+            Some(_) => AttemptResult::Rejected,
+            None => AttemptResult::Answered,
+        };
+        self.record_with_pause(shared, verdict.signal(), cause, pause, result);
+        failed
+    }
+
+    /// Records how the relay of an accepted response ended, settles the tokens that were charged ahead, and gives
+    /// the permit back.
+    pub fn release(
+        mut self,
+        shared: &Shared,
+        relayed: RelayResult,
+        ctx: &mut RequestContext,
+        account: &Account,
+        charged_tokens: u32,
+    ) {
+        if self.is_accepted {
+            self.record_relay(shared, relayed, ctx);
+            ctx.trace.update_attempt(&self.trace);
+        }
+        if let Some(used) = ctx.tokens_used() {
+            let (gate, account) = (&self.model.gate, &account.spec);
+            gate.correct_tokens(&account.id, account.weight, charged_tokens.into(), used);
+        }
+    }
+
+    fn record_relay(&mut self, shared: &Shared, relayed: RelayResult, ctx: &RequestContext) {
+        match relayed {
+            RelayResult::ServerFailed => {
+                self.record_failure(shared, BROKEN, AttemptResult::ConnectionLost);
+            }
+            RelayResult::Compressed => {
+                self.permit.target.warn_compressed(shared.clock.now());
+                self.record_failure(shared, BROKEN, AttemptResult::ConnectionLost);
+            }
+            // The server had begun to answer as it should.
+            RelayResult::Abandoned => {
+                self.record(
+                    shared,
+                    EndpointSignal::Success,
+                    None,
+                    AttemptResult::Abandoned,
+                );
+            }
+            RelayResult::Whole => {
+                self.record(
+                    shared,
+                    EndpointSignal::Success,
+                    None,
+                    AttemptResult::Answered,
+                );
+                let target = &self.permit.target;
+                target.record_acceptance();
+                self.record_latency(shared);
+                ctx.warn_of_unmetered(&self.model, target);
+            }
+        }
+    }
+
+    /// Records the latency of the server, for policies that rank by it.
+    fn record_latency(&self, shared: &Shared) {
+        let since = |begin: u64, end: u64| saturated(end.saturating_sub(begin));
+        let first_us = since(self.sent_us, self.trace.head_us);
+        let whole_us = since(self.sent_us, shared.clock.micros());
+        let mut load = self.permit.target.load.lock();
+        load.record_response(first_us, whole_us);
+    }
+
+    fn record_failure(&mut self, shared: &Shared, cause: FailureCause, result: AttemptResult) {
+        self.record(shared, EndpointSignal::Failure, Some(cause), result);
+    }
+
+    fn record(
+        &mut self,
+        shared: &Shared,
+        signal: EndpointSignal,
+        cause: Option<FailureCause>,
+        result: AttemptResult,
+    ) {
+        self.record_with_pause(shared, signal, cause, None, result);
+    }
+
+    fn record_with_pause(
+        &mut self,
+        shared: &Shared,
+        signal: EndpointSignal,
+        cause: Option<FailureCause>,
+        pause: Option<Millis>,
+        result: AttemptResult,
+    ) {
+        self.trace.result = Some(result);
+        if result != AttemptResult::Answered {
+            self.trace.failed_us = shared.clock.micros();
+        }
+        if matches!(signal, EndpointSignal::Failure | EndpointSignal::Unusable) {
+            self.permit.target.load.lock().record_failure();
+        }
+        self.permit.record_attempt(signal, cause, pause);
+        self.model.metrics.record_attempt(result);
+    }
+
+    /// Returns the moments and the result so far, for the request's trace.
+    pub fn trace(&self) -> &AttemptTrace {
+        &self.trace
+    }
+}

@@ -1,0 +1,157 @@
+//! Request to the servers of one model, in the form of the server that is asked.
+//!
+//! Not sent here. The form is made before the request waits, so that input the servers cannot take is refused at
+//! once. It is made anew only for a server with another name of the model or other usage reports.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use infergate_core::Refusal;
+use infergate_core::api::Call;
+use infergate_core::model::{Payload, Task};
+use infergate_core::routing::PathOwner;
+use infergate_core::trace_context::TRACEPARENT;
+
+use crate::pipeline::context::RequestContext;
+use crate::pipeline::task::PreparedRequest;
+use crate::plugin::TaskSession;
+use crate::state::header_filter::PassedHeaders;
+use crate::upstream::{
+    ModelRuntime, OutboundRequest, ResponseTransformer, Target, UpstreamRequest,
+};
+
+/// Content type of a body where the request names none.
+const JSON: &str = "application/json";
+
+/// Request to the servers of one model.
+pub struct ModelRequest {
+    prepared: PreparedRequest,
+    headers: PassedHeaders,
+    /// Form for the latest server, and the model name in it.
+    encoded: UpstreamRequest,
+    encoded_model: Arc<str>,
+}
+
+impl ModelRequest {
+    /// Encodes the request for the model's first endpoint.
+    ///
+    /// # Errors
+    /// [`Refusal::BadRequest`].
+    pub fn new(
+        model: &ModelRuntime,
+        prepared: PreparedRequest,
+        passed: &PassedHeaders,
+        request_id: &str,
+    ) -> Result<ModelRequest, Refusal> {
+        let first = model.spec.endpoints.first();
+        let name = first.and_then(|endpoint| endpoint.backend_model.clone());
+        let name = name.unwrap_or_else(|| model.spec.id.as_str().into());
+        let encoded = encode(model, &prepared, &name)?;
+        let content_type = encoded.content_type.as_deref().unwrap_or(JSON);
+        let own = [("content-type", content_type), ("x-request-id", request_id)];
+        let headers = passed.with_lines(&own);
+        Ok(ModelRequest {
+            prepared,
+            headers,
+            encoded,
+            encoded_model: name,
+        })
+    }
+
+    /// Returns the request as the model's task has made it.
+    pub fn call(&self) -> &Call {
+        &self.prepared.call
+    }
+
+    /// Returns whether the request asks for a stream of events.
+    pub fn is_streaming(&self) -> bool {
+        self.encoded.streams
+    }
+
+    /// Returns the bytes held beside the client's own body.
+    pub fn copied_bytes(&self) -> u64 {
+        let (own, encoded) = (&self.prepared.call.body, &self.encoded.body);
+        let copied = match own.as_ptr() == encoded.as_ptr() {
+            true => 0,
+            false => encoded.len() as u64,
+        };
+        self.prepared.copied_bytes + copied
+    }
+
+    /// Encodes the request for `target`, where the present form is not for such a server.
+    ///
+    /// # Errors
+    /// [`Refusal::BadRequest`].
+    pub fn encode_for(&mut self, model: &ModelRuntime, target: &Target) -> Result<(), Refusal> {
+        let continuous_usage = model.has_continuous_usage(&target.url);
+        let asked = &mut self.prepared.call.continuous_usage;
+        let changed = std::mem::replace(asked, continuous_usage) != continuous_usage;
+        if changed || self.encoded_model != target.backend_model {
+            self.encoded_model = Arc::clone(&target.backend_model);
+            self.encoded = encode(model, &self.prepared, &self.encoded_model)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the header lines for a server, with the trace context of a request that is recorded.
+    pub fn headers(&self, is_external: bool, ctx: &RequestContext) -> Cow<'_, [u8]> {
+        let lines = self.headers.towards(is_external);
+        match ctx.trace.outgoing_context() {
+            Some(context) => {
+                let own = format!("{TRACEPARENT}: {context}\r\n");
+                Cow::Owned([lines, own.as_bytes()].concat())
+            }
+            None => Cow::Borrowed(lines),
+        }
+    }
+
+    /// Returns the request as it is sent, on a new connection where `fresh`.
+    pub fn outbound<'a>(&'a self, headers: &'a [u8], fresh: bool) -> OutboundRequest<'a> {
+        OutboundRequest {
+            method: "POST",
+            path: &self.encoded.path,
+            headers,
+            body: &self.encoded.body,
+            fresh,
+        }
+    }
+
+    /// Returns the owner of the request's path.
+    pub fn path_owner(&self, model: &ModelRuntime) -> PathOwner {
+        let spec = &model.spec;
+        let is_plain = spec.backend.payload() == Payload::Task || spec.task == Task::DumbPipe;
+        match is_plain || self.prepared.path.is_some() {
+            true => PathOwner::Operator,
+            false => PathOwner::Gateway,
+        }
+    }
+
+    /// Returns the reader of the response, with the model's task for it.
+    pub fn response_transformer(
+        &self,
+        model: &ModelRuntime,
+        task: Option<TaskSession>,
+    ) -> ResponseTransformer {
+        let (spec, call) = (&model.spec, &self.prepared.call);
+        let decoder = model.backend.decoder(call, spec.task);
+        decoder.for_model(spec, task).with_model_name(call, spec)
+    }
+}
+
+/// Encodes the request for a server that calls the model `name`.
+fn encode(
+    model: &ModelRuntime,
+    prepared: &PreparedRequest,
+    name: &str,
+) -> Result<UpstreamRequest, Refusal> {
+    let encoded = model
+        .backend
+        .encode(&prepared.call, model.spec.task, name)?;
+    Ok(match &prepared.path {
+        Some(path) => UpstreamRequest {
+            path: path.clone().into(),
+            ..encoded
+        },
+        None => encoded,
+    })
+}
