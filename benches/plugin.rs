@@ -40,7 +40,7 @@ mod rows;
 
 /// WIT worlds and bindings of the guests.
 mod room {
-    pub use infergate::plugin::{World, wit};
+    pub use infergate::parts::{World, wit};
 }
 
 /// Errors end a bench with one line; nobody matches on them.

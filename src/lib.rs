@@ -9,21 +9,34 @@
 //!                                       simulate ← app
 //! ```
 //!
-//! The request pipeline is [`pipeline`]. Decisions are the core's, configuration is `config`'s,
+//! The request pipeline is `pipeline`. Decisions are the core's, configuration is `config`'s,
 //! and tasks are started by `app`.
 
-pub mod admin;
-pub mod app;
+mod admin;
+mod app;
 pub mod cli;
-pub mod config;
-pub mod downstream;
+mod config;
+mod downstream;
 mod files;
-pub mod peer;
-pub mod pipeline;
-pub mod plugin;
+mod peer;
+mod pipeline;
+mod plugin;
 pub mod simulate;
-pub mod state;
-pub mod telemetry;
-pub mod tls;
-pub mod trace;
-pub mod upstream;
+mod state;
+mod telemetry;
+mod tls;
+mod trace;
+mod upstream;
+
+/// Parts that tests and benches drive without a gateway. All else is private, so that the compiler finds
+/// what nothing uses.
+pub mod parts {
+    pub use crate::cli::tooling::encode::encode as encode_component;
+    pub use crate::plugin::{
+        Caller, Host, HostSettings, Outline, PluginSnapshot, PluginSpec, Schema, TaskInput,
+        TaskSession, World, wit,
+    };
+    pub use crate::telemetry::Clock;
+    pub use crate::telemetry::clock::thread_micros;
+    pub use crate::trace::TRACES_KEPT;
+}

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use infergate::plugin::{Outline, PluginSnapshot, Schema, TaskInput};
+use infergate::parts::{Outline, PluginSnapshot, Schema, TaskInput};
 use infergate_core::AccountId;
 use infergate_core::billing::{BillingOutcome, Metric, MetricSource, UsageReport};
 use infergate_core::model::{ModelSpec, Tariff, Trust};

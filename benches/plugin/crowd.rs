@@ -2,7 +2,7 @@
 //!
 //! Every fiftieth call traps; its plugin is loaded anew before its breaker opens, as reloads would.
 
-use infergate::plugin::{PluginSnapshot, World};
+use infergate::parts::{PluginSnapshot, World};
 use infergate_core::AccountId;
 use infergate_core::billing::{BillingOutcome, UsageReport};
 use infergate_core::model::{ModelSpec, Tariff, Trust};

@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use infergate::plugin::World;
+use infergate::parts::World;
 use infergate_core::AccountId;
 use infergate_core::billing::{BillingOutcome, Metric, MetricSource, UsageReport};
 use infergate_core::model::{Tariff, Trust};

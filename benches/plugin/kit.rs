@@ -5,8 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use infergate::plugin::{Caller, Host, HostSettings, PluginSnapshot, PluginSpec};
-use infergate::telemetry::clock::thread_micros;
+use infergate::parts::thread_micros;
+use infergate::parts::{Caller, Host, HostSettings, PluginSnapshot, PluginSpec};
 use infergate_core::AccountId;
 use infergate_core::model::ModelSpec;
 use serde_json::{Value, json};

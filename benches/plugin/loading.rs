@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use infergate::plugin::{Host, HostSettings, PluginSnapshot};
+use infergate::parts::{Host, HostSettings, PluginSnapshot};
 
 use crate::kit::{shipped, spec, user};
 

@@ -18,9 +18,7 @@ pub use capture::{CaptureError, CaptureReport};
 pub use controls::{Controls, FlagChanges};
 pub use insight::Insight;
 pub use listener::Admin;
-pub use reload::{
-    ReloadFailure, ReloadHandle, ReloadProblem, ReloadReport, ReloadRequest, reload_channel,
-};
+pub use reload::{ReloadProblem, ReloadReport, ReloadRequest, reload_channel};
 pub use state::{
     ConfigState, EndpointState, LastError, ModelState, NodeState, PermitState, QueueState,
     ReloadError, RemoteNodeState, State,

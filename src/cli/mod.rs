@@ -9,7 +9,7 @@ mod diff;
 mod explain;
 mod key;
 mod output;
-pub mod plugin;
-pub mod tooling;
+pub(crate) mod plugin;
+pub(crate) mod tooling;
 
 pub use command::run;

@@ -28,10 +28,12 @@ mod unsupported;
 pub mod watch;
 mod yaml;
 
-pub use diff::{ConfigDiff, KeyDifference, diff, differences};
+pub use diff::{KeyDifference, diff, differences};
 pub use embedded::{EXAMPLE, QUICKSTART, QUICKSTART_PLUGINS, STARTER};
-pub use file::{AdminListener, Anonymous, ClientListener, Config, Listen, NodeConfig};
-pub use load::{ContentHash, FILE_BYTES_MAX, LoadedConfig, content_hash, load, load_with, parse};
+pub use file::{AdminListener, Anonymous, Config, Listen, NodeConfig};
+#[cfg(test)]
+pub use load::{FILE_BYTES_MAX, content_hash, parse};
+pub use load::{LoadedConfig, load, load_with};
 pub use positions::KeyPositions;
 pub use problem::Problem;
 pub use redacted::{effective, has_secret, redacted};

@@ -79,6 +79,7 @@ pub struct GossipSocket(UdpSocket);
 
 impl GossipSocket {
     /// Returns the bound address.
+    #[cfg(test)]
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.0.local_addr()
     }

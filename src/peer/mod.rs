@@ -29,13 +29,12 @@ pub use client::{
 };
 pub use cluster::{CapacityWatch, ClusterHandle, ForwardGuard, NodeWatch};
 pub use credentials::{NodeCredentials, PeerStream, node_name_fault};
-pub use drift::{ConfigDigests, ConfigDrift, DriftTable};
+pub use drift::{ConfigDigests, ConfigDrift};
 pub use forwarded_head::{
-    FORWARDED_HEAD_BYTES_MAX, ForwardRejection, ForwardedHead, InvalidHead, RejectionCause,
-    is_between_nodes,
+    FORWARDED_HEAD_BYTES_MAX, ForwardRejection, ForwardedHead, RejectionCause, is_between_nodes,
 };
 pub use gossip::{ACCOUNTS_MAX, AccountUsage, Gossip, GossipSocket, GossipUpdate, bind};
 pub use names::{NodeNames, pattern_fault};
 pub use progress::{ForwardProgress, ForwardStatus};
 pub use protocol::{IncompatibleNode, PROTOCOL_VERSION};
-pub use settings::{Cluster, NodeDiscovery, PeersListener, PeersTls};
+pub use settings::{Cluster, NodeDiscovery, PeersListener};

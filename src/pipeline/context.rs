@@ -102,6 +102,10 @@ pub struct RequestContext {
 
 impl RequestContext {
     /// Begins a job, which its worker has queued and charged.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "jobs are run by a test receiver so far")
+    )]
     pub fn for_job(shared: &Arc<Shared>, in_flight: InFlight, job: JobHeader) -> RequestContext {
         let mut ctx = RequestContext::begin(shared, in_flight);
         ctx.deadline = job.deadline;

@@ -22,23 +22,25 @@ pub mod wit;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use failure::Failure;
-pub use json::schema::{Schema, SchemaError, SchemaViolation};
+pub use json::schema::Schema;
 pub use json::{Outline, bytes_max as index_bytes_max};
 pub use loading::compile::{COMPILER_COMMAND, CompileWait, compiler};
 pub use loading::component_type::ComponentType;
 pub use loading::grants::COUNTERS_MAX;
-pub use loading::host::{Host, HostCounts, HostError, HostSettings};
+#[cfg(test)]
+pub use loading::host::HostError;
+pub use loading::host::{Host, HostCounts, HostSettings};
 pub use loading::snapshot::{PluginProblem, PluginSnapshot, PluginState};
-pub use roles::billing::slot::{BillingSlot, PriceResult};
-pub use roles::routing::slot::{PolicyRanking, RoutingMode, RoutingSlot};
+pub use roles::billing::slot::BillingSlot;
+pub use roles::routing::slot::{RoutingMode, RoutingSlot};
 pub use roles::task::body::{TaskInput, TaskPayload};
 pub use roles::task::session::TaskSession;
 pub use roles::task::slot::TaskSlot;
+#[cfg(test)]
+pub use roles::{billing::slot::PriceResult, routing::slot::PolicyRanking};
 pub use runtime::breaker::BreakerState;
 pub use runtime::call::Caller;
 pub use runtime::capture::{CAPTURE_MAX_SECS, Capture, CaptureBatch, CaptureStartError, Captures};
-pub use runtime::grants::CounterValue;
-pub use spec::{
-    Bounds, InstancePolicy, OnFailure, OpenaiAnswers, PluginLimits, PluginSpec, RankMode, World,
-};
+#[cfg(test)]
+pub use spec::{InstancePolicy, RankMode};
+pub use spec::{OnFailure, PluginLimits, PluginSpec, World};

@@ -27,6 +27,7 @@ pub struct BacklogBudget {
 
 impl BacklogBudget {
     /// Bytes kept at the moment.
+    #[cfg(test)]
     pub fn held_bytes(&self) -> u64 {
         self.held_bytes.load(Ordering::Relaxed)
     }

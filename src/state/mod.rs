@@ -21,11 +21,11 @@ mod snapshot;
 mod timeouts;
 mod trace_recording;
 
-pub use accounts::{Account, AccountGuard, Accounts, has_key};
+pub use accounts::{Account, AccountGuard, has_key};
 pub use backlog::{Backlog, BacklogBudget, ReaderPace};
-pub use body_budget::{AccountBytes, BodyBudget, BodyShare};
+pub use body_budget::{BodyBudget, BodyShare};
 pub use body_checks::{BodyCheckSlots, LARGE_BYTES};
-pub use cors::{Cors, CorsRules, PageOrigin};
+pub use cors::{Cors, PageOrigin};
 pub use drain::{Drain, InFlight};
 pub use headers::{Headers, header_name_error};
 pub use limits::Limits;

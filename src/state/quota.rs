@@ -69,6 +69,7 @@ impl QuotaStore {
     }
 
     /// Neurons the account has used today, at this node.
+    #[cfg(test)]
     pub fn used(&self, account: &AccountId) -> f64 {
         self.quota.lock().used(account, unix_secs(self.clock))
     }

@@ -15,12 +15,10 @@ mod times;
 #[cfg(test)]
 mod tests;
 
-pub use cluster::{ForwardStep, ForwardStepEnd, PeerSelectionStep};
+pub use cluster::ForwardStepEnd;
 pub use identity::SpanIdentity;
 pub use record::{
-    AdmissionStep, AdmissionStepResult, AttemptStep, AttemptTrace, DeadlineInputs, FallbackStep,
-    QuotaHold, RefusalSummary, RequestTrace, RetryDecision, RoutingStep, STEPS_MAX, TraceBuilder,
-    TraceStep, TraceSummary, WaitEnd,
+    AttemptTrace, QuotaHold, RequestTrace, RetryDecision, TraceBuilder, TraceSummary, WaitEnd,
 };
 pub use render::NodeInfo;
 pub use store::{TRACES_KEPT, TraceStore};

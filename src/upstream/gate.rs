@@ -31,7 +31,7 @@ use super::sync::Mutex;
 use super::target::Target;
 use crate::telemetry::Clock;
 pub use retry::RetryPlan;
-pub use snapshot::{AdmissionSnapshot, EndpointSnapshot};
+pub use snapshot::AdmissionSnapshot;
 use snapshot::{EndpointUrls, GateView};
 
 /// Admission of one model, alive as long as the model is configured or a permit is held.

@@ -32,18 +32,16 @@ pub use check_request::check_requested;
 pub use client::{HttpClient, InterimObserver, OutboundRequest, SendError, UpstreamResponse};
 pub use connect_timings::ConnectTimings;
 pub use credentials::API_KEY_HEADER;
-pub use gate::{
-    AdmissionGate, AdmissionSnapshot, EndpointSnapshot, GateEntry, Permit, RetryPlan, Waiter,
-};
+#[cfg(test)]
+pub use gate::AdmissionGate;
+pub use gate::{AdmissionSnapshot, GateEntry, Permit, RetryPlan, Waiter};
 pub use health::{PROBE_TICK, probe_round};
 pub use model::{ModelRuntime, ModelRuntimes};
 pub use ranking::{
-    PromptFingerprint, RANKING_TICK, Ranking, RankingClass, RankingRequest, RankingResult, Site,
-    SiteRanking,
+    PromptFingerprint, RANKING_TICK, RankingClass, RankingRequest, RankingResult, SiteRanking,
 };
 pub use response::{
-    PushOutput, ReportedMetrics, ResponseError, ResponseTransformer, SAMPLE_BYTES_MAX,
-    is_error_body,
+    PushOutput, ReportedMetrics, ResponseError, ResponseTransformer, is_error_body,
 };
 pub use target::{Target, saturated, set_node_keepalive};
 pub use url::{check_address, check_host_and_port, check_url};

@@ -13,8 +13,8 @@ use crate::support::{
     Node, STREAM_HEAD, ScriptedServer, SimulatedServer, TestClient, accounts, chat, chunk,
     endpoint, eventually, json_answer, model, model_of, one_model,
 };
+use infergate::parts::Clock;
 use infergate::simulate::{self, StreamUsage};
-use infergate::telemetry::Clock;
 
 const BASE: f64 = 0.5;
 const INPUT: f64 = 0.02561;

@@ -486,7 +486,7 @@ async fn the_last_requests_are_listed_and_the_first_of_many_is_forgotten() {
         let address = node.clients;
         clients.spawn(async move {
             let mut client = TestClient::connect(address).await;
-            for _ in 0..infergate::trace::TRACES_KEPT / CLIENTS {
+            for _ in 0..infergate::parts::TRACES_KEPT / CLIENTS {
                 client.post("", CHAT, &chat("nobody", "")).await;
                 assert_eq!(client.response().await.status, 404);
             }

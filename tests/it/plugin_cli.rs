@@ -41,7 +41,7 @@ fn formula(imports: &str, price: &str) -> Vec<u8> {
     );
     let mut module = wat::parse_str(text).unwrap();
     let folder = TempDir::new().unwrap();
-    infergate::plugin::wit::write(folder.path()).unwrap();
+    infergate::parts::wit::write(folder.path()).unwrap();
     let mut resolve = Resolve::default();
     let (package, _) = resolve.push_dir(folder.path()).unwrap();
     let world = "package test:guest; world guest { include infergate:plugin/billing-formula@1.0.0;
@@ -54,7 +54,7 @@ fn formula(imports: &str, price: &str) -> Vec<u8> {
         }
     };
     embed_component_metadata(&mut module, &resolve, world.unwrap(), StringEncoding::UTF8).unwrap();
-    infergate::cli::tooling::encode::encode(&module).unwrap()
+    infergate::parts::encode_component(&module).unwrap()
 }
 
 /// A folder with a component and its fixtures, as `plugin build` leaves them.

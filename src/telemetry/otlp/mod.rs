@@ -18,4 +18,4 @@ pub mod semconv;
 pub use config::{OtlpConfig, TracingConfig};
 pub use durations::{GenAiMetrics, GenAiSample};
 pub use encode::{ExportSource, encode_metrics, encode_traces};
-pub use queue::{BATCH_MAX, ExportCounts, ExportQueue, QUEUE_MAX};
+pub use queue::{ExportCounts, ExportQueue};

@@ -16,8 +16,6 @@ use crate::upstream::target::Target;
 
 /// An endpoint's health as `/state` shows it.
 pub struct EndpointHealth {
-    /// Its endpoint.
-    pub url: Arc<str>,
     /// Health of the endpoint.
     pub health: Health,
     /// Moment at which it may serve again, while ejected or paused.
@@ -43,7 +41,6 @@ impl AdmissionGate {
             .endpoints
             .iter()
             .map(|endpoint| EndpointHealth {
-                url: endpoint.url.clone(),
                 health: match endpoint.draining {
                     true => Health::Draining,
                     false => inner.ejector.health(&endpoint.url),

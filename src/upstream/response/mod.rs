@@ -31,7 +31,6 @@ pub(super) use convert::{ConvertingDecoder, Delta, FormatDecoder, no_events, wri
 pub use decoder::{PushOutput, ResponseDecoder};
 pub use error::ResponseError;
 pub(super) use openai::{OPENAI_EMBEDDINGS, OPENAI_TEXT};
-pub use output_sample::SAMPLE_BYTES_MAX;
 pub(super) use passthrough::Passthrough;
 pub(super) use posted::{Opaque, TaskResult};
 pub use reported_metrics::ReportedMetrics;

@@ -187,6 +187,7 @@ impl ResponseTransformer {
 
     /// No byte reaches the client before [`ResponseTransformer::finish`]. Until then a failure can still get
     /// a status, and the length is known before the head is sent.
+    #[cfg(test)]
     pub fn is_collected(&self) -> bool {
         self.body.mode == BodyMode::Collected
     }

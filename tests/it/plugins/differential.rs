@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fastrand::Rng;
-use infergate::plugin::{Caller, PluginSnapshot, TaskInput, TaskSession};
+use infergate::parts::{Caller, PluginSnapshot, TaskInput, TaskSession};
 use infergate_core::billing::{BillingOutcome, Metric, MetricSource, UsageReport};
 use infergate_core::model::{ModelSpec, Tariff, Task, Trust};
 use infergate_core::routing::{Candidate, Health, Hints};

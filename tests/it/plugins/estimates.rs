@@ -1,7 +1,7 @@
 //! The shipped estimator counts what the gateway itself counts: max(words × 4/3, UTF-8 bytes ÷ 4).
 
 use fastrand::Rng;
-use infergate::plugin::Caller;
+use infergate::parts::Caller;
 use infergate_core::AccountId;
 use serde_json::{Value, json};
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use infergate::plugin::{Host, HostSettings, PluginSnapshot, PluginSpec};
+use infergate::parts::{Host, HostSettings, PluginSnapshot, PluginSpec};
 use infergate_core::model::ModelSpec;
 use serde_json::{Value, json};
 

@@ -10,7 +10,7 @@ use chitchat::{
     FailureDetectorConfig, Serializable, spawn_chitchat,
 };
 use hmac::{Hmac, Mac};
-use infergate::telemetry::Clock;
+use infergate::parts::Clock;
 use sha2::Sha256;
 use tokio::net::UdpSocket;
 
