@@ -161,7 +161,7 @@ impl ReportedUsage {
     }
 }
 
-/// Input of the client, for estimates.
+/// Input of the client, for estimates: the one owner of its body once a response has started.
 #[derive(Default)]
 pub(super) struct EstimateInput {
     pub(super) body: Bytes,
