@@ -55,7 +55,7 @@ impl DownstreamServer {
         let model = pipeline::enter(shared, ctx, &head, path_model.as_deref())?;
         let account = Arc::clone(&head.account);
         // Boxed: a request that is refused by its head, and the catalog, have no room for the pipeline's state.
-        // Allocated before it is made, so that its 10 KB are made in place: `Box::pin` copies them.
+        // Allocated before it is made, so that its 6 KB are made in place: `Box::pin` copies them.
         let room = Box::new_uninit();
         let inference = Box::write(
             room,
