@@ -1,11 +1,14 @@
 //! Mistakes one at a time: for each, where the problem is and what the message says.
 
 use super::*;
+use crate::upstream::BACKENDS;
 
 /// Cases of two lines each: what is done to [`GOOD`], and how the one problem begins up to its
 /// path, with a part of its message. `add` puts text at the end, `put` replaces the first place
-/// of a text; `⏎` and `⇥` stand for a line end and a tab.
+/// of a text. `⏎` and `⇥` stand for a line end and a tab, `⟨backends⟩` for the names of all backends.
 fn check(cases: &str) {
+    let backends: Vec<&str> = BACKENDS.iter().map(|row| row.name).collect();
+    let backends = backends.join(", ");
     let mut lines = cases.trim().lines();
     while let (Some(edit), Some(expected)) = (lines.next(), lines.next()) {
         let edit = edit.replace('⏎', "\n").replace('⇥', "\t");
@@ -24,7 +27,7 @@ fn check(cases: &str) {
         };
         let shown = problem.to_string();
         let place = shown.strip_suffix(&*problem.message).unwrap();
-        let expected = expected.trim_start();
+        let expected = expected.trim_start().replace("⟨backends⟩", &backends);
         let part = expected.strip_prefix(place).unwrap_or("not at this place");
         assert!(
             problem.message.contains(part),
@@ -68,7 +71,7 @@ put - id: llama⏎    task => - task
 put     task: text-generation =>
   line 5: models[0].task: `task` is required: add it (one of text-generation, text-classification, text-embeddings
 put     backend: openai =>
-  line 5: models[0].backend: `backend` is required: add it (one of openai, vllm, sglang, tgi, tei, llama-server, http)
+  line 5: models[0].backend: `backend` is required: add it (one of ⟨backends⟩)
 put url: "http://127.0.0.1:9001" => priority: 1
   line 8: models[0].endpoints[0].url: `url` is required
 add accounts: [{ weight: 1 }]
@@ -138,7 +141,7 @@ add events: { durability: before_last_byte }
 put task: text-generation => task: chat
   line 6: models[0].task: expected one of text-generation, text-classification, text-embeddings
 put backend: openai => backend: ollama
-  line 7: models[0].backend: expected one of openai, vllm, sglang, tgi, tei, llama-server, http, found "ollama"
+  line 7: models[0].backend: expected one of ⟨backends⟩, found "ollama"
 put backend: openai => backend: llama_server
   line 7: models[0].backend: did you mean `llama-server`?
 put task: text-generation => queue: { algorithm: token_fair }⏎    task: text-generation
