@@ -147,3 +147,27 @@ const LLAMA: &str = concat!(
 
 /// A whole completion, usage before choices.
 const COMPLETION: &str = r#"{"id":"c","object":"chat.completion","usage":{"prompt_tokens":7,"completion_tokens":2,"total_tokens":9},"created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"h\u00e9","tool_calls":[]},"logprobs":null,"finish_reason":"stop"}]}"#;
+
+#[test]
+fn a_response_is_settled_with_its_end_mark_and_not_before() {
+    let mut answer = answer_of("openai", &chat(STREAM));
+    answer.begin(200, |name| {
+        EVENTS.filter(|_| name == "content-type").map(str::as_bytes)
+    });
+    let mut out = BytesMut::new();
+    for (event, is_settled) in [
+        (
+            &b"data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n"[..],
+            false,
+        ),
+        (
+            b"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":1}}\n\n",
+            false,
+        ),
+        (b"data: [DONE]\n\n", true),
+    ] {
+        assert!(answer.push(event, &mut out).is_ok());
+        assert_eq!(answer.is_settled(), is_settled);
+    }
+    assert_eq!(answer.usage().unwrap().output_tokens, 1);
+}
