@@ -416,6 +416,20 @@ async fn a_certificate_that_was_taken_back_or_is_of_another_name_is_not_let_in()
     };
     let fault = of_a(damaged).err().unwrap();
     assert_eq!(fault.file, CredentialFile::Crl, "{}", fault.message);
+    let with_list_of = |authority: &TestAuthority| {
+        let rules = MembershipRules {
+            crl: Some(authority.takes_back(7).into_bytes()),
+            ..MembershipRules::default()
+        };
+        of_a(rules).unwrap().1
+    };
+    assert_eq!(with_list_of(&fleet), []);
+    let warnings = with_list_of(&TestAuthority::new("other"));
+    assert_eq!(warnings[0].file, CredentialFile::Crl);
+    assert!(
+        warnings[0].message.contains("another authority"),
+        "{warnings:?}"
+    );
 }
 
 #[tokio::test]

@@ -10,15 +10,16 @@ use std::time::Duration;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{Resumption, VerifierBuilderError, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::{ServerName, UnixTime};
+use rustls::pki_types::{CertificateRevocationListDer, ServerName, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::version::TLS13;
-use rustls::{CertificateError, ClientConfig, ServerConfig};
+use rustls::{CertificateError, ClientConfig, RootCertStore, ServerConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
+use webpki::{BorrowedCertRevocationList, CertRevocationList, EndEntityCert};
 
 use super::credentials::{CredentialFault, CredentialFile, OwnCertificate};
 use super::names::{CertificateNames, is_dns_name};
@@ -38,6 +39,9 @@ pub struct TrustedAuthority {
     provider: Arc<CryptoProvider>,
     servers: Arc<WebPkiServerVerifier>,
     clients: Arc<dyn ClientCertVerifier>,
+    roots: Arc<RootCertStore>,
+    /// Issuers of the revocation lists, in the order of the file.
+    list_issuers: Vec<Box<[u8]>>,
 }
 
 /// Reason for which others would refuse the own certificate.
@@ -62,20 +66,47 @@ impl TrustedAuthority {
         let crls = crl.map(revocation_lists).transpose();
         let crls = crls.map_err(|fault| CredentialFault::new(CredentialFile::Crl, fault))?;
         let crls = crls.unwrap_or_default();
+        let list_issuers = crls.iter().map(|list| issuer_of(list)).collect();
         let servers =
             WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
                 .with_crls(crls.clone())
                 .only_check_end_entity_revocation()
                 .allow_unknown_revocation_status();
-        let clients = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
-            .with_crls(crls)
-            .only_check_end_entity_revocation()
-            .allow_unknown_revocation_status();
+        let clients =
+            WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
+                .with_crls(crls)
+                .only_check_end_entity_revocation()
+                .allow_unknown_revocation_status();
         Ok(TrustedAuthority {
             provider,
             servers: servers.build().map_err(verifier_fault)?,
             clients: clients.build().map_err(verifier_fault)?,
+            roots,
+            list_issuers,
         })
+    }
+
+    /// Returns a warning about the first revocation list that is neither of a root nor of an issuer in the chain
+    /// of `own`. As far as is known here, it revokes no certificate that a node can have.
+    fn foreign_list(&self, own: &OwnCertificate) -> Option<CredentialFault> {
+        let chain = own.chain().iter();
+        let issuers: Vec<_> = chain
+            .filter_map(|certificate| {
+                let parsed = EndEntityCert::try_from(certificate).ok()?;
+                Some(parsed.issuer().to_vec())
+            })
+            .collect();
+        let is_known = |issuer: &[u8]| {
+            let mut roots = self.roots.roots.iter();
+            roots.any(|root| *root.subject == *issuer) || issuers.iter().any(|own| own == issuer)
+        };
+        let mut lists = self.list_issuers.iter();
+        let at = lists.position(|issuer| !is_known(issuer))?;
+        let message = format!(
+            "list {} is of another authority than `client_ca`: it revokes no certificate of a node",
+            at + 1
+        );
+        Some(CredentialFault::new(CredentialFile::Crl, message))
     }
 
     /// Checks that others with this authority would accept our own certificate.
@@ -98,6 +129,13 @@ impl TrustedAuthority {
             .map_err(|error| fault(error, "to be shown to nodes that are connected to"))?;
         Ok(())
     }
+}
+
+/// Issuer of a list; empty for one that cannot be read, which the verifiers refuse.
+fn issuer_of(list: &CertificateRevocationListDer<'_>) -> Box<[u8]> {
+    let parsed = BorrowedCertRevocationList::from_der(list);
+    let issuer = parsed.map(|list| CertRevocationList::from(list).issuer().into());
+    issuer.unwrap_or_default()
 }
 
 fn verifier_fault(error: VerifierBuilderError) -> CredentialFault {
@@ -139,7 +177,7 @@ pub struct MutualTls {
 
 impl MutualTls {
     /// Checks that others accept `own` as the certificate of `name`. A certificate against which only
-    /// time stands is a warning.
+    /// time stands is a warning, and so is a revocation list without effect.
     ///
     /// # Errors
     /// Reason for which others would refuse it.
@@ -149,15 +187,17 @@ impl MutualTls {
         name: &str,
     ) -> Result<(MutualTls, Vec<CredentialFault>), CredentialFault> {
         let of_own = |message| CredentialFault::new(CredentialFile::Certificate, message);
-        let warnings = match authority.check(own, name) {
+        let mut warnings = match authority.check(own, name) {
             Err(fault) if fault.is_temporary => vec![of_own(fault.message)],
             Err(fault) => return Err(of_own(fault.message)),
             Ok(()) => Vec::new(),
         };
+        warnings.extend(authority.foreign_list(own));
         let TrustedAuthority {
             provider,
             servers,
             clients,
+            ..
         } = authority;
         let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&TLS13])
