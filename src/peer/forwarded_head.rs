@@ -47,7 +47,7 @@ const NAME_BYTES_MAX: usize = 256;
 /// Bytes that these headers add to a head at most: names at their longest, and a tariff.
 pub const FORWARDED_HEAD_BYTES_MAX: usize = 8 * 1024 + TARIFF_TEXT_BYTES_MAX;
 
-/// Requests to model servers for one client's: each model of a ladder may take some.
+/// Attempts at model servers for one request: each fallback may take some.
 const ATTEMPTS_MAX: u32 = 100;
 
 /// Bound of the age of a request, microseconds: a day. Times of events are reckoned back from it.
@@ -70,8 +70,8 @@ pub struct ForwardedHead {
     pub is_limited: bool,
     /// The model it is to be served by, whatever the body names.
     pub model: ModelId,
-    /// The model its client asked for, where another one of its ladder stands in.
-    pub asked_model: Option<ModelId>,
+    /// The model that the client requested, where a fallback takes its place.
+    pub requested_model: Option<ModelId>,
     /// `site/node` of each node it has been at, the first being the client's.
     pub path: Vec<Arc<str>>,
     /// Requests sent to model servers so far.
@@ -81,7 +81,7 @@ pub struct ForwardedHead {
     /// Part of it spent waiting for permits.
     pub queued_us: u64,
     /// The only site it may be served at.
-    pub only_site: Option<Arc<str>>,
+    pub forced_site: Option<Arc<str>>,
     /// Tariff of the model at the node that the client asked, as [`infergate_core::model::tariff_text`]
     /// writes it. None where it is too long for a header.
     pub tariff: Option<Arc<str>>,
@@ -102,7 +102,7 @@ pub struct ForwardRejection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectionCause {
     /// No permit is free, nor a place in the queue.
-    NoRoom {
+    NoCapacity {
         /// Permits free there.
         free: u32,
         /// Expected wait there, milliseconds.
@@ -135,14 +135,14 @@ impl ForwardedHead {
         line(out, ACCOUNT, &self.account.as_str());
         line(out, QUOTA_LIMITED, &u8::from(self.is_limited));
         line(out, MODEL, &self.model.as_str());
-        if let Some(asked) = &self.asked_model {
-            line(out, REQUESTED_MODEL, &asked.as_str());
+        if let Some(requested) = &self.requested_model {
+            line(out, REQUESTED_MODEL, &requested.as_str());
         }
         line(out, NODE_PATH, &self.path.join(" "));
         line(out, ATTEMPTS, &self.attempts);
         line(out, ELAPSED, &self.elapsed_us);
         line(out, QUEUED, &self.queued_us);
-        if let Some(site) = &self.only_site {
+        if let Some(site) = &self.forced_site {
             line(out, FORCED_SITE, site);
         }
         if let Some(tariff) = &self.tariff {
@@ -176,12 +176,12 @@ impl ForwardedHead {
             account: name(headers, ACCOUNT)?.into(),
             is_limited: number::<u8>(headers, QUOTA_LIMITED)? > 0,
             model: name(headers, MODEL)?.into(),
-            asked_model: optional(headers, REQUESTED_MODEL)?.map(ModelId::from),
+            requested_model: optional(headers, REQUESTED_MODEL)?.map(ModelId::from),
             path,
             attempts: at_most(ATTEMPTS_MAX, headers, ATTEMPTS)?,
             elapsed_us: at_most(LIFE_US_MAX, headers, ELAPSED)?,
             queued_us: at_most(LIFE_US_MAX, headers, QUEUED)?,
-            only_site: optional(headers, FORCED_SITE)?.map(Arc::from),
+            forced_site: optional(headers, FORCED_SITE)?.map(Arc::from),
             tariff: tariff(headers)?.map(Arc::from),
         })
     }
@@ -195,7 +195,7 @@ impl ForwardRejection {
             (ATTEMPTS, self.attempts.to_string()),
         ];
         match self.cause {
-            RejectionCause::NoRoom { free, wait_ms } => lines.extend([
+            RejectionCause::NoCapacity { free, wait_ms } => lines.extend([
                 (FORWARD_REJECTED, NO_CAPACITY.to_owned()),
                 (FREE_PERMITS, free.to_string()),
                 (EXPECTED_WAIT_MS, wait_ms.to_string()),
@@ -219,7 +219,7 @@ impl ForwardRejection {
             return Ok(None);
         };
         let cause = match cause {
-            NO_CAPACITY => RejectionCause::NoRoom {
+            NO_CAPACITY => RejectionCause::NoCapacity {
                 free: number(headers, FREE_PERMITS)?,
                 wait_ms: number(headers, EXPECTED_WAIT_MS)?,
             },
@@ -316,12 +316,12 @@ mod tests {
             account: "acme".into(),
             is_limited: true,
             model: "@cf/m".into(),
-            asked_model: Some("big".into()),
+            requested_model: Some("big".into()),
             path: vec!["fra/a".into(), "ams/b".into()],
             attempts: 2,
             elapsed_us: 5_000_000_000,
             queued_us: 17,
-            only_site: Some("ams".into()),
+            forced_site: Some("ams".into()),
             tariff: Some(r#"{"cost_per_infer":1.5,"coefficients":{}}"#.into()),
         }
     }
@@ -348,29 +348,29 @@ mod tests {
 
     #[test]
     fn what_one_node_writes_the_other_reads() {
-        for asked_model in [None, Some("big".into())] {
+        for requested_model in [None, Some("big".into())] {
             let head = ForwardedHead {
-                asked_model,
+                requested_model,
                 ..sample_head()
             };
             assert_eq!(ForwardedHead::read(&headers(&written(&head))), Ok(head));
         }
         let hops = sample_head().hops;
-        let no_room = RejectionCause::NoRoom {
+        let no_room = RejectionCause::NoCapacity {
             free: 3,
             wait_ms: 40,
         };
         for cause in [no_room, RejectionCause::Failed] {
-            let came_back = ForwardRejection {
+            let rejection = ForwardRejection {
                 cause,
                 hops: hops.clone(),
                 attempts: 1,
             };
-            let lines = came_back.lines().into_iter();
+            let lines = rejection.lines().into_iter();
             let lines: String = lines.map(|(n, v)| format!("{n}: {v}\r\n")).collect();
             assert_eq!(
                 ForwardRejection::read(&headers(&lines)),
-                Ok(Some(came_back))
+                Ok(Some(rejection))
             );
         }
         assert_eq!(ForwardRejection::read(&HeaderMap::new()), Ok(None));

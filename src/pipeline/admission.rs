@@ -188,7 +188,7 @@ fn select_peer(
     let query = NodeQuery {
         model: model.spec.id.as_str(),
         visited: visited(ctx.forwarding.as_deref(), &ctx.snapshot.node),
-        forced_site: ctx.only_site.as_deref(),
+        forced_site: ctx.forced_site.as_deref(),
         site_order: sites.as_ref().map(|ranking| &ranking.order),
         need,
     };
@@ -282,7 +282,7 @@ impl<'a> QueuedRequest<'a> {
         let query = NodeQuery {
             model: self.model.spec.id.as_str(),
             visited: visited_by_waiter(ctx.forwarding.as_deref(), &ctx.snapshot.node),
-            forced_site: ctx.only_site.as_deref(),
+            forced_site: ctx.forced_site.as_deref(),
             site_order: sites.as_ref().map(|ranking| &ranking.order),
             need: Need::Permit,
         };

@@ -58,7 +58,7 @@ pub struct RequestContext {
     /// Model that the client named, where another one takes its place.
     replaced_model: Option<ModelId>,
     /// The site it must be served at.
-    pub only_site: Option<Arc<str>>,
+    pub forced_site: Option<Arc<str>>,
     /// The account whose limits its answer tells of.
     pub rate_account: Option<Arc<Account>>,
     /// Its place among the requests under way of its account, where that has limits.
@@ -142,7 +142,7 @@ impl RequestContext {
             page_origin: PageOrigin::None,
             model: None,
             replaced_model: None,
-            only_site: None,
+            forced_site: None,
             rate_account: None,
             account_guard: None,
             in_cluster: false,

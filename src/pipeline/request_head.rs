@@ -92,7 +92,7 @@ impl AuthenticatedRequest {
             RouteTarget::Unknown => return Err(Refusal::NoSuchRoute),
         };
         if account.spec.may_force_site {
-            ctx.only_site = forced_site(head.headers, ctx)?;
+            ctx.forced_site = forced_site(head.headers, ctx)?;
         }
         let timeout = requested_timeout(head.headers)?;
         if let Some(timeout) = timeout {

@@ -43,7 +43,7 @@ impl EndpointPreference {
             priority,
             lora: prompt.lora(),
             // Endpoints of this node are at site 0; whoever must go elsewhere takes none of them.
-            forced_site: ctx.only_site.as_ref().map(|_| 0),
+            forced_site: ctx.forced_site.as_ref().map(|_| 0),
         };
         ctx.ranking_class = class;
         let request = RankingRequest {

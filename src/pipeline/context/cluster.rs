@@ -16,7 +16,7 @@ use crate::pipeline::origin::{EventOwner, Origin};
 use crate::upstream::ModelRuntime;
 
 /// A node that cannot serve a request at all.
-const NO_CAPACITY: RejectionCause = RejectionCause::NoRoom {
+const NO_CAPACITY: RejectionCause = RejectionCause::NoCapacity {
     free: 0,
     wait_ms: 0,
 };
@@ -32,12 +32,12 @@ impl RequestContext {
         let ceiling = Millis::from_secs(self.snapshot.timeouts.ceiling_secs);
         self.deadline = self.arrival + head.hops.deadline_left.min(ceiling);
         self.in_cluster = true;
-        self.only_site = head.only_site.clone();
+        self.forced_site = head.forced_site.clone();
         let times = &mut self.trace.times;
         times.set_elsewhere(head.elapsed_us, head.queued_us);
         self.request_id = Arc::clone(&head.request_id);
         self.account = Some(head.account.clone());
-        self.replaced_model = head.asked_model.clone();
+        self.replaced_model = head.requested_model.clone();
         self.attempts = head.attempts;
         self.facts.path = Some(Arc::from(head.path.as_slice()));
         if let Some(entry) = head.path.first()
@@ -134,7 +134,7 @@ impl RequestContext {
 
     /// Returns whether the request may be served at this node's site.
     pub fn may_stay(&self) -> bool {
-        let only = self.only_site.as_ref();
+        let only = self.forced_site.as_ref();
         only.is_none_or(|only| *only == self.snapshot.site)
     }
 
@@ -221,7 +221,7 @@ fn capacity_of(model: &ModelRuntime) -> RejectionCause {
         _ => gauges.limit.saturating_sub(gauges.used),
     };
     let wait = model.gate.expected_wait().0;
-    RejectionCause::NoRoom {
+    RejectionCause::NoCapacity {
         free,
         wait_ms: u32::try_from(wait).unwrap_or(u32::MAX),
     }

@@ -120,9 +120,9 @@ fn write_metadata(
     let request_id = Arc::clone(ctx.request_id());
     let (elapsed_us, is_limited) = (ctx.elapsed_us(), ctx.has_reservation());
     let account = ctx.account().cloned().ok_or(Refusal::Internal)?;
-    let asked_model = ctx.replaced_model().cloned();
+    let requested_model = ctx.replaced_model().cloned();
     let (attempts, queued_us) = (ctx.attempts, ctx.trace.times.queued_us());
-    let (from, only_site) = (Arc::clone(&ctx.snapshot.node), ctx.only_site.clone());
+    let (from, forced_site) = (Arc::clone(&ctx.snapshot.node), ctx.forced_site.clone());
     let state = ctx.begin_forward();
     let lent = state.advance(plan, left);
     let metadata = ForwardedHead {
@@ -133,12 +133,12 @@ fn write_metadata(
         account,
         is_limited,
         model: model.spec.id.clone(),
-        asked_model,
+        requested_model,
         path: state.path.clone(),
         attempts,
         elapsed_us,
         queued_us,
-        only_site,
+        forced_site,
         tariff: match state.is_from_client() {
             true => model.tariff_text.clone(),
             false => state.tariff().cloned(),
@@ -242,7 +242,7 @@ impl ForwardAttempt<'_> {
         }
         self.shared.peer_client.finish(response).await;
         let (reply, ended, result) = match rejection.cause {
-            RejectionCause::NoRoom { free, wait_ms } => {
+            RejectionCause::NoCapacity { free, wait_ms } => {
                 forwarding.hops.budget.record_out_of_capacity();
                 let ended = ForwardOutcome::Refused { free, wait_ms };
                 (ForwardReply::NoRoom, ended, ForwardResult::NoRoom)
