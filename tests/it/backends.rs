@@ -7,7 +7,7 @@ use crate::support::{ANSWER, Node, ScriptedServer, eventually, json_answer, mode
 const VLLM_PAGE: &str = include_str!("../../src/upstream/backends/pages/vllm-v1.txt");
 const SGLANG_PAGE: &str = include_str!("../../src/upstream/backends/pages/sglang-ranks.txt");
 
-/// A recorded page with these numbers at every series of a name.
+/// A page with these numbers at every series of a name.
 fn changed(page: &str, names_and_numbers: &[(&str, u32)]) -> String {
     let line = |line: &str| {
         let change = names_and_numbers

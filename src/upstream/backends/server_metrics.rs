@@ -16,8 +16,8 @@ use infergate_core::routing::policy::WHOLE;
 const ADAPTERS_MAX: usize = 64;
 /// Engines behind one page, one for each data-parallel rank; further ones are left out.
 const ENGINES_MAX: usize = 256;
-/// Least value of the adapters' gauge that is a time, 2001-09-09 in Unix seconds. Engines of 2024 write 1 for
-/// every set of adapters that they ever had, and so do not say which one is present.
+/// Least value of the adapters' gauge that is a time, 2001-09-09 in Unix seconds. Where each set of adapters has
+/// the value 1, as on some pages of engine V0, the page does not say which one is present.
 const REPORT_TIME_MIN_SECS: f64 = 1e9;
 
 /// Load of a model server by its own report.

@@ -1,7 +1,9 @@
 //! Pages of metrics as servers send them, and pages that are none.
 //!
-//! The pages in `../pages` are shortened recordings: vLLM 0.6 (engine V0) and 0.10 (engine V1, with adapters),
-//! SGLang 0.4, and SGLang 0.5 with two data-parallel engines whose schedulers all report.
+//! Of the pages in `../pages`, `sglang.txt` is the example of SGLang's documentation, shortened. `vllm-v0.txt` is a
+//! published page of engine V0, shortened, with another cache usage. `vllm-v1.txt` is put together from published
+//! excerpts of engine V1 and the names in its source. `sglang-ranks.txt` has names and labels of SGLang's
+//! schedulers, two engines of two ranks; its figures are made up.
 
 use infergate_core::routing::ServerLoad;
 use infergate_core::routing::affinity::lora_number;
