@@ -279,9 +279,15 @@ fn the_repository_is_tidy() {
 fn the_ratchets_hold() {
     let sources = repository();
     let tree = tree::Tree::of(&sources);
-    ratchets::print_figures(&tree, &sources);
+    let mut plugins = Vec::new();
+    walk(
+        Path::new(env!("CARGO_MANIFEST_DIR")),
+        "plugins",
+        &mut plugins,
+    );
+    ratchets::print_figures(&tree, &sources, &plugins);
     let mut found = Vec::new();
-    ratchets::ratchets(&tree, &sources, &mut found);
+    ratchets::ratchets(&tree, &sources, &plugins, &mut found);
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/glossary.md");
     let page = fs::read_to_string(page).expect("the glossary is read");
     println!(

@@ -81,7 +81,7 @@ pub const BANNED_NAMES_ALLOWED: &[&str] = &[
 pub const BANNED_NAMES_MAX: usize = 0;
 
 /// Public items without a use there may be.
-pub const UNUSED_ITEMS_MAX: usize = 2;
+pub const UNUSED_ITEMS_MAX: usize = 0;
 
 /// Permits that outlive their holder, for durable jobs: held by the property tests until then. The context of
 /// a job and its event: held by `src/app/job_receiver.rs`.

@@ -1,19 +1,20 @@
-//! Public items that the production code, the benches and the simulation never name.
+//! Public items that neither production code nor a plugin names.
 //!
-//! Not the compiler's own check, which sees no dead code in a library's public items. By name: an item
-//! that shares its name with a living one is not found.
+//! Not the compiler's own check, which finds them in the shell, whose modules are private, and sees none in
+//! the core and in the tasks. By name: an item that shares its name with a living one is not found. A use
+//! in a test, a bench or the simulation is none.
 
 use std::collections::BTreeMap;
 
 use crate::ceilings::UNUSED_ITEMS_ALLOWED;
-use crate::tokens::Token;
-use crate::tree::Tree;
+use crate::tokens::{Token, item_length, tokens, without_tests};
+use crate::tree::{Source, Tree};
 
 const KEYWORDS: &[&str] = &["fn", "struct", "enum", "trait", "type", "const", "static"];
 
 /// Adds an offence for each public item without a use.
-pub fn dead_items(tree: &Tree, max: usize, found: &mut Vec<String>) {
-    let dead = dead(tree);
+pub fn dead_items(tree: &Tree, plugins: &[Source], max: usize, found: &mut Vec<String>) {
+    let dead = dead(tree, plugins);
     if dead.len() > max {
         found.push(format!(
             "{} public items are used nowhere, over {max}: {}",
@@ -24,10 +25,14 @@ pub fn dead_items(tree: &Tree, max: usize, found: &mut Vec<String>) {
 }
 
 /// Public items without a use, each with its place.
-pub fn dead(tree: &Tree) -> Vec<String> {
+pub fn dead(tree: &Tree, plugins: &[Source]) -> Vec<String> {
     let mut named: BTreeMap<&str, usize> = BTreeMap::new();
-    for tokens in tree.code.values().chain(tree.drivers.values()) {
-        for token in tokens {
+    let plugins: Vec<_> = plugins
+        .iter()
+        .map(|plugin| without_tests(&tokens(&plugin.text)))
+        .collect();
+    for tokens in tree.code.values().chain(&plugins) {
+        for token in without_reexports(tokens) {
             for name in names_in(&token.text) {
                 *named.entry(name).or_default() += 1;
             }
@@ -37,7 +42,7 @@ pub fn dead(tree: &Tree) -> Vec<String> {
     for (path, tokens) in &tree.code {
         for at in 0..tokens.len() {
             if let Some(name) = public_item(tokens, at)
-                && named[name.text.as_str()] == 1
+                && named.get(name.text.as_str()) == Some(&1)
                 && !UNUSED_ITEMS_ALLOWED.contains(&name.text.as_str())
             {
                 dead.push(format!("{path}:{}: `{}`", name.line, name.text));
@@ -45,6 +50,22 @@ pub fn dead(tree: &Tree) -> Vec<String> {
         }
     }
     dead
+}
+
+/// Leaves out `pub use` and `pub(crate) use`, by which nothing is used yet.
+fn without_reexports(tokens: &[Token]) -> Vec<&Token> {
+    let mut kept = Vec::with_capacity(tokens.len());
+    let mut at = 0;
+    while at < tokens.len() {
+        let is_public = at > 0 && (tokens[at - 1].is("pub") || tokens[at - 1].is(")"));
+        if is_public && tokens[at].is("use") {
+            at += item_length(&tokens[at..]);
+        } else {
+            kept.push(&tokens[at]);
+            at += 1;
+        }
+    }
+    kept
 }
 
 /// The token itself, or the names of a path in a string, as serde's attributes have them.

@@ -196,7 +196,8 @@ fn a_banned_word_in_a_defined_name_turns_it_red() {
 
 #[test]
 fn a_public_item_without_a_use_turns_it_red() {
-    let check = |tree: &Tree, _: &[Source], found: &mut Vec<String>| dead_items(tree, 0, found);
+    let check =
+        |tree: &Tree, _: &[Source], found: &mut Vec<String>| dead_items(tree, &[], 0, found);
     let fine = "//! App.\n#[serde(default = \"crate::app::five\")]\nuse crate::admin::Admin;\npub fn run() { used() }\n\
                 pub(crate) fn five() {}\npub async fn used() {}\nfn private() {}\n";
     let telemetry = "//! Telemetry.\nmod sink;\npub use infergate_core::Millis;\n";
@@ -207,6 +208,33 @@ fn a_public_item_without_a_use_turns_it_red() {
     );
     let planted = [base[0], ("src/app.rs", dead.as_str())];
     assert_one(&offences_of(&planted, check), "src/app.rs:10: `forgotten`");
+}
+
+#[test]
+fn a_public_item_of_the_core_that_only_a_test_or_a_reexport_names_turns_it_red() {
+    let core = "//! Core.\npub mod model;\npub mod time;\npub use time::{Millis, Span};\n";
+    let time = "//! Time.\npub struct Millis(pub u64);\npub struct Span;\n";
+    let planted = [
+        ("src/core/lib.rs", core),
+        ("src/core/time.rs", time),
+        (
+            "tests/sim/main.rs",
+            "//! Simulation.\nuse infergate_core::Span;\n",
+        ),
+    ];
+    let plugin = |text: &str| Source {
+        path: "plugins/sdk/src/lib.rs".to_owned(),
+        text: text.to_owned(),
+    };
+    let with = |plugin: Source| {
+        move |tree: &Tree, _: &[Source], found: &mut Vec<String>| {
+            dead_items(tree, std::slice::from_ref(&plugin), 0, found);
+        }
+    };
+    let found = offences_of(&planted, with(plugin("//! SDK.\n")));
+    assert_one(&found, "src/core/time.rs:3: `Span`");
+    let used = offences_of(&planted, with(plugin("//! SDK.\ntype Used = Span;\n")));
+    assert!(!used.join(" ").contains("Span"), "{used:#?}");
 }
 
 #[test]

@@ -14,18 +14,18 @@ use crate::prose::{Prose, long_sentences, pronouns};
 use crate::tree::{Source, Tree};
 
 /// Adds an offence for each figure over its ceiling.
-pub fn ratchets(tree: &Tree, sources: &[Source], found: &mut Vec<String>) {
+pub fn ratchets(tree: &Tree, sources: &[Source], plugins: &[Source], found: &mut Vec<String>) {
     file_cycles(tree, FILE_CYCLES, found);
     mod_files(tree, MOD_FILES_WITH_CODE, found);
     pronouns(sources, PRONOUN_PERCENT_MAX, found);
     long_sentences(sources, LONG_SENTENCES_MAX, found);
     type_names(tree, PARTICIPLE_PERCENT_MAX, REPEATED_TYPES, found);
     banned_words(tree, BANNED_NAMES_MAX, found);
-    dead_items(tree, UNUSED_ITEMS_MAX, found);
+    dead_items(tree, plugins, UNUSED_ITEMS_MAX, found);
 }
 
 /// Prints the figures of all ratchets.
-pub fn print_figures(tree: &Tree, sources: &[Source]) {
+pub fn print_figures(tree: &Tree, sources: &[Source], plugins: &[Source]) {
     let prose = Prose::of(sources);
     println!(
         "doc sentences {}: {:.1} % open with a pronoun, {} over 30 words",
@@ -49,5 +49,5 @@ pub fn print_figures(tree: &Tree, sources: &[Source]) {
     }
     println!("mod.rs with code: {:#?}", with_code(tree));
     println!("names with banned words: {:#?}", banned(tree));
-    println!("public items without a use: {:#?}", dead(tree));
+    println!("public items without a use: {:#?}", dead(tree, plugins));
 }

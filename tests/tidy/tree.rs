@@ -18,8 +18,6 @@ pub struct Tree {
     /// Path → tokens with test code taken out. Only files under `src`, not reached through tests
     /// alone.
     pub code: BTreeMap<String, Vec<Token>>,
-    /// Path → tokens of the benches and tests that use the packages from outside.
-    pub drivers: BTreeMap<String, Vec<Token>>,
     /// Every file some root names, tests included.
     pub reached: BTreeSet<String>,
 }
@@ -43,16 +41,7 @@ impl Tree {
             .filter(|path| path.starts_with("src/"))
             .map(|path| (path.clone(), without_tests(&all[path.as_str()])))
             .collect();
-        let drivers = all
-            .iter()
-            .filter(|(path, _)| path.starts_with("tests/") || path.starts_with("benches/"))
-            .map(|(path, tokens)| ((*path).to_owned(), tokens.clone()))
-            .collect();
-        Tree {
-            code,
-            drivers,
-            reached,
-        }
+        Tree { code, reached }
     }
 
     pub fn core(&self) -> impl Iterator<Item = (&String, &Vec<Token>)> {

@@ -216,11 +216,6 @@ pub fn event(data: &[u8], out: &mut BytesMut) {
     write_lines(b"data: ", data, out);
 }
 
-/// Appends a comment, which every client skips: a sign of life.
-pub fn comment(text: &[u8], out: &mut BytesMut) {
-    write_lines(b": ", text, out);
-}
-
 fn write_lines(prefix: &[u8], text: &[u8], out: &mut BytesMut) {
     out.reserve(prefix.len() + text.len() + 2);
     // `lines` sees no last line where there are no bytes.
@@ -372,12 +367,10 @@ mod tests {
     fn what_is_written_reads_back() {
         for text in [&b"{\"a\":1}"[..], b"", b"two\nlines", b"two\r\nlines"] {
             let mut out = BytesMut::new();
-            comment(text, &mut out);
             event(text, &mut out);
             let (events, held) = split([&out[..]]);
-            assert_eq!((events.len(), held.len()), (2, 0));
-            assert_eq!(data(&events[0]), None);
-            let read = data(&events[1]).unwrap();
+            assert_eq!((events.len(), held.len()), (1, 0));
+            let read = data(&events[0]).unwrap();
             assert_eq!(
                 read.to_vec(),
                 text.iter()

@@ -340,6 +340,7 @@ impl Quota {
     }
 
     /// Neurons the account has used today at other nodes, as far as reported.
+    #[cfg(test)]
     pub fn used_elsewhere(&self, account: &AccountId, now: UnixSecs) -> f64 {
         self.counter(account, now).used_elsewhere as f64 / MICRO
     }
@@ -350,6 +351,7 @@ impl Quota {
     }
 
     /// Neurons put aside for the account's requests in flight.
+    #[cfg(test)]
     pub fn reserved(&self, account: &AccountId, now: UnixSecs) -> f64 {
         self.counter(account, now).reserved as f64 / MICRO
     }

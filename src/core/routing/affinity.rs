@@ -122,6 +122,7 @@ impl PrefixMemory {
     }
 
     /// Blocks remembered at all endpoints.
+    #[cfg(test)]
     pub fn blocks(&self) -> usize {
         self.endpoints
             .values()

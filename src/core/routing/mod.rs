@@ -25,5 +25,5 @@ pub use evidence::{AccountKey, Evidence};
 pub use fallback::{FallbackCandidate, FallbackReason, FallbackState};
 pub use hops::Hops;
 pub use load::{EndpointLoad, ServerLoad};
-pub use policy::{BuiltinPolicy, Candidate, Choice, Hints, Ranking};
+pub use policy::{BuiltinPolicy, Candidate, Choice, Hints};
 pub use verdict::{PathOwner, ResponseVerdict};

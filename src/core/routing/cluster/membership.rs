@@ -87,11 +87,6 @@ impl ClusterView {
         }
     }
 
-    /// Identity of this node.
-    pub fn here(&self) -> &NodeId {
-        &self.here
-    }
-
     /// Applies a report, by whatever way it arrived. Returns `None` for a report of this node, of
     /// an older generation than a live one, of a version already known, or of one node too many.
     pub fn apply_report(&mut self, report: &NodeReport, now: Millis) -> Option<MembershipChange> {

@@ -15,6 +15,7 @@ pub struct SiteOrder {
 
 impl SiteOrder {
     /// Sites with their steps, 0 first. A site named twice has its first step.
+    #[cfg(test)]
     pub fn new(steps: Vec<(Arc<str>, u8)>) -> SiteOrder {
         let steps = steps.into_iter();
         SiteOrder::from_steps(steps.map(|(site, step)| (site, step.into())).collect())

@@ -11,7 +11,7 @@ pub use builtin::BuiltinPolicy;
 pub use infergate_tasks::policy::{
     CANDIDATES_MAX, Candidate, Choice, Hints, SplitMix64, WHOLE, site_number,
 };
-pub use ranking::{Ranking, complete_ranking};
+pub use ranking::complete_ranking;
 pub use settings::SettingProblem;
 
 #[cfg(test)]

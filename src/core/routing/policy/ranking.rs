@@ -52,39 +52,3 @@ fn number(choices: &mut [Choice]) {
         choice.step = step;
     }
 }
-
-/// A completed ranking in the form that the admission queue reads: step by step, the best first.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ranking {
-    ids: Vec<u32>,
-    /// End of each step in `ids`.
-    ends: Vec<usize>,
-}
-
-impl Ranking {
-    /// Groups choices that are in the order of their steps, as [`complete_ranking`] gives them.
-    pub fn of(choices: &[Choice]) -> Ranking {
-        let steps = choices.chunk_by(|one, next| one.step == next.step);
-        let ends = steps.scan(0, |end, step| {
-            *end += step.len();
-            Some(*end)
-        });
-        Ranking {
-            ends: ends.collect(),
-            ids: choices.iter().map(|choice| choice.id).collect(),
-        }
-    }
-
-    /// The ids of each step.
-    pub fn steps(&self) -> impl Iterator<Item = &[u32]> {
-        let begins = std::iter::once(0).chain(self.ends.iter().copied());
-        begins
-            .zip(&self.ends)
-            .map(|(begin, &end)| &self.ids[begin..end])
-    }
-
-    /// Returns whether there is no candidate at all.
-    pub fn is_empty(&self) -> bool {
-        self.ids.is_empty()
-    }
-}
