@@ -138,7 +138,7 @@ impl BodyBuffer {
     }
 }
 
-/// Tells a client that waits for it to send the body.
+/// Asks a client that waits with the body to send it.
 async fn send_continue(
     session: &mut ServerSession,
     ctx: &mut RequestContext,

@@ -29,7 +29,7 @@ use crate::upstream::{GateEntry, ModelRuntime, Waiter};
 /// `Retry-After` of a request that is bound to one full site, until that site's next report.
 const FORCED_SITE_RETRY_AFTER: Millis = Millis::from_secs(1);
 
-/// Waits for a permit of the lane, or for a node that has one.
+/// Waits for a permit of the model, or for a node that has one.
 ///
 /// # Errors
 /// The turnstile's refusal where no other node has room either, the deadline, or the client left.
@@ -211,7 +211,7 @@ fn select_peer(
 struct QueuedRequest<'a> {
     shared: &'a Shared,
     model: &'a ModelRuntime,
-    /// None where there is nobody to go to.
+    /// None without a cluster to forward to.
     capacity_watch: Option<CapacityWatch>,
     /// Expected moment of its grant, estimated when it joined.
     expected_at: Millis,
@@ -292,7 +292,7 @@ impl<'a> QueuedRequest<'a> {
         // Who should have had its turn already is as one who comes now.
         let gate = &self.model.gate;
         let wait = match self.expected_at > now {
-            // Nobody knows when an endpoint comes back.
+            // The return of an endpoint cannot be foreseen.
             _ if gate.gauges().usable_endpoints == 0 => Millis::MAX,
             true => self.expected_at.since(now),
             false => gate.expected_wait(),

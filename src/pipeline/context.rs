@@ -59,7 +59,7 @@ pub struct RequestContext {
     replaced_model: Option<ModelId>,
     /// The site it must be served at.
     pub forced_site: Option<Arc<str>>,
-    /// The account whose limits its answer tells of.
+    /// Account whose limits stand in the head of the response.
     pub rate_account: Option<Arc<Account>>,
     /// Its place among the requests under way of its account, where that has limits.
     pub account_guard: Option<AccountGuard>,
@@ -167,7 +167,7 @@ impl RequestContext {
         }
     }
 
-    /// Lines of the answer's head that tell how much of its account's limits is left.
+    /// Lines of the response head with the rest of the account's limits.
     pub fn rate_lines(&self) -> Vec<(&'static str, String)> {
         let account = self.rate_account.as_ref();
         account.map_or_else(Vec::new, |account| {
@@ -296,7 +296,7 @@ impl RequestContext {
         let quota = &self.shared.quota;
         let limit = match &self.forwarding {
             // The node its client speaks to has looked at the limit, and prices by its own tariff. Here the
-            // charge counts where there is a limit here, and never where nobody knows the account.
+            // charge counts where there is a limit here, and never where the account is unknown.
             Some(forwarding) if !forwarding.is_from_client() => {
                 self.billing.set_tariff(forwarding.tariff(), model)?;
                 let is_known = self.snapshot.accounts.known(&account.id).is_some();

@@ -7,7 +7,7 @@ use infergate_core::Refusal;
 /// Reason to leave the pipeline early.
 #[derive(Debug)]
 pub enum RequestError {
-    /// The request is refused; the caller is told in its dialect.
+    /// The request is refused; the caller gets it in its dialect.
     Refused(Refusal),
     /// The response had started and broke off, or the receiver has left. No more bytes are sent.
     Aborted,

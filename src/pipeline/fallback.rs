@@ -91,7 +91,7 @@ impl<'a> ModelFallback<'a> {
             model,
             primary: None,
         };
-        // Another node's client is on that node's ladder.
+        // Another node's client has that node's fallbacks.
         if ctx.can.may_fall_back && !fallback.model.spec.fallbacks.is_empty() {
             fallback.find_candidates(ctx);
         }

@@ -147,7 +147,7 @@ impl ForwardState {
         self.hops.visited.truncate(self.visited_on_arrival);
     }
 
-    /// Another node has sent the head of an answer: whatever comes of it is told there.
+    /// Another node has sent the head of an answer: its outcome is recorded there.
     pub fn is_event_elsewhere(&self) -> bool {
         self.event_elsewhere
     }

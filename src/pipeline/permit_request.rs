@@ -34,7 +34,7 @@ pub fn permit_request(
     call: &Call,
     reject_if_busy: bool,
 ) -> PermitRequest {
-    // Nobody else looks at tokens.
+    // No other discipline reads tokens.
     let prompt = match model.spec.queue.algorithm {
         Algorithm::TokenFair => call.prompt_tokens().min(PROMPT_AHEAD_MAX),
         Algorithm::Fifo | Algorithm::Fair | Algorithm::Priority => 1,

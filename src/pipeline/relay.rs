@@ -534,7 +534,7 @@ impl<'a, D: Downstream> Relay<'a, D> {
         }
     }
 
-    /// The answer stopped before its end. A stream is told in its dialect; other framings are
+    /// The answer stopped before its end. A stream gets an error event of its dialect; other framings are
     /// left broken, so that no client takes half an answer for a whole one.
     async fn finish_broken(
         &mut self,

@@ -24,7 +24,7 @@ use crate::tls::CertificateNames;
 /// Longest `x-client-request-id` that an event keeps.
 const CLIENT_REQUEST_ID_BYTES_MAX: usize = 128;
 
-/// For whom a request is, and what of its head later steps need.
+/// Account of a request, and the parts of its head that later steps need.
 pub struct AuthenticatedRequest {
     /// The account whose key was presented.
     pub account: Arc<Account>,
@@ -71,7 +71,7 @@ impl AuthenticatedRequest {
         ctx.set_route(dialect, client_request_id(head.headers));
         let account = Arc::clone(ctx.snapshot.accounts.identify(head.headers)?);
         if ctx.page_origin.is_foreign() && !has_key(head.headers) {
-            // Any page that somebody looks at could spend what this network may.
+            // Any web page could spend what this network may.
             return Err(Refusal::ForeignOrigin);
         }
         ctx.set_account(account.spec.id.clone());

@@ -33,7 +33,7 @@ pub fn outcome_of(refusal: &Refusal) -> RequestOutcome {
     }
 }
 
-/// Tells the client, or the node that forwards, why it is not served; whether the connection may carry
+/// Sends the refusal to the client, or to the node that forwards; whether the connection may carry
 /// another request.
 pub async fn finish_refused(
     downstream: &mut impl Downstream,
@@ -51,7 +51,7 @@ pub async fn finish_refused(
     sent.is_ok()
 }
 
-/// Tells the client why it is not served.
+/// Sends the refusal to the client.
 ///
 /// # Errors
 /// The client is gone.
@@ -124,7 +124,7 @@ pub async fn send_rejection(
     downstream.respond(head, Bytes::new()).await
 }
 
-/// Tells another node that it sent no visit; it takes the forward for lost.
+/// Answers a malformed forward of another node, which takes the forward for lost.
 ///
 /// # Errors
 /// The node is gone.

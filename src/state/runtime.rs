@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-/// The flags as they are told and kept.
+/// The flags as they are shown and kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RuntimeFlags {
-    /// Ladders may go down to models on somebody else's servers.
+    /// Fallbacks may use models on external servers.
     pub allow_cloud_fallback: bool,
 }
 

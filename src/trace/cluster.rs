@@ -1,4 +1,4 @@
-//! The steps of a story that only a fleet has: which nodes were looked at, and what became of a
+//! The steps of a trace that only a cluster has: which nodes were considered, and what became of a
 //! request that was sent to one.
 //!
 //! Kept in boxes, so that requests that stay here pay nothing for them.
@@ -12,7 +12,7 @@ use crate::upstream::SiteRanking;
 use infergate_core::Millis;
 use infergate_core::routing::cluster::{ForwardTarget, Need, NodeQuery, NodeView};
 
-/// Nodes of one look that are told; of a fleet of more the first that would be asked.
+/// Nodes recorded of one selection; of a larger cluster the first in the order.
 const NODES_RECORDED_MAX: usize = 8;
 
 /// Other nodes were looked at.

@@ -51,7 +51,7 @@ pub struct RequestTrace {
     pub forwarded_from: Option<ForwardedFrom>,
     pub steps: SmallVec<[TraceStep; STEPS_USUAL]>,
     pub steps_left_out: u32,
-    /// The last one told.
+    /// The last one recorded.
     pub refusal: Option<RefusalSummary>,
     pub summary: Option<TraceSummary>,
     /// The request in its distributed trace; none when it is not recorded for export.
@@ -137,7 +137,7 @@ pub enum WaitEnd {
     Forwarded,
     /// The wait was refused for this cause.
     Refused(&'static str),
-    /// The wait ended with the request; the refusal recorded before it tells why.
+    /// The wait ended with the request; the refusal recorded before it has the cause.
     Aborted,
 }
 
@@ -306,7 +306,7 @@ impl TraceBuilder {
         });
     }
 
-    /// The lane's policy was asked, or what it has said was read.
+    /// Records a call of the model's policy, or a read of its cached ranking.
     pub fn record_routing(
         &mut self,
         now: Millis,

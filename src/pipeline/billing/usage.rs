@@ -96,7 +96,7 @@ impl ReportedUsage {
         }
     }
 
-    /// Tokens are all there is, the server has reported them, and nobody prices them.
+    /// Tokens are all there is, the server has reported them, and no tariff prices them.
     pub(super) fn is_plain(&self, PricingRules { spec, tariff }: PricingRules<'_>) -> bool {
         tariff.is_none()
             && spec.metrics_trust == Trust::Trust
@@ -106,7 +106,7 @@ impl ReportedUsage {
             && self.task.is_empty()
     }
 
-    /// All that was told, each figure with its source.
+    /// All reported figures, each with its source.
     pub(super) fn metrics(&self, PricingRules { spec, tariff }: PricingRules<'_>) -> Metrics {
         let mut metrics = Metrics::default();
         if let (Some(neurons), Some(_)) = (self.reported.neurons, tariff) {

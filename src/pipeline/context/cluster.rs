@@ -150,7 +150,7 @@ impl RequestContext {
         }
     }
 
-    /// The other sites of the fleet.
+    /// The other sites of the cluster.
     pub fn known_sites(&self) -> Vec<Arc<str>> {
         self.shared.cluster.sites()
     }
@@ -193,13 +193,13 @@ impl RequestContext {
         self.has_hops_left() && !self.shared.cluster.is_alone()
     }
 
-    /// Another node has granted a permit for it, and tells what came of it.
+    /// Another node has granted a permit for it, and writes its event.
     pub fn is_event_elsewhere(&self) -> bool {
         let forwarding = self.forwarding.as_ref();
         forwarding.is_some_and(|forwarding| forwarding.is_event_elsewhere())
     }
 
-    /// The event is this node's to tell: it has answered, or refused a client of its own.
+    /// The event is this node's to write: it has answered, or refused a client of its own.
     pub(super) fn owns_event(&self) -> bool {
         if self.can.event_owner == EventOwner::Caller {
             return false;

@@ -67,7 +67,7 @@ impl ForwardedResponse {
         }
     }
 
-    /// Sends it to the client. Whatever comes of it, the node that works tells the event, unless it
+    /// Sends it to the client. Whatever comes of it, the node that works writes the event, unless it
     /// is lost under way.
     ///
     /// # Errors
@@ -99,14 +99,14 @@ impl ForwardedResponse {
                 ctx.record_client_gone();
                 Err(RequestError::Aborted)
             }
-            // That node tells the event, as it knows the deadline.
+            // That node writes the event, as it knows the deadline.
             Err(ForwardedStop::Deadline) => {
                 ctx.record_refusal(&Refusal::DeadlinePassed, RequestOutcome::CutByDeadline);
                 finish_cut(downstream, ctx, Refusal::DeadlinePassed).await
             }
             Err(ForwardedStop::Broken) => {
                 sent.finish(ForwardOutcome::Failed);
-                // It is lost and cannot tell: the event is ours.
+                // It is lost and cannot write it: the event is ours.
                 if let Some(forwarding) = &mut ctx.forwarding {
                     forwarding.set_event_elsewhere(false);
                 }

@@ -10,7 +10,7 @@ use crate::pipeline::relay::Relay;
 use crate::pipeline::respond;
 use crate::state::header_filter;
 
-/// Metrics told in an answer's head, `cf-ai-cost-metric-name-1` to `-16`.
+/// Metrics in the head of a response, `cf-ai-cost-metric-name-1` to `-16`.
 const HEADER_METRICS_MAX: usize = 16;
 
 impl<D: Downstream> Relay<'_, D> {

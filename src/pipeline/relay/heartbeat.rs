@@ -45,7 +45,7 @@ impl<D: Downstream> Relay<'_, D> {
         }
     }
 
-    /// Tells the client that the server still works.
+    /// Sends the client a sign that the server still works.
     pub(super) async fn send_heartbeat(
         &mut self,
         transformer: &mut ResponseTransformer,

@@ -1,4 +1,4 @@
-//! A whole JSON answer as one event, for a client that has been told that events follow.
+//! A whole JSON answer as one event, for a client whose response head announced events.
 //!
 //! Written chunk by chunk; no chunk is held. Line ends stand between the tokens of JSON only, and would end
 //! the event's line: blanks take their places.

@@ -92,7 +92,7 @@ impl TaskTransform {
         self.batch(rest, out)
     }
 
-    /// Tells the task the end, once; `cut` when the stream broke off.
+    /// Passes the end to the task, once; `cut` when the stream broke off.
     pub(super) fn close(&mut self, cut: bool, out: &mut BytesMut) -> Result<(), ResponseError> {
         if !std::mem::take(&mut self.streaming) {
             return Ok(());
