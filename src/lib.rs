@@ -33,8 +33,8 @@ mod upstream;
 pub mod parts {
     pub use crate::cli::tooling::encode::encode as encode_component;
     pub use crate::plugin::{
-        Caller, Host, HostSettings, Outline, PluginSnapshot, PluginSpec, Schema, TaskInput,
-        TaskSession, World, wit,
+        Caller, Host, HostError, HostSettings, Outline, PluginSnapshot, PluginSpec, Schema,
+        TaskInput, TaskSession, World, wit,
     };
     pub use crate::telemetry::Clock;
     pub use crate::telemetry::clock::thread_micros;

@@ -1,7 +1,7 @@
 //! The admin listener: health, readiness, metrics, state, traces, reload and runtime flags, over plain
 //! HTTP.
 //!
-//! No other module is known here: values to show come from [`Insight`], reloads go to a [`ReloadHandle`],
+//! No other module is known here: values to show come from [`Insight`], reloads go to a [`ReloadHandle`](reload::ReloadHandle),
 //! changes to [`Controls`]. `app` implements all three. At most 4 KiB of a request body are kept, for the one
 //! path that reads one. The listener has no access control of its own, so its default address is loopback.
 

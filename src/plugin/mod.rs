@@ -27,9 +27,7 @@ pub use json::{Outline, bytes_max as index_bytes_max};
 pub use loading::compile::{COMPILER_COMMAND, CompileWait, compiler};
 pub use loading::component_type::ComponentType;
 pub use loading::grants::COUNTERS_MAX;
-#[cfg(test)]
-pub use loading::host::HostError;
-pub use loading::host::{Host, HostCounts, HostSettings};
+pub use loading::host::{Host, HostCounts, HostError, HostSettings};
 pub use loading::snapshot::{PluginProblem, PluginSnapshot, PluginState};
 pub use roles::billing::slot::BillingSlot;
 pub use roles::routing::slot::{RoutingMode, RoutingSlot};

@@ -2,7 +2,7 @@
 //!
 //! Not an SDK: requests record plain values, which `trace` renders as spans; `app` runs the exporter,
 //! which posts the messages. Units: nanoseconds of Unix time in messages, microseconds elsewhere. Bounds:
-//! [`QUEUE_MAX`] requests wait, [`BATCH_MAX`] go in one export.
+//! [`QUEUE_MAX`](queue::QUEUE_MAX) requests wait, [`BATCH_MAX`](queue::BATCH_MAX) go in one export.
 //!
 //! ```text
 //! semconv, proto  ←  durations, encode     queue     config

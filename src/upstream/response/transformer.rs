@@ -372,7 +372,7 @@ impl ResponseTransformer {
     /// trusted, the texts of a stream as a JSON list. The first [`SAMPLE_BYTES_MAX`] of either. An
     /// unfinished whole response is not guessed at.
     ///
-    /// [`SAMPLE_BYTES_MAX`]: super::SAMPLE_BYTES_MAX
+    /// [`SAMPLE_BYTES_MAX`]: super::output_sample::SAMPLE_BYTES_MAX
     pub fn output(&self) -> Option<Cow<'_, [u8]>> {
         match self.is_stream() || self.is_done() {
             true => Some(self.stats.output.as_ref()?.sample()),
