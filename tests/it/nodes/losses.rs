@@ -29,9 +29,15 @@ async fn of_a_node_that_dies_requests_it_had_begun_end_with_502_and_are_begun_no
     let mut fleet = edge_before(&[&slow, &fast], 4).await;
     // Of two nodes with free permits either may be asked: some are held by the slow one.
     let mut held = Vec::new();
-    while fleet.nodes[1].permits_used().await < 2 {
+    let mut begun = 0;
+    while begun < 2 {
         held.push(fleet.nodes[0].posting("", "").await);
-        tokio::task::yield_now().await;
+        // One by one, so that no queue fills up.
+        begun = eventually("the request is held or served", async || {
+            let begun = fleet.nodes[1].permits_used().await;
+            (begun + fast.count("served").await >= held.len() as u64).then_some(begun)
+        })
+        .await;
     }
     let asked = held.len() as u64;
     fleet.nodes[1].signal("KILL");
