@@ -36,7 +36,7 @@ bench-proxy:
 bench-all:
     cargo bench --workspace --bench core --bench proxy
 
-# What a plugin's call costs, and what evil ones cost at most (targets T2, T10)
+# What a plugin's call costs, and what hostile ones cost at most (targets T2, T10)
 bench-plugin: plugins
     cargo bench --bench plugin -- --quick
 
@@ -44,7 +44,7 @@ bench-plugin: plugins
 accept:
     cargo bench --bench accept
 
-# Three nodes in network namespaces, under load and with faults (root, about 4 minutes)
+# Three nodes in network namespaces, under load and with faults (root, about 5 minutes)
 fleet *ARGS:
     ./tests/fleet/run {{ARGS}}
 

@@ -48,7 +48,7 @@ pub struct Listeners {
     pub clients: Vec<TcpListener>,
     /// For operators.
     pub admin: TcpListener,
-    /// For other nodes; none where they are not let in.
+    /// For other nodes; none without `listen.peers`.
     pub peers: Option<TcpListener>,
 }
 
@@ -139,7 +139,7 @@ pub async fn accept_clients(
             move |held_ms| metrics.record_blocked_worker(held_ms),
         ));
     }
-    // Nobody is to connect and then wait for nothing.
+    // Closed first, so that no client connects and waits in vain.
     drop(listener);
     while open.join_next().await.is_some() {}
 }
@@ -221,7 +221,7 @@ impl HandshakeFailures {
                 %address,
                 %error,
                 more,
-                "a connection to the peers listener was refused: it did not prove to be from a node of the fleet"
+                "a connection to the peers listener was refused: it did not prove to be a node of the cluster"
             );
         }
     }

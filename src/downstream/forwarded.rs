@@ -13,7 +13,7 @@ use crate::pipeline::respond;
 use crate::pipeline::{ForwardArrivalError, interim, request_head};
 
 /// Reason for a rejected connection, in the metrics.
-const NOT_MEMBER: &str = "peer-not-of-fleet";
+const NOT_MEMBER: &str = "peer-not-member";
 /// The same for a node of another version.
 const OTHER_PROTOCOL: &str = "peer-other-protocol";
 

@@ -32,7 +32,7 @@ pub enum Failure {
     #[error("its answer breaks the rule `{0}`")]
     Invalid(&'static str),
     /// Not called.
-    #[error("not asked: {0}")]
+    #[error("not called: {0}")]
     Unavailable(&'static str),
     /// Deadline exceeded over a large input. The input's fault.
     #[error("ran past its deadline over {bytes} bytes")]
@@ -41,7 +41,7 @@ pub enum Failure {
         bytes: usize,
     },
     /// Not called: the input is too large for the guest's memory. The input's fault.
-    #[error("not asked: {bytes} bytes are more than {max}, a quarter of `limits.memory_mib`")]
+    #[error("not called: {bytes} bytes are more than {max}, a quarter of `limits.memory_mib`")]
     TooLarge {
         /// Size of the input.
         bytes: usize,

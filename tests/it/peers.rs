@@ -91,13 +91,13 @@ async fn a_node_of_the_fleet_is_answered_what_nodes_ask_and_nobody_else_anything
     .await;
     assert!(
         node.log()
-            .contains("did not prove to be from a node of the fleet")
+            .contains("did not prove to be a node of the cluster")
     );
 
     let answered = node.posting("", "").await.answer().await;
     let id = answered.header("x-request-id").unwrap();
     let trace = format!("GET /peer/explain/{id} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-    let reported = eventually("the story is kept", async || {
+    let reported = eventually("the trace is kept", async || {
         let answer = ask(Some(&b), &trace).await.unwrap();
         let (status, body) = parts(&answer);
         (status == "200").then(|| serde_json::from_str::<Value>(body).unwrap())

@@ -367,7 +367,7 @@ impl Revision {
                 sha256 = &*self.parts.identity.sha256,
                 fixture,
                 difference,
-                "one account's calls of a plugin failed, and so does its fixture: not asked for 30 s"
+                "one account's calls of a plugin failed, and so does its fixture: bypassed for 30 s"
             );
         }
     }
@@ -526,7 +526,7 @@ impl Revision {
             tracing::error!(
                 plugin = &**name,
                 sha256 = &**sha256,
-                "plugin fails too often: not asked for 30 s"
+                "plugin fails too often: bypassed for 30 s"
             );
         }
         if !self.tally.may_log_crash(self.context.runtime.clock.now()) {

@@ -87,7 +87,7 @@ async fn who_has_a_certificate_and_is_not_of_the_fleet_is_served_nothing() {
         "{answer}"
     );
     assert!(!answer.contains(" 200 "), "{answer}");
-    let refused = "infergate_connections_refused_total{reason=\"peer-not-of-fleet\"}";
+    let refused = "infergate_connections_refused_total{reason=\"peer-not-member\"}";
     assert_eq!(gpu.metric(refused).await, Some(1.0));
     assert!(server.requests().is_empty());
 
