@@ -144,7 +144,7 @@ pub struct EndpointState {
 /// A failure of an endpoint.
 #[derive(Clone, Debug, Serialize)]
 pub struct LastError {
-    /// `refused`, `reset`, `timeout`, `status 503` and their kin; `health check: …` of a check.
+    /// `refused`, `reset`, `timeout`, `status 503` and the like; `health check: …` of a check.
     pub cause: String,
     /// Moment of the failure.
     pub at: String,

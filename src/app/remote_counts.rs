@@ -70,7 +70,7 @@ mod tests {
         }
     }
 
-    fn told(node: &NodeId, count: u64) -> Vec<(NodeId, AccountId, u64)> {
+    fn reported(node: &NodeId, count: u64) -> Vec<(NodeId, AccountId, u64)> {
         vec![(node.clone(), "a".into(), count)]
     }
 
@@ -80,26 +80,26 @@ mod tests {
         let keep = |passed: &mut RemoteRequestCounts, proven| {
             passed.set_members([(id("b", 1), proven)].into_iter());
         };
-        assert_eq!(passed.update(told(&b, 1_000)), []);
+        assert_eq!(passed.update(reported(&b, 1_000)), []);
         keep(&mut passed, false);
-        assert_eq!(passed.update(told(&b, 1_010)), []);
+        assert_eq!(passed.update(reported(&b, 1_010)), []);
         keep(&mut passed, true);
-        assert_eq!(passed.update(told(&b, 1_015)), [("a".into(), 5)]);
+        assert_eq!(passed.update(reported(&b, 1_015)), [("a".into(), 5)]);
         // One was given back, and another one passed.
-        assert_eq!(passed.update(told(&b, 1_014)), []);
-        assert_eq!(passed.update(told(&b, 1_016)), [("a".into(), 1)]);
+        assert_eq!(passed.update(reported(&b, 1_014)), []);
+        assert_eq!(passed.update(reported(&b, 1_016)), [("a".into(), 1)]);
     }
 
     #[test]
     fn the_first_request_at_a_node_that_was_there_before_counts_and_a_stranger_has_no_say() {
         let (mut passed, b, stranger) = (RemoteRequestCounts::default(), id("b", 1), id("s", 1));
         passed.set_members([(b.clone(), true), (stranger.clone(), false)].into_iter());
-        assert_eq!(passed.update(told(&stranger, u64::MAX)), []);
-        assert_eq!(passed.update(told(&b, 1)), [("a".into(), 1)]);
+        assert_eq!(passed.update(reported(&stranger, u64::MAX)), []);
+        assert_eq!(passed.update(reported(&b, 1)), [("a".into(), 1)]);
         // It was started again.
         let b = id("b", 2);
         passed.set_members([(b.clone(), true)].into_iter());
-        assert_eq!(passed.update(told(&b, 2)), [("a".into(), 2)]);
+        assert_eq!(passed.update(reported(&b, 2)), [("a".into(), 2)]);
         assert_eq!(passed.nodes.len(), 1);
     }
 }

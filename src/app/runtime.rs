@@ -135,7 +135,7 @@ mod tests {
     fn a_damaged_file_is_not_taken_for_none() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join(FILE), "{").unwrap();
-        let said = read(dir.path()).unwrap_err().to_string();
-        assert!(said.contains("damaged"), "{said}");
+        let error = read(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("damaged"), "{error}");
     }
 }

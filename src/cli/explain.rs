@@ -479,7 +479,7 @@ mod tests {
 
     #[test]
     fn a_trace_says_when_and_why_and_keeps_to_its_lines() {
-        let story = json!({
+        let recorded = json!({
             "request_id": "0123", "began_at": "2026-11-21T10:00:00.000Z", "account": "acme",
             "model": "m", "requested_model": "n\nforged line", "face": "openai", "node": "a1",
             "site": "fra", "config_generation": 3, "forwarded_by": null,
@@ -505,7 +505,7 @@ mod tests {
             "queued_ms": 97.4, "first_byte_at_ms": 180.2, "total_ms": 181.0, "neurons": 12.5,
             "nodes": { "b": null },
         });
-        let text = trace(&story);
+        let text = trace(&recorded);
         for expected in [
             "account acme, model m, requested as n\\nforged line, openai API",
             "completed, HTTP 200 after 181.00 ms, of which 97.4 ms in the queue, first byte at 180.20 ms",
@@ -530,8 +530,8 @@ mod tests {
     }
 
     #[test]
-    fn a_forward_is_told_with_the_nodes_that_were_not_fit_and_the_story_of_the_one_that_was() {
-        let story = json!({
+    fn a_forward_is_printed_with_the_nodes_that_were_not_fit_and_the_trace_of_the_one_that_was() {
+        let recorded = json!({
             "steps": [
                 { "step": "peer_selection", "at_ms": 0.1, "need": "permit", "chosen": "b", "nodes": [
                     { "node": "b", "site": "fra", "skip_reason": null, "free": 1, "permits": 2,
@@ -542,7 +542,7 @@ mod tests {
                   "result": "answered", "status": 200, "rejection": null, "retry": null }],
             "nodes": { "b": { "node": "b", "steps": [{ "step": "admission", "at_ms": 0.0, "result": "leased" }] } },
         });
-        let text = trace(&story);
+        let text = trace(&recorded);
         for expected in [
             "at other nodes for a free permit: node b",
             "node c at ams: stale; 0 of 2 permits estimated free, 3 queued, reported 9000 ms ago",

@@ -13,7 +13,7 @@
 //! config         digests of accounts, models and tariffs                          when other than before
 //! ```
 //!
-//! A node's keys arrive in the order in which they were written, so that whoever has its `node` of a
+//! A node's keys arrive in the order in which they were written, so that a reader of its `node` of a
 //! version has all that was published before. Bounds: [`MODELS_MAX`] models and [`ACCOUNTS_MAX`] accounts
 //! of a node, [`NODES_MAX`] nodes.
 

@@ -315,8 +315,8 @@ async fn who_has_no_certificate_of_the_fleet_is_not_let_in_and_reads_why() {
             "{why}: {sent:?}"
         );
     }
-    let nobody = ServerIdentity::new("b", Some(fleet.ca().as_bytes())).unwrap();
-    let target = Target::for_node(&served.address, Arc::new(nobody), LONG).unwrap();
+    let unknown = ServerIdentity::new("b", Some(fleet.ca().as_bytes())).unwrap();
+    let target = Target::for_node(&served.address, Arc::new(unknown), LONG).unwrap();
     let (client, body, mut marks) = (
         HttpClient::default(),
         Bytes::new(),
@@ -345,8 +345,8 @@ async fn all_nodes_are_told_of_a_drain_at_once_and_those_that_are_silent_hold_no
     };
     // The silent one costs the limit, which is for the other one to answer on a slow machine.
     let telling = a.announce_draining(&nodes, Duration::from_secs(3));
-    let (head, told) = join(serving, telling).await;
-    assert_eq!(told, 1);
+    let (head, sent) = join(serving, telling).await;
+    assert_eq!(sent, 1);
     assert!(
         head.starts_with("POST /peer/draining HTTP/1.1\r\n"),
         "{head}"

@@ -1,4 +1,4 @@
-//! Step 9 of the walk: a permit here, a node that has one, a place in the queue, or a refusal.
+//! Step 9 of the request pipeline: a permit here, a node that has one, a place in the queue, or a refusal.
 //!
 //! Not the order of the queue and not the choice among nodes. While it waits it listens to four others: the
 //! deadline, the client, news of other nodes, and, on streams that want it, the time for a sign of life.
@@ -54,7 +54,7 @@ pub async fn admit(
             request.no_wait,
         )?);
     }
-    // Whoever has failed here already comes after nodes that have not.
+    // A node that failed this request already comes after nodes that have not.
     let all_tried = !request.avoid.is_empty() && !model.gate.has_untried(&request.avoid);
     if all_tried && let Some(plan) = select_peer(shared, ctx, model, Need::Permit, Millis::ZERO) {
         return Ok(Upstream::Peer(plan));

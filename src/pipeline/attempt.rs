@@ -1,4 +1,5 @@
-//! Step 10 of the walk: the request to a model server or another node, and to a further one when that is allowed.
+//! Step 10 of the request pipeline: the request to a model server or another node, and to a further one
+//! when that is allowed.
 //!
 //! The number of attempts is the core's decision (retry budget). No attempt follows the first byte of a
 //! response, or a server that may have started to work.

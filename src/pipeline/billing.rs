@@ -3,7 +3,7 @@
 //! Not the counting (the response) and not a formula (the model's billing). Work is paid once, and a
 //! complete response as it is. Cut by its client or the deadline, a request that was sent costs its input
 //! and the output so far. Failed by its server or a plugin, it costs the same if the client had bytes of the
-//! response, else nothing. A try that is repeated is never charged. Neurons held for a request that is not
+//! response, else nothing. An attempt that is repeated is never charged. Neurons held for a request that is not
 //! billed go back by drop.
 
 mod bill;
@@ -69,7 +69,7 @@ pub struct RequestBilling {
     /// Usage of a stream in flight.
     progress: Option<ReportedUsage>,
     input: EstimateInput,
-    /// A server was sent the request, and no try follows.
+    /// A server was sent the request, and no attempt follows.
     is_sent: bool,
     /// The client has bytes of the answer.
     is_received: bool,
@@ -309,7 +309,7 @@ impl RequestBilling {
     }
 
     /// The request is over: what was held is settled with what it cost, or goes back. Before its
-    /// event, so that whoever has seen that finds the day's account as it is.
+    /// event, so that a reader of the event finds the day's account as it is.
     pub fn close(&mut self, model: Option<&ModelRuntime>) {
         let held = self.reservation.take();
         let Some(charge) = &self.charge else { return };

@@ -234,7 +234,7 @@ impl RequestContext {
 
     /// Records the number of requests that waited on arrival.
     pub fn record_queue_length(&mut self, waiting: usize) {
-        // A second try comes to the line from inside; the first look counts.
+        // Only the first attempt counts: a retry joins the queue from within.
         if self.attempts == 0 {
             self.facts.queue_length = u32::try_from(waiting).unwrap_or(u32::MAX);
         }

@@ -45,11 +45,11 @@ impl ModelError {
     pub fn from_admission(left: RequestError) -> ModelError {
         match left {
             RequestError::Refused(refusal) if refusal.is_out_of_capacity() => {
-                let missed = match refusal {
+                let reason = match refusal {
                     Refusal::NoHealthyEndpoint => FallbackReason::Unhealthy,
                     _ => FallbackReason::OutOfCapacity,
                 };
-                ModelError::Fallback(missed, refusal)
+                ModelError::Fallback(reason, refusal)
             }
             left => ModelError::Ended(left),
         }
@@ -166,27 +166,27 @@ impl<'a> ModelFallback<'a> {
         ctx: &mut RequestContext,
         unserved: ModelError,
     ) -> Result<(), RequestError> {
-        let (missed, refusal) = match unserved {
+        let (reason, refusal) = match unserved {
             ModelError::Ended(left) => return Err(left),
-            // The walk has gone back by now.
+            // The fallback was undone by now.
             ModelError::Outdated => return Err(Refusal::Internal.into()),
             // What is wrong with a request is for the model that was asked for to say.
             ModelError::Unfit(refusal) if self.primary.is_none() => return Err(refusal.into()),
             ModelError::Unfit(refusal) => (None, refusal),
-            ModelError::Fallback(missed, refusal) => (Some(missed), refusal),
+            ModelError::Fallback(reason, refusal) => (Some(reason), refusal),
         };
         let cause = refusal.clone();
         let left = || Box::new((Arc::clone(&self.model), refusal));
         let (primary, first_refusal) = (**self.primary.get_or_insert_with(left)).clone();
         let leaves = self
             .state
-            .may_fall_back(missed.unwrap_or(FallbackReason::Failed), ctx.attempts);
+            .may_fall_back(reason.unwrap_or(FallbackReason::Failed), ctx.attempts);
         let Some(next) = leaves.then(|| self.next_open()).flatten() else {
             ctx.set_model(&primary, &primary);
             return Err(first_refusal.into());
         };
-        if let Some(missed) = missed {
-            self.model.metrics.record_fallback(missed);
+        if let Some(reason) = reason {
+            self.model.metrics.record_fallback(reason);
         }
         self.state.record_fallback(self.candidates.len());
         self.is_resumed = false;

@@ -173,7 +173,7 @@ impl<'a, D: Downstream> Relay<'a, D> {
             }
             relay.ctx.mark_sent();
             let relayed = relay.success(transformer).await;
-            // The task hears of the end before the last count is taken.
+            // The task is closed before the last count is taken.
             transformer.close();
             relay.record_usage(transformer);
             relayed
@@ -252,7 +252,7 @@ impl<'a, D: Downstream> Relay<'a, D> {
                 Ok(Some(chunk)) if self.out.len() + chunk.len() <= ERROR_BODY_MAX_BYTES => {
                     self.out.extend_from_slice(&chunk);
                 }
-                // The status has told the most of it.
+                // The status already reports the failure.
                 Ok(_) | Err(RelayStop::Broken | RelayStop::Silence | RelayStop::Task(_)) => break,
                 Err(RelayStop::Deadline) => {
                     return (RelayResult::Abandoned, Err(Refusal::DeadlinePassed.into()));

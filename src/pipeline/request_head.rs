@@ -1,4 +1,4 @@
-//! Step 2 of the walk: what the head says, before any of the body is read.
+//! Step 2 of the request pipeline: what the head says, before any of the body is read.
 //!
 //! Copies what later steps need, because reading the body takes the session.
 

@@ -1,4 +1,4 @@
-//! Step 8 of the walk: where the request should go, as the model's routing policy sees it.
+//! Step 8 of the request pipeline: where the request should go, as the model's routing policy sees it.
 //!
 //! Not a permit: the result is an order, which the turnstile follows as far as permits and health allow.
 //! Without a policy it says nothing, at no cost.
@@ -42,7 +42,7 @@ impl EndpointPreference {
             streaming: call.stream,
             priority,
             lora: prompt.lora(),
-            // Endpoints of this node are at site 0; whoever must go elsewhere takes none of them.
+            // Endpoints of this node are at site 0; a request for another site takes none of them.
             forced_site: ctx.forced_site.as_ref().map(|_| 0),
         };
         ctx.ranking_class = class;

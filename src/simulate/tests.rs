@@ -564,9 +564,9 @@ async fn a_paced_answer_takes_its_time_and_no_less() {
     };
     for body in [chat("x"), chat_stream("x")] {
         let sim = start(config.clone()).await;
-        let begun = tokio::time::Instant::now();
+        let started = tokio::time::Instant::now();
         assert_eq!(sim.post(CHAT, body).await.status, 200);
         // 30 ms to the first token, 10 ms to each of the three after it.
-        assert!(begun.elapsed() >= Duration::from_millis(60));
+        assert!(started.elapsed() >= Duration::from_millis(60));
     }
 }

@@ -192,9 +192,9 @@ mod tests {
         let sent = AtomicU64::new(100);
         let window = Duration::from_secs(10);
         let mut pace = ReaderPace::begin(window, 2, 100);
-        let begun = Instant::now();
+        let started = Instant::now();
         sent.store(120, Ordering::Relaxed);
         pace.wait_until_too_slow(&sent).await;
-        assert_eq!(begun.elapsed().as_secs(), 20);
+        assert_eq!(started.elapsed().as_secs(), 20);
     }
 }

@@ -1,4 +1,4 @@
-//! Digests of what all nodes of a fleet have to agree on.
+//! Digests of what all nodes of a cluster have to agree on.
 //!
 //! Not the comparison, which `peer` makes. Endpoints, queues and the rest of a model are each node's own and
 //! not in them.

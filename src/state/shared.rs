@@ -45,7 +45,7 @@ pub struct Shared {
     pub quota: Arc<QuotaStore>,
     /// Switches that operators change at run time.
     pub runtime: Arc<RuntimeSwitches>,
-    /// The other nodes of the fleet.
+    /// The other nodes of the cluster.
     pub cluster: Arc<ClusterHandle>,
     /// The way to them.
     pub peer_client: Arc<PeerClient>,

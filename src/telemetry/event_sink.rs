@@ -306,7 +306,7 @@ impl fmt::Debug for EventSink {
 
 fn answer(waiting: Option<oneshot::Sender<StoreResult>>, stored: StoreResult) {
     if let Some(waiting) = waiting {
-        // Whoever waited may have gone, with the client.
+        // The waiter may have gone, with the client.
         let _ = waiting.send(stored);
     }
 }

@@ -114,7 +114,7 @@ pub fn check_level(level: &str) -> Result<(), BadLevel> {
 
 /// Makes this process log to standard error. Call it once, before the first thread is started.
 pub fn init(config: &LogConfig, clock: Clock) -> Result<LogHandle, LogInitError> {
-    // Of its own descriptor: whoever else writes to standard error does not wait for the lock of this one.
+    // Of its own descriptor: other writers to standard error do not wait for the lock of this one.
     let stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
     let lines = LineQueue::start(stderr)?;
     let (subscriber, mut handle) = subscriber(config, clock, lines.clone())?;

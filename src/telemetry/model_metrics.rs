@@ -188,7 +188,7 @@ impl ModelMetrics {
             attempts: AttemptResult::ALL.map(|result| attempts.with_label_values(&[result.name()])),
             forwards: ForwardResult::ALL.map(|result| forwards.with_label_values(&[result.name()])),
             fallbacks: FallbackReason::ALL
-                .map(|missed| fallbacks.with_label_values(&[missed.name()])),
+                .map(|reason| fallbacks.with_label_values(&[reason.name()])),
             discovery: DiscoveryMetrics::new(&registry),
             gauges: ModelGauges::new(&registry),
             window: Mutex::new(PermitWindow::default()),
@@ -233,8 +233,8 @@ impl ModelMetrics {
     }
 
     /// Counts a fallback from this model to the next one.
-    pub fn record_fallback(&self, missed: FallbackReason) {
-        self.fallbacks[missed as usize].inc();
+    pub fn record_fallback(&self, reason: FallbackReason) {
+        self.fallbacks[reason as usize].inc();
     }
 
     /// Counts an endpoint that was found, or is no longer found.
@@ -485,7 +485,7 @@ mod tests {
             FallbackReason::ALL
                 .iter()
                 .enumerate()
-                .all(|(at, missed)| *missed as usize == at)
+                .all(|(at, reason)| *reason as usize == at)
         );
         assert!(
             AttemptResult::ALL

@@ -117,8 +117,8 @@ impl TraceBuilder {
 }
 
 impl ForwardStep {
-    pub(super) fn set_retry_decision(&mut self, again: RetryDecision) {
-        self.retry = Some(again);
+    pub(super) fn set_retry_decision(&mut self, decision: RetryDecision) {
+        self.retry = Some(decision);
     }
 }
 

@@ -33,12 +33,12 @@ use crate::upstream::{
 /// Steps of one trace: more than a request takes that uses all fallbacks and all attempts. Further ones are
 /// counted.
 pub const STEPS_MAX: usize = 40;
-/// A permit and a try: what a request takes that nothing happens to.
+/// Steps of an uneventful request: one admission, one attempt.
 pub(super) const STEPS_USUAL: usize = 2;
 /// Bytes of the name of a model that a caller asked for: longer than any model's.
 pub(super) const REQUESTED_MODEL_BYTES_MAX: usize = 128;
 
-/// The story of one request. Moments are microseconds on the process's clock.
+/// Trace of one request. Moments are microseconds on the process's clock.
 #[derive(Clone, Debug)]
 pub struct RequestTrace {
     pub begin_us: u64,
@@ -86,7 +86,7 @@ pub enum TraceStep {
     Forward(Box<ForwardStep>),
 }
 
-/// The model's routing policy had a say.
+/// Ranking by the model's routing policy.
 #[derive(Clone, Debug)]
 pub struct RoutingStep {
     pub at_us: u64,
@@ -168,7 +168,7 @@ pub struct AttemptTrace {
 }
 
 impl AttemptTrace {
-    /// A try begins.
+    /// Start of an attempt.
     pub fn begin(clock: Clock) -> AttemptTrace {
         AttemptTrace {
             marks: ConnectTimings::with_clock(clock),
@@ -394,7 +394,7 @@ impl TraceBuilder {
         }
     }
 
-    /// A try begins.
+    /// Start of an attempt.
     pub fn begin_attempt(&mut self, began_us: u64, target: &Target) {
         self.push_step(|| {
             TraceStep::Attempt(AttemptStep {
@@ -415,11 +415,11 @@ impl TraceBuilder {
     }
 
     /// Records the retry decision after the last attempt failed.
-    pub fn record_retry_decision(&mut self, again: RetryDecision) {
+    pub fn record_retry_decision(&mut self, decision: RetryDecision) {
         if let Some(tried) = self.last_attempt() {
-            tried.retry = Some(again);
+            tried.retry = Some(decision);
         } else if let Some(forward) = self.last_forward() {
-            forward.set_retry_decision(again);
+            forward.set_retry_decision(decision);
         }
     }
 
@@ -472,7 +472,7 @@ impl TraceBuilder {
         }
     }
 
-    /// The story, to be kept; none of a request that has none.
+    /// Takes the trace for the store; none where none was recorded.
     pub fn take(&mut self) -> Option<Box<RequestTrace>> {
         self.recorded.take()
     }
@@ -519,7 +519,7 @@ impl RequestTrace {
         };
         let is_whole =
             |end: &TraceSummary| end.outcome == RequestOutcome::Completed && end.status < 400;
-        // Whoever looks for the rest of a forwarded request's story looks for it here.
+        // A forwarded request's trace is looked up here by its first node.
         self.refusal.is_none()
             && self.forwarded_from.is_none()
             && self.summary.as_ref().is_some_and(is_whole)

@@ -1,4 +1,4 @@
-//! A story as JSON, for people: the body of `GET /explain/{request id}`.
+//! A trace as JSON, for people: the body of `GET /explain/{request id}`.
 //!
 //! Runs on an operator's request, never within a request. Spans are milliseconds with three decimals;
 //! `…at_ms` is from the end of the request's head. Names are in `docs/explain.md`.
@@ -26,7 +26,7 @@ use crate::upstream::{AdmissionSnapshot, RankingResult, SiteRanking};
 /// Node that renders the trace.
 #[derive(Clone, Copy)]
 pub struct NodeInfo<'a> {
-    /// The clock that the story was measured with.
+    /// The clock that the trace was measured with.
     pub clock: Clock,
     /// `node.id`.
     pub node: &'a str,
@@ -35,7 +35,7 @@ pub struct NodeInfo<'a> {
 }
 
 impl RequestTrace {
-    /// The whole story.
+    /// The whole trace.
     pub fn to_json(&self, here: NodeInfo<'_>) -> Value {
         let mut object = Map::new();
         let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
@@ -220,13 +220,13 @@ impl RequestTrace {
 }
 
 /// Renders the retry decision.
-pub(super) fn retry_json(again: RetryDecision) -> Value {
+pub(super) fn retry_json(decision: RetryDecision) -> Value {
     json!({
-        "allowed": again.allowed,
-        "why": again.reason(),
-        "counted": again.is_counted(),
-        "attempts_left": again.attempts_left(),
-        "model_retries_left": again.model_left,
+        "allowed": decision.allowed,
+        "why": decision.reason(),
+        "counted": decision.is_counted(),
+        "attempts_left": decision.attempts_left(),
+        "model_retries_left": decision.model_left,
     })
 }
 

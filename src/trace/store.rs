@@ -1,7 +1,7 @@
-//! The last stories, in a ring of fixed size.
+//! Ring of the latest traces, of fixed size.
 //!
 //! No index: keeping a trace costs one counter and one short lock of its slot. A look-up reads all slots,
-//! newest first, which takes about a millisecond. A story that is overwritten is freed outside the lock.
+//! newest first, which takes about a millisecond. A trace that is overwritten is freed outside the lock.
 //!
 //! Uneventful requests are sampled once there are thousands a second: they would push out the others, and a
 //! ring that turns so fast evicts processor caches.
@@ -12,21 +12,20 @@ use parking_lot::Mutex;
 
 use super::record::RequestTrace;
 
-/// Stories kept: some minutes at ten requests a second, enough of a burst at thousands to find an
+/// Traces kept: some minutes at ten requests a second, enough of a burst at thousands to find an
 /// example of everything in it, and a few MiB.
 pub const TRACES_KEPT: usize = 4096;
 
-/// Between two stories of requests that nothing happened to, in the long run: 50 a second are kept.
+/// Interval between two kept traces of uneventful requests, in the long run: 50 a second.
 const PLAIN_EVERY_US: u64 = 20_000;
-/// So many are kept at once when few came before.
+/// Traces of uneventful requests kept at once when few came before.
 const PLAIN_BURST: u64 = 256;
 
 /// The ring.
 pub struct TraceStore {
-    /// Each guards a pointer; held by the request that leaves its story there, and for one copy of
-    /// it by who asks.
+    /// Each guards a pointer, held while a trace is stored or copied for a reader.
     slots: Box<[Mutex<Option<Box<RequestTrace>>>]>,
-    /// Stories kept so far; the next one's slot by the remainder.
+    /// Traces kept so far; the next one's slot by the remainder.
     kept: AtomicUsize,
     /// Moment at which the last plain trace kept so far would have come, had they come at their pace
     /// (generic cell rate algorithm).
@@ -48,7 +47,7 @@ impl TraceStore {
         }
     }
 
-    /// Keeps a story, and the oldest goes; unless it is one of many that nothing happened in.
+    /// Keeps a trace in place of the oldest, unless it is one of many uneventful ones.
     pub fn keep(&self, trace: Box<RequestTrace>) {
         if trace.is_plain() && !self.admit_plain(trace.ended_us()) {
             return;
@@ -68,7 +67,7 @@ impl TraceStore {
         taken.is_ok()
     }
 
-    /// The story of a request, if it is still there.
+    /// The trace of a request, if it is still there.
     pub fn find(&self, request_id: &str) -> Option<RequestTrace> {
         self.newest_first().find_map(|slot| {
             let slot = slot.lock();
@@ -77,7 +76,7 @@ impl TraceStore {
         })
     }
 
-    /// The last `count` stories, the newest first. A trace that is just being written may be missing.
+    /// The last `count` traces, the newest first. A trace that is just being written may be missing.
     pub fn newest(&self, count: usize) -> Vec<RequestTrace> {
         let traces = self
             .newest_first()

@@ -1,4 +1,4 @@
-//! Stories as they are collected, kept and told, without a socket.
+//! Traces as they are collected, kept and rendered, without a socket.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +50,7 @@ fn summary(request_id: &str) -> TraceSummary {
     }
 }
 
-/// The story of a request with this id that came to nothing.
+/// The trace of a request with this id that came to nothing.
 fn trace(request_id: &str) -> Box<RequestTrace> {
     let mut draft = started();
     draft.finish(|_| summary(request_id));
@@ -99,39 +99,39 @@ fn ask() -> PermitRequest {
 }
 
 #[test]
-fn the_ring_keeps_the_last_stories_and_no_more() {
-    let stories = TraceStore::with_capacity(4);
-    assert!(stories.newest(10).is_empty());
+fn the_ring_keeps_the_last_traces_and_no_more() {
+    let store = TraceStore::with_capacity(4);
+    assert!(store.newest(10).is_empty());
     let ids = |count: usize| {
-        let newest = stories.newest(count);
+        let newest = store.newest(count);
         let ids = newest.iter().map(|trace| trace.request_id().to_owned());
         ids.collect::<Vec<_>>()
     };
     for number in 0..10 {
-        stories.keep(trace(&format!("r{number}")));
+        store.keep(trace(&format!("r{number}")));
         let oldest = (number + 1_i32).saturating_sub(4).max(0);
         let kept: Vec<String> = (oldest..=number).rev().map(|n| format!("r{n}")).collect();
         assert_eq!(ids(10), kept);
     }
     assert_eq!(ids(2), ["r9", "r8"]);
-    assert!(stories.find("r5").is_none());
-    assert_eq!(stories.find("r6").unwrap().request_id(), "r6");
-    assert!(stories.find("").is_none());
+    assert!(store.find("r5").is_none());
+    assert_eq!(store.find("r6").unwrap().request_id(), "r6");
+    assert!(store.find("").is_none());
 }
 
 #[test]
-fn of_two_stories_with_one_id_the_newer_is_told() {
-    let stories = TraceStore::with_capacity(4);
-    stories.keep(trace("r"));
+fn of_two_traces_with_one_id_the_newer_is_found() {
+    let store = TraceStore::with_capacity(4);
+    store.keep(trace("r"));
     let mut second = started();
     second.record_refusal(&Refusal::QuotaUsed);
     second.finish(|_| summary("r"));
-    stories.keep(second.take().unwrap());
-    assert!(stories.find("r").unwrap().refusal.is_some());
+    store.keep(second.take().unwrap());
+    assert!(store.find("r").unwrap().refusal.is_some());
 }
 
 #[test]
-fn a_request_without_a_story_collects_nothing() {
+fn a_request_without_a_trace_collects_nothing() {
     let mut draft = TraceBuilder::default();
     draft.set_requested_model("m", None);
     draft.begin_attempt(0, &target());
@@ -141,7 +141,7 @@ fn a_request_without_a_story_collects_nothing() {
 }
 
 #[test]
-fn a_story_ends_to_grow_and_later_steps_change_nothing_in_it() {
+fn a_trace_stops_growing_and_later_steps_change_nothing_in_it() {
     let mut draft = started();
     let gate = AdmissionGate::new(&model(), vec![target()], Clock::start());
     for number in 0..32_u16 {
@@ -154,10 +154,10 @@ fn a_story_ends_to_grow_and_later_steps_change_nothing_in_it() {
         draft.begin_attempt(u64::from(number), &target());
         draft.update_attempt(&trace);
     }
-    let told = render(&mut draft);
-    let steps = told["steps"].as_array().unwrap();
+    let rendered = render(&mut draft);
+    let steps = rendered["steps"].as_array().unwrap();
     assert_eq!(
-        (steps.len(), &told["steps_left_out"]),
+        (steps.len(), &rendered["steps_left_out"]),
         (STEPS_MAX, &json!(24))
     );
     assert_eq!(steps.last().unwrap()["status"], 19);
@@ -165,13 +165,13 @@ fn a_story_ends_to_grow_and_later_steps_change_nothing_in_it() {
 
 #[test]
 fn of_many_requests_that_nothing_happens_to_some_are_kept_and_of_the_others_all() {
-    let stories = TraceStore::with_capacity(8);
+    let store = TraceStore::with_capacity(8);
     let now_us = 5_000_000;
-    let kept = (0..1000).filter(|_| stories.admit_plain(now_us)).count();
+    let kept = (0..1000).filter(|_| store.admit_plain(now_us)).count();
     assert_eq!(kept, 256);
-    assert!(!stories.admit_plain(now_us + 19_999));
-    assert!(stories.admit_plain(now_us + 20_000));
-    assert!(!stories.admit_plain(now_us + 20_000));
+    assert!(!store.admit_plain(now_us + 19_999));
+    assert!(store.admit_plain(now_us + 20_000));
+    assert!(!store.admit_plain(now_us + 20_000));
 
     let gate = AdmissionGate::new(&model(), vec![target()], Clock::start());
     let plain = |again: bool| {
@@ -255,9 +255,9 @@ fn admission_tells_what_it_found_what_it_said_and_how_the_wait_ended() {
     draft.end_wait(at_us + 1500, WaitEnd::Refused("deadline-passed"));
     let (found, full) = gate.request_permit(ask());
     draft.record_admission(found, &full);
-    let told = render(&mut draft);
-    let [leased, queued, full] = told["steps"].as_array().unwrap().as_slice() else {
-        panic!("{told}");
+    let rendered = render(&mut draft);
+    let [leased, queued, full] = rendered["steps"].as_array().unwrap().as_slice() else {
+        panic!("{rendered}");
     };
     let seen = |step: &Value| {
         let words = [
@@ -381,7 +381,7 @@ fn a_try_tells_its_moments_and_why_there_is_another_one_or_none() {
 #[test]
 fn only_retries_that_load_another_server_count_for_the_whole_model() {
     let again = |failure, allowed, tries| {
-        let again = RetryDecision {
+        let decision = RetryDecision {
             kept_for_next: false,
             proven: false,
             failure,
@@ -389,13 +389,17 @@ fn only_retries_that_load_another_server_count_for_the_whole_model() {
             tries,
             model_left: 0,
         };
-        (again.is_counted(), again.attempts_left(), again.reason())
+        (
+            decision.is_counted(),
+            decision.attempts_left(),
+            decision.reason(),
+        )
     };
     let failed = Some(AttemptFailure::Failed);
     let started = (false, 2, "the server may have begun to work");
     assert_eq!(again(None, false, 1), started);
-    let nobody = (false, 1, "no server has seen the request");
-    assert_eq!(again(Some(AttemptFailure::NotConnected), true, 2), nobody);
+    let unseen = (false, 1, "no server has seen the request");
+    assert_eq!(again(Some(AttemptFailure::NotConnected), true, 2), unseen);
     let spent = (false, 2, "the model's retries are used up");
     assert_eq!(again(failed, false, 1), spent);
     let last = (false, 0, "the request has used its attempts");
@@ -405,7 +409,7 @@ fn only_retries_that_load_another_server_count_for_the_whole_model() {
 #[test]
 fn the_end_is_that_of_the_summary_and_the_deadline_names_its_source() {
     let mut draft = started();
-    draft.set_requested_model("nobody", None);
+    draft.set_requested_model("unseen", None);
     draft.set_deadline(RULE, 1, Some(Millis(500)));
     draft.record_refusal(&Refusal::QuotaUsed);
     let quota = QuotaHold {
@@ -422,7 +426,7 @@ fn the_end_is_that_of_the_summary_and_the_deadline_names_its_source() {
         quota: Some(quota),
         ..summary("r1")
     });
-    let told = render(&mut draft);
+    let rendered = render(&mut draft);
     for (name, value) in [
         ("request_id", json!("r1")),
         ("node", json!("a1")),
@@ -430,7 +434,7 @@ fn the_end_is_that_of_the_summary_and_the_deadline_names_its_source() {
         ("config_generation", json!(3)),
         ("account", json!("acme")),
         ("model", Value::Null),
-        ("requested_model", json!("nobody")),
+        ("requested_model", json!("unseen")),
         ("face", json!("openai")),
         ("steps", json!([])),
         ("outcome", json!("refused")),
@@ -441,10 +445,10 @@ fn the_end_is_that_of_the_summary_and_the_deadline_names_its_source() {
         ("neurons", Value::Null),
         ("plugins", json!([])),
     ] {
-        assert_eq!(told[name], value, "{name}");
+        assert_eq!(rendered[name], value, "{name}");
     }
     assert_eq!(
-        told["deadline"],
+        rendered["deadline"],
         json!({
             "after_ms": 500,
             "from": "caller",
@@ -455,9 +459,9 @@ fn the_end_is_that_of_the_summary_and_the_deadline_names_its_source() {
         })
     );
     assert_eq!(
-        told["quota"],
+        rendered["quota"],
         json!({ "neurons": 2.5, "per_day": 10, "settlement": "refused" })
     );
-    assert_eq!(told["refusal"]["cause"], "quota-used");
-    assert_eq!(told["refusal"]["reason"], "insufficient_quota");
+    assert_eq!(rendered["refusal"]["cause"], "quota-used");
+    assert_eq!(rendered["refusal"]["reason"], "insufficient_quota");
 }

@@ -5,7 +5,7 @@
 
 use crate::telemetry::Clock;
 
-/// Moments of one try.
+/// Moments of one attempt.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConnectTimings {
     clock: Option<Clock>,

@@ -1,4 +1,4 @@
-//! Model servers: how to speak to them, whether they live, and who may.
+//! Protocols, health and permits of model servers.
 //!
 //! No client connection is known here. A [`ModelRuntime`] is one model as the pipeline uses it.
 //!

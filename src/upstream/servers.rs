@@ -1,4 +1,4 @@
-//! Servers by address: the permits that the gates of several models share, and who gets a freed one.
+//! Servers by address: the permits that the gates of several models share, and which gate gets a freed one.
 //!
 //! The decision is [`ServerPermits`]'s; a permit freed under one gate's lock is carried to another
 //! gate after that lock was released. No two gates are ever locked at once. A server is known while
@@ -22,7 +22,7 @@ pub(super) trait HandoffReceiver: Send + Sync {
 /// All servers and the gates that have endpoints there.
 #[derive(Default)]
 pub struct SharedServers {
-    /// Guards the table. Held by reloads, and for a look-up by whoever delivers a handoff; inside it
+    /// Guards the table. Held by reloads, and for a look-up by the thread that delivers a handoff; inside it
     /// nothing is locked but the servers' own leaf locks.
     table: Mutex<SharedServerTable>,
 }

@@ -10,7 +10,7 @@ use crate::support::{
 const CHAT: &str = "/v1/chat/completions";
 const NO_QUEUE: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
 
-/// The story with this id, once the request has left it.
+/// The trace with this id, once the request has left it.
 async fn trace(node: &Node, request_id: &str) -> Value {
     node.explain(request_id).await
 }
@@ -284,7 +284,7 @@ async fn a_deadline_that_passes_in_the_queue_is_the_end_of_the_wait() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_leaves_its_story_behind() {
+async fn a_client_that_leaves_leaves_its_trace_behind() {
     let server = ScriptedServer::held().await;
     let node = Node::start(&one_model(server.address, 1, "")).await;
     let holder = node.posting("", "").await.0;
@@ -371,7 +371,7 @@ async fn neurons_that_were_held_are_told_with_what_became_of_them() {
     for _ in 0..2 {
         let answer = node.post_as(key, CHAT, &chat("m", "")).await;
         assert_eq!(answer.status, 200);
-        // The next one finds the day settled: the story comes after that.
+        // The next one finds the day settled: the trace comes after that.
         let shown_trace = trace_of(&node, &answer).await;
         assert_eq!(
             (
@@ -410,7 +410,7 @@ async fn a_model_nobody_knows_is_told_by_the_name_that_was_asked_for() {
 }
 
 #[tokio::test]
-async fn whoever_has_no_key_leaves_no_story() {
+async fn a_caller_without_a_key_leaves_no_trace() {
     let server = SimulatedServer::fast().await;
     let config = accounts("") + &one_model(server.address, 1, "");
     let node = Node::start(&config).await;

@@ -1,16 +1,21 @@
-//! Names that the production code defines, held to the glossary.
+//! Names that the code defines, banned words also in tests, held to the glossary.
 //!
 //! Not the sentences of comments, which `prose.rs` counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ceilings::{BANNED_NAMES_ALLOWED, BANNED_WORDS, PARTICIPLES, TYPES_THAT_REPEAT};
+use crate::ceilings::{
+    BANNED_IN_SENTENCES, BANNED_NAMES_ALLOWED, BANNED_WORDS, PARTICIPLES, TYPES_THAT_REPEAT,
+};
 use crate::prose::percent;
 use crate::tokens::{Token, item_length};
 use crate::tree::{Tree, package};
 
 const TYPE_KEYWORDS: &[&str] = &["struct", "enum", "trait", "type", "union"];
 const ITEM_KEYWORDS: &[&str] = &["fn", "const", "static", "mod"];
+
+/// Words from which on a name is a sentence: that of a test.
+const SENTENCE_WORDS: usize = 4;
 
 /// Type name → packages and files that define it, once for each definition.
 type Definitions<'a> = BTreeMap<&'a str, Vec<&'a str>>;
@@ -125,15 +130,27 @@ pub fn banned_words(tree: &Tree, max: usize, found: &mut Vec<String>) {
     }
 }
 
-/// Names of items, fields, parameters and variables with a banned word, each with its file.
+/// Names of items, fields, parameters and variables with a banned word, each with its file. Tests count.
+///
+/// The name of a test is a sentence: only the images among the words are banned in it.
 pub fn banned(tree: &Tree) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
-    for (path, tokens) in &tree.code {
+    let is_production = |path: &str, name: &Token| {
+        let tokens = tree.code.get(path);
+        tokens.is_some_and(|tokens| tokens.iter().any(|token| token.text == name.text))
+    };
+    for (path, tokens) in &tree.with_tests {
         for at in 0..tokens.len() {
             let name = &tokens[at];
             if is_definition(tokens, at) && !BANNED_NAMES_ALLOWED.contains(&name.text.as_str()) {
-                let is_banned = |word: &String| BANNED_WORDS.contains(&word.as_str());
-                if words(&name.text).iter().any(is_banned) {
+                let words = words(&name.text);
+                let is_sentence = words.len() >= SENTENCE_WORDS && !is_production(path, name);
+                let banned = if is_sentence {
+                    BANNED_IN_SENTENCES
+                } else {
+                    BANNED_WORDS
+                };
+                if words.iter().any(|word| banned.contains(&word.as_str())) {
                     names.insert(format!("{path}: `{}`", name.text));
                 }
             }

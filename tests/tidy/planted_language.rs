@@ -182,16 +182,20 @@ fn a_participle_and_a_repeated_name_of_a_type_turn_it_red() {
 fn a_banned_word_in_a_defined_name_turns_it_red() {
     let check = |tree: &Tree, _: &[Source], found: &mut Vec<String>| banned_words(tree, 0, found);
     let fine = "//! App. Told.\npub fn run() { x.visit_map(told()); slot_of(Told) }\n\
-                #[cfg(test)]\nmod tests { fn told() {} }\n";
+                #[cfg(test)]\nmod tests { fn a_client_is_told_so() {} }\n";
     assert_eq!(
         offences_of(&[("src/app.rs", fine)], check),
         Vec::<String>::new()
     );
-    let planted =
-        "//! App.\npub fn run(told_at: u8) { let bell = 1; }\nstruct Parcel { lot: u8 }\n";
+    let planted = "//! App.\npub fn run(told_at: u8) { let bell = 1; }\nfn record_what_nodes_told() {}\nstruct Parcel { lot: u8 }\n\
+         #[cfg(test)]\nmod tests { fn a_story_ends_here() { let dice = 1; } }\n";
     let found = offences_of(&[("src/app.rs", planted)], check);
-    assert_one(&found, "4 names with banned words, over 0");
+    assert_one(&found, "7 names with banned words, over 0");
     assert!(found[0].contains("src/app.rs: `Parcel`"), "{found:#?}");
+    assert!(
+        found[0].contains("src/app.rs: `a_story_ends_here`"),
+        "{found:#?}"
+    );
 }
 
 #[test]

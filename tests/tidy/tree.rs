@@ -18,6 +18,8 @@ pub struct Tree {
     /// Path → tokens with test code taken out. Only files under `src`, not reached through tests
     /// alone.
     pub code: BTreeMap<String, Vec<Token>>,
+    /// The same of every reached file, with its test code.
+    pub with_tests: BTreeMap<String, Vec<Token>>,
     /// Every file some root names, tests included.
     pub reached: BTreeSet<String>,
 }
@@ -41,7 +43,15 @@ impl Tree {
             .filter(|path| path.starts_with("src/"))
             .map(|path| (path.clone(), without_tests(&all[path.as_str()])))
             .collect();
-        Tree { code, reached }
+        let with_tests = reached
+            .iter()
+            .filter_map(|path| Some((path.clone(), all.get(path.as_str())?.clone())))
+            .collect();
+        Tree {
+            code,
+            with_tests,
+            reached,
+        }
     }
 
     pub fn core(&self) -> impl Iterator<Item = (&String, &Vec<Token>)> {
@@ -89,8 +99,8 @@ fn reach(
     view: impl Fn(&[Token]) -> Vec<Token>,
 ) -> BTreeSet<String> {
     let mut reached = BTreeSet::new();
-    let mut to_visit: Vec<(String, bool)> = roots.iter().map(|root| (root.clone(), true)).collect();
-    while let Some((path, is_root)) = to_visit.pop() {
+    let mut pending: Vec<(String, bool)> = roots.iter().map(|root| (root.clone(), true)).collect();
+    while let Some((path, is_root)) = pending.pop() {
         let Some(tokens) = all.get(path.as_str()) else {
             continue;
         };
@@ -98,7 +108,7 @@ fn reach(
             continue;
         }
         for child in child_files(&path, is_root, &view(tokens)) {
-            to_visit.push((child, false));
+            pending.push((child, false));
         }
     }
     reached

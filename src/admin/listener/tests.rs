@@ -302,9 +302,12 @@ async fn a_reload_that_nobody_answers_is_a_503_and_not_a_hang() {
 #[tokio::test]
 async fn calls_of_a_plugin_are_captured_on_request() {
     let f = fixture();
-    let begun = ask(&f.admin, "POST", "/plugins/p/capture?calls=20").await;
-    assert_eq!((begun.status, &begun.json()["calls"]), (200, &json!(20)));
-    assert_eq!(begun.json()["file"], "/state/captures/p.jsonl");
+    let capture = ask(&f.admin, "POST", "/plugins/p/capture?calls=20").await;
+    assert_eq!(
+        (capture.status, &capture.json()["calls"]),
+        (200, &json!(20))
+    );
+    assert_eq!(capture.json()["file"], "/state/captures/p.jsonl");
     for (path, status) in [
         ("/plugins/q/capture?calls=1", 404),
         ("/plugins/busy/capture?calls=1", 409),
@@ -400,7 +403,7 @@ async fn a_body_that_does_not_fit_changes_no_flag() {
 }
 
 #[tokio::test]
-async fn a_story_is_told_by_its_exact_id_and_others_are_told_where_to_look() {
+async fn a_trace_is_found_by_its_exact_id_and_other_ids_get_a_hint() {
     let f = fixture();
     let reply = ask(&f.admin, "GET", &format!("/explain/{KNOWN_ID}")).await;
     assert_eq!(reply.status, 200);
@@ -412,8 +415,8 @@ async fn a_story_is_told_by_its_exact_id_and_others_are_told_where_to_look() {
     );
     let unknown = ask(&f.admin, "GET", "/explain/00000000000000000000000000000000").await;
     assert_eq!(unknown.status, 404);
-    let told = unknown.json()["error"].as_str().unwrap().to_owned();
-    assert!(told.contains("event file"), "{told}");
+    let message = unknown.json()["error"].as_str().unwrap().to_owned();
+    assert!(message.contains("event file"), "{message}");
     for odd in [
         "",
         "r1",

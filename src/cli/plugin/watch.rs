@@ -301,14 +301,14 @@ mod tests {
     fn what_a_gateway_answers_is_told_to_the_author() {
         let answer = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n{\n \"generation\": 3, \"compiling\": [\"p\"]}\n";
         let (status, answer) = parsed(answer).unwrap();
-        let said = reloaded(status, &answer);
-        assert_eq!(said, "reloaded: generation 3; still compiling p\n");
+        let printed = reloaded(status, &answer);
+        assert_eq!(printed, "reloaded: generation 3; still compiling p\n");
         let refused = "HTTP/1.1 422 No\r\n\r\n2f\r\n{\"problems\":[{\"path\":\"plugins[0].file\",\"message\":\"bad\"}]}\r\n0\r\n\r\n";
         let (status, answer) = parsed(refused).unwrap();
-        let said = reloaded(status, &answer);
+        let printed = reloaded(status, &answer);
         assert!(
-            said.contains("422") && said.contains("plugins[0].file: bad"),
-            "{said}"
+            printed.contains("422") && printed.contains("plugins[0].file: bad"),
+            "{printed}"
         );
         assert_eq!(parsed("SSH-2.0\r\n"), None);
     }

@@ -356,8 +356,8 @@ mod tests {
     #[test]
     fn the_same_seed_makes_the_same_bodies() {
         let bodies = |seed| {
-            let mut dice = ArgGenerator::new(seed, Vec::new());
-            (0..50).map(|_| dice.bytes("body")).collect::<Vec<_>>()
+            let mut generator = ArgGenerator::new(seed, Vec::new());
+            (0..50).map(|_| generator.bytes("body")).collect::<Vec<_>>()
         };
         assert_eq!(bodies(7), bodies(7));
         assert_ne!(bodies(7), bodies(8));

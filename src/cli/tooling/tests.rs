@@ -58,9 +58,9 @@ fn a_fixture_is_run_fresh_and_used_with_fuel_and_judged() {
     let FixtureVerdict::Differs(differences) = wrong.verdict(&first) else {
         panic!("{:?}", wrong.verdict(&first));
     };
-    let said: Vec<String> = differences.iter().map(ToString::to_string).collect();
+    let message: Vec<String> = differences.iter().map(ToString::to_string).collect();
     assert_eq!(
-        said,
+        message,
         ["/total: expected 2, got 1.0", "/base: expected 3, got 1.0"]
     );
     let greedy = PluginFixture {
@@ -121,16 +121,16 @@ fn outside_hooks_and_arguments_by_chance_come_from_the_component() {
     assert_eq!(info.memories.len(), 1);
     let hooks = ["describe", "prepare", "finish", "push", "close"];
     assert_eq!(plugin.hooks(), hooks);
-    let mut dice = ArgGenerator::new(7, Vec::new());
+    let mut generator = ArgGenerator::new(7, Vec::new());
     for hook in &hooks[1..] {
-        let mut args = plugin.arguments(hook, &mut dice);
+        let mut args = plugin.arguments(hook, &mut generator);
         for _ in 0..50 {
             let case = fixture(json!({ "hook": hook, "args": args }));
-            let said = format!("{:?}", run(&plugin, &case).answer);
-            assert!(!said.contains("fixture is wrong"), "{args:?}: {said}");
-            args = match dice.one_in(3) {
-                true => plugin.arguments(hook, &mut dice),
-                false => plugin.changed(hook, &args, &mut dice),
+            let message = format!("{:?}", run(&plugin, &case).answer);
+            assert!(!message.contains("fixture is wrong"), "{args:?}: {message}");
+            args = match generator.one_in(3) {
+                true => plugin.arguments(hook, &mut generator),
+                false => plugin.changed(hook, &args, &mut generator),
             };
         }
     }
@@ -138,7 +138,7 @@ fn outside_hooks_and_arguments_by_chance_come_from_the_component() {
 
 #[test]
 fn a_fixture_that_is_wrong_says_where() {
-    for (text, said) in [
+    for (text, message) in [
         (r#"{"hook":"fly"}"#, "`hook` must be one of"),
         (
             r#"{"hook":"price","expect":1,"expect-error":{}}"#,
@@ -149,7 +149,7 @@ fn a_fixture_that_is_wrong_says_where() {
         assert!(
             PluginFixture::parse("f", text.as_bytes())
                 .unwrap_err()
-                .contains(said),
+                .contains(message),
             "{text}"
         );
     }
@@ -168,9 +168,9 @@ fn a_fixture_that_is_wrong_says_where() {
         FixtureVerdict::Otherwise,
         "a slip is never expected"
     );
-    let said = ran.answer.unwrap_err().to_string();
+    let message = ran.answer.unwrap_err().to_string();
     assert!(
-        said.contains("args.usage.trust: expected one of trust, estimate, compare"),
-        "{said}"
+        message.contains("args.usage.trust: expected one of trust, estimate, compare"),
+        "{message}"
     );
 }

@@ -44,14 +44,14 @@ fn a_damaged_file_is_refused_or_loaded_but_never_stops_the_process() {
         "\t", "\n", "  ", ":", "- ", "[", "}", "\"", "*", "&a ", "|", "? ", "${", "\u{0}", "é",
         "---\n", "#", "!!int ",
     ];
-    let mut dice = fastrand::Rng::with_seed(7);
+    let mut rng = fastrand::Rng::with_seed(7);
     for _ in 0..ROUNDS {
         let mut text: Vec<char> = EXAMPLE.chars().collect();
-        for _ in 0..dice.usize(1..6) {
-            let at = dice.usize(..=text.len());
-            match dice.u8(..3) {
-                0 => drop(text.splice(at..at, dice.choice(SCRAPS).unwrap().chars())),
-                1 => drop(text.drain(at..text.len().min(at + dice.usize(1..40)))),
+        for _ in 0..rng.usize(1..6) {
+            let at = rng.usize(..=text.len());
+            match rng.u8(..3) {
+                0 => drop(text.splice(at..at, rng.choice(SCRAPS).unwrap().chars())),
+                1 => drop(text.drain(at..text.len().min(at + rng.usize(1..40)))),
                 _ => text.truncate(at),
             }
         }

@@ -37,7 +37,7 @@ impl WatchFixture {
 
     /// Waits for signals until the file reads `content`; `None` means it is gone.
     async fn expect(&mut self, content: Option<&str>) {
-        let told = async {
+        let notified = async {
             loop {
                 self.watch.changed().await;
                 if fs::read_to_string(&self.path).ok().as_deref() == content {
@@ -45,7 +45,9 @@ impl WatchFixture {
                 }
             }
         };
-        timeout(LIMIT, told).await.expect("a signal for the change");
+        timeout(LIMIT, notified)
+            .await
+            .expect("a signal for the change");
     }
 }
 
@@ -216,19 +218,19 @@ fn a_touched_file_and_a_busy_neighbour_are_no_change() {
 }
 
 #[test]
-fn a_bell_that_never_stops_ringing_is_answered_all_the_same() {
-    let bell = Arc::new(WatchWakeup::default());
+fn a_wakeup_that_never_stops_is_answered_all_the_same() {
+    let wakeup = Arc::new(WatchWakeup::default());
     let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let ringer = std::thread::spawn({
-        let (bell, done) = (Arc::clone(&bell), Arc::clone(&done));
+        let (wakeup, done) = (Arc::clone(&wakeup), Arc::clone(&done));
         move || {
             while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                bell.notify();
+                wakeup.notify();
                 std::thread::yield_now();
             }
         }
     });
-    assert!(bell.wait(LIMIT));
+    assert!(wakeup.wait(LIMIT));
     done.store(true, std::sync::atomic::Ordering::Relaxed);
     ringer.join().unwrap();
 }
@@ -236,13 +238,13 @@ fn a_bell_that_never_stops_ringing_is_answered_all_the_same() {
 #[test]
 fn dropping_the_watch_ends_its_thread_at_once() {
     let f = WatchFixture::new();
-    let bell = Arc::downgrade(&f.watch.wakeup);
+    let wakeup = Arc::downgrade(&f.watch.wakeup);
     drop(f);
     // The thread is joined; the system's event thread lets go a moment later.
     let clock = Clock::start();
-    while bell.upgrade().is_some() {
+    while wakeup.upgrade().is_some() {
         let waited = Duration::from_millis(clock.now().0);
-        assert!(waited < LIMIT, "thread or event handler holds the bell");
+        assert!(waited < LIMIT, "thread or event handler holds the wakeup");
         std::thread::yield_now();
     }
 }

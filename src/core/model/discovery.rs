@@ -330,11 +330,16 @@ mod tests {
 
     #[test]
     fn what_was_found_is_sorted_and_stands_once() {
-        let told = ["http://b:1", "http://a:1/", "http://A:1", "http://b:1"];
-        let found = DiscoveredEndpoints::new(told.map(DiscoveredEndpoint::at).to_vec());
+        let listed = ["http://b:1", "http://a:1/", "http://A:1", "http://b:1"];
+        let found = DiscoveredEndpoints::new(listed.map(DiscoveredEndpoint::at).to_vec());
         assert_eq!(urls(&found.endpoints), ["http://A:1", "http://b:1"]);
-        let turned =
-            DiscoveredEndpoints::new(told.into_iter().rev().map(DiscoveredEndpoint::at).collect());
+        let turned = DiscoveredEndpoints::new(
+            listed
+                .into_iter()
+                .rev()
+                .map(DiscoveredEndpoint::at)
+                .collect(),
+        );
         assert_eq!(found, turned);
         assert_eq!(
             DiscoveredEndpoints::new(Vec::new()),
@@ -344,11 +349,11 @@ mod tests {
 
     #[test]
     fn more_than_there_may_be_are_left_out_and_counted() {
-        let told =
+        let listed =
             |count: usize| (0..count).map(|at| DiscoveredEndpoint::at(format!("http://h:{at}")));
-        let found = DiscoveredEndpoints::new(told(ENDPOINTS_MAX + 3).collect());
+        let found = DiscoveredEndpoints::new(listed(ENDPOINTS_MAX + 3).collect());
         assert_eq!((found.endpoints.len(), found.left_out), (ENDPOINTS_MAX, 3));
-        let found = DiscoveredEndpoints::new(told(ENDPOINTS_MAX).collect());
+        let found = DiscoveredEndpoints::new(listed(ENDPOINTS_MAX).collect());
         assert_eq!((found.endpoints.len(), found.left_out), (ENDPOINTS_MAX, 0));
     }
 

@@ -5,8 +5,8 @@
 //! A request counts when it begins at the node its client sent it to, a retry when it is allowed,
 //! both over a sliding window of ten seconds. If every backend fails, the load on them thus grows
 //! by a tenth and two a second, and not threefold
-//! (<https://sre.google/sre-book/handling-overload/>). A retry at another endpoint whose latest try
-//! went well is always allowed: it costs that endpoint what a first try would. If it fails, it is
+//! (<https://sre.google/sre-book/handling-overload/>). A retry at another endpoint whose latest
+//! attempt succeeded is always allowed: it costs that endpoint what a first attempt would. If it fails, it is
 //! counted, and the budget decides again.
 //!
 //! An attempt is a request whose head was sent to a backend. Known in the source as the entry's
@@ -34,7 +34,7 @@ pub const SMALL_BODY_BYTES_MAX: u64 = 256 * 1024;
 const REQUESTS_PER_RETRY: u32 = 10;
 
 /// Retries allowed in any second however few requests there are: enough for one request to use
-/// all its tries.
+/// all its attempts.
 const RETRIES_A_SECOND_MIN: u32 = ATTEMPTS_MAX - 1;
 
 const SECOND: Millis = Millis::from_secs(1);
@@ -42,7 +42,7 @@ const SECOND: Millis = Millis::from_secs(1);
 /// Failure of an attempt, as far as it matters for another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptFailure {
-    /// No connection: no backend has seen the request, so another try adds no load.
+    /// No connection: no backend has seen the request, so another attempt adds no load.
     NotConnected,
     /// A backend answered 429, 503 or at once 502.
     Failed,
@@ -51,11 +51,11 @@ pub enum AttemptFailure {
 /// Target of another attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryTarget {
-    /// Another endpoint, whose latest try went well.
+    /// Another endpoint, whose latest attempt succeeded.
     Proven,
     /// An endpoint that failed lately, or the one that has just failed.
     Unproven,
-    /// Whatever this node finds: another node was lost with the try.
+    /// Any target: another node was lost with the attempt.
     AfterNode,
 }
 
@@ -172,17 +172,17 @@ impl RetryBudget {
         self.latest[RETRIES_A_SECOND_MIN as usize - 1] = Some(now);
     }
 
-    /// Returns whether a request with `tries` attempts may make another one at `target`. The retry
+    /// Returns whether a request with `attempts` behind it may make another one at `target`. The retry
     /// is then counted unless it adds no load. A retry at a proven endpoint is counted only when it
     /// fails.
     pub fn may_retry(
         &mut self,
-        tries: u32,
+        attempts: u32,
         failure: AttemptFailure,
         target: RetryTarget,
         now: Millis,
     ) -> bool {
-        if tries >= ATTEMPTS_MAX {
+        if attempts >= ATTEMPTS_MAX {
             return false;
         }
         match (target, failure) {
@@ -204,12 +204,12 @@ impl RetryBudget {
 mod tests {
     use super::*;
 
-    fn again(budget: &mut RetryBudget, tries: u32, now: Millis) -> bool {
-        budget.may_retry(tries, AttemptFailure::Failed, RetryTarget::Unproven, now)
+    fn again(budget: &mut RetryBudget, attempts: u32, now: Millis) -> bool {
+        budget.may_retry(attempts, AttemptFailure::Failed, RetryTarget::Unproven, now)
     }
 
     #[test]
-    fn a_lone_failure_may_use_all_its_tries() {
+    fn a_lone_failure_may_use_all_its_attempts() {
         let mut budget = RetryBudget::new();
         budget.record_request(Millis(0));
         assert!(again(&mut budget, 1, Millis(10)));
@@ -258,40 +258,40 @@ mod tests {
 
     #[test]
     fn the_third_error_is_the_last() {
-        let mut tries = AttemptBudget::for_body(0);
+        let mut attempts = AttemptBudget::for_body(0);
         assert_eq!(
             [
-                tries.record_error(),
-                tries.record_error(),
-                tries.record_error()
+                attempts.record_error(),
+                attempts.record_error(),
+                attempts.record_error()
             ],
             [true, true, false]
         );
         assert!(
-            !tries.record_out_of_capacity(),
+            !attempts.record_out_of_capacity(),
             "nor is it asked elsewhere then"
         );
     }
 
     #[test]
     fn a_node_lost_with_all_it_was_lent_leaves_one_attempt_to_save_the_request() {
-        let mut tries = AttemptBudget::for_body(0);
-        assert!(tries.settle_lost(tries.lend()));
-        assert_eq!((tries.errors_left, tries.capacity_left), (1, 1));
-        assert!(!tries.settle_lost(tries.lend()));
+        let mut attempts = AttemptBudget::for_body(0);
+        assert!(attempts.settle_lost(attempts.lend()));
+        assert_eq!((attempts.errors_left, attempts.capacity_left), (1, 1));
+        assert!(!attempts.settle_lost(attempts.lend()));
     }
 
     #[test]
     fn what_a_node_did_not_use_comes_back() {
-        let mut tries = AttemptBudget::for_body(0);
-        let lent = tries.lend();
+        let mut attempts = AttemptBudget::for_body(0);
+        let lent = attempts.lend();
         assert_eq!((lent.errors_left, lent.capacity_left), (2, 4));
         let mut there = lent;
         there.record_error();
         there.record_out_of_capacity();
-        tries.settle(lent, there);
-        assert!(tries.record_out_of_capacity());
-        assert_eq!((tries.errors_left, tries.capacity_left), (2, 3));
+        attempts.settle(lent, there);
+        assert!(attempts.record_out_of_capacity());
+        assert_eq!((attempts.errors_left, attempts.capacity_left), (2, 3));
     }
 
     proptest::proptest! {
@@ -367,8 +367,8 @@ mod tests {
                 for _ in 0..(if at % 7 == 0 { burst } else { 1 }) {
                     budget.record_request(Millis(now));
                     requests += 1;
-                    for tries in 1.. {
-                        if !again(&mut budget, tries, Millis(now)) {
+                    for attempts in 1.. {
+                        if !again(&mut budget, attempts, Millis(now)) {
                             break;
                         }
                         retries += 1;

@@ -73,13 +73,13 @@ impl FallbackState {
     }
 
     /// Returns whether the request may fall back after the present model failed with this reason.
-    pub fn may_fall_back(&self, missed: FallbackReason, tries: u32) -> bool {
-        self.open_candidates(missed) > 0 && tries < ATTEMPTS_MAX
+    pub fn may_fall_back(&self, reason: FallbackReason, tries: u32) -> bool {
+        self.open_candidates(reason) > 0 && tries < ATTEMPTS_MAX
     }
 
     /// Open fallbacks below the present model that this reason allows.
-    fn open_candidates(&self, missed: FallbackReason) -> usize {
-        let waits = self.is_pinned && self.is_at_primary && missed != FallbackReason::Failed;
+    fn open_candidates(&self, reason: FallbackReason) -> usize {
+        let waits = self.is_pinned && self.is_at_primary && reason != FallbackReason::Failed;
         if waits { 0 } else { self.open_below }
     }
 
@@ -92,8 +92,8 @@ impl FallbackState {
     /// Returns whether the present model may make another attempt after `tries` of the whole
     /// request. While a fallback is left, one attempt is kept for it, and no server that failed
     /// this request is tried again. `has_fresh` says that there are others.
-    pub fn may_retry_model(&self, missed: FallbackReason, tries: u32, has_fresh: bool) -> bool {
-        match self.open_candidates(missed) {
+    pub fn may_retry_model(&self, reason: FallbackReason, tries: u32, has_fresh: bool) -> bool {
+        match self.open_candidates(reason) {
             0 => tries < ATTEMPTS_MAX,
             _ => has_fresh && tries + 1 < ATTEMPTS_MAX,
         }
@@ -189,8 +189,8 @@ mod tests {
         let (mut asked, mut tries) = (vec![0], 0);
         loop {
             let at = asked[asked.len() - 1];
-            let missed = match models[at].0 {
-                Does::Misses(missed) => missed,
+            let reason = match models[at].0 {
+                Does::Misses(reason) => reason,
                 Does::Fails(servers) => {
                     let mut here = 1;
                     tries += 1;
@@ -202,7 +202,7 @@ mod tests {
                 }
                 Does::Serves => return (asked, tries + 1, true),
             };
-            if !descent.may_fall_back(missed, tries) {
+            if !descent.may_fall_back(reason, tries) {
                 return (asked, tries, false);
             }
             asked.push(open[asked.len() - 1]);

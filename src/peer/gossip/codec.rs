@@ -308,7 +308,7 @@ mod tests {
         #[test]
         fn what_is_written_of_a_model_is_read_again_but_for_small_parts_of_times(load in load()) {
             let read = read_model(&write_model(&load)).unwrap();
-            let near = |told: u32, is: u32| told <= is && is - told <= is / 16;
+            let near = |reported: u32, is: u32| reported <= is && is - reported <= is / 16;
             prop_assert!(near(read.wait_ms, load.wait_ms) && near(read.ttft_us, load.ttft_us));
             let exact = ModelLoad { wait_ms: load.wait_ms, ttft_us: load.ttft_us, ..read };
             prop_assert_eq!(exact, load);

@@ -93,8 +93,8 @@ impl GossipNode {
             self.others.record_loss(&name);
             self.lost.push(name.to_string());
         }
-        let heard = news.reports.iter();
-        let changes = heard.filter_map(|report| self.others.record_report(report));
+        let reports = news.reports.iter();
+        let changes = reports.filter_map(|report| self.others.record_report(report));
         let telling = changes.filter(|change| !matches!(change, MembershipChange::Changed(_)));
         self.changes.extend(telling);
         let spent = news.usage.into_iter();
@@ -184,8 +184,8 @@ async fn three_nodes_with_one_seed_know_each_other_and_what_they_tell() {
             .changes
             .iter()
             .any(|c| matches!(c, MembershipChange::Draining(_)));
-        let told = a.load_of("b").is_some_and(|load| load.free == 1);
-        drains && told && a.load_of("c").is_none() && a.usage.contains(&sum(7))
+        let reported = a.load_of("b").is_some_and(|load| load.free == 1);
+        drains && reported && a.load_of("c").is_none() && a.usage.contains(&sum(7))
     })
     .await;
     assert_eq!(nodes[0].usage.first(), Some(&sum(5)));
@@ -208,9 +208,13 @@ async fn who_is_told_of_stays_told_of_whoever_comes_later() {
     more.extend(first.iter().map(|(id, _)| (id.clone(), 2)));
     assert_eq!(a.gossip.publish_usage(&spent(1, more)).await, 1);
     assert_eq!(a.gossip.published_usage.len(), ACCOUNTS_MAX);
-    let told = |a: &GossipNode, number| a.gossip.published_usage.get(&account(number).0).copied();
+    let reported =
+        |a: &GossipNode, number| a.gossip.published_usage.get(&account(number).0).copied();
     let sum = AccountUsage { day: 1, micro: 2 };
-    assert_eq!((told(&a, 0), told(&a, ACCOUNTS_MAX)), (None, Some(sum)));
+    assert_eq!(
+        (reported(&a, 0), reported(&a, ACCOUNTS_MAX)),
+        (None, Some(sum))
+    );
     let next_day = vec![account(0), account(1)];
     assert_eq!(a.gossip.publish_usage(&spent(2, next_day)).await, 0);
     assert_eq!(a.gossip.published_usage.len(), 2);

@@ -160,7 +160,7 @@ impl RequestContext {
         self.billing.has_reservation()
     }
 
-    /// Tries that have failed, here and at other nodes.
+    /// Attempts that have failed, here and at other nodes.
     pub fn attempts_used(&self) -> u32 {
         match &self.forwarding {
             Some(forwarding) => ERRORS_MAX.saturating_sub(forwarding.hops.budget.errors_left),
@@ -168,7 +168,7 @@ impl RequestContext {
         }
     }
 
-    /// A try at a model server of this node has failed.
+    /// An attempt at a model server of this node has failed.
     pub fn record_local_failure(&mut self) {
         if let Some(forwarding) = &mut self.forwarding {
             forwarding.hops.budget.record_error();

@@ -190,7 +190,7 @@ fn summary(
 impl Drop for RequestContext {
     fn drop(&mut self) {
         let event = self.complete();
-        // Before the event, so that whoever has seen that finds this.
+        // Before the event, so that a reader of the event finds the trace.
         if let Some(trace) = self.trace.take() {
             if trace.identity.is_some() {
                 self.shared.exports.push(trace.clone());

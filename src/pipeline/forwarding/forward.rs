@@ -1,4 +1,4 @@
-//! Step 10 of the walk where another node serves: the request goes there, and its answer begins or it
+//! Step 10 of the request pipeline where another node serves: the request goes there, and its answer begins or it
 //! comes back.
 //!
 //! The request is held by its owner meanwhile, not here. The node that responds owns the event. A request that is rejected,
@@ -207,7 +207,7 @@ impl ForwardAttempt<'_> {
                 () = &mut deadline => return Err(Refusal::DeadlinePassed.into()),
                 () = hearing.wait_granted(), if !is_granted => {
                     is_granted = true;
-                    // Whoever forwards it here may not repeat it from now on.
+                    // The node that forwards it here may not repeat it from now on.
                     interim::send_granted(shared, downstream, ctx).await?;
                 }
                 () = &mut lost_in_queue, if !is_granted => return Ok(Err(silence_error())),

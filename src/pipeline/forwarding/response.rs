@@ -1,4 +1,4 @@
-//! Step 11 of the walk where another node serves: its answer to the client, piece by piece.
+//! Step 11 of the request pipeline where another node serves: its answer to the client, piece by piece.
 //!
 //! Not a parser: the bytes are in the client's dialect already, and the other node counts their cost. Memory
 //! is bounded by one piece. Every wait also listens to the client, to the deadline, to silence, and to

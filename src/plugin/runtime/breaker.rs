@@ -434,13 +434,13 @@ mod tests {
     fn failures_that_no_account_chose_open_it_by_themselves() {
         let mut breaker = Breaker::default();
         succeed(&mut breaker, 1, 0);
-        let nobody = CallOrigin {
+        let no_account = CallOrigin {
             account: None,
             hook: 8,
         };
         let opened = (0..5).any(|n| {
             breaker
-                .record_end(CallPermit::Call, nobody, false, Millis(n))
+                .record_end(CallPermit::Call, no_account, false, Millis(n))
                 .opened
         });
         assert!(opened);

@@ -52,16 +52,16 @@ async fn every_task_is_answered_in_its_documented_shape() {
     assert_eq!(rows["data"][1].as_array().unwrap().len(), 3);
     let rows = result(&sim, "multimodal-embeddings", json!({ "image": "aGk=" })).await;
     assert_eq!(rows["shape"], json!([1, 3]));
-    let heard = result(
+    let transcript = result(
         &sim,
         "automatic-speech-recognition",
         json!({ "audio": [1, 2] }),
     )
     .await;
-    assert_eq!(heard["word_count"], 4);
-    assert_eq!(heard["words"][3]["end"], 2.0);
+    assert_eq!(transcript["word_count"], 4);
+    assert_eq!(transcript["words"][3]["end"], 2.0);
     assert!(
-        heard["vtt"]
+        transcript["vtt"]
             .as_str()
             .unwrap()
             .starts_with("WEBVTT\n\n00:00.000 --> 00:02.000\n")
@@ -70,8 +70,8 @@ async fn every_task_is_answered_in_its_documented_shape() {
     assert!(labels[0]["label"].is_string() && labels[0]["score"].is_f64());
     let boxes = result(&sim, "object-detection", json!({ "image": [1] })).await;
     assert!(boxes[0]["box"]["xmax"].is_u64(), "{boxes}");
-    let told = result(&sim, "image-to-text", json!({ "image": [1] })).await;
-    assert!(told["description"].is_string());
+    let found = result(&sim, "image-to-text", json!({ "image": [1] })).await;
+    assert!(found["description"].is_string());
     let translated = result(
         &sim,
         "translation",

@@ -17,7 +17,7 @@ use crate::upstream::response::{
     ConvertingDecoder, OPENAI_EMBEDDINGS, OPENAI_TEXT, Passthrough, ResponseDecoder,
 };
 
-/// The row of servers with the OpenAI paths, and the base of their kin's.
+/// The row of servers with the OpenAI paths, and the base of similar backends.
 pub(super) const OPENAI: Backend = Backend {
     name: "openai",
     about: "Any server with the OpenAI paths",

@@ -1,4 +1,4 @@
-//! The locked shell under shuttle: random schedules of askers who come, wait, leave and go.
+//! The locked shell under shuttle: random schedules of requests that arrive, wait and cancel.
 //!
 //! Run with `cargo test --lib --features shuttle interleavings`. A lost waiter shows as a deadlock,
 //! a permit granted twice as a count over the limit, a leak as a gauge that is not zero.

@@ -14,10 +14,10 @@ async fn ask(node: &Node, more: &str) -> TestResponse {
     node.post(CHAT, &chat("m", more)).await
 }
 
-/// The story of an answer, once it is there.
+/// The trace of an answer, once it is there.
 async fn trace(node: &Node, answer: &TestResponse) -> Value {
     let id = answer.header("x-request-id").unwrap().to_owned();
-    eventually("the story of a request", async || {
+    eventually("the trace of a request", async || {
         let reported = node.get(&format!("/explain/{id}")).await;
         (reported.status == 200).then(|| reported.json())
     })
@@ -56,7 +56,7 @@ async fn a_node_without_servers_serves_through_another_and_the_event_is_told_onc
 }
 
 #[tokio::test]
-async fn what_a_full_node_cannot_take_goes_next_door_and_the_story_tells_all_of_it() {
+async fn what_a_full_node_cannot_take_goes_next_door_and_the_trace_shows_all_of_it() {
     let (slow, fast) = (
         SimulatedServer::taking(60_000).await,
         SimulatedServer::fast().await,

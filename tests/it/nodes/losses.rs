@@ -29,13 +29,13 @@ async fn of_a_node_that_dies_requests_it_had_begun_end_with_502_and_are_begun_no
     let mut fleet = edge_before(&[&slow, &fast], 4).await;
     // Of two nodes with free permits either may be asked: some are held by the slow one.
     let mut held = Vec::new();
-    let mut begun = 0;
-    while begun < 2 {
+    let mut started = 0;
+    while started < 2 {
         held.push(fleet.nodes[0].posting("", "").await);
         // One by one, so that no queue fills up.
-        begun = eventually("the request is held or served", async || {
-            let begun = fleet.nodes[1].permits_used().await;
-            (begun + fast.count("served").await >= held.len() as u64).then_some(begun)
+        started = eventually("the request is held or served", async || {
+            let started = fleet.nodes[1].permits_used().await;
+            (started + fast.count("served").await >= held.len() as u64).then_some(started)
         })
         .await;
     }
@@ -56,9 +56,9 @@ async fn of_a_node_that_dies_requests_it_had_begun_end_with_502_and_are_begun_no
             other => panic!("{other}: {}", answer.text()),
         }
     }
-    assert!(ended >= 2, "{ended} had begun");
+    assert!(ended >= 2, "{ended} had started");
     assert_eq!(served + ended, asked);
-    assert_eq!(fast.count("served").await, served, "none was begun twice");
+    assert_eq!(fast.count("served").await, served, "none was started twice");
     fleet.nodes[1].ended().await;
     eventually("the lost node is known to be gone", async || {
         let state = fleet.nodes[0].state().await;

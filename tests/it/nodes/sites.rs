@@ -69,10 +69,10 @@ impl Three {
         .await
     }
 
-    /// The last look of the request's story at the edge.
+    /// The last look of the request's trace at the edge.
     async fn look(&self, answer: &TestResponse) -> Value {
         let id = answer.header("x-request-id").unwrap();
-        let trace = eventually("the story of a request", async || {
+        let trace = eventually("the trace of a request", async || {
             let reported = self.edge().get(&format!("/explain/{id}")).await;
             (reported.status == 200).then(|| reported.json())
         })

@@ -117,15 +117,15 @@ impl Servers {
                 _ => Reaction::Answer(json_answer(ANSWER)),
             }
         });
-        let begun = chunk(
+        let head = chunk(
             "data: {\"id\":\"c\",\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n",
         );
-        let begun = format!("{STREAM_HEAD}{begun}");
+        let head = format!("{STREAM_HEAD}{head}");
         Servers {
             good: SimulatedServer::fast().await,
             gone: RefusingServer::new(),
             flaky: flaky.await,
-            cut: HandledServer::by(move |_| Reaction::AnswerAndClose(begun.clone())).await,
+            cut: HandledServer::by(move |_| Reaction::AnswerAndClose(head.clone())).await,
         }
     }
 

@@ -199,21 +199,21 @@ mod tests {
     fn nothing_is_written_over_and_names_are_plain() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("mine"), "x").unwrap();
-        let said = new(dir.path().join("mine"), World::RoutingPolicy, Language::Js)
+        let error = new(dir.path().join("mine"), World::RoutingPolicy, Language::Js)
             .err()
             .unwrap();
-        assert!(said.contains("there already"), "{said}");
+        assert!(error.contains("there already"), "{error}");
         for name in ["My-Prices", "9lives", "a b", "a_b"] {
-            let said = new(dir.path().join(name), World::RoutingPolicy, Language::Js)
+            let error = new(dir.path().join(name), World::RoutingPolicy, Language::Js)
                 .err()
                 .unwrap();
-            assert!(said.contains("small letters"), "{name}: {said}");
+            assert!(error.contains("small letters"), "{name}: {error}");
         }
         for lang in [Language::Python, Language::C] {
-            let said = new(dir.path().join("p"), World::RoutingPolicy, lang)
+            let error = new(dir.path().join("p"), World::RoutingPolicy, lang)
                 .err()
                 .unwrap();
-            assert!(said.contains("plugin wit --out"), "{said}");
+            assert!(error.contains("plugin wit --out"), "{error}");
         }
     }
 }

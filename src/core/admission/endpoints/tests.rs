@@ -38,7 +38,7 @@ fn a_tier_is_used_only_when_lower_numbers_are_full_or_unusable() {
 }
 
 #[test]
-fn the_least_used_of_few_endpoints_is_chosen_whatever_the_dice() {
+fn the_least_used_of_few_endpoints_is_chosen_for_every_random_number() {
     let specs: Vec<EndpointSpec> = (0..8).map(|n| spec(&format!("e{n}"), 9, 0)).collect();
     let mut table = table(&specs);
     for round in 1..=9 {
@@ -53,9 +53,9 @@ fn the_least_used_of_few_endpoints_is_chosen_whatever_the_dice() {
 fn two_choices_among_many_stay_nearly_even() {
     let specs: Vec<EndpointSpec> = (0..64).map(|n| spec(&format!("e{n}"), 1000, 0)).collect();
     let mut table = table(&specs);
-    let mut dice = fastrand::Rng::with_seed(64);
+    let mut rng = fastrand::Rng::with_seed(64);
     for _ in 0..64 * 100 {
-        take(&mut table, &[], dice.u64(..));
+        take(&mut table, &[], rng.u64(..));
     }
     let used: Vec<u32> = table.state().iter().map(|endpoint| endpoint.used).collect();
     assert!(
@@ -141,9 +141,9 @@ fn load_is_spread_within_a_step() {
     let mut table = table(&specs);
     let ids = (0..40).map(|n| table.find(&format!("e{n}")).unwrap());
     let order = EndpointOrder::new(ids.map(|id| (0, id)));
-    let mut dice = fastrand::Rng::with_seed(3);
+    let mut rng = fastrand::Rng::with_seed(3);
     for _ in 0..40 * 50 {
-        let id = table.choose_in_order(&order, &[], dice.u64(..)).unwrap();
+        let id = table.choose_in_order(&order, &[], rng.u64(..)).unwrap();
         table.take(id);
     }
     let used: Vec<u32> = table.state().iter().map(|endpoint| endpoint.used).collect();

@@ -419,10 +419,10 @@ fn who_has_another_model_to_go_to_does_not_wait_for_an_endpoint_to_come_back() {
         door.queue(request("ant").with_alternative()),
     ];
 
-    let told = door.set_usable("a", false).refusals;
-    assert_eq!(told.len(), 2);
+    let refused = door.set_usable("a", false).refusals;
+    assert_eq!(refused.len(), 2);
     for ticket in leaving {
-        assert!(told.contains(&(ticket, Refusal::NoHealthyEndpoint)));
+        assert!(refused.contains(&(ticket, Refusal::NoHealthyEndpoint)));
     }
     assert_eq!(
         door.refusal(request("bee").with_alternative()),

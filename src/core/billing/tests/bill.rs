@@ -489,11 +489,11 @@ proptest! {
         let mut own = Metrics::default();
         own.report_all(&derived, MetricSource::Derived, &MetricModes::new());
         let silent = settle(Trust::Estimate, &own, &counted);
-        let mut told = Metrics::default();
-        told.report_all(&said, MetricSource::Reported, &MetricModes::new());
-        told.report_all(&read, MetricSource::Answered, &MetricModes::new());
-        told.report_all(&derived, MetricSource::Derived, &MetricModes::new());
-        let settled = settle(Trust::Estimate, &told, &counted);
+        let mut reported = Metrics::default();
+        reported.report_all(&said, MetricSource::Reported, &MetricModes::new());
+        reported.report_all(&read, MetricSource::Answered, &MetricModes::new());
+        reported.report_all(&derived, MetricSource::Derived, &MetricModes::new());
+        let settled = settle(Trust::Estimate, &reported, &counted);
         prop_assert_eq!(&settled.metrics, &silent.metrics);
         prop_assert_eq!(settled.source, silent.source);
     }

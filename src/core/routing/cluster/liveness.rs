@@ -133,12 +133,12 @@ mod tests {
             !lost.is_granted_forward_lost(Millis(999)),
             "bytes came a moment ago"
         );
-        let heard = Liveness {
+        let liveness = Liveness {
             is_lost: false,
             ..lost
         };
         assert!(
-            !heard.is_granted_forward_lost(Millis(60_000)),
+            !liveness.is_granted_forward_lost(Millis(60_000)),
             "a slow model"
         );
         let answers = Liveness {

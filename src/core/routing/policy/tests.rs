@@ -154,11 +154,11 @@ fn a_fixed_seed_gives_a_fixed_order_and_all_orders_occur() {
 }
 
 #[test]
-fn the_dice_roll_as_they_are_published() {
+fn the_generator_yields_its_published_numbers() {
     // The first outputs of splitmix64 with the seed 1234567.
-    let mut dice = SplitMix64::new(1_234_567);
-    assert_eq!(dice.next_u64(), 6_457_827_717_110_365_317);
-    assert_eq!(dice.next_u64(), 3_203_168_211_198_807_973);
+    let mut rng = SplitMix64::new(1_234_567);
+    assert_eq!(rng.next_u64(), 6_457_827_717_110_365_317);
+    assert_eq!(rng.next_u64(), 3_203_168_211_198_807_973);
     assert_eq!(SplitMix64::new(7).next_below(0), 0);
 }
 

@@ -135,13 +135,13 @@ fn other_names_are_brought_back_to_the_documented_ones() {
         json!({"text": "hé", "speaker": "v", "lang": "en"})
     );
     assert_eq!(metric(&speech.metrics, "input_characters"), Some(2.0));
-    let heard = prepare(
+    let prepared = prepare(
         Task::AutomaticSpeechRecognition,
         json!({"audio": "AAEC", "source": "de", "source_lang": "fr"}),
     )
     .unwrap();
     assert_eq!(
-        json(&heard.edit),
+        json(&prepared.edit),
         json!({"audio": "AAEC", "language": "fr", "task": "transcribe", "vad_filter": false})
     );
     let translated = prepare(

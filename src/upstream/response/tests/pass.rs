@@ -246,8 +246,8 @@ fn a_break_in_an_event_over_the_bound_is_told_in_an_event_of_its_own() {
     let answer = answer_of("openai", &chat(STREAM));
     let got = relay(answer, EVENTS, [VLLM_TEXT.as_bytes(), long.as_bytes()]);
     assert_eq!(got.result, Err(ResponseError::EndedEarly));
-    let (begun, error) = got.text.rsplit_once("\n\ndata: ").unwrap();
-    assert!(begun == [VLLM_TEXT, &long].concat());
+    let (text, error) = got.text.rsplit_once("\n\ndata: ").unwrap();
+    assert!(text == [VLLM_TEXT, &long].concat());
     assert!(error.contains("\"error\"") && error.ends_with("\n\n"));
 }
 

@@ -83,8 +83,11 @@ fn what_is_neither_json_nor_events_passes_untouched() {
         let mut answer = posted(Task::TextToImage);
         begin(&mut answer, kind);
         assert!(answer.passes_length() && !answer.is_stream() && !answer.is_collected());
-        let told = answer.content_type(kind.map(str::as_bytes));
-        assert_eq!(told, kind.unwrap_or("application/octet-stream").as_bytes());
+        let content_type = answer.content_type(kind.map(str::as_bytes));
+        assert_eq!(
+            content_type,
+            kind.unwrap_or("application/octet-stream").as_bytes()
+        );
         let got = relay(
             posted(Task::TextToImage),
             kind,

@@ -75,8 +75,8 @@ fn a_node_that_starts_again_by_an_earlier_clock_is_heard_once_its_former_life_is
     let reborn = report("b", "fra", 1, load(8));
     assert_eq!(fleet.apply_report(&reborn, NOW), None);
     assert!(fleet.mark_lost("b"));
-    let heard = fleet.apply_report(&reborn, NOW);
-    assert_eq!(heard, Some(MembershipChange::Restarted(id("b", 1))));
+    let change = fleet.apply_report(&reborn, NOW);
+    assert_eq!(change, Some(MembershipChange::Restarted(id("b", 1))));
     assert!(fleet.next_target(&seek(), 0, NOW).is_some());
     fleet.check();
 }

@@ -26,7 +26,7 @@ enum ClusterStep {
         site: Option<u8>,
         ranked: Vec<(u8, u8)>,
         line: bool,
-        lot: u64,
+        random: u64,
     },
     End(u8, u8),
     Pass(u64),
@@ -51,8 +51,8 @@ fn any_step() -> impl Strategy<Value = ClusterStep> {
             prop::collection::vec((0..4_u8, 0..3_u8), 0..4),
             any::<bool>(),
             any::<u64>(),
-        ).prop_map(|(model, visited, site, ranked, line, lot)| ClusterStep::Ask {
-            model, visited, site, ranked, line, lot,
+        ).prop_map(|(model, visited, site, ranked, line, random)| ClusterStep::Ask {
+            model, visited, site, ranked, line, random,
         }),
         4 => (any::<u8>(), 0..4_u8).prop_map(|(which, how)| ClusterStep::End(which, how)),
         2 => (0..3_000_u64).prop_map(ClusterStep::Pass),
@@ -140,9 +140,9 @@ impl ClusterScenario {
             made: Millis(self.now),
         };
         let known = self.reported.get(&report.node.name);
-        let newer = known.is_none_or(|told| {
-            let is_back = told.lost && *generation < told.generation;
-            is_back || (told.generation, told.version) < (*generation, *version)
+        let newer = known.is_none_or(|reported| {
+            let is_back = reported.lost && *generation < reported.generation;
+            is_back || (reported.generation, reported.version) < (*generation, *version)
         });
         let change = fleet.apply_report(&report, Millis(self.now));
         assert_eq!(
@@ -151,7 +151,7 @@ impl ClusterScenario {
             "older news is no news"
         );
         if change.is_some() {
-            let told = ReportedNode {
+            let reported = ReportedNode {
                 generation: *generation,
                 version: *version,
                 draining: *draining,
@@ -164,7 +164,7 @@ impl ClusterScenario {
                     .map(|(id, load)| (id.to_string(), *load))
                     .collect(),
             };
-            self.reported.insert(report.node.name.clone(), told);
+            self.reported.insert(report.node.name.clone(), reported);
         }
     }
 
@@ -175,7 +175,7 @@ impl ClusterScenario {
             site,
             ranked,
             line,
-            lot,
+            random,
         } = step
         else {
             return;
@@ -193,31 +193,34 @@ impl ClusterScenario {
             model: &model,
             visited: &visited,
             forced_site: forced.as_deref(),
-            site_order: (lot % 2 == 0).then_some(&order),
+            site_order: (random % 2 == 0).then_some(&order),
             need: match line {
                 true => Need::Queue {
                     wait_max: Millis(250),
-                    crowded: lot % 3 == 0,
+                    crowded: random % 3 == 0,
                 },
                 false => Need::Permit,
             },
         };
         let seen = fleet.explain(&seek, usize::MAX, now).0;
-        let Some(chosen) = fleet.next_target(&seek, *lot, now) else {
+        let Some(chosen) = fleet.next_target(&seek, *random, now) else {
             assert!(
                 seen.iter().all(|node| node.skip_reason.is_some()),
                 "somebody was fit"
             );
             return;
         };
-        let told = &self.reported[&chosen.node.name];
+        let reported = &self.reported[&chosen.node.name];
         assert!(!visited.contains(&chosen.node.name), "asked twice");
-        assert!(!told.draining && !told.lost);
-        assert_eq!(told.generation, chosen.node.generation);
-        assert!(now.since(told.at) < Millis(5_000), "too old to be believed");
-        assert!(forced.as_ref().is_none_or(|site| *site == told.site));
+        assert!(!reported.draining && !reported.lost);
+        assert_eq!(reported.generation, chosen.node.generation);
         assert!(
-            told.loads.contains_key(&model),
+            now.since(reported.at) < Millis(5_000),
+            "too old to be believed"
+        );
+        assert!(forced.as_ref().is_none_or(|site| *site == reported.site));
+        assert!(
+            reported.loads.contains_key(&model),
             "it does not serve the model"
         );
         let first = seen
@@ -249,8 +252,8 @@ fn live(steps: Vec<ClusterStep>) {
             ClusterStep::Ask { .. } => life.ask(&mut fleet, &step),
             ClusterStep::Lost(node) => {
                 fleet.mark_lost(&node_name(*node));
-                if let Some(told) = life.reported.get_mut(&node_name(*node)) {
-                    told.lost = true;
+                if let Some(reported) = life.reported.get_mut(&node_name(*node)) {
+                    reported.lost = true;
                 }
             }
             ClusterStep::Forget(node) => {
