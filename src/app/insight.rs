@@ -294,11 +294,15 @@ impl NodeInsight {
     /// Members of the cluster, then live nodes of other protocol versions.
     fn remote_nodes(&self) -> Vec<RemoteNodeState> {
         let cluster = &self.shared.cluster;
-        let members = cluster.nodes().into_iter();
-        let others = cluster.incompatible.list().into_iter();
+        let others = cluster.incompatible.list();
+        let mut nodes = cluster.nodes();
+        // A lost member that came back in another version is one node.
+        nodes.retain(|view| {
+            !view.gone || others.iter().all(|other| other.node.name != view.node.name)
+        });
+        let members = nodes.into_iter().map(|view| self.remote_node(view));
         members
-            .map(|view| self.remote_node(view))
-            .chain(others.map(incompatible_node))
+            .chain(others.into_iter().map(incompatible_node))
             .collect()
     }
 

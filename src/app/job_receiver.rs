@@ -8,6 +8,9 @@ use bytes::Bytes;
 use http::HeaderMap;
 use infergate_core::admission::PermitRequest;
 use infergate_core::billing::QuotaSnapshot;
+use infergate_core::routing::budget::AttemptBudget;
+use infergate_core::routing::cluster::QUEUED_EVERY;
+use infergate_core::routing::hops::Hops;
 use infergate_core::{Millis, Refusal};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -15,6 +18,7 @@ use tokio::task::JoinSet;
 use super::gateway::build_shared;
 use super::plan::snapshot_plan;
 use crate::config::{self, Config};
+use crate::peer::{ForwardStatus, ForwardedHead};
 use crate::pipeline::{
     AuthenticatedRequest, Downstream, DownstreamClosed, InferenceRequest, JobHeader,
     RequestContext, RequestError, RequestHead, RequestedOperation, ResponseHead, respond, run,
@@ -36,6 +40,8 @@ struct JobReceiver {
     head: Option<ResponseHead>,
     body: Vec<u8>,
     is_finished: bool,
+    /// What a node that forwards has been told.
+    reports: Vec<ForwardStatus>,
 }
 
 impl Downstream for JobReceiver {
@@ -62,6 +68,11 @@ impl Downstream for JobReceiver {
 
     async fn write(&mut self, chunk: Bytes) -> Result<(), DownstreamClosed> {
         self.body.extend_from_slice(&chunk);
+        Ok(())
+    }
+
+    async fn report(&mut self, status: ForwardStatus) -> Result<(), DownstreamClosed> {
+        self.reports.push(status);
         Ok(())
     }
 
@@ -162,12 +173,32 @@ impl Gateway {
             deadline: shared.clock.now() + Millis(deadline_ms),
         };
         let mut ctx = RequestContext::for_job(shared, shared.drain.enter(), job);
+        let (mut receiver, result) = self.run_in(&mut ctx, target, body, holds).await;
+        if let Err(RequestError::Refused(refusal)) = &result {
+            respond::finish_refused(&mut receiver, &mut ctx, refusal).await;
+        }
+        Ran {
+            receiver,
+            result,
+            has_forward_state: ctx.forwarding.is_some(),
+            event: ctx.take_event().unwrap(),
+        }
+    }
+
+    async fn run_in(
+        &self,
+        ctx: &mut RequestContext,
+        target: &'static str,
+        body: &str,
+        holds: bool,
+    ) -> (JobReceiver, Result<(), RequestError>) {
+        let shared = &self.shared;
         let mut receiver = JobReceiver {
             target,
             ..JobReceiver::default()
         };
         let (authenticated, operation) =
-            AuthenticatedRequest::read(receiver.request_head(), &mut ctx).unwrap();
+            AuthenticatedRequest::read(receiver.request_head(), ctx).unwrap();
         let RequestedOperation::Call(operation, path_model) = operation else {
             panic!("a route of inference");
         };
@@ -184,21 +215,11 @@ impl Gateway {
             body_share,
             permit,
         };
-        let running = run(shared, &mut receiver, &mut ctx, request);
+        let running = run(shared, &mut receiver, ctx, request);
         let size = size_of_val(&running);
         assert!(size <= RUN_BYTES_MAX, "{size} bytes");
         let result = Box::pin(running).await;
-        if let Err(RequestError::Refused(refusal)) = &result {
-            respond::finish_refused(&mut receiver, &mut ctx, refusal).await;
-        }
-        let has_forward_state = ctx.forwarding.is_some();
-        let event = ctx.take_event().unwrap();
-        Ran {
-            receiver,
-            result,
-            event,
-            has_forward_state,
-        }
+        (receiver, result)
     }
 }
 
@@ -388,4 +409,59 @@ async fn a_large_message_is_translated_in_its_turn_and_others_need_none() {
     let message: serde_json::Value = serde_json::from_slice(&ran.receiver.body).unwrap();
     assert_eq!(message["type"], "message");
     assert_eq!(slots.available_permits() as u32, all);
+}
+
+/// A request that another node forwards.
+fn forwarded_head(deadline_left: Millis) -> ForwardedHead {
+    ForwardedHead {
+        from: "edge".into(),
+        generation: 1,
+        hops: Hops {
+            visited: vec!["edge".into()],
+            deadline_left,
+            budget: AttemptBudget::for_body(0),
+            hops_left: 1,
+            wait_max: deadline_left,
+            in_flight: 1,
+        },
+        request_id: "r-1".into(),
+        account: "acme".into(),
+        is_limited: false,
+        model: "chat".into(),
+        requested_model: None,
+        path: vec!["here/edge".into()],
+        attempts: 0,
+        elapsed_us: 0,
+        queued_us: 0,
+        forced_site: None,
+        tariff: None,
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_forwards_a_large_message_hears_that_it_waits_for_its_translation() {
+    let gateway = gateway("job-forwarded").await;
+    let text = "word ".repeat(LARGE_BYTES / 4);
+    let large = format!(
+        r#"{{"model":"chat","max_tokens":4,"messages":[{{"role":"user","content":"{text}"}}]}}"#
+    );
+    let slots = &gateway.shared.body_checks.slots;
+    let all = slots.available_permits() as u32;
+    let _taken = slots.acquire_many(all).await.unwrap();
+    let shared = &gateway.shared;
+    let mut ctx = RequestContext::begin(shared, shared.drain.enter());
+    let head = forwarded_head(Millis(QUEUED_EVERY.0 * 3));
+    ctx.accept_forward(head).unwrap();
+    let (receiver, result) = gateway
+        .run_in(&mut ctx, "/v1/messages", &large, false)
+        .await;
+    let passed = matches!(result, Err(RequestError::Refused(Refusal::DeadlinePassed)));
+    assert!(passed, "{result:?}");
+    let reports = receiver.reports;
+    assert!(reports.len() >= 2, "{reports:?}");
+    assert!(
+        reports
+            .iter()
+            .all(|status| *status == ForwardStatus::Queued)
+    );
 }

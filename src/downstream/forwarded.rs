@@ -37,7 +37,8 @@ impl DownstreamServer {
             ForwardArrivalError::OtherProtocol(node) => {
                 let metrics = &self.shared.metrics;
                 metrics.record_refused_connection(OTHER_PROTOCOL);
-                tracing::warn!(
+                // Membership warns of the node once, not for each of its requests.
+                tracing::debug!(
                     node = &*node,
                     here = PROTOCOL_VERSION,
                     "a node of another protocol version forwards a request: it gets no response; run the same version of infergate on all nodes"

@@ -34,6 +34,8 @@ const TARIFF: &str = "x-infergate-tariff";
 const REQUEST_ID: &str = "x-request-id";
 /// Name for all versions from 2 on: a node has to recognise a rejection that it cannot read.
 const FORWARD_REJECTED: &str = "x-infergate-forward-rejected";
+/// The same in version 1 of the protocol.
+const FORWARD_REJECTED_V1: &str = "x-infergate-came-back";
 const FREE_PERMITS: &str = "x-infergate-free-permits";
 const EXPECTED_WAIT_MS: &str = "x-infergate-expected-wait-ms";
 
@@ -216,7 +218,11 @@ impl ForwardRejection {
     /// The header that is not as it should be.
     pub fn read(headers: &HeaderMap) -> Result<Option<ForwardRejection>, InvalidHead> {
         let Some(cause) = optional(headers, FORWARD_REJECTED)? else {
-            return Ok(None);
+            // A process of version 1 may have taken the address over a moment ago.
+            return match headers.contains_key(FORWARD_REJECTED_V1) {
+                true => Err(InvalidHead(FORWARD_REJECTED_V1)),
+                false => Ok(None),
+            };
         };
         let cause = match cause {
             NO_CAPACITY => RejectionCause::NoCapacity {
@@ -405,5 +411,13 @@ mod tests {
             assert_ne!(spoilt, whole);
             assert!(ForwardedHead::read(&headers(&spoilt)).is_err(), "{to}");
         }
+    }
+
+    #[test]
+    fn a_rejection_by_a_node_of_version_1_is_no_response_for_the_client() {
+        let read = ForwardRejection::read(&headers("x-infergate-came-back: not-read\r\n"));
+        assert!(read.is_err());
+        let answer = ForwardRejection::read(&headers("content-type: text/plain\r\n"));
+        assert!(answer.unwrap().is_none());
     }
 }

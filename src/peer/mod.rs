@@ -5,10 +5,10 @@
 //! known here; the pipeline forwards through it, `app` feeds it with what gossip brings.
 //!
 //! ```text
-//! settings (cluster, listen.peers)   gossip (membership and load)   others (the locked view of the cluster)
-//! channel (requests to other nodes, over mutual TLS)                   credentials (certificate of this node)
+//! settings (cluster, listen.peers)   gossip (membership and load)   cluster (the locked view of it)
+//! client (requests to other nodes, over mutual TLS)   credentials (certificate of this node)
 //! names (permitted names)   drift (differences of configuration)
-//! visit (head of a forwarded request)   interim (its status before the response)
+//! protocol (its version)   forwarded_head (metadata of a forward)   progress (status before its response)
 //! ```
 
 mod client;

@@ -2,10 +2,15 @@
 //!
 //! Not the check, which the model's task makes, nor the translation, which is the dialect's.
 
-use infergate_core::Refusal;
-use tokio::sync::SemaphorePermit;
-use tokio::time::sleep_until;
+use std::pin::pin;
+use std::time::Duration;
 
+use infergate_core::Refusal;
+use infergate_core::routing::cluster::QUEUED_EVERY;
+use tokio::sync::SemaphorePermit;
+use tokio::time::{sleep, sleep_until};
+
+use super::admission::interim;
 use super::context::RequestContext;
 use super::downstream::Downstream;
 use super::error::RequestError;
@@ -17,7 +22,8 @@ pub fn needs_slot(model: &ModelRuntime, body_bytes: usize) -> bool {
     model.task.is_active() && (body_bytes >= LARGE_BYTES || model.task.is_heavy())
 }
 
-/// Waits for a turn, until the deadline or the client's departure. Dropping the slot releases it.
+/// Waits for a slot, until the deadline or the client's departure. A node that forwards is told meanwhile that
+/// the request waits. Dropping the slot releases it.
 ///
 /// # Errors
 /// The deadline passed, or the client left.
@@ -26,14 +32,20 @@ pub async fn acquire_slot<'a>(
     downstream: &mut impl Downstream,
     ctx: &mut RequestContext,
 ) -> Result<SemaphorePermit<'a>, RequestError> {
-    let deadline = sleep_until(shared.clock.instant(ctx.deadline).into());
-    tokio::select! {
-        biased;
-        slot = shared.body_checks.slots.acquire() => slot.map_err(|_| Refusal::Internal.into()),
-        () = downstream.closed() => {
-            ctx.record_client_gone();
-            Err(RequestError::Aborted)
+    let mut deadline = pin!(sleep_until(shared.clock.instant(ctx.deadline).into()));
+    let mut slot = pin!(shared.body_checks.slots.acquire());
+    loop {
+        tokio::select! {
+            biased;
+            slot = &mut slot => return slot.map_err(|_| Refusal::Internal.into()),
+            () = downstream.closed() => {
+                ctx.record_client_gone();
+                return Err(RequestError::Aborted);
+            }
+            () = &mut deadline => return Err(Refusal::DeadlinePassed.into()),
+            () = sleep(Duration::from_millis(QUEUED_EVERY.0)), if ctx.can.reports_status => {}
         }
-        () = deadline => Err(Refusal::DeadlinePassed.into()),
+        // The node that forwards takes a longer silence for a loss.
+        interim::send_queued(shared, downstream, ctx).await?;
     }
 }

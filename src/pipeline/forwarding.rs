@@ -153,8 +153,8 @@ impl ForwardState {
     }
 
     /// Sets whether another node owns the event.
-    pub fn set_event_elsewhere(&mut self, meta: bool) {
-        self.event_elsewhere = meta;
+    pub fn set_event_elsewhere(&mut self, is_elsewhere: bool) {
+        self.event_elsewhere = is_elsewhere;
     }
 
     /// Returns the hop data for the chosen node; the rejection is compared with it.

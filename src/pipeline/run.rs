@@ -55,10 +55,7 @@ pub async fn run(
     // 4. The body, parsed as far as needed.
     ctx.set_cluster(shared.cluster.has_joined(), received.body.len());
     ctx.set_operation(operation);
-    let slot = match request_body::is_costly(ctx, &received.body) {
-        true => Some(Box::pin(body_check::acquire_slot(shared, downstream, ctx)).await?),
-        false => None,
-    };
+    let slot = translation_slot(shared, downstream, ctx, &received.body).await?;
     let named = (operation, path_model);
     let head = downstream.request_head();
     let call = parse_call(head, ctx, named, &received.body, &mut body_share)?;
@@ -88,12 +85,15 @@ pub async fn run(
     let upstream = loop {
         let (request, models) = (&received, &mut fallback);
         let started = start_at_model(shared, downstream, ctx, request, models, body_share, permit);
-        match started.await {
+        let is_outdated = match started.await {
             Ok(upstream) => break upstream,
-            Err(ModelError::Outdated) => {
-                fallback = reauthorize(shared, downstream, ctx, &mut received, fallback)?;
-            }
-            Err(error) => fallback.advance(ctx, error)?,
+            Err(ModelError::Outdated) => true,
+            Err(error) => fallback.advance(ctx, error).map(|()| false)?,
+        };
+        if is_outdated {
+            let slot = translation_slot(shared, downstream, ctx, &received.body).await?;
+            fallback = reauthorize(shared, downstream, ctx, &mut received, fallback)?;
+            drop(slot);
         }
         body_share.shrink(body_share.bytes() - body_bytes);
     };
@@ -101,6 +101,22 @@ pub async fn run(
     drop((fallback, received.body));
     let account = received.authenticated.account;
     upstream.relay(shared, downstream, ctx, &account).await
+}
+
+/// Slot for step 4, where parsing the body takes long; held until that is done.
+async fn translation_slot<'a>(
+    shared: &'a Shared,
+    downstream: &mut impl Downstream,
+    ctx: &mut RequestContext,
+    body: &Bytes,
+) -> Result<Option<SemaphorePermit<'a>>, RequestError> {
+    match request_body::is_costly(ctx, body) {
+        true => {
+            let slot = Box::pin(body_check::acquire_slot(shared, downstream, ctx)).await?;
+            Ok(Some(slot))
+        }
+        false => Ok(None),
+    }
 }
 
 /// Step 4: the body as a call, with the model that the request is to be served by.

@@ -1,4 +1,4 @@
-//! Step 7 of the walk: what the model's task makes of the input.
+//! Step 7 of the request pipeline: what the model's task makes of the input.
 //!
 //! Not the checks: the task makes them, in a session that goes on to the response. A model whose task has
 //! nothing to say is asked for what the client sent, at no cost.

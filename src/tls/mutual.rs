@@ -87,7 +87,7 @@ impl TrustedAuthority {
     }
 
     /// Returns a warning about the first revocation list that is neither of a root nor of an issuer in the chain
-    /// of `own`. As far as is known here, it revokes no certificate that a node can have.
+    /// of `own`. Other nodes may have certificates of its issuer, which is not known here.
     fn foreign_list(&self, own: &OwnCertificate) -> Option<CredentialFault> {
         let chain = own.chain().iter();
         let issuers: Vec<_> = chain
@@ -103,7 +103,7 @@ impl TrustedAuthority {
         let mut lists = self.list_issuers.iter();
         let at = lists.position(|issuer| !is_known(issuer))?;
         let message = format!(
-            "list {} is of another authority than `client_ca`: it revokes no certificate of a node",
+            "list {} is neither of an authority in `client_ca` nor of an issuer in `certificate`: it counts only for nodes with certificates of its issuer",
             at + 1
         );
         Some(CredentialFault::new(CredentialFile::Crl, message))

@@ -74,9 +74,13 @@ pub(super) fn revocation_lists(
 }
 
 /// Checks that no section was passed over. The parser skips one whose mark does not begin a line: after a
-/// byte order mark, indented, or behind a file that does not end with a line break.
+/// byte order mark, indented, or behind a file that does not end with a line break. One in a comment counts not.
 fn check_count(pem: &[u8], mark: &str, read: usize) -> Result<(), String> {
-    let marks = memchr::memmem::find_iter(pem, mark.as_bytes()).count();
+    let lines = pem.split(|byte| *byte == b'\n');
+    let lines = lines.filter(|line| !line.trim_ascii_start().starts_with(b"#"));
+    let marks: usize = lines
+        .map(|line| memchr::memmem::find_iter(line, mark.as_bytes()).count())
+        .sum();
     match marks == read {
         true => Ok(()),
         false => Err(format!(
@@ -147,6 +151,10 @@ mod tests {
         let (old, new) = (certificate("old"), certificate("new"));
         let both = format!("{old}\n{new}");
         assert_eq!(certificates(both.as_bytes()).unwrap().len(), 2);
+        // An old one that is commented out is not meant.
+        let commented: String = old.lines().map(|line| format!("# {line}\n")).collect();
+        let one = format!("{commented}{new}");
+        assert_eq!(certificates(one.as_bytes()).unwrap().len(), 1);
         for text in [
             // Two files in one, of which the first does not end with a line break.
             format!("{old}{new}"),

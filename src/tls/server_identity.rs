@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustls::client::Resumption;
 use rustls::crypto::ring;
 use rustls::pki_types::ServerName;
-use rustls::{AlertDescription, ClientConfig, RootCertStore};
+use rustls::{AlertDescription, ClientConfig, InvalidMessage, RootCertStore};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -93,7 +93,7 @@ impl ServerIdentity {
                 Ok(TlsConnection::new(tls.into(), proved))
             }
             Ok(Err(error)) => match tls_error(&error) {
-                Some(rustls::Error::InvalidMessage(_)) => {
+                Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
                     let reason = format!("it does not speak TLS at this port: {error}");
                     Err(HandshakeError::NotTrusted(io::Error::other(reason)))
                 }

@@ -119,7 +119,7 @@ impl AdmissionGate {
     /// Requests a permit; also returns a snapshot of what the request has found here.
     ///
     /// # Errors
-    /// The refusal of a full queue and its kin; nothing is held then.
+    /// The refusal of a full queue and the like; nothing is held then.
     pub fn request_permit(
         self: &Arc<AdmissionGate>,
         request: PermitRequest,

@@ -46,7 +46,8 @@ pub async fn probe_round(
         model.gate.tick();
         for (target, well) in model.gate.targets() {
             let every = target.health.interval_secs.saturating_mul(TICKS_A_SECOND);
-            if !well || tick.is_multiple_of(every) {
+            let is_due = !well || tick.is_multiple_of(every);
+            if is_due && target.may_probe(model.gate.clock.now()) {
                 due.push((Arc::clone(&model.gate), target, model.backend.probe));
             }
         }

@@ -7,13 +7,13 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use infergate_core::Millis;
 use infergate_core::model::{CaFile, EndpointSpec, HealthCheckSpec};
-use infergate_core::routing::EndpointLoad;
+use infergate_core::routing::{EndpointLoad, REFUSED_CHECK_INTERVAL};
 use parking_lot::Mutex;
 use pingora_core::protocols::l4::ext::{TcpKeepalive, set_tcp_keepalive};
 use tokio::net::TcpStream;
@@ -75,6 +75,8 @@ pub struct Target {
     compressed: WarningLimit,
     /// Set once a response came without usage and a line was logged.
     pub is_unmetered: AtomicBool,
+    /// Moment of the latest health check, milliseconds; 0 before the first.
+    probed_at: AtomicU64,
     host: String,
     port: u16,
     connect_timeout: Duration,
@@ -87,6 +89,17 @@ pub struct Target {
 }
 
 impl Target {
+    /// Returns whether a health check may begin, and counts that as one. Refused connections ask for checks
+    /// of all servers that are not healthy: each is checked at most once in [`REFUSED_CHECK_INTERVAL`].
+    pub(super) fn may_probe(&self, now: Millis) -> bool {
+        let last = self.probed_at.load(Ordering::Relaxed);
+        let may_probe = last == 0 || now.since(Millis(last)) >= REFUSED_CHECK_INTERVAL;
+        if may_probe {
+            self.probed_at.store(now.0.max(1), Ordering::Relaxed);
+        }
+        may_probe
+    }
+
     /// The target of an endpoint, or `None` when its URL is not `http[s]://host[:port][/prefix]` or
     /// its certificates cannot be read; the configuration has refused those.
     pub fn new(spec: &EndpointSpec, model: &str, connect_timeout: Duration) -> Option<Target> {
@@ -122,6 +135,7 @@ impl Target {
             warnings: WarningLimit::default(),
             compressed: WarningLimit::default(),
             is_unmetered: AtomicBool::new(false),
+            probed_at: AtomicU64::new(0),
             host: host.to_owned(),
             port,
             connect_timeout,
@@ -160,6 +174,7 @@ impl Target {
             warnings: WarningLimit::default(),
             compressed: WarningLimit::default(),
             is_unmetered: AtomicBool::new(false),
+            probed_at: AtomicU64::new(0),
             host: host.to_owned(),
             port,
             connect_timeout,
@@ -464,6 +479,13 @@ mod tests {
             ..EndpointSpec::default()
         };
         Target::new(&spec, "m", Duration::from_secs(1))
+    }
+
+    #[test]
+    fn health_checks_of_a_server_keep_apart_however_many_are_asked_for() {
+        let target = target("http://gpu-1").unwrap();
+        let checked = [1, 5, 10, 100, 101, 150, 700].map(|at| target.may_probe(Millis(at)));
+        assert_eq!(checked, [true, false, false, false, true, false, true]);
     }
 
     #[test]

@@ -117,7 +117,7 @@ class Cluster:
         def check(node):
             state = self.state(node)
             others = state["nodes"] if state else []
-            fit = [n for n in others if not n["gone"] and not n["draining"]]
+            fit = [n for n in others if n["proven"] and not n["gone"] and not n["draining"]]
             return len(fit) == len(NODES) - 1 and self.get(node, ADMIN_PORT, "/readyz") is not None
 
         for node in NODES:

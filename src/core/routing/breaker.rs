@@ -35,7 +35,7 @@ const REFUSED: FailureCause = FailureCause::Named("refused");
 
 /// Interval between checks that refused connections ask for. A server that restarts refuses every request at
 /// once, and each check costs a connection.
-const REFUSED_CHECK_INTERVAL: Millis = Millis(100);
+pub const REFUSED_CHECK_INTERVAL: Millis = Millis(100);
 
 /// Failed checks in a row that take an endpoint down: one or two may be lost in a busy moment.
 const CHECKS_FAILED_MAX: u32 = 3;
@@ -71,7 +71,7 @@ pub enum EndpointSignal {
 /// Cause of an endpoint's failure, a word or an HTTP status, for operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureCause {
-    /// `refused`, `reset`, `timeout` and their kin.
+    /// `refused`, `reset`, `timeout` and the like.
     Named(&'static str),
     /// An HTTP status.
     Status(u16),

@@ -17,7 +17,8 @@ pub mod verdict;
 mod window;
 
 pub use breaker::{
-    Ejector, EndpointSignal, FailureCause, Health, HealthChange, Observation, UsabilityChange,
+    Ejector, EndpointSignal, FailureCause, Health, HealthChange, Observation,
+    REFUSED_CHECK_INTERVAL, UsabilityChange,
 };
 pub use budget::{ATTEMPTS_MAX, AttemptBudget, AttemptFailure, RetryBudget, RetryTarget};
 pub use cluster::{ClusterRule, ClusterView};

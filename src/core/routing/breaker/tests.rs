@@ -295,9 +295,9 @@ fn operators_are_told_of_every_change_with_its_cause_and_of_flapping_once_in_ten
         ..of("ant", EndpointSignal::Failure)
     };
     judge.observe_request("a", failed, Millis(0));
-    let told = judge.take_reports();
+    let reported = judge.take_reports();
     assert_eq!(
-        told,
+        reported,
         [HealthChange {
             url: "a".into(),
             from: Health::Healthy,
@@ -313,8 +313,11 @@ fn operators_are_told_of_every_change_with_its_cause_and_of_flapping_once_in_ten
     judge.observe_request("a", of("ant", EndpointSignal::Success), Millis(100));
     assert_eq!(judge.take_reports(), []);
     judge.tick(Millis(10_000));
-    let told = judge.take_reports();
-    assert_eq!((told[0].to, told[0].unreported), (Health::Healthy, 198));
+    let reported = judge.take_reports();
+    assert_eq!(
+        (reported[0].to, reported[0].unreported),
+        (Health::Healthy, 198)
+    );
     assert_eq!(
         judge.last_error("a"),
         Some((FailureCause::Named("refused"), Millis(99)))
@@ -322,9 +325,9 @@ fn operators_are_told_of_every_change_with_its_cause_and_of_flapping_once_in_ten
     assert_eq!(judge.since("a"), Some(Millis(100)));
 
     fail(&mut judge, "a", Millis(10_001));
-    let told = judge.take_reports();
+    let reported = judge.take_reports();
     assert_eq!(
-        told.last().map(|change| change.to),
+        reported.last().map(|change| change.to),
         Some(Health::Ejected),
         "at once"
     );
