@@ -25,7 +25,7 @@ pub(super) static VLLM: Backend = Backend {
 static METRICS: MetricNames = MetricNames {
     running: "vllm:num_requests_running",
     waiting: "vllm:num_requests_waiting",
-    // The second up to engine V0.
+    // The second before vLLM 0.9.2, and deprecated beside the first after that.
     kv_cache: &["vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"],
     adapters: Some("vllm:lora_requests_info"),
 };
