@@ -43,9 +43,12 @@ struct ChatChoice<'a> {
     index: Option<&'a RawValue>,
     #[serde(borrow)]
     finish_reason: Option<Cow<'a, str>>,
-    /// The stop sequence that ended the text, as vLLM reports it.
+    /// The stop sequence that ended the text, as vLLM reports it; a number for a token.
     #[serde(borrow)]
     stop_reason: Option<&'a RawValue>,
+    /// The same, as SGLang reports it.
+    #[serde(borrow)]
+    matched_stop: Option<&'a RawValue>,
     #[serde(borrow)]
     message: Option<ChatMessage<'a>>,
     #[serde(borrow)]
@@ -121,9 +124,21 @@ struct StopState {
 }
 
 impl StopState {
-    fn read(choice: &ChatChoice<'_>, has_tools: bool) -> Option<StopState> {
-        let sequence = choice.stop_reason.filter(|text| is_string(text));
-        let reason = match choice.finish_reason.as_deref()? {
+    /// Reads the reason of a choice; none while the text goes on.
+    ///
+    /// # Errors
+    /// The server gave the text up, for which this API has no reason.
+    fn read(
+        choice: &ChatChoice<'_>,
+        has_tools: bool,
+    ) -> Result<Option<StopState>, NotTranslatable> {
+        let Some(finish_reason) = choice.finish_reason.as_deref() else {
+            return Ok(None);
+        };
+        let stops = [choice.stop_reason, choice.matched_stop];
+        let sequence = stops.into_iter().flatten().find(|text| is_string(text));
+        let reason = match finish_reason {
+            "abort" | "error" => return Err(NotTranslatable),
             "length" => "max_tokens",
             "content_filter" => "refusal",
             _ if has_tools => "tool_use",
@@ -131,10 +146,10 @@ impl StopState {
             _ => "end_turn",
         };
         let sequence = sequence.filter(|_| reason == "stop_sequence");
-        Some(StopState {
+        Ok(Some(StopState {
             reason: Some(reason),
             sequence: sequence.map(|text| text.get().to_owned()),
-        })
+        }))
     }
 
     fn write(&self, object: &mut Object<'_>) {
@@ -205,7 +220,7 @@ impl Translator {
         for (at, call) in calls.iter().enumerate() {
             self.tool(call.index.unwrap_or(at), call, out)?;
         }
-        if let Some(stop) = StopState::read(&choice, !self.tools.is_empty()) {
+        if let Some(stop) = StopState::read(&choice, !self.tools.is_empty())? {
             self.stop = stop;
         } else if text.is_none() && calls.is_empty() {
             if self
@@ -346,7 +361,7 @@ impl ResponseTranslator for Translator {
             block.member("input", &input(arguments));
         }
         drop(content);
-        let stop = StopState::read(&choice, !calls.is_empty()).unwrap_or_default();
+        let stop = StopState::read(&choice, !calls.is_empty())?.unwrap_or_default();
         stop.write(&mut written);
         let functions = calls.iter().filter_map(|call| call.function.as_ref());
         let parts = functions.flat_map(|function| [function.name, function.arguments]);

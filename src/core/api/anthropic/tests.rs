@@ -296,6 +296,75 @@ fn the_reason_of_the_end_is_translated() {
 
 #[test]
 fn a_stream_is_a_message_of_blocks_with_usage_at_its_end() {
+/// The reason and the sequence that a whole message and the end of a stream have for this choice.
+fn stops(choice: &Value) -> [(Value, Value); 2] {
+    let part = |name: &str| {
+        let mut part = choice.clone();
+        part[name] = json!({ "content": "a" });
+        json!({ "choices": [part] })
+    };
+    let reason = |end: &Value| (end["stop_reason"].clone(), end["stop_sequence"].clone());
+    let mut out = BytesMut::new();
+    let body = part("message").to_string();
+    Translator::new(1).whole(body.as_bytes(), &mut out).unwrap();
+    let whole = reason(&serde_json::from_slice(&out).unwrap());
+    out.clear();
+    let stream = format!("data: {}\n\ndata: [DONE]\n\n", part("delta"));
+    let streamed = Translator::new(1).events(stream.as_bytes(), 1, &mut out);
+    streamed.unwrap();
+    let seen = events(&out);
+    [whole, reason(&seen[seen.len() - 2]["delta"])]
+}
+
+#[test]
+fn a_stop_sequence_is_named_by_either_server_that_reports_it() {
+    let ended = |more: Value| {
+        let mut choice = json!({ "finish_reason": "stop" });
+        choice
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        stops(&choice)
+    };
+    let by = |sequence: &str| (json!("stop_sequence"), json!(sequence));
+    for more in [
+        json!({ "matched_stop": "END" }),
+        json!({ "stop_reason": "END", "matched_stop": 7 }),
+        json!({ "stop_reason": 7, "matched_stop": "END" }),
+        json!({ "stop_reason": null, "matched_stop": "END" }),
+    ] {
+        assert_eq!(ended(more.clone()), [by("END"), by("END")], "{more}");
+    }
+    let turn = (json!("end_turn"), Value::Null);
+    for matched in [json!(151_645), Value::Null] {
+        let more = json!({ "matched_stop": matched });
+        assert_eq!(ended(more), [turn.clone(), turn.clone()]);
+    }
+    let cut = (json!("max_tokens"), Value::Null);
+    let length = stops(&json!({ "finish_reason": "length", "matched_stop": "END" }));
+    assert_eq!(length, [cut.clone(), cut]);
+}
+
+#[test]
+fn an_answer_that_the_server_gave_up_is_not_a_message() {
+    for reason in ["abort", "error"] {
+        let choice = json!({ "finish_reason": reason, "message": { "content": "a" } });
+        let body = json!({ "choices": [choice] }).to_string();
+        let mut out = BytesMut::new();
+        let whole = Translator::new(1).whole(body.as_bytes(), &mut out);
+        assert_eq!(whole, Err(NotTranslatable), "{reason}");
+        assert!(out.is_empty());
+        let last = chunk(json!({ "content": "b" }), json!(reason));
+        let stream = format!("{last}data: [DONE]\n\n");
+        let streamed = Translator::new(1).events(stream.as_bytes(), 1, &mut out);
+        assert_eq!(streamed, Err(NotTranslatable), "{reason}");
+        let seen = events(&out);
+        // The text arrives; the end of the message does not.
+        let last = seen.last().unwrap();
+        assert_eq!(last["delta"], json!({ "type": "text_delta", "text": "b" }));
+    }
+}
+
     let call = |index: usize, id: Value, name: Value, arguments: &str| json!({ "tool_calls": [{ "index": index, "id": id, "function": { "name": name, "arguments": arguments } }] });
     let usage = json!({ "id": "c1", "choices": [], "usage": { "prompt_tokens": 5, "completion_tokens": 6 } });
     let stream = [
