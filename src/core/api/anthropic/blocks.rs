@@ -16,6 +16,10 @@ use crate::api::json::{self, List, Object, bad, is_list, is_string, push_text, u
 /// Text between two blocks that become one text, as it stands in a JSON string.
 const BETWEEN_TEXTS: &str = r"\n\n";
 
+/// Begin of a line that Claude Code puts in front of the system prompt, for its provider's accounts. The
+/// line changes with every request, so that no prefix of the prompt would be found in a server's cache.
+const BILLING_HEADER: &str = "x-anthropic-billing-header:";
+
 /// Bytes of a block's type that an error repeats.
 const KIND_BYTES_SHOWN: usize = 64;
 
@@ -59,17 +63,54 @@ struct ImageSource<'a> {
     url: Option<&'a RawValue>,
 }
 
-/// Writes the system prompt: a text, or text blocks that become one text.
-pub(super) fn system(system: &RawValue, list: &mut List<'_>) -> Result<(), Refusal> {
+/// Writes the system prompt, without the line of [`BILLING_HEADER`]: a text, or text blocks that become one
+/// text. Writes no message where nothing is left.
+pub(super) fn system_prompt(system: &RawValue, list: &mut List<'_>) -> Result<(), Refusal> {
+    let mut texts = JoinedTexts::default();
+    match is_string(system) {
+        true => texts.0.push(unquoted(system)),
+        false => each_block(system, |block| texts.add(block))?,
+    }
+    texts.0.retain_mut(|text| match after_billing_header(text) {
+        Some(rest) => {
+            *text = rest;
+            !rest.is_empty()
+        }
+        None => true,
+    });
+    if !texts.is_empty() {
+        system_message(&texts, list);
+    }
+    Ok(())
+}
+
+/// Returns what follows the first line of a text that begins with [`BILLING_HEADER`]; both are as they stand in
+/// a JSON string.
+fn after_billing_header(text: &str) -> Option<&str> {
+    let value = text.strip_prefix(BILLING_HEADER)?;
+    let mut escapes = value.bytes().enumerate();
+    while let Some((_, byte)) = escapes.next() {
+        // A backslash and the byte behind it are one character.
+        if byte == b'\\'
+            && let Some((at, b'n')) = escapes.next()
+        {
+            return Some(&value[at + 1..]);
+        }
+    }
+    Some("")
+}
+
+fn system_message(texts: &JoinedTexts<'_>, list: &mut List<'_>) {
     let mut message = list.object();
     message.member("role", r#""system""#);
-    if is_string(system) {
-        message.member("content", system.get());
-        return Ok(());
-    }
-    let mut texts = JoinedTexts::default();
-    each_block(system, |block| texts.add(block))?;
     texts.write(&mut message);
+}
+
+/// Writes a message of the system within the conversation.
+fn system(content: &RawValue, list: &mut List<'_>) -> Result<(), Refusal> {
+    let mut texts = JoinedTexts::default();
+    each_block(content, |block| texts.add(block))?;
+    system_message(&texts, list);
     Ok(())
 }
 
@@ -285,15 +326,15 @@ fn unknown(block: &ContentBlock<'_>) -> Refusal {
     )
 }
 
-/// Text blocks that become one text.
+/// Text blocks that become one text, each as it stands in a JSON string.
 #[derive(Default)]
-struct JoinedTexts<'a>(Vec<&'a RawValue>);
+struct JoinedTexts<'a>(Vec<&'a str>);
 
 impl<'a> JoinedTexts<'a> {
     fn add(&mut self, block: &ContentBlock<'a>) -> Result<(), Refusal> {
         match &*block.kind {
             "text" => {
-                self.0.push(text_of(block)?);
+                self.0.push(unquoted(text_of(block)?));
                 Ok(())
             }
             _ => Err(unknown(block)),
@@ -312,7 +353,7 @@ impl<'a> JoinedTexts<'a> {
                 if at > 0 {
                     out.extend_from_slice(BETWEEN_TEXTS.as_bytes());
                 }
-                out.extend_from_slice(unquoted(text).as_bytes());
+                out.extend_from_slice(text.as_bytes());
             }
             out.push(b'"');
         });

@@ -28,9 +28,14 @@ const IGNORED: [&str; 8] = [
     "thinking",
 ];
 
+/// Members of a chat into which members of this API are translated.
+const CHAT_TWINS: [&str; 4] = ["stop", "user", "response_format", "parallel_tool_calls"];
+
 /// Members whose translation is not just another name.
 #[derive(Default)]
 struct TranslatedMembers<'a> {
+    /// Those of [`CHAT_TWINS`] that the client sent itself.
+    passed: [bool; CHAT_TWINS.len()],
     messages: Option<&'a RawValue>,
     system: Option<&'a RawValue>,
     tools: Option<&'a RawValue>,
@@ -58,6 +63,23 @@ impl<'a> TranslatedMembers<'a> {
             _ => return None,
         })
     }
+
+    /// Notes a member that passes under its own name.
+    fn note_passed(&mut self, name: &str) {
+        if let Some(at) = CHAT_TWINS.iter().position(|twin| *twin == name) {
+            self.passed[at] = true;
+        }
+    }
+
+    /// Refuses the member `twin` of a chat that the client sent beside `name`, which becomes the same.
+    fn refuse_twin(&self, twin: &str, name: &str) -> Result<(), Refusal> {
+        let mut sent = CHAT_TWINS.iter().zip(self.passed);
+        if !sent.any(|(passed, is_sent)| is_sent && *passed == twin) {
+            return Ok(());
+        }
+        let message = format!("means the same as `{name}`: send one of the two");
+        Err(bad(&format!("/{twin}"), &message))
+    }
 }
 
 /// Returns the body of the same request to `POST /v1/chat/completions`.
@@ -82,6 +104,7 @@ pub(super) fn to_chat(body: &[u8]) -> Result<Bytes, Refusal> {
                 Ok(())
             }
             None => {
+                known.note_passed(name);
                 chat.member(name, value.get());
                 Ok(())
             }
@@ -90,18 +113,16 @@ pub(super) fn to_chat(body: &[u8]) -> Result<Bytes, Refusal> {
     write_messages(&known, &mut chat)?;
     // An empty list, which OpenAI-style servers refuse, is as none.
     let is_empty = |list: &&RawValue| list.get()[1..].trim_ascii_start() == "]";
-    if let Some(tools) = known.tools.filter(|tools| !is_empty(tools)) {
+    known.tools = known.tools.filter(|tools| !is_empty(tools));
+    if let Some(tools) = known.tools {
         write_tools(tools, &mut chat).map_err(|refusal| within("/tools", refusal))?;
     }
-    if let Some(choice) = known.tool_choice {
-        write_tool_choice(choice, &mut chat)?;
-    }
+    write_tool_choice(&known, &mut chat)?;
     if let Some(stops) = known.stop_sequences {
+        known.refuse_twin("stop", "stop_sequences")?;
         chat.member("stop", stops.get());
     }
-    if let Some(metadata) = known.metadata {
-        write_user(metadata, &mut chat)?;
-    }
+    write_user(&known, &mut chat)?;
     write_response_format(&known, &mut chat)?;
     if let Some(stream) = known.stream {
         chat.member("stream", stream.get());
@@ -132,7 +153,7 @@ fn write_messages(known: &TranslatedMembers<'_>, chat: &mut Object<'_>) -> Resul
         .ok_or_else(|| bad("/messages", "`messages` is missing"))?;
     let mut list = chat.list("messages");
     if let Some(system) = known.system {
-        blocks::system(system, &mut list).map_err(|refusal| within("/system", refusal))?;
+        blocks::system_prompt(system, &mut list).map_err(|refusal| within("/system", refusal))?;
     }
     json::each_item(messages, |at, message| {
         blocks::message(message, &mut list).map_err(|refusal| within(&format!("/{at}"), refusal))
@@ -195,10 +216,15 @@ struct ToolChoice<'a> {
     disable_parallel_tool_use: Option<bool>,
 }
 
-fn write_tool_choice(choice: &RawValue, chat: &mut Object<'_>) -> Result<(), Refusal> {
+fn write_tool_choice(known: &TranslatedMembers<'_>, chat: &mut Object<'_>) -> Result<(), Refusal> {
+    let Some(choice) = known.tool_choice else {
+        return Ok(());
+    };
     let choice: ToolChoice<'_> =
         json::read(choice).map_err(|refusal| within("/tool_choice", refusal))?;
     match (&*choice.kind, choice.name) {
+        // Without tools there is nothing to choose, and OpenAI-style servers refuse the member.
+        ("auto" | "none", _) if known.tools.is_none() => return Ok(()),
         ("auto", _) => chat.member("tool_choice", r#""auto""#),
         ("any", _) => chat.member("tool_choice", r#""required""#),
         ("none", _) => chat.member("tool_choice", r#""none""#),
@@ -214,22 +240,28 @@ fn write_tool_choice(choice: &RawValue, chat: &mut Object<'_>) -> Result<(), Ref
         }
     }
     if choice.disable_parallel_tool_use == Some(true) {
+        let name = "tool_choice.disable_parallel_tool_use";
+        known.refuse_twin("parallel_tool_calls", name)?;
         chat.member("parallel_tool_calls", "false");
     }
     Ok(())
 }
 
-fn write_user(metadata: &RawValue, chat: &mut Object<'_>) -> Result<(), Refusal> {
+fn write_user(known: &TranslatedMembers<'_>, chat: &mut Object<'_>) -> Result<(), Refusal> {
     #[derive(Deserialize)]
     struct Metadata<'a> {
         #[serde(borrow)]
         user_id: Option<&'a RawValue>,
     }
+    let Some(metadata) = known.metadata else {
+        return Ok(());
+    };
     let metadata: Metadata<'_> =
         json::read(metadata).map_err(|refusal| within("/metadata", refusal))?;
     match metadata.user_id {
         Some(user) if !is_string(user) => Err(bad("/metadata/user_id", "expected a string")),
         Some(user) => {
+            known.refuse_twin("user", "metadata.user_id")?;
             chat.member("user", user.get());
             Ok(())
         }
@@ -252,15 +284,17 @@ fn write_response_format(
         #[serde(borrow)]
         format: Option<&'a RawValue>,
     }
-    let (format, place) = match (known.output_config, known.output_format) {
+    let (format, place, name) = match (known.output_config, known.output_format) {
         (Some(config), _) => {
             let config: Config<'_> =
                 json::read(config).map_err(|refusal| within("/output_config", refusal))?;
-            (config.format, "/output_config/format")
+            let name = "output_config.format";
+            (config.format, "/output_config/format", name)
         }
-        (None, format) => (format, "/output_format"),
+        (None, format) => (format, "/output_format", "output_format"),
     };
     let Some(format) = format else { return Ok(()) };
+    known.refuse_twin("response_format", name)?;
     let format: Format<'_> = json::read(format).map_err(|refusal| within(place, refusal))?;
     let schema = format
         .schema

@@ -129,7 +129,9 @@ fn tools_their_calls_and_their_results_are_translated() {
     );
     let named = |choice: Value| {
         let messages = json!([{ "role": "user", "content": "a" }]);
-        chat(&json!({ "messages": messages, "tool_choice": choice }))["tool_choice"].clone()
+        let tools = json!([{ "name": "f" }]);
+        let body = json!({ "messages": messages, "tools": tools, "tool_choice": choice });
+        chat(&body)["tool_choice"].clone()
     };
     let function = json!({ "type": "function", "function": { "name": "f" } });
     assert_eq!(named(json!({ "type": "tool", "name": "f" })), function);
@@ -294,8 +296,6 @@ fn the_reason_of_the_end_is_translated() {
     assert_eq!(reason(null.clone(), null.clone()), (null.clone(), null));
 }
 
-#[test]
-fn a_stream_is_a_message_of_blocks_with_usage_at_its_end() {
 /// The reason and the sequence that a whole message and the end of a stream have for this choice.
 fn stops(choice: &Value) -> [(Value, Value); 2] {
     let part = |name: &str| {
@@ -365,6 +365,8 @@ fn an_answer_that_the_server_gave_up_is_not_a_message() {
     }
 }
 
+#[test]
+fn a_stream_is_a_message_of_blocks_with_usage_at_its_end() {
     let call = |index: usize, id: Value, name: Value, arguments: &str| json!({ "tool_calls": [{ "index": index, "id": id, "function": { "name": name, "arguments": arguments } }] });
     let usage = json!({ "id": "c1", "choices": [], "usage": { "prompt_tokens": 5, "completion_tokens": 6 } });
     let stream = [
@@ -489,8 +491,73 @@ fn arguments_that_are_an_object_reach_the_client_of_a_stream() {
 
 #[test]
 fn an_empty_list_of_tools_is_as_none() {
-    let body = json!({ "messages": [{ "role": "user", "content": "a" }], "tools": [] });
-    assert_eq!(chat(&body).get("tools"), None);
+    let messages = json!([{ "role": "user", "content": "a" }]);
+    let plain = json!({ "messages": messages });
+    for tools in [json!([]), Value::Null] {
+        let with = |choice: Value| {
+            chat(&json!({ "messages": messages, "tools": tools, "tool_choice": choice }))
+        };
+        assert_eq!(with(Value::Null), plain);
+        for kind in ["auto", "none"] {
+            let choice = json!({ "type": kind, "disable_parallel_tool_use": true });
+            assert_eq!(with(choice), plain, "{kind}");
+        }
+        // A call that cannot be made is the server's to refuse.
+        assert_eq!(with(json!({ "type": "any" }))["tool_choice"], "required");
+    }
+}
+
+#[test]
+fn a_member_is_not_written_beside_its_name_in_a_chat() {
+    let format = json!({ "type": "json_schema", "schema": {} });
+    let parallel = json!({ "type": "auto", "disable_parallel_tool_use": true });
+    for (twin, name, value) in [
+        ("stop", "stop_sequences", json!(["a"])),
+        ("user", "metadata", json!({ "user_id": "u" })),
+        ("response_format", "output_format", format.clone()),
+        (
+            "response_format",
+            "output_config",
+            json!({ "format": format }),
+        ),
+        ("parallel_tool_calls", "tool_choice", parallel),
+    ] {
+        let mut body = json!({
+            "messages": [{ "role": "user", "content": "a" }], "tools": [{ "name": "f" }],
+        });
+        body[twin] = json!("x");
+        assert_eq!(chat(&body)[twin], "x");
+        body[name] = value;
+        let (pointer, message) = refused(&body);
+        assert_eq!(pointer, format!("/{twin}"));
+        assert!(message.contains(name), "{message}");
+        body[twin] = Value::Null;
+        assert!(chat(&body).get(twin).is_some());
+    }
+}
+
+#[test]
+fn the_billing_line_of_a_client_is_not_part_of_the_prompt() {
+    let system = |system: Value| {
+        let messages = json!([{ "role": "user", "content": "a" }]);
+        let translated = chat(&json!({ "messages": messages, "system": system }));
+        let first = &translated["messages"][0];
+        (first["role"] == "system").then(|| first["content"].as_str().unwrap().to_owned())
+    };
+    let block = |text: &str| json!({ "type": "text", "text": text });
+    let line = "x-anthropic-billing-header: cc_version=2.1; cch=0\\n\"a\";";
+    let prompt = || Some("be kind".to_owned());
+    assert_eq!(system(json!([block(line), block("be kind")])), prompt());
+    assert_eq!(
+        system(json!([block(&format!("{line}\nbe kind"))])),
+        prompt()
+    );
+    assert_eq!(system(json!(format!("{line}\nbe kind"))), prompt());
+    assert_eq!(system(json!([block(line)])), None);
+    assert_eq!(system(json!(line)), None);
+    let quoted = format!("be kind\n{line}");
+    assert_eq!(system(json!(quoted)), Some(quoted.clone()));
+    assert_eq!(system(json!([block(&quoted)])), Some(quoted));
 }
 
 #[test]
