@@ -151,6 +151,29 @@ async fn a_stream_that_breaks_off_ends_with_an_error_event() {
 }
 
 #[tokio::test]
+async fn an_answer_that_the_server_gave_up_is_an_error() {
+    let choice = json!({ "finish_reason": "abort", "message": { "content": "half" } });
+    let body = json!({ "choices": [choice] }).to_string();
+    let server = ScriptedServer::new(&[&json_answer(&body)]).await;
+    let node = Node::start(&one_model(server.address, 1, "")).await;
+    let answer = node.post(MESSAGES, &question("")).await;
+    is_error(&answer, 502, "api_error");
+    assert_eq!(server.requests().len(), 1);
+    let text = delta(r#"{"content":"half"}"#, "null");
+    let stream = format!(
+        "{STREAM_HEAD}{text}{}{}0\r\n\r\n",
+        delta("{}", "\"abort\""),
+        chunk(DONE)
+    );
+    let server = ScriptedServer::new(&[&stream]).await;
+    let node = Node::start(&one_model(server.address, 1, "")).await;
+    let answer = node.post(MESSAGES, &question(STREAM)).await;
+    assert!(answer.text().contains("half"), "{}", answer.text());
+    assert_eq!(kinds(&answer).last().unwrap(), "error");
+    assert_eq!(node.event_of(&answer).await["outcome"], "cut-by-backend");
+}
+
+#[tokio::test]
 async fn errors_have_the_form_and_the_status_of_the_api() {
     let server = ScriptedServer::held().await;
     let more = "    queue: { algorithm: fifo, capacity: 0 }\n";
