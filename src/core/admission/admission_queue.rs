@@ -12,7 +12,8 @@ mod unhealthy;
 
 use super::discipline::{Discipline, Waiter, Waiters};
 use super::disciplines::discipline_for;
-use super::endpoints::{EndpointId, Endpoints};
+use super::endpoint_id::EndpointId;
+use super::endpoints::Endpoints;
 use super::order::EndpointOrder;
 use super::permit_request::{
     AdmissionOutcome, Grant, PermitId, PermitRequest, QueueTicket, WaiterUpdates,

@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use super::endpoint_id::EndpointId;
 use super::order::EndpointOrder;
 use super::server::{Handoff, ServerMember, ServerMembership};
 use super::state::EndpointState;
@@ -22,17 +23,6 @@ const COMPARED_MAX: usize = 8;
 /// Choices that may be lost to other models in a row before a request waits as if no permit was free.
 /// Each loss is a permit that another model took during this call.
 const CHOICES_MAX: usize = 8;
-
-/// An endpoint of one model: an index that stays the same while its URL is configured and is not
-/// used again before its last permit has come back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct EndpointId(pub u32);
-
-impl EndpointId {
-    fn index(self) -> usize {
-        self.0 as usize
-    }
-}
 
 struct Endpoint {
     url: Arc<str>,

@@ -26,6 +26,7 @@ mod admission_queue;
 pub mod bodies;
 mod discipline;
 mod disciplines;
+mod endpoint_id;
 mod endpoints;
 mod fair;
 mod fifo;
@@ -42,7 +43,7 @@ mod state;
 mod token_fair;
 
 pub use admission_queue::AdmissionQueue;
-pub use endpoints::EndpointId;
+pub use endpoint_id::EndpointId;
 pub use order::EndpointOrder;
 pub use permit_request::{
     AdmissionOutcome, Grant, PermitId, PermitRequest, QueueTicket, WaiterUpdates,

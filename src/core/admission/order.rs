@@ -2,7 +2,7 @@
 //!
 //! Fitness is decided elsewhere: an endpoint that is full, unusable or avoided is passed over.
 
-use super::endpoints::EndpointId;
+use super::endpoint_id::EndpointId;
 
 /// Endpoints by step: equal steps share load, a later step is used only when the earlier ones have
 /// no free permit.

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::endpoints::EndpointId;
+use super::endpoint_id::EndpointId;
 use super::order::EndpointOrder;
 use super::server::Handoff;
 use crate::{AccountId, Millis, Refusal};

@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 
 use super::PermitId;
-use super::endpoints::EndpointId;
+use super::endpoint_id::EndpointId;
 use super::slab::Slab;
 use crate::Millis;
 

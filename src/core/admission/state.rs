@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::EndpointId;
+use super::endpoint_id::EndpointId;
 use crate::model::Algorithm;
 use crate::{AccountId, Millis};
 
