@@ -80,8 +80,6 @@ async fn a_forward_of_another_version_gets_no_response_that_could_be_passed_to_a
     }
     let refused = "infergate_connections_refused_total{reason=\"peer-other-protocol\"}";
     assert_eq!(gpu.metric(refused).await, Some(2.0));
-    let line = "a node of another protocol version forwards a request";
-    assert!(gpu.log().contains(line), "{}", gpu.log());
     assert!(server.requests().is_empty());
     let answer = kin.send_request("edge", "gpu0", peers, &present).await;
     assert!(answer.contains(" 200 "), "{answer}");
