@@ -40,7 +40,7 @@ struct JobReceiver {
     head: Option<ResponseHead>,
     body: Vec<u8>,
     is_finished: bool,
-    /// What a node that forwards has been told.
+    /// Notices to the node that forwards.
     reports: Vec<ForwardStatus>,
 }
 

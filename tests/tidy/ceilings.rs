@@ -66,7 +66,7 @@ pub const BANNED_WORDS: &[&str] = &[
     "stories", "bell", "lot", "dice",
 ];
 
-/// Those of them that the sentence in a test's name does not contain either.
+/// Banned words that a test's name may not contain in its sentence either.
 pub const BANNED_IN_SENTENCES: &[&str] = &["journey", "parcel", "story", "stories", "bell", "dice"];
 
 /// Names of foreign interfaces that contain such a word all the same.

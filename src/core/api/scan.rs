@@ -14,7 +14,7 @@ pub const VALUE_BYTES_MAX: usize = 64 << 10;
 /// escapes and in lists of small objects the next hit is nearer.
 const NEAR_BYTES: usize = 24;
 
-/// The longest key compared, in bytes as written (every character of a name may be `\uXXXX`).
+/// The longest key compared, in bytes as written (every character of a name may be an escape of six bytes).
 const KEY_BYTES_MAX: usize = 256;
 
 /// Captures the value of one top-level member of the JSON object it is fed.

@@ -22,7 +22,7 @@ pub(super) struct EventFacts {
     pub reason: Option<&'static str>,
     /// Endpoint of the latest attempt.
     pub endpoint: Option<Arc<str>>,
-    /// That endpoint stands outside the site.
+    /// The endpoint is operated by another party.
     pub is_external: bool,
     /// Requests that waited for the model on arrival.
     pub queue_length: u32,

@@ -34,7 +34,7 @@ const CHAT_TWINS: [&str; 4] = ["stop", "user", "response_format", "parallel_tool
 /// Members whose translation is not just another name.
 #[derive(Default)]
 struct TranslatedMembers<'a> {
-    /// Those of [`CHAT_TWINS`] that the client sent itself.
+    /// Marks of the [`CHAT_TWINS`] that the client sent itself.
     passed: [bool; CHAT_TWINS.len()],
     messages: Option<&'a RawValue>,
     system: Option<&'a RawValue>,

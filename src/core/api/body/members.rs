@@ -81,7 +81,7 @@ pub(super) struct BodyMember<'a> {
 /// Top-level members in their order.
 pub(super) struct BodyMembers<'a> {
     pub(super) list: Vec<BodyMember<'a>>,
-    /// Where a member may be put in: behind the opening brace.
+    /// Offset at which a member may be inserted: behind the opening brace.
     pub(super) first_member: usize,
     body: &'a [u8],
 }

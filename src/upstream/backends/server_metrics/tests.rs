@@ -1,6 +1,6 @@
 //! Pages of metrics as servers send them, and pages that are none.
 //!
-//! Of the pages in `../pages`, `sglang.txt` is the example of SGLang's documentation, shortened. `vllm-v0.txt` is a
+//! Pages in `../pages`: `sglang.txt` is the example of SGLang's documentation, shortened. `vllm-v0.txt` is a
 //! published page of engine V0, shortened, with another cache usage. `vllm-v1.txt` is put together from published
 //! excerpts of engine V1 and the names in its source. `sglang-ranks.txt` has names and labels of SGLang's
 //! schedulers, two engines of two ranks; its figures are made up.
