@@ -4,7 +4,7 @@
 //! import only those to its left; `tests/tidy.rs` holds them to it.
 //!
 //! ```text
-//! telemetry ← tls ← plugin ← upstream ← peer ← trace ← state ← pipeline ← downstream
+//! http1, telemetry ← tls ← plugin ← upstream ← peer ← trace ← state ← pipeline ← downstream
 //!                      downstream ← config ← admin ← app ← cli ← main
 //!                                       simulate ← app
 //! ```
@@ -18,6 +18,7 @@ pub mod cli;
 mod config;
 mod downstream;
 mod files;
+mod http1;
 mod peer;
 mod pipeline;
 mod plugin;

@@ -6,10 +6,9 @@ use infergate_core::Refusal;
 use infergate_core::api::catalog;
 use infergate_core::api::openai;
 use infergate_core::model::{Access, Catalog, ModelSpec};
-use pingora_core::protocols::http::ServerSession;
 
-use super::http1::Http1Downstream;
 use super::server::DownstreamServer;
+use super::session::Session;
 use crate::pipeline::RequestedOperation;
 use crate::pipeline::respond;
 use crate::pipeline::{RequestContext, RequestError};
@@ -20,14 +19,14 @@ impl DownstreamServer {
     /// Answers what is asked of the catalog.
     pub(super) async fn answer_catalog(
         &self,
-        session: &mut ServerSession,
+        session: &mut Session,
         ctx: &mut RequestContext,
         account: &Account,
         operation: RequestedOperation,
     ) -> Result<(), RequestError> {
         let body = self.catalog_body(&ctx.snapshot, account, operation)?;
         ctx.set_outcome(RequestOutcome::Completed);
-        respond::json(&mut Http1Downstream::new(session), ctx, body)
+        respond::json(session, ctx, body)
             .await
             .map_err(|_| RequestError::Aborted)
     }

@@ -1,41 +1,27 @@
-//! A client's or another node's connection as Pingora's sessions see it, with two habits of our own.
+//! A client's or another node's connection as bytes: what was received and not yet read, what is to be sent.
 //!
-//! The first byte of the next request ends the keep-alive timer and starts the header timer. Writes are
-//! gathered until the session flushes, so that head and body leave in one system call. No protocol is spoken
-//! here; TLS with other nodes is `peer`'s.
+//! A message leaves in one system call: what was queued, a body that is not copied, and what ends it. No protocol
+//! is spoken here; TLS with other nodes is `peer`'s.
 
 use std::io::{self, IoSlice};
-use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use bytes::{Buf, BytesMut};
-use pingora_core::protocols::raw_connect::ProxyDigest;
-use pingora_core::protocols::{
-    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
-    TimingDigest, UniqueID, UniqueIDType,
-};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
+use bytes::{BufMut, Bytes, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep, timeout};
 
 use crate::peer::PeerStream;
 use crate::tls::CertificateNames;
 
-/// Read at once while waiting for a request: a usual head with a small body.
-const AHEAD_BYTES: usize = 4 * 1024;
-/// Gathered before it is written without waiting for the flush: bounds the memory of one
-/// connection and keeps large answers flowing.
-const GATHER_MAX_BYTES: usize = 64 * 1024;
-/// A write of this size is not copied behind what was gathered but sent beside it.
-const COPY_MAX_BYTES: usize = 8 * 1024;
-
-/// No head is being read: bytes pass uncounted.
-const NO_HEAD: usize = usize::MAX;
+/// Room for what is read at once: a usual head with a small body.
+const READ_BYTES: usize = 4 * 1024;
+/// Room for heads that is kept between requests.
+const QUEUE_KEPT_BYTES: usize = 4 * 1024;
 /// After a refused head this much more is read and discarded, so that the client sees the answer and not
 /// a reset (RFC 9112 section 9.6).
 const LINGER_MAX_BYTES: usize = 1024 * 1024;
@@ -49,20 +35,58 @@ enum PeerKind {
     Peer(Box<PeerStream>),
 }
 
+/// A message on its way out: its parts follow each other.
+#[derive(Debug, Default)]
+struct Outbound {
+    queued: BytesMut,
+    body: Bytes,
+    end: &'static [u8],
+    /// Bytes of all three that the socket has taken.
+    sent: usize,
+}
+
+impl Outbound {
+    fn len(&self) -> usize {
+        self.queued.len() + self.body.len() + self.end.len()
+    }
+
+    fn is_sent(&self) -> bool {
+        self.sent == self.len()
+    }
+
+    /// What is left of the parts.
+    fn rest(&self) -> [IoSlice<'_>; 3] {
+        let mut skipped = self.sent;
+        [&self.queued[..], &self.body[..], self.end].map(|part| {
+            let skip = skipped.min(part.len());
+            skipped -= skip;
+            IoSlice::new(&part[skip..])
+        })
+    }
+
+    /// Forgets what was sent, and keeps room for the next head.
+    fn clear(&mut self) {
+        match self.queued.capacity() > QUEUE_KEPT_BYTES {
+            true => self.queued = BytesMut::new(),
+            false => self.queued.clear(),
+        }
+        self.body = Bytes::new();
+        self.end = b"";
+        self.sent = 0;
+    }
+}
+
 /// A connection to be served.
 #[derive(Debug)]
 pub struct DownstreamConnection {
     peer: PeerKind,
-    /// Bytes received and not yet read by a session.
-    read_ahead: BytesMut,
-    /// Bytes written by a session and not yet sent.
-    pending: BytesMut,
+    /// Bytes received and not yet read.
+    received: BytesMut,
+    outbound: Outbound,
     /// A client that takes nothing for this long is gone.
     stall_max: Duration,
     /// Runs while the socket takes nothing.
     stall_timer: Option<Pin<Box<Sleep>>>,
-    /// Bytes of a request's head that may still be read; [`NO_HEAD`] while none is read.
-    head_left: AtomicUsize,
     /// Bytes the socket has taken since it was accepted.
     bytes_sent: Arc<AtomicU64>,
 }
@@ -78,19 +102,18 @@ impl DownstreamConnection {
         DownstreamConnection::with_peer(PeerKind::Peer(Box::new(stream)), stall_max)
     }
 
-    fn with_peer(end: PeerKind, stall_max: Duration) -> DownstreamConnection {
+    fn with_peer(peer: PeerKind, stall_max: Duration) -> DownstreamConnection {
         DownstreamConnection {
-            peer: end,
-            read_ahead: BytesMut::new(),
-            pending: BytesMut::new(),
+            peer,
+            received: BytesMut::new(),
+            outbound: Outbound::default(),
             stall_max,
             stall_timer: None,
-            head_left: AtomicUsize::new(NO_HEAD),
             bytes_sent: Arc::default(),
         }
     }
 
-    /// Bytes the socket has taken since it was accepted, counted on while a session writes.
+    /// Bytes the socket has taken since it was accepted, counted on while a write waits.
     pub fn bytes_sent(&self) -> &Arc<AtomicU64> {
         &self.bytes_sent
     }
@@ -125,79 +148,121 @@ impl DownstreamConnection {
         #[cfg(not(target_os = "linux"))]
         {
             let waiting = tcp.peek(&mut [0; 1]).await.unwrap_or(0);
-            if waiting > 0 || !self.ahead.is_empty() {
+            if waiting > 0 || !self.received.is_empty() {
                 let _ = tcp.ready(Interest::ERROR).await;
             }
         }
     }
 
-    /// Begins to count what a session reads: more than `max` bytes are no head.
-    pub fn begin_head(&self, max: usize) {
-        self.head_left.store(max, Ordering::Relaxed);
+    /// What was received and not yet read.
+    pub fn received(&mut self) -> &mut BytesMut {
+        &mut self.received
     }
 
-    /// Ends the count: the head is there.
-    pub fn end_head(&self) {
-        self.head_left.store(NO_HEAD, Ordering::Relaxed);
+    /// Reads what there is; 0 when the other side has closed. Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub async fn fill(&mut self) -> io::Result<usize> {
+        // As much again as has come, so that a large message needs few reads.
+        let room = READ_BYTES.max(self.received.len());
+        self.received.reserve(room);
+        match &mut self.peer {
+            PeerKind::Client(tcp) => tcp.read_buf(&mut self.received).await,
+            PeerKind::Peer(peer) => peer.read_buf(&mut self.received).await,
+        }
     }
 
-    /// Returns whether a head has reached its limit without an end.
-    pub fn is_head_over(&self) -> bool {
-        self.head_left.load(Ordering::Relaxed) == 0
-    }
-
-    /// Reads on for a moment after the last answer, and discards it.
-    pub async fn linger(&mut self) {
-        self.end_head();
-        let mut discarded = vec![0; AHEAD_BYTES];
-        let reading = async {
-            let mut read = 0;
-            while read < LINGER_MAX_BYTES {
-                match AsyncReadExt::read(self, &mut discarded).await {
-                    Ok(0) | Err(_) => return,
-                    Ok(more) => read += more,
-                }
-            }
-        };
-        let _ = timeout(LINGER_TIMEOUT, reading).await;
-    }
-
-    /// Puts back bytes that were read beyond the end of a request: a pipelined one follows.
-    pub fn put_back(&mut self, bytes: BytesMut) {
-        match self.read_ahead.is_empty() {
-            true => self.read_ahead = bytes,
-            false => {
-                let rest = std::mem::replace(&mut self.read_ahead, bytes);
-                self.read_ahead.extend_from_slice(&rest);
-            }
+    /// Reads up to `max` bytes past what was received, behind `into`, whose room bounds it too.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub async fn fill_into(&mut self, into: &mut BytesMut, max: usize) -> io::Result<usize> {
+        let room = into.capacity() - into.len();
+        let mut into = into.limit(max.min(room));
+        match &mut self.peer {
+            PeerKind::Client(tcp) => tcp.read_buf(&mut into).await,
+            PeerKind::Peer(peer) => peer.read_buf(&mut into).await,
         }
     }
 
     /// Waits until at least one byte of the next request is here; false when the client closed.
     pub async fn first_byte(&mut self) -> bool {
-        if !self.read_ahead.is_empty() {
+        if !self.received.is_empty() {
             return true;
         }
-        self.read_ahead.reserve(AHEAD_BYTES);
-        let read = match &mut self.peer {
-            PeerKind::Client(tcp) => tcp.read_buf(&mut self.read_ahead).await,
-            PeerKind::Peer(peer) => peer.read_buf(&mut self.read_ahead).await,
-        };
-        matches!(read, Ok(read) if read > 0)
+        if self.received.capacity() == 0
+            && let PeerKind::Client(tcp) = &self.peer
+            && tcp.readable().await.is_err()
+        {
+            return false;
+        }
+        matches!(self.fill().await, Ok(read) if read > 0)
     }
 
-    /// Gives what was read ahead, then what the socket has.
-    fn poll_take(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.read_ahead.is_empty() {
-            return match &mut self.peer {
-                PeerKind::Client(tcp) => Pin::new(tcp).poll_read(cx, buf),
-                PeerKind::Peer(peer) => Pin::new(peer).poll_read(cx, buf),
-            };
+    /// Gives memory back that a waiting connection does not need.
+    pub fn shrink(&mut self) {
+        if self.received.is_empty() {
+            self.received = BytesMut::new();
         }
-        let length = self.read_ahead.len().min(buf.remaining());
-        buf.put_slice(&self.read_ahead[..length]);
-        self.read_ahead.advance(length);
-        Poll::Ready(Ok(()))
+        if self.outbound.is_sent() {
+            self.outbound = Outbound::default();
+        }
+    }
+
+    /// Where the head of a message is written; it leaves with the next [`send`](Self::send).
+    pub fn queue(&mut self) -> &mut BytesMut {
+        &mut self.outbound.queued
+    }
+
+    /// Sends what was queued, then `body`, then `end`. Once the future is dropped, the next call sends what is
+    /// left first.
+    ///
+    /// # Errors
+    /// The connection broke, or takes nothing.
+    pub async fn send(&mut self, body: Bytes, end: &'static [u8]) -> io::Result<()> {
+        if self.has_body() {
+            self.flush().await?;
+        }
+        self.outbound.body = body;
+        self.outbound.end = end;
+        self.flush().await
+    }
+
+    /// Returns whether a body is on its way, behind which nothing may be queued before it is sent.
+    pub fn has_body(&self) -> bool {
+        !self.outbound.body.is_empty() || !self.outbound.end.is_empty()
+    }
+
+    /// Returns whether nothing is left to be sent.
+    pub fn is_flushed(&self) -> bool {
+        self.outbound.is_sent()
+    }
+
+    /// Sends what is left.
+    ///
+    /// # Errors
+    /// The connection broke, or takes nothing.
+    pub async fn flush(&mut self) -> io::Result<()> {
+        std::future::poll_fn(|cx| self.poll_flush(cx)).await
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.outbound.is_sent() {
+            let sent = ready!(self.poll_send(cx, |wire, cx| {
+                let rest = wire.outbound.rest();
+                match &mut wire.peer {
+                    PeerKind::Client(tcp) => Pin::new(tcp).poll_write_vectored(cx, &rest),
+                    PeerKind::Peer(peer) => Pin::new(peer).poll_write_vectored(cx, &rest),
+                }
+            }))?;
+            if sent == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.outbound.sent += sent;
+        }
+        self.outbound.clear();
+        self.poll_flush_tls(cx)
     }
 
     /// Every write passes here: what the socket does not take starts a timer, and what it takes
@@ -223,20 +288,6 @@ impl DownstreamConnection {
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
-    fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !self.pending.is_empty() {
-            let sent = ready!(self.poll_send(cx, |wire, cx| match &mut wire.peer {
-                PeerKind::Client(tcp) => Pin::new(tcp).poll_write(cx, &wire.pending),
-                PeerKind::Peer(peer) => Pin::new(peer).poll_write(cx, &wire.pending),
-            }))?;
-            if sent == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
-            self.pending.advance(sent);
-        }
-        Poll::Ready(Ok(()))
-    }
-
     /// Under TLS, what was written may still wait for the socket; TCP keeps nothing back.
     fn poll_flush_tls(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if matches!(self.peer, PeerKind::Client(_)) {
@@ -248,113 +299,32 @@ impl DownstreamConnection {
         });
         passed.map_ok(|_| ())
     }
-}
 
-impl AsyncRead for DownstreamConnection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let head_left = self.head_left.load(Ordering::Relaxed);
-        if head_left == NO_HEAD {
-            return self.poll_take(cx, buf);
-        }
-        // A session asks for more only where what it has got holds no head's end.
-        if head_left == 0 {
-            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
-        }
-        let before = buf.filled().len();
-        ready!(self.poll_take(cx, buf))?;
-        let left = head_left.saturating_sub(buf.filled().len() - before);
-        self.head_left.store(left, Ordering::Relaxed);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for DownstreamConnection {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        if bytes.len() <= COPY_MAX_BYTES {
-            if self.pending.len() + bytes.len() > GATHER_MAX_BYTES {
-                ready!(self.poll_drain(cx))?;
-            }
-            self.pending.extend_from_slice(bytes);
-            return Poll::Ready(Ok(bytes.len()));
-        }
-        let sent = ready!(self.poll_send(cx, |wire, cx| {
-            let both = [IoSlice::new(&wire.pending), IoSlice::new(bytes)];
-            match &mut wire.peer {
-                PeerKind::Client(tcp) => Pin::new(tcp).poll_write_vectored(cx, &both),
-                PeerKind::Peer(peer) => Pin::new(peer).poll_write_vectored(cx, &both),
-            }
-        }))?;
-        let before = sent.min(self.pending.len());
-        self.pending.advance(before);
-        match sent - before {
-            // Nothing of `bytes` left yet; the socket says so again once it is full.
-            0 => self.poll_write(cx, bytes),
-            written => Poll::Ready(Ok(written)),
-        }
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_drain(cx))?;
-        self.poll_flush_tls(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_drain(cx))?;
-        let shut = self.poll_send(cx, |wire, cx| {
-            let shut = match &mut wire.peer {
-                PeerKind::Client(tcp) => Pin::new(tcp).poll_shutdown(cx),
-                PeerKind::Peer(peer) => Pin::new(peer).poll_shutdown(cx),
-            };
-            shut.map_ok(|()| 0)
-        });
-        shut.map_ok(|_| ())
-    }
-}
-
-#[async_trait]
-impl Shutdown for DownstreamConnection {
-    async fn shutdown(&mut self) {
+    /// Says goodbye: what is left is sent, and nothing follows.
+    pub async fn shutdown(&mut self) {
         // The client may be gone already; then there is nobody to say goodbye to.
-        let _ = AsyncWriteExt::shutdown(self).await;
-    }
-}
-
-impl UniqueID for DownstreamConnection {
-    fn id(&self) -> UniqueIDType {
-        match &self.peer {
-            PeerKind::Client(tcp) => tcp.as_raw_fd(),
-            PeerKind::Peer(peer) => peer.id(),
+        if self.flush().await.is_err() {
+            return;
         }
+        let _ = match &mut self.peer {
+            PeerKind::Client(tcp) => tcp.shutdown().await,
+            PeerKind::Peer(peer) => peer.shutdown().await,
+        };
     }
-}
 
-impl Ssl for DownstreamConnection {}
-
-impl Peek for DownstreamConnection {}
-
-impl GetTimingDigest for DownstreamConnection {
-    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
-        Vec::new()
-    }
-}
-
-impl GetProxyDigest for DownstreamConnection {
-    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
-        None
-    }
-}
-
-impl GetSocketDigest for DownstreamConnection {
-    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
-        None
+    /// Reads on for a moment after the last answer, and discards it.
+    pub async fn linger(&mut self) {
+        let reading = async {
+            let mut read = 0;
+            while read < LINGER_MAX_BYTES {
+                self.received.clear();
+                match self.fill().await {
+                    Ok(0) | Err(_) => return,
+                    Ok(more) => read += more,
+                }
+            }
+        };
+        let _ = timeout(LINGER_TIMEOUT, reading).await;
     }
 }
 
@@ -375,9 +345,9 @@ mod tests {
     #[tokio::test]
     async fn a_client_that_takes_nothing_is_given_up() {
         let (mut wire, _client) = pair(Duration::from_millis(20)).await;
-        let piece = vec![b'x'; 32 * 1024];
+        let piece = Bytes::from(vec![b'x'; 32 * 1024]);
         let failed = loop {
-            if let Err(failed) = wire.write_all(&piece).await {
+            if let Err(failed) = wire.send(piece.clone(), b"").await {
                 break failed;
             }
         };
@@ -385,70 +355,75 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn small_writes_leave_together_with_the_flush_and_a_large_one_beside_them() {
+    async fn the_parts_of_a_message_leave_together() {
         let (mut wire, mut client) = pair(Duration::from_secs(20)).await;
-        wire.write_all(b"head ").await.unwrap();
+        wire.queue().extend_from_slice(b"head ");
         assert!(client.try_read(&mut [0; 1]).is_err());
-        let large = vec![b'y'; COPY_MAX_BYTES + 1];
-        wire.write_all(&large).await.unwrap();
-        wire.write_all(b" tail").await.unwrap();
-        wire.flush().await.unwrap();
+        let large = Bytes::from(vec![b'y'; 100_000]);
         let mut seen = vec![0; 10 + large.len()];
-        client.read_exact(&mut seen).await.unwrap();
+        let (sent, read) = tokio::join!(
+            wire.send(large.clone(), b" tail"),
+            client.read_exact(&mut seen)
+        );
+        sent.unwrap();
+        read.unwrap();
         assert_eq!(&seen[..5], b"head ");
         assert_eq!(&seen[5..5 + large.len()], &large[..]);
         assert_eq!(&seen[5 + large.len()..], b" tail");
     }
 
     #[tokio::test]
-    async fn bytes_put_back_are_read_first() {
+    async fn what_a_dropped_send_left_is_sent_before_what_follows() {
         let (mut wire, mut client) = pair(Duration::from_secs(20)).await;
-        wire.put_back(BytesMut::from(&b"second"[..]));
-        wire.put_back(BytesMut::from(&b"first "[..]));
-        assert!(wire.first_byte().await);
-        client.write_all(b" third").await.unwrap();
-        let mut seen = [0; 18];
-        wire.read_exact(&mut seen).await.unwrap();
-        assert_eq!(&seen, b"first second third");
+        let large = Bytes::from(vec![b'z'; 8 * 1024 * 1024]);
+        assert!(futures_util::poll!(Box::pin(wire.send(large.clone(), b"1"))).is_pending());
+        let mut seen = vec![0; large.len() + 5];
+        let (sent, read) = tokio::join!(
+            wire.send(Bytes::from_static(b"end"), b"2"),
+            client.read_exact(&mut seen)
+        );
+        sent.unwrap();
+        read.unwrap();
+        assert_eq!(&seen[large.len()..], b"1end2");
     }
 
     #[tokio::test]
-    async fn a_close_is_a_departure_and_a_pipelined_byte_is_not() {
-        let (wire, client) = pair(Duration::from_secs(20)).await;
-        assert!(futures_util::poll!(Box::pin(wire.closed())).is_pending());
-        drop(client);
-        wire.closed().await;
+    async fn a_body_is_read_behind_what_has_come_and_no_further_than_its_end() {
+        let (mut wire, mut client) = pair(Duration::from_secs(20)).await;
+        client.write_all(b"0123456789next").await.unwrap();
+        let mut body = BytesMut::with_capacity(64);
+        body.extend_from_slice(b"ab");
+        while body.len() < 12 {
+            let left = 12 - body.len();
+            assert!(wire.fill_into(&mut body, left).await.unwrap() > 0);
+        }
+        assert_eq!(body, "ab0123456789");
+        assert!(wire.first_byte().await);
+        assert_eq!(wire.received(), "next");
+    }
 
-        let (mut wire, _client) = pair(Duration::from_secs(20)).await;
-        wire.put_back(BytesMut::from(&b"G"[..]));
-        assert!(futures_util::poll!(Box::pin(wire.closed())).is_pending());
+    #[tokio::test]
+    async fn a_client_that_leaves_without_a_byte_is_noticed() {
+        for is_shrunk in [false, true] {
+            let (mut wire, client) = pair(Duration::from_secs(20)).await;
+            wire.received().reserve(8);
+            if is_shrunk {
+                wire.shrink();
+            }
+            drop(client);
+            assert!(!wire.first_byte().await);
+        }
     }
 
     #[tokio::test]
     async fn a_close_behind_unread_bytes_is_a_departure() {
-        for ahead in [&b""[..], b"G"] {
+        for received in [&b""[..], b"G"] {
             let (mut wire, mut client) = pair(Duration::from_secs(20)).await;
-            wire.put_back(BytesMut::from(ahead));
+            wire.received().extend_from_slice(received);
             client.write_all(b"\r\n").await.unwrap();
             assert!(futures_util::poll!(Box::pin(wire.closed())).is_pending());
             drop(client);
             wire.closed().await;
         }
-    }
-
-    #[tokio::test]
-    async fn a_head_ends_at_its_limit_and_what_follows_a_head_is_not_counted() {
-        let (mut wire, mut client) = pair(Duration::from_secs(20)).await;
-        client.write_all(&[b'x'; 300]).await.unwrap();
-        wire.begin_head(100);
-        let mut some = [0; 60];
-        wire.read_exact(&mut some).await.unwrap();
-        assert!(!wire.is_head_over());
-        wire.read_exact(&mut some).await.unwrap();
-        assert!(wire.is_head_over());
-        assert!(wire.read_exact(&mut some).await.is_err());
-        wire.end_head();
-        wire.read_exact(&mut some).await.unwrap();
-        assert!(!wire.is_head_over());
     }
 }

@@ -2,11 +2,8 @@
 //!
 //! Not the body. An accepted request goes through the pipeline like a client's.
 
-use pingora_core::protocols::http::ServerSession;
-
-use super::http1::Http1Downstream;
 use super::server::DownstreamServer;
-use super::session;
+use super::session::Session;
 use crate::peer::PROTOCOL_VERSION;
 use crate::pipeline::RequestContext;
 use crate::pipeline::respond;
@@ -22,15 +19,13 @@ impl DownstreamServer {
     /// request, whether the connection may carry another one. A client's request passes.
     pub(super) async fn accept_forward(
         &self,
-        session: &mut ServerSession,
+        session: &mut Session,
         ctx: &mut RequestContext,
     ) -> Option<bool> {
-        let peer = session::peer(session)?;
-        let headers = &session.req_header().headers;
-        let read = request_head::read_forward(&self.shared.cluster, headers, peer, ctx);
-        let mut downstream = Http1Downstream::new(session);
+        let peer = session.peer()?;
+        let read = request_head::read_forward(&self.shared.cluster, session.fields(), peer, ctx);
         let Err(not_taken) = read else {
-            let queued = interim::send_queued(&self.shared, &mut downstream, ctx).await;
+            let queued = interim::send_queued(&self.shared, session, ctx).await;
             return queued.is_err().then_some(false);
         };
         let rejection = match not_taken {
@@ -60,8 +55,8 @@ impl DownstreamServer {
         };
         ctx.discard();
         let sent = match rejection {
-            Some(rejection) => respond::send_rejection(&mut downstream, &rejection).await,
-            None => respond::reject_malformed_forward(&mut downstream).await,
+            Some(rejection) => respond::send_rejection(session, &rejection).await,
+            None => respond::reject_malformed_forward(session).await,
         };
         Some(sent.is_ok())
     }

@@ -7,7 +7,6 @@ mod catalog;
 mod connection;
 mod connections;
 mod forwarded;
-mod framing;
 mod http1;
 mod peer_requests;
 mod preflight;

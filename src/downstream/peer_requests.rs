@@ -6,13 +6,10 @@
 //! pipeline.
 
 use bytes::Bytes;
-use http::header;
-use pingora_core::protocols::http::ServerSession;
-use pingora_error::Result;
-use pingora_http::{RequestHeader, ResponseHeader};
 
-use super::session;
+use super::session::Session;
 use crate::peer::{DRAINING_PATH, EXPLAIN_PATH, GENERATION_HEADER, NODE_HEADER, PING_PATH};
+use crate::pipeline::{Downstream, DownstreamClosed, RequestHead, ResponseHead};
 use crate::state::Shared;
 use crate::tls::CertificateNames;
 use crate::trace::NodeInfo;
@@ -22,18 +19,19 @@ const PATHS: &str = "/peer/";
 
 /// Answers what is no request of a client, and says whether the connection may carry another one;
 /// none where a client asks.
-pub async fn serve(shared: &Shared, session: &mut ServerSession) -> Option<bool> {
-    let peer = session::peer(session)?;
-    if !session.req_header().uri.path().starts_with(PATHS) {
+pub async fn serve(shared: &Shared, session: &mut Session) -> Option<bool> {
+    let peer = session.peer()?;
+    if !session.request_head().target.starts_with(PATHS) {
         return None;
     }
-    let (status, body) = answer(shared, peer, session.req_header());
+    let (status, body) = answer(shared, peer, session.request_head());
     let generation = shared.cluster.here().generation;
     Some(send(session, status, body, generation).await.is_ok())
 }
 
-fn answer(shared: &Shared, peer: &CertificateNames, head: &RequestHeader) -> (u16, Vec<u8>) {
-    match (head.method.as_str(), head.uri.path()) {
+fn answer(shared: &Shared, peer: &CertificateNames, head: RequestHead<'_>) -> (u16, Vec<u8>) {
+    let path = head.target.split('?').next().unwrap_or_default();
+    match (head.method, path) {
         ("GET", PING_PATH) => (204, Vec::new()),
         ("POST", DRAINING_PATH) => match sender(peer, head) {
             Some((name, generation)) => {
@@ -56,8 +54,8 @@ fn answer(shared: &Shared, peer: &CertificateNames, head: &RequestHeader) -> (u1
 }
 
 /// The node that a request says to be from, as far as its certificate says so too.
-fn sender<'a>(peer: &CertificateNames, head: &'a RequestHeader) -> Option<(&'a str, u64)> {
-    let text = |name| head.headers.get(name)?.to_str().ok();
+fn sender<'a>(peer: &CertificateNames, head: RequestHead<'a>) -> Option<(&'a str, u64)> {
+    let text = |name| head.headers.text_of(name);
     let name = text(NODE_HEADER).filter(|name| peer.has(name))?;
     Some((name, text(GENERATION_HEADER)?.parse().ok()?))
 }
@@ -76,17 +74,17 @@ fn trace(shared: &Shared, request_id: &str) -> (u16, Vec<u8>) {
 }
 
 async fn send(
-    session: &mut ServerSession,
+    session: &mut Session,
     status: u16,
     body: Vec<u8>,
     generation: u64,
-) -> Result<()> {
-    let mut head = ResponseHeader::build(status, Some(3))?;
-    head.insert_header(GENERATION_HEADER, generation)?;
+) -> Result<(), DownstreamClosed> {
+    let mut head = ResponseHead::new(status);
+    head.append(GENERATION_HEADER, generation.to_string().as_bytes());
     if status != 204 {
-        head.insert_header(header::CONTENT_TYPE, "application/json")?;
-        head.insert_header(header::CONTENT_LENGTH, body.len())?;
+        head.append("content-type", b"application/json");
+        head.set_length(body.len() as u64);
     }
-    session.write_response_header(Box::new(head)).await?;
-    session.write_response_body(Bytes::from(body), true).await
+    session.start(head).await?;
+    session.finish(Bytes::from(body)).await
 }

@@ -1,26 +1,21 @@
 //! Body of an HTTP/1 request: whole, within its bounds.
 //!
 //! Not parsed here. The bytes that have arrived count against one budget for all requests, and its account's
-//! part of it, until the request ends.
-
-use std::time::Duration;
+//! part of it, until the request ends. Read once: a small body is a slice of the connection's buffer, a large
+//! one goes from the socket to where it stays.
 
 use bytes::{Bytes, BytesMut};
-use http::{Version, header};
 use infergate_core::admission::bodies::BodyPace;
 use infergate_core::{Millis, Refusal};
-use pingora_core::protocols::http::ServerSession;
-use pingora_error::ErrorType;
 use tokio::time::timeout_at;
 
-use super::http1::Http1Downstream;
+use super::session::{ReadError, Session};
+use crate::http1::Decoded;
 use crate::pipeline::{RequestContext, RequestError, interim};
 use crate::state::Account;
 use crate::state::BodyShare;
 use crate::state::Shared;
 
-/// Pingora's names for chunks and trailers it cannot read; the constants themselves are private there.
-const BROKEN_CHUNKS: [&str; 2] = ["InvalidChunk", "InvalidTrailerEnd"];
 /// Memory for a body that comes in several pieces, at least; from there it doubles.
 const SEVERAL_PIECES_BYTES: u64 = 64 * 1024;
 
@@ -30,12 +25,12 @@ const SEVERAL_PIECES_BYTES: u64 = 64 * 1024;
 /// Too large, too slow, no budget; or the client left.
 pub async fn read_body(
     shared: &Shared,
-    session: &mut ServerSession,
+    session: &mut Session,
     ctx: &mut RequestContext,
     account: &Account,
 ) -> Result<(Bytes, BodyShare), RequestError> {
     let limit = ctx.snapshot.limits.request_body_bytes();
-    let length = announced_length(session);
+    let length = session.body_length();
     if length.is_some_and(|length| length > limit) {
         return Err(Refusal::BodyTooLarge.into());
     }
@@ -46,47 +41,87 @@ pub async fn read_body(
     if !share.has_room_for(length.unwrap_or(0)) {
         return Err(Refusal::BodyBudgetSpent.into());
     }
-    let idle_secs = ctx.snapshot.timeouts.request_body_idle_secs;
-    session.set_read_timeout(Some(Duration::from_secs(idle_secs)));
-    send_continue(session, ctx).await?;
-    let floor = ctx.snapshot.limits.body_min_kib_per_sec;
-    let mut pace = BodyPace::new(ctx.arrival, Millis::from_secs(idle_secs), floor);
-    let deadline = shared.clock.instant(ctx.deadline).into();
+    if session.send_continue().await.is_err() {
+        return Err(client_left(ctx));
+    }
     let mut body = BodyBuffer {
         length_max: length.unwrap_or(limit),
         ..BodyBuffer::default()
     };
+    // Most bodies have come with their head: no clock is read and no timer set for them.
+    let is_whole = take_received(session, &mut body, limit, &mut share)?;
+    interim::send_queued(shared, session, ctx).await?;
+    if !is_whole {
+        // Boxed: few requests have room for the wait.
+        Box::pin(read_rest(shared, session, ctx, &mut body, &mut share)).await?;
+    }
+    Ok((body.into_whole(), share))
+}
+
+/// Takes what has come; returns whether the body is whole.
+fn take_received(
+    session: &mut Session,
+    body: &mut BodyBuffer,
+    limit: u64,
+    share: &mut BodyShare,
+) -> Result<bool, Refusal> {
     loop {
-        let read = timeout_at(deadline, session.read_request_body()).await;
-        let piece = match read {
-            Ok(Ok(Some(piece))) => piece,
-            Ok(Ok(None)) => break,
-            Ok(Err(e)) if *e.etype() == ErrorType::ReadTimedout => {
-                return Err(Refusal::RequestTimeout.into());
+        let piece = match session.take_body() {
+            Ok(Decoded::Data(piece)) => piece,
+            Ok(Decoded::Partial) => return Ok(false),
+            Ok(Decoded::End) => return Ok(true),
+            Err(_) => {
+                return Err(Refusal::BadFraming("the body's chunked encoding is broken"));
             }
-            Ok(Err(e)) if BROKEN_CHUNKS.contains(&e.etype().as_str()) => {
-                return Err(Refusal::BadFraming("the body's chunked encoding is broken").into());
-            }
-            Ok(Err(_)) => return Err(client_left(ctx)),
-            Err(_) => return Err(Refusal::DeadlinePassed.into()),
         };
-        interim::send_queued(shared, &mut Http1Downstream::new(session), ctx).await?;
         if body.length + piece.len() as u64 > limit {
-            return Err(Refusal::BodyTooLarge.into());
+            return Err(Refusal::BodyTooLarge);
         }
-        // Small bodies come in one piece, for which no clock is read.
+        if !body.push(piece, share) {
+            return Err(Refusal::BodyBudgetSpent);
+        }
+    }
+}
+
+/// Reads what has not come, at the pace that is asked of clients.
+async fn read_rest(
+    shared: &Shared,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    body: &mut BodyBuffer,
+    share: &mut BodyShare,
+) -> Result<(), RequestError> {
+    let limit = ctx.snapshot.limits.request_body_bytes();
+    let idle = Millis::from_secs(ctx.snapshot.timeouts.request_body_idle_secs);
+    let floor = ctx.snapshot.limits.body_min_kib_per_sec;
+    let mut pace = BodyPace::new(ctx.arrival, idle, floor);
+    let mut counted = 0;
+    loop {
         let now = match body.length {
             0 => ctx.arrival,
             _ => shared.clock.now(),
         };
-        if !pace.record(piece.len() as u64, now) {
+        if body.length > counted && !pace.record(body.length - counted, now) {
             return Err(Refusal::RequestTimeout.into());
         }
-        if !body.push(piece, &mut share) {
-            return Err(Refusal::BodyBudgetSpent.into());
+        counted = body.length;
+        if session.is_body_done() {
+            return Ok(());
         }
+        let silent_at = shared.clock.now() + idle;
+        let is_last_wait = ctx.deadline <= silent_at;
+        let until = shared.clock.instant(ctx.deadline.min(silent_at)).into();
+        let into = body.room(session, share)?;
+        match timeout_at(until, session.read_more(into)).await {
+            Ok(Ok(read)) => body.length += read as u64,
+            Ok(Err(ReadError::Closed)) => return Err(client_left(ctx)),
+            Ok(Err(_)) => return Err(Refusal::BadFraming("the body could not be read").into()),
+            Err(_) if is_last_wait => return Err(Refusal::DeadlinePassed.into()),
+            Err(_) => return Err(Refusal::RequestTimeout.into()),
+        }
+        take_received(session, body, limit, share)?;
+        interim::send_queued(shared, session, ctx).await?;
     }
-    Ok((body.into_whole(), share))
 }
 
 /// A body as far as it has come.
@@ -104,6 +139,22 @@ impl BodyBuffer {
     /// Adds a piece and takes memory for it; false, and nothing added, where there is none.
     fn push(&mut self, piece: Bytes, share: &mut BodyShare) -> bool {
         let length = self.length + piece.len() as u64;
+        let is_first = share.bytes() == 0 && self.rest.is_empty();
+        if !self.grow(length, share) {
+            return false;
+        }
+        self.length = length;
+        if is_first {
+            self.first = Some(piece);
+            return true;
+        }
+        self.gather(share);
+        self.rest.extend_from_slice(&piece);
+        true
+    }
+
+    /// Takes memory for so many bytes in all.
+    fn grow(&self, length: u64, share: &mut BodyShare) -> bool {
         let held = share.bytes();
         // Of a body in several pieces as much again as has come, so that it is seldom moved.
         let target = match held {
@@ -113,62 +164,34 @@ impl BodyBuffer {
                 .min(self.length_max)
                 .max(length),
         };
-        if length > held {
-            let more = [target - held, length - held];
-            if !more.into_iter().any(|more| share.grow(more)) {
-                return false;
-            }
-        }
-        self.length = length;
-        if held == 0 && self.rest.is_empty() {
-            self.first = Some(piece);
-            return true;
-        }
+        let more = [target - held.min(target), length - held.min(length)];
+        length <= held || more.into_iter().any(|more| share.grow(more))
+    }
+
+    /// Moves all pieces to one place with the memory that is held.
+    fn gather(&mut self, share: &BodyShare) {
         let capacity = usize::try_from(share.bytes()).unwrap_or(usize::MAX);
         self.rest.reserve(capacity.saturating_sub(self.rest.len()));
         if let Some(first) = self.first.take() {
             self.rest.extend_from_slice(&first);
         }
-        self.rest.extend_from_slice(&piece);
-        true
+    }
+
+    /// Where the next bytes of a body of known length go, past the connection's buffer.
+    fn room(&mut self, session: &Session, share: &mut BodyShare) -> Result<&mut BytesMut, Refusal> {
+        let is_direct = session.body_length().is_some() && self.length > 0;
+        if is_direct && self.rest.len() == self.rest.capacity() {
+            if !self.grow(self.length + 1, share) {
+                return Err(Refusal::BodyBudgetSpent);
+            }
+            self.gather(share);
+        }
+        Ok(&mut self.rest)
     }
 
     fn into_whole(self) -> Bytes {
         self.first.unwrap_or_else(|| self.rest.freeze())
     }
-}
-
-/// Asks a client that waits with the body to send it.
-async fn send_continue(
-    session: &mut ServerSession,
-    ctx: &mut RequestContext,
-) -> Result<(), RequestError> {
-    if expects_continue(session) && !session.is_body_done() {
-        let keepalive = session.get_keepalive();
-        let written = session.write_continue_response().await;
-        written.map_err(|_| client_left(ctx))?;
-        // Pingora takes an answer before the body's end for the last one; an interim one is not.
-        session.set_keepalive(keepalive);
-    }
-    Ok(())
-}
-
-/// Returns whether the client waits for `100 Continue` before it sends the body. Clients of HTTP/1.0 cannot
-/// read an interim response (RFC 9110 section 10.1.1).
-fn expects_continue(session: &ServerSession) -> bool {
-    session.req_header().version == Version::HTTP_11
-        && session
-            .get_header(header::EXPECT)
-            .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
-}
-
-fn announced_length(session: &ServerSession) -> Option<u64> {
-    session
-        .get_header(header::CONTENT_LENGTH)?
-        .to_str()
-        .ok()?
-        .parse()
-        .ok()
 }
 
 fn client_left(ctx: &mut RequestContext) -> RequestError {

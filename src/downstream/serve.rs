@@ -1,25 +1,28 @@
 //! A connection from its first byte to its close: one request after the other.
 //!
-//! Not the reading of requests; only the two timers around them. Between requests the keep-alive timer runs;
+//! Not the reading of requests; only the timers around them. Between requests the keep-alive timer runs;
 //! the first byte starts the header timer (in `DownstreamServer::serve`). So an idle client is not cut early and a slow
 //! sender is not kept.
 
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use infergate_core::Millis;
-use pingora_core::protocols::http::ServerSession;
 use pingora_core::server::ShutdownWatch;
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, Sleep, sleep};
 
 use super::connection::DownstreamConnection;
 use super::server::DownstreamServer;
+use super::session::Session;
 use crate::peer::PeerStream;
 
 /// After so long a connection between nodes ends with its next request. Certificates are looked at when
 /// it begins: a busy one would outlive any. A handshake an hour costs nothing.
 const PEER_AGE_MAX: Millis = Millis::from_secs(60 * 60);
+/// A connection that has waited for so long gives its buffers back.
+const SHRINK_AFTER: Duration = Duration::from_secs(2);
 
 /// Serves a connection until either side ends it. `drained` turns true when idle connections are
 /// to be closed.
@@ -29,13 +32,13 @@ pub async fn serve_connection(edge: Arc<DownstreamServer>, tcp: TcpStream, drain
         return;
     }
     let wire = DownstreamConnection::new(tcp, stall_max(&edge));
-    serve(edge, wire, drained).await;
+    serve(&edge, wire, drained).await;
 }
 
 /// Serves the connection of another node likewise.
 pub async fn serve_peer(edge: Arc<DownstreamServer>, peer: PeerStream, drained: ShutdownWatch) {
     let wire = DownstreamConnection::of_peer(peer, stall_max(&edge));
-    serve(edge, wire, drained).await;
+    serve(&edge, wire, drained).await;
 }
 
 fn stall_max(edge: &DownstreamServer) -> Duration {
@@ -43,8 +46,8 @@ fn stall_max(edge: &DownstreamServer) -> Duration {
 }
 
 /// Returns whether the connection was authenticated under a replaced CA and must reconnect.
-fn is_outdated(edge: &DownstreamServer, wire: &DownstreamConnection) -> bool {
-    wire.peer_stream().is_some_and(|peer| {
+fn is_outdated(edge: &DownstreamServer, session: &Session) -> bool {
+    session.wire().peer_stream().is_some_and(|peer| {
         !edge
             .shared
             .peer_client
@@ -52,37 +55,65 @@ fn is_outdated(edge: &DownstreamServer, wire: &DownstreamConnection) -> bool {
     })
 }
 
-async fn serve(
-    edge: Arc<DownstreamServer>,
-    wire: DownstreamConnection,
-    mut drained: ShutdownWatch,
-) {
-    let mut wire = Box::new(wire);
+async fn serve(edge: &DownstreamServer, wire: DownstreamConnection, mut drained: ShutdownWatch) {
+    let mut session = Session::new(wire);
     let clock = edge.shared.clock;
-    let old_at = wire.peer_stream().map(|_| clock.now() + PEER_AGE_MAX);
+    let old_at = session
+        .wire()
+        .peer_stream()
+        .map(|_| clock.now() + PEER_AGE_MAX);
+    let mut drained = pin!(drained.wait_for(|drained| *drained));
+    let mut timer = pin!(sleep(SHRINK_AFTER));
     loop {
-        let keepalive = {
-            let snapshot = edge.shared.snapshot.load();
-            Duration::from_secs(snapshot.timeouts.keepalive_secs)
-        };
         let began = tokio::select! {
             biased;
-            began = timeout(keepalive, wire.first_byte()) => began.unwrap_or(false),
-            _ = drained.wait_for(|drained| *drained) => false,
+            began = first_byte(edge, &mut session, timer.as_mut()) => began,
+            _ = &mut drained => false,
         };
-        if !began || is_outdated(&edge, &wire) {
+        if !began || is_outdated(edge, &session) {
             return;
         }
-        let mut session = ServerSession::new_http1(wire);
+        session.begin();
         let is_last = old_at.is_some_and(|old_at| clock.now() >= old_at);
-        session.set_keepalive((!is_last).then_some(keepalive.as_secs()));
-        session.set_pipelining_enabled(true);
-        // Boxed so that an idle connection holds no room for a request (4 KB), and written where it
-        // lies: a copy of it is a tenth of what a small request costs.
-        let request = Box::write(Box::new_uninit(), Arc::clone(&edge).serve_next(session));
-        let Some(kept) = Box::into_pin(request).await else {
+        // Boxed so that an idle connection holds no room for a request, and written where it lies: a copy of it
+        // is a tenth of what a small request costs.
+        let request = Box::write(Box::new_uninit(), edge.serve_next(&mut session, is_last));
+        if !Box::into_pin(request).await {
             return;
-        };
-        wire = kept;
+        }
+    }
+}
+
+/// Waits for the next request within the keep-alive time. The timer of the connection runs on from wait to
+/// wait, so that a busy one never sets it: when it fires early it is set anew.
+async fn first_byte(
+    edge: &DownstreamServer,
+    session: &mut Session,
+    mut timer: Pin<&mut Sleep>,
+) -> bool {
+    if !session.connection().received().is_empty() {
+        return true;
+    }
+    let waits_from = Instant::now();
+    loop {
+        tokio::select! {
+            biased;
+            began = session.connection().first_byte() => return began,
+            () = timer.as_mut() => {}
+        }
+        let keepalive = edge.shared.snapshot.load().timeouts.keepalive_secs;
+        let keepalive = Duration::from_secs(keepalive);
+        let waited = waits_from.elapsed();
+        if waited >= keepalive {
+            return false;
+        }
+        if waited >= SHRINK_AFTER {
+            session.connection().shrink();
+            timer.as_mut().reset(waits_from + keepalive);
+        } else {
+            timer
+                .as_mut()
+                .reset(waits_from + SHRINK_AFTER.min(keepalive));
+        }
     }
 }

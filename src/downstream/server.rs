@@ -7,13 +7,10 @@ use std::time::Duration;
 
 use infergate_core::Refusal;
 use infergate_core::api::{ApiDialect, Operation};
-use pingora_core::protocols::http::ServerSession;
 use tokio::time::timeout;
 
-use super::connection::DownstreamConnection;
-use super::http1::Http1Downstream;
-use super::{framing, request_body, session};
-use super::{peer_requests, preflight};
+use super::session::{ReadError, Session};
+use super::{peer_requests, preflight, request_body};
 use crate::peer::FORWARDED_HEAD_BYTES_MAX;
 use crate::pipeline::{
     self, AuthenticatedRequest, InferenceRequest, RequestContext, RequestError, RequestedOperation,
@@ -36,11 +33,11 @@ impl DownstreamServer {
     /// Handles one request: the catalog here, inference in the pipeline.
     async fn handle(
         &self,
-        session: &mut ServerSession,
+        session: &mut Session,
         ctx: &mut RequestContext,
     ) -> Result<(), RequestError> {
         // 1, 2. A well-framed head: the operation and the account.
-        let (head, requested) = AuthenticatedRequest::read(session::request_head(session), ctx)?;
+        let (head, requested) = AuthenticatedRequest::read(session.request_head(), ctx)?;
         let (operation, path_model) = match requested {
             RequestedOperation::Call(operation, model) => (operation, model),
             other => {
@@ -69,7 +66,7 @@ impl DownstreamServer {
     /// Receives the body and runs the pipeline.
     async fn infer(
         &self,
-        session: &mut ServerSession,
+        session: &mut Session,
         ctx: &mut RequestContext,
         authenticated: AuthenticatedRequest,
         (operation, path_model, model): (Operation, Option<String>, Option<Arc<ModelRuntime>>),
@@ -86,58 +83,36 @@ impl DownstreamServer {
             body_share,
             permit: None,
         };
-        pipeline::run(shared, &mut Http1Downstream::new(session), ctx, request).await
+        pipeline::run(shared, session, ctx, request).await
     }
 
     /// Serves one request and returns whether the connection may carry another one.
-    async fn serve(&self, session: &mut ServerSession) -> bool {
+    async fn serve(&self, session: &mut Session, is_last: bool) -> bool {
         let in_flight = self.shared.drain.enter();
-        let header_timeout = {
-            let snapshot = self.shared.snapshot.load();
-            session::begin_count(session, head_bytes_max(session, &snapshot));
-            Duration::from_secs(snapshot.limits.header_timeout_secs)
-        };
         let mut page = PageOrigin::None;
-        let (dialect, refusal) = match timeout(header_timeout, session.read_request()).await {
-            Ok(Ok(true)) => {
-                session::end_count(session);
-                let snapshot = self.shared.snapshot.load();
-                page = snapshot.cors.page_of(&session.req_header().headers);
-                let refused = check_framing(session, &snapshot).err();
+        let (dialect, refusal) = match self.read_head(session).await {
+            Ok(snapshot) => {
+                page = snapshot.cors.page_of(session.fields());
+                let refused = session.check_framing().err();
                 let refused = refused.or_else(|| preflight::refuse(session, &page));
-                (
-                    request_head::dialect_of(session::request_head(session)),
-                    refused,
-                )
+                (request_head::dialect_of(session.request_head()), refused)
             }
-            Ok(Ok(false)) => return false,
-            Ok(Err(_)) => (ApiDialect::OpenAi, Some(session::unreadable(session))),
-            Err(_) => (ApiDialect::OpenAi, Some(Refusal::RequestTimeout)),
+            Err(None) => return false,
+            Err(Some(refusal)) => (ApiDialect::OpenAi, Some(refusal)),
         };
         if let Some(refusal) = refusal {
-            self.shared
-                .metrics
-                .record_refused_connection(refusal.row().reason);
-            if session::is_from_node(session) {
-                // The other node must not take this for an answer to its client.
-                session.set_keepalive(None);
-                let _ = respond::reject_malformed_forward(&mut Http1Downstream::new(session)).await;
-                return false;
-            }
-            session.set_keepalive(None);
-            let mut downstream = Http1Downstream::new(session);
-            // A client that cannot frame a request may not be there to read about it either.
-            let _ = respond::refuse_unread(&mut downstream, dialect, &refusal, &page).await;
+            // Boxed: no request that is served has room for it.
+            Box::pin(self.refuse_unread(session, dialect, &refusal, &page)).await;
             return false;
         }
-        if self.shared.drain.is_draining() {
-            session.set_keepalive(None);
+        if is_last || self.shared.drain.is_draining() {
+            session.close_after();
         }
         if let Some(usable) = peer_requests::serve(&self.shared, session).await {
             return usable;
         }
-        if page.is_listed() && preflight::is_preflight(session.req_header()) {
-            return preflight::grant(session, &page).await.is_ok();
+        if page.is_listed() && preflight::is_preflight(session.request_head()) {
+            return Box::pin(preflight::grant(session, &page)).await.is_ok();
         }
         let mut ctx = RequestContext::begin(&self.shared, in_flight);
         ctx.page_origin = page;
@@ -147,57 +122,80 @@ impl DownstreamServer {
         match self.handle(session, &mut ctx).await {
             Ok(()) => true,
             Err(RequestError::Refused(refusal)) => {
-                respond::finish_refused(&mut Http1Downstream::new(session), &mut ctx, &refusal)
-                    .await
+                respond::finish_refused(session, &mut ctx, &refusal).await
             }
             Err(RequestError::Aborted) => false,
         }
     }
-}
 
-impl DownstreamServer {
-    /// Serves the next request of a connection. Returns the connection when it can carry another.
-    pub(super) fn serve_next(
-        self: Arc<Self>,
-        session: ServerSession,
-    ) -> impl Future<Output = Option<Box<DownstreamConnection>>> + Send {
-        // Moved in once: an `async fn` would hold it twice.
-        let mut session = session;
-        async move {
-            if !self.serve(&mut session).await {
-                session.shutdown().await;
-                if session::is_over_limit(&session) {
-                    session::linger(session).await;
-                }
-                return None;
+    /// Reads the head of a request whose first byte has come.
+    ///
+    /// # Errors
+    /// There is none; with a refusal where somebody may read it.
+    async fn read_head(
+        &self,
+        session: &mut Session,
+    ) -> Result<Arc<ConfigSnapshot>, Option<Refusal>> {
+        let snapshot = self.shared.snapshot.load_full();
+        let max = head_bytes_max(session, &snapshot);
+        let read = match session.take_head(max) {
+            Ok(true) => Ok(()),
+            // No timer is set for a head that came in one piece.
+            Ok(false) => {
+                let limit = Duration::from_secs(snapshot.limits.header_timeout_secs);
+                let reading = Box::pin(timeout(limit, session.read_head(max)));
+                reading.await.map_err(|_| Refusal::RequestTimeout)?
             }
-            let (stream, ahead) = session.finish().await.ok()??.into_parts();
-            // Only our own connections carry requests, and read ahead of a request's end.
-            let mut wire = stream.into_any().downcast::<DownstreamConnection>().ok()?;
-            if let Some(ahead) = ahead {
-                wire.put_back(ahead);
+            Err(error) => Err(error),
+        };
+        match read {
+            Ok(()) => Ok(snapshot),
+            Err(ReadError::Closed) if session.connection().received().is_empty() => Err(None),
+            Err(ReadError::TooLarge) => Err(Some(Refusal::HeadersTooLarge)),
+            Err(_) => {
+                let refusal = Refusal::BadFraming("the request head could not be read");
+                Err(Some(refusal))
             }
-            Some(wire)
         }
+    }
+
+    /// Answers what is no acceptable request.
+    async fn refuse_unread(
+        &self,
+        session: &mut Session,
+        dialect: ApiDialect,
+        refusal: &Refusal,
+        page: &PageOrigin,
+    ) {
+        let metrics = &self.shared.metrics;
+        metrics.record_refused_connection(refusal.row().reason);
+        session.close_after();
+        // A client that cannot frame a request may not be there to read about it either, and the other node must
+        // not take this for an answer to its client.
+        let _ = match session.is_from_node() {
+            true => respond::reject_malformed_forward(session).await,
+            false => respond::refuse_unread(session, dialect, refusal, page).await,
+        };
+    }
+
+    /// Serves the next request of a connection, whose first byte has come. Returns whether it can carry another.
+    pub(super) async fn serve_next(&self, session: &mut Session, is_last: bool) -> bool {
+        let is_served = self.serve(session, is_last).await;
+        if is_served && session.is_reusable() {
+            return true;
+        }
+        session.connection().shutdown().await;
+        if session.is_over_limit() {
+            Box::pin(session.connection().linger()).await;
+        }
+        false
     }
 }
 
-fn check_framing(session: &ServerSession, snapshot: &ConfigSnapshot) -> Result<(), Refusal> {
-    let raw = match session.as_http1() {
-        Some(http1) => http1.get_headers_raw_bytes(),
-        None => Default::default(),
-    };
-    framing::check_head(
-        session.req_header(),
-        &raw,
-        head_bytes_max(session, snapshot),
-    )
-}
-
-fn head_bytes_max(session: &ServerSession, snapshot: &ConfigSnapshot) -> usize {
+fn head_bytes_max(session: &Session, snapshot: &ConfigSnapshot) -> usize {
     let max_bytes = snapshot.limits.request_headers_bytes() as usize;
     // What a node adds to its client's head is not the client's.
-    match session::is_from_node(session) {
+    match session.is_from_node() {
         true => max_bytes + FORWARDED_HEAD_BYTES_MAX,
         false => max_bytes,
     }
@@ -220,7 +218,7 @@ mod tests {
     fn inference_bytes<'a, F: Future>(
         _: impl FnOnce(
             &'a DownstreamServer,
-            &'a mut ServerSession,
+            &'a mut Session,
             &'a mut RequestContext,
             AuthenticatedRequest,
             Target,
@@ -229,8 +227,8 @@ mod tests {
         size_of::<F>()
     }
 
-    fn request_bytes<F: Future>(
-        _: impl FnOnce(Arc<DownstreamServer>, ServerSession) -> F,
+    fn request_bytes<'a, F: Future>(
+        _: impl FnOnce(&'a DownstreamServer, &'a mut Session, bool) -> F,
     ) -> usize {
         size_of::<F>()
     }

@@ -1,105 +1,369 @@
-//! A Pingora session as this module uses it: the connection below it, the peer, and its request head.
+//! A client's HTTP/1 session on its connection: the head and body of the present request, and its response.
 //!
-//! Not the reading of a body and not the response.
+//! Not the timers around a request, nor what a request means. Framing, keep-alive and unread bodies are handled
+//! here; the rules are `http1`'s.
 
+use std::io;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::StatusCode;
 use infergate_core::Refusal;
-use pingora_core::protocols::http::ServerSession;
-use pingora_http::RequestHeader;
+use tokio::time::timeout;
 
 use super::connection::DownstreamConnection;
-use crate::pipeline::RequestHead;
+use crate::http1::{
+    BodyDecoder, BrokenBody, Decoded, Fields, ParsedRequest, Version, encode, framing,
+};
+use crate::pipeline::{RequestHead, ResponseHead};
 use crate::tls::CertificateNames;
 
-/// Returns whether another node has sent this, as its certificate says.
-pub fn is_from_node(session: &ServerSession) -> bool {
-    peer(session).is_some()
+/// Time for reading an unread body, before or after the response.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Failure to read a head or a body.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The client has closed, or its connection broke.
+    #[error("the connection ended")]
+    Closed,
+    /// More bytes than a head may have.
+    #[error("the head is too large")]
+    TooLarge,
+    /// Bytes that are no head.
+    #[error("not a head")]
+    Malformed,
+    /// The body's chunks are broken.
+    #[error(transparent)]
+    Broken(#[from] BrokenBody),
 }
 
-/// Returns the name of the other node; none of a client.
-pub fn peer(session: &ServerSession) -> Option<&CertificateNames> {
-    connection(session)?.peer_name()
+/// State of the response to the present request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ResponseBody {
+    NotStarted,
+    /// Bytes of the announced length that are still to come.
+    Length(u64),
+    Chunked,
+    UntilClose,
+    /// The response is whole, or has no body.
+    Ended,
 }
 
-/// Returns the connection; none where the session is not one of our own.
-pub fn connection(session: &ServerSession) -> Option<&DownstreamConnection> {
-    let stream = session.stream()?;
-    stream.as_any().downcast_ref::<DownstreamConnection>()
+/// Session of one connection.
+pub struct Session {
+    connection: DownstreamConnection,
+    head: ParsedRequest,
+    body: BodyDecoder,
+    response: ResponseBody,
+    keeps_alive: bool,
+    /// More was read than a head may have, and no end.
+    is_over_limit: bool,
 }
 
-/// Begins to count the bytes of a head; beyond `max` reading it fails.
-pub fn begin_count(session: &ServerSession, max: usize) {
-    if let Some(connection) = connection(session) {
-        connection.begin_head(max);
-    }
-}
-
-/// Ends the count.
-pub fn end_count(session: &ServerSession) {
-    if let Some(connection) = connection(session) {
-        connection.end_head();
-    }
-}
-
-/// Returns whether a head has reached its limit without an end.
-pub fn is_over_limit(session: &ServerSession) -> bool {
-    connection(session).is_some_and(DownstreamConnection::is_head_over)
-}
-
-/// Drops a session, then reads on for a moment, so that the client sees why it was refused.
-pub async fn linger(session: ServerSession) {
-    let ServerSession::H1(session) = session else {
-        return;
-    };
-    let stream = session.into_inner().into_any();
-    let Some(mut connection) = stream.downcast::<DownstreamConnection>().ok() else {
-        return;
-    };
-    connection.linger().await;
-}
-
-/// Returns why there is no head.
-pub fn unreadable(session: &ServerSession) -> Refusal {
-    match is_over_limit(session) {
-        true => Refusal::HeadersTooLarge,
-        false => Refusal::BadFraming("the request head could not be read"),
-    }
-}
-
-/// Returns the head of the session's request.
-pub fn request_head(session: &ServerSession) -> RequestHead<'_> {
-    let head = session.req_header();
-    RequestHead {
-        method: head.method.as_str(),
-        target: target_path(head),
-        headers: &head.headers,
-    }
-}
-
-/// The path and query asked for: of an absolute URI, whose host the parser has compared with the
-/// `Host` header, what follows that host (RFC 9112 section 3.2.2).
-fn target_path(head: &RequestHeader) -> &str {
-    let target = std::str::from_utf8(head.raw_path()).unwrap_or("");
-    match target.split_once("://") {
-        Some((scheme, rest)) if !scheme.contains('/') => {
-            rest.find('/').map_or("/", |path| &rest[path..])
+impl Session {
+    /// A session over a connection; no request has come.
+    pub fn new(connection: DownstreamConnection) -> Session {
+        Session {
+            connection,
+            head: ParsedRequest::default(),
+            body: BodyDecoder::Done,
+            response: ResponseBody::NotStarted,
+            keeps_alive: true,
+            is_over_limit: false,
         }
-        _ => target,
+    }
+
+    /// Forgets the last request.
+    pub fn begin(&mut self) {
+        self.head.fields.clear();
+        self.body = BodyDecoder::Done;
+        self.response = ResponseBody::NotStarted;
+        self.keeps_alive = true;
+    }
+
+    /// The connection below.
+    pub fn connection(&mut self) -> &mut DownstreamConnection {
+        &mut self.connection
+    }
+
+    /// The name of the other node; none of a client.
+    pub fn peer(&self) -> Option<&CertificateNames> {
+        self.connection.peer_name()
+    }
+
+    /// Returns whether another node has sent this, as its certificate says.
+    pub fn is_from_node(&self) -> bool {
+        self.peer().is_some()
+    }
+
+    /// The other node's side; none of a client.
+    pub fn wire(&self) -> &DownstreamConnection {
+        &self.connection
+    }
+
+    /// Takes a head of at most `max` bytes from what was received; false before its end has come.
+    ///
+    /// # Errors
+    /// [`ReadError::TooLarge`], [`ReadError::Malformed`].
+    pub fn take_head(&mut self, max: usize) -> Result<bool, ReadError> {
+        let received = self.connection.received();
+        let is_whole = self
+            .head
+            .parse(received)
+            .map_err(|_| ReadError::Malformed)?;
+        let length = match is_whole {
+            true => self.head.text().len(),
+            false => received.len(),
+        };
+        if length > max {
+            self.is_over_limit = !is_whole;
+            return Err(ReadError::TooLarge);
+        }
+        if is_whole {
+            self.keeps_alive = framing::keeps_alive(&self.head.fields, self.head.version);
+        }
+        Ok(is_whole)
+    }
+
+    /// Reads on until a head of at most `max` bytes is there.
+    ///
+    /// # Errors
+    /// [`ReadError`], also when the client closes.
+    pub async fn read_head(&mut self, max: usize) -> Result<(), ReadError> {
+        loop {
+            let before = self.connection.received().len();
+            if self
+                .connection
+                .fill()
+                .await
+                .map_err(|_| ReadError::Closed)?
+                == 0
+            {
+                return Err(ReadError::Closed);
+            }
+            let received = self.connection.received();
+            // Parsed anew only where an end may have come: a head that drips costs no more.
+            let is_worth_it = received.len() > max || has_blank_line(received, before);
+            if is_worth_it && self.take_head(max)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Applies the framing rules to the head.
+    ///
+    /// # Errors
+    /// [`Refusal::BadFraming`] with what is wrong.
+    pub fn check_framing(&mut self) -> Result<(), Refusal> {
+        self.body = framing::of_request(&self.head).map_err(Refusal::BadFraming)?;
+        Ok(())
+    }
+
+    /// Returns whether more than a head's bytes came without its end.
+    pub fn is_over_limit(&self) -> bool {
+        self.is_over_limit
+    }
+
+    /// The fields of the request.
+    pub fn fields(&self) -> &Fields {
+        &self.head.fields
+    }
+
+    /// The request's head as the pipeline reads it.
+    pub fn request_head(&self) -> RequestHead<'_> {
+        RequestHead {
+            method: self.head.method(),
+            target: framing::path_of(self.head.target()),
+            headers: &self.head.fields,
+        }
+    }
+
+    /// Older clients know no chunks and no interim responses.
+    pub fn is_http11(&self) -> bool {
+        self.head.version == Version::Http11
+    }
+
+    /// Closes the connection after this response.
+    pub fn close_after(&mut self) {
+        self.keeps_alive = false;
+    }
+
+    /// Returns whether the connection may carry another request.
+    pub fn is_reusable(&self) -> bool {
+        self.keeps_alive
+            && self.body.is_done()
+            && self.response == ResponseBody::Ended
+            && self.connection.is_flushed()
+    }
+
+    /// Returns whether the request's body was read to its end.
+    pub fn is_body_done(&self) -> bool {
+        self.body.is_done()
+    }
+
+    /// The length that the head announces, or what is left of it.
+    pub fn body_length(&self) -> Option<u64> {
+        match self.body {
+            BodyDecoder::Length(left) => Some(left),
+            BodyDecoder::Done => Some(0),
+            _ => None,
+        }
+    }
+
+    /// Takes what has come of the body.
+    ///
+    /// # Errors
+    /// [`ReadError::Broken`].
+    pub fn take_body(&mut self) -> Result<Decoded, ReadError> {
+        Ok(self.body.decode(self.connection.received())?)
+    }
+
+    /// Reads more of the body: behind `into` where it has room and the length is known, else to be taken.
+    /// Returns the bytes that are in `into`.
+    ///
+    /// # Errors
+    /// [`ReadError::Closed`].
+    pub async fn read_more(&mut self, into: &mut BytesMut) -> Result<usize, ReadError> {
+        let left = match self.body {
+            BodyDecoder::Length(left) => usize::try_from(left).unwrap_or(usize::MAX),
+            _ => 0,
+        };
+        let is_direct = left > 0 && into.capacity() > into.len();
+        let read = match is_direct {
+            true => self.connection.fill_into(into, left).await,
+            false => self.connection.fill().await,
+        };
+        match read.map_err(|_| ReadError::Closed)? {
+            0 => Err(ReadError::Closed),
+            read if is_direct => {
+                self.body.record_taken(read as u64);
+                Ok(read)
+            }
+            _ => Ok(0),
+        }
+    }
+
+    /// Asks a client that waits with the body to send it.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub async fn send_continue(&mut self) -> io::Result<()> {
+        if !framing::expects_continue(&self.head) || self.body.is_done() {
+            return Ok(());
+        }
+        encode::status_line(StatusCode::CONTINUE, self.connection.queue());
+        self.connection.queue().extend_from_slice(b"\r\n");
+        self.connection.flush().await
+    }
+
+    /// Reads up to `max_bytes` of an unread body, for a moment.
+    pub async fn drain(&mut self, max_bytes: u64) {
+        let reading = async {
+            let mut read = 0;
+            while read <= max_bytes {
+                match self.take_body() {
+                    Ok(Decoded::Data(data)) => read += data.len() as u64,
+                    Ok(Decoded::Partial) => {
+                        if self.read_more(&mut BytesMut::new()).await.is_err() {
+                            return;
+                        }
+                    }
+                    Ok(Decoded::End) | Err(_) => return,
+                }
+            }
+        };
+        // Past the limit the connection is closed with bytes unread, which is the client's doing.
+        let _ = timeout(DRAIN_TIMEOUT, reading).await;
+    }
+
+    /// Queues the head of an interim response.
+    pub fn queue_interim(&mut self, head: &ResponseHead) {
+        let out = self.connection.queue();
+        encode::status_line(head.status, out);
+        out.extend_from_slice(head.lines());
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// Queues the head of the response, with the fields of the connection.
+    pub fn queue_head(&mut self, head: &ResponseHead) {
+        let has_no_body = matches!(head.status.as_u16(), 204 | 304);
+        self.response = match head.length() {
+            _ if has_no_body => ResponseBody::Ended,
+            Some(0) => ResponseBody::Ended,
+            Some(length) => ResponseBody::Length(length),
+            None if self.is_http11() => ResponseBody::Chunked,
+            None => ResponseBody::UntilClose,
+        };
+        // Before the request's end nobody can tell where the next one begins; an older client reads up to the
+        // close where no length is told.
+        self.keeps_alive &= self.body.is_done() && self.response != ResponseBody::UntilClose;
+        let out = self.connection.queue();
+        encode::status_line(head.status, out);
+        out.extend_from_slice(head.lines());
+        match self.response {
+            ResponseBody::Chunked => encode::field("transfer-encoding", b"chunked", out),
+            _ => {
+                if let Some(length) = head.length().filter(|_| !has_no_body) {
+                    out.extend_from_slice(b"content-length: ");
+                    encode::number(length, out);
+                    out.extend_from_slice(b"\r\n");
+                }
+            }
+        }
+        encode::date(out);
+        out.extend_from_slice(match self.keeps_alive {
+            true => b"connection: keep-alive\r\n\r\n",
+            false => b"connection: close\r\n\r\n",
+        });
+        if self.head.method() == "HEAD" {
+            self.response = ResponseBody::Ended;
+        }
+    }
+
+    /// Sends a part of the response's body, or the last one, with what was queued.
+    ///
+    /// # Errors
+    /// The connection broke, or the client takes nothing.
+    pub async fn send_body(&mut self, mut chunk: Bytes, is_last: bool) -> io::Result<()> {
+        let mut end: &'static [u8] = b"";
+        match &mut self.response {
+            ResponseBody::NotStarted | ResponseBody::Ended => chunk = Bytes::new(),
+            ResponseBody::UntilClose => {}
+            ResponseBody::Length(left) => {
+                // More than was announced would be read as another response.
+                chunk.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
+                *left -= chunk.len() as u64;
+                self.keeps_alive &= !is_last || *left == 0;
+            }
+            ResponseBody::Chunked => {
+                end = match (chunk.is_empty(), is_last) {
+                    (true, false) => b"",
+                    (true, true) => encode::LAST_CHUNK,
+                    (false, false) => encode::CHUNK_END,
+                    (false, true) => encode::CHUNK_END_AND_LAST,
+                };
+                if !chunk.is_empty() {
+                    if self.connection.has_body() {
+                        self.connection.flush().await?;
+                    }
+                    encode::chunk_size(chunk.len(), self.connection.queue());
+                }
+            }
+        }
+        self.connection.send(chunk, end).await?;
+        if is_last {
+            self.response = ResponseBody::Ended;
+        }
+        Ok(())
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_absolute_uri_asks_for_its_path() {
-        let path = |target: &str| {
-            let head = RequestHeader::build("POST", target.as_bytes(), None).unwrap();
-            target_path(&head).to_owned()
-        };
-        assert_eq!(path("http://h:1/v1/x?a=b"), "/v1/x?a=b");
-        assert_eq!(path("http://h"), "/");
-        assert_eq!(path("/v1/x?u=http://h/v1/y"), "/v1/x?u=http://h/v1/y");
-        assert_eq!(path("*"), "*");
-    }
+/// Returns whether an empty line ends in the bytes from `from` on.
+fn has_blank_line(received: &[u8], from: usize) -> bool {
+    let tail = &received[from.saturating_sub(3)..];
+    memchr::memchr_iter(b'\n', tail).any(|at| {
+        let next = &tail[at + 1..];
+        next.starts_with(b"\r\n") || next.starts_with(b"\n")
+    })
 }

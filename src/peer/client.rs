@@ -167,8 +167,8 @@ impl PeerClient {
         let sending = self.request(node, "GET", PING_PATH, b"");
         let (response, rtt_us) = timeout(limit, sending).await.ok()??;
         let head = response.head();
-        let generation = head.headers.get(GENERATION_HEADER);
-        let generation = generation.and_then(|value| value.to_str().ok()?.parse().ok());
+        let generation = head.fields.text_of(GENERATION_HEADER);
+        let generation = generation.and_then(|value| value.parse().ok());
         // A process that gossips under the node's name is another one, whatever address it publishes.
         let is_it = head.status.as_u16() == 204 && generation == Some(node.node.generation);
         self.finish(response).await;

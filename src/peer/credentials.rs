@@ -6,7 +6,6 @@
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -179,10 +178,5 @@ impl PeerStream {
     pub async fn closed(&self) {
         // An error of the wait is as good as what it waits for.
         let _ = self.tcp().peek(&mut [0; 1]).await;
-    }
-
-    /// The socket, which distinguishes connections.
-    pub fn id(&self) -> RawFd {
-        self.tcp().as_raw_fd()
     }
 }

@@ -10,7 +10,6 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use http::HeaderMap;
 use infergate_core::model::TARIFF_TEXT_BYTES_MAX;
 use infergate_core::routing::Hops;
 use infergate_core::routing::hops::VISITED_MAX;
@@ -19,6 +18,7 @@ use thiserror::Error;
 
 use super::client::{GENERATION_HEADER, NODE_HEADER};
 use super::protocol::{PROTOCOL_HEADER, PROTOCOL_VERSION};
+use crate::http1::{Fields, as_text};
 
 const HOPS: &str = "x-infergate-hops";
 const ACCOUNT: &str = "x-infergate-account";
@@ -156,7 +156,7 @@ impl ForwardedHead {
     ///
     /// # Errors
     /// The header that is not as it should be.
-    pub fn read(headers: &HeaderMap) -> Result<ForwardedHead, InvalidHead> {
+    pub fn read(headers: &Fields) -> Result<ForwardedHead, InvalidHead> {
         // Every version has hops: a request without them is no forward.
         text(headers, HOPS)?;
         if number::<u32>(headers, PROTOCOL_HEADER)? != PROTOCOL_VERSION {
@@ -216,10 +216,10 @@ impl ForwardRejection {
     ///
     /// # Errors
     /// The header that is not as it should be.
-    pub fn read(headers: &HeaderMap) -> Result<Option<ForwardRejection>, InvalidHead> {
+    pub fn read(headers: &Fields) -> Result<Option<ForwardRejection>, InvalidHead> {
         let Some(cause) = optional(headers, FORWARD_REJECTED)? else {
             // A process of version 1 may have taken the address over a moment ago.
-            return match headers.contains_key(FORWARD_REJECTED_V1) {
+            return match headers.contains(FORWARD_REJECTED_V1) {
                 true => Err(InvalidHead(FORWARD_REJECTED_V1)),
                 false => Ok(None),
             };
@@ -250,23 +250,20 @@ fn line(out: &mut BytesMut, name: &str, value: &dyn std::fmt::Display) {
     let _ = write!(out, "{name}: {value}\r\n");
 }
 
-fn optional<'a>(
-    headers: &'a HeaderMap,
-    name: &'static str,
-) -> Result<Option<&'a str>, InvalidHead> {
-    let mut values = headers.get_all(name).iter();
+fn optional<'a>(headers: &'a Fields, name: &'static str) -> Result<Option<&'a str>, InvalidHead> {
+    let mut values = headers.get_all(name);
     match (values.next(), values.next()) {
         (None, _) => Ok(None),
-        (Some(value), None) => value.to_str().map(Some).map_err(|_| InvalidHead(name)),
+        (Some(value), None) => as_text(value).map(Some).ok_or(InvalidHead(name)),
         (Some(_), Some(_)) => Err(InvalidHead(name)),
     }
 }
 
-fn text<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<&'a str, InvalidHead> {
+fn text<'a>(headers: &'a Fields, name: &'static str) -> Result<&'a str, InvalidHead> {
     optional(headers, name)?.ok_or(InvalidHead(name))
 }
 
-fn name<'a>(headers: &'a HeaderMap, header: &'static str) -> Result<&'a str, InvalidHead> {
+fn name<'a>(headers: &'a Fields, header: &'static str) -> Result<&'a str, InvalidHead> {
     let name = text(headers, header)?;
     match (1..=NAME_BYTES_MAX).contains(&name.len()) {
         true => Ok(name),
@@ -274,14 +271,14 @@ fn name<'a>(headers: &'a HeaderMap, header: &'static str) -> Result<&'a str, Inv
     }
 }
 
-fn tariff(headers: &HeaderMap) -> Result<Option<&str>, InvalidHead> {
+fn tariff(headers: &Fields) -> Result<Option<&str>, InvalidHead> {
     match optional(headers, TARIFF)? {
         Some(text) if text.len() > TARIFF_TEXT_BYTES_MAX => Err(InvalidHead(TARIFF)),
         text => Ok(text),
     }
 }
 
-fn number<T: FromStr>(headers: &HeaderMap, name: &'static str) -> Result<T, InvalidHead> {
+fn number<T: FromStr>(headers: &Fields, name: &'static str) -> Result<T, InvalidHead> {
     let digits = text(headers, name)?;
     let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit());
     let number = digits.parse().ok().filter(|_| is_plain);
@@ -290,7 +287,7 @@ fn number<T: FromStr>(headers: &HeaderMap, name: &'static str) -> Result<T, Inva
 
 fn at_most<T: FromStr + PartialOrd>(
     most: T,
-    headers: &HeaderMap,
+    headers: &Fields,
     name: &'static str,
 ) -> Result<T, InvalidHead> {
     let number = number(headers, name)?;
@@ -300,13 +297,12 @@ fn at_most<T: FromStr + PartialOrd>(
     }
 }
 
-fn hops(headers: &HeaderMap) -> Result<Hops, InvalidHead> {
+fn hops(headers: &Fields) -> Result<Hops, InvalidHead> {
     Hops::parse(text(headers, HOPS)?).map_err(|_| InvalidHead(HOPS))
 }
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderName, HeaderValue};
     use infergate_core::Millis;
 
     use super::*;
@@ -332,18 +328,10 @@ mod tests {
         }
     }
 
-    fn headers(lines: &str) -> HeaderMap {
+    fn headers(lines: &str) -> Fields {
         let lines = lines.split_terminator("\r\n");
-        let lines = lines.map(|line| line.split_once(": ").unwrap());
-        let header = |(name, value): (&str, &str)| {
-            let name: HeaderName = name.parse().unwrap();
-            (name, HeaderValue::from_str(value).unwrap())
-        };
-        let mut headers = HeaderMap::new();
-        lines.map(header).for_each(|(name, value)| {
-            headers.append(name, value);
-        });
-        headers
+        let lines: Vec<_> = lines.map(|line| line.split_once(": ").unwrap()).collect();
+        Fields::from_lines(&lines)
     }
 
     fn written(head: &ForwardedHead) -> String {
@@ -379,7 +367,7 @@ mod tests {
                 Ok(Some(rejection))
             );
         }
-        assert_eq!(ForwardRejection::read(&HeaderMap::new()), Ok(None));
+        assert_eq!(ForwardRejection::read(&Fields::default()), Ok(None));
     }
 
     #[test]

@@ -9,10 +9,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use http::HeaderMap;
 use infergate_core::Millis;
 use tokio::sync::Notify;
 
+use crate::http1::Fields;
 use crate::telemetry::Clock;
 use crate::upstream::InterimObserver;
 
@@ -47,8 +47,8 @@ impl ForwardStatus {
         }
     }
 
-    fn parse(headers: &HeaderMap) -> Option<ForwardStatus> {
-        match headers.get(NAME)?.as_bytes() {
+    fn parse(headers: &Fields) -> Option<ForwardStatus> {
+        match headers.get(NAME)? {
             b"queued" => Some(ForwardStatus::Queued),
             b"granted" => Some(ForwardStatus::Granted),
             _ => None,
@@ -113,7 +113,7 @@ impl InterimObserver for ForwardProgress {
         self.connected.store(true, Ordering::Relaxed);
     }
 
-    fn on_interim(&self, headers: &HeaderMap) -> bool {
+    fn on_interim(&self, headers: &Fields) -> bool {
         let Some(interim) = ForwardStatus::parse(headers) else {
             return false;
         };
@@ -128,8 +128,6 @@ impl InterimObserver for ForwardProgress {
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderName, HeaderValue};
-
     use super::*;
 
     #[tokio::test]
@@ -137,15 +135,8 @@ mod tests {
         let hearing = ForwardProgress::new(Clock::start());
         assert!(!hearing.is_connected());
         hearing.on_connected();
-        let headers = |interim: ForwardStatus| {
-            let (name, value) = interim.line();
-            let line = (
-                HeaderName::from_static(name),
-                HeaderValue::from_static(value),
-            );
-            HeaderMap::from_iter([line])
-        };
-        assert!(!hearing.on_interim(&HeaderMap::new()));
+        let headers = |interim: ForwardStatus| Fields::from_lines(&[interim.line()]);
+        assert!(!hearing.on_interim(&Fields::default()));
         assert!(hearing.on_interim(&headers(ForwardStatus::Queued)));
         assert!(hearing.is_connected() && !hearing.is_granted());
         assert!(futures_util::poll!(Box::pin(hearing.wait_granted())).is_pending());

@@ -6,11 +6,14 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use bytes::Bytes;
-use http::header::{self, HeaderName};
-use http::{HeaderMap, HeaderValue, StatusCode};
+use bytes::{Bytes, BytesMut};
+use http::StatusCode;
 
+use crate::http1::{Fields, encode};
 use crate::peer::ForwardStatus;
+
+/// Room for the fields of a usual response.
+const LINES_BYTES: usize = 256;
 
 /// The receiver has left, or takes nothing any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +27,7 @@ pub struct RequestHead<'a> {
     /// Path and query.
     pub target: &'a str,
     /// Header fields.
-    pub headers: &'a HeaderMap,
+    pub headers: &'a Fields,
 }
 
 /// Head of a response. Fields of the connection (framing, keep-alive, date) are the receiver's to add.
@@ -32,29 +35,75 @@ pub struct RequestHead<'a> {
 pub struct ResponseHead {
     /// HTTP status.
     pub status: StatusCode,
-    /// Header fields; with `content-length` where the length is known.
-    pub headers: HeaderMap,
+    /// Fields in wire form, each ending in CRLF.
+    lines: BytesMut,
+    length: Option<u64>,
 }
 
 impl ResponseHead {
-    /// Creates a head without fields, with memory for `capacity` of them.
-    pub fn new(status: u16, capacity: usize) -> ResponseHead {
+    /// Creates a head without fields.
+    pub fn new(status: u16) -> ResponseHead {
         ResponseHead {
             status: StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
-            headers: HeaderMap::with_capacity(capacity),
+            lines: BytesMut::with_capacity(LINES_BYTES),
+            length: None,
         }
     }
 
-    /// Sets a field to text that has no control characters; leaves it out otherwise.
-    pub fn set(&mut self, name: &'static str, value: &str) {
-        if let Ok(value) = HeaderValue::from_str(value) {
-            self.headers.insert(HeaderName::from_static(name), value);
+    /// Adds a field; leaves it out where the value has control characters, which would begin another one.
+    pub fn append(&mut self, name: &str, value: &[u8]) {
+        let is_clean = |byte: &u8| (*byte >= b' ' && *byte != 0x7f) || *byte == b'\t';
+        if value.iter().all(is_clean) {
+            encode::field(name, value, &mut self.lines);
         }
     }
 
-    /// Sets `content-length`.
-    pub fn set_length(&mut self, length: usize) {
-        self.headers.insert(header::CONTENT_LENGTH, length.into());
+    /// Adds fields as [`append`](Self::append) does.
+    pub fn extend<'n, 'v>(&mut self, lines: impl Iterator<Item = (&'n str, &'v [u8])>) {
+        for (name, value) in lines {
+            self.append(name, value);
+        }
+    }
+
+    /// Sets a field in place of all that have its name.
+    pub fn set(&mut self, name: &str, value: &[u8]) {
+        if self.get(name).is_some() {
+            let lines = self.lines.split();
+            let others = lines.split_inclusive(|byte| *byte == b'\n');
+            for line in others.filter(|line| value_of(line, name).is_none()) {
+                self.lines.extend_from_slice(line);
+            }
+        }
+        self.append(name, value);
+    }
+
+    /// Returns the first value of a field.
+    pub fn get(&self, name: &str) -> Option<&[u8]> {
+        let mut lines = self.lines.split_inclusive(|byte| *byte == b'\n');
+        lines.find_map(|line| value_of(line, name))
+    }
+
+    /// Sets the length of the body, bytes.
+    pub fn set_length(&mut self, length: u64) {
+        self.length = Some(length);
+    }
+
+    /// Returns the length of the body, where it is known.
+    pub fn length(&self) -> Option<u64> {
+        self.length
+    }
+
+    /// Returns the fields in wire form, without the length.
+    pub fn lines(&self) -> &[u8] {
+        &self.lines
+    }
+}
+
+fn value_of<'a>(line: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    let (found, value) = line.split_at_checked(name.len())?;
+    match found.eq_ignore_ascii_case(name.as_bytes()) {
+        true => Some(value.strip_prefix(b": ")?.trim_ascii_end()),
+        false => None,
     }
 }
 
@@ -138,5 +187,23 @@ pub trait Downstream: Send {
     /// Returns the count of bytes that the receiver has taken, where it is known while a write waits.
     fn bytes_taken(&self) -> Option<Arc<AtomicU64>> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_set_in_place_of_others_and_never_begins_another() {
+        let mut head = ResponseHead::new(200);
+        head.append("vary", b"a");
+        head.append("x-a", b"1");
+        head.append("Vary", b"b");
+        head.append("x-b", b"1\r\nx-c: 2");
+        assert_eq!(head.get("vary"), Some(&b"a"[..]));
+        head.set("vary", b"c");
+        assert_eq!(head.lines(), b"x-a: 1\r\nvary: c\r\n");
+        assert_eq!((head.get("x"), head.get("x-b")), (None, None));
     }
 }

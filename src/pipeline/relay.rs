@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
-use http::{HeaderValue, header};
 use infergate_core::Refusal;
 use infergate_core::api::render;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
@@ -42,7 +41,7 @@ const ERROR_BODY_MAX_BYTES: usize = 64 * 1024;
 /// For the last words of an answer that went wrong.
 const PARTING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Events and errors have a type of their own; what else a server says passes as it says it.
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const JSON: &[u8] = b"application/json";
 
 /// Outcome of the relay of a server's response, for the server's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,33 +184,29 @@ impl<'a, D: Downstream> Relay<'a, D> {
         transformer: &mut ResponseTransformer,
     ) -> (RelayResult, Result<(), RequestError>) {
         let head = self.response.head();
-        let headers = &head.headers;
-        transformer.begin(head.status.as_u16(), |name| {
-            headers.get(name).map(HeaderValue::as_bytes)
-        });
-        transformer.read_billing_headers(header_filter::lines(headers));
-        let own = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
-        let content_type = HeaderValue::from_bytes(transformer.content_type(own)).unwrap_or(JSON);
+        let headers = &head.fields;
+        transformer.begin(head.status.as_u16(), |name| headers.get(name));
+        transformer.read_billing_headers(headers.iter());
         self.one_event.is_on = self.ctx.response_started && !transformer.is_stream();
         // An announced length leaves no room for more.
-        let has_room = transformer.is_stream() && !headers.contains_key(header::CONTENT_LENGTH);
+        let has_room = transformer.is_stream() && !headers.contains("content-length");
         self.progress = match has_room {
             true => self.ctx.comment_interval.map(ProgressComments::new),
             false => None,
         };
         if transformer.inspects_body() && header_filter::is_compressed(headers) {
-            let broken = self.finish_broken(RelayStop::Broken, transformer, &content_type);
+            let broken = self.finish_broken(RelayStop::Broken, transformer);
             return (RelayResult::Compressed, Box::pin(broken).await.1);
         }
         let stop = loop {
             match self.next(transformer).await {
                 Ok(ReadRound::More(bytes)) => {
-                    if let Err(left) = self.forward_chunk(transformer, &content_type, bytes).await {
+                    if let Err(left) = self.forward_chunk(transformer, bytes).await {
                         return (RelayResult::Abandoned, Err(left));
                     }
                 }
                 Ok(ReadRound::Heartbeat(comment)) => {
-                    let sending = self.send_heartbeat(transformer, &content_type, comment);
+                    let sending = self.send_heartbeat(transformer, comment);
                     if let Err(left) = Box::pin(sending).await {
                         return (RelayResult::Abandoned, Err(left));
                     }
@@ -222,10 +217,7 @@ impl<'a, D: Downstream> Relay<'a, D> {
                     break RelayStop::Broken;
                 }
                 Ok(ReadRound::End(bytes)) => {
-                    return (
-                        RelayResult::Whole,
-                        self.finish(transformer, &content_type, bytes).await,
-                    );
+                    return (RelayResult::Whole, self.finish(transformer, bytes).await);
                 }
                 // The client has the end mark, or gets it now: nothing was lost by a server that does not
                 // end its framing.
@@ -233,15 +225,12 @@ impl<'a, D: Downstream> Relay<'a, D> {
                     if transformer.is_done() =>
                 {
                     let last = self.out.split().freeze();
-                    return (
-                        RelayResult::Whole,
-                        self.finish(transformer, &content_type, last).await,
-                    );
+                    return (RelayResult::Whole, self.finish(transformer, last).await);
                 }
                 Err(stop) => break stop,
             }
         };
-        Box::pin(self.finish_broken(stop, transformer, &content_type)).await
+        Box::pin(self.finish_broken(stop, transformer)).await
     }
 
     /// Passes on a server's own error: its status, its words in the caller's dialect.
@@ -286,8 +275,8 @@ impl<'a, D: Downstream> Relay<'a, D> {
             rules.write_error_event(&body, &mut event);
             return self.write_last(event.freeze()).await;
         }
-        self.write_head(status, JSON, Some(body.len().into()))
-            .await?;
+        let head = self.head(status, JSON, Some(body.len() as u64));
+        self.write_head(head).await?;
         self.write_last(body.into()).await
     }
 
@@ -403,13 +392,12 @@ impl<'a, D: Downstream> Relay<'a, D> {
     async fn forward_chunk(
         &mut self,
         transformer: &mut ResponseTransformer,
-        content_type: &HeaderValue,
         bytes: Bytes,
     ) -> Result<(), RequestError> {
         if transformer.has_token() {
             self.ctx.record_first_byte();
         }
-        let sent = self.send(transformer, content_type, bytes, false).await;
+        let sent = self.send(transformer, bytes, false).await;
         match sent {
             // What is still kept here, the client has not got.
             Ok(()) if !self.backlog.is_empty() => {}
@@ -425,7 +413,6 @@ impl<'a, D: Downstream> Relay<'a, D> {
     async fn finish(
         &mut self,
         transformer: &mut ResponseTransformer,
-        content_type: &HeaderValue,
         bytes: Bytes,
     ) -> Result<(), RequestError> {
         self.record_usage(transformer);
@@ -433,7 +420,7 @@ impl<'a, D: Downstream> Relay<'a, D> {
             self.ctx.record_first_byte();
         }
         self.ctx.set_outcome(RequestOutcome::Completed);
-        let sent = self.send(transformer, content_type, bytes, true).await;
+        let sent = self.send(transformer, bytes, true).await;
         if sent.is_err() && !transformer.is_done() {
             self.record_write_failure(transformer);
         }
@@ -444,12 +431,11 @@ impl<'a, D: Downstream> Relay<'a, D> {
     async fn send(
         &mut self,
         transformer: &mut ResponseTransformer,
-        content_type: &HeaderValue,
         bytes: Bytes,
         end: bool,
     ) -> Result<(), RequestError> {
         let whole = end.then_some(bytes.len());
-        self.start(transformer, content_type, whole).await?;
+        self.start(transformer, whole).await?;
         let bytes = self.one_event.wrap(bytes, end);
         self.ctx.mark_received(&bytes);
         if let Some(progress) = &mut self.progress {
@@ -468,7 +454,6 @@ impl<'a, D: Downstream> Relay<'a, D> {
     async fn start(
         &mut self,
         transformer: &mut ResponseTransformer,
-        content_type: &HeaderValue,
         whole: Option<usize>,
     ) -> Result<(), RequestError> {
         let deadline = self.shared.clock.instant(self.ctx.deadline).into();
@@ -486,20 +471,17 @@ impl<'a, D: Downstream> Relay<'a, D> {
             self.ctx.price();
         }
         let status = self.response.head().status.as_u16();
-        self.write_head(status, content_type.clone(), length).await
+        let content_type = transformer.content_type(self.own_content_type());
+        let head = self.head(status, content_type, length);
+        self.write_head(head).await
     }
 
     /// The length to announce: the server's own where bytes pass unchanged, else that of the whole
     /// when all of it is here.
-    fn length(
-        &self,
-        transformer: &ResponseTransformer,
-        whole: Option<usize>,
-    ) -> Option<HeaderValue> {
-        let announced = self.response.head().headers.get(header::CONTENT_LENGTH);
-        match announced {
-            Some(length) if transformer.passes_length() => Some(length.clone()),
-            _ => whole.map(HeaderValue::from),
+    fn length(&self, transformer: &ResponseTransformer, whole: Option<usize>) -> Option<u64> {
+        match self.response.announced_length() {
+            Some(length) if transformer.passes_length() => Some(length),
+            _ => whole.map(|length| length as u64),
         }
     }
 
@@ -540,7 +522,6 @@ impl<'a, D: Downstream> Relay<'a, D> {
         &mut self,
         stop: RelayStop,
         transformer: &mut ResponseTransformer,
-        content_type: &HeaderValue,
     ) -> (RelayResult, Result<(), RequestError>) {
         self.record_usage(transformer);
         let (relayed, refusal, outcome) = match stop {
@@ -569,7 +550,9 @@ impl<'a, D: Downstream> Relay<'a, D> {
         let begins = !self.ctx.response_started && transformer.is_stream() && !self.out.is_empty();
         if begins {
             let status = self.response.head().status.as_u16();
-            if let Err(left) = self.write_head(status, content_type.clone(), None).await {
+            let content_type = transformer.content_type(self.own_content_type());
+            let head = self.head(status, content_type, None);
+            if let Err(left) = self.write_head(head).await {
                 return (relayed, Err(left));
             }
             self.ctx.record_first_byte();

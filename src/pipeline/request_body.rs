@@ -4,7 +4,6 @@
 //! translated for the model server is parsed off the worker.
 
 use bytes::Bytes;
-use http::header;
 use infergate_core::Refusal;
 use infergate_core::api::dialect::RequestBody;
 use infergate_core::api::{Call, Operation};
@@ -32,13 +31,13 @@ pub fn read_call(
 ) -> Result<Call, Refusal> {
     let named = path_model.as_ref();
     let named = named.and_then(|model| ctx.snapshot.catalog.model(model));
-    let content_type = head.headers.get(header::CONTENT_TYPE);
+    let content_type = head.headers.text_of("content-type");
     let leaves = is_costly(ctx, &body);
     let request = RequestBody {
         operation,
         task: named.map(|(_, spec)| spec.task),
         path_model,
-        content_type: content_type.and_then(|value| value.to_str().ok()),
+        content_type,
         body,
     };
     off_the_worker(leaves, || ctx.dialect().rules().parse(request))

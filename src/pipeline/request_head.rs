@@ -6,13 +6,13 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use http::header::{self, HeaderMap};
 use infergate_core::api::catalog::{self, CatalogQuery};
 use infergate_core::api::dialects::route;
 use infergate_core::api::route::{Route, RouteTarget};
 use infergate_core::api::{ApiDialect, Operation};
 use infergate_core::{Millis, Refusal};
 
+use crate::http1::{Fields, as_text};
 use crate::peer::{ClusterHandle, ForwardedHead};
 use crate::pipeline::context::RequestContext;
 use crate::pipeline::downstream::RequestHead;
@@ -105,7 +105,7 @@ impl AuthenticatedRequest {
             reject_if_busy: head
                 .headers
                 .get("x-infergate-queue")
-                .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"reject")),
+                .is_some_and(|value| value.eq_ignore_ascii_case(b"reject")),
         };
         Ok((read, requested))
     }
@@ -113,8 +113,8 @@ impl AuthenticatedRequest {
     /// Writes the header lines that another node gets: those that may pass, and the body's type.
     pub fn write_forwarded(&self, head: RequestHead<'_>, lines: &mut BytesMut) {
         lines.extend_from_slice(self.passed_headers.towards(false));
-        if let Some(kind) = head.headers.get(header::CONTENT_TYPE) {
-            for part in [&b"content-type: "[..], kind.as_bytes(), b"\r\n"] {
+        if let Some(kind) = head.headers.get("content-type") {
+            for part in [&b"content-type: "[..], kind, b"\r\n"] {
                 lines.extend_from_slice(part);
             }
         }
@@ -167,7 +167,7 @@ pub enum ForwardArrivalError {
 /// The request is rejected; the [`ForwardArrivalError`] names the reason.
 pub fn read_forward(
     others: &ClusterHandle,
-    headers: &HeaderMap,
+    headers: &Fields,
     peer: &CertificateNames,
     ctx: &mut RequestContext,
 ) -> Result<(), ForwardArrivalError> {
@@ -205,19 +205,16 @@ pub fn dialect_of(head: RequestHead<'_>) -> ApiDialect {
 }
 
 /// The site named by `x-infergate-site`: this one, or one where a node is.
-fn forced_site(headers: &HeaderMap, ctx: &RequestContext) -> Result<Option<Arc<str>>, Refusal> {
+fn forced_site(headers: &Fields, ctx: &RequestContext) -> Result<Option<Arc<str>>, Refusal> {
     let Some(named) = headers.get("x-infergate-site") else {
         return Ok(None);
     };
     let own = &ctx.snapshot.site;
-    if named.as_bytes() == own.as_bytes() {
+    if named == own.as_bytes() {
         return Ok(Some(Arc::clone(own)));
     }
     let sites = ctx.known_sites();
-    if let Some(site) = sites
-        .iter()
-        .find(|site| site.as_bytes() == named.as_bytes())
-    {
+    if let Some(site) = sites.iter().find(|site| site.as_bytes() == named) {
         return Ok(Some(Arc::clone(site)));
     }
     let known: Vec<&str> = std::iter::once(own)
@@ -234,19 +231,19 @@ fn forced_site(headers: &HeaderMap, ctx: &RequestContext) -> Result<Option<Arc<s
 }
 
 /// Returns the client's own id of the request, where that fits into an event.
-fn client_request_id(headers: &HeaderMap) -> Option<Arc<str>> {
-    let named = headers.get("x-client-request-id")?.to_str().ok()?;
+fn client_request_id(headers: &Fields) -> Option<Arc<str>> {
+    let named = headers.text_of("x-client-request-id")?;
     (1..=CLIENT_REQUEST_ID_BYTES_MAX)
         .contains(&named.len())
         .then(|| named.into())
 }
 
-fn requested_timeout(headers: &HeaderMap) -> Result<Option<Millis>, Refusal> {
-    let mut values = headers.get_all("x-infergate-timeout-ms").iter();
+fn requested_timeout(headers: &Fields) -> Result<Option<Millis>, Refusal> {
+    let mut values = headers.get_all("x-infergate-timeout-ms");
     let Some(value) = values.next() else {
         return Ok(None);
     };
-    let number = value.to_str().ok().and_then(|text| text.parse().ok());
+    let number = as_text(value).and_then(|text| text.parse().ok());
     match (number, values.next()) {
         (Some(ms), None) if ms > 0 => Ok(Some(Millis(ms))),
         _ => Err(Refusal::BadRequest {
@@ -262,7 +259,7 @@ mod tests {
 
     #[test]
     fn the_path_decides_on_the_dialect_of_what_is_refused() {
-        let headers = HeaderMap::new();
+        let headers = Fields::default();
         let face_of = |target| {
             dialect_of(RequestHead {
                 method: "POST",

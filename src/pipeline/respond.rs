@@ -4,7 +4,6 @@
 //! is still sending is read for a moment, so that it sees the answer and not a reset.
 
 use bytes::{Bytes, BytesMut};
-use http::header;
 use infergate_core::api::{ApiDialect, render};
 use infergate_core::refusal::Refusal;
 
@@ -69,18 +68,18 @@ pub async fn refuse(
         rendered.body.len(),
         (ctx.dialect(), ctx.request_id()),
     );
-    ctx.page_origin.write(&mut head.headers);
+    head.extend(ctx.page_origin.lines());
     if let Some(secs) = rendered.retry_after_secs {
-        head.headers.insert(header::RETRY_AFTER, secs.into());
+        head.append("retry-after", secs.to_string().as_bytes());
         if let Some(ms) = retry_after_ms(refusal, secs) {
-            head.set("retry-after-ms", &ms.to_string());
+            head.append("retry-after-ms", ms.to_string().as_bytes());
         }
     }
     for (name, value) in ctx.rate_lines() {
-        head.set(name, &value);
+        head.append(name, value.as_bytes());
     }
     if rendered.never_retry {
-        head.set("x-should-retry", "false");
+        head.append("x-should-retry", b"false");
     }
     ctx.status = rendered.status;
     downstream.respond(head, rendered.body.into()).await
@@ -102,7 +101,7 @@ pub async fn json(
     body: Vec<u8>,
 ) -> Result<(), DownstreamClosed> {
     let mut head = json_head(200, body.len(), (ctx.dialect(), ctx.request_id()));
-    ctx.page_origin.write(&mut head.headers);
+    head.extend(ctx.page_origin.lines());
     ctx.status = 200;
     downstream.respond(head, body.into()).await
 }
@@ -115,10 +114,9 @@ pub async fn send_rejection(
     downstream: &mut impl Downstream,
     rejection: &ForwardRejection,
 ) -> Result<(), DownstreamClosed> {
-    let lines = rejection.lines();
-    let mut head = ResponseHead::new(503, lines.len() + 1);
-    for (name, value) in lines {
-        head.set(name, &value);
+    let mut head = ResponseHead::new(503);
+    for (name, value) in rejection.lines() {
+        head.append(name, value.as_bytes());
     }
     head.set_length(0);
     downstream.respond(head, Bytes::new()).await
@@ -131,9 +129,9 @@ pub async fn send_rejection(
 pub async fn reject_malformed_forward(
     downstream: &mut impl Downstream,
 ) -> Result<(), DownstreamClosed> {
-    let mut head = ResponseHead::new(400, 2);
+    let mut head = ResponseHead::new(400);
     let (name, value) = ForwardRejection::malformed_line();
-    head.set(name, value);
+    head.append(name, value.as_bytes());
     head.set_length(0);
     downstream.respond(head, Bytes::new()).await
 }
@@ -153,9 +151,9 @@ pub async fn refuse_unread(
     let rendered = render::refusal(dialect, refusal, Some(&id));
     tracing::debug!(request_id = &*id, ?refusal, "not a request");
     let mut head = json_head(rendered.status, rendered.body.len(), (dialect, &id));
-    page.write(&mut head.headers);
+    head.extend(page.lines());
     if rendered.never_retry {
-        head.set("x-should-retry", "false");
+        head.append("x-should-retry", b"false");
     }
     downstream.start(head).await?;
     downstream.finish(rendered.body.into()).await
@@ -171,13 +169,13 @@ pub async fn comment(
     text: &'static [u8],
 ) -> Result<(), DownstreamClosed> {
     if !ctx.response_started {
-        let mut head = ResponseHead::new(200, 6);
-        head.set("content-type", "text/event-stream");
-        head.set("cache-control", "no-cache");
+        let mut head = ResponseHead::new(200);
+        head.append("content-type", b"text/event-stream");
+        head.append("cache-control", b"no-cache");
         write_request_id(&mut head, ctx.dialect(), ctx.request_id());
-        ctx.page_origin.write(&mut head.headers);
+        head.extend(ctx.page_origin.lines());
         for (name, value) in ctx.rate_lines() {
-            head.set(name, &value);
+            head.append(name, value.as_bytes());
         }
         downstream.start(head).await?;
         ctx.response_started = true;
@@ -204,18 +202,18 @@ fn json_head(
     length: usize,
     (dialect, request_id): (ApiDialect, &str),
 ) -> ResponseHead {
-    let mut head = ResponseHead::new(status, 8);
-    head.set("content-type", "application/json");
-    head.set_length(length);
+    let mut head = ResponseHead::new(status);
+    head.append("content-type", b"application/json");
+    head.set_length(length as u64);
     write_request_id(&mut head, dialect, request_id);
     head
 }
 
 /// Writes the id of the request under every name that the dialect has for it.
 pub fn write_request_id(head: &mut ResponseHead, dialect: ApiDialect, request_id: &str) {
-    head.set("x-request-id", request_id);
+    head.append("x-request-id", request_id.as_bytes());
     if let Some(name) = dialect.rules().request_id_header() {
-        head.set(name, request_id);
+        head.append(name, request_id.as_bytes());
     }
 }
 

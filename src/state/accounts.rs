@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use hashbrown::HashMap;
-use http::header::{self, HeaderMap};
 use infergate_core::admission::rate::{Rate, RateStatus};
 use infergate_core::model::{AccountSpec, KeyHash};
 use infergate_core::{AccountId, Millis, Refusal};
@@ -16,6 +15,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::body_budget::AccountBytes;
+use crate::http1::Fields;
 
 /// An account as the walk uses it.
 pub struct Account {
@@ -305,7 +305,7 @@ impl Accounts {
     /// # Errors
     /// [`Refusal::Unauthenticated`] without a known key, where anonymous requests are not served;
     /// a wrong key is refused even where they are.
-    pub fn identify(&self, headers: &HeaderMap) -> Result<&Arc<Account>, Refusal> {
+    pub fn identify(&self, headers: &Fields) -> Result<&Arc<Account>, Refusal> {
         let Some(key) = presented_key(headers) else {
             return self.anonymous.as_ref().ok_or(Refusal::Unauthenticated);
         };
@@ -323,23 +323,23 @@ impl Accounts {
 }
 
 /// Returns whether a key is presented, known or not.
-pub fn has_key(headers: &HeaderMap) -> bool {
+pub fn has_key(headers: &Fields) -> bool {
     presented_key(headers).is_some()
 }
 
 /// The key of `Authorization: Bearer …` (or `Token …`, as older clients say) or `x-api-key`. A
 /// header that holds something else is a wrong key, not none; a scheme alone is what client
 /// libraries send for an empty key, and is none.
-fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
+fn presented_key(headers: &Fields) -> Option<&[u8]> {
     // Of two keys, readers could take either.
-    let is_repeated = |name: &str| headers.get_all(name).iter().nth(1).is_some();
+    let is_repeated = |name: &str| headers.get_all(name).nth(1).is_some();
     if is_repeated("authorization") || is_repeated("x-api-key") {
         return Some(b"");
     }
-    let Some(value) = headers.get(header::AUTHORIZATION) else {
-        return headers.get("x-api-key").map(|value| value.as_bytes());
+    let Some(value) = headers.get("authorization") else {
+        return headers.get("x-api-key");
     };
-    let value = value.as_bytes().trim_ascii();
+    let value = value.trim_ascii();
     let end = value.iter().position(|b| *b == b' ');
     let (scheme, key) = value.split_at(end.unwrap_or(value.len()));
     let key = key.trim_ascii();
@@ -367,8 +367,8 @@ mod tests {
         Accounts::default().next_generation(&[spec], anonymous, Millis::ZERO)
     }
 
-    fn headers(name: &'static str, value: &'static str) -> HeaderMap {
-        HeaderMap::from_iter([(name.parse().unwrap(), value.parse().unwrap())])
+    fn headers(name: &'static str, value: &'static str) -> Fields {
+        Fields::from_lines(&[(name, value)])
     }
 
     #[test]
@@ -399,7 +399,7 @@ mod tests {
                 .identify(&headers("authorization", "Basic good"))
                 .is_err()
         );
-        assert!(accounts.identify(&HeaderMap::new()).is_err());
+        assert!(accounts.identify(&Fields::default()).is_err());
     }
 
     #[test]
@@ -407,7 +407,7 @@ mod tests {
         let accounts = accounts(true);
         assert_eq!(
             accounts
-                .identify(&HeaderMap::new())
+                .identify(&Fields::default())
                 .unwrap()
                 .spec
                 .id
@@ -432,11 +432,7 @@ mod tests {
                 ["Bearer good", "Bearer good"],
                 ["Bearer good", "Bearer bad"],
             ] {
-                let mut headers = HeaderMap::new();
-                for key in keys {
-                    let name: header::HeaderName = name.parse().unwrap();
-                    headers.append(name, key.parse().unwrap());
-                }
+                let headers = Fields::from_lines(&keys.map(|key| (name, key)));
                 assert!(accounts.identify(&headers).is_err(), "{name}");
             }
         }
@@ -450,7 +446,7 @@ mod tests {
             ..AccountSpec::anonymous()
         };
         let accounts = Accounts::default().next_generation(&[spec], true, Millis::ZERO);
-        let account = accounts.identify(&HeaderMap::new()).unwrap();
+        let account = accounts.identify(&Fields::default()).unwrap();
         let remaining = || account.rate_lines(Millis(0))[1].1.clone();
         account.take_unit(Millis(0)).unwrap();
         account.take_unit(Millis(0)).unwrap();
@@ -476,7 +472,7 @@ mod tests {
             ..AccountSpec::anonymous()
         };
         let accounts = Accounts::default().next_generation(&[spec], true, Millis::ZERO);
-        let account = accounts.identify(&HeaderMap::new()).unwrap();
+        let account = accounts.identify(&Fields::default()).unwrap();
         let enter = |tokens: u64| account.enter(|| tokens, Millis(0));
         let (one, two) = (enter(100).unwrap(), enter(100).unwrap());
         assert!(matches!(enter(1), Err(Refusal::RateLimited { .. })));

@@ -3,10 +3,12 @@
 //! Not the comparison of origins, which the core makes. Specification:
 //! <https://fetch.spec.whatwg.org/#http-cors-protocol>.
 
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{HeaderName, HeaderValue};
 use infergate_core::api::origin::{self, OriginRelation};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::http1::Fields;
 
 /// Headers that a page may read, besides `headers.pass` and those that browsers show anyway.
 const EXPOSED: [&str; 13] = [
@@ -59,22 +61,24 @@ impl CorsRules {
     }
 
     /// Returns what the page that makes a request with this head is.
-    pub fn page_of(&self, headers: &HeaderMap) -> PageOrigin {
+    pub fn page_of(&self, headers: &Fields) -> PageOrigin {
         let varies = !self.origins.is_empty() && !self.lists_all;
-        let Some(origin) = headers.get(header::ORIGIN) else {
+        let Some(origin) = headers.get("origin") else {
             return if varies {
                 PageOrigin::Unlisted
             } else {
                 PageOrigin::None
             };
         };
-        let host = headers.get(header::HOST);
-        let host = host.map_or(&b""[..], HeaderValue::as_bytes);
-        match origin::relation(origin.as_bytes(), host, &self.origins) {
+        let host = headers.get("host").unwrap_or_default();
+        match origin::relation(origin, host, &self.origins) {
             OriginRelation::Listed => PageOrigin::Listed {
                 origin: match self.lists_all {
                     true => HeaderValue::from_static("*"),
-                    false => origin.clone(),
+                    false => match HeaderValue::from_bytes(origin) {
+                        Ok(origin) => origin,
+                        Err(_) => return PageOrigin::Foreign { varies },
+                    },
                 },
                 exposed: self.exposed.clone(),
             },
@@ -118,21 +122,27 @@ impl PageOrigin {
         matches!(self, PageOrigin::Listed { .. })
     }
 
-    /// Adds what browsers read to the head of an answer.
-    pub fn write(&self, headers: &mut HeaderMap) {
+    /// Returns the fields that browsers read in the head of an answer.
+    pub fn lines(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
         let varies = match self {
-            PageOrigin::None | PageOrigin::Foreign { varies: false } => return,
+            PageOrigin::None | PageOrigin::Foreign { varies: false } => false,
             PageOrigin::Unlisted | PageOrigin::Foreign { varies: true } => true,
             PageOrigin::Listed { origin, .. } => origin != "*",
         };
-        if varies {
-            headers.append(header::VARY, HeaderValue::from_static("origin"));
-        }
-        if let PageOrigin::Listed { origin, exposed } = self {
-            headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
-            if let Some(exposed) = exposed {
-                headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed.clone());
-            }
-        }
+        let (origin, exposed) = match self {
+            PageOrigin::Listed { origin, exposed } => (Some(origin), exposed.as_ref()),
+            _ => (None, None),
+        };
+        let vary = varies.then_some(("vary", &b"origin"[..]));
+        let origin = origin.map(|value| ("access-control-allow-origin", value.as_bytes()));
+        let exposed_line = exposed.map(|value| (EXPOSE_HEADERS, value.as_bytes()));
+        [vary, origin, exposed_line].into_iter().flatten()
+    }
+
+    /// Returns the fields in the answer to a preflight: nothing is read from it but who may ask.
+    pub fn preflight_lines(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
+        self.lines().filter(|(name, _)| *name != EXPOSE_HEADERS)
     }
 }
+
+const EXPOSE_HEADERS: &str = "access-control-expose-headers";

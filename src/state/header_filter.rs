@@ -3,9 +3,10 @@
 //! Not the framing of a request, which `downstream` checks.
 
 use bytes::BytesMut;
-use http::header::{self, HeaderMap, HeaderName};
+use http::header::HeaderName;
 use infergate_core::trace_context::{TRACEPARENT, TRACESTATE};
 
+use crate::http1::{Fields, as_text, encode};
 use crate::peer::is_between_nodes;
 
 /// Header lines of a client that model servers may see, in wire form. The content type is not among them.
@@ -18,18 +19,14 @@ pub struct PassedHeaders {
 
 impl PassedHeaders {
     /// Picks from the headers of a request; `listed` is `headers.pass`.
-    pub fn of(headers: &HeaderMap, listed: &[HeaderName]) -> PassedHeaders {
+    pub fn of(headers: &Fields, listed: &[HeaderName]) -> PassedHeaders {
         PassedHeaders::pick(headers, listed, |_| true)
     }
 
     /// Picks from the headers of a request that is recorded: its `traceparent` is made anew for each server,
     /// and `state` is what is left of its `tracestate`.
-    pub fn traced(
-        headers: &HeaderMap,
-        listed: &[HeaderName],
-        state: Option<&str>,
-    ) -> PassedHeaders {
-        let is_context = |name: &HeaderName| name == TRACEPARENT || name == TRACESTATE;
+    pub fn traced(headers: &Fields, listed: &[HeaderName], state: Option<&str>) -> PassedHeaders {
+        let is_context = |name: &str| name == TRACEPARENT || name == TRACESTATE;
         let mut passed = PassedHeaders::pick(headers, listed, |name| !is_context(name));
         if let Some(state) = state {
             for part in [TRACESTATE, ": ", state, "\r\n"] {
@@ -40,19 +37,16 @@ impl PassedHeaders {
     }
 
     fn pick(
-        headers: &HeaderMap,
+        headers: &Fields,
         listed: &[HeaderName],
-        passes: impl Fn(&HeaderName) -> bool,
+        passes: impl Fn(&str) -> bool,
     ) -> PassedHeaders {
-        let named = connection_named(headers);
+        let named = ConnectionNamed::of(headers);
         let mut lines = BytesMut::with_capacity(512);
         let mut append = |wanted: HeaderReach| {
-            for (name, value) in headers {
+            for (name, value) in headers.iter() {
                 if header_reach(name, listed) == wanted && !named.contains(name) && passes(name) {
-                    lines.extend_from_slice(name.as_str().as_bytes());
-                    lines.extend_from_slice(b": ");
-                    lines.extend_from_slice(value.as_bytes());
-                    lines.extend_from_slice(b"\r\n");
+                    encode::field(name, value, &mut lines);
                 }
             }
             lines.len()
@@ -95,8 +89,8 @@ enum HeaderReach {
 
 /// A list of what passes: names of credentials and of addresses are invented faster than a list of what
 /// does not pass could follow.
-fn header_reach(name: &HeaderName, listed: &[HeaderName]) -> HeaderReach {
-    match name.as_str() {
+fn header_reach(name: &str, listed: &[HeaderName]) -> HeaderReach {
+    match name {
         "accept" | "traceparent" | "tracestate" | "user-agent" => HeaderReach::Anywhere,
         "anthropic-beta"
         | "anthropic-version"
@@ -104,21 +98,36 @@ fn header_reach(name: &HeaderName, listed: &[HeaderName]) -> HeaderReach {
         | "openai-beta"
         | "x-client-request-id" => HeaderReach::OwnServers,
         text if text.starts_with("x-stainless-") => HeaderReach::OwnServers,
-        _ if listed.contains(name) => HeaderReach::OwnServers,
+        _ if is_listed(name, listed) => HeaderReach::OwnServers,
         _ => HeaderReach::Nowhere,
     }
 }
 
 /// Fields the `Connection` header declares hop-by-hop (RFC 9110 section 7.6.1).
-pub fn connection_named(headers: &HeaderMap) -> Vec<HeaderName> {
-    headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
-        .filter(|name| name != "close" && *name != header::CONNECTION && name != "keep-alive")
-        .collect()
+#[derive(Clone, Copy)]
+pub struct ConnectionNamed<'a>(Option<&'a Fields>);
+
+impl<'a> ConnectionNamed<'a> {
+    /// Those that a head declares; most declare none.
+    pub fn of(headers: &'a Fields) -> ConnectionNamed<'a> {
+        let is_usual = |value: &[u8]| {
+            value.eq_ignore_ascii_case(b"keep-alive") || value.eq_ignore_ascii_case(b"close")
+        };
+        let names_any = headers.get_all("connection").any(|value| !is_usual(value));
+        ConnectionNamed(names_any.then_some(headers))
+    }
+
+    /// Returns whether this field is among them.
+    pub fn contains(self, name: &str) -> bool {
+        let Some(headers) = self.0 else { return false };
+        let lines = headers.get_all("connection").filter_map(as_text);
+        let mut names = lines.flat_map(|line| line.split(',')).map(str::trim);
+        names.any(|named| named.eq_ignore_ascii_case(name))
+    }
+}
+
+fn is_listed(name: &str, listed: &[HeaderName]) -> bool {
+    listed.iter().any(|listed| listed.as_str() == name)
 }
 
 /// Names that never pass, whatever the configuration lists.
@@ -172,20 +181,20 @@ fn is_internal(name: &str) -> bool {
 
 /// Returns whether a header of another node's response passes to the client: everything but fields between
 /// nodes and of the connection.
-pub fn passes_from_node(name: &HeaderName) -> bool {
+pub fn passes_from_node(name: &str) -> bool {
     let of_connection = matches!(
-        name.as_str(),
+        name,
         "connection" | "keep-alive" | "te" | "trailer" | "transfer-encoding" | "upgrade" | "date"
     );
-    !of_connection && !is_between_nodes(name.as_str())
+    !of_connection && !is_between_nodes(name)
 }
 
 /// Returns whether a header of a model server's answer passes to the client; `listed` is `headers.pass`.
 /// Headers that [describe bytes](describes_bytes) pass with bytes as they were. A server's rate limits do
 /// not: they are those of the gateway's key.
-pub fn passes_to_client(name: &HeaderName, listed: &[HeaderName]) -> bool {
+pub fn passes_to_client(name: &str, listed: &[HeaderName]) -> bool {
     matches!(
-        name.as_str(),
+        name,
         "cache-control"
             | "content-disposition"
             | "content-language"
@@ -197,7 +206,7 @@ pub fn passes_to_client(name: &HeaderName, listed: &[HeaderName]) -> bool {
             | "retry-after-ms"
             | "vary"
     ) || describes_bytes(name)
-        || listed.contains(name)
+        || is_listed(name, listed)
 }
 
 /// Fields by which a server speaks for its host: they would bind clients to this gateway's address, or
@@ -220,9 +229,9 @@ fn is_of_the_servers_host(name: &str) -> bool {
 }
 
 /// Returns whether a header describes the server's bytes as they were: false of a body that was rewritten.
-pub fn describes_bytes(name: &HeaderName) -> bool {
+pub fn describes_bytes(name: &str) -> bool {
     matches!(
-        name.as_str(),
+        name,
         "accept-ranges"
             | "content-digest"
             | "content-encoding"
@@ -235,16 +244,10 @@ pub fn describes_bytes(name: &HeaderName) -> bool {
     )
 }
 
-/// Names and values of all headers.
-pub fn lines(headers: &http::HeaderMap) -> impl Iterator<Item = (&str, &[u8])> {
-    let lines = headers.iter();
-    lines.map(|(name, value)| (name.as_str(), value.as_bytes()))
-}
-
 /// Returns whether the body is compressed. Servers are asked not to: what an answer used could not be read.
-pub fn is_compressed(headers: &http::HeaderMap) -> bool {
-    let coding = headers.get(http::header::CONTENT_ENCODING);
-    coding.is_some_and(|coding| coding != "identity")
+pub fn is_compressed(headers: &Fields) -> bool {
+    let coding = headers.get("content-encoding");
+    coding.is_some_and(|coding| coding != b"identity")
 }
 
 /// Returns whether an answer of this `content-type` is a web page: an error page of something in front of the
@@ -258,18 +261,9 @@ pub fn is_web_page(content_type: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn headers(lines: &[(&'static str, &'static str)]) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        for (name, value) in lines {
-            let name = HeaderName::try_from(*name).unwrap();
-            headers.append(name, value.parse().unwrap());
-        }
-        headers
-    }
-
     #[test]
     fn what_is_not_on_the_list_stays_here_and_less_goes_to_somebody_else() {
-        let headers = headers(&[
+        let headers = Fields::from_lines(&[
             ("Host", "h"),
             ("Authorization", "Bearer k"),
             ("Cookie", "c"),

@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
-use http::HeaderMap;
 use infergate_core::model::EndpointSpec;
 use infergate_core::trace_context::{
     Sampler, TRACEPARENT, TRACESTATE, TraceContext, parse_tracestate,
 };
 
+use crate::http1::Fields;
 use crate::telemetry::otlp::{OtlpConfig, TracingConfig};
 use crate::trace::SpanIdentity;
 use crate::upstream::Target;
@@ -56,10 +56,10 @@ impl TracingRuntime {
 
     /// Reads the context of a request and decides whether it is recorded here. `from_peer`: another node
     /// sent it, which has decided on a request without a context already.
-    pub fn arrived(&self, headers: &HeaderMap, from_peer: bool) -> ArrivedContext {
-        let mut values = headers.get_all(TRACEPARENT).iter();
+    pub fn arrived(&self, headers: &Fields, from_peer: bool) -> ArrivedContext {
+        let mut values = headers.get_all(TRACEPARENT);
         let parent = match (values.next(), values.next()) {
-            (Some(value), None) => TraceContext::parse(value.as_bytes()).ok(),
+            (Some(value), None) => TraceContext::parse(value).ok(),
             _ => None,
         };
         if from_peer && parent.is_none() {
@@ -67,8 +67,7 @@ impl TracingRuntime {
         }
         let random = || [fastrand::u64(..), fastrand::u64(..), fastrand::u64(..)];
         let identity = self.sampler.start(parent.as_ref(), random).map(|context| {
-            let lines = headers.get_all(TRACESTATE).iter();
-            let state = parse_tracestate(lines.map(|line| line.as_bytes()));
+            let state = parse_tracestate(headers.get_all(TRACESTATE));
             Box::new(SpanIdentity {
                 context,
                 parent: parent.map(|parent| parent.span_id),

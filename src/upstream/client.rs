@@ -14,27 +14,27 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use infergate_core::Millis;
 use infergate_core::routing::connection_reuse::{
     ConnectionUse, IDLE_MAX_PLAIN, IDLE_MAX_TLS, KeepAlive, may_resend,
 };
-use pingora_core::protocols::http::v1::client::HttpSession;
-use pingora_error::ErrorType;
-use pingora_http::ResponseHeader;
 use tokio::time::timeout;
 
 use super::connect_timings::ConnectTimings;
 use super::connection::UpstreamConnection;
 use super::pool::ConnectionPool;
 use super::target::{DialAddress, Target};
+use crate::http1::{
+    BodyDecoder, BrokenBody, Decoded, Fields, MalformedHead, ParsedResponse, Version, encode,
+    framing,
+};
 use crate::tls::{HandshakeError, is_certificate_refusal};
 
 /// Interim responses (1xx) read before the real one; more is a server gone wrong.
 const INTERIM_RESPONSES_MAX: usize = 8;
-/// Bodies up to this size are copied behind the head and leave in one segment train. Larger ones
-/// are written after it: a copy would cost more than the call.
-const JOINED_BODY_MAX_BYTES: usize = 64 * 1024;
+/// The longest head of a response, bytes.
+const HEAD_BYTES_MAX: usize = 256 * 1024;
 /// Bytes read of a response that is not passed on, so that its connection can be kept.
 const DISCARD_MAX_BYTES: usize = 64 * 1024;
 /// Time for that; the permit is held meanwhile.
@@ -83,14 +83,6 @@ impl SendError {
                     _ => "input or output error",
                 };
             }
-            // As it comes from a session: in a box of its own.
-            if let Some(error) = error.downcast_ref::<Box<pingora_error::Error>>() {
-                match error.etype() {
-                    ErrorType::ConnectionClosed => return "closed",
-                    ErrorType::InvalidHTTPHeader => return "not HTTP",
-                    _ => {}
-                }
-            }
             next = error.source();
         }
         "not HTTP"
@@ -117,7 +109,7 @@ pub trait InterimObserver: Send + Sync {
     fn on_connected(&self);
     /// Called with the headers of an interim response. Returns whether it is an expected one, of
     /// which there may be any number.
-    fn on_interim(&self, headers: &HeaderMap) -> bool;
+    fn on_interim(&self, headers: &Fields) -> bool;
 }
 
 /// Observer for model servers, whose interim responses mean nothing here.
@@ -126,7 +118,7 @@ struct IgnoreInterim;
 impl InterimObserver for IgnoreInterim {
     fn on_connected(&self) {}
 
-    fn on_interim(&self, _: &HeaderMap) -> bool {
+    fn on_interim(&self, _: &Fields) -> bool {
         false
     }
 }
@@ -175,11 +167,8 @@ impl HttpClient {
         {
             marks.record_connected(true);
             observer.on_connected();
-            let request = encode_request(target, &outbound);
-            match self
-                .exchange(connection, dial, request, marks, observer)
-                .await
-            {
+            let connection = begin(connection, target, &outbound);
+            match self.exchange(connection, dial, marks, observer).await {
                 Err(failed) if failed.may_resend => {
                     tracing::debug!(url = &*target.url, "a kept connection was closed");
                     marks.record_replaced();
@@ -191,10 +180,8 @@ impl HttpClient {
         let (connection, dial) = Box::pin(self.open_connection(target)).await?;
         marks.record_connected(false);
         observer.on_connected();
-        let request = encode_request(target, &outbound);
-        let sent = self
-            .exchange(connection, dial, request, marks, observer)
-            .await;
+        let connection = begin(connection, target, &outbound);
+        let sent = self.exchange(connection, dial, marks, observer).await;
         sent.map_err(|failed| failed.error)
     }
 
@@ -272,43 +259,36 @@ impl HttpClient {
         }
     }
 
-    /// Sends a request over `connection` and reads the head of the response, which may come before
+    /// Sends the request that `connection` has begun and reads the head of the response, which may come before
     /// the whole request has gone out.
     async fn exchange(
         &self,
         mut connection: Box<UpstreamConnection>,
         dial: Arc<DialAddress>,
-        (head, body): (BytesMut, Bytes),
         marks: &mut ConnectTimings,
         observer: &dyn InterimObserver,
     ) -> Result<UpstreamResponse, SendFailure> {
-        connection.begin(head, body);
         connection.write_ahead().await;
         if connection.is_written() {
             marks.record_sent(0);
         }
-        let mut session = HttpSession::new(connection);
         let mut interim = 0;
         while interim < INTERIM_RESPONSES_MAX {
-            if let Err(error) = session.read_response().await {
-                return Err(self.classify_failure(&session, &dial, error, marks.reused));
+            if let Err(error) = read_head(&mut connection).await {
+                return Err(self.classify_failure(&connection, &dial, error, marks.reused));
             }
-            let head = session.resp_header();
-            if head.is_some_and(|head| is_final(head.status)) {
+            if is_final(connection.head.status) {
                 // Written by the reads, where something came before all of it was taken.
-                if marks.sent_us == 0
-                    && let Some(connection) = connection_of(&session)
-                    && connection.is_written()
-                {
+                if marks.sent_us == 0 && connection.is_written() {
                     marks.record_sent(connection.since_written_us());
                 }
                 return Ok(UpstreamResponse {
-                    session,
+                    connection,
                     dial,
                     broken: false,
                 });
             }
-            if !head.is_some_and(|head| observer.on_interim(&head.headers)) {
+            if !observer.on_interim(&connection.head.fields) {
                 interim += 1;
             }
         }
@@ -321,28 +301,28 @@ impl HttpClient {
     /// Classifies a break before the head of a response.
     fn classify_failure(
         &self,
-        session: &HttpSession,
+        connection: &UpstreamConnection,
         dial: &DialAddress,
-        error: Box<pingora_error::Error>,
+        error: ReadError,
         reused: bool,
     ) -> SendFailure {
-        let connection = connection_of(session);
-        let is_http = *error.etype() != ErrorType::InvalidHTTPHeader;
+        let since = Millis(connection.since_written_us() / 1000);
         let may_resend = reused
-            && is_http
-            && connection.is_some_and(|connection| {
-                let since = Millis(connection.since_written_us() / 1000);
-                may_resend(connection.has_answered(), since, connection.round_trip)
-            });
-        if may_resend && let Some(connection) = connection {
+            && matches!(error, ReadError::Broken(_))
+            && may_resend(connection.has_answered(), since, connection.round_trip);
+        if may_resend {
             let idle = connection.usage.idle_for(self.pool.now());
             self.pool.record_close(dial.pool_key, idle);
         }
-        let refuses_us = error.cause.as_deref().is_some_and(is_certificate_refusal);
+        let refuses_us = matches!(&error, ReadError::Broken(io) if is_certificate_refusal(io));
+        let source: BoxError = match error {
+            ReadError::Broken(error) => error.into(),
+            error => error.into(),
+        };
         SendFailure {
             error: match !reused && refuses_us {
-                true => SendError::NotTrusted(error.into()),
-                false => SendError::Lost(error.into()),
+                true => SendError::NotTrusted(source),
+                false => SendError::Lost(source),
             },
             may_resend,
         }
@@ -350,28 +330,22 @@ impl HttpClient {
 
     /// Gives the connection back when the response was read whole; closes it otherwise.
     pub async fn finish(&self, response: UpstreamResponse) {
+        let is_reusable = response.is_reusable();
         let UpstreamResponse {
-            mut session,
+            mut connection,
             dial,
-            broken,
+            ..
         } = response;
-        // After an early response the server is still owed a part of the request.
-        let is_owed = connection_of(&session).is_none_or(|connection| !connection.is_written());
-        if broken || is_owed || !session.is_body_done() {
-            return;
+        if !is_reusable {
+            // Boxed: most connections are kept.
+            return Box::pin(connection.shutdown()).await;
         }
-        session.respect_keepalive();
-        let hint = session.get_header("keep-alive");
-        let hint = hint.map(|value| KeepAlive::parse(value.as_bytes()));
-        let Some(stream) = session.reuse().await else {
-            return;
-        };
-        if let Ok(mut connection) = stream.into_any().downcast::<UpstreamConnection>() {
-            let now = self.pool.now();
-            let usage = &mut connection.usage;
-            usage.record_answer(now, hint.unwrap_or_default());
-            self.pool.keep(dial.pool_key, connection);
-        }
+        let hint = connection.head.fields.get("keep-alive");
+        let hint = hint.map(KeepAlive::parse).unwrap_or_default();
+        let now = self.pool.now();
+        connection.usage.record_answer(now, hint);
+        connection.head.fields.clear();
+        self.pool.keep(dial.pool_key, connection);
     }
 
     /// Reads the rest of a short response that is not passed on, so that its connection can be
@@ -396,8 +370,39 @@ fn unresolved(error: io::Error) -> SendError {
     SendError::Connect(UnresolvedName(error).into())
 }
 
-fn connection_of(session: &HttpSession) -> Option<&UpstreamConnection> {
-    session.stream().as_any().downcast_ref()
+/// Failure to read a response.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The connection broke, or ended early.
+    #[error(transparent)]
+    Broken(#[from] io::Error),
+    /// Bytes that are no response.
+    #[error(transparent)]
+    Malformed(#[from] MalformedHead),
+    /// Broken chunks.
+    #[error(transparent)]
+    Body(#[from] BrokenBody),
+    /// A head whose framing is ambiguous, or that has no end.
+    #[error("{0}")]
+    Framing(&'static str),
+}
+
+/// Reads the next head of a response, interim ones included.
+async fn read_head(connection: &mut UpstreamConnection) -> Result<(), ReadError> {
+    let mut is_new = !connection.received.is_empty();
+    loop {
+        if is_new && connection.head.parse(&mut connection.received)? {
+            connection.body = framing::of_response(&connection.head).map_err(ReadError::Framing)?;
+            return Ok(());
+        }
+        if connection.received.len() > HEAD_BYTES_MAX {
+            return Err(ReadError::Framing("the head of the response has no end"));
+        }
+        if connection.fill().await? == 0 {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        }
+        is_new = true;
+    }
 }
 
 /// Returns whether no other head follows one with this status: 101 ends HTTP on a connection,
@@ -408,22 +413,45 @@ fn is_final(status: StatusCode) -> bool {
 
 /// A request whose answer has begun.
 pub struct UpstreamResponse {
-    session: HttpSession,
+    connection: Box<UpstreamConnection>,
     dial: Arc<DialAddress>,
     broken: bool,
 }
 
 impl UpstreamResponse {
-    /// Status and headers of the response.
-    pub fn head(&self) -> &ResponseHeader {
-        self.session
-            .resp_header()
-            .expect("an exchange begins with the answer's head")
+    /// Status and fields of the response.
+    pub fn head(&self) -> &ParsedResponse {
+        &self.connection.head
+    }
+
+    /// Returns the length that the response announces, bytes.
+    pub fn announced_length(&self) -> Option<u64> {
+        let fields = &self.connection.head.fields;
+        match fields.contains("transfer-encoding") {
+            true => None,
+            false => framing::digits(fields.get("content-length")?),
+        }
     }
 
     /// Returns whether the response was read to its end.
     pub fn is_complete(&mut self) -> bool {
-        self.session.is_body_done()
+        self.connection.body.is_done()
+    }
+
+    /// Returns whether the connection may carry another request: nothing is owed to either side.
+    fn is_reusable(&self) -> bool {
+        let connection = &self.connection;
+        let head = &connection.head;
+        let is_odd = head.status == StatusCode::SWITCHING_PROTOCOLS
+            || (head.version == Version::Http10 && head.fields.contains("transfer-encoding"));
+        // After an early response the server is still owed a part of the request.
+        !self.broken
+            && !is_odd
+            && connection.is_written()
+            && connection.body.is_done()
+            && connection.received.is_empty()
+            && framing::keeps_alive(&head.fields, head.version)
+            && framing::of_response(head).is_ok_and(|body| body != BodyDecoder::UntilClose)
     }
 
     /// The next piece of the response's body, or `None` at its end. Dropping the future loses
@@ -431,30 +459,52 @@ impl UpstreamResponse {
     ///
     /// # Errors
     /// The connection broke, or the framing did.
-    pub async fn chunk(&mut self) -> Result<Option<Bytes>, Box<pingora_error::Error>> {
-        let read = self.session.read_body_bytes().await;
-        self.broken |= read.is_err();
-        read
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, ReadError> {
+        loop {
+            let connection = &mut *self.connection;
+            match connection.body.decode(&mut connection.received) {
+                Ok(Decoded::Data(data)) => return Ok(Some(data)),
+                Ok(Decoded::End) => return Ok(None),
+                Ok(Decoded::Partial) => {}
+                Err(error) => {
+                    self.broken = true;
+                    return Err(error.into());
+                }
+            }
+            match connection.fill().await {
+                Ok(0) if connection.body == BodyDecoder::UntilClose => {
+                    connection.body = BodyDecoder::Done;
+                    return Ok(None);
+                }
+                Ok(0) => {
+                    self.broken = true;
+                    return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    self.broken = true;
+                    return Err(error.into());
+                }
+            }
+        }
     }
 }
 
-/// Head and body as they are written: in one piece where the body is small.
-fn encode_request(target: &Target, outbound: &OutboundRequest<'_>) -> (BytesMut, Bytes) {
-    let mut head = encode_head(target, outbound);
-    if outbound.body.len() > JOINED_BODY_MAX_BYTES {
-        return (head, outbound.body.clone());
-    }
-    head.extend_from_slice(outbound.body);
-    (head, Bytes::new())
+/// Hands a request to its connection: the head is written into the connection's own buffer, the body is not
+/// copied.
+fn begin(
+    mut connection: Box<UpstreamConnection>,
+    target: &Target,
+    outbound: &OutboundRequest<'_>,
+) -> Box<UpstreamConnection> {
+    connection.begin(outbound.body.clone(), |head| {
+        encode_head(target, outbound, head);
+    });
+    connection
 }
 
-fn encode_head(target: &Target, outbound: &OutboundRequest<'_>) -> BytesMut {
-    let joined = if outbound.body.len() <= JOINED_BODY_MAX_BYTES {
-        outbound.body.len()
-    } else {
-        0
-    };
-    let mut head = BytesMut::with_capacity(256 + outbound.headers.len() + joined);
+fn encode_head(target: &Target, outbound: &OutboundRequest<'_>, head: &mut BytesMut) {
+    head.reserve(256 + outbound.headers.len());
     // A request line names at least the root.
     let path = match outbound.path {
         "" if target.prefix.is_empty() => "/",
@@ -463,7 +513,7 @@ fn encode_head(target: &Target, outbound: &OutboundRequest<'_>) -> BytesMut {
     for part in [outbound.method, " ", &target.prefix] {
         head.extend_from_slice(part.as_bytes());
     }
-    target.credentials.write_path(path, &mut head);
+    target.credentials.write_path(path, head);
     for part in [" HTTP/1.1\r\nhost: ", &target.authority, "\r\n"] {
         head.extend_from_slice(part.as_bytes());
     }
@@ -480,12 +530,11 @@ fn encode_head(target: &Target, outbound: &OutboundRequest<'_>) -> BytesMut {
         false => head.extend_from_slice(outbound.headers),
     }
     if outbound.method != "GET" {
-        use std::fmt::Write;
-        write!(head, "content-length: {}\r\n", outbound.body.len())
-            .expect("writing to a growing buffer cannot fail");
+        head.extend_from_slice(b"content-length: ");
+        encode::number(outbound.body.len() as u64, head);
+        head.extend_from_slice(b"\r\n");
     }
     head.extend_from_slice(b"\r\n");
-    head
 }
 
 #[cfg(test)]

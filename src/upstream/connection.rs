@@ -1,39 +1,42 @@
-//! A connection to a model server or another node as Pingora's sessions see it: plain TCP or TLS.
+//! A connection to a model server or another node: plain TCP or TLS, and the state of one exchange on it.
 //!
 //! HTTP is [`client`](super::client)'s, keeping connections [`pool`](super::pool)'s. A request is
-//! handed over once and goes out while the session reads, so that a response that comes before the
+//! handed over once and goes out while the response is read, so that a response that comes before the
 //! request was taken is seen. Bounds are those of its [`ConnectionUse`].
 
 use std::fmt;
-use std::io;
+use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
-use std::os::fd::AsRawFd;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
-use async_trait::async_trait;
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
 use infergate_core::Millis;
 use infergate_core::routing::connection_reuse::ConnectionUse;
-use pingora_core::protocols::raw_connect::ProxyDigest;
-use pingora_core::protocols::{
-    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
-    TimingDigest, UniqueID, UniqueIDType,
-};
 use rustix::io::Errno;
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::unconstrained;
 
+use crate::http1::{BodyDecoder, ParsedResponse};
 use crate::telemetry::Clock;
 use crate::tls::{ProvedIdentity, ServerIdentity, TlsConnection};
 
 /// Looks at a TLS connection that has bytes waiting: records between answers (session tickets) are
 /// taken by the first look, and there are at most two of them in practice.
 const LOOKS_MAX: usize = 3;
+/// Room for what is read at once, at first: a usual head with a short answer.
+const READ_BYTES_MIN: usize = 4 * 1024;
+/// Room for what is read at once of a large answer.
+const READ_BYTES_MAX: usize = 64 * 1024;
+/// Room for heads that is kept between requests.
+const HEAD_KEPT_BYTES: usize = 4 * 1024;
+/// After so long a wait the kernel is asked whether a connection is still open, and not the runtime alone: a
+/// close may have come while no worker looked.
+const ASKED_AFTER: Millis = Millis(500);
 
 #[derive(Debug)]
 enum UpstreamStream {
@@ -46,13 +49,35 @@ enum UpstreamStream {
 struct UnsentRequest {
     head: BytesMut,
     body: Bytes,
+    /// Bytes of both that were written.
+    sent: usize,
     /// Written to TLS and perhaps not yet to the socket.
     is_unflushed: bool,
 }
 
 impl UnsentRequest {
     fn is_empty(&self) -> bool {
-        self.head.is_empty() && self.body.is_empty() && !self.is_unflushed
+        self.sent == self.head.len() + self.body.len() && !self.is_unflushed
+    }
+
+    fn rest(&self) -> [IoSlice<'_>; 2] {
+        let of_head = self.sent.min(self.head.len());
+        [
+            IoSlice::new(&self.head[of_head..]),
+            IoSlice::new(&self.body[self.sent - of_head..]),
+        ]
+    }
+
+    /// Forgets the request, and keeps room for the next head. The response may take minutes: a body is not
+    /// kept for so long.
+    fn clear(&mut self) {
+        match self.head.capacity() > HEAD_KEPT_BYTES {
+            true => self.head = BytesMut::new(),
+            false => self.head.clear(),
+        }
+        self.body = Bytes::new();
+        self.sent = 0;
+        self.is_unflushed = false;
     }
 }
 
@@ -63,13 +88,21 @@ pub(super) struct UpstreamConnection {
     pub usage: ConnectionUse,
     /// To connect there, for servers outside the own network; zero else.
     pub round_trip: Millis,
+    /// Bytes received and not yet read.
+    pub received: BytesMut,
+    /// Head of the response to the present request.
+    pub head: ParsedResponse,
+    /// What is left of its body.
+    pub body: BodyDecoder,
     unsent: UnsentRequest,
     write_error: Option<io::Error>,
     clock: Clock,
     /// Moment at which the request was written whole; until then, at which writing began.
     written_us: u64,
-    /// Bytes of the response to the present request, interim responses included.
-    bytes_read: u64,
+    /// Bytes of a response to the present request have come, interim responses included.
+    has_answered: bool,
+    /// Room for the next read: grows with a response that fills it.
+    read_bytes: usize,
 }
 
 impl UpstreamConnection {
@@ -92,11 +125,15 @@ impl UpstreamConnection {
             io,
             usage,
             round_trip: Millis::ZERO,
+            received: BytesMut::new(),
+            head: ParsedResponse::default(),
+            body: BodyDecoder::Done,
             unsent: UnsentRequest::default(),
             write_error: None,
             clock,
             written_us: 0,
-            bytes_read: 0,
+            has_answered: false,
+            read_bytes: READ_BYTES_MIN,
         })
     }
 
@@ -109,16 +146,18 @@ impl UpstreamConnection {
         }
     }
 
-    /// Begins a request: `head` and `body` are written from now on, also by reads.
-    pub fn begin(&mut self, head: BytesMut, body: Bytes) {
-        self.unsent = UnsentRequest {
-            head,
-            body,
-            is_unflushed: true,
-        };
+    /// Begins a request: its head is written by `encode`, then `body`, from now on and also by reads.
+    pub fn begin(&mut self, body: Bytes, encode: impl FnOnce(&mut BytesMut)) {
+        self.unsent.clear();
+        encode(&mut self.unsent.head);
+        self.unsent.body = body;
+        self.unsent.is_unflushed = matches!(self.io, UpstreamStream::Sealed(_));
         self.write_error = None;
         self.written_us = self.clock.micros();
-        self.bytes_read = 0;
+        self.has_answered = false;
+        self.head.fields.clear();
+        self.body = BodyDecoder::Done;
+        self.read_bytes = READ_BYTES_MIN;
     }
 
     /// Returns once the request is written whole, writing has failed, or the server may have begun to
@@ -144,7 +183,16 @@ impl UpstreamConnection {
 
     /// Returns whether bytes of a response have come, interim responses included.
     pub fn has_answered(&self) -> bool {
-        self.bytes_read > 0
+        self.has_answered
+    }
+
+    /// Returns whether the connection is open and silent. Soon after its last answer the runtime is asked, which
+    /// takes no system call; later the kernel.
+    pub fn is_usable(&mut self, now: Millis) -> bool {
+        let is_recent = self.usage.idle_for(now) < ASKED_AFTER;
+        let mut nobody = Context::from_waker(Waker::noop());
+        (is_recent && self.tcp().poll_read_ready(&mut nobody).is_pending())
+            || self.is_open_and_silent()
     }
 
     /// Returns whether the socket is open and silent. Asks the kernel: a close that has not come
@@ -156,7 +204,7 @@ impl UpstreamConnection {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
                 Ok(1..) if matches!(self.io, UpstreamStream::Sealed(_)) => {
                     // Anything but a record without content is an end, or a response to no request.
-                    if unconstrained(self.read_u8()).now_or_never().is_some() {
+                    if unconstrained(self.fill()).now_or_never().is_some() {
                         return false;
                     }
                 }
@@ -164,6 +212,37 @@ impl UpstreamConnection {
             }
         }
         false
+    }
+
+    /// Reads what there is, and writes what is left of the request; 0 when the server has closed. Dropping the
+    /// future loses nothing.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub async fn fill(&mut self) -> io::Result<usize> {
+        std::future::poll_fn(|cx| self.poll_fill(cx)).await
+    }
+
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let _ = self.poll_unsent(cx);
+        let UpstreamConnection { io, received, .. } = self;
+        if received.capacity() - received.len() < self.read_bytes / 2 {
+            received.reserve(self.read_bytes);
+        }
+        let room = received.capacity() - received.len();
+        let read = match io {
+            UpstreamStream::Plain(tcp) => pin!(tcp.read_buf(received)).poll(cx),
+            UpstreamStream::Sealed(sealed) => {
+                let read = pin!(sealed.read_buf(received)).poll(cx);
+                read.map_err(as_reset)
+            }
+        };
+        let read = ready!(read)?;
+        self.has_answered |= read > 0;
+        if read == room {
+            self.read_bytes = (2 * self.read_bytes).min(READ_BYTES_MAX);
+        }
+        Poll::Ready(Ok(read))
     }
 
     fn tcp(&self) -> &TcpStream {
@@ -191,33 +270,33 @@ impl UpstreamConnection {
 
     fn poll_unsent_to_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let UpstreamConnection { io, unsent, .. } = self;
-        loop {
-            let is_head = !unsent.head.is_empty();
-            let part: &[u8] = match is_head {
-                true => &unsent.head,
-                false => &unsent.body,
-            };
-            if part.is_empty() {
-                break;
-            }
+        while unsent.sent < unsent.head.len() + unsent.body.len() {
+            let rest = unsent.rest();
             let written = ready!(match io {
-                UpstreamStream::Plain(tcp) => Pin::new(tcp).poll_write(cx, part),
-                UpstreamStream::Sealed(sealed) => Pin::new(&mut **sealed).poll_write(cx, part),
+                UpstreamStream::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, &rest),
+                UpstreamStream::Sealed(sealed) => {
+                    Pin::new(&mut **sealed).poll_write_vectored(cx, &rest)
+                }
             })?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
-            match is_head {
-                true => unsent.head.advance(written),
-                false => unsent.body.advance(written),
-            }
+            unsent.sent += written;
         }
         if let UpstreamStream::Sealed(sealed) = io {
             ready!(Pin::new(&mut **sealed).poll_flush(cx))?;
         }
-        // The response may take minutes: what was written is not kept for so long.
-        *unsent = UnsentRequest::default();
+        unsent.clear();
         Poll::Ready(Ok(()))
+    }
+
+    /// Closes the connection; under TLS the server is told.
+    pub async fn shutdown(&mut self) {
+        match &mut self.io {
+            // Closed by the drop; nothing waits for what is left to be written.
+            UpstreamStream::Plain(tcp) => drop(AsyncWriteExt::shutdown(tcp).await),
+            UpstreamStream::Sealed(sealed) => sealed.close_notify().await,
+        }
     }
 }
 
@@ -233,91 +312,5 @@ fn as_reset(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => Errno::CONNRESET.into(),
         _ => error,
-    }
-}
-
-impl AsyncRead for UpstreamConnection {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let _ = this.poll_unsent(cx);
-        let before = buf.filled().len();
-        let read = match &mut this.io {
-            UpstreamStream::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
-            UpstreamStream::Sealed(sealed) => {
-                Pin::new(&mut **sealed).poll_read(cx, buf).map_err(as_reset)
-            }
-        };
-        this.bytes_read += (buf.filled().len() - before) as u64;
-        read
-    }
-}
-
-impl AsyncWrite for UpstreamConnection {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().io {
-            UpstreamStream::Plain(tcp) => Pin::new(tcp).poll_write(cx, bytes),
-            UpstreamStream::Sealed(sealed) => Pin::new(&mut **sealed).poll_write(cx, bytes),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().io {
-            UpstreamStream::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
-            UpstreamStream::Sealed(sealed) => Pin::new(&mut **sealed).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().io {
-            UpstreamStream::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
-            UpstreamStream::Sealed(sealed) => Pin::new(&mut **sealed).poll_shutdown(cx),
-        }
-    }
-}
-
-#[async_trait]
-impl Shutdown for UpstreamConnection {
-    async fn shutdown(&mut self) {
-        match &mut self.io {
-            // Closed by the drop; nothing waits for what is left to be written.
-            UpstreamStream::Plain(tcp) => drop(AsyncWriteExt::shutdown(tcp).await),
-            UpstreamStream::Sealed(sealed) => sealed.close_notify().await,
-        }
-    }
-}
-
-impl UniqueID for UpstreamConnection {
-    fn id(&self) -> UniqueIDType {
-        self.tcp().as_raw_fd()
-    }
-}
-
-impl Ssl for UpstreamConnection {}
-
-impl Peek for UpstreamConnection {}
-
-impl GetTimingDigest for UpstreamConnection {
-    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
-        Vec::new()
-    }
-}
-
-impl GetProxyDigest for UpstreamConnection {
-    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
-        None
-    }
-}
-
-impl GetSocketDigest for UpstreamConnection {
-    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
-        None
     }
 }

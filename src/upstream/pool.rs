@@ -42,7 +42,7 @@ struct PooledServer {
     /// The longest idle first.
     #[expect(
         clippy::vec_box,
-        reason = "a session takes the box: in and out of the list nothing is moved or allocated"
+        reason = "a response keeps the box: in and out of the list nothing is moved or allocated"
     )]
     idle: Vec<Box<UpstreamConnection>>,
     history: CloseHistory,
@@ -80,7 +80,7 @@ impl ConnectionPool {
             if !connection.usage.may_serve(now) || !connection.has_identity(identity) {
                 continue;
             }
-            if connection.is_open_and_silent() {
+            if connection.is_usable(now) {
                 return Some(connection);
             }
             self.record_close(key, connection.usage.idle_for(now));

@@ -26,11 +26,13 @@ pub async fn send_queued(
     downstream: &mut impl Downstream,
     ctx: &mut RequestContext,
 ) -> Result<(), RequestError> {
-    let now = shared.clock.now();
+    let Some(word) = ctx.interim_state() else {
+        return Ok(());
+    };
     let due = Millis(QUEUED_EVERY.0 / 2);
-    match ctx.interim_state() {
-        Some(word) if !word.is_granted && word.sent_at.is_none_or(|at| now.since(at) >= due) => {}
-        _ => return Ok(()),
+    let is_due = |at| shared.clock.now().since(at) >= due;
+    if word.is_granted || !word.sent_at.is_none_or(is_due) {
+        return Ok(());
     }
     send(shared, downstream, ctx, ForwardStatus::Queued).await
 }

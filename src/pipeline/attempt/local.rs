@@ -187,8 +187,8 @@ impl LocalAttempt {
         self.trace.head_us = shared.clock.micros();
         let status = response.head().status.as_u16();
         self.trace.status = status;
-        let headers = &response.head().headers;
-        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let headers = &response.head().fields;
+        let text = |name: &str| headers.text_of(name);
         let is_useless =
             text("content-type").is_some_and(is_web_page) || text("content-length") == Some("0");
         let verdict = ResponseVerdict::of_head(status, is_useless, path_owner);

@@ -2,17 +2,17 @@
 //!
 //! Each costs a branch when no collector is configured.
 
-use http::HeaderMap;
 use infergate_core::api::Operation;
 use infergate_core::model::Task;
 
 use super::RequestContext;
+use crate::http1::Fields;
 use crate::pipeline::origin::Origin;
 use crate::state::header_filter::PassedHeaders;
 
 impl RequestContext {
     /// Returns the headers that pass to model servers, and reads the trace context of the request.
-    pub fn passed_headers(&mut self, headers: &HeaderMap) -> PassedHeaders {
+    pub fn passed_headers(&mut self, headers: &Fields) -> PassedHeaders {
         let listed = &self.snapshot.headers_pass;
         // Read again after a reload: the request stays recorded as it began.
         if let Some(identity) = self.trace.identity() {

@@ -224,7 +224,7 @@ impl ForwardAttempt<'_> {
         response: UpstreamResponse,
         first: Option<Bytes>,
     ) -> Result<ForwardReply, RequestError> {
-        let rejection = match ForwardRejection::read(&response.head().headers) {
+        let rejection = match ForwardRejection::read(&response.head().fields) {
             Ok(None) => {
                 return Ok(ForwardReply::Response(Box::new(
                     self.into_response(ctx, response, first),

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
-use http::header;
 use infergate_core::Refusal;
 use infergate_core::routing::cluster::ForwardOutcome;
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -19,7 +18,8 @@ use crate::pipeline::downstream::{Downstream, ResponseHead};
 use crate::pipeline::error::RequestError;
 use crate::pipeline::forwarding::final_message_grace;
 use crate::pipeline::respond;
-use crate::state::{Shared, header_filter};
+use crate::state::Shared;
+use crate::state::header_filter::{self, ConnectionNamed};
 use crate::telemetry::RequestOutcome;
 use crate::upstream::UpstreamResponse;
 
@@ -216,25 +216,36 @@ impl ForwardedResponse {
     /// The head as the client gets it.
     fn head(&self, ctx: &RequestContext) -> ResponseHead {
         let from = self.response.head();
-        let mut head = ResponseHead::new(from.status.as_u16(), from.headers.len());
-        let named = header_filter::connection_named(&from.headers);
-        for (name, value) in &from.headers {
-            if header_filter::passes_from_node(name) && !named.contains(name) {
-                head.headers.append(name.clone(), value.clone());
+        let mut head = ResponseHead::new(from.status.as_u16());
+        let named = ConnectionNamed::of(&from.fields);
+        for (name, value) in from.fields.iter() {
+            if header_filter::passes_from_node(name)
+                && !named.contains(name)
+                && name != "content-length"
+            {
+                head.append(name, value);
             }
         }
-        ctx.page_origin.write(&mut head.headers);
-        respond::write_request_id(&mut head, ctx.dialect(), ctx.request_id());
+        if let Some(length) = self.response.announced_length() {
+            head.set_length(length);
+        }
+        head.extend(ctx.page_origin.lines());
+        for name in ["x-request-id"]
+            .into_iter()
+            .chain(ctx.dialect().rules().request_id_header())
+        {
+            head.set(name, ctx.request_id().as_bytes());
+        }
         for (name, value) in ctx.rate_lines() {
-            head.set(name, &value);
+            head.set(name, value.as_bytes());
         }
         head
     }
 }
 
 fn is_stream(head: &ResponseHead) -> bool {
-    let kind = head.headers.get(header::CONTENT_TYPE);
-    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+    let kind = head.get("content-type");
+    kind.is_some_and(|kind| kind.starts_with(b"text/event-stream"))
 }
 
 /// Ends what cannot be ended well: a stream in its dialect, other framings broken.

@@ -2,25 +2,55 @@
 //!
 //! Not the body.
 
-use http::{HeaderName, HeaderValue, header};
-
 use crate::pipeline::downstream::{Downstream, ResponseHead};
 use crate::pipeline::error::RequestError;
 use crate::pipeline::relay::Relay;
 use crate::pipeline::respond;
-use crate::state::header_filter;
+use crate::state::header_filter::{self, ConnectionNamed};
 
-/// Metrics in the head of a response, `cf-ai-cost-metric-name-1` to `-16`.
-const HEADER_METRICS_MAX: usize = 16;
+/// Metrics in the head of a response: names.
+const METRIC_NAMES: [&str; 16] = [
+    "cf-ai-cost-metric-name-1",
+    "cf-ai-cost-metric-name-2",
+    "cf-ai-cost-metric-name-3",
+    "cf-ai-cost-metric-name-4",
+    "cf-ai-cost-metric-name-5",
+    "cf-ai-cost-metric-name-6",
+    "cf-ai-cost-metric-name-7",
+    "cf-ai-cost-metric-name-8",
+    "cf-ai-cost-metric-name-9",
+    "cf-ai-cost-metric-name-10",
+    "cf-ai-cost-metric-name-11",
+    "cf-ai-cost-metric-name-12",
+    "cf-ai-cost-metric-name-13",
+    "cf-ai-cost-metric-name-14",
+    "cf-ai-cost-metric-name-15",
+    "cf-ai-cost-metric-name-16",
+];
+/// Their quantities.
+const METRIC_VALUES: [&str; 16] = [
+    "cf-ai-cost-metric-value-1",
+    "cf-ai-cost-metric-value-2",
+    "cf-ai-cost-metric-value-3",
+    "cf-ai-cost-metric-value-4",
+    "cf-ai-cost-metric-value-5",
+    "cf-ai-cost-metric-value-6",
+    "cf-ai-cost-metric-value-7",
+    "cf-ai-cost-metric-value-8",
+    "cf-ai-cost-metric-value-9",
+    "cf-ai-cost-metric-value-10",
+    "cf-ai-cost-metric-value-11",
+    "cf-ai-cost-metric-value-12",
+    "cf-ai-cost-metric-value-13",
+    "cf-ai-cost-metric-value-14",
+    "cf-ai-cost-metric-value-15",
+    "cf-ai-cost-metric-value-16",
+];
 
 impl<D: Downstream> Relay<'_, D> {
-    pub(super) async fn write_head(
-        &mut self,
-        status: u16,
-        content_type: HeaderValue,
-        length: Option<HeaderValue>,
-    ) -> Result<(), RequestError> {
-        let head = self.head(status, content_type, length);
+    /// Begins the response to the client.
+    pub(super) async fn write_head(&mut self, head: ResponseHead) -> Result<(), RequestError> {
+        let status = head.status.as_u16();
         let started = self.downstream.start(head).await;
         started.map_err(|_| RequestError::Aborted)?;
         self.ctx.response_started = true;
@@ -28,31 +58,46 @@ impl<D: Downstream> Relay<'_, D> {
         Ok(())
     }
 
-    fn head(
+    /// The server's own type of its response.
+    pub(super) fn own_content_type(&self) -> Option<&[u8]> {
+        self.response.head().fields.get("content-type")
+    }
+
+    /// The head as the client gets it.
+    pub(super) fn head(
         &self,
         status: u16,
-        content_type: HeaderValue,
-        length: Option<HeaderValue>,
+        content_type: &[u8],
+        length: Option<u64>,
     ) -> ResponseHead {
         let from = self.response.head();
-        let mut head = ResponseHead::new(status, from.headers.len() + 4);
-        let named = header_filter::connection_named(&from.headers);
-        for (name, value) in &from.headers {
+        let mut head = ResponseHead::new(status);
+        let named = ConnectionNamed::of(&from.fields);
+        // The server may have begun: what a client library repeats would be worked twice.
+        let never_retry = matches!(status, 502 | 504);
+        let own = self.ctx.rate_lines();
+        for (name, value) in from.fields.iter() {
             let passes = header_filter::passes_to_client(name, &self.ctx.snapshot.headers_pass)
                 && !named.contains(name)
                 && (self.verbatim || !header_filter::describes_bytes(name));
-            if *name != header::CONTENT_TYPE && passes {
-                head.headers.append(name.clone(), value.clone());
+            let is_replaced = match name {
+                "content-type" => true,
+                "retry-after" | "x-should-retry" => never_retry,
+                name => own.iter().any(|(own, _)| *own == name),
+            };
+            if passes && !is_replaced {
+                head.append(name, value);
             }
         }
-        head.headers.insert(header::CONTENT_TYPE, content_type);
+        head.append("content-type", content_type);
         if let Some(length) = length {
-            head.headers.insert(header::CONTENT_LENGTH, length);
+            head.set_length(length);
         }
-        if matches!(status, 502 | 504) {
-            // The server may have begun: what a client library repeats would be worked twice.
-            head.headers.remove(header::RETRY_AFTER);
-            head.set("x-should-retry", "false");
+        if never_retry {
+            head.append("x-should-retry", b"false");
+        }
+        for (name, value) in &own {
+            head.append(name, value.as_bytes());
         }
         self.add_gateway_headers(&mut head);
         head
@@ -62,27 +107,30 @@ impl<D: Downstream> Relay<'_, D> {
     /// by now.
     fn add_gateway_headers(&self, head: &mut ResponseHead) {
         respond::write_request_id(head, self.ctx.dialect(), self.ctx.request_id());
-        self.ctx.page_origin.write(&mut head.headers);
-        for (name, value) in self.ctx.rate_lines() {
-            head.set(name, &value);
-        }
+        head.extend(self.ctx.page_origin.lines());
         if let Some(model) = self.ctx.substitute_model() {
-            head.set("x-infergate-model", model.as_str());
+            head.append("x-infergate-model", model.as_str().as_bytes());
         }
         let Some(charge) = self.ctx.charge() else {
             return;
         };
-        head.set("cf-ai-neurons", &charge.total.to_string());
+        let mut number = String::new();
+        head.append("cf-ai-neurons", float(charge.total, &mut number));
         let lines = charge.lines.iter();
         let lines = lines.filter(|line| charge.visible.contains(&line.metric));
-        for (number, line) in (1..=HEADER_METRICS_MAX).zip(lines) {
-            let quantity = line.quantity.to_string();
-            for (part, value) in [("name", &*line.metric), ("value", quantity.as_str())] {
-                let name = HeaderName::try_from(format!("cf-ai-cost-metric-{part}-{number}"));
-                if let (Ok(name), Ok(value)) = (name, HeaderValue::from_str(value)) {
-                    head.headers.insert(name, value);
-                }
-            }
+        let names = METRIC_NAMES.iter().zip(METRIC_VALUES);
+        for ((name, value), line) in names.zip(lines) {
+            head.append(name, line.metric.as_bytes());
+            head.append(value, float(line.quantity, &mut number));
         }
     }
+}
+
+/// A number as text, in a buffer that is used for all of them.
+fn float(value: f64, text: &mut String) -> &[u8] {
+    use std::fmt::Write;
+    text.clear();
+    // Writing to a string cannot fail.
+    let _ = write!(text, "{value}");
+    text.as_bytes()
 }

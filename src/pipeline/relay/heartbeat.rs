@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::HeaderValue;
 use tokio::time::Instant;
 
 use crate::pipeline::downstream::Downstream;
@@ -49,11 +48,10 @@ impl<D: Downstream> Relay<'_, D> {
     pub(super) async fn send_heartbeat(
         &mut self,
         transformer: &mut ResponseTransformer,
-        content_type: &HeaderValue,
         comment: Bytes,
     ) -> Result<(), RequestError> {
         let sign = self.ctx.dialect().rules().sign_of_life(comment);
-        let started = self.start(transformer, content_type, None).await;
+        let started = self.start(transformer, None).await;
         let sent = match started {
             Ok(()) => self.write(transformer, sign, false).await,
             left => left,

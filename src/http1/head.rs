@@ -1,0 +1,209 @@
+//! Heads of requests and responses, parsed out of a connection's buffer.
+//!
+//! The grammar is httparse's; what it lets pass and two readers could understand differently, [`framing`]
+//! refuses. Not bounds on the size of a head, which its reader has.
+//!
+//! [`framing`]: super::framing
+
+use std::mem::MaybeUninit;
+
+use bytes::BytesMut;
+use httparse::{Header, ParserConfig, Status};
+
+use super::fields::{Fields, Line, Span};
+
+/// Fields of one head; a message with more is refused.
+const FIELDS_MAX: usize = 256;
+
+/// Version of a message. No other is spoken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Version {
+    /// HTTP/1.0: no chunks, and connections close unless told otherwise.
+    Http10,
+    /// HTTP/1.1.
+    #[default]
+    Http11,
+}
+
+/// Bytes that are no head, or one with too many fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not the head of an HTTP/1 message")]
+pub struct MalformedHead;
+
+/// Head of a request as it was received. Made once for a connection, and filled for each request.
+#[derive(Debug, Default)]
+pub struct ParsedRequest {
+    /// Its fields.
+    pub fields: Fields,
+    /// Its version.
+    pub version: Version,
+    method: Span,
+    target: Span,
+}
+
+impl ParsedRequest {
+    /// Takes a head from the begin of `buffer`; false, and nothing taken, where its end has not come.
+    ///
+    /// # Errors
+    /// [`MalformedHead`].
+    pub fn parse(&mut self, buffer: &mut BytesMut) -> Result<bool, MalformedHead> {
+        let mut slots = [const { MaybeUninit::<Header<'_>>::uninit() }; FIELDS_MAX];
+        let mut request = httparse::Request::new(&mut []);
+        let parsed = request.parse_with_uninit_headers(buffer, &mut slots);
+        let length = match parsed.map_err(|_| MalformedHead)? {
+            Status::Complete(length) => length,
+            Status::Partial => return Ok(false),
+        };
+        let base = buffer.as_ptr() as usize;
+        let (Some(method), Some(target)) = (request.method, request.path) else {
+            return Err(MalformedHead);
+        };
+        self.method = Span::of(method.as_bytes(), base);
+        self.target = Span::of(target.as_bytes(), base);
+        self.version = version(request.version)?;
+        place(&mut self.fields, request.headers, base);
+        self.fields.end(buffer.split_to(length));
+        Ok(true)
+    }
+
+    /// The method.
+    pub fn method(&self) -> &str {
+        std::str::from_utf8(self.method.of_text(self.fields.text())).unwrap_or_default()
+    }
+
+    /// The target as it stands in the request line.
+    pub fn target(&self) -> &str {
+        std::str::from_utf8(self.target.of_text(self.fields.text())).unwrap_or_default()
+    }
+
+    /// The whole head, with names in lower case.
+    pub fn text(&self) -> &[u8] {
+        self.fields.text()
+    }
+}
+
+/// Head of a response as it was received.
+#[derive(Debug)]
+pub struct ParsedResponse {
+    /// Its status.
+    pub status: http::StatusCode,
+    /// Its version.
+    pub version: Version,
+    /// Its fields.
+    pub fields: Fields,
+}
+
+impl Default for ParsedResponse {
+    fn default() -> Self {
+        ParsedResponse {
+            status: http::StatusCode::OK,
+            version: Version::Http11,
+            fields: Fields::default(),
+        }
+    }
+}
+
+impl ParsedResponse {
+    /// Takes a head from the begin of `buffer`; false, and nothing taken, where its end has not come. Spaces
+    /// before a colon pass, for some servers send them.
+    ///
+    /// # Errors
+    /// [`MalformedHead`].
+    pub fn parse(&mut self, buffer: &mut BytesMut) -> Result<bool, MalformedHead> {
+        let mut slots = [const { MaybeUninit::<Header<'_>>::uninit() }; FIELDS_MAX];
+        let mut response = httparse::Response::new(&mut []);
+        let mut config = ParserConfig::default();
+        config.allow_spaces_after_header_name_in_responses(true);
+        let parsed = config.parse_response_with_uninit_headers(&mut response, buffer, &mut slots);
+        let length = match parsed.map_err(|_| MalformedHead)? {
+            Status::Complete(length) => length,
+            Status::Partial => return Ok(false),
+        };
+        let base = buffer.as_ptr() as usize;
+        let status = response.code.unwrap_or_default();
+        self.status = http::StatusCode::from_u16(status).map_err(|_| MalformedHead)?;
+        self.version = version(response.version)?;
+        place(&mut self.fields, response.headers, base);
+        self.fields.end(buffer.split_to(length));
+        Ok(true)
+    }
+}
+
+fn version(minor: Option<u8>) -> Result<Version, MalformedHead> {
+    match minor {
+        Some(1) => Ok(Version::Http11),
+        Some(0) => Ok(Version::Http10),
+        _ => Err(MalformedHead),
+    }
+}
+
+fn place(fields: &mut Fields, parsed: &[Header<'_>], base: usize) {
+    let places = fields.begin();
+    places.extend(parsed.iter().map(|header| Line {
+        name: Span::of(header.name.as_bytes(), base),
+        value: Span::of(header.value, base),
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_is_taken_whole_and_what_follows_it_stays() {
+        let mut buffer = BytesMut::from(
+            &b"POST /v1/x?y HTTP/1.1\r\nHost: h\r\nX-A:  b \r\nX-a: c\r\n\r\nbody"[..],
+        );
+        let mut head = ParsedRequest::default();
+        assert_eq!(head.parse(&mut buffer), Ok(true));
+        assert_eq!(buffer, "body");
+        assert_eq!((head.method(), head.target()), ("POST", "/v1/x?y"));
+        assert_eq!(head.version, Version::Http11);
+        let values: Vec<&[u8]> = head.fields.get_all("x-a").collect();
+        assert_eq!(values, [b"b", b"c"]);
+        assert_eq!(head.fields.text_of("host"), Some("h"));
+        assert!(!head.fields.contains("x-b"));
+    }
+
+    #[test]
+    fn a_head_may_come_in_any_pieces() {
+        let whole = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nX : y\r\n\r\n";
+        for cut in 0..whole.len() {
+            let mut buffer = BytesMut::from(&whole[..cut]);
+            let mut head = ParsedResponse::default();
+            assert_eq!(head.parse(&mut buffer), Ok(false), "{cut}");
+            buffer.extend_from_slice(&whole[cut..]);
+            assert_eq!(head.parse(&mut buffer), Ok(true), "{cut}");
+            assert_eq!(head.status, 200);
+            assert_eq!(head.fields.text_of("content-length"), Some("3"));
+            assert!(buffer.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_head_of_a_connection_replaces_the_one_before() {
+        let mut head = ParsedRequest::default();
+        for name in ["a", "b"] {
+            let text = format!("GET / HTTP/1.0\r\n{name}: 1\r\n\r\n");
+            assert_eq!(head.parse(&mut BytesMut::from(&*text)), Ok(true));
+            assert_eq!(head.fields.len(), 1);
+            assert!(head.fields.contains(name));
+        }
+        assert_eq!(head.version, Version::Http10);
+    }
+
+    #[test]
+    fn what_is_no_head_is_told_at_once() {
+        for text in [&b"\x16\x03\x01"[..], b"GET / HTTP/2.0\r\n", b"GET /\r\n"] {
+            let mut buffer = BytesMut::from(text);
+            let parsed = ParsedRequest::default().parse(&mut buffer);
+            assert_eq!(parsed, Err(MalformedHead), "{text:?}");
+        }
+        let many = format!(
+            "GET / HTTP/1.1\r\n{}\r\n",
+            "a: b\r\n".repeat(FIELDS_MAX + 1)
+        );
+        let parsed = ParsedRequest::default().parse(&mut BytesMut::from(&*many));
+        assert_eq!(parsed, Err(MalformedHead));
+    }
+}

@@ -1,0 +1,14 @@
+//! HTTP/1 as bytes: heads, framing, bodies, and what a response says of its connection.
+//!
+//! Pure: no socket, no timer. Both sides of the gateway read and write with it; the rules of RFC 9112 are here
+//! and nowhere else. See `docs/decisions/033-own-http1-codec.md`.
+
+mod body;
+pub mod encode;
+mod fields;
+pub mod framing;
+mod head;
+
+pub use body::{BodyDecoder, BrokenBody, Decoded};
+pub use fields::{Fields, as_text};
+pub use head::{MalformedHead, ParsedRequest, ParsedResponse, Version};
