@@ -49,7 +49,7 @@ use tree::Source;
 
 /// The shell's modules in layers: a module imports from layers above its own line, never from its own.
 const SHELL_LAYERS: &[&[&str]] = &[
-    &["telemetry", "files"],
+    &["http1", "telemetry", "files"],
     &["tls"],
     &["plugin"],
     &["upstream"],

@@ -9,8 +9,8 @@ use infergate_core::admission::bodies::BodyPace;
 use infergate_core::{Millis, Refusal};
 use tokio::time::timeout_at;
 
-use super::session::{ReadError, Session};
-use crate::http1::Decoded;
+use super::session::{RequestReadError, Session};
+use crate::http1::BodyStep;
 use crate::pipeline::{RequestContext, RequestError, interim};
 use crate::state::Account;
 use crate::state::BodyShare;
@@ -18,6 +18,9 @@ use crate::state::Shared;
 
 /// Memory for a body that comes in several pieces, at least; from there it doubles.
 const SEVERAL_PIECES_BYTES: u64 = 64 * 1024;
+
+/// A body of known length that has come so far is read to its place from here on.
+const DIRECT_FROM_BYTES: u64 = 2 * 1024;
 
 /// Reads the body; the share holds its bytes in the budget, as they arrive.
 ///
@@ -67,9 +70,13 @@ fn take_received(
 ) -> Result<bool, Refusal> {
     loop {
         let piece = match session.take_body() {
-            Ok(Decoded::Data(piece)) => piece,
-            Ok(Decoded::Partial) => return Ok(false),
-            Ok(Decoded::End) => return Ok(true),
+            Ok(BodyStep::Data(piece)) => piece,
+            // A chunk that cannot fit is not waited for.
+            Ok(BodyStep::Partial) if session.announced_bytes() > limit - body.length => {
+                return Err(Refusal::BodyTooLarge);
+            }
+            Ok(BodyStep::Partial) => return Ok(false),
+            Ok(BodyStep::End) => return Ok(true),
             Err(_) => {
                 return Err(Refusal::BadFraming("the body's chunked encoding is broken"));
             }
@@ -114,7 +121,7 @@ async fn read_rest(
         let into = body.room(session, share)?;
         match timeout_at(until, session.read_more(into)).await {
             Ok(Ok(read)) => body.length += read as u64,
-            Ok(Err(ReadError::Closed)) => return Err(client_left(ctx)),
+            Ok(Err(RequestReadError::Closed)) => return Err(client_left(ctx)),
             Ok(Err(_)) => return Err(Refusal::BadFraming("the body could not be read").into()),
             Err(_) if is_last_wait => return Err(Refusal::DeadlinePassed.into()),
             Err(_) => return Err(Refusal::RequestTimeout.into()),
@@ -179,7 +186,8 @@ impl BodyBuffer {
 
     /// Where the next bytes of a body of known length go, past the connection's buffer.
     fn room(&mut self, session: &Session, share: &mut BodyShare) -> Result<&mut BytesMut, Refusal> {
-        let is_direct = session.body_length().is_some() && self.length > 0;
+        // Bytes that have not come take nothing from others: a client has to begin.
+        let is_direct = session.body_length().is_some() && self.length >= DIRECT_FROM_BYTES;
         if is_direct && self.rest.len() == self.rest.capacity() {
             if !self.grow(self.length + 1, share) {
                 return Err(Refusal::BodyBudgetSpent);

@@ -56,7 +56,7 @@ fn is_outdated(edge: &DownstreamServer, session: &Session) -> bool {
 }
 
 async fn serve(edge: &DownstreamServer, wire: DownstreamConnection, mut drained: ShutdownWatch) {
-    let mut session = Session::new(wire);
+    let mut session = Session::new(wire, edge.shared.clock);
     let clock = edge.shared.clock;
     let old_at = session
         .wire()

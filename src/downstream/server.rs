@@ -9,7 +9,7 @@ use infergate_core::Refusal;
 use infergate_core::api::{ApiDialect, Operation};
 use tokio::time::timeout;
 
-use super::session::{ReadError, Session};
+use super::session::{RequestReadError, Session};
 use super::{peer_requests, preflight, request_body};
 use crate::peer::FORWARDED_HEAD_BYTES_MAX;
 use crate::pipeline::{
@@ -150,8 +150,10 @@ impl DownstreamServer {
         };
         match read {
             Ok(()) => Ok(snapshot),
-            Err(ReadError::Closed) if session.connection().received().is_empty() => Err(None),
-            Err(ReadError::TooLarge) => Err(Some(Refusal::HeadersTooLarge)),
+            Err(RequestReadError::Closed) if session.connection().received().is_empty() => {
+                Err(None)
+            }
+            Err(RequestReadError::TooLarge) => Err(Some(Refusal::HeadersTooLarge)),
             Err(_) => {
                 let refusal = Refusal::BadFraming("the request head could not be read");
                 Err(Some(refusal))

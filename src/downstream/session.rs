@@ -13,9 +13,10 @@ use tokio::time::timeout;
 
 use super::connection::DownstreamConnection;
 use crate::http1::{
-    BodyDecoder, BrokenBody, Decoded, Fields, ParsedRequest, Version, encode, framing,
+    BodyDecoder, BodyStep, BrokenBody, Fields, ParsedRequest, Version, encode, framing,
 };
 use crate::pipeline::{RequestHead, ResponseHead};
+use crate::telemetry::Clock;
 use crate::tls::CertificateNames;
 
 /// Time for reading an unread body, before or after the response.
@@ -23,7 +24,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Failure to read a head or a body.
 #[derive(Debug, thiserror::Error)]
-pub enum ReadError {
+pub enum RequestReadError {
     /// The client has closed, or its connection broke.
     #[error("the connection ended")]
     Closed,
@@ -53,6 +54,7 @@ enum ResponseBody {
 /// Session of one connection.
 pub struct Session {
     connection: DownstreamConnection,
+    clock: Clock,
     head: ParsedRequest,
     body: BodyDecoder,
     response: ResponseBody,
@@ -63,9 +65,10 @@ pub struct Session {
 
 impl Session {
     /// A session over a connection; no request has come.
-    pub fn new(connection: DownstreamConnection) -> Session {
+    pub fn new(connection: DownstreamConnection, clock: Clock) -> Session {
         Session {
             connection,
+            clock,
             head: ParsedRequest::default(),
             body: BodyDecoder::Done,
             response: ResponseBody::NotStarted,
@@ -105,20 +108,20 @@ impl Session {
     /// Takes a head of at most `max` bytes from what was received; false before its end has come.
     ///
     /// # Errors
-    /// [`ReadError::TooLarge`], [`ReadError::Malformed`].
-    pub fn take_head(&mut self, max: usize) -> Result<bool, ReadError> {
+    /// [`RequestReadError::TooLarge`], [`RequestReadError::Malformed`].
+    pub fn take_head(&mut self, max: usize) -> Result<bool, RequestReadError> {
         let received = self.connection.received();
         let is_whole = self
             .head
             .parse(received)
-            .map_err(|_| ReadError::Malformed)?;
+            .map_err(|_| RequestReadError::Malformed)?;
         let length = match is_whole {
             true => self.head.text().len(),
             false => received.len(),
         };
         if length > max {
             self.is_over_limit = !is_whole;
-            return Err(ReadError::TooLarge);
+            return Err(RequestReadError::TooLarge);
         }
         if is_whole {
             self.keeps_alive = framing::keeps_alive(&self.head.fields, self.head.version);
@@ -129,18 +132,18 @@ impl Session {
     /// Reads on until a head of at most `max` bytes is there.
     ///
     /// # Errors
-    /// [`ReadError`], also when the client closes.
-    pub async fn read_head(&mut self, max: usize) -> Result<(), ReadError> {
+    /// [`RequestReadError`], also when the client closes.
+    pub async fn read_head(&mut self, max: usize) -> Result<(), RequestReadError> {
         loop {
             let before = self.connection.received().len();
             if self
                 .connection
                 .fill()
                 .await
-                .map_err(|_| ReadError::Closed)?
+                .map_err(|_| RequestReadError::Closed)?
                 == 0
             {
-                return Err(ReadError::Closed);
+                return Err(RequestReadError::Closed);
             }
             let received = self.connection.received();
             // Parsed anew only where an end may have come: a head that drips costs no more.
@@ -211,11 +214,16 @@ impl Session {
         }
     }
 
+    /// Bytes of the body that the client has announced and not sent: of all of it, or of one chunk.
+    pub fn announced_bytes(&self) -> u64 {
+        self.body.announced()
+    }
+
     /// Takes what has come of the body.
     ///
     /// # Errors
-    /// [`ReadError::Broken`].
-    pub fn take_body(&mut self) -> Result<Decoded, ReadError> {
+    /// [`RequestReadError::Broken`].
+    pub fn take_body(&mut self) -> Result<BodyStep, RequestReadError> {
         Ok(self.body.decode(self.connection.received())?)
     }
 
@@ -223,8 +231,8 @@ impl Session {
     /// Returns the bytes that are in `into`.
     ///
     /// # Errors
-    /// [`ReadError::Closed`].
-    pub async fn read_more(&mut self, into: &mut BytesMut) -> Result<usize, ReadError> {
+    /// [`RequestReadError::Closed`].
+    pub async fn read_more(&mut self, into: &mut BytesMut) -> Result<usize, RequestReadError> {
         let left = match self.body {
             BodyDecoder::Length(left) => usize::try_from(left).unwrap_or(usize::MAX),
             _ => 0,
@@ -234,8 +242,8 @@ impl Session {
             true => self.connection.fill_into(into, left).await,
             false => self.connection.fill().await,
         };
-        match read.map_err(|_| ReadError::Closed)? {
-            0 => Err(ReadError::Closed),
+        match read.map_err(|_| RequestReadError::Closed)? {
+            0 => Err(RequestReadError::Closed),
             read if is_direct => {
                 self.body.record_taken(read as u64);
                 Ok(read)
@@ -263,13 +271,13 @@ impl Session {
             let mut read = 0;
             while read <= max_bytes {
                 match self.take_body() {
-                    Ok(Decoded::Data(data)) => read += data.len() as u64,
-                    Ok(Decoded::Partial) => {
+                    Ok(BodyStep::Data(data)) => read += data.len() as u64,
+                    Ok(BodyStep::Partial) => {
                         if self.read_more(&mut BytesMut::new()).await.is_err() {
                             return;
                         }
                     }
-                    Ok(Decoded::End) | Err(_) => return,
+                    Ok(BodyStep::End) | Err(_) => return,
                 }
             }
         };
@@ -311,7 +319,7 @@ impl Session {
                 }
             }
         }
-        encode::date(out);
+        encode::date(self.clock.unix_secs(), out);
         out.extend_from_slice(match self.keeps_alive {
             true => b"connection: keep-alive\r\n\r\n",
             false => b"connection: close\r\n\r\n",

@@ -18,7 +18,7 @@ pub struct BrokenBody;
 
 /// Result of a look at the buffer.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Decoded {
+pub enum BodyStep {
     /// A part of the body.
     Data(Bytes),
     /// Nothing before more bytes come.
@@ -75,19 +75,27 @@ impl BodyDecoder {
     ///
     /// # Errors
     /// [`BrokenBody`]; nothing can be read after it.
-    pub fn decode(&mut self, buffer: &mut BytesMut) -> Result<Decoded, BrokenBody> {
+    pub fn decode(&mut self, buffer: &mut BytesMut) -> Result<BodyStep, BrokenBody> {
         match self {
-            BodyDecoder::Done => Ok(Decoded::End),
-            _ if buffer.is_empty() => Ok(Decoded::Partial),
-            BodyDecoder::UntilClose => Ok(Decoded::Data(buffer.split().freeze())),
+            BodyDecoder::Done => Ok(BodyStep::End),
+            _ if buffer.is_empty() => Ok(BodyStep::Partial),
+            BodyDecoder::UntilClose => Ok(BodyStep::Data(buffer.split().freeze())),
             BodyDecoder::Length(left) => {
                 let data = take(buffer, left);
                 if *left == 0 {
                     *self = BodyDecoder::Done;
                 }
-                Ok(Decoded::Data(data))
+                Ok(BodyStep::Data(data))
             }
             BodyDecoder::Chunked(_) => self.decode_chunked(buffer),
+        }
+    }
+
+    /// Bytes that are announced and have not come, as far as the framing tells.
+    pub fn announced(&self) -> u64 {
+        match self {
+            BodyDecoder::Length(left) | BodyDecoder::Chunked(ChunkPosition::Data(left)) => *left,
+            _ => 0,
         }
     }
 
@@ -98,12 +106,12 @@ impl BodyDecoder {
         }
     }
 
-    fn decode_chunked(&mut self, buffer: &mut BytesMut) -> Result<Decoded, BrokenBody> {
+    fn decode_chunked(&mut self, buffer: &mut BytesMut) -> Result<BodyStep, BrokenBody> {
         while let BodyDecoder::Chunked(position) = self {
             match position {
                 ChunkPosition::Size => {
                     let Some(line) = line(buffer, CHUNK_LINE_BYTES_MAX)? else {
-                        return Ok(Decoded::Partial);
+                        return Ok(BodyStep::Partial);
                     };
                     let size = chunk_size(&buffer[..line])?;
                     buffer.advance(line + 2);
@@ -112,7 +120,7 @@ impl BodyDecoder {
                         size => ChunkPosition::Data(size),
                     };
                 }
-                ChunkPosition::Data(_) if buffer.is_empty() => return Ok(Decoded::Partial),
+                ChunkPosition::Data(_) if buffer.is_empty() => return Ok(BodyStep::Partial),
                 ChunkPosition::Data(left) => {
                     let data = take(buffer, left);
                     if *left == 0 {
@@ -123,20 +131,20 @@ impl BodyDecoder {
                             *position = ChunkPosition::Size;
                         }
                     }
-                    return Ok(Decoded::Data(data));
+                    return Ok(BodyStep::Data(data));
                 }
                 ChunkPosition::DataEnd => match &buffer[..] {
                     [b'\r', b'\n', ..] => {
                         buffer.advance(2);
                         *position = ChunkPosition::Size;
                     }
-                    [] | [b'\r'] => return Ok(Decoded::Partial),
+                    [] | [b'\r'] => return Ok(BodyStep::Partial),
                     _ => return Err(BrokenBody),
                 },
                 ChunkPosition::Trailers(read) => {
                     let left = TRAILER_BYTES_MAX - usize::from(*read);
                     let Some(line) = line(buffer, left)? else {
-                        return Ok(Decoded::Partial);
+                        return Ok(BodyStep::Partial);
                     };
                     let is_torn = memchr(b'\n', &buffer[..line]).is_some();
                     if is_torn || line + 2 > left {
@@ -150,7 +158,7 @@ impl BodyDecoder {
                 }
             }
         }
-        Ok(Decoded::End)
+        Ok(BodyStep::End)
     }
 }
 
@@ -222,16 +230,16 @@ mod tests {
         let mut pieces = text.chunks(piece.max(1));
         loop {
             match body.decode(&mut buffer)? {
-                Decoded::Data(data) => {
+                BodyStep::Data(data) => {
                     assert!(!data.is_empty());
                     whole.extend_from_slice(&data);
                 }
-                Decoded::End => {
+                BodyStep::End => {
                     let rest = pieces.flatten();
                     buffer.extend(rest);
                     return Ok((whole, buffer.to_vec()));
                 }
-                Decoded::Partial => match pieces.next() {
+                BodyStep::Partial => match pieces.next() {
                     Some(more) => buffer.extend_from_slice(more),
                     None => return Ok((whole, b"(cut)".to_vec())),
                 },

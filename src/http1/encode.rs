@@ -3,7 +3,7 @@
 //! Not writing, and not the fields of the message itself.
 
 use std::cell::RefCell;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::BytesMut;
 use http::StatusCode;
@@ -15,7 +15,7 @@ pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 /// Both of them.
 pub const CHUNK_END_AND_LAST: &[u8] = b"\r\n0\r\n\r\n";
 
-const DIGITS: &[u8; 16] = b"0123456789abcdef";
+const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
 
 /// Writes the line that begins a chunk of `size` bytes.
 pub fn chunk_size(size: usize, out: &mut BytesMut) {
@@ -75,12 +75,8 @@ thread_local! {
     static DATE: RefCell<(u64, [u8; 37])> = const { RefCell::new((u64::MAX, [0; 37])) };
 }
 
-/// Writes the `date` field of a response that is sent now (RFC 9110 section 6.6.1).
-pub fn date(out: &mut BytesMut) {
-    let now = SystemTime::now();
-    let secs = now
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs());
+/// Writes the `date` field of a response that is sent at this Unix time, in seconds (RFC 9110 section 6.6.1).
+pub fn date(secs: u64, out: &mut BytesMut) {
     DATE.with_borrow_mut(|(written, line)| {
         if *written != secs {
             *written = secs;
@@ -109,7 +105,7 @@ mod tests {
             let (mut hex, mut decimal) = (BytesMut::new(), BytesMut::new());
             chunk_size(size, &mut hex);
             number(size as u64, &mut decimal);
-            assert_eq!(hex, format!("{size:x}\r\n"));
+            assert_eq!(hex, format!("{size:X}\r\n"));
             assert_eq!(decimal, size.to_string());
         }
         let line = date_line(784_111_777);

@@ -9,6 +9,6 @@ mod fields;
 pub mod framing;
 mod head;
 
-pub use body::{BodyDecoder, BrokenBody, Decoded};
+pub use body::{BodyDecoder, BodyStep, BrokenBody};
 pub use fields::{Fields, as_text};
 pub use head::{MalformedHead, ParsedRequest, ParsedResponse, Version};

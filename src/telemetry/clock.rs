@@ -67,6 +67,16 @@ impl Clock {
         OffsetDateTime::from(SystemTime::now())
     }
 
+    /// Unix time in whole seconds.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the one place that reads the clock"
+    )]
+    pub fn unix_secs(self) -> u64 {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        since.map_or(0, |since| since.as_secs())
+    }
+
     /// The time of day when `micros` stood on this clock, as the wall clock sees it now: a stepped
     /// wall clock moves the response with it.
     pub fn wall_at(self, micros: u64) -> OffsetDateTime {

@@ -26,7 +26,7 @@ use super::connection::UpstreamConnection;
 use super::pool::ConnectionPool;
 use super::target::{DialAddress, Target};
 use crate::http1::{
-    BodyDecoder, BrokenBody, Decoded, Fields, MalformedHead, ParsedResponse, Version, encode,
+    BodyDecoder, BodyStep, BrokenBody, Fields, MalformedHead, ParsedResponse, Version, encode,
     framing,
 };
 use crate::tls::{HandshakeError, is_certificate_refusal};
@@ -303,20 +303,21 @@ impl HttpClient {
         &self,
         connection: &UpstreamConnection,
         dial: &DialAddress,
-        error: ReadError,
+        error: ResponseReadError,
         reused: bool,
     ) -> SendFailure {
         let since = Millis(connection.since_written_us() / 1000);
         let may_resend = reused
-            && matches!(error, ReadError::Broken(_))
+            && matches!(error, ResponseReadError::Broken(_))
             && may_resend(connection.has_answered(), since, connection.round_trip);
         if may_resend {
             let idle = connection.usage.idle_for(self.pool.now());
             self.pool.record_close(dial.pool_key, idle);
         }
-        let refuses_us = matches!(&error, ReadError::Broken(io) if is_certificate_refusal(io));
+        let refuses_us =
+            matches!(&error, ResponseReadError::Broken(io) if is_certificate_refusal(io));
         let source: BoxError = match error {
-            ReadError::Broken(error) => error.into(),
+            ResponseReadError::Broken(error) => error.into(),
             error => error.into(),
         };
         SendFailure {
@@ -372,7 +373,7 @@ fn unresolved(error: io::Error) -> SendError {
 
 /// Failure to read a response.
 #[derive(Debug, thiserror::Error)]
-pub enum ReadError {
+pub enum ResponseReadError {
     /// The connection broke, or ended early.
     #[error(transparent)]
     Broken(#[from] io::Error),
@@ -388,15 +389,18 @@ pub enum ReadError {
 }
 
 /// Reads the next head of a response, interim ones included.
-async fn read_head(connection: &mut UpstreamConnection) -> Result<(), ReadError> {
+async fn read_head(connection: &mut UpstreamConnection) -> Result<(), ResponseReadError> {
     let mut is_new = !connection.received.is_empty();
     loop {
         if is_new && connection.head.parse(&mut connection.received)? {
-            connection.body = framing::of_response(&connection.head).map_err(ReadError::Framing)?;
+            connection.body =
+                framing::of_response(&connection.head).map_err(ResponseReadError::Framing)?;
             return Ok(());
         }
         if connection.received.len() > HEAD_BYTES_MAX {
-            return Err(ReadError::Framing("the head of the response has no end"));
+            return Err(ResponseReadError::Framing(
+                "the head of the response has no end",
+            ));
         }
         if connection.fill().await? == 0 {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
@@ -459,13 +463,13 @@ impl UpstreamResponse {
     ///
     /// # Errors
     /// The connection broke, or the framing did.
-    pub async fn chunk(&mut self) -> Result<Option<Bytes>, ReadError> {
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, ResponseReadError> {
         loop {
             let connection = &mut *self.connection;
             match connection.body.decode(&mut connection.received) {
-                Ok(Decoded::Data(data)) => return Ok(Some(data)),
-                Ok(Decoded::End) => return Ok(None),
-                Ok(Decoded::Partial) => {}
+                Ok(BodyStep::Data(data)) => return Ok(Some(data)),
+                Ok(BodyStep::End) => return Ok(None),
+                Ok(BodyStep::Partial) => {}
                 Err(error) => {
                     self.broken = true;
                     return Err(error.into());

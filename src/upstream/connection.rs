@@ -190,8 +190,8 @@ impl UpstreamConnection {
     /// takes no system call; later the kernel.
     pub fn is_usable(&mut self, now: Millis) -> bool {
         let is_recent = self.usage.idle_for(now) < ASKED_AFTER;
-        let mut nobody = Context::from_waker(Waker::noop());
-        (is_recent && self.tcp().poll_read_ready(&mut nobody).is_pending())
+        let mut no_task = Context::from_waker(Waker::noop());
+        (is_recent && self.tcp().poll_read_ready(&mut no_task).is_pending())
             || self.is_open_and_silent()
     }
 
