@@ -133,21 +133,17 @@ const FOREIGN: &[(&str, &[&str])] = &[
     ("wasmtime", &["src/plugin", "src/cli/tooling"]),
     (
         "pingora",
-        &[
-            "src/downstream",
-            "src/upstream",
-            "src/peer",
-            "src/admin",
-            "src/app",
-        ],
+        &["src/upstream/target.rs", "src/admin", "src/app"],
     ),
+    ("httparse", &["src/http1"]),
+    ("httpdate", &["src/http1"]),
     ("rustls", &["src/tls"]),
     ("tokio_rustls", &["src/tls"]),
     ("webpki", &["src/tls"]),
     ("prometheus", &["src/telemetry"]),
     ("prost", &["src/telemetry/otlp"]),
     ("tracing_subscriber", &["src/telemetry/log"]),
-    ("hyper", &["src/simulate"]),
+    ("hyper", &["src/simulate", "src/http1/tests.rs"]),
     ("clap", &["src/cli", "src/main", "src/simulate"]),
     ("notify", &["src/config"]),
     ("saphyr", &["src/config"]),
@@ -164,10 +160,7 @@ const NAMES_AT_HOME: &[(&str, &[&str])] = &[
         "InferenceEvent",
         &["src/telemetry", "src/pipeline/context/event.rs"],
     ),
-    (
-        "ServerSession",
-        &["src/downstream", "src/admin", "src/app/listen.rs"],
-    ),
+    ("ServerSession", &["src/admin", "src/app/listen.rs"]),
     // A dialect is known by its row alone.
     ("Anthropic", &["src/core/api"]),
     (

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use infergate_core::Millis;
-use pingora_core::server::ShutdownWatch;
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::connection::DownstreamConnection;
@@ -26,7 +26,11 @@ const SHRINK_AFTER: Duration = Duration::from_secs(2);
 
 /// Serves a connection until either side ends it. `drained` turns true when idle connections are
 /// to be closed.
-pub async fn serve_connection(edge: Arc<DownstreamServer>, tcp: TcpStream, drained: ShutdownWatch) {
+pub async fn serve_connection(
+    edge: Arc<DownstreamServer>,
+    tcp: TcpStream,
+    drained: watch::Receiver<bool>,
+) {
     // Small writes must not wait for an acknowledgement (RFC 896): every event is one.
     if tcp.set_nodelay(true).is_err() {
         return;
@@ -36,7 +40,11 @@ pub async fn serve_connection(edge: Arc<DownstreamServer>, tcp: TcpStream, drain
 }
 
 /// Serves the connection of another node likewise.
-pub async fn serve_peer(edge: Arc<DownstreamServer>, peer: PeerStream, drained: ShutdownWatch) {
+pub async fn serve_peer(
+    edge: Arc<DownstreamServer>,
+    peer: PeerStream,
+    drained: watch::Receiver<bool>,
+) {
     let wire = DownstreamConnection::of_peer(peer, stall_max(&edge));
     serve(&edge, wire, drained).await;
 }
@@ -55,7 +63,11 @@ fn is_outdated(edge: &DownstreamServer, session: &Session) -> bool {
     })
 }
 
-async fn serve(edge: &DownstreamServer, wire: DownstreamConnection, mut drained: ShutdownWatch) {
+async fn serve(
+    edge: &DownstreamServer,
+    wire: DownstreamConnection,
+    mut drained: watch::Receiver<bool>,
+) {
     let mut session = Session::new(wire, edge.shared.clock);
     let clock = edge.shared.clock;
     let old_at = session

@@ -209,11 +209,11 @@ mod tests {
 
     /// Bytes that the state of an inference request may take, allocated for each one. States of rare steps
     /// (forward, failure, heartbeat, an event on the disk) are boxed. The figure only goes down.
-    const INFERENCE_BYTES_MAX: usize = 5_792;
+    const INFERENCE_BYTES_MAX: usize = 4_304;
 
     /// Bytes that the state of any request may take: the cost of a 401 and of the catalog. The figure only
     /// goes down.
-    const REQUEST_BYTES_MAX: usize = 4_432;
+    const REQUEST_BYTES_MAX: usize = 2_272;
 
     type Target = (Operation, Option<String>, Option<Arc<ModelRuntime>>);
 

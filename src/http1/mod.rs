@@ -12,3 +12,6 @@ mod head;
 pub use body::{BodyDecoder, BodyStep, BrokenBody};
 pub use fields::{Fields, as_text};
 pub use head::{MalformedHead, ParsedRequest, ParsedResponse, Version};
+
+#[cfg(test)]
+mod tests;
