@@ -1,7 +1,7 @@
 //! HTTP/1 as bytes: heads, framing, bodies, and what a response says of its connection.
 //!
 //! Pure: no socket, no timer. Both sides of the gateway read and write with it; the rules of RFC 9112 are here
-//! and nowhere else. See `docs/decisions/033-own-http1-codec.md`.
+//! and nowhere else. See `docs/decisions/031-own-http1-codec.md`.
 
 mod body;
 pub mod encode;

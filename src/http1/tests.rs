@@ -28,6 +28,7 @@ struct Message {
 }
 
 /// Runs `check` with seeds until the time is over.
+#[expect(clippy::disallowed_methods, reason = "a test says how long it runs")]
 fn for_a_while(mut check: impl FnMut(&mut fastrand::Rng)) {
     let secs = std::env::var("INFERGATE_FUZZ_SECS").ok();
     let secs = secs.and_then(|secs| secs.parse().ok()).unwrap_or(FUZZ_SECS);
@@ -75,7 +76,7 @@ fn request(random: &mut fastrand::Rng) -> Vec<u8> {
     ];
     text.extend_from_slice(pick(random, &versions).as_bytes());
     text.extend_from_slice(end(random).as_bytes());
-    let body = "hello, world"[..random.usize(..13)].as_bytes();
+    let body = &b"hello, world"[..random.usize(..13)];
     let mut is_chunked = false;
     for _ in 0..random.usize(..8) {
         let lengths = [
