@@ -44,6 +44,10 @@ bench-plugin: plugins
 accept:
     cargo bench --bench accept
 
+# Instructions, allocations, copies, system calls and clock reads of a request (valgrind, strace)
+count *ARGS:
+    ./scripts/count {{ARGS}}
+
 # Three nodes in network namespaces, under load and with faults (root, about 5 minutes)
 fleet *ARGS:
     ./tests/fleet/run {{ARGS}}

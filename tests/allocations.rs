@@ -2,7 +2,7 @@
 //!
 //! Not a benchmark: nothing is timed, and the counts are those of the dev profile. The gateway runs in a child
 //! process of this program, through the public `infergate::cli`, under an allocator that counts its calls.
-//! `INFERGATE_WRITE_CEILINGS=1 cargo test --test allocations` writes the present figures into the file.
+//! `scripts/count --write allocations` runs it with `INFERGATE_WRITE_CEILINGS=1`, which writes the present figures.
 
 #[path = "allocations/ceilings.rs"]
 mod ceilings;
@@ -82,7 +82,7 @@ fn check() -> ExitCode {
         match verdict {
             Verdict::Held => println!("ok {line} (ceiling {ceiling})"),
             Verdict::Fallen => println!(
-                "ok {line} (ceiling {ceiling}; the ceiling should follow: {WRITE_VARIABLE}=1 cargo test --test {NAME})"
+                "ok {line} (ceiling {ceiling}; the ceiling should follow: scripts/count --write {SECTION})"
             ),
             Verdict::Passed => {
                 println!("FAILED {line}, over the ceiling {ceiling}");

@@ -1,0 +1,164 @@
+"""Instructions, allocations and clock reads of a window, by valgrind's callgrind.
+
+Not a time. callgrind counts what the processor runs in user space, on all threads; each byte of `rep movsb` (copies
+above about 4 KB) is one instruction. Its processor has no SHA and no AVX-512, so that SHA-256 shows 3,500
+instructions where the real one needs 300.
+"""
+
+import collections
+import pathlib
+import re
+import shutil
+import subprocess
+import time
+
+from windows import Window, serving, waited_share
+
+ALLOCATING = {
+    "malloc",
+    "calloc",
+    "realloc",
+    "aligned_alloc",
+    "memalign",
+    "posix_memalign",
+}
+CLOCK = "clock_gettime"
+INSTRUCTIONS, ALLOCATIONS, CLOCK_READS = "instructions", "allocations", "clock reads"
+FIGURES = (INSTRUCTIONS, ALLOCATIONS, CLOCK_READS)
+# Windows of which the least counts: what happens twice a second is not in all of them.
+WINDOWS = 4
+PREFIX = (
+    "valgrind",
+    "--quiet",
+    "--tool=callgrind",
+    "--instr-atstart=no",
+    "--separate-threads=yes",
+    "--callgrind-out-file=%FOLDER%/callgrind",
+)
+NAME = re.compile(r"c?fn=\((\d+)\)(?: (.*))?")
+CONTROL_LIMIT_SECS = 120
+
+
+def missing():
+    """The program of this tool that is not installed, or None."""
+    return next((name for name in ("valgrind", "vgdb") if shutil.which(name) is None), None)
+
+
+def control(pids, command):
+    """Sends a monitor command of callgrind to processes."""
+    for pid in pids:
+        done = subprocess.run(
+            ["vgdb", f"--pid={pid}", *command.split()],
+            capture_output=True,
+            text=True,
+            timeout=CONTROL_LIMIT_SECS,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"vgdb {command}: {done.stdout}{done.stderr}")
+
+
+class Profile(collections.Counter):
+    """Instructions, allocations and clock reads."""
+
+    @classmethod
+    def read(cls, path):
+        """Reads a profile as callgrind writes it.
+
+        A call counts where it enters a family of functions: `realloc` may call `malloc`, and the clock of the
+        standard library that of the C library.
+        """
+        found, names = cls(), {}
+        caller = callee = ""
+        with open(path, errors="replace") as lines:
+            for line in lines:
+                if line.startswith(("fn=", "cfn=")):
+                    number, name = NAME.match(line.rstrip()).groups()
+                    names.setdefault(number, name)
+                    if line.startswith("fn="):
+                        caller = names[number]
+                    else:
+                        callee = names[number]
+                elif line.startswith("calls="):
+                    count = int(line[6:].split()[0])
+                    if base(callee) in ALLOCATING and base(caller) not in ALLOCATING:
+                        found[ALLOCATIONS] += count
+                    if CLOCK in callee and CLOCK not in caller:
+                        found[CLOCK_READS] += count
+                elif line.startswith(("totals:", "summary:")):
+                    found[INSTRUCTIONS] = max(found[INSTRUCTIONS], int(line.split()[1]))
+        return found
+
+
+def base(name):
+    """A function's name without the marks of recursion and of symbol versions."""
+    return name.split("'")[0].split("@")[0]
+
+
+def count(gateway, binary, traffic, annotate=None):
+    """Figures of one request: the least of several windows, each without what an idle window has as well."""
+    with gateway.running(binary, PREFIX) as pids:
+        load = traffic()
+        control(pids, "instrumentation on")
+        load.warm_up()
+        gateway.settle()
+        control(pids, "zero")
+        busy = [busy_window(gateway, pids, load) for _ in range(WINDOWS)]
+        idle = Window(pids)
+        time.sleep(busy[-1].secs)
+        idle.end()
+        control(pids, "dump")
+        control(pids, "instrumentation off")
+        load.finish()
+    found = []
+    for number, window in enumerate(busy, 1):
+        total = collections.Counter()
+        for pid, node in zip(pids, gateway.nodes):
+            share = waited_share(window, idle, pid)
+            add_serving(total, profiles(node.folder, number), profiles(node.folder, WINDOWS + 1), share)
+        found.append({name: total[name] / load.parts for name in FIGURES})
+    if annotate:
+        for node in gateway.nodes:
+            write_annotated(node.folder, annotate, node.name, load.parts)
+    return {name: min(figures[name] for figures in found) for name in FIGURES}
+
+
+def busy_window(gateway, pids, load):
+    """Plays the traffic once and has callgrind write a profile of it."""
+    window = Window(pids)
+    load.play()
+    gateway.settle()
+    window.end()
+    control(pids, "dump")
+    return window
+
+
+def add_serving(total, busy, idle, share):
+    """Adds the profiles of the threads that serve requests, without `share` of what each does while idle."""
+
+    def instructions(profiles):
+        return {thread: profile[INSTRUCTIONS] for thread, profile in profiles.items()}
+
+    for thread in serving(instructions(busy), instructions(idle)):
+        for name, amount in busy[thread].items():
+            total[name] += amount - share * idle[thread][name]
+
+
+def profiles(folder, number):
+    """The profile of each thread from one dump."""
+    found = {path.suffix: Profile.read(path) for path in folder.glob(f"callgrind.{number}-*")}
+    return collections.defaultdict(Profile, {name.split("-")[1]: found[name] for name in found})
+
+
+def write_annotated(folder, target, node, parts):
+    """Writes the profiles of all threads, and their functions by own and by inclusive instructions."""
+    target_folder, scenario = pathlib.Path(target[0]), target[1]
+    target_folder.mkdir(parents=True, exist_ok=True)
+    copied = []
+    for profile in sorted(folder.glob("callgrind.1-*")):
+        copied.append(target_folder / f"{scenario}.{node}.callgrind{profile.suffix[2:]}")
+        shutil.copy(profile, copied[-1])
+    for kind, inclusive in (("self", "no"), ("inclusive", "yes")):
+        command = ["callgrind_annotate", f"--inclusive={inclusive}", "--auto=no", "--threshold=99"]
+        done = subprocess.run([*command, *copied], capture_output=True, text=True)
+        text = f"{parts} requests or events, with what runs beside them\n{done.stdout}{done.stderr}"
+        (target_folder / f"{scenario}.{node}.{kind}.txt").write_text(text)
