@@ -352,7 +352,7 @@ fn charge(
     };
     let priced = model.billing.price(input.caller?, tariff, &report);
     bill.priced_by = match priced.uses.last() {
-        Some(by) if !priced.fell_back => Some(Arc::clone(&by.name)),
+        Some(by) if !priced.fell_back => Some(Arc::clone(&by.plugin.name)),
         _ => Some(BUILTIN.into()),
     };
     bill.fell_back = priced.fell_back;

@@ -288,7 +288,7 @@ fn refusal_json(refusal: RefusalSummary) -> Value {
 /// Renders the source of an order.
 pub(super) fn ranked_by(uses: &[PluginUse]) -> Value {
     match uses.first() {
-        Some(plugin) => json!({
+        Some(PluginUse { plugin, .. }) => json!({
             "plugin": plugin.name,
             "sha256": plugin.sha256,
             "config": plugin.config,

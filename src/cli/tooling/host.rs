@@ -24,7 +24,6 @@ use crate::plugin::runtime::code_cache::CodeCache;
 use crate::plugin::runtime::context::HostContext;
 use crate::plugin::runtime::engine::{EnginePurpose, WasmRuntime};
 use crate::plugin::runtime::grants::{GrantUsage, Grants, LookupTable};
-use crate::plugin::runtime::identity::RevisionIdentity;
 use crate::plugin::runtime::revision::{LinkedCode, Revision, RevisionParts};
 use crate::plugin::spec::{Bounds, InstancePolicy, PluginLimits, PluginSpec, World};
 use crate::telemetry::Clock;
@@ -198,7 +197,7 @@ impl OpenedComponent {
             EnginePurpose::Serve => 1,
         };
         let parts = RevisionParts {
-            identity: RevisionIdentity::clone(&of.identity),
+            identity: Arc::clone(&of.identity),
             fingerprint: of.fingerprint,
             world: of.world,
             code: LinkedCode::clone(&of.code),

@@ -16,11 +16,11 @@ use crate::plugin::loading::grants::KeyProblem;
 use crate::plugin::loading::setup::configure_and_describe;
 use crate::plugin::runtime::context::HostContext;
 use crate::plugin::runtime::grants::{GrantUsage, GrantedCounter, Grants, LookupTable};
-use crate::plugin::runtime::identity::RevisionIdentity;
 use crate::plugin::runtime::imports::linker;
 use crate::plugin::runtime::revision::{LinkedCode, Revision, RevisionParts};
 use crate::plugin::runtime::store::ExportIndices;
 use crate::plugin::spec::PluginSpec;
+use crate::telemetry::event::PluginIdentity;
 
 /// State shared by all revisions of one load.
 pub struct RevisionLoader<'a> {
@@ -90,11 +90,11 @@ impl RevisionLoader<'_> {
             .map_err(|why| file_problem(format!("it cannot be linked: {why:#}")))?;
         let indices = ExportIndices::of(&pre);
         let parts = RevisionParts {
-            identity: RevisionIdentity {
-                name: Arc::clone(&spec.name),
-                sha256: Arc::clone(&grants.sha256),
+            identity: Arc::new(PluginIdentity::new(
+                Arc::clone(&spec.name),
+                Arc::clone(&grants.sha256),
                 config,
-            },
+            )),
             fingerprint,
             world: spec.world,
             code: LinkedCode {

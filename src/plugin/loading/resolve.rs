@@ -19,9 +19,9 @@ use crate::plugin::roles::routing::slot::{RoutingMode, RoutingSlot};
 use crate::plugin::roles::task::slot::TaskSlot;
 use crate::plugin::roles::traits::{BillingFormula, RoutingPolicy, TaskHandler};
 use crate::plugin::runtime::breaker::BreakerState;
-use crate::plugin::runtime::identity::RevisionIdentity;
 use crate::plugin::runtime::revision::Revision;
 use crate::plugin::spec::{PluginSpec, RankMode};
+use crate::telemetry::event::PluginIdentity;
 
 /// Resolves the models of one configuration.
 pub struct Resolver<'a> {
@@ -166,7 +166,7 @@ fn last_good(
         return None;
     }
     let may_stand_in = |one: &&Arc<Revision>| {
-        let RevisionIdentity { name, sha256, .. } = &one.parts.identity;
+        let PluginIdentity { name, sha256, .. } = &*one.parts.identity;
         let is_barred = |barred: &Arc<str>| barred.eq_ignore_ascii_case(sha256);
         *name == current.parts.identity.name && !spec.barred_sha256.iter().any(is_barred)
     };

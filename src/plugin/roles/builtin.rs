@@ -21,7 +21,7 @@ use crate::plugin::roles::traits::{
     BillingFormula, BodyView, FinishInput, PrepareInput, RoutingPolicy, TaskHandler,
 };
 use crate::plugin::runtime::call::Caller;
-use crate::plugin::runtime::identity::RevisionIdentity;
+use crate::telemetry::event::PluginIdentity;
 
 /// The name of the built-in formula.
 pub(crate) const FORMULA: &str = "neurons";
@@ -101,7 +101,7 @@ impl TaskHandler for NativeTask {
         self.output.as_ref()
     }
 
-    fn identity(&self) -> Option<&RevisionIdentity> {
+    fn identity(&self) -> Option<&Arc<PluginIdentity>> {
         None
     }
 
@@ -159,7 +159,7 @@ pub(crate) fn formula() -> Arc<dyn BillingFormula> {
 }
 
 impl BillingFormula for NativeFormula {
-    fn identity(&self) -> Option<&RevisionIdentity> {
+    fn identity(&self) -> Option<&Arc<PluginIdentity>> {
         None
     }
 
@@ -210,7 +210,7 @@ pub(crate) fn policy(
 }
 
 impl RoutingPolicy for NativePolicy {
-    fn identity(&self) -> Option<&RevisionIdentity> {
+    fn identity(&self) -> Option<&Arc<PluginIdentity>> {
         None
     }
 
@@ -234,7 +234,7 @@ pub(crate) fn tiers() -> Arc<dyn RoutingPolicy> {
 }
 
 impl RoutingPolicy for TierOrder {
-    fn identity(&self) -> Option<&RevisionIdentity> {
+    fn identity(&self) -> Option<&Arc<PluginIdentity>> {
         None
     }
 

@@ -3,6 +3,8 @@
 //! Built-in ones and Wasm revisions implement the same traits, so that no plugin means built-in
 //! behaviour and either can stand in for the other. Answers have passed the checks of `check.rs`.
 
+use std::sync::Arc;
+
 use infergate_core::billing::{Charge, UsageReport};
 use infergate_core::model::Tariff;
 use infergate_core::routing::{Candidate, Choice, Hints};
@@ -13,7 +15,7 @@ use infergate_core::task::{
 use crate::plugin::failure::Failure;
 use crate::plugin::json::schema::Schema;
 use crate::plugin::runtime::call::Caller;
-use crate::plugin::runtime::identity::RevisionIdentity;
+use crate::telemetry::event::PluginIdentity;
 
 /// Part of a body that a task selects.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +76,7 @@ pub trait TaskHandler: Send + Sync {
     /// Its output schema, compiled.
     fn output_schema(&self) -> Option<&Schema>;
     /// Identity in events; none for a built-in one.
-    fn identity(&self) -> Option<&RevisionIdentity>;
+    fn identity(&self) -> Option<&Arc<PluginIdentity>>;
     /// True when a call would be made now; false while the breaker is open and no probe is due.
     fn is_available(&self) -> bool;
     /// Counts that the revision was skipped because its breaker is open.
@@ -107,7 +109,7 @@ pub trait TaskHandler: Send + Sync {
 /// A billing formula.
 pub trait BillingFormula: Send + Sync {
     /// Identity in events; none for the built-in one.
-    fn identity(&self) -> Option<&RevisionIdentity>;
+    fn identity(&self) -> Option<&Arc<PluginIdentity>>;
     /// The charge of a request.
     fn price(
         &self,
@@ -127,7 +129,7 @@ pub trait BillingFormula: Send + Sync {
 /// A routing policy.
 pub trait RoutingPolicy: Send + Sync {
     /// Identity in events; none for a built-in one.
-    fn identity(&self) -> Option<&RevisionIdentity>;
+    fn identity(&self) -> Option<&Arc<PluginIdentity>>;
     /// The candidates in order, each once.
     fn rank(
         &self,

@@ -20,7 +20,7 @@ use crate::plugin::failure::Failure;
 use crate::plugin::runtime::call::Caller;
 use crate::plugin::runtime::call::HookCall;
 use crate::plugin::runtime::grants::LookupTable;
-use crate::plugin::runtime::identity::RevisionIdentity;
+use crate::telemetry::event::PluginIdentity;
 
 /// Calls of one capture.
 pub const CAPTURE_MAX_CALLS: u32 = 1000;
@@ -209,7 +209,7 @@ impl Capture {
 
 /// A call that was made.
 pub(crate) struct CallRecord<'a> {
-    pub identity: &'a RevisionIdentity,
+    pub identity: &'a PluginIdentity,
     /// JSON of `configure`.
     pub settings: &'a str,
     pub tables: &'a [LookupTable],

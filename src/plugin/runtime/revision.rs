@@ -23,13 +23,13 @@ use crate::plugin::runtime::call_stats::CallStats;
 use crate::plugin::runtime::capture::{CallRecord, Capture};
 use crate::plugin::runtime::context::HostContext;
 use crate::plugin::runtime::grants::Grants;
-use crate::plugin::runtime::identity::RevisionIdentity;
 use crate::plugin::runtime::instance_pool::InstanceOwner;
 use crate::plugin::runtime::store::{
     CallError, ExportIndices, Exports, GuestInstance, GuestState, InstanceTemplate,
 };
 use crate::plugin::spec::{Bounds, InstancePolicy, World};
 use crate::telemetry::clock::rfc3339;
+use crate::telemetry::event::PluginIdentity;
 use crate::telemetry::plugin_metrics::{self, CallResult};
 use crate::telemetry::{PluginMetrics, off_the_worker};
 
@@ -62,7 +62,7 @@ pub struct LinkedCode {
 
 /// Parts of a revision, all of them checked.
 pub struct RevisionParts {
-    pub identity: RevisionIdentity,
+    pub identity: Arc<PluginIdentity>,
     pub fingerprint: [u8; 32],
     pub world: World,
     pub code: LinkedCode,
@@ -519,7 +519,7 @@ impl Revision {
         took_us: u64,
         opened: bool,
     ) {
-        let RevisionIdentity { name, sha256, .. } = &self.parts.identity;
+        let PluginIdentity { name, sha256, .. } = &*self.parts.identity;
         let bytes = call_error.memory_bytes as u64;
         self.tally.crash_bytes.fetch_max(bytes, Ordering::Relaxed);
         if opened {

@@ -94,7 +94,7 @@ fn a_good_guest_answers_right_after_an_evil_one() {
         assert!(price(&evils, &user_of(&evil), "acme").fell_back);
         let priced = price(&goods, &user_of(&good), "acme");
         assert_eq!(priced.charge.total, 1.0);
-        assert_eq!(&*priced.uses[0].name, "good");
+        assert_eq!(&*priced.uses[0].plugin.name, "good");
     }
 }
 

@@ -357,7 +357,7 @@ fn a_call_that_fails_in_a_new_revision_is_answered_by_the_last_good_one() {
     for turn in 0..20 {
         let priced = price(&bad, &user[0], ["a", "b"][turn % 2]);
         assert_eq!(priced.charge.total, 3.0);
-        assert_eq!(priced.uses[0].sha256, first.state()[0].sha256);
+        assert_eq!(priced.uses[0].plugin.sha256, first.state()[0].sha256);
         assert!(!priced.fell_back);
     }
     let states = bad.state();

@@ -287,7 +287,7 @@ fn an_answer_that_a_new_revision_cannot_shape_is_the_last_good_ones_alone() {
         session
             .uses()
             .iter()
-            .any(|one| one.hook == "finish" && one.sha256 == *digest)
+            .any(|one| one.hook == "finish" && one.plugin.sha256 == *digest)
     );
 }
 

@@ -16,12 +16,12 @@ use crate::plugin::roles::validate_output;
 use crate::plugin::runtime::bindings::billing as wit;
 use crate::plugin::runtime::call::Caller;
 use crate::plugin::runtime::call::HookCall;
-use crate::plugin::runtime::identity::RevisionIdentity;
 use crate::plugin::runtime::revision::Revision;
 use crate::plugin::runtime::store::{Exports, GuestState};
+use crate::telemetry::event::PluginIdentity;
 
 impl BillingFormula for Revision {
-    fn identity(&self) -> Option<&RevisionIdentity> {
+    fn identity(&self) -> Option<&Arc<PluginIdentity>> {
         Some(&self.parts.identity)
     }
 

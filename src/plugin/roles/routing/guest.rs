@@ -2,6 +2,8 @@
 //!
 //! Ids that a guest may not name are not a failure: the order is made whole instead.
 
+use std::sync::Arc;
+
 use infergate_core::routing::policy::{self, CANDIDATES_MAX};
 use infergate_core::routing::{Candidate, Choice, Health, Hints};
 
@@ -12,11 +14,11 @@ use crate::plugin::roles::traits::RoutingPolicy;
 use crate::plugin::runtime::bindings::routing as wit;
 use crate::plugin::runtime::call::Caller;
 use crate::plugin::runtime::call::HookCall;
-use crate::plugin::runtime::identity::RevisionIdentity;
 use crate::plugin::runtime::revision::Revision;
+use crate::telemetry::event::PluginIdentity;
 
 impl RoutingPolicy for Revision {
-    fn identity(&self) -> Option<&RevisionIdentity> {
+    fn identity(&self) -> Option<&Arc<PluginIdentity>> {
         Some(&self.parts.identity)
     }
 

@@ -2,6 +2,8 @@
 //!
 //! Does not validate schemas nor edit bodies; the session does.
 
+use std::sync::Arc;
+
 use infergate_core::task::{
     BodyEdit, BodyField, EventEdit, FinishResult, PrepareResult, Rejection, StreamEvent,
     StreamResult, TaskDescription, TaskHooks,
@@ -16,9 +18,9 @@ use crate::plugin::roles::validate_output;
 use crate::plugin::runtime::bindings::{task as wit, task_stream as wit_stream};
 use crate::plugin::runtime::call::Caller;
 use crate::plugin::runtime::call::HookCall;
-use crate::plugin::runtime::identity::RevisionIdentity;
 use crate::plugin::runtime::revision::Revision;
 use crate::plugin::runtime::store::{CallError, GuestInstance};
+use crate::telemetry::event::PluginIdentity;
 
 /// Calls `describe` of a guest, under the deadline it was armed with.
 pub fn describe(instance: &mut GuestInstance) -> Result<TaskDescription, Box<CallError>> {
@@ -61,7 +63,7 @@ impl TaskHandler for Revision {
         self.described.output.as_ref()
     }
 
-    fn identity(&self) -> Option<&RevisionIdentity> {
+    fn identity(&self) -> Option<&Arc<PluginIdentity>> {
         Some(&self.parts.identity)
     }
 

@@ -1,0 +1,340 @@
+//! Text of an inference event: one line of JSON, written member by member.
+//!
+//! Not a serializer: the members of `docs/events.md` are few and fixed, and their names are constants here. So
+//! are the names of dialects, outcomes and hooks, which hold nothing to escape.
+//! Strings without a character to escape are copied, which nearly all are; fractions and the other strings are
+//! left to `serde_json`. A test holds the text to what serde writes. The writer thread calls it for each event.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use super::{Comparison, EventFlags, InferenceEvent, PluginIdentity, PluginUse, TokenUsage};
+
+/// Bytes of a usual line with two plugins: reserved once, so that few lines move the buffer.
+const LINE_BYTES_USUAL: usize = 1400;
+
+impl InferenceEvent {
+    /// Appends the event to `out` as one line of JSON, newline included. `time` is `ended_us` on
+    /// the wall, in RFC 3339.
+    pub fn write_line(&self, time: &str, out: &mut Vec<u8>) {
+        out.reserve(LINE_BYTES_USUAL);
+        self.write_names(time, out);
+        self.write_result(out);
+        self.write_usage(out);
+        self.write_way(out);
+        out.extend_from_slice(b"}\n");
+    }
+
+    /// Writes the members from `time` to `site`.
+    fn write_names(&self, time: &str, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"{\"time\":");
+        write_string(time, out);
+        out.extend_from_slice(b",\"request_id\":");
+        write_string(&self.request_id, out);
+        out.extend_from_slice(b",\"account_id\":");
+        write_string_or_null(self.account_id.as_ref().map(|id| id.as_str()), out);
+        out.extend_from_slice(b",\"client_id\":");
+        write_string_or_null(self.client_id.as_deref(), out);
+        out.extend_from_slice(b",\"client_request_id\":");
+        write_string_or_null(self.client_request_id.as_deref(), out);
+        out.extend_from_slice(b",\"model_id\":");
+        write_string_or_null(self.model_id.as_ref().map(|id| id.as_str()), out);
+        out.extend_from_slice(b",\"asked_model_id\":");
+        write_string_or_null(self.asked_model_id.as_ref().map(|id| id.as_str()), out);
+        out.extend_from_slice(b",\"face\":\"");
+        out.extend_from_slice(self.dialect.name().as_bytes());
+        out.extend_from_slice(b"\",\"node\":");
+        write_string(&self.node, out);
+        out.extend_from_slice(b",\"site\":");
+        write_string(&self.site, out);
+    }
+
+    /// Writes the members from `status` to `time_to_first_token_ms`.
+    fn write_result(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b",\"status\":");
+        write_whole(self.status.into(), out);
+        out.extend_from_slice(b",\"error_code\":");
+        match self.error_code {
+            Some(code) => {
+                out.push(b'"');
+                write_whole(code.into(), out);
+                out.push(b'"');
+            }
+            None => out.extend_from_slice(b"null"),
+        }
+        out.extend_from_slice(b",\"reason\":");
+        write_string_or_null(self.reason, out);
+        out.extend_from_slice(b",\"outcome\":\"");
+        out.extend_from_slice(self.outcome.name().as_bytes());
+        out.extend_from_slice(b"\",\"streamed\":");
+        write_bool(self.flags.streamed, out);
+        out.extend_from_slice(b",\"queued\":");
+        write_bool(self.queued, out);
+        out.extend_from_slice(b",\"request_time_ms\":");
+        write_whole(self.request_time_us / 1000, out);
+        out.extend_from_slice(b",\"queuing_time_ms\":");
+        write_whole(self.queuing_time_us / 1000, out);
+        out.extend_from_slice(b",\"inference_time_ms\":");
+        write_whole(self.inference_time_us / 1000, out);
+        out.extend_from_slice(b",\"time_to_first_token_ms\":");
+        match self.time_to_first_token_us {
+            Some(us) => write_whole(us / 1000, out),
+            None => out.extend_from_slice(b"null"),
+        }
+    }
+
+    /// Writes the members from `metrics` to `priced_by`.
+    fn write_usage(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b",\"metrics\":");
+        write_metrics(self.metrics, &self.extra_metrics, out);
+        out.extend_from_slice(b",\"metrics_source\":\"");
+        out.extend_from_slice(self.metrics_source.name().as_bytes());
+        out.extend_from_slice(b"\",\"comparison\":");
+        write_comparison(&self.comparison, out);
+        out.extend_from_slice(b",\"neurons\":");
+        match self.neurons {
+            Some(neurons) => write_float(neurons, out),
+            None => out.extend_from_slice(b"null"),
+        }
+        out.extend_from_slice(b",\"priced_by\":");
+        write_string_or_null(self.priced_by.as_deref(), out);
+    }
+
+    /// Writes the members from `attempts` on.
+    fn write_way(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b",\"attempts\":");
+        write_whole(self.attempts.into(), out);
+        out.extend_from_slice(b",\"upstream\":");
+        write_string_or_null(self.upstream.as_deref(), out);
+        out.extend_from_slice(b",\"path\":");
+        write_list(&self.path, out, |place: &Arc<str>, out| {
+            write_string(place, out)
+        });
+        out.extend_from_slice(b",\"local_queue_size\":");
+        write_whole(self.local_queue_size.into(), out);
+        out.extend_from_slice(b",\"source_site\":");
+        write_string(&self.source_site, out);
+        // No endpoint names its container yet.
+        out.extend_from_slice(b",\"container_id\":null,\"flags\":");
+        write_flags(self.flags, out);
+        out.extend_from_slice(b",\"request_source\":\"");
+        out.extend_from_slice(self.request_source.as_bytes());
+        out.extend_from_slice(b"\",\"plugins\":");
+        write_list(&self.plugins, out, |used: &PluginUse, out| {
+            out.extend_from_slice(used.plugin.members.as_bytes());
+            out.extend_from_slice(used.hook.as_bytes());
+            out.extend_from_slice(b"\"}");
+        });
+        out.extend_from_slice(b",\"trace_id\":");
+        match self.trace_id {
+            // Digits alone; memory takes every byte.
+            Some(id) => drop(write!(out, "\"{id}\"")),
+            None => out.extend_from_slice(b"null"),
+        }
+    }
+}
+
+impl PluginIdentity {
+    /// Renders the object of `plugins` up to the text of `hook`.
+    pub(super) fn render_members(name: &str, sha256: &str, config: &str) -> Box<str> {
+        let mut out = b"{\"name\":".to_vec();
+        write_string(name, &mut out);
+        out.extend_from_slice(b",\"sha256\":");
+        write_string(sha256, &mut out);
+        out.extend_from_slice(b",\"config\":");
+        write_string(config, &mut out);
+        out.extend_from_slice(b",\"hook\":\"");
+        String::from_utf8(out)
+            .expect("strings and names are UTF-8")
+            .into()
+    }
+}
+
+/// Writes the tokens, then all else. A name of the tokens in `extra` is left out: two members of one name are a
+/// line that readers disagree about.
+fn write_metrics(tokens: TokenUsage, extra: &[(Arc<str>, f64)], out: &mut Vec<u8>) {
+    let mut separator = b'{';
+    let tokens = [
+        ("input_tokens", tokens.input_tokens),
+        ("output_tokens", tokens.output_tokens),
+        ("cached_tokens", tokens.cached_tokens),
+    ];
+    for (name, count) in tokens {
+        if let Some(count) = count {
+            write_key(&mut separator, name, out);
+            write_whole(count, out);
+        }
+    }
+    for (name, value) in extra {
+        if !tokens.iter().any(|(known, _)| *known == &**name) {
+            write_key(&mut separator, name, out);
+            write_quantity(*value, out);
+        }
+    }
+    if separator == b'{' {
+        out.push(b'{');
+    }
+    out.push(b'}');
+}
+
+/// Writes `{ metric: { reported, estimated, match } }`; null where nothing is compared.
+fn write_comparison(comparison: &[Comparison], out: &mut Vec<u8>) {
+    if comparison.is_empty() {
+        out.extend_from_slice(b"null");
+        return;
+    }
+    let mut separator = b'{';
+    for one in comparison {
+        write_key(&mut separator, &one.metric, out);
+        out.extend_from_slice(b"{\"reported\":");
+        write_quantity_or_null(one.reported, out);
+        out.extend_from_slice(b",\"estimated\":");
+        write_quantity_or_null(one.estimated, out);
+        out.extend_from_slice(b",\"match\":");
+        match one.matches {
+            Some(matches) => write_bool(matches, out),
+            None => out.extend_from_slice(b"null"),
+        }
+        out.push(b'}');
+    }
+    out.push(b'}');
+}
+
+fn write_flags(flags: EventFlags, out: &mut Vec<u8>) {
+    /// Text of [`EventFlags::default`], which most requests have.
+    const UNSET: &str = concat!(
+        r#"{"streamed":false,"beta":false,"external_endpoint":false,"#,
+        r#""queued_in_site":false,"unix_socket":false,"billing_fallback":false}"#
+    );
+    if flags == EventFlags::default() {
+        out.extend_from_slice(UNSET.as_bytes());
+        return;
+    }
+    out.extend_from_slice(b"{\"streamed\":");
+    write_bool(flags.streamed, out);
+    out.extend_from_slice(b",\"beta\":");
+    write_bool(flags.beta, out);
+    out.extend_from_slice(b",\"external_endpoint\":");
+    write_bool(flags.external_endpoint, out);
+    out.extend_from_slice(b",\"queued_in_site\":");
+    write_bool(flags.queued_in_site, out);
+    out.extend_from_slice(b",\"unix_socket\":");
+    write_bool(flags.unix_socket, out);
+    out.extend_from_slice(b",\"billing_fallback\":");
+    write_bool(flags.billing_fallback, out);
+    out.push(b'}');
+}
+
+fn write_list<T>(list: &[T], out: &mut Vec<u8>, write: impl Fn(&T, &mut Vec<u8>)) {
+    out.push(b'[');
+    for (at, one) in list.iter().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        write(one, out);
+    }
+    out.push(b']');
+}
+
+/// Writes the name of a member and what stands before it: `{` before the first, a comma before the others.
+fn write_key(separator: &mut u8, name: &str, out: &mut Vec<u8>) {
+    out.push(*separator);
+    *separator = b',';
+    write_string(name, out);
+    out.push(b':');
+}
+
+fn write_bool(value: bool, out: &mut Vec<u8>) {
+    let text: &[u8] = match value {
+        true => b"true",
+        false => b"false",
+    };
+    out.extend_from_slice(text);
+}
+
+fn write_whole(number: u64, out: &mut Vec<u8>) {
+    /// Digits of the largest number.
+    const DIGITS_MAX: usize = 20;
+    let digit = |number: u64| b'0' + (number % 10) as u8;
+    if number < 10 {
+        out.push(digit(number));
+        return;
+    }
+    let mut text = [0; DIGITS_MAX];
+    let (mut begin, mut left) = (DIGITS_MAX, number);
+    while left > 0 {
+        begin -= 1;
+        text[begin] = digit(left);
+        left /= 10;
+    }
+    out.extend_from_slice(&text[begin..]);
+}
+
+/// Writes a number that is whole as one: `20`, not `20.0`.
+fn write_quantity(value: f64, out: &mut Vec<u8>) {
+    /// 2^53: beyond it a float does not hold every whole number.
+    const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
+    match value.fract() == 0.0 && (0.0..=WHOLE_MAX).contains(&value) {
+        true => write_whole(value as u64, out),
+        false => write_float(value, out),
+    }
+}
+
+fn write_quantity_or_null(value: Option<f64>, out: &mut Vec<u8>) {
+    match value {
+        Some(value) => write_quantity(value, out),
+        None => out.extend_from_slice(b"null"),
+    }
+}
+
+/// Writes the shortest text that reads back as `value`; null for what is no number.
+fn write_float(value: f64, out: &mut Vec<u8>) {
+    serde_json::to_writer(out, &value).expect("a float is written to memory");
+}
+
+fn write_string_or_null(text: Option<&str>, out: &mut Vec<u8>) {
+    match text {
+        Some(text) => write_string(text, out),
+        None => out.extend_from_slice(b"null"),
+    }
+}
+
+fn write_string(text: &str, out: &mut Vec<u8>) {
+    if has_escapes(text.as_bytes()) {
+        serde_json::to_writer(out, text).expect("a string is written to memory");
+        return;
+    }
+    out.reserve(text.len() + 2);
+    out.push(b'"');
+    out.extend_from_slice(text.as_bytes());
+    out.push(b'"');
+}
+
+/// Returns whether JSON escapes a byte of the text: a control character, a quote or a backslash.
+fn has_escapes(text: &[u8]) -> bool {
+    let is_escaped = |byte: &u8| *byte < 0x20 || *byte == b'"' || *byte == b'\\';
+    // Two words that overlap cover what is no multiple of a word.
+    let Some(last) = text.last_chunk::<8>() else {
+        let (Some(first), Some(last)) = (text.first_chunk::<4>(), text.last_chunk::<4>()) else {
+            return text.iter().any(is_escaped);
+        };
+        let (first, last) = (u32::from_le_bytes(*first), u32::from_le_bytes(*last));
+        return escapes_of(u64::from(first) << 32 | u64::from(last)) != 0;
+    };
+    let (words, _) = text.as_chunks::<8>();
+    let mut found = escapes_of(u64::from_le_bytes(*last));
+    for word in words {
+        found |= escapes_of(u64::from_le_bytes(*word));
+    }
+    found != 0
+}
+
+/// Returns a word that is not zero where one of eight bytes is escaped
+/// (<https://graphics.stanford.edu/~seander/bithacks.html#HasLessInWord>).
+fn escapes_of(word: u64) -> u64 {
+    const ONES: u64 = u64::MAX / 0xff;
+    const HIGH: u64 = ONES * 0x80;
+    let below = |word: u64, bound: u64| word.wrapping_sub(ONES * bound) & !word;
+    let equals = |byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
+    (below(word, 0x20) | equals(b'"') | equals(b'\\')) & HIGH
+}
