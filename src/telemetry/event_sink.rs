@@ -1,16 +1,18 @@
 //! Sink of inference events: a bounded queue, one writer thread, one file of JSON lines.
 //!
-//! Never blocks the caller. Emitting pushes into a queue of [`QUEUE_EVENTS`]. The writer wakes
-//! every [`WRITE_INTERVAL`], so serving pays no system call per event and a crash loses at most one
-//! interval. Events that do not fit, or cannot be written, are dropped and counted. Events are
-//! emitted by the pipeline's drop guard; the sink is started, reconfigured and closed by `app`.
+//! Never blocks the caller. Emitting pushes into a queue of [`QUEUE_EVENTS`]. The writer sleeps until there
+//! is an event. From then on it looks every [`WRITE_INTERVAL`] until there is none, so a busy gateway pays no
+//! system call per event and a crash loses at most one interval. Events that do not fit, or cannot be written,
+//! are dropped and counted. Events are emitted by the pipeline's drop guard; the sink is started, reconfigured
+//! and closed by `app`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+use std::vec::Drain;
 use std::{fmt, io};
 
 use parking_lot::Mutex;
@@ -21,13 +23,16 @@ use tokio::sync::oneshot;
 use super::clock::{Clock, TimestampFormatter};
 use super::event::InferenceEvent;
 use super::rotating_file::{FileSettings, RotatingFile};
+use queue::{EventQueue, PushResult, QueuedEvent};
 
-/// Events that may wait for the writer: 100 ms of them at 650,000 requests a second, and half a
-/// megabyte of pointers.
+mod queue;
+
+/// Events that may wait for the writer: 100 ms of them at 650,000 requests a second, and 32 MiB. As many
+/// may be in the writer's hands while a disk hangs.
 pub const QUEUE_EVENTS: usize = 65_536;
 
-/// Interval at which the writer looks at the queue. Half of the 100 ms an event may stay in memory,
-/// so that the write itself has the other half.
+/// Interval at which the writer looks at the queue while there are events. Half of the 100 ms an event may
+/// stay in memory, so that the write itself has the other half.
 pub const WRITE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Bytes gathered for one write: large enough that system calls do not count, small enough that
@@ -123,7 +128,7 @@ pub struct EventCounts {
 /// The handle of the event file. Share it in an `Arc`.
 pub struct EventSink {
     shared: Arc<SinkState>,
-    queue: SyncSender<QueuedEvent>,
+    queue: Arc<EventQueue>,
     writer: thread::Thread,
     /// Taken by the first `close`; nobody else holds it.
     ending: Mutex<Option<WriterThread>>,
@@ -133,12 +138,6 @@ struct WriterThread {
     thread: JoinHandle<()>,
     /// Hangs up when the writer thread ends.
     done: Receiver<()>,
-}
-
-struct QueuedEvent {
-    event: Box<InferenceEvent>,
-    /// Completes when the event is on the disk or lost.
-    stored: Option<oneshot::Sender<StoreResult>>,
 }
 
 #[derive(Default)]
@@ -171,7 +170,7 @@ impl EventSink {
         queue_events: usize,
         write_interval: Duration,
     ) -> io::Result<EventSink> {
-        let (queue, events) = mpsc::sync_channel(queue_events);
+        let queue = Arc::new(EventQueue::new(queue_events));
         let (alive, done) = mpsc::sync_channel(0);
         let shared = Arc::new(SinkState::default());
         shared
@@ -179,8 +178,7 @@ impl EventSink {
             .store(config.file.is_some(), Ordering::Relaxed);
         let writer = EventWriter {
             shared: shared.clone(),
-            events,
-            queue_events,
+            queue: Arc::clone(&queue),
             write_interval,
             clock,
             stamp: TimestampFormatter::default(),
@@ -188,6 +186,7 @@ impl EventSink {
                 .file
                 .as_ref()
                 .map(|file| RotatingFile::new(file.settings())),
+            taken: Vec::new(),
             batch: Vec::new(),
             waiting: Vec::new(),
             failing: false,
@@ -205,7 +204,7 @@ impl EventSink {
         })
     }
 
-    /// Hands an event over. Never blocks and makes no system call.
+    /// Hands an event over. Never blocks; makes no system call but the one that wakes a writer at rest.
     pub fn write(&self, event: InferenceEvent) {
         self.push(event, None);
     }
@@ -272,18 +271,16 @@ impl EventSink {
             answer(stored, StoreResult::Lost);
             return;
         }
-        match self.queue.try_send(QueuedEvent {
-            event: Box::new(event),
-            stored,
-        }) {
-            Ok(()) => {}
-            Err(TrySendError::Full(message)) => {
+        match self.queue.push(event, stored) {
+            PushResult::Queued => {}
+            PushResult::QueuedFirst => self.writer.unpark(),
+            PushResult::Full(stored) => {
                 shared.dropped_overrun.fetch_add(1, Ordering::Relaxed);
-                answer(message.stored, StoreResult::Lost);
+                answer(stored, StoreResult::Lost);
             }
-            Err(TrySendError::Disconnected(message)) => {
+            PushResult::Closed(stored) => {
                 shared.dropped_closed.fetch_add(1, Ordering::Relaxed);
-                answer(message.stored, StoreResult::Lost);
+                answer(stored, StoreResult::Lost);
             }
         }
     }
@@ -314,12 +311,13 @@ fn answer(waiting: Option<oneshot::Sender<StoreResult>>, stored: StoreResult) {
 /// The writer thread's own.
 struct EventWriter {
     shared: Arc<SinkState>,
-    events: Receiver<QueuedEvent>,
-    queue_events: usize,
+    queue: Arc<EventQueue>,
     write_interval: Duration,
     clock: Clock,
     stamp: TimestampFormatter,
     file: Option<RotatingFile>,
+    /// Room for what is taken from the queue; empty between two turns.
+    taken: Vec<QueuedEvent>,
     batch: Vec<u8>,
     waiting: Vec<oneshot::Sender<StoreResult>>,
     /// The last write failed: it is logged when this changes, not each time.
@@ -339,38 +337,45 @@ impl EventWriter {
                 }
                 self.take_over_file();
             }
-            self.write_queued();
+            let has_written = self.write_queued();
             if closing {
                 // Those who looked at `closing` just before it was set.
+                self.queue.close();
                 self.write_queued();
                 return;
             }
-            // Woken early by `write_durable`, `reconfigure` and `close`; the queue itself wakes
-            // no thread, which would be a system call per event.
-            if self.shared.enabled.load(Ordering::Relaxed) {
-                thread::park_timeout(self.write_interval);
-            } else {
-                thread::park();
-            }
+            self.wait(has_written);
         }
     }
 
-    /// Writes what is in the queue, batch by batch, and one queue's length of events at most, so
-    /// that a new configuration gets its turn under any load.
-    fn write_queued(&mut self) {
-        let mut left = self.queue_events;
-        while left > 0 {
-            let count = self.take_batch(left);
-            if count == 0 {
-                return;
-            }
-            left -= count;
+    /// Sleeps until there may be something to do. Woken early by `write_durable`, `reconfigure` and `close`.
+    fn wait(&self, has_written: bool) {
+        if has_written {
+            // More are likely to come: they are gathered, and none of them wakes this thread.
+            thread::park_timeout(self.write_interval);
+        } else if self.queue.begin_rest() {
+            thread::park();
+        }
+    }
+
+    /// Writes what is in the queue now, batch by batch, so that a new configuration gets its turn under any
+    /// load. Returns whether there was something.
+    fn write_queued(&mut self) -> bool {
+        let mut taken = std::mem::take(&mut self.taken);
+        self.queue.take(&mut taken);
+        let has_any = !taken.is_empty();
+        let mut events = taken.drain(..);
+        while !events.as_slice().is_empty() {
+            let count = self.fill_batch(&mut events);
             self.write_batch(count);
         }
+        drop(events);
+        self.taken = taken;
+        has_any
     }
 
-    /// Formats queued events into the batch; gives their number.
-    fn take_batch(&mut self, count_max: usize) -> usize {
+    /// Formats events into the batch, one at least; returns their number.
+    fn fill_batch(&mut self, events: &mut Drain<'_, QueuedEvent>) -> usize {
         let bytes_max = match &self.file {
             Some(file) => file.batch_max_bytes().min(BATCH_BYTES) as usize,
             None => BATCH_BYTES as usize,
@@ -379,15 +384,14 @@ impl EventWriter {
         let wall = self.clock.wall();
         self.batch.clear();
         let mut count = 0;
-        while count < count_max && self.batch.len() < bytes_max {
-            let QueuedEvent { event, stored } = match self.events.try_recv() {
-                Ok(message) => message,
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
-            };
+        for QueuedEvent { event, stored } in events {
             let ago = Duration::from_micros(now_us.saturating_sub(event.ended_us));
             event.write_line(self.stamp.text(wall - ago), &mut self.batch);
             self.waiting.extend(stored);
             count += 1;
+            if self.batch.len() >= bytes_max {
+                break;
+            }
         }
         count
     }
@@ -455,6 +459,13 @@ impl EventWriter {
             }
             None => {}
         }
+    }
+}
+
+impl Drop for EventWriter {
+    fn drop(&mut self) {
+        // After a panic as well: no event shall wait for a writer that is gone.
+        self.queue.close();
     }
 }
 

@@ -104,6 +104,21 @@ fn events_reach_the_file_without_anybody_asking() {
 }
 
 #[test]
+fn an_event_wakes_a_writer_at_rest_and_no_interval_does() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("events.jsonl");
+    let often = Duration::from_millis(1);
+    let sink = EventSink::start_with(&to_file(&path), Clock::start(), 64, often).unwrap();
+    for count in 1..4 {
+        until("the writer rests", || sink.queue.is_writer_at_rest());
+        sink.write(sample_event("r"));
+        until("the line is in the file", || lines(&path).len() == count);
+    }
+    until("the writer rests again", || sink.queue.is_writer_at_rest());
+    assert!(sink.close(LIMIT), "closing wakes it as well");
+}
+
+#[test]
 fn an_overrun_is_counted_and_blocks_nobody() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("events.jsonl");
