@@ -29,7 +29,7 @@ use crate::upstream::{GateEntry, ModelRuntime, Waiter};
 /// `Retry-After` of a request that is bound to one full site, until that site's next report.
 const FORCED_SITE_RETRY_AFTER: Millis = Millis::from_secs(1);
 
-/// Waits for a permit of the model, or for a node that has one.
+/// Waits for a permit of the model, or for a node that has one. `now_us` was read just now.
 ///
 /// # Errors
 /// The turnstile's refusal where no other node has room either, the deadline, or the client left.
@@ -40,6 +40,7 @@ pub async fn admit(
     model: &Arc<ModelRuntime>,
     request: &PermitRequest,
     heartbeat: &mut Heartbeat,
+    now_us: u64,
 ) -> Result<GrantedUpstream, RequestError> {
     interim::check_awaited(shared, downstream, ctx)?;
     if !ctx.may_stay() {
@@ -62,7 +63,7 @@ pub async fn admit(
     // Other nodes come before waiting for endpoints to come back.
     let mut first_request = request.clone();
     first_request.has_alternative |= ctx.in_cluster;
-    let mut entry = request_permit(ctx, model, first_request);
+    let mut entry = request_permit(ctx, model, first_request, now_us);
     if let Err(refusal) = entry {
         let refusal = match find_peer_or_refuse(shared, ctx, model, refusal, request.no_wait) {
             Ok(grant) => return Ok(grant),
@@ -73,7 +74,7 @@ pub async fn admit(
         if !waits {
             return Err(refusal.into());
         }
-        entry = request_permit(ctx, model, request.clone());
+        entry = request_permit(ctx, model, request.clone(), now_us);
     }
     let waiter = match entry? {
         GateEntry::Leased(permit) => return Ok(Upstream::Local(permit)),
@@ -100,8 +101,9 @@ fn request_permit(
     ctx: &mut RequestContext,
     model: &ModelRuntime,
     request: PermitRequest,
+    now_us: u64,
 ) -> Result<GateEntry, Refusal> {
-    let (found, entry) = model.gate.request_permit(request);
+    let (found, entry) = model.gate.request_permit_at(request, now_us);
     let waiting = found.gauges.depth;
     let entry = limit_forwarded_wait(ctx, entry);
     model.metrics.record_admission(match &entry {

@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::Either;
-use infergate_core::Refusal;
 use infergate_core::admission::{EndpointId, PermitRequest};
 use infergate_core::api::Call;
 use infergate_core::routing::{FallbackState, RetryTarget};
+use infergate_core::{Millis, Refusal};
 
 use crate::pipeline::admission::heartbeat::Heartbeat;
 use crate::pipeline::admission::interim;
@@ -129,17 +129,20 @@ impl<'a> Attempts<'a> {
             true => Heartbeat::for_forward(),
             false => Heartbeat::new(heartbeat),
         };
+        let first_us = shared.clock.micros();
         if ctx.can.counts_demand {
-            model.gate.count_request();
+            model.gate.count_request(Millis(first_us / 1000));
         }
+        let mut first_us = Some(first_us);
         loop {
+            let now_us = first_us.take().unwrap_or_else(|| shared.clock.micros());
             // 9. A permit here, or a node that has one.
             let grant = match granted.take() {
                 Some(permit) => {
-                    ctx.record_grant();
+                    ctx.record_grant(now_us);
                     Ok(Upstream::Local(permit))
                 }
-                None => admit(shared, downstream, ctx, model, wanted, &mut beat).await,
+                None => admit(shared, downstream, ctx, model, wanted, &mut beat, now_us).await,
             };
             let grant = recheck(shared, ctx, model, wanted, grant).await?;
             if fallback.is_barred() {

@@ -21,9 +21,9 @@ use infergate_core::{Millis, Refusal};
 
 use crate::plugin::Caller;
 use crate::state::{QuotaGuard, QuotaStore};
-use crate::telemetry::RequestOutcome;
 use crate::telemetry::event::{BUILTIN, PluginUse};
-use crate::trace::QuotaHold;
+use crate::telemetry::{Clock, RequestOutcome};
+use crate::trace::{QuotaHold, RequestTimes};
 use crate::upstream::{ModelRuntime, ResponseTransformer};
 use bill::Bill;
 use usage::{
@@ -54,10 +54,10 @@ pub struct PriceInput<'a> {
     pub outcome: RequestOutcome,
     /// The response is a stream of events.
     pub is_streaming: bool,
-    /// Time spent waiting for permits.
-    pub queued_us: u64,
-    /// Time with a permit.
-    pub inference_us: u64,
+    /// Waits for permits, and the moment of the permit.
+    pub times: &'a RequestTimes,
+    /// Clock of the times, read only for a price.
+    pub clock: Clock,
 }
 
 /// Billing of one request.
@@ -347,8 +347,8 @@ fn charge(
         ending: ending(input.outcome),
         streamed: input.is_streaming,
         metrics,
-        queue_ms: input.queued_us / 1000,
-        infer_ms: input.inference_us / 1000,
+        queue_ms: input.times.queued_us() / 1000,
+        infer_ms: input.times.inference_us(input.clock.micros()) / 1000,
     };
     let priced = model.billing.price(input.caller?, tariff, &report);
     bill.priced_by = match priced.uses.last() {

@@ -271,8 +271,8 @@ impl RequestContext {
     }
 
     /// Records a permit that was granted before the request began here.
-    pub fn record_grant(&mut self) {
-        self.trace.times.record_grant(self.shared.clock.micros());
+    pub fn record_grant(&mut self, now_us: u64) {
+        self.trace.times.record_grant(now_us);
     }
 
     /// Records that the first byte of the response's body goes to the client.
@@ -379,8 +379,8 @@ impl RequestContext {
             }),
             outcome: self.outcome,
             is_streaming: self.is_streaming,
-            queued_us: times.queued_us(),
-            inference_us: times.inference_us(self.shared.clock.micros()),
+            times,
+            clock: self.shared.clock,
         };
         self.billing.price(model, &input, &mut self.facts.plugins);
     }
@@ -449,8 +449,9 @@ pub fn request_id() -> Arc<str> {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let chance = fastrand::u128(..);
     let mut text = [0_u8; 32];
-    for (index, digit) in text.iter_mut().enumerate() {
-        *digit = DIGITS[(chance >> (index * 4) & 0xf) as usize];
+    for (digits, byte) in text.chunks_exact_mut(2).zip(chance.to_le_bytes()) {
+        digits[0] = DIGITS[usize::from(byte >> 4)];
+        digits[1] = DIGITS[usize::from(byte & 0xf)];
     }
     std::str::from_utf8(&text)
         .expect("hex digits are ASCII")

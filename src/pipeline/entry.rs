@@ -34,7 +34,7 @@ pub fn enter(
         if account.has_rates() {
             ctx.rate_account = Some(Arc::clone(account));
         }
-        account.take_unit(shared.clock.now())?;
+        account.take_unit(ctx.arrival)?;
     }
     Ok(model)
 }

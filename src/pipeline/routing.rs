@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
-use infergate_core::Millis;
 use infergate_core::admission::EndpointOrder;
 use infergate_core::api::Call;
 
 use crate::pipeline::context::RequestContext;
 use crate::plugin::RoutingMode;
+use crate::telemetry::Clock;
 use crate::upstream::{ModelRuntime, PromptFingerprint, RankingClass, RankingRequest};
 
 /// Preferred endpoints of a request, and the prompt that its endpoint is to remember.
@@ -28,11 +28,12 @@ impl EndpointPreference {
         ctx: &mut RequestContext,
         call: &Call,
         priority: u8,
-        now: Millis,
+        clock: Clock,
     ) -> EndpointPreference {
         if model.routing.mode() == RoutingMode::None {
             return EndpointPreference::default();
         }
+        let now = clock.now();
         let prompt = model.routing.prompt(&call.body, call.lora().as_deref());
         let Some(account) = ctx.account().cloned() else {
             return EndpointPreference::default();

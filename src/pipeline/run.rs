@@ -75,7 +75,7 @@ pub async fn run(
     ctx.set_deadline(model.spec.timeout_secs, *requested_timeout);
     ctx.reserve_quota(&account.spec, &model, &call)?;
     if ctx.can.charges_rate {
-        let now = shared.clock.now();
+        let now = || shared.clock.now();
         ctx.account_guard = account.enter(|| tokens_ahead(&call), now)?;
     }
     // 7 to 10, at the model, and at its fallbacks for as long as no server has started to work.
@@ -159,8 +159,8 @@ async fn start_at_model(
     let mut attempts = Attempts::new(shared, model, received, request, task);
     // 8. The order of endpoints. The gate picks among those that are free, so that the choice cannot go
     // stale in the queue.
-    let now = shared.clock.now();
-    let preference = EndpointPreference::find(model, ctx, attempts.call(), wanted.priority, now);
+    let (call, priority, clock) = (attempts.call(), wanted.priority, shared.clock);
+    let preference = EndpointPreference::find(model, ctx, call, priority, clock);
     wanted.endpoint_order = preference.order.clone();
     wanted.is_retry = fallback.is_resumed();
     let state = fallback.state();

@@ -49,7 +49,7 @@ impl Account {
     pub fn enter(
         self: &Arc<Account>,
         tokens: impl FnOnce() -> u64,
-        now: Millis,
+        now: impl FnOnce() -> Millis,
     ) -> Result<Option<AccountGuard>, Refusal> {
         if self.spec.max_concurrent.is_none() && self.tokens.is_none() {
             return Ok(None);
@@ -76,7 +76,7 @@ impl Account {
         };
         if let Some(rate) = &self.tokens {
             let tokens = tokens();
-            rate.lock().take_many(tokens, now)?;
+            rate.lock().take_many(tokens, now())?;
             entered.tokens = tokens;
         }
         Ok(Some(entered))
@@ -450,10 +450,10 @@ mod tests {
         let remaining = || account.rate_lines(Millis(0))[1].1.clone();
         account.take_unit(Millis(0)).unwrap();
         account.take_unit(Millis(0)).unwrap();
-        let one = account.enter(|| 0, Millis(0)).unwrap();
+        let one = account.enter(|| 0, || Millis(0)).unwrap();
         assert_eq!(remaining(), "1");
         // One that came past the first look at the same moment.
-        assert!(account.enter(|| 0, Millis(0)).is_err());
+        assert!(account.enter(|| 0, || Millis(0)).is_err());
         assert_eq!(remaining(), "2");
         for _ in 0..9 {
             assert!(account.take_unit(Millis(0)).is_err());
@@ -473,7 +473,7 @@ mod tests {
         };
         let accounts = Accounts::default().next_generation(&[spec], true, Millis::ZERO);
         let account = accounts.identify(&Fields::default()).unwrap();
-        let enter = |tokens: u64| account.enter(|| tokens, Millis(0));
+        let enter = |tokens: u64| account.enter(|| tokens, || Millis(0));
         let (one, two) = (enter(100).unwrap(), enter(100).unwrap());
         assert!(matches!(enter(1), Err(Refusal::RateLimited { .. })));
         one.unwrap().settle(Some(300), Millis(0));

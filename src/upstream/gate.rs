@@ -116,15 +116,25 @@ impl AdmissionGate {
         gate
     }
 
-    /// Requests a permit; also returns a snapshot of what the request has found here.
-    ///
-    /// # Errors
-    /// The refusal of a full queue and the like; nothing is held then.
+    /// Requests a permit at the present moment.
+    #[cfg(test)]
     pub fn request_permit(
         self: &Arc<AdmissionGate>,
         request: PermitRequest,
     ) -> (AdmissionSnapshot, Result<GateEntry, Refusal>) {
-        let at_us = self.clock.micros();
+        self.request_permit_at(request, self.clock.micros())
+    }
+
+    /// Requests a permit at `at_us`, which was read just now; also returns a snapshot of what the request has
+    /// found here.
+    ///
+    /// # Errors
+    /// The refusal of a full queue and the like; nothing is held then.
+    pub fn request_permit_at(
+        self: &Arc<AdmissionGate>,
+        request: PermitRequest,
+        at_us: u64,
+    ) -> (AdmissionSnapshot, Result<GateEntry, Refusal>) {
         let now = Millis(at_us / 1000);
         // For the trace; the list of what was tried is empty but for retries.
         let (order, avoid) = (request.endpoint_order.clone(), request.avoid.clone());
@@ -188,9 +198,9 @@ impl AdmissionGate {
         });
     }
 
-    /// Records how a request's attempt at an endpoint ended.
-    pub fn record_attempt(&self, url: &str, observed: Observation) {
-        self.decide(|inner, now| {
+    /// Records how a request's attempt at an endpoint ended at `now`.
+    pub fn record_attempt(&self, url: &str, observed: Observation, now: Millis) {
+        self.decide_at(now, |inner, now| {
             let changes = inner.ejector.observe_request(url, observed, now);
             inner.apply(changes, now);
             if !inner.ejector.take_checks().is_empty() {
@@ -240,8 +250,8 @@ impl AdmissionGate {
         target.record_report(report, own.map_or(0, |(used, _)| used));
     }
 
-    fn release(&self, permit: PermitId) {
-        self.decide(|inner, now| {
+    fn release(&self, permit: PermitId, now: Millis) {
+        self.decide_at(now, |inner, now| {
             let GateState {
                 turnstile, wakes, ..
             } = inner;
@@ -252,7 +262,12 @@ impl AdmissionGate {
     /// Runs a decision under the lock, wakes waiters, and hands permits freed for other models to
     /// their gates.
     fn decide(&self, decision: impl FnOnce(&mut GateState, Millis)) {
-        let handoffs = self.decide_here(decision);
+        self.decide_at(self.clock.now(), decision);
+    }
+
+    /// Runs a decision at a moment that was read just now.
+    fn decide_at(&self, now: Millis, decision: impl FnOnce(&mut GateState, Millis)) {
+        let handoffs = self.decide_here(now, decision);
         if !handoffs.is_empty() {
             self.servers.deliver(handoffs);
         }
@@ -261,9 +276,12 @@ impl AdmissionGate {
     /// Runs a decision under the lock, then wakes waiters. A waiter that has left by then cannot
     /// take its grant, so the grant goes back and the next one is woken. Returns permits that other
     /// gates wait for.
-    fn decide_here(&self, decision: impl FnOnce(&mut GateState, Millis)) -> Vec<Handoff> {
+    fn decide_here(
+        &self,
+        now: Millis,
+        decision: impl FnOnce(&mut GateState, Millis),
+    ) -> Vec<Handoff> {
         let mut handoffs = Vec::new();
-        let now = self.clock.now();
         let mut inner = self.inner.lock();
         decision(&mut inner, now);
         let reports = inner.ejector.take_reports();
@@ -308,7 +326,7 @@ impl AdmissionGate {
 
 impl HandoffReceiver for AdmissionGate {
     fn accept(&self, handoff: Handoff) -> Vec<Handoff> {
-        self.decide_here(|inner, now| {
+        self.decide_here(self.clock.now(), |inner, now| {
             let GateState {
                 turnstile, wakes, ..
             } = inner;
@@ -383,6 +401,8 @@ pub struct Permit {
     pub target: Arc<Target>,
     /// Health of the endpoint at the grant.
     pub health: Health,
+    /// Moment of the release, where that was read already.
+    released_at: Option<Millis>,
 }
 
 impl Permit {
@@ -399,16 +419,23 @@ impl Permit {
             endpoint: grant.endpoint,
             target: given.target,
             health: given.health,
+            released_at: None,
         }
     }
 
-    /// Records how the attempt at its endpoint ended: the observation, the cause of a failure, and
+    /// Gives the permit back at `now`, which was read just now.
+    pub fn release(mut self, now: Millis) {
+        self.released_at = Some(now);
+    }
+
+    /// Records how the attempt at its endpoint ended at `now`: the observation, the cause of a failure, and
     /// the pause that the endpoint asked for.
     pub fn record_attempt(
         &self,
         seen: EndpointSignal,
         cause: Option<FailureCause>,
         pause: Option<Millis>,
+        now: Millis,
     ) {
         let observed = Observation {
             signal: seen,
@@ -416,13 +443,14 @@ impl Permit {
             account: self.account,
             pause,
         };
-        self.gate.record_attempt(&self.target.url, observed);
+        self.gate.record_attempt(&self.target.url, observed, now);
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.gate.release(self.id);
+        let now = self.released_at.unwrap_or_else(|| self.gate.clock.now());
+        self.gate.release(self.id, now);
     }
 }
 
@@ -460,7 +488,7 @@ impl Drop for Waiter {
         // After `close` a grant either sits here already or bounces back to its sender.
         self.grant.close();
         if let Ok(Ok((grant, _))) = self.grant.try_recv() {
-            self.gate.release(grant.permit);
+            self.gate.release(grant.permit, self.gate.clock.now());
             return;
         }
         let now = self.gate.clock.now();

@@ -68,8 +68,8 @@ impl LocalAttempt {
     ) -> Result<Result<UpstreamResponse, AttemptError>, RequestError> {
         let clock = shared.clock;
         request.encode_for(&self.model, &self.permit.target)?;
-        let sent_at = clock.now();
         self.sent_us = clock.micros();
+        let sent_at = Millis(self.sent_us / 1000);
         self.trace = AttemptTrace::begin(clock);
         let target = &self.permit.target;
         ctx.trace.begin_attempt(self.sent_us, target);
@@ -86,7 +86,7 @@ impl LocalAttempt {
         let sent = match waited {
             Ok(HeadWait::Completed(sent)) => sent,
             Ok(HeadWait::Deadline) if head_deadline < ctx.deadline => {
-                self.record_failure(shared, FIRST_BYTE, AttemptResult::TimedOut);
+                self.record_failure(clock.micros(), FIRST_BYTE, AttemptResult::TimedOut);
                 return Ok(Err(AttemptError::Late));
             }
             Ok(HeadWait::Deadline) => {
@@ -97,7 +97,7 @@ impl LocalAttempt {
             Err(left) => {
                 ctx.mark_sent_if_started(&self.trace.marks);
                 self.record(
-                    shared,
+                    clock.micros(),
                     EndpointSignal::Neutral,
                     None,
                     AttemptResult::Abandoned,
@@ -129,12 +129,13 @@ impl LocalAttempt {
     fn record_silence(&mut self, shared: &Shared, sent_at: Millis, ctx: &RequestContext) {
         let rule = ctx.snapshot.deadline;
         let given = rule.deadline(Millis::ZERO, self.model.spec.timeout_secs, None);
-        let had = shared.clock.now().since(sent_at);
+        let now_us = shared.clock.micros();
+        let had = Millis(now_us / 1000).since(sent_at);
         let (signal, cause) = match had.0 * 2 >= given.0 {
             true => (EndpointSignal::Failure, Some(TIMEOUT)),
             false => (EndpointSignal::Neutral, None),
         };
-        self.record(shared, signal, cause, AttemptResult::TimedOut);
+        self.record(now_us, signal, cause, AttemptResult::TimedOut);
     }
 
     /// Classifies a send that ended without a response head.
@@ -145,7 +146,8 @@ impl LocalAttempt {
         error: &SendError,
     ) -> AttemptError {
         let target = &self.permit.target;
-        if let Some(repeated) = target.warnings.due(shared.clock.now()) {
+        let now_us = shared.clock.micros();
+        if let Some(repeated) = target.warnings.due(Millis(now_us / 1000)) {
             tracing::warn!(
                 request_id = &**ctx.request_id(),
                 url = &*target.url,
@@ -173,7 +175,7 @@ impl LocalAttempt {
             ),
         };
         let cause = Some(FailureCause::Named(error.cause()));
-        self.record(shared, signal, cause, result);
+        self.record(now_us, signal, cause, result);
         failed
     }
 
@@ -201,7 +203,7 @@ impl LocalAttempt {
             429 | 503 => retry_after(text, now),
             _ => None,
         };
-        let failed = self.record_verdict(shared, verdict, status, pause);
+        let failed = self.record_verdict(verdict, status, pause);
         let Some(failed) = failed else {
             return Ok(response);
         };
@@ -214,7 +216,6 @@ impl LocalAttempt {
     /// Records a head that was not accepted. Returns the failure; none where the response is the client's to read.
     fn record_verdict(
         &mut self,
-        shared: &Shared,
         verdict: ResponseVerdict,
         status: u16,
         pause: Option<Millis>,
@@ -248,7 +249,7 @@ impl LocalAttempt {
             Some(_) => AttemptResult::Rejected,
             None => AttemptResult::Answered,
         };
-        self.record_with_pause(shared, verdict.signal(), cause, pause, result);
+        self.record_with_pause(self.trace.head_us, verdict.signal(), cause, pause, result);
         failed
     }
 
@@ -262,29 +263,31 @@ impl LocalAttempt {
         account: &Account,
         charged_tokens: u32,
     ) {
+        let now_us = shared.clock.micros();
         if self.is_accepted {
-            self.record_relay(shared, relayed, ctx);
+            self.record_relay(now_us, relayed, ctx);
             ctx.trace.update_attempt(&self.trace);
         }
         if let Some(used) = ctx.tokens_used() {
             let (gate, account) = (&self.model.gate, &account.spec);
             gate.correct_tokens(&account.id, account.weight, charged_tokens.into(), used);
         }
+        self.permit.release(Millis(now_us / 1000));
     }
 
-    fn record_relay(&mut self, shared: &Shared, relayed: RelayResult, ctx: &RequestContext) {
+    fn record_relay(&mut self, now_us: u64, relayed: RelayResult, ctx: &RequestContext) {
         match relayed {
             RelayResult::ServerFailed => {
-                self.record_failure(shared, BROKEN, AttemptResult::ConnectionLost);
+                self.record_failure(now_us, BROKEN, AttemptResult::ConnectionLost);
             }
             RelayResult::Compressed => {
-                self.permit.target.warn_compressed(shared.clock.now());
-                self.record_failure(shared, BROKEN, AttemptResult::ConnectionLost);
+                self.permit.target.warn_compressed(Millis(now_us / 1000));
+                self.record_failure(now_us, BROKEN, AttemptResult::ConnectionLost);
             }
             // The server had begun to answer as it should.
             RelayResult::Abandoned => {
                 self.record(
-                    shared,
+                    now_us,
                     EndpointSignal::Success,
                     None,
                     AttemptResult::Abandoned,
@@ -292,45 +295,46 @@ impl LocalAttempt {
             }
             RelayResult::Whole => {
                 self.record(
-                    shared,
+                    now_us,
                     EndpointSignal::Success,
                     None,
                     AttemptResult::Answered,
                 );
                 let target = &self.permit.target;
                 target.record_acceptance();
-                self.record_latency(shared);
+                self.record_latency(now_us);
                 ctx.warn_of_unmetered(&self.model, target);
             }
         }
     }
 
     /// Records the latency of the server, for policies that rank by it.
-    fn record_latency(&self, shared: &Shared) {
+    fn record_latency(&self, now_us: u64) {
         let since = |begin: u64, end: u64| saturated(end.saturating_sub(begin));
         let first_us = since(self.sent_us, self.trace.head_us);
-        let whole_us = since(self.sent_us, shared.clock.micros());
+        let whole_us = since(self.sent_us, now_us);
         let mut load = self.permit.target.load.lock();
         load.record_response(first_us, whole_us);
     }
 
-    fn record_failure(&mut self, shared: &Shared, cause: FailureCause, result: AttemptResult) {
-        self.record(shared, EndpointSignal::Failure, Some(cause), result);
+    fn record_failure(&mut self, now_us: u64, cause: FailureCause, result: AttemptResult) {
+        self.record(now_us, EndpointSignal::Failure, Some(cause), result);
     }
 
     fn record(
         &mut self,
-        shared: &Shared,
+        now_us: u64,
         signal: EndpointSignal,
         cause: Option<FailureCause>,
         result: AttemptResult,
     ) {
-        self.record_with_pause(shared, signal, cause, None, result);
+        self.record_with_pause(now_us, signal, cause, None, result);
     }
 
+    /// Records the end of the attempt at `now_us`, which was read just now.
     fn record_with_pause(
         &mut self,
-        shared: &Shared,
+        now_us: u64,
         signal: EndpointSignal,
         cause: Option<FailureCause>,
         pause: Option<Millis>,
@@ -338,12 +342,13 @@ impl LocalAttempt {
     ) {
         self.trace.result = Some(result);
         if result != AttemptResult::Answered {
-            self.trace.failed_us = shared.clock.micros();
+            self.trace.failed_us = now_us;
         }
         if matches!(signal, EndpointSignal::Failure | EndpointSignal::Unusable) {
             self.permit.target.load.lock().record_failure();
         }
-        self.permit.record_attempt(signal, cause, pause);
+        self.permit
+            .record_attempt(signal, cause, pause, Millis(now_us / 1000));
         self.model.metrics.record_attempt(result);
     }
 

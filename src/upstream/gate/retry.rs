@@ -38,9 +38,8 @@ impl AdmissionGate {
         inner.targets.iter().enumerate().any(is_fresh)
     }
 
-    /// A request begins: retries are a share of these.
-    pub fn count_request(&self) {
-        let now = self.clock.now();
+    /// Counts a request that begins at `now`: retries are a share of these.
+    pub fn count_request(&self, now: Millis) {
         self.inner.lock().retries.record_request(now);
     }
 
