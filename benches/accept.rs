@@ -5,7 +5,7 @@
 //! A gateway process in front of a backend inside this program, whose own counters are believed instead of
 //! the gateway's.
 //!
-//! `cargo bench --bench accept -- [overload fairness disconnect reload nodes failover] [--seconds S]`
+//! `cargo bench --bench accept -- [overload fairness disconnect reload nodes failover idle] [--seconds S]`
 //!
 //! S (default 30) is the length of one load step and scales the number of trials and reloads.
 
@@ -28,6 +28,8 @@ mod disconnect;
 mod failover;
 #[path = "accept/fairness.rs"]
 mod fairness;
+#[path = "accept/idle.rs"]
+mod idle;
 #[path = "accept/nodes.rs"]
 mod nodes;
 #[path = "accept/overload.rs"]
@@ -48,13 +50,14 @@ type Item = (
     fn(&tokio::runtime::Runtime, Scale, &mut Table) -> kit::Fallible<()>,
 );
 
-const ITEMS: [Item; 6] = [
+const ITEMS: [Item; 7] = [
     ("overload", overload::run),
     ("fairness", fairness::run),
     ("disconnect", disconnect::run),
     ("reload", reload::run),
     ("nodes", nodes::run),
     ("failover", failover::run),
+    ("idle", idle::run),
 ];
 
 fn main() -> kit::Fallible<()> {

@@ -21,6 +21,20 @@ pub fn cpu_ns(pid: u32) -> Fallible<u64> {
     Ok(total)
 }
 
+/// Number of times that living threads of `pid` have gone to sleep by themselves: each woke before.
+pub fn sleeps(pid: u32) -> Fallible<u64> {
+    let mut total = 0;
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        // As above.
+        if let Ok(text) = fs::read_to_string(task?.path().join("status")) {
+            let mut lines = text.lines();
+            let count = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            total += count.unwrap_or("0").trim().parse::<u64>()?;
+        }
+    }
+    Ok(total)
+}
+
 /// Resident memory now.
 pub fn rss_kib(pid: u32) -> Fallible<u64> {
     status_kib(pid, "VmRSS:")

@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use time::OffsetDateTime;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::sync::Notify;
+use tokio::time::sleep;
 
 use crate::admin::{CaptureError, CaptureReport};
 use crate::plugin::{CAPTURE_MAX_SECS, Capture, CaptureBatch, CaptureStartError, Captures};
@@ -34,6 +35,8 @@ pub struct CaptureRecorder {
     clock: Clock,
     /// Captures that run. Locked for a look at the list, and by the writer for a write.
     running: Arc<Mutex<Vec<ActiveCapture>>>,
+    /// Notified when a capture has started.
+    started: Notify,
 }
 
 struct ActiveCapture {
@@ -55,6 +58,7 @@ impl CaptureRecorder {
             folder: state_dir.join(FOLDER),
             clock,
             running: Arc::default(),
+            started: Notify::new(),
         }
     }
 
@@ -80,6 +84,7 @@ impl CaptureRecorder {
             file,
             path: path.clone(),
         });
+        self.started.notify_one();
         Ok(CaptureReport {
             plugin: plugin.to_owned(),
             file: path.display().to_string(),
@@ -148,15 +153,13 @@ impl ActiveCapture {
 
 /// Writes captures while there are any, for the life of the process.
 pub async fn record(recorder: Arc<CaptureRecorder>) {
-    let mut ticks = interval(WRITE_TICK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
         if recorder.is_idle() {
-            continue;
+            recorder.started.notified().await;
         }
+        sleep(WRITE_TICK).await;
         let recorder = Arc::clone(&recorder);
-        // A panic in there was logged where it happened; the next tick tries again.
+        // A panic in there was logged where it happened; the next round tries again.
         let _ = tokio::task::spawn_blocking(move || recorder.write()).await;
     }
 }

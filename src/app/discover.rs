@@ -14,7 +14,7 @@ use infergate_core::model::{
 };
 use infergate_core::{Millis, ModelId};
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::state::Shared;
 use crate::upstream::HttpClient;
@@ -22,8 +22,6 @@ use crate::upstream::discovery::{
     KubernetesCredentials, query_consul, query_kubernetes, read_file, resolve,
 };
 
-/// Between two passes over the schedule; a new model waits no longer for its first look-up.
-const TICK: Duration = Duration::from_millis(250);
 /// A source that needs longer is one that cannot be read.
 pub(super) const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// A start waits no longer for what is found first; endpoints that are found later join later.
@@ -87,21 +85,25 @@ async fn first_lookup(client: &HttpClient, models: &[Arc<ModelSpec>]) -> Vec<Dis
     reports
 }
 
-/// Looks for the life of the process.
+/// Looks for the life of the process: a model of another configuration at once, then each in its rhythm.
 pub async fn discover(shared: Arc<Shared>, sender: mpsc::Sender<DiscoveryReport>) {
-    let mut ticks = interval(TICK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut swapped = shared.swapped.subscribe();
     let mut rounds = DiscoverySchedule::default();
     let mut looks = FuturesUnordered::new();
     loop {
+        swapped.mark_unchanged();
+        let snapshot = shared.snapshot.load_full();
+        let specs = snapshot.models.iter().map(|model| &*model.spec);
+        for (model, source) in rounds.due(specs, shared.clock.now()) {
+            looks.push(look_up(&shared.client, model, source));
+        }
+        let next = rounds
+            .next_due()
+            .map(|due| shared.clock.instant(due).into());
         tokio::select! {
-            _ = ticks.tick() => {
-                let snapshot = shared.snapshot.load_full();
-                let specs = snapshot.models.iter().map(|model| &*model.spec);
-                for (model, source) in rounds.due(specs, shared.clock.now()) {
-                    looks.push(look_up(&shared.client, model, source));
-                }
-            }
+            () = sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
+            // The sender outlives this task.
+            _ = swapped.changed() => {}
             Some((model, source, seen)) = looks.next() => {
                 rounds.record(&model, &source, &seen);
                 if let Ok(found) = seen {
@@ -198,6 +200,12 @@ impl DiscoverySchedule {
         }
         self.watched = still;
         due
+    }
+
+    /// Moment of the next look, beside those that are under way.
+    fn next_due(&self) -> Option<Millis> {
+        let waiting = self.watched.values().filter(|watched| !watched.looking);
+        waiting.map(|watched| watched.due).min()
     }
 
     /// A look ended. Logs a source that cannot be read once, and once that it can be read again.

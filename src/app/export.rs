@@ -20,8 +20,6 @@ use crate::upstream::{ConnectTimings, OutboundRequest};
 const TRIES_MAX: u32 = 3;
 /// Pause after the first failure of a batch; doubles with the second.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// Wait for a configuration that names a collector.
-const IDLE_CHECK: Duration = Duration::from_secs(1);
 /// Time for the last spans at the end of the process.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Header lines of every export.
@@ -43,14 +41,17 @@ enum ExportResult {
 
 /// Exports until the process ends.
 pub async fn export(shared: Arc<Shared>) {
+    let mut swapped = shared.swapped.subscribe();
     let mut metrics_at = Instant::now();
     let mut is_failing = false;
     loop {
+        swapped.mark_unchanged();
         let snapshot = shared.snapshot.load_full();
         let Some(tracing) = &snapshot.tracing else {
             // What was recorded under a former configuration has no collector any more.
             shared.exports.record_dropped(shared.exports.take().len());
-            sleep(IDLE_CHECK).await;
+            // The sender outlives this task.
+            let _ = swapped.changed().await;
             continue;
         };
         if !shared.exports.is_filled() {

@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 use infergate_core::billing::QuotaSnapshot;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::timeout;
 
 use super::capture::CaptureRecorder;
 use super::cluster::Membership;
@@ -29,21 +29,20 @@ use super::serve::fail;
 use super::signals::Signals;
 use super::state_lock::StateLock;
 use super::{
-    announce, capture, cluster, discover, export, listen, nodes, quota_keeper, runtime, seeds, trim,
+    announce, capture, cluster, discover, export, housekeeping, listen, nodes, quota_keeper,
+    ranking, runtime, seeds,
 };
 use crate::admin::{Admin, reload_channel};
 use crate::config::watch::FileWatch;
 use crate::config::{Config, LoadedConfig};
 use crate::downstream::{ClientConnections, DownstreamServer};
 use crate::peer::{ClusterHandle, PeerClient};
-use crate::plugin::RoutingMode;
 use crate::state::{BodyCheckSlots, ConfigSnapshot, Drain, QuotaStore, Shared};
 use crate::telemetry::log::LogHandle;
 use crate::telemetry::otlp::{ExportQueue, GenAiMetrics};
-use crate::telemetry::permit_window::SAMPLE_INTERVAL;
 use crate::telemetry::{Clock, EventSink, Metrics};
 use crate::trace::TraceStore;
-use crate::upstream::{HttpClient, PROBE_TICK, RANKING_TICK, check_requested, probe_round};
+use crate::upstream::HttpClient;
 
 /// For requests that are cut off to give back what they hold; none of it waits for anything.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -171,18 +170,17 @@ impl Gateway {
             ));
             tasks.spawn(nodes::measure_rtts(Arc::clone(&shared)));
         }
+        let is_clustered = membership.is_some();
         if let Some(membership) = membership {
             let (sender, seeds) = watch::channel(Seeds::default());
             let cluster = membership.cluster().clone();
             tasks.spawn(seeds::look_up(Arc::clone(&shared), cluster, sender));
             tasks.spawn(membership.run(seeds));
         }
-        tasks.spawn(probe(Arc::clone(&shared)));
-        tasks.spawn(rank(Arc::clone(&shared)));
+        tasks.spawn(housekeeping::keep_house(Arc::clone(&shared), insight));
+        tasks.spawn(ranking::rank(Arc::clone(&shared), is_clustered));
         tasks.spawn(discover::discover(Arc::clone(&shared), reports));
         tasks.spawn(export::export(Arc::clone(&shared)));
-        tasks.spawn(sample(insight));
-        tasks.spawn(trim::trim_after_bursts(Arc::clone(&shared)));
         tasks.spawn(capture::record(Arc::clone(&recorder)));
         announce::announce(reloader.config(), &shared.snapshot.load());
         tasks.spawn(reloader.run(signals.hangup()));
@@ -225,6 +223,7 @@ pub(super) fn build_shared(
     let here = node_id(config, clock);
     Ok(Arc::new(Shared {
         snapshot: ArcSwap::from_pointee(ConfigSnapshot::default()),
+        swapped: watch::Sender::new(()),
         clock,
         cluster: ClusterHandle::new(here.clone(), Arc::clone(&config.node.site), clock),
         peer_client: PeerClient::new(here, clock),
@@ -263,61 +262,5 @@ async fn drain(shared: &Shared, closing: &watch::Sender<bool>, signals: &mut Sig
     tokio::select! {
         () = finished => ExitCode::SUCCESS,
         () = signals.terminate() => ExitCode::FAILURE,
-    }
-}
-
-/// The round of a check that does not wait for the tick: nothing that is well is due in it.
-const BETWEEN_TICKS: u64 = 1;
-
-async fn probe(shared: Arc<Shared>) {
-    let mut ticks = interval(PROBE_TICK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut tick = 0;
-    loop {
-        // Ticks of servers that are well are not counted while others are looked at at once.
-        let round = tokio::select! {
-            _ = ticks.tick() => {
-                tick += 1;
-                tick - 1
-            }
-            () = check_requested() => BETWEEN_TICKS,
-        };
-        let models = {
-            let snapshot = shared.snapshot.load();
-            snapshot.models.iter().cloned().collect::<Vec<_>>()
-        };
-        shared.client.sweep();
-        shared.peer_client.sweep();
-        probe_round(&shared.client, models.into_iter(), round).await;
-    }
-}
-
-/// Runs routing policies outside requests: cached ones rank endpoints, all of them rank other sites.
-async fn rank(shared: Arc<Shared>) {
-    let mut ticks = interval(RANKING_TICK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let snapshot = shared.snapshot.load_full();
-        for model in snapshot.models.iter() {
-            let routing = &model.routing;
-            let sites = match routing.mode() {
-                RoutingMode::None => continue,
-                RoutingMode::Cached | RoutingMode::PerRequest => {
-                    shared.cluster.site_candidates(&model.spec.id)
-                }
-            };
-            let now = shared.clock.now();
-            routing.refresh(&model.gate, &sites, now).await;
-        }
-    }
-}
-
-async fn sample(insight: Arc<NodeInsight>) {
-    let mut ticks = interval(SAMPLE_INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    loop {
-        ticks.tick().await;
-        insight.sample();
     }
 }

@@ -67,16 +67,22 @@ impl NodeInsight {
         }
     }
 
-    /// Adds a sample to every model's permit window, and drops guests of plugins that idle.
-    pub fn sample(&self) {
+    /// Adds `samples` of this moment to every model's permit window, and drops guests of plugins that idle.
+    /// Returns whether no model has a permit in use or a request that waits.
+    pub fn sample(&self, samples: u32) -> bool {
         let snapshot = self.shared.snapshot.load();
         let levels: Vec<_> = snapshot
             .models
             .iter()
             .map(|model| levels_of(model))
             .collect();
-        self.shared.metrics.sample(&levels);
+        for _ in 0..samples {
+            self.shared.metrics.sample(&levels);
+        }
         self.loader.expire_instances();
+        levels
+            .iter()
+            .all(|model| model.permits_used == 0 && model.queue_depth == 0)
     }
 
     fn levels(&self) -> Levels {

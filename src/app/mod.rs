@@ -15,6 +15,7 @@ mod export;
 mod gateway;
 mod handshakes;
 mod heap;
+mod housekeeping;
 mod insight;
 mod interim_config;
 #[cfg(test)]
@@ -24,6 +25,7 @@ mod load;
 mod nodes;
 mod plan;
 mod quota_keeper;
+mod ranking;
 mod reload;
 mod remote_counts;
 mod runtime;

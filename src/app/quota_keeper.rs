@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use infergate_core::billing::QuotaSnapshot;
 use tokio::task::JoinHandle;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::sleep;
 
 use crate::app::state_dir::{self, WriteDurability};
 use crate::app::state_lock::StateLock;
@@ -81,16 +81,17 @@ impl QuotaKeeper {
         }
     }
 
-    /// Writes what has changed, every half second, until `end`.
+    /// Writes what has changed, at most every half second, until `end`. Rests while nothing changes.
     pub async fn run_until<T>(&mut self, end: impl Future<Output = T>) -> T {
-        let mut ticks = interval(KEEP_TICK);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         tokio::pin!(end);
         loop {
             // A write under way is waited for by the next one.
             let kept = async {
-                ticks.tick().await;
                 self.flush().await;
+                sleep(KEEP_TICK).await;
+                if self.is_kept() {
+                    self.store.changed().await;
+                }
             };
             tokio::select! {
                 biased;
@@ -98,6 +99,11 @@ impl QuotaKeeper {
                 () = kept => {}
             }
         }
+    }
+
+    /// Returns whether the file has all that there is to keep.
+    fn is_kept(&self) -> bool {
+        self.writing.is_none() && self.store.version() == self.kept
     }
 
     /// Marks this process as draining: its successor may start beside it.

@@ -172,6 +172,7 @@ impl Reloader {
     fn swap_snapshot(&self, next: ConfigSnapshot) {
         let next = Arc::new(next);
         let former = self.shared.snapshot.swap(Arc::clone(&next));
+        self.shared.swapped.send_replace(());
         discovered::log_changes(&former, &next);
     }
 

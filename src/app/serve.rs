@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pingora_timeout::fast_timeout::set_fast_timeout_to_tokio_threshold;
 use tokio::runtime::{Builder, Runtime};
 
 use super::gateway::Gateway;
@@ -27,6 +28,8 @@ const RUNTIME_CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
 /// Runs a gateway with the configuration `file`, until a signal ends it.
 pub fn serve(file: &Path) -> ExitCode {
     heap::keep_large_blocks();
+    // Pingora's own timer is a thread that wakes a hundred times a second from its first use on.
+    set_fast_timeout_to_tokio_threshold(Some(Duration::ZERO));
     let loaded = match config::load(file) {
         Ok(loaded) => loaded,
         Err(problems) => return cannot_start(file, &problems),

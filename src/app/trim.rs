@@ -5,37 +5,41 @@
 //! workers.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use infergate_core::Millis;
 use tokio::task::spawn_blocking;
-use tokio::time::{MissedTickBehavior, interval};
 
 use crate::app::heap;
 use crate::state::Shared;
 use crate::telemetry::resident_bytes;
 
-/// Between two looks: one short file is read.
-const MEMORY_TICK: Duration = Duration::from_millis(500);
 /// Between two trims, so that memory which every burst needs is not fetched anew all the time.
 const TRIM_PAUSE: Millis = Millis::from_secs(10);
 /// Growth that is worth a trim, bytes.
 const GROWTH_MIN_BYTES: u64 = 16 << 20;
 
-/// Trims while the process runs; where its memory is not known, never.
-pub async fn trim_after_bursts(shared: Arc<Shared>) {
-    let mut ticks = interval(MEMORY_TICK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let Some(resident) = resident_bytes() else {
-        return;
-    };
-    let mut bursts = Bursts::new(resident);
-    loop {
-        ticks.tick().await;
-        let Some(resident) = resident_bytes() else {
+/// Trims after bursts; where the memory of the process is not known, never.
+pub struct MemoryTrimmer {
+    shared: Arc<Shared>,
+    bursts: Option<Bursts>,
+}
+
+impl MemoryTrimmer {
+    /// Begins with the memory that the process has now.
+    pub fn new(shared: Arc<Shared>) -> MemoryTrimmer {
+        MemoryTrimmer {
+            shared,
+            bursts: resident_bytes().map(Bursts::new),
+        }
+    }
+
+    /// Trims where a burst is over. To be called about twice a second; one short file is read.
+    pub async fn look(&mut self) {
+        let (Some(bursts), Some(resident)) = (&mut self.bursts, resident_bytes()) else {
             return;
         };
-        let (now, in_flight) = (shared.clock.now(), shared.drain.in_flight() as u64);
+        let now = self.shared.clock.now();
+        let in_flight = self.shared.drain.in_flight() as u64;
         if bursts.is_over(now, resident, in_flight) {
             // A panic there leaves memory as it was.
             let _ = spawn_blocking(heap::trim).await;

@@ -10,6 +10,7 @@ use infergate_core::billing::{Quota, QuotaExhaustion, QuotaReservation, QuotaSna
 use infergate_core::routing::cluster::NodeId;
 use infergate_core::{AccountId, Refusal};
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use super::ConfigSnapshot;
 use crate::telemetry::Clock;
@@ -22,6 +23,8 @@ pub struct QuotaStore {
     quota: Mutex<Quota>,
     /// Sums of accounts without a limit here, and those beyond reason.
     omitted: AtomicU64,
+    /// Notified when the snapshot to persist differs.
+    changed: Notify,
 }
 
 impl QuotaStore {
@@ -32,6 +35,7 @@ impl QuotaStore {
             clock,
             quota: Mutex::new(quota),
             omitted: AtomicU64::new(0),
+            changed: Notify::new(),
         })
     }
 
@@ -46,7 +50,7 @@ impl QuotaStore {
         limit: u64,
     ) -> Result<QuotaGuard, QuotaExhaustion> {
         let now = unix_secs(self.clock);
-        let reservation = self.quota.lock().reserve(account, amount, limit, now);
+        let reservation = self.change(|quota| quota.reserve(account, amount, limit, now));
         Ok(QuotaGuard {
             store: Arc::clone(self),
             reservation: Some(reservation?),
@@ -96,17 +100,19 @@ impl QuotaStore {
         if reports.peek().is_none() {
             return;
         }
-        let mut quota = self.quota.lock();
-        for (node, account, day, micro) in reports {
-            match limit_of(account) {
-                Some(limit) if Quota::is_plausible(micro, limit) => {
-                    quota.record_peer_usage(&node.name, node.generation, account, day, micro, now);
-                }
-                _ => {
-                    self.omitted.fetch_add(1, Ordering::Relaxed);
+        self.change(|quota| {
+            for (node, account, day, micro) in reports {
+                match limit_of(account) {
+                    Some(limit) if Quota::is_plausible(micro, limit) => {
+                        let NodeId { name, generation } = node;
+                        quota.record_peer_usage(name, *generation, account, day, micro, now);
+                    }
+                    _ => {
+                        self.omitted.fetch_add(1, Ordering::Relaxed);
+                    }
                 }
             }
-        }
+        });
     }
 
     /// Sums of other nodes that were left out since the start.
@@ -123,7 +129,30 @@ impl QuotaStore {
     /// Adds the usage that another process has counted between the snapshots `before` and `after`.
     pub fn absorb(&self, before: &QuotaSnapshot, after: &QuotaSnapshot) {
         let now = unix_secs(self.clock);
-        self.quota.lock().absorb(before, after, now);
+        self.change(|quota| quota.absorb(before, after, now));
+    }
+
+    /// Waits until there is a change to persist, since the last wait.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Changes the counters, and wakes the writer where the snapshot to persist differs.
+    fn change<T>(&self, change: impl FnOnce(&mut Quota) -> T) -> T {
+        let mut quota = self.quota.lock();
+        let before = quota.version();
+        let result = change(&mut quota);
+        let is_changed = quota.version() != before;
+        drop(quota);
+        if is_changed {
+            self.changed.notify_one();
+        }
+        result
+    }
+
+    /// Version of the snapshot to persist.
+    pub fn version(&self) -> u64 {
+        self.quota.lock().version()
     }
 
     /// Returns the snapshot to persist, where it differs from the one persisted as `version`.
@@ -145,8 +174,8 @@ impl QuotaGuard {
     pub fn exchange(&mut self, amount: f64) {
         if let Some(reservation) = self.reservation.take() {
             let now = unix_secs(self.store.clock);
-            let mut quota = self.store.quota.lock();
-            self.reservation = Some(quota.exchange(reservation, amount, now));
+            let exchange = |quota: &mut Quota| quota.exchange(reservation, amount, now);
+            self.reservation = Some(self.store.change(exchange));
         }
     }
 
@@ -154,7 +183,8 @@ impl QuotaGuard {
     pub fn settle(mut self, actual: f64) {
         if let Some(reservation) = self.reservation.take() {
             let now = unix_secs(self.store.clock);
-            self.store.quota.lock().settle(reservation, actual, now);
+            self.store
+                .change(|quota| quota.settle(reservation, actual, now));
         }
     }
 }
@@ -163,7 +193,7 @@ impl Drop for QuotaGuard {
     fn drop(&mut self) {
         if let Some(reservation) = self.reservation.take() {
             let now = unix_secs(self.store.clock);
-            self.store.quota.lock().release(reservation, now);
+            self.store.change(|quota| quota.release(reservation, now));
         }
     }
 }

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use tokio::sync::watch;
 
 use super::{
     BacklogBudget, BodyBudget, BodyCheckSlots, ConfigSnapshot, Drain, QuotaStore, RuntimeSwitches,
@@ -19,6 +20,8 @@ use crate::upstream::HttpClient;
 pub struct Shared {
     /// The current configuration generation, swapped whole.
     pub snapshot: ArcSwap<ConfigSnapshot>,
+    /// Notifies tasks that rest until another snapshot is in effect; its value says nothing.
+    pub swapped: watch::Sender<()>,
     /// Time.
     pub clock: Clock,
     /// The way to model servers.

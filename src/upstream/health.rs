@@ -3,6 +3,7 @@
 //! Ejection is decided by the gate's ejector, which counts the results. Called by the app's prober
 //! once a tick.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,18 +36,19 @@ const METRICS_MAX_BYTES: usize = 1 << 20;
 /// Probes in flight at once, so that a large cluster does not starve the traffic of its workers.
 const PROBES_IN_FLIGHT_MAX: usize = 32;
 
-/// Probes what is due in round `tick` and lets the gates' time-driven decisions happen.
+/// Probes what is due in `rounds`, which come every [`PROBE_TICK`], and lets the gates' time-driven decisions
+/// happen. Servers that are not healthy are due even in no round.
 pub async fn probe_round(
     client: &HttpClient,
     models: impl Iterator<Item = Arc<ModelRuntime>>,
-    tick: u64,
+    rounds: Range<u64>,
 ) {
     let mut due = Vec::new();
     for model in models {
         model.gate.tick();
         for (target, well) in model.gate.targets() {
             let every = target.health.interval_secs.saturating_mul(TICKS_A_SECOND);
-            let is_due = !well || tick.is_multiple_of(every);
+            let is_due = !well || rounds.clone().any(|round| round.is_multiple_of(every));
             if is_due && target.may_probe(model.gate.clock.now()) {
                 due.push((Arc::clone(&model.gate), target, model.backend.probe));
             }

@@ -38,7 +38,8 @@ pub use gate::{AdmissionSnapshot, GateEntry, Permit, RetryPlan, Waiter};
 pub use health::{PROBE_TICK, probe_round};
 pub use model::{ModelRuntime, ModelRuntimes};
 pub use ranking::{
-    PromptFingerprint, RANKING_TICK, RankingClass, RankingRequest, RankingResult, SiteRanking,
+    PromptFingerprint, RANKING_TICK, RankingClass, RankingDemand, RankingRequest, RankingResult,
+    SITES_TICK, SiteRanking, ranking_requested,
 };
 pub use response::{
     PushOutput, ReportedMetrics, ResponseError, ResponseTransformer, is_error_body,

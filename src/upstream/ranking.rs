@@ -2,12 +2,13 @@
 //! order of other sites for the cluster.
 //!
 //! The policy decides, and permits are taken elsewhere. A `cached` policy is called off the request
-//! path, once for each class of request in use, and the path reads a table. A `per-request` policy
+//! path, once for each class of request in use, and the path reads a table. A class that no request asked for
+//! since its last ranking keeps that ranking: an idle model costs nothing. A `per-request` policy
 //! is called on the path, with what is known of the prompt. Sites are ranked off the path in both
 //! modes. Without a policy there is no order: tier and load decide, and the distance of sites.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -27,19 +28,26 @@ use super::gate::AdmissionGate;
 use crate::plugin::{Caller, RoutingMode, RoutingSlot};
 use crate::telemetry::event::PluginUse;
 
+mod demand;
 mod sites;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
 
+use demand::request_ranking;
+pub use demand::{RankingDemand, ranking_requested};
 use sites::SiteTable;
 pub use sites::{Site, SiteRanking};
 
-/// Interval at which the table of a cached policy is made anew.
+/// Interval at which a ranking that requests ask for is made anew.
 pub const RANKING_TICK: Duration = Duration::from_millis(50);
-/// Age above which a table is not used.
+/// Interval at which sites are ranked while no request asks: half of [`STALE_AFTER`].
+pub const SITES_TICK: Duration = Duration::from_millis(250);
+/// Time from the first request that asks for a ranking, by which it has to be made anew: later ones do
+/// not use it. Age above which an order of sites is not used.
 const STALE_AFTER: Millis = Millis(500);
-/// A minute of rounds: a class that was used once must not be ranked for ever.
-const FORGOTTEN_AFTER_TICKS: u32 = 1200;
+/// Age above which a ranking is not used even by the first request that asks for it again. A class that was
+/// used once must not be ranked for ever: after this time without a request it is forgotten.
+const FORGOTTEN_AFTER: Millis = Millis::from_secs(60);
 /// Classes ranked for one model: streaming or not, ten priorities and a few adapters. The requests
 /// of further classes go by tier and load.
 const CLASSES_MAX: usize = 64;
@@ -90,9 +98,12 @@ pub struct EndpointRanking {
     pub result: Arc<RankingResult>,
     /// The order of other sites for the class; none where there is nothing to order.
     sites: Option<Arc<SiteRanking>>,
-    /// Read by a request since the last round.
-    is_used: AtomicBool,
+    /// Moment of the first request that asked for it, milliseconds; [`UNASKED`] before.
+    asked_at: AtomicU64,
 }
+
+/// No request has asked for a ranking yet.
+const UNASKED: u64 = u64::MAX;
 
 /// Inputs and result of a call of the policy, for traces.
 #[derive(Debug)]
@@ -113,6 +124,8 @@ struct RankingTable {
     rankings: Vec<(RankingClass, Arc<EndpointRanking>)>,
     /// For requests of classes that are not in it.
     sites: SiteTable,
+    /// A request asked for an order of sites since this table was made.
+    is_asked_for_sites: AtomicBool,
 }
 
 /// Memory of what was sent where, and of the classes in use: alive as long as the model is
@@ -120,8 +133,8 @@ struct RankingTable {
 struct RankingMemory {
     prefixes: PrefixMemory,
     adapters: AdapterMemory,
-    /// With the number of rounds in which no request used it.
-    classes: Vec<(RankingClass, u32)>,
+    /// With the last moment at which a request is known to have asked for it.
+    classes: Vec<(RankingClass, Millis)>,
 }
 
 /// The routing of one model.
@@ -150,6 +163,8 @@ impl Ranking {
     ) -> Ranking {
         let memory = former.map(|former| Arc::clone(&former.memory));
         if let Some(memory) = &memory {
+            // The table of the new generation is empty, and classes are in use.
+            request_ranking();
             let urls: HashSet<&str> = endpoints.iter().map(|endpoint| &*endpoint.url).collect();
             let mut memory = memory.lock();
             memory.prefixes.retain(|url| urls.contains(url));
@@ -247,21 +262,31 @@ impl Ranking {
         }
     }
 
-    /// Ranks every class in use, and `sites` for it; called every [`RANKING_TICK`], off the request
-    /// path. Yields to requests after each class. A class that no request has used lately is
-    /// forgotten.
-    pub async fn refresh(&self, gate: &AdmissionGate, sites: &[Site], now: Millis) {
+    /// Ranks every class that requests asked for since its last ranking, off the request path. Where there are
+    /// several `sites`, ranks them, and every class in use. Yields to requests after each class. A class that
+    /// no request has used lately is forgotten. Returns when the next call is due.
+    pub async fn refresh(
+        &self,
+        gate: &AdmissionGate,
+        sites: &[Site],
+        now: Millis,
+    ) -> RankingDemand {
         let classes = match self.slot.mode() {
-            RoutingMode::Cached => self.classes_in_use(),
+            RoutingMode::Cached => self.classes_in_use(now),
             // Endpoints are ranked when a request comes.
             RoutingMode::PerRequest => Vec::new(),
-            RoutingMode::None => return,
+            RoutingMode::None => return RankingDemand::None,
         };
-        let former = self.table.load();
-        let had_nothing = former.rankings.is_empty() && former.sites.is_empty();
-        drop(former);
-        if classes.is_empty() && !sites::worth_ranking(sites) && had_nothing {
-            return;
+        let former = self.table.load_full();
+        let has_sites = sites::worth_ranking(sites);
+        let is_due =
+            |class: &RankingClass| former.find(*class).is_none_or(|ranked| ranked.is_asked());
+        let is_asked = classes.iter().any(is_due)
+            || (has_sites && former.is_asked_for_sites.load(Ordering::Relaxed));
+        let demand = RankingDemand::of(is_asked, has_sites);
+        let has_left = classes.len() < former.rankings.len();
+        if demand == RankingDemand::None && former.sites.is_empty() && !has_left {
+            return demand;
         }
         let candidates = match classes.is_empty() {
             true => Vec::new(),
@@ -269,6 +294,12 @@ impl Ranking {
         };
         let mut ranking = Vec::with_capacity(classes.len());
         for class in classes {
+            // The order of sites in a ranking is as old as the ranking.
+            let kept = former.find(class).filter(|ranked| !ranked.is_asked());
+            if let Some(kept) = kept.filter(|kept| !has_sites && kept.sites.is_none()) {
+                ranking.push((class, Arc::clone(kept)));
+                continue;
+            }
             let of_adapter = class.lora.map(|lora| gate.candidates(Some(lora)));
             let candidates = of_adapter.as_ref().unwrap_or(&candidates);
             let mut ranked = self.rank(None, hints(class), candidates, now);
@@ -280,7 +311,9 @@ impl Ranking {
             at: now,
             rankings: ranking,
             sites: SiteTable::of(|class| self.rank_sites(class, sites, now)),
+            is_asked_for_sites: AtomicBool::new(false),
         }));
+        demand
     }
 
     /// The policy's order of other sites for requests of a class; none where their distance decides.
@@ -289,42 +322,43 @@ impl Ranking {
             return None;
         }
         let table = self.table.load();
+        table.ask_for_sites();
         if now.since(table.at) > STALE_AFTER {
             return None;
         }
-        let ranking = table.rankings.iter().find(|(of, _)| *of == class);
-        let sites = match ranking {
-            Some((_, ranking)) => ranking.sites.as_ref(),
+        let sites = match table.find(class) {
+            Some(ranking) => ranking.sites.as_ref(),
             None => table.sites.of_class(class),
         };
         sites.cloned()
     }
 
-    fn classes_in_use(&self) -> Vec<RankingClass> {
+    /// Classes that requests asked for within [`FORGOTTEN_AFTER`]. One that has no ranking yet counts as asked
+    /// for now.
+    fn classes_in_use(&self, now: Millis) -> Vec<RankingClass> {
         let table = self.table.load();
-        let is_in_use = |class: &RankingClass| {
-            let ranking = table.rankings.iter().find(|(of, _)| of == class);
-            ranking.is_none_or(|(_, ranking)| ranking.is_used.swap(false, Ordering::Relaxed))
-        };
         let classes = &mut self.memory.lock().classes;
-        classes.retain_mut(|(class, idle_ticks)| {
-            *idle_ticks = if is_in_use(class) { 0 } else { *idle_ticks + 1 };
-            *idle_ticks < FORGOTTEN_AFTER_TICKS
+        classes.retain_mut(|(class, used_at)| {
+            *used_at = match table.find(*class) {
+                Some(ranking) => ranking.asked_at().unwrap_or(*used_at),
+                None => now,
+            };
+            now.since(*used_at) < FORGOTTEN_AFTER
         });
         classes.iter().map(|(class, _)| *class).collect()
     }
 
     fn look_up(&self, class: RankingClass, now: Millis) -> Option<Arc<EndpointRanking>> {
         let table = self.table.load();
-        let found = table.rankings.iter().find(|(of, _)| *of == class);
-        if let Some((_, ranking)) = found {
-            ranking.is_used.store(true, Ordering::Relaxed);
-            return (now.since(table.at) <= STALE_AFTER).then(|| Arc::clone(ranking));
+        if let Some(ranking) = table.find(class) {
+            let is_fresh = ranking.ask(now);
+            return is_fresh.then(|| Arc::clone(ranking));
         }
         let classes = &mut self.memory.lock().classes;
         let is_known = classes.iter().any(|(known, _)| *known == class);
         if classes.len() < CLASSES_MAX && !is_known {
-            classes.push((class, 0));
+            classes.push((class, now));
+            request_ranking();
         }
         None
     }
@@ -359,8 +393,47 @@ impl Ranking {
                 uses: ranked.uses,
             }),
             sites: None,
-            is_used: AtomicBool::new(false),
+            asked_at: AtomicU64::new(UNASKED),
         }
+    }
+}
+
+impl RankingTable {
+    fn find(&self, class: RankingClass) -> Option<&Arc<EndpointRanking>> {
+        let ranking = self.rankings.iter().find(|(of, _)| *of == class);
+        ranking.map(|(_, ranking)| ranking)
+    }
+
+    /// Records that a request asks for an order of sites, and requests the next one.
+    fn ask_for_sites(&self) {
+        let asked = &self.is_asked_for_sites;
+        if !self.sites.is_empty() && !asked.load(Ordering::Relaxed) {
+            asked.store(true, Ordering::Relaxed);
+            request_ranking();
+        }
+    }
+}
+
+impl EndpointRanking {
+    /// Records that a request asks for it, and requests the next one. Returns whether the request may use it.
+    fn ask(&self, now: Millis) -> bool {
+        let order = Ordering::Relaxed;
+        let mut asked_at = self.asked_at.load(order);
+        if asked_at == UNASKED {
+            let first = self.asked_at.compare_exchange(UNASKED, now.0, order, order);
+            asked_at = first.err().unwrap_or(now.0);
+            request_ranking();
+        }
+        now.since(Millis(asked_at)) <= STALE_AFTER && now.since(self.result.at) <= FORGOTTEN_AFTER
+    }
+
+    fn asked_at(&self) -> Option<Millis> {
+        let asked_at = self.asked_at.load(Ordering::Relaxed);
+        (asked_at != UNASKED).then_some(Millis(asked_at))
+    }
+
+    fn is_asked(&self) -> bool {
+        self.asked_at().is_some()
     }
 }
 

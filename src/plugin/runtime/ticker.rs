@@ -19,8 +19,8 @@ use crate::telemetry::Clock;
 const TICK: Duration = Duration::from_millis(1);
 /// A tick this late has missed at least one.
 const LATE_US: u64 = 2_000;
-/// Under load a guest runs every few of them: then nobody pays for waking the thread.
-const REST_AFTER_TICKS: u32 = 100;
+/// Under load a guest runs at each of them: then no call pays for waking the thread.
+const REST_AFTER_TICKS: u32 = 2;
 
 /// The ticking thread.
 pub struct Ticker {

@@ -86,26 +86,57 @@ async fn a_class_is_ranked_from_the_round_after_it_was_first_asked_for() {
 }
 
 #[tokio::test]
-async fn a_class_that_nobody_asks_for_is_forgotten_and_one_that_is_asked_for_stays() {
+async fn a_class_that_nobody_asks_for_keeps_its_ranking_and_is_forgotten_after_a_minute() {
     let (ranking, gate) = cached();
+    let ranked = |number| ranking.table.load().find(class(number)).cloned().unwrap();
     for number in [1, 2] {
         ranking.look_up(class(number), NOW);
     }
-    // The first round finds both asked for.
-    ranking.refresh(&gate, &[], NOW).await;
-    for round in 1..FORGOTTEN_AFTER_TICKS {
-        if round % 1000 == 0 {
-            ranking.look_up(class(2), NOW);
-        }
-        ranking.refresh(&gate, &[], NOW).await;
-        assert_eq!(known(&ranking), 2, "round {round}");
-    }
-    ranking.refresh(&gate, &[], NOW).await;
+    assert_eq!(
+        ranking.refresh(&gate, &[], NOW).await,
+        RankingDemand::Requests
+    );
+    let (one, two) = (ranked(1), ranked(2));
+    let tick = NOW + Millis(50);
+    assert_eq!(ranking.refresh(&gate, &[], tick).await, RankingDemand::None);
+    assert!(Arc::ptr_eq(&one, &ranked(1)) && Arc::ptr_eq(&two, &ranked(2)));
+
+    let later = NOW + Millis::from_secs(30);
+    assert!(ranking.look_up(class(2), later).is_some());
+    assert_eq!(
+        ranking.refresh(&gate, &[], later).await,
+        RankingDemand::Requests
+    );
+    assert!(Arc::ptr_eq(&one, &ranked(1)) && !Arc::ptr_eq(&two, &ranked(2)));
+    assert_eq!(known(&ranking), 2);
+
+    let end = NOW + FORGOTTEN_AFTER;
+    ranking.refresh(&gate, &[], end).await;
     assert_eq!(known(&ranking), 1);
     let ranked: Vec<RankingClass> = ranking.table.load().rankings.iter().map(|p| p.0).collect();
     assert_eq!(ranked, [class(2)]);
-    assert!(ranking.look_up(class(1), NOW).is_none(), "it begins anew");
+    assert!(ranking.look_up(class(1), end).is_none(), "it begins anew");
     assert_eq!(known(&ranking), 2);
+}
+
+#[tokio::test]
+async fn the_first_requests_after_a_rest_use_the_ranking_of_before_it() {
+    let (ranking, gate) = cached();
+    ranking.look_up(class(1), NOW);
+    ranking.refresh(&gate, &[], NOW).await;
+    let after = NOW + FORGOTTEN_AFTER.since(STALE_AFTER);
+    assert!(ranking.look_up(class(1), after).is_some());
+    // The round that it requested does not come.
+    assert!(ranking.look_up(class(1), after + STALE_AFTER).is_some());
+    let late = after + STALE_AFTER + Millis(1);
+    assert!(ranking.look_up(class(1), late).is_none());
+    ranking.refresh(&gate, &[], late).await;
+    assert!(ranking.look_up(class(1), late).is_some());
+    ranking.refresh(&gate, &[], late).await;
+    let too_late = late + FORGOTTEN_AFTER + Millis(1);
+    assert!(ranking.look_up(class(1), too_late).is_none());
+    ranking.refresh(&gate, &[], too_late).await;
+    assert!(ranking.look_up(class(1), too_late).is_some());
 }
 
 #[tokio::test]
@@ -117,15 +148,17 @@ async fn classes_have_a_bound_and_those_beyond_it_come_in_when_others_are_forgot
     assert_eq!(known(&ranking), CLASSES_MAX);
     ranking.refresh(&gate, &[], NOW).await;
     let newcomer = class(10 * CLASSES_MAX);
-    for _ in 0..FORGOTTEN_AFTER_TICKS {
-        assert!(ranking.look_up(newcomer, NOW).is_none());
-        ranking.look_up(class(0), NOW);
-        ranking.refresh(&gate, &[], NOW).await;
+    let end = NOW + FORGOTTEN_AFTER;
+    for secs in 0..=60 {
+        let now = NOW + Millis::from_secs(secs);
+        assert!(ranking.look_up(newcomer, now).is_none());
+        ranking.look_up(class(0), now);
+        ranking.refresh(&gate, &[], now).await;
     }
     assert_eq!(known(&ranking), 1);
-    assert!(ranking.look_up(newcomer, NOW).is_none());
-    ranking.refresh(&gate, &[], NOW).await;
-    assert!(ranking.look_up(newcomer, NOW).is_some());
+    assert!(ranking.look_up(newcomer, end).is_none());
+    ranking.refresh(&gate, &[], end).await;
+    assert!(ranking.look_up(newcomer, end).is_some());
     // A generation that follows knows them too.
     let next = Ranking::next_generation(ranking.slot.clone(), Some(&ranking), &[]);
     assert_eq!(known(&next), 2);
@@ -179,8 +212,13 @@ async fn a_policy_that_is_asked_for_each_request_ranks_sites_ahead_and_none_rank
     let three = sites(&[("sin", 160_000), ("ams", 8_000)]);
     let (ranking, gate) = with("random", json!({}));
     assert_eq!(ranking.mode(), RoutingMode::PerRequest);
-    ranking.refresh(&gate, &three, NOW).await;
+    let demand = ranking.refresh(&gate, &three, NOW).await;
+    assert_eq!(demand, RankingDemand::Sites);
     assert_eq!(ranked(ranking.sites(RankingClass::default(), NOW)).len(), 3);
+    let demand = ranking.refresh(&gate, &three, NOW).await;
+    assert_eq!(demand, RankingDemand::Requests, "one asked");
+    let demand = ranking.refresh(&gate, &three, NOW).await;
+    assert_eq!(demand, RankingDemand::Sites, "none asked since");
     let (forced, gate) = with("forced-site", json!({ "site": "sin" }));
     forced.refresh(&gate, &three, NOW).await;
     assert_eq!(
