@@ -9,8 +9,8 @@ mod head;
 mod heartbeat;
 mod read_ahead;
 mod single_event;
+mod timer;
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
 use infergate_core::Refusal;
 use infergate_core::api::render;
-use tokio::time::{Instant, Sleep, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 
 use crate::pipeline::attempt::progress::ProgressComments;
 use crate::pipeline::context::RequestContext;
@@ -33,6 +33,7 @@ use crate::upstream::{
     PushOutput, ResponseError, ResponseTransformer, UpstreamResponse, is_error_body,
 };
 use heartbeat::UpstreamEvent;
+use timer::LazyTimer;
 
 /// Bytes that are readable at once are gathered into one write up to this size.
 const GATHER_MAX_BYTES: usize = 64 * 1024;
@@ -113,8 +114,10 @@ pub struct Relay<'a, D> {
     progress: Option<ProgressComments>,
     /// Start of the wait for the server's next bytes.
     silent_from: Option<Instant>,
-    /// The deadline, or the end of the patience with a silent server, whichever is first.
-    timer: Pin<Box<Sleep>>,
+    /// The request's deadline.
+    deadline: Instant,
+    /// Ends waits at the deadline, or at the end of the patience with a silent server, whichever is first.
+    timer: LazyTimer,
     /// Read and shaped while the client did not take what came before.
     backlog: Backlog,
     ahead: ReadAhead,
@@ -136,7 +139,6 @@ impl<'a, D: Downstream> Relay<'a, D> {
     ) -> Relay<'a, D> {
         let bytes_sent = downstream.bytes_taken();
         let deadline = shared.clock.instant(ctx.deadline).into();
-        let timer = Box::pin(sleep_until(deadline));
         Relay {
             shared,
             downstream,
@@ -147,7 +149,8 @@ impl<'a, D: Downstream> Relay<'a, D> {
             one_event: SingleEventBody::default(),
             progress: None,
             silent_from: None,
-            timer,
+            deadline,
+            timer: LazyTimer::default(),
             backlog: Backlog::new(&shared.backlogs),
             ahead: ReadAhead::Reading,
             pace: None,
@@ -456,10 +459,6 @@ impl<'a, D: Downstream> Relay<'a, D> {
         transformer: &mut ResponseTransformer,
         whole: Option<usize>,
     ) -> Result<(), RequestError> {
-        let deadline = self.shared.clock.instant(self.ctx.deadline).into();
-        if self.timer.deadline() != deadline {
-            self.timer.as_mut().reset(deadline);
-        }
         if self.ctx.response_started {
             return Ok(());
         }

@@ -19,10 +19,14 @@ pub(super) enum UpstreamEvent {
 impl<D: Downstream> Relay<'_, D> {
     /// Waits for the server, or until the client has heard nothing for so long that a sign of life is due.
     pub(super) async fn next_or_heartbeat(&mut self) -> Result<UpstreamEvent, RelayStop> {
-        let deadline = Instant::from(self.shared.clock.instant(self.ctx.deadline));
         let idle = Duration::from_secs(self.ctx.snapshot.timeouts.stream_idle_secs);
-        let from = *self.silent_from.get_or_insert_with(Instant::now);
-        self.timer.as_mut().reset(deadline.min(from + idle));
+        let (timer, silent_from) = (&mut self.timer, &mut self.silent_from);
+        let deadline = self.deadline;
+        // First polled when there is nothing to be read: until then no clock is read.
+        let late = async {
+            let from = *silent_from.get_or_insert_with(Instant::now);
+            timer.wait_until(deadline.min(from + idle)).await;
+        };
         let progress = async {
             match &mut self.progress {
                 Some(progress) => progress.next().await,
@@ -36,7 +40,7 @@ impl<D: Downstream> Relay<'_, D> {
                 chunk.map(UpstreamEvent::Chunk).map_err(|_| RelayStop::Broken)
             }
             () = self.downstream.closed() => Err(RelayStop::ClientGone),
-            () = self.timer.as_mut() => Err(match self.is_late() {
+            () = late => Err(match self.is_late() {
                 true => RelayStop::Deadline,
                 false => RelayStop::Silence,
             }),

@@ -49,6 +49,7 @@ impl<D: Downstream> Relay<'_, D> {
             ctx,
             response,
             out,
+            deadline,
             timer,
             backlog,
             ahead,
@@ -80,7 +81,7 @@ impl<D: Downstream> Relay<'_, D> {
             tokio::select! {
                 biased;
                 written = writing.as_mut() => return written.map_err(|_| RequestError::Aborted),
-                () = timer.as_mut() => return Err(RequestError::Aborted),
+                () = timer.wait_until(*deadline) => return Err(RequestError::Aborted),
                 chunk = response.chunk(), if reads => {
                     *ahead = read_ahead(chunk, transformer, out, backlog);
                     if matches!(ahead, ReadAhead::Ended) {
