@@ -5,33 +5,51 @@
 //! noticed. The value is at most [`VALUE_BYTES_MAX`]. Long texts and lists of numbers cost
 //! a tenth of a nanosecond a byte, dense small objects one to two. Called by the relay of responses.
 
+use std::ops::Range;
+
 use memchr::{memchr2, memchr3};
 
 /// The longest value kept. A usage object is a few hundred bytes; what is longer is not one.
 pub const VALUE_BYTES_MAX: usize = 64 << 10;
 
-/// Bytes compared one by one before a vector search, whose start costs about as much. In text with
+/// Bytes looked at in words of eight before a vector search, whose start costs as much. In text with
 /// escapes and in lists of small objects the next hit is nearer.
-const NEAR_BYTES: usize = 24;
+const NEAR_BYTES: usize = 32;
 
 /// The longest key compared, in bytes as written (every character of a name may be an escape of six bytes).
 const KEY_BYTES_MAX: usize = 256;
 
 /// Captures the value of one top-level member of the JSON object it is fed.
+///
+/// A key or a value that lies within one chunk is not copied.
 #[derive(Debug)]
 pub struct MemberScanner {
     member: &'static str,
+    /// Name of a member whose value is not kept; empty for none.
+    watched: &'static str,
+    has_watched: bool,
     state: ScanState,
-    /// The key being read, without its quotes.
+    /// The beginning of a key that the end of a chunk has cut, without its quotes.
     key: Vec<u8>,
-    /// The value of the last member of that name.
+    /// The value of the requested member, as far as it stood in earlier chunks.
     value: Vec<u8>,
+    /// The key that was read last is the requested one.
+    is_named: bool,
     /// The value now being read is that of the requested member.
     is_requested: bool,
-    /// `value` is whole.
-    found: bool,
-    /// `value` became whole since it was last taken.
-    is_new: bool,
+    /// Its first byte in this chunk.
+    value_from: usize,
+    /// The last value that became whole in this chunk.
+    whole: Option<Whole>,
+}
+
+/// Place of a whole value.
+#[derive(Debug)]
+enum Whole {
+    /// In the chunk.
+    Chunk(Range<usize>),
+    /// A copy: the value began in an earlier chunk.
+    Kept(Vec<u8>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,68 +96,68 @@ impl MemberScanner {
     pub fn new(member: &'static str) -> MemberScanner {
         MemberScanner {
             member,
+            watched: "",
+            has_watched: false,
             state: ScanState::BeforeObject,
             key: Vec::new(),
             value: Vec::new(),
+            is_named: false,
             is_requested: false,
-            found: false,
-            is_new: false,
+            value_from: 0,
+            whole: None,
         }
     }
 
-    /// Reads on.
-    pub fn push(&mut self, chunk: &[u8]) {
-        let mut rest = chunk;
-        while !rest.is_empty() && self.state != ScanState::Over {
-            let taken = self.step(rest);
-            rest = &rest[taken..];
+    /// Notices as well whether the object names this member.
+    pub fn watching(mut self, name: &'static str) -> MemberScanner {
+        self.watched = name;
+        self
+    }
+
+    /// Returns whether the object has named the member that is watched, or one with an escape in its name.
+    pub fn has_watched(&self) -> bool {
+        self.has_watched
+    }
+
+    /// Reads on. Returns the member's value, as it stands in the object, with the chunk that makes it whole; the
+    /// last one where the name is repeated.
+    pub fn push<'a>(&'a mut self, chunk: &'a [u8]) -> Option<&'a [u8]> {
+        self.value_from = 0;
+        self.whole = None;
+        let mut at = 0;
+        while at < chunk.len() && self.state != ScanState::Over {
+            at += self.step(chunk, at);
+        }
+        if self.is_requested {
+            self.keep(&chunk[self.value_from..]);
+        }
+        match self.whole.as_ref()? {
+            Whole::Chunk(range) => Some(&chunk[range.clone()]),
+            Whole::Kept(value) => Some(value),
         }
     }
 
-    /// The member's value as it stands in the object; the last one, when the name is repeated.
-    pub fn value(&self) -> Option<&[u8]> {
-        self.found.then_some(&self.value[..])
+    /// Returns whether the object has ended, or the bytes are not one: no chunk that follows has a value.
+    pub fn is_over(&self) -> bool {
+        self.state == ScanState::Over
     }
 
-    /// The member's value once it is whole, and again only where the name is repeated: so that it is parsed once.
-    pub fn take_value(&mut self) -> Option<&[u8]> {
-        std::mem::take(&mut self.is_new).then_some(&self.value[..])
-    }
-
-    /// Reads at least one byte, unless the state changes, and returns their number.
-    fn step(&mut self, bytes: &[u8]) -> usize {
+    /// Reads at least one byte from `at` on, unless the state changes, and returns their number.
+    fn step(&mut self, chunk: &[u8], at: usize) -> usize {
+        let bytes = &chunk[at..];
         match self.state {
             ScanState::BeforeObject => match mark(bytes) {
                 0 => self.expect(bytes, b"{", ScanState::BeforeKey),
                 mark => mark,
             },
             ScanState::BeforeColon => self.expect(bytes, b":", ScanState::BeforeValue),
-            ScanState::BeforeKey => {
-                self.key.clear();
-                let space = blanks(bytes, b",");
-                match bytes.get(space) {
-                    None => return space,
-                    Some(b'"') => self.state = ScanState::Key { escaped: false },
-                    Some(_) => self.state = ScanState::Over,
-                }
-                space + 1
-            }
-            ScanState::Key { escaped } => {
-                let (taken, end) = text(bytes, escaped);
-                let room = KEY_BYTES_MAX.saturating_sub(self.key.len());
-                self.key.extend_from_slice(&bytes[..taken.min(room)]);
-                self.state = match end {
-                    TextEnd::Closed => ScanState::BeforeColon,
-                    TextEnd::Open { escaped } => ScanState::Key { escaped },
-                };
-                taken
-            }
-            ScanState::BeforeValue => self.begin_value(bytes),
+            ScanState::BeforeKey => self.begin_key(bytes, at),
+            ScanState::Key { escaped } => self.read_key(bytes, escaped),
+            ScanState::BeforeValue => self.begin_value(bytes, at),
             ScanState::Text { escaped } => {
                 let (taken, end) = text(bytes, escaped);
-                self.keep(&bytes[..taken]);
                 match end {
-                    TextEnd::Closed => self.end_value(),
+                    TextEnd::Closed => self.end_value(chunk, at + taken),
                     TextEnd::Open { escaped } => self.state = ScanState::Text { escaped },
                 }
                 taken
@@ -151,9 +169,8 @@ impl MemberScanner {
                 text,
             } => {
                 let (taken, depth, text) = nested(bytes, open, close, depth, text);
-                self.keep(&bytes[..taken]);
                 if depth == 0 {
-                    self.end_value();
+                    self.end_value(chunk, at + taken);
                 } else {
                     self.state = ScanState::Nested {
                         open,
@@ -165,11 +182,12 @@ impl MemberScanner {
                 taken
             }
             ScanState::Scalar => {
-                let end = bytes.iter().position(|b| b",} \t\r\n".contains(b));
+                let end = bytes
+                    .iter()
+                    .position(|&byte| matches!(byte, b',' | b'}' | b' ' | b'\t' | b'\r' | b'\n'));
                 let taken = end.unwrap_or(bytes.len());
-                self.keep(&bytes[..taken]);
                 if end.is_some() {
-                    self.end_value();
+                    self.end_value(chunk, at + taken);
                 }
                 taken
             }
@@ -179,7 +197,7 @@ impl MemberScanner {
 
     /// Skips blanks up to the one byte that may follow.
     fn expect(&mut self, bytes: &[u8], byte: &[u8; 1], next: ScanState) -> usize {
-        let space = blanks(bytes, b"");
+        let space = blanks(bytes, b' ');
         match bytes.get(space) {
             None => return space,
             Some(found) => {
@@ -193,15 +211,71 @@ impl MemberScanner {
         space + 1
     }
 
-    fn begin_value(&mut self, bytes: &[u8]) -> usize {
-        let space = blanks(bytes, b"");
+    fn begin_key(&mut self, bytes: &[u8], at: usize) -> usize {
+        let space = blanks(bytes, b',');
+        match bytes.get(space) {
+            None => return space,
+            Some(b'"') => {}
+            Some(_) => {
+                self.state = ScanState::Over;
+                return space + 1;
+            }
+        }
+        self.key.clear();
+        let from = space + 1;
+        let rest = &bytes[from..];
+        // Nearly always: a key without escapes, and its colon.
+        if let Some(end) = quote_or_backslash(rest, 0)
+            && let [b'"', b':', after @ ..] = &rest[end..]
+        {
+            let key = &rest[..end];
+            self.is_named = key == self.member.as_bytes();
+            self.has_watched |= key == self.watched.as_bytes();
+            self.state = ScanState::BeforeValue;
+            let taken = from + end + 2;
+            return taken + self.begin_value(after, at + taken);
+        }
+        from + self.read_key(rest, false)
+    }
+
+    fn read_key(&mut self, bytes: &[u8], escaped: bool) -> usize {
+        let (taken, end) = text(bytes, escaped);
+        let room = KEY_BYTES_MAX.saturating_sub(self.key.len());
+        self.key.extend_from_slice(&bytes[..taken.min(room)]);
+        self.state = match end {
+            TextEnd::Closed => {
+                let key = std::mem::take(&mut self.key);
+                // Ends with its closing quote, unless it is too long.
+                self.set_key(key.strip_suffix(b"\"").unwrap_or_default());
+                self.key = key;
+                ScanState::BeforeColon
+            }
+            TextEnd::Open { escaped } => ScanState::Key { escaped },
+        };
+        taken
+    }
+
+    /// Takes a key that may have escapes.
+    fn set_key(&mut self, key: &[u8]) {
+        let has_escapes = key.contains(&b'\\');
+        self.is_named = key == self.member.as_bytes();
+        self.has_watched |= has_escapes || key == self.watched.as_bytes();
+        if has_escapes {
+            let quoted = [b"\"", key, b"\""].concat();
+            let key = serde_json::from_slice::<String>(&quoted);
+            self.is_named = key.is_ok_and(|key| key == self.member);
+        }
+    }
+
+    fn begin_value(&mut self, bytes: &[u8], at: usize) -> usize {
+        let space = blanks(bytes, b' ');
         let Some(&first) = bytes.get(space) else {
             return space;
         };
-        self.is_requested = self.is_requested_key();
+        self.is_requested = self.is_named;
         if self.is_requested {
-            (self.found, self.is_new) = (false, false);
             self.value.clear();
+            self.value_from = at + space;
         }
         self.state = match first {
             b'"' => ScanState::Text { escaped: false },
@@ -217,24 +291,33 @@ impl MemberScanner {
                 depth: 1,
                 text: None,
             },
-            b',' | b'}' | b']' | b':' => ScanState::Over,
+            b',' | b'}' | b']' | b':' => {
+                self.is_requested = false;
+                ScanState::Over
+            }
             _ => ScanState::Scalar,
         };
-        self.keep(&bytes[space..space + 1]);
         space + 1
     }
 
-    fn end_value(&mut self) {
-        self.found |= self.is_requested;
-        self.is_new |= self.is_requested;
-        self.is_requested = false;
+    /// Ends a value before `end`, a place in the chunk.
+    fn end_value(&mut self, chunk: &[u8], end: usize) {
         self.state = ScanState::BeforeKey;
-    }
-
-    fn keep(&mut self, bytes: &[u8]) {
         if !self.is_requested {
             return;
         }
+        let range = self.value_from..end;
+        if !self.value.is_empty() {
+            self.keep(&chunk[range]);
+            let value = std::mem::take(&mut self.value);
+            self.whole = self.is_requested.then_some(Whole::Kept(value));
+        } else if range.len() <= VALUE_BYTES_MAX {
+            self.whole = Some(Whole::Chunk(range));
+        }
+        self.is_requested = false;
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
         if self.value.len() + bytes.len() > VALUE_BYTES_MAX {
             self.is_requested = false;
             self.value.clear();
@@ -242,25 +325,13 @@ impl MemberScanner {
         }
         self.value.extend_from_slice(bytes);
     }
-
-    /// `key` ends with its closing quote here, unless it was too long to keep.
-    fn is_requested_key(&self) -> bool {
-        let Some(key) = self.key.strip_suffix(b"\"") else {
-            return false;
-        };
-        if memchr::memchr(b'\\', key).is_none() {
-            return key == self.member.as_bytes();
-        }
-        let quoted = [b"\"", key, b"\""].concat();
-        serde_json::from_slice::<String>(&quoted).is_ok_and(|key| key == self.member)
-    }
 }
 
-/// Number of leading blanks, and of bytes of `also`.
-fn blanks(bytes: &[u8], also: &[u8]) -> usize {
+/// Number of leading blanks, and of bytes that are `also`.
+fn blanks(bytes: &[u8], also: u8) -> usize {
     bytes
         .iter()
-        .position(|b| !b" \t\r\n".contains(b) && !also.contains(b))
+        .position(|&byte| !matches!(byte, b' ' | b'\t' | b'\r' | b'\n') && byte != also)
         .unwrap_or(bytes.len())
 }
 
@@ -289,15 +360,14 @@ enum TextEnd {
 /// Reads within a string, after its opening quote.
 fn text(bytes: &[u8], escaped: bool) -> (usize, TextEnd) {
     let mut at = usize::from(escaped);
-    while let Some(found) = quote_or_backslash(&bytes[at..]) {
-        at += found + 1;
-        if bytes[at - 1] == b'"' {
-            return (at, TextEnd::Closed);
+    while let Some(found) = quote_or_backslash(bytes, at) {
+        if bytes[found] == b'"' {
+            return (found + 1, TextEnd::Closed);
         }
-        if at == bytes.len() {
-            return (at, TextEnd::Open { escaped: true });
+        at = found + 2;
+        if at > bytes.len() {
+            return (bytes.len(), TextEnd::Open { escaped: true });
         }
-        at += 1;
     }
     (bytes.len(), TextEnd::Open { escaped: false })
 }
@@ -323,11 +393,11 @@ fn nested(
             };
             continue;
         }
-        let Some(found) = quote_or_bracket(&bytes[at..], open, close) else {
+        let Some(found) = quote_or_bracket(bytes, at, open, close) else {
             return (bytes.len(), depth, None);
         };
-        at += found + 1;
-        match bytes[at - 1] {
+        at = found + 1;
+        match bytes[found] {
             b'"' => string = Some(Escape::No),
             byte if byte == open => depth += 1,
             _ => depth -= 1,
@@ -339,18 +409,62 @@ fn nested(
     (at, depth, string)
 }
 
-fn quote_or_backslash(bytes: &[u8]) -> Option<usize> {
-    let (near, far) = bytes.split_at(bytes.len().min(NEAR_BYTES));
-    near.iter()
-        .position(|&byte| byte == b'"' || byte == b'\\')
-        .or_else(|| memchr2(b'"', b'\\', far).map(|at| near.len() + at))
+/// Place of the first quote or backslash from `at` on.
+#[inline]
+fn quote_or_backslash(bytes: &[u8], at: usize) -> Option<usize> {
+    let far = match near(bytes, at, |word| {
+        zeros(word ^ every(b'"')) | zeros(word ^ every(b'\\'))
+    }) {
+        Near::Found(found) => return Some(found),
+        Near::None(far) => far,
+    };
+    Some(far + memchr2(b'"', b'\\', &bytes[far..])?)
 }
 
-fn quote_or_bracket(bytes: &[u8], open: u8, close: u8) -> Option<usize> {
-    let (near, far) = bytes.split_at(bytes.len().min(NEAR_BYTES));
-    near.iter()
-        .position(|&byte| byte == b'"' || byte == open || byte == close)
-        .or_else(|| memchr3(b'"', open, close, far).map(|at| near.len() + at))
+/// Place of the first quote or bracket of this kind from `at` on.
+#[inline]
+fn quote_or_bracket(bytes: &[u8], at: usize, open: u8, close: u8) -> Option<usize> {
+    let (open_word, close_word) = (every(open), every(close));
+    let far = match near(bytes, at, |word| {
+        zeros(word ^ every(b'"')) | zeros(word ^ open_word) | zeros(word ^ close_word)
+    }) {
+        Near::Found(found) => return Some(found),
+        Near::None(far) => far,
+    };
+    Some(far + memchr3(b'"', open, close, &bytes[far..])?)
+}
+
+/// Result of a look at the next [`NEAR_BYTES`].
+enum Near {
+    Found(usize),
+    /// None up to here.
+    None(usize),
+}
+
+/// Looks for the first byte whose high bit `hits` sets in a word.
+#[inline]
+fn near(bytes: &[u8], from: usize, hits: impl Fn(u64) -> u64) -> Near {
+    let mut at = from;
+    while at < from + NEAR_BYTES
+        && let Some(word) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>())
+    {
+        let found = hits(u64::from_le_bytes(*word));
+        if found != 0 {
+            return Near::Found(at + found.trailing_zeros() as usize / 8);
+        }
+        at += 8;
+    }
+    Near::None(at)
+}
+
+/// The byte, eight times.
+const fn every(byte: u8) -> u64 {
+    u64::from_ne_bytes([byte; 8])
+}
+
+/// Sets the high bit of the lowest byte that is zero; bits above it may be set too.
+const fn zeros(word: u64) -> u64 {
+    word.wrapping_sub(every(1)) & !word & every(0x80)
 }
 
 #[cfg(test)]

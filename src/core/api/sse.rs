@@ -140,6 +140,11 @@ impl EventSplitter {
         &self.held
     }
 
+    /// Returns whether the next byte begins an event.
+    pub fn is_between_events(&self) -> bool {
+        self.held.is_empty() && self.long.is_none()
+    }
+
     /// Returns whether an event over the bound is incomplete.
     pub fn is_in_long_event(&self) -> bool {
         self.long.is_some()

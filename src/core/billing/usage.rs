@@ -4,6 +4,8 @@
 //! count that is negative, not a number or above [`TOKENS_MAX`] is treated as absent. Called by the
 //! response decoders and by the event of each request.
 
+mod plain;
+
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -28,19 +30,17 @@ impl Usage {
     /// Reads an OpenAI `usage` object, of chat (`prompt_tokens`) or responses (`input_tokens`)
     /// style. `None` when it reports neither side.
     pub fn from_openai(json: &[u8]) -> Option<Usage> {
-        let report: OpenAiUsage<'_> = serde_json::from_slice(json).ok()?;
-        let input = count(report.prompt_tokens).or(count(report.input_tokens));
-        let output = count(report.completion_tokens).or(count(report.output_tokens));
+        let counts = plain::counts(json).or_else(|| openai_counts(json))?;
+        let input = counts.prompt.or(counts.input);
+        let output = counts.completion.or(counts.output);
         if input.is_none() && output.is_none() {
             return None;
         }
-        let prompt = details(report.prompt_tokens_details);
-        let completion = details(report.completion_tokens_details);
         Some(Usage {
             input_tokens: input.unwrap_or(0),
             output_tokens: output.unwrap_or(0),
-            cached_tokens: count(prompt.cached_tokens),
-            reasoning_tokens: count(completion.reasoning_tokens),
+            cached_tokens: counts.cached,
+            reasoning_tokens: counts.reasoning,
         })
     }
 
@@ -103,6 +103,32 @@ impl Usage {
         }
         json + "}"
     }
+}
+
+/// Counts of an OpenAI `usage` object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct OpenAiCounts {
+    prompt: Option<u64>,
+    completion: Option<u64>,
+    input: Option<u64>,
+    output: Option<u64>,
+    cached: Option<u64>,
+    reasoning: Option<u64>,
+}
+
+/// Counts of an object in any form.
+fn openai_counts(json: &[u8]) -> Option<OpenAiCounts> {
+    let report: OpenAiUsage<'_> = serde_json::from_slice(json).ok()?;
+    let prompt = details(report.prompt_tokens_details);
+    let completion = details(report.completion_tokens_details);
+    Some(OpenAiCounts {
+        prompt: count(report.prompt_tokens),
+        completion: count(report.completion_tokens),
+        input: count(report.input_tokens),
+        output: count(report.output_tokens),
+        cached: count(prompt.cached_tokens),
+        reasoning: count(completion.reasoning_tokens),
+    })
 }
 
 /// Counts stay raw: one that is no number must not hide the others.

@@ -159,6 +159,6 @@ fn response_format(raw: &RawValue) -> String {
 
 fn member(json: &str, name: &'static str) -> Option<String> {
     let mut scan = MemberScanner::new(name);
-    scan.push(json.as_bytes());
-    Some(String::from_utf8_lossy(scan.value()?).into_owned())
+    let value = scan.push(json.as_bytes())?;
+    Some(String::from_utf8_lossy(value).into_owned())
 }

@@ -22,8 +22,8 @@ use super::task_transform::TaskTransform;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum PushOutput {
-    /// The chunk itself, unchanged; no byte was appended to `out`.
-    Whole,
+    /// So many of the first bytes of the chunk, unchanged; no byte was appended to `out`.
+    First(usize),
     /// The bytes appended to `out`, if any.
     Out,
 }
@@ -167,6 +167,5 @@ pub(super) fn json_value(bytes: &[u8]) -> Result<&[u8], ResponseError> {
 /// Tokens in the top-level `usage` of a whole response.
 pub(super) fn usage_in(body: &[u8]) -> Option<Usage> {
     let mut scan = MemberScanner::new("usage");
-    scan.push(body);
-    scan.value().and_then(Usage::from_openai)
+    scan.push(body).and_then(Usage::from_openai)
 }

@@ -7,10 +7,11 @@ use super::*;
 
 fn scanned<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> Option<Vec<u8>> {
     let mut scan = MemberScanner::new("usage");
+    let mut last = None;
     for chunk in chunks {
-        scan.push(chunk);
+        last = scan.push(chunk).map(<[u8]>::to_vec).or(last);
     }
-    scan.value().map(<[u8]>::to_vec)
+    last
 }
 
 fn found(json: &str) -> Option<String> {
@@ -45,7 +46,7 @@ fn a_top_level_member_is_found_wherever_it_stands() {
 }
 
 #[test]
-fn a_value_is_taken_once_and_again_where_its_name_is_repeated() {
+fn a_value_is_returned_once_and_again_where_its_name_is_repeated() {
     let mut scan = MemberScanner::new("usage");
     let mut taken = Vec::new();
     for chunk in [
@@ -56,8 +57,7 @@ fn a_value_is_taken_once_and_again_where_its_name_is_repeated() {
         r#","usage":2,"#,
         r#""x":1}"#,
     ] {
-        scan.push(chunk.as_bytes());
-        taken.extend(scan.take_value().map(<[u8]>::to_vec));
+        taken.extend(scan.push(chunk.as_bytes()).map(<[u8]>::to_vec));
     }
     assert_eq!(taken, [&b"{\"a\":1}"[..], b"2"]);
 }
@@ -134,7 +134,76 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
+/// What the scanner finds, by a walk that looks at every byte: places of the top-level keys and of the bytes
+/// between which their values stand.
+fn walked(json: &[u8], name: &[u8]) -> Option<Vec<u8>> {
+    let (mut depth, mut in_text, mut escaped) = (0, false, false);
+    let (mut from, mut key, mut value, mut found) = (0, None, None, None);
+    for (at, &byte) in json.iter().enumerate() {
+        if in_text {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' => escaped = true,
+                b'"' => {
+                    in_text = false;
+                    if depth == 1 && value.is_none() {
+                        key = Some(&json[from + 1..at]);
+                    }
+                }
+                _ => {}
+            }
+            continue;
+        }
+        match byte {
+            b'"' => (in_text, from) = (true, at),
+            b'{' | b'[' => depth += 1,
+            b':' if depth == 1 => value = Some(at + 1),
+            b',' | b'}' if depth == 1 => {
+                if let (Some(key), Some(value)) = (key.take(), value.take())
+                    && key == name
+                {
+                    found = Some(json[value..at].trim_ascii().to_vec());
+                }
+                depth -= usize::from(byte == b'}');
+            }
+            b'}' | b']' => depth -= 1,
+            _ => {}
+        }
+    }
+    found
+}
+
 proptest! {
+    #[test]
+    fn a_walk_over_every_byte_finds_the_same(
+        members in proptest::collection::vec((0..5usize, 0..60usize, 0..60usize, 0..7usize), 0..6),
+        size in 1..90usize,
+    ) {
+        let member = |&(key, before, after, kind): &(usize, usize, usize, usize)| {
+            let key = ["usage", "usages", "error", "a", "choices"][key];
+            let text = format!("{}\\\"{}\\\\", "x".repeat(before), "{[".repeat(after));
+            let value = match kind {
+                0 => format!("\"{text}\""),
+                1 => format!("{{ \"usage\" :\t{{\"{text}\":[\"]\",{{}}]}} }}"),
+                2 => format!("[[\"{text}\"],{{\"usage\":\"}}\"}},1]"),
+                3 => "12.5e3".to_owned(),
+                4 => " null".to_owned(),
+                5 => "{ }".to_owned(),
+                _ => format!("\"{}\"", "y".repeat(before)),
+            };
+            format!("\"{key}\":{value}")
+        };
+        let members: Vec<String> = members.iter().map(member).collect();
+        let json = format!("{{{}}}", members.join(","));
+        let walk = walked(json.as_bytes(), b"usage");
+        prop_assert_eq!(scanned(json.as_bytes().chunks(size)), walk.clone(), "{}", json);
+        prop_assert_eq!(scanned([json.as_bytes()]), walk);
+        let mut scan = MemberScanner::new("usage").watching("error");
+        json.as_bytes().chunks(size).for_each(|chunk| drop(scan.push(chunk).map(<[u8]>::to_vec)));
+        prop_assert_eq!(scan.has_watched(), walked(json.as_bytes(), b"error").is_some());
+        prop_assert!(scan.is_over());
+    }
+
     #[test]
     fn the_scanner_agrees_with_a_parsed_tree(
         json in any_json(), pretty in any::<bool>(), size in 1..40usize,
